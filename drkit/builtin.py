@@ -1,0 +1,166 @@
+"""The parts that belong to no paper: a plugin like any other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from drkit.data.config import BeirConfig, IrdsConfig, JsonlConfig, PydocsConfig
+from drkit.decoders.config import MlmDecoderConfig
+from drkit.losses.config import ContrastiveConfig, MlmLossConfig
+from drkit.maskers.config import UniformConfig
+from drkit.miners.config import Bm25Config, DenseConfig, RandomConfig
+from drkit.plugin import Citation, ComponentSpec, Kind, hookimpl
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
+BERT = Citation(
+    key="devlin2019bert",
+    title="BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding",
+    year=2019,
+    url="https://arxiv.org/abs/1810.04805",
+)
+INFO_NCE = Citation(
+    key="oord2018cpc",
+    title="Representation Learning with Contrastive Predictive Coding",
+    year=2018,
+    url="https://arxiv.org/abs/1807.03748",
+)
+BM25 = Citation(
+    key="robertson2009bm25",
+    title="The Probabilistic Relevance Framework: BM25 and Beyond",
+    year=2009,
+    url="https://doi.org/10.1561/1500000019",
+)
+ANCE = Citation(
+    key="xiong2021ance",
+    title="Approximate Nearest Neighbor Negative Contrastive Learning for Dense Text Retrieval",
+    year=2021,
+    url="https://arxiv.org/abs/2007.00808",
+)
+BEIR = Citation(
+    key="thakur2021beir",
+    title="BEIR: A Heterogeneous Benchmark for Zero-shot Evaluation of Information Retrieval Models",
+    year=2021,
+    url="https://arxiv.org/abs/2104.08663",
+)
+IR_DATASETS = Citation(
+    key="macavaney2021irds",
+    title="Simplified Data Wrangling with ir_datasets",
+    year=2021,
+    url="https://arxiv.org/abs/2103.02280",
+)
+
+
+@hookimpl
+def drkit_components() -> Sequence[ComponentSpec]:
+    """Maskers, decoders, losses, miners and collections that drkit itself brings."""
+    return [
+        ComponentSpec(
+            kind=Kind.MASKER,
+            name="uniform",
+            target="drkit.maskers.uniform:UniformMasker",
+            config=UniformConfig,
+            summary="Whole words at random, independent or nested views",
+            cite=BERT,
+            provides=("view", "rows"),
+        ),
+        ComponentSpec(
+            kind=Kind.DECODER,
+            name="mlm",
+            target="drkit.decoders.mlm:MlmDecoder",
+            config=MlmDecoderConfig,
+            summary="n transformer layers on the bottleneck and the masked text",
+            cite=BERT,
+            needs=("view",),
+            provides=("token_states",),
+        ),
+        ComponentSpec(
+            kind=Kind.LOSS,
+            name="mlm",
+            target="drkit.losses.mlm:MlmLoss",
+            config=MlmLossConfig,
+            summary="Cross-entropy over the vocabulary at target positions",
+            cite=BERT,
+            needs=("token_states",),
+        ),
+        ComponentSpec(
+            kind=Kind.LOSS,
+            name="contrastive",
+            target="drkit.losses.contrastive:ContrastiveLoss",
+            config=ContrastiveConfig,
+            summary="InfoNCE over in-batch and hard negatives",
+            cite=INFO_NCE,
+            needs=("pairs",),
+        ),
+        ComponentSpec(
+            kind=Kind.MINER,
+            name="bm25",
+            target="drkit.miners.bm25:Bm25Miner",
+            config=Bm25Config,
+            summary="The best-ranked unjudged passages of BM25",
+            cite=BM25,
+        ),
+        ComponentSpec(
+            kind=Kind.MINER,
+            name="dense",
+            target="drkit.miners.dense:DenseMiner",
+            config=DenseConfig,
+            summary="The best-ranked unjudged passages of a trained retriever",
+            cite=ANCE,
+            needs=("retriever",),
+        ),
+        ComponentSpec(
+            kind=Kind.MINER,
+            name="random",
+            target="drkit.miners.random:RandomMiner",
+            config=RandomConfig,
+            summary="Passages drawn at random from the collection",
+        ),
+        ComponentSpec(
+            kind=Kind.COLLECTION,
+            name="pydocs",
+            target="drkit.data.pydocs:PydocsCollection",
+            config=PydocsConfig,
+            summary="Docstrings of the installed Python packages: find the function",
+            provides=("texts", "queries", "judgements"),
+        ),
+        ComponentSpec(
+            kind=Kind.COLLECTION,
+            name="beir",
+            target="drkit.data.beir:BeirCollection",
+            config=BeirConfig,
+            summary="A folder in the BEIR layout: corpus, queries, qrels",
+            cite=BEIR,
+            provides=("texts", "queries", "judgements"),
+            shorthand="path",
+        ),
+        ComponentSpec(
+            kind=Kind.COLLECTION,
+            name="irds",
+            target="drkit.data.irds:IrdsCollection",
+            config=IrdsConfig,
+            summary="Any data set of ir_datasets, by its id",
+            cite=IR_DATASETS,
+            provides=("texts", "queries", "judgements"),
+            shorthand="dataset",
+        ),
+        ComponentSpec(
+            kind=Kind.COLLECTION,
+            name="jsonl",
+            target="drkit.data.jsonl:JsonlCollection",
+            config=JsonlConfig,
+            summary="Texts alone, one JSON object a line: pre-training only",
+            provides=("texts",),
+            shorthand="path",
+        ),
+    ]
+
+
+@hookimpl
+def drkit_recipes() -> Mapping[str, Traversable]:
+    """The recipe that `drkit compose` starts from when no paper is named."""
+    folder = files("drkit") / "recipes"
+    return {"default": folder / "default.toml", "quick": folder / "quick.toml"}

@@ -1,0 +1,275 @@
+"""The bundles that parts pass to each other.
+
+Shapes: B batch, L tokens, D hidden size, V vocabulary, R rows of a visibility pattern, N target positions,
+Q queries, P passages. Tensors are torch tensors; this module imports torch for type checkers only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+
+import attrs
+from attrs import field, frozen
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from drkit.core.draws import Draws
+    from drkit.encoders.heads import Heads
+
+Bundle = TypeVar("Bundle")
+
+
+def map_tensors(bundle: Bundle, change: Any) -> Bundle:
+    """A copy of a bundle with `change` applied to every tensor in it, nested bundles included."""
+    fields = attrs.fields(type(bundle))  # type: ignore[arg-type]
+    return type(bundle)(**{a.name: _map_value(getattr(bundle, a.name), change) for a in fields})
+
+
+def _map_value(value: Any, change: Any) -> Any:
+    if hasattr(value, "data_ptr"):
+        return change(value)
+    if isinstance(value, tuple):
+        return tuple(_map_value(item, change) for item in value)
+    return map_tensors(value, change) if attrs.has(type(value)) else value
+
+
+class Movable:
+    """`.to()` and `.pin_memory()` for a bundle, as accelerate expects of what a collator returns."""
+
+    def to(self: Bundle, *args: Any, **kwargs: Any) -> Bundle:
+        """A copy whose tensors went through `Tensor.to`."""
+        return map_tensors(self, lambda t: t.to(*args, **kwargs))
+
+    def pin_memory(self: Bundle) -> Bundle:
+        """A copy whose tensors are in page-locked memory."""
+        return map_tensors(self, lambda t: t.pin_memory())
+
+
+@frozen(eq=False)
+class TokenBatch(Movable):
+    """Tokenised texts, padded on the right.
+
+    ids i64[B,L]; attention bool[B,L]; maskable bool[B,L] (False at special tokens and padding); words
+    i64[B,L], the number of the word a token belongs to (-1 outside words); keys i64[B], permanent numbers of
+    the examples; importance f32[B,L] where a part asked for it, else None.
+    """
+
+    ids: Tensor
+    attention: Tensor
+    maskable: Tensor
+    words: Tensor
+    keys: Tensor
+    importance: Tensor | None = None
+
+
+@frozen(eq=False)
+class MaskedView(Movable):
+    """One corrupted view of a batch.
+
+    ids i64[B,L]; labels i64[B,L] (-100: no target); attention bool[B,L]; visible bool[B,R,L] where the
+    decoder asked for rows (True: row r may see that position as far as the masker is concerned), else None.
+    """
+
+    ids: Tensor
+    labels: Tensor
+    attention: Tensor
+    visible: Tensor | None = None
+
+
+@frozen(eq=False)
+class Views(Movable):
+    """What a masker makes of a batch: the encoder's view, the decoder's, and the clean text the decoder rebuilds."""
+
+    encoder: MaskedView
+    decoder: MaskedView
+    context: TokenBatch
+
+
+@frozen(eq=False)
+class Encoded(Movable):
+    """An encoder's output: bottleneck f[B,D]; hidden f[B,L,D]; layers, the f[B,L,D] that the decoder asked for."""
+
+    bottleneck: Tensor
+    hidden: Tensor
+    layers: tuple[Tensor, ...] = ()
+
+
+@frozen(eq=False)
+class TokenStates:
+    """States at target positions only: states f[N,D] (before the LM head), labels i64[N], and the head itself."""
+
+    states: Tensor
+    labels: Tensor
+    heads: Heads
+
+
+@frozen(eq=False)
+class DecoderInput(Movable):
+    """All a decoder gets: the encoder's output, the clean text to rebuild, and the decoder's view of it."""
+
+    encoded: Encoded
+    tokens: TokenBatch
+    view: MaskedView
+
+
+@frozen(eq=False)
+class StepOutput:
+    """A loss f[] and the figures that go into the log beside it."""
+
+    loss: Tensor
+    metrics: Mapping[str, Tensor] = field(factory=dict)
+
+
+@frozen(eq=False)
+class EmbeddedPairs(Movable):
+    """Vectors of a fine-tuning batch.
+
+    queries f[Q,D]; passages f[P,D]; positives i64[Q], the passage that answers each query; candidates
+    bool[Q,P], False where a passage must not serve as this query's negative (another judged positive, or a
+    second copy of one), None where all may; teacher f[Q,P], a teacher's scores (NaN: unscored), or None.
+    """
+
+    queries: Tensor
+    passages: Tensor
+    positives: Tensor
+    candidates: Tensor | None = None
+    teacher: Tensor | None = None
+
+
+@frozen
+class Passage:
+    """A text that can be found."""
+
+    doc_id: str
+    text: str
+    title: str = ""
+
+    @property
+    def content(self) -> str:
+        """Title and text as the encoder reads them: the same in training, encoding and search."""
+        return f"{self.title} {self.text}".strip() if self.title else self.text
+
+
+@frozen
+class Query:
+    """A text to search with."""
+
+    query_id: str
+    text: str
+
+
+@frozen
+class Judgement:
+    """One line of a qrels file; relevance > 0 is a positive."""
+
+    query_id: str
+    doc_id: str
+    relevance: int
+
+
+@frozen
+class MiningRequest:
+    """A query that wants negatives, and all its judged positives."""
+
+    query_id: str
+    text: str
+    positives: frozenset[str]
+
+
+@frozen
+class Mined:
+    """Negatives of one query, best first: doc_ids, and their scores."""
+
+    query_id: str
+    doc_ids: tuple[str, ...]
+    scores: tuple[float, ...]
+
+
+@frozen
+class BackboneInfo:
+    """The sizes and special ids of an encoder that parts build against."""
+
+    hidden: int
+    heads: int
+    intermediate: int
+    layers: int
+    vocab: int
+    max_positions: int
+    mask_id: int
+    pad_id: int
+    special_ids: tuple[int, ...] = field(default=(), converter=tuple)
+    layer_norm_eps: float = 1e-12
+    dropout: float = 0.0
+    initializer_range: float = 0.02
+    activation: str = "gelu"
+
+
+@frozen(eq=False)
+class BuildContext:
+    """What a part may know of its surroundings when it is built.
+
+    `backbone` is None for parts that see no tokens. `retriever` is what a miner may search with.
+    """
+
+    backbone: BackboneInfo | None = None
+    tokenizer: Any = None
+    retriever: Any = None
+    seed: int = 42
+
+
+@runtime_checkable
+class Masker(Protocol):
+    """Hides tokens. Runs in the collator: pure, picklable, vectorised over the batch.
+
+    `rows` > 0 asks for a visibility pattern per row beside the decoder's view (`MaskedView.visible`).
+    """
+
+    def __call__(self, tokens: TokenBatch, rng: Draws, rows: int = 0) -> Views: ...
+
+
+class Decoder(Protocol):
+    """Rebuilds the text from the bottleneck; an nn.Module.
+
+    `needs_layers` are the encoder layers it reads; `rows(L)` is how many visibility rows it wants for L
+    tokens. The result's keys are the names its spec provides.
+    """
+
+    needs_layers: tuple[int, ...]
+
+    def rows(self, length: int) -> int: ...
+    def __call__(self, inputs: DecoderInput, heads: Heads) -> Mapping[str, Any]: ...
+
+
+class Loss(Protocol):
+    """Called with what its spec needs, by name; an nn.Module or a function. Sees data, never a model or a rank."""
+
+    def __call__(self, **needs: Any) -> StepOutput: ...
+
+
+class Corpus(Protocol):
+    """Passages by place and by id, however large; iterating streams them."""
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[Passage]: ...
+    def get_many(self, doc_ids: Sequence[str]) -> list[Passage]: ...
+
+
+class NegativeMiner(Protocol):
+    """Finds hard negatives; streams in both directions; never returns a judged positive; same seed, same answer."""
+
+    def index(self, corpus: Corpus) -> None: ...
+    def mine(self, requests: Iterable[MiningRequest], depth: int) -> Iterator[Mined]: ...
+
+
+class Collection(Protocol):
+    """Where texts, queries and judgements come from."""
+
+    name: str
+
+    def passages(self) -> Iterator[Passage]: ...
+    def splits(self) -> tuple[str, ...]: ...
+    def queries(self, split: str) -> Iterator[Query]: ...
+    def judgements(self, split: str) -> Iterator[Judgement]: ...
+    def describe(self) -> Mapping[str, Any]: ...

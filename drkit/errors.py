@@ -1,0 +1,56 @@
+"""What drkit raises when a user can mend it: one family, one exit path.
+
+Every message says what is wrong, where, what is allowed, and what to do next. The command line prints a
+`DrkitError` without a traceback and exits with code 2; anything else is a bug and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+
+
+class DrkitError(Exception):
+    """Something the user can mend: bad input, an impossible composition, a missing file."""
+
+
+class UnknownNameError(DrkitError):
+    """A name that nothing is registered under.
+
+    >>> print(UnknownNameError("masker", "pmii", ["pmi", "uniform"]))
+    no masker named 'pmii'; did you mean 'pmi'? known: pmi, uniform; see `drkit list masker`
+    """
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        self.kind, self.name, self.known = kind, name, tuple(known)
+        super().__init__(
+            f"no {kind} named {name!r}{did_you_mean(name, self.known)} "
+            f"known: {', '.join(self.known) or 'none'}; see `drkit list {kind}`"
+        )
+
+
+class ProblemsError(DrkitError):
+    """Several problems found in one pass, all of them shown.
+
+    >>> print(ProblemsError("recipe", ["steps: expected int, got 'lots'"]))
+    recipe: 1 problem
+      - steps: expected int, got 'lots'
+    """
+
+    def __init__(self, subject: str, problems: Sequence[str]) -> None:
+        self.subject, self.problems = subject, tuple(problems)
+        count = f"{len(problems)} problem{'s' if len(problems) != 1 else ''}"
+        super().__init__("\n".join([f"{subject}: {count}", *(f"  - {p}" for p in problems)]))
+
+
+class MissingExtraError(DrkitError):
+    """A part whose optional dependency is not installed; says which extra brings it."""
+
+    def __init__(self, what: str, package: str, extra: str) -> None:
+        super().__init__(f"{what} needs the package {package!r}: pip install 'drkit[{extra}]'")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The clause `; did you mean 'x'?` for the closest known name, or `;` where none is close."""
+    close = get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {close[0]!r}?" if close else ";"

@@ -1,0 +1,16 @@
+"""All that a plugin imports.
+
+A plugin is a package with an entry point in the group `drkit` and one or both hooks:
+
+    from drkit.plugin import ComponentSpec, Kind, hookimpl
+
+    @hookimpl
+    def drkit_components():
+        return [ComponentSpec(Kind.MASKER, "my-masker", "my_package.masker:MyMasker", MyConfig, "What it does.")]
+"""
+
+from drkit.core.hooks import hookimpl
+from drkit.core.spec import Citation, ComponentSpec, Kind
+from drkit.core.types import BackboneInfo, BuildContext
+
+__all__ = ["BackboneInfo", "BuildContext", "Citation", "ComponentSpec", "Kind", "hookimpl"]
