@@ -59,7 +59,5 @@ class Registry:
         spec = self.get(kind, name)
         settings = spec.config() if config is None else config
         if not isinstance(settings, spec.config):
-            raise DrkitError(
-                f"{spec.kind} {name!r} takes {spec.config.__name__}, got {type(settings).__name__}"
-            )
+            raise DrkitError(f"{spec.kind} {name!r} takes {spec.config.__name__}, got {type(settings).__name__}")
         return spec.load()(settings, context)

@@ -1,0 +1,43 @@
+"""CDMAE: the decoder's mask falls on tokens of high mutual information; the pmi masker, and its recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from drkit.maskers.config import PmiConfig
+from drkit.plugin import Citation, ComponentSpec, Kind, hookimpl
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
+CDMAE = Citation(
+    key="li2023cdmae",
+    title="Challenging Decoder helps in Masked Auto-Encoder Pre-training for Dense Passage Retrieval",
+    year=2023,
+    url="https://arxiv.org/abs/2305.13197",
+)
+
+
+@hookimpl
+def drkit_components() -> Sequence[ComponentSpec]:
+    """The pmi masker."""
+    return [
+        ComponentSpec(
+            kind=Kind.MASKER,
+            name="pmi",
+            target="drkit.maskers.pmi:PmiMasker",
+            config=PmiConfig,
+            summary="Hides from the decoder what carries most mutual information",
+            cite=CDMAE,
+            needs=("importance",),
+            provides=("view", "rows"),
+        )
+    ]
+
+
+@hookimpl
+def drkit_recipes() -> Mapping[str, Traversable]:
+    """`cdmae`: pmi masking with a projected two-layer decoder."""
+    return {"cdmae": files("drkit_cdmae") / "recipes" / "cdmae.toml"}

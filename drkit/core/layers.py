@@ -1,0 +1,177 @@
+"""Recipes in layers: the default, a paper's, what an existing encoder changes, the user's slots and settings.
+
+A named recipe says only what differs from `default`. Its table `with_encoder` holds what changes when training
+starts from an existing encoder (`--encoder`): the paper's own schedule and lengths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from attrs import frozen
+
+from drkit.core.discovery import Installed
+from drkit.core.read import parse_toml, recipe_from_table
+from drkit.core.recipe import Recipe
+from drkit.core.spec import Kind
+from drkit.errors import DrkitError
+
+WITH_ENCODER = "with_encoder"
+Table = dict[str, Any]
+
+
+@frozen
+class Wanted:
+    """What the user asked `compose` for; None and empty mean: as the recipe has it.
+
+    `collection` is `NAME` or `NAME:VALUE`; `settings` are `dotted.path=TOML value`.
+    """
+
+    paper: str | None = None
+    masker: str | None = None
+    decoder: str | None = None
+    loss: str | None = None
+    miner: str | None = None
+    collection: str | None = None
+    encoder: str | None = None
+    name: str | None = None
+    settings: tuple[str, ...] = ()
+    quick: bool = False
+
+
+def compose(wanted: Wanted, parts: Installed) -> Recipe:
+    """The recipe that `wanted` describes, complete.
+
+    Raises UnknownNameError (a part or recipe nobody registered), ProblemsError (settings that do not fit).
+    """
+    table = _named(parts, "default")
+    if wanted.paper:
+        table = merge(table, _named(parts, wanted.paper))
+    changes = table.pop(WITH_ENCODER, {})
+    if wanted.encoder:
+        table = merge(merge(table, changes), {"encoder": {"pretrained": wanted.encoder}})
+    if wanted.quick:
+        table = merge(table, _named(parts, "quick"))
+    table = merge(table, _slots(wanted, parts))
+    if wanted.name is None:
+        table["name"] = _describe(table, wanted.paper)
+    for assignment in wanted.settings:
+        assign(table, assignment)
+    return recipe_from_table(table, parts.registry)
+
+
+def _named(parts: Installed, name: str) -> Table:
+    file = parts.recipe(name)
+    return parse_toml(file.read_text(encoding="utf-8"), f"recipe {name}")
+
+
+def _slots(wanted: Wanted, parts: Installed) -> Table:
+    """The user's parts as a table to lay over the recipe; each name is checked here, so that errors name the kind."""
+    table: Table = {}
+    if wanted.masker:
+        table = merge(table, {"pretrain": {"masker": {"use": parts.registry.get(Kind.MASKER, wanted.masker).name}}})
+    if wanted.decoder:
+        table = merge(table, {"pretrain": {"decoder": {"use": parts.registry.get(Kind.DECODER, wanted.decoder).name}}})
+    if wanted.loss:
+        table = merge(table, {"finetune": {"loss": {"use": parts.registry.get(Kind.LOSS, wanted.loss).name}}})
+    if wanted.miner:
+        miner = {"use": parts.registry.get(Kind.MINER, wanted.miner).name}
+        table = merge(table, {"finetune": {"rounds": [{"name": "retriever-1", "miner": miner}]}})
+    if wanted.collection:
+        table["collection"] = collection_table(wanted.collection, parts)
+    if wanted.name:
+        table["name"] = wanted.name
+    return table
+
+
+def collection_table(text: str, parts: Installed) -> Table:
+    """`beir:PATH` as `{use = "beir", path = "PATH"}`; the spec's shorthand says which setting VALUE fills."""
+    name, colon, value = text.partition(":")
+    spec = parts.registry.get(Kind.COLLECTION, name)
+    if not colon:
+        return {"use": spec.name}
+    if not spec.shorthand:
+        raise DrkitError(f"the collection {name!r} takes nothing behind a colon; write `--collection {name}`")
+    return {"use": spec.name, spec.shorthand: value}
+
+
+def _describe(table: Mapping[str, Any], paper: str | None) -> str:
+    """`pydocs-pmi-enhanced`, or `pydocs-retromae`: the run folder's name where the user gives none."""
+    parts = [paper] if paper else [table["pretrain"][slot]["use"] for slot in ("masker", "decoder")]
+    return "-".join([table["collection"]["use"], *parts])
+
+
+def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> Table:
+    """`over` laid on `under`, table by table; a slot whose part changes loses the other part's settings.
+
+    >>> merge({"a": {"use": "x", "n": 1}, "b": 2}, {"a": {"use": "y"}})
+    {'a': {'use': 'y'}, 'b': 2}
+    """
+    out = dict(under)
+    for key, value in over.items():
+        old = out.get(key)
+        another_part = isinstance(old, Mapping) and isinstance(value, Mapping) and _use(value) not in ("", _use(old))
+        if isinstance(old, Mapping) and isinstance(value, Mapping) and not another_part:
+            out[key] = merge(old, value)
+        else:
+            out[key] = merge({}, value) if isinstance(value, Mapping) else value
+    return out
+
+
+def _use(table: Mapping[str, Any]) -> str:
+    return str(table.get("use", ""))
+
+
+def assign(table: Table, assignment: str) -> None:
+    """Apply `dotted.path=VALUE` in place; VALUE is TOML, and a bare word is a string. Lists are indexed by number.
+
+    Raises DrkitError where it is no assignment or the path leads nowhere.
+    """
+    path, equals, text = assignment.partition("=")
+    keys = [key.strip() for key in path.split(".")]
+    if not equals or not all(keys):
+        raise DrkitError(f"--set takes PATH=VALUE, as in pretrain.learning_rate=1e-4; got {assignment!r}")
+    node: Any = table
+    for depth, key in enumerate(keys[:-1]):
+        node = _step(node, key, ".".join(keys[: depth + 1]))
+    _put(node, keys[-1], _value(text.strip()), path)
+
+
+def _step(node: Any, key: str, path: str) -> Any:
+    if isinstance(node, list):
+        return node[_place(node, key, path)]
+    if isinstance(node.get(key, {}), str):
+        node[key] = {"use": node[key]}
+    inner = node.setdefault(key, {})
+    if not isinstance(inner, (dict, list)):
+        raise DrkitError(f"--set {path}: {path} is a single value ({inner!r}) and holds no settings")
+    return inner
+
+
+def _put(node: Any, key: str, value: Any, path: str) -> None:
+    if isinstance(node, list):
+        node[_place(node, key, path)] = value
+    elif key == "use" and node.get("use") != value:
+        node.clear()
+        node["use"] = value
+    else:
+        node[key] = value
+
+
+def _place(items: list[Any], key: str, path: str) -> int:
+    if not key.isdigit() or int(key) >= len(items):
+        raise DrkitError(f"--set {path}: {key!r} is no place in a list of {len(items)}; use 0 to {len(items) - 1}")
+    return int(key)
+
+
+def _value(text: str) -> Any:
+    try:
+        return parse_toml(f"value = {text}", "value")["value"]
+    except DrkitError:
+        return text
+
+
+def split_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Names given as `a,b` or one by one, flat."""
+    return tuple(part.strip() for name in names for part in name.split(",") if part.strip())

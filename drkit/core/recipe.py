@@ -1,0 +1,144 @@
+"""A recipe: everything a run depends on, as frozen plain data.
+
+The defaults here are those of the embedded small run; a recipe in a file says only what differs. Training
+knobs carry the names of `transformers.TrainingArguments`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from attrs import Factory, field, frozen
+from attrs.validators import and_, ge, gt, in_, le, lt, max_len, min_len
+
+from drkit.core.settings import setting
+from drkit.core.spec import Kind
+
+SCHEMA = 1
+
+
+@frozen
+class Choice:
+    """A part chosen for a slot: its name, and its settings (an instance of its spec's config class)."""
+
+    use: str
+    config: Any
+
+
+MaskerChoice = Annotated[Choice, Kind.MASKER]
+DecoderChoice = Annotated[Choice, Kind.DECODER]
+LossChoice = Annotated[Choice, Kind.LOSS]
+MinerChoice = Annotated[Choice, Kind.MINER]
+CollectionChoice = Annotated[Choice, Kind.COLLECTION]
+
+SOURCES = ("encoder", "decoder")
+
+
+@frozen
+class WeightedLoss:
+    """One term of the pre-training loss: a loss, the output it reads (`encoder` or `decoder`), and its weight."""
+
+    use: str
+    config: Any
+    on: str = field(validator=in_(SOURCES))
+    weight: float = field(default=1.0, validator=ge(0))
+
+
+@frozen
+class EncoderSettings:
+    """The encoder: an existing one (`pretrained`), or the sizes of one made from scratch."""
+
+    pretrained: str | None = setting(None, None, "path or hub id of an encoder to start from")
+    layers: int = setting(2, ge(1), "transformer layers, when made from scratch")
+    hidden: int = setting(128, ge(8), "hidden size, when made from scratch")
+    heads: int = setting(4, ge(1), "attention heads, when made from scratch")
+    intermediate: int = setting(512, ge(8), "feed-forward size, when made from scratch")
+    vocab_size: int = setting(8000, ge(64), "size of the WordPiece vocabulary trained on the collection")
+    dropout: float = setting(0.0, and_(ge(0), lt(1)), "dropout, when made from scratch")
+    init_embeddings: str = setting(
+        "ppmi-svd", in_(("random", "ppmi-svd")), "word embeddings to start from, when made from scratch"
+    )
+    pooling: str = setting("mean", in_(("cls", "mean")), "how the bottleneck is taken: cls or mean")
+    query_length: int = setting(32, ge(4), "tokens of a query at most, special tokens included")
+    passage_length: int = setting(64, ge(8), "tokens of a passage at most, special tokens included")
+
+
+@frozen
+class Training:
+    """Settings of one training, under the names of `transformers.TrainingArguments`."""
+
+    learning_rate: float = setting(1e-3, gt(0), "peak learning rate")
+    max_steps: int = setting(-1, ge(-1), "optimizer steps; -1: as many as num_train_epochs gives")
+    num_train_epochs: float = setting(3.0, gt(0), "passes over the data, where max_steps is -1")
+    per_device_train_batch_size: int = setting(64, ge(1), "texts or queries a device and step")
+    gradient_accumulation_steps: int = setting(1, ge(1), "steps whose gradients are summed")
+    warmup_steps: float = setting(0.1, ge(0), "warm-up: a share of all steps below 1, else steps")
+    weight_decay: float = setting(0.01, ge(0), "decoupled weight decay")
+    max_grad_norm: float = setting(1.0, ge(0), "gradients are clipped to this norm")
+    lr_scheduler_type: str = setting("linear", min_len(1), "schedule after the warm-up, by transformers' name")
+    logging_steps: int = setting(50, ge(1), "steps between two lines of the log")
+    save_steps: int = setting(500, ge(1), "steps between two checkpoints")
+    bf16: bool = setting(False, None, "mixed precision in bfloat16")
+    arguments: dict[str, Any] = setting(Factory(dict), None, "any other of TrainingArguments, by name")
+
+
+@frozen
+class Pretrain(Training):
+    """Pre-training: which tokens are hidden, how the text is rebuilt from the bottleneck, and the loss."""
+
+    masker: MaskerChoice = field(kw_only=True)
+    decoder: DecoderChoice = field(kw_only=True)
+    losses: dict[str, WeightedLoss] = field(kw_only=True, validator=min_len(1))
+    texts: str = setting(
+        "passages", in_(("passages", "passages+queries")), "what is rebuilt; queries are those of the train split"
+    )
+
+
+@frozen
+class Round:
+    """One retriever: which negatives it is trained on, and what it starts from."""
+
+    name: str = field(validator=min_len(1))
+    miner: MinerChoice | None = None
+    start: str = setting("pretrained", in_(("pretrained", "previous")), "weights that the round starts from")
+
+
+@frozen
+class Finetune(Training):
+    """Fine-tuning: the loss, and one retriever after the other, each on its own negatives."""
+
+    loss: LossChoice = field(kw_only=True)
+    negatives: int = setting(1, ge(0), "hard negatives a query")
+    rounds: tuple[Round, ...] = field(kw_only=True, validator=min_len(1))
+    baseline: bool = setting(True, None, "also fine-tune the same encoder without pre-training, for comparison")
+
+
+@frozen
+class Evaluation:
+    """What is measured, and against what."""
+
+    measures: tuple[str, ...] = setting(
+        ("RR@10", "nDCG@10", "R@100", "R@1000"), min_len(1), "measures by their ir_measures names"
+    )
+    depth: int = setting(1000, and_(ge(1), le(100_000)), "how many passages are retrieved a query")
+    split: str = setting("test", in_(("train", "dev", "test")), "queries that are evaluated")
+    bm25: bool = setting(True, None, "also rank by BM25, for comparison")
+
+
+@frozen
+class Recipe:
+    """A run, complete: read from TOML by `drkit.core.read`, written by `drkit.core.write`."""
+
+    name: str = field(validator=and_(min_len(1), max_len(100)))
+    collection: CollectionChoice
+    schema: int = field(default=SCHEMA, validator=in_((SCHEMA,)))
+    seed: int = setting(42, and_(ge(0), lt(2**31)), "the one seed of the run")
+    encoder: EncoderSettings = field(factory=EncoderSettings)
+    pretrain: Pretrain | None = None
+    finetune: Finetune | None = None
+    evaluation: Evaluation = field(factory=Evaluation)
+
+    @property
+    def similarity(self) -> str:
+        """`cosine` or `dot`: what the fine-tuning loss trains for, and so what search uses."""
+        return getattr(self.finetune.loss.config, "similarity", "dot") if self.finetune else "cosine"

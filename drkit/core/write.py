@@ -1,0 +1,43 @@
+"""Writing a recipe: complete, every default filled in, so that it reads back equal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+import tomli_w
+
+from drkit.core.files import write_text
+from drkit.core.recipe import Choice, Recipe, WeightedLoss
+
+
+def recipe_table(recipe: Recipe) -> dict[str, Any]:
+    """The recipe as plain data in TOML's types; settings that are None are left out (TOML has no null)."""
+    table: dict[str, Any] = _plain(recipe)
+    return {"schema": table.pop("schema"), **table}
+
+
+def recipe_toml(recipe: Recipe) -> str:
+    """The recipe as TOML text."""
+    return tomli_w.dumps(recipe_table(recipe))
+
+
+def write_recipe(recipe: Recipe, path: Path) -> None:
+    """Write a recipe atomically."""
+    write_text(path, recipe_toml(recipe))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Choice):
+        return {"use": value.use, **_plain(value.config)}
+    if isinstance(value, WeightedLoss):
+        return {"use": value.use, "on": value.on, "weight": value.weight, **_plain(value.config)}
+    if attrs.has(type(value)):
+        return {a.name: _plain(v) for a in attrs.fields(type(value)) if (v := getattr(value, a.name)) is not None}
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items() if item is not None}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value
