@@ -1,0 +1,27 @@
+"""Encoders: Hugging Face masked LMs behind one adapter."""
+
+from typing import TYPE_CHECKING
+
+from drkit.core.lazy import attach
+
+if TYPE_CHECKING:
+    from drkit.encoders.architectures import Architecture
+    from drkit.encoders.config import BertSizes
+    from drkit.encoders.context import context_from
+    from drkit.encoders.heads import Heads
+    from drkit.encoders.masked_lm import MaskedLmEncoder
+    from drkit.encoders.tokens import token_batch
+
+__all__ = ["Architecture", "BertSizes", "Heads", "MaskedLmEncoder", "context_from", "token_batch"]
+
+__getattr__, __dir__ = attach(
+    __name__,
+    {
+        "Architecture": "architectures",
+        "BertSizes": "config",
+        "Heads": "heads",
+        "MaskedLmEncoder": "masked_lm",
+        "context_from": "context",
+        "token_batch": "tokens",
+    },
+)

@@ -1,0 +1,100 @@
+"""Reading a masked LM from a folder or from the hub, with errors that say what to do."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from drkit.encoders.architectures import architecture
+from drkit.encoders.seeding import seeded
+from drkit.errors import DrkitError
+
+
+def load_masked_lm(path_or_id: str, trust_remote_code: bool = False) -> nn.Module:
+    """The masked LM of a folder or hub id, in float32, in evaluation mode.
+
+    Raises DrkitError as `MaskedLmEncoder.from_pretrained` says.
+    """
+    from transformers import AutoModelForMaskedLM
+
+    where = architecture(_config(path_or_id, trust_remote_code).model_type)
+    options = {"attn_implementation": "sdpa", "dtype": "float32", "trust_remote_code": trust_remote_code}
+    with _told_from(path_or_id, "load"), _quiet(), seeded(0):
+        model, report = AutoModelForMaskedLM.from_pretrained(path_or_id, output_loading_info=True, **options)
+    _judge_missing(path_or_id, set(report["missing_keys"]), where.transform.split(".")[0])
+    loaded: nn.Module = model
+    return loaded
+
+
+def _config(path_or_id: str, trust_remote_code: bool) -> Any:
+    from transformers import AutoConfig
+
+    _check_path(path_or_id)
+    with _told_from(path_or_id, "read the configuration of"):
+        return AutoConfig.from_pretrained(path_or_id, trust_remote_code=trust_remote_code)
+
+
+def _check_path(path_or_id: str) -> None:
+    path = Path(path_or_id).expanduser()
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise DrkitError(f"{path} has no config.json; give a folder that save_pretrained wrote, or a hub id")
+    elif path.exists():
+        raise DrkitError(f"{path} is a file; give the folder of the checkpoint, or a hub id")
+    elif path_or_id.count("/") > 1 or path_or_id.startswith((".", "~", os.sep)) or not path_or_id:
+        raise DrkitError(f"no folder {path_or_id!r}, and it cannot be a hub id (NAME or OWNER/NAME); check the path")
+
+
+@contextmanager
+def _told_from(path_or_id: str, doing: str) -> Iterator[None]:
+    """Transformers' own errors, in drkit's words: what was tried, its reason, what to do next."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        advice = (
+            "check the files in this folder"
+            if Path(path_or_id).is_dir()
+            else (
+                "no such folder exists here, so it was looked up on the hub: check the spelling and the network, "
+                "or give the path of a folder"
+            )
+        )
+        raise DrkitError(f"cannot {doing} the encoder {path_or_id!r}: {reason} ({advice})") from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without transformers' load report: drkit tells what is missing itself."""
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
+def _judge_missing(path_or_id: str, missing: set[str], head: str) -> None:
+    """Warn where the LM head is new; refuse where a part of the encoder itself is."""
+    body = sorted(key for key in missing if not key.startswith(f"{head}."))
+    if body:
+        raise DrkitError(
+            f"{path_or_id!r} is no complete encoder: {len(body)} of its weights are missing (the first: {body[0]}); "
+            f"it is cut off, or was saved from another kind of model"
+        )
+    if missing:
+        warnings.warn(
+            f"{path_or_id!r} has no language-model head: a new one is initialised. Its encoder is as saved; "
+            f"the head learns while pre-training goes on",
+            stacklevel=4,
+        )
