@@ -47,12 +47,6 @@ def data_needs(recipe: Recipe, registry: Registry) -> tuple[str, ...]:
     return tuple(sorted(needed & MADE_FROM_TEXTS.keys()))
 
 
-def can_finetune(recipe: Recipe, registry: Registry) -> bool:
-    """Whether the collection brings the queries and judgements that fine-tuning takes."""
-    provides = registry.get(Kind.COLLECTION, recipe.collection.use).provides
-    return {"queries", "judgements"} <= set(provides)
-
-
 def _collection_problems(recipe: Recipe, registry: Registry) -> list[str]:
     spec = registry.get(Kind.COLLECTION, recipe.collection.use)
     problems = []
@@ -62,7 +56,7 @@ def _collection_problems(recipe: Recipe, registry: Registry) -> list[str]:
         )
     if recipe.pretrain is None and recipe.finetune is None:
         problems.append("the recipe has neither [pretrain] nor [finetune]: there is nothing to train")
-    if recipe.finetune and recipe.pretrain is None and not can_finetune(recipe, registry):
+    if recipe.finetune and recipe.pretrain is None and "queries" not in spec.provides:
         problems.append(f"collection {spec.name!r} has no queries and judgements to fine-tune on @ finetune")
     return problems
 

@@ -66,7 +66,7 @@ def problems_of(error: BaseException) -> list[str]:
     return lines
 
 
-def _say(error: BaseException, expected: type | None) -> str:
+def _say(error: BaseException, _expected: type | None) -> str:
     if isinstance(error, ForbiddenExtraKeysError):
         known = [a.name for a in attrs.fields(error.cl)] if attrs.has(error.cl) else []
         return "; ".join(
@@ -97,8 +97,8 @@ def recipe_converter(registry: Registry) -> Converter:
 def _table(converter: Converter, cls: type) -> Callable[[Any, Any], Any]:
     """Structure an attrs class from a table; each setting is validated on its own, so that no problem hides another."""
     attrs.resolve_types(cls)
-    hooks = {a.name: override(struct_hook=_setting(converter, a)) for a in attrs.fields(cls)}
-    inner = make_dict_structure_fn(
+    hooks: dict[str, Any] = {a.name: override(struct_hook=_setting(converter, a)) for a in attrs.fields(cls)}
+    inner: Callable[[Any, Any], Any] = make_dict_structure_fn(
         cls, converter, _cattrs_forbid_extra_keys=True, _cattrs_detailed_validation=True, **hooks
     )
 

@@ -22,3 +22,37 @@ def shares(_instance: Any, attribute: attrs.Attribute[Any], value: tuple[float, 
 def optional(validator: Callable[..., Any]) -> Callable[..., Any]:
     """Validator: None, or what `validator` allows."""
     return attrs.validators.optional(validator)
+
+
+def describe_settings(config: type) -> list[tuple[str, str, str, str]]:
+    """(name, default, what is allowed, meaning) of every setting of a config class, in its order."""
+    rows = []
+    for a in attrs.fields(config):
+        default = "required" if a.default is attrs.NOTHING else _default(a.default)
+        rows.append((a.name, default, allowed_values(a.validator), str(a.metadata.get("help", ""))))
+    return rows
+
+
+def _default(value: Any) -> str:
+    made = value.factory() if isinstance(value, attrs.Factory) else value  # type: ignore[arg-type]
+    return "none" if made is None else repr(made)
+
+
+def allowed_values(validator: Any) -> str:
+    """What a validator allows, in words; empty where it does not say.
+
+    >>> from attrs.validators import and_, ge, in_, lt
+    >>> allowed_values(and_(ge(0), lt(1))), allowed_values(in_(("cls", "mean")))
+    ('>= 0, < 1', 'cls or mean')
+    """
+    if (inner := getattr(validator, "_validators", None)) is not None:
+        return ", ".join(filter(None, map(allowed_values, inner)))
+    if (options := getattr(validator, "options", None)) is not None:
+        return " or ".join(map(str, options))
+    if (bound := getattr(validator, "bound", None)) is not None:
+        return f"{validator.compare_op} {bound}"
+    if (inner := getattr(validator, "validator", None)) is not None:
+        return f"none, or {allowed_values(inner)}"
+    if (length := getattr(validator, "min_length", None)) is not None:
+        return f"at least {length} long"
+    return "three shares that sum to 1" if validator is shares else ""

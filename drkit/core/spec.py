@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from enum import Enum
 from importlib import import_module
 from typing import Any
 
 import attrs
 from attrs import field, frozen
+
+
+def _names(values: Iterable[str]) -> tuple[str, ...]:
+    return tuple(values)
+
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
@@ -55,9 +61,9 @@ class ComponentSpec:
     config: type
     summary: str
     cite: Citation | None = None
-    needs: tuple[str, ...] = field(default=(), converter=tuple)
-    provides: tuple[str, ...] = field(default=(), converter=tuple)
-    extras: tuple[str, ...] = field(default=(), converter=tuple)
+    needs: tuple[str, ...] = field(default=(), converter=_names)
+    provides: tuple[str, ...] = field(default=(), converter=_names)
+    extras: tuple[str, ...] = field(default=(), converter=_names)
     shorthand: str = ""
     deprecated: str = ""
     provider: str = ""

@@ -226,7 +226,8 @@ class Masker(Protocol):
     `rows` > 0 asks for a visibility pattern per row beside the decoder's view (`MaskedView.visible`).
     """
 
-    def __call__(self, tokens: TokenBatch, rng: Draws, rows: int = 0) -> Views: ...
+    def __call__(self, tokens: TokenBatch, rng: Draws, rows: int = 0) -> Views:
+        """Two views of the batch."""
 
 
 class Decoder(Protocol):
@@ -238,14 +239,18 @@ class Decoder(Protocol):
 
     needs_layers: tuple[int, ...]
 
-    def rows(self, length: int) -> int: ...
-    def __call__(self, inputs: DecoderInput, heads: Heads) -> Mapping[str, Any]: ...
+    def rows(self, length: int) -> int:
+        """How many visibility rows it wants for texts of `length` tokens (0: a plain masked view)."""
+
+    def __call__(self, inputs: DecoderInput, heads: Heads) -> Mapping[str, Any]:
+        """What the spec provides, by name."""
 
 
 class Loss(Protocol):
     """Called with what its spec needs, by name; an nn.Module or a function. Sees data, never a model or a rank."""
 
-    def __call__(self, **needs: Any) -> StepOutput: ...
+    def __call__(self, **needs: Any) -> StepOutput:
+        """The loss of what the spec needs."""
 
 
 class Corpus(Protocol):
@@ -253,14 +258,18 @@ class Corpus(Protocol):
 
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[Passage]: ...
-    def get_many(self, doc_ids: Sequence[str]) -> list[Passage]: ...
+    def get_many(self, doc_ids: Sequence[str]) -> list[Passage]:
+        """The passages of these ids, in this order."""
 
 
 class NegativeMiner(Protocol):
     """Finds hard negatives; streams in both directions; never returns a judged positive; same seed, same answer."""
 
-    def index(self, corpus: Corpus) -> None: ...
-    def mine(self, requests: Iterable[MiningRequest], depth: int) -> Iterator[Mined]: ...
+    def index(self, corpus: Corpus) -> None:
+        """Take in the passages that may become negatives."""
+
+    def mine(self, requests: Iterable[MiningRequest], depth: int) -> Iterator[Mined]:
+        """Up to `depth` negatives a request, in the requests' order."""
 
 
 class Collection(Protocol):
@@ -268,8 +277,17 @@ class Collection(Protocol):
 
     name: str
 
-    def passages(self) -> Iterator[Passage]: ...
-    def splits(self) -> tuple[str, ...]: ...
-    def queries(self, split: str) -> Iterator[Query]: ...
-    def judgements(self, split: str) -> Iterator[Judgement]: ...
-    def describe(self) -> Mapping[str, Any]: ...
+    def passages(self) -> Iterator[Passage]:
+        """Every passage."""
+
+    def splits(self) -> tuple[str, ...]:
+        """The splits that have judged queries: of train, dev, test."""
+
+    def queries(self, split: str) -> Iterator[Query]:
+        """The queries of a split."""
+
+    def judgements(self, split: str) -> Iterator[Judgement]:
+        """The judgements of a split."""
+
+    def describe(self) -> Mapping[str, Any]:
+        """Facts for the manifest: sources, versions, counts."""

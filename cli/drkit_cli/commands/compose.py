@@ -1,0 +1,47 @@
+"""`drkit compose`: choose the parts, and run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from drkit_cli.names import PartName, RecipeName
+
+
+@click.command()
+@click.option("--masker", type=PartName("masker"), help="What is hidden from encoder and decoder.")
+@click.option("--decoder", type=PartName("decoder"), help="How the text is rebuilt from the bottleneck.")
+@click.option("--loss", type=PartName("loss"), help="What fine-tuning minimises.")
+@click.option("--miner", type=PartName("miner"), help="Hard negatives of one single fine-tuning round.")
+@click.option("--paper", type=RecipeName(), help="Start from a paper's recipe; any slot can still be replaced.")
+@click.option("--collection", metavar="NAME[:VALUE]", help="pydocs, beir:FOLDER, irds:ID, jsonl:FILE ...")
+@click.option("--encoder", metavar="PATH_OR_ID", help="Start from an existing encoder: a folder or hub id.")
+@click.option("--set", "settings", metavar="PATH=VALUE", multiple=True, help="A setting: pretrain.learning_rate=1e-4")
+@click.option("--quick", is_flag=True, help="A smoke run: every stage, on little data.")
+@click.option("--name", help="Name of the recipe and of its run folder.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Also write the complete recipe to this file.")
+@click.option("--dry-run", is_flag=True, help="Print the plan and stop.")
+@click.option("--run-dir", type=click.Path(path_type=Path), help="Where the run goes (runs/NAME).")
+@click.option("--redo", is_flag=True, help="Use a folder of another recipe; make again what the change affects.")
+def compose(output: Path | None, dry_run: bool, run_dir: Path | None, redo: bool, **wanted: Any) -> None:
+    """Compose parts into a recipe and run it, from texts to an evaluated, searchable encoder.
+
+    \b
+    drkit compose --masker pmi --decoder enhanced
+    drkit compose --paper retromae --collection beir:FOLDER --encoder bert-base-uncased
+    drkit compose --masker uniform --decoder mlm --set pretrain.decoder.layers=1 --dry-run
+    """
+    from drkit.core.discovery import installed
+    from drkit.core.layers import Wanted
+    from drkit.core.layers import compose as compose_recipe
+    from drkit.core.write import write_recipe
+    from drkit_cli.running import carry_out
+
+    parts = installed()
+    recipe = compose_recipe(Wanted(**wanted), parts)
+    if output:
+        write_recipe(recipe, output)
+        click.echo(f"recipe: {output}")
+    carry_out(recipe, parts.registry, run_dir=run_dir, dry_run=dry_run, redo=redo)

@@ -1,0 +1,60 @@
+"""`drkit show`: all about one part, or one recipe."""
+
+from __future__ import annotations
+
+import ast
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from drkit_cli.commands.listing import KINDS
+
+if TYPE_CHECKING:
+    from drkit.core.spec import ComponentSpec
+
+
+@click.command()
+@click.argument("kind", type=click.Choice(KINDS))
+@click.argument("name")
+def show(kind: str, name: str) -> None:
+    """Show one part (its settings with defaults and meaning, its paper, its file) or one recipe."""
+    from drkit.core.discovery import installed
+
+    parts = installed()
+    if kind == "recipe":
+        click.echo(parts.recipe(name).read_text(encoding="utf-8"), nl=False)
+    else:
+        _show_part(parts.registry.get(kind, name))
+
+
+def _show_part(spec: ComponentSpec) -> None:
+    from drkit.core.settings import describe_settings
+    from drkit_cli.render import console, table
+
+    screen = console()
+    screen.print(f"[bold]{spec.kind} {spec.name}[/]  {spec.summary}")
+    if spec.deprecated:
+        screen.print(f"deprecated: {spec.deprecated}")
+    settings = describe_settings(spec.config)
+    if settings:
+        screen.print(table("settings", ("name", "default", "allowed", "meaning"), settings))
+    if spec.cite:
+        screen.print(f"paper     {spec.cite.title}, {spec.cite.year} {spec.cite.url}", soft_wrap=True)
+    screen.print(f"needs     {', '.join(spec.needs) or 'nothing'}")
+    screen.print(f"provides  {', '.join(spec.provides) or 'nothing'}")
+    screen.print(f"from      {spec.provider}")
+    screen.print(f"code      {_place(spec.target)}", soft_wrap=True)
+
+
+def _place(target: str) -> str:
+    """`file:line` of a target, found in its source: the module is not imported."""
+    module, _, attribute = target.partition(":")
+    found = find_spec(module)
+    if found is None or found.origin is None:
+        return target
+    tree = ast.parse(Path(found.origin).read_text(encoding="utf-8"))
+    kinds = (ast.ClassDef, ast.FunctionDef)
+    lines = [node.lineno for node in tree.body if isinstance(node, kinds) and node.name == attribute]
+    return f"{found.origin}:{lines[0]}" if lines else found.origin

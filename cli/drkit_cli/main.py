@@ -1,0 +1,59 @@
+"""`drkit`: the group of commands, and the one place where errors become exit codes.
+
+Nothing reachable from here imports torch at module level: `drkit --help` prints at once.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from drkit import __version__
+from drkit.errors import DrkitError
+from drkit_cli.commands.compose import compose
+from drkit_cli.commands.listing import list_parts
+from drkit_cli.commands.plugins import plugins
+from drkit_cli.commands.run import run
+from drkit_cli.commands.search import search
+from drkit_cli.commands.show import show
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="drkit")
+def cli() -> None:
+    """Compose maskers, decoders, losses and negative miners into dense retrievers.
+
+    Start with:  drkit compose --masker pmi --decoder enhanced
+    """
+
+
+for command in (compose, run, search, list_parts, show, plugins):
+    cli.add_command(command)
+
+
+def main() -> None:
+    """Run the command line; a user's mistake ends with exit code 2 and no traceback, Ctrl-C with 130."""
+    sys.exit(_status())
+
+
+def _status() -> int:
+    try:
+        result = cli.main(standalone_mode=False)
+    except DrkitError as error:
+        click.echo(f"error: {error}", err=True)
+        return 2
+    except click.ClickException as error:
+        error.show()
+        return 2
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        return 130
+    except BrokenPipeError:  # the reader (`| head`) has seen enough
+        sys.stderr.close()
+        return 0
+    return result if isinstance(result, int) else 0
+
+
+if __name__ == "__main__":
+    main()

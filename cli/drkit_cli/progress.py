@@ -1,0 +1,86 @@
+"""A run's progress on the terminal: a bar a stage with rate, time left and loss; plain lines where there is no terminal."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+# Seconds between two lines of progress where output goes to a file.
+_QUIET = 15.0
+
+
+class RichProgress:
+    """Draws the events of a run on standard error (see `drkit.runs.progress.Progress`)."""
+
+    def __init__(self, stages: int) -> None:
+        self._console = Console(stderr=True, highlight=False)
+        self._live = self._console.is_terminal
+        self._bar = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=30),
+            TextColumn("{task.fields[figures]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=self._console,
+            transient=True,
+            disable=not self._live,
+        )
+        self._stages, self._place = stages, 0
+        self._name = ""
+        self._task = self._bar.add_task("", total=None, figures="", visible=False)
+        self._started = self._said = 0.0
+        self._from = 0
+
+    def __enter__(self) -> RichProgress:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def begin(self, stage: str, summary: str) -> None:
+        """A bar of unknown length, until the stage reports how much there is."""
+        self._place += 1
+        self._name, self._started, self._said, self._from = stage, time.monotonic(), time.monotonic(), -1
+        label = f"[bold]{stage}[/] {summary}"
+        self._bar.reset(self._task, description=label, total=None, figures="", visible=True)
+        if not self._live:
+            self._console.print(f"{self._count()} {stage}: {summary} ..")
+
+    def skip(self, stage: str, summary: str) -> None:
+        """One line for a stage that stands already."""
+        self._place += 1
+        self._console.print(f"{self._count()} {stage}: [dim]{summary}; done before[/]")
+
+    def advance(self, done: int, total: int | None, unit: str, **figures: float) -> None:
+        """Move the bar; rate and figures stand beside it."""
+        now = time.monotonic()
+        if self._from < 0:  # what a resumed stage had done before must not count as speed
+            self._from, self._started = done - 1, min(self._started, now)
+        rate = (done - self._from) / max(now - self._started, 1e-9)
+        of = f"/{total:,}" if total else ""
+        shown = "  ".join([f"{done:,}{of} {unit}", f"{rate:,.1f}/s", *(f"{k} {v:.4g}" for k, v in figures.items())])
+        self._bar.update(self._task, completed=done, total=total, figures=shown)
+        if not self._live and now - self._said > _QUIET:
+            self._said = now
+            left = f", {(total - done) / rate:,.0f} s left" if total else ""
+            self._console.print(f"      {self._name}: {shown}{left}")
+
+    def note(self, text: str) -> None:
+        """A fact worth knowing."""
+        self._console.print(f"      [yellow]note:[/] {text}")
+
+    def end(self, stage: str, seconds: float) -> None:
+        """The bar gives way to a line with the stage's time."""
+        self._bar.update(self._task, visible=False)
+        self._console.print(f"{self._count()} {stage}: {seconds:,.1f} s")
+
+    def _count(self) -> str:
+        return f"[dim]\\[{self._place:2d}/{self._stages}][/]"

@@ -1,0 +1,115 @@
+"""What commands print, drawn with rich."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
+
+if TYPE_CHECKING:
+    from drkit.core.recipe import Recipe
+    from drkit.core.registry import Registry
+    from drkit.runs.manifest import Manifest
+    from drkit.runs.plan import Plan
+
+
+def console() -> Console:
+    """Standard output; as wide as the terminal, and wide enough for a table where there is none."""
+    screen = Console(highlight=False)
+    return screen if screen.is_terminal else Console(highlight=False, width=max(screen.width, 110))
+
+
+def table(title: str, columns: Iterable[str], rows: Iterable[Sequence[str]]) -> Table:
+    """A plain table; texts are taken as they are, without markup."""
+    drawn = Table(*columns, title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for row in rows:
+        drawn.add_row(*(Text(cell) for cell in row))
+    return drawn
+
+
+def plan_tree(recipe: Recipe, registry: Registry, plan: Plan, run: Path) -> Tree:
+    """The stages with what they read and cost, and what each part needs."""
+    cores = os.cpu_count() or 1
+    tree = Tree(Text(f"{recipe.name}  ->  {run}", style="bold"))
+    for note in plan.notes:
+        tree.add(Text(f"note: {note}", style="yellow"))
+    parts = tree.add("parts")
+    for line in _parts(recipe, registry):
+        parts.add(Text(line))
+    stages = tree.add(f"{len(plan.stages)} stages")
+    for stage in plan.stages:
+        label = Text(stage.name, style="bold").append(f"  {stage.summary}", style="not bold")
+        if stage.cost.tokens:
+            seconds = stage.cost.seconds(cores)
+            label.append(f"  (at most {stage.cost.tokens / 1e6:.1f}M tokens, about {_time(seconds)})", style="cyan")
+        node = stages.add(label)
+        if stage.needs:
+            node.add(Text("reads " + ", ".join(stage.needs), style="dim"))
+    total = sum(stage.cost.seconds(cores) for stage in plan.stages)
+    tree.add(Text(_sizes(recipe)))
+    if total:
+        tree.add(Text(f"training takes about {_time(total)} on {cores} CPU cores; a rough estimate from sizes alone"))
+    return tree
+
+
+def _parts(recipe: Recipe, registry: Registry) -> list[str]:
+    chosen = [("collection", recipe.collection.use)]
+    if recipe.pretrain:
+        chosen += [("masker", recipe.pretrain.masker.use), ("decoder", recipe.pretrain.decoder.use)]
+        chosen += [("loss", term.use) for term in recipe.pretrain.losses.values()]
+    if recipe.finetune:
+        chosen += [("loss", recipe.finetune.loss.use)]
+        chosen += [("miner", r.miner.use) for r in recipe.finetune.rounds if r.miner]
+    lines = []
+    for kind, name in dict.fromkeys(chosen):
+        spec = registry.get(kind, name)
+        needs = f"  needs {', '.join(spec.needs)}" if spec.needs else ""
+        gives = f"  provides {', '.join(spec.provides)}" if spec.provides else ""
+        lines.append(f"{kind} {name}{needs}{gives}")
+    return lines
+
+
+def _sizes(recipe: Recipe) -> str:
+    from drkit.runs.estimate import parameters
+
+    if recipe.encoder.pretrained:
+        return f"encoder: {recipe.encoder.pretrained}"
+    tables, layers = parameters(recipe.encoder)
+    return f"encoder: about {(tables + layers) / 1e6:.1f}M parameters ({tables / 1e6:.1f}M of them word embeddings)"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+
+
+def results(run: Path, done: Mapping[str, Manifest]) -> None:
+    """The table of systems, and the paths of what the run made."""
+    screen = console()
+    if "evaluation" in done:
+        screen.print(_scores(done["evaluation"].metrics, done))
+    screen.print(paths(run, done))
+
+
+def _scores(metrics: Mapping[str, Any], done: Mapping[str, Manifest]) -> Table:
+    settings = done["evaluation"].settings
+    measures = list(settings["measures"])
+    title = f"{metrics['queries']:,} {settings['split']} queries"
+    drawn = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    drawn.add_column("system")
+    for measure in measures:
+        drawn.add_column(measure, justify="right")
+    drawn.add_column("p against the row above", justify="right")
+    return drawn
+
+
+def paths(run: Path, done: Mapping[str, Manifest]) -> Table:
+    """Where the run's products are."""
+    rows = [("encoder", run / "encoder"), ("index", run / "index"), ("run files", run / "runs"), ("recipe", run)]
+    kept = [(name, str(path)) for name, path in rows if name in ("recipe",) or path.name in done]
+    return table("", ("", ""), kept)

@@ -1,0 +1,137 @@
+"""Fine-tuning a bi-encoder: queries and passages through one encoder, a loss over their vectors.
+
+A judged positive of a query is never its negative, and neither is a second copy of any passage: both are masked
+by id, here, once, for every loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from attrs import frozen
+from torch import Tensor, nn
+
+from drkit.core.draws import Draws
+from drkit.core.types import EmbeddedPairs, Loss
+from drkit.data.store import TokenStore
+from drkit.encoders import MaskedLmEncoder
+from drkit.runs.autoencoder import BUCKET
+from drkit.runs.batches import Example
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class BiEncoder(nn.Module):
+    """One encoder for queries and passages, and a loss that sees their vectors."""
+
+    def __init__(self, encoder: MaskedLmEncoder, loss: Loss) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.loss: Any = loss
+
+    def forward(self, **tensors: Tensor) -> dict[str, Tensor]:
+        """`loss` f[] and the loss's figures. The tensors are those of `PairCollator`."""
+        pairs = EmbeddedPairs(
+            queries=self.encoder(tensors["query.ids"], tensors["query.attention"])["bottleneck"],
+            passages=self.encoder(tensors["passage.ids"], tensors["passage.attention"])["bottleneck"],
+            positives=tensors["positives"],
+            candidates=tensors["candidates"],
+        )
+        step = self.loss(pairs=pairs)
+        return {"loss": step.loss, **step.metrics}
+
+
+@frozen(eq=False)
+class TrainingPairs:
+    """Judged training queries, as places in the stores.
+
+    queries: i64[n], places in the query store. positives, negatives: places in the corpus, a list a query;
+    negatives may be empty.
+    """
+
+    queries: NDArray[np.int64]
+    positives: Sequence[NDArray[np.int64]]
+    negatives: Sequence[NDArray[np.int64]]
+
+    def __len__(self) -> int:
+        return len(self.queries)
+
+
+@frozen(eq=False)
+class PairCollator:
+    """(epoch, query) pairs -> queries, one positive each, `negatives` hard negatives each.
+
+    Which of several positives, and which of the mined negatives, is drawn anew every epoch, without repeats;
+    a query with fewer mined negatives brings what it has.
+    """
+
+    pairs: TrainingPairs
+    queries: TokenStore
+    passages: TokenStore
+    negatives: int
+    seed: int
+
+    def __call__(self, examples: Sequence[Example]) -> dict[str, Tensor]:
+        """All examples of a batch belong to one epoch."""
+        chosen = np.array([example for _, example in examples], dtype=np.int64)
+        positives, negatives = self._draw(chosen, examples[0][0])
+        places = np.concatenate([positives, negatives])
+        queries = self.queries.batch(self.pairs.queries[chosen], pad_to=BUCKET)
+        passages = self.passages.batch(places, pad_to=BUCKET)
+        return {
+            "query.ids": queries.ids,
+            "query.attention": queries.attention,
+            "passage.ids": passages.ids,
+            "passage.attention": passages.attention,
+            "positives": torch.arange(len(chosen)),
+            "candidates": torch.from_numpy(candidates(places, [self.pairs.positives[q] for q in chosen])),
+        }
+
+    def _draw(self, chosen: NDArray[np.int64], epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        draws = Draws(self.seed, epoch, chosen)
+        which = draws.uniform(1)[:, 0]
+        positives = [self.pairs.positives[q] for q in chosen]
+        one = np.array([p[int(u * len(p))] for p, u in zip(positives, which, strict=True)], dtype=np.int64)
+        mined = [self.pairs.negatives[q] for q in chosen]
+        width = max((len(m) for m in mined), default=0)
+        if not self.negatives or not width:
+            return one, np.empty(0, dtype=np.int64)
+        keys = draws.uniform(width)
+        keys[np.arange(width)[None, :] >= np.array([len(m) for m in mined])[:, None]] = 2.0  # past a query's own list
+        order = np.argsort(keys, axis=1)[:, : self.negatives]
+        kept = np.take_along_axis(keys, order, axis=1) < 2.0
+        return one, np.concatenate([m[row[keep]] for m, row, keep in zip(mined, order, kept, strict=True)])
+
+
+def candidates(places: NDArray[np.int64], positives: Sequence[NDArray[np.int64]]) -> NDArray[np.bool_]:
+    """bool[Q,P]: which passages may stand against each query; query i's own positive is passage i.
+
+    places: i64[P], the passages' numbers; positives: all judged positives of each query. A passage that stands
+    more than once counts once, and no judged positive counts but the query's own.
+    """
+    firsts = np.zeros(len(places), dtype=bool)
+    firsts[np.unique(places, return_index=True)[1]] = True
+    allowed = np.repeat(firsts[None, :], len(positives), axis=0)
+    for row, judged in enumerate(positives):
+        allowed[row] &= ~np.isin(places, judged)
+        allowed[row, row] = True
+    return allowed
+
+
+def training_pairs(
+    query_ids: Sequence[str],
+    positives: Mapping[str, NDArray[np.int64]],
+    negatives: Mapping[str, NDArray[np.int64]],
+) -> TrainingPairs:
+    """The judged queries among `query_ids` (the query store's order), with their passages."""
+    kept = [(place, query) for place, query in enumerate(query_ids) if len(positives.get(query, ()))]
+    none = np.empty(0, dtype=np.int64)
+    return TrainingPairs(
+        queries=np.array([place for place, _ in kept], dtype=np.int64),
+        positives=[positives[query] for _, query in kept],
+        negatives=[negatives.get(query, none) for _, query in kept],
+    )

@@ -1,0 +1,61 @@
+"""What a run will cost, before it starts: tokens, parameters and floating-point operations, counted from sizes."""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+from drkit.core.recipe import EncoderSettings, Recipe, Training
+
+# What two CPU cores reach in such small models, all overheads included; an order of magnitude, not a promise.
+FLOPS_PER_CORE = 8e9
+
+
+@frozen
+class Cost:
+    """Tokens read at most, and floating-point operations; zero where the collection's size decides."""
+
+    tokens: int = 0
+    flops: float = 0.0
+
+    def seconds(self, cores: int) -> float:
+        """A rough time on `cores` CPU cores."""
+        return self.flops / (FLOPS_PER_CORE * max(cores, 1))
+
+
+def parameters(encoder: EncoderSettings) -> tuple[int, int]:
+    """(embedding parameters, parameters of the transformer layers) of an encoder made from scratch."""
+    tables = encoder.vocab_size * encoder.hidden
+    layer = 4 * encoder.hidden**2 + 2 * encoder.hidden * encoder.intermediate
+    return tables, encoder.layers * layer
+
+
+def steps(training: Training) -> int:
+    """Optimizer steps where the recipe fixes them, else 0: epochs depend on the collection."""
+    return max(training.max_steps, 0)
+
+
+def _texts(training: Training) -> int:
+    return steps(training) * training.per_device_train_batch_size * training.gradient_accumulation_steps
+
+
+def pretraining(recipe: Recipe) -> Cost:
+    """Encoder, one decoder layer, and the vocabulary projection at every position; three passes a step."""
+    if recipe.pretrain is None or recipe.encoder.pretrained:
+        return Cost()
+    tokens = _texts(recipe.pretrain) * recipe.encoder.passage_length
+    tables, layers = parameters(recipe.encoder)
+    return Cost(tokens, 6.0 * tokens * (layers + layers / recipe.encoder.layers + 1.3 * tables))
+
+
+def finetuning(recipe: Recipe) -> Cost:
+    """Queries, positives and hard negatives through the transformer layers."""
+    if recipe.finetune is None or recipe.encoder.pretrained:
+        return Cost()
+    lengths = recipe.encoder.query_length + (1 + recipe.finetune.negatives) * recipe.encoder.passage_length
+    tokens = _texts(recipe.finetune) * lengths
+    return Cost(tokens, 6.0 * tokens * parameters(recipe.encoder)[1])
+
+
+def encoding(_recipe: Recipe) -> Cost:
+    """Every passage once; how many there are is known when the collection is read."""
+    return Cost()

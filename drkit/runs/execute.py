@@ -1,0 +1,195 @@
+"""Running a plan: skip what stands, resume what was cut off, finish every stage by one atomic rename.
+
+A stage writes into `RUN/.unfinished/STAGE` and is renamed to `RUN/STAGE` when its manifest is written, so that a
+kill at any moment leaves either the whole stage or none of it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from drkit.core.read import read_recipe
+from drkit.core.recipe import Recipe
+from drkit.core.registry import Registry
+from drkit.core.write import recipe_table, write_recipe
+from drkit.errors import DrkitError
+from drkit.runs.manifest import (
+    Manifest,
+    content_hash,
+    describe_files,
+    read_manifest,
+    versions,
+    write_manifest,
+)
+from drkit.runs.progress import Progress
+from drkit.runs.stage import Stage, StageRun
+
+RECIPE = "recipe.toml"
+UNFINISHED = ".unfinished"
+FINGERPRINT = ".fingerprint"
+
+
+def execute(
+    stages: Sequence[Stage], run: Path, recipe: Recipe, *, registry: Registry, progress: Progress, redo: bool = False
+) -> dict[str, Manifest]:
+    """Run every stage that does not stand yet; returns the manifests by stage.
+
+    Raises DrkitError where the folder holds a run of another recipe (unless `redo`), another process works in
+    it, or the disk is full. Finished stages are never lost.
+    """
+    with locked(run):
+        _claim(run, recipe, registry, redo=redo)
+        done: dict[str, Manifest] = {}
+        for stage in stages:
+            done[stage.name] = _stage(stage, run, recipe, done, registry=registry, progress=progress)
+        shutil.rmtree(run / UNFINISHED, ignore_errors=True)
+        return done
+
+
+@contextmanager
+def locked(run: Path) -> Iterator[None]:
+    """Hold the run's lock; DrkitError where another process has it, or the folder cannot be made."""
+    try:
+        run.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(run / ".lock", timeout=0)
+        lock.acquire()
+    except Timeout:
+        raise DrkitError(f"another process is working in {run}; wait for it, or choose another --run-dir") from None
+    except OSError as error:
+        raise DrkitError(f"cannot write to {run}: {error.strerror}; choose another --run-dir") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _claim(run: Path, recipe: Recipe, registry: Registry, *, redo: bool) -> None:
+    """Write the recipe into a new run; an older, different one is only replaced when asked."""
+    path = run / RECIPE
+    if path.exists() and not redo:
+        changed = differences(read_recipe(path, registry), recipe)
+        if changed:
+            listed = "\n".join(f"  - {line}" for line in changed[:20])
+            raise DrkitError(
+                f"{run} holds a run of another recipe:\n{listed}\n"
+                f"choose another --run-dir, or give --redo to make again the stages that this changes"
+            )
+    if not path.exists() and any(p.name not in (".lock", UNFINISHED) for p in run.iterdir()):
+        raise DrkitError(f"{run} is not empty and holds no run; choose another --run-dir")
+    write_recipe(recipe, path)
+
+
+def differences(old: Recipe, new: Recipe) -> list[str]:
+    """`path: old -> new` for every setting in which two recipes differ (their names left out)."""
+    before, after = _flat(recipe_table(old)), _flat(recipe_table(new))
+    keys = sorted((before.keys() | after.keys()) - {"name"})
+    return [f"{k}: {before.get(k)!r} -> {after.get(k)!r}" for k in keys if before.get(k) != after.get(k)]
+
+
+def _flat(value: object, path: str = "") -> dict[str, object]:
+    if isinstance(value, dict):
+        items = value.items()
+    elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
+        items = dict(enumerate(value)).items()
+    else:
+        return {path: value}
+    return {k: v for key, item in items for k, v in _flat(item, f"{path}.{key}" if path else str(key)).items()}
+
+
+def _stage(
+    stage: Stage, run: Path, recipe: Recipe, done: dict[str, Manifest], *, registry: Registry, progress: Progress
+) -> Manifest:
+    fingerprint = stage.fingerprint({name: manifest.content for name, manifest in done.items()})
+    standing = read_manifest(run / stage.name)
+    if standing is not None and standing.fingerprint == fingerprint:
+        progress.skip(stage.name, stage.summary)
+        return standing
+    folder = _unfinished(stage, run, fingerprint)
+    context = StageRun(
+        stage=stage,
+        folder=folder,
+        inputs={name: run / name for name in stage.needs},
+        recipe=recipe,
+        registry=registry,
+        progress=progress,
+    )
+    progress.begin(stage.name, stage.summary)
+    started = time.perf_counter()
+    with _full_disk(stage.name, run):
+        metrics = stage.load()(context)
+        (folder / FINGERPRINT).unlink(missing_ok=True)
+        files = describe_files(folder)
+        manifest = Manifest(
+            stage=stage.name,
+            fingerprint=fingerprint,
+            content=content_hash(files),
+            inputs={name: done[name].content for name in stage.needs},
+            settings=stage.settings,
+            files=files,
+            metrics=metrics,
+            seconds=round(time.perf_counter() - started, 3),
+            finished=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            versions=versions(),
+        )
+        write_manifest(manifest, folder)
+        _publish(folder, run / stage.name)
+    progress.end(stage.name, manifest.seconds)
+    return manifest
+
+
+def _unfinished(stage: Stage, run: Path, fingerprint: str) -> Path:
+    """The folder a stage works in; what an interrupted attempt left is kept only where the stage can go on from it."""
+    folder = run / UNFINISHED / stage.name
+    mark = folder / FINGERPRINT
+    ours = stage.resumable and mark.is_file() and mark.read_text() == fingerprint
+    with _full_disk(stage.name, run):
+        if folder.exists() and not ours:
+            shutil.rmtree(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        mark.write_text(fingerprint)
+    return folder
+
+
+def _publish(folder: Path, final: Path) -> None:
+    """Put a finished folder in its place by renames; a stage that stood there goes only when the new one is in."""
+    old = folder.with_name(f"{folder.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if final.exists():
+        final.rename(old)
+    folder.rename(final)
+    shutil.rmtree(old, ignore_errors=True)
+    handle = os.open(final.parent, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def _full_disk(stage: str, run: Path) -> Iterator[None]:
+    """Turn whatever a library raises on a full disk into one message (they differ: OSError, SafetensorError ..)."""
+    try:
+        yield
+    except DrkitError:
+        raise
+    except Exception as error:
+        if not _says_full(error, run):
+            raise
+        raise DrkitError(
+            f"the disk is full, in stage {stage}; free some space and run `drkit run {run / RECIPE}`: "
+            f"finished stages are kept"
+        ) from error
+
+
+def _says_full(error: Exception, run: Path) -> bool:
+    code = getattr(error, "errno", None)
+    return code in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error) or shutil.disk_usage(run).free < 2**16

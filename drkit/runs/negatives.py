@@ -1,0 +1,51 @@
+"""Mined negatives on disk: a list of passage numbers a query, as Arrow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from drkit.core.files import replacing
+from drkit.core.types import Mined
+from drkit.data.tables import StoredCorpus
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+FILE = "negatives.arrow"
+SCHEMA = pa.schema([("query_id", pa.string()), ("passages", pa.list_(pa.int64())), ("scores", pa.list_(pa.float32()))])
+_ROWS = 4096
+
+
+def write_negatives(mined: Iterable[Mined], corpus: StoredCorpus, folder: Path) -> dict[str, int]:
+    """Stream mined negatives to `folder`; passages as places in the corpus. Returns counts."""
+    queries = negatives = empty = 0
+    with replacing(folder / FILE) as path, pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
+        rows: list[tuple[str, list[int], list[float]]] = []
+        for item in mined:
+            rows.append((item.query_id, [int(p) for p in corpus.positions(item.doc_ids)], list(item.scores)))
+            queries, negatives, empty = queries + 1, negatives + len(item.doc_ids), empty + (not item.doc_ids)
+            if len(rows) == _ROWS:
+                writer.write_batch(_batch(rows))
+                rows = []
+        writer.write_batch(_batch(rows))
+    return {"queries": queries, "negatives": negatives, "queries_without": empty}
+
+
+def _batch(rows: list[tuple[str, list[int], list[float]]]) -> pa.RecordBatch:
+    columns = list(zip(*rows, strict=True)) or [(), (), ()]
+    return pa.record_batch([pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
+
+
+def read_negatives(folder: Path) -> Mapping[str, NDArray[np.int64]]:
+    """Places in the corpus of each query's negatives, best first."""
+    with pa.memory_map(str(folder / FILE)) as source:
+        table = pa.ipc.open_file(source).read_all()
+    lists = table["passages"].combine_chunks()
+    flat, offsets = lists.flatten().to_numpy(zero_copy_only=False), lists.offsets.to_numpy()
+    offsets = offsets - offsets[0] if len(offsets) else offsets
+    return {q: flat[offsets[i] : offsets[i + 1]] for i, q in enumerate(table["query_id"].to_pylist())}

@@ -1,0 +1,249 @@
+"""From a recipe to its plan: the stages of a run, in order, each with what it depends on.
+
+    collection -> vocabulary -> tokens -> statistics -> initial -> pretrained
+               -> negatives-1 -> no-pretraining, retriever-1 -> index-retriever-1 -> negatives-2 -> retriever-2
+               -> encoder -> index -> runs -> evaluation
+
+No torch here: `--dry-run` prints this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import field, frozen
+
+from drkit.core.compose import data_needs
+from drkit.core.recipe import Finetune, Recipe
+from drkit.core.registry import Registry
+from drkit.core.spec import Kind
+from drkit.core.write import recipe_table
+from drkit.errors import DrkitError
+from drkit.runs import estimate
+from drkit.runs.sources import config_state, path_state
+from drkit.runs.stage import Stage
+
+BASELINE = "no-pretraining"
+_STAGES = "drkit.runs.stages"
+# Where a run logs and saves does not change what it computes.
+_COSMETIC = ("logging_steps", "save_steps")
+
+Table = Mapping[str, Any]
+
+
+@frozen
+class Plan:
+    """The stages of a run, each after those it needs, and what the user should know before it starts."""
+
+    stages: tuple[Stage, ...]
+    notes: tuple[str, ...] = ()
+
+
+@frozen
+class _Draft:
+    """A plan being made: the recipe, the same as plain data, and the stages by name."""
+
+    recipe: Recipe
+    table: Table
+    stages: dict[str, Stage] = field(factory=dict)
+
+    def add(self, name: str, module: str, summary: str, needs: tuple[str, ...], **rest: Any) -> str:
+        self.stages.setdefault(
+            name, Stage(name=name, target=f"{_STAGES}.{module}:run", summary=summary, needs=needs, **rest)
+        )
+        return name
+
+
+def plan(recipe: Recipe, registry: Registry) -> Plan:
+    """The plan of a recipe; asks the collection for its splits, so DrkitError where its files are missing."""
+    splits = registry.build(Kind.COLLECTION, recipe.collection.use, recipe.collection.config).splits()
+    draft = _Draft(recipe, recipe_table(recipe))
+    notes: list[str] = []
+    _texts(draft)
+    last = _encoder(draft, registry)
+    systems = [last]
+    if recipe.finetune and "train" in splits:
+        systems = _rounds(draft, recipe.finetune, start=last)
+    elif recipe.finetune:
+        notes.append(_no_training_queries(recipe, splits))
+    _export(draft, systems[-1])
+    if splits:
+        _evaluation(draft, systems, splits)
+    return Plan(tuple(draft.stages.values()), tuple(notes))
+
+
+def _no_training_queries(recipe: Recipe, splits: tuple[str, ...]) -> str:
+    name = recipe.collection.use
+    if not splits:
+        return f"collection {name!r} has texts alone: the run ends with the pre-trained encoder"
+    return (
+        f"collection {name!r} has no training queries (splits: {', '.join(splits)}): no fine-tuning, the pre-trained "
+        f"encoder is evaluated as it is; --set collection.train_share=0.5 trains on half of the queries"
+    )
+
+
+def _texts(draft: _Draft) -> None:
+    recipe, encoder = draft.recipe, draft.table["encoder"]
+    draft.add(
+        "collection",
+        "collection",
+        "read texts, queries and judgements",
+        (),
+        settings={"collection": draft.table["collection"], "files": config_state(recipe.collection.config)},
+    )
+    wordpiece = {"vocab_size": encoder["vocab_size"]}
+    existing = {"pretrained": recipe.encoder.pretrained, "files": path_state(recipe.encoder.pretrained)}
+    draft.add(
+        "vocabulary",
+        "vocabulary",
+        "take the encoder's tokenizer" if recipe.encoder.pretrained else "train a WordPiece vocabulary",
+        ("collection",),
+        settings=existing if recipe.encoder.pretrained else wordpiece,
+    )
+    draft.add(
+        "tokens",
+        "tokens",
+        "tokenise once, memory-mapped",
+        ("collection", "vocabulary"),
+        settings={"passage_length": encoder["passage_length"], "query_length": encoder["query_length"]},
+    )
+
+
+def _encoder(draft: _Draft, registry: Registry) -> str:
+    """Stages up to the encoder that fine-tuning starts from; returns the last one's name."""
+    recipe = draft.recipe
+    needs: tuple[str, ...] = ("tokens", "initial")
+    if "importance" in data_needs(recipe, registry):
+        masker = draft.table["pretrain"]["masker"]
+        settings = {key: masker[key] for key in ("window", "pmi", "min_count") if key in masker}
+        draft.add("statistics", "statistics", "PMI importance of every token", ("tokens",), settings=settings)
+        needs += ("statistics",)
+    draft.add(
+        "initial",
+        "initial",
+        "load the encoder to start from" if recipe.encoder.pretrained else "make the encoder from scratch",
+        ("vocabulary", "tokens"),
+        settings={
+            "encoder": draft.table["encoder"],
+            "files": path_state(recipe.encoder.pretrained),
+            "seed": recipe.seed,
+        },
+    )
+    if recipe.pretrain is None:
+        return "initial"
+    return draft.add(
+        "pretrained",
+        "pretrain",
+        f"pre-train with masker {recipe.pretrain.masker.use} and decoder {recipe.pretrain.decoder.use}",
+        needs,
+        settings={"pretrain": _lasting(draft.table["pretrain"]), "seed": recipe.seed},
+        resumable=True,
+        cost=estimate.pretraining(recipe),
+    )
+
+
+def _lasting(table: Table, *also: str) -> dict[str, Any]:
+    return {key: value for key, value in table.items() if key not in (*_COSMETIC, *also)}
+
+
+def _rounds(draft: _Draft, finetune: Finetune, *, start: str) -> list[str]:
+    """A retriever a round, and the one without pre-training beside the first; returns their names."""
+    systems: list[str] = []
+    previous = ""
+    for place, current in enumerate(finetune.rounds):
+        negatives = _negatives(draft, place, previous) if current.miner and finetune.negatives else ""
+        if place == 0 and finetune.baseline and start != "initial":
+            systems.append(_retriever(draft, BASELINE, "initial", negatives))
+        origin = previous if current.start == "previous" and previous else start
+        systems.append(_retriever(draft, current.name, origin, negatives))
+        previous = current.name
+    return systems
+
+
+def _negatives(draft: _Draft, place: int, previous: str) -> str:
+    miner = draft.table["finetune"]["rounds"][place]["miner"]
+    needs: tuple[str, ...] = ("collection",)
+    if previous:
+        needs += (previous, _index(draft, previous))
+    return draft.add(
+        f"negatives-{place + 1}",
+        "negatives",
+        f"hard negatives by {miner['use']}",
+        needs,
+        settings={"miner": miner, "round": place, "seed": draft.recipe.seed},
+    )
+
+
+def _retriever(draft: _Draft, name: str, start: str, negatives: str) -> str:
+    return draft.add(
+        name,
+        "finetune",
+        "fine-tune without pre-training, for comparison" if name == BASELINE else f"fine-tune from {start}",
+        ("collection", "tokens", start, *((negatives,) if negatives else ())),
+        settings={
+            "finetune": _lasting(draft.table["finetune"], "rounds", "baseline"),
+            "start": start,
+            "negatives": negatives,
+            "pooling": draft.recipe.encoder.pooling,
+            "seed": draft.recipe.seed,
+        },
+        resumable=True,
+        cost=estimate.finetuning(draft.recipe),
+    )
+
+
+def _index(draft: _Draft, encoder: str) -> str:
+    return draft.add(
+        "index" if encoder == "encoder" else f"index-{encoder}",
+        "index",
+        f"encode all passages with {encoder}",
+        ("collection", "tokens", encoder),
+        settings={"encoder": encoder, "similarity": draft.recipe.similarity},
+        cost=estimate.encoding(draft.recipe),
+    )
+
+
+def _export(draft: _Draft, last: str) -> None:
+    draft.add(
+        "encoder",
+        "export",
+        f"the encoder folder, made from {last}",
+        ("vocabulary", last),
+        settings={"from": last, "pooling": draft.recipe.encoder.pooling, "similarity": draft.recipe.similarity},
+    )
+
+
+def _evaluation(draft: _Draft, systems: list[str], splits: tuple[str, ...]) -> None:
+    wanted = draft.recipe.evaluation
+    if wanted.split not in splits:
+        raise DrkitError(
+            f"the collection has no {wanted.split} queries to evaluate on; it has {', '.join(splits)}: "
+            f"--set evaluation.split={splits[-1]}"
+        )
+    # The last system is the one that is exported, so its index is the run's own.
+    encoders = {name: "encoder" if name == systems[-1] else name for name in systems}
+    indexes = {name: _index(draft, encoder) for name, encoder in encoders.items()}
+    draft.add(
+        "runs",
+        "search",
+        f"search for the {wanted.split} queries",
+        ("collection", *encoders.values(), *indexes.values()),
+        settings={
+            "systems": {name: [encoders[name], indexes[name]] for name in systems},
+            "depth": wanted.depth,
+            "split": wanted.split,
+            "bm25": wanted.bm25,
+        },
+    )
+    draft.add(
+        "evaluation",
+        "evaluate",
+        ", ".join(wanted.measures),
+        ("collection", "runs"),
+        settings={
+            "measures": list(wanted.measures),
+            "split": wanted.split,
+            "systems": [*(["bm25"] if wanted.bm25 else []), *systems],
+        },
+    )

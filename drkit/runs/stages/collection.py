@@ -1,0 +1,18 @@
+"""Stage: read the collection once, check it, and keep it as Arrow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from drkit.core.spec import Kind
+from drkit.data.tables import write_collection
+from drkit.runs.stage import StageRun
+
+
+def run(stage: StageRun) -> Mapping[str, Any]:
+    """Writes passages, queries and judgements; returns their counts and the collection's description."""
+    choice = stage.recipe.collection
+    collection = stage.registry.build(Kind.COLLECTION, choice.use, choice.config)
+    counts = write_collection(collection, stage.folder)
+    return {**counts, "description": dict(collection.describe())}

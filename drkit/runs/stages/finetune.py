@@ -1,0 +1,85 @@
+"""Stage: fine-tune one retriever on judged queries and mined negatives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from drkit.core.spec import Kind
+from drkit.core.types import BuildContext
+from drkit.data.store import TokenStore
+from drkit.data.tables import open_collection
+from drkit.errors import DrkitError
+from drkit.runs.batches import Schedule, count_batches
+from drkit.runs.biencoder import BiEncoder, PairCollator, TrainingPairs, training_pairs
+from drkit.runs.checkpoints import load_encoder, save_masked_lm
+from drkit.runs.negatives import read_negatives
+from drkit.runs.stage import StageRun
+from drkit.runs.stages.pretrain import CHECKPOINTS, finish
+from drkit.runs.tokenizers import load_tokenizer
+from drkit.runs.training import train
+
+
+def run(stage: StageRun) -> Mapping[str, Any]:
+    """Writes the retriever's checkpoint; returns steps, losses, and the batch and negatives it really had."""
+    recipe, settings = stage.recipe, stage.recipe.finetune
+    assert settings is not None
+    start = stage.inputs[stage.stage.settings["start"]]
+    tokenizer, encoder = load_tokenizer(str(start)), load_encoder(start, pooling=recipe.encoder.pooling)
+    context = BuildContext(backbone=encoder.info(tokenizer), tokenizer=tokenizer, seed=recipe.seed)
+    loss = stage.registry.build(Kind.LOSS, settings.loss.use, settings.loss.config, context)
+    tokens = stage.inputs["tokens"]
+    collate = PairCollator(
+        pairs=_pairs(stage),
+        queries=TokenStore.open(tokens / "queries"),
+        passages=TokenStore.open(tokens / "passages"),
+        negatives=settings.negatives,
+        seed=recipe.seed,
+    )
+    schedule = Schedule(
+        lengths=collate.queries.lengths[collate.pairs.queries],
+        batch_size=settings.per_device_train_batch_size,
+        batches=count_batches(settings, len(collate.pairs)),
+        seed=recipe.seed,
+    )
+    result = train(
+        BiEncoder(encoder, loss),
+        schedule,
+        collate,
+        training=settings,
+        folder=stage.folder / CHECKPOINTS,
+        progress=stage.progress,
+        seed=recipe.seed,
+    )
+    save_masked_lm(encoder, tokenizer, stage.folder)
+    finish(stage.folder, result.log)
+    return {"steps": result.steps, "loss": result.loss, "seconds": result.seconds, **_effective(collate, schedule)}
+
+
+def _pairs(stage: StageRun) -> TrainingPairs:
+    collection = open_collection(stage.inputs["collection"])
+    name = stage.stage.settings["negatives"]
+    negatives = read_negatives(stage.inputs[name]) if name else {}
+    judged = collection.positives("train")
+    positives = {query: np.asarray(collection.corpus.positions(list(docs))) for query, docs in judged.items()}
+    pairs = training_pairs([query.query_id for query in collection.queries("train")], positives, negatives)
+    if not len(pairs):
+        raise DrkitError(
+            "no training query has a passage judged relevant (score > 0): there is nothing to fine-tune on"
+        )
+    return pairs
+
+
+def _effective(collate: PairCollator, schedule: Schedule) -> dict[str, Any]:
+    """The batch a step really sees: papers' numbers are lower elsewhere because nobody prints this."""
+    queries = min(schedule.batch_size, len(collate.pairs))
+    mined = np.array([min(len(n), collate.negatives) for n in collate.pairs.negatives])
+    hard = float(mined.mean())
+    return {
+        "training_queries": len(collate.pairs),
+        "queries_per_batch": queries,
+        "hard_negatives_per_query": round(hard, 3),
+        "negatives_per_query": round(queries * (1 + hard) - 1, 1),
+    }

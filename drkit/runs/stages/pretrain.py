@@ -1,0 +1,94 @@
+"""Stage: pre-training. Mask twice, encode one view, rebuild the text from its bottleneck and the other view."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from drkit.core.recipe import Pretrain
+from drkit.core.registry import Registry
+from drkit.core.spec import Kind
+from drkit.core.types import BuildContext
+from drkit.data.importance import Importance
+from drkit.data.store import TokenStore
+from drkit.encoders import MaskedLmEncoder
+from drkit.runs.autoencoder import AutoEncoder, MaskingCollator
+from drkit.runs.batches import Schedule, count_batches
+from drkit.runs.checkpoints import load_encoder, save_decoder, save_masked_lm
+from drkit.runs.stage import StageRun
+from drkit.runs.tokenizers import load_tokenizer
+from drkit.runs.training import train
+
+CHECKPOINTS = "checkpoints"
+
+
+def run(stage: StageRun) -> Mapping[str, Any]:
+    """Writes the pre-trained masked LM and its decoder; returns steps, tokens per second and the losses."""
+    recipe, settings = stage.recipe, stage.recipe.pretrain
+    assert settings is not None
+    tokenizer = load_tokenizer(str(stage.inputs["initial"]))
+    encoder = load_encoder(stage.inputs["initial"], pooling=recipe.encoder.pooling)
+    context = BuildContext(backbone=encoder.info(tokenizer), tokenizer=tokenizer, seed=recipe.seed)
+    module = auto_encoder(settings, stage.registry, encoder, context)
+    store = TokenStore.open(stage.inputs["tokens"] / "passages")
+    collate = MaskingCollator(
+        store=store,
+        importance=_importance(stage),
+        masker=stage.registry.build(Kind.MASKER, settings.masker.use, settings.masker.config, context),
+        rows=module.decoder.rows,
+        seed=recipe.seed,
+    )
+    schedule = Schedule(
+        lengths=store.lengths,
+        batch_size=settings.per_device_train_batch_size,
+        batches=count_batches(settings, len(store)),
+        seed=recipe.seed,
+    )
+    result = train(
+        module,
+        schedule,
+        collate,
+        training=settings,
+        folder=stage.folder / CHECKPOINTS,
+        progress=stage.progress,
+        seed=recipe.seed,
+    )
+    save_masked_lm(encoder, tokenizer, stage.folder)
+    save_decoder(module.decoder, stage.folder)
+    finish(stage.folder, result.log)
+    return {"steps": result.steps, "loss": result.loss, "seconds": result.seconds}
+
+
+def auto_encoder(
+    settings: Pretrain, registry: Registry, encoder: MaskedLmEncoder, context: BuildContext
+) -> AutoEncoder:
+    """Encoder, decoder and weighted losses, built from the recipe."""
+    decoder = registry.build(Kind.DECODER, settings.decoder.use, settings.decoder.config, context)
+    if hasattr(decoder, "start_from"):
+        decoder.start_from(encoder)
+    losses = {
+        name: (
+            registry.build(Kind.LOSS, term.use, term.config, context),
+            registry.get(Kind.LOSS, term.use).needs,
+            term.on,
+            term.weight,
+        )
+        for name, term in settings.losses.items()
+    }
+    return AutoEncoder(encoder, decoder, losses)
+
+
+def _importance(stage: StageRun) -> Importance | None:
+    folder = stage.inputs.get("statistics")
+    return Importance.open(folder / "importance") if folder else None
+
+
+def finish(folder: Path, log: tuple[Mapping[str, float], ...]) -> None:
+    """Leave the training's log as a table; its checkpoints have done their work."""
+    import json
+
+    lines = (json.dumps(dict(entry)) for entry in log)
+    (folder / "log.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)

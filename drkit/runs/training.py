@@ -1,0 +1,197 @@
+"""One training over transformers' Trainer: a module that takes and returns plain dicts, batches decided beforehand.
+
+The Trainer brings devices, mixed precision, accumulation, schedules and checkpoints; drkit brings the batches, and
+checkpoints that are either whole or ignored.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from attrs import frozen
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+from transformers import Trainer, TrainerCallback, TrainingArguments, set_seed
+from transformers.trainer_callback import PrinterCallback
+
+from drkit.errors import DrkitError
+from drkit.runs.batches import Example, Schedule
+from drkit.runs.progress import Progress
+
+if TYPE_CHECKING:
+    from drkit.core.recipe import Training
+
+WEIGHTS = "model.safetensors"
+COMPLETE = ".complete"
+Collate = Callable[[list[Example]], Mapping[str, Tensor]]
+
+
+@frozen
+class TrainingResult:
+    """What a training did: optimizer steps, seconds, the mean loss over its last tenth, and its log."""
+
+    steps: int
+    seconds: float
+    loss: float
+    log: tuple[Mapping[str, float], ...]
+
+
+def train(
+    module: nn.Module,
+    schedule: Schedule,
+    collate: Collate,
+    *,
+    training: Training,
+    folder: Path,
+    progress: Progress,
+    seed: int,
+) -> TrainingResult:
+    """Train `module` in place; checkpoints go to `folder`, and the newest whole one there is gone on from.
+
+    `module(**tensors)` returns a dict with `loss` f[] and figures for the log. Raises DrkitError for an argument
+    that TrainingArguments refuses, and where the loss is no longer finite.
+    """
+    steps = len(schedule) // training.gradient_accumulation_steps
+    trainer = ScheduledTrainer(module, schedule, collate, args=_arguments(training, folder, steps, seed))
+    trainer.add_callback(_Report(progress))
+    trainer.remove_callback(PrinterCallback)
+    set_seed(seed)  # dropout follows the run's seed, whatever ran before in this process
+    resumed = newest_checkpoint(folder)
+    done = trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
+    log = tuple(entry for entry in trainer.state.log_history if "loss" in entry)
+    last = [entry["loss"] for entry in log[-max(len(log) // 10, 1) :]]
+    return TrainingResult(
+        steps=trainer.state.global_step,
+        seconds=round(done.metrics["train_runtime"], 2),
+        loss=sum(last) / len(last) if last else math.nan,
+        log=log,
+    )
+
+
+def _arguments(training: Training, folder: Path, steps: int, seed: int) -> TrainingArguments:
+    warmup = training.warmup_steps
+    own = {
+        "output_dir": str(folder),
+        "max_steps": steps,
+        "per_device_train_batch_size": training.per_device_train_batch_size,
+        "gradient_accumulation_steps": training.gradient_accumulation_steps,
+        "learning_rate": training.learning_rate,
+        "warmup_steps": math.ceil(warmup * steps) if warmup < 1 else int(warmup),
+        "weight_decay": training.weight_decay,
+        "max_grad_norm": training.max_grad_norm,
+        "lr_scheduler_type": training.lr_scheduler_type,
+        "logging_steps": training.logging_steps,
+        "save_steps": training.save_steps,
+        "bf16": training.bf16,
+        "seed": seed,
+        "save_total_limit": 2,
+        "report_to": "none",
+        "disable_tqdm": True,
+        "remove_unused_columns": False,
+        "dataloader_pin_memory": torch.cuda.is_available(),
+        "optim": "adamw_torch_fused",
+    }
+    try:
+        return TrainingArguments(**{**own, **training.arguments})
+    except (TypeError, ValueError) as error:
+        raise DrkitError(f"the training arguments do not fit: {error}; see transformers.TrainingArguments") from error
+
+
+class ScheduledTrainer(Trainer):  # type: ignore[misc]
+    """transformers' Trainer over a fixed schedule of batches, with safetensors-only model checkpoints."""
+
+    def __init__(self, module: nn.Module, schedule: Schedule, collate: Collate, *, args: TrainingArguments) -> None:
+        super().__init__(model=module, args=args, train_dataset=_Examples(), data_collator=collate)
+        self._schedule = schedule
+        self._figures: dict[str, Tensor] = {}
+        self._counted = 0
+
+    def get_train_dataloader(self) -> Any:
+        """The schedule's batches, each rank its share."""
+        loader: DataLoader[Example] = DataLoader(
+            self.train_dataset,
+            batch_sampler=self._schedule,  # type: ignore[arg-type]
+            collate_fn=self.data_collator,
+            num_workers=self.args.dataloader_num_workers,
+            pin_memory=self.args.dataloader_pin_memory,
+        )
+        return self.accelerator.prepare(loader)
+
+    def compute_loss(self, model: nn.Module, inputs: Mapping[str, Tensor], *_: Any, **__: Any) -> Tensor:
+        """The module's loss; its other figures are summed on the device until the next log."""
+        outputs = model(**inputs)
+        for name, value in outputs.items():
+            if name != "loss":
+                self._figures[name] = self._figures.get(name, 0) + value.detach()
+        self._counted += 1
+        loss: Tensor = outputs["loss"]
+        return loss
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """Adds the module's own figures, as means since the last log."""
+        if "loss" in logs and self._counted:
+            means = {name: float(total) / self._counted for name, total in self._figures.items()}
+            logs = {**logs, **{name: round(value, 5) for name, value in means.items()}}
+            self._figures, self._counted = {}, 0
+        super().log(logs, *args, **kwargs)
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        """Weights alone, tied ones once; the Trainer's own way would pickle its arguments beside them."""
+        from safetensors.torch import save_model
+
+        folder = Path(output_dir or self.args.output_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        save_model(self.accelerator.unwrap_model(self.model), str(folder / WEIGHTS))
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        from safetensors.torch import load_model
+
+        load_model(model or self.model, str(Path(resume_from_checkpoint) / WEIGHTS))
+
+    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        super()._save_checkpoint(*args, **kwargs)
+        # The mark comes last: a checkpoint that a kill cut short has none, and is ignored.
+        Path(self.args.output_dir, f"checkpoint-{self.state.global_step}", COMPLETE).touch()
+
+
+def newest_checkpoint(folder: Path) -> Path | None:
+    """The newest whole checkpoint in `folder`; those that a kill cut short are removed."""
+    found = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))
+    for path in found:
+        if not (path / COMPLETE).exists():
+            shutil.rmtree(path)
+    whole = [path for path in found if path.exists()]
+    return whole[-1] if whole else None
+
+
+class _Examples(Dataset[Example]):
+    """The schedule's pairs themselves: what stands behind them is looked up by the collator, a batch at a time."""
+
+    def __getitem__(self, example: Example) -> Example:
+        return example
+
+    def __len__(self) -> int:
+        return 2**62
+
+
+class _Report(TrainerCallback):  # type: ignore[misc]
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._last: dict[str, float] = {}
+
+    def on_step_end(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
+        self._progress.advance(state.global_step, state.max_steps, "steps", **self._last)
+
+    def on_log(self, _args: Any, state: Any, _control: Any, logs: Mapping[str, Any] | None = None, **_: Any) -> None:
+        if logs and "loss" in logs:
+            loss = float(logs["loss"])
+            if not math.isfinite(loss):
+                raise DrkitError(
+                    f"the loss is {loss} at step {state.global_step}: lower learning_rate, or raise warmup_steps"
+                )
+            self._last = {"loss": loss}

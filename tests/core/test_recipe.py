@@ -1,0 +1,158 @@
+"""Recipes: written complete, read back equal, all mistakes at once."""
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drkit.core.compose import check, data_needs
+from drkit.core.discovery import installed
+from drkit.core.layers import Wanted, compose, merge
+from drkit.core.read import parse_toml, read_recipe, recipe_from_table
+from drkit.core.write import recipe_toml, write_recipe
+from drkit.errors import DrkitError, ProblemsError, UnknownNameError
+
+PARTS = installed()
+REGISTRY = PARTS.registry
+
+
+def names(kind):
+    return st.sampled_from(REGISTRY.names(kind))
+
+
+@given(
+    masker=names("masker"),
+    decoder=names("decoder"),
+    paper=st.sampled_from([None, *PARTS.recipes]),
+    rate=st.floats(1e-8, 10, allow_nan=False),
+    steps=st.integers(1, 10**9),
+    pooling=st.sampled_from(["cls", "mean"]),
+    quick=st.booleans(),
+    encoder=st.sampled_from([None, "/a/path", "owner/name"]),
+)
+def test_what_is_written_reads_back_equal(masker, decoder, paper, rate, steps, pooling, quick, encoder):
+    wanted = Wanted(
+        masker=masker,
+        decoder=decoder,
+        paper=paper,
+        quick=quick,
+        encoder=encoder,
+        settings=(f"pretrain.learning_rate={rate}", f"pretrain.max_steps={steps}", f"encoder.pooling={pooling}"),
+    )
+    recipe = compose(wanted, PARTS)
+    assert recipe.pretrain.learning_rate == rate
+    assert recipe_from_table(parse_toml(recipe_toml(recipe), "text"), REGISTRY) == recipe
+
+
+def test_a_written_recipe_holds_every_setting(tmp_path):
+    recipe = compose(Wanted(), PARTS)
+    write_recipe(recipe, tmp_path / "r.toml")
+    text = (tmp_path / "r.toml").read_text()
+    for attribute in attrs.fields(type(recipe.pretrain.masker.config)):
+        assert attribute.name in text
+    assert read_recipe(tmp_path / "r.toml", REGISTRY) == recipe
+
+
+def test_all_mistakes_are_told_at_once_with_their_paths():
+    wrong = (
+        "pretrain.max_steps=lots",
+        "pretrain.decoder.layrs=2",
+        "finetune.loss.use=contrastiv",
+        "encoder.pooling=max",
+        "encoder.layers=0",
+        "finetune.rounds.1.miner.depth=0",
+        "pretrain.losses.decoder.on=x",
+        "seed=true",
+        "pretrain.masker.mask_token_share=[0.5, 0.5, 0.5]",
+        "evaluation.measures=[1]",
+        "evaluation.depht=10",
+    )
+    with pytest.raises(ProblemsError) as caught:
+        compose(Wanted(settings=wrong), PARTS)
+    problems = "\n".join(caught.value.problems)
+    assert len(caught.value.problems) == len(wrong)
+    for path in (
+        "@ pretrain.max_steps",
+        "@ pretrain.decoder",
+        "@ finetune.loss",
+        "@ encoder.pooling",
+        "@ encoder.layers",
+        "@ finetune.rounds[1].miner.depth",
+        "@ seed",
+        "@ pretrain.masker.mask_token_share",
+        "@ evaluation.measures[0]",
+    ):
+        assert path in problems, problems
+    assert "did you mean 'contrastive'" in problems
+    assert "did you mean 'depth'" in problems
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("nonsense", "PATH=VALUE"),
+        ("finetune.rounds.7.start=previous", "no place in a list of 2"),
+        ("encoder.layers.deep=1", "single value"),
+    ],
+)
+def test_settings_that_lead_nowhere(setting, said):
+    table_setting = ("encoder.layers=2", setting)
+    with pytest.raises(DrkitError, match=said):
+        compose(Wanted(settings=table_setting), PARTS)
+
+
+def test_a_replaced_part_brings_its_own_settings():
+    recipe = compose(Wanted(paper="cdmae", decoder="enhanced"), PARTS)
+    assert recipe.pretrain.decoder.use == "enhanced"
+    assert recipe.pretrain.masker.use == "pmi"
+    assert merge({"a": {"use": "x", "n": 1}}, {"a": {"m": 2}}) == {"a": {"use": "x", "n": 1, "m": 2}}
+
+
+def test_the_papers_schedule_comes_with_an_existing_encoder():
+    assert compose(Wanted(paper="retromae", encoder="some/encoder"), PARTS).pretrain.num_train_epochs == 8
+    assert compose(Wanted(paper="retromae"), PARTS).pretrain.masker.config.decoder_ratio == 0.5
+
+
+@pytest.mark.parametrize("masker", REGISTRY.names("masker"))
+@pytest.mark.parametrize("decoder", REGISTRY.names("decoder"))
+def test_every_masker_goes_with_every_decoder(masker, decoder):
+    recipe = compose(Wanted(masker=masker, decoder=decoder), PARTS)
+    check(recipe, REGISTRY)
+    assert data_needs(recipe, REGISTRY) == (("importance",) if masker == "pmi" else ())
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        (Wanted(miner="dense"), "there is none"),
+        (Wanted(loss="mlm"), "losses that fit: contrastive"),
+        (Wanted(settings=("pretrain.losses.decoder.use=contrastive", "pretrain.losses.decoder.on=decoder")), "pairs"),
+        (Wanted(collection="beir"), "beir:VALUE"),
+        (Wanted(settings=("encoder.hidden=130",)), "no multiple of heads"),
+        (Wanted(settings=("finetune.rounds.1.name=retriever-1",)), "two rounds are named"),
+    ],
+)
+def test_combinations_that_cannot_work_are_refused_with_the_reason(wanted, said):
+    with pytest.raises(ProblemsError, match=said):
+        check(compose(wanted, PARTS), REGISTRY)
+
+
+def test_unknown_collection_and_value_where_none_is_taken():
+    with pytest.raises(UnknownNameError, match="did you mean 'beir'"):
+        compose(Wanted(collection="bier:x"), PARTS)
+    with pytest.raises(DrkitError, match="nothing behind a colon"):
+        compose(Wanted(collection="pydocs:x"), PARTS)
+
+
+def test_unreadable_recipes(tmp_path):
+    with pytest.raises(DrkitError, match="no recipe at"):
+        read_recipe(tmp_path / "none.toml", REGISTRY)
+    (tmp_path / "bad.toml").write_text("a = = 1")
+    with pytest.raises(DrkitError, match="not valid TOML.*line 1"):
+        read_recipe(tmp_path / "bad.toml", REGISTRY)
+    (tmp_path / "empty.toml").write_text("")
+    with pytest.raises(ProblemsError, match="'name' is missing"):
+        read_recipe(tmp_path / "empty.toml", REGISTRY)
+    (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(DrkitError, match="cannot read"):
+        read_recipe(tmp_path / "bytes.toml", REGISTRY)

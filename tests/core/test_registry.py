@@ -1,0 +1,78 @@
+"""The registry, specs, and their errors."""
+
+import pytest
+from attrs import evolve, frozen
+
+from drkit.core.discovery import installed
+from drkit.core.registry import Registry
+from drkit.core.spec import ComponentSpec, Kind
+from drkit.errors import DrkitError, UnknownNameError
+
+
+@frozen
+class Settings:
+    size: int = 1
+
+
+def spec(**changes):
+    base = ComponentSpec(Kind.MASKER, "toy", "tests.core.test_registry:Settings", Settings, "A toy.")
+    return evolve(base, **changes)
+
+
+def test_every_builtin_target_resolves():
+    for part in installed().registry:
+        assert callable(part.load()), part
+
+
+def test_the_set_of_parts_is_this_one():
+    """A golden list: a part that goes missing, or appears unannounced, is seen here."""
+    own = {"drkit"}
+    names = sorted(f"{s.kind}/{s.name}" for s in installed().registry if s.provider.split()[0] in own)
+    assert names == [
+        "collection/beir",
+        "collection/irds",
+        "collection/jsonl",
+        "collection/pydocs",
+        "decoder/enhanced",
+        "decoder/mlm",
+        "loss/contrastive",
+        "loss/mlm",
+        "masker/pmi",
+        "masker/uniform",
+        "miner/bm25",
+        "miner/dense",
+        "miner/random",
+    ]
+
+
+def test_unknown_name_suggests():
+    with pytest.raises(UnknownNameError, match="did you mean 'toy'") as caught:
+        Registry([spec()]).get("masker", "toi")
+    assert "drkit list masker" in str(caught.value)
+
+
+def test_a_name_claimed_twice_fails_only_when_asked_for():
+    registry = Registry([spec(provider="a 1"), spec(provider="b 2"), spec(name="other")])
+    assert registry.get("masker", "other").name == "other"
+    with pytest.raises(DrkitError, match="claimed by a 1 and b 2"):
+        registry.get("masker", "toy")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"name": "Toy"}, "kebab-case"),
+        ({"target": "nowhere"}, "module:attribute"),
+        ({"summary": "x" * 71}, "70"),
+        ({"config": int}, "attrs class"),
+        ({"shorthand": "path"}, "no setting of Settings"),
+    ],
+)
+def test_a_wrong_spec_says_what_is_wrong(changes, said):
+    with pytest.raises(ValueError, match=said):
+        spec(**changes)
+
+
+def test_build_refuses_another_parts_config():
+    with pytest.raises(DrkitError, match="takes Settings, got int"):
+        Registry([spec()]).build("masker", "toy", 3)
