@@ -1,0 +1,40 @@
+"""Search: encoding, exact indexes, retrievers, and the run files they write."""
+
+from typing import TYPE_CHECKING
+
+from drkit.core.lazy import attach
+
+if TYPE_CHECKING:
+    from drkit.search.bm25 import Bm25Retriever
+    from drkit.search.encode import TextEncoder
+    from drkit.search.hits import Hits
+    from drkit.search.index import FlatIndex
+    from drkit.search.retrieve import Retriever
+    from drkit.search.trec import read_qrels, read_run, write_qrels, write_run
+
+__all__ = [
+    "Bm25Retriever",
+    "FlatIndex",
+    "Hits",
+    "Retriever",
+    "TextEncoder",
+    "read_qrels",
+    "read_run",
+    "write_qrels",
+    "write_run",
+]
+
+__getattr__, __dir__ = attach(
+    __name__,
+    {
+        "Bm25Retriever": "bm25",
+        "FlatIndex": "index",
+        "Hits": "hits",
+        "Retriever": "retrieve",
+        "TextEncoder": "encode",
+        "read_qrels": "trec",
+        "read_run": "trec",
+        "write_qrels": "trec",
+        "write_run": "trec",
+    },
+)

@@ -1,0 +1,106 @@
+"""Reading an encoder folder in the layout of sentence-transformers: backbone, pooling, similarity, lengths."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from drkit.errors import DrkitError
+
+_SIMILARITIES = {"cosine": "cosine", "dot": "dot", "dot_score": "dot", None: "cosine"}
+
+
+def read_encoder_settings(folder: Path) -> dict[str, Any]:
+    """How a folder's vectors are made: the arguments of `TextEncoder`, and `transformer`, the backbone's folder.
+
+    Raises DrkitError where the folder has no modules.json, or a module, pooling or similarity drkit does not know.
+    """
+    modules = _modules(folder)
+    transformer, pooling = folder / modules["Transformer"], _json(folder / modules["Pooling"] / "config.json")
+    about = _json(folder / "config_sentence_transformers.json", {})
+    own = _json(folder / "drkit.json", {})
+    length = _longest(transformer)
+    return {
+        "transformer": transformer,
+        "pooling": _pooling(pooling, folder),
+        "similarity": _similarity(about, folder),
+        "normalize": "Normalize" in modules,
+        "query_length": own.get("query_length", length),
+        "passage_length": own.get("passage_length", length),
+        **_prompts(about, pooling, folder),
+    }
+
+
+def load_backbone(folder: Path) -> tuple[Any, Any]:
+    """The transformer, in float32 and evaluation mode, and its tokenizer; nothing is fetched, no remote code is run.
+
+    Raises DrkitError where either cannot be read.
+    """
+    from transformers import AutoModel, AutoTokenizer
+
+    try:
+        model = AutoModel.from_pretrained(folder, dtype="float32", local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise DrkitError(f"cannot load the encoder in {folder}: {reason}; export it again") from error
+    return model.eval(), tokenizer
+
+
+def _modules(folder: Path) -> dict[str, str]:
+    if not folder.is_dir():
+        raise DrkitError(f"no encoder folder {folder}; give a folder that drkit or sentence-transformers wrote")
+    if not (folder / "modules.json").is_file():
+        raise DrkitError(f"{folder} has no modules.json, so its pooling is unknown; export it with drkit first")
+    modules = {m["type"].rsplit(".", 1)[-1]: m["path"] for m in _json(folder / "modules.json")}
+    unknown = sorted(set(modules) - {"Transformer", "Pooling", "Normalize"})
+    if unknown or not {"Transformer", "Pooling"} <= set(modules):
+        raise DrkitError(
+            f"{folder}: modules {', '.join(modules)}; drkit reads Transformer, Pooling and, where given, Normalize"
+        )
+    return modules
+
+
+def _pooling(config: dict[str, Any], folder: Path) -> str:
+    old = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
+    flags = [key for key, value in config.items() if key.startswith("pooling_mode_") and value is True]
+    named = config.get("pooling_mode") or [old.get(flag, flag) for flag in flags]
+    modes = [named] if isinstance(named, str) else list(named)
+    if len(modes) != 1 or modes[0] not in ("cls", "mean"):
+        raise DrkitError(f"{folder}: pooling {', '.join(modes) or 'not given'}; drkit reads cls and mean")
+    return str(modes[0])
+
+
+def _similarity(about: dict[str, Any], folder: Path) -> str:
+    name = about.get("similarity_fn_name")
+    if name not in _SIMILARITIES:
+        raise DrkitError(f"{folder}: similarity {name!r}; drkit searches with cosine and dot")
+    return _SIMILARITIES[name]
+
+
+def _prompts(about: dict[str, Any], pooling: dict[str, Any], folder: Path) -> dict[str, str]:
+    prompts = about.get("prompts") or {}
+    passage = next((prompts[key] for key in ("document", "passage", "corpus") if prompts.get(key)), "")
+    found = {"query_prompt": prompts.get("query") or "", "passage_prompt": passage}
+    if any(found.values()) and pooling.get("include_prompt") is False:
+        raise DrkitError(f"{folder}: its pooling leaves the prompt out, which drkit cannot do")
+    return found
+
+
+def _longest(folder: Path) -> int:
+    config, tokenizer = _json(folder / "config.json"), _json(folder / "tokenizer_config.json", {})
+    told = _json(folder / "sentence_bert_config.json", {}).get("max_seq_length")
+    limits = [told or tokenizer.get("model_max_length"), config.get("max_position_embeddings")]
+    return int(min([limit for limit in limits if limit], default=512))
+
+
+def _json(path: Path, default: Any = None) -> Any:
+    if default is not None and not path.is_file():
+        return default
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DrkitError(f"cannot read {path}: {error.strerror}; is this an encoder folder?") from None
+    except ValueError as error:
+        raise DrkitError(f"{path} is no valid JSON: {error}") from None

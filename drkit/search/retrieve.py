@@ -1,0 +1,58 @@
+"""Texts in, passages out: an encoder and the index of what it encoded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+from drkit.errors import DrkitError
+from drkit.search.encode import TextEncoder
+from drkit.search.hits import Hits, batched, check_queries
+from drkit.search.index import FlatIndex
+
+
+class Retriever:
+    """Searches an index with the encoder whose vectors it holds.
+
+    Raises DrkitError where the two have different dimensions.
+    """
+
+    def __init__(self, encoder: TextEncoder, index: FlatIndex) -> None:
+        if encoder.dimension != index.dimension:
+            raise DrkitError(
+                f"an encoder of {encoder.dimension} dimensions and an index of {index.dimension}; "
+                f"encode the passages again with this encoder"
+            )
+        self.encoder, self.index = encoder, index
+
+    @classmethod
+    def load(cls, run: str | Path, *, device: str | torch.device = "cpu") -> Retriever:
+        """The retriever of a finished run: its folders `encoder` and `index`.
+
+        Raises DrkitError where the run has not got that far, or a folder cannot be read.
+        """
+        missing = [name for name in ("encoder", "index") if not (Path(run) / name).is_dir()]
+        if missing:
+            raise DrkitError(
+                f"{run} has no folder {' and no folder '.join(missing)}; give the folder of a finished run, "
+                f"or finish it by running its recipe again"
+            )
+        return cls(TextEncoder.load(Path(run) / "encoder", device), FlatIndex.load(Path(run) / "index"))
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def search(self, texts: Sequence[str], depth: int) -> list[Hits]:
+        """The best `depth` passages of each text: (doc_ids, scores), best first.
+
+        Raises DrkitError for an empty text.
+        """
+        check_queries(texts)
+        return self.index.search(self.encoder.encode_queries(texts), depth) if texts else []
+
+    def stream(self, texts: Iterable[str], depth: int, batch: int = 1024) -> Iterator[Hits]:
+        """`search` for any number of texts, a batch at a time."""
+        for some in batched(texts, batch):
+            yield from self.search(some, depth)

@@ -1,0 +1,143 @@
+"""TREC run and judgement files: streamed, atomic, and safe for any id.
+
+The format is split at white space, so white space in an id, and the percent sign, are written percent-encoded
+(`a b` as `a%20b`) and decoded on reading. Scores are written as the shortest decimal that reads back as the same
+float32. Ranks follow the order in which trec_eval reads the file: by score, ties by doc id, the last id first.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import TypeAlias
+from urllib.parse import quote, unquote
+
+import numpy as np
+
+from drkit.core.files import replacing
+from drkit.core.types import Judgement
+from drkit.errors import DrkitError
+
+RunRow: TypeAlias = "tuple[str, Iterable[tuple[str, float]]]"
+_UNSAFE = re.compile(r"[\s%\x00-\x1f\x7f\ufeff]")
+
+
+def write_run(path: Path, rows: Iterable[RunRow], tag: str) -> None:
+    """Write a run, one query after another as `rows` gives them: (query_id, [(doc_id, score), ..]).
+
+    Raises DrkitError for an empty id, a query or document given twice, or a score that is no finite number.
+    """
+    label = encode_id(tag)
+    seen: set[str] = set()
+    with replacing(Path(path)) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
+        for query_id, hits in rows:
+            if query_id in seen:
+                raise DrkitError(f"query {query_id!r} comes twice in one run; give every query's hits in one row")
+            seen.add(query_id)
+            file.writelines(_lines(query_id, hits, label))
+
+
+def read_run(path: Path) -> Iterator[tuple[str, list[tuple[str, float]]]]:
+    """The queries of a run file with their (doc_id, score), in the file's order, one query in memory at a time.
+
+    Raises DrkitError, with file and line, for a line that is no TREC run line, or a query in two places.
+    """
+    seen: set[str] = set()
+    for query_id, lines in groupby(_run_lines(Path(path)), key=lambda line: line[1]):
+        hits: dict[str, float] = {}
+        for number, _, doc_id, score in lines:
+            if query_id in seen or doc_id in hits:
+                what = f"document {doc_id!r} twice" if doc_id in hits else "in two places"
+                raise DrkitError(f"{path}:{number}: query {query_id!r} stands {what}; a run names each once")
+            hits[doc_id] = score
+        seen.add(query_id)
+        yield query_id, list(hits.items())
+
+
+def write_qrels(path: Path, judgements: Iterable[Judgement]) -> None:
+    """Write judgements: query id, 0, document id, relevance.
+
+    Raises DrkitError for an empty id.
+    """
+    with replacing(Path(path)) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines(f"{encode_id(j.query_id)}\t0\t{encode_id(j.doc_id)}\t{j.relevance}\n" for j in judgements)
+
+
+def read_qrels(path: Path) -> Iterator[Judgement]:
+    """The judgements of a file in TREC's four columns.
+
+    Raises DrkitError, with file and line, for a line that has another shape.
+    """
+    for number, (query_id, _, doc_id, relevance) in _columns(Path(path), 4, "query 0 document relevance"):
+        try:
+            grade = int(relevance)
+        except ValueError:
+            raise DrkitError(f"{path}:{number}: relevance {relevance!r} is no whole number") from None
+        yield Judgement(decode_id(query_id), decode_id(doc_id), grade)
+
+
+def encode_id(name: str) -> str:
+    """An id as it stands in a file.
+
+    Raises DrkitError for an empty id, or one that UTF-8 cannot write.
+
+    >>> encode_id("os.path join 100%")
+    'os.path%20join%20100%25'
+    """
+    if not name:
+        raise DrkitError("an empty id cannot be written to a TREC file; give every query and passage an id")
+    try:
+        name.encode("utf-8")
+    except UnicodeEncodeError:
+        raise DrkitError(f"the id {name!r} is no valid Unicode text and cannot be written to a TREC file") from None
+    return _UNSAFE.sub(lambda found: quote(found.group(), safe=""), name)
+
+
+def decode_id(name: str) -> str:
+    """The id that `encode_id` wrote."""
+    return unquote(name, errors="strict") if "%" in name else name
+
+
+def _lines(query_id: str, hits: Iterable[tuple[str, float]], label: str) -> Iterator[str]:
+    name = encode_id(query_id)
+    for rank, (doc_id, score) in enumerate(_ranked(query_id, hits), start=1):
+        yield f"{name}\tQ0\t{doc_id}\t{rank}\t{score}\t{label}\n"
+
+
+def _ranked(query_id: str, hits: Iterable[tuple[str, float]]) -> Sequence[tuple[str, np.float32]]:
+    ranked = [(encode_id(doc_id), np.float32(score)) for doc_id, score in hits]
+    if len({doc_id for doc_id, _ in ranked}) < len(ranked):
+        raise DrkitError(f"query {query_id!r} has the same document twice among its hits")
+    wrong = next((doc_id for doc_id, score in ranked if not math.isfinite(score)), None)
+    if wrong is not None:
+        raise DrkitError(f"query {query_id!r}: the score of {wrong!r} is no finite number")
+    return sorted(ranked, key=lambda hit: (hit[1], hit[0]), reverse=True)
+
+
+def _run_lines(path: Path) -> Iterator[tuple[int, str, str, float]]:
+    for number, (query_id, _, doc_id, _, text, _) in _columns(path, 6, "query Q0 document rank score tag"):
+        try:
+            score = float(text)
+        except ValueError:
+            score = math.nan
+        if not math.isfinite(score):
+            raise DrkitError(f"{path}:{number}: score {text!r} is no finite number")
+        yield number, decode_id(query_id), decode_id(doc_id), score
+
+
+def _columns(path: Path, count: int, names: str) -> Iterator[tuple[int, list[str]]]:
+    try:
+        with path.open(encoding="utf-8", newline="\n") as file:
+            for number, line in enumerate(file, start=1):
+                columns = re.split(r"[ \t]+", line.strip(" \t\r\n"))
+                if len(columns) != count:
+                    given = len(columns) if columns != [""] else 0
+                    raise DrkitError(f"{path}:{number}: {given} columns where a line has {count}: {names}")
+                yield number, columns
+    except UnicodeDecodeError as error:
+        raise DrkitError(f"{path}: not a UTF-8 text file ({error.reason} at byte {error.start})") from None
+    except OSError as error:
+        raise DrkitError(f"cannot read {path}: {error.strerror}") from None
