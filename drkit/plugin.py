@@ -10,7 +10,8 @@ A plugin is a package with an entry point in the group `drkit` and one or both h
 """
 
 from drkit.core.hooks import hookimpl
+from drkit.core.settings import setting
 from drkit.core.spec import Citation, ComponentSpec, Kind
 from drkit.core.types import BackboneInfo, BuildContext
 
-__all__ = ["BackboneInfo", "BuildContext", "Citation", "ComponentSpec", "Kind", "hookimpl"]
+__all__ = ["BackboneInfo", "BuildContext", "Citation", "ComponentSpec", "Kind", "hookimpl", "setting"]
