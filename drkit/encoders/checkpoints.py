@@ -25,7 +25,7 @@ def load_masked_lm(path_or_id: str, trust_remote_code: bool = False) -> nn.Modul
 
     where = architecture(_config(path_or_id, trust_remote_code).model_type)
     options = {"attn_implementation": "sdpa", "dtype": "float32", "trust_remote_code": trust_remote_code}
-    with _told_from(path_or_id, "load"), _quiet(), seeded(0):
+    with _told_from(path_or_id, "load"), _quiet(), seeded(0, "language-model head"):
         model, report = AutoModelForMaskedLM.from_pretrained(path_or_id, output_loading_info=True, **options)
     _judge_missing(path_or_id, set(report["missing_keys"]), where.transform.split(".")[0])
     loaded: nn.Module = model

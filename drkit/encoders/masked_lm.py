@@ -136,7 +136,7 @@ class MaskedLmEncoder(nn.Module):
             hidden_act=sizes.activation,
             attn_implementation="sdpa",
         )
-        with seeded(seed):
+        with seeded(seed, "encoder"):
             model = BertForMaskedLM(config)
         return cls(model, pooling=pooling, similarity=similarity)
 

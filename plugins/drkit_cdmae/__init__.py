@@ -1,4 +1,4 @@
-"""CDMAE: the decoder's mask falls on tokens of high mutual information; the pmi masker, and its recipe."""
+"""CDMAE: the decoder loses the tokens that carry the most information."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ CDMAE = Citation(
 
 @hookimpl
 def drkit_components() -> Sequence[ComponentSpec]:
-    """The pmi masker."""
+    """The masker by pointwise mutual information."""
     return [
         ComponentSpec(
             kind=Kind.MASKER,
             name="pmi",
             target="drkit.maskers.pmi:PmiMasker",
             config=PmiConfig,
-            summary="Hides from the decoder what carries most mutual information",
+            summary="Hides from the decoder the tokens that carry most information",
             cite=CDMAE,
             needs=("importance",),
             provides=("view", "rows"),
@@ -39,5 +39,5 @@ def drkit_components() -> Sequence[ComponentSpec]:
 
 @hookimpl
 def drkit_recipes() -> Mapping[str, Traversable]:
-    """`cdmae`: pmi masking with a projected two-layer decoder."""
+    """The paper's recipe."""
     return {"cdmae": files("drkit_cdmae") / "recipes" / "cdmae.toml"}

@@ -1,4 +1,4 @@
-"""RetroMAE (Xiao et al. 2022): the enhanced decoder, and its recipes."""
+"""RetroMAE: an aggressive one-layer decoder that rebuilds every token."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def drkit_components() -> Sequence[ComponentSpec]:
             name="enhanced",
             target="drkit.decoders.enhanced:EnhancedDecoder",
             config=EnhancedConfig,
-            summary="One layer; every row rebuilds its token from its own random context",
+            summary="One layer, two streams; every token from its own random context",
             cite=RETROMAE,
             needs=("rows",),
             provides=("token_states",),
@@ -39,6 +39,6 @@ def drkit_components() -> Sequence[ComponentSpec]:
 
 @hookimpl
 def drkit_recipes() -> Mapping[str, Traversable]:
-    """`retromae`, and its ablation without enhanced decoding."""
+    """The paper's recipe, and its ablation without enhanced decoding."""
     folder = files("drkit_retromae") / "recipes"
-    return {"retromae": folder / "retromae.toml", "retromae-basic": folder / "retromae-basic.toml"}
+    return {name: folder / f"{name}.toml" for name in ("retromae", "retromae-basic")}

@@ -148,7 +148,7 @@ def test_an_encoder_without_lm_head_gets_a_new_one_and_says_so(tokenizer, tmp_pa
 
 def test_what_cannot_be_loaded_is_refused(tokenizer, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(DrkitError, match="has no config.json"):
+    with pytest.raises(DrkitError, match="has no config"):
         MaskedLmEncoder.from_pretrained(str(tmp_path))
     with pytest.raises(DrkitError, match="cannot be a hub id"):
         MaskedLmEncoder.from_pretrained("./no/such/folder")

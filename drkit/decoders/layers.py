@@ -1,0 +1,113 @@
+"""The transformer layer that decoders are made of.
+
+It has two streams, which transformers' own layers have not: queries look at another stream of keys and values,
+and the residual is the queries'. What follows the attention works on single positions, so it is done at target
+positions only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from drkit.errors import DrkitError
+
+if TYPE_CHECKING:
+    from drkit.core.types import BackboneInfo, BuildContext
+    from drkit.encoders.architectures import LayerNames
+
+
+class PostLnLayer(nn.Module):
+    """A BERT layer (attention, add, LayerNorm, feed-forward, add, LayerNorm) on two streams; sizes as the encoder's."""
+
+    def __init__(self, sizes: BackboneInfo) -> None:
+        from transformers.activations import ACT2FN
+
+        super().__init__()
+        self.heads, self.dropout = sizes.heads, sizes.dropout
+        self.query = nn.Linear(sizes.hidden, sizes.hidden)
+        self.key = nn.Linear(sizes.hidden, sizes.hidden)
+        self.value = nn.Linear(sizes.hidden, sizes.hidden)
+        self.attention_output = nn.Linear(sizes.hidden, sizes.hidden)
+        self.attention_norm = nn.LayerNorm(sizes.hidden, eps=sizes.layer_norm_eps)
+        self.intermediate = nn.Linear(sizes.hidden, sizes.intermediate)
+        self.activation: nn.Module = ACT2FN[sizes.activation]
+        self.output = nn.Linear(sizes.intermediate, sizes.hidden)
+        self.output_norm = nn.LayerNorm(sizes.hidden, eps=sizes.layer_norm_eps)
+
+    def forward(self, queries: Tensor, context: Tensor, visible: Tensor, at: Tensor | None = None) -> Tensor:
+        """f[B,Q,D], or f[N,D] at the N places of `at`.
+
+        queries f[B,Q,D]; context f[B,L,D], keys and values; visible bool[B,Q,L] or bool[B,1,L]: what a query may see,
+        something in every row; at bool[B,Q]: the only queries whose result is wanted.
+        """
+        attended = self._attend(queries, context, visible)
+        if at is not None:
+            attended, queries = attended[at], queries[at]
+        states = self.attention_norm(queries + self._drop(self.attention_output(attended)))
+        widened = self.activation(self.intermediate(states))
+        normed: Tensor = self.output_norm(states + self._drop(self.output(widened)))
+        return normed
+
+    def _attend(self, queries: Tensor, context: Tensor, visible: Tensor) -> Tensor:
+        drop = self.dropout if self.training else 0.0
+        query, key, value = (
+            self._split(made) for made in (self.query(queries), self.key(context), self.value(context))
+        )
+        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=visible[:, None], dropout_p=drop)
+        return mixed.transpose(1, 2).flatten(2)
+
+    def _split(self, states: Tensor) -> Tensor:
+        batch, length, width = states.shape
+        return states.view(batch, length, self.heads, width // self.heads).transpose(1, 2)
+
+    def _drop(self, states: Tensor) -> Tensor:
+        return F.dropout(states, self.dropout, self.training)
+
+    @torch.no_grad()
+    def copy_from(self, layer: nn.Module, names: LayerNames) -> None:
+        """Take over the weights of one of the encoder's layers, whose pieces are called `names`."""
+        import attrs
+
+        for piece in (field.name for field in attrs.fields(type(names))):
+            mine: Any = self.get_submodule(piece)
+            mine.load_state_dict(layer.get_submodule(getattr(names, piece)).state_dict())
+
+
+class Bottleneck(nn.Module):
+    """h as the decoder reads it: as it is, or through a linear projection (CDMAE's head)."""
+
+    def __init__(self, hidden: int, projection: bool) -> None:
+        super().__init__()
+        self.projection = nn.Linear(hidden, hidden) if projection else nn.Identity()
+
+    def forward(self, bottleneck: Tensor) -> Tensor:
+        """f[B,D] -> f[B,D]."""
+        projected: Tensor = self.projection(bottleneck)
+        return projected
+
+
+def with_bottleneck(bottleneck: Tensor, embedded: Tensor) -> Tensor:
+    """f[B,L,D]: embedded texts f[B,L,D] with position 0 replaced by the bottleneck f[B,D] as it is."""
+    return torch.cat([bottleneck[:, None], embedded[:, 1:]], dim=1)
+
+
+def sizes_of(context: BuildContext) -> BackboneInfo:
+    """The encoder's sizes.
+
+    Raises DrkitError where the context has none.
+    """
+    if context.backbone is None:
+        raise DrkitError("a decoder needs the encoder's sizes: build it with context_from(model, tokenizer)")
+    return context.backbone
+
+
+def init_weights(module: nn.Module, spread: float) -> None:
+    """BERT's start: linear weights from Normal(0, spread), biases 0, LayerNorms as they are made."""
+    for part in module.modules():
+        if isinstance(part, nn.Linear):
+            nn.init.normal_(part.weight, std=spread)
+            nn.init.zeros_(part.bias)

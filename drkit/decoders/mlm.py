@@ -1,0 +1,67 @@
+"""Rebuild the masked tokens from the bottleneck and what is left of the text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from drkit.core.types import TokenStates
+from drkit.decoders.layers import Bottleneck, PostLnLayer, init_weights, sizes_of, with_bottleneck
+from drkit.encoders.seeding import seeded
+from drkit.errors import DrkitError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from drkit.core.types import BuildContext, DecoderInput
+    from drkit.decoders.config import MlmDecoderConfig
+    from drkit.encoders.heads import Heads
+    from drkit.encoders.masked_lm import MaskedLmEncoder
+
+
+class MlmDecoder(nn.Module):
+    """n transformer layers on `[h', e(x_1) + p_1, ..]` of the decoder's view; targets are the view's labels.
+
+    Source: CDMAE section 3.3 (with `projection`), SimLM section 3.1, CoT-MAE; RetroMAE's ablation with one layer.
+    """
+
+    needs_layers: tuple[int, ...] = ()
+
+    def __init__(self, config: MlmDecoderConfig, context: BuildContext) -> None:
+        super().__init__()
+        self.config, sizes = config, sizes_of(context)
+        with seeded(context.seed, "decoder"):
+            self.bottleneck = Bottleneck(sizes.hidden, config.projection)
+            self.layers = nn.ModuleList(PostLnLayer(sizes) for _ in range(config.layers))
+            init_weights(self, sizes.initializer_range)
+
+    def rows(self, length: int) -> int:  # noqa: ARG002
+        """It wants a plain masked view."""
+        return 0
+
+    def init_from(self, encoder: MaskedLmEncoder) -> None:
+        """Where `init = "encoder-tail"`, take over the encoder's last n layers; else nothing.
+
+        Raises DrkitError where the encoder has fewer layers.
+        """
+        if self.config.init != "encoder-tail":
+            return
+        if len(self.layers) > len(encoder.layers):
+            raise DrkitError(
+                f"init = 'encoder-tail' with {len(self.layers)} decoder layers: the encoder has {len(encoder.layers)}; "
+                f"lower decoder.layers or take init = 'random'"
+            )
+        for mine, theirs in zip(self.layers, encoder.layers[-len(self.layers) :], strict=True):
+            assert isinstance(mine, PostLnLayer)
+            mine.copy_from(theirs, encoder.architecture.layer)
+
+    def forward(self, inputs: DecoderInput, heads: Heads) -> Mapping[str, TokenStates]:
+        """token_states: the last layer's states f[N,D] at the N targets of the view."""
+        view = inputs.view
+        targets, visible = view.labels != -100, view.attention[:, None]
+        states = with_bottleneck(self.bottleneck(inputs.encoded.bottleneck), heads.embed(view.ids))
+        for layer in self.layers[:-1]:
+            states = layer(states, states, visible)
+        found = self.layers[-1](states, states, visible, at=targets)
+        return {"token_states": TokenStates(states=found, labels=view.labels[targets], heads=heads)}

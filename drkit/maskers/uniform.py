@@ -1,0 +1,80 @@
+"""Whole words at random, for the encoder and for the decoder."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from drkit.core.types import Views
+from drkit.maskers.views import Corruption, clean_view, masked_view
+from drkit.maskers.whole_words import Words, choose_words, find_words, rounded_budget
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from drkit.core.draws import Draws
+    from drkit.core.types import BuildContext, TokenBatch
+    from drkit.maskers.config import UniformConfig
+
+
+class UniformMasker:
+    """Whole-word masking, drawn for each view by itself, or nested: the decoder's view hides the encoder's words too.
+
+    With `rows`, each row of the visibility pattern sees a word with probability 1 - decoder_ratio, drawn per row and
+    word; nested, no row sees a word that is hidden from the encoder, and the share seen is the same overall.
+
+    Source: BERT's whole-word masking as RetroMAE uses it (Xiao et al. 2022, section 3).
+    """
+
+    def __init__(self, config: UniformConfig, context: BuildContext) -> None:
+        self.config = config
+        self.corruption = Corruption.of(context, config.mask_token_share)
+
+    def __call__(self, tokens: TokenBatch, rng: Draws, rows: int = 0) -> Views:
+        """Two views of a batch; `rows` > 0 gives the decoder's as a visibility pattern bool[B,rows,L]."""
+        words = find_words(tokens)
+        for_encoder = draw_words(words, self.config.encoder_ratio, rng)
+        encoder = masked_view(tokens, words.spread(for_encoder), rng, self.corruption)
+        given = for_encoder if self.config.nested else None
+        if rows:
+            decoder = clean_view(tokens, self._visible(tokens, words, rng, rows, given))
+        else:
+            hidden = draw_words(words, self.config.decoder_ratio, rng, given)
+            decoder = masked_view(tokens, words.spread(hidden), rng, self.corruption)
+        return Views(encoder=encoder, decoder=decoder, context=tokens)
+
+    def _visible(
+        self, tokens: TokenBatch, words: Words, rng: Draws, rows: int, given: NDArray[np.bool_] | None
+    ) -> Tensor:
+        share = 1 - self.config.decoder_ratio
+        if given is not None:
+            share = min(1.0, share / (1 - self.config.encoder_ratio))
+        seen = rng.coins(share, words.sizes.shape[1], rows)
+        if given is not None:
+            seen &= ~given[:, :, None]
+        return rows_of_words(tokens, words, seen)
+
+
+def draw_words(words: Words, ratio: float, rng: Draws, given: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
+    """bool[B,W]: whole words in random order up to round(ratio * maskable tokens); all of `given` bool[B,W] first."""
+    keys, budget = rng.uniform(words.sizes.shape[1]), rounded_budget(words.counts, ratio)
+    if given is not None:
+        keys = np.where(given, np.float32(-1), keys)
+        budget = np.maximum(budget, (words.sizes * given).sum(1))
+    return choose_words(keys, words.sizes, budget)
+
+
+def rows_of_words(tokens: TokenBatch, words: Words, seen: NDArray[np.bool_]) -> Tensor:
+    """bool[B,R,L]: per row, what is seen of words seen bool[B,W,R], all special tokens, and no padding.
+
+    One row of bytes is copied per token, and the result is turned once: ten times faster than gathering by word.
+    """
+    batch, most, rows = seen.shape
+    constant = np.broadcast_to(np.array([[True], [False]]), (batch, 2, rows))
+    table = torch.from_numpy(np.concatenate([seen, constant], axis=1)).view(-1, rows)
+    index = np.where(tokens.attention.numpy(), words.index, most + 1)  # no word: `most`, or one more in padding
+    places = torch.from_numpy((index + np.arange(batch)[:, None] * (most + 2)).ravel())
+    return table.index_select(0, places).view(batch, -1, rows).transpose(1, 2).contiguous()

@@ -1,0 +1,63 @@
+"""From hidden positions to ids and labels: the one place where tokens are corrupted, for every masker."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from attrs import frozen
+from torch import Tensor
+
+from drkit.core.types import MaskedView
+from drkit.errors import DrkitError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from drkit.core.draws import Draws
+    from drkit.core.types import BuildContext, TokenBatch
+
+NO_TARGET = -100
+
+
+@frozen(eq=False)
+class Corruption:
+    """How hidden tokens are replaced: the mask id, the ids a random token is drawn from i64[V'], and the shares."""
+
+    mask_id: int
+    ordinary: NDArray[np.int64]
+    shares: tuple[float, float, float]
+
+    @classmethod
+    def of(cls, context: BuildContext, shares: tuple[float, float, float]) -> Corruption:
+        """The corruption for a context's vocabulary: special tokens are never drawn.
+
+        Raises DrkitError where the context has no backbone.
+        """
+        backbone = context.backbone
+        if backbone is None:
+            raise DrkitError("a masker needs the mask id and vocabulary: build it with context_from(model, tokenizer)")
+        # A model's embedding table may be longer than its vocabulary (padded to a round number).
+        size = backbone.vocab if context.tokenizer is None else min(backbone.vocab, len(context.tokenizer))
+        special = {backbone.mask_id, backbone.pad_id, *backbone.special_ids}
+        ordinary = np.setdiff1d(np.arange(size), np.fromiter(special, dtype=np.int64))
+        return cls(mask_id=backbone.mask_id, ordinary=ordinary, shares=shares)
+
+
+def masked_view(tokens: TokenBatch, hidden: NDArray[np.bool_], rng: Draws, corruption: Corruption) -> MaskedView:
+    """The view with hidden bool[B,L] replaced: each token made [MASK], made random, or kept, by its own draw."""
+    coin = torch.from_numpy(rng.uniform(hidden.shape[1]))
+    drawn = torch.from_numpy(corruption.ordinary[rng.integers(len(corruption.ordinary), hidden.shape[1])])
+    chosen = torch.from_numpy(hidden)
+    to_mask, to_random, _ = corruption.shares
+    ids = torch.where(chosen & (coin < to_mask), corruption.mask_id, tokens.ids)
+    ids = torch.where(chosen & (coin >= to_mask) & (coin < to_mask + to_random), drawn, ids)
+    labels = torch.where(chosen, tokens.ids, NO_TARGET)
+    return MaskedView(ids=ids, labels=labels, attention=tokens.attention)
+
+
+def clean_view(tokens: TokenBatch, visible: Tensor) -> MaskedView:
+    """The view of a decoder that wants rows: clean ids, every maskable token a target, visible bool[B,R,L]."""
+    labels = torch.where(tokens.maskable, tokens.ids, NO_TARGET)
+    return MaskedView(ids=tokens.ids, labels=labels, attention=tokens.attention, visible=visible)
