@@ -1,4 +1,4 @@
-"""A run's progress on the terminal: a bar a stage with rate, time left and loss; plain lines where there is no terminal."""
+"""A run's progress on the terminal: a bar a stage with rate, time left and loss; plain lines elsewhere."""
 
 from __future__ import annotations
 

@@ -12,6 +12,9 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+BASELINE = "no-pretraining"
+LABELS = {"bm25": "BM25", BASELINE: "without pre-training"}
+
 if TYPE_CHECKING:
     from drkit.core.recipe import Recipe
     from drkit.core.registry import Registry
@@ -92,7 +95,10 @@ def results(run: Path, done: Mapping[str, Manifest]) -> None:
     """The table of systems, and the paths of what the run made."""
     screen = console()
     if "evaluation" in done:
-        screen.print(_scores(done["evaluation"].metrics, done))
+        metrics = done["evaluation"].metrics
+        screen.print(_scores(metrics, done))
+        for line in verdict(metrics, done["evaluation"].settings["measures"][0]):
+            screen.print(line)
     screen.print(paths(run, done))
 
 
@@ -104,12 +110,40 @@ def _scores(metrics: Mapping[str, Any], done: Mapping[str, Manifest]) -> Table:
     drawn.add_column("system")
     for measure in measures:
         drawn.add_column(measure, justify="right")
-    drawn.add_column("p against the row above", justify="right")
+    for row in metrics["rows"]:
+        cells = [_cell(row["values"][m], row["tests"].get(m)) for m in measures]
+        drawn.add_row(LABELS.get(row["system"], row["system"]), *cells)
+    drawn.caption = "in brackets: paired two-tailed t-test against the row above"
+    drawn.caption_justify = "left"
     return drawn
+
+
+def _cell(value: float, test: Mapping[str, Any] | None) -> str:
+    from drkit.evaluate.table import p_text
+
+    return f"{value:.3f}" + (f" ({p_text(test['p'])})" if test else "")
+
+
+def verdict(metrics: Mapping[str, Any], measure: str) -> list[str]:
+    """What the table says, in words: is pre-training ahead, and is the last retriever ahead of BM25?"""
+    values = {row["system"]: row["values"][measure] for row in metrics["rows"]}
+    last = metrics["rows"][-1]["system"]
+    lines = []
+    for other, what in ((BASELINE, "the encoder without pre-training"), ("bm25", "BM25")):
+        if other in values and other != last:
+            ahead = values[last] > values[other]
+            lines.append(
+                f"{last} is {'ahead of' if ahead else 'NOT ahead of'} {what}: "
+                f"{measure} {values[last]:.3f} against {values[other]:.3f}"
+            )
+    return lines
 
 
 def paths(run: Path, done: Mapping[str, Manifest]) -> Table:
     """Where the run's products are."""
-    rows = [("encoder", run / "encoder"), ("index", run / "index"), ("run files", run / "runs"), ("recipe", run)]
-    kept = [(name, str(path)) for name, path in rows if name in ("recipe",) or path.name in done]
+    rows = [("encoder", "encoder"), ("index", "index"), ("TREC runs", "runs"), ("table", "evaluation")]
+    kept = [(label, str(run / stage)) for label, stage in rows if stage in done]
+    kept.append(("recipe", str(run / "recipe.toml")))
+    if "index" in done:
+        kept.append(("try", f'drkit search {run} "remove a suffix from each string"'))
     return table("", ("", ""), kept)

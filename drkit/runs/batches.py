@@ -63,7 +63,7 @@ class Schedule:
 
 
 def count_batches(training: Training, examples: int, *, processes: int = 1) -> int:
-    """How many batches a training takes: `max_steps`, or what `num_train_epochs` gives, times accumulation and ranks."""
+    """Batches of a training: `max_steps`, or what `num_train_epochs` gives, times accumulation and ranks."""
     per_step = training.gradient_accumulation_steps * processes
     if training.max_steps > 0:
         return training.max_steps * per_step

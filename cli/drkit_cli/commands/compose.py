@@ -26,7 +26,7 @@ from drkit_cli.names import PartName, RecipeName
 @click.option("--run-dir", type=click.Path(path_type=Path), help="Where the run goes (runs/NAME).")
 @click.option("--redo", is_flag=True, help="Use a folder of another recipe; make again what the change affects.")
 def compose(output: Path | None, dry_run: bool, run_dir: Path | None, redo: bool, **wanted: Any) -> None:
-    """Compose parts into a recipe and run it, from texts to an evaluated, searchable encoder.
+    r"""Compose parts into a recipe and run it, from texts to an evaluated, searchable encoder.
 
     \b
     drkit compose --masker pmi --decoder enhanced

@@ -21,10 +21,10 @@ def search(run: Path, query: str, depth: int) -> None:
 
     if not query.strip():
         raise DrkitError("the query is empty; give the words to search for")
-    found, scores = open_run(run).search([query], depth)
-    passages = open_collection(run / "collection").corpus.get_many(found[0])
+    (hits,) = open_run(run).search([query], depth)
+    passages = open_collection(run / "collection").corpus.get_many(hits.doc_ids)
     screen = console()
-    for rank, (passage, score) in enumerate(zip(passages, scores[0], strict=True), start=1):
+    for rank, (passage, score) in enumerate(zip(passages, hits.scores, strict=True), start=1):
         screen.print(f"[bold]{rank:3d}[/]  {score:.4f}  ", end="")
         screen.print(passage.doc_id, style="cyan", markup=False)
         screen.print(_excerpt(passage.content), markup=False, style="dim")

@@ -6,9 +6,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import attrs
+
 from drkit.core.files import write_text
 from drkit.data.tables import open_collection
-from drkit.evaluate import compare_rows, evaluate, to_markdown
+from drkit.evaluate import comparison, evaluate, to_markdown
 from drkit.runs.stage import StageRun
 from drkit.search import read_run, write_qrels
 
@@ -18,12 +20,12 @@ def run(stage: StageRun) -> Mapping[str, Any]:
     settings = stage.stage.settings
     collection = open_collection(stage.inputs["collection"])
     qrels = list(collection.judgements(settings["split"]))
-    systems = {
-        name: evaluate(read_run(stage.inputs["runs"] / f"{name}.trec"), qrels, settings["measures"])
+    systems = [
+        (name, evaluate(read_run(stage.inputs["runs"] / f"{name}.trec"), qrels, settings["measures"]))
         for name in settings["systems"]
-    }
-    rows = compare_rows(systems, settings["measures"])
+    ]
+    rows = comparison(systems)
     write_qrels(stage.folder / "qrels.txt", qrels)
-    write_text(stage.folder / "table.md", to_markdown(rows, settings["measures"]))
-    write_text(stage.folder / "scores.json", json.dumps({name: s.per_query for name, s in systems.items()}))
-    return {"queries": len(next(iter(systems.values())).query_ids), "rows": rows}
+    write_text(stage.folder / "table.md", to_markdown(rows) + "\n")
+    write_text(stage.folder / "scores.json", json.dumps({name: dict(s.per_query) for name, s in systems}))
+    return {"queries": rows[0].queries, "rows": [attrs.asdict(row) for row in rows]}

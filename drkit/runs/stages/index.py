@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from drkit.data.store import TokenStore
 from drkit.data.tables import open_collection
 from drkit.runs.retriever import load_text_encoder
 from drkit.runs.stage import StageRun
-from drkit.search import FlatIndex, encode
+from drkit.search import FlatIndex
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 def run(stage: StageRun) -> Mapping[str, Any]:
@@ -17,12 +24,15 @@ def run(stage: StageRun) -> Mapping[str, Any]:
     encoder = load_text_encoder(stage.inputs[stage.stage.settings["encoder"]], stage.recipe)
     store = TokenStore.open(stage.inputs["tokens"] / "passages")
     corpus = open_collection(stage.inputs["collection"]).corpus
-    vectors = encode(
-        encoder,
-        store,
-        stage.folder / "vectors.npy",
-        advance=lambda done, total: stage.progress.advance(done, total, "passages"),
-    )
-    index = FlatIndex.build(vectors, corpus.doc_ids)
-    index.save(stage.folder)
-    return {"vectors": len(store), "dimensions": vectors.shape[1], "engine": index.engine}
+    with tempfile.TemporaryDirectory(dir=stage.folder.parent) as scratch:
+        path = encoder.write_tokens(Path(scratch) / "vectors.npy", _rows(store, stage), len(store))
+        index = FlatIndex.build(np.load(path, mmap_mode="r"), corpus.doc_ids)
+        index.save(stage.folder)
+    return {"vectors": len(index), "dimensions": index.dimension, "engine": type(index.engine).__name__}
+
+
+def _rows(store: TokenStore, stage: StageRun) -> Iterator[NDArray[np.int32]]:
+    for done, row in enumerate(store.rows(), start=1):
+        if done % 1000 == 0 or done == len(store):
+            stage.progress.advance(done, len(store), "passages")
+        yield row

@@ -21,7 +21,7 @@ def run(stage: StageRun) -> Mapping[str, Any]:
     current = finetune.rounds[stage.stage.settings["round"]]
     assert current.miner is not None
     collection = open_collection(stage.inputs["collection"])
-    context = BuildContext(retriever=_retriever(stage, collection), seed=stage.recipe.seed)
+    context = BuildContext(retriever=_retriever(stage), seed=stage.recipe.seed)
     miner = stage.registry.build(Kind.MINER, current.miner.use, current.miner.config, context)
     miner.index(collection.corpus)
     depth = getattr(current.miner.config, "depth", 200)
@@ -48,7 +48,7 @@ def _reporting(mined: Iterator[Any], total: int, stage: StageRun) -> Iterator[An
         yield item
 
 
-def _retriever(stage: StageRun, collection: StoredCollection) -> Retriever | None:
+def _retriever(stage: StageRun) -> Retriever | None:
     index = next((path for name, path in stage.inputs.items() if name.startswith("index-")), None)
     if index is None:
         return None

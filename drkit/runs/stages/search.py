@@ -30,7 +30,7 @@ def run(stage: StageRun) -> Mapping[str, Any]:
 def _systems(stage: StageRun, collection: StoredCollection) -> Iterator[tuple[str, Any]]:
     """Each system as it is needed: one index is in memory at a time."""
     if stage.stage.settings["bm25"]:
-        yield "bm25", Bm25Retriever.build(collection.corpus)
+        yield "bm25", Bm25Retriever().index(collection.corpus)
     for name, (encoder, index) in stage.stage.settings["systems"].items():
         folder = stage.inputs[index]
         yield name, Retriever(load_text_encoder(stage.inputs[encoder], stage.recipe), FlatIndex.load(folder))
@@ -39,7 +39,7 @@ def _systems(stage: StageRun, collection: StoredCollection) -> Iterator[tuple[st
 def _rank(retriever: Any, queries: Sequence[Query], stage: StageRun, *, depth: int) -> Iterable[Ranking]:
     for start in range(0, len(queries), BATCH):
         part = queries[start : start + BATCH]
-        found, scores = retriever.search([query.text for query in part], depth)
+        found = retriever.search([query.text for query in part], depth)
         stage.progress.advance(start + len(part), len(queries), "queries")
-        for query, docs, values in zip(part, found, scores, strict=True):
-            yield query.query_id, list(zip(docs, values, strict=True))
+        for query, hits in zip(part, found, strict=True):
+            yield query.query_id, list(hits.pairs())

@@ -1,0 +1,108 @@
+"""The commands that only look: quick, without torch, and with clear errors."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROBE = """
+import sys
+from drkit_cli.main import _status
+sys.argv = ["drkit", *{arguments!r}]
+status = _status()
+heavy = sorted({{"torch", "transformers", "datasets", "faiss", "pyarrow", "bm25s"}} & set(sys.modules))
+print("HEAVY", heavy, "STATUS", status, file=sys.stderr)
+"""
+
+
+def drkit(*arguments, cwd=None, **environment):
+    """(exit code, standard output, standard error) of the command line in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "drkit_cli.main", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, **environment},
+        timeout=300,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["--version"],
+        ["compose", "--help"],
+        ["list"],
+        ["list", "masker"],
+        ["show", "masker", "pmi"],
+        ["show", "decoder", "enhanced"],
+        ["show", "recipe", "cdmae"],
+        ["plugins"],
+        ["compose", "--dry-run"],
+        ["compose", "--paper", "retromae", "--masker", "pmi", "--dry-run"],
+        ["compose", "--masker", "pmii"],
+    ],
+)
+def test_light_commands_import_nothing_heavy(arguments):
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE.format(arguments=arguments)], capture_output=True, text=True, check=True
+    )
+    assert "HEAVY [] STATUS " in done.stderr, done.stderr
+
+
+def test_show_gives_settings_paper_and_line():
+    code, out, _ = drkit("show", "masker", "pmi")
+    assert code == 0
+    assert "sigma" in out
+    assert "1.0" in out
+    assert "Challenging Decoder" in out
+    path, line = out.split("code")[1].split()[0].rsplit(":", 1)
+    assert Path(path).read_text().splitlines()[int(line) - 1].startswith("class PmiMasker")
+
+
+def test_dry_run_prints_stages_needs_and_cost(tmp_path):
+    code, out, _ = drkit("compose", "--masker", "pmi", "--decoder", "enhanced", "--dry-run", cwd=tmp_path)
+    assert code == 0
+    for word in ("collection", "vocabulary", "statistics", "pretrained", "retriever-2", "evaluation", "parameters"):
+        assert word in out
+    assert "masker pmi  needs importance" in out
+    assert not list(tmp_path.iterdir()), "a dry run writes nothing"
+
+
+def test_output_is_a_complete_recipe_that_runs_dry(tmp_path):
+    code, _, _ = drkit("compose", "--paper", "cdmae", "-o", tmp_path / "r.toml", "--dry-run", cwd=tmp_path)
+    assert code == 0
+    assert "projection = true" in (tmp_path / "r.toml").read_text()
+    code, out, _ = drkit("run", tmp_path / "r.toml", "--dry-run", cwd=tmp_path)
+    assert code == 0
+    assert "runs/pydocs-cdmae" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["compose", "--masker", "pmii"], "did you mean 'pmi'"),
+        (["compose", "--paper", "retromea"], "did you mean 'retromae'"),
+        (["compose", "--set", "pretrain.lerning_rate=1"], "did you mean 'learning_rate'"),
+        (["compose", "--collection", "beir:/no/such/folder"], "/no/such/folder"),
+        (["compose", "--collection", "jsonl:/no/such/file.jsonl"], "/no/such/file.jsonl"),
+        (["compose", "--miner", "dense"], "there is none"),
+        (["run", "/no/recipe.toml"], "no recipe at"),
+        (["show", "masker", "mlm"], "no masker named 'mlm'"),
+        (["search", "/no/run", "words"], "no run at"),
+        (["search", "/no/run", "  "], "query is empty"),
+        (["list", "maskers"], "not one of"),
+        (["compose", "--no-such-option"], "No such option"),
+    ],
+)
+def test_a_users_mistake_ends_with_two_and_no_traceback(arguments, said, tmp_path):
+    code, _, err = drkit(*arguments, cwd=tmp_path)
+    assert code == 2
+    assert said in err
+    assert "Traceback" not in err
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,68 @@
+"""The guide's own package, installed as a stranger's would be."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_light_commands import drkit
+
+GUIDE = Path(__file__).parents[2] / "docs" / "plugins.md"
+
+
+@pytest.fixture
+def site(tmp_path):
+    """A folder on the path with the guide's files and the metadata that an installer writes."""
+    text = GUIDE.read_text(encoding="utf-8")
+    files = dict(re.findall(r"`(my_masker/\w+\.py|pyproject\.toml)`:.*?```\w+\n(.*?)```", text, flags=re.DOTALL))
+    assert set(files) == {"pyproject.toml", "my_masker/__init__.py", "my_masker/masker.py"}
+    (tmp_path / "my_masker").mkdir()
+    for name in ("my_masker/__init__.py", "my_masker/masker.py"):
+        (tmp_path / name).write_text(files[name])
+    metadata = tmp_path / "my_masker-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: my-masker\nVersion: 1.0\n")
+    entry = re.search(r'\[project\.entry-points\.drkit\]\n(\S+) = "(\S+)"', files["pyproject.toml"])
+    (metadata / "entry_points.txt").write_text(f"[drkit]\n{entry[1]} = {entry[2]}\n")
+    check = re.search(r"```python\n(from drkit\.testing.*?)```", text, flags=re.DOTALL)[1]
+    (tmp_path / "test_guide.py").write_text(check + "\ntest_every_other()\nprint('checked')\n")
+    return tmp_path
+
+
+def test_the_guides_plugin_is_listed_shown_and_composed(site):
+    code, out, _ = drkit("list", "masker", PYTHONPATH=str(site))
+    assert code == 0
+    assert "every-other" in out
+    assert "my-masker 1.0" in out
+    code, out, _ = drkit("show", "masker", "every-other", PYTHONPATH=str(site))
+    assert "hide every step-th token" in out
+    assert "masker.py:" in out
+    code, out, err = drkit(
+        "compose", "--masker", "every-other", "--decoder", "enhanced", "--dry-run", PYTHONPATH=str(site)
+    )
+    assert code == 0, err
+
+
+def test_the_guides_plugin_passes_the_contract(site):
+    import os
+    import subprocess
+    import sys
+
+    done = subprocess.run(
+        [sys.executable, str(site / "test_guide.py")],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(site)},
+        check=False,
+    )
+    assert "checked" in done.stdout, done.stderr
+
+
+def test_a_broken_plugin_takes_nobody_down(site):
+    (site / "my_masker/__init__.py").write_text("import no_such_module\n")
+    code, out, _ = drkit("plugins", PYTHONPATH=str(site))
+    assert code == 0
+    assert "no_such_module" in out
+    code, out, _ = drkit("list", "masker", PYTHONPATH=str(site))
+    assert code == 0
+    assert "pmi" in out
