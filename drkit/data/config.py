@@ -13,7 +13,9 @@ class PydocsConfig:
     """Settings of `PydocsCollection`."""
 
     packages: tuple[str, ...] = setting((), None, "only these packages (all installed ones where empty)")
-    min_words: int = setting(3, ge(1), "words that a query and a passage have at least")
+    min_query_words: int = setting(3, ge(1), "words that a query has at least")
+    max_query_words: int = setting(40, ge(1), "words that a query has at most")
+    min_passage_words: int = setting(8, ge(1), "words that a passage has at least")
     dev_share: float = setting(0.05, and_(gt(0), lt(0.5)), "share of modules for dev")
     test_share: float = setting(0.10, and_(gt(0), lt(0.5)), "share of modules for test")
     limit: int | None = setting(None, optional(ge(1)), "at most this many modules, drawn by hash")

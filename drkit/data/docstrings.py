@@ -1,0 +1,94 @@
+"""Docstrings read from source files with `ast`; nothing is imported.
+
+Also a worker, `python -I docstrings.py < paths > lines`: it imports the standard library alone, so that parsing
+spreads over cores without forking a process that has threads, and without importing the caller's main module.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+Found = tuple[str, str]  # qualified name within the module ("" for the module itself), docstring
+_PARAGRAPH = re.compile(r"\n[ \t]*\n\s*")
+_NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def read_files(paths: list[Path], *, workers: int | None = None) -> Iterator[list[Found] | None]:
+    """The docstrings of each file, in order; None for a file that cannot be read or parsed."""
+    workers = min(workers or os.cpu_count() or 1, 16, 1 + len(paths) // 200)
+    if workers == 1:
+        yield from map(read_file, paths)
+        return
+    parts = [paths[start::workers] for start in range(workers)]
+    with ThreadPoolExecutor(workers) as pool:
+        results = [iter(part) for part in pool.map(_in_subprocess, parts)]
+    for place in range(len(paths)):
+        yield next(results[place % workers])
+
+
+def _in_subprocess(paths: list[Path]) -> list[list[Found] | None]:
+    asked = json.dumps([str(path) for path in paths])
+    done = subprocess.run(
+        [sys.executable, "-I", __file__], input=asked, stdout=subprocess.PIPE, check=True, encoding="utf-8"
+    )
+    found = json.loads(done.stdout)
+    return [None if file is None else [(name, text) for name, text in file] for file in found]
+
+
+def read_file(path: Path) -> list[Found] | None:
+    """The docstrings of one source file, outermost first; None where it cannot be read or parsed."""
+    try:
+        source = path.read_bytes()
+        if b'"""' not in source and b"'''" not in source:
+            return []
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return list(_docstrings(ast.parse(source), ""))
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _docstrings(node: ast.AST, name: str) -> Iterator[Found]:
+    if isinstance(node, (ast.Module, *_NAMED)) and (text := ast.get_docstring(node)):
+        # A lone surrogate, written as an escape, is text that no file can hold.
+        yield name, text.encode("utf-8", "replace").decode()
+    for child in _statements(node):
+        inner = child.name if isinstance(child, _NAMED) else ""
+        yield from _docstrings(child, ".".join(filter(None, (name, inner))))
+
+
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """The statements within a statement: only those can hold a definition, so expressions are not walked."""
+    for field in ("body", "orelse", "handlers", "finalbody", "cases"):
+        children = getattr(node, field, None)
+        if isinstance(children, list):
+            yield from children
+
+
+def summary_and_rest(docstring: str) -> tuple[str, str]:
+    r"""The first paragraph and all that follows it, white space collapsed; the rest is empty where there is none.
+
+    >>> summary_and_rest("Add two numbers.\n\nBoth are\nintegers.")
+    ('Add two numbers.', 'Both are integers.')
+    """
+    first, *rest = _PARAGRAPH.split(docstring.strip(), maxsplit=1)
+    return " ".join(first.split()), " ".join(" ".join(rest).split())
+
+
+def _work() -> None:
+    sys.stdin.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
+    sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
+    json.dump([read_file(Path(path)) for path in json.load(sys.stdin)], sys.stdout)
+
+
+if __name__ == "__main__":
+    _work()

@@ -1,0 +1,231 @@
+"""The default collection: find the function from what it does.
+
+A docstring's first paragraph is a query and the rest of it the passage to find. All of it is read from the sources
+of the standard library and of the packages installed beside drkit; whole modules go to train, dev or test.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import sys
+import sysconfig
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from importlib.metadata import packages_distributions, version
+from pathlib import Path
+from typing import Any
+
+from attrs import evolve, frozen
+
+from drkit.core.types import BuildContext, Judgement, Passage, Query
+from drkit.data.config import PydocsConfig
+from drkit.data.docstrings import Found, read_files, summary_and_rest
+from drkit.data.splits import fraction, split_by_hash
+from drkit.errors import DrkitError, did_you_mean
+
+# Tests describe themselves, and vendored folders hold second copies.
+_SKIPPED_FOLDERS = frozenset({"__pycache__", "test", "tests", "_vendor", "site-packages", "dist-packages"})
+_WORD = re.compile(r"\w+")
+
+
+@frozen
+class Documented:
+    """A docstring that made it into the collection; `summary` is empty where it serves as no query."""
+
+    doc_id: str
+    module: str
+    summary: str
+    rest: str
+
+
+class PydocsCollection:
+    """Docstrings of the installed Python packages; the same environment gives the same collection.
+
+    `roots` are the folders that hold packages: by default the standard library and every `site-packages` in use,
+    drkit's own packages left out. What counts as a passage and as a query: docs/collections.md.
+
+    Raises DrkitError where `config.packages` names a package that is not there, or nothing is found at all.
+    """
+
+    def __init__(
+        self, config: PydocsConfig, _context: BuildContext | None = None, *, roots: Iterable[Path] | None = None
+    ) -> None:
+        self.config = config
+        self.name = "pydocs"
+        self._roots = tuple(default_roots() if roots is None else roots)
+
+    def passages(self) -> Iterator[Passage]:
+        """The rests of all docstrings, in the order of their modules' names."""
+        return (Passage(found.doc_id, found.rest) for found in self._documented)
+
+    def splits(self) -> tuple[str, ...]:
+        """Train, dev and test, as far as a module fell into them."""
+        present = {self._split(found.module) for found in self._documented if found.summary}
+        return tuple(split for split in ("train", "dev", "test") if split in present)
+
+    def queries(self, split: str) -> Iterator[Query]:
+        """The summaries of the split's modules; a query is named after its passage."""
+        return (Query(found.doc_id, found.summary) for found in self._of(split))
+
+    def judgements(self, split: str) -> Iterator[Judgement]:
+        """One judged passage a query."""
+        return (Judgement(found.doc_id, found.doc_id, 1) for found in self._of(split))
+
+    def _of(self, split: str) -> Iterator[Documented]:
+        if split not in self.splits():
+            raise DrkitError(f"pydocs has no split {split!r}; it has {', '.join(self.splits())}")
+        return (found for found in self._documented if found.summary and self._split(found.module) == split)
+
+    def _split(self, module: str) -> str:
+        return split_by_hash(module, dev_share=self.config.dev_share, test_share=self.config.test_share)
+
+    def describe(self) -> Mapping[str, Any]:
+        """Packages with versions and passages, counts of all kinds, and a hash of every passage and query."""
+        documented = self._documented
+        digest = hashlib.sha256()
+        for found in documented:
+            digest.update("\0".join((found.doc_id, found.summary, found.rest, "\n")).encode())
+        return {
+            "collection": "pydocs",
+            "python": ".".join(map(str, sys.version_info[:3])),
+            "packages": _versions(Counter(found.module.split(".")[0] for found in documented)),
+            "counts": {
+                **self._scan,
+                "passages": len(documented),
+                "queries": {split: sum(1 for _ in self._of(split)) for split in self.splits()},
+            },
+            "content_sha256": digest.hexdigest(),
+        }
+
+    @cached_property
+    def _modules(self) -> dict[str, Path]:
+        modules: dict[str, Path] = {}
+        for root in self._roots:
+            for name, path in _sources(root, self.config.packages):
+                modules.setdefault(name, path)
+        self._check(modules)
+        chosen = sorted(modules)
+        if self.config.limit is not None:
+            chosen = sorted(sorted(chosen, key=fraction)[: self.config.limit])
+        return {name: modules[name] for name in chosen}
+
+    def _check(self, modules: Mapping[str, Path]) -> None:
+        present = {name.split(".")[0] for name in modules}
+        for package in self.config.packages:
+            if package not in present:
+                known = {name for root in self._roots for name in _packages(root)}
+                raise DrkitError(
+                    f"collection pydocs: no package {package!r} is installed{did_you_mean(package, sorted(known))} "
+                    f"give the names that are imported, such as 'sklearn'"
+                )
+        if not modules:
+            raise DrkitError(
+                f"collection pydocs: no Python sources in {', '.join(map(str, self._roots)) or 'no folder'}"
+            )
+
+    @cached_property
+    def _documented(self) -> list[Documented]:
+        found = _unambiguous(_first_of_each(_split_docstrings(self._docstrings, self.config)))
+        if not found:
+            raise DrkitError("collection pydocs: no docstring is long enough; name other packages or lower the limits")
+        return found
+
+    @cached_property
+    def _read(self) -> dict[str, list[Found] | None]:
+        modules = self._modules
+        return dict(zip(modules, read_files(list(modules.values())), strict=True))
+
+    @property
+    def _docstrings(self) -> Iterator[tuple[str, str, str]]:
+        return ((module, name, text) for module, found in self._read.items() for name, text in found or ())
+
+    @property
+    def _scan(self) -> dict[str, int]:
+        unreadable = sum(found is None for found in self._read.values())
+        return {"modules": len(self._read), "unreadable": unreadable, "docstrings": sum(1 for _ in self._docstrings)}
+
+
+def default_roots() -> list[Path]:
+    """The folders of the standard library and of the installed packages, each once, in a fixed order."""
+    paths = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    paths += sorted(path for path in sys.path if Path(path).name in ("site-packages", "dist-packages"))
+    return list(dict.fromkeys(Path(path).resolve() for path in paths if Path(path).is_dir()))
+
+
+def _packages(root: Path) -> Iterator[str]:
+    """Names importable from `root`: modules, and folders that could be packages."""
+    for path in sorted(root.iterdir()):
+        name = path.stem if path.suffix == ".py" else path.name
+        kept = path.suffix == ".py" or (path.is_dir() and path.name not in _SKIPPED_FOLDERS)
+        if kept and name.isidentifier() and not name.startswith("drkit"):
+            yield name
+
+
+def _sources(root: Path, packages: tuple[str, ...]) -> Iterator[tuple[str, Path]]:
+    """(module name, file) of every source file of these packages, or of all."""
+    for package in _packages(root):
+        if packages and package not in packages:
+            continue
+        if (root / f"{package}.py").is_file():
+            yield package, root / f"{package}.py"
+        for folder, inner, files in os.walk(root / package):
+            inner[:] = sorted(name for name in inner if name.isidentifier() and name not in _SKIPPED_FOLDERS)
+            parts = Path(folder).relative_to(root).parts
+            for file in sorted(files):
+                path = Path(folder, file)
+                if path.suffix == ".py":
+                    yield ".".join(parts if path.stem == "__init__" else (*parts, path.stem)), path
+
+
+def _split_docstrings(docstrings: Iterable[tuple[str, str, str]], config: PydocsConfig) -> Iterator[Documented]:
+    """Docstrings with a rest that is long enough, under unique ids; a summary of the wrong length is emptied."""
+    seen: Counter[str] = Counter()
+    for module, name, text in docstrings:
+        summary, rest = summary_and_rest(text)
+        if len(_WORD.findall(rest)) < config.min_passage_words:
+            continue
+        doc_id = f"{module}.{name}" if name else module
+        seen[doc_id] += 1
+        if seen[doc_id] > 1:
+            # Overloads, a property's setter, branches of an `if`: the same name again.
+            doc_id = f"{doc_id}#{seen[doc_id]}"
+        fits = config.min_query_words <= len(_WORD.findall(summary)) <= config.max_query_words
+        yield Documented(doc_id, module, summary if fits else "", rest)
+
+
+def _first_of_each(found: Iterable[Documented]) -> Iterator[Documented]:
+    """Without the docstrings whose rest was there before: their query would find it in another module."""
+    seen: set[bytes] = set()
+    for item in found:
+        key = _key(item.rest)
+        if key not in seen:
+            seen.add(key)
+            yield item
+
+
+def _unambiguous(found: Iterable[Documented]) -> list[Documented]:
+    """Summaries that several passages share are no queries: they would have one judged answer among many."""
+    items = list(found)
+    uses = Counter(_key(item.summary) for item in items)
+    return [evolve(item, summary="") if uses[_key(item.summary)] > 1 else item for item in items]
+
+
+def _key(text: str) -> bytes:
+    """The same for texts that differ in case and punctuation alone."""
+    return hashlib.blake2b(" ".join(_WORD.findall(text.lower())).encode(), digest_size=16).digest()
+
+
+def _versions(passages: Mapping[str, int]) -> dict[str, dict[str, Any]]:
+    """Each package's version and passages, by name; the standard library's packages count as one."""
+    owners = packages_distributions()
+    table: dict[str, dict[str, Any]] = {}
+    for package, number in sorted(passages.items()):
+        owner = min(owners.get(package, [""]))
+        standard = package in sys.stdlib_module_names and not owner
+        name = "Python" if standard else owner or package
+        known = sys.version.split()[0] if standard else version(owner) if owner else ""
+        table.setdefault(name, {"version": known, "passages": 0})["passages"] += number
+    return table

@@ -1,0 +1,200 @@
+"""Texts as token ids, tokenised once and memory-mapped; batches are cut out of one flat array.
+
+Kept are the content tokens and the word each belongs to; [CLS], [SEP] and padding are added when a batch is made.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from drkit.core.types import TokenBatch
+from drkit.data.arrays import Arrays, ArrayWriter
+from drkit.errors import DrkitError
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    from drkit.data.importance import Importance
+
+FILE = "tokens.arrow"
+_TEXTS_AT_ONCE = 1024
+
+
+def tokenise(
+    texts: Iterable[tuple[str, str]], tokenizer: Any, folder: Path, *, max_length: int
+) -> dict[str, int | float]:
+    """Write the tokens of (id, text) pairs to `folder`, in their order; memory stays flat.
+
+    tokenizer: a fast one of transformers. Texts longer than `max_length` tokens ([CLS] and [SEP] included) are
+    cut. Returns counts: texts, tokens (kept), truncated (texts), empty (texts), unknown_rate (share of tokens).
+
+    Raises DrkitError where the tokenizer is not fast or does not make `[CLS] text [SEP]`.
+    """
+    layout = _layout(tokenizer, max_length)
+    counts: dict[str, int | float] = dict.fromkeys(("texts", "tokens", "truncated", "empty", "unknown"), 0)
+    columns = {"ids": np.int32, "words": np.int16 if max_length <= 2**15 else np.int32}
+    with ArrayWriter(Path(folder) / FILE, columns, lists=True) as writer:
+        writer.metadata = layout
+        for encodings in _encoded((text for _, text in texts), tokenizer):
+            lengths, ids, words = _flat(encodings, max_length - 2, np.array(layout["specials"].split(), np.int32))
+            writer.append(lengths, ids=ids, words=words)
+            counts["texts"] += len(lengths)
+            counts["tokens"] += len(ids)
+            counts["truncated"] += sum(len(encoding.ids) > max_length - 2 for encoding in encodings)
+            counts["empty"] += int((lengths == 0).sum())
+            counts["unknown"] += int((ids == int(layout["unk"])).sum())
+    return {**counts, "unknown_rate": counts.pop("unknown") / max(counts["tokens"], 1)}
+
+
+def _layout(tokenizer: Any, max_length: int) -> dict[str, str]:
+    """What a batch is built with, as the store keeps it."""
+    if max_length < 3:
+        raise DrkitError(f"max_length {max_length} leaves no room for text; [CLS], [SEP] and a token take 3")
+    if not getattr(tokenizer, "is_fast", False):
+        raise DrkitError(f"{type(tokenizer).__name__} is no fast tokenizer, so words cannot be told apart")
+    cls, sep, pad = (getattr(tokenizer, f"{name}_token_id") for name in ("cls", "sep", "pad"))
+    if None in (cls, sep, pad) or tokenizer("")["input_ids"] != [cls, sep]:
+        raise DrkitError(f"{type(tokenizer).__name__} does not make '[CLS] text [SEP]'; take a masked LM's tokenizer")
+    return {
+        "cls": str(cls),
+        "sep": str(sep),
+        "pad": str(pad),
+        "unk": str(-1 if tokenizer.unk_token_id is None else tokenizer.unk_token_id),
+        "specials": " ".join(map(str, sorted(tokenizer.all_special_ids))),
+        "max_length": str(max_length),
+    }
+
+
+def _encoded(texts: Iterator[str], tokenizer: Any) -> Iterator[list[Any]]:
+    """Batches of encodings without special tokens, uncut; the tokenizers library spreads each over the cores."""
+    from tokenizers import Tokenizer
+
+    # The library stays on one core after a fork unless told otherwise; a user's own choice stands.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    backend.no_truncation()
+    backend.no_padding()
+    while batch := list(islice(texts, _TEXTS_AT_ONCE)):
+        yield backend.encode_batch(batch, add_special_tokens=False)
+
+
+def _flat(
+    encodings: Sequence[Any], longest: int, specials: NDArray[np.int32]
+) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
+    """Lengths, ids and word numbers of cut texts, one after the other; -1 at special tokens that a text spells out."""
+    cut = [encoding.ids[:longest] for encoding in encodings]
+    lengths = np.array([len(ids) for ids in cut], dtype=np.int64)
+    ids = np.array([token for text in cut for token in text], dtype=np.int32)
+    given = [-1 if w is None else w for encoding in encodings for w in encoding.word_ids[:longest]]
+    words = _renumbered(np.array(given, dtype=np.int64), lengths)
+    words[np.isin(ids, specials)] = -1
+    return lengths, ids, words
+
+
+def _renumbered(words: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Words counted from 0 within each text, without gaps: no number exceeds the number of tokens."""
+    if not len(words):
+        return words
+    starts = (np.cumsum(lengths) - lengths)[lengths > 0]
+    begins = np.ones(len(words), dtype=bool)
+    begins[1:] = words[1:] != words[:-1]
+    begins[starts] = True
+    counted = np.cumsum(begins)
+    return counted - np.repeat(counted[starts], lengths[lengths > 0])
+
+
+class TokenStore:
+    """Tokenised texts, by place; picklable and safe to fork (each process maps the file itself).
+
+    `flat_ids` i32[tokens] are the content tokens of all texts, `offsets` i64[texts + 1] where each text starts.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path)
+        self._arrays = Arrays(self.path)
+        self.offsets = self._arrays.offsets("ids")
+        self.flat_ids: NDArray[np.int32] = self._arrays["ids"]
+        self._flat_words = self._arrays["words"]
+        known = self._arrays.metadata
+        self.max_length = int(known["max_length"])
+        self.cls_id, self.sep_id, self.pad_id = (int(known[name]) for name in ("cls", "sep", "pad"))
+        self.special_ids = tuple(map(int, known["specials"].split()))
+
+    @classmethod
+    def open(cls, folder: Path) -> TokenStore:
+        """The store that `tokenise` wrote to `folder`. Raises DrkitError where there is none."""
+        return cls(Path(folder) / FILE)
+
+    def __reduce__(self) -> tuple[type[TokenStore], tuple[Path]]:
+        return TokenStore, (self.path,)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> NDArray[np.int32]:
+        """i32[n]: tokens of each text, [CLS] and [SEP] included."""
+        return (np.diff(self.offsets) + 2).astype(np.int32)
+
+    def batch(
+        self, indices: ArrayLike, *, pad_to: int | None = None, importance: Importance | None = None
+    ) -> TokenBatch:
+        """The texts at these places, padded on the right to the longest of them; `keys` are the places.
+
+        `pad_to` rounds the length up to a multiple of itself, at most `max_length`: few shapes, steady memory.
+        """
+        import torch
+
+        rows = Rows.of(np.asarray(indices, dtype=np.int64), self.offsets, pad_to=pad_to, longest=self.max_length)
+        ids = rows.scatter(self.flat_ids, self.pad_id, np.int64)
+        ids[:, 0] = self.cls_id
+        np.put_along_axis(ids, rows.ends[:, None], self.sep_id, axis=1)
+        words = rows.scatter(self._flat_words, -1, np.int64)
+        weights = None if importance is None else rows.scatter(importance.values, 0.0, np.float32)
+        return TokenBatch(
+            ids=torch.from_numpy(ids),
+            attention=torch.from_numpy(np.arange(rows.width) <= rows.ends[:, None]),
+            maskable=torch.from_numpy(words >= 0),
+            words=torch.from_numpy(words),
+            keys=torch.from_numpy(rows.keys),
+            importance=None if weights is None else torch.from_numpy(weights),
+        )
+
+
+class Rows:
+    """Where the tokens of some texts go in a padded matrix: column 0 is [CLS]'s, content follows, then [SEP].
+
+    keys i64[B]; ends i64[B], the column of [SEP]; width L.
+    """
+
+    def __init__(
+        self, keys: NDArray[np.int64], starts: NDArray[np.int64], lengths: NDArray[np.int64], width: int
+    ) -> None:
+        self.keys, self.ends, self.width = keys, lengths + 1, width
+        columns = np.arange(width)
+        self._inside = (columns >= 1) & (columns <= lengths[:, None])
+        self._places = (starts[:, None] - 1 + columns)[self._inside]
+
+    @classmethod
+    def of(cls, keys: NDArray[np.int64], offsets: NDArray[np.int64], *, pad_to: int | None, longest: int) -> Rows:
+        """The rows of the texts `keys`, each `offsets[key]` to `offsets[key + 1]` of a flat array."""
+        if len(keys) and (keys.min() < 0 or keys.max() >= len(offsets) - 1):
+            raise IndexError(f"places {keys.min()} to {keys.max()} asked of a store of {len(offsets) - 1} texts")
+        starts = offsets[keys]
+        lengths = offsets[keys + 1] - starts
+        width = int(lengths.max(initial=0)) + 2
+        if pad_to:
+            width = max(width, min(-(-width // pad_to) * pad_to, longest))
+        return cls(keys, starts, lengths, width)
+
+    def scatter(self, flat: NDArray[Any], fill: float, dtype: type[np.generic]) -> NDArray[Any]:
+        """`flat`'s values of these texts in [B, L], `fill` everywhere else."""
+        out = np.full(self._inside.shape, fill, dtype)
+        out[self._inside] = flat[self._places]
+        return out
