@@ -1,0 +1,122 @@
+"""Effectiveness by name and per query: trec_eval's values, by ir_measures, over the same queries for all measures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from attrs import frozen
+
+from drkit.errors import DrkitError
+
+if TYPE_CHECKING:
+    from drkit.core.types import Judgement
+    from drkit.search.trec import RunRow
+
+MEASURES = ("RR@10", "nDCG@10", "R@100", "R@1000")
+
+
+@frozen
+class Scores:
+    """One system's values: `per_query[measure][query_id]`, for every judged query."""
+
+    per_query: Mapping[str, Mapping[str, float]]
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """The measures' names, in the order they were asked for."""
+        return tuple(self.per_query)
+
+    @property
+    def queries(self) -> int:
+        """How many queries every mean is taken over."""
+        return len(next(iter(self.per_query.values()), ()))
+
+    def mean(self, measure: str) -> float:
+        """The mean over all judged queries."""
+        values = self.per_query[measure]
+        return sum(values.values()) / len(values)
+
+    def means(self) -> dict[str, float]:
+        """All means, by measure."""
+        return {measure: self.mean(measure) for measure in self.measures}
+
+
+def evaluate(run: Iterable[RunRow], qrels: Iterable[Judgement], measures: Sequence[str] = MEASURES) -> Scores:
+    """The values of a run, as trec_eval computes them (relevance > 0 is relevant, ties by doc id, the last first).
+
+    run: (query_id, [(doc_id, score), ..]) rows, in any order of hits, as `read_run` gives them. Every judged query
+    counts: one that the run lacks, or without a positive judgement, with 0. Queries without any judgement are left
+    out.
+
+    Raises DrkitError for a measure that does not exist, no judgements, or two judgements or rows of one thing.
+
+    >>> from drkit.core.types import Judgement
+    >>> evaluate([("q1", [("d1", 2.0), ("d2", 1.0)])], [Judgement("q1", "d2", 1)], ["RR@10", "R@1"]).means()
+    {'RR@10': 0.5, 'R@1': 0.0}
+    """
+    import ir_measures
+
+    parsed = {name: _measure(name) for name in measures}
+    judged = _judged(qrels)
+    ranked = _ranked(run, judged)
+    values: dict[Any, dict[str, float]] = {measure: dict.fromkeys(judged, 0.0) for measure in parsed.values()}
+    for result in ir_measures.iter_calc(list(values), judged, ranked):
+        values[result.measure][result.query_id] = float(result.value)
+    return Scores({name: values[measure] for name, measure in parsed.items()})
+
+
+def check_measures(measures: Sequence[str]) -> None:
+    """Raises DrkitError for a name that is no measure."""
+    for name in measures:
+        _measure(name)
+
+
+def _measure(name: str) -> Any:
+    import ir_measures
+
+    try:
+        measure = ir_measures.parse_measure(name)
+        measure.validate_params()
+        if measure.params.get("cutoff", 1) > 0 and ir_measures.DefaultPipeline.supports(measure):
+            return measure
+    except (NameError, ValueError, AssertionError, SyntaxError, TypeError, AttributeError):
+        pass
+    raise DrkitError(f"no measure {name!r}; write it as in {', '.join(MEASURES)}, P@5, AP or Success@10")
+
+
+def _judged(qrels: Iterable[Judgement]) -> dict[str, dict[str, int]]:
+    judged: dict[str, dict[str, int]] = {}
+    for judgement in qrels:
+        grades = judged.setdefault(judgement.query_id, {})
+        if grades.setdefault(judgement.doc_id, judgement.relevance) != judgement.relevance:
+            raise DrkitError(
+                f"document {judgement.doc_id!r} is judged twice for query {judgement.query_id!r}, and differently: "
+                f"{grades[judgement.doc_id]} and {judgement.relevance}; keep one of the two judgements"
+            )
+    if not judged:
+        raise DrkitError("no judgements to evaluate against; give a collection, and a split of it, that has some")
+    return judged
+
+
+def _ranked(run: Iterable[RunRow], judged: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    ranked: dict[str, dict[str, float]] = {}
+    for query_id, hits in run:
+        if query_id in ranked:
+            raise DrkitError(f"query {query_id!r} comes twice in one run; give every query's hits in one row")
+        if query_id in judged:
+            rows = list(hits)
+            ranked[query_id] = _ranking(rows)
+            if len(ranked[query_id]) < len(rows):
+                raise DrkitError(f"query {query_id!r} has the same document twice among its hits")
+    return ranked
+
+
+def _ranking(hits: Sequence[tuple[str, float]]) -> dict[str, float]:
+    """Scores without ties, in trec_eval's order (float32 score, then doc id, the last first).
+
+    The engines behind ir_measures break ties each in its own way, RR@10's by place; given these, they agree.
+    """
+    order = sorted(((np.float32(score), doc_id) for doc_id, score in hits), reverse=True)
+    return {doc_id: float(-rank) for rank, (_, doc_id) in enumerate(order)}

@@ -1,0 +1,79 @@
+"""The table at the end of a run: systems by measures, each tested against the row above."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from attrs import frozen
+
+from drkit.errors import DrkitError
+from drkit.evaluate.measures import Scores
+from drkit.evaluate.significance import TTest, paired_t_test
+
+
+@frozen
+class Row:
+    """One system: its means, and per measure the test against the row above (empty for the first)."""
+
+    system: str
+    values: Mapping[str, float]
+    tests: Mapping[str, TTest]
+    queries: int
+
+
+def comparison(systems: Sequence[tuple[str, Scores]], measures: Sequence[str] | None = None) -> list[Row]:
+    """A row per (name, scores), in the order given; measures: those of the first system where None.
+
+    Raises DrkitError where the systems were evaluated on different queries, or one lacks a measure.
+    """
+    names = tuple(measures) if measures is not None else (systems[0][1].measures if systems else ())
+    for system, scores in systems:
+        missing = [name for name in names if name not in scores.per_query]
+        if missing:
+            raise DrkitError(f"{system!r} was not evaluated by {', '.join(missing)}; evaluate all by the same measures")
+    return [_row(systems, place, names) for place in range(len(systems))]
+
+
+def to_markdown(rows: Sequence[Row]) -> str:
+    """The rows as a Markdown table; in brackets the p against the row above.
+
+    >>> a = Scores({"RR@10": {"q1": 0.5, "q2": 1.0, "q3": 0.0}})
+    >>> b = Scores({"RR@10": {"q1": 1.0, "q2": 1.0, "q3": 0.5}})
+    >>> print(to_markdown(comparison([("BM25", a), ("retriever-1", b)])))
+    | system | RR@10 |
+    |---|---|
+    | BM25 | 0.500 |
+    | retriever-1 | 0.833 (p = 0.184) |
+    """
+    measures = list(rows[0].values) if rows else []
+    lines = [["system", *measures], *([row.system, *(cell(row, m) for m in measures)] for row in rows)]
+    text = [f"| {' | '.join(item.replace('|', chr(92) + '|') for item in line)} |" for line in lines]
+    return "\n".join([text[0], "|---" * (len(measures) + 1) + "|", *text[1:]])
+
+
+def cell(row: Row, measure: str) -> str:
+    """One value, and the p of its test where there is one."""
+    value = f"{row.values[measure]:.3f}"
+    test = row.tests.get(measure)
+    return value if test is None else f"{value} ({p_text(test.p)})"
+
+
+def p_text(p: float) -> str:
+    """A p as it is read.
+
+    >>> p_text(0.0004), p_text(0.25), p_text(float("nan"))
+    ('p < 0.001', 'p = 0.250', 'not tested')
+    """
+    if math.isnan(p):
+        return "not tested"
+    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+
+
+def _row(systems: Sequence[tuple[str, Scores]], place: int, measures: Sequence[str]) -> Row:
+    name, scores = systems[place]
+    tests = {}
+    if place:
+        above = systems[place - 1][1]
+        tests = {m: paired_t_test(scores.per_query[m], above.per_query[m]) for m in measures}
+    return Row(name, {m: scores.mean(m) for m in measures}, tests, scores.queries)
