@@ -18,6 +18,7 @@ from attrs import asdict, field, frozen
 from attrs.validators import ge, in_
 
 from drkit.core.files import replacing_folder
+from drkit.encoders.quiet import without_bars
 from drkit.encoders.seeding import seeded
 from drkit.errors import DrkitError
 
@@ -66,7 +67,8 @@ def export_encoder(
         raise DrkitError(f"cannot export the encoder: {error.args[0]}") from None
     backbone = _as_auto_model(getattr(model, "base_model", model))
     with replacing_folder(Path(folder)) as temporary:
-        backbone.save_pretrained(temporary)
+        with without_bars():
+            backbone.save_pretrained(temporary)
         _save_tokenizer(tokenizer, temporary, how)
         _write_declarations(temporary, how, int(backbone.config.hidden_size))
         _write_json(temporary / "drkit.json", {"format": 1, **asdict(how), "provenance": dict(provenance or {})})

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from drkit.encoders.quiet import without_bars
 from drkit.errors import DrkitError
 
 _SIMILARITIES = {"cosine": "cosine", "dot": "dot", "dot_score": "dot", None: "cosine"}
@@ -37,12 +38,14 @@ def load_backbone(folder: Path) -> tuple[Any, Any]:
 
     Raises DrkitError where either cannot be read.
     """
+    from safetensors import SafetensorError
     from transformers import AutoModel, AutoTokenizer
 
     try:
-        model = AutoModel.from_pretrained(folder, dtype="float32", local_files_only=True)
+        with without_bars():
+            model = AutoModel.from_pretrained(folder, dtype="float32", local_files_only=True)
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
+    except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise DrkitError(f"cannot load the encoder in {folder}: {reason}; export it again") from error
     return model.eval(), tokenizer

@@ -104,7 +104,7 @@ def decode_id(name: str) -> str:
 def _lines(query_id: str, hits: Iterable[tuple[str, float]], label: str) -> Iterator[str]:
     name = encode_id(query_id)
     for rank, (doc_id, score) in enumerate(_ranked(query_id, hits), start=1):
-        yield f"{name}\tQ0\t{doc_id}\t{rank}\t{score}\t{label}\n"
+        yield f"{name}\tQ0\t{doc_id}\t{rank}\t{score!s}\t{label}\n"
 
 
 def _ranked(query_id: str, hits: Iterable[tuple[str, float]]) -> Sequence[tuple[str, np.float32]]:
@@ -120,7 +120,7 @@ def _ranked(query_id: str, hits: Iterable[tuple[str, float]]) -> Sequence[tuple[
 def _run_lines(path: Path) -> Iterator[tuple[int, str, str, float]]:
     for number, (query_id, _, doc_id, _, text, _) in _columns(path, 6, "query Q0 document rank score tag"):
         try:
-            score = float(text)
+            score = float(np.float32(text))  # what trec_eval keeps of it
         except ValueError:
             score = math.nan
         if not math.isfinite(score):

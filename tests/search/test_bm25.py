@@ -1,0 +1,92 @@
+"""BM25 against the formula by hand, on a toy corpus."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drkit.core.types import Passage
+from drkit.errors import DrkitError
+from drkit.search.bm25 import Bm25Retriever, best_places
+
+TEXTS = {
+    "d1": "remove suffix string",
+    "d2": "remove remove remove file",
+    "d3": "string string suffix prefix long passage the nothing else",
+    "d4": "number sum",
+    "d5": "",
+}
+
+
+def corpus(texts=TEXTS):
+    return [Passage(doc_id, text) for doc_id, text in texts.items()]
+
+
+def by_hand(terms, k1, b):
+    """Lucene's BM25; no two words of the toy corpus share a stem, and `the` is a stop word."""
+    split = {d: [w for w in t.split() if w != "the"] for d, t in TEXTS.items()}
+    average = sum(map(len, split.values())) / len(split)
+    scores = {}
+    for doc_id, words in split.items():
+        total = 0.0
+        for term in terms:
+            holding = sum(term in other for other in split.values())
+            idf = math.log(1 + (len(split) - holding + 0.5) / (holding + 0.5))
+            frequency = words.count(term)
+            total += idf * frequency / (frequency + k1 * (1 - b + b * len(words) / average))
+        if total:
+            scores[doc_id] = total
+    return sorted(scores.items(), key=lambda hit: -hit[1])
+
+
+@pytest.mark.parametrize(("k1", "b"), [(0.9, 0.4), (1.5, 0.75), (0.5, 0.0)])
+@pytest.mark.parametrize("query", ["remove suffix string", "string", "suffix suffix remove"])
+def test_scores_are_those_of_the_formula(k1, b, query):
+    retriever = Bm25Retriever(k1=k1, b=b).index(corpus())
+    (hits,) = retriever.search([query], 10)
+    expected = by_hand(query.split(), k1, b)
+    assert list(hits.doc_ids) == [doc_id for doc_id, _ in expected]
+    np.testing.assert_allclose(hits.scores, [score for _, score in expected], rtol=1e-5)
+
+
+def test_stems_meet_and_stop_words_do_not():
+    retriever = Bm25Retriever().index(corpus({"a": "removing the suffixes", "b": "the and of the"}))
+    assert retriever.search(["Removed suffix"], 5)[0].doc_ids == ("a",)
+    assert retriever.search(["the of"], 5)[0].doc_ids == ()
+
+
+def test_a_passage_without_a_shared_term_is_no_hit():
+    retriever = Bm25Retriever().index(corpus())
+    assert [h.doc_ids for h in retriever.search(["number", "unheard"], 10)] == [("d4",), ()]
+
+
+def test_equal_scores_stand_in_the_order_of_the_corpus():
+    retriever = Bm25Retriever().index([Passage(f"d{i}", "same text") for i in range(50)])
+    assert retriever.search(["text"], 4)[0].doc_ids == ("d0", "d1", "d2", "d3")
+
+
+def test_titles_count_and_indexing_again_starts_anew():
+    retriever = Bm25Retriever().index([Passage("a", "body", title="heading")])
+    assert retriever.search(["heading"], 1)[0].doc_ids == ("a",)
+    retriever.index([Passage("b", "other words")])
+    assert [h.doc_ids for h in retriever.stream(["heading", "words"], 1, batch=1)] == [(), ("b",)]
+
+
+def test_empty_input():
+    with pytest.raises(DrkitError, match="no passages"):
+        Bm25Retriever().index([])
+    silent = Bm25Retriever().index([Passage("a", "..."), Passage("b", "")])
+    assert silent.search(["word"], 3)[0].doc_ids == ()
+    with pytest.raises(DrkitError, match="query 2 of 2 is empty"):
+        silent.search(["word", "  "], 3)
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=40), st.integers(1, 45))
+def test_best_places_is_a_stable_sort(values, depth):
+    scores = np.array(values, dtype=np.float32)
+    expected = [p for p in sorted(range(len(values)), key=lambda p: (-values[p], p)) if values[p] > 0][:depth]
+    assert best_places(scores, depth).tolist() == expected

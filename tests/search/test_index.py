@@ -1,0 +1,129 @@
+"""The flat index: both engines give what a full sort gives; files round trip."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drkit.errors import DrkitError
+from drkit.search import exact
+from drkit.search.index import FlatIndex
+
+ENGINES = ["torch", pytest.param("faiss", marks=pytest.mark.skipif(not exact._has_faiss(), reason="faiss missing"))]
+
+
+def vectors(count, dimension, seed=0):
+    made = np.random.default_rng(seed).standard_normal((count, dimension)).astype(np.float32)
+    return made / np.linalg.norm(made, axis=1, keepdims=True)
+
+
+def by_full_sort(query, matrix, ids, depth):
+    scores = [np.float32(np.sum(row.astype(np.float64) * query.astype(np.float64))) for row in matrix]
+    order = sorted(range(len(ids)), key=lambda place: (-scores[place], place))[:depth]
+    return [ids[place] for place in order], [float(scores[place]) for place in order]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("depth", [1, 7, 300, 5000])
+def test_search_is_a_full_sort(engine, depth):
+    matrix, ids = vectors(300, 24), [f"d{i}" for i in range(300)]
+    queries = vectors(5, 24, seed=1)
+    for query, hits in zip(queries, FlatIndex.build(matrix, ids, engine=engine).search(queries, depth), strict=True):
+        doc_ids, scores = by_full_sort(query, matrix, ids, depth)
+        assert list(hits.doc_ids) == doc_ids
+        np.testing.assert_allclose(hits.scores, scores, atol=1e-6)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_ties_stand_by_place_however_many(engine):
+    matrix = np.repeat(vectors(3, 8), [150, 150, 1], axis=0)
+    order = np.random.default_rng(0).permutation(len(matrix))
+    index = FlatIndex.build(matrix[order], [str(i) for i in range(len(matrix))], engine=engine)
+    (hits,) = index.search(matrix[:1], 10)
+    assert [int(d) for d in hits.doc_ids] == np.flatnonzero(order < 150)[:10].tolist()
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(1, 60), st.integers(1, 9), st.integers(1, 70), st.integers(0, 10_000))
+def test_the_engines_agree(count, dimension, depth, seed):
+    if not exact._has_faiss():
+        pytest.skip("faiss missing")
+    # coarse values: many equal scores
+    matrix = np.round(vectors(count, dimension, seed) * 2) / 2
+    queries, ids = vectors(4, dimension, seed + 1), [f"d{i}" for i in range(count)]
+    found = [FlatIndex.build(matrix, ids, engine=name).search(queries, depth) for name in ("faiss", "torch")]
+    assert found[0] == found[1]
+
+
+def test_torch_goes_through_the_vectors_in_pieces(monkeypatch):
+    matrix, ids, queries = vectors(100, 8), [str(i) for i in range(100)], vectors(3, 8, seed=2)
+    whole = FlatIndex.build(matrix, ids, engine="torch").search(queries, 20)
+    monkeypatch.setattr(exact, "ROWS", 7)
+    assert FlatIndex.build(matrix, ids, engine="torch").search(queries, 20) == whole
+
+
+def test_an_answer_does_not_depend_on_the_other_queries():
+    index = FlatIndex.build(vectors(200, 16), [str(i) for i in range(200)])
+    queries = vectors(9, 16, seed=3)
+    assert index.search(queries, 5) == [index.search(query[None], 5)[0] for query in queries]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_saved_index_answers_as_before(tmp_path, engine):
+    matrix, ids = vectors(50, 8), [f"id {i} é" for i in range(50)]
+    index = FlatIndex.build(matrix, ids, engine=engine)
+    index.save(tmp_path / "index")
+    index.save(tmp_path / "index")
+    assert [p.name for p in tmp_path.iterdir()] == ["index"]
+    assert (tmp_path / "index" / "index.faiss").is_file() == (engine == "faiss")
+    loaded = FlatIndex.load(tmp_path / "index")
+    assert isinstance(loaded.vectors, np.memmap)
+    assert loaded.search(matrix, 9) == index.search(matrix, 9)
+
+
+def test_without_faiss_torch_searches_and_says_so_once(monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    exact._has_faiss.cache_clear()
+    try:
+        matrix = vectors(20, 4)
+        made = [FlatIndex.build(matrix, [str(i) for i in range(20)]) for _ in range(2)]
+    finally:
+        exact._has_faiss.cache_clear()
+    assert [index.engine.name for index in made] == ["torch", "torch"]
+    assert [r.getMessage() for r in caplog.records if "faiss" in r.getMessage()] == [caplog.records[0].getMessage()]
+    assert made[0].search(matrix[3:4], 1)[0].doc_ids == ("3",)
+
+
+@pytest.mark.parametrize(
+    ("matrix", "ids", "message"),
+    [
+        (np.empty((0, 4), np.float32), [], "N > 0"),
+        (np.ones((2, 4), np.float32), ["a"], "1 document ids for 2 vectors"),
+        (np.ones((2, 4), np.float32), ["a", "a"], "'a' stands twice"),
+        (np.array([[1, 2], [np.nan, 1]], np.float32), ["a", "b"], "vector of 'b' is not finite"),
+    ],
+)
+def test_what_cannot_be_indexed(matrix, ids, message):
+    with pytest.raises(DrkitError, match=message):
+        FlatIndex.build(matrix, ids)
+
+
+def test_broken_folders_and_wrong_queries(tmp_path):
+    index = FlatIndex.build(vectors(5, 4), list("abcde"))
+    with pytest.raises(DrkitError, match="vectors of 4"):
+        index.search(vectors(1, 3), 2)
+    with pytest.raises(DrkitError, match="at least one"):
+        index.search(vectors(1, 4), 0)
+    with pytest.raises(DrkitError, match="is no index"):
+        FlatIndex.load(tmp_path)
+    index.save(tmp_path / "i")
+    np.save(tmp_path / "i" / "vectors.npy", vectors(4, 4))
+    with pytest.raises(DrkitError, match="5 ids and vectors of shape"):
+        FlatIndex.load(tmp_path / "i")
+    (tmp_path / "i" / "ids.arrow").write_bytes(b"broken")
+    with pytest.raises(DrkitError, match="build it again"):
+        FlatIndex.load(tmp_path / "i")

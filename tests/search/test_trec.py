@@ -1,0 +1,110 @@
+"""TREC files: what is written is read back, in trec_eval's order; wrong lines are named."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drkit.core.types import Judgement
+from drkit.errors import DrkitError
+from drkit.search.trec import decode_id, encode_id, read_qrels, read_run, write_qrels, write_run
+
+IDS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
+SCORES = st.floats(width=32, allow_nan=False, allow_infinity=False)
+RUNS = st.dictionaries(IDS, st.dictionaries(IDS, SCORES, min_size=1, max_size=6), max_size=5)
+
+
+@settings(deadline=None, max_examples=80)
+@given(RUNS, IDS)
+def test_a_run_comes_back_with_its_ids_scores_and_order(tmp_path_factory, run, tag):
+    path = tmp_path_factory.mktemp("trec") / "run.trec"
+    write_run(path, ((query, hits.items()) for query, hits in run.items()), tag)
+    back = list(read_run(path))
+    assert [query for query, _ in back] == list(run)
+    for query, hits in back:
+        assert dict(hits) == run[query]
+        scores = [score for _, score in hits]
+        assert scores == sorted(scores, reverse=True)
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1))
+def test_an_encoded_id_is_one_word_in_one_line(name):
+    assert decode_id(encode_id(name)) == name
+    assert encode_id(name).split() == [encode_id(name)]
+    assert encode_id(name).splitlines() == [encode_id(name)]
+
+
+def test_the_columns_are_those_of_trec(tmp_path):
+    write_run(tmp_path / "r", [("q 1", [("a", 0.1), ("b c", 2.0), ("d", 0.1)])], "my tag")
+    assert (tmp_path / "r").read_text().splitlines() == [
+        "q%201\tQ0\tb%20c\t1\t2.0\tmy%20tag",
+        "q%201\tQ0\td\t2\t0.1\tmy%20tag",
+        "q%201\tQ0\ta\t3\t0.1\tmy%20tag",
+    ]
+
+
+def test_neighbouring_float32_scores_stay_apart(tmp_path):
+    low = np.float32(0.7)
+    high = np.nextafter(low, np.float32(1))
+    write_run(tmp_path / "r", [("q", [("low", float(low)), ("high", float(high))])], "t")
+    ((_, hits),) = read_run(tmp_path / "r")
+    assert [doc for doc, _ in hits] == ["high", "low"]
+    assert [np.float32(score) for _, score in hits] == [high, low]
+
+
+def test_judgements_come_back(tmp_path):
+    judgements = [Judgement("q 1", "d\t1", 2), Judgement("q 1", "ü%", 0), Judgement("q2", "x", -1)]
+    write_qrels(tmp_path / "qrels", judgements)
+    assert list(read_qrels(tmp_path / "qrels")) == judgements
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([("q", [("", 1.0)])], "empty id"),
+        ([("", [("d", 1.0)])], "empty id"),
+        ([("q", [("d", float("nan"))])], "no finite number"),
+        ([("q", [("d", 1.0), ("d", 2.0)])], "same document twice"),
+        ([("q", [("d", 1.0)]), ("q", [("e", 1.0)])], "comes twice"),
+        ([("q\ud800", [("d", 1.0)])], "no valid Unicode"),
+    ],
+)
+def test_what_cannot_be_written_leaves_no_file(tmp_path, rows, message):
+    with pytest.raises(DrkitError, match=message):
+        write_run(tmp_path / "r", rows, "t")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("q Q0 d 1 0.5", r"r:2: 5 columns where a line has 6"),
+        ("", r"r:2: 0 columns"),
+        ("q Q0 e 1 high t", r"r:2: score 'high'"),
+        ("q Q0 e 1 nan t", r"r:2: score 'nan'"),
+        ("q Q0 d 1 0.5 t", r"r:2: query 'q' stands document 'd' twice"),
+        ("p Q0 d 1 0.5 t\nq Q0 e 1 0.5 t", r"r:3: query 'q' stands in two places"),
+    ],
+)
+def test_a_wrong_line_is_named(tmp_path, line, message):
+    (tmp_path / "r").write_text(f"q Q0 d 1 0.5 t\n{line}\n")
+    with pytest.raises(DrkitError, match=message):
+        list(read_run(tmp_path / "r"))
+
+
+def test_files_of_other_tools_are_read(tmp_path):
+    (tmp_path / "r").write_bytes(b"1 Q0   d1 1 12.5 tool\r\n1\tQ0\td2\t2\t25e-2\ttool\r\n")
+    assert list(read_run(tmp_path / "r")) == [("1", [("d1", 12.5), ("d2", 0.25)])]
+
+
+def test_a_missing_or_binary_file_is_an_error_of_the_user(tmp_path):
+    with pytest.raises(DrkitError, match="cannot read"):
+        list(read_run(tmp_path / "none"))
+    (tmp_path / "b").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(DrkitError, match="UTF-8"):
+        list(read_run(tmp_path / "b"))
+    (tmp_path / "q").write_text("q 0 d high\n")
+    with pytest.raises(DrkitError, match="q:1: relevance 'high'"):
+        list(read_qrels(tmp_path / "q"))
