@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from drkit.core.types import Views
+from drkit.errors import DrkitError
 from drkit.maskers.views import Corruption, clean_view, masked_view
 from drkit.maskers.whole_words import Words, choose_words, find_words, rounded_budget
 
@@ -59,7 +60,14 @@ class UniformMasker:
 
 
 def draw_words(words: Words, ratio: float, rng: Draws, given: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
-    """bool[B,W]: whole words in random order up to round(ratio * maskable tokens); all of `given` bool[B,W] first."""
+    """bool[B,W]: whole words in random order up to round(ratio * maskable tokens); all of `given` bool[B,W] first.
+
+    Raises DrkitError where the draws are for another number of texts.
+    """
+    if len(rng) != len(words.sizes):
+        raise DrkitError(
+            f"draws for {len(rng)} examples, a batch of {len(words.sizes)}: Draws(seed, epoch, tokens.keys)"
+        )
     keys, budget = rng.uniform(words.sizes.shape[1]), rounded_budget(words.counts, ratio)
     if given is not None:
         keys = np.where(given, np.float32(-1), keys)

@@ -1,0 +1,109 @@
+"""The contract of a decoder: it owns nothing of the encoder's and sends gradient through the bottleneck."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from drkit.core.draws import Draws
+from drkit.core.spec import ComponentSpec
+from drkit.core.types import DecoderInput, TokenStates
+from drkit.testing.specs import check_spec, require
+from drkit.testing.toys import toy_context, toy_encoder, toy_tokens
+
+if TYPE_CHECKING:
+    from drkit.encoders.masked_lm import MaskedLmEncoder
+
+
+def check_decoder(spec: ComponentSpec, config: Any = None) -> None:
+    """Run the decoder contract on a spec, with its default settings or with `config`.
+
+    Provides what its spec says; targets are the view's; starts from its seed; owns no weight of the encoder's;
+    its loss alone sends finite gradient into the encoder through the bottleneck; padding changes nothing; pickles.
+    """
+    check_spec(spec)
+    decoder, encoder = _build(spec, config), toy_encoder().eval()
+    out = _decode(decoder, encoder, padding=0)
+    missing = set(spec.provides) - set(out)
+    require(not missing, f"{spec.name}: provides {', '.join(sorted(missing))} by its spec, but does not return it")
+    _check_states(out, decoder, spec.name)
+    _check_start(spec, config, decoder)
+    own = {id(parameter) for parameter in decoder.parameters()}
+    require(not own & {id(p) for p in encoder.parameters()}, f"{spec.name}: owns weights of the encoder")
+    _check_gradient(decoder, encoder, spec.name)
+    padded = _decode(decoder, encoder, padding=7)
+    close = all(torch.allclose(a, b, atol=1e-5) for a, b in zip(_values(out), _values(padded), strict=True))
+    require(close, f"{spec.name}: padding changes the result")
+    thawed = _decode(pickle.loads(pickle.dumps(decoder)), encoder, padding=0)
+    same = all(torch.equal(a, b) for a, b in zip(_values(out), _values(thawed), strict=True))
+    require(same, f"{spec.name}: after pickling it gives another result")
+
+
+def _build(spec: ComponentSpec, config: Any) -> nn.Module:
+    decoder = spec.load()(spec.config() if config is None else config, toy_context())
+    require(isinstance(decoder, nn.Module), f"{spec.name}: a decoder is an nn.Module")
+    assert isinstance(decoder, nn.Module)
+    return decoder.eval()
+
+
+def _inputs(decoder: Any, encoder: MaskedLmEncoder, padding: int) -> DecoderInput:
+    from drkit.maskers import UniformConfig, UniformMasker
+
+    tokens = toy_tokens(padding=padding)
+    masker = UniformMasker(UniformConfig(), toy_context())
+    views = masker(tokens, Draws(1, 0, tokens.keys.numpy()), rows=decoder.rows(tokens.ids.shape[1]))
+    encoded = encoder.encode(views.encoder.ids, views.encoder.attention, tuple(decoder.needs_layers))
+    return DecoderInput(encoded=encoded, tokens=views.context, view=views.decoder)
+
+
+def _decode(decoder: Any, encoder: MaskedLmEncoder, padding: int) -> Mapping[str, Any]:
+    out = decoder(_inputs(decoder, encoder, padding), encoder.heads())
+    require(isinstance(out, Mapping), f"a decoder returns a mapping of names, got {type(out).__name__}")
+    assert isinstance(out, Mapping)
+    return out
+
+
+def _values(out: Mapping[str, Any]) -> list[Tensor]:
+    return [value.states if isinstance(value, TokenStates) else value for _, value in sorted(out.items())]
+
+
+def _check_states(out: Mapping[str, Any], decoder: Any, name: str) -> None:
+    for key, value in out.items():
+        if isinstance(value, TokenStates):
+            labels = _inputs(decoder, toy_encoder(), 0).view.labels
+            wanted = labels[labels != -100]
+            require(value.states.shape == (len(wanted), 16), f"{name}: {key} has states {tuple(value.states.shape)}")
+            require(torch.equal(value.labels, wanted), f"{name}: the labels of {key} are not the view's targets")
+        require(bool(_values({key: value})[0].isfinite().all()), f"{name}: {key} is not finite")
+
+
+def _check_start(spec: ComponentSpec, config: Any, decoder: nn.Module) -> None:
+    before = torch.get_rng_state()
+    again = _build(spec, config).state_dict()
+    require(torch.equal(before, torch.get_rng_state()), f"{spec.name}: building it draws from the global generator")
+    same = all(torch.equal(value, again[key]) for key, value in decoder.state_dict().items())
+    require(same, f"{spec.name}: the same seed gives other weights")
+
+
+def _check_gradient(decoder: Any, encoder: MaskedLmEncoder, name: str) -> None:
+    inputs = _inputs(decoder, encoder, 0)
+    inputs.encoded.bottleneck.retain_grad()
+    out = decoder(inputs, encoder.heads())
+    pieces = [
+        value.heads.lm_loss(value.states, value.labels)
+        if isinstance(value, TokenStates)
+        else value.float().pow(2).sum()
+        for value in out.values()
+    ]
+    torch.autograd.backward(torch.stack(pieces).sum())
+    gradient = inputs.encoded.bottleneck.grad
+    require(gradient is not None and bool(gradient.any()), f"{name}: no gradient reaches the bottleneck")
+    parameters = [*encoder.parameters(), *decoder.parameters()]
+    finite = all(p.grad is None or bool(p.grad.isfinite().all()) for p in parameters)
+    require(finite, f"{name}: a gradient is not finite")
+    idle = [key for key, p in decoder.named_parameters() if p.grad is None]
+    require(not idle, f"{name}: no gradient reaches its own weights {', '.join(idle)}")

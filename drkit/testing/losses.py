@@ -1,0 +1,64 @@
+"""The contract of a loss: a finite scalar with a gradient, from data alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from drkit.core.spec import ComponentSpec
+from drkit.core.types import StepOutput, TokenStates
+from drkit.testing.specs import check_spec, require
+from drkit.testing.toys import toy_context, toy_encoder, toy_pairs, toy_tokens
+
+
+def check_loss(spec: ComponentSpec, config: Any = None, inputs: dict[str, Any] | None = None) -> None:
+    """Run the loss contract on a spec, with its default settings or with `config`.
+
+    Its inputs are made for the needs `token_states`, `pairs` and `bottleneck`; give `inputs` for others, or to add
+    to them. The loss is a finite scalar, the same each time; gradient reaches what it needs; metrics carry none.
+    """
+    check_spec(spec)
+    given = {**{need: _TOYS[need]() for need in spec.needs if need in _TOYS}, **(inputs or {})}
+    unknown = set(spec.needs) - set(given)
+    require(not unknown, f"{spec.name}: give check_loss inputs for {', '.join(sorted(unknown))}")
+    loss = spec.load()(spec.config() if config is None else config, toy_context())
+    out = loss(**given)
+    require(isinstance(out, StepOutput), f"{spec.name}: a loss returns StepOutput, got {type(out).__name__}")
+    require(out.loss.shape == (), f"{spec.name}: the loss has shape {tuple(out.loss.shape)}, wanted a scalar")
+    require(bool(out.loss.isfinite()), f"{spec.name}: the loss is {out.loss.item()}")
+    require(torch.equal(out.loss, loss(**given).loss), f"{spec.name}: called again it gives another loss")
+    for name, value in out.metrics.items():
+        plain = isinstance(value, Tensor) and value.shape == () and not value.requires_grad
+        require(plain, f"{spec.name}: the metric {name!r} is not a detached scalar tensor")
+    out.loss.backward()
+    gradients = [leaf.grad for leaf in _leaves(given)]
+    reached = [g for g in gradients if g is not None and bool(g.any())]
+    require(reached, f"{spec.name}: no gradient reaches its inputs")
+    require(all(bool(g.isfinite().all()) for g in reached), f"{spec.name}: a gradient is not finite")
+
+
+def _token_states() -> TokenStates:
+    tokens = toy_tokens()
+    draw = torch.Generator().manual_seed(5)
+    labels = tokens.ids[tokens.maskable]
+    states = torch.randn(len(labels), 16, generator=draw).requires_grad_()
+    return TokenStates(states=states, labels=labels, heads=toy_encoder().heads())
+
+
+def _bottleneck() -> Tensor:
+    return torch.randn(6, 16, generator=torch.Generator().manual_seed(6)).requires_grad_()
+
+
+_TOYS = {"token_states": _token_states, "pairs": toy_pairs, "bottleneck": _bottleneck}
+
+
+def _leaves(given: dict[str, Any]) -> list[Tensor]:
+    found: list[Tensor] = []
+    for value in given.values():
+        if isinstance(value, Tensor):
+            found.append(value)
+        else:
+            found += [v for v in (getattr(value, n, None) for n in ("states", "queries", "passages")) if v is not None]
+    return [tensor for tensor in found if tensor.requires_grad]

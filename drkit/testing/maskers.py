@@ -1,0 +1,121 @@
+"""The contract of a masker: right labels, and draws that depend on nothing but seed, epoch and example."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import attrs
+import torch
+
+from drkit.core.draws import Draws
+from drkit.core.spec import ComponentSpec
+from drkit.core.types import MaskedView, TokenBatch, Views, map_tensors
+from drkit.testing.specs import check_spec, require
+from drkit.testing.toys import rows_of, toy_context, toy_tokens
+
+NO_TARGET = -100
+SOME = [6, 0, 3]
+
+
+def check_masker(spec: ComponentSpec, config: Any = None) -> None:
+    """Run the masker contract on a spec, with its default settings or with `config`.
+
+    Shapes and types; specials and padding never hidden; something hidden in every text; labels are the clean
+    tokens; the input is left as it was; same seed same mask, another epoch another mask; batch, order and padding
+    change nothing; it can be pickled.
+    """
+    check_spec(spec)
+    masker = spec.load()(spec.config() if config is None else config, toy_context())
+    for rows in (0, 33) if "rows" in spec.provides else (0,):
+        _check_one(masker, rows, spec.name)
+
+
+def _check_one(masker: Any, rows: int, name: str) -> None:
+    tokens, untouched = toy_tokens(), toy_tokens()
+    views = _mask(masker, tokens, rows)
+    require(_same(tokens, untouched), f"{name}: the masker changed its input")
+    _check_view(views.encoder, tokens, f"{name}, encoder")
+    _check_view(views.decoder, views.context, f"{name}, decoder")
+    if rows:
+        _check_rows(views, rows, name)
+    else:
+        _check_something_hidden(views, name)
+    _check_draws(masker, tokens, views, rows, name)
+
+
+def _mask(masker: Any, tokens: TokenBatch, rows: int, *, seed: int = 1, epoch: int = 0) -> Views:
+    views = masker(tokens, Draws(seed, epoch, tokens.keys.numpy()), rows=rows)
+    require(isinstance(views, Views), f"a masker returns Views, got {type(views).__name__}")
+    assert isinstance(views, Views)
+    return views
+
+
+def _check_view(view: MaskedView, clean: TokenBatch, name: str) -> None:
+    for piece in ("ids", "labels"):
+        tensor = getattr(view, piece)
+        require(tensor.dtype == torch.long, f"{name}: {piece} is {tensor.dtype}, wanted int64")
+        require(tensor.shape == clean.ids.shape, f"{name}: {piece} has shape {tuple(tensor.shape)}")
+    require(view.attention.dtype == torch.bool, f"{name}: attention is {view.attention.dtype}, wanted bool")
+    require(torch.equal(view.attention, clean.attention), f"{name}: attention is not that of the text")
+    targets = view.labels != NO_TARGET
+    require(not (targets & ~clean.maskable).any(), f"{name}: a special token or padding is a target")
+    require(torch.equal(view.labels[targets], clean.ids[targets]), f"{name}: a label is not the clean token")
+    kept = view.ids == clean.ids
+    require(bool(kept[~targets].all()), f"{name}: a token that is no target was changed")
+
+
+def _check_something_hidden(views: Views, name: str) -> None:
+    for side, view, clean in (("encoder", views.encoder, None), ("decoder", views.decoder, views.context)):
+        if clean is not None:
+            empty = clean.maskable.any(1) & ~(view.labels != NO_TARGET).any(1)
+            require(not empty.any(), f"{name}, {side}: a text has tokens, and none is a target")
+
+
+def _check_rows(views: Views, rows: int, name: str) -> None:
+    visible, context = views.decoder.visible, views.context
+    require(visible is not None, f"{name}: provides rows, but the decoder's view has no visible")
+    assert visible is not None
+    wanted = (len(context.ids), rows, context.ids.shape[1])
+    require(visible.dtype == torch.bool, f"{name}: visible is {visible.dtype}, wanted bool")
+    require(tuple(visible.shape) == wanted, f"{name}: visible has shape {tuple(visible.shape)}, wanted {wanted}")
+    require(torch.equal(views.decoder.ids, context.ids), f"{name}: with rows the decoder's ids are the clean ones")
+    special = context.attention & ~context.maskable
+    require(bool(visible.transpose(1, 2)[special].all()), f"{name}: a special token is hidden from some row")
+    require(not visible.transpose(1, 2)[~context.attention].any(), f"{name}: padding is visible to some row")
+    hidden = (~visible & context.maskable[:, None]).any((1, 2))
+    require(bool(hidden[context.maskable.sum(1) > 3].all()), f"{name}: rows hide nothing")
+
+
+def _check_draws(masker: Any, tokens: TokenBatch, views: Views, rows: int, name: str) -> None:
+    require(_same(views, _mask(masker, tokens, rows)), f"{name}: the same seed gives another mask")
+    require(not _same(views, _mask(masker, tokens, rows, epoch=1)), f"{name}: every epoch gives the same mask")
+    require(not _same(views, _mask(masker, tokens, rows, seed=2)), f"{name}: every seed gives the same mask")
+    some = _mask(masker, rows_of(tokens, SOME), rows)
+    require(_same(some, _pick(views, SOME)), f"{name}: a text's mask depends on the texts beside it")
+    longer = _mask(masker, toy_tokens(padding=7), rows + 5 if rows else 0)
+    require(_same(_cut(longer, tokens.ids.shape[1], rows), views), f"{name}: a text's mask depends on its padding")
+    thawed = pickle.loads(pickle.dumps(masker))
+    require(_same(views, _mask(thawed, tokens, rows)), f"{name}: after pickling it gives another mask")
+
+
+def _tensors(bundle: Any) -> list[torch.Tensor]:
+    if attrs.has(type(bundle)):
+        return [tensor for f in attrs.fields(type(bundle)) for tensor in _tensors(getattr(bundle, f.name))]
+    return [] if bundle is None else [bundle]
+
+
+def _same(one: Any, two: Any) -> bool:
+    pairs = list(zip(_tensors(one), _tensors(two), strict=True))
+    return all(torch.equal(a, b) for a, b in pairs)
+
+
+def _pick(views: Views, chosen: list[int]) -> Views:
+    return map_tensors(views, lambda tensor: tensor[chosen])
+
+
+def _cut(views: Views, length: int, rows: int) -> Views:
+    def cut(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor[:, :rows, :length] if tensor.ndim == 3 else tensor[:, :length] if tensor.ndim == 2 else tensor
+
+    return map_tensors(views, cut)

@@ -1,0 +1,54 @@
+"""What holds for every part: its target resolves, its settings are plain, its citation is whole."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import attrs
+import cattrs
+
+from drkit.core.spec import ComponentSpec
+
+HEAVY = ("torch", "transformers", "datasets", "faiss", "pyarrow")
+
+
+def require(condition: Any, message: str) -> None:
+    """Raise AssertionError with `message` where the condition does not hold (also under `python -O`)."""
+    if not condition:
+        raise AssertionError(message)
+
+
+def check_spec(spec: ComponentSpec) -> None:
+    """The declaration of any part."""
+    require(callable(spec.load()), f"{spec.name}: target {spec.target!r} is not callable")
+    settings = spec.config()
+    require(_is_frozen(settings), f"{spec.name}: {spec.config.__name__} is not frozen; use attrs.frozen")
+    for setting in attrs.fields(spec.config):
+        require(setting.metadata.get("help"), f"{spec.name}: setting {setting.name!r} has no help")
+    plain = cattrs.unstructure(settings)
+    require(cattrs.structure(plain, spec.config) == settings, f"{spec.name}: settings do not survive a round trip")
+    if spec.cite is not None:
+        cite = spec.cite
+        require(cite.key and cite.title and cite.year > 1900, f"{spec.name}: the citation lacks key, title or year")
+    loaded = _loaded_by(spec.config.__module__)
+    require(not loaded, f"{spec.name}: importing {spec.config.__module__} imports {', '.join(loaded)}")
+
+
+def _is_frozen(settings: Any) -> bool:
+    try:
+        settings.changed = True
+    except attrs.exceptions.FrozenInstanceError:
+        return True
+    except AttributeError:
+        return False
+    return False
+
+
+def _loaded_by(module: str) -> list[str]:
+    """The heavy packages that importing `module` in a fresh interpreter brings in."""
+    code = f"import sys, {module}; print(*(m for m in {HEAVY!r} if m in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    require(done.returncode == 0, f"importing {module} fails: {done.stderr.strip()}")
+    return done.stdout.split()

@@ -1,0 +1,119 @@
+"""Toy inputs: a tiny encoder, its tokens, a corpus; all from a seed, none from a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from drkit.core.types import BuildContext, EmbeddedPairs, MiningRequest, Passage, TokenBatch, map_tensors
+
+if TYPE_CHECKING:
+    from drkit.encoders.masked_lm import MaskedLmEncoder
+
+VOCAB = 97
+PAD, UNK, CLS, SEP, MASK = range(5)
+
+
+class ToyTokenizer:
+    """As much of a tokenizer as parts may ask of one."""
+
+    pad_token_id, mask_token_id = PAD, MASK
+    all_special_ids = (PAD, UNK, CLS, SEP, MASK)
+
+    def __len__(self) -> int:
+        return VOCAB
+
+
+def toy_encoder(seed: int = 7) -> MaskedLmEncoder:
+    """A BERT of two layers and width 16."""
+    from drkit.encoders import BertSizes, MaskedLmEncoder
+
+    sizes = BertSizes(hidden=16, layers=2, heads=2, intermediate=24, max_positions=64, dropout=0.0)
+    return MaskedLmEncoder.from_scratch(sizes, ToyTokenizer(), seed=seed)
+
+
+def toy_context(seed: int = 7) -> BuildContext:
+    """What parts are built with beside `toy_encoder`."""
+    tokenizer = ToyTokenizer()
+    return BuildContext(
+        backbone=toy_encoder().info(tokenizer), tokenizer=tokenizer, retriever=ToyRetriever(), seed=seed
+    )
+
+
+def toy_tokens(lengths: Sequence[int] = (30, 22, 9, 4, 3, 2, 17, 30), padding: int = 0) -> TokenBatch:
+    """Texts of these lengths, special tokens included (2: an empty text), padded by `padding` more than needed.
+
+    A text of a given length and place in `lengths` is the same whatever the padding; words have 1 to 5 tokens.
+    """
+    longest = max(lengths) + padding
+    shape = (len(lengths), longest)
+    ids, words = torch.full(shape, PAD), torch.full(shape, -1)
+    importance = torch.zeros(shape)
+    for row, length in enumerate(lengths):
+        draw = torch.Generator().manual_seed(row)
+        body = slice(1, length - 1)
+        ids[row, :length] = torch.randint(MASK + 1, VOCAB, (length,), generator=draw)
+        ids[row, 0], ids[row, length - 1] = CLS, SEP
+        pieces = torch.randint(1, 6, (length,), generator=draw)
+        words[row, body] = torch.repeat_interleave(torch.arange(length), pieces)[: length - 2]
+        importance[row, body] = torch.randn(length - 2, generator=draw)
+    attention = ids != PAD
+    keys = torch.arange(len(lengths)) * 1000 + 17
+    return TokenBatch(ids=ids, attention=attention, maskable=words >= 0, words=words, keys=keys, importance=importance)
+
+
+def rows_of(tokens: TokenBatch, rows: Sequence[int]) -> TokenBatch:
+    """Some texts of a batch, in another order."""
+    chosen = list(rows)
+    return map_tensors(tokens, lambda tensor: tensor[chosen])
+
+
+def toy_pairs() -> EmbeddedPairs:
+    """Five queries, nine passages, one pair that is no candidate, one unscored by the teacher."""
+    draw = torch.Generator().manual_seed(3)
+    queries, passages = (torch.randn(count, 6, generator=draw).requires_grad_() for count in (5, 9))
+    candidates, teacher = torch.ones(5, 9, dtype=torch.bool), torch.randn(5, 9, generator=draw)
+    candidates[1, 4], teacher[2, 8] = False, float("nan")
+    return EmbeddedPairs(
+        queries=queries, passages=passages, positives=torch.arange(5), candidates=candidates, teacher=teacher
+    )
+
+
+class ToyCorpus:
+    """Forty passages; passage i is about topics i and i + 1."""
+
+    def __init__(self) -> None:
+        self._passages = {f"d{i}": Passage(f"d{i}", f"topic{i} and topic{i + 1} in passage") for i in range(40)}
+
+    def __len__(self) -> int:
+        return len(self._passages)
+
+    def __iter__(self) -> Iterator[Passage]:
+        return iter(self._passages.values())
+
+    def get_many(self, doc_ids: Sequence[str]) -> list[Passage]:
+        """The passages of these ids."""
+        return [self._passages[doc_id] for doc_id in doc_ids]
+
+
+def toy_requests(count: int) -> Iterator[MiningRequest]:
+    """Queries on topic 0, 1, ..; each has one or two judged positives among the best hits."""
+    for number in range(count):
+        topic = number % 40
+        positives = frozenset({f"d{topic}"} if number % 2 else {f"d{topic}", f"d{(topic + 1) % 40}"})
+        yield MiningRequest(f"q{number}", f"topic{topic} passage", positives)
+
+
+class ToyRetriever:
+    """Ranks the toy corpus by shared words."""
+
+    def search(self, texts: Sequence[str], depth: int) -> list[tuple[tuple[str, ...], tuple[float, ...]]]:
+        """(doc_ids, scores) for each text, best first."""
+        return [self._one(set(text.split()), depth) for text in texts]
+
+    def _one(self, words: set[str], depth: int) -> tuple[tuple[str, ...], tuple[float, ...]]:
+        scored = [(-len(words & set(passage.text.split())), passage.doc_id) for passage in ToyCorpus()]
+        best = sorted(scored)[:depth]
+        return tuple(doc_id for _, doc_id in best), tuple(-float(score) for score, _ in best)

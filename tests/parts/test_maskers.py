@@ -1,0 +1,312 @@
+from __future__ import annotations
+
+import attrs
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drkit.core.draws import Draws
+from drkit.core.types import BuildContext, TokenBatch
+from drkit.encoders import context_from
+from drkit.errors import DrkitError
+from drkit.maskers import PmiConfig, PmiMasker, UniformConfig, UniformMasker
+from drkit.maskers.pmi import largest, mean_over_words
+from drkit.maskers.whole_words import choose_words, find_words, rounded_budget
+from tests.parts.toys import texts, toy_batch, toy_encoder
+
+
+# ------------------------------------------------------------------ the greedy choice, against the naive one
+def naive_greedy(keys, sizes, budget):
+    taken, running = [], 0
+    order = sorted((w for w in range(len(sizes)) if sizes[w]), key=lambda w: (keys[w], w))
+    for word in order:
+        if running + sizes[word] <= budget:
+            taken.append(word)
+            running += sizes[word]
+    if not taken and order:
+        taken = [min(order, key=lambda w: (sizes[w], order.index(w)))]
+    return [w in taken for w in range(len(sizes))]
+
+
+text = st.lists(st.integers(1, 9), min_size=0, max_size=25)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(text, min_size=1, max_size=6), st.floats(0.01, 0.99), st.integers(0, 10**6))
+def test_vectorised_greedy_equals_the_naive_one(batch, ratio, seed):
+    most = max(map(len, batch))
+    sizes = np.array([t + [0] * (most - len(t)) for t in batch], dtype=np.int64).reshape(len(batch), most)
+    keys = np.random.default_rng(seed).integers(0, 12, sizes.shape).astype(np.float32)  # with ties
+    budget = rounded_budget(sizes.sum(1), ratio)
+    chosen = choose_words(keys, sizes, budget)
+    for row, t in enumerate(batch):
+        assert budget[row] == max(1, round(sum(t) * ratio))
+        assert chosen[row].tolist() == naive_greedy(keys[row], sizes[row], budget[row])
+
+
+def test_words_are_found_whatever_their_numbers():
+    words = torch.tensor([[-1, 4, 4, 9, -1, 9, 9, 9, -1], [-1, 0, 1, 1, 2, -1, -1, -1, -1]])
+    attention = torch.tensor([[1] * 9, [1] * 6 + [0] * 3]).bool()
+    ids = torch.ones_like(words)
+    tokens = TokenBatch(ids=ids, attention=attention, maskable=words >= 0, words=words, keys=torch.arange(2))
+    found = find_words(tokens)
+    assert found.sizes.tolist() == [[2, 1, 3], [1, 2, 1]]
+    assert found.index.tolist() == [[3, 0, 0, 1, 3, 2, 2, 2, 3], [3, 0, 1, 1, 2, 3, 3, 3, 3]]
+    assert found.counts.tolist() == [6, 4]
+    means = mean_over_words(found, np.arange(18, dtype=np.float32).reshape(2, 9))
+    np.testing.assert_allclose(means, [[1.5, 3, 6], [10, 11.5, 13]])
+
+
+def test_largest_equals_sorting_with_ties_in_reading_order():
+    rng = np.random.default_rng(0)
+    scores = rng.integers(0, 5, (7, 4, 30)).astype(np.float32)
+    scores[:, :, 25:] = -np.inf
+    counts = np.array([0, 1, 5, 12, 24, 25, 7])
+    got = largest(scores, counts)
+    for b in range(7):
+        for r in range(4):
+            order = sorted(range(30), key=lambda i: (-scores[b, r, i], i))[: counts[b]]
+            assert np.flatnonzero(got[b, r]).tolist() == sorted(order)
+
+
+# ------------------------------------------------------------------ on real text
+@pytest.fixture(scope="module")
+def real(tokenizer):
+    return toy_batch(tokenizer, texts(), max_length=150)
+
+
+@pytest.fixture(scope="module")
+def context(tokenizer) -> BuildContext:
+    return context_from(toy_encoder(tokenizer), tokenizer)
+
+
+def draws(tokens, epoch=0):
+    return Draws(1, epoch, tokens.keys.numpy())
+
+
+def hidden(view):
+    return view.labels != -100
+
+
+def important(tokens, seed=0):
+    draw = torch.Generator().manual_seed(seed)
+    return attrs.evolve(tokens, importance=torch.randn(tokens.ids.shape, generator=draw) * tokens.maskable)
+
+
+def test_the_real_texts_are_worth_testing_on(real):
+    sizes = find_words(real).sizes
+    assert len(real.ids) > 100
+    assert (sizes > 2).sum() > 500
+
+
+def test_uniform_hides_the_share_it_should(real, context):
+    views = UniformMasker(UniformConfig(), context)(real, draws(real))
+    n = real.maskable.sum(1)
+    for view, ratio in ((views.encoder, 0.3), (views.decoder, 0.5)):
+        count = hidden(view).sum(1)
+        wanted = torch.round(n * ratio).clamp(min=1)
+        assert (count <= wanted).all()
+        assert count.sum() / wanted.sum() > 0.98  # only a word that would overshoot is skipped
+        assert not (hidden(view) & ~real.maskable).any()
+    # drawn independently: no more overlap than chance
+    both = (hidden(views.encoder) & hidden(views.decoder)).sum() / n.sum()
+    assert both.item() == pytest.approx(0.15, abs=0.01)
+
+
+def test_words_are_hidden_whole(real, context):
+    views = UniformMasker(UniformConfig(), context)(real, draws(real))
+    index = find_words(real)
+    for view in (views.encoder, views.decoder):
+        assert_whole(index, hidden(view).numpy())
+
+
+def assert_whole(words, taken):
+    batch, most = words.sizes.shape
+    places = (words.index + np.arange(batch)[:, None] * (most + 1)).ravel()
+    counts = np.bincount(places, weights=taken.ravel(), minlength=batch * (most + 1)).reshape(batch, -1)[:, :most]
+    assert ((counts == 0) | (counts == words.sizes)).all()
+
+
+def test_eighty_ten_ten(real, context, tokenizer):
+    masker = UniformMasker(UniformConfig(encoder_ratio=0.5), context)
+    made = []
+    for epoch in range(4):
+        view = masker(real, draws(real, epoch)).encoder
+        ids, clean = view.ids[hidden(view)], view.labels[hidden(view)]
+        made.append(torch.stack([(ids == tokenizer.mask_token_id), ids == clean]).float().mean(1))
+        drawn = ids[(ids != tokenizer.mask_token_id) & (ids != clean)]
+        assert not set(drawn.tolist()) & set(tokenizer.all_special_ids)
+    masked, kept = torch.stack(made).mean(0).tolist()
+    assert masked == pytest.approx(0.8, abs=0.01)
+    assert kept == pytest.approx(0.1, abs=0.01)
+    assert 1 - masked - kept == pytest.approx(0.1, abs=0.01)
+
+
+def test_random_tokens_cover_the_vocabulary_and_shares_are_obeyed(real, context, tokenizer):
+    config = UniformConfig(encoder_ratio=0.9, mask_token_share=(0.0, 1.0, 0.0))
+    view = UniformMasker(config, context)(real, draws(real)).encoder
+    drawn = view.ids[hidden(view)]
+    assert len(drawn.unique()) > 0.95 * (len(tokenizer) - 5)
+    config = UniformConfig(mask_token_share=(1.0, 0.0, 0.0))
+    view = UniformMasker(config, context)(real, draws(real)).encoder
+    assert (view.ids[hidden(view)] == tokenizer.mask_token_id).all()
+
+
+def test_nested_views_are_supersets_of_the_same_ratio(real, context):
+    views = UniformMasker(UniformConfig(nested=True), context)(real, draws(real))
+    assert not (hidden(views.encoder) & ~hidden(views.decoder)).any()
+    n = real.maskable.sum()
+    assert (hidden(views.decoder).sum() / n).item() == pytest.approx(0.5, abs=0.015)
+    assert_whole(find_words(real), hidden(views.decoder).numpy())
+    smaller = UniformConfig(encoder_ratio=0.5, decoder_ratio=0.2, nested=True)
+    views = UniformMasker(smaller, context)(real, draws(real))
+    assert torch.equal(hidden(views.encoder), hidden(views.decoder))
+
+
+def test_something_is_hidden_in_every_text_and_an_empty_one_is_no_error(tokenizer, context):
+    tokens = toy_batch(tokenizer, ["", "a", "supercalifragilisticexpialidocious", "of the a"])
+    views = UniformMasker(UniformConfig(encoder_ratio=0.01, decoder_ratio=0.01), context)(tokens, draws(tokens))
+    assert hidden(views.encoder).any(1).tolist() == [False, True, True, True]
+    assert hidden(views.encoder)[2].sum() == tokens.maskable[2].sum() > 1  # its one word, longer than the budget
+    only_empty = toy_batch(tokenizer, ["", ""])
+    for rows in (0, 2):
+        views = UniformMasker(UniformConfig(), context)(only_empty, draws(only_empty), rows=rows)
+        assert not hidden(views.decoder).any()
+        views = PmiMasker(PmiConfig(), context)(important(only_empty), draws(only_empty), rows=rows)
+        assert not hidden(views.decoder).any()
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_rows_see_each_word_with_the_decoders_share(real, context, nested):
+    length = real.ids.shape[1]
+    views = UniformMasker(UniformConfig(nested=nested), context)(real, draws(real), rows=length)
+    visible = views.decoder.visible
+    words = find_words(real)
+    maskable = real.maskable[:, None].expand_as(visible)
+    assert visible[maskable].float().mean().item() == pytest.approx(0.5, abs=0.02)
+    for row in (0, 1, length - 1):
+        assert_whole(words, (~visible[:, row] & real.maskable).numpy())
+    special = real.attention & ~real.maskable
+    assert visible.transpose(1, 2)[special].all()
+    assert not visible.transpose(1, 2)[~real.attention].any()
+    assert torch.equal(views.decoder.ids, real.ids)
+    assert torch.equal(hidden(views.decoder), real.maskable)
+    rows = visible[0][:, real.maskable[0]]
+    assert len(rows.unique(dim=0)) == length  # every row its own pattern
+    if nested:
+        assert not (visible & hidden(views.encoder)[:, None]).any()
+
+
+# ------------------------------------------------------------------ pmi
+def test_pmi_hides_exactly_the_share_and_the_encoder_side_is_uniform(real, context):
+    tokens = important(real)
+    views = PmiMasker(PmiConfig(), context)(tokens, draws(tokens))
+    n = tokens.maskable.sum(1)
+    assert torch.equal(hidden(views.decoder).sum(1), (n // 2).clamp(min=1))
+    uniform = UniformMasker(UniformConfig(), context)(tokens, draws(tokens)).encoder
+    assert torch.equal(views.encoder.labels, uniform.labels)
+    assert torch.equal(views.encoder.ids, uniform.ids)
+
+
+def test_pmi_without_noise_hides_the_most_important(real, context):
+    tokens = important(real)
+    views = PmiMasker(PmiConfig(sigma=0.0), context)(tokens, draws(tokens))
+    for b in range(0, len(tokens.ids), 7):
+        scored = sorted(tokens.maskable[b].nonzero()[:, 0].tolist(), key=lambda i: -tokens.importance[b, i])
+        wanted = sorted(scored[: max(1, len(scored) // 2)])
+        assert hidden(views.decoder)[b].nonzero()[:, 0].tolist() == wanted
+
+
+@pytest.mark.parametrize("rows", [0, 40])
+def test_pmi_hides_more_often_what_matters_more(real, context, rows):
+    tokens = important(real)
+    masker = PmiMasker(PmiConfig(), context)
+    rates = torch.zeros(real.ids.shape)
+    for epoch in range(1 if rows else 30):
+        view = masker(tokens, draws(tokens, epoch), rows=rows).decoder
+        rates += (~view.visible).float().mean(1) if rows else hidden(view).float() / 30
+    chosen = tokens.maskable & (tokens.maskable.sum(1) > 20)[:, None]
+    importance, rates = tokens.importance[chosen], rates[chosen]
+    steps = [rates[(importance >= a) & (importance < a + 0.5)].mean().item() for a in np.arange(-2, 2, 0.5)]
+    assert steps == sorted(steps)
+    assert steps[0] < 0.15
+    assert steps[-1] > 0.85
+
+
+def test_pmi_rows_hide_k_each_by_their_own_noise(real, context):
+    tokens, length = important(real), real.ids.shape[1]
+    view = PmiMasker(PmiConfig(), context)(tokens, draws(tokens), rows=length).decoder
+    k = (tokens.maskable.sum(1) // 2).clamp(min=1)
+    concealed = ~view.visible & tokens.maskable[:, None]
+    assert (concealed.sum(2) == k[:, None]).all()
+    assert len(view.visible[0].unique(dim=0)) == length
+    same = PmiMasker(PmiConfig(sigma=0.0), context)(tokens, draws(tokens), rows=5).decoder
+    assert (same.visible == same.visible[:, :1]).all()
+
+
+@pytest.mark.parametrize("rows", [0, 6])
+def test_pmi_by_word_takes_words_whole(real, context, rows):
+    tokens = important(real)
+    config = PmiConfig(unit="word")
+    view = PmiMasker(config, context)(tokens, draws(tokens), rows=rows).decoder
+    taken = [hidden(view)] if not rows else [~view.visible[:, r] & tokens.maskable for r in range(rows)]
+    words = find_words(tokens)
+    for chosen in taken:
+        assert_whole(words, chosen.numpy())
+        k = (tokens.maskable.sum(1) // 2).clamp(min=1)
+        assert (chosen.sum(1) <= k).float().mean() > 0.97
+        assert chosen.sum() / k.sum() > 0.97
+
+
+def test_pmi_by_word_without_noise_equals_the_naive_choice(real, context):
+    tokens = important(real)
+    view = PmiMasker(PmiConfig(unit="word", sigma=0.0), context)(tokens, draws(tokens)).decoder
+    words = find_words(tokens)
+    means = mean_over_words(words, tokens.importance.numpy())
+    for b in range(0, len(tokens.ids), 9):
+        chosen = naive_greedy(-means[b], words.sizes[b], max(1, words.counts[b] // 2))
+        assert np.array_equal(hidden(view)[b].numpy(), np.append(chosen, False)[words.index[b]])
+
+
+@pytest.mark.parametrize("constant", [0.0, 3.5])
+def test_pmi_with_equal_importance_still_hides_k(real, context, constant):
+    tokens = attrs.evolve(real, importance=torch.full(real.ids.shape, constant))
+    for sigma in (0.0, 1.0):
+        view = PmiMasker(PmiConfig(sigma=sigma), context)(tokens, draws(tokens)).decoder
+        assert torch.equal(hidden(view).sum(1), (real.maskable.sum(1) // 2).clamp(min=1))
+
+
+# ------------------------------------------------------------------ bad input
+def test_what_cannot_work_says_why(real, context):
+    masker = PmiMasker(PmiConfig(), context)
+    with pytest.raises(DrkitError, match=r"needs the importance of every token.*PMI statistics"):
+        masker(real, draws(real))
+    broken = attrs.evolve(real, importance=torch.full(real.ids.shape, float("nan")))
+    with pytest.raises(DrkitError, match="not finite"):
+        masker(broken, draws(real))
+    with pytest.raises(DrkitError, match="mask id and vocabulary"):
+        UniformMasker(UniformConfig(), BuildContext())
+    with pytest.raises(DrkitError, match="3 examples"):
+        UniformMasker(UniformConfig(), context)(real, Draws(1, 0, [1, 2, 3]))
+
+
+def test_byte_level_tokenizers_have_whole_words_too():
+    """Words come from the tokenizer's own `word_ids()`: `##` is nothing that maskers know."""
+    from tokenizers import ByteLevelBPETokenizer
+    from transformers import PreTrainedTokenizerFast
+
+    from drkit.encoders import token_batch
+
+    trainer = ByteLevelBPETokenizer()
+    specials = ["<pad>", "<unk>", "<s>", "</s>", "<mask>"]
+    trainer.train_from_iterator(texts(), vocab_size=400, special_tokens=specials, show_progress=False)
+    made = PreTrainedTokenizerFast(
+        tokenizer_object=trainer._tokenizer, pad_token="<pad>", mask_token="<mask>", unk_token="<unk>"
+    )
+    tokens = token_batch(made(list(texts()[:20]), padding=True, truncation=True, max_length=128))
+    words = find_words(tokens)
+    assert (words.sizes > 1).mean() > 0.2
+    context = context_from(toy_encoder(made), made)
+    assert_whole(words, hidden(UniformMasker(UniformConfig(), context)(tokens, draws(tokens)).encoder).numpy())
