@@ -9,7 +9,7 @@ from drkit.core.lazy import attach
 if TYPE_CHECKING:
     from drkit.data.beir import BeirCollection
     from drkit.data.config import BeirConfig, IrdsConfig, JsonlConfig, PydocsConfig
-    from drkit.data.embeddings import ppmi_svd
+    from drkit.data.embeddings import log_frequencies, ppmi_svd
     from drkit.data.importance import Importance
     from drkit.data.irds import IrdsCollection
     from drkit.data.jsonl import JsonlCollection
@@ -34,6 +34,7 @@ __getattr__, __dir__ = attach(
         "PydocsConfig": "config",
         "StoredCollection": "tables",
         "TokenStore": "store",
+        "log_frequencies": "embeddings",
         "open_collection": "tables",
         "ppmi_svd": "embeddings",
         "tokenise": "store",
@@ -55,6 +56,7 @@ __all__ = [
     "PydocsConfig",
     "StoredCollection",
     "TokenStore",
+    "log_frequencies",
     "open_collection",
     "ppmi_svd",
     "tokenise",

@@ -102,23 +102,11 @@ class Arrays:
     def __reduce__(self) -> tuple[type[Arrays], tuple[Path]]:
         return Arrays, (self.path,)
 
-    def __getitem__(self, name: str) -> NDArray[Any]:
+    def __getitem__(self, name: str) -> Any:
         column = self._batch.column(name)
         values = column.values if pa.types.is_large_list(column.type) else column
-        array: NDArray[Any] = values.to_numpy(zero_copy_only=True)
-        return array
+        return values.to_numpy(zero_copy_only=True)
 
     def offsets(self, name: str) -> NDArray[np.int64]:
         """i64[rows + 1]: where each row of a list column starts among its flat values."""
-        offsets: NDArray[np.int64] = self._batch.column(name).offsets.to_numpy(zero_copy_only=True)
-        return offsets
-
-
-def spans(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The places `start, start + 1 ..` of many spans, one after the other.
-
-    >>> spans(np.array([5, 0]), np.array([2, 3])).tolist()
-    [5, 6, 0, 1, 2]
-    """
-    firsts = np.cumsum(lengths) - lengths
-    return np.arange(int(lengths.sum()), dtype=np.int64) + np.repeat(starts - firsts, lengths)
+        return np.asarray(self._batch.column(name).offsets.to_numpy(zero_copy_only=True), dtype=np.int64)

@@ -105,8 +105,8 @@ def _renumbered(words: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray
     begins = np.ones(len(words), dtype=bool)
     begins[1:] = words[1:] != words[:-1]
     begins[starts] = True
-    counted = np.cumsum(begins)
-    return counted - np.repeat(counted[starts], lengths[lengths > 0])
+    counted = np.cumsum(begins, dtype=np.int64)
+    return np.asarray(counted - np.repeat(counted[starts], lengths[lengths > 0]))
 
 
 class TokenStore:

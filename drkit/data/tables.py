@@ -1,36 +1,32 @@
-"""A collection on disk: passages, queries and judgements in Arrow, checked while they are written, then mapped.
-
-Ids are looked up by a 64-bit hash in a sorted index of 16 bytes a passage; a hit is compared with the real id.
-"""
+"""A collection on disk: passages, queries and judgements in Arrow, checked while they are written, then mapped."""
 
 from __future__ import annotations
 
 import hashlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from drkit.core.files import replacing
-from drkit.core.types import Collection, Judgement, Passage, Query
-from drkit.data.arrays import Arrays, ArrayWriter
+from drkit.core.types import Collection, Judgement, Query
+from drkit.data.corpus import PASSAGES, MappedTable, StoredCorpus, id_hash, write_index
 from drkit.errors import DrkitError, ProblemsError
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-PASSAGES, QUERIES, JUDGEMENTS, INDEX = "passages.arrow", "queries.arrow", "judgements.arrow", "doc_ids.arrow"
+QUERIES, JUDGEMENTS = "queries.arrow", "judgements.arrow"
 _TEXT = pa.large_string()
 _PASSAGE_SCHEMA = pa.schema([("doc_id", _TEXT), ("title", _TEXT), ("text", _TEXT)])
 _QUERY_SCHEMA = pa.schema([("query_id", _TEXT), ("text", _TEXT), ("split", pa.string())])
 _JUDGEMENT_SCHEMA = pa.schema(
     [("query_id", _TEXT), ("doc_id", _TEXT), ("relevance", pa.int32()), ("split", pa.string())]
 )
+
+__all__ = ["StoredCollection", "StoredCorpus", "open_collection", "write_collection"]
+
 _ROWS = 4096
 _SHOWN = 5
 
@@ -68,22 +64,16 @@ def _write_passages(collection: Collection, folder: Path, digest: Any) -> dict[s
     def rows() -> Iterator[tuple[str, str, str]]:
         nonlocal empty
         for passage in collection.passages():
-            hashes.append(_hash(passage.doc_id))
+            hashes.append(id_hash(passage.doc_id))
             empty += not passage.content.strip()
             yield passage.doc_id, passage.title, passage.text
 
     _write(rows(), folder / PASSAGES, _PASSAGE_SCHEMA, digest)
     if not hashes:
         raise DrkitError(f"{collection.name} has no passages")
-    _write_index(np.frombuffer(hashes, dtype=np.uint64), folder)
+    write_index(np.frombuffer(hashes, dtype=np.uint64), folder)
     _refuse_duplicates(collection, StoredCorpus(folder))
     return {"passages": len(hashes), "empty_passages": empty}
-
-
-def _write_index(hashes: NDArray[np.uint64], folder: Path) -> None:
-    order = np.argsort(hashes, kind="stable")
-    with ArrayWriter(folder / INDEX, {"hashes": np.uint64, "places": np.int64}) as writer:
-        writer.append(hashes=hashes[order], places=order)
 
 
 def _refuse_duplicates(collection: Collection, corpus: StoredCorpus) -> None:
@@ -186,121 +176,14 @@ def _write(rows: Iterator[tuple[Any, ...]], path: Path, schema: Any, digest: Any
             digest.update("\n".join("\0".join(map(str, row)) for row in batch).encode())
 
 
-def _hash(identifier: str) -> int:
-    return int.from_bytes(hashlib.blake2b(identifier.encode(), digest_size=8).digest(), "little")
-
-
-class _Table:
-    """A mapped Arrow file of several record batches, read row by row or by places."""
-
-    def __init__(self, path: Path) -> None:
-        try:
-            reader = pa.ipc.open_file(pa.memory_map(str(path)))
-            self.batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
-        except (OSError, pa.ArrowException) as error:
-            raise DrkitError(f"{path}: cannot be read as an Arrow file ({error}); run its stage again") from None
-        self._starts = np.cumsum([0, *(batch.num_rows for batch in self.batches)])
-
-    def __len__(self) -> int:
-        return int(self._starts[-1])
-
-    def rows(self) -> Iterator[tuple[Any, ...]]:
-        for batch in self.batches:
-            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
-
-    def take(self, places: NDArray[np.int64]) -> list[tuple[Any, ...]]:
-        """The rows at these places, in their order."""
-        which = np.searchsorted(self._starts, places, side="right") - 1
-        out: list[tuple[Any, ...]] = [()] * len(places)
-        for number in np.unique(which):
-            mine = np.flatnonzero(which == number)
-            taken = self.batches[number].take(pa.array(places[mine] - self._starts[number]))
-            for place, row in zip(mine, zip(*(c.to_pylist() for c in taken.columns), strict=True), strict=True):
-                out[place] = row
-        return out
-
-
-class StoredCorpus:
-    """Passages on disk, by place and by id; picklable, each process maps the files itself."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = Path(folder)
-        self._table = _Table(self.folder / PASSAGES)
-        self._index = Arrays(self.folder / INDEX)
-
-    def __reduce__(self) -> tuple[type[StoredCorpus], tuple[Path]]:
-        return StoredCorpus, (self.folder,)
-
-    def __len__(self) -> int:
-        return len(self._table)
-
-    def __iter__(self) -> Iterator[Passage]:
-        return (Passage(doc_id, text, title) for doc_id, title, text in self._table.rows())
-
-    def get_many(self, doc_ids: Sequence[str]) -> list[Passage]:
-        """The passages of these ids, in their order. Raises DrkitError at an unknown id."""
-        return self.at(self.positions(doc_ids))
-
-    def at(self, places: Sequence[int] | NDArray[np.int64]) -> list[Passage]:
-        """The passages at these places, in their order."""
-        rows = self._table.take(np.asarray(places, dtype=np.int64))
-        return [Passage(doc_id, text, title) for doc_id, title, text in rows]
-
-    @cached_property
-    def doc_ids(self) -> list[str]:
-        """The ids of all passages, by place."""
-        return [doc_id for batch in self._table.batches for doc_id in batch.column("doc_id").to_pylist()]
-
-    def positions(self, doc_ids: Sequence[str]) -> NDArray[np.int64]:
-        """i64[n]: the places of these ids. Raises DrkitError at an unknown id."""
-        places = self.find(doc_ids)
-        if (places < 0).any():
-            unknown = [doc_ids[i] for i in np.flatnonzero(places < 0)[:_SHOWN]]
-            raise DrkitError(
-                f"{self.folder}: no passage {', '.join(map(repr, unknown))}; ids are those of the collection"
-            )
-        return places
-
-    def find(self, doc_ids: Sequence[str]) -> NDArray[np.int64]:
-        """i64[n]: the places of these ids, -1 where there is none."""
-        asked = np.array([_hash(doc_id) for doc_id in doc_ids], dtype=np.uint64)
-        slots = np.searchsorted(self._index["hashes"], asked)
-        slots = np.minimum(slots, len(self) - 1)
-        hit = self._index["hashes"][slots] == asked
-        places = np.where(hit, self._index["places"][slots], -1)
-        # A passage whose id has another's hash is one step on; 64 bits make that a curiosity, not a cost.
-        for i in np.flatnonzero(hit):
-            if self._id_at(places[i]) != doc_ids[i]:
-                places[i] = next((p for p in self._same_hash(slots[i]) if self._id_at(p) == doc_ids[i]), -1)
-        return places
-
-    def _same_hash(self, slot: int) -> NDArray[np.int64]:
-        hashes = self._index["hashes"]
-        stop = int(np.searchsorted(hashes, hashes[slot], side="right"))
-        return self._index["places"][slot:stop]
-
-    def _id_at(self, place: int) -> str:
-        which = int(np.searchsorted(self._table._starts, place, side="right")) - 1
-        text: str = self._table.batches[which].column(0)[int(place - self._table._starts[which])].as_py()
-        return text
-
-    def duplicates(self) -> Iterator[tuple[str, int, int]]:
-        """(id, first place, later place) of every id that stands there twice."""
-        hashes = self._index["hashes"]
-        for slot in np.flatnonzero(hashes[1:] == hashes[:-1]):
-            first, later = (int(p) for p in self._index["places"][slot : slot + 2])
-            if self._id_at(first) == self._id_at(later):
-                yield self._id_at(first), first, later
-
-
 class StoredCollection:
     """A collection on disk: `corpus`, and queries and judgements by split."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.corpus = StoredCorpus(folder)
-        self._queries = _Table(folder / QUERIES)
-        self._judgements = _Table(folder / JUDGEMENTS)
+        self._queries = MappedTable(folder / QUERIES)
+        self._judgements = MappedTable(folder / JUDGEMENTS)
 
     def splits(self) -> tuple[str, ...]:
         """The splits that have queries."""

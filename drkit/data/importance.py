@@ -1,0 +1,122 @@
+"""How much each token tells of its surroundings: its averaged mutual information (AMI) with the n-grams around it.
+
+`AMI(w_i) = mean_j PMI(w_{i-j} .. w_i) + mean_j PMI(w_i .. w_{i+j})`, j = 1 .. window - 1, over the n-grams that do not
+leave the text; one that was not counted adds 0 and stays in the mean. CDMAE section 3.2; PMI of longer n-grams
+as in PMI-Masking (Levine et al. 2021). Computed once a text, kept beside its tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from drkit.data.arrays import Arrays, ArrayWriter
+from drkit.data.ngrams import NgramCounts, count, remaining_tokens, text_chunks
+from drkit.data.store import Rows, TokenStore
+from drkit.errors import DrkitError
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["Importance", "NgramCounts", "count", "importance", "score"]
+
+FILE = "importance.arrow"
+PMI = ("fragment", "specific")
+_TOKENS_AT_ONCE = 1 << 20
+
+
+def importance(store: TokenStore, counts: NgramCounts, folder: Path, *, pmi: str = "fragment") -> Importance:
+    """Write the importance of every content token of `store` to `folder`, and map it.
+
+    `pmi`: `fragment`, log p(n-gram) - log p(token) - log p(rest of the n-gram); `specific`, log p(n-gram) - the sum of
+    its tokens' log p.
+    """
+    _check(pmi)
+    with ArrayWriter(Path(folder) / FILE, {"values": np.float32}, lists=True) as writer:
+        writer.metadata = {"pmi": pmi, "window": counts.window, "min_count": counts.min_count}
+        for first, last in text_chunks(store.offsets, _TOKENS_AT_ONCE):
+            offsets = store.offsets[first : last + 1]
+            values = _ami(store.flat_ids[offsets[0] : offsets[-1]], offsets - offsets[0], counts, pmi)
+            writer.append(np.diff(offsets), values=values)
+    return Importance.open(folder)
+
+
+def score(texts: Iterable[ArrayLike], counts: NgramCounts, *, pmi: str = "fragment") -> list[NDArray[np.float32]]:
+    """The importance of the tokens of any texts, each given as its content ids; what was never counted adds 0."""
+    _check(pmi)
+    arrays = [np.asarray(text, dtype=np.int64).reshape(-1) for text in texts]
+    offsets = np.cumsum([0, *map(len, arrays)], dtype=np.int64)
+    values = _ami(np.concatenate([np.empty(0, np.int64), *arrays]), offsets, counts, pmi)
+    return [values[start:stop] for start, stop in pairwise(offsets)]
+
+
+def _check(pmi: str) -> None:
+    if pmi not in PMI:
+        raise DrkitError(f"pmi {pmi!r} is none of {', '.join(PMI)}")
+
+
+def _ami(ids: NDArray[Any], offsets: NDArray[np.int64], counts: NgramCounts, pmi: str) -> NDArray[np.float32]:
+    """f32[tokens]. `left[i]` sums over the n-grams that end at i, `right[i]` over those that start there."""
+    left, right = np.zeros(len(ids)), np.zeros(len(ids))
+    lower: NDArray[np.float64] = np.empty(0)
+    single: NDArray[np.float64] = np.empty(0)
+    summed: NDArray[np.float64] = np.empty(0)
+    for order, whole in enumerate(counts.log_shares(ids, offsets), start=1):
+        starts = len(ids) - order + 1
+        if order == 1:
+            lower, single, summed = whole, whole, whole
+            continue
+        if starts <= 0:
+            break
+        # The n-gram at s has its first token at s and its last at s + order - 1.
+        head, tail = slice(0, starts), slice(order - 1, None)
+        if pmi == "fragment":
+            ends_here = whole[head] - single[tail] - lower[head]
+            starts_here = whole[head] - single[head] - lower[1 : starts + 1]
+        else:
+            summed = summed[:starts] + single[tail]
+            ends_here = starts_here = whole[head] - summed
+        left[tail] += np.nan_to_num(ends_here, nan=0.0)
+        right[head] += np.nan_to_num(starts_here, nan=0.0)
+        lower = whole
+    return _sides(left, right, offsets, counts.window)
+
+
+def _sides(
+    left: NDArray[np.float64], right: NDArray[np.float64], offsets: NDArray[np.int64], window: int
+) -> NDArray[np.float32]:
+    """Each side divided by the number of n-grams that it really has."""
+    after = remaining_tokens(offsets) - 1
+    before = np.repeat(np.diff(offsets), np.diff(offsets)) - 1 - after
+    shares = (side / np.clip(n, 1, window - 1) for side, n in ((left, before), (right, after)))
+    return np.asarray(sum(shares), dtype=np.float32)
+
+
+class Importance:
+    """Importance of every content token of a store, mapped: `values` f32[tokens], aligned with `store.flat_ids`.
+
+    Picklable; `TokenStore.batch(.., importance=this)` lays it out.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path)
+        self._arrays = Arrays(self.path)
+        self.values: NDArray[np.float32] = self._arrays["values"]
+        self.offsets = self._arrays.offsets("values")
+
+    @classmethod
+    def open(cls, folder: Path) -> Importance:
+        """What `importance` wrote to `folder`. Raises DrkitError where it is not there."""
+        return cls(Path(folder) / FILE)
+
+    def __reduce__(self) -> tuple[type[Importance], tuple[Path]]:
+        return Importance, (self.path,)
+
+    def batch(self, indices: ArrayLike, *, pad_to: int | None = None, longest: int = 2**31) -> NDArray[np.float32]:
+        """f32[B,L] of the texts at these places, laid out as their `TokenBatch`; 0 at special tokens and padding."""
+        rows = Rows.of(np.asarray(indices, dtype=np.int64), self.offsets, pad_to=pad_to, longest=longest)
+        return rows.scatter(self.values, 0.0, np.float32)
