@@ -9,7 +9,7 @@ import torch
 from attrs import frozen
 from torch import Tensor
 
-from drkit.core.types import MaskedView
+from drkit.core.types import MaskedView, Views
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from drkit.core.types import BuildContext, TokenBatch
 
 NO_TARGET = -100
+SHARES = (0.8, 0.1, 0.1)  # BERT's: made [MASK], made random, kept
 
 
 @frozen(eq=False)
@@ -61,3 +62,21 @@ def clean_view(tokens: TokenBatch, visible: Tensor) -> MaskedView:
     """The view of a decoder that wants rows: clean ids, every maskable token a target, visible bool[B,R,L]."""
     labels = torch.where(tokens.maskable, tokens.ids, NO_TARGET)
     return MaskedView(ids=tokens.ids, labels=labels, attention=tokens.attention, visible=visible)
+
+
+def views_of(
+    tokens: TokenBatch, from_encoder: Tensor, from_decoder: Tensor, rng: Draws, context: BuildContext, *, rows: int = 0
+) -> Views:
+    """Both views from what is hidden of each side: all that a masker of your own has to call.
+
+    from_encoder bool[B,L]; from_decoder bool[B,L], or bool[B,rows,L] where each row hides its own. Hidden tokens are
+    corrupted in BERT's shares; special tokens and padding are left alone whatever is asked.
+    """
+    corruption = Corruption.of(context, SHARES)
+    encoder = masked_view(tokens, (from_encoder & tokens.maskable).numpy(), rng, corruption)
+    if rows:
+        hidden = from_decoder if from_decoder.ndim == 3 else from_decoder[:, None].expand(-1, rows, -1)
+        decoder = clean_view(tokens, ~(hidden & tokens.maskable[:, None]) & tokens.attention[:, None])
+    else:
+        decoder = masked_view(tokens, (from_decoder & tokens.maskable).numpy(), rng, corruption)
+    return Views(encoder=encoder, decoder=decoder, context=tokens)

@@ -10,21 +10,22 @@ import torch
 from torch import Tensor, nn
 
 from drkit.core.draws import Draws
-from drkit.core.spec import ComponentSpec
+from drkit.core.spec import ComponentSpec, Kind
 from drkit.core.types import DecoderInput, TokenStates
-from drkit.testing.specs import check_spec, require
+from drkit.testing.specs import check_spec, require, spec_of
 from drkit.testing.toys import toy_context, toy_encoder, toy_tokens
 
 if TYPE_CHECKING:
     from drkit.encoders.masked_lm import MaskedLmEncoder
 
 
-def check_decoder(spec: ComponentSpec, config: Any = None) -> None:
-    """Run the decoder contract on a spec, with its default settings or with `config`.
+def check_decoder(part: ComponentSpec | str, config: Any = None) -> None:
+    """Run the decoder contract on a spec or an installed name, with its default settings or with `config`.
 
     Provides what its spec says; targets are the view's; starts from its seed; owns no weight of the encoder's;
     its loss alone sends finite gradient into the encoder through the bottleneck; padding changes nothing; pickles.
     """
+    spec = spec_of(Kind.DECODER, part)
     check_spec(spec)
     decoder, encoder = _build(spec, config), toy_encoder().eval()
     out = _decode(decoder, encoder, padding=0)

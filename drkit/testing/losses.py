@@ -7,18 +7,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from drkit.core.spec import ComponentSpec
+from drkit.core.spec import ComponentSpec, Kind
 from drkit.core.types import StepOutput, TokenStates
-from drkit.testing.specs import check_spec, require
+from drkit.testing.specs import check_spec, require, spec_of
 from drkit.testing.toys import toy_context, toy_encoder, toy_pairs, toy_tokens
 
 
-def check_loss(spec: ComponentSpec, config: Any = None, inputs: dict[str, Any] | None = None) -> None:
-    """Run the loss contract on a spec, with its default settings or with `config`.
+def check_loss(part: ComponentSpec | str, config: Any = None, inputs: dict[str, Any] | None = None) -> None:
+    """Run the loss contract on a spec or an installed name, with its default settings or with `config`.
 
     Its inputs are made for the needs `token_states`, `pairs` and `bottleneck`; give `inputs` for others, or to add
     to them. The loss is a finite scalar, the same each time; gradient reaches what it needs; metrics carry none.
     """
+    spec = spec_of(Kind.LOSS, part)
     check_spec(spec)
     given = {**{need: _TOYS[need]() for need in spec.needs if need in _TOYS}, **(inputs or {})}
     unknown = set(spec.needs) - set(given)

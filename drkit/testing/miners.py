@@ -5,25 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from drkit.core.spec import ComponentSpec
+from drkit.core.spec import ComponentSpec, Kind
 from drkit.core.types import Mined, MiningRequest
 from drkit.errors import DrkitError
-from drkit.testing.specs import check_spec, require
+from drkit.testing.specs import check_spec, require, spec_of
 from drkit.testing.toys import ToyCorpus, toy_context, toy_requests
 
 MANY, HELD = 3000, 1500
 
 
-def check_miner(part: ComponentSpec | Callable[[], Any], config: Any = None) -> None:
-    """Run the miner contract on a spec, or on a function that makes a miner.
+def check_miner(part: ComponentSpec | str | Callable[[], Any], config: Any = None) -> None:
+    """Run the miner contract on a spec, an installed name, or a function that makes a miner.
 
     Judged positives, repetitions and unknown ids never come back; scores fall; answers stand in the requests'
     order and are the same in another run and beside other requests; fewer hits than asked for are no error; of
     a stream of requests only a part is held; asked before `index` it says so.
     """
-    if isinstance(part, ComponentSpec):
-        check_spec(part)
-        spec, name = part, part.name
+    if isinstance(part, (ComponentSpec, str)):
+        spec = spec_of(Kind.MINER, part)
+        check_spec(spec)
+        name = spec.name
 
         def make() -> Any:
             return spec.load()(spec.config() if config is None else config, toy_context())

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 import cattrs
 
-from drkit.core.spec import ComponentSpec
+from drkit.core.spec import ComponentSpec, Kind
 
 HEAVY = ("torch", "transformers", "datasets", "faiss", "pyarrow")
 
@@ -20,8 +20,15 @@ def require(condition: Any, message: str) -> None:
         raise AssertionError(message)
 
 
+def spec_of(kind: Kind, part: ComponentSpec | str) -> ComponentSpec:
+    """The spec itself, or the installed part of this name (drkit's own, or a plugin's)."""
+    from drkit.core.discovery import installed
+
+    return installed().registry.get(kind, part) if isinstance(part, str) else part
+
+
 def check_spec(spec: ComponentSpec) -> None:
-    """The declaration of any part."""
+    """The declaration of any part: target, settings, citation, and that its settings import no torch."""
     require(callable(spec.load()), f"{spec.name}: target {spec.target!r} is not callable")
     settings = spec.config()
     require(_is_frozen(settings), f"{spec.name}: {spec.config.__name__} is not frozen; use attrs.frozen")

@@ -12,7 +12,9 @@ import drkit_retromae
 from drkit.core.registry import Registry
 from drkit.core.spec import ComponentSpec, Kind
 from drkit.core.types import StepOutput, Views
+from drkit.errors import UnknownNameError
 from drkit.maskers import PmiConfig, UniformConfig, UniformMasker
+from drkit.maskers.views import views_of
 from drkit.testing import check_decoder, check_loss, check_masker, check_miner, check_spec
 from drkit.testing.toys import ToyCorpus
 
@@ -50,6 +52,40 @@ def test_the_registry_has_what_it_should():
     assert REGISTRY.names("decoder") == ("enhanced", "mlm")
     assert REGISTRY.names("loss") == ("contrastive", "mlm")
     assert REGISTRY.names("miner") == ("bm25", "dense", "random")
+
+
+class EveryOther:
+    """As a plugin's author writes it: positions alone, the rest by `views_of`."""
+
+    def __init__(self, config, context):
+        self.context = context
+
+    def __call__(self, tokens, rng, rows=0):
+        hidden = (tokens.maskable.cumsum(1) % 2 == 0) & tokens.maskable
+        return views_of(tokens, hidden, hidden, rng, self.context, rows=rows)
+
+
+class EveryOtherWord(EveryOther):
+    def __call__(self, tokens, rng, rows=0):
+        hidden = tokens.words % 2 == 0
+        if not rows:
+            return views_of(tokens, hidden, hidden, rng, self.context)
+        each = hidden[:, None] & torch.from_numpy(rng.coins(0.5, rows, hidden.shape[1]))
+        return views_of(tokens, hidden, each, rng, self.context, rows=rows)
+
+
+@pytest.mark.parametrize("part", [EveryOther, EveryOtherWord])
+def test_a_masker_by_someone_else(part):
+    check_masker(attrs.evolve(REGISTRY.get("masker", "uniform"), target=f"{__name__}:{part.__name__}"))
+
+
+def test_installed_parts_are_found_by_name():
+    check_masker("uniform")
+    check_decoder("enhanced")
+    check_loss("contrastive")
+    check_miner("random")
+    with pytest.raises(UnknownNameError, match="no masker named 'unifrom'"):
+        check_masker("unifrom")
 
 
 # ----------------------------------------------------------------------- the checks find what is broken
