@@ -160,8 +160,6 @@ def _merged(runs: list[Run], size: int) -> Iterator[Run]:
     steps = [max(len(keys) // (64 * parts), 1) for keys, _ in runs]
     sampled = [keys[::step] for (keys, _), step in zip(runs, steps, strict=True)]
     sample = np.sort(np.concatenate([np.empty(0, np.int64), *sampled]))
-        np.concatenate([keys[:: max(len(keys) // (64 * parts), 1)] for keys, _ in runs] or [np.empty(0, np.int64)])
-    )
     borders = np.unique(sample[np.arange(1, parts) * len(sample) // parts])
     cuts = [np.searchsorted(keys, borders) for keys, _ in runs]
     for part in range(len(borders) + 1):
