@@ -25,6 +25,10 @@ class BertSizes:
         "gelu", in_(("gelu", "relu", "silu", "gelu_new")), "activation of the feed-forward layers"
     )
 
+    lm_head: str = setting(
+        "transform", in_(("transform", "tied")), "LM head: BERT's transform and tied projection, or the projection alone"
+    )
+
     def __attrs_post_init__(self) -> None:
         if self.hidden % self.heads:
             raise ValueError(f"'hidden' is a multiple of 'heads': {self.hidden} is no multiple of {self.heads}")

@@ -7,17 +7,20 @@ only, and its cross-entropy goes through torch's fused kernel where the installe
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from drkit.core.types import TokenStates
+from drkit.encoders.architectures import architecture
 
 if TYPE_CHECKING:
     from drkit.encoders.architectures import Architecture
 
+# Kept in a checkpoint's config.json, so that loading it does not bring the transform back.
+TIED = "drkit_tied_lm_head"
 # Rows per chunk of the fused cross-entropy. torch's own heuristic aims at the size of the hidden states (16
 # rows for BERT's vocabulary) and is four to seven times slower on CPU; 512 is as fast as one chunk, and its
 # logits take 62 MB at a vocabulary of 30522.
@@ -77,6 +80,15 @@ class Heads:
         for part, wanted in _chunks(states, labels):
             right += (self.logits(part).argmax(-1) == wanted).sum()
         return right / max(1, len(labels))
+
+
+def tie_lm_head(model: Any) -> None:
+    """Reduce the LM head to the tied projection: states are compared with word embeddings as they are.
+
+    A small encoder whose embeddings start from counts keeps its geometry this way; the head has less to learn.
+    """
+    model.set_submodule(architecture(model.config.model_type).transform, nn.Identity())
+    setattr(model.config, TIED, True)
 
 
 def projected_cross_entropy(states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> Tensor:

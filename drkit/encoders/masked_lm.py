@@ -11,7 +11,7 @@ from drkit.core.types import Encoded
 from drkit.encoders.architectures import architecture
 from drkit.encoders.config import BertSizes
 from drkit.encoders.context import backbone_info
-from drkit.encoders.heads import Heads
+from drkit.encoders.heads import Heads, tie_lm_head
 from drkit.encoders.seeding import seeded
 from drkit.errors import DrkitError
 
@@ -138,6 +138,8 @@ class MaskedLmEncoder(nn.Module):
         )
         with seeded(seed, "encoder"):
             model = BertForMaskedLM(config)
+        if sizes.lm_head == "tied":
+            tie_lm_head(model)
         return cls(model, pooling=pooling, similarity=similarity)
 
     def _check(self, ids: Tensor, layers: tuple[int, ...]) -> None:

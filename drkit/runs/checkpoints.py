@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from drkit.encoders import MaskedLmEncoder
+from drkit.encoders.quiet import without_bars
 
 DECODER = "decoder.safetensors"
 
@@ -19,13 +20,15 @@ DECODER = "decoder.safetensors"
 def save_masked_lm(encoder: MaskedLmEncoder, tokenizer: Any, folder: Path) -> None:
     """Write encoder, LM head and tokenizer."""
     model: Any = encoder.model
-    model.save_pretrained(folder)
+    with without_bars():
+        model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 
 def load_encoder(folder: Path, *, pooling: str) -> MaskedLmEncoder:
     """The masked LM of a checkpoint folder."""
-    return MaskedLmEncoder.from_pretrained(str(folder), pooling=pooling)
+    with without_bars():
+        return MaskedLmEncoder.from_pretrained(str(folder), pooling=pooling)
 
 
 def save_decoder(decoder: nn.Module, folder: Path) -> None:

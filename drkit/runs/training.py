@@ -140,7 +140,7 @@ class ScheduledTrainer(Trainer):  # type: ignore[misc]
             self._figures, self._counted = {}, 0
         super().log(logs, *args, **kwargs)
 
-    def _save(self, output_dir: str | None = None, _state_dict: dict[str, Any] | None = None) -> None:
+    def _save(self, output_dir: str | None = None, **_: Any) -> None:
         """Weights alone, tied ones once; the Trainer's own way would pickle its arguments beside them."""
         from safetensors.torch import save_model
 

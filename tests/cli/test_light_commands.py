@@ -1,6 +1,7 @@
 """The commands that only look: quick, without torch, and with clear errors."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -61,7 +62,7 @@ def test_show_gives_settings_paper_and_line():
     assert "sigma" in out
     assert "1.0" in out
     assert "Challenging Decoder" in out
-    path, line = out.split("code")[1].split()[0].rsplit(":", 1)
+    path, line = re.search(r"^code\s+(\S+):(\d+)$", out, flags=re.MULTILINE).groups()
     assert Path(path).read_text().splitlines()[int(line) - 1].startswith("class PmiMasker")
 
 

@@ -148,7 +148,7 @@ def test_unreadable_recipes(tmp_path):
     with pytest.raises(DrkitError, match="no recipe at"):
         read_recipe(tmp_path / "none.toml", REGISTRY)
     (tmp_path / "bad.toml").write_text("a = = 1")
-    with pytest.raises(DrkitError, match="not valid TOML.*line 1"):
+    with pytest.raises(DrkitError, match=r"not valid TOML.*line 1"):
         read_recipe(tmp_path / "bad.toml", REGISTRY)
     (tmp_path / "empty.toml").write_text("")
     with pytest.raises(ProblemsError, match="'name' is missing"):

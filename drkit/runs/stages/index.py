@@ -32,7 +32,8 @@ def run(stage: StageRun) -> Mapping[str, Any]:
 
 
 def _rows(store: TokenStore, stage: StageRun) -> Iterator[NDArray[np.int32]]:
-    for done, row in enumerate(store.rows(), start=1):
-        if done % 1000 == 0 or done == len(store):
-            stage.progress.advance(done, len(store), "passages")
-        yield row
+    head, tail = np.array([store.cls_id]), np.array([store.sep_id])
+    for place in range(len(store)):
+        if place % 1000 == 0:
+            stage.progress.advance(place, len(store), "passages")
+        yield np.concatenate([head, store.flat_ids[store.offsets[place] : store.offsets[place + 1]], tail])

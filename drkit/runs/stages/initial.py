@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from drkit.core.recipe import Recipe
-from drkit.data.embeddings import log_frequencies, ppmi_svd
+from drkit.data.embeddings import ppmi_svd
 from drkit.data.store import TokenStore
 from drkit.encoders import BertSizes, MaskedLmEncoder
 from drkit.runs.checkpoints import save_masked_lm
@@ -50,7 +51,8 @@ def from_scratch(recipe: Recipe, tokenizer: Any, tokens: Path) -> MaskedLmEncode
         pooling=sizes.pooling,
         seed=recipe.seed,
     )
-    encoder.set_lm_bias(torch.from_numpy(log_frequencies(store, vocab_size=len(tokenizer))))
+    seen = np.bincount(store.flat_ids, minlength=len(tokenizer)) + 0.5
+    encoder.set_lm_bias(torch.from_numpy(np.log(seen / seen.sum())).float())
     if sizes.init_embeddings == "ppmi-svd":
         matrix = ppmi_svd(store, vocab_size=len(tokenizer), dim=sizes.hidden, seed=recipe.seed)
         encoder.set_word_embeddings(torch.from_numpy(matrix))

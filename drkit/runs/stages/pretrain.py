@@ -66,8 +66,8 @@ def auto_encoder(
 ) -> AutoEncoder:
     """Encoder, decoder and weighted losses, built from the recipe."""
     decoder = registry.build(Kind.DECODER, settings.decoder.use, settings.decoder.config, context)
-    if hasattr(decoder, "start_from"):
-        decoder.start_from(encoder)
+    if hasattr(decoder, "init_from"):
+        decoder.init_from(encoder)
     losses = {
         name: (
             registry.build(Kind.LOSS, term.use, term.config, context),
