@@ -58,6 +58,11 @@ class EncoderSettings:
     init_embeddings: str = setting(
         "ppmi-svd", in_(("random", "ppmi-svd")), "word embeddings to start from, when made from scratch"
     )
+    lm_head: str = setting(
+        "tied",
+        in_(("transform", "tied")),
+        "LM head, when made from scratch: BERT's transform and tied projection, or the projection alone",
+    )
     pooling: str = setting("mean", in_(("cls", "mean")), "how the bottleneck is taken: cls or mean")
     query_length: int = setting(32, ge(4), "tokens of a query at most, special tokens included")
     passage_length: int = setting(64, ge(8), "tokens of a passage at most, special tokens included")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import pyarrow as pa
 from drkit.core.files import replacing
 from drkit.core.types import Collection, Judgement, Query
 from drkit.data.corpus import PASSAGES, MappedTable, StoredCorpus, id_hash, write_index
-from drkit.errors import DrkitError, ProblemsError
+from drkit.errors import DrkitError
 
 QUERIES, JUDGEMENTS = "queries.arrow", "judgements.arrow"
 _TEXT = pa.large_string()
@@ -77,14 +77,14 @@ def _write_passages(collection: Collection, folder: Path, digest: Any) -> dict[s
 
 
 def _refuse_duplicates(collection: Collection, corpus: StoredCorpus) -> None:
-    twins = list(corpus.duplicates())
-    if twins:
-        where = _locator(collection)
-        raise _problems(
-            f"{collection.name}: passage ids that are given twice",
-            (f"{doc_id!r} @ {where('passages', '', a)} and {where('passages', '', b)}" for doc_id, a, b in twins),
-            len(twins),
-        )
+    where = _locator(collection)
+    twins = corpus.duplicates()
+    shown = [
+        f"{doc_id!r} @ {where('passages', '', first)} and {where('passages', '', later)}"
+        for doc_id, first, later in islice(twins, _SHOWN)
+    ]
+    if shown:
+        raise _refusal(collection, "passage id(s) given twice", shown, len(shown) + sum(1 for _ in twins))
 
 
 def _write_queries(collection: Collection, folder: Path, digest: Any) -> dict[str, set[str]]:
@@ -153,12 +153,13 @@ class _JudgementCheck:
 
     def finish(self) -> None:
         if self._count:
-            raise _problems(f"{self._collection.name}: judgements that name unknown ids", self._shown, self._count)
+            raise _refusal(self._collection, "judgement(s) that name unknown ids", self._shown, self._count)
 
 
-def _problems(subject: str, items: Iterable[str], count: int) -> DrkitError:
-    shown = list(islice(items, _SHOWN))
-    return ProblemsError(subject, [*shown, *([f".. and {count - len(shown)} more"] if count > len(shown) else [])])
+def _refusal(collection: Collection, what: str, shown: Sequence[str], count: int) -> DrkitError:
+    more = [f".. and {count - len(shown)} more"] if count > len(shown) else []
+    lines = "".join(f"\n  - {line}" for line in [*shown, *more])
+    return DrkitError(f"{collection.name}: {count} {what}; mend the ids or delete the lines:{lines}")
 
 
 def _locator(collection: Collection) -> Callable[[str, str, int], str]:

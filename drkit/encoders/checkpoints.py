@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from drkit.encoders.architectures import architecture
+from drkit.encoders.heads import TIED, tie_lm_head
 from drkit.encoders.seeding import seeded
 from drkit.errors import DrkitError
 
@@ -27,7 +28,11 @@ def load_masked_lm(path_or_id: str, trust_remote_code: bool = False) -> nn.Modul
     options = {"attn_implementation": "sdpa", "dtype": "float32", "trust_remote_code": trust_remote_code}
     with _told_from(path_or_id, "load"), _quiet(), seeded(0, "language-model head"):
         model, report = AutoModelForMaskedLM.from_pretrained(path_or_id, output_loading_info=True, **options)
-    _judge_missing(path_or_id, set(report["missing_keys"]), where.transform.split(".")[0])
+    missing = set(report["missing_keys"])
+    if getattr(model.config, TIED, False):
+        tie_lm_head(model)
+        missing = {key for key in missing if not key.startswith(f"{where.transform}.")}
+    _judge_missing(path_or_id, missing, where.transform.split(".")[0])
     loaded: nn.Module = model
     return loaded
 

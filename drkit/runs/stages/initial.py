@@ -46,6 +46,7 @@ def from_scratch(recipe: Recipe, tokenizer: Any, tokens: Path) -> MaskedLmEncode
             intermediate=sizes.intermediate,
             max_positions=max(sizes.passage_length, sizes.query_length),
             dropout=sizes.dropout,
+            lm_head=sizes.lm_head,
         ),
         tokenizer,
         pooling=sizes.pooling,
