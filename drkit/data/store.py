@@ -49,7 +49,8 @@ def tokenise(
             counts["truncated"] += sum(len(encoding.ids) > max_length - 2 for encoding in encodings)
             counts["empty"] += int((lengths == 0).sum())
             counts["unknown"] += int((ids == int(layout["unk"])).sum())
-    return {**counts, "unknown_rate": counts.pop("unknown") / max(counts["tokens"], 1)}
+    unknown = counts.pop("unknown")
+    return {**counts, "unknown_rate": unknown / max(counts["tokens"], 1)}
 
 
 def _layout(tokenizer: Any, max_length: int) -> dict[str, str]:
