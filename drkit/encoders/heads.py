@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 # Kept in a checkpoint's config.json, so that loading it does not bring the transform back.
 TIED = "drkit_tied_lm_head"
-# Rows per chunk of the fused cross-entropy. torch's own heuristic aims at the size of the hidden states (16
-# rows for BERT's vocabulary) and is four to seven times slower on CPU; 512 is as fast as one chunk, and its
-# logits take 62 MB at a vocabulary of 30522.
-CHUNK = 512
+# Logits held at once by the fused cross-entropy: 64 MB in float32. torch's own heuristic aims at the size of the
+# hidden states (16 rows for BERT's vocabulary) and is four to seven times slower on CPU; from about 500 rows a
+# chunk costs no time (measured at 1400 and 4200 targets, vocabularies of 4000 to 30522).
+LOGITS_AT_ONCE = 2**24
 _FUSED = hasattr(F, "linear_cross_entropy") and hasattr(nn, "LinearCrossEntropyOptions")
 
 
@@ -77,7 +77,7 @@ class Heads:
     def lm_accuracy(self, states: Tensor, labels: Tensor) -> Tensor:
         """f[]: the share of states f[N,D] whose best-scored word is the label, 0 where N = 0. For probes, not steps."""
         right = torch.zeros((), dtype=torch.long, device=labels.device)
-        for part, wanted in _chunks(states, labels):
+        for part, wanted in _chunks(states, labels, len(self.weight)):
             right += (self.logits(part).argmax(-1) == wanted).sum()
         return right / max(1, len(labels))
 
@@ -104,20 +104,25 @@ def projected_cross_entropy(states: Tensor, weight: Tensor, bias: Tensor, labels
         states, weight, bias = states.to(dtype), weight.to(dtype), bias.to(dtype)
     if not torch.is_grad_enabled():  # nothing to keep, and the chunked kernel is made for training
         return _chunked_cross_entropy(states, weight, bias, labels)
-    options = nn.LinearCrossEntropyOptions(batch_chunk_size=CHUNK)
+    options = nn.LinearCrossEntropyOptions(batch_chunk_size=_rows(len(weight)))
     return F.linear_cross_entropy(states, weight, labels, linear_bias=bias, options=options)
 
 
 def _chunked_cross_entropy(states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> Tensor:
     sums = [
         F.cross_entropy(F.linear(part, weight, bias).float(), wanted, reduction="sum")
-        for part, wanted in _chunks(states, labels)
+        for part, wanted in _chunks(states, labels, len(weight))
     ]
     return torch.stack(sums).sum() / len(labels)
 
 
-def _chunks(states: Tensor, labels: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    return ((states[at : at + CHUNK], labels[at : at + CHUNK]) for at in range(0, len(labels), CHUNK))
+def _chunks(states: Tensor, labels: Tensor, vocab: int) -> Iterator[tuple[Tensor, Tensor]]:
+    rows = _rows(vocab)
+    return ((states[at : at + rows], labels[at : at + rows]) for at in range(0, len(labels), rows))
+
+
+def _rows(vocab: int) -> int:
+    return max(1, LOGITS_AT_ONCE // vocab)
 
 
 def token_states(hidden: Tensor, labels: Tensor, heads: Heads) -> TokenStates:

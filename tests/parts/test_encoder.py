@@ -11,7 +11,7 @@ from transformers import AutoModel, BertForMaskedLM
 from drkit.encoders import BertSizes, MaskedLmEncoder, context_from, token_batch
 from drkit.encoders import heads as heads_module
 from drkit.encoders.architectures import architecture
-from drkit.encoders.heads import CHUNK, projected_cross_entropy, token_states
+from drkit.encoders.heads import projected_cross_entropy, token_states
 from drkit.errors import DrkitError
 from tests.parts.toys import texts, toy_batch, toy_encoder
 
@@ -51,12 +51,13 @@ def test_heads_are_the_models_own(tokenizer):
     torch.testing.assert_close(heads.lm_accuracy(found.states, found.labels), right)
 
 
-@pytest.mark.parametrize("count", [1, CHUNK - 1, CHUNK, 2 * CHUNK + 3])
+@pytest.mark.parametrize("count", [1, 15, 16, 35])
 @pytest.mark.parametrize("fused", [True, False])
 def test_projected_cross_entropy_equals_the_plain_one(count, fused, monkeypatch):
     if fused and not heads_module._FUSED:
         pytest.skip("this torch has no fused cross-entropy")
     monkeypatch.setattr(heads_module, "_FUSED", fused)
+    monkeypatch.setattr(heads_module, "LOGITS_AT_ONCE", 16 * 50)
     torch.manual_seed(0)
     made = [torch.randn(count, 16), torch.randn(50, 16), torch.randn(50)]
     labels = torch.randint(0, 50, (count,))
