@@ -144,9 +144,12 @@ def test_enhanced_says_what_it_lacks(encoder, tokenizer, context):
     bare = attrs.evolve(inputs, view=attrs.evolve(inputs.view, visible=None))
     with pytest.raises(DrkitError, match="needs a visibility pattern per row"):
         decoder(bare, encoder.heads())
-    short = attrs.evolve(inputs, view=attrs.evolve(inputs.view, visible=inputs.view.visible[:, :4]))
-    with pytest.raises(DrkitError, match=r"needs visible bool\[B,L,L\]"):
-        decoder(short, encoder.heads())
+    few = attrs.evolve(inputs, view=attrs.evolve(inputs.view, visible=inputs.view.visible[:, :, :4]))
+    with pytest.raises(DrkitError, match=r"got 4 rows for a text with 58 targets.*keep_targets"):
+        decoder(few, encoder.heads())
+    narrow = attrs.evolve(inputs, view=attrs.evolve(inputs.view, visible=inputs.view.visible[:, :, :4]))
+    with pytest.raises(DrkitError, match=r"needs visible bool\[B,R,L\]"):
+        decoder(narrow, encoder.heads())
     with pytest.raises(DrkitError, match="needs the encoder's sizes"):
         EnhancedDecoder(EnhancedConfig(), BuildContext())
 
