@@ -144,7 +144,7 @@ def test_enhanced_says_what_it_lacks(encoder, tokenizer, context):
     bare = attrs.evolve(inputs, view=attrs.evolve(inputs.view, visible=None))
     with pytest.raises(DrkitError, match="needs a visibility pattern per row"):
         decoder(bare, encoder.heads())
-    few = attrs.evolve(inputs, view=attrs.evolve(inputs.view, visible=inputs.view.visible[:, :, :4]))
+    few = attrs.evolve(inputs, view=attrs.evolve(inputs.view, visible=inputs.view.visible[:, :4]))
     with pytest.raises(DrkitError, match=r"got 4 rows for a text with 58 targets.*keep_targets"):
         decoder(few, encoder.heads())
     narrow = attrs.evolve(inputs, view=attrs.evolve(inputs.view, visible=inputs.view.visible[:, :, :4]))
