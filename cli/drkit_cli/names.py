@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 
-class PartName(click.ParamType):
+class PartName(click.ParamType):  # type: ignore[type-arg]
     """The name of a registered part of one kind, plugins' parts included."""
 
     def __init__(self, kind: str) -> None:
@@ -29,7 +29,7 @@ class PartName(click.ParamType):
         return [CompletionItem(s.name, help=s.summary) for s in specs if s.name.startswith(incomplete)]
 
 
-class RecipeName(click.ParamType):
+class RecipeName(click.ParamType):  # type: ignore[type-arg]
     """The name of a recipe that a plugin brings."""
 
     name = "recipe"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from attrs import frozen
-from attrs.validators import ge, in_
+from attrs.validators import and_, ge, gt, in_, le
 
 from drkit.core.settings import setting
 
@@ -21,4 +21,7 @@ class MlmDecoderConfig:
 class EnhancedConfig:
     """Settings of `EnhancedDecoder` (RetroMAE section 3.3)."""
 
+    targets: float = setting(
+        1.0, and_(gt(0), le(1)), "share of a text's positions rebuilt in a step; below 1: drawn anew, and faster"
+    )
     projection: bool = setting(False, None, "project the bottleneck linearly before the decoder reads it")

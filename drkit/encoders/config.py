@@ -26,7 +26,9 @@ class BertSizes:
     )
 
     lm_head: str = setting(
-        "transform", in_(("transform", "tied")), "LM head: BERT's transform and tied projection, or the projection alone"
+        "transform",
+        in_(("transform", "tied")),
+        "LM head: BERT's transform and tied projection, or the projection alone",
     )
 
     def __attrs_post_init__(self) -> None:

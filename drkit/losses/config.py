@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from attrs import frozen
-from attrs.validators import gt, in_
+from attrs.validators import and_, gt, in_, le
 
 from drkit.core.settings import setting
 
 
 @frozen
 class MlmLossConfig:
-    """`MlmLoss` has no settings."""
+    """Settings of `MlmLoss`."""
+
+    targets: float = setting(1.0, and_(gt(0), le(1)), "share of the target positions that is scored, evenly spread")
 
 
 @frozen

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
 
 from drkit.core.types import StepOutput
+from drkit.losses.config import MlmLossConfig
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from drkit.core.types import BuildContext, TokenStates
-    from drkit.losses.config import MlmLossConfig
 
 
 class MlmLoss:
@@ -22,16 +25,30 @@ class MlmLoss:
     | token_states.labels | i64[N] | the tokens to rebuild |
     | token_states.heads | | the LM head to apply |
 
+    With `targets` below 1 only that share of the N states is scored: the vocabulary projection is most of a step.
     With N = 0 the loss is 0 and still has a graph. Metrics: `targets`, N.
 
     Source: BERT (Devlin et al. 2019), section 3.1; the decoder's loss in all masked auto-encoders.
     """
 
-    def __init__(self, config: MlmLossConfig | None = None, context: BuildContext | None = None) -> None:
-        self.config, self.context = config, context
+    def __init__(self, config: MlmLossConfig | None = None, _context: BuildContext | None = None) -> None:
+        self.config = MlmLossConfig() if config is None else config
 
     def __call__(self, *, token_states: TokenStates) -> StepOutput:
         """The loss of one branch, the encoder's or the decoder's."""
-        labels = token_states.labels
-        loss = token_states.heads.lm_loss(token_states.states, labels)
+        states, labels = token_states.states, token_states.labels
+        if self.config.targets < 1:
+            kept = evenly_spread(len(labels), self.config.targets).to(labels.device)
+            states, labels = states[kept], labels[kept]
+        loss = token_states.heads.lm_loss(states, labels)
         return StepOutput(loss=loss, metrics={"targets": torch.tensor(len(labels), device=labels.device)})
+
+
+def evenly_spread(count: int, share: float) -> Tensor:
+    """i64[ceil(count * share)]: places among `count`, at even distances; masks are random, so this needs no draw.
+
+    >>> evenly_spread(10, 0.3).tolist()
+    [0, 3, 6]
+    """
+    kept = math.ceil(count * share - 1e-9)
+    return (torch.arange(kept) * (count / max(kept, 1))).long()

@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from attrs import frozen
+from attrs import evolve, frozen
 from torch import Tensor
 
 from drkit.core.types import MaskedView, Views
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from drkit.core.draws import Draws
@@ -56,6 +58,20 @@ def masked_view(tokens: TokenBatch, hidden: NDArray[np.bool_], rng: Draws, corru
     ids = torch.where(chosen & (coin >= to_mask) & (coin < to_mask + to_random), drawn, ids)
     labels = torch.where(chosen, tokens.ids, NO_TARGET)
     return MaskedView(ids=ids, labels=labels, attention=tokens.attention)
+
+
+def keep_targets(view: MaskedView, rows: Callable[[int], int], rng: Draws) -> MaskedView:
+    """The view with fewer targets, drawn at random: `rows(n)` of a text's n targets; other labels become -100.
+
+    rows: a decoder's own, so that a text gets the same targets whatever it is padded to.
+    """
+    targets = (view.labels != NO_TARGET).numpy()
+    counts, which = np.unique(targets.sum(1), return_inverse=True)
+    count = np.array([rows(int(n)) for n in counts])[which][:, None]
+    keys = np.where(targets, rng.uniform(targets.shape[1]), np.float32(2))
+    ranks = np.argsort(np.argsort(keys, axis=1, kind="stable"), axis=1)
+    kept = torch.from_numpy(targets & (ranks < count))
+    return evolve(view, labels=torch.where(kept, view.labels, NO_TARGET))
 
 
 def clean_view(tokens: TokenBatch, visible: Tensor) -> MaskedView:

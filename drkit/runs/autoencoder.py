@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from attrs import frozen
+from attrs import evolve, frozen
 from torch import Tensor, nn
 
 from drkit.core.draws import Draws
@@ -18,6 +18,7 @@ from drkit.data.importance import Importance
 from drkit.data.store import TokenStore
 from drkit.encoders import MaskedLmEncoder
 from drkit.encoders.heads import token_states
+from drkit.maskers.views import keep_targets
 from drkit.runs.batches import Example
 
 # (loss, the names it needs, the output it reads, its weight)
@@ -88,7 +89,10 @@ class MaskingCollator:
         epoch = examples[0][0]
         places = np.array([example for _, example in examples], dtype=np.int64)
         tokens = self.store.batch(places, pad_to=BUCKET, importance=self.importance)
-        views = self.masker(tokens, Draws(self.seed, epoch, places), rows=self.rows(tokens.ids.shape[1]))
+        rng, rows = Draws(self.seed, epoch, places), self.rows(tokens.ids.shape[1])
+        views = self.masker(tokens, rng, rows=rows)
+        if 0 < rows < tokens.ids.shape[1]:
+            views = evolve(views, decoder=keep_targets(views.decoder, self.rows, rng))
         tensors = {
             f"tokens.{name}": getattr(views.context, name) for name in ("ids", "attention", "maskable", "words", "keys")
         }

@@ -115,7 +115,7 @@ class ScheduledTrainer(Trainer):  # type: ignore[misc]
         """The schedule's batches, each rank its share."""
         loader: DataLoader[Example] = DataLoader(
             self.train_dataset,
-            batch_sampler=self._schedule,  # type: ignore[arg-type]
+            batch_sampler=self._schedule,
             collate_fn=self.data_collator,
             num_workers=self.args.dataloader_num_workers,
             pin_memory=self.args.dataloader_pin_memory,

@@ -17,6 +17,7 @@ from drkit.encoders.architectures import BERT_LAYER
 from drkit.errors import DrkitError
 from drkit.losses import MlmLoss
 from drkit.maskers import PmiConfig, PmiMasker, UniformConfig, UniformMasker
+from drkit.maskers.views import keep_targets
 from tests.parts.toys import toy_batch, toy_encoder
 
 
@@ -199,3 +200,33 @@ def test_a_batch_without_targets_gives_a_zero_loss(encoder, tokenizer, context):
         loss.backward()
         assert loss.item() == 0
     encoder.zero_grad()
+
+
+def test_fewer_rows_give_the_states_of_those_positions(encoder, tokenizer, context):
+    """A share of the targets: the same states as when every position has its row, and no other work."""
+    full, some = EnhancedDecoder(EnhancedConfig(), context), EnhancedDecoder(EnhancedConfig(targets=0.25), context)
+    inputs = given(encoder, tokenizer, context, full)
+    length = inputs.view.ids.shape[1]
+    keys = inputs.tokens.keys.numpy()
+    thin = keep_targets(inputs.view, some.rows, Draws(1, 0, keys))
+    kept = thin.labels != -100
+    counts = (inputs.view.labels != -100).sum(1)
+    assert kept.sum(1).tolist() == [some.rows(int(n)) for n in counts]
+    rows = some.rows(length)
+    order = kept.byte().argsort(dim=1, descending=True, stable=True)[:, :rows]
+    fewer = inputs.view.visible.gather(1, order[:, :, None].expand(-1, -1, length))
+    thinned = attrs.evolve(inputs, view=attrs.evolve(thin, visible=fewer))
+    wanted = full(inputs, encoder.heads())["token_states"].states[kept[inputs.view.labels != -100]]
+    found = some(thinned, encoder.heads())["token_states"]
+    assert torch.allclose(found.states, wanted, atol=1e-6)
+    assert torch.equal(found.labels, inputs.view.labels[kept])
+
+
+def test_kept_targets_do_not_depend_on_padding(encoder, tokenizer, context):
+    some = EnhancedDecoder(EnhancedConfig(targets=0.25), context)
+    view = given(encoder, tokenizer, context, some).view
+    keys = list(range(len(view.ids)))
+    wider = attrs.evolve(view, labels=torch.nn.functional.pad(view.labels, (0, 9), value=-100))
+    one = keep_targets(view, some.rows, Draws(1, 0, keys)).labels
+    two = keep_targets(wider, some.rows, Draws(1, 0, keys)).labels
+    assert torch.equal(one, two[:, : one.shape[1]])

@@ -55,6 +55,6 @@ def from_scratch(recipe: Recipe, tokenizer: Any, tokens: Path) -> MaskedLmEncode
     seen = np.bincount(store.flat_ids, minlength=len(tokenizer)) + 0.5
     encoder.set_lm_bias(torch.from_numpy(np.log(seen / seen.sum())).float())
     if sizes.init_embeddings == "ppmi-svd":
-        matrix = ppmi_svd(store, vocab_size=len(tokenizer), dim=sizes.hidden, seed=recipe.seed)
+        matrix = ppmi_svd(store, vocab_size=len(tokenizer), dim=sizes.hidden, seed=recipe.seed, std=0.1)
         encoder.set_word_embeddings(torch.from_numpy(matrix))
     return encoder
