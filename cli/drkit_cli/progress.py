@@ -52,12 +52,12 @@ class RichProgress:
         label = f"[bold]{stage}[/] {summary}"
         self._bar.reset(self._task, description=label, total=None, figures="", visible=True)
         if not self._live:
-            self._console.print(f"{self._count()} {stage}: {summary} ..")
+            self._console.print(f"{self._count()} {stage}: {summary} ..", soft_wrap=True)
 
     def skip(self, stage: str, summary: str) -> None:
         """One line for a stage that stands already."""
         self._place += 1
-        self._console.print(f"{self._count()} {stage}: [dim]{summary}; done before[/]")
+        self._console.print(f"{self._count()} {stage}: [dim]{summary}; done before[/]", soft_wrap=True)
 
     def advance(self, done: int, total: int | None, unit: str, **figures: float) -> None:
         """Move the bar; rate and figures stand beside it."""
@@ -71,16 +71,16 @@ class RichProgress:
         if not self._live and now - self._said > _QUIET:
             self._said = now
             left = f", {(total - done) / rate:,.0f} s left" if total else ""
-            self._console.print(f"      {self._name}: {shown}{left}")
+            self._console.print(f"      {self._name}: {shown}{left}", soft_wrap=True)
 
     def note(self, text: str) -> None:
         """A fact worth knowing."""
-        self._console.print(f"      [yellow]note:[/] {text}")
+        self._console.print(f"      [yellow]note:[/] {text}", soft_wrap=True)
 
     def end(self, stage: str, seconds: float) -> None:
         """The bar gives way to a line with the stage's time."""
         self._bar.update(self._task, visible=False)
-        self._console.print(f"{self._count()} {stage}: {seconds:,.1f} s")
+        self._console.print(f"{self._count()} {stage}: {seconds:,.1f} s", soft_wrap=True)
 
     def _count(self) -> str:
         return f"[dim]\\[{self._place:2d}/{self._stages}][/]"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from attrs import frozen
-from attrs.validators import and_, ge, gt, le, lt
+from attrs.validators import and_, ge, gt, in_, le, lt
 
 from drkit.core.settings import optional, setting
 
@@ -29,6 +29,9 @@ class BeirConfig:
     train_share: float = setting(
         0.0, and_(ge(0), le(0.9)), "share of the queries to train on where there is no train split"
     )
+    unknown_judgements: str = setting(
+        "refuse", in_(("refuse", "drop")), "judgements that name unknown ids: an error, or left out and counted"
+    )
 
 
 @frozen
@@ -40,6 +43,9 @@ class IrdsConfig:
     dev_dataset: str | None = setting(None, None, "id of the data set with the development queries")
     train_share: float = setting(
         0.0, and_(ge(0), le(0.9)), "share of the queries to train on where there is no train split"
+    )
+    unknown_judgements: str = setting(
+        "refuse", in_(("refuse", "drop")), "judgements that name unknown ids: an error, or left out and counted"
     )
 
 

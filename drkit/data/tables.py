@@ -35,7 +35,7 @@ def write_collection(collection: Collection, folder: Path) -> dict[str, Any]:
     """Stream a collection to `folder`, check it, and return its counts.
 
     Counts: passages, empty_passages (kept, but nothing can find them), queries, judgements and positives by split,
-    and `content_sha256`, a hash of everything written. Memory: 24 bytes a passage, and the ids of the queries.
+    dropped_judgements (only where the collection's `unknown_judgements` is `drop`), and `content_sha256`, a hash of everything written. Memory: 24 bytes a passage, and the ids of the queries.
 
     Raises DrkitError where there are no passages; an id is given twice; a judgement names an unknown query or
     passage; a split has no positive judgement. The first few places are named, as `file:line` where the
@@ -114,52 +114,61 @@ def _write_judgements(collection: Collection, folder: Path, check: _JudgementChe
 
     def rows() -> Iterator[tuple[str, str, int, str]]:
         for split in collection.splits():
-            judgements[split] = positives[split] = 0
+            read = judgements[split] = positives[split] = 0
             stream = iter(collection.judgements(split))
             while batch := list(islice(stream, _ROWS)):
-                check(batch, split, judgements[split])
-                judgements[split] += len(batch)
-                positives[split] += sum(item.relevance > 0 for item in batch)
-                yield from ((item.query_id, item.doc_id, item.relevance, split) for item in batch)
+                kept = check(batch, split, read)
+                read += len(batch)
+                judgements[split] += len(kept)
+                positives[split] += sum(item.relevance > 0 for item in kept)
+                yield from ((item.query_id, item.doc_id, item.relevance, split) for item in kept)
 
     _write(rows(), folder / JUDGEMENTS, _JUDGEMENT_SCHEMA, digest)
     check.finish()
     for split, number in positives.items():
         if not number:
             raise DrkitError(f"{collection.name}: no judgement of {split} has a score above 0, so nothing can be found")
-    return {"judgements": judgements, "positives": positives}
+    return {"judgements": judgements, "positives": positives, "dropped_judgements": check.count}
 
 
 class _JudgementCheck:
-    """Collects judgements that name unknown ids: all counted, the first few shown."""
+    """Keeps the judgements whose ids are known; the others are counted, and refused unless the collection drops them."""
 
     def __init__(self, collection: Collection, corpus: StoredCorpus, queries: Mapping[str, set[str]]) -> None:
         self._collection, self._corpus, self._queries = collection, corpus, queries
         self._shown: list[str] = []
-        self._count = 0
+        self.count = 0
 
-    def __call__(self, batch: Sequence[Judgement], split: str, first: int) -> None:
+    def __call__(self, batch: Sequence[Judgement], split: str, first: int) -> list[Judgement]:
+        """The judgements of one batch, rows `first` and on, that name known ids."""
         known = self._corpus.find([item.doc_id for item in batch]) >= 0
+        kept = []
         for row, (item, found) in enumerate(zip(batch, known, strict=True), start=first):
             if not found:
                 self._report(f"no passage {item.doc_id!r}", split, row)
-            if item.query_id not in self._queries[split]:
+            elif item.query_id not in self._queries[split]:
                 self._report(f"no query {item.query_id!r}", split, row)
+            else:
+                kept.append(item)
+        return kept
 
     def _report(self, what: str, split: str, row: int) -> None:
-        self._count += 1
+        self.count += 1
         if len(self._shown) < _SHOWN:
             self._shown.append(f"{what} @ {_locator(self._collection)('judgements', split, row)}")
 
     def finish(self) -> None:
-        if self._count:
-            raise _refusal(self._collection, "judgement(s) that name unknown ids", self._shown, self._count)
+        drop = getattr(getattr(self._collection, "config", None), "unknown_judgements", "refuse") == "drop"
+        if self.count and not drop:
+            what = "judgement(s) that name unknown ids"
+            advice = "; or leave them out with --set collection.unknown_judgements=drop"
+            raise _refusal(self._collection, what, self._shown, self.count, advice)
 
 
-def _refusal(collection: Collection, what: str, shown: Sequence[str], count: int) -> DrkitError:
+def _refusal(collection: Collection, what: str, shown: Sequence[str], count: int, advice: str = "") -> DrkitError:
     more = [f".. and {count - len(shown)} more"] if count > len(shown) else []
     lines = "".join(f"\n  - {line}" for line in [*shown, *more])
-    return DrkitError(f"{collection.name}: {count} {what}; mend the ids or delete the lines:{lines}")
+    return DrkitError(f"{collection.name}: {count} {what}; mend the ids or delete the lines{advice}:{lines}")
 
 
 def _locator(collection: Collection) -> Callable[[str, str, int], str]:

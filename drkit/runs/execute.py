@@ -36,6 +36,9 @@ from drkit.runs.stage import Stage, StageRun
 RECIPE = "recipe.toml"
 UNFINISHED = ".unfinished"
 FINGERPRINT = ".fingerprint"
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# safetensors and torch say it in words alone.
+_SAID_OF_NO_ROOM = ("No space left", "File too large", "PytorchStreamWriter failed")
 
 
 def execute(
@@ -185,11 +188,12 @@ def _full_disk(stage: str, run: Path) -> Iterator[None]:
         if not _says_full(error, run):
             raise
         raise DrkitError(
-            f"the disk is full, in stage {stage}; free some space and run `drkit run {run / RECIPE}`: "
+            f"the disk is full (or a file may not grow further), in stage {stage}; free some space and run `drkit run {run / RECIPE}`: "
             f"finished stages are kept"
         ) from error
 
 
 def _says_full(error: Exception, run: Path) -> bool:
-    code = getattr(error, "errno", None)
-    return code in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error) or shutil.disk_usage(run).free < 2**16
+    code, text = getattr(error, "errno", None), str(error)
+    known = code in _NO_ROOM or any(words in text for words in _SAID_OF_NO_ROOM)
+    return known or shutil.disk_usage(run).free < 2**16

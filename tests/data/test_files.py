@@ -305,6 +305,12 @@ def test_a_sample_whose_judgements_name_unknown_passages_is_refused(shared, tmp_
         write_collection(collection(shared / "collections" / "cacm"), tmp_path / "out")
     assert "no passage 'CACM-756' @" in str(error.value)
     assert "qrels/test.tsv:28" in str(error.value)
+    assert "unknown_judgements=drop" in str(error.value)
+    config = BeirConfig(path=str(shared / "collections" / "cacm"), unknown_judgements="drop")
+    counts = write_collection(BeirCollection(config), tmp_path / "dropped")
+    assert counts["dropped_judgements"] == 55
+    assert counts["judgements"] == {"test": 796 - 55}
+    assert len(list(open_collection(tmp_path / "dropped").judgements("test"))) == 796 - 55
 
 
 IRDS = """

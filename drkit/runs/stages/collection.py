@@ -15,4 +15,8 @@ def run(stage: StageRun) -> Mapping[str, Any]:
     choice = stage.recipe.collection
     collection = stage.registry.build(Kind.COLLECTION, choice.use, choice.config)
     counts = write_collection(collection, stage.folder)
+    if counts["dropped_judgements"]:
+        stage.progress.note(f"{counts['dropped_judgements']:,} judgements name unknown ids and were left out")
+    if counts["empty_passages"]:
+        stage.progress.note(f"{counts['empty_passages']:,} passages have no text: nothing can find them")
     return {**counts, "description": dict(collection.describe())}

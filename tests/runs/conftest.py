@@ -1,0 +1,51 @@
+"""A run small enough for tests, on real docstrings of the standard library."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+TINY = [
+    "--set=collection.packages=['asyncio', 'email', 'logging', 'multiprocessing', 'unittest', 'importlib', 'concurrent']",
+    "--set=encoder.vocab_size=800",
+    "--set=encoder.hidden=32",
+    "--set=encoder.heads=2",
+    "--set=encoder.intermediate=64",
+    "--set=encoder.passage_length=48",
+    "--set=pretrain.max_steps=12",
+    "--set=pretrain.save_steps=2",
+    "--set=pretrain.logging_steps=2",
+    "--set=pretrain.per_device_train_batch_size=8",
+    "--set=finetune.max_steps=8",
+    "--set=finetune.save_steps=2",
+    "--set=finetune.logging_steps=2",
+    "--set=finetune.per_device_train_batch_size=8",
+    "--set=evaluation.depth=100",
+]
+
+
+def command(*arguments):
+    return [sys.executable, "-m", "drkit_cli.main", *map(str, arguments)]
+
+
+def drkit(*arguments, check=True, **environment):
+    """Standard output and error of the command line, one thread, in a process of its own."""
+    done = subprocess.run(
+        command(*arguments),
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **environment},
+        timeout=600,
+        check=False,
+    )
+    assert not check or done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.fixture(scope="session")
+def tiny_run(tmp_path_factory):
+    """A finished run of the default recipe at toy sizes: (folder, what it printed)."""
+    run = tmp_path_factory.mktemp("runs") / "tiny"
+    done = drkit("compose", "--masker", "pmi", "--decoder", "enhanced", *TINY, "--run-dir", run)
+    return run, done.stdout

@@ -1,0 +1,225 @@
+"""A whole run through the command line, on real text: what it leaves, and that nothing it leaves is lost."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from drkit.core.discovery import installed
+from drkit.core.read import read_recipe
+from drkit.data.tables import open_collection
+from drkit.evaluate import evaluate
+from drkit.runs.manifest import read_manifest
+from drkit.search import Retriever, TextEncoder, read_qrels, read_run
+from tests.runs.conftest import TINY, command, drkit
+
+STAGES = [
+    "collection",
+    "vocabulary",
+    "tokens",
+    "statistics",
+    "initial",
+    "pretrained",
+    "negatives-1",
+    "no-pretraining",
+    "retriever-1",
+    "index-retriever-1",
+    "negatives-2",
+    "retriever-2",
+    "encoder",
+    "index-no-pretraining",
+    "index",
+    "runs",
+    "evaluation",
+]
+
+
+def test_a_run_leaves_every_stage_whole(tiny_run):
+    run, out = tiny_run
+    for stage in STAGES:
+        manifest = read_manifest(run / stage)
+        assert manifest is not None, stage
+        assert manifest.versions["torch"]
+    assert sorted(p.name for p in run.iterdir()) == sorted([*STAGES, ".lock", "recipe.toml"])
+    for words in ("BM25", "without pre-training", "retriever-1", "retriever-2", "RR@10", "R@1000", str(run / "encoder")):
+        assert words in out
+    recipe = read_recipe(run / "recipe.toml", installed().registry)
+    assert recipe.pretrain.max_steps == 12
+    assert read_manifest(run / "pretrained").metrics["steps"] == 12
+
+
+def test_no_pickle_and_no_checkpoint_is_left(tiny_run):
+    run, _ = tiny_run
+    left = [p.name for p in run.rglob("*") if p.suffix in (".bin", ".pt", ".pth", ".pkl")]
+    assert not left
+
+
+def test_the_table_is_what_the_trec_files_say(tiny_run):
+    run, _ = tiny_run
+    rows = read_manifest(run / "evaluation").metrics["rows"]
+    qrels = list(read_qrels(run / "evaluation" / "qrels.txt"))
+    for row in rows:
+        scores = evaluate(read_run(run / "runs" / f"{row['system']}.trec"), qrels, ["RR@10", "R@100"])
+        for measure in ("RR@10", "R@100"):
+            assert scores.mean(measure) == pytest.approx(row["values"][measure], abs=1e-12)
+
+
+def test_sentence_transformers_and_transformers_give_the_same_vectors(tiny_run):
+    from sentence_transformers import SentenceTransformer
+    from transformers import AutoModel, AutoTokenizer
+
+    run, _ = tiny_run
+    texts = ["remove a suffix from each string", "Send a signal to the process.", "a"]
+    ours = TextEncoder.load(run / "encoder").encode_passages(texts)
+    model = SentenceTransformer(str(run / "encoder"), device="cpu")
+    assert np.abs(model.encode(texts) - ours).max() < 1e-5
+    assert model.similarity_fn_name == "cosine"
+    backbone, tokenizer = AutoModel.from_pretrained(run / "encoder").eval(), AutoTokenizer.from_pretrained(run / "encoder")
+    batch = tokenizer(texts, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        hidden = backbone(**batch).last_hidden_state
+    real = batch["attention_mask"].unsqueeze(-1)
+    mean = torch.nn.functional.normalize((hidden * real).sum(1) / real.sum(1), dim=-1)
+    assert np.abs(mean.numpy() - ours).max() < 1e-5
+
+
+def test_searching_a_run(tiny_run):
+    run, _ = tiny_run
+    passage = next(iter(open_collection(run / "collection").corpus))
+    (hits,) = Retriever.load(run).search([passage.content], 3)
+    assert hits.doc_ids[0] == passage.doc_id
+    out = drkit("search", run, passage.content, "-k", "3").stdout
+    assert passage.doc_id in out
+    assert len([line for line in out.splitlines() if line.strip()[:1].isdigit()]) >= 3
+
+
+def test_running_again_does_nothing_and_another_recipe_is_refused(tiny_run):
+    run, first = tiny_run
+    before = {stage: read_manifest(run / stage) for stage in STAGES}
+    again = drkit("run", run)
+    assert again.stderr.count("done before") == len(STAGES)
+    assert {stage: read_manifest(run / stage) for stage in STAGES} == before
+    assert again.stdout.splitlines()[:5] == first.splitlines()[:5]
+    other = drkit("compose", "--masker", "uniform", *TINY, "--run-dir", run, check=False)
+    assert other.returncode == 2
+    assert "pretrain.masker.use: 'pmi' -> 'uniform'" in other.stderr
+
+
+def _kill_at_random(arguments, delays):
+    """Start the command and kill it hard after each delay; the last start is left to finish."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    for delay in delays:
+        with subprocess.Popen(
+            command(*arguments), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
+        ) as process:
+            time.sleep(delay)
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            if process.returncode == 0:
+                return
+
+
+def test_killed_at_random_and_resumed_equals_uninterrupted(tiny_run, tmp_path):
+    """Ten hard kills somewhere in a run, then one that finishes: every stage's content is the same, bit for bit."""
+    whole, _ = tiny_run
+    run = tmp_path / "killed"
+    arguments = ["compose", "--masker", "pmi", "--decoder", "enhanced", *TINY, "--run-dir", run]
+    rng = random.Random(3)
+    _kill_at_random(arguments, [rng.uniform(1.0, 9.0) for _ in range(10)])
+    drkit(*arguments)
+    for stage in STAGES:
+        assert read_manifest(run / stage) is not None
+    for stage in ("statistics", "pretrained", "negatives-2", "retriever-2", "encoder", "index", "runs"):
+        ours, theirs = read_manifest(run / stage), read_manifest(whole / stage)
+        same = {name for name in ours.files if ours.files[name] == theirs.files.get(name)}
+        assert set(ours.files) - same <= {"log.jsonl", "README.md", "drkit.json"}, (stage, set(ours.files) - same)
+
+
+def test_ctrl_c_ends_cleanly_and_says_how_to_go_on(tmp_path):
+    run = tmp_path / "interrupted"
+    with subprocess.Popen(
+        command("compose", *TINY, "--set=pretrain.max_steps=100000", "--run-dir", run),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    ) as process:
+        deadline = time.monotonic() + 120
+        while not list(run.glob(".unfinished/pretrained/checkpoints/checkpoint-*")) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert f"drkit run {run / 'recipe.toml'}" in err
+    assert "Traceback" not in err
+    assert read_manifest(run / "statistics") is not None
+    assert read_manifest(run / "pretrained") is None
+
+
+def test_a_full_disk_in_a_training_is_told_and_the_run_goes_on(tmp_path):
+    """Files may not grow beyond a limit, as on a full disk: the message, exit code 2, then a run that finishes."""
+    run = tmp_path / "full"
+    limited = (
+        "import resource, signal, sys, runpy; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000)); "
+        "sys.argv = ['drkit', *sys.argv[1:]]; runpy.run_module('drkit_cli.main', run_name='__main__')"
+    )
+    arguments = ["compose", *TINY, "--run-dir", str(run)]
+    done = subprocess.run(
+        [command()[0], "-c", limited, *arguments], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    assert "disk" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert drkit(*arguments).returncode == 0
+
+
+def test_texts_alone_are_pretrained_on_and_exported(tmp_path):
+    texts = [json.dumps({"text": f"{word} is a word about {word}s and {other}s"}) for word in WORDS for other in WORDS]
+    (tmp_path / "texts.jsonl").write_text("\n".join(texts))
+    small = [a for a in TINY if "collection" not in a and "finetune" not in a]
+    run = tmp_path / "run"
+    done = drkit(
+        "compose",
+        *("--masker", "uniform", "--decoder", "mlm", "--collection", f"jsonl:{tmp_path / 'texts.jsonl'}"),
+        *small,
+        "--set=encoder.vocab_size=120",
+        "--set=encoder.hidden=16",
+        "--run-dir",
+        run,
+    )
+    assert "texts alone" in done.stderr
+    assert str(run / "encoder") in done.stdout
+    assert TextEncoder.load(run / "encoder").encode_queries(["a lion"]).shape == (1, 16)
+
+
+WORDS = ["lion", "tiger", "bear", "wolf", "fox", "deer", "hare", "crow", "owl", "carp", "pike", "trout"]
+
+
+def test_a_bad_line_is_named_and_nothing_is_left(tmp_path):
+    (tmp_path / "texts.jsonl").write_text('{"text": "good"}\n{"text": \n')
+    run = tmp_path / "run"
+    done = drkit("compose", "--collection", f"jsonl:{tmp_path / 'texts.jsonl'}", "--run-dir", run, check=False)
+    assert done.returncode == 2
+    assert "texts.jsonl:2" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (run / "collection").exists()
+
+
+def test_starting_from_an_existing_encoder(tiny_run, tmp_path):
+    """A run's pre-trained masked LM, taken up by another run, decoder and all other parts anew."""
+    whole, _ = tiny_run
+    small = [a for a in TINY if "encoder." not in a]
+    run = tmp_path / "continued"
+    drkit(
+        *("compose", "--paper", "retromae", "--encoder", whole / "pretrained", *small),
+        *("--set=encoder.passage_length=48", "--set=finetune.negatives=1", "--run-dir", run),
+    )
+    assert read_manifest(run / "evaluation") is not None
+    assert TextEncoder.load(run / "encoder").pooling == "cls"
