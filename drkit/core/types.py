@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from drkit.core.draws import Draws
-    from drkit.encoders.heads import Heads
 
 Bundle = TypeVar("Bundle")
 
@@ -96,13 +95,33 @@ class Encoded(Movable):
     layers: tuple[Tensor, ...] = ()
 
 
+class LmHeads(Protocol):
+    """An encoder's embeddings and language-model head, lent for one call (`drkit.encoders.Heads`)."""
+
+    @property
+    def weight(self) -> Tensor:
+        """The word embeddings f[V,D], which are the projection too."""
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """The encoder's whole embedding layer: ids i64[B,L] -> f[B,L,D]."""
+
+    def positions(self, length: int) -> Tensor:
+        """Raw position embeddings f[L,D]."""
+
+    def logits(self, states: Tensor) -> Tensor:
+        """Scores of all words f[..., V] for states f[..., D]."""
+
+    def lm_loss(self, states: Tensor, labels: Tensor) -> Tensor:
+        """Mean cross-entropy f[] of states f[N,D] against labels i64[N]."""
+
+
 @frozen(eq=False)
 class TokenStates:
     """States at target positions only: states f[N,D] (before the LM head), labels i64[N], and the head itself."""
 
     states: Tensor
     labels: Tensor
-    heads: Heads
+    heads: LmHeads
 
 
 @frozen(eq=False)
@@ -242,7 +261,7 @@ class Decoder(Protocol):
     def rows(self, length: int) -> int:
         """How many visibility rows it wants for texts of `length` tokens (0: a plain masked view)."""
 
-    def __call__(self, inputs: DecoderInput, heads: Heads) -> Mapping[str, Any]:
+    def __call__(self, inputs: DecoderInput, heads: LmHeads) -> Mapping[str, Any]:
         """What the spec provides, by name."""
 
 

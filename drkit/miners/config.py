@@ -13,8 +13,8 @@ class Bm25Config:
     """Settings of `Bm25Miner`."""
 
     depth: int = setting(200, ge(1), "how deep the ranking is that negatives are drawn from")
-    k1: float = setting(0.9, gt(0), "BM25's term-frequency saturation")
-    b: float = setting(0.4, and_(ge(0), le(1)), "BM25's length normalisation")
+    k1: float = setting(1.2, gt(0), "BM25's term-frequency saturation")
+    b: float = setting(0.75, and_(ge(0), le(1)), "BM25's length normalisation")
 
 
 @frozen

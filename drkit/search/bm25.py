@@ -25,7 +25,7 @@ class Bm25Retriever:
     equal scores stand in the corpus's order. Same corpus, same answer.
     """
 
-    def __init__(self, *, k1: float = 0.9, b: float = 0.4) -> None:
+    def __init__(self, *, k1: float = 1.2, b: float = 0.75) -> None:
         stemmer = Stemmer.Stemmer("english")
         self._tokenizer = bm25s.tokenization.Tokenizer(stopwords="english", stemmer=stemmer)
         self._engine: Any = bm25s.BM25(k1=k1, b=b, method="lucene")

@@ -3,9 +3,11 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -47,7 +49,15 @@ def test_a_run_leaves_every_stage_whole(tiny_run):
         assert manifest is not None, stage
         assert manifest.versions["torch"]
     assert sorted(p.name for p in run.iterdir()) == sorted([*STAGES, ".lock", "recipe.toml"])
-    for words in ("BM25", "without pre-training", "retriever-1", "retriever-2", "RR@10", "R@1000", str(run / "encoder")):
+    for words in (
+        "BM25",
+        "without pre-training",
+        "retriever-1",
+        "retriever-2",
+        "RR@10",
+        "R@1000",
+        str(run / "encoder"),
+    ):
         assert words in out
     recipe = read_recipe(run / "recipe.toml", installed().registry)
     assert recipe.pretrain.max_steps == 12
@@ -80,7 +90,10 @@ def test_sentence_transformers_and_transformers_give_the_same_vectors(tiny_run):
     model = SentenceTransformer(str(run / "encoder"), device="cpu")
     assert np.abs(model.encode(texts) - ours).max() < 1e-5
     assert model.similarity_fn_name == "cosine"
-    backbone, tokenizer = AutoModel.from_pretrained(run / "encoder").eval(), AutoTokenizer.from_pretrained(run / "encoder")
+    backbone, tokenizer = (
+        AutoModel.from_pretrained(run / "encoder").eval(),
+        AutoTokenizer.from_pretrained(run / "encoder"),
+    )
     batch = tokenizer(texts, padding=True, return_tensors="pt")
     with torch.no_grad():
         hidden = backbone(**batch).last_hidden_state
@@ -223,3 +236,28 @@ def test_starting_from_an_existing_encoder(tiny_run, tmp_path):
     )
     assert read_manifest(run / "evaluation") is not None
     assert TextEncoder.load(run / "encoder").pooling == "cls"
+
+
+@pytest.fixture
+def ir_datasets_home(tmp_path):
+    shared = Path(os.environ.get("DRKIT_SHARED", Path(__file__).resolve().parents[2].parent / "shared"))
+    source = shared / "ir_datasets_home"
+    if not source.is_dir():
+        pytest.skip(f"no raw ir_datasets files at {source}")
+    return shutil.copytree(source, tmp_path / "home")
+
+
+def test_a_collection_with_test_queries_alone_is_evaluated_as_it_is(ir_datasets_home, tmp_path):
+    small = [a for a in TINY if "collection" not in a]
+    run, trained = tmp_path / "run", tmp_path / "trained"
+    arguments = ["compose", "--masker", "uniform", "--decoder", "mlm", "--collection", "irds:vaswani", *small]
+    done = drkit(*arguments, "--run-dir", run, IR_DATASETS_HOME=str(ir_datasets_home))
+    assert "no training queries" in done.stderr
+    assert [row["system"] for row in read_manifest(run / "evaluation").metrics["rows"]] == ["bm25", "pretrained"]
+    drkit(
+        *(*arguments, "--set=collection.train_share=0.5", "--set=finetune.baseline=false", "--run-dir", trained),
+        IR_DATASETS_HOME=str(ir_datasets_home),
+    )
+    rows = read_manifest(trained / "evaluation").metrics["rows"]
+    assert [row["system"] for row in rows] == ["bm25", "retriever-1", "retriever-2"]
+    assert rows[0]["queries"] < 93

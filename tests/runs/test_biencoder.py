@@ -1,0 +1,95 @@
+"""Pairs of a fine-tuning batch: what may be a negative, what is drawn, and that neither depends on the batch."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+
+from drkit.data.store import TokenStore, tokenise
+from drkit.runs.biencoder import PairCollator, TrainingPairs, candidates, training_pairs
+
+WORDS = [f"w{i}" for i in range(60)]
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory):
+    vocabulary = {word: i for i, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS])}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    names = {f"{n}_token": f"[{n.upper()}]" for n in ("pad", "unk", "cls", "sep", "mask")}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **names)
+    folder = tmp_path_factory.mktemp("stores")
+    # Text i is i + 1 words w_i, so that a row of ids tells which text it is.
+    for name, count in (("queries", 12), ("passages", 50)):
+        texts = [(str(i), " ".join([WORDS[i]] * (i + 1))) for i in range(count)]
+        tokenise(iter(texts), tokenizer, folder / name, max_length=64)
+    return TokenStore.open(folder / "queries"), TokenStore.open(folder / "passages")
+
+
+def pairs_of(rng):
+    positives = [np.sort(rng.choice(50, rng.integers(1, 4), replace=False)) for _ in range(12)]
+    negatives = [np.setdiff1d(rng.choice(50, rng.integers(0, 8), replace=False), positive) for positive in positives]
+    return TrainingPairs(queries=np.arange(12), positives=positives, negatives=negatives)
+
+
+@given(st.lists(st.integers(0, 9), min_size=3, max_size=12), st.integers(0, 2**31))
+def test_candidates_equal_the_rule_written_out(places, seed):
+    rng = np.random.default_rng(seed)
+    judged = [np.unique(np.append(rng.choice(10, 3), places[q])) for q in range(3)]
+    allowed = candidates(np.array(places), judged)
+    for q in range(3):
+        for p, place in enumerate(places):
+            if p == q:
+                expected = True
+            else:
+                expected = place not in judged[q] and place not in places[:p]
+            assert allowed[q, p] == expected, (q, p)
+
+
+@pytest.mark.parametrize("wanted", [0, 1, 3])
+def test_a_batch_holds_queries_positives_and_distinct_negatives(stores, wanted):
+    queries, passages = stores
+    pairs = pairs_of(np.random.default_rng(0))
+    collate = PairCollator(pairs=pairs, queries=queries, passages=passages, negatives=wanted, seed=5)
+    batch = collate([(0, q) for q in range(12)])
+    first = batch["passage.ids"][:, 1].tolist()
+    places = [token - 5 for token in first]
+    assert batch["query.ids"][:, 1].tolist() == [5 + q for q in range(12)]
+    assert batch["positives"].tolist() == list(range(12))
+    for q in range(12):
+        assert places[q] in pairs.positives[q]
+    rest = iter(places[12:])
+    for q in range(12):
+        mine = [next(rest) for _ in range(min(wanted, len(pairs.negatives[q])))]
+        assert len(set(mine)) == len(mine)
+        assert set(mine) <= set(pairs.negatives[q])
+    assert not list(rest)
+    assert batch["candidates"].shape == (12, len(places))
+
+
+def test_what_a_query_gets_does_not_depend_on_the_batch_but_on_the_epoch(stores):
+    queries, passages = stores
+    pairs = pairs_of(np.random.default_rng(1))
+    collate = PairCollator(pairs=pairs, queries=queries, passages=passages, negatives=2, seed=5)
+
+    def drawn(examples):
+        positives, negatives = collate._draw(np.array([q for _, q in examples]), examples[0][0])
+        sizes = [min(2, len(pairs.negatives[q])) for _, q in examples]
+        cut = np.split(negatives, np.cumsum(sizes)[:-1])
+        return {q: (p, n.tolist()) for (_, q), p, n in zip(examples, positives, cut, strict=True)}
+
+    alone = {q: drawn([(3, q)])[q] for q in range(12)}
+    assert drawn([(3, q) for q in reversed(range(12))]) == alone
+    later = {q: drawn([(4, q)])[q] for q in range(12)}
+    assert later != alone
+
+
+def test_queries_without_a_positive_are_left_out():
+    pairs = training_pairs(["a", "b", "c"], {"a": np.array([1]), "c": np.array([2, 3])}, {"c": np.array([7])})
+    assert pairs.queries.tolist() == [0, 2]
+    assert [n.tolist() for n in pairs.negatives] == [[], [7]]
