@@ -35,7 +35,8 @@ def write_collection(collection: Collection, folder: Path) -> dict[str, Any]:
     """Stream a collection to `folder`, check it, and return its counts.
 
     Counts: passages, empty_passages (kept, but nothing can find them), queries, judgements and positives by split,
-    dropped_judgements (only where the collection's `unknown_judgements` is `drop`), and `content_sha256`, a hash of everything written. Memory: 24 bytes a passage, and the ids of the queries.
+    dropped_judgements (only where the collection's `unknown_judgements` is `drop`), and `content_sha256`, a hash of
+    everything written. Memory: 24 bytes a passage, and the ids of the queries.
 
     Raises DrkitError where there are no passages; an id is given twice; a judgement names an unknown query or
     passage; a split has no positive judgement. The first few places are named, as `file:line` where the
@@ -132,7 +133,7 @@ def _write_judgements(collection: Collection, folder: Path, check: _JudgementChe
 
 
 class _JudgementCheck:
-    """Keeps the judgements whose ids are known; the others are counted, and refused unless the collection drops them."""
+    """Keeps judgements whose ids are known; counts the others, and refuses them unless the collection drops them."""
 
     def __init__(self, collection: Collection, corpus: StoredCorpus, queries: Mapping[str, set[str]]) -> None:
         self._collection, self._corpus, self._queries = collection, corpus, queries

@@ -188,8 +188,8 @@ def _full_disk(stage: str, run: Path) -> Iterator[None]:
         if not _says_full(error, run):
             raise
         raise DrkitError(
-            f"the disk is full (or a file may not grow further), in stage {stage}; free some space and run `drkit run {run / RECIPE}`: "
-            f"finished stages are kept"
+            f"the disk is full (or a file may not grow further), in stage {stage}; free some space and run "
+            f"`drkit run {run / RECIPE}`: finished stages are kept"
         ) from error
 
 

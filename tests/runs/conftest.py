@@ -7,7 +7,7 @@ import sys
 import pytest
 
 TINY = [
-    "--set=collection.packages=['asyncio', 'email', 'logging', 'multiprocessing', 'unittest', 'importlib', 'concurrent']",
+    "--set=collection.packages=['asyncio', 'email', 'logging', 'multiprocessing', 'unittest', 'importlib']",
     "--set=encoder.vocab_size=800",
     "--set=encoder.hidden=32",
     "--set=encoder.heads=2",

@@ -44,11 +44,8 @@ def test_candidates_equal_the_rule_written_out(places, seed):
     allowed = candidates(np.array(places), judged)
     for q in range(3):
         for p, place in enumerate(places):
-            if p == q:
-                expected = True
-            else:
-                expected = place not in judged[q] and place not in places[:p]
-            assert allowed[q, p] == expected, (q, p)
+            may_stand = place not in judged[q] and place not in places[:p]
+            assert allowed[q, p] == (p == q or may_stand), (q, p)
 
 
 @pytest.mark.parametrize("wanted", [0, 1, 3])
