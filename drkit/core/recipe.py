@@ -49,8 +49,8 @@ class EncoderSettings:
     """The encoder: an existing one (`pretrained`), or the sizes of one made from scratch."""
 
     pretrained: str | None = setting(None, None, "path or hub id of an encoder to start from")
-    layers: int = setting(2, ge(1), "transformer layers, when made from scratch")
-    hidden: int = setting(128, ge(8), "hidden size, when made from scratch")
+    layers: int = setting(1, ge(1), "transformer layers, when made from scratch")
+    hidden: int = setting(256, ge(8), "hidden size, when made from scratch")
     heads: int = setting(4, ge(1), "attention heads, when made from scratch")
     intermediate: int = setting(512, ge(8), "feed-forward size, when made from scratch")
     vocab_size: int = setting(8000, ge(64), "size of the WordPiece vocabulary trained on the collection")
@@ -65,7 +65,7 @@ class EncoderSettings:
     )
     pooling: str = setting("mean", in_(("cls", "mean")), "how the bottleneck is taken: cls or mean")
     query_length: int = setting(32, ge(4), "tokens of a query at most, special tokens included")
-    passage_length: int = setting(64, ge(8), "tokens of a passage at most, special tokens included")
+    passage_length: int = setting(128, ge(8), "tokens of a passage at most, special tokens included")
 
 
 @frozen

@@ -9,6 +9,7 @@ import pytest
 TINY = [
     "--set=collection.packages=['asyncio', 'email', 'logging', 'multiprocessing', 'unittest', 'importlib']",
     "--set=encoder.vocab_size=800",
+    "--set=encoder.layers=2",
     "--set=encoder.hidden=32",
     "--set=encoder.heads=2",
     "--set=encoder.intermediate=64",
