@@ -94,9 +94,6 @@ class Pretrain(Training):
     masker: MaskerChoice = field(kw_only=True)
     decoder: DecoderChoice = field(kw_only=True)
     losses: dict[str, WeightedLoss] = field(kw_only=True, validator=min_len(1))
-    texts: str = setting(
-        "passages", in_(("passages", "passages+queries")), "what is rebuilt; queries are those of the train split"
-    )
 
 
 @frozen

@@ -138,6 +138,7 @@ def _kill_at_random(arguments, delays):
                 return
 
 
+@pytest.mark.slow
 def test_killed_at_random_and_resumed_equals_uninterrupted(tiny_run, tmp_path):
     """Ten hard kills somewhere in a run, then one that finishes: every stage's content is the same, bit for bit."""
     whole, _ = tiny_run
