@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from drkit.core.files import replacing
-from drkit.core.types import Collection, Judgement, Query
+from drkit.core.protocols import Collection
+from drkit.core.types import Judgement, Query
 from drkit.data.corpus import PASSAGES, MappedTable, StoredCorpus, id_hash, write_index
 from drkit.errors import DrkitError
 

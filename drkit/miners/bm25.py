@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from drkit.core.types import BuildContext, Corpus, Mined, MiningRequest
+from drkit.core.protocols import Corpus
+from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.errors import DrkitError
 from drkit.miners.config import Bm25Config
 from drkit.search.bm25 import Bm25Retriever

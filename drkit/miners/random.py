@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from drkit.core.draws import Draws
-from drkit.core.types import BuildContext, Corpus, Mined, MiningRequest
+from drkit.core.protocols import Corpus
+from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.errors import DrkitError
 from drkit.miners.config import RandomConfig
 

@@ -13,7 +13,8 @@ from attrs import evolve, frozen
 from torch import Tensor, nn
 
 from drkit.core.draws import Draws
-from drkit.core.types import Decoder, DecoderInput, Encoded, Loss, MaskedView, Masker, TokenBatch
+from drkit.core.protocols import Decoder, Loss, Masker
+from drkit.core.types import DecoderInput, Encoded, MaskedView, TokenBatch
 from drkit.data.importance import Importance
 from drkit.data.store import TokenStore
 from drkit.encoders import MaskedLmEncoder

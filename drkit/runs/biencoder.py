@@ -15,7 +15,8 @@ from attrs import frozen
 from torch import Tensor, nn
 
 from drkit.core.draws import Draws
-from drkit.core.types import EmbeddedPairs, Loss
+from drkit.core.protocols import Loss
+from drkit.core.types import EmbeddedPairs
 from drkit.data.store import TokenStore
 from drkit.encoders import MaskedLmEncoder
 from drkit.runs.autoencoder import BUCKET

@@ -6,6 +6,7 @@ checkpoints that are either whole or ignored.
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 from collections.abc import Callable, Mapping
@@ -20,14 +21,19 @@ from transformers import Trainer, TrainerCallback, TrainingArguments, set_seed
 from transformers.trainer_callback import PrinterCallback
 
 from drkit.errors import DrkitError
-from drkit.runs.batches import Example, Schedule
+from drkit.runs.batches import Example, Schedule, count_batches
 from drkit.runs.progress import Progress
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from drkit.core.recipe import Training
+    from drkit.runs.stage import StageRun
 
 WEIGHTS = "model.safetensors"
 COMPLETE = ".complete"
+CHECKPOINTS = "checkpoints"
 Collate = Callable[[list[Example]], Mapping[str, Tensor]]
 
 
@@ -39,6 +45,38 @@ class TrainingResult:
     seconds: float
     loss: float
     log: tuple[Mapping[str, float], ...]
+
+
+def train_stage(
+    stage: StageRun, module: nn.Module, collate: Collate, *, training: Training, lengths: NDArray[np.int32]
+) -> TrainingResult:
+    """Train a stage's module on examples of these lengths i32[n], resuming from what an earlier attempt left.
+
+    Leaves `log.jsonl` in the stage's folder, and the checkpoints: `discard_checkpoints` when the weights are saved.
+    """
+    schedule = Schedule(
+        lengths=lengths,
+        batch_size=training.per_device_train_batch_size,
+        batches=count_batches(training, len(lengths)),
+        seed=stage.recipe.seed,
+    )
+    result = train(
+        module,
+        schedule,
+        collate,
+        training=training,
+        folder=stage.folder / CHECKPOINTS,
+        progress=stage.progress,
+        seed=stage.recipe.seed,
+    )
+    lines = "".join(f"{json.dumps(dict(entry))}\n" for entry in result.log)
+    (stage.folder / "log.jsonl").write_text(lines, encoding="utf-8")
+    return result
+
+
+def discard_checkpoints(stage: StageRun) -> None:
+    """Remove what a training kept to be resumed from: last, so that a kill before loses no step."""
+    shutil.rmtree(stage.folder / CHECKPOINTS)
 
 
 def train(

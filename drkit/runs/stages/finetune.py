@@ -7,19 +7,18 @@ from typing import Any
 
 import numpy as np
 
+from drkit.core.recipe import Finetune
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext
 from drkit.data.store import TokenStore
 from drkit.data.tables import open_collection
 from drkit.errors import DrkitError
-from drkit.runs.batches import Schedule, count_batches
 from drkit.runs.biencoder import BiEncoder, PairCollator, TrainingPairs, training_pairs
 from drkit.runs.checkpoints import load_encoder, save_masked_lm
 from drkit.runs.negatives import read_negatives
 from drkit.runs.stage import StageRun
-from drkit.runs.stages.pretrain import CHECKPOINTS, finish
 from drkit.runs.tokenizers import load_tokenizer
-from drkit.runs.training import train
+from drkit.runs.training import discard_checkpoints, train_stage
 
 
 def run(stage: StageRun) -> Mapping[str, Any]:
@@ -38,24 +37,11 @@ def run(stage: StageRun) -> Mapping[str, Any]:
         negatives=settings.negatives,
         seed=recipe.seed,
     )
-    schedule = Schedule(
-        lengths=collate.queries.lengths[collate.pairs.queries],
-        batch_size=settings.per_device_train_batch_size,
-        batches=count_batches(settings, len(collate.pairs)),
-        seed=recipe.seed,
-    )
-    result = train(
-        BiEncoder(encoder, loss),
-        schedule,
-        collate,
-        training=settings,
-        folder=stage.folder / CHECKPOINTS,
-        progress=stage.progress,
-        seed=recipe.seed,
-    )
+    lengths = collate.queries.lengths[collate.pairs.queries]
+    result = train_stage(stage, BiEncoder(encoder, loss), collate, training=settings, lengths=lengths)
     save_masked_lm(encoder, tokenizer, stage.folder)
-    finish(stage.folder, result.log)
-    return {"steps": result.steps, "loss": result.loss, "seconds": result.seconds, **_effective(collate, schedule)}
+    discard_checkpoints(stage)
+    return {"steps": result.steps, "loss": result.loss, "seconds": result.seconds, **_effective(collate, settings)}
 
 
 def _pairs(stage: StageRun) -> TrainingPairs:
@@ -72,9 +58,9 @@ def _pairs(stage: StageRun) -> TrainingPairs:
     return pairs
 
 
-def _effective(collate: PairCollator, schedule: Schedule) -> dict[str, Any]:
+def _effective(collate: PairCollator, settings: Finetune) -> dict[str, Any]:
     """The batch a step really sees: papers' numbers are lower elsewhere because nobody prints this."""
-    queries = min(schedule.batch_size, len(collate.pairs))
+    queries = min(settings.per_device_train_batch_size, len(collate.pairs))
     mined = np.array([min(len(n), collate.negatives) for n in collate.pairs.negatives])
     hard = float(mined.mean())
     return {

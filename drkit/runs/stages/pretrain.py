@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from drkit.core.recipe import Pretrain
@@ -15,17 +13,14 @@ from drkit.data.importance import Importance
 from drkit.data.store import TokenStore
 from drkit.encoders import MaskedLmEncoder
 from drkit.runs.autoencoder import AutoEncoder, MaskingCollator
-from drkit.runs.batches import Schedule, count_batches
 from drkit.runs.checkpoints import load_encoder, save_decoder, save_masked_lm
 from drkit.runs.stage import StageRun
 from drkit.runs.tokenizers import load_tokenizer
-from drkit.runs.training import train
-
-CHECKPOINTS = "checkpoints"
+from drkit.runs.training import discard_checkpoints, train_stage
 
 
 def run(stage: StageRun) -> Mapping[str, Any]:
-    """Writes the pre-trained masked LM and its decoder; returns steps, tokens per second and the losses."""
+    """Writes the pre-trained masked LM and its decoder; returns steps, seconds and the loss at the end."""
     recipe, settings = stage.recipe, stage.recipe.pretrain
     assert settings is not None
     tokenizer = load_tokenizer(str(stage.inputs["initial"]))
@@ -40,24 +35,10 @@ def run(stage: StageRun) -> Mapping[str, Any]:
         rows=module.decoder.rows,
         seed=recipe.seed,
     )
-    schedule = Schedule(
-        lengths=store.lengths,
-        batch_size=settings.per_device_train_batch_size,
-        batches=count_batches(settings, len(store)),
-        seed=recipe.seed,
-    )
-    result = train(
-        module,
-        schedule,
-        collate,
-        training=settings,
-        folder=stage.folder / CHECKPOINTS,
-        progress=stage.progress,
-        seed=recipe.seed,
-    )
+    result = train_stage(stage, module, collate, training=settings, lengths=store.lengths)
     save_masked_lm(encoder, tokenizer, stage.folder)
     save_decoder(module.decoder, stage.folder)
-    finish(stage.folder, result.log)
+    discard_checkpoints(stage)
     return {"steps": result.steps, "loss": result.loss, "seconds": result.seconds}
 
 
@@ -83,12 +64,3 @@ def auto_encoder(
 def _importance(stage: StageRun) -> Importance | None:
     folder = stage.inputs.get("statistics")
     return Importance.open(folder / "importance") if folder else None
-
-
-def finish(folder: Path, log: tuple[Mapping[str, float], ...]) -> None:
-    """Leave the training's log as a table; its checkpoints have done their work."""
-    import json
-
-    lines = (json.dumps(dict(entry)) for entry in log)
-    (folder / "log.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
