@@ -7,7 +7,7 @@ from attrs import frozen
 from drkit.core.recipe import EncoderSettings, Recipe, Training
 
 # What a CPU core reached in the default run, all overheads included; an order of magnitude, not a promise.
-FLOPS_PER_CORE = 6e10
+FLOPS_PER_CORE = 1e11
 # Shares of positions that are targets where a part does not say otherwise: all rows, a third of the tokens.
 _ENCODER_TARGETS = 0.3
 
@@ -34,6 +34,18 @@ def parameters(encoder: EncoderSettings) -> tuple[int, int]:
 def steps(training: Training) -> int:
     """Optimizer steps where the recipe fixes them, else 0: epochs depend on the collection."""
     return max(training.max_steps, 0)
+
+
+def schedule(training: Training) -> str:
+    """The length of a training in words.
+
+    >>> schedule(Training(max_steps=3000)), schedule(Training(num_train_epochs=3))
+    ('3,000 steps of 64', '3 epochs in steps of 64')
+    """
+    batch = training.per_device_train_batch_size * training.gradient_accumulation_steps
+    if training.max_steps > 0:
+        return f"{training.max_steps:,} steps of {batch:,}"
+    return f"{training.num_train_epochs:g} epochs in steps of {batch:,}"
 
 
 def _texts(training: Training) -> int:

@@ -135,7 +135,8 @@ def _encoder(draft: _Draft, registry: Registry) -> str:
     return draft.add(
         "pretrained",
         "pretrain",
-        f"pre-train with masker {recipe.pretrain.masker.use} and decoder {recipe.pretrain.decoder.use}",
+        f"pre-train with masker {recipe.pretrain.masker.use} and decoder {recipe.pretrain.decoder.use}, "
+        f"{estimate.schedule(recipe.pretrain)}",
         needs,
         settings={"pretrain": _lasting(draft.table["pretrain"]), "seed": recipe.seed},
         resumable=True,
@@ -154,9 +155,9 @@ def _rounds(draft: _Draft, finetune: Finetune, *, start: str) -> list[str]:
     for place, current in enumerate(finetune.rounds):
         negatives = _negatives(draft, place, previous) if current.miner and finetune.negatives else ""
         if place == 0 and finetune.baseline and start != "initial":
-            systems.append(_retriever(draft, BASELINE, "initial", negatives))
+            systems.append(_retriever(draft, finetune, name=BASELINE, start="initial", negatives=negatives))
         origin = previous if current.start == "previous" and previous else start
-        systems.append(_retriever(draft, current.name, origin, negatives))
+        systems.append(_retriever(draft, finetune, name=current.name, start=origin, negatives=negatives))
         previous = current.name
     return systems
 
@@ -175,11 +176,11 @@ def _negatives(draft: _Draft, place: int, previous: str) -> str:
     )
 
 
-def _retriever(draft: _Draft, name: str, start: str, negatives: str) -> str:
+def _retriever(draft: _Draft, finetune: Finetune, *, name: str, start: str, negatives: str) -> str:
     return draft.add(
         name,
         "finetune",
-        "fine-tune without pre-training, for comparison" if name == BASELINE else f"fine-tune from {start}",
+        f"fine-tune {'without pre-training' if name == BASELINE else f'from {start}'}, {estimate.schedule(finetune)}",
         ("collection", "tokens", start, *((negatives,) if negatives else ())),
         settings={
             "finetune": _lasting(draft.table["finetune"], "rounds", "baseline"),
