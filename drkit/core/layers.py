@@ -50,7 +50,7 @@ def compose(wanted: Wanted, parts: Installed) -> Recipe:
         table = merge(table, _named(parts, wanted.paper))
     changes = table.pop(WITH_ENCODER, {})
     if wanted.encoder:
-        table = merge(merge(table, changes), {"encoder": {"pretrained": wanted.encoder}})
+        table = merge(merge(table, fitting(changes, table)), {"encoder": {"pretrained": wanted.encoder}})
     if wanted.quick:
         table = merge(table, _named(parts, "quick"))
     table = merge(table, _slots(wanted, parts))
@@ -117,6 +117,22 @@ def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> Table:
         else:
             out[key] = merge({}, value) if isinstance(value, Mapping) else value
     return out
+
+
+def fitting(changes: Mapping[str, Any], table: Mapping[str, Any]) -> Table:
+    """`changes` without the settings of parts that `table` does not use.
+
+    >>> fitting({"a": {"use": "x", "n": 1}, "b": {"use": "y", "m": 2}}, {"a": {"use": "x"}, "b": {"use": "z"}})
+    {'a': {'use': 'x', 'n': 1}}
+    """
+    kept: Table = {}
+    for key, value in changes.items():
+        old = table.get(key)
+        if not isinstance(value, Mapping) or not isinstance(old, Mapping):
+            kept[key] = value
+        elif _use(value) in ("", _use(old)):
+            kept[key] = fitting(value, old)
+    return kept
 
 
 def _use(table: Mapping[str, Any]) -> str:

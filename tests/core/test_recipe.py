@@ -110,6 +110,8 @@ def test_a_replaced_part_brings_its_own_settings():
 
 def test_the_papers_schedule_comes_with_an_existing_encoder():
     assert compose(Wanted(paper="retromae", encoder="some/encoder"), PARTS).pretrain.num_train_epochs == 8
+    assert compose(Wanted(paper="retromae", encoder="some/encoder"), PARTS).pretrain.decoder.config.targets == 1.0
+    assert compose(Wanted(paper="cdmae", encoder="some/encoder"), PARTS).pretrain.decoder.config.layers == 2
     assert compose(Wanted(paper="retromae"), PARTS).pretrain.masker.config.decoder_ratio == 0.5
 
 
