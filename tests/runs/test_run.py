@@ -239,6 +239,19 @@ def test_starting_from_an_existing_encoder(tiny_run, tmp_path):
     assert TextEncoder.load(run / "encoder").pooling == "cls"
 
 
+def test_another_pooling_than_the_encoders_own_is_said(tiny_run, tmp_path):
+    """An exported encoder, which has no language-model head, is taken up too."""
+    whole, _ = tiny_run
+    small = [a for a in TINY if "encoder." not in a]
+    done = drkit(
+        *("compose", "--masker", "uniform", "--decoder", "mlm", "--encoder", whole / "encoder", *small),
+        *("--set=encoder.passage_length=48", "--set=finetune.negatives=0", "--set=finetune.baseline=false"),
+        *("--run-dir", tmp_path / "continued"),
+    )
+    assert "was trained with mean pooling; this run uses cls" in done.stderr
+    assert "no language-model head" in done.stderr
+
+
 @pytest.fixture
 def ir_datasets_home(tmp_path):
     shared = Path(os.environ.get("DRKIT_SHARED", Path(__file__).resolve().parents[2].parent / "shared"))
