@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
+
 from drkit.core.recipe import Recipe
 from drkit.errors import DrkitError
 from drkit.runs.checkpoints import load_encoder
@@ -14,10 +16,11 @@ from drkit.search import FlatIndex, Retriever, TextEncoder
 
 def load_text_encoder(folder: Path, recipe: Recipe) -> TextEncoder:
     """The encoder of a stage's folder, with the recipe's pooling, similarity and lengths."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     if (folder / "modules.json").exists():
-        return TextEncoder.load(folder)
+        return TextEncoder.load(folder, device)
     return TextEncoder(
-        load_encoder(folder, pooling=recipe.encoder.pooling).backbone,
+        load_encoder(folder, pooling=recipe.encoder.pooling).backbone.to(device),
         load_tokenizer(str(folder)),
         pooling=recipe.encoder.pooling,
         similarity=recipe.similarity,

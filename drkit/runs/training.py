@@ -135,9 +135,12 @@ def _arguments(training: Training, folder: Path, steps: int, seed: int) -> Train
         "optim": "adamw_torch_fused",
     }
     try:
-        return TrainingArguments(**{**own, **training.arguments})
+        made = TrainingArguments(**{**own, **training.arguments})
     except (TypeError, ValueError) as error:
         raise DrkitError(f"the training arguments do not fit: {error}; see transformers.TrainingArguments") from error
+    # One device a process: torch's DataParallel would cut a batch's pairs apart. More devices come by torchrun.
+    made._n_gpu = min(made.n_gpu, 1)
+    return made
 
 
 class ScheduledTrainer(Trainer):  # type: ignore[misc]
