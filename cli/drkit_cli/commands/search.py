@@ -14,7 +14,6 @@ import click
 def search(run: Path, query: str, depth: int) -> None:
     """Print the passages of RUN's collection that answer QUERY best, with scores and text."""
     from drkit.data.tables import open_collection
-
     from drkit.errors import DrkitError
     from drkit.runs.retriever import open_run
     from drkit_cli.render import console
