@@ -23,6 +23,8 @@ from drkit.core.registry import Registry
 from drkit.core.write import recipe_table, write_recipe
 from drkit.errors import DrkitError
 from drkit.runs.manifest import (
+    CHECKPOINTS,
+    FINGERPRINT,
     Manifest,
     content_hash,
     describe_files,
@@ -35,7 +37,6 @@ from drkit.runs.stage import Stage, StageRun
 
 RECIPE = "recipe.toml"
 UNFINISHED = ".unfinished"
-FINGERPRINT = ".fingerprint"
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # safetensors and torch say it in words alone.
 _SAID_OF_NO_ROOM = ("No space left", "File too large", "PytorchStreamWriter failed")
@@ -116,6 +117,11 @@ def _stage(
     if standing is not None and standing.fingerprint == fingerprint:
         progress.skip(stage.name, stage.summary)
         return standing
+    whole = read_manifest(run / UNFINISHED / stage.name)
+    if whole is not None and whole.fingerprint == fingerprint:  # cut off between its last word and its rename
+        _publish(run / UNFINISHED / stage.name, run / stage.name)
+        progress.skip(stage.name, stage.summary)
+        return whole
     folder = _unfinished(stage, run, fingerprint)
     context = StageRun(
         stage=stage,
@@ -129,7 +135,6 @@ def _stage(
     started = time.perf_counter()
     with _full_disk(stage.name, run):
         metrics = stage.load()(context)
-        (folder / FINGERPRINT).unlink(missing_ok=True)
         files = describe_files(folder)
         manifest = Manifest(
             stage=stage.name,
@@ -163,7 +168,12 @@ def _unfinished(stage: Stage, run: Path, fingerprint: str) -> Path:
 
 
 def _publish(folder: Path, final: Path) -> None:
-    """Put a finished folder in its place by renames; a stage that stood there goes only when the new one is in."""
+    """Put a finished folder in its place by renames; a stage that stood there goes only when the new one is in.
+
+    What served the attempt alone goes first: its manifest stands, so a kill here loses nothing.
+    """
+    shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+    (folder / FINGERPRINT).unlink(missing_ok=True)
     old = folder.with_name(f"{folder.name}.old")
     shutil.rmtree(old, ignore_errors=True)
     if final.exists():

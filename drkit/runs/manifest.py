@@ -19,6 +19,9 @@ from attrs import frozen
 from drkit.core.files import write_text
 
 FILE = "manifest.json"
+# What a stage keeps only until it is done: the mark of its attempt, and a training's checkpoints.
+FINGERPRINT = ".fingerprint"
+CHECKPOINTS = "checkpoints"
 PACKAGES = ("drkit", "torch", "transformers", "tokenizers", "accelerate", "faiss-cpu", "bm25s", "numpy")
 
 
@@ -56,8 +59,9 @@ def digest(value: Any) -> str:
 
 
 def describe_files(folder: Path) -> dict[str, Written]:
-    """Every file under `folder` (the manifest left out), with its size and content hash."""
-    paths = sorted(p for p in folder.rglob("*") if p.is_file() and p != folder / FILE)
+    """Every file under `folder` that is to stay (the manifest left out), with its size and content hash."""
+    passing = {FILE, FINGERPRINT, CHECKPOINTS}
+    paths = sorted(p for p in folder.rglob("*") if p.is_file() and p.relative_to(folder).parts[0] not in passing)
     return {p.relative_to(folder).as_posix(): Written(p.stat().st_size, _hash(p)) for p in paths}
 
 

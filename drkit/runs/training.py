@@ -22,6 +22,7 @@ from transformers.trainer_callback import PrinterCallback
 
 from drkit.errors import DrkitError
 from drkit.runs.batches import Example, Schedule, count_batches
+from drkit.runs.manifest import CHECKPOINTS
 from drkit.runs.progress import Progress
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 WEIGHTS = "model.safetensors"
 COMPLETE = ".complete"
-CHECKPOINTS = "checkpoints"
 Collate = Callable[[list[Example]], Mapping[str, Tensor]]
 
 
@@ -52,7 +52,7 @@ def train_stage(
 ) -> TrainingResult:
     """Train a stage's module on examples of these lengths i32[n], resuming from what an earlier attempt left.
 
-    Leaves `log.jsonl` in the stage's folder, and the checkpoints: `discard_checkpoints` when the weights are saved.
+    Leaves `log.jsonl` in the stage's folder; the checkpoints go when the stage is done.
     """
     schedule = Schedule(
         lengths=lengths,
@@ -72,11 +72,6 @@ def train_stage(
     lines = "".join(f"{json.dumps(dict(entry))}\n" for entry in result.log)
     (stage.folder / "log.jsonl").write_text(lines, encoding="utf-8")
     return result
-
-
-def discard_checkpoints(stage: StageRun) -> None:
-    """Remove what a training kept to be resumed from: last, so that a kill before loses no step."""
-    shutil.rmtree(stage.folder / CHECKPOINTS)
 
 
 def train(
@@ -129,6 +124,7 @@ def _arguments(training: Training, folder: Path, steps: int, seed: int) -> Train
         "seed": seed,
         "save_total_limit": 2,
         "report_to": "none",
+        "logging_nan_inf_filter": False,  # a loss that is not finite must be seen, not averaged away
         "disable_tqdm": True,
         "remove_unused_columns": False,
         "dataloader_pin_memory": torch.cuda.is_available(),

@@ -131,6 +131,27 @@ def test_a_resumable_stage_goes_on(tmp_path):
     assert (tmp_path / "run/a/steps.txt").read_text() == "3", "what stood is kept until the new one is whole"
 
 
+@pytest.mark.parametrize("moment", ["rmtree", "rename"])
+def test_a_kill_before_the_rename_loses_nothing(tmp_path, monkeypatch, moment):
+    """The stage's manifest is written: whatever comes between it and the rename, the work is not done again."""
+
+    def cut_off(*_arguments, **_options):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        if moment == "rename":
+            patched.setattr(Path, "rename", cut_off)
+        else:
+            patched.setattr("drkit.runs.execute._publish", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            go(chain(), tmp_path / "run")
+    assert CALLS == ["a"]
+    done = go(chain(), tmp_path / "run")
+    assert CALLS == ["b", "c"]
+    assert set(done["a"].files) == {"out.txt"}
+    assert sorted(p.name for p in (tmp_path / "run/a").iterdir()) == ["manifest.json", "out.txt"]
+
+
 def test_another_recipe_is_refused_and_redone_when_asked(tmp_path):
     go(chain(), tmp_path / "run")
     other = compose(Wanted(settings=("seed=7",)), PARTS)

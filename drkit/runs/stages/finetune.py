@@ -18,7 +18,7 @@ from drkit.runs.checkpoints import load_encoder, save_masked_lm
 from drkit.runs.negatives import read_negatives
 from drkit.runs.stage import StageRun
 from drkit.runs.tokenizers import load_tokenizer
-from drkit.runs.training import discard_checkpoints, train_stage
+from drkit.runs.training import train_stage
 
 
 def run(stage: StageRun) -> Mapping[str, Any]:
@@ -40,7 +40,6 @@ def run(stage: StageRun) -> Mapping[str, Any]:
     lengths = collate.queries.lengths[collate.pairs.queries]
     result = train_stage(stage, BiEncoder(encoder, loss), collate, training=settings, lengths=lengths)
     save_masked_lm(encoder, tokenizer, stage.folder)
-    discard_checkpoints(stage)
     return {"steps": result.steps, "loss": result.loss, "seconds": result.seconds, **_effective(collate, settings)}
 
 

@@ -16,7 +16,7 @@ from drkit.runs.autoencoder import AutoEncoder, MaskingCollator
 from drkit.runs.checkpoints import load_encoder, save_decoder, save_masked_lm
 from drkit.runs.stage import StageRun
 from drkit.runs.tokenizers import load_tokenizer
-from drkit.runs.training import discard_checkpoints, train_stage
+from drkit.runs.training import train_stage
 
 
 def run(stage: StageRun) -> Mapping[str, Any]:
@@ -38,7 +38,6 @@ def run(stage: StageRun) -> Mapping[str, Any]:
     result = train_stage(stage, module, collate, training=settings, lengths=store.lengths)
     save_masked_lm(encoder, tokenizer, stage.folder)
     save_decoder(module.decoder, stage.folder)
-    discard_checkpoints(stage)
     return {"steps": result.steps, "loss": result.loss, "seconds": result.seconds}
 
 

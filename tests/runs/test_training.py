@@ -1,0 +1,118 @@
+"""One training over the Trainer: resumed equals uninterrupted, broken checkpoints and losses are noticed."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from drkit.core.recipe import Training
+from drkit.errors import DrkitError
+from drkit.runs.batches import Schedule
+from drkit.runs.progress import Silent
+from drkit.runs.training import COMPLETE, newest_checkpoint, train
+
+STEPS = 12
+
+
+class Toy(nn.Module):
+    """A layer with dropout, so that the random state must be resumed too; its two weights are tied."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.drop = nn.Linear(4, 4), nn.Linear(4, 4), nn.Dropout(0.5)
+        self.second.weight = self.first.weight
+
+    def forward(self, x):
+        out = self.second(self.drop(self.first(x)))
+        return {"loss": (out - x).pow(2).mean(), "size": out.detach().abs().mean()}
+
+
+def toy():
+    torch.manual_seed(0)
+    return Toy()
+
+
+class Collate:
+    """Vectors that depend on (epoch, example) alone; may cut the training off at its n-th batch."""
+
+    def __init__(self, cut_off=None):
+        self.cut_off, self.calls = cut_off, 0
+
+    def __call__(self, examples):
+        self.calls += 1
+        if self.calls == self.cut_off:
+            raise KeyboardInterrupt
+        rows = [np.random.default_rng(example).normal(size=4) for example in examples]
+        return {"x": torch.tensor(np.array(rows), dtype=torch.float32)}
+
+
+def go(module, folder, collate=None, **settings):
+    schedule = Schedule(lengths=np.full(40, 5, np.int32), batch_size=4, batches=STEPS, seed=3)
+    chosen = {"max_steps": STEPS, "save_steps": 3, "logging_steps": 2, "per_device_train_batch_size": 4, **settings}
+    return train(
+        module,
+        schedule,
+        collate or Collate(),
+        training=Training(**chosen),
+        folder=folder,
+        progress=Silent(),
+        seed=7,
+    )
+
+
+def same(one, two):
+    return all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("cut_off", [2, 5, 9, 12])
+def test_resumed_equals_uninterrupted(tmp_path, cut_off):
+    whole, resumed = toy(), toy()
+    expected = go(whole, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        go(toy(), tmp_path / "cut", Collate(cut_off))
+    result = go(resumed, tmp_path / "cut")
+    assert same(whole, resumed)
+    assert result.steps == expected.steps == STEPS
+    assert result.log[-1]["loss"] == expected.log[-1]["loss"]
+    assert "size" in result.log[-1]
+
+
+def test_a_training_that_was_done_does_no_step_again(tmp_path):
+    first, again, collate = toy(), toy(), Collate()
+    go(first, tmp_path)
+    result = go(again, tmp_path, collate)
+    assert same(first, again)
+    assert result.steps == STEPS
+    assert collate.calls == 0
+
+
+def test_a_checkpoint_that_a_kill_cut_short_is_passed_over(tmp_path):
+    whole, resumed = toy(), toy()
+    go(whole, tmp_path)
+    last = newest_checkpoint(tmp_path)
+    (last / COMPLETE).unlink()
+    (last / "model.safetensors").write_bytes(b"half")
+    earlier = newest_checkpoint(tmp_path)
+    assert earlier.name == "checkpoint-9"
+    assert not last.exists()
+    go(resumed, tmp_path)
+    assert same(whole, resumed)
+
+
+def test_checkpoints_hold_no_pickled_arguments(tmp_path):
+    go(toy(), tmp_path)
+    assert not list(tmp_path.rglob("training_args.bin"))
+
+
+def test_a_loss_that_is_not_finite_ends_the_training_in_words(tmp_path):
+    class Diverging(Toy):
+        def forward(self, x):
+            return {"loss": super().forward(x)["loss"] * float("nan")}
+
+    with pytest.raises(DrkitError, match="loss is nan at step 2: lower learning_rate"):
+        go(Diverging(), tmp_path, logging_steps=2)
+
+
+def test_arguments_that_do_not_fit_are_told(tmp_path):
+    with pytest.raises(DrkitError, match="no_such"):
+        go(toy(), tmp_path, arguments={"no_such": 1})
