@@ -6,6 +6,9 @@ from typing import Any
 
 from drkit.errors import DrkitError
 
+# transformers writes into a saved tokenizer how it was loaded; a run's files must not depend on that.
+_OF_THE_LOADING = ("is_local", "local_files_only")
+
 
 def load_tokenizer(path_or_id: str) -> Any:
     """A fast tokenizer from a folder or hub id.
@@ -23,4 +26,6 @@ def load_tokenizer(path_or_id: str) -> Any:
         raise DrkitError(f"the tokenizer of {path_or_id!r} is no fast one: words cannot be told apart for masking")
     if tokenizer.mask_token_id is None:
         raise DrkitError(f"the tokenizer of {path_or_id!r} has no mask token, so nothing can be masked")
+    for key in _OF_THE_LOADING:
+        tokenizer.init_kwargs.pop(key, None)
     return tokenizer
