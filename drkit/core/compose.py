@@ -13,6 +13,7 @@ every gap who needs what, who offers what, and which other parts would fit.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from importlib.util import find_spec
 
@@ -23,6 +24,22 @@ from drkit.errors import ProblemsError
 
 # What a stage of the run can make from texts alone.
 MADE_FROM_TEXTS = {"importance": "statistics"}
+# Folders of a run that a round's own folder must not be taken for.
+STAGE_NAMES = (
+    "collection",
+    "vocabulary",
+    "tokens",
+    "statistics",
+    "initial",
+    "pretrained",
+    "no-pretraining",
+    "encoder",
+    "index",
+    "runs",
+    "evaluation",
+    "bm25",
+)
+_ROUND_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 ENCODER_PROVIDES = ("token_states", "bottleneck")
 
 
@@ -104,6 +121,12 @@ def _finetune_problems(finetune: Finetune, registry: Registry) -> list[str]:
     names = [r.name for r in finetune.rounds]
     for name in sorted({n for n in names if names.count(n) > 1}):
         problems.append(f"two rounds are named {name!r} @ finetune.rounds")
+    for name in dict.fromkeys(names):
+        if name in STAGE_NAMES or name.startswith(("index-", "negatives-")) or not _ROUND_NAME.fullmatch(name):
+            problems.append(
+                f"a round cannot be named {name!r}: it becomes a folder beside the run's other stages. Use letters, "
+                f"digits, '.', '_' and '-', and none of {', '.join(STAGE_NAMES)}, index-*, negatives-* @ finetune.rounds"
+            )
     for place, current in enumerate(finetune.rounds):
         if current.miner is None:
             continue

@@ -132,6 +132,9 @@ def test_every_masker_goes_with_every_decoder(masker, decoder):
         (Wanted(collection="beir"), "beir:VALUE"),
         (Wanted(settings=("encoder.hidden=130",)), "no multiple of heads"),
         (Wanted(settings=("finetune.rounds.1.name=retriever-1",)), "two rounds are named"),
+        (Wanted(settings=("finetune.rounds.0.name=encoder",)), "a round cannot be named 'encoder'"),
+        (Wanted(settings=("finetune.rounds.0.name=../x",)), "a round cannot be named '../x'"),
+        (Wanted(settings=("finetune.rounds.0.name=index-a",)), "a round cannot be named 'index-a'"),
     ],
 )
 def test_combinations_that_cannot_work_are_refused_with_the_reason(wanted, said):
