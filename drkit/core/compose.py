@@ -125,7 +125,8 @@ def _finetune_problems(finetune: Finetune, registry: Registry) -> list[str]:
         if name in STAGE_NAMES or name.startswith(("index-", "negatives-")) or not _ROUND_NAME.fullmatch(name):
             problems.append(
                 f"a round cannot be named {name!r}: it becomes a folder beside the run's other stages. Use letters, "
-                f"digits, '.', '_' and '-', and none of {', '.join(STAGE_NAMES)}, index-*, negatives-* @ finetune.rounds"
+                f"digits, '.', '_' and '-', and none of "
+                f"{', '.join(STAGE_NAMES)}, index-*, negatives-* @ finetune.rounds"
             )
     for place, current in enumerate(finetune.rounds):
         if current.miner is None:
