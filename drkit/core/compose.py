@@ -4,10 +4,14 @@ A part *needs* and *provides* names; the check follows a recipe from the collect
 every gap who needs what, who offers what, and which other parts would fit.
 
     collection   texts, queries, judgements
-    data         importance (PMI statistics; a stage of the run makes them from texts)
-    masker       view (masked positions of the decoder's text), rows (a visibility pattern per row)
-    encoder      token_states (states at target positions), bottleneck (one vector a text)
-    decoder      token_states, vocab_logits
+    data         importance (PMI of every token), idf (of every token), spans, queries (contexts of a text),
+                 generator (a masked LM that fills masked positions); stages of the run make them from texts
+    masker       view (masked positions of the decoder's text), rows (a visibility pattern per row),
+                 replaced (masked positions are filled by a generator), context (the decoder's text is another one)
+    encoder      token_states (states at target positions), text_states (of whole texts), bottleneck (one vector a
+                 text), partners (which rows of the batch belong together)
+    decoder      token_states, vocab_logits (scores of all words, one row a text), words (which words occur in it),
+                 replaced_logits, replaced (which tokens a generator put there); and partners
     fine-tuning  pairs (query and passage vectors), retriever (the round before)
 """
 
@@ -23,13 +27,23 @@ from drkit.core.spec import ComponentSpec, Kind
 from drkit.errors import ProblemsError
 
 # What a stage of the run can make from texts alone.
-MADE_FROM_TEXTS = {"importance": "statistics"}
+MADE_FROM_TEXTS = {
+    "importance": "statistics",
+    "idf": "frequencies",
+    "spans": "spans",
+    "generated-queries": "queries",
+    "generator": "generator",
+}
 # Folders of a run that a round's own folder must not be taken for.
 STAGE_NAMES = (
     "collection",
     "vocabulary",
     "tokens",
+    "spans",
     "statistics",
+    "frequencies",
+    "queries",
+    "generator",
     "initial",
     "pretrained",
     "no-pretraining",
@@ -40,7 +54,9 @@ STAGE_NAMES = (
     "bm25",
 )
 _ROUND_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-ENCODER_PROVIDES = ("token_states", "bottleneck")
+ENCODER_PROVIDES = ("token_states", "text_states", "bottleneck", "partners")
+# What a decoder's output has beside its own: the run knows which rows belong together.
+BESIDE_DECODER = ("partners",)
 
 
 def check(recipe: Recipe, registry: Registry) -> None:
@@ -58,10 +74,11 @@ def data_needs(recipe: Recipe, registry: Registry) -> tuple[str, ...]:
     """What the recipe's maskers, decoders and losses need from the data beyond texts, e.g. `importance`."""
     if recipe.pretrain is None:
         return ()
-    uses = [(Kind.MASKER, recipe.pretrain.masker.use), (Kind.DECODER, recipe.pretrain.decoder.use)]
-    uses += [(Kind.LOSS, loss.use) for loss in recipe.pretrain.losses.values()]
-    needed = {need for kind, use in uses for need in registry.get(kind, use).needs}
-    return tuple(sorted(needed & MADE_FROM_TEXTS.keys()))
+    pretrain = recipe.pretrain
+    uses = [(Kind.MASKER, pretrain.masker), (Kind.DECODER, pretrain.decoder)]
+    needed = [registry.get(kind, part.use).needs_of(part.config) for kind, part in uses]
+    needed += [registry.get(Kind.LOSS, term.use).needs_of(term.config) for term in pretrain.losses.values()]
+    return tuple(sorted(frozenset().union(*needed) & MADE_FROM_TEXTS.keys()))
 
 
 def _collection_problems(recipe: Recipe, registry: Registry) -> list[str]:
@@ -89,18 +106,21 @@ def _pretrain_problems(pretrain: Pretrain, registry: Registry) -> list[str]:
     masker = registry.get(Kind.MASKER, pretrain.masker.use)
     decoder = registry.get(Kind.DECODER, pretrain.decoder.use)
     problems = [*_missing_extras(masker), *_missing_extras(decoder)]
-    for need in sorted(set(masker.needs) - MADE_FROM_TEXTS.keys()):
+    masker_needs, decoder_needs = masker.needs_of(pretrain.masker.config), decoder.needs_of(pretrain.decoder.config)
+    for need in sorted(masker_needs - MADE_FROM_TEXTS.keys()):
         problems.append(f"masker {masker.name!r} needs {need}, which no stage of a run makes @ pretrain.masker")
-    lacking = sorted(set(decoder.needs) - MADE_FROM_TEXTS.keys() - set(masker.provides))
+    views = masker.provides_of(pretrain.masker.config)
+    lacking = sorted(decoder_needs - MADE_FROM_TEXTS.keys() - views)
     if lacking:
         problems.append(
             f"decoder {decoder.name!r} needs {_and(lacking)}; masker {masker.name!r} provides "
-            f"{_and(masker.provides)}. {_fitting(registry, Kind.MASKER, decoder.needs)} @ pretrain.decoder"
+            f"{_and(sorted(views))}. {_fitting(registry, Kind.MASKER, decoder_needs)} @ pretrain.decoder"
         )
+    rebuilt = decoder.provides_of(pretrain.decoder.config)
     for name, loss in pretrain.losses.items():
-        provided = ENCODER_PROVIDES if loss.on == "encoder" else decoder.provides
+        provided = ENCODER_PROVIDES if loss.on == "encoder" else tuple(sorted({*rebuilt, *BESIDE_DECODER}))
         spec = registry.get(Kind.LOSS, loss.use)
-        lacking = sorted(set(spec.needs) - set(provided))
+        lacking = sorted(spec.needs_of(loss.config) - MADE_FROM_TEXTS.keys() - set(provided))
         if lacking:
             source = "the encoder" if loss.on == "encoder" else f"decoder {decoder.name!r}"
             problems.append(
@@ -148,7 +168,7 @@ def _fitting(registry: Registry, kind: Kind, needs: Iterable[str]) -> str:
 
 
 def _losses_for(registry: Registry, provided: Iterable[str]) -> str:
-    names = [spec.name for spec in registry.specs(Kind.LOSS) if set(spec.needs) <= set(provided)]
+    names = [spec.name for spec in registry.specs(Kind.LOSS) if {*spec.needs} - MADE_FROM_TEXTS.keys() <= {*provided}]
     return f"losses that fit: {', '.join(names) or 'none'}"
 
 

@@ -11,10 +11,12 @@ from typing import Any
 
 from attrs import frozen
 
+from drkit.core.compose import BESIDE_DECODER, MADE_FROM_TEXTS
 from drkit.core.discovery import Installed
 from drkit.core.read import parse_toml, recipe_from_table
 from drkit.core.recipe import Recipe
-from drkit.core.spec import Kind
+from drkit.core.registry import Registry
+from drkit.core.spec import ComponentSpec, Kind
 from drkit.errors import DrkitError
 
 WITH_ENCODER = "with_encoder"
@@ -56,9 +58,35 @@ def compose(wanted: Wanted, parts: Installed) -> Recipe:
     table = merge(table, _slots(wanted, parts))
     if wanted.name is None:
         table["name"] = _describe(table, wanted.paper)
+    _train_decoder(table.get("pretrain", {}), parts.registry)
     for assignment in wanted.settings:
         assign(table, assignment)
+    _leave_out(table.get("pretrain", {}))
     return recipe_from_table(table, parts.registry)
+
+
+def _train_decoder(pretrain: Table, registry: Registry) -> None:
+    """In place: where a term reads what the chosen decoder does not provide, the decoder's own loss takes its place."""
+    decoder = _known(registry, Kind.DECODER, pretrain.get("decoder", {}))
+    for name, term in pretrain.get("losses", {}).items():
+        loss = _known(registry, Kind.LOSS, term)
+        if decoder is None or loss is None or not decoder.trained_by or term.get("on") != "decoder":
+            continue
+        if {*loss.needs} - {*decoder.provides, *BESIDE_DECODER, *MADE_FROM_TEXTS}:
+            kept = {key: term[key] for key in ("on", "weight") if key in term}
+            pretrain["losses"][name] = {"use": decoder.trained_by, **kept}
+
+
+def _leave_out(pretrain: Table) -> None:
+    """In place: a loss term that uses `none` is gone; a recipe takes a term of the default away with it."""
+    terms = pretrain.get("losses", {})
+    for name in [name for name, term in terms.items() if "none" in (term, _use(term))]:
+        del terms[name]
+
+
+def _known(registry: Registry, kind: Kind, slot: Any) -> ComponentSpec | None:
+    """The part a slot names, or None where the reader of recipes will refuse it."""
+    return registry.get(kind, _use(slot)) if _use(slot) in registry.names(kind) else None
 
 
 def _named(parts: Installed, name: str) -> Table:
@@ -135,8 +163,8 @@ def fitting(changes: Mapping[str, Any], table: Mapping[str, Any]) -> Table:
     return kept
 
 
-def _use(table: Mapping[str, Any]) -> str:
-    return str(table.get("use", ""))
+def _use(slot: Any) -> str:
+    return str(slot.get("use", "")) if isinstance(slot, Mapping) else str(slot)
 
 
 def assign(table: Table, assignment: str) -> None:

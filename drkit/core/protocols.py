@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from drkit.core.types import (
         DecoderInput,
         Judgement,
+        MaskedView,
         Mined,
         MiningRequest,
         Passage,
@@ -46,11 +47,20 @@ class LmHeads(Protocol):
 class Masker(Protocol):
     """Hides tokens. Runs in the collator: pure, picklable, vectorised over the batch.
 
-    `rows` > 0 asks for a visibility pattern per row beside the decoder's view (`MaskedView.visible`).
+    `rows` > 0 asks for a visibility pattern per row beside the decoder's view (`MaskedView.visible`). A masker that
+    has a model fill the masked positions marks them by `MaskedView.noise`, and has a method
+    `replacer(context) -> Replacer` besides.
     """
 
     def __call__(self, tokens: TokenBatch, rng: Draws, rows: int = 0) -> Views:
         """Two views of the batch."""
+
+
+class Replacer(Protocol):
+    """Fills masked positions on the model's device; an nn.Module, made by a masker's `replacer`."""
+
+    def __call__(self, view: MaskedView, tokens: TokenBatch, *, learn: bool) -> tuple[MaskedView, StepOutput | None]:
+        """The view, its masked positions filled, and the filler's own loss where it is trained and `learn` is True."""
 
 
 class Decoder(Protocol):
@@ -70,7 +80,12 @@ class Decoder(Protocol):
 
 
 class Loss(Protocol):
-    """Called with what its spec needs, by name; an nn.Module or a function. Sees data, never a model or a rank."""
+    """Called with what its spec needs, by name; an nn.Module or a function. Sees data, never a model or a rank.
+
+    A loss is a mean. One that is not a mean over the rows of the batch has a method `items(**needs) -> Tensor`, f[] or
+    i64[]: how many items its mean runs over, so that parts of a batch add up to the whole. A loss that needs
+    `partners` compares rows with each other and always gets the rows of the whole batch, of all processes.
+    """
 
     def __call__(self, **needs: Any) -> StepOutput:
         """The loss of what the spec needs."""

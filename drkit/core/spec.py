@@ -48,7 +48,9 @@ class ComponentSpec:
 
     `target` is `"module:attribute"` of a factory called as `target(config, context)`. `config` is a frozen
     attrs class that holds every default and validator and imports no torch. `needs` and `provides` are
-    names from `drkit.core.compose`: they decide which parts go together. `shorthand` names the setting that
+    names from `drkit.core.compose`: they decide which parts go together; where they depend on the settings, the
+    config class has properties of these names, whose result is added. `trained_by` is the loss that trains a decoder
+    where the recipe's own does not fit it (`none`: it has nothing to train). `shorthand` names the setting that
     `name:VALUE` fills on the command line (`beir:PATH`).
 
     Raises ValueError where the name is not kebab-case, the target is not `module:attribute`, the summary is
@@ -64,6 +66,7 @@ class ComponentSpec:
     needs: tuple[str, ...] = field(default=(), converter=_names)
     provides: tuple[str, ...] = field(default=(), converter=_names)
     extras: tuple[str, ...] = field(default=(), converter=_names)
+    trained_by: str = ""
     shorthand: str = ""
     deprecated: str = ""
     provider: str = ""
@@ -82,6 +85,14 @@ class ComponentSpec:
             problems.append(f"shorthand {self.shorthand!r} is no setting of {self.config.__name__}")
         if problems:
             raise ValueError(f"component {self.kind}/{self.name}: " + "; ".join(problems))
+
+    def needs_of(self, config: Any) -> frozenset[str]:
+        """What it needs with these settings."""
+        return frozenset(self.needs) | frozenset(getattr(config, "needs", ()))
+
+    def provides_of(self, config: Any) -> frozenset[str]:
+        """What it provides with these settings."""
+        return frozenset(self.provides) | frozenset(getattr(config, "provides", ()))
 
     def load(self) -> Any:
         """The factory `target` names, imported now.

@@ -52,7 +52,8 @@ class TokenBatch(Movable):
 
     ids i64[B,L]; attention bool[B,L]; maskable bool[B,L] (False at special tokens and padding); words
     i64[B,L], the number of the word a token belongs to (-1 outside words); keys i64[B], permanent numbers of
-    the examples; importance f32[B,L] where a part asked for it, else None.
+    the examples. Where a part asked for it, else None: importance f32[B,L]; context, another text a row that the
+    decoder is to rebuild instead (a span of the same document, a query).
     """
 
     ids: Tensor
@@ -61,6 +62,7 @@ class TokenBatch(Movable):
     words: Tensor
     keys: Tensor
     importance: Tensor | None = None
+    context: TokenBatch | None = None
 
 
 @frozen(eq=False)
@@ -68,13 +70,15 @@ class MaskedView(Movable):
     """One corrupted view of a batch.
 
     ids i64[B,L]; labels i64[B,L] (-100: no target); attention bool[B,L]; visible bool[B,R,L] where the
-    decoder asked for rows (True: row r may see that position as far as the masker is concerned), else None.
+    decoder asked for rows (True: row r may see that position as far as the masker is concerned), else None;
+    noise f32[B,L] where a generator is to fill the masked positions, one uniform draw each, else None.
     """
 
     ids: Tensor
     labels: Tensor
     attention: Tensor
     visible: Tensor | None = None
+    noise: Tensor | None = None
 
 
 @frozen(eq=False)
@@ -105,12 +109,26 @@ class TokenStates:
 
 
 @frozen(eq=False)
+class TextStates:
+    """States of whole texts: states f[B,L,D] (before the LM head), the clean text they stand for, and the head itself."""
+
+    states: Tensor
+    tokens: TokenBatch
+    heads: LmHeads
+
+
+@frozen(eq=False)
 class DecoderInput(Movable):
-    """All a decoder gets: the encoder's output, the clean text to rebuild, and the decoder's view of it."""
+    """All a decoder gets.
+
+    encoded: the encoder's output. tokens: the clean text to rebuild. view: the decoder's view of it.
+    encoder_view: what the encoder read, of its own text, and its targets; None where nobody asked for it.
+    """
 
     encoded: Encoded
     tokens: TokenBatch
     view: MaskedView
+    encoder_view: MaskedView | None = None
 
 
 @frozen(eq=False)
@@ -209,10 +227,14 @@ class BackboneInfo:
 class BuildContext:
     """What a part may know of its surroundings when it is built.
 
-    `backbone` is None for parts that see no tokens. `retriever` is what a miner may search with.
+    `backbone` is None for parts that see no tokens. `retriever` is what a miner may search with. `generator` is the
+    masked LM (`drkit.encoders.MaskedLmEncoder`) that fills masked positions, and `idf` the inverse document frequency
+    f32[V] of every token, where a part asked for them.
     """
 
     backbone: BackboneInfo | None = None
     tokenizer: Any = None
     retriever: Any = None
+    generator: Any = None
+    idf: Any = None
     seed: int = 42

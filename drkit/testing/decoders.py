@@ -58,7 +58,7 @@ def _inputs(decoder: Any, encoder: MaskedLmEncoder, padding: int) -> DecoderInpu
     masker = UniformMasker(UniformConfig(), toy_context())
     views = masker(tokens, Draws(1, 0, tokens.keys.numpy()), rows=decoder.rows(tokens.ids.shape[1]))
     encoded = encoder.encode(views.encoder.ids, views.encoder.attention, tuple(decoder.needs_layers))
-    return DecoderInput(encoded=encoded, tokens=views.context, view=views.decoder)
+    return DecoderInput(encoded=encoded, tokens=views.context, view=views.decoder, encoder_view=views.encoder)
 
 
 def _decode(decoder: Any, encoder: MaskedLmEncoder, padding: int) -> Mapping[str, Any]:
