@@ -51,6 +51,7 @@ STAGE_NAMES = (
     "index",
     "runs",
     "evaluation",
+    "report",
     "bm25",
 )
 _ROUND_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

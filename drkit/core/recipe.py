@@ -78,6 +78,9 @@ class Training:
     per_device_train_batch_size: int = setting(64, ge(1), "texts or queries a device and step")
     gradient_accumulation_steps: int = setting(1, ge(1), "steps whose gradients are summed")
     warmup_steps: float = setting(0.1, ge(0), "warm-up: a share of all steps below 1, else steps")
+    gradient_cache_chunk: int = setting(
+        0, ge(0), "texts a forward pass, with cached gradients: the batch may be larger than memory; 0: all at once"
+    )
     weight_decay: float = setting(0.01, ge(0), "decoupled weight decay")
     max_grad_norm: float = setting(1.0, ge(0), "gradients are clipped to this norm")
     lr_scheduler_type: str = setting("linear", min_len(1), "schedule after the warm-up, by transformers' name")
@@ -88,12 +91,26 @@ class Training:
 
 
 @frozen
+class Probe:
+    """What is measured while pre-training: on texts that are kept out of it, and on queries.
+
+    With `every = 0` nothing is measured, and the same texts are kept out: runs stay comparable.
+    """
+
+    every: int = setting(500, ge(0), "steps between two probes, beside the first and the last; 0: none")
+    texts: int = setting(256, ge(0), "texts kept out of training and probed, a tenth of all at most")
+    queries: int = setting(200, ge(0), "dev queries of the retrieval probe")
+    passages: int = setting(2000, ge(2), "passages they are searched in, at most")
+
+
+@frozen
 class Pretrain(Training):
     """Pre-training: which tokens are hidden, how the text is rebuilt from the bottleneck, and the loss."""
 
     masker: MaskerChoice = field(kw_only=True)
     decoder: DecoderChoice = field(kw_only=True)
     losses: dict[str, WeightedLoss] = field(kw_only=True, validator=min_len(1))
+    probe: Probe = field(kw_only=True, factory=Probe)
 
 
 @frozen
