@@ -1,4 +1,4 @@
-"""`drkit list`: the parts and recipes there are."""
+"""`drkit list`: the parts and recipes there are, and which go together."""
 
 from __future__ import annotations
 
@@ -9,12 +9,18 @@ KINDS = ("masker", "decoder", "loss", "miner", "collection", "recipe")
 
 @click.command("list")
 @click.argument("kind", required=False, type=click.Choice(KINDS))
-def list_parts(kind: str | None) -> None:
+@click.option("--matrix", is_flag=True, help="Which maskers and decoders go together, and why the others do not.")
+def list_parts(kind: str | None, matrix: bool) -> None:
     """List the parts of a KIND (or of every kind) and the recipes, plugins' included."""
     from drkit.core.discovery import installed
     from drkit_cli.render import console, table
 
     parts = installed()
+    if matrix:
+        if kind:
+            raise click.UsageError("--matrix is about all maskers, decoders and losses: leave KIND out")
+        _matrix()
+        return
     screen = console()
     for wanted in [kind] if kind else KINDS:
         if wanted == "recipe":
@@ -32,3 +38,12 @@ def _first_comment(name: str) -> str:
     claims = installed().recipes[name]
     line = claims[0].read_text(encoding="utf-8").splitlines()[0]
     return line.lstrip("# ") if line.startswith("#") else ""
+
+
+def _matrix() -> None:
+    from drkit.core.discovery import installed
+    from drkit.core.matrix import matrix
+    from drkit_cli.matrix import print_matrix
+    from drkit_cli.render import console
+
+    print_matrix(matrix(installed()), console())

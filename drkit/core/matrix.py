@@ -1,0 +1,138 @@
+"""Which maskers and decoders go together, pair by pair, and where each loss can stand: `drkit list --matrix`.
+
+Every pair is composed and checked as `drkit compose --masker M --decoder D` does it, the decoder's own loss in the
+place of one that does not fit it included. No torch here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import attrs
+from attrs import frozen
+
+from drkit.core.compose import BESIDE_DECODER, ENCODER_PROVIDES, MADE_FROM_TEXTS, check
+from drkit.core.discovery import Installed
+from drkit.core.layers import Wanted, compose
+from drkit.core.recipe import Choice, Recipe
+from drkit.core.spec import ComponentSpec, Kind
+from drkit.errors import DrkitError, ProblemsError
+
+
+@frozen
+class Pair:
+    """A masker with a decoder; `problems` says why it cannot work, and is empty where it can."""
+
+    masker: str
+    decoder: str
+    problems: tuple[str, ...] = ()
+
+
+@frozen
+class LossPlaces:
+    """Where a loss can stand: on the encoder's output, on that of some decoders, in fine-tuning; and what it needs."""
+
+    name: str
+    needs: tuple[str, ...]
+    encoder: bool
+    decoders: tuple[str, ...]
+    finetuning: bool
+
+
+@frozen
+class Matrix:
+    """All pairs, row by row; what each part needs that a stage of the run makes (by `kind name`); the losses."""
+
+    maskers: tuple[str, ...]
+    decoders: tuple[str, ...]
+    pairs: tuple[Pair, ...]
+    made: dict[str, tuple[str, ...]]
+    losses: tuple[LossPlaces, ...]
+
+    def reasons(self) -> dict[str, tuple[Pair, ...]]:
+        """The pairs that do not go together, by the reason."""
+        found: dict[str, tuple[Pair, ...]] = {}
+        for pair in self.pairs:
+            for problem in pair.problems:
+                found[problem] = (*found.get(problem, ()), pair)
+        return found
+
+
+def matrix(parts: Installed) -> Matrix:
+    """What goes together of everything installed."""
+    maskers, decoders = (_unambiguous(parts, kind) for kind in (Kind.MASKER, Kind.DECODER))
+    pairs = [pair for decoder in decoders for pair in _row(parts, decoder.name, maskers)]
+    made = {f"{s.kind} {s.name}": _made(s) for s in (*maskers, *decoders, *_unambiguous(parts, Kind.LOSS)) if _made(s)}
+    return Matrix(
+        maskers=tuple(spec.name for spec in maskers),
+        decoders=tuple(spec.name for spec in decoders),
+        pairs=tuple(pairs),
+        made=made,
+        losses=tuple(_places(loss, decoders) for loss in _unambiguous(parts, Kind.LOSS)),
+    )
+
+
+def _row(parts: Installed, decoder: str, maskers: Iterable[ComponentSpec]) -> list[Pair]:
+    """One decoder with every masker. The recipe is composed once: a masker's defaults do not depend on the decoder."""
+    try:
+        recipe = compose(Wanted(decoder=decoder), parts)
+    except DrkitError as error:
+        return [Pair(masker.name, decoder, _said(error)) for masker in maskers]
+    return [Pair(masker.name, decoder, _problems(recipe, masker, parts)) for masker in maskers]
+
+
+def _problems(recipe: Recipe, masker: ComponentSpec, parts: Installed) -> tuple[str, ...]:
+    try:
+        chosen = Choice(masker.name, masker.config())
+    except TypeError as error:  # a stranger's config without a default
+        return (f"masker {masker.name!r} has settings without a default: {error}",)
+    assert recipe.pretrain is not None
+    try:
+        check(attrs.evolve(recipe, pretrain=attrs.evolve(recipe.pretrain, masker=chosen)), parts.registry)
+    except DrkitError as error:
+        return _said(error)
+    return ()
+
+
+def _said(error: DrkitError) -> tuple[str, ...]:
+    """The problems of an error, without the place in the recipe."""
+    problems = error.problems if isinstance(error, ProblemsError) else (str(error),)
+    return tuple(problem.rpartition(" @ ")[0] or problem for problem in problems)
+
+
+def _unambiguous(parts: Installed, kind: Kind) -> tuple[ComponentSpec, ...]:
+    """The parts that can be named: a name that two providers claim is refused by every recipe."""
+    specs = parts.registry.specs(kind)
+    names = [spec.name for spec in specs]
+    return tuple(spec for spec in specs if names.count(spec.name) == 1)
+
+
+def _made(spec: ComponentSpec) -> tuple[str, ...]:
+    return tuple(sorted(_needs(spec) & MADE_FROM_TEXTS.keys()))
+
+
+def _needs(spec: ComponentSpec) -> frozenset[str]:
+    return spec.needs_of(_defaults(spec))
+
+
+def _provides(spec: ComponentSpec) -> frozenset[str]:
+    return spec.provides_of(_defaults(spec))
+
+
+def _defaults(spec: ComponentSpec) -> object:
+    try:
+        return spec.config()
+    except TypeError:
+        return None
+
+
+def _places(loss: ComponentSpec, decoders: Iterable[ComponentSpec]) -> LossPlaces:
+    wanted = _needs(loss) - MADE_FROM_TEXTS.keys()
+    fitting = [d.name for d in decoders if wanted <= {*_provides(d), *BESIDE_DECODER} and wanted - {*BESIDE_DECODER}]
+    return LossPlaces(
+        name=loss.name,
+        needs=tuple(sorted(_needs(loss))),
+        encoder=wanted <= {*ENCODER_PROVIDES},
+        decoders=tuple(fitting),
+        finetuning=wanted <= {"pairs"},
+    )

@@ -1,0 +1,92 @@
+"""Which parts go together: the matrix says what composing says."""
+
+import attrs
+import pytest
+
+from drkit.core.compose import check
+from drkit.core.discovery import Installed, installed
+from drkit.core.layers import Wanted, compose
+from drkit.core.matrix import matrix
+from drkit.core.registry import Registry
+from drkit.core.spec import ComponentSpec
+from drkit.errors import DrkitError
+
+
+@attrs.frozen
+class NoSettings:
+    """A stranger's part without settings."""
+
+
+@attrs.frozen
+class OneWithoutDefault:
+    path: str
+
+
+def with_parts(*specs):
+    here = installed()
+    return attrs.evolve(here, registry=Registry([*here.registry, *specs]))
+
+
+def a_part(kind, name, config=NoSettings, **rest):
+    return ComponentSpec(kind=kind, name=name, target="nowhere:Part", config=config, summary="a part", **rest)
+
+
+def test_every_pair_of_the_matrix_is_what_compose_and_check_say():
+    parts = with_parts(a_part("masker", "views-only", provides=("view",)))
+    made = matrix(parts)
+    assert len(made.pairs) == len(made.maskers) * len(made.decoders)
+    assert "views-only" in made.maskers
+    for pair in made.pairs:
+        try:
+            check(compose(Wanted(masker=pair.masker, decoder=pair.decoder), parts), parts.registry)
+            refused = ""
+        except DrkitError as error:
+            refused = str(error)
+        assert bool(pair.problems) == bool(refused), (pair, refused)
+        assert all(problem in refused for problem in pair.problems)
+
+
+def test_a_refused_pair_says_what_is_missing_and_what_would_fit():
+    made = matrix(with_parts(a_part("masker", "views-only", provides=("view",))))
+    (pair,) = [pair for pair in made.pairs if (pair.masker, pair.decoder) == ("views-only", "enhanced")]
+    (problem,) = pair.problems
+    assert "'enhanced' needs rows" in problem
+    assert "maskers that fit:" in problem
+    assert "uniform" in problem.partition("maskers that fit:")[2]
+    assert " @ " not in problem
+    assert pair in made.reasons()[problem]
+
+
+@pytest.mark.parametrize("kind", ["masker", "decoder"])
+def test_a_strangers_part_without_defaults_is_refused_and_takes_nobody_down(kind):
+    parts = with_parts(a_part(kind, "stranger", OneWithoutDefault, needs=(), provides=("view", "token_states")))
+    made = matrix(parts)
+    of_the_stranger = [pair for pair in made.pairs if getattr(pair, kind) == "stranger"]
+    assert of_the_stranger
+    assert all("path" in " ".join(pair.problems) for pair in of_the_stranger)
+    assert any(not pair.problems for pair in made.pairs)
+
+
+def test_a_name_claimed_twice_is_left_out():
+    made = matrix(with_parts(a_part("masker", "pmi", provides=("view",))))
+    assert "pmi" not in made.maskers
+    assert "uniform" in made.maskers
+
+
+def test_losses_stand_where_their_needs_are_met():
+    places = {loss.name: loss for loss in matrix(installed()).losses}
+    assert places["mlm"].encoder
+    assert "mlm" in places["mlm"].decoders
+    assert places["contrastive"].finetuning
+    assert not places["contrastive"].encoder
+    assert not places["contrastive"].decoders
+
+
+def test_what_stages_make_is_named():
+    assert matrix(installed()).made["masker pmi"] == ("importance",)
+
+
+def test_nothing_installed_is_an_empty_matrix():
+    made = matrix(Installed(Registry([]), {}, ()))
+    assert not made.pairs
+    assert not made.losses
