@@ -143,6 +143,11 @@ class TokenStore:
         """i32[n]: tokens of each text, [CLS] and [SEP] included."""
         return (np.diff(self.offsets) + 2).astype(np.int32)
 
+    def tokens(self, place: int) -> NDArray[np.int32]:
+        """i32[L]: the token ids of one text, [CLS] and [SEP] included."""
+        content = self.flat_ids[self.offsets[place] : self.offsets[place + 1]]
+        return np.concatenate([[self.cls_id], content, [self.sep_id]]).astype(np.int32)
+
     def batch(
         self, indices: ArrayLike, *, pad_to: int | None = None, importance: Importance | None = None
     ) -> TokenBatch:

@@ -32,8 +32,7 @@ def run(stage: StageRun) -> Mapping[str, Any]:
 
 
 def _rows(store: TokenStore, stage: StageRun) -> Iterator[NDArray[np.int32]]:
-    head, tail = np.array([store.cls_id]), np.array([store.sep_id])
     for place in range(len(store)):
         if place % 1000 == 0:
             stage.progress.advance(place, len(store), "passages")
-        yield np.concatenate([head, store.flat_ids[store.offsets[place] : store.offsets[place + 1]], tail])
+        yield store.tokens(place)
