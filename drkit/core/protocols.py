@@ -33,6 +33,9 @@ class LmHeads(Protocol):
     def embed(self, ids: Tensor) -> Tensor:
         """The encoder's whole embedding layer: ids i64[B,L] -> f[B,L,D]."""
 
+    def embed_vectors(self, vectors: Tensor) -> Tensor:
+        """The same layer with these word vectors f[B,L,D] in the place of the ids' own -> f[B,L,D]."""
+
     def positions(self, length: int) -> Tensor:
         """Raw position embeddings f[L,D]."""
 

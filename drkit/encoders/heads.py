@@ -54,6 +54,11 @@ class Heads:
         embedded: Tensor = self._embeddings(input_ids=ids)
         return embedded
 
+    def embed_vectors(self, vectors: Tensor) -> Tensor:
+        """f[B,L,D]: the whole embedding layer (position, first type, LayerNorm, dropout) of word vectors f[B,L,D]."""
+        embedded: Tensor = self._embeddings(inputs_embeds=vectors)
+        return embedded
+
     def positions(self, length: int) -> Tensor:
         """f[L,D]: the raw position embeddings of the first `length` tokens."""
         table = self._positions.weight
