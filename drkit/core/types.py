@@ -110,7 +110,7 @@ class TokenStates:
 
 @frozen(eq=False)
 class TextStates:
-    """States of whole texts: states f[B,L,D] (before the LM head), the clean text they stand for, and the head itself."""
+    """States of whole texts f[B,L,D] (before the LM head), the clean text they stand for, and the head itself."""
 
     states: Tensor
     tokens: TokenBatch

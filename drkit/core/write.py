@@ -15,7 +15,7 @@ from drkit.core.recipe import Choice, Recipe, WeightedLoss
 
 def recipe_table(recipe: Recipe) -> dict[str, Any]:
     """The recipe as plain data in TOML's types; settings that are None are left out (TOML has no null)."""
-    table: dict[str, Any] = _plain(recipe)
+    table: dict[str, Any] = plain(recipe)
     return {"schema": table.pop("schema"), **table}
 
 
@@ -29,15 +29,16 @@ def write_recipe(recipe: Recipe, path: Path) -> None:
     write_text(path, recipe_toml(recipe))
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Any part of a recipe as plain data; a chosen part as its table."""
     if isinstance(value, Choice):
-        return {"use": value.use, **_plain(value.config)}
+        return {"use": value.use, **plain(value.config)}
     if isinstance(value, WeightedLoss):
-        return {"use": value.use, "on": value.on, "weight": value.weight, **_plain(value.config)}
+        return {"use": value.use, "on": value.on, "weight": value.weight, **plain(value.config)}
     if attrs.has(type(value)):
-        return {a.name: _plain(v) for a in attrs.fields(type(value)) if (v := getattr(value, a.name)) is not None}
+        return {a.name: plain(v) for a in attrs.fields(type(value)) if (v := getattr(value, a.name)) is not None}
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items() if item is not None}
+        return {key: plain(item) for key, item in value.items() if item is not None}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return value

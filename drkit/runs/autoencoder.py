@@ -8,97 +8,179 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
+import torch
 from attrs import evolve, frozen
 from torch import Tensor, nn
 
-from drkit.core.draws import Draws
-from drkit.core.protocols import Decoder, Loss, Masker
-from drkit.core.types import DecoderInput, Encoded, MaskedView, TokenBatch
-from drkit.data.importance import Importance
-from drkit.data.store import TokenStore
+from drkit.core.protocols import Decoder, Loss, Replacer
+from drkit.core.types import DecoderInput, Encoded, MaskedView, StepOutput, TextStates, TokenBatch
 from drkit.encoders import MaskedLmEncoder
 from drkit.encoders.heads import token_states
-from drkit.maskers.views import keep_targets
-from drkit.runs.batches import Example
+from drkit.runs.gradients import FIGURE, ITEMS, LOSS, ROWS, Rows
 
-# (loss, the names it needs, the output it reads, its weight)
-Term = tuple[Loss, Sequence[str], str, float]
-# Lengths are padded to multiples of this: few shapes, so the allocator can reuse its blocks.
-BUCKET = 16
-
-
-class AutoEncoder(nn.Module):
-    """`loss = sum of weight * loss(output)` over the encoder's and the decoder's outputs."""
-
-    def __init__(self, encoder: MaskedLmEncoder, decoder: Decoder, terms: Mapping[str, Term]) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.decoder: Any = decoder
-        self.terms = dict(terms)
-        self.losses = nn.ModuleDict({name: loss for name, (loss, *_) in terms.items() if isinstance(loss, nn.Module)})
-
-    def forward(self, **tensors: Tensor) -> dict[str, Tensor]:
-        """`loss` f[], and each term's own value by name. The tensors are those of `MaskingCollator`."""
-        view = _view("encoder", tensors)
-        encoded = self.encoder.encode(view.ids, view.attention, self.decoder.needs_layers)
-        heads = self.encoder.heads()
-        outputs = {
-            "encoder": {
-                "token_states": token_states(encoded.hidden, view.labels, heads),
-                "bottleneck": encoded.bottleneck,
-            },
-            "decoder": self._decode(encoded, tensors, heads),
-        }
-        figures: dict[str, Tensor] = {}
-        total = encoded.bottleneck.new_zeros(())
-        for name, (loss, needs, on, weight) in self.terms.items():
-            step = loss(**{need: outputs[on][need] for need in needs})
-            total = total + weight * step.loss
-            figures[f"{name}_loss"] = step.loss
-            figures |= {f"{name}_{key}": value for key, value in step.metrics.items()}
-        return {"loss": total, **figures}
-
-    def _decode(self, encoded: Encoded, tensors: Mapping[str, Tensor], heads: Any) -> Mapping[str, Any]:
-        tokens = TokenBatch(
-            **{name: tensors[f"tokens.{name}"] for name in ("ids", "attention", "maskable", "words", "keys")}
-        )
-        output: Mapping[str, Any] = self.decoder(DecoderInput(encoded, tokens, _view("decoder", tensors)), heads)
-        return output
-
-
-def _view(side: str, tensors: Mapping[str, Tensor]) -> MaskedView:
-    names = ("ids", "labels", "attention")
-    return MaskedView(**{n: tensors[f"{side}.{n}"] for n in names}, visible=tensors.get(f"{side}.visible"))
+TOKENS = ("ids", "attention", "maskable", "words", "keys")
+VIEW = ("ids", "labels", "attention", "visible", "noise")
+# The generator's own loss stands beside the recipe's terms; its weight is the masker's business.
+GENERATOR = "generator"
 
 
 @frozen(eq=False)
-class MaskingCollator:
-    """(epoch, example) pairs -> the tensors of `AutoEncoder.forward`, masked anew in every epoch.
+class Term:
+    """One term of the loss: what it needs, by name, from the outputs of `on` (encoder or decoder), and its weight."""
 
-    rows: how many visibility rows the decoder wants for a given length.
+    loss: Loss
+    needs: Sequence[str]
+    on: str
+    weight: float = 1.0
+
+    @property
+    def compares(self) -> bool:
+        """Whether it compares rows of the batch with each other."""
+        return "partners" in self.needs
+
+    def items(self, given: Mapping[str, Any], rows: Tensor) -> Tensor:
+        """How many items its mean runs over: the rows of the batch, where it does not say."""
+        count: Callable[..., Tensor] | None = getattr(self.loss, "items", None)
+        return count(**given) if count else rows
+
+
+@frozen(eq=False)
+class Reading:
+    """A batch, read: the view of it (a generator's words in place), its clean text, the encoder's output.
+
+    learned: the generator's own loss, where it is trained.
     """
 
-    store: TokenStore
-    importance: Importance | None
-    masker: Masker
-    rows: Callable[[int], int]
-    seed: int
+    view: MaskedView
+    source: TokenBatch
+    encoded: Encoded
+    learned: StepOutput | None = None
 
-    def __call__(self, examples: Sequence[Example]) -> dict[str, Tensor]:
-        """All examples of a batch belong to one epoch."""
-        epoch = examples[0][0]
-        places = np.array([example for _, example in examples], dtype=np.int64)
-        tokens = self.store.batch(places, pad_to=BUCKET, importance=self.importance)
-        rng, rows = Draws(self.seed, epoch, places), self.rows(tokens.ids.shape[1])
-        views = self.masker(tokens, rng, rows=rows)
-        if 0 < rows < tokens.ids.shape[1]:
-            views = evolve(views, decoder=keep_targets(views.decoder, self.rows, rng))
-        tensors = {
-            f"tokens.{name}": getattr(views.context, name) for name in ("ids", "attention", "maskable", "words", "keys")
+
+class AutoEncoder(nn.Module):
+    """`loss = sum of weight * loss(output)` over the encoder's and the decoder's outputs.
+
+    The tensors it takes are those of `drkit.runs.masking.MaskingCollator`; what it returns is what
+    `drkit.runs.gradients` takes gradients of.
+    """
+
+    numbering: Mapping[str, str] = {}
+
+    def __init__(
+        self,
+        encoder: MaskedLmEncoder,
+        decoder: Decoder,
+        terms: Mapping[str, Term],
+        replacer: Replacer | None = None,
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.decoder: Any = decoder
+        self.replacer: Any = replacer
+        self.terms = dict(terms)
+        self.losses = nn.ModuleDict({n: term.loss for n, term in terms.items() if isinstance(term.loss, nn.Module)})
+        compared = [term for term in terms.values() if term.compares]
+        self.numbering = {f"{term.on}.partners": f"{term.on}.partners" for term in compared}
+
+    @property
+    def weights(self) -> Mapping[str, float]:
+        """The weight of each loss that needs no comparing; the generator's, where it learns."""
+        own = {name: term.weight for name, term in self.terms.items() if not term.compares}
+        return {**own, GENERATOR: 1.0} if getattr(self.replacer, "learns", False) else own
+
+    def compares(self) -> bool:
+        """Whether any loss compares rows."""
+        return any(term.compares for term in self.terms.values())
+
+    def forward(self, *, local: bool = True, **tensors: Tensor) -> dict[str, Tensor]:
+        """Local losses with their items and figures, and the rows to compare; without the losses if not `local`."""
+        reading = self.read(tensors)
+        outputs = self.outputs(reading, tensors)
+        rows = torch.tensor(len(reading.view.ids), device=reading.view.ids.device)
+        made: dict[str, Tensor] = {}
+        for name, term in self.terms.items():
+            given = {need: outputs[term.on][need] for need in term.needs}
+            if term.compares:
+                made |= {f"{ROWS}{term.on}.{need}": value for need, value in given.items()}
+                continue
+            made[ITEMS + name] = term.items(given, rows)
+            if local:
+                made |= _figures(name, term.loss(**given))
+        if reading.learned is not None:
+            made[ITEMS + GENERATOR] = reading.learned.metrics["targets"]
+            made |= _figures(GENERATOR, reading.learned)
+        return made
+
+    def compare(self, rows: Rows) -> tuple[Tensor, dict[str, Tensor]]:
+        """The weighted losses that compare rows, and their figures."""
+        figures: dict[str, Tensor] = {}
+        losses = []
+        for name, term in self.terms.items():
+            if term.compares:
+                step = term.loss(**{need: rows[f"{term.on}.{need}"] for need in term.needs})
+                losses.append(term.weight * step.loss)
+                figures[f"{name}_loss"] = step.loss.detach()
+                figures |= {f"{name}_{key}": value for key, value in step.metrics.items()}
+        return torch.stack(losses).sum(), figures
+
+    def chunks(self, tensors: Mapping[str, Tensor], size: int) -> list[dict[str, Tensor]]:
+        """A batch in parts of at most `size` rows."""
+        rows = len(next(iter(tensors.values())))
+        return [{name: t[start : start + size] for name, t in tensors.items()} for start in range(0, rows, size)]
+
+    def read(self, tensors: Mapping[str, Tensor]) -> Reading:
+        """Replace what a generator is to replace, and encode."""
+        view, source, learned = _view("encoder", tensors), _tokens("source", tensors), None
+        if self.replacer is not None and view.noise is not None:
+            view, learned = self.replacer(view, source, learn=self.training)
+        encoded = self.encoder.encode(view.ids, view.attention, tuple(self.decoder.needs_layers))
+        return Reading(view, source, encoded, learned)
+
+    def outputs(self, reading: Reading, tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Any]]:
+        """What the encoder and the decoder provide, by name."""
+        heads, encoded = self.encoder.heads(), reading.encoded
+        partners = {"partners": tensors["partners"]} if "partners" in tensors else {}
+        encoder = {
+            "token_states": token_states(encoded.hidden, reading.view.labels, heads),
+            "text_states": TextStates(encoded.hidden, reading.source, heads),
+            "bottleneck": encoded.bottleneck,
         }
-        for side, view in (("encoder", views.encoder), ("decoder", views.decoder)):
-            tensors |= {f"{side}.{name}": getattr(view, name) for name in ("ids", "labels", "attention")}
-            if view.visible is not None:
-                tensors[f"{side}.visible"] = view.visible
-        return tensors
+        return {"encoder": {**encoder, **partners}, "decoder": {**self.decode(reading, tensors), **partners}}
+
+    def decode(self, reading: Reading, tensors: Mapping[str, Tensor]) -> Mapping[str, Any]:
+        """What the decoder makes of a reading and the decoder's view."""
+        view, tokens = _view("decoder", tensors), _tokens("tokens", tensors)
+        if self.replacer is not None and view.noise is not None:
+            view, _ = self.replacer(view, tokens, learn=False)
+        inputs = DecoderInput(reading.encoded, tokens, view, reading.view)
+        output: Mapping[str, Any] = self.decoder(inputs, self.encoder.heads())
+        return output
+
+
+def collated(views_source: TokenBatch, views: Any) -> dict[str, Tensor]:
+    """The tensors of a batch and its views, by name, for `AutoEncoder.forward`; a text that is read twice goes once."""
+    tensors = {f"tokens.{name}": getattr(views.context, name) for name in TOKENS}
+    if views.context is not views_source:
+        tensors |= {f"source.{name}": getattr(views_source, name) for name in TOKENS}
+    for side, view in (("encoder", views.encoder), ("decoder", views.decoder)):
+        found = {f"{side}.{name}": getattr(view, name) for name in VIEW}
+        tensors |= {name: tensor for name, tensor in found.items() if tensor is not None}
+    return tensors
+
+
+def with_bottleneck_of(reading: Reading, bottleneck: Tensor) -> Reading:
+    """The same reading with another vector f[B,D] for each text: what the decoder gains from the right one."""
+    return evolve(reading, encoded=evolve(reading.encoded, bottleneck=bottleneck))
+
+
+def _figures(name: str, step: StepOutput) -> dict[str, Tensor]:
+    return {LOSS + name: step.loss, **{f"{FIGURE}{name}.{key}": value for key, value in step.metrics.items()}}
+
+
+def _view(side: str, tensors: Mapping[str, Tensor]) -> MaskedView:
+    return MaskedView(**{name: tensors.get(f"{side}.{name}") for name in VIEW})  # type: ignore[arg-type]
+
+
+def _tokens(side: str, tensors: Mapping[str, Tensor]) -> TokenBatch:
+    prefix = side if f"{side}.ids" in tensors else "tokens"
+    return TokenBatch(**{name: tensors[f"{prefix}.{name}"] for name in TOKENS})  # type: ignore[arg-type]

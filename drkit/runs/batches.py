@@ -48,6 +48,10 @@ class Schedule:
                 left -= 1
             epoch += 1
 
+    def share(self, rank: int, processes: int) -> Share:
+        """The part of every batch that one of several processes takes."""
+        return Share(self, rank, processes)
+
     def epoch(self, epoch: int) -> list[NDArray[np.int64]]:
         """The batches of one epoch, each an array of example numbers."""
         rng = np.random.default_rng([self.seed, epoch])
@@ -62,10 +66,28 @@ class Schedule:
         return [batches[place] for place in rng.permutation(len(batches))]
 
 
+@frozen(eq=False)
+class Share:
+    """One process' part of every batch of a schedule: every n-th example, so that lengths are alike everywhere."""
+
+    schedule: Schedule
+    rank: int
+    processes: int
+
+    def __len__(self) -> int:
+        return len(self.schedule)
+
+    def __iter__(self) -> Iterator[list[Example]]:
+        return (batch[self.rank :: self.processes] for batch in self.schedule)
+
+
 def count_batches(training: Training, examples: int, *, processes: int = 1) -> int:
-    """Batches of a training: `max_steps`, or what `num_train_epochs` gives, times accumulation and ranks."""
-    per_step = training.gradient_accumulation_steps * processes
+    """Batches of a training: `max_steps`, or what `num_train_epochs` gives, times accumulation.
+
+    A batch is that of all processes together.
+    """
+    per_step = training.gradient_accumulation_steps
     if training.max_steps > 0:
         return training.max_steps * per_step
-    per_epoch = max(examples // training.per_device_train_batch_size, 1)
+    per_epoch = max(examples // (training.per_device_train_batch_size * processes), 1)
     return max(math.ceil(training.num_train_epochs * per_epoch / per_step), 1) * per_step

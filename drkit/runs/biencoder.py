@@ -19,31 +19,63 @@ from drkit.core.protocols import Loss
 from drkit.core.types import EmbeddedPairs
 from drkit.data.store import TokenStore
 from drkit.encoders import MaskedLmEncoder
-from drkit.runs.autoencoder import BUCKET
 from drkit.runs.batches import Example
+from drkit.runs.gradients import ROWS, Rows
+from drkit.runs.masking import BUCKET
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
 class BiEncoder(nn.Module):
-    """One encoder for queries and passages, and a loss that sees their vectors."""
+    """One encoder for queries and passages, and a loss that sees the vectors of the whole batch, of all processes.
+
+    What it takes are the tensors of `PairCollator`; what it returns is what `drkit.runs.gradients` takes gradients of.
+    """
+
+    numbering: Mapping[str, str] = {"positives": "places"}
+    weights: Mapping[str, float] = {}
 
     def __init__(self, encoder: MaskedLmEncoder, loss: Loss) -> None:
         super().__init__()
         self.encoder = encoder
         self.loss: Any = loss
 
-    def forward(self, **tensors: Tensor) -> dict[str, Tensor]:
-        """`loss` f[] and the loss's figures. The tensors are those of `PairCollator`."""
-        pairs = EmbeddedPairs(
-            queries=self.encoder(tensors["query.ids"], tensors["query.attention"])["bottleneck"],
-            passages=self.encoder(tensors["passage.ids"], tensors["passage.attention"])["bottleneck"],
-            positives=tensors["positives"],
-            candidates=tensors["candidates"],
+    def compares(self) -> bool:
+        """Queries are compared with all passages."""
+        return True
+
+    def forward(self, *, local: bool = True, **tensors: Tensor) -> dict[str, Tensor]:  # noqa: ARG002
+        """The rows to compare: vectors of queries and passages, and which of them belong together."""
+        made = {f"{ROWS}{name}": tensors[name] for name in ("positives", "judged", "places") if name in tensors}
+        for side, name in (("query", "queries"), ("passage", "passages")):
+            if f"{side}.ids" in tensors:
+                made[ROWS + name] = self.encoder(tensors[f"{side}.ids"], tensors[f"{side}.attention"])["bottleneck"]
+        return made
+
+    def compare(self, rows: Rows) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss over all queries and passages, and its figures."""
+        step = self.loss(
+            pairs=EmbeddedPairs(
+                queries=rows["queries"],
+                passages=rows["passages"],
+                positives=rows["positives"],
+                candidates=candidates(rows["places"], rows["judged"], rows["positives"]),
+            )
         )
-        step = self.loss(pairs=pairs)
-        return {"loss": step.loss, **step.metrics}
+        return step.loss, dict(step.metrics)
+
+    def chunks(self, tensors: Mapping[str, Tensor], size: int) -> list[dict[str, Tensor]]:
+        """Queries, then passages, at most `size` texts at a time."""
+        sides = [
+            ("query.ids", "query.attention", "positives", "judged"),
+            ("passage.ids", "passage.attention", "places"),
+        ]
+        return [
+            {name: tensors[name][start : start + size] for name in names}
+            for names in sides
+            for start in range(0, len(tensors[names[0]]), size)
+        ]
 
 
 @frozen(eq=False)
@@ -89,7 +121,8 @@ class PairCollator:
             "passage.ids": passages.ids,
             "passage.attention": passages.attention,
             "positives": torch.arange(len(chosen)),
-            "candidates": torch.from_numpy(candidates(places, [self.pairs.positives[q] for q in chosen])),
+            "judged": padded([self.pairs.positives[q] for q in chosen]),
+            "places": torch.from_numpy(places),
         }
 
     def _draw(self, chosen: NDArray[np.int64], epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -108,19 +141,28 @@ class PairCollator:
         return one, np.concatenate([m[row[keep]] for m, row, keep in zip(mined, order, kept, strict=True)])
 
 
-def candidates(places: NDArray[np.int64], positives: Sequence[NDArray[np.int64]]) -> NDArray[np.bool_]:
-    """bool[Q,P]: which passages may stand against each query; query i's own positive is passage i.
+def candidates(places: Tensor, judged: Tensor, positives: Tensor) -> Tensor:
+    """bool[Q,P]: which passages may stand against each query.
 
-    places: i64[P], the passages' numbers; positives: all judged positives of each query. A passage that stands
-    more than once counts once, and no judged positive counts but the query's own.
+    places: i64[P], the passages' numbers; judged: i64[Q,J], all judged positives of each query, padded with -1;
+    positives: i64[Q], which passage is the query's own. A passage that stands more than once counts once, and no
+    judged positive counts but the query's own.
     """
-    firsts = np.zeros(len(places), dtype=bool)
-    firsts[np.unique(places, return_index=True)[1]] = True
-    allowed = np.repeat(firsts[None, :], len(positives), axis=0)
-    for row, judged in enumerate(positives):
-        allowed[row] &= ~np.isin(places, judged)
-        allowed[row, row] = True
+    numbers, which = torch.unique(places, return_inverse=True)
+    order = torch.arange(len(places), device=places.device)
+    first = torch.full_like(numbers, len(places)).scatter_reduce(0, which, order, "amin")
+    answers = (places[None, :, None] == judged[:, None, :]).any(2)
+    allowed = (first[which] == order) & ~answers
+    allowed[torch.arange(len(judged), device=places.device), positives] = True
     return allowed
+
+
+def padded(lists: Sequence[NDArray[np.int64]]) -> Tensor:
+    """i64[n, longest]: lists of numbers, padded with -1."""
+    out = np.full((len(lists), max(map(len, lists), default=0)), -1, dtype=np.int64)
+    for row, numbers in zip(out, lists, strict=True):
+        row[: len(numbers)] = numbers
+    return torch.from_numpy(out)
 
 
 def training_pairs(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,6 +22,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments, set_seed
 from transformers.trainer_callback import PrinterCallback
 
 from drkit.errors import DrkitError
+from drkit.runs import gradients
 from drkit.runs.batches import Example, Schedule, count_batches
 from drkit.runs.manifest import CHECKPOINTS
 from drkit.runs.progress import Progress
@@ -54,10 +56,11 @@ def train_stage(
 
     Leaves `log.jsonl` in the stage's folder; the checkpoints go when the stage is done.
     """
+    processes = int(os.environ.get("WORLD_SIZE", "1"))  # as torchrun and accelerate say it
     schedule = Schedule(
         lengths=lengths,
-        batch_size=training.per_device_train_batch_size,
-        batches=count_batches(training, len(lengths)),
+        batch_size=training.per_device_train_batch_size * processes,
+        batches=count_batches(training, len(lengths), processes=processes),
         seed=stage.recipe.seed,
     )
     result = train(
@@ -86,11 +89,12 @@ def train(
 ) -> TrainingResult:
     """Train `module` in place; checkpoints go to `folder`, and the newest whole one there is gone on from.
 
-    `module(**tensors)` returns a dict with `loss` f[] and figures for the log. Raises DrkitError for an argument
+    `module` is what `drkit.runs.gradients` takes gradients of. Raises DrkitError for an argument
     that TrainingArguments refuses, and where the loss is no longer finite.
     """
     steps = len(schedule) // training.gradient_accumulation_steps
-    trainer = ScheduledTrainer(module, schedule, collate, args=_arguments(training, folder, steps, seed))
+    arguments = _arguments(training, folder, steps, seed)
+    trainer = ScheduledTrainer(module, schedule, collate, args=arguments, chunk=training.gradient_cache_chunk)
     trainer.add_callback(_Report(progress))
     trainer.remove_callback(PrinterCallback)
     set_seed(seed)  # dropout follows the run's seed, whatever ran before in this process
@@ -127,6 +131,7 @@ def _arguments(training: Training, folder: Path, steps: int, seed: int) -> Train
         "logging_nan_inf_filter": False,  # a loss that is not finite must be seen, not averaged away
         "disable_tqdm": True,
         "remove_unused_columns": False,
+        "ddp_broadcast_buffers": False,  # processes may have different numbers of chunks
         "dataloader_pin_memory": torch.cuda.is_available(),
         "optim": "adamw_torch_fused",
     }
@@ -140,34 +145,47 @@ def _arguments(training: Training, folder: Path, steps: int, seed: int) -> Train
 
 
 class ScheduledTrainer(Trainer):  # type: ignore[misc]
-    """transformers' Trainer over a fixed schedule of batches, with safetensors-only model checkpoints."""
+    """transformers' Trainer over a fixed schedule of batches, with safetensors-only model checkpoints.
 
-    def __init__(self, module: nn.Module, schedule: Schedule, collate: Collate, *, args: TrainingArguments) -> None:
+    The schedule's batches are those of all processes together: each takes its share of every batch, so that a run on
+    two processes sees what a run on one sees with a batch twice the size. chunk: rows a forward pass (0: all).
+    """
+
+    def __init__(
+        self, module: nn.Module, schedule: Schedule, collate: Collate, *, args: TrainingArguments, chunk: int = 0
+    ) -> None:
         super().__init__(model=module, args=args, train_dataset=_Examples(), data_collator=collate)
-        self._schedule = schedule
+        self._schedule, self._chunk = schedule, chunk
         self._figures: dict[str, Tensor] = {}
         self._counted = 0
 
     def get_train_dataloader(self) -> Any:
-        """The schedule's batches, each rank its share."""
-        loader: DataLoader[Example] = DataLoader(
+        """The schedule's batches, of each this process' share."""
+        return DataLoader(
             self.train_dataset,
-            batch_sampler=self._schedule,
+            batch_sampler=self._schedule.share(self.args.process_index, self.args.world_size),
             collate_fn=self.data_collator,
             num_workers=self.args.dataloader_num_workers,
             pin_memory=self.args.dataloader_pin_memory,
         )
-        return self.accelerator.prepare(loader)
 
-    def compute_loss(self, model: nn.Module, inputs: Mapping[str, Tensor], *_: Any, **__: Any) -> Tensor:
-        """The module's loss; its other figures are summed on the device until the next log."""
-        outputs = model(**inputs)
-        for name, value in outputs.items():
-            if name != "loss":
-                self._figures[name] = self._figures.get(name, 0) + value.detach()
+    def training_step(self, model: nn.Module, inputs: Mapping[str, Tensor], *_: Any, **__: Any) -> Tensor:
+        """The gradients of one batch; the module's figures are summed on the device until the next log."""
+        model.train()
+        accumulated = self.current_gradient_accumulation_steps
+        way = gradients.Way(
+            forward=model,
+            backward=lambda loss: self.accelerator.backward(loss / accumulated),
+            chunk=self._chunk,
+            accumulate=lambda: self.accelerator.no_sync(model),
+        )
+        module: Any = self.accelerator.unwrap_model(model)
+        loss, figures = gradients.take(module, self._prepare_inputs(inputs), way)
+        for name, value in figures.items():
+            self._figures[name] = self._figures.get(name, 0) + value.detach()
         self._counted += 1
-        loss: Tensor = outputs["loss"]
-        return loss
+        shown: Tensor = loss / accumulated
+        return shown
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Adds the module's own figures, as means since the last log."""

@@ -46,11 +46,19 @@ def test_batches_are_of_like_length_and_epochs_differ():
     ("settings", "examples", "processes", "expected"),
     [
         ({"max_steps": 10}, 1000, 1, 10),
-        ({"max_steps": 10, "gradient_accumulation_steps": 4}, 1000, 2, 80),
+        ({"max_steps": 10, "gradient_accumulation_steps": 4}, 1000, 2, 40),
         ({"num_train_epochs": 2.0, "per_device_train_batch_size": 10}, 105, 1, 20),
+        ({"num_train_epochs": 2.0, "per_device_train_batch_size": 10}, 105, 2, 10),
         ({"num_train_epochs": 0.5, "per_device_train_batch_size": 10}, 100, 1, 5),
         ({"num_train_epochs": 1.0, "per_device_train_batch_size": 64}, 5, 1, 1),
     ],
 )
 def test_count_batches(settings, examples, processes, expected):
     assert count_batches(Training(**settings), examples, processes=processes) == expected
+
+
+def test_processes_share_every_batch_of_the_schedule():
+    schedule = Schedule(lengths=np.arange(3, 53), batch_size=7, batches=9, seed=1)
+    shares = [list(schedule.share(rank, 3)) for rank in range(3)]
+    for whole, *parts in zip(schedule, *shares, strict=True):
+        assert sorted(whole) == sorted(example for part in parts for example in part)

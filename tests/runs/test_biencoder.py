@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from drkit.data.store import TokenStore, tokenise
-from drkit.runs.biencoder import PairCollator, TrainingPairs, candidates, training_pairs
+from drkit.runs.biencoder import PairCollator, TrainingPairs, candidates, padded, training_pairs
 
 WORDS = [f"w{i}" for i in range(60)]
 
@@ -41,7 +42,7 @@ def pairs_of(rng):
 def test_candidates_equal_the_rule_written_out(places, seed):
     rng = np.random.default_rng(seed)
     judged = [np.unique(np.append(rng.choice(10, 3), places[q])) for q in range(3)]
-    allowed = candidates(np.array(places), judged)
+    allowed = candidates(torch.tensor(places), padded(judged), torch.arange(3))
     for q in range(3):
         for p, place in enumerate(places):
             may_stand = place not in judged[q] and place not in places[:p]
@@ -66,7 +67,9 @@ def test_a_batch_holds_queries_positives_and_distinct_negatives(stores, wanted):
         assert len(set(mine)) == len(mine)
         assert set(mine) <= set(pairs.negatives[q])
     assert not list(rest)
-    assert batch["candidates"].shape == (12, len(places))
+    assert batch["places"].tolist() == places
+    judged = [[int(place) for place in row if place >= 0] for row in batch["judged"]]
+    assert judged == [positive.tolist() for positive in pairs.positives]
 
 
 def test_what_a_query_gets_does_not_depend_on_the_batch_but_on_the_epoch(stores):

@@ -22,9 +22,15 @@ class Toy(nn.Module):
         self.first, self.second, self.drop = nn.Linear(4, 4), nn.Linear(4, 4), nn.Dropout(0.5)
         self.second.weight = self.first.weight
 
-    def forward(self, x):
+        self.weights, self.numbering = {"copy": 1.0}, {}
+
+    def compares(self):
+        return False
+
+    def forward(self, x, local=True):
         out = self.second(self.drop(self.first(x)))
-        return {"loss": (out - x).pow(2).mean(), "size": out.detach().abs().mean()}
+        loss = (out - x).pow(2).mean()
+        return {"loss.copy": loss, "items.copy": torch.tensor(len(x)), "figure.copy.size": out.detach().abs().mean()}
 
 
 def toy():
@@ -74,7 +80,7 @@ def test_resumed_equals_uninterrupted(tmp_path, cut_off):
     assert same(whole, resumed)
     assert result.steps == expected.steps == STEPS
     assert result.log[-1]["loss"] == expected.log[-1]["loss"]
-    assert "size" in result.log[-1]
+    assert "copy_size" in result.log[-1]
 
 
 def test_a_training_that_was_done_does_no_step_again(tmp_path):
@@ -107,7 +113,8 @@ def test_checkpoints_hold_no_pickled_arguments(tmp_path):
 def test_a_loss_that_is_not_finite_ends_the_training_in_words(tmp_path):
     class Diverging(Toy):
         def forward(self, x):
-            return {"loss": super().forward(x)["loss"] * float("nan")}
+            out = super().forward(x)
+            return {**out, "loss.copy": out["loss.copy"] * float("nan")}
 
     with pytest.raises(DrkitError, match="loss is nan at step 2: lower learning_rate"):
         go(Diverging(), tmp_path, logging_steps=2)

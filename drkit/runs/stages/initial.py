@@ -13,7 +13,7 @@ from drkit.core.recipe import Recipe
 from drkit.data.embeddings import ppmi_svd
 from drkit.data.store import TokenStore
 from drkit.encoders import BertSizes, MaskedLmEncoder
-from drkit.runs.checkpoints import save_masked_lm
+from drkit.runs.checkpoints import copy_parts, save_masked_lm
 from drkit.runs.stage import StageRun
 from drkit.runs.tokenizers import load_tokenizer
 from drkit.search.folders import read_encoder_settings
@@ -29,6 +29,8 @@ def run(stage: StageRun) -> Mapping[str, Any]:
     else:
         encoder = from_scratch(recipe, tokenizer, stage.inputs["tokens"])
     save_masked_lm(encoder, tokenizer, stage.folder)
+    if recipe.encoder.pretrained:
+        copy_parts(Path(recipe.encoder.pretrained), stage.folder)
     return {"parameters": sum(p.numel() for p in encoder.backbone.parameters())}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from drkit.core.protocols import Masker
 from drkit.core.recipe import Pretrain
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
@@ -12,52 +13,66 @@ from drkit.core.types import BuildContext
 from drkit.data.importance import Importance
 from drkit.data.store import TokenStore
 from drkit.encoders import MaskedLmEncoder
-from drkit.runs.autoencoder import AutoEncoder, MaskingCollator
-from drkit.runs.checkpoints import load_encoder, save_decoder, save_masked_lm
+from drkit.runs.autoencoder import AutoEncoder, Term
+from drkit.runs.checkpoints import load_encoder, load_generator, restore, save_parts
+from drkit.runs.masking import MaskingCollator
 from drkit.runs.stage import StageRun
 from drkit.runs.tokenizers import load_tokenizer
 from drkit.runs.training import train_stage
 
 
 def run(stage: StageRun) -> Mapping[str, Any]:
-    """Writes the pre-trained masked LM and its decoder; returns steps, seconds and the loss at the end."""
+    """Writes the pre-trained masked LM, its decoder and generator; returns steps, seconds and the loss at the end."""
     recipe, settings = stage.recipe, stage.recipe.pretrain
     assert settings is not None
     tokenizer = load_tokenizer(str(stage.inputs["initial"]))
     encoder = load_encoder(stage.inputs["initial"], pooling=recipe.encoder.pooling)
-    context = BuildContext(backbone=encoder.info(tokenizer), tokenizer=tokenizer, seed=recipe.seed)
-    module = auto_encoder(settings, stage.registry, encoder, context)
+    context = BuildContext(
+        backbone=encoder.info(tokenizer),
+        tokenizer=tokenizer,
+        generator=load_generator(stage.inputs.get("generator")),
+        idf=_idf(stage),
+        seed=recipe.seed,
+    )
+    masker = stage.registry.build(Kind.MASKER, settings.masker.use, settings.masker.config, context)
+    module = auto_encoder(settings, stage.registry, encoder, context, masker=masker)
+    for note in restore(module, settings, stage.inputs["initial"]):
+        stage.progress.note(note)
     store = TokenStore.open(stage.inputs["tokens"] / "passages")
     collate = MaskingCollator(
         store=store,
         importance=_importance(stage),
-        masker=stage.registry.build(Kind.MASKER, settings.masker.use, settings.masker.config, context),
+        masker=masker,
         rows=module.decoder.rows,
         seed=recipe.seed,
+        paired=module.compares(),
     )
     result = train_stage(stage, module, collate, training=settings, lengths=store.lengths)
-    save_masked_lm(encoder, tokenizer, stage.folder)
-    save_decoder(module.decoder, stage.folder)
+    save_parts(module, settings, tokenizer, stage.folder)
     return {"steps": result.steps, "loss": result.loss, "seconds": result.seconds}
 
 
 def auto_encoder(
-    settings: Pretrain, registry: Registry, encoder: MaskedLmEncoder, context: BuildContext
+    settings: Pretrain, registry: Registry, encoder: MaskedLmEncoder, context: BuildContext, *, masker: Masker
 ) -> AutoEncoder:
-    """Encoder, decoder and weighted losses, built from the recipe."""
+    """Encoder, decoder and weighted losses, built from the recipe; what a generator of the masker replaces with."""
     decoder = registry.build(Kind.DECODER, settings.decoder.use, settings.decoder.config, context)
     if hasattr(decoder, "init_from"):
         decoder.init_from(encoder)
-    losses = {
-        name: (
-            registry.build(Kind.LOSS, term.use, term.config, context),
-            registry.get(Kind.LOSS, term.use).needs,
-            term.on,
-            term.weight,
-        )
-        for name, term in settings.losses.items()
-    }
-    return AutoEncoder(encoder, decoder, losses)
+    terms = {}
+    for name, term in settings.losses.items():
+        needs = registry.get(Kind.LOSS, term.use).needs
+        terms[name] = Term(registry.build(Kind.LOSS, term.use, term.config, context), needs, term.on, term.weight)
+    replacer = masker.replacer(context) if hasattr(masker, "replacer") else None
+    return AutoEncoder(encoder, decoder, terms, replacer)
+
+
+def _idf(stage: StageRun) -> Any:
+    if "frequencies" not in stage.inputs:
+        return None
+    from drkit.data.frequencies import open_idf
+
+    return open_idf(stage.inputs["frequencies"])
 
 
 def _importance(stage: StageRun) -> Importance | None:

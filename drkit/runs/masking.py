@@ -1,0 +1,100 @@
+"""From examples to the tensors of a pre-training step: texts, contexts, partners, masked anew in every epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from attrs import evolve, frozen
+
+from drkit.core.draws import Draws
+from drkit.core.protocols import Masker
+from drkit.core.types import TokenBatch
+from drkit.data.importance import Importance
+from drkit.data.store import TokenStore
+from drkit.maskers.views import keep_targets
+from drkit.runs.autoencoder import collated
+from drkit.runs.batches import Example
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+# Lengths are padded to multiples of this: few shapes, so the allocator can reuse its blocks.
+BUCKET = 16
+# A partner's draws are another example's: keys are places in a store, and no store is this long.
+PARTNER = 1 << 40
+
+
+class Contexts(Protocol):
+    """Another text for every text: `drkit.data.contexts`."""
+
+    def batch(self, places: NDArray[np.int64], epoch: int, seed: int, pad_to: int | None = None) -> TokenBatch:
+        """The contexts of the texts at these places, in this epoch."""
+
+
+@frozen(eq=False)
+class MaskingCollator:
+    """(epoch, example) pairs -> the tensors of `AutoEncoder.forward`, masked anew in every epoch.
+
+    rows: how many visibility rows the decoder wants for a given length. contexts: where a text's context comes from.
+    paired: each text is followed by its partner (row B + b belongs to row b): its context, or else the text itself,
+    masked by draws of its own.
+    """
+
+    store: TokenStore
+    importance: Importance | None
+    masker: Masker
+    rows: Callable[[int], int]
+    seed: int
+    contexts: Contexts | None = None
+    paired: bool = False
+
+    def __call__(self, examples: Sequence[Example]) -> dict[str, Tensor]:
+        """All examples of a batch belong to one epoch."""
+        epoch = examples[0][0]
+        places = np.array([example for _, example in examples], dtype=np.int64)
+        tokens = self._tokens(places, epoch)
+        tensors = self._masked(tokens, Draws(self.seed, epoch, tokens.keys.numpy()))
+        if self.paired:
+            rows = torch.arange(2 * len(places))
+            tensors["partners"] = rows.roll(len(places))
+        return tensors
+
+    def _tokens(self, places: NDArray[np.int64], epoch: int) -> TokenBatch:
+        tokens = self.store.batch(places, pad_to=BUCKET, importance=self.importance)
+        context = None
+        if self.contexts is not None:
+            context = self.contexts.batch(places, epoch, self.seed, pad_to=BUCKET)
+        if not self.paired:
+            return evolve(tokens, context=context)
+        partner = evolve(tokens if context is None else context, keys=tokens.keys + PARTNER)
+        both = stacked(tokens, partner, self.store.pad_id)
+        return both if context is None else evolve(both, context=stacked(partner, tokens, self.store.pad_id))
+
+    def _masked(self, tokens: TokenBatch, rng: Draws) -> dict[str, Tensor]:
+        length = (tokens.context or tokens).ids.shape[1]
+        rows = self.rows(length)
+        views = self.masker(tokens, rng, rows=rows)
+        if 0 < rows < length:
+            views = evolve(views, decoder=keep_targets(views.decoder, self.rows, rng))
+        return collated(tokens, views)
+
+
+def stacked(first: TokenBatch, second: TokenBatch, pad_id: int) -> TokenBatch:
+    """The rows of both batches, one below the other, padded to the longer one; contexts are left behind."""
+    fills = {"ids": pad_id, "attention": False, "maskable": False, "words": -1, "importance": 0.0}
+    width = max(first.ids.shape[1], second.ids.shape[1])
+
+    def joined(name: str) -> Tensor | None:
+        parts = [getattr(batch, name) for batch in (first, second)]
+        if any(part is None for part in parts):
+            return None
+        if name in fills:
+            parts = [F.pad(part, (0, width - part.shape[1]), value=fills[name]) for part in parts]
+        return torch.cat(parts)
+
+    return TokenBatch(**{name: joined(name) for name in (*fills, "keys")})  # type: ignore[arg-type]

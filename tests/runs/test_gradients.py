@@ -1,0 +1,199 @@
+"""Gradients of a batch: whole = in chunks, with dropout; one process = two; contrast and token losses alike."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from drkit.core.types import StepOutput
+from drkit.runs import gradients
+from drkit.runs.autoencoder import AutoEncoder, Term
+from drkit.runs.biencoder import BiEncoder
+
+HERE = Path(__file__).parent
+
+
+class Contrast:
+    """Find each row's partner among all rows."""
+
+    def __call__(self, *, bottleneck, partners):
+        scores = bottleneck @ bottleneck.T / 4
+        scores = scores.masked_fill(torch.eye(len(scores), dtype=torch.bool), float("-inf"))
+        return StepOutput(loss=F.cross_entropy(scores, partners))
+
+
+def auto_encoder(dropout=0.0):
+    """A toy auto-encoder with a loss over tokens, one over rows, and one that compares rows."""
+    from drkit.core.discovery import installed
+    from drkit.core.spec import Kind
+    from drkit.encoders import BertSizes, MaskedLmEncoder
+    from drkit.testing.toys import ToyTokenizer, toy_context
+
+    sizes = BertSizes(hidden=16, layers=2, heads=2, intermediate=24, max_positions=64, dropout=dropout)
+    encoder = MaskedLmEncoder.from_scratch(sizes, ToyTokenizer(), seed=3)
+    registry = installed().registry
+    mlm = registry.build(Kind.LOSS, "mlm", None, toy_context())
+    decoder = registry.build(Kind.DECODER, "mlm", None, toy_context())
+    terms = {
+        "encoder": Term(mlm, ("token_states",), "encoder", 0.7),
+        "decoder": Term(mlm, ("token_states",), "decoder", 1.0),
+        "contrast": Term(Contrast(), ("bottleneck", "partners"), "encoder", 0.3),
+    }
+    return AutoEncoder(encoder, decoder, terms)
+
+
+def paired_batch():
+    """Sixteen rows: eight texts, and the same masked anew; row i + 8 is the partner of row i."""
+    from attrs import evolve
+
+    from drkit.core.draws import Draws
+    from drkit.maskers import UniformConfig, UniformMasker
+    from drkit.runs.autoencoder import collated
+    from drkit.runs.masking import PARTNER, stacked
+    from drkit.testing.toys import toy_context, toy_tokens
+
+    tokens = toy_tokens()
+    both = stacked(tokens, evolve(tokens, keys=tokens.keys + PARTNER), pad_id=0)
+    views = UniformMasker(UniformConfig(), toy_context())(both, Draws(1, 0, both.keys.numpy()))
+    return {**collated(both, views), "partners": torch.arange(16).roll(8)}
+
+
+def taken(module, batch, chunk=0):
+    module.zero_grad()
+    way = gradients.Way(forward=module, backward=lambda loss: loss.backward(), chunk=chunk)
+    loss, figures = gradients.take(module, batch, way)
+    return loss, figures, {n: p.grad.clone() for n, p in module.named_parameters() if p.grad is not None}
+
+
+def written_out(module, parts, rows):
+    """The same loss with one graph through all parts, drawing the same random numbers."""
+    outs = [module(**part) for part in parts]
+    total = 0.0
+    for name, weight in module.weights.items():
+        count = sum(int(out[f"items.{name}"]) for out in outs)
+        total = total + weight * sum(out[f"loss.{name}"] * int(out[f"items.{name}"]) / count for out in outs)
+    joined = {name: torch.cat([out[f"rows.{name}"] for out in outs if f"rows.{name}" in out]) for name in rows}
+    return total + module.compare(joined)[0]
+
+
+def close(one, two, tolerance=1e-6):
+    assert one.keys() == two.keys()
+    for name in one:
+        torch.testing.assert_close(one[name], two[name], atol=tolerance, rtol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
+
+
+@pytest.mark.parametrize("chunk", [0, 16, 5, 1])
+def test_cached_gradients_are_those_of_one_graph_with_dropout_on(chunk):
+    module, batch = auto_encoder(dropout=0.2).train(), paired_batch()
+    torch.manual_seed(11)
+    loss, _, found = taken(module, batch, chunk)
+    after = torch.rand(1)
+    torch.manual_seed(11)
+    module.zero_grad()
+    parts = module.chunks(batch, chunk) if chunk else [batch]
+    expected = written_out(module, parts, ("encoder.bottleneck", "encoder.partners"))
+    expected.backward()
+    assert torch.equal(after, torch.rand(1)), "the random numbers go on as after one forward"
+    assert float(loss) == pytest.approx(float(expected.detach()), rel=1e-5)
+    close(found, {n: p.grad for n, p in module.named_parameters() if p.grad is not None})
+
+
+def test_the_size_of_chunks_changes_nothing_without_dropout():
+    module, batch = auto_encoder().train(), paired_batch()
+    whole, figures, expected = taken(module, batch)
+    for chunk in (1, 3, 8, 100):
+        loss, shown, found = taken(module, batch, chunk)
+        assert float(loss) == pytest.approx(float(whole), rel=1e-5)
+        assert {n: float(v) for n, v in shown.items() if n.endswith("_loss")} == pytest.approx(
+            {n: float(v) for n, v in figures.items() if n.endswith("_loss")}, rel=1e-4
+        )
+        close(found, expected, 2e-6)
+
+
+def bi_encoder():
+    from drkit.losses import ContrastiveConfig, ContrastiveLoss
+    from drkit.testing.toys import toy_encoder
+
+    return BiEncoder(toy_encoder(), ContrastiveLoss(ContrastiveConfig(temperature=0.2)))
+
+
+def pairs_batch():
+    from drkit.runs.biencoder import padded
+    from drkit.testing.toys import toy_tokens
+
+    queries, passages = toy_tokens((6, 5, 9, 4)), toy_tokens((30, 22, 9, 14, 13, 12, 17, 22, 8, 30))
+    lists = [[3], [7, 9], [1], [4, 2, 6]]
+    return {
+        "query.ids": queries.ids,
+        "query.attention": queries.attention,
+        "passage.ids": passages.ids,
+        "passage.attention": passages.attention,
+        "positives": torch.arange(4),
+        "judged": padded(lists),
+        "places": torch.tensor([3, 7, 1, 4, 9, 2, 3, 11, 6, 12]),
+    }
+
+
+def test_a_bi_encoder_in_chunks_has_the_same_gradients():
+    module, batch = bi_encoder(), pairs_batch()
+    whole, _, expected = taken(module, batch)
+    for chunk in (1, 3):
+        loss, _, found = taken(module, batch, chunk)
+        assert float(loss) == pytest.approx(float(whole), rel=1e-5)
+        close(found, expected)
+
+
+def shares(batch, kind):
+    """What each of two processes gets of a batch; row numbers are its own."""
+    if kind == "pretrain":
+        halves = [[0, 1, 2, 8, 9, 10], [3, 4, 5, 6, 7, 11, 12, 13, 14, 15]]
+        out = [{name: tensor[rows] for name, tensor in batch.items()} for rows in halves]
+        for part in out:
+            rows = len(part["partners"])
+            part["partners"] = torch.arange(rows).roll(rows // 2)
+        return out
+    passages = [[0, 4, 5], [1, 2, 3, 6, 7, 8, 9]]
+    queries = [[0], [1, 2, 3]]
+    out = []
+    for q, p in zip(queries, passages, strict=True):
+        part = {n: t[p] if n.startswith("passage") or n == "places" else t[q] for n, t in batch.items()}
+        out.append({**part, "positives": torch.arange(len(q)), "judged": part["judged"][:, : 1 if q == [0] else 3]})
+    return out
+
+
+@pytest.mark.parametrize("chunk", [0, 2])
+@pytest.mark.parametrize("kind", ["pretrain", "finetune"])
+def test_two_processes_have_the_gradients_of_one_big_batch(tmp_path, kind, chunk):
+    module, batch = (auto_encoder(), paired_batch()) if kind == "pretrain" else (bi_encoder(), pairs_batch())
+    whole, _, expected = taken(module.train(), batch)
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=0"]
+    command += ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
+    command += [str(HERE / "two_processes.py"), kind, str(chunk), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=HERE.parents[1])
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = torch.load(tmp_path / "found.pt", weights_only=True)
+    assert float(found["loss"]) == pytest.approx(float(whole), rel=1e-5)
+    close(found["gradients"], expected, 2e-6)
+
+
+def test_a_part_without_a_target_counts_nothing():
+    module, batch = auto_encoder().train(), paired_batch()
+    silent = {**batch, "decoder.labels": torch.full_like(batch["decoder.labels"], -100)}
+    silent["decoder.labels"][0] = batch["decoder.labels"][0]
+    whole, _, expected = taken(module, silent)
+    loss, _, found = taken(module, silent, 4)
+    assert torch.isfinite(loss)
+    assert float(loss) == pytest.approx(float(whole), rel=1e-5)
+    close(found, expected, 2e-6)
+
+
+def test_the_toy_contrast_is_no_constant():
+    assert isinstance(auto_encoder(), nn.Module)
+    module, batch = auto_encoder().train(), paired_batch()
+    _, figures, found = taken(module, batch)
+    assert float(figures["contrast_loss"]) > 0
+    assert all(gradient.isfinite().all() for gradient in found.values())
