@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from drkit.data.config import BeirConfig, IrdsConfig, JsonlConfig, PydocsConfig
 from drkit.decoders.config import MlmDecoderConfig
-from drkit.losses.config import ContrastiveConfig, MlmLossConfig
+from drkit.losses.config import ContrastiveConfig, InfoNceConfig, MlmLossConfig
 from drkit.maskers.config import UniformConfig
 from drkit.miners.config import Bm25Config, DenseConfig, RandomConfig
 from drkit.plugin import Citation, ComponentSpec, Kind, hookimpl
@@ -27,6 +27,12 @@ INFO_NCE = Citation(
     title="Representation Learning with Contrastive Predictive Coding",
     year=2018,
     url="https://arxiv.org/abs/1807.03748",
+)
+SIMCSE = Citation(
+    key="gao2021simcse",
+    title="SimCSE: Simple Contrastive Learning of Sentence Embeddings",
+    year=2021,
+    url="https://arxiv.org/abs/2104.08821",
 )
 BM25 = Citation(
     key="robertson2009bm25",
@@ -94,6 +100,15 @@ def drkit_components() -> Sequence[ComponentSpec]:
             summary="InfoNCE over in-batch and hard negatives",
             cite=INFO_NCE,
             needs=("pairs",),
+        ),
+        ComponentSpec(
+            kind=Kind.LOSS,
+            name="info-nce",
+            target="drkit.losses.info_nce:InfoNceLoss",
+            config=InfoNceConfig,
+            summary="Vectors of two views of a text together, those of others apart",
+            cite=SIMCSE,
+            needs=("bottleneck", "partners"),
         ),
         ComponentSpec(
             kind=Kind.MINER,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from attrs import frozen
-from attrs.validators import and_, ge, gt, in_, le
+from attrs.validators import and_, ge, gt, in_, le, lt
 
 from drkit.core.settings import setting
 
@@ -24,4 +24,16 @@ class EnhancedConfig:
     targets: float = setting(
         1.0, and_(gt(0), le(1)), "share of a text's positions rebuilt in a step; below 1: drawn anew, and faster"
     )
+    query: str = setting(
+        "position",
+        in_(("position", "embedded")),
+        "queries: bottleneck plus position embedding (RetroMAE), or the embedding layer applied to it (DupMAE)",
+    )
     projection: bool = setting(False, None, "project the bottleneck linearly before the decoder reads it")
+
+
+@frozen
+class BowDecoderConfig:
+    """Settings of `BowDecoder` (CPDAE section 3.1.2)."""
+
+    prior: float = setting(0.01, and_(gt(0), lt(1)), "probability of every word at the start")

@@ -24,13 +24,15 @@ if TYPE_CHECKING:
 class EnhancedDecoder(nn.Module):
     """One transformer layer on two streams; every maskable token is a target.
 
-    Queries are h + p_i (position embeddings alone, no LayerNorm); keys and values are `[h, e(x_1) + p_1, ..]` of the
-    clean text. Row i sees h, what the masker's row i lets it see, never itself and never padding.
+    Queries are h + p_i (position embeddings alone, no LayerNorm), or with `query = "embedded"` the encoder's whole
+    embedding layer on h (position, first token type, LayerNorm, dropout), as DupMAE's code has it; keys and values are
+    `[h, e(x_1) + p_1, ..]` of the clean text. Row i sees h, what the masker's row i lets it see, never itself and never
+    padding.
 
     With `targets` below 1 it asks for fewer rows than positions: the view then labels as many targets a text
     (`drkit.maskers.views.keep_targets`), and row r belongs to the text's r-th target.
 
-    Source: RetroMAE (Xiao et al. 2022), section 3.3, equations 4 to 6.
+    Source: RetroMAE (Xiao et al. 2022), section 3.3, equations 4 to 6; DupMAE (Xiao et al. 2023).
     """
 
     needs_layers: tuple[int, ...] = ()
@@ -56,10 +58,17 @@ class EnhancedDecoder(nn.Module):
         h = self.bottleneck(inputs.encoded.bottleneck)
         context = with_bottleneck(h, heads.embed(view.ids))
         places, wanted = row_places(view)
-        queries = h[:, None] + heads.positions(view.ids.shape[1])[places]
+        queries = self._queries(h, heads, view.ids.shape[1], places)
         states = self.layer(queries, context, row_visibility(view, places), at=wanted)
         labels = view.labels.gather(1, places.expand(len(h), -1))[wanted]
         return {"token_states": TokenStates(states=states, labels=labels, heads=heads)}
+
+    def _queries(self, h: Tensor, heads: Heads, length: int, places: Tensor) -> Tensor:
+        """f[B,R,D]: the bottleneck f[B,D] at the positions i64[B or 1, R] of the rows."""
+        if self.config.query == "position":
+            return h[:, None] + heads.positions(length)[places]
+        embedded = heads.embed_vectors(h[:, None].expand(-1, length, -1))
+        return embedded[torch.arange(len(h), device=h.device)[:, None], places]
 
 
 def row_places(view: MaskedView) -> tuple[Tensor, Tensor]:

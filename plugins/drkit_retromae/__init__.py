@@ -1,4 +1,4 @@
-"""RetroMAE: an aggressive one-layer decoder that rebuilds every token."""
+"""RetroMAE: an aggressive one-layer decoder that rebuilds every token. DupMAE: a bag of words beside it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from drkit.decoders.config import EnhancedConfig
+from drkit.losses.config import BagOfWordsConfig
 from drkit.plugin import Citation, ComponentSpec, Kind, hookimpl
 
 if TYPE_CHECKING:
@@ -19,10 +20,17 @@ RETROMAE = Citation(
     url="https://arxiv.org/abs/2205.12035",
 )
 
+DUPMAE = Citation(
+    key="xiao2023dupmae",
+    title="RetroMAE-2: Duplex Masked Auto-Encoder For Pre-Training Retrieval-Oriented Language Models",
+    year=2023,
+    url="https://arxiv.org/abs/2211.08769",
+)
+
 
 @hookimpl
 def drkit_components() -> Sequence[ComponentSpec]:
-    """The enhanced decoder."""
+    """The enhanced decoder, and DupMAE's bag of words."""
     return [
         ComponentSpec(
             kind=Kind.DECODER,
@@ -33,12 +41,21 @@ def drkit_components() -> Sequence[ComponentSpec]:
             cite=RETROMAE,
             needs=("rows",),
             provides=("token_states",),
-        )
+        ),
+        ComponentSpec(
+            kind=Kind.LOSS,
+            name="bag-of-words",
+            target="drkit.losses.bag_of_words:BagOfWordsLoss",
+            config=BagOfWordsConfig,
+            summary="Which words the text has, by each word's best score over its tokens",
+            cite=DUPMAE,
+            needs=("text_states",),
+        ),
     ]
 
 
 @hookimpl
 def drkit_recipes() -> Mapping[str, Traversable]:
-    """The paper's recipe, and its ablation without enhanced decoding."""
+    """RetroMAE, its ablation without enhanced decoding, and DupMAE."""
     folder = files("drkit_retromae") / "recipes"
-    return {name: folder / f"{name}.toml" for name in ("retromae", "retromae-basic")}
+    return {name: folder / f"{name}.toml" for name in ("retromae", "retromae-basic", "dupmae")}

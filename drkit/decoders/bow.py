@@ -1,0 +1,82 @@
+"""Which words occur in the text, told from the bottleneck alone: nothing to copy from, nothing to bypass it with."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from drkit.decoders.layers import init_weights, sizes_of
+from drkit.encoders.seeding import seeded
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from drkit.core.types import BuildContext, DecoderInput, TokenBatch
+    from drkit.decoders.config import BowDecoderConfig
+    from drkit.encoders.heads import Heads
+
+
+class BowDecoder(nn.Module):
+    """z = Linear(LayerNorm(GELU(Linear(h)))): a score for every word of the vocabulary.
+
+    It owns its last layer [V,D] (the paper's is not tied to the embeddings). Each bias of that layer starts at the
+    log-odds of `prior`: few words occur in a text, and from 0 the first steps would go into saying so.
+
+    Source: CPDAE section 3.1.2, equation 2.
+    """
+
+    needs_layers: tuple[int, ...] = ()
+
+    def __init__(self, config: BowDecoderConfig, context: BuildContext) -> None:
+        super().__init__()
+        sizes = sizes_of(context)
+        with seeded(context.seed, "decoder"):
+            self.hidden = nn.Linear(sizes.hidden, sizes.hidden)
+            self.activation = nn.GELU()
+            self.norm = nn.LayerNorm(sizes.hidden, eps=sizes.layer_norm_eps)
+            self.words = nn.Linear(sizes.hidden, sizes.vocab)
+            init_weights(self, sizes.initializer_range)
+            nn.init.constant_(self.words.bias, math.log(config.prior / (1 - config.prior)))
+
+    def rows(self, length: int) -> int:  # noqa: ARG002
+        """It reads no view of the text."""
+        return 0
+
+    def forward(self, inputs: DecoderInput, heads: Heads) -> Mapping[str, Tensor]:  # noqa: ARG002
+        """vocab_logits f[B,V] of the bottleneck, and words bool[B,V], those of the clean text `inputs.tokens`."""
+        logits = self.logits(inputs.encoded.bottleneck)
+        return {"vocab_logits": logits, "words": words_of(inputs.tokens, logits.shape[1])}
+
+    def logits(self, bottleneck: Tensor) -> Tensor:
+        """The scores f[B,V] of h f[B,D]."""
+        scores: Tensor = self.words(self.norm(self.activation(self.hidden(bottleneck))))
+        return scores
+
+    def word_distribution(self, bottleneck: Tensor) -> Tensor:
+        """The word distribution f[B,V] of h f[B,D]: what CPDAE contrasts, and shows in its table 4."""
+        return word_distribution(self.logits(bottleneck))
+
+
+def word_distribution(vocab_logits: Tensor) -> Tensor:
+    """sigmoid(z) / sum of sigmoid(z) over the vocabulary: f[..., V], at least in float32; rows sum to 1.
+
+    CPDAE section 3.2.2.
+
+    >>> word_distribution(torch.tensor([[0.0, 0.0, -200.0]])).tolist()
+    [[0.5, 0.5, 0.0]]
+    """
+    exact = vocab_logits.to(torch.promote_types(vocab_logits.dtype, torch.float32))
+    # sigmoid(z) = exp(log sigmoid(z)): as a softmax the ratio is kept where every probability is next to 0.
+    return torch.softmax(F.logsigmoid(exact), dim=-1)
+
+
+def words_of(tokens: TokenBatch, vocab: int) -> Tensor:
+    """bool[B,V]: which words occur in each text; special tokens are no words."""
+    texts, places = tokens.maskable.nonzero(as_tuple=True)
+    words = torch.zeros(len(tokens.ids), vocab, dtype=torch.bool, device=tokens.ids.device)
+    words[texts, tokens.ids[texts, places]] = True
+    return words

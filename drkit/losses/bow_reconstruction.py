@@ -1,0 +1,77 @@
+"""Which words occur in a text: a yes or no for every word of the vocabulary."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from drkit.core.types import StepOutput
+from drkit.errors import DrkitError
+from drkit.losses.config import BowReconstructionConfig
+
+if TYPE_CHECKING:
+    from drkit.core.types import BuildContext
+
+
+class BowReconstructionLoss(nn.Module):
+    """Binary cross-entropy, summed over the vocabulary and averaged over the texts.
+
+    `L = - 1/B sum_b sum_v idf_v [ y_bv log s(z_bv) + (1 - y_bv) log(1 - s(z_bv)) ]`, s the sigmoid; idf_v = 1 unless
+    the setting `idf` is on.
+
+    | input | shape | what |
+    |---|---|---|
+    | vocab_logits | f[B,V] | z, a score for every word |
+    | words | bool[B,V] | y, which words occur in the unmasked text |
+
+    Special tokens are no words: y is 0 for them, and they stay in the sum as words that never occur. Left out, their
+    probability would be whatever it started from, and the word distribution would be spoilt by it.
+    Metrics: `recall`, the share of the words of all texts that get a probability above 1/2.
+
+    Source: CPDAE section 3.2.1, equation 4 (printed without the `1 -` of the second logarithm); `idf` is IDF-REC of
+    its table 2. Raises DrkitError where `idf` is on and the context has none, or one of another vocabulary.
+
+    >>> loss = BowReconstructionLoss()
+    >>> words = torch.tensor([[True, False]])
+    >>> round(loss(vocab_logits=torch.zeros(1, 2), words=words).loss.item(), 4)  # 2 log 2
+    1.3863
+    """
+
+    idf: Tensor | None
+
+    def __init__(self, config: BowReconstructionConfig | None = None, context: BuildContext | None = None) -> None:
+        super().__init__()
+        self.config = BowReconstructionConfig() if config is None else config
+        self.register_buffer("idf", _idf(context) if self.config.idf else None, persistent=False)
+
+    def forward(self, *, vocab_logits: Tensor, words: Tensor) -> StepOutput:
+        """The loss of a batch. Raises DrkitError where the shapes do not fit."""
+        if vocab_logits.ndim != 2 or vocab_logits.shape != words.shape:
+            raise DrkitError(
+                f"bow-reconstruction takes vocab_logits and words [B,V], got {tuple(vocab_logits.shape)} and "
+                f"{tuple(words.shape)}"
+            )
+        if self.idf is not None and len(self.idf) != words.shape[1]:
+            raise DrkitError(f"idf has {len(self.idf)} words and vocab_logits {words.shape[1]}: two vocabularies")
+        exact = vocab_logits.to(torch.promote_types(vocab_logits.dtype, torch.float32))
+        weight = None if self.idf is None else self.idf.to(exact.dtype)
+        summed = F.binary_cross_entropy_with_logits(exact, words.to(exact.dtype), weight=weight, reduction="sum")
+        return StepOutput(loss=summed / max(1, len(words)), metrics={"recall": _recall(exact, words)})
+
+
+def _idf(context: BuildContext | None) -> Tensor:
+    if context is None or context.idf is None:
+        raise DrkitError(
+            "bow-reconstruction with idf = true needs BuildContext.idf f32[V]: in a run the stage of document "
+            "frequencies gives it; in your own loop, drkit.data.frequencies.idf(texts, vocab_size=V)"
+        )
+    given: Tensor = context.idf
+    return given.detach().clone()
+
+
+@torch.no_grad()
+def _recall(logits: Tensor, words: Tensor) -> Tensor:
+    return ((logits > 0) & words).sum() / words.sum().clamp(min=1)

@@ -1,0 +1,118 @@
+"""Pull the word distributions of two views of a text together, and push those of other texts away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from drkit.decoders.bow import word_distribution
+from drkit.losses.config import JsContrastiveConfig
+from drkit.losses.partners import check_rows, find_partner
+
+if TYPE_CHECKING:
+    from drkit.core.types import BuildContext, StepOutput
+
+# Values of a block of mixtures: 16 MB in float32.
+AT_ONCE = 2**22
+
+
+class JsContrastiveLoss:
+    """`- sum over rows i of log( exp(-JS(p_i, p_j)) / sum over k != i of exp(-JS(p_i, p_k)) )`, j i's partner.
+
+    | input | shape | what |
+    |---|---|---|
+    | vocab_logits | f[R,V] | z, two rows a text; under data parallelism those of all processes |
+    | partners | i64[R] | the row number of each row's partner |
+
+    p = sigmoid(z) / sum_v sigmoid(z_v); JS is the Jensen-Shannon divergence with natural logarithms, between 0 and
+    log 2. It is a sum over the rows, as in the paper, beside a reconstruction loss that is a sum over V words: -JS
+    lies in so narrow a range that the gradient of its mean is lost beside that (docs/papers/cpdae.md has the figures).
+    The weight of the sum grows with the batch; `reduction = "mean"` does not. Metrics: `accuracy`, the share of rows
+    whose partner is nearest.
+
+    Cost: R^2 V / 2 logarithms, forward and again backward. Memory: p and one array of its size f[R,V] forward,
+    two backward, the divergences f[R,R], and blocks of at most max(V, 2^22) values; never [R,R,V].
+
+    Source: CPDAE section 3.2.2, equation 5.
+    """
+
+    def __init__(self, config: JsContrastiveConfig | None = None, _context: BuildContext | None = None) -> None:
+        self.config = JsContrastiveConfig() if config is None else config
+
+    def __call__(self, *, vocab_logits: Tensor, partners: Tensor) -> StepOutput:
+        """The loss of a whole batch. Raises DrkitError where the shapes do not fit."""
+        check_rows(vocab_logits, partners, "js-contrastive")
+        divergences = js_divergences(word_distribution(vocab_logits))
+        return find_partner(-divergences, partners, self.config.reduction)
+
+
+def js_divergences(distributions: Tensor) -> Tensor:
+    """f[R,R]: the Jensen-Shannon divergence (natural log) of every two rows of f[R,V], each a distribution.
+
+    Differentiable once. Memory as `JsContrastiveLoss` says.
+
+    >>> js_divergences(torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
+    tensor([[0.0000, 0.6931],
+            [0.6931, 0.0000]])
+    """
+    divergences: Tensor = _Divergences.apply(distributions)  # type: ignore[no-untyped-call]
+    return divergences
+
+
+class _Divergences(torch.autograd.Function):
+    """JS(p, q) = H((p + q) / 2) - (H(p) + H(q)) / 2, H the entropy, taken word by word before it is summed.
+
+    d JS / d p_v = 1/2 log(p_v / m_v), m the mixture. Mixtures are made again backward: kept, they are [R,R,V].
+    """
+
+    @staticmethod
+    def forward(ctx: Any, distributions: Tensor) -> Tensor:
+        ctx.save_for_backward(distributions)
+        halves = torch.special.entr(distributions).mul_(0.5)
+        out = distributions.new_zeros(len(distributions), len(distributions))
+        for i, others in _blocks(distributions):
+            mixture = _mixtures(distributions, i, others)
+            # In float32 the difference of two entropies of about 8 would keep six digits of them, not of it.
+            terms = torch.special.entr(mixture).sub_(halves[others]).sub_(halves[i])
+            out[i, others] = terms.sum(1)
+        return out + out.T
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (distributions,) = ctx.saved_tensors
+        logs = _log(distributions)
+        both = (gradient + gradient.T) / 2  # JS(p, q) stands in two places; and the half of its derivative
+        out = torch.zeros_like(distributions)
+        for i, others in _blocks(distributions):
+            mixture = _log_(_mixtures(distributions, i, others))
+            weights = both[i, others]
+            out[i] += weights.sum() * logs[i] - weights @ mixture
+            out[others] += weights[:, None] * mixture.neg_().add_(logs[others])
+        return out
+
+
+def _blocks(distributions: Tensor) -> Iterator[tuple[int, slice]]:
+    """Every two different rows once: (i, rows after i), in blocks of at most AT_ONCE values."""
+    rows, vocab = distributions.shape
+    size = max(1, AT_ONCE // vocab)
+    for i in range(rows):
+        for start in range(i + 1, rows, size):
+            yield i, slice(start, min(start + size, rows))
+
+
+def _mixtures(distributions: Tensor, i: int, others: slice) -> Tensor:
+    return distributions[others].add(distributions[i]).mul_(0.5)
+
+
+def _log(values: Tensor) -> Tensor:
+    return _log_(values.clone())
+
+
+def _log_(values: Tensor) -> Tensor:
+    """Logarithms in place, finite at 0: there the probability's own gradient by its score is 0."""
+    return values.clamp_min_(torch.finfo(values.dtype).tiny).log_()
