@@ -98,14 +98,13 @@ def _finish(
     compared, figures, gradients = _compare(module, seen)
     loss = compared.detach()
     for place, forward in enumerate(forwards):
-        out = forward()
-        shares = {name: out[ITEMS + name] / totals[name] * processes for name in module.weights}
-        local = [module.weights[name] * out[LOSS + name] * shares[name] for name in module.weights]
-        carried = [(out[name] * gradient).sum() * processes for name, gradient in gradients[place].items()]
-        surrogate = _sum([*local, *carried])
         last = place == len(forwards) - 1
-        with nullcontext() if last else way.accumulate():
-            way.backward(surrogate)
+        with nullcontext() if last else way.accumulate():  # round the forward too: DDP decides there
+            out = forward()
+            shares = {name: out[ITEMS + name] / totals[name] * processes for name in module.weights}
+            local = [module.weights[name] * out[LOSS + name] * shares[name] for name in module.weights]
+            carried = [(out[name] * gradient).sum() * processes for name, gradient in gradients[place].items()]
+            way.backward(_sum([*local, *carried]))
         loss = loss + _sum([term.detach() for term in local])
         _add_figures(figures, out, shares)
     return loss, figures

@@ -39,6 +39,7 @@ STAGES = [
     "index",
     "runs",
     "evaluation",
+    "report",
 ]
 
 

@@ -1,0 +1,286 @@
+"""Probes: each figure against its meaning, no influence on what is trained, no text probed that was trained on."""
+
+import json
+from functools import cache
+
+import ir_measures
+import numpy as np
+import pytest
+import torch
+from attrs import evolve, frozen
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+
+from drkit.core.recipe import Probe
+from drkit.core.types import BuildContext, Judgement, Passage, Query
+from drkit.data.store import TokenStore, tokenise
+from drkit.data.tables import open_collection, write_collection
+from drkit.decoders import MlmDecoder
+from drkit.decoders.config import MlmDecoderConfig
+from drkit.encoders import BertSizes, MaskedLmEncoder
+from drkit.evaluate.geometry import anisotropy, top_direction
+from drkit.losses import MlmLoss
+from drkit.maskers import UniformMasker
+from drkit.maskers.config import UniformConfig
+from drkit.runs.autoencoder import AutoEncoder, Term
+from drkit.runs.branches import accuracy, measure_branches
+from drkit.runs.masking import MaskingCollator
+from drkit.runs.probes import EPOCH, ProbeLog, held_out, probe_line, read_probes
+from drkit.runs.retrieval_probe import retrieval_probe
+from drkit.search import TextEncoder
+
+TOPICS = 20
+WORDS = [f"w{topic}-{word}" for topic in range(TOPICS) for word in range(3)]
+
+
+@cache
+def tokenizer():
+    vocabulary = {word: i for i, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS])}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, **{f"{n}_token": f"[{n.upper()}]" for n in ("pad", "unk", "cls", "sep", "mask")}
+    )
+
+
+def topical(count, rng):
+    """Texts of twelve words of one topic each: who knows the topic knows two thirds of what there is to know."""
+    topics = np.arange(count) % TOPICS
+    return [" ".join(f"w{topic}-{word}" for word in rng.integers(0, 3, 12)) for topic in topics]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("store")
+    texts = topical(160, np.random.default_rng(0))
+    tokenise(((str(i), text) for i, text in enumerate(texts)), tokenizer(), folder, max_length=16)
+    return TokenStore.open(folder)
+
+
+class Deaf(MlmDecoder):
+    """Rebuilds the text without listening to the encoder."""
+
+    def forward(self, inputs, heads):
+        silent = evolve(inputs.encoded, bottleneck=torch.zeros_like(inputs.encoded.bottleneck))
+        return super().forward(evolve(inputs, encoded=silent), heads)
+
+
+def make(decoder, store, *, dropout=0.0):
+    """(module, its collator): the decoder sees a tenth of the words."""
+    sizes = BertSizes(hidden=32, layers=1, heads=2, intermediate=64, max_positions=16, dropout=dropout)
+    encoder = MaskedLmEncoder.from_scratch(sizes, tokenizer(), pooling="cls", seed=1)
+    context = BuildContext(backbone=encoder.info(tokenizer()), tokenizer=tokenizer(), seed=1)
+    masker = UniformMasker(UniformConfig(encoder_ratio=0.3, decoder_ratio=0.9), context)
+    built = decoder(MlmDecoderConfig(layers=1), context)
+    terms = {side: Term(MlmLoss(), ("token_states",), side) for side in ("encoder", "decoder")}
+    collate = MaskingCollator(store=store, importance=None, masker=masker, rows=built.rows, seed=3)
+    return AutoEncoder(encoder, built, terms), collate
+
+
+def trained(module, collate, places, steps=150):
+    optimizer = torch.optim.AdamW(module.parameters(), lr=5e-3)
+    for step in range(steps):
+        chosen = np.random.default_rng(step).choice(places, 32, replace=False)
+        out = module(**collate([(step, int(place)) for place in chosen]))
+        optimizer.zero_grad()
+        (out["loss.encoder"] + out["loss.decoder"]).backward()
+        optimizer.step()
+    return module
+
+
+def probed(module, collate, places, size=16):
+    parts = np.array_split(places, -(-len(places) // size))
+    return measure_branches(module, [collate([(EPOCH, int(place)) for place in part]) for part in parts])
+
+
+def test_gain_is_what_the_decoder_gets_from_the_vector(store):
+    places, kept = held_out(len(store), 16, seed=0)
+    hearing = probed(trained(*make(MlmDecoder, store), places), make(MlmDecoder, store)[1], kept)
+    deaf_module, collate = make(Deaf, store)
+    untrained = probed(make(MlmDecoder, store)[0], collate, kept)
+    deaf = probed(trained(deaf_module, collate, places), collate, kept)
+    assert abs(deaf["gain"]) < 1e-6
+    assert abs(untrained["gain"]) < 0.05
+    assert hearing["gain"] > 1.0, "the topic is worth log(20) at most, and little else tells it"
+    assert hearing["decoder_loss"] < deaf["decoder_loss"] - 0.5
+    assert hearing["decoder_accuracy"] > deaf["decoder_accuracy"]
+    assert hearing["encoder_accuracy"] > untrained["encoder_accuracy"] + 0.1
+
+
+def test_figures_are_means_over_targets_written_out(store):
+    module, collate = make(MlmDecoder, store)
+    batch = collate([(EPOCH, place) for place in range(10)])
+    found = measure_branches(module, [batch])
+    with torch.no_grad():
+        reading = module.read(batch)
+        outputs = module.outputs(reading, batch)
+        for branch in ("encoder", "decoder"):
+            states = outputs[branch]["token_states"]
+            logits = states.heads.logits(states.states)
+            loss = torch.nn.functional.cross_entropy(logits, states.labels)
+            assert found[f"{branch}_loss"] == pytest.approx(loss.item(), rel=1e-5)
+            assert found[f"{branch}_accuracy"] == pytest.approx(
+                (logits.argmax(1) == states.labels).float().mean().item()
+            )
+
+
+def test_the_size_of_batches_does_not_matter_but_to_the_exchange(store):
+    module, collate = make(MlmDecoder, store)
+    few, many = (probed(module, collate, np.arange(32), size) for size in (32, 8))
+    for name in ("encoder_loss", "decoder_loss", "encoder_accuracy", "decoder_accuracy"):
+        assert few[name] == pytest.approx(many[name], rel=1e-4)
+
+
+def test_measuring_leaves_no_trace(store):
+    module, collate = make(MlmDecoder, store, dropout=0.2)
+    module.train()
+    module.decoder.eval()  # a part whose mode is its own business
+    weights = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    assert probed(module, collate, np.arange(16)) == probed(module, collate, np.arange(16)), "no dropout"
+    assert torch.equal(torch.rand(3), expected)
+    assert module.training
+    assert module.encoder.training
+    assert not module.decoder.training
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in module.state_dict().items())
+    assert all(parameter.grad is None for parameter in module.parameters())
+
+
+def test_words_are_scored_by_r_precision_and_replacements_by_accuracy():
+    words = torch.tensor([[True, True, False, False], [False, False, False, True]])
+    logits = torch.tensor([[3.0, 1.0, 2.0, 0.0], [0.0, 1.0, 2.0, 3.0]])
+    assert accuracy({"vocab_logits": logits, "words": words}) == (2.0, 3.0)
+    told = {"replaced_logits": torch.tensor([1.0, -1.0, 2.0]), "replaced": torch.tensor([True, False, False])}
+    assert accuracy(told) == (2.0, 3)
+    assert accuracy({"vocab_logits": logits}) is None
+
+
+def test_anisotropy_of_known_vectors():
+    assert anisotropy(np.eye(5)) == 0.0
+    assert anisotropy(np.outer([1.0, 2.0, 7.0], [3.0, 4.0])) == pytest.approx(1.0)
+    assert anisotropy(np.array([[1.0, 0.0], [-1.0, 0.0]])) == -1.0
+    assert np.isnan(anisotropy(np.ones((1, 3))))
+    assert top_direction(np.array([[0.0, 9.0], [1.0, 9.0]])) == 1.0
+    square = np.array([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])
+    assert top_direction(square + 100) == pytest.approx(0.5)
+
+
+@given(st.integers(0, 1000))
+def test_anisotropy_equals_the_mean_over_pairs(seed):
+    rng = np.random.default_rng(seed)
+    vectors = rng.normal(size=(rng.integers(2, 9), 4)) + rng.normal(size=4)
+    cosines = [
+        a @ b / np.linalg.norm(a) / np.linalg.norm(b)
+        for i, a in enumerate(vectors)
+        for j, b in enumerate(vectors)
+        if i != j
+    ]
+    assert anisotropy(vectors) == pytest.approx(np.mean(cosines), abs=1e-9)
+
+
+@given(count=st.integers(1, 400), texts=st.integers(0, 60), seed=st.integers(0, 9))
+def test_held_out_texts_are_a_tenth_at_most_and_the_same_each_time(count, texts, seed):
+    places, kept = held_out(count, texts, seed=seed)
+    assert len(kept) == min(texts, count // 10)
+    assert sorted([*places, *kept]) == list(range(count))
+    assert (held_out(count, texts, seed=seed)[1] == kept).all()
+
+
+@frozen
+class Topics:
+    """Sixty passages; queries of two words of a topic, each with one or two judged passages."""
+
+    name: str = "topics"
+    shown: tuple[str, ...] = ("train", "dev", "test")
+
+    def passages(self):
+        return (Passage(f"d{i}", text) for i, text in enumerate(topical(60, np.random.default_rng(1))))
+
+    def splits(self):
+        return self.shown
+
+    def queries(self, split):
+        return (Query(f"{split}{i}", f"w{i}-0 w{i}-1") for i in range(TOPICS))
+
+    def judgements(self, split):
+        for i in range(TOPICS):
+            yield Judgement(f"{split}{i}", f"d{i}", 1)
+            yield Judgement(f"{split}{i}", f"d{i + 20}", i % 2)
+
+    def describe(self):
+        return {}
+
+
+@pytest.fixture(scope="module")
+def topics(tmp_path_factory):
+    def stored(*splits):
+        folder = tmp_path_factory.mktemp("topics")
+        write_collection(Topics(shown=splits), folder)
+        return open_collection(folder)
+
+    return stored
+
+
+def test_the_retrieval_probe_equals_ir_measures_over_a_full_ranking(topics, tmp_path, store):
+    collection = topics("train", "dev", "test")
+    tokenise(((p.doc_id, p.content) for p in collection.corpus), tokenizer(), tmp_path, max_length=16)
+    passages = TokenStore.open(tmp_path)
+    probe = retrieval_probe(collection, Probe(queries=12, passages=40), seed=4)
+    assert (probe.split, len(probe.queries), len(probe.places)) == ("dev", 12, 40)
+    encoder = TextEncoder(make(MlmDecoder, store)[0].encoder.backbone, tokenizer(), passage_length=16)
+    found = probe.measure(encoder, passages)
+    texts = [passage.content for passage in collection.corpus.at(probe.places)]
+    scores = encoder.encode_queries([q.text for q in probe.queries]) @ encoder.encode_passages(texts).T
+    names = [passage.doc_id for passage in collection.corpus.at(probe.places)]
+    run = {
+        q.query_id: dict(zip(names, map(float, row), strict=True)) for q, row in zip(probe.queries, scores, strict=True)
+    }
+    asked = {query.query_id for query in probe.queries}
+    qrels = [
+        ir_measures.Qrel(j.query_id, j.doc_id, j.relevance) for j in collection.judgements("dev") if j.query_id in asked
+    ]
+    expected = ir_measures.calc_aggregate([ir_measures.RR @ 10], qrels, run)[ir_measures.RR @ 10]
+    assert 0 < expected < 1
+    assert found == pytest.approx(expected, abs=1e-9)
+    assert {j.doc_id for j in collection.judgements("dev") if j.query_id in asked and j.relevance > 0} <= set(names)
+
+
+def test_the_queries_of_the_probe(topics):
+    settings = Probe(queries=5, passages=30)
+    assert retrieval_probe(topics("train", "test"), settings, seed=1).split == "train"
+    assert retrieval_probe(topics("test"), settings, seed=1) is None, "never the queries that a run is evaluated on"
+    assert retrieval_probe(topics("dev"), Probe(queries=0), seed=1) is None
+    one, two = (retrieval_probe(topics("dev"), settings, seed=seed) for seed in (1, 2))
+    assert one.queries != two.queries
+    again = retrieval_probe(topics("dev"), settings, seed=1)
+    assert again.queries == one.queries
+    assert (again.places == one.places).all()
+    narrow = retrieval_probe(topics("dev"), Probe(queries=20, passages=10), seed=1)
+    assert len(narrow.places) == 10
+    assert 0 < len(narrow.queries) <= 5, "judged passages fill half of the index at most"
+
+
+def test_the_log_keeps_what_came_before_the_step_resumed_from(tmp_path):
+    log = ProbeLog(tmp_path)
+    log.resume(0)
+    for step in (0, 2, 4, 6):
+        log.add({"step": step, "gain": step / 10})
+    again = ProbeLog(tmp_path)
+    again.resume(5)
+    assert again.has(4)
+    assert not again.has(6)
+    again.add({"step": 6, "gain": 0.6})
+    assert [record["step"] for record in read_probes(again.path)] == [0, 2, 4, 6]
+    assert [json.loads(line)["gain"] for line in again.path.read_text().splitlines()] == [0.0, 0.2, 0.4, 0.6]
+
+
+def test_a_line_says_what_was_measured_and_no_more():
+    assert probe_line({"step": 1500, "gain": -0.004}) == "probe @ 1,500: gain 0.00 nats"
+    assert probe_line({"step": 0}) == "probe @ 0: nothing to measure"
