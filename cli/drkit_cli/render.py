@@ -143,6 +143,8 @@ def paths(run: Path, done: Mapping[str, Manifest]) -> Table:
     """Where the run's products are."""
     rows = [("encoder", "encoder"), ("index", "index"), ("TREC runs", "runs"), ("table", "evaluation")]
     kept = [(label, str(run / stage)) for label, stage in rows if stage in done]
+    if "report" in done:
+        kept.append(("report", str(run / "report" / "report.html")))
     kept.append(("recipe", str(run / "recipe.toml")))
     if "index" in done:
         kept.append(("try", f'drkit search {run} "remove a suffix from each string"'))

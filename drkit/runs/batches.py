@@ -7,7 +7,7 @@ lists (epoch, example) pairs, so that the collator's draws depend on nothing els
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +15,7 @@ from attrs import frozen
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+    from torch import Tensor
 
     from drkit.core.recipe import Training
 
@@ -79,6 +80,18 @@ class Share:
 
     def __iter__(self) -> Iterator[list[Example]]:
         return (batch[self.rank :: self.processes] for batch in self.schedule)
+
+
+@frozen(eq=False)
+class Chosen:
+    """A collator for some examples of another's: example i of a schedule is its example `places[i]`."""
+
+    collate: Callable[[list[Example]], Mapping[str, Tensor]]
+    places: NDArray[np.int64]
+
+    def __call__(self, examples: Sequence[Example]) -> Mapping[str, Tensor]:
+        """What the other collator makes of them."""
+        return self.collate([(epoch, int(self.places[example])) for epoch, example in examples])
 
 
 def count_batches(training: Training, examples: int, *, processes: int = 1) -> int:

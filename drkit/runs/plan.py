@@ -2,7 +2,7 @@
 
     collection -> vocabulary -> tokens -> statistics -> initial -> pretrained
                -> negatives-1 -> no-pretraining, retriever-1 -> index-retriever-1 -> negatives-2 -> retriever-2
-               -> encoder -> index -> runs -> evaluation
+               -> encoder -> index -> runs -> evaluation -> report
 
 No torch here: `--dry-run` prints this.
 """
@@ -28,6 +28,7 @@ BASELINE = "no-pretraining"
 _STAGES = "drkit.runs.stages"
 # Where a run logs and saves does not change what it computes.
 _COSMETIC = ("logging_steps", "save_steps")
+_TRAININGS = (f"{_STAGES}.pretrain:run", f"{_STAGES}.finetune:run")
 
 Table = Mapping[str, Any]
 
@@ -70,6 +71,7 @@ def plan(recipe: Recipe, registry: Registry) -> Plan:
     _export(draft, systems[-1])
     if splits:
         _evaluation(draft, systems, splits)
+    _report(draft)
     return Plan(tuple(draft.stages.values()), tuple(notes))
 
 
@@ -113,7 +115,7 @@ def _texts(draft: _Draft) -> None:
 def _encoder(draft: _Draft, registry: Registry) -> str:
     """Stages up to the encoder that fine-tuning starts from; returns the last one's name."""
     recipe = draft.recipe
-    needs: tuple[str, ...] = ("tokens", "initial")
+    needs: tuple[str, ...] = ("collection", "tokens", "initial")
     if "importance" in data_needs(recipe, registry):
         masker = draft.table["pretrain"]["masker"]
         settings = {key: masker[key] for key in ("window", "pmi", "min_count") if key in masker}
@@ -138,10 +140,15 @@ def _encoder(draft: _Draft, registry: Registry) -> str:
         f"pre-train with masker {recipe.pretrain.masker.use} and decoder {recipe.pretrain.decoder.use}, "
         f"{estimate.schedule(recipe.pretrain)}",
         needs,
-        settings={"pretrain": _lasting(draft.table["pretrain"]), "seed": recipe.seed},
+        settings={"pretrain": _trained(draft.table["pretrain"]), "seed": recipe.seed},
         resumable=True,
         cost=estimate.pretraining(recipe),
     )
+
+
+def _trained(table: Table) -> dict[str, Any]:
+    """What pre-training depends on: of the probes, the texts that they keep out of it; how often, is no matter."""
+    return {**_lasting(table, "probe"), "held_out": table["probe"]["texts"]}
 
 
 def _lasting(table: Table, *also: str) -> dict[str, Any]:
@@ -247,4 +254,16 @@ def _evaluation(draft: _Draft, systems: list[str], splits: tuple[str, ...]) -> N
             "split": wanted.split,
             "systems": [*(["bm25"] if wanted.bm25 else []), *systems],
         },
+    )
+
+
+def _report(draft: _Draft) -> None:
+    """Last: it reads what the trainings logged and the evaluation found."""
+    trainings = [name for name, stage in draft.stages.items() if stage.target in _TRAININGS]
+    draft.add(
+        "report",
+        "report",
+        "curves, tables, and whether pre-training works",
+        (*trainings, *(("evaluation",) if "evaluation" in draft.stages else ())),
+        settings={"trainings": trainings},
     )

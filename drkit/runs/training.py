@@ -10,7 +10,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +50,13 @@ class TrainingResult:
 
 
 def train_stage(
-    stage: StageRun, module: nn.Module, collate: Collate, *, training: Training, lengths: NDArray[np.int32]
+    stage: StageRun,
+    module: nn.Module,
+    collate: Collate,
+    *,
+    training: Training,
+    lengths: NDArray[np.int32],
+    callbacks: Sequence[TrainerCallback] = (),
 ) -> TrainingResult:
     """Train a stage's module on examples of these lengths i32[n], resuming from what an earlier attempt left.
 
@@ -71,6 +77,7 @@ def train_stage(
         folder=stage.folder / CHECKPOINTS,
         progress=stage.progress,
         seed=stage.recipe.seed,
+        callbacks=callbacks,
     )
     lines = "".join(f"{json.dumps(dict(entry))}\n" for entry in result.log)
     (stage.folder / "log.jsonl").write_text(lines, encoding="utf-8")
@@ -86,6 +93,7 @@ def train(
     folder: Path,
     progress: Progress,
     seed: int,
+    callbacks: Sequence[TrainerCallback] = (),
 ) -> TrainingResult:
     """Train `module` in place; checkpoints go to `folder`, and the newest whole one there is gone on from.
 
@@ -95,7 +103,8 @@ def train(
     steps = len(schedule) // training.gradient_accumulation_steps
     arguments = _arguments(training, folder, steps, seed)
     trainer = ScheduledTrainer(module, schedule, collate, args=arguments, chunk=training.gradient_cache_chunk)
-    trainer.add_callback(_Report(progress))
+    for callback in (_Report(progress), *callbacks):
+        trainer.add_callback(callback)
     trainer.remove_callback(PrinterCallback)
     set_seed(seed)  # dropout follows the run's seed, whatever ran before in this process
     resumed = newest_checkpoint(folder)

@@ -13,7 +13,7 @@ import sys
 from drkit_cli.main import _status
 sys.argv = ["drkit", *{arguments!r}]
 status = _status()
-heavy = sorted({{"torch", "transformers", "datasets", "faiss", "pyarrow", "bm25s"}} & set(sys.modules))
+heavy = sorted({{"torch", "transformers", "datasets", "faiss", "pyarrow", "bm25s", "matplotlib"}} & set(sys.modules))
 print("HEAVY", heavy, "STATUS", status, file=sys.stderr)
 """
 

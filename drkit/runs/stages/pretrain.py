@@ -14,8 +14,10 @@ from drkit.data.importance import Importance
 from drkit.data.store import TokenStore
 from drkit.encoders import MaskedLmEncoder
 from drkit.runs.autoencoder import AutoEncoder, Term
+from drkit.runs.batches import Chosen
 from drkit.runs.checkpoints import load_encoder, load_generator, restore, save_parts
 from drkit.runs.masking import MaskingCollator
+from drkit.runs.probes import held_out, probing
 from drkit.runs.stage import StageRun
 from drkit.runs.tokenizers import load_tokenizer
 from drkit.runs.training import train_stage
@@ -47,9 +49,17 @@ def run(stage: StageRun) -> Mapping[str, Any]:
         seed=recipe.seed,
         paired=module.compares(),
     )
-    result = train_stage(stage, module, collate, training=settings, lengths=store.lengths)
+    trained, kept = held_out(len(store), settings.probe.texts, seed=recipe.seed)
+    result = train_stage(
+        stage,
+        module,
+        Chosen(collate, trained),
+        training=settings,
+        lengths=store.lengths[trained],
+        callbacks=probing(stage, module, tokenizer, collate, held_out=kept),
+    )
     save_parts(module, settings, tokenizer, stage.folder)
-    return {"steps": result.steps, "loss": result.loss, "seconds": result.seconds}
+    return {"steps": result.steps, "loss": result.loss, "seconds": result.seconds, "held_out": len(kept)}
 
 
 def auto_encoder(

@@ -1,0 +1,100 @@
+"""Stage: the report. What the run found, and the curves of its trainings, in `report.md` and `report.html`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from drkit.core.files import write_text
+from drkit.evaluate.table import p_text
+from drkit.runs.curves import Panel, draw, loss_panels, probe_panels
+from drkit.runs.document import Block, Figure, Heading, Table, Text, html_page, markdown
+from drkit.runs.manifest import Manifest, read_manifest
+from drkit.runs.probes import FILE as PROBES
+from drkit.runs.probes import Record, read_probes
+from drkit.runs.stage import StageRun
+
+LOG = "log.jsonl"
+
+
+def run(stage: StageRun) -> Mapping[str, Any]:
+    """Writes `report.md`, `report.html` and the figures as PNG; returns how many of them there are."""
+    blocks = [Heading(stage.recipe.name, level=1), *_results(stage), *_probes(stage), *_trainings(stage)]
+    blocks.append(Text("The recipe is recipe.toml in the run's folder; `drkit run` on it repeats the run."))
+    write_text(stage.folder / "report.md", markdown(blocks))
+    write_text(stage.folder / "report.html", html_page(blocks))
+    return {"figures": sum(isinstance(block, Figure) for block in blocks)}
+
+
+def _manifest(stage: StageRun, name: str) -> Manifest:
+    found = read_manifest(stage.inputs[name])
+    assert found is not None, name  # the stage could not have started
+    return found
+
+
+def _results(stage: StageRun) -> Iterator[Block]:
+    """Every system's measures."""
+    if "evaluation" not in stage.inputs:
+        return
+    done = _manifest(stage, "evaluation")
+    rows = done.metrics["rows"]
+    measures = list(rows[0]["values"])
+    yield Heading("Results")
+    yield Text(
+        f"{done.metrics['queries']:,} {done.settings['split']} queries. In brackets: paired two-tailed t-test against "
+        f"the row above."
+    )
+    yield Table(["system", *measures], [[row["system"], *(_cell(row, m) for m in measures)] for row in rows])
+
+
+def _cell(row: Mapping[str, Any], measure: str) -> str:
+    test = row["tests"].get(measure)
+    return f"{row['values'][measure]:.3f}" + (f" ({p_text(test['p'])})" if test else "")
+
+
+def _probes(stage: StageRun) -> Iterator[Block]:
+    """Is pre-training working?"""
+    path = stage.inputs.get("pretrained", Path()) / PROBES
+    probes = read_probes(path) if path.is_file() else []
+    if not probes:
+        return
+    yield Heading("Is pre-training working?")
+    yield from _figure(
+        stage, "probes.png", probe_panels(probes), "Probes on texts that were kept out of pre-training, and on queries"
+    )
+    yield _probe_table(probes)
+    yield Text("docs/is-it-working.md says what each number means, and what healthy and sick runs look like.")
+
+
+def _probe_table(probes: Sequence[Record]) -> Table:
+    names = list(dict.fromkeys(name for probe in probes for name in probe if name != "step"))
+    return Table(
+        ["step", *(name.replace("_", " ") for name in names)],
+        [[f"{probe['step']:,}", *(f"{probe[n]:.3f}" if n in probe else "" for n in names)] for probe in probes],
+    )
+
+
+def _trainings(stage: StageRun) -> Iterator[Block]:
+    """Loss curves and what each training took."""
+    names = stage.stage.settings["trainings"]
+    if not names:
+        return
+    logs = {name: _log(stage.inputs[name] / LOG) for name in names}
+    yield Heading("Trainings")
+    yield from _figure(stage, "losses.png", loss_panels(logs), "Training losses, means between two lines of the log")
+    rows = []
+    for name in names:
+        metrics = _manifest(stage, name).metrics
+        rows.append([name, f"{metrics['steps']:,}", f"{metrics['loss']:.3f}", f"{metrics['seconds']:,.0f}"])
+    yield Table(["training", "steps", "loss, last tenth", "seconds"], rows)
+
+
+def _figure(stage: StageRun, name: str, panels: Sequence[Panel], caption: str) -> Iterator[Figure]:
+    if any(line.points for panel in panels for line in panel.lines):
+        yield Figure(draw(panels, stage.folder / name), caption)
+
+
+def _log(path: Path) -> list[Mapping[str, float]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
