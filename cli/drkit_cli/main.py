@@ -12,6 +12,7 @@ import click
 from drkit import __version__
 from drkit.errors import DrkitError
 from drkit_cli.commands.compose import compose
+from drkit_cli.commands.inspect import inspect
 from drkit_cli.commands.listing import list_parts
 from drkit_cli.commands.plugins import plugins
 from drkit_cli.commands.run import run
@@ -28,7 +29,7 @@ def cli() -> None:
     """
 
 
-for command in (compose, run, search, list_parts, show, plugins):
+for command in (compose, run, search, inspect, list_parts, show, plugins):
     cli.add_command(command)
 
 

@@ -1,0 +1,122 @@
+"""`drkit inspect`: what a masker hides of a text, and which words a bottleneck holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from drkit_cli.names import PartName
+
+if TYPE_CHECKING:
+    from drkit.core.discovery import Installed
+    from drkit.runs.text_source import TextSource
+
+_FILE = click.Path(path_type=Path, dir_okay=False)
+_FOLDER = click.Path(path_type=Path)
+
+
+@click.group()
+def inspect() -> None:
+    """Look inside: what is hidden of a text, or which words a trained bottleneck holds."""
+
+
+@inspect.command("mask")
+@click.argument("text")
+@click.option("--masker", type=PartName("masker"), help="The masker; the run's own where it is left out.")
+@click.option("--run", type=_FOLDER, help="Look with a run's tokenizer, statistics and settings.")
+@click.option("--collection", metavar="NAME[:VALUE]", help="Look with a collection's: pydocs, beir:FOLDER ...")
+@click.option("--set", "settings", metavar="PATH=VALUE", multiple=True, help="A setting: masker.sigma=0.5")
+@click.option("--context", help="The decoder's text, for a masker that gives it another one.")
+@click.option("--rows", default=0, type=click.IntRange(0, 512), help="Also show so many rows of a visibility pattern.")
+@click.option("--epoch", default=0, type=click.IntRange(0), help="The epoch whose draw is shown.")
+@click.option("--seed", type=click.IntRange(0), help="Another seed than the run's.")
+@click.option("--html", type=_FILE, help="Also write it to this file, as a page of its own.")
+def mask(
+    text: str,
+    masker: str | None,
+    run: Path | None,
+    collection: str | None,
+    settings: tuple[str, ...],
+    context: str | None,
+    rows: int,
+    epoch: int,
+    seed: int | None,
+    html: Path | None,
+) -> None:
+    r"""Show what each view hides of TEXT, and how important every token is.
+
+    Without --run, a vocabulary and n-gram counts are made of a collection (pydocs: half a minute the first time).
+
+    \b
+    drkit inspect mask "a text" --masker pmi --run runs/pydocs-pmi-enhanced
+    drkit inspect mask "a text" --masker pmi --collection beir:FOLDER --set masker.sigma=0.5 --rows 4
+    """
+    from drkit.core.discovery import installed
+    from drkit.errors import DrkitError
+    from drkit.runs.inspect_masks import Draw, inspect_mask
+    from drkit_cli.glosses import print_masks
+    from drkit_cli.render import console
+
+    if not text.strip():
+        raise DrkitError("the text is empty; give a sentence or two")
+    if run and collection:
+        raise click.UsageError("give --run or --collection, not both")
+    parts = installed()
+    source = _source(parts, run, collection, masker, settings)
+    draw = Draw(seed=source.recipe.seed if seed is None else seed, epoch=epoch, rows=rows)
+    found = inspect_mask(text, source, parts.registry, draw, context=context)
+    print_masks(found, console())
+    if html:
+        from drkit_cli.pages import mask_page
+
+        _write(html, mask_page(found))
+
+
+@inspect.command("words")
+@click.argument("text")
+@click.option("--run", type=_FOLDER, required=True, help="A run whose decoder is a bag of words.")
+@click.option("--top", default=20, show_default=True, type=click.IntRange(1, 1000), help="Words to list.")
+@click.option("--html", type=_FILE, help="Also write it to this file, as a page of its own.")
+def words(text: str, run: Path, top: int, html: Path | None) -> None:
+    """Show which words RUN's decoder reads from the one vector that TEXT becomes."""
+    from drkit.core.discovery import installed
+    from drkit.errors import DrkitError
+    from drkit.runs.inspect_words import inspect_words
+    from drkit_cli.glosses import print_words
+    from drkit_cli.render import console
+
+    if not text.strip():
+        raise DrkitError("the text is empty; give a sentence or two")
+    found = inspect_words(text, run, installed(), top=top)
+    print_words(found, console())
+    if html:
+        from drkit_cli.pages import words_page
+
+        _write(html, words_page(found))
+
+
+def _source(
+    parts: Installed, run: Path | None, collection: str | None, masker: str | None, settings: tuple[str, ...]
+) -> TextSource:
+    from drkit.core.layers import Wanted
+    from drkit.runs.progress import Silent
+    from drkit.runs.text_source import of_collection, of_run
+    from drkit_cli.progress import RichProgress
+
+    if run:
+        return of_run(run, parts, masker=masker, settings=settings)
+    counting = of_collection(Wanted(masker=masker, collection=collection, settings=settings), parts)
+    if counting.stands:
+        return counting.carry_out(parts, Silent())
+    click.echo(f"vocabulary and n-gram counts of the collection are made once, in {counting.folder}", err=True)
+    with RichProgress(len(counting.stages)) as progress:
+        return counting.carry_out(parts, progress)
+
+
+def _write(path: Path, page: str) -> None:
+    from drkit.core.files import write_text
+
+    write_text(path, page)
+    click.echo(f"page: {path}")

@@ -1,0 +1,128 @@
+"""Which words a bottleneck holds: the word distribution that a bag-of-words decoder reads from a text's vector.
+
+Source: CPDAE table 4, which adds up the probabilities of a word's pieces.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from attrs import frozen
+
+from drkit.core.discovery import Installed
+from drkit.core.read import parse_toml
+from drkit.core.spec import Kind
+from drkit.core.types import BuildContext
+from drkit.errors import DrkitError
+from drkit.runs.checkpoints import load_decoder, load_encoder
+from drkit.runs.manifest import read_manifest
+from drkit.runs.text_source import Piece, TextSource, of_run
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from drkit.core.types import TokenBatch
+
+PRETRAINED = "pretrained"
+
+
+@frozen
+class Word:
+    """A word and its share of the distribution."""
+
+    text: str
+    probability: float
+    in_text: bool = True
+
+
+@frozen
+class InspectedWords:
+    """What `drkit inspect words` shows.
+
+    top: the most probable entries of the vocabulary, best first. words: the text's own, in its order, pieces added
+    up. own_share: how much of the distribution lies on entries that occur in the text. vocabulary: how many there are.
+    """
+
+    top: tuple[Word, ...]
+    words: tuple[Word, ...]
+    own_share: float
+    vocabulary: int
+
+
+def inspect_words(text: str, run: Path, parts: Installed, *, top: int = 20) -> InspectedWords:
+    """The word distribution of a text under a run's pre-trained encoder and decoder; the text is read unmasked.
+
+    Raises DrkitError where the text is empty, pre-training is not finished, or the decoder gives no words.
+    """
+    if not text.strip():
+        raise DrkitError("the text is empty; give a sentence or two")
+    source = of_run(run, parts)
+    tokens, pieces = source.read(text)
+    shares = _distribution(tokens, source, parts)
+    own = set(tokens.ids[0, 1:-1].tolist())
+    best = torch.topk(shares, min(top, len(shares)))
+    return InspectedWords(
+        top=tuple(
+            Word(source.tokenizer.decode([token]).strip(), value, token in own)
+            for value, token in zip(best.values.tolist(), best.indices.tolist(), strict=True)
+        ),
+        words=_own_words(tokens, pieces, shares),
+        own_share=float(shares[sorted(own)].sum()),
+        vocabulary=len(shares),
+    )
+
+
+def _distribution(tokens: TokenBatch, source: TextSource, parts: Installed) -> Tensor:
+    """f32[V]: the word distribution of a batch of one text."""
+    folder, recipe = source.folder / PRETRAINED, source.recipe
+    if recipe.pretrain is None:
+        raise DrkitError(f"the run {source.folder} has no pre-training; {_advice(parts)}")
+    chosen = recipe.pretrain.decoder
+    if "vocab_logits" not in parts.registry.get(Kind.DECODER, chosen.use).provides_of(chosen.config):
+        raise DrkitError(f"the decoder of {source.folder} is {chosen.use!r}, which gives no words; {_advice(parts)}")
+    if read_manifest(folder) is None:
+        raise DrkitError(
+            f"{source.folder} has not finished pre-training; `drkit run {source.folder}` goes on where it was cut off"
+        )
+    encoder = load_encoder(folder, pooling=recipe.encoder.pooling).eval()
+    context = BuildContext(backbone=encoder.info(source.tokenizer), tokenizer=source.tokenizer, seed=recipe.seed)
+    decoder = parts.registry.build(Kind.DECODER, chosen.use, chosen.config, context)
+    if not hasattr(decoder, "word_distribution"):
+        raise DrkitError(f"the decoder {chosen.use!r} has no method word_distribution(bottleneck) to ask")
+    load_decoder(decoder, folder)
+    with torch.no_grad():
+        shares: Tensor = decoder.eval().word_distribution(encoder.encode(tokens.ids, tokens.attention).bottleneck)
+    return shares[0].float()
+
+
+def _own_words(tokens: TokenBatch, pieces: tuple[Piece, ...], shares: Tensor) -> tuple[Word, ...]:
+    """The text's words; special tokens that it spells out are no words."""
+    numbers, values = tokens.words[0, 1:-1].tolist(), shares[tokens.ids[0, 1:-1]].tolist()
+    words = []
+    for number, group in groupby(zip(numbers, pieces, values, strict=True), key=lambda item: item[0]):
+        found = list(group)
+        if number >= 0:
+            words.append(Word("".join(p.text for _, p, _ in found), sum(value for _, _, value in found)))
+    return tuple(words)
+
+
+def _advice(parts: Installed) -> str:
+    recipes = recipes_with_words(parts)
+    if not recipes:
+        return "no installed recipe has a decoder that does"
+    return f"recipes whose decoder does: {', '.join(recipes)} (drkit compose --paper {recipes[0]})"
+
+
+def recipes_with_words(parts: Installed) -> list[str]:
+    """The recipes whose decoder scores the words of the vocabulary from the vector alone."""
+    decoders = {spec.name for spec in parts.registry.specs(Kind.DECODER) if "vocab_logits" in spec.provides}
+    names = []
+    for name, claims in sorted(parts.recipes.items()):
+        table: dict[str, Any] = parse_toml(claims[0].read_text(encoding="utf-8"), f"recipe {name}")
+        decoder = table.get("pretrain", {}).get("decoder", {})
+        if (decoder if isinstance(decoder, str) else decoder.get("use")) in decoders:
+            names.append(name)
+    return names
