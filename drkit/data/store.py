@@ -36,21 +36,56 @@ def tokenise(
 
     Raises DrkitError where the tokenizer is not fast or does not make `[CLS] text [SEP]`.
     """
-    layout = _layout(tokenizer, max_length)
-    counts: dict[str, int | float] = dict.fromkeys(("texts", "tokens", "truncated", "empty", "unknown"), 0)
-    columns = {"ids": np.int32, "words": np.int16 if max_length <= 2**15 else np.int32}
-    with ArrayWriter(Path(folder) / FILE, columns, lists=True) as writer:
-        writer.metadata = layout
-        for encodings in _encoded((text for _, text in texts), tokenizer):
-            lengths, ids, words = _flat(encodings, max_length - 2, np.array(layout["specials"].split(), np.int32))
-            writer.append(lengths, ids=ids, words=words)
-            counts["texts"] += len(lengths)
-            counts["tokens"] += len(ids)
-            counts["truncated"] += sum(len(encoding.ids) > max_length - 2 for encoding in encodings)
-            counts["empty"] += int((lengths == 0).sum())
-            counts["unknown"] += int((ids == int(layout["unk"])).sum())
-    unknown = counts.pop("unknown")
-    return {**counts, "unknown_rate": unknown / max(counts["tokens"], 1)}
+    truncated = 0
+    with TokenWriter(folder, tokenizer, max_length=max_length) as writer:
+        for encodings in encoded((text for _, text in texts), tokenizer):
+            cut = [(encoding.ids[: max_length - 2], encoding.word_ids[: max_length - 2]) for encoding in encodings]
+            writer.append([ids for ids, _ in cut], [words for _, words in cut])
+            truncated += sum(len(encoding.ids) > max_length - 2 for encoding in encodings)
+    counts = writer.counts
+    return {
+        "texts": counts["texts"],
+        "tokens": counts["tokens"],
+        "truncated": truncated,
+        "empty": counts["empty"],
+        "unknown_rate": counts["unknown"] / max(counts["tokens"], 1),
+    }
+
+
+class TokenWriter:
+    """Writes a `TokenStore` to a folder, text by text; nothing appears there unless all went well.
+
+    `counts`: texts, tokens, empty (texts) and unknown (tokens) so far.
+    """
+
+    def __init__(self, folder: Path, tokenizer: Any, *, max_length: int) -> None:
+        layout = _layout(tokenizer, max_length)
+        columns = {"ids": np.int32, "words": np.int16 if max_length <= 2**15 else np.int32}
+        self._writer = ArrayWriter(Path(folder) / FILE, columns, lists=True)
+        self._writer.metadata = layout
+        self._unknown = int(layout["unk"])
+        self._specials = np.array(layout["specials"].split(), np.int32)
+        self.counts = dict.fromkeys(("texts", "tokens", "empty", "unknown"), 0)
+
+    def __enter__(self) -> TokenWriter:
+        self._writer.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._writer.__exit__(*error)
+
+    def append(self, ids: Sequence[Sequence[int]], words: Sequence[Sequence[int | None]]) -> None:
+        """Texts by their content ids and the number of each token's word (None: no word), counted from anywhere."""
+        lengths = np.array([len(text) for text in ids], dtype=np.int64)
+        flat = np.array([token for text in ids for token in text], dtype=np.int32)
+        given = np.array([-1 if w is None else w for text in words for w in text], dtype=np.int64)
+        numbers = _renumbered(given, lengths)
+        numbers[np.isin(flat, self._specials)] = -1  # a special token that a text spells out is no word
+        self._writer.append(lengths, ids=flat, words=numbers)
+        self.counts["texts"] += len(lengths)
+        self.counts["tokens"] += len(flat)
+        self.counts["empty"] += int((lengths == 0).sum())
+        self.counts["unknown"] += int((flat == self._unknown).sum())
 
 
 def _layout(tokenizer: Any, max_length: int) -> dict[str, str]:
@@ -72,7 +107,7 @@ def _layout(tokenizer: Any, max_length: int) -> dict[str, str]:
     }
 
 
-def _encoded(texts: Iterator[str], tokenizer: Any) -> Iterator[list[Any]]:
+def encoded(texts: Iterator[str], tokenizer: Any) -> Iterator[list[Any]]:
     """Batches of encodings without special tokens, uncut; the tokenizers library spreads each over the cores."""
     from tokenizers import Tokenizer
 
@@ -83,19 +118,6 @@ def _encoded(texts: Iterator[str], tokenizer: Any) -> Iterator[list[Any]]:
     backend.no_padding()
     while batch := list(islice(texts, _TEXTS_AT_ONCE)):
         yield backend.encode_batch(batch, add_special_tokens=False)
-
-
-def _flat(
-    encodings: Sequence[Any], longest: int, specials: NDArray[np.int32]
-) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
-    """Lengths, ids and word numbers of cut texts, one after the other; -1 at special tokens that a text spells out."""
-    cut = [encoding.ids[:longest] for encoding in encodings]
-    lengths = np.array([len(ids) for ids in cut], dtype=np.int64)
-    ids = np.array([token for text in cut for token in text], dtype=np.int32)
-    given = [-1 if w is None else w for encoding in encodings for w in encoding.word_ids[:longest]]
-    words = _renumbered(np.array(given, dtype=np.int64), lengths)
-    words[np.isin(ids, specials)] = -1
-    return lengths, ids, words
 
 
 def _renumbered(words: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -113,7 +135,8 @@ def _renumbered(words: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray
 class TokenStore:
     """Tokenised texts, by place; picklable and safe to fork (each process maps the file itself).
 
-    `flat_ids` i32[tokens] are the content tokens of all texts, `offsets` i64[texts + 1] where each text starts.
+    `flat_ids` i32[tokens] are the content tokens of all texts, `flat_words` the word each belongs to (-1: none),
+    `offsets` i64[texts + 1] where each text starts.
     """
 
     def __init__(self, path: Path) -> None:
@@ -121,7 +144,7 @@ class TokenStore:
         self._arrays = Arrays(self.path)
         self.offsets = self._arrays.offsets("ids")
         self.flat_ids: NDArray[np.int32] = self._arrays["ids"]
-        self._flat_words = self._arrays["words"]
+        self.flat_words: NDArray[np.signedinteger[Any]] = self._arrays["words"]
         known = self._arrays.metadata
         self.max_length = int(known["max_length"])
         self.cls_id, self.sep_id, self.pad_id = (int(known[name]) for name in ("cls", "sep", "pad"))
@@ -161,7 +184,7 @@ class TokenStore:
         ids = rows.scatter(self.flat_ids, self.pad_id, np.int64)
         ids[:, 0] = self.cls_id
         np.put_along_axis(ids, rows.ends[:, None], self.sep_id, axis=1)
-        words = rows.scatter(self._flat_words, -1, np.int64)
+        words = rows.scatter(self.flat_words, -1, np.int64)
         weights = None if importance is None else rows.scatter(importance.values, 0.0, np.float32)
         return TokenBatch(
             ids=torch.from_numpy(ids),
