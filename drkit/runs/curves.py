@@ -16,7 +16,9 @@ from attrs import frozen
 _LINES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)))
 _MARKS = ("o", "s", "^", "D", "v")
 _SHADES = ("#000000", "#0b5fa5", "#b2461b", "#4d7c0f", "#6b4a9c")
-_PANEL = (3.5, 2.35)  # inches, wide and high
+_PANEL = (3.3, 2.2)  # inches, wide and high
+_FEW = 30  # points that are marked one by one
+_APART = 0.12  # of a panel's height, between two labels
 _STYLE = {
     "font.size": 8.5,
     "axes.titlesize": 9.5,
@@ -28,13 +30,9 @@ _STYLE = {
     "grid.color": "#dddddd",
     "grid.linewidth": 0.6,
     "axes.axisbelow": True,
-    "legend.frameon": False,
-    "legend.fontsize": 8,
-    "legend.handlelength": 2.6,
     "lines.linewidth": 1.4,
     "lines.markersize": 3.6,
-    "figure.dpi": 160,
-    "svg.hashsalt": "drkit",
+    "figure.dpi": 150,
 }
 
 
@@ -48,20 +46,19 @@ class Line:
 
 @frozen
 class Panel:
-    """One small plot. unit: what stands at its y-axis; floor: the axis begins at 0; marks: each point is drawn."""
+    """One small plot. unit: what stands at its y-axis; floor: the axis begins at 0."""
 
     title: str
     unit: str
     lines: Sequence[Line]
     floor: bool = False
-    marks: bool = False
 
 
-def draw(panels: Sequence[Panel], path: Path, *, columns: int = 2) -> Path:
-    """Draw panels into one PNG file, row by row; panels without a point are left out."""
+def draw(panels: Sequence[Panel], path: Path) -> Path:
+    """Draw panels into one PNG file, two or three a row; those without a point are left out."""
     shown = [panel for panel in panels if any(line.points for line in panel.lines)]
-    columns = max(1, min(columns, len(shown)))
-    rows = max(1, -(-len(shown) // columns))
+    columns = 3 if len(shown) % 3 == 0 else min(2, len(shown))
+    rows = -(-len(shown) // columns)
     with _figure(columns, rows) as (figure, cells):
         for cell, panel in zip(cells, shown, strict=False):
             _panel(cell, panel)
@@ -85,49 +82,70 @@ def _figure(columns: int, rows: int) -> Iterator[tuple[Any, list[Any]]]:
 
 
 def _panel(cell: Any, panel: Panel) -> None:
-    for place, line in enumerate(panel.lines):
-        steps, values = zip(*line.points, strict=True) if line.points else ((), ())
-        style = {"linestyle": _LINES[place % 5], "color": _SHADES[place % 5]}
-        cell.plot(steps, values, label=line.label, marker=_MARKS[place % 5] if panel.marks else "", **style)
+    lines = [line for line in panel.lines if line.points]
+    for place, line in enumerate(lines):
+        few = len(line.points) <= _FEW
+        steps, values = zip(*line.points, strict=True)
+        style = {
+            "linestyle": _LINES[place % 5],
+            "color": _SHADES[place % 5],
+            "marker": _MARKS[place % 5] if few else "",
+        }
+        cell.plot(steps, values, **style)
     cell.set_title(panel.title)
     cell.set_xlabel("step")
     cell.set_ylabel(panel.unit)
     cell.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    cell.xaxis.get_major_locator().set_params(nbins=6, integer=True)
-    cell.margins(x=0.02)
+    cell.xaxis.get_major_locator().set_params(nbins=5, integer=True)
+    cell.margins(x=0.02, y=0.08)
     if panel.floor:
         low, high = cell.get_ylim()
-        cell.set_ylim(min(0.0, low), max(high, 1e-3) * 1.08)
-    if len(panel.lines) > 1:
-        cell.legend(loc="best")
+        cell.set_ylim(min(0.0, low), max(high, 1e-3))
+    if len(lines) > 1:
+        _name(cell, lines)
 
 
-def loss_panels(trainings: Mapping[str, Sequence[Mapping[str, float]]]) -> list[Panel]:
-    """Training losses from the entries of each training's log: the terms of pre-training, then all fine-tunings."""
+def _name(cell: Any, lines: Sequence[Line]) -> None:
+    """Each curve's label beside its end, moved apart where they would cover each other."""
+    low, high = cell.get_ylim()
+    ends = sorted(((line.points[-1][1] - low) / (high - low), place) for place, line in enumerate(lines))
+    above = -_APART
+    for height, place in ends:
+        above = max(height, above + _APART)
+        colour = _SHADES[place % 5]
+        cell.annotate(
+            lines[place].label, (1.02, above), xycoords="axes fraction", va="center", color=colour, fontsize=8
+        )
+
+
+def loss_panels(
+    trainings: Mapping[str, Sequence[Mapping[str, float]]], probes: Sequence[Mapping[str, float]] = ()
+) -> list[Panel]:
+    """The losses of the trainings' logs: a panel for each term of pre-training, and one for all fine-tunings.
+
+    Where probes measured a term on texts that were kept out, their curve stands beside it.
+    """
     panels, others = [], []
     for name, log in trainings.items():
-        terms = sorted({key for entry in log for key in entry if key.endswith("_loss")})
-        if terms:
-            lines = [Line("weighted sum", _points(log, "loss"))] if len(terms) > 1 else []
-            lines += [Line(term.removesuffix("_loss"), _points(log, term)) for term in terms]
-            panels.append(Panel(f"Training loss: {name}", "nats", lines))
-        else:
+        terms = sorted({key for entry in log for key in entry if key.endswith("_loss")}, reverse=True)
+        for term in terms:
+            lines = [Line("training", _points(log, term)), Line("held out", _points(probes, term))]
+            panels.append(Panel(f"Pre-training loss: {term.removesuffix('_loss')}", "nats", lines))
+        if not terms:
             others.append(Line(name, _points(log, "loss")))
-    return [*panels, Panel("Training loss: fine-tuning", "nats", others)]
+    return [*panels, Panel("Fine-tuning loss", "nats", others)]
 
 
 def probe_panels(probes: Sequence[Mapping[str, float]]) -> list[Panel]:
-    """Held-out loss and accuracy of each branch, gain, anisotropy and retrieval, over the steps of the probes."""
-    losses = sorted({key for probe in probes for key in probe if key.endswith("_loss")})
-    shares = [(branch, _points(probes, f"{branch}_accuracy", 100)) for branch in ("encoder", "decoder")]
-    top = [Line("mean cosine of two texts", _points(probes, "anisotropy"))]
-    top += [Line("variance in one direction", _points(probes, "top_direction"))]
+    """Accuracy of each branch, gain from the bottleneck, anisotropy and retrieval, over the steps of the probes."""
+    branches = [Line(branch, _points(probes, f"{branch}_accuracy", 100)) for branch in ("encoder", "decoder")]
+    spread = [Line("mean\ncosine", _points(probes, "anisotropy"))]
+    spread += [Line("largest\ndirection", _points(probes, "top_direction"))]
     return [
-        Panel("Held-out loss", "nats", [Line(n.removesuffix("_loss"), _points(probes, n)) for n in losses], marks=True),
-        Panel("Held-out accuracy", "% right", [Line(*share) for share in shares if share[1]], floor=True, marks=True),
-        Panel("Gain from the bottleneck", "nats", [Line("gain", _points(probes, "gain"))], floor=True, marks=True),
-        Panel("Anisotropy", "share", top, floor=True, marks=True),
-        Panel("Retrieval", "RR@10", [Line("RR@10", _points(probes, "RR@10"))], floor=True, marks=True),
+        Panel("Accuracy on held-out texts", "% right", branches, floor=True),
+        Panel("Gain from the bottleneck", "nats", [Line("gain", _points(probes, "gain"))], floor=True),
+        Panel("Anisotropy", "cosine; share of variance", spread, floor=True),
+        Panel("Retrieval probe", "RR@10", [Line("RR@10", _points(probes, "RR@10"))], floor=True),
     ]
 
 

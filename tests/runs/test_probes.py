@@ -13,8 +13,12 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
+from drkit.core.discovery import installed
+from drkit.core.layers import Wanted, compose
+from drkit.core.read import parse_toml, recipe_from_table
 from drkit.core.recipe import Probe
 from drkit.core.types import BuildContext, Judgement, Passage, Query
+from drkit.core.write import recipe_toml
 from drkit.data.store import TokenStore, tokenise
 from drkit.data.tables import open_collection, write_collection
 from drkit.decoders import MlmDecoder
@@ -26,11 +30,16 @@ from drkit.maskers import UniformMasker
 from drkit.maskers.config import UniformConfig
 from drkit.runs.autoencoder import AutoEncoder, Term
 from drkit.runs.branches import accuracy, measure_branches
+from drkit.runs.execute import execute
+from drkit.runs.manifest import read_manifest
 from drkit.runs.masking import MaskingCollator
+from drkit.runs.plan import plan
 from drkit.runs.probes import EPOCH, ProbeLog, held_out, probe_line, read_probes
+from drkit.runs.progress import Silent
 from drkit.runs.retrieval_probe import retrieval_probe
 from drkit.search import TextEncoder
 
+PARTS = installed()
 TOPICS = 20
 WORDS = [f"w{topic}-{word}" for topic in range(TOPICS) for word in range(3)]
 
@@ -284,3 +293,116 @@ def test_the_log_keeps_what_came_before_the_step_resumed_from(tmp_path):
 def test_a_line_says_what_was_measured_and_no_more():
     assert probe_line({"step": 1500, "gain": -0.004}) == "probe @ 1,500: gain 0.00 nats"
     assert probe_line({"step": 0}) == "probe @ 0: nothing to measure"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The topics in the BEIR layout."""
+    path = tmp_path_factory.mktemp("beir")
+    (path / "qrels").mkdir()
+    made = Topics()
+    rows = [json.dumps({"_id": p.doc_id, "title": "", "text": p.text}) for p in made.passages()]
+    (path / "corpus.jsonl").write_text("\n".join(rows))
+    queries = [query for split in made.shown for query in made.queries(split)]
+    (path / "queries.jsonl").write_text("\n".join(json.dumps({"_id": q.query_id, "text": q.text}) for q in queries))
+    for split in made.shown:
+        lines = [f"{j.query_id}\t{j.doc_id}\t{j.relevance}" for j in made.judgements(split)]
+        (path / "qrels" / f"{split}.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *lines]))
+    return path
+
+
+SETTINGS = (
+    *("encoder.vocab_size=100", "encoder.hidden=16", "encoder.heads=2", "encoder.intermediate=32"),
+    *("encoder.passage_length=32", "encoder.dropout=0.2", "encoder.init_embeddings=random"),
+    *("pretrain.max_steps=9", "pretrain.per_device_train_batch_size=8", "pretrain.save_steps=2"),
+    *("pretrain.probe.every=2", "pretrain.probe.queries=8", "pretrain.probe.passages=30"),
+)
+
+
+class Heard(Silent):
+    """Keeps the notes; stops the run at a step of the training."""
+
+    def __init__(self, stop=None):
+        self.notes, self.stop = [], stop
+
+    def note(self, text):
+        self.notes.append(text)
+
+    def advance(self, done, total, unit, **figures):
+        if unit == "steps" and done == self.stop:
+            raise KeyboardInterrupt
+
+
+def pretrained(folder, run, *settings, masker="uniform", decoder="enhanced", progress=None):
+    """The folder of a finished pre-training."""
+    wanted = Wanted(masker=masker, decoder=decoder, collection=f"beir:{folder}", settings=(*SETTINGS, *settings))
+    recipe = compose(wanted, PARTS)
+    stages = plan(recipe, PARTS.registry).stages
+    names = [stage.name for stage in stages]
+    upto = stages[: names.index("pretrained") + 1]
+    execute(upto, run, recipe, registry=PARTS.registry, progress=progress or Silent())
+    return run / "pretrained"
+
+
+def weights_of(stage):
+    return {path.name: path.read_bytes() for path in sorted(stage.glob("*.safetensors"))}
+
+
+def test_a_training_with_probes_and_one_without_end_with_the_same_weights(folder, tmp_path):
+    heard = Heard()
+    with_probes = pretrained(folder, tmp_path / "with", progress=heard)
+    without = pretrained(folder, tmp_path / "without", "pretrain.probe.every=0")
+    assert weights_of(with_probes) == weights_of(without)
+    assert not (without / "probes.jsonl").exists()
+    records = read_probes(with_probes / "probes.jsonl")
+    assert [record["step"] for record in records] == [0, 2, 4, 6, 8, 9]
+    for record in records:
+        assert {"encoder_accuracy", "decoder_accuracy", "gain", "anisotropy", "RR@10"} <= record.keys()
+        assert all(np.isfinite(value) for value in record.values())
+    said = [note for note in heard.notes if note.startswith("probe @ ")]
+    assert said == [probe_line(record) for record in records]
+    assert any("6 texts are kept out" in note and "8 dev queries over 30 passages" in note for note in heard.notes)
+
+
+@pytest.mark.parametrize("stop", [1, 5, 9])
+def test_resumed_probes_equal_uninterrupted_ones(folder, tmp_path, stop):
+    whole = pretrained(folder, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        pretrained(folder, tmp_path / "cut", progress=Heard(stop))
+    resumed = pretrained(folder, tmp_path / "cut")
+    assert (resumed / "probes.jsonl").read_bytes() == (whole / "probes.jsonl").read_bytes()
+    assert weights_of(resumed) == weights_of(whole)
+
+
+def test_texts_kept_out_are_never_trained_on(folder, tmp_path, monkeypatch):
+    seen = set()
+    batch = TokenStore.batch
+
+    def watched(self, indices, **options):
+        seen.update(np.asarray(indices).tolist())
+        return batch(self, indices, **options)
+
+    monkeypatch.setattr(TokenStore, "batch", watched)
+    settings = ("pretrain.probe.every=0", "pretrain.max_steps=-1", "pretrain.num_train_epochs=6")
+    stage = pretrained(folder, tmp_path / "run", *settings)
+    places, kept = held_out(60, 256, seed=42)
+    assert len(kept) == read_manifest(stage).metrics["held_out"] == 6
+    assert seen == set(places.tolist())
+
+
+def test_how_often_is_probed_changes_no_training_and_how_many_texts_does(folder):
+    def fingerprint(*settings):
+        recipe = compose(Wanted(collection=f"beir:{folder}", settings=(*SETTINGS, *settings)), PARTS)
+        stage = next(stage for stage in plan(recipe, PARTS.registry).stages if stage.name == "pretrained")
+        return stage.fingerprint(dict.fromkeys(stage.needs, ""))
+
+    assert fingerprint() == fingerprint("pretrain.probe.every=7", "pretrain.probe.queries=3")
+    assert fingerprint() != fingerprint("pretrain.probe.texts=3")
+
+
+@pytest.mark.parametrize("paper", [None, "retromae"])
+def test_the_settings_are_part_of_every_recipe(paper):
+    wanted = Wanted(paper=paper, encoder="some/encoder", settings=("pretrain.probe.every=100",))
+    recipe = compose(wanted, PARTS)
+    assert recipe.pretrain.probe == Probe(every=100)
+    assert recipe_from_table(parse_toml(recipe_toml(recipe), "text"), PARTS.registry) == recipe

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,14 @@ LOG = "log.jsonl"
 
 def run(stage: StageRun) -> Mapping[str, Any]:
     """Writes `report.md`, `report.html` and the figures as PNG; returns how many of them there are."""
-    blocks = [Heading(stage.recipe.name, level=1), *_results(stage), *_probes(stage), *_trainings(stage)]
+    path = stage.inputs.get("pretrained", Path()) / PROBES
+    probes = read_probes(path) if path.is_file() else []
+    blocks = [
+        Heading(stage.recipe.name, level=1),
+        *_results(stage),
+        *_probes(stage, probes),
+        *_trainings(stage, probes),
+    ]
     blocks.append(Text("The recipe is recipe.toml in the run's folder; `drkit run` on it repeats the run."))
     write_text(stage.folder / "report.md", markdown(blocks))
     write_text(stage.folder / "report.html", html_page(blocks))
@@ -54,10 +62,8 @@ def _cell(row: Mapping[str, Any], measure: str) -> str:
     return f"{row['values'][measure]:.3f}" + (f" ({p_text(test['p'])})" if test else "")
 
 
-def _probes(stage: StageRun) -> Iterator[Block]:
+def _probes(stage: StageRun, probes: Sequence[Record]) -> Iterator[Block]:
     """Is pre-training working?"""
-    path = stage.inputs.get("pretrained", Path()) / PROBES
-    probes = read_probes(path) if path.is_file() else []
     if not probes:
         return
     yield Heading("Is pre-training working?")
@@ -76,18 +82,24 @@ def _probe_table(probes: Sequence[Record]) -> Table:
     )
 
 
-def _trainings(stage: StageRun) -> Iterator[Block]:
+def _trainings(stage: StageRun, probes: Sequence[Record]) -> Iterator[Block]:
     """Loss curves and what each training took."""
     names = stage.stage.settings["trainings"]
     if not names:
         return
     logs = {name: _log(stage.inputs[name] / LOG) for name in names}
     yield Heading("Trainings")
-    yield from _figure(stage, "losses.png", loss_panels(logs), "Training losses, means between two lines of the log")
+    yield from _figure(
+        stage,
+        "losses.png",
+        loss_panels(logs, probes),
+        "Losses: means between two lines of the log, and on texts that were kept out",
+    )
     rows = []
     for name in names:
         metrics = _manifest(stage, name).metrics
-        rows.append([name, f"{metrics['steps']:,}", f"{metrics['loss']:.3f}", f"{metrics['seconds']:,.0f}"])
+        loss = f"{metrics['loss']:.3f}" if math.isfinite(metrics["loss"]) else "not logged"
+        rows.append([name, f"{metrics['steps']:,}", loss, f"{metrics['seconds']:,.0f}"])
     yield Table(["training", "steps", "loss, last tenth", "seconds"], rows)
 
 
