@@ -12,6 +12,7 @@ from typing import Any
 from attrs import frozen
 
 from drkit.core.compose import BESIDE_DECODER, MADE_FROM_TEXTS
+from drkit.core.continuing import origin
 from drkit.core.discovery import Installed
 from drkit.core.read import parse_toml, recipe_from_table
 from drkit.core.recipe import Recipe
@@ -52,7 +53,8 @@ def compose(wanted: Wanted, parts: Installed) -> Recipe:
         table = merge(table, _named(parts, wanted.paper))
     changes = table.pop(WITH_ENCODER, {})
     if wanted.encoder:
-        table = merge(merge(table, fitting(changes, table)), {"encoder": {"pretrained": wanted.encoder}})
+        start = origin(wanted.encoder)
+        table = merge(table if start.small else merge(table, fitting(changes, table)), {"encoder": dict(start.encoder)})
     if wanted.quick:
         table = merge(table, _named(parts, "quick"))
     table = merge(table, _slots(wanted, parts))

@@ -1,0 +1,102 @@
+"""Going on from an earlier run: its encoder, LM head and decoder are taken over, and so is how its vectors are made."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from drkit.core.discovery import installed
+from drkit.core.layers import Wanted, compose
+from drkit.errors import DrkitError
+from drkit.runs.execute import execute
+from drkit.runs.plan import plan
+from drkit.runs.progress import Silent
+
+PARTS = installed()
+SMALL = (
+    "encoder.vocab_size=110",
+    "encoder.hidden=16",
+    "encoder.heads=2",
+    "encoder.init_embeddings=random",
+    "encoder.intermediate=32",
+    "encoder.passage_length=24",
+    "pretrain.max_steps=2",
+    "pretrain.per_device_train_batch_size=4",
+)
+
+
+class Notes(Silent):
+    """Keeps what a run says."""
+
+    def __init__(self):
+        self.said = []
+
+    def note(self, text):
+        self.said.append(text)
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    path = tmp_path_factory.mktemp("texts") / "texts.jsonl"
+    names, deeds = ["ada", "grace", "alan", "edsger"], ["wrote a compiler", "proved a theorem", "broke a cipher"]
+    lines = [json.dumps({"text": f"{n} {d} and {m}"}) for n in names for d in deeds for m in deeds]
+    path.write_text("\n".join(lines))
+    return path
+
+
+def go(texts, run, *settings, **wanted):
+    recipe = compose(Wanted(collection=f"jsonl:{texts}", settings=(*SMALL, *settings), **wanted), PARTS)
+    said = Notes()
+    execute(plan(recipe, PARTS.registry).stages, run, recipe, registry=PARTS.registry, progress=said)
+    return recipe, said.said
+
+
+@pytest.fixture(scope="module")
+def first(texts, tmp_path_factory):
+    run = tmp_path_factory.mktemp("runs") / "first"
+    go(texts, run, masker="uniform", decoder="enhanced")
+    return run
+
+
+def test_a_run_goes_on_with_encoder_head_and_decoder(texts, first, tmp_path):
+    recipe, said = go(
+        texts,
+        tmp_path / "second",
+        "pretrain.learning_rate=1e-30",
+        masker="uniform",
+        decoder="enhanced",
+        encoder=str(first),
+    )
+    assert "going on with the decoder 'enhanced' of the checkpoint" in said
+    assert recipe.encoder.pooling == "mean", "the first run's own, not that of an encoder from elsewhere"
+    assert recipe.pretrain.decoder.config.targets == 0.125, "the small scale's schedule"
+    for name in ("model.safetensors", "decoder.safetensors"):
+        before = load_file(first / "pretrained" / name)
+        after = load_file(tmp_path / "second" / "pretrained" / name)
+        assert before.keys() == after.keys()
+        for key, weight in before.items():
+            assert torch.allclose(weight, after[key], atol=1e-6), (name, key)
+
+
+def test_another_decoder_starts_anew_and_that_is_said(texts, first, tmp_path):
+    _, said = go(texts, tmp_path / "second", masker="uniform", decoder="mlm", encoder=str(first))
+    assert any("the checkpoint's decoder is 'enhanced'" in line and "starts anew" in line for line in said)
+
+
+def test_going_on_twice_keeps_the_small_scale(texts, first, tmp_path):
+    go(texts, tmp_path / "second", masker="uniform", decoder="enhanced", encoder=str(first))
+    recipe, _ = go(texts, tmp_path / "third", masker="uniform", decoder="enhanced", encoder=str(tmp_path / "second"))
+    assert recipe.pretrain.decoder.config.targets == 0.125
+
+
+def test_the_exported_encoder_holds_no_head_and_no_decoder(first):
+    names = load_file(first / "encoder" / "model.safetensors").keys()
+    assert not [name for name in names if "cls." in name or "decoder" in name or "generator" in name]
+    assert not (first / "encoder" / "decoder.safetensors").exists()
+
+
+def test_a_run_without_finished_pretraining_is_refused(first, tmp_path):
+    (tmp_path / "recipe.toml").write_text((first / "recipe.toml").read_text())
+    with pytest.raises(DrkitError, match="no finished pre-training to go on from: finish it with"):
+        compose(Wanted(encoder=str(tmp_path)), PARTS)
