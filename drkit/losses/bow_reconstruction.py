@@ -66,7 +66,7 @@ def _idf(context: BuildContext | None) -> Tensor:
     if context is None or context.idf is None:
         raise DrkitError(
             "bow-reconstruction with idf = true needs BuildContext.idf f32[V]: in a run the stage of document "
-            "frequencies gives it; in your own loop, drkit.data.frequencies.idf(texts, vocab_size=V)"
+            "frequencies gives it; in your own loop, drkit.data.frequencies has document_frequencies() and idf()"
         )
     given: Tensor = context.idf
     return given.detach().clone()

@@ -34,8 +34,9 @@ class JsContrastiveLoss:
     The weight of the sum grows with the batch; `reduction = "mean"` does not. Metrics: `accuracy`, the share of rows
     whose partner is nearest.
 
-    Cost: R^2 V / 2 logarithms, forward and again backward. Memory: p and one array of its size f[R,V] forward,
-    two backward, the divergences f[R,R], and blocks of at most max(V, 2^22) values; never [R,R,V].
+    Cost: R^2 V / 2 logarithms, forward and again backward. Memory: a few arrays of the input's size f[R,V] (the
+    distributions, their entropies or logarithms, the gradient), the divergences f[R,R], and blocks of at most
+    max(V, 2^22) values; never [R,R,V].
 
     Source: CPDAE section 3.2.2, equation 5.
     """
@@ -82,7 +83,7 @@ class _Divergences(torch.autograd.Function):
         return out + out.T
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         (distributions,) = ctx.saved_tensors
         logs = _log(distributions)

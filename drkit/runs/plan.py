@@ -134,6 +134,10 @@ def _encoder(draft: _Draft, registry: Registry) -> str:
     )
     if recipe.pretrain is None:
         return "initial"
+    if "idf" in data_needs(recipe, registry):
+        texts = tuple(name for name in ("tokens", "spans") if name in draft.stages)
+        draft.add("frequencies", "frequencies", "in how many texts each token occurs", (*texts, "initial"))
+        needs += ("frequencies",)
     return draft.add(
         "pretrained",
         "pretrain",

@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import torch
 from torch import Tensor, nn
 
@@ -13,10 +14,13 @@ from drkit.core.draws import Draws
 from drkit.core.spec import ComponentSpec, Kind
 from drkit.core.types import DecoderInput, TokenStates
 from drkit.testing.specs import check_spec, require, spec_of
-from drkit.testing.toys import toy_context, toy_encoder, toy_tokens
+from drkit.testing.toys import VOCAB, toy_context, toy_encoder, toy_tokens
 
 if TYPE_CHECKING:
     from drkit.encoders.masked_lm import MaskedLmEncoder
+
+# What a decoder says of every word of the vocabulary, [B,V].
+SHAPES = {"vocab_logits": torch.float32, "words": torch.bool}
 
 
 def check_decoder(part: ComponentSpec | str, config: Any = None) -> None:
@@ -53,10 +57,14 @@ def _build(spec: ComponentSpec, config: Any) -> nn.Module:
 
 def _inputs(decoder: Any, encoder: MaskedLmEncoder, padding: int) -> DecoderInput:
     from drkit.maskers import UniformConfig, UniformMasker
+    from drkit.maskers.views import keep_targets
 
     tokens = toy_tokens(padding=padding)
     masker = UniformMasker(UniformConfig(), toy_context())
-    views = masker(tokens, Draws(1, 0, tokens.keys.numpy()), rows=decoder.rows(tokens.ids.shape[1]))
+    draws, rows = Draws(1, 0, tokens.keys.numpy()), decoder.rows(tokens.ids.shape[1])
+    views = masker(tokens, draws, rows=rows)
+    if 0 < rows < tokens.ids.shape[1]:
+        views = attrs.evolve(views, decoder=keep_targets(views.decoder, decoder.rows, draws))
     encoded = encoder.encode(views.encoder.ids, views.encoder.attention, tuple(decoder.needs_layers))
     return DecoderInput(encoded=encoded, tokens=views.context, view=views.decoder, encoder_view=views.encoder)
 
@@ -79,6 +87,10 @@ def _check_states(out: Mapping[str, Any], decoder: Any, name: str) -> None:
             wanted = labels[labels != -100]
             require(value.states.shape == (len(wanted), 16), f"{name}: {key} has states {tuple(value.states.shape)}")
             require(torch.equal(value.labels, wanted), f"{name}: the labels of {key} are not the view's targets")
+        if key in SHAPES and isinstance(value, Tensor):
+            shape = len(toy_tokens().ids), VOCAB
+            require(tuple(value.shape) == shape, f"{name}: {key} has shape {tuple(value.shape)}, wanted {shape}")
+            require(value.dtype == SHAPES[key], f"{name}: {key} is {value.dtype}, wanted {SHAPES[key]}")
         require(bool(_values({key: value})[0].isfinite().all()), f"{name}: {key} is not finite")
 
 

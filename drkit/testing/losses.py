@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from drkit.core.compose import MADE_FROM_TEXTS
 from drkit.core.spec import ComponentSpec, Kind
-from drkit.core.types import StepOutput, TokenStates
+from drkit.core.types import StepOutput, TextStates, TokenStates
 from drkit.testing.specs import check_spec, require, spec_of
-from drkit.testing.toys import toy_context, toy_encoder, toy_pairs, toy_tokens
+from drkit.testing.toys import VOCAB, toy_context, toy_encoder, toy_pairs, toy_tokens
 
 
 def check_loss(part: ComponentSpec | str, config: Any = None, inputs: dict[str, Any] | None = None) -> None:
     """Run the loss contract on a spec or an installed name, with its default settings or with `config`.
 
-    Its inputs are made for the needs `token_states`, `pairs` and `bottleneck`; give `inputs` for others, or to add
-    to them. The loss is a finite scalar, the same each time; gradient reaches what it needs; metrics carry none.
+    Its inputs are made for the needs `token_states`, `text_states`, `bottleneck`, `vocab_logits`, `words`, `partners`
+    and `pairs`; give `inputs` for others, or to add to them. The loss is a finite scalar, the same each time; gradient
+    reaches what it needs; metrics carry none.
     """
     spec = spec_of(Kind.LOSS, part)
     check_spec(spec)
-    given = {**{need: _TOYS[need]() for need in spec.needs if need in _TOYS}, **(inputs or {})}
-    unknown = set(spec.needs) - set(given)
+    settings = spec.config() if config is None else config
+    needs = spec.needs_of(settings) - MADE_FROM_TEXTS.keys()
+    given = {**{need: _TOYS[need]() for need in needs if need in _TOYS}, **(inputs or {})}
+    unknown = needs - set(given)
     require(not unknown, f"{spec.name}: give check_loss inputs for {', '.join(sorted(unknown))}")
-    loss = spec.load()(spec.config() if config is None else config, toy_context())
+    loss = spec.load()(settings, toy_context())
     out = loss(**given)
     require(isinstance(out, StepOutput), f"{spec.name}: a loss returns StepOutput, got {type(out).__name__}")
     require(out.loss.shape == (), f"{spec.name}: the loss has shape {tuple(out.loss.shape)}, wanted a scalar")
@@ -48,11 +53,38 @@ def _token_states() -> TokenStates:
     return TokenStates(states=states, labels=labels, heads=toy_encoder().heads())
 
 
+def _text_states() -> TextStates:
+    tokens = toy_tokens()
+    states = torch.randn(*tokens.ids.shape, 16, generator=torch.Generator().manual_seed(5)).requires_grad_()
+    return TextStates(states=states, tokens=tokens, heads=toy_encoder().heads())
+
+
 def _bottleneck() -> Tensor:
-    return torch.randn(6, 16, generator=torch.Generator().manual_seed(6)).requires_grad_()
+    return torch.randn(ROWS, 16, generator=torch.Generator().manual_seed(6)).requires_grad_()
 
 
-_TOYS = {"token_states": _token_states, "pairs": toy_pairs, "bottleneck": _bottleneck}
+def _vocab_logits() -> Tensor:
+    return torch.randn(ROWS, VOCAB, generator=torch.Generator().manual_seed(7)).requires_grad_()
+
+
+def _words() -> Tensor:
+    return torch.rand(ROWS, VOCAB, generator=torch.Generator().manual_seed(8)) < 0.2
+
+
+def _partners() -> Tensor:
+    return (torch.arange(ROWS) + ROWS // 2) % ROWS
+
+
+ROWS = 6
+_TOYS: dict[str, Callable[[], Any]] = {
+    "token_states": _token_states,
+    "text_states": _text_states,
+    "bottleneck": _bottleneck,
+    "vocab_logits": _vocab_logits,
+    "words": _words,
+    "partners": _partners,
+    "pairs": toy_pairs,
+}
 
 
 def _leaves(given: dict[str, Any]) -> list[Tensor]:

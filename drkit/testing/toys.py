@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import torch
+from attrs import evolve
 
 from drkit.core.types import BuildContext, EmbeddedPairs, MiningRequest, Passage, TokenBatch, map_tensors
 
@@ -38,7 +39,11 @@ def toy_context(seed: int = 7) -> BuildContext:
     """What parts are built with beside `toy_encoder`."""
     tokenizer = ToyTokenizer()
     return BuildContext(
-        backbone=toy_encoder().info(tokenizer), tokenizer=tokenizer, retriever=ToyRetriever(), seed=seed
+        backbone=toy_encoder().info(tokenizer),
+        tokenizer=tokenizer,
+        retriever=ToyRetriever(),
+        idf=torch.linspace(0.1, 4.0, VOCAB),
+        seed=seed,
     )
 
 
@@ -62,6 +67,12 @@ def toy_tokens(lengths: Sequence[int] = (30, 22, 9, 4, 3, 2, 17, 30), padding: i
     attention = ids != PAD
     keys = torch.arange(len(lengths)) * 1000 + 17
     return TokenBatch(ids=ids, attention=attention, maskable=words >= 0, words=words, keys=keys, importance=importance)
+
+
+def toy_pairs_of_texts(padding: int = 0) -> TokenBatch:
+    """The texts of `toy_tokens`, each with another one as its context, some longer and some shorter."""
+    contexts, texts = toy_tokens((9, 30, 22, 3, 4, 17, 2, 30), padding), toy_tokens(padding=padding)
+    return evolve(texts, context=contexts)
 
 
 def rows_of(tokens: TokenBatch, rows: Sequence[int]) -> TokenBatch:
