@@ -5,13 +5,21 @@ from typing import TYPE_CHECKING
 from drkit.core.lazy import attach
 
 if TYPE_CHECKING:
-    from drkit.maskers.config import PmiConfig, UniformConfig
+    from drkit.maskers.config import PmiConfig, QueryAsContextConfig, UniformConfig
     from drkit.maskers.pmi import PmiMasker
+    from drkit.maskers.query_as_context import QueryAsContextMasker
     from drkit.maskers.uniform import UniformMasker
 
-__all__ = ["PmiConfig", "PmiMasker", "UniformConfig", "UniformMasker"]
+__all__ = ["PmiConfig", "PmiMasker", "QueryAsContextConfig", "QueryAsContextMasker", "UniformConfig", "UniformMasker"]
 
 __getattr__, __dir__ = attach(
     __name__,
-    {"PmiConfig": "config", "PmiMasker": "pmi", "UniformConfig": "config", "UniformMasker": "uniform"},
+    {
+        "PmiConfig": "config",
+        "PmiMasker": "pmi",
+        "QueryAsContextConfig": "config",
+        "QueryAsContextMasker": "query_as_context",
+        "UniformConfig": "config",
+        "UniformMasker": "uniform",
+    },
 )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from attrs import frozen
+from typing import Any
+
+from attrs import Attribute, frozen
 from attrs.validators import and_, ge, gt, in_, le, lt
 
-from drkit.core.settings import setting, shares
+from drkit.core.settings import optional, setting, shares
 
 Shares = tuple[float, float, float]
 
@@ -36,3 +38,43 @@ class PmiConfig:
     mask_token_share: Shares = setting(
         (0.8, 0.1, 0.1), shares, "of the hidden tokens: share made [MASK], made random, kept"
     )
+
+
+def query_source(_instance: Any, attribute: Attribute[Any], value: str) -> None:
+    """Validator: `extractive`, `file:PATH` or `model:PATH_OR_ID`."""
+    kind, colon, rest = value.partition(":")
+    if value != "extractive" and not (kind in ("file", "model") and colon and rest.strip()):
+        raise ValueError(f"'{attribute.name}' takes extractive, file:PATH or model:PATH_OR_ID, got {value!r}")
+
+
+@frozen
+class QueryAsContextConfig:
+    """Settings of `QueryAsContextMasker` (Query-as-context, sections 3.1 and 5)."""
+
+    context: str = setting("query", in_(("self", "span", "query", "mixed")), "the text that the decoder rebuilds")
+    base: str = setting("uniform", in_(("uniform", "pmi", "generator")), "what hides tokens of passage and context")
+    candidates: int = setting(5, ge(1), "queries a passage at most, one of which is drawn every epoch")
+    queries: str = setting("extractive", query_source, "extractive, file:PATH, or model:PATH_OR_ID of a seq2seq model")
+    query_prefix: str = setting("", None, "what is put before a passage for the model, as in 'text2query: '")
+    encoder_ratio: float = setting(0.3, and_(gt(0), lt(1)), "share of tokens hidden from the encoder")
+    decoder_ratio: float = setting(0.5, and_(gt(0), lt(1)), "share of the context's tokens hidden from the decoder")
+    mask_token_share: Shares | None = setting(
+        None, optional(shares), "of the hidden tokens: share made [MASK], made random, kept; none: as the base has it"
+    )
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """What these settings need from the data; extractive queries stand in wherever no other is given."""
+        wanted = {
+            "spans": self.context in ("span", "mixed"),
+            "generated-queries": self.context in ("query", "mixed"),
+            "importance": self.base == "pmi" or self.context in ("query", "mixed"),
+            "generator": self.base == "generator",
+        }
+        return tuple(name for name, needed in wanted.items() if needed)
+
+    @property
+    def provides(self) -> tuple[str, ...]:
+        """What these settings provide."""
+        context = () if self.context == "self" else ("context",)
+        return ("view", "replaced" if self.base == "generator" else "rows", *context)

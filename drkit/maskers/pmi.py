@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from drkit.core.draws import Draws
-    from drkit.core.types import BuildContext, TokenBatch
+    from drkit.core.types import BuildContext, MaskedView, TokenBatch
     from drkit.maskers.config import PmiConfig
 
 
@@ -40,16 +40,24 @@ class PmiMasker:
 
         Raises DrkitError where the batch has no importance, or one that is not finite.
         """
+        encoder = self.encoder_view(tokens, rng)
+        return Views(encoder=encoder, decoder=self.decoder_view(tokens, rng, rows), context=tokens)
+
+    def encoder_view(self, tokens: TokenBatch, rng: Draws) -> MaskedView:
+        """The encoder's view alone."""
+        words = find_words(tokens)
+        return masked_view(
+            tokens, words.spread(draw_words(words, self.config.encoder_ratio, rng)), rng, self.corruption
+        )
+
+    def decoder_view(self, tokens: TokenBatch, rng: Draws, rows: int = 0) -> MaskedView:
+        """The decoder's view alone. Raises DrkitError as the call does."""
         importance, words = _importance(tokens), find_words(tokens)
-        hidden = words.spread(draw_words(words, self.config.encoder_ratio, rng))
-        encoder = masked_view(tokens, hidden, rng, self.corruption)
         hide = self._whole_words if self.config.unit == "word" else self._tokens
         chosen = hide(words, importance, rng, max(1, rows))
         if rows:
-            decoder = clean_view(tokens, torch.from_numpy(~chosen & tokens.attention.numpy()[:, None]))
-        else:
-            decoder = masked_view(tokens, chosen[:, 0], rng, self.corruption)
-        return Views(encoder=encoder, decoder=decoder, context=tokens)
+            return clean_view(tokens, torch.from_numpy(~chosen & tokens.attention.numpy()[:, None]))
+        return masked_view(tokens, chosen[:, 0], rng, self.corruption)
 
     def _tokens(self, words: Words, importance: NDArray[np.float32], rng: Draws, rows: int) -> NDArray[np.bool_]:
         """bool[B,R,L]: the k tokens with the largest noisy importance."""

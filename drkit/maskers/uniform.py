@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from drkit.core.draws import Draws
-    from drkit.core.types import BuildContext, TokenBatch
+    from drkit.core.types import BuildContext, MaskedView, TokenBatch
     from drkit.maskers.config import UniformConfig
 
 
@@ -37,15 +37,29 @@ class UniformMasker:
     def __call__(self, tokens: TokenBatch, rng: Draws, rows: int = 0) -> Views:
         """Two views of a batch; `rows` > 0 gives the decoder's as a visibility pattern bool[B,rows,L]."""
         words = find_words(tokens)
-        for_encoder = draw_words(words, self.config.encoder_ratio, rng)
-        encoder = masked_view(tokens, words.spread(for_encoder), rng, self.corruption)
-        given = for_encoder if self.config.nested else None
-        if rows:
-            decoder = clean_view(tokens, self._visible(tokens, words, rng, rows, given))
-        else:
-            hidden = draw_words(words, self.config.decoder_ratio, rng, given)
-            decoder = masked_view(tokens, words.spread(hidden), rng, self.corruption)
+        hidden = draw_words(words, self.config.encoder_ratio, rng)
+        encoder = masked_view(tokens, words.spread(hidden), rng, self.corruption)
+        decoder = self._decoder_view(tokens, words, rng, rows, hidden if self.config.nested else None)
         return Views(encoder=encoder, decoder=decoder, context=tokens)
+
+    def encoder_view(self, tokens: TokenBatch, rng: Draws) -> MaskedView:
+        """The encoder's view alone."""
+        words = find_words(tokens)
+        return masked_view(
+            tokens, words.spread(draw_words(words, self.config.encoder_ratio, rng)), rng, self.corruption
+        )
+
+    def decoder_view(self, tokens: TokenBatch, rng: Draws, rows: int = 0) -> MaskedView:
+        """The decoder's view alone, of any text: nothing is known of what the encoder does not see."""
+        return self._decoder_view(tokens, find_words(tokens), rng, rows, None)
+
+    def _decoder_view(
+        self, tokens: TokenBatch, words: Words, rng: Draws, rows: int, given: NDArray[np.bool_] | None
+    ) -> MaskedView:
+        if rows:
+            return clean_view(tokens, self._visible(tokens, words, rng, rows, given))
+        hidden = draw_words(words, self.config.decoder_ratio, rng, given)
+        return masked_view(tokens, words.spread(hidden), rng, self.corruption)
 
     def _visible(
         self, tokens: TokenBatch, words: Words, rng: Draws, rows: int, given: NDArray[np.bool_] | None

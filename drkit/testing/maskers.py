@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -12,7 +13,7 @@ from drkit.core.draws import Draws
 from drkit.core.spec import ComponentSpec, Kind
 from drkit.core.types import MaskedView, TokenBatch, Views, map_tensors
 from drkit.testing.specs import check_spec, require, spec_of
-from drkit.testing.toys import rows_of, toy_context, toy_tokens
+from drkit.testing.toys import rows_of, toy_context, toy_pairs_of_texts, toy_tokens
 
 NO_TARGET = -100
 SOME = [6, 0, 3]
@@ -24,17 +25,19 @@ def check_masker(part: ComponentSpec | str, config: Any = None) -> None:
 
     Shapes and types; specials and padding never hidden; something hidden in every text of more than three tokens;
     labels are the clean tokens; the input is left as it was; same seed same mask, another epoch another mask; batch,
-    order and padding change nothing; it can be pickled.
+    order and padding change nothing; it can be pickled. One that provides `context` gets texts that have contexts.
     """
     spec = spec_of(Kind.MASKER, part)
     check_spec(spec)
-    masker = spec.load()(spec.config() if config is None else config, toy_context())
-    for rows in (0, 33) if "rows" in spec.provides else (0,):
-        _check_one(masker, rows, spec.name)
+    config = spec.config() if config is None else config
+    masker, provided = spec.load()(config, toy_context()), spec.provides_of(config)
+    toys = toy_pairs_of_texts if "context" in provided else toy_tokens
+    for rows in (0, 33) if "rows" in provided else (0,):
+        _check_one(masker, rows, spec.name, toys)
 
 
-def _check_one(masker: Any, rows: int, name: str) -> None:
-    tokens, untouched = toy_tokens(), toy_tokens()
+def _check_one(masker: Any, rows: int, name: str, toys: Callable[..., TokenBatch]) -> None:
+    tokens, untouched = toys(), toys()
     views = _mask(masker, tokens, rows)
     require(_same(tokens, untouched), f"{name}: the masker changed its input")
     _check_view(views.encoder, tokens, f"{name}, encoder")
@@ -44,6 +47,7 @@ def _check_one(masker: Any, rows: int, name: str) -> None:
     else:
         _check_something_hidden(views, name)
     _check_draws(masker, tokens, views, rows, name)
+    _check_layout(masker, toys, views, rows, name)
 
 
 def _mask(masker: Any, tokens: TokenBatch, rows: int, *, seed: int = 1, epoch: int = 0) -> Views:
@@ -93,10 +97,14 @@ def _check_draws(masker: Any, tokens: TokenBatch, views: Views, rows: int, name:
     require(not _same(views, _mask(masker, tokens, rows, seed=2)), f"{name}: every seed gives the same mask")
     some = _mask(masker, rows_of(tokens, SOME), rows)
     require(_same(some, _pick(views, SOME)), f"{name}: a text's mask depends on the texts beside it")
-    longer = _mask(masker, toy_tokens(padding=7), rows + 5 if rows else 0)
-    require(_same(_cut(longer, tokens.ids.shape[1], rows), views), f"{name}: a text's mask depends on its padding")
     thawed = pickle.loads(pickle.dumps(masker))
     require(_same(views, _mask(thawed, tokens, rows)), f"{name}: after pickling it gives another mask")
+
+
+def _check_layout(masker: Any, toys: Callable[..., TokenBatch], views: Views, rows: int, name: str) -> None:
+    longer = _mask(masker, toys(padding=7), rows + 5 if rows else 0)
+    same = _same(_cut(longer, views.decoder.ids.shape[1], rows), views)
+    require(same, f"{name}: a text's mask depends on its padding")
 
 
 def _tensors(bundle: Any) -> list[torch.Tensor]:

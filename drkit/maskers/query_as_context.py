@@ -1,0 +1,77 @@
+"""The passage for the encoder, another text of it for the decoder: a query, another span, or itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from attrs import evolve
+
+from drkit.core.types import Views
+from drkit.errors import DrkitError
+
+if TYPE_CHECKING:
+    from drkit.core.draws import Draws
+    from drkit.core.types import BuildContext, TokenBatch
+    from drkit.maskers.config import QueryAsContextConfig
+
+
+class QueryAsContextMasker:
+    """The base masker's encoder side of the text, and its decoder side of the text's context (`TokenBatch.context`).
+
+    The context is what the data stage drew for this epoch: a query of the passage, or another span of its document.
+    With `context = "self"` it is the base masker on the text itself.
+
+    Source: Query-as-context section 3.1 (Wu et al. 2023); spans as in coCondenser and CoT-MAE; `mixed`, its table 4.
+    """
+
+    def __init__(self, config: QueryAsContextConfig, context: BuildContext) -> None:
+        self.config = config
+        self._base = _base_masker(config, context)
+        if hasattr(self._base, "replacer"):
+            self.replacer = self._base.replacer
+
+    def __call__(self, tokens: TokenBatch, rng: Draws, rows: int = 0) -> Views:
+        """Two views of a batch, the decoder's of the contexts; `rows` > 0 gives it as a visibility pattern.
+
+        Raises DrkitError where the batch has no contexts, or another number of them than texts.
+        """
+        if self.config.context == "self":
+            views: Views = self._base(evolve(tokens, context=None), rng, rows=rows)
+            return views
+        context = _context(tokens, self.config.context)
+        encoder = self._base.encoder_view(tokens, rng)
+        return Views(encoder=encoder, decoder=self._base.decoder_view(context, rng, rows), context=context)
+
+
+def _context(tokens: TokenBatch, kind: str) -> TokenBatch:
+    if tokens.context is None:
+        raise DrkitError(
+            f"the masker 'query-as-context' with context = {kind!r} needs a context of every text: none is given. "
+            f"In a run its stages make them; in your own loop, give TokenBatch.context, as from "
+            f"drkit.data.contexts.open_contexts(..).batch(places, epoch, seed)"
+        )
+    if len(tokens.context.ids) != len(tokens.ids):
+        raise DrkitError(
+            f"{len(tokens.ids)} texts and {len(tokens.context.ids)} contexts: one context a text is wanted"
+        )
+    return tokens.context
+
+
+def _base_masker(config: QueryAsContextConfig, context: BuildContext) -> Any:
+    settings: dict[str, Any] = {"encoder_ratio": config.encoder_ratio, "decoder_ratio": config.decoder_ratio}
+    if config.mask_token_share is not None:
+        settings["mask_token_share"] = config.mask_token_share
+    if config.base == "pmi":
+        from drkit.maskers.config import PmiConfig
+        from drkit.maskers.pmi import PmiMasker
+
+        return PmiMasker(PmiConfig(**settings), context)
+    if config.base == "generator":
+        from drkit.maskers.config import GeneratorConfig
+        from drkit.maskers.generator import GeneratorMasker
+
+        return GeneratorMasker(GeneratorConfig(**settings), context)
+    from drkit.maskers.config import UniformConfig
+    from drkit.maskers.uniform import UniformMasker
+
+    return UniformMasker(UniformConfig(**settings), context)
