@@ -68,10 +68,18 @@ class PostLnLayer(nn.Module):
         return F.dropout(states, self.dropout, self.training)
 
     @torch.no_grad()
-    def copy_from(self, layer: nn.Module, names: LayerNames) -> None:
-        """Take over the weights of one of the encoder's layers, whose pieces are called `names`."""
+    def copy_from(self, layer: nn.Module, names: LayerNames | None) -> None:
+        """Take over the weights of one of the encoder's layers, whose pieces are called `names`.
+
+        Raises DrkitError where it has no such pieces (None).
+        """
         import attrs
 
+        if names is None:
+            raise DrkitError(
+                f"a decoder's layer cannot start from a {type(layer).__name__}, which is built otherwise (a decoder's is "
+                f"BERT's: attention, add, LayerNorm, feed-forward, add, LayerNorm, with biases); take init = 'random'"
+            )
         for piece in (field.name for field in attrs.fields(type(names))):
             mine: Any = self.get_submodule(piece)
             mine.load_state_dict(layer.get_submodule(getattr(names, piece)).state_dict())

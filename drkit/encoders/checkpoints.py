@@ -25,14 +25,14 @@ def load_masked_lm(path_or_id: str, trust_remote_code: bool = False) -> nn.Modul
     from transformers import AutoModelForMaskedLM
 
     where = architecture(_config(path_or_id, trust_remote_code).model_type)
-    options = {"attn_implementation": "sdpa", "dtype": "float32", "trust_remote_code": trust_remote_code}
+    options = {"attn_implementation": where.attention, "dtype": "float32", "trust_remote_code": trust_remote_code}
     with _told_from(path_or_id, "load"), _quiet(), seeded(0, "language-model head"):
         model, report = AutoModelForMaskedLM.from_pretrained(path_or_id, output_loading_info=True, **options)
     missing = set(report["missing_keys"])
     if getattr(model.config, TIED, False):
         tie_lm_head(model)
-        missing = {key for key in missing if not key.startswith(f"{where.transform}.")}
-    _judge_missing(path_or_id, missing, where.transform.split(".")[0])
+        missing = {key for key in missing if not key.startswith(tuple(f"{step}." for step in where.transform))}
+    _judge_missing(path_or_id, missing, model.base_model_prefix)
     loaded: nn.Module = model
     return loaded
 
@@ -89,9 +89,9 @@ def _quiet() -> Iterator[None]:
         logging.set_verbosity(before)
 
 
-def _judge_missing(path_or_id: str, missing: set[str], head: str) -> None:
+def _judge_missing(path_or_id: str, missing: set[str], backbone: str) -> None:
     """Warn where the LM head is new; refuse where a part of the encoder itself is."""
-    body = sorted(key for key in missing if not key.startswith(f"{head}."))
+    body = sorted(key for key in missing if key.startswith(f"{backbone}."))
     if body:
         raise DrkitError(
             f"{path_or_id!r} is no complete encoder: {len(body)} of its weights are missing (the first: {body[0]}); "

@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from drkit.core.types import TokenStates
-from drkit.encoders.architectures import architecture
+from drkit.encoders.architectures import GELU, architecture, first_position
+from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
     from drkit.encoders.architectures import Architecture
@@ -31,43 +32,59 @@ _FUSED = hasattr(F, "linear_cross_entropy") and hasattr(nn, "LinearCrossEntropyO
 class Heads:
     """Embeddings and LM head of a masked LM. Borrowed per call: no module, owns no parameter.
 
-    model: the masked LM; where: the record that says where its pieces are.
+    model: the masked LM; where: the record that says where its pieces are. A model without position embeddings
+    (ModernBERT turns queries and keys instead) lends fixed sinusoids of the word embeddings' own size, and `embed` adds
+    them: a decoder's attention has no other way to tell places apart.
     """
 
     def __init__(self, model: nn.Module, where: Architecture) -> None:
-        self._embeddings = model.get_submodule(where.embeddings)
-        self._words = model.get_submodule(where.word_embeddings)
-        self._positions = model.get_submodule(where.positions)
-        self._offset = where.position_offset
-        self._transform = model.get_submodule(where.transform)
-        self._bias = model.get_parameter(where.projection_bias)
+        lm: Any = model
+        self._where, self._backbone = where, lm.base_model
+        self._embeddings = self._backbone.get_submodule(where.embeddings)
+        self._words, self._projection = lm.get_input_embeddings(), lm.get_output_embeddings()
+        self._widen = getattr(self._backbone, where.embeddings_project, None) if where.embeddings_project else None
+        self._steps = [F.gelu if step == GELU else lm.get_submodule(step) for step in where.transform]
 
     @property
     def weight(self) -> Tensor:
-        """f[V,D]: the word embeddings, which are the projection too."""
-        weight = self._words.weight
+        """f[V,E]: the projection, which is the word embeddings too; E is D, or less in a narrow ELECTRA."""
+        weight = self._projection.weight
         assert isinstance(weight, Tensor)
         return weight
 
     def embed(self, ids: Tensor) -> Tensor:
         """f[B,L,D]: the whole embedding layer (word, position, type, LayerNorm, dropout) of ids i64[B,L]."""
-        embedded: Tensor = self._embeddings(input_ids=ids)
-        return embedded
+        if not self._where.positions:
+            return self._embedded(inputs_embeds=self._words(ids) + self.positions(ids.shape[1]))
+        return self._embedded(input_ids=ids)
 
     def embed_vectors(self, vectors: Tensor) -> Tensor:
-        """f[B,L,D]: the whole embedding layer (position, first type, LayerNorm, dropout) of word vectors f[B,L,D]."""
-        embedded: Tensor = self._embeddings(inputs_embeds=vectors)
-        return embedded
+        """f[B,L,D]: the whole embedding layer (position, first type, LayerNorm, dropout) of word vectors f[B,L,D].
+
+        Raises DrkitError where the embeddings are narrower than the hidden states.
+        """
+        if self._widen is not None:
+            raise DrkitError(
+                f"this encoder's word vectors have {self._words.weight.shape[1]} dimensions, its hidden states "
+                f"{vectors.shape[-1]}: a bottleneck cannot stand in for a word. Query with positions alone "
+                f"(pretrain.decoder.query = 'position'), or take an encoder whose embeddings are as wide as it is"
+            )
+        if not self._where.positions:
+            return self._embedded(inputs_embeds=vectors + self.positions(vectors.shape[1]))
+        return self._embedded(input_ids=None, inputs_embeds=vectors)
 
     def positions(self, length: int) -> Tensor:
-        """f[L,D]: the raw position embeddings of the first `length` tokens."""
-        table = self._positions.weight
-        assert isinstance(table, Tensor)
-        return table[self._offset : self._offset + length]
+        """f[L,D]: the raw position embeddings of the first `length` tokens, widened (without bias) where words are."""
+        if not self._where.positions:
+            return sinusoids(length, self._words.weight)
+        table = self._backbone.get_submodule(self._where.positions).weight
+        first = first_position(self._backbone.config)
+        raw: Tensor = table[first : first + length]
+        return raw if self._widen is None else F.linear(raw, self._widen.weight)
 
     def logits(self, states: Tensor) -> Tensor:
         """f[..., V]: transform, tied projection and bias of states f[..., D]."""
-        return F.linear(self._transform(states), self.weight, self._bias)
+        return F.linear(self._transformed(states), self.weight, self._projection.bias)
 
     def lm_loss(self, states: Tensor, labels: Tensor) -> Tensor:
         """f[]: the mean cross-entropy of states f[N,D] against labels i64[N].
@@ -76,7 +93,7 @@ class Heads:
         """
         if not len(labels):
             return self.logits(states).sum()
-        return projected_cross_entropy(self._transform(states), self.weight, self._bias, labels)
+        return projected_cross_entropy(self._transformed(states), self.weight, self._projection.bias, labels)
 
     @torch.no_grad()
     def lm_accuracy(self, states: Tensor, labels: Tensor) -> Tensor:
@@ -86,34 +103,73 @@ class Heads:
             right += (self.logits(part).argmax(-1) == wanted).sum()
         return right / max(1, len(labels))
 
+    def _embedded(self, **given: Any) -> Tensor:
+        embedded: Tensor = self._embeddings(**given)
+        return embedded if self._widen is None else self._widen(embedded)
+
+    def _transformed(self, states: Tensor) -> Tensor:
+        for step in self._steps:
+            states = step(states)
+        return states
+
+
+def sinusoids(length: int, words: Tensor) -> Tensor:
+    """f[L,D]: fixed sinusoidal positions whose root mean square is that of the word embeddings f[V,D].
+
+    A function of the weights alone, so that a resumed training finds the same ones; the size is read off every n-th
+    row, which costs nothing and is exact enough. Source: Vaswani et al. 2017, section 3.5.
+    """
+    width = words.shape[1]
+    size = words.detach()[:: max(1, len(words) // 1024)].float().square().mean().sqrt()
+    pair = torch.arange(width, device=words.device) // 2
+    angle = torch.arange(length, device=words.device)[:, None] / 10_000 ** (2 * pair / width)
+    waves = torch.where(torch.arange(width, device=words.device) % 2 == 0, angle.sin(), angle.cos())
+    return (waves * size * 2**0.5).to(words.dtype)
+
 
 def tie_lm_head(model: Any) -> None:
     """Reduce the LM head to the tied projection: states are compared with word embeddings as they are.
 
     A small encoder whose embeddings start from counts keeps its geometry this way; the head has less to learn.
+
+    Raises DrkitError where the head cannot be taken out: it is called as a function, or embeddings are narrower than
+    hidden states.
     """
-    model.set_submodule(architecture(model.config.model_type).transform, nn.Identity())
+    where = architecture(model.config.model_type)
+    if GELU in where.transform:
+        raise DrkitError(
+            f"the LM head of a {type(model).__name__} calls its activation itself, so it cannot be reduced to the tied "
+            f"projection: keep it (lm_head = 'transform')"
+        )
+    wide, narrow = model.config.hidden_size, model.get_input_embeddings().weight.shape[1]
+    if wide != narrow:
+        raise DrkitError(
+            f"the LM head of this {type(model).__name__} takes hidden states of {wide} to word embeddings of {narrow}: "
+            f"the tied projection alone cannot; keep it (lm_head = 'transform')"
+        )
+    for step in where.transform:
+        model.set_submodule(step, nn.Identity())
     setattr(model.config, TIED, True)
 
 
-def projected_cross_entropy(states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> Tensor:
+def projected_cross_entropy(states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> Tensor:
     """f[]: mean cross-entropy of `states @ weight.T + bias` without keeping the f[N,V] logits, where torch can.
 
-    states f[N,D], weight f[V,D], bias f[V], labels i64[N], N > 0. The fused kernel computes its gradients in
+    states f[N,D], weight f[V,D], bias f[V] or None, labels i64[N], N > 0. The fused kernel computes its gradients in
     the forward pass: its backward runs once (no `retain_graph`).
     """
     if not _FUSED:
         return F.cross_entropy(F.linear(states, weight, bias), labels)
     if torch.is_autocast_enabled(states.device.type):  # the fused kernel is not on autocast's list
         dtype = torch.get_autocast_dtype(states.device.type)
-        states, weight, bias = states.to(dtype), weight.to(dtype), bias.to(dtype)
+        states, weight, bias = states.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
     if not torch.is_grad_enabled():  # nothing to keep, and the chunked kernel is made for training
         return _chunked_cross_entropy(states, weight, bias, labels)
     options = nn.LinearCrossEntropyOptions(batch_chunk_size=_rows(len(weight)))
     return F.linear_cross_entropy(states, weight, labels, linear_bias=bias, options=options)
 
 
-def _chunked_cross_entropy(states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> Tensor:
+def _chunked_cross_entropy(states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> Tensor:
     sums = [
         F.cross_entropy(F.linear(part, weight, bias).float(), wanted, reduction="sum")
         for part, wanted in _chunks(states, labels, len(weight))

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from drkit.core.types import Encoded
-from drkit.encoders.architectures import architecture
+from drkit.encoders.architectures import architecture, longest_text
 from drkit.encoders.config import BertSizes
 from drkit.encoders.context import backbone_info
+from drkit.encoders.fit import check_fit
 from drkit.encoders.heads import Heads, tie_lm_head
 from drkit.encoders.seeding import seeded
 from drkit.errors import DrkitError
@@ -28,7 +29,7 @@ class MaskedLmEncoder(nn.Module):
     state, or `mean`, the mean over all real tokens, special ones included (as sentence-transformers does it).
     similarity: `cosine` or `dot`, how its vectors are meant to be compared; kept for export.
 
-    Raises DrkitError for an unknown architecture or pooling.
+    Raises DrkitError for an unknown pooling or architecture, or a model that lacks one of its pieces.
     """
 
     def __init__(self, model: nn.Module, *, pooling: str = "cls", similarity: str = "cosine") -> None:
@@ -39,6 +40,7 @@ class MaskedLmEncoder(nn.Module):
         self.config = config
         self.model: Any = model
         self.architecture = architecture(config.model_type)
+        check_fit(model, self.architecture)
         self.pooling = pooling
         self.similarity = similarity
 
@@ -52,7 +54,7 @@ class MaskedLmEncoder(nn.Module):
     @property
     def layers(self) -> nn.ModuleList:
         """The encoder's own transformer layers, first to last."""
-        stack = self.model.get_submodule(self.architecture.layers)
+        stack = self.backbone.get_submodule(self.architecture.layers)
         assert isinstance(stack, nn.ModuleList)
         return stack
 
@@ -60,14 +62,15 @@ class MaskedLmEncoder(nn.Module):
         """Plain tensors, as data parallelism wants them.
 
         ids i64[B,L], attention bool[B,L] -> bottleneck f[B,D], hidden f[B,L,D], and layers, a tuple of f[B,L,D]:
-        the output of each layer asked for (0: the embeddings).
+        the output of each layer asked for (0: the embeddings), through the encoder's last LayerNorm where its layers
+        end without one: decoders read normed states.
 
         Raises DrkitError for a text longer than the model's position table, or a layer it does not have.
         """
         self._check(ids, layers)
         out = self.backbone(input_ids=ids, attention_mask=attention, output_hidden_states=bool(layers))
         hidden = out.last_hidden_state
-        chosen = tuple(out.hidden_states[layer] for layer in layers)
+        chosen = tuple(self._normed(out.hidden_states[layer], layer) for layer in layers)
         return {"bottleneck": self.pool(hidden, attention), "hidden": hidden, "layers": chosen}
 
     def encode(self, ids: Tensor, attention: Tensor, layers: tuple[int, ...] = ()) -> Encoded:
@@ -91,16 +94,22 @@ class MaskedLmEncoder(nn.Module):
 
     @torch.no_grad()
     def set_word_embeddings(self, matrix: Tensor) -> None:
-        """Start the word embeddings (and so the tied projection) from matrix f32[V,D].
+        """Start the word embeddings (and so the tied projection) from matrix f32[V,E]; E is D but in narrow ELECTRAs.
 
         Raises DrkitError where its shape is another.
         """
-        _copy(self.model.get_submodule(self.architecture.word_embeddings).weight, matrix, "word embeddings")
+        _copy(self.model.get_input_embeddings().weight, matrix, "word embeddings")
 
     @torch.no_grad()
     def set_lm_bias(self, log_frequencies: Tensor) -> None:
-        """Start the LM head's bias from log word frequencies f32[V], so that training does not have to learn them."""
-        _copy(self.model.get_parameter(self.architecture.projection_bias), log_frequencies, "bias of the LM head")
+        """Start the LM head's bias from log word frequencies f32[V], so that training does not have to learn them.
+
+        Raises DrkitError where their shape is another, or the head has no bias (ModernBERT's `decoder_bias = false`).
+        """
+        bias = self.model.get_output_embeddings().bias
+        if bias is None:
+            raise DrkitError(f"the LM head of this {self.config.model_type!r} encoder has no bias to start from")
+        _copy(bias, log_frequencies, "bias of the LM head")
 
     @classmethod
     def from_pretrained(
@@ -143,12 +152,19 @@ class MaskedLmEncoder(nn.Module):
         return cls(model, pooling=pooling, similarity=similarity)
 
     def _check(self, ids: Tensor, layers: tuple[int, ...]) -> None:
-        longest = int(self.model.config.max_position_embeddings)
+        longest = longest_text(self.config)
         if ids.shape[1] > longest:
             raise DrkitError(f"a text of {ids.shape[1]} tokens; this encoder reads at most {longest}: lower max_length")
         wrong = [layer for layer in layers if not 0 <= layer <= len(self.layers)]
         if wrong:
             raise DrkitError(f"no encoder layer {wrong[0]}; this encoder has 0 (embeddings) to {len(self.layers)}")
+
+    def _normed(self, states: Tensor, layer: int) -> Tensor:
+        """States f[B,L,D] of one layer; embeddings and the last layer's come normed."""
+        if not self.architecture.final_norm or layer in (0, len(self.layers)):
+            return states
+        normed: Tensor = self.backbone.get_submodule(self.architecture.final_norm)(states)
+        return normed
 
 
 def _copy(target: Any, values: Tensor, what: str) -> None:
