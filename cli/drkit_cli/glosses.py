@@ -29,8 +29,8 @@ def print_masks(found: InspectedMask, screen: Console) -> None:
         screen.print(Text(f"\n{text.title}", style="bold"))
         for line in _wrapped(_lines(text), min(screen.width, _WIDEST)):
             screen.print(line, no_wrap=True, overflow="ignore", crop=False)
-        for line in summaries(text):
-            screen.print(Text(line))
+        for said in summaries(text):
+            screen.print(Text(said))
     screen.print(Text(f"\n{LEGEND}", style="dim"))
     for note in found.notes:
         screen.print(Text(f"note: {note}"))

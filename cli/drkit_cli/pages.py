@@ -17,10 +17,11 @@ _STYLE = """
 :root { color-scheme: light dark; }
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem; padding: 0 1rem; }
 h1 { font-size: 1.3rem; } h2 { font-size: 1.05rem; margin: 1.6rem 0 .4rem; }
-.text { display: flex; flex-wrap: wrap; gap: .5rem .15rem; }
+.text { display: flex; }
+.flow { display: flex; flex-wrap: wrap; gap: .6rem .15rem; }
 .labels, .token { display: flex; flex-direction: column; text-align: center; }
-.labels { text-align: right; opacity: .7; padding-right: .6rem; }
-.token > *, .labels > * { min-height: 1.5em; padding: 0 .25em; white-space: pre; }
+.labels { flex: none; text-align: right; opacity: .7; padding-right: .6rem; }
+.token > *, .labels > * { height: 1.5rem; line-height: 1.5rem; padding: 0 .25rem; white-space: pre; }
 .heat { background: rgb(255 120 0 / var(--heat)); border-radius: .2em; }
 .seen { opacity: .55; }
 .masked, .replaced, .kept { background: rgb(90 130 255 / .35); border-radius: .2em; }
@@ -61,7 +62,7 @@ def words_page(found: InspectedWords) -> str:
         f"<h1>{len(found.top)} most probable words of {found.vocabulary:,}</h1>",
         f"<table>{''.join(rows)}</table>",
         "<h2>the text's own words, pieces of a word added up</h2>",
-        f"<div class=text>{''.join(tokens)}</div>",
+        f"<div class=flow>{''.join(tokens)}</div>",
         f"<p>Words of the text have {found.own_share:.1%} of the distribution.</p>",
     ]
     return _page("Which words a vector holds", body)
@@ -71,7 +72,8 @@ def _columns(text: InspectedText) -> str:
     values = [piece.importance for piece in text.pieces]
     known = any(value is not None for value in values)
     labels = ["token", *(["importance"] if known else []), *(view.name for view in text.views)]
-    columns = [f"<div class=labels>{''.join(f'<span>{escape(label)}</span>' for label in labels)}</div>"]
+    beside = f"<div class=labels>{''.join(f'<span>{escape(label)}</span>' for label in labels)}</div>"
+    columns = []
     for place, (piece, shade) in enumerate(zip(text.pieces, _shades(values), strict=True)):
         lines = [_heat(piece.text, shade)]
         lines += [_number("" if piece.importance is None else f"{piece.importance:.1f}")] if known else []
@@ -79,7 +81,7 @@ def _columns(text: InspectedText) -> str:
             cell = view.cells[place]
             lines.append(f"<span class={cell.state}>{escape(shown(cell, piece))}</span>")
         columns.append(_token(lines))
-    return f"<div class=text>{''.join(columns)}</div>"
+    return f"<div class=text>{beside}<div class=flow>{''.join(columns)}</div></div>"
 
 
 def _token(lines: Iterable[str]) -> str:
