@@ -139,8 +139,8 @@ def loss_panels(
 def probe_panels(probes: Sequence[Mapping[str, float]]) -> list[Panel]:
     """Accuracy of each branch, gain from the bottleneck, anisotropy and retrieval, over the steps of the probes."""
     branches = [Line(branch, _points(probes, f"{branch}_accuracy", 100)) for branch in ("encoder", "decoder")]
-    spread = [Line("mean\ncosine", _points(probes, "anisotropy"))]
-    spread += [Line("largest\ndirection", _points(probes, "top_direction"))]
+    spread = [Line("mean cosine", _points(probes, "anisotropy"))]
+    spread += [Line("top direction", _points(probes, "top_direction"))]
     return [
         Panel("Accuracy on held-out texts", "% right", branches, floor=True),
         Panel("Gain from the bottleneck", "nats", [Line("gain", _points(probes, "gain"))], floor=True),

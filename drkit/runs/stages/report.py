@@ -14,7 +14,8 @@ from drkit.runs.curves import Panel, draw, loss_panels, probe_panels
 from drkit.runs.document import Block, Figure, Heading, Table, Text, html_page, markdown
 from drkit.runs.manifest import Manifest, read_manifest
 from drkit.runs.probes import FILE as PROBES
-from drkit.runs.probes import Record, read_probes
+from drkit.runs.probes import Record, probe_line, read_probes
+from drkit.runs.retrieval_probe import MEASURE
 from drkit.runs.stage import StageRun
 
 LOG = "log.jsonl"
@@ -70,8 +71,19 @@ def _probes(stage: StageRun, probes: Sequence[Record]) -> Iterator[Block]:
     yield from _figure(
         stage, "probes.png", probe_panels(probes), "Probes on texts that were kept out of pre-training, and on queries"
     )
+    yield Text(_in_words(probes))
     yield _probe_table(probes)
     yield Text("docs/is-it-working.md says what each number means, and what healthy and sick runs look like.")
+
+
+def _in_words(probes: Sequence[Record]) -> str:
+    """The last probe in a line, and which one found most."""
+    said = f"The last one: {probe_line(probes[-1])}."
+    searched = [probe for probe in probes if MEASURE in probe]
+    if not searched:
+        return said
+    best = max(searched, key=lambda probe: probe[MEASURE])
+    return f"{said} {MEASURE} was highest at step {best['step']:,} ({best[MEASURE]:.3f})."
 
 
 def _probe_table(probes: Sequence[Record]) -> Table:

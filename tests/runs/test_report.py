@@ -1,0 +1,106 @@
+"""The report: what it shows is what was logged; without probes or queries there is one too."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+
+from drkit.core.discovery import installed
+from drkit.core.layers import Wanted, compose
+from drkit.runs.curves import Line, Panel, draw, loss_panels, probe_panels
+from drkit.runs.document import Figure, Heading, Table, Text, html_page, markdown
+from drkit.runs.execute import execute
+from drkit.runs.plan import plan
+from drkit.runs.probes import read_probes
+from drkit.runs.progress import Silent
+
+PARTS = installed()
+PNG = b"\x89PNG\r\n\x1a\n"
+SETTINGS = (
+    *("encoder.vocab_size=100", "encoder.hidden=16", "encoder.heads=2", "encoder.intermediate=32"),
+    *("encoder.passage_length=32", "pretrain.max_steps=6", "pretrain.logging_steps=2"),
+    *("pretrain.per_device_train_batch_size=4",),
+)
+
+
+def test_loss_panels_show_every_term_and_every_training():
+    log = [{"step": step, "loss": 3.0, "encoder_loss": 2.0 + step, "decoder_loss": 1.0, "lr": 1.0} for step in (5, 10)]
+    probes = [{"step": 0, "encoder_loss": 9.0, "gain": 0.1}]
+    panels = loss_panels({"pretrained": log, "a": [{"step": 1, "loss": 0.5}], "b": []}, probes)
+    encoder, decoder, tuned = panels
+    assert [line.points for line in encoder.lines] == [[(5, 7.0), (10, 12.0)], [(0, 9.0)]]
+    assert [line.points for line in decoder.lines] == [[(5, 1.0), (10, 1.0)], []]
+    assert [(line.label, line.points) for line in tuned.lines] == [("a", [(1, 0.5)]), ("b", [])]
+
+
+def test_probe_panels_show_what_was_measured_and_no_more():
+    accuracy, gain, spread, found = probe_panels([{"step": 0, "encoder_accuracy": 0.25}, {"step": 5, "gain": 0.5}])
+    assert [line.points for line in accuracy.lines] == [[(0, 25.0)], []]
+    assert gain.lines[0].points == [(5, 0.5)]
+    assert not any(line.points for line in (*spread.lines, *found.lines))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 7])
+def test_the_same_curves_give_the_same_file(tmp_path, count):
+    lines = [Line("one", [(0, 1.0), (10, 1.0)]), Line("two", [(0, 1.0), (10, 1.001)]), Line("none", [])]
+    panels = [Panel(f"Panel {place}", "nats", lines, floor=place % 2 == 0) for place in range(count)]
+    one, two = (draw([*panels, Panel("empty", "", [])], tmp_path / name).read_bytes() for name in ("a.png", "b.png"))
+    assert one == two
+    assert one.startswith(PNG)
+    width, height = int.from_bytes(one[16:20], "big"), int.from_bytes(one[20:24], "big")
+    columns = {1: 1, 2: 2, 3: 3, 4: 2, 7: 2}[count]
+    assert width / columns == pytest.approx(495, abs=2)
+    assert height / -(-count // columns) == pytest.approx(330, abs=2), "a panel without a point takes no room"
+
+
+def test_markdown_and_page_say_the_same(tmp_path):
+    (tmp_path / "f.png").write_bytes(PNG)
+    blocks = [
+        Heading("A <b> run", 1),
+        Text("x < y & z"),
+        Table(["s", "v"], [["a", "1"]]),
+        Figure(tmp_path / "f.png", "c"),
+    ]
+    assert markdown(blocks) == "# A <b> run\n\nx < y & z\n\n| s | v |\n|---|---:|\n| a | 1 |\n\n![c](f.png)\n"
+    page = html_page(blocks)
+    for part in ("<h1>A &lt;b&gt; run</h1>", "<p>x &lt; y &amp; z</p>", "<td>a</td><td>1</td>", "base64,iVBORw0KGgo="):
+        assert part in page
+    assert not re.search(r'(src|href)="(?!data:)', page), "the page needs no other file"
+
+
+@pytest.mark.parametrize("every", [0, 3])
+def test_a_run_of_texts_alone_ends_with_a_report(tmp_path, every):
+    rows = [
+        json.dumps({"text": f"{a} is a word about {b}s and {a}s"})
+        for a in ["lion", "tiger", "bear", "wolf"]
+        for b in ["owl", "carp", "pike", "trout", "hare", "crow", "deer", "fox"]
+    ]
+    (tmp_path / "texts.jsonl").write_text("\n".join(rows))
+    settings = (*SETTINGS, f"pretrain.probe.every={every}")
+    wanted = Wanted(masker="uniform", decoder="mlm", collection=f"jsonl:{tmp_path / 'texts.jsonl'}", settings=settings)
+    recipe = compose(wanted, PARTS)
+    stages = plan(recipe, PARTS.registry).stages
+    assert stages[-1].name == "report"
+    run = tmp_path / "run"
+    execute(stages, run, recipe, registry=PARTS.registry, progress=Silent())
+    text, page = ((run / "report" / f"report.{kind}").read_text() for kind in ("md", "html"))
+    assert recipe.name in text
+    assert "| pretrained | 6 |" in text
+    assert (run / "report/losses.png").read_bytes().startswith(PNG)
+    assert "Results" not in text
+    assert page.count("<img") == (2 if every else 1)
+    if every:
+        for record in read_probes(run / "pretrained/probes.jsonl"):
+            assert f"| {record['step']} |" in text
+            assert f"{record['gain']:.3f}" in text
+        assert "RR@10" not in text, "there are no queries"
+    else:
+        assert "Is pre-training working?" not in text
+
+
+def test_matplotlib_is_imported_when_something_is_drawn():
+    code = "import sys, drkit.runs.stages.report; print('matplotlib' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
