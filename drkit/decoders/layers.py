@@ -77,7 +77,7 @@ class PostLnLayer(nn.Module):
 
         if names is None:
             raise DrkitError(
-                f"a decoder's layer cannot start from a {type(layer).__name__}, which is built otherwise (a decoder's is "
+                f"a decoder's layer cannot start from a {type(layer).__name__}: it is built otherwise (a decoder's is "
                 f"BERT's: attention, add, LayerNorm, feed-forward, add, LayerNorm, with biases); take init = 'random'"
             )
         for piece in (field.name for field in attrs.fields(type(names))):
