@@ -1,0 +1,101 @@
+"""Tiny models of every architecture, each with a real tokenizer of its family trained on real texts."""
+
+from __future__ import annotations
+
+import copy
+from functools import cache
+
+import torch
+import transformers as hf
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from tests.parts.toys import texts
+
+BERT_SPECIALS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+ROBERTA_SPECIALS = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}
+SIZES = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "max_position_embeddings": 80,
+}
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+
+def _trained(backend: Tokenizer, trainer_of, specials: dict[str, str], **more):
+    trainer = trainer_of(vocab_size=500, special_tokens=list(specials.values()), show_progress=False, **more)
+    backend.train_from_iterator(texts(), trainer)
+    cls, sep = specials["cls"], specials["sep"]
+    backend.post_processor = processors.TemplateProcessing(
+        single=f"{cls} $A {sep}", special_tokens=[(name, backend.token_to_id(name)) for name in (cls, sep)]
+    )
+    named = {f"{role}_token": name for role, name in specials.items()}
+    return hf.PreTrainedTokenizerFast(tokenizer_object=backend, model_max_length=512, **named)
+
+
+@cache
+def wordpiece(roberta: bool = False):
+    specials = ROBERTA_SPECIALS if roberta else BERT_SPECIALS
+    backend = Tokenizer(models.WordPiece(unk_token=specials["unk"]))
+    backend.normalizer, backend.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece()
+    return _trained(backend, trainers.WordPieceTrainer, specials)
+
+
+@cache
+def byte_level(roberta: bool = True):
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    specials = ROBERTA_SPECIALS if roberta else BERT_SPECIALS
+    return _trained(backend, trainers.BpeTrainer, specials, initial_alphabet=alphabet)
+
+
+@cache
+def metaspace():
+    backend = Tokenizer(models.Unigram())
+    backend.normalizer, backend.pre_tokenizer = normalizers.NFKC(), pre_tokenizers.Metaspace()
+    backend.decoder = decoders.Metaspace()
+    return _trained(backend, trainers.UnigramTrainer, ROBERTA_SPECIALS, unk_token="<unk>")
+
+
+def _config(config_class, tokenizer, **sizes):
+    ids = {f"{role}_token_id": getattr(tokenizer, f"{role}_token_id") for role in ("pad", "cls", "sep")}
+    ends = {"bos_token_id": tokenizer.cls_token_id, "eos_token_id": tokenizer.sep_token_id}
+    return config_class(vocab_size=len(tokenizer), **ids, **ends, **{**SIZES, **sizes})
+
+
+DISTILBERT = {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 24, "dropout": 0.0, "attention_dropout": 0.0}
+MADE = {
+    "bert": (hf.BertForMaskedLM, wordpiece, NO_DROPOUT),
+    "roberta": (hf.RobertaForMaskedLM, byte_level, {**NO_DROPOUT, "type_vocab_size": 1}),
+    "xlm-roberta": (hf.XLMRobertaForMaskedLM, metaspace, {**NO_DROPOUT, "type_vocab_size": 1}),
+    "camembert": (hf.CamembertForMaskedLM, metaspace, {**NO_DROPOUT, "type_vocab_size": 1}),
+    "electra": (hf.ElectraForMaskedLM, wordpiece, {**NO_DROPOUT, "embedding_size": 12}),
+    "electra-wide": (hf.ElectraForMaskedLM, wordpiece, {**NO_DROPOUT, "embedding_size": 16}),
+    "distilbert": (hf.DistilBertForMaskedLM, wordpiece, DISTILBERT),
+    "mpnet": (hf.MPNetForMaskedLM, lambda: wordpiece(roberta=True), NO_DROPOUT),
+    "modernbert": (
+        hf.ModernBertForMaskedLM,
+        lambda: byte_level(roberta=False),
+        {"num_hidden_layers": 4, "local_attention": 8},
+    ),
+}
+NAMES = tuple(MADE)
+
+
+def tokenizer_of(name: str):
+    """A tokenizer of this architecture's family."""
+    return copy.deepcopy(MADE[name][1]())
+
+
+def tiny(name: str, seed: int = 1, **changes):
+    """(masked LM with random weights, tokenizer); the global random state is left alone."""
+    model_class, _, sizes = MADE[name]
+    tokenizer = tokenizer_of(name)
+    state = torch.get_rng_state()
+    torch.manual_seed(seed)
+    model = model_class(_config(model_class.config_class, tokenizer, **{**sizes, **changes}))
+    torch.set_rng_state(state)
+    return model, tokenizer
