@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 LEGEND = "[_] masked   [word] replaced by that word   [=word] to be rebuilt, but left readable"
 # From unimportant to important: readable on dark and on light.
 HEAT = ("bright_black", "blue", "magenta", "red", "bold red")
-_LABEL, _WIDEST = 14, 100
+_LABEL, _PIPED = 14, 80
 
 Line = tuple[str, Sequence[str], Sequence[str]]  # label, a string a token, a style a token
 
@@ -27,7 +27,7 @@ def print_masks(found: InspectedMask, screen: Console) -> None:
     screen.print(Text(heading(found)))
     for text in found.texts:
         screen.print(Text(f"\n{text.title}", style="bold"))
-        for line in _wrapped(_lines(text), min(screen.width, _WIDEST)):
+        for line in _wrapped(_lines(text), _width(screen)):
             screen.print(line, no_wrap=True, overflow="ignore", crop=False)
         for said in summaries(text):
             screen.print(Text(said))
@@ -51,7 +51,7 @@ def print_words(found: InspectedWords, screen: Console) -> None:
     styles = heat([word.probability for word in found.words])
     shown = [word.text for word in found.words]
     percents = [f"{100 * word.probability:.1f}" for word in found.words]
-    for line in _wrapped([("word", shown, styles), ("per cent", percents, styles)], min(screen.width, _WIDEST)):
+    for line in _wrapped([("word", shown, styles), ("per cent", percents, styles)], _width(screen)):
         screen.print(line, no_wrap=True, overflow="ignore", crop=False)
     share = sum(word.probability for word in found.top if word.in_text)
     screen.print(Text(f"words of the text have {found.own_share:.1%} of the distribution; {share:.1%} is listed above"))
@@ -89,6 +89,10 @@ def heat(values: Sequence[float | None]) -> list[str]:
     return ["" if value is None else HEAT[round(steps * (value - low) / span)] for value in values]
 
 
+def _width(screen: Console) -> int:
+    return screen.width if screen.is_terminal else _PIPED
+
+
 def _lines(text: InspectedText) -> Iterator[Line]:
     values = [piece.importance for piece in text.pieces]
     styles = heat(values)
@@ -116,7 +120,7 @@ def _wrapped(lines: Iterator[Line] | list[Line], width: int) -> Iterator[Text]:
     widths = [max(Text(cells[place]).cell_len for _, cells, _ in drawn) for place in range(len(drawn[0][1]))]
     for first, last in _blocks(widths, width - _LABEL):
         for label, cells, styles in drawn:
-            line = Text(f"{label[: _LABEL - 1]:{_LABEL}}", style="dim")
+            line = Text().append(f"{label[: _LABEL - 1]:{_LABEL}}", style="dim")
             for place in range(first, last):
                 line.append(cells[place], style=styles[place])
                 line.append(" " * (widths[place] - Text(cells[place]).cell_len + 1))

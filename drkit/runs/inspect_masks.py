@@ -91,7 +91,8 @@ def inspect_mask(
 ) -> InspectedMask:
     """The masks that the masker of `source.recipe` draws for a text, as for the first text of a run.
 
-    context: the other text that the decoder rebuilds, for a masker that brings one.
+    context: the other text that the decoder rebuilds, for a masker that brings one; where None, a query of the text is
+    extracted as in a run without a query generator.
 
     Raises DrkitError where the text is empty, the masker needs counts that the source has not (or others), or has no
     rows to show.
@@ -100,12 +101,14 @@ def inspect_mask(
     spec = registry.get(Kind.MASKER, chosen.use)
     if draw.rows and "rows" not in spec.provides_of(chosen.config):
         raise DrkitError(f"masker {spec.name!r} draws no pattern per row; leave --rows out")
-    _check_counts(source, chosen, needed="importance" in spec.needs_of(chosen.config))
+    needs = spec.needs_of(chosen.config)
+    only_for_queries = context is not None and "generated-queries" in needs
+    _check_counts(source, chosen, needed="importance" in needs and not only_for_queries)
     brings_context = "context" in spec.provides_of(chosen.config)
     tokens, pieces = _read(text, source, chosen)
     other = pieces
     if brings_context:
-        second, other = _read(_context(context, chosen), source, chosen)
+        second, other = _read(_context(context, text, source, needs), source, chosen)
         tokens = attrs.evolve(tokens, context=second)
     masker = registry.build(Kind.MASKER, chosen.use, chosen.config, source.context())
     views = masker(tokens, _draws(draw))
@@ -145,13 +148,16 @@ def _read(text: str, source: TextSource, chosen: Choice) -> tuple[TokenBatch, tu
     return source.read(text, pmi=getattr(chosen.config, "pmi", "fragment"))
 
 
-def _context(given: str | None, chosen: Choice) -> str:
-    if given is None:
-        raise DrkitError(
-            f"masker {chosen.use!r} gives the decoder another text than the encoder's (a query, a span of the same "
-            f"document); give one: --context TEXT"
-        )
-    return given
+def _context(given: str | None, text: str, source: TextSource, needs: frozenset[str]) -> str:
+    """The decoder's text: the one given, else what an extractive query of the text would be."""
+    if given is not None:
+        return given
+    if "generated-queries" in needs and source.counts is not None:
+        return source.query_of(text)
+    raise DrkitError(
+        "this masker gives the decoder another text than the encoder's (another span of the same document, a query); "
+        "give one: --context TEXT"
+    )
 
 
 def _check_counts(source: TextSource, chosen: Choice, *, needed: bool) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from drkit.core.recipe import Choice, Recipe
 from drkit.core.spec import Kind
 from drkit.core.types import BackboneInfo, BuildContext
 from drkit.core.write import recipe_table
+from drkit.data.extractive import extractive_queries
 from drkit.data.importance import importance
 from drkit.data.ngrams import NgramCounts
 from drkit.data.store import TokenStore, tokenise
@@ -33,9 +35,10 @@ from drkit.runs.stage import Stage
 from drkit.runs.tokenizers import load_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from drkit.core.types import TokenBatch
+    from drkit.data.importance import Importance
     from drkit.runs.progress import Progress
 
 COUNTED = "statistics"
@@ -97,16 +100,32 @@ class TextSource:
 
         Raises DrkitError where the text has no words.
         """
+        with self._stored(text, pmi) as (store, weights):
+            tokens = store.batch([0], importance=weights)
+            values = None if weights is None else weights.values.tolist()
+        if not bool(tokens.maskable.any()):
+            raise DrkitError("the text has no words that the tokenizer knows; give a sentence or two")
+        return tokens, tuple(_pieces(text, self.tokenizer, int(tokens.attention.sum()) - 2, values))
+
+    def query_of(self, text: str) -> str:
+        """The span of the text that tells most: the query that a run without a query generator takes for it.
+
+        Raises DrkitError where the source has no counts.
+        """
+        with self._stored(text) as (store, weights):
+            if weights is None:
+                raise DrkitError(f"{self.folder} has no n-gram counts to find the most important span by")
+            (start, stop), *_ = next(extractive_queries(store, weights, count=1))
+        _, pieces = self.read(text)
+        return "".join(f" {piece.text}" if piece.spaced else piece.text for piece in pieces[start:stop]).strip()
+
+    @contextmanager
+    def _stored(self, text: str, pmi: str = "fragment") -> Iterator[tuple[TokenStore, Importance | None]]:
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch)
             tokenise([("text", text)], self.tokenizer, folder, max_length=self.recipe.encoder.passage_length)
             store = TokenStore.open(folder)
-            weights = None if self.counts is None else importance(store, self.counts, folder, pmi=pmi)
-            tokens = store.batch([0], importance=weights)
-            if not bool(tokens.maskable.any()):
-                raise DrkitError("the text has no words the tokenizer knows; give a sentence or two")
-            values = None if weights is None else weights.values.tolist()
-        return tokens, tuple(_pieces(text, self.tokenizer, int(tokens.attention.sum()) - 2, values))
+            yield store, None if self.counts is None else importance(store, self.counts, folder, pmi=pmi)
 
 
 def _pieces(text: str, tokenizer: Any, count: int, values: list[float] | None) -> Iterable[Piece]:

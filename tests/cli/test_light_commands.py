@@ -1,5 +1,6 @@
 """The commands that only look: quick, without torch, and with clear errors."""
 
+import io
 import os
 import re
 import subprocess
@@ -40,6 +41,9 @@ def drkit(*arguments, cwd=None, **environment):
         ["compose", "--help"],
         ["list"],
         ["list", "masker"],
+        ["list", "--matrix"],
+        ["inspect", "--help"],
+        ["inspect", "mask", "--help"],
         ["show", "masker", "pmi"],
         ["show", "decoder", "enhanced"],
         ["show", "recipe", "cdmae"],
@@ -64,6 +68,36 @@ def test_show_gives_settings_paper_and_line():
     assert "Challenging Decoder" in out
     path, line = re.search(r"^code\s+(\S+):(\d+)$", out, flags=re.MULTILINE).groups()
     assert Path(path).read_text().splitlines()[int(line) - 1].startswith("class PmiMasker")
+
+
+def test_the_matrix_has_every_pair():
+    code, out, _ = drkit("list", "--matrix")
+    assert code == 0
+    lines = out.splitlines()
+    maskers = lines[1].split()
+    rows = {line.split()[0]: line for line in lines[2 : lines.index("")]}
+    assert {"pmi", "uniform"} <= {*maskers}
+    assert {"enhanced", "mlm"} <= {*rows}
+    column = lines[1].index("uniform")
+    assert rows["enhanced"][column:].startswith("yes")
+    assert re.search(r"^masker pmi +importance", out, flags=re.MULTILINE)
+
+
+def test_the_matrix_fits_eighty_columns():
+    from rich.console import Console
+
+    from drkit.core.discovery import installed
+    from drkit.core.matrix import Matrix, Pair, matrix
+    from drkit_cli.matrix import print_matrix
+
+    many = tuple(f"a-masker-with-a-long-name-{number}" for number in range(7))
+    wide = Matrix(many, ("some-decoder",), tuple(Pair(name, "some-decoder") for name in many), {}, ())
+    for made in (matrix(installed()), wide):
+        screen = Console(width=80, record=True, file=io.StringIO())
+        print_matrix(made, screen)
+        shown = screen.export_text()
+        assert max(map(len, shown.splitlines())) <= 80
+        assert all(name in shown.replace("\u2026", "") for name in (*made.maskers, *made.decoders))
 
 
 def test_dry_run_prints_stages_needs_and_cost(tmp_path):
@@ -98,6 +132,7 @@ def test_output_is_a_complete_recipe_that_runs_dry(tmp_path):
         (["search", "/no/run", "words"], "no run at"),
         (["search", "/no/run", "  "], "query is empty"),
         (["list", "maskers"], "not one of"),
+        (["list", "masker", "--matrix"], "leave KIND out"),
         (["compose", "--no-such-option"], "No such option"),
     ],
 )

@@ -1,0 +1,345 @@
+"""`drkit inspect`: what it shows, as text, as a page and as data; and what it says where it cannot."""
+
+import io
+import re
+import shutil
+import sys
+from html.parser import HTMLParser
+
+import attrs
+import pytest
+
+from drkit.core.discovery import installed
+from drkit.core.layers import Wanted, compose
+from drkit.core.registry import Registry
+from drkit.core.spec import ComponentSpec
+from drkit.errors import DrkitError
+from drkit.maskers import UniformConfig, UniformMasker
+from drkit.runs.execute import execute
+from drkit.runs.inspect_masks import Draw, inspect_mask
+from drkit.runs.inspect_words import inspect_words, recipes_with_words
+from drkit.runs.plan import plan
+from drkit.runs.progress import Silent
+from drkit.runs.text_source import of_collection, of_run
+
+PACKAGES = "collection.packages=['asyncio', 'email', 'logging']"
+SMALL = (PACKAGES, "encoder.vocab_size=600")
+TEXT = "Return the name of the logger; if it isn't set, the root logger <b>is</b> returned."
+
+
+@pytest.fixture
+def drkit(monkeypatch, capsys):
+    """(exit code, standard output, standard error) of the command line, in this process."""
+
+    def call(*arguments, columns=80):
+        from drkit_cli.main import _status
+
+        monkeypatch.setattr(sys, "argv", ["drkit", *map(str, arguments)])
+        monkeypatch.setenv("COLUMNS", str(columns))
+        code = _status()
+        said = capsys.readouterr()
+        assert "Traceback" not in said.err
+        return code, said.out, said.err
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def source(cache):
+    return of_collection(Wanted(masker="pmi", settings=SMALL), installed(), cache=cache).carry_out(
+        installed(), Silent()
+    )
+
+
+@pytest.fixture(scope="module")
+def counted(source, tmp_path_factory):
+    """The folder of a run that has got as far as its statistics."""
+    return shutil.copytree(source.folder, tmp_path_factory.mktemp("runs") / "counted")
+
+
+@pytest.fixture(scope="module")
+def without_counts(tmp_path_factory):
+    """The folder of a run whose masker needed no statistics."""
+    run = tmp_path_factory.mktemp("runs") / "uniform"
+    recipe = compose(Wanted(masker="uniform", settings=SMALL), installed())
+    first = plan(recipe, installed().registry).stages[:3]
+    execute(first, run, recipe, registry=installed().registry, progress=Silent())
+    return run
+
+
+@pytest.fixture(scope="module")
+def bag_of_words(tmp_path_factory):
+    """A run of CPDAE, pre-trained for a few steps, and no further."""
+    run = tmp_path_factory.mktemp("runs") / "cpdae"
+    small = (*SMALL, "encoder.hidden=32", "encoder.heads=2", "encoder.intermediate=32", "pretrain.max_steps=3")
+    wanted = Wanted(paper="cpdae", settings=(*small, "pretrain.per_device_train_batch_size=4"))
+    recipe = compose(wanted, installed())
+    stages = plan(recipe, installed().registry).stages
+    last = [stage.name for stage in stages].index("pretrained")
+    execute(stages[: last + 1], run, recipe, registry=installed().registry, progress=Silent())
+    return run
+
+
+class Page(HTMLParser):
+    """The texts of a page by the class of their element, and whether it fetches anything."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.found, self.fetched, self._open = {}, [], []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attributes):
+        named = dict(attributes)
+        self.fetched += [named[key] for key in ("src", "href") if key in named]
+        self.fetched += [tag] if tag in ("script", "link", "iframe") else []
+        if tag != "meta":
+            self._open.append(named.get("class", tag))
+
+    def handle_endtag(self, tag):
+        self._open.pop()
+
+    def handle_data(self, data):
+        if self._open:
+            self.found.setdefault(self._open[-1], []).append(data)
+
+
+# ------------------------------------------------------------------ inspect mask, as data
+def test_the_views_are_those_of_the_masker(source):
+    registry = installed().registry
+    found = inspect_mask(TEXT, source, registry, Draw(seed=5, epoch=2))
+    (text,) = found.texts
+    encoder, decoder = text.views
+    maskable = sum(text.maskable)
+    assert decoder.hidden == maskable // 2
+    assert 0 < encoder.hidden <= round(0.3 * maskable)
+    assert len(text.pieces) == len(encoder.cells) == len(text.common) == len(text.maskable)
+    assert {cell.state for view in text.views for cell in view.cells} <= {"seen", "masked", "replaced", "kept"}
+    assert all(piece.importance is not None for piece in text.pieces)
+
+
+def test_pieces_put_together_are_the_text(source):
+    (text,) = inspect_mask(TEXT, source, installed().registry, Draw(seed=1)).texts
+    assert "".join(" " * piece.spaced + piece.text for piece in text.pieces) == TEXT
+
+
+def test_without_noise_the_most_important_are_hidden(source):
+    changed = of_run(source.folder, installed(), settings=["masker.sigma=0.0"])
+    (text,) = inspect_mask(TEXT, changed, installed().registry, Draw(seed=1)).texts
+    decoder = text.views[1]
+    hidden = [p.importance for p, c in zip(text.pieces, decoder.cells, strict=True) if c.state != "seen"]
+    seen = [
+        p.importance
+        for p, c, m in zip(text.pieces, decoder.cells, text.maskable, strict=True)
+        if c.state == "seen" and m
+    ]
+    assert min(hidden) >= max(seen)
+
+
+def test_draws_depend_on_seed_and_epoch_alone(source):
+    registry = installed().registry
+    first = inspect_mask(TEXT, source, registry, Draw(seed=1, epoch=0))
+    assert inspect_mask(TEXT, source, registry, Draw(seed=1, epoch=0)) == first
+    assert inspect_mask(TEXT, source, registry, Draw(seed=2, epoch=0)).texts != first.texts
+    assert inspect_mask(TEXT, source, registry, Draw(seed=1, epoch=1)).texts != first.texts
+
+
+def test_more_rows_begin_like_fewer(source):
+    registry = installed().registry
+    (few,) = inspect_mask(TEXT, source, registry, Draw(seed=1, rows=2)).texts
+    (more,) = inspect_mask(TEXT, source, registry, Draw(seed=1, rows=5)).texts
+    assert [view.row for view in more.views] == [None, None, 0, 1, 2, 3, 4]
+    assert more.views[2:4] == few.views[2:4]
+    assert all(view.hidden == sum(few.maskable) // 2 for view in few.views[2:])
+
+
+def test_a_long_text_is_cut_as_in_the_run_and_says_so(source):
+    found = inspect_mask("logger " * 300, source, installed().registry, Draw(seed=1))
+    length = source.recipe.encoder.passage_length
+    assert len(found.texts[0].pieces) == length - 2
+    assert any(f"cut to {length} tokens" in note for note in found.notes)
+
+
+def test_a_second_text_is_shown_where_the_decoder_rebuilds_another(source):
+    query = of_run(source.folder, installed(), masker="query-as-context")
+    found = inspect_mask(TEXT, query, installed().registry, Draw(seed=1), context="what is the root logger")
+    passage, context = found.texts
+    assert [view.name for view in passage.views] == ["encoder"]
+    assert [view.name for view in context.views] == ["decoder"]
+    assert " ".join(piece.text for piece in context.pieces) == "what is the root logger"
+    extracted = inspect_mask(TEXT, query, installed().registry, Draw(seed=1)).texts[1]
+    shown = "".join(" " * piece.spaced + piece.text for piece in extracted.pieces).strip()
+    assert shown in TEXT
+
+
+@attrs.frozen
+class NoRowsConfig(UniformConfig):
+    """Settings of a stranger's masker without rows."""
+
+
+def test_rows_of_a_masker_without_them_are_refused(source):
+    spec = ComponentSpec(
+        kind="masker",
+        name="no-rows",
+        target=f"{UniformMasker.__module__}:UniformMasker",
+        config=NoRowsConfig,
+        summary="a masker without rows",
+        provides=("view",),
+    )
+    parts = attrs.evolve(installed(), registry=Registry([*installed().registry, spec]))
+    changed = of_run(source.folder, parts, masker="no-rows")
+    with pytest.raises(DrkitError, match="no pattern per row"):
+        inspect_mask(TEXT, changed, parts.registry, Draw(seed=1, rows=2))
+    assert inspect_mask(TEXT, changed, parts.registry, Draw(seed=1)).masker == "no-rows"
+
+
+# ------------------------------------------------------------------ inspect mask, on the command line
+def test_piped_output_has_brackets_no_colours_and_fits(drkit, counted):
+    code, out, _ = drkit("inspect", "mask", TEXT, "--run", counted, "--rows", 2)
+    assert code == 0
+    assert "\x1b" not in out
+    assert "[_]" in out
+    assert re.search(r"^importance +-?\d+\.\d", out, flags=re.MULTILINE)
+    assert re.search(r"^decoder hides \d+ of \d+ tokens \(\d+%\)", out, flags=re.MULTILINE)
+    table = [line for line in out.splitlines() if line.startswith(("token", "importance", "encoder  ", "row "))]
+    assert max(map(len, table)) <= 80
+
+
+def test_a_terminal_gets_colours(counted, source):
+    from rich.console import Console
+
+    from drkit_cli.glosses import print_masks
+
+    screen = Console(force_terminal=True, width=80, record=True, color_system="256", file=io.StringIO())
+    print_masks(inspect_mask(TEXT, source, installed().registry, Draw(seed=1)), screen)
+    assert "\x1b[7m" in screen.export_text(styles=True), "hidden tokens are reversed"
+
+
+def test_the_page_shows_the_same_escaped_and_fetches_nothing(drkit, counted, tmp_path):
+    text = TEXT + ' <script>alert("x")</script>'
+    code, out, _ = drkit("inspect", "mask", text, "--run", counted, "--html", tmp_path / "deep" / "mask.html")
+    assert code == 0
+    raw = (tmp_path / "deep" / "mask.html").read_text(encoding="utf-8")
+    page = Page(raw)
+    assert not page.fetched
+    assert "<script" not in raw
+    assert "color-scheme: light dark" in raw
+    assert "name" in page.found["heat"]
+    assert out.count("[_]") == page.found["masked"].count("[_]") + 1, "once more in the legend"
+
+
+def test_a_collection_is_counted_once(drkit, cache, monkeypatch, counted):
+    monkeypatch.setenv("DRKIT_CACHE", str(cache))
+    settings = [f"--set={setting}" for setting in SMALL]
+    before = sorted(cache.rglob("manifest.json"))
+    times = [path.stat().st_mtime_ns for path in before]
+    code, out, err = drkit("inspect", "mask", TEXT, "--masker", "pmi", *settings)
+    assert (code, err) == (0, "")
+    assert "importance" in out
+    code, _, _ = drkit("inspect", "mask", TEXT, "--masker", "uniform", "--collection", "pydocs", *settings)
+    assert code == 0
+    assert sorted(cache.rglob("manifest.json")) == before
+    assert [path.stat().st_mtime_ns for path in before] == times
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["", "--masker", "pmi"], "the text is empty"),
+        (["   ", "--run", "RUN"], "the text is empty"),
+        (["text", "--masker", "pmii"], "did you mean 'pmi'"),
+        (["text", "--run", "/no/run"], "no run at /no/run"),
+        (["text", "--run", "RUN", "--collection", "pydocs"], "not both"),
+        (["text", "--run", "RUN", "--set", "masker.sigm=1"], "did you mean 'sigma'"),
+        (["text", "--run", "RUN", "--set", "masker.sigma=-1"], "sigma"),
+        (["text", "--run", "RUN", "--set", "masker.window=3"], "taken with window 4"),
+        (["text", "--collection", "beir:/no/such/folder"], "/no/such/folder"),
+        (["text", "--run", "UNCOUNTED", "--masker", "pmi"], "--collection pydocs"),
+        (["\u4f60\u597d", "--run", "RUN"], "no words"),
+        (["text", "--run", "RUN", "--masker", "query-as-context", "--set", "masker.context=span"], "--context TEXT"),
+    ],
+)
+def test_a_mistake_ends_with_two_and_says_what_to_do(drkit, counted, without_counts, arguments, said):
+    named = {"RUN": counted, "UNCOUNTED": without_counts}
+    code, _, err = drkit("inspect", "mask", *(named.get(argument, argument) for argument in arguments))
+    assert code == 2
+    assert said in err
+
+
+def test_a_run_without_counts_shows_masks_and_says_what_is_missing(drkit, without_counts):
+    code, out, _ = drkit("inspect", "mask", TEXT, "--run", without_counts)
+    assert code == 0
+    assert "encoder hides" in out
+    assert "has no n-gram counts" in out
+    assert not re.search(r"^importance", out, flags=re.MULTILINE)
+
+
+# ------------------------------------------------------------------ inspect words
+def test_words_are_the_decoders_distribution(bag_of_words):
+    import torch
+
+    from drkit.encoders import context_from
+    from drkit.runs.checkpoints import load_decoder, load_encoder
+
+    found = inspect_words(TEXT, bag_of_words, installed(), top=10)
+    source = of_run(bag_of_words, installed())
+    tokenizer = source.tokenizer
+    encoder = load_encoder(bag_of_words / "pretrained", pooling=source.recipe.encoder.pooling).eval()
+    decoder = installed().registry.build("decoder", "bow", None, context_from(encoder, tokenizer))
+    load_decoder(decoder, bag_of_words / "pretrained")
+    ids = tokenizer([TEXT], return_tensors="pt")
+    with torch.no_grad():
+        vector = encoder.encode(ids["input_ids"], ids["attention_mask"].bool()).bottleneck
+        scores = decoder.eval()(inputs_of(vector, ids), None)["vocab_logits"][0].double().sigmoid()
+    shares = scores / scores.sum()
+    best = shares.sort(descending=True)
+    assert [word.probability for word in found.top] == pytest.approx(best.values[:10].tolist(), rel=1e-4)
+    assert [word.text for word in found.top] == [tokenizer.decode([i]).strip() for i in best.indices[:10].tolist()]
+    own = ids["input_ids"][0, 1:-1].unique()
+    assert found.own_share == pytest.approx(float(shares[own].sum()), rel=1e-4)
+    assert found.vocabulary == len(shares)
+    pieces = tokenizer("returned", add_special_tokens=False)["input_ids"]
+    (word,) = [word for word in found.words if word.text == "returned"]
+    assert word.probability == pytest.approx(float(shares[pieces].sum()), rel=1e-4)
+
+
+def inputs_of(vector, encoding):
+    from drkit.core.types import DecoderInput, Encoded
+    from drkit.encoders import token_batch
+
+    tokens = token_batch(encoding)
+    return DecoderInput(encoded=Encoded(bottleneck=vector, hidden=vector[:, None]), tokens=tokens, view=None)
+
+
+def test_words_are_printed_and_written_as_a_page(drkit, bag_of_words, tmp_path):
+    page = tmp_path / "words.html"
+    code, out, _ = drkit("inspect", "words", TEXT, "--run", bag_of_words, "--top", 7, "--html", page)
+    assert code == 0
+    assert "7 most probable words of" in out
+    assert "per cent" in out
+    assert "\x1b" not in out
+    shown = Page(page.read_text(encoding="utf-8"))
+    assert not shown.fetched
+    assert "logger" in shown.found["heat"]
+    assert page.read_text(encoding="utf-8").count("<tr>") == 7
+
+
+def test_words_of_a_run_without_a_bag_of_words(drkit, counted, bag_of_words):
+    code, _, err = drkit("inspect", "words", TEXT, "--run", counted)
+    assert code == 2
+    assert "'enhanced', which gives no words" in err
+    assert "cpdae" in err
+    code, _, err = drkit("inspect", "words", " ", "--run", bag_of_words)
+    assert code == 2
+    assert "the text is empty" in err
+
+
+def test_recipes_with_words_are_those_with_such_a_decoder():
+    found = recipes_with_words(installed())
+    assert "cpdae" in found
+    assert "retromae" not in found
