@@ -5,8 +5,9 @@ A text that no query was given for keeps its extractive ones, so that every text
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
+from array import array
+from collections.abc import Iterable, Sequence
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +17,13 @@ from attrs import frozen
 from drkit.data.arrays import Arrays, ArrayWriter
 from drkit.data.extractive import extractive_queries
 from drkit.data.importance import Importance
-from drkit.data.store import TokenStore, TokenWriter
+from drkit.data.store import TokenStore, TokenWriter, encoded
+from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from drkit.data.texts import NamedTexts
 
 FILE, IMPORTANCE = "candidates.arrow", "importance"
 LENGTH = 12  # tokens of an extractive query: a short question
@@ -46,7 +50,7 @@ def write_candidates(
     max_length: int,
     given: Given | None = None,
 ) -> dict[str, int]:
-    """Write at most `count` candidate queries of every text to `folder`: the first that were given, else extractive ones.
+    """Write at most `count` candidate queries of every text to `folder`: the first given ones, else extractive ones.
 
     Memory: 16 bytes a given query. Returns counts: texts, queries, extractive (texts without a given query), surplus
     (given queries beyond `count`).
@@ -95,6 +99,36 @@ def _append(writer: TokenWriter, slices: Sequence[Slice]) -> None:
         [store.flat_ids[start:stop].tolist() for store, start, stop in slices],
         [store.flat_words[start:stop].tolist() for store, start, stop in slices],
     )
+
+
+def tokenise_given(
+    pairs: Iterable[tuple[str, str]], texts: NamedTexts, tokenizer: Any, folder: Path, *, max_length: int
+) -> tuple[Given, dict[str, int]]:
+    """The tokens of (text's name, query) pairs, in a store in `folder`; a passage's query stands for all its spans.
+
+    Memory: 8 bytes a query. Returns counts: given (queries), unknown (queries of names that no text has).
+
+    Raises DrkitError where no query is one of these texts'.
+    """
+    counts, places, shown = {"given": 0, "unknown": 0}, array("q"), ""
+    stream = iter(pairs)
+    with TokenWriter(folder, tokenizer, max_length=max_length) as writer:
+        while batch := list(islice(stream, _TEXTS_AT_ONCE)):
+            found = texts.find([name for name, _ in batch])
+            encodings = [e for part in encoded((query for _, query in batch), tokenizer) for e in part]
+            repeated = [e for e, mine in zip(encodings, found, strict=True) for _ in mine]
+            writer.append([e.ids[: max_length - 2] for e in repeated], [e.word_ids[: max_length - 2] for e in repeated])
+            places.extend(place for mine in found for place in mine.tolist())
+            counts["given"] += len(batch)
+            counts["unknown"] += sum(not len(mine) for mine in found)
+            shown = shown or batch[0][0]
+    if not places:
+        known = next(iter(texts))[0]
+        raise DrkitError(
+            f"none of the {counts['given']:,} given queries is of a text of this collection: their ids are like "
+            f"{shown!r}, the collection's like {known!r}"
+        )
+    return Given(TokenStore.open(folder), np.frombuffer(places, dtype=np.int64)), counts
 
 
 class Queries:

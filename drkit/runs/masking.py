@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from attrs import evolve, frozen
 
 from drkit.core.draws import Draws
 from drkit.core.protocols import Masker
 from drkit.core.types import TokenBatch
+from drkit.data.contexts import Contexts, stacked
 from drkit.data.importance import Importance
 from drkit.data.store import TokenStore
 from drkit.maskers.views import keep_targets
@@ -27,13 +27,6 @@ if TYPE_CHECKING:
 BUCKET = 16
 # A partner's draws are another example's: keys are places in a store, and no store is this long.
 PARTNER = 1 << 40
-
-
-class Contexts(Protocol):
-    """Another text for every text: `drkit.data.contexts`."""
-
-    def batch(self, places: NDArray[np.int64], epoch: int, seed: int, pad_to: int | None = None) -> TokenBatch:
-        """The contexts of the texts at these places, in this epoch."""
 
 
 @frozen(eq=False)
@@ -82,19 +75,3 @@ class MaskingCollator:
         if 0 < rows < length:
             views = evolve(views, decoder=keep_targets(views.decoder, self.rows, rng))
         return collated(tokens, views)
-
-
-def stacked(first: TokenBatch, second: TokenBatch, pad_id: int) -> TokenBatch:
-    """The rows of both batches, one below the other, padded to the longer one; contexts are left behind."""
-    fills = {"ids": pad_id, "attention": False, "maskable": False, "words": -1, "importance": 0.0}
-    width = max(first.ids.shape[1], second.ids.shape[1])
-
-    def joined(name: str) -> Tensor | None:
-        parts = [getattr(batch, name) for batch in (first, second)]
-        if any(part is None for part in parts):
-            return None
-        if name in fills:
-            parts = [F.pad(part, (0, width - part.shape[1]), value=fills[name]) for part in parts]
-        return torch.cat(parts)
-
-    return TokenBatch(**{name: joined(name) for name in (*fills, "keys")})  # type: ignore[arg-type]

@@ -10,8 +10,7 @@ from drkit.core.recipe import Pretrain
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext
-from drkit.data.importance import Importance
-from drkit.data.store import TokenStore
+from drkit.data.contexts import open_contexts, open_importance, open_texts
 from drkit.encoders import MaskedLmEncoder
 from drkit.runs.autoencoder import AutoEncoder, Term
 from drkit.runs.batches import Chosen
@@ -40,13 +39,14 @@ def run(stage: StageRun) -> Mapping[str, Any]:
     module = auto_encoder(settings, stage.registry, encoder, context, masker=masker)
     for note in restore(module, settings, stage.inputs["initial"]):
         stage.progress.note(note)
-    store = TokenStore.open(stage.inputs["tokens"] / "passages")
+    store = open_texts(stage.inputs)
     collate = MaskingCollator(
         store=store,
-        importance=_importance(stage),
+        importance=open_importance(stage.inputs),
         masker=masker,
         rows=module.decoder.rows,
         seed=recipe.seed,
+        contexts=open_contexts(stage.inputs, getattr(settings.masker.config, "context", "self")),
         paired=module.compares(),
     )
     trained, kept = held_out(len(store), settings.probe.texts, seed=recipe.seed)
@@ -83,8 +83,3 @@ def _idf(stage: StageRun) -> Any:
     from drkit.data.frequencies import open_idf
 
     return open_idf(stage.inputs["frequencies"])
-
-
-def _importance(stage: StageRun) -> Importance | None:
-    folder = stage.inputs.get("statistics")
-    return Importance.open(folder / "importance") if folder else None
