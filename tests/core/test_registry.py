@@ -43,6 +43,7 @@ def test_the_set_of_parts_is_this_one():
         "loss/js-contrastive",
         "loss/mlm",
         "masker/pmi",
+        "masker/query-as-context",
         "masker/uniform",
         "miner/bm25",
         "miner/dense",
