@@ -43,6 +43,10 @@ class MlmLoss:
         loss = token_states.heads.lm_loss(states, labels)
         return StepOutput(loss=loss, metrics={"targets": torch.tensor(len(labels), device=labels.device)})
 
+    def items(self, *, token_states: TokenStates) -> Tensor:
+        """i64[]: how many targets the mean runs over."""
+        return torch.tensor(math.ceil(len(token_states.labels) * self.config.targets - 1e-9))
+
 
 def evenly_spread(count: int, share: float) -> Tensor:
     """i64[ceil(count * share)]: places among `count`, at even distances; masks are random, so this needs no draw.

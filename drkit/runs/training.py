@@ -25,6 +25,7 @@ from drkit.errors import DrkitError
 from drkit.runs import gradients
 from drkit.runs.batches import Example, Schedule, count_batches
 from drkit.runs.manifest import CHECKPOINTS
+from drkit.runs.memory import trimmer
 from drkit.runs.progress import Progress
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 WEIGHTS = "model.safetensors"
 COMPLETE = ".complete"
+_TRIM_STEPS = 50
 Collate = Callable[[list[Example]], Mapping[str, Tensor]]
 
 
@@ -241,6 +243,17 @@ class _Examples(Dataset[Example]):
 
     def __len__(self) -> int:
         return 2**62
+
+
+class _GiveBack(TrainerCallback):  # type: ignore[misc]
+    """Hands freed memory back now and then: often enough to stay flat, seldom enough to cost nothing."""
+
+    def __init__(self) -> None:
+        self._give_back = trimmer()
+
+    def on_step_end(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
+        if state.global_step % _TRIM_STEPS == 0:
+            self._give_back()
 
 
 class _Report(TrainerCallback):  # type: ignore[misc]
