@@ -115,12 +115,15 @@ def test_the_papers_schedule_comes_with_an_existing_encoder():
     assert compose(Wanted(paper="retromae"), PARTS).pretrain.masker.config.decoder_ratio == 0.5
 
 
+NEEDS = {"pmi": ("importance",), "query-as-context": ("generated-queries", "importance")}
+
+
 @pytest.mark.parametrize("masker", REGISTRY.names("masker"))
 @pytest.mark.parametrize("decoder", REGISTRY.names("decoder"))
 def test_every_masker_goes_with_every_decoder(masker, decoder):
     recipe = compose(Wanted(masker=masker, decoder=decoder), PARTS)
     check(recipe, REGISTRY)
-    assert data_needs(recipe, REGISTRY) == (("importance",) if masker == "pmi" else ())
+    assert data_needs(recipe, REGISTRY) == NEEDS.get(masker, ())
 
 
 @pytest.mark.parametrize(
