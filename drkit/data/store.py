@@ -15,6 +15,7 @@ import numpy as np
 
 from drkit.core.types import TokenBatch
 from drkit.data.arrays import Arrays, ArrayWriter
+from drkit.data.words import numbered, tells_words, vocabulary_borders
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def tokenise(
     tokenizer: a fast one of transformers. Texts longer than `max_length` tokens ([CLS] and [SEP] included) are
     cut. Returns counts: texts, tokens (kept), truncated (texts), empty (texts), unknown_rate (share of tokens).
 
-    Raises DrkitError where the tokenizer is not fast or does not make `[CLS] text [SEP]`.
+    Raises DrkitError where the tokenizer is not fast, does not make `[CLS] text [SEP]`, or cannot tell words apart.
     """
     truncated = 0
     with TokenWriter(folder, tokenizer, max_length=max_length) as writer:
@@ -65,6 +66,7 @@ class TokenWriter:
         self._writer.metadata = layout
         self._unknown = int(layout["unk"])
         self._specials = np.array(layout["specials"].split(), np.int32)
+        self._before, self._after = vocabulary_borders(tokenizer)
         self.counts = dict.fromkeys(("texts", "tokens", "empty", "unknown"), 0)
 
     def __enter__(self) -> TokenWriter:
@@ -79,7 +81,8 @@ class TokenWriter:
         lengths = np.array([len(text) for text in ids], dtype=np.int64)
         flat = np.array([token for text in ids for token in text], dtype=np.int32)
         given = np.array([-1 if w is None else w for text in words for w in text], dtype=np.int64)
-        numbers = _renumbered(given, lengths)
+        starts = (np.cumsum(lengths) - lengths)[lengths > 0]
+        numbers = numbered(given, starts, self._before[flat], self._after[flat])
         numbers[np.isin(flat, self._specials)] = -1  # a special token that a text spells out is no word
         self._writer.append(lengths, ids=flat, words=numbers)
         self.counts["texts"] += len(lengths)
@@ -97,6 +100,11 @@ def _layout(tokenizer: Any, max_length: int) -> dict[str, str]:
     cls, sep, pad = (getattr(tokenizer, f"{name}_token_id") for name in ("cls", "sep", "pad"))
     if None in (cls, sep, pad) or tokenizer("")["input_ids"] != [cls, sep]:
         raise DrkitError(f"{type(tokenizer).__name__} does not make '[CLS] text [SEP]'; take a masked LM's tokenizer")
+    if not tells_words(tokenizer):
+        raise DrkitError(
+            f"this {type(tokenizer).__name__} takes a whole text for one word: its tokenizer.json neither splits at "
+            f"spaces (pre_tokenizer) nor marks beginnings of words; take another tokenizer, or give it a pre_tokenizer"
+        )
     return {
         "cls": str(cls),
         "sep": str(sep),
@@ -118,18 +126,6 @@ def encoded(texts: Iterator[str], tokenizer: Any) -> Iterator[list[Any]]:
     backend.no_padding()
     while batch := list(islice(texts, _TEXTS_AT_ONCE)):
         yield backend.encode_batch(batch, add_special_tokens=False)
-
-
-def _renumbered(words: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Words counted from 0 within each text, without gaps: no number exceeds the number of tokens."""
-    if not len(words):
-        return words
-    starts = (np.cumsum(lengths) - lengths)[lengths > 0]
-    begins = np.ones(len(words), dtype=bool)
-    begins[1:] = words[1:] != words[:-1]
-    begins[starts] = True
-    counted = np.cumsum(begins, dtype=np.int64)
-    return np.asarray(counted - np.repeat(counted[starts], lengths[lengths > 0]))
 
 
 class TokenStore:

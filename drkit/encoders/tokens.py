@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from drkit.core.types import TokenBatch
+from drkit.data.words import numbered, word_borders
 from drkit.errors import DrkitError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 def token_batch(encoding: Any, keys: Sequence[int] | None = None, importance: Any = None) -> TokenBatch:
@@ -28,7 +32,7 @@ def token_batch(encoding: Any, keys: Sequence[int] | None = None, importance: An
     attention = torch.as_tensor(np.asarray(encoding["attention_mask"])).bool()
     if not bool((attention.cummin(1).values == attention).all()):
         raise DrkitError("texts must be padded on the right: set tokenizer.padding_side = 'right'")
-    words = torch.tensor([_words(encoding, row) for row in range(len(ids))], dtype=torch.long).reshape(ids.shape)
+    words = torch.from_numpy(np.stack([_words(encoding, row) for row in range(len(ids))]).reshape(ids.shape))
     numbers = torch.arange(len(ids)) if keys is None else torch.as_tensor(keys, dtype=torch.long)
     weights = None if importance is None else torch.as_tensor(importance, dtype=torch.float32)
     return TokenBatch(
@@ -36,5 +40,10 @@ def token_batch(encoding: Any, keys: Sequence[int] | None = None, importance: An
     )
 
 
-def _words(encoding: Any, row: int) -> list[int]:
-    return [-1 if word is None else word for word in encoding.word_ids(row)]
+def _words(encoding: Any, row: int) -> NDArray[np.int64]:
+    given = np.array([-1 if word is None else word for word in encoding.word_ids(row)], dtype=np.int64)
+    before, after = word_borders(encoding.tokens(row))
+    if not before.any():
+        return given
+    counted = numbered(given, np.zeros(1, dtype=np.int64), before, after)
+    return np.where(given < 0, -1, counted - counted[given >= 0].min(initial=len(given)))
