@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from drkit.encoders.architectures import architecture
+from drkit.encoders.architectures import architecture, longest_text
 from drkit.encoders.heads import TIED, tie_lm_head
 from drkit.encoders.seeding import seeded
 from drkit.errors import DrkitError
@@ -37,6 +37,31 @@ def load_masked_lm(path_or_id: str, trust_remote_code: bool = False) -> nn.Modul
     return loaded
 
 
+def check_start(path_or_id: str, *, length: int) -> None:
+    """Raise DrkitError where no run can start from this checkpoint; its configuration alone is read.
+
+    That is: an architecture that drkit does not know, or texts of `length` tokens, longer than it reads.
+    """
+    config = _config(path_or_id, False)
+    architecture(config.model_type)
+    longest = longest_text(config)
+    if length > longest:
+        raise DrkitError(
+            f"{path_or_id!r} reads at most {longest} tokens, the recipe has texts of {length}: "
+            f"lower encoder.passage_length or encoder.query_length"
+        )
+
+
+def check_vocabulary(path_or_id: str, tokenizer: Any) -> None:
+    """Raise DrkitError where the tokenizer has more words than the checkpoint has embeddings."""
+    config = _config(path_or_id, False)
+    if len(tokenizer) > config.vocab_size:
+        raise DrkitError(
+            f"the tokenizer of {path_or_id!r} has {len(tokenizer)} words, the encoder embeddings for "
+            f"{config.vocab_size}: they do not belong together; take the tokenizer that the encoder was saved with"
+        )
+
+
 def _config(path_or_id: str, trust_remote_code: bool) -> Any:
     from transformers import AutoConfig
 
@@ -49,7 +74,9 @@ def _check_path(path_or_id: str) -> None:
     path = Path(path_or_id).expanduser()
     if path.is_dir():
         if not (path / "config.json").is_file():
-            raise DrkitError(f"{path} has no config.json; give a folder that save_pretrained wrote, or a hub id")
+            inner = sorted(path.glob("*_Transformer/config.json"))  # as sentence-transformers once saved it
+            advice = f"give {inner[0].parent}" if inner else "give a folder that save_pretrained wrote, or a hub id"
+            raise DrkitError(f"{path} has no config.json; {advice}")
     elif path.exists():
         raise DrkitError(f"{path} is a file; give the folder of the checkpoint, or a hub id")
     elif path_or_id.count("/") > 1 or path_or_id.startswith((".", "~", os.sep)) or not path_or_id:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+from drkit.encoders.architectures import longest_text
 from drkit.encoders.quiet import without_bars
 from drkit.errors import DrkitError
 
@@ -94,8 +96,15 @@ def _prompts(about: dict[str, Any], pooling: dict[str, Any], folder: Path) -> di
 def _longest(folder: Path) -> int:
     config, tokenizer = _json(folder / "config.json"), _json(folder / "tokenizer_config.json", {})
     told = _json(folder / "sentence_bert_config.json", {}).get("max_seq_length")
-    limits = [told or tokenizer.get("model_max_length"), config.get("max_position_embeddings")]
+    limits = [told or tokenizer.get("model_max_length"), _positions(config)]
     return int(min([limit for limit in limits if limit], default=512))
+
+
+def _positions(config: dict[str, Any]) -> int | None:
+    """Tokens that the position table has room for; a configuration that leaves its padding id out means RoBERTa's."""
+    if not config.get("max_position_embeddings"):
+        return None
+    return longest_text(SimpleNamespace(**{"model_type": "", "pad_token_id": 1, **config}))
 
 
 def _json(path: Path, default: Any = None) -> Any:

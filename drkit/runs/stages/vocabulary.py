@@ -7,6 +7,7 @@ from typing import Any
 
 from drkit.data.tables import StoredCollection, open_collection
 from drkit.data.vocabulary import train_wordpiece
+from drkit.encoders.checkpoints import check_start, check_vocabulary
 from drkit.runs.stage import StageRun
 from drkit.runs.tokenizers import load_tokenizer
 
@@ -15,7 +16,9 @@ def run(stage: StageRun) -> Mapping[str, Any]:
     """Writes a tokenizer folder; returns the vocabulary's size."""
     encoder = stage.recipe.encoder
     if encoder.pretrained:
+        check_start(encoder.pretrained, length=max(encoder.passage_length, encoder.query_length))
         tokenizer = load_tokenizer(encoder.pretrained)
+        check_vocabulary(encoder.pretrained, tokenizer)
         tokenizer.save_pretrained(stage.folder)
     else:
         texts = _texts(open_collection(stage.inputs["collection"]))

@@ -1,0 +1,130 @@
+"""Whole runs that start from a folder of another architecture: pre-trained, fine-tuned, searched, exported."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import transformers as hf
+
+from drkit.core.discovery import installed
+from drkit.core.layers import Wanted, compose
+from drkit.encoders import MaskedLmEncoder
+from drkit.errors import DrkitError
+from drkit.runs.execute import execute
+from drkit.runs.plan import plan
+from drkit.runs.progress import Silent
+from drkit.search import TextEncoder
+from tests.encoders.toys import tiny
+
+PARTS = installed()
+NAMES = ["ada", "grace", "alan", "edsger", "barbara", "donald", "john", "frances"]
+DEEDS = ["wrote a compiler", "proved a theorem", "broke a cipher", "drew the first machine", "named the bug"]
+SETTINGS = (
+    "encoder.passage_length=24",
+    "encoder.query_length=12",
+    "pretrain.max_steps=2",
+    "pretrain.per_device_train_batch_size=4",
+    "finetune.max_steps=2",
+    "finetune.per_device_train_batch_size=4",
+    "evaluation.depth=10",
+)
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+@pytest.fixture(scope="module")
+def collection(tmp_path_factory):
+    """A collection in BEIR's layout: who did what."""
+    folder = tmp_path_factory.mktemp("beir")
+    (folder / "qrels").mkdir()
+    passages = [(f"{n}-{d}", f"{NAMES[n]} {DEEDS[d]}") for n in range(len(NAMES)) for d in range(len(DEEDS))]
+    rows = [json.dumps({"_id": key, "title": "", "text": f"long ago {text}, they say"}) for key, text in passages]
+    (folder / "corpus.jsonl").write_text("\n".join(rows))
+    queries = [json.dumps({"_id": f"q{key}", "text": f"who {text}"}) for key, text in passages]
+    (folder / "queries.jsonl").write_text("\n".join(queries))
+    for start, split in enumerate(("train", "dev", "test")):
+        lines = [f"q{key}\t{key}\t1" for key, _ in passages[start::3]]
+        (folder / "qrels" / f"{split}.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *lines]))
+    return folder
+
+
+def checkpoint(name, folder, **changes):
+    model, tokenizer = tiny(name, **changes)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def run(folder, collection, run, *settings, **parts):
+    wanted = Wanted(collection=f"beir:{collection}", encoder=str(folder), settings=(*SETTINGS, *settings), **parts)
+    recipe = compose(wanted, PARTS)
+    return execute(plan(recipe, PARTS.registry).stages, run, recipe, registry=PARTS.registry, progress=Silent())
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("roberta", {"masker": "pmi", "decoder": "enhanced"}),
+        ("modernbert", {"paper": "dupmae"}),
+        ("xlm-roberta", {"masker": "uniform", "decoder": "mlm"}),
+    ],
+)
+def test_a_run_from_a_folder(name, parts, collection, tmp_path):
+    from sentence_transformers import SentenceTransformer
+
+    start, folder = checkpoint(name, tmp_path / "start"), tmp_path / "run"
+    done = run(start, collection, folder, **parts)
+    assert done["pretrained"].metrics["steps"] == 2
+    assert {row["system"] for row in done["evaluation"].metrics["rows"]} >= {"bm25"}
+    encoder = TextEncoder.load(folder / "encoder")
+    assert encoder.model.config.model_type == name
+    texts = ["ada wrote a compiler", "grace", ""]
+    vectors = encoder.encode_passages(texts)
+    theirs = SentenceTransformer(str(folder / "encoder"), device="cpu", local_files_only=True)
+    np.testing.assert_allclose(theirs.encode(texts), vectors, atol=1e-5)
+    moved = MaskedLmEncoder.from_pretrained(str(folder / "pretrained"))
+    before = MaskedLmEncoder.from_pretrained(str(start))
+    assert not np.allclose(moved.heads().weight.detach(), before.heads().weight.detach())
+
+
+def test_what_cannot_start_a_run_is_told_before_anything_is_made(collection, tmp_path):
+    short = checkpoint("roberta", tmp_path / "short", max_position_embeddings=22)
+    with pytest.raises(DrkitError, match=r"reads at most 20 tokens, the recipe has texts of 24"):
+        run(short, collection, tmp_path / "a")
+    model, _ = tiny("roberta")
+    _, foreign = tiny("bert")
+    foreign.add_tokens([f"word{n}" for n in range(20)])
+    model.save_pretrained(tmp_path / "mixed")
+    foreign.save_pretrained(tmp_path / "mixed")
+    with pytest.raises(DrkitError, match=r"520 words, the encoder embeddings for 500"):
+        run(tmp_path / "mixed", collection, tmp_path / "b")
+    config = hf.GPT2Config(n_embd=8, n_layer=1, n_head=1, vocab_size=500)
+    hf.GPT2Model(config).save_pretrained(tmp_path / "causal")
+    foreign.save_pretrained(tmp_path / "causal")
+    with pytest.raises(DrkitError, match=r"'gpt2' are not supported: transformers has no masked LM of it"):
+        run(tmp_path / "causal", collection, tmp_path / "c")
+    nested = tmp_path / "nested"
+    checkpoint("bert", nested / "0_Transformer")
+    with pytest.raises(DrkitError, match=r"no config.json; give .*0_Transformer"):
+        run(nested, collection, tmp_path / "d")
+
+
+def test_texts_are_cut_where_the_position_table_ends(tmp_path):
+    from drkit.encoders.export import export_encoder
+
+    model, tokenizer = tiny("roberta")
+    how = {"pooling": "mean", "similarity": "cosine", "query_length": 32, "passage_length": 32}
+    folder = export_encoder(model, tokenizer, tmp_path / "e", **how)
+    (folder / "drkit.json").unlink()
+    (folder / "sentence_bert_config.json").unlink()
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    del settings["model_max_length"]
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    encoder = TextEncoder.load(folder)
+    assert encoder.passage_length == 78
+    assert encoder.encode_passages(["word " * 200]).shape == (1, 16)
