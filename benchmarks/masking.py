@@ -1,6 +1,9 @@
-"""How long masking a batch takes: 128 texts x 150 tokens, every registered masker, one thread.
+"""How long masking a batch takes: 128 texts x 150 tokens, every installed masker, one thread.
 
-python benchmarks/masking.py [--json FILE]
+    python benchmarks/masking.py [--json FILE]
+
+A masker that gives the decoder another text masks a second batch of that size; a generator's samples are drawn in
+training and are no part of it. `benchmarks/parts.py` prints this and the pre-training step as one table.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from attrs import evolve
 
 from drkit.core.discovery import installed
 from drkit.core.draws import Draws
@@ -29,9 +33,9 @@ BACKBONE = BackboneInfo(
 )  # fmt: skip
 
 
-def batch() -> TokenBatch:
+def batch(seed: int = 0) -> TokenBatch:
     """Full texts whose words have 1 to 4 tokens, most of them 1, as WordPiece gives."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     ids = rng.integers(1000, VOCAB, (TEXTS, LENGTH))
     starts = rng.random((TEXTS, LENGTH)) < 0.75
     words = np.cumsum(starts, axis=1)
@@ -56,12 +60,14 @@ def milliseconds(call, repeats: int) -> float:
 
 
 def measure(repeats: int) -> list[dict]:
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    tokens, keys = batch(), np.arange(TEXTS)
+    tokens, keys = evolve(batch(), context=batch(seed=1)), np.arange(TEXTS)
     found = []
     for spec in installed().registry.specs("masker"):
-        masker = spec.load()(spec.config(), BuildContext(backbone=BACKBONE))
-        for rows in (0, LENGTH) if "rows" in spec.provides else (0,):
+        config = spec.config()
+        masker = spec.load()(config, BuildContext(backbone=BACKBONE))
+        for rows in (0, LENGTH) if "rows" in spec.provides_of(config) else (0,):
             found.append(
                 {
                     "masker": spec.name,
@@ -69,6 +75,7 @@ def measure(repeats: int) -> list[dict]:
                     "ms": milliseconds(lambda m=masker, r=rows: m(tokens, Draws(1, 0, keys), rows=r), repeats),
                 }
             )
+    torch.set_num_threads(threads)
     return found
 
 

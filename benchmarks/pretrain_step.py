@@ -1,9 +1,12 @@
 """Time and peak memory of a pre-training step: forward + backward, 6 layers x 384, vocabulary 30522, 32 x 144 tokens.
 
-    python benchmarks/pretrain_step.py [--json FILE]
+    python benchmarks/pretrain_step.py [--every-masker] [--one NAME] [--json FILE]
 
-Every decoder with every masker it goes with, and the plain Hugging Face masked LM for scale (logits and loss at
-every position, as its own forward does it). Each is measured in a fresh process; masking is not part of it.
+Every installed decoder with the losses that a recipe gives it, at default settings and full targets, and the plain
+Hugging Face masked LM for scale (logits and loss at every position, as its own forward does it). A decoder is
+measured with `uniform`, or, where that does not fit it, with the first masker that does; `--every-masker` measures
+all pairs that go together. A generator has the encoder's layers and a third of its width, as ELECTRA's. Each is
+measured in a fresh process; masking is not part of it. `benchmarks/parts.py` prints this with the maskers' latency.
 """
 
 from __future__ import annotations
@@ -18,7 +21,9 @@ import time
 from pathlib import Path
 
 TEXTS, LENGTH, VOCAB = 32, 144, 30522
-PLAIN = "plain masked LM"
+PLAIN, PREFERRED = "plain masked LM", "uniform"
+SIZES = {"hidden": 384, "layers": 6, "heads": 12, "intermediate": 1536, "dropout": 0.0}
+GENERATOR = {**SIZES, "hidden": 128, "heads": 4, "intermediate": 512}
 
 
 class Tokenizer:
@@ -30,57 +35,79 @@ class Tokenizer:
         return VOCAB
 
 
-def made():
-    """Encoder, batch: 32 full texts."""
+def texts(seed: int):
+    """A batch of 32 full texts."""
     import numpy as np
     import torch
 
     from drkit.core.types import TokenBatch
-    from drkit.encoders import BertSizes, MaskedLmEncoder
 
-    sizes = BertSizes(hidden=384, layers=6, heads=12, intermediate=1536, dropout=0.0)
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     ids = torch.from_numpy(rng.integers(1000, VOCAB, (TEXTS, LENGTH)))
     ids[:, 0], ids[:, -1] = 101, 102
     words = torch.from_numpy(np.cumsum(rng.random((TEXTS, LENGTH)) < 0.75, axis=1))
     words[:, 0] = words[:, -1] = -1
-    tokens = TokenBatch(
+    return TokenBatch(
         ids=ids,
         attention=ids != 0,
         maskable=words >= 0,
         words=words,
         keys=torch.arange(TEXTS),
-        importance=torch.rand(ids.shape),
+        importance=torch.from_numpy(rng.random(ids.shape, dtype=np.float32)),
     )
-    return MaskedLmEncoder.from_scratch(sizes, Tokenizer()), tokens
 
 
 def step_of(name: str):
     """A function that does one forward and backward."""
+    from drkit.core.draws import Draws
+    from drkit.encoders import BertSizes, MaskedLmEncoder, context_from
+    from drkit.maskers import UniformConfig, UniformMasker
+
+    encoder = MaskedLmEncoder.from_scratch(BertSizes(**SIZES), Tokenizer())
+    context = context_from(encoder, Tokenizer())
+    if name != PLAIN:
+        masker, decoder = name.split(" + ")
+        return pair_step(masker, decoder, encoder, context)
+    tokens = texts(0)
+    view = UniformMasker(UniformConfig(), context)(tokens, Draws(1, 0, tokens.keys.numpy())).encoder
+    return lambda: encoder.model(view.ids, attention_mask=view.attention, labels=view.labels).loss.backward()
+
+
+def pair_step(masker_name: str, decoder: str, encoder, context):
+    import torch
+    from attrs import evolve
+
     from drkit.core.discovery import installed
     from drkit.core.draws import Draws
-    from drkit.core.types import DecoderInput
-    from drkit.encoders import context_from
-    from drkit.encoders.heads import token_states
+    from drkit.encoders import BertSizes, MaskedLmEncoder
+    from drkit.runs.autoencoder import collated
+    from drkit.runs.gradients import Way, take
+    from drkit.runs.stages.pretrain import auto_encoder
 
-    encoder, tokens = made()
-    context, registry = context_from(encoder, Tokenizer()), installed().registry
-    draws = Draws(1, 0, tokens.keys.numpy())
-    if name == PLAIN:
-        view = registry.build("masker", "uniform", None, context)(tokens, draws).encoder
-        return lambda: encoder.model(view.ids, attention_mask=view.attention, labels=view.labels).loss.backward()
-    masker, decoder = name.split(" + ")
-    built, loss = registry.build("decoder", decoder, None, context), registry.build("loss", "mlm")
-    views = registry.build("masker", masker, None, context)(tokens, draws, rows=built.rows(LENGTH))
+    settings, registry = pretraining(masker_name, decoder), installed().registry
+    needs = registry.get("masker", masker_name).needs_of(settings.masker.config)
+    if "generator" in needs:
+        context = evolve(context, generator=MaskedLmEncoder.from_scratch(BertSizes(**GENERATOR), Tokenizer()))
+    context = evolve(context, idf=torch.ones(VOCAB))
+    masker = registry.build("masker", masker_name, settings.masker.config, context)
+    module = auto_encoder(settings, registry, encoder, context, masker=masker).train()
+    tokens = evolve(texts(0), context=texts(1))
+    views = masker(tokens, Draws(1, 0, tokens.keys.numpy()), rows=module.decoder.rows(LENGTH))
+    tensors = collated(tokens, views)
+    return lambda: take(module, tensors, Way(forward=module, backward=torch.Tensor.backward))
 
-    def step() -> None:
-        encoded = encoder.encode(views.encoder.ids, views.encoder.attention, built.needs_layers)
-        heads = encoder.heads()
-        own = token_states(encoded.hidden, views.encoder.labels, heads)
-        rebuilt = built(DecoderInput(encoded=encoded, tokens=views.context, view=views.decoder), heads)
-        (loss(token_states=own).loss + loss(**rebuilt).loss).backward()
 
-    return step
+def pretraining(masker: str, decoder: str):
+    """What `drkit compose --masker M --decoder D` pre-trains with, every setting of the parts at its default."""
+    from attrs import evolve
+
+    from drkit.core.discovery import installed
+    from drkit.core.layers import Wanted, compose
+
+    settings = compose(Wanted(masker=masker, decoder=decoder), installed()).pretrain
+    terms = {name: evolve(term, config=type(term.config)(), weight=1.0) for name, term in settings.losses.items()}
+    chosen = evolve(settings.decoder, config=type(settings.decoder.config)())
+    return evolve(settings, decoder=chosen, losses=terms)
 
 
 def measure(name: str, repeats: int) -> dict:
@@ -94,21 +121,32 @@ def measure(name: str, repeats: int) -> dict:
     return {"step": name, "seconds": statistics.median(times[1:]), "peak_gib": peak}
 
 
-def names() -> list[str]:
-    from drkit.core.discovery import installed
+def measured_apart(name: str, repeats: int) -> dict:
+    """`measure` in a process of its own; raises RuntimeError with its last words where it fails."""
+    command = [sys.executable, __file__, "--one", name, "--repeats", str(repeats)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{name}: {(done.stderr.strip().splitlines() or ['no output'])[-1]}")
+    return json.loads(done.stdout.splitlines()[-1])
 
-    registry = installed().registry
-    return [PLAIN] + [
-        f"{masker.name} + {decoder.name}"
-        for decoder in registry.specs("decoder")
-        for masker in registry.specs("masker")
-        if set(decoder.needs) <= set(masker.provides)
-    ]
+
+def names(every_masker: bool = False) -> list[str]:
+    """The plain masked LM, and the pairs to measure."""
+    from drkit.core.discovery import installed
+    from drkit.core.matrix import matrix
+
+    made, found = matrix(installed()), [PLAIN]
+    for decoder in made.decoders:
+        fitting = [pair.masker for pair in made.pairs if pair.decoder == decoder and not pair.problems]
+        fitting.sort(key=lambda masker: masker != PREFERRED)
+        found += [f"{masker} + {decoder}" for masker in (fitting if every_masker else fitting[:1])]
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--every-masker", action="store_true", help="all pairs that go together, not one a decoder")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--one", help="measure this one in this process and print it as JSON")
     options = parser.parse_args()
@@ -117,9 +155,8 @@ def main() -> None:
         return
     found = []
     print("| step | seconds | peak GiB |\n|---|---|---|")
-    for name in names():
-        command = [sys.executable, __file__, "--one", name, "--repeats", str(options.repeats)]
-        row = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
+    for name in names(options.every_masker):
+        row = measured_apart(name, options.repeats)
         print(f"| {row['step']} | {row['seconds']:.2f} | {row['peak_gib']:.2f} |", flush=True)
         found.append(row)
     if options.json:
