@@ -91,7 +91,7 @@ def _panel(cell: Any, panel: Panel) -> None:
             "color": _SHADES[place % 5],
             "marker": _MARKS[place % 5] if few else "",
         }
-        cell.plot(steps, values, **style)
+        cell.plot(steps, values, clip_on=not few, **style)  # a mark on the axis is drawn whole
     cell.set_title(panel.title)
     cell.set_xlabel("step")
     cell.set_ylabel(panel.unit)
@@ -100,7 +100,8 @@ def _panel(cell: Any, panel: Panel) -> None:
     cell.margins(x=0.02, y=0.08)
     if panel.floor:
         low, high = cell.get_ylim()
-        cell.set_ylim(min(0.0, low), max(high, 1e-3))
+        below = min(value for line in lines for _, value in line.points) < 0
+        cell.set_ylim(low if below else 0.0, max(high, 1e-3))
     if len(lines) > 1:
         _name(cell, lines)
 
