@@ -131,21 +131,21 @@ def _evened(first: int, pieces: Sequence[int], limit: int) -> list[int]:
 
 
 def _fitting(borders: Sequence[int], words: Sequence[int | None], limit: int) -> list[int]:
-    """The borders, and between them places at which sentences longer than `limit` are cut."""
+    """The borders, and between them places at which sentences longer than `limit` are cut, into like parts."""
     pieces = [borders[0]]
     for stop in borders[1:]:
-        while stop - pieces[-1] > limit:
-            pieces.append(_word_border(pieces[-1], limit, words))
+        while (left := stop - pieces[-1]) > limit:
+            pieces.append(_word_border(pieces[-1], -(-left // -(-left // limit)), words))
         pieces.append(stop)
     return pieces
 
 
-def _word_border(start: int, limit: int, words: Sequence[int | None]) -> int:
-    """The last place at which a word begins, `limit` tokens after `start` or less; mid-word where a word is longer."""
-    for place in range(start + limit, start, -1):
+def _word_border(start: int, size: int, words: Sequence[int | None]) -> int:
+    """The last place at which a word begins, `size` tokens after `start` or less; mid-word where a word is longer."""
+    for place in range(start + size, start, -1):
         if words[place] is None or words[place] != words[place - 1]:
             return place
-    return start + limit
+    return start + size
 
 
 class Spans:
