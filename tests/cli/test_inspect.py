@@ -125,7 +125,11 @@ def test_the_views_are_those_of_the_masker(source):
 
 def test_pieces_put_together_are_the_text(source):
     (text,) = inspect_mask(TEXT, source, installed().registry, Draw(seed=1)).texts
-    assert "".join(" " * piece.spaced + piece.text for piece in text.pieces) == TEXT
+    assert put_together(text) == TEXT
+
+
+def put_together(text):
+    return "".join(" " * piece.spaced + piece.text for piece in text.pieces)
 
 
 def test_without_noise_the_most_important_are_hidden(source):
@@ -171,10 +175,32 @@ def test_a_second_text_is_shown_where_the_decoder_rebuilds_another(source):
     passage, context = found.texts
     assert [view.name for view in passage.views] == ["encoder"]
     assert [view.name for view in context.views] == ["decoder"]
-    assert " ".join(piece.text for piece in context.pieces) == "what is the root logger"
+    assert put_together(context) == "what is the root logger"
     extracted = inspect_mask(TEXT, query, installed().registry, Draw(seed=1)).texts[1]
-    shown = "".join(" " * piece.spaced + piece.text for piece in extracted.pieces).strip()
-    assert shown in TEXT
+    assert 3 < len(put_together(extracted)) < len(TEXT)
+    assert put_together(extracted) in TEXT
+
+
+def test_a_generators_samples_are_shown_where_the_run_has_one(source, counted, tmp_path):
+    from drkit.encoders import BertSizes, MaskedLmEncoder
+    from drkit.runs.checkpoints import save_masked_lm
+
+    registry = installed().registry
+    without = inspect_mask(TEXT, of_run(counted, installed(), masker="generator"), registry, Draw(seed=1))
+    states = {cell.state for view in without.texts[0].views for cell in view.cells}
+    assert states == {"seen", "masked"}
+    assert any("generator" in note for note in without.notes)
+    run = shutil.copytree(counted, tmp_path / "run")
+    sizes = BertSizes(hidden=16, layers=1, heads=2, intermediate=16)
+    made = MaskedLmEncoder.from_scratch(sizes, source.tokenizer)
+    save_masked_lm(made, source.tokenizer, run / "generator")
+    found = inspect_mask(TEXT, of_run(run, installed(), masker="generator"), registry, Draw(seed=1))
+    for view, unfilled in zip(found.texts[0].views, without.texts[0].views, strict=True):
+        places = [place for place, cell in enumerate(unfilled.cells) if cell.state == "masked"]
+        assert [place for place, cell in enumerate(view.cells) if cell.state != "seen"] == places
+        assert {view.cells[place].state for place in places} <= {"replaced", "kept"}
+        assert any(view.cells[place].shown for place in places)
+    assert not any("generator" in note for note in found.notes)
 
 
 @attrs.frozen

@@ -15,7 +15,16 @@ from drkit.core.draws import Draws
 from drkit.core.layers import Wanted
 from drkit.data.importance import Importance
 from drkit.data.store import TokenStore
-from drkit.maskers import PmiConfig, PmiMasker, UniformConfig, UniformMasker
+from drkit.maskers import (
+    GeneratorConfig,
+    GeneratorMasker,
+    PmiConfig,
+    PmiMasker,
+    QueryAsContextConfig,
+    QueryAsContextMasker,
+    UniformConfig,
+    UniformMasker,
+)
 from drkit.maskers.statistics import common_tokens, is_common, torn_words, view_statistics
 from drkit.runs.progress import Silent
 from drkit.runs.text_source import TextSource, of_collection
@@ -178,6 +187,40 @@ def test_nested_hides_the_rest_as_the_authors_do(corpus):
         extra += int((free & (views.decoder.labels != -100)).sum())
         seen += int(free.sum())
     assert abs(extra / seen - 0.2 / 0.7) < 0.02
+
+
+def test_a_generators_views_wait_for_its_samples(corpus):
+    """SimLM: 0 of the encoder's masked tokens are not masked for the decoder; all [MASK], every token a target."""
+    masker = GeneratorMasker(GeneratorConfig(), corpus.source.context())
+    encoder, decoder = corpus.statistics(masker)
+    assert encoder.shares == decoder.shares == (1.0, 0.0, 0.0)
+    assert encoder.torn == decoder.torn == 0
+    assert 0.29 < encoder.ratio < 0.303
+    assert 0.48 < decoder.ratio < 0.503
+    mask_id, extra, seen = corpus.source.tokenizer.mask_token_id, 0, 0
+    for tokens, views in corpus.views(masker):
+        of_encoder, of_decoder = (view.ids == mask_id for view in (views.encoder, views.decoder))
+        assert bool((of_decoder | ~of_encoder).all())
+        for view in (views.encoder, views.decoder):
+            assert torch.equal(view.labels != -100, tokens.maskable)
+            assert bool((view.ids == mask_id).logical_or(view.ids == tokens.ids).all())
+        extra += int((of_decoder & ~of_encoder).sum())
+        seen += int((tokens.maskable & ~of_encoder).sum())
+    assert abs(extra / seen - 0.2 / 0.7) < 0.02
+
+
+def test_a_context_is_masked_as_its_base_masks(corpus):
+    """The context's tokens are hidden at the decoder's ratio, whatever the encoder's text; rows are the context's."""
+    masker = QueryAsContextMasker(QueryAsContextConfig(base="pmi", decoder_ratio=0.4), corpus.source.context())
+    hidden = total = 0
+    for keys, tokens in corpus.batches():
+        context = corpus.store.batch(np.roll(keys, 1), importance=corpus.importance)
+        views = masker(attrs.evolve(tokens, context=context), Draws(7, 0, keys))
+        assert torch.equal(views.context.ids, context.ids)
+        assert torch.equal(views.encoder.attention, tokens.attention)
+        hidden += int((views.decoder.labels != -100).sum())
+        total += int(context.maskable.sum())
+    assert 0.38 < hidden / total <= 0.4
 
 
 # ------------------------------------------------------------------ rows
