@@ -34,9 +34,11 @@ def print_matrix(made: Matrix, screen: Console) -> None:
     for maskers in _columns(made):
         screen.print(_pairs(made.decoders, maskers, cells))
         screen.print()
-    for problem, number in numbers.items():
-        screen.print(Text(f"no {number}  {problem}"), highlight=False)
     if numbers:
+        said = Table.grid(padding=(0, 2))
+        for problem, number in numbers.items():
+            said.add_row(Text(f"no {number}"), Text(problem))
+        screen.print(said)
         screen.print()
     rows = [(part, ", ".join(names)) for part, names in made.made.items()]
     screen.print(Text("made from the texts by a stage of the run", style="bold"))
