@@ -7,7 +7,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from drkit.data.config import BeirConfig, IrdsConfig, JsonlConfig, PydocsConfig
-from drkit.decoders.config import MlmDecoderConfig
+from drkit.decoders.config import MlmDecoderConfig, NoDecoderConfig
 from drkit.losses.config import ContrastiveConfig, InfoNceConfig, MlmLossConfig
 from drkit.maskers.config import UniformConfig
 from drkit.miners.config import Bm25Config, DenseConfig, RandomConfig
@@ -82,6 +82,14 @@ def drkit_components() -> Sequence[ComponentSpec]:
             cite=BERT,
             needs=("view",),
             provides=("token_states",),
+        ),
+        ComponentSpec(
+            kind=Kind.DECODER,
+            name="none",
+            target="drkit.decoders.none:NoDecoder",
+            config=NoDecoderConfig,
+            summary="No decoder: the encoder's own loss alone, a baseline",
+            trained_by="none",
         ),
         ComponentSpec(
             kind=Kind.LOSS,

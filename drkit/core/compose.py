@@ -9,7 +9,8 @@ every gap who needs what, who offers what, and which other parts would fit.
     masker       view (masked positions of the decoder's text), rows (a visibility pattern per row),
                  replaced (masked positions are filled by a generator), context (the decoder's text is another one)
     encoder      token_states (states at target positions), text_states (of whole texts), bottleneck (one vector a
-                 text), partners (which rows of the batch belong together)
+                 text), partners (which rows of the batch belong together), and where the masker has words replaced,
+                 replaced (at which targets)
     decoder      token_states, vocab_logits (scores of all words, one row a text), words (which words occur in it),
                  replaced_logits, replaced (which tokens a generator put there); and partners
     fine-tuning  pairs (query and passage vectors), retriever (the round before)
@@ -56,6 +57,8 @@ STAGE_NAMES = (
 )
 _ROUND_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 ENCODER_PROVIDES = ("token_states", "text_states", "bottleneck", "partners")
+# What it provides beside, where the masker does.
+FROM_MASKER = ("replaced",)
 # What a decoder's output has beside its own: the run knows which rows belong together.
 BESIDE_DECODER = ("partners",)
 
@@ -119,7 +122,8 @@ def _pretrain_problems(pretrain: Pretrain, registry: Registry) -> list[str]:
         )
     rebuilt = decoder.provides_of(pretrain.decoder.config)
     for name, loss in pretrain.losses.items():
-        provided = ENCODER_PROVIDES if loss.on == "encoder" else tuple(sorted({*rebuilt, *BESIDE_DECODER}))
+        encoded = (*ENCODER_PROVIDES, *(name for name in FROM_MASKER if name in views))
+        provided = encoded if loss.on == "encoder" else tuple(sorted({*rebuilt, *BESIDE_DECODER}))
         spec = registry.get(Kind.LOSS, loss.use)
         lacking = sorted(spec.needs_of(loss.config) - MADE_FROM_TEXTS.keys() - set(provided))
         if lacking:

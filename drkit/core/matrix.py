@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import attrs
 from attrs import frozen
 
-from drkit.core.compose import BESIDE_DECODER, ENCODER_PROVIDES, MADE_FROM_TEXTS, check
+from drkit.core.compose import BESIDE_DECODER, ENCODER_PROVIDES, FROM_MASKER, MADE_FROM_TEXTS, check
 from drkit.core.discovery import Installed
 from drkit.core.layers import Wanted, compose
 from drkit.core.recipe import Choice, Recipe
@@ -132,7 +132,7 @@ def _places(loss: ComponentSpec, decoders: Iterable[ComponentSpec]) -> LossPlace
     return LossPlaces(
         name=loss.name,
         needs=tuple(sorted(_needs(loss))),
-        encoder=wanted <= {*ENCODER_PROVIDES},
+        encoder=wanted <= {*ENCODER_PROVIDES, *FROM_MASKER},
         decoders=tuple(fitting),
         finetuning=wanted <= {"pairs"},
     )

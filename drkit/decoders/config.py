@@ -5,7 +5,7 @@ from __future__ import annotations
 from attrs import frozen
 from attrs.validators import and_, ge, gt, in_, le, lt
 
-from drkit.core.settings import setting
+from drkit.core.settings import optional, setting
 
 
 @frozen
@@ -37,3 +37,35 @@ class BowDecoderConfig:
     """Settings of `BowDecoder` (CPDAE section 3.1.2)."""
 
     prior: float = setting(0.01, and_(gt(0), lt(1)), "probability of every word at the start")
+
+
+@frozen
+class NoDecoderConfig:
+    """Settings of `NoDecoder`: none."""
+
+
+@frozen
+class CondenserConfig:
+    """Settings of `CondenserDecoder` (Condenser section 4.1)."""
+
+    layers: int = setting(2, ge(1), "transformer layers")
+    skip_from: int | None = setting(
+        None, optional(ge(0)), "encoder layer whose token states it reads; 0: the embeddings; none: half of the layers"
+    )
+
+
+@frozen
+class AutoregressiveConfig:
+    """Settings of `AutoregressiveDecoder` (SEED section 3.2)."""
+
+    layers: int = setting(3, ge(1), "transformer layers")
+    window: int = setting(2, ge(0), "tokens a position sees, itself among them, beside the bottleneck; 0: all up to it")
+    end_token: bool = setting(False, None, "whether the text's last token ([SEP]) is a target too")
+
+
+@frozen
+class AutoregressiveBlockConfig:
+    """Settings of `AutoregressiveBlockDecoder`."""
+
+    window: int = setting(3, ge(0), "tokens a position sees, itself among them, beside the bottleneck; 0: all up to it")
+    end_token: bool = setting(True, None, "whether the text's last token ([SEP]) is a target too")

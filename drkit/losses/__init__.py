@@ -14,11 +14,17 @@ if TYPE_CHECKING:
         InfoNceConfig,
         JsContrastiveConfig,
         MlmLossConfig,
+        ReplacedLmConfig,
+        RtdConfig,
+        SpanContrastiveConfig,
     )
     from drkit.losses.contrastive import ContrastiveLoss
     from drkit.losses.info_nce import InfoNceLoss
     from drkit.losses.js_contrastive import JsContrastiveLoss, js_divergences
     from drkit.losses.mlm import MlmLoss
+    from drkit.losses.replaced_lm import ReplacedLmLoss
+    from drkit.losses.rtd import EncoderRtdLoss, RtdLoss
+    from drkit.losses.span_contrastive import SpanContrastiveLoss
 
 __all__ = [
     "BagOfWordsConfig",
@@ -27,12 +33,19 @@ __all__ = [
     "BowReconstructionLoss",
     "ContrastiveConfig",
     "ContrastiveLoss",
+    "EncoderRtdLoss",
     "InfoNceConfig",
     "InfoNceLoss",
     "JsContrastiveConfig",
     "JsContrastiveLoss",
     "MlmLoss",
     "MlmLossConfig",
+    "ReplacedLmConfig",
+    "ReplacedLmLoss",
+    "RtdConfig",
+    "RtdLoss",
+    "SpanContrastiveConfig",
+    "SpanContrastiveLoss",
     "js_divergences",
 ]
 
@@ -45,12 +58,19 @@ __getattr__, __dir__ = attach(
         "BowReconstructionLoss": "bow_reconstruction",
         "ContrastiveConfig": "config",
         "ContrastiveLoss": "contrastive",
+        "EncoderRtdLoss": "rtd",
         "InfoNceConfig": "config",
         "InfoNceLoss": "info_nce",
         "JsContrastiveConfig": "config",
         "JsContrastiveLoss": "js_contrastive",
         "MlmLoss": "mlm",
         "MlmLossConfig": "config",
+        "ReplacedLmConfig": "config",
+        "ReplacedLmLoss": "replaced_lm",
+        "RtdConfig": "config",
+        "RtdLoss": "rtd",
+        "SpanContrastiveConfig": "config",
+        "SpanContrastiveLoss": "span_contrastive",
         "js_divergences": "js_contrastive",
     },
 )

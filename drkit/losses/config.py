@@ -16,6 +16,18 @@ class MlmLossConfig:
 
 
 @frozen
+class ReplacedLmConfig:
+    """Settings of `ReplacedLmLoss`."""
+
+    targets: float = setting(1.0, and_(gt(0), le(1)), "share of the target positions that is scored, evenly spread")
+
+
+@frozen
+class RtdConfig:
+    """Settings of `RtdLoss` and `EncoderRtdLoss`: none."""
+
+
+@frozen
 class ContrastiveConfig:
     """Settings of `ContrastiveLoss`."""
 
@@ -54,3 +66,8 @@ class InfoNceConfig:
 @frozen
 class BagOfWordsConfig:
     """Settings of `BagOfWordsLoss`: none."""
+
+
+@frozen
+class SpanContrastiveConfig:
+    """Settings of `SpanContrastiveLoss`: none."""

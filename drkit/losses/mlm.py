@@ -36,16 +36,31 @@ class MlmLoss:
 
     def __call__(self, *, token_states: TokenStates) -> StepOutput:
         """The loss of one branch, the encoder's or the decoder's."""
-        states, labels = token_states.states, token_states.labels
-        if self.config.targets < 1:
-            kept = evenly_spread(len(labels), self.config.targets).to(labels.device)
-            states, labels = states[kept], labels[kept]
-        loss = token_states.heads.lm_loss(states, labels)
-        return StepOutput(loss=loss, metrics={"targets": torch.tensor(len(labels), device=labels.device)})
+        return token_cross_entropy(token_states, self.config.targets)
 
     def items(self, *, token_states: TokenStates) -> Tensor:
         """i64[]: how many targets the mean runs over."""
-        return torch.tensor(math.ceil(len(token_states.labels) * self.config.targets - 1e-9))
+        return count_scored(token_states, self.config.targets)
+
+
+def token_cross_entropy(token_states: TokenStates, share: float) -> StepOutput:
+    """The mean cross-entropy over a share of the targets, evenly spread; metric: `targets`, how many were scored."""
+    states, labels = token_states.states, token_states.labels
+    if share < 1:
+        kept = evenly_spread(len(labels), share).to(labels.device)
+        states, labels = states[kept], labels[kept]
+    loss = token_states.heads.lm_loss(states, labels)
+    return StepOutput(loss=loss, metrics={"targets": torch.tensor(len(labels), device=labels.device)})
+
+
+def count_scored(token_states: TokenStates, share: float) -> Tensor:
+    """i64[]: how many targets `token_cross_entropy` scores."""
+    labels = token_states.labels
+    return torch.tensor(_scored(len(labels), share), device=labels.device)
+
+
+def _scored(count: int, share: float) -> int:
+    return math.ceil(count * share - 1e-9)
 
 
 def evenly_spread(count: int, share: float) -> Tensor:
@@ -54,5 +69,5 @@ def evenly_spread(count: int, share: float) -> Tensor:
     >>> evenly_spread(10, 0.3).tolist()
     [0, 3, 6]
     """
-    kept = math.ceil(count * share - 1e-9)
+    kept = _scored(count, share)
     return (torch.arange(kept) * (count / max(kept, 1))).long()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from attrs import Attribute, frozen
+from attrs import Attribute, fields, frozen
 from attrs.validators import and_, ge, gt, in_, le, lt
 
 from drkit.core.settings import optional, setting, shares
@@ -16,7 +16,7 @@ Shares = tuple[float, float, float]
 class UniformConfig:
     """Settings of `UniformMasker`."""
 
-    encoder_ratio: float = setting(0.3, and_(gt(0), lt(1)), "share of tokens hidden from the encoder")
+    encoder_ratio: float = setting(0.3, and_(ge(0), lt(1)), "share of tokens hidden from the encoder; 0: none")
     decoder_ratio: float = setting(0.5, and_(gt(0), lt(1)), "share of tokens hidden from the decoder")
     nested: bool = setting(False, None, "hide from the decoder all that is hidden from the encoder")
     mask_token_share: Shares = setting(
@@ -38,6 +38,47 @@ class PmiConfig:
     mask_token_share: Shares = setting(
         (0.8, 0.1, 0.1), shares, "of the hidden tokens: share made [MASK], made random, kept"
     )
+
+
+@frozen
+class GeneratorConfig:
+    """Settings of `GeneratorMasker` (SimLM sections 3.1 and C)."""
+
+    encoder_ratio: float = setting(0.3, and_(gt(0), lt(1)), "share of tokens replaced for the encoder")
+    decoder_ratio: float = setting(
+        0.5, and_(gt(0), lt(1)), "share of tokens replaced for the decoder, the encoder's too"
+    )
+    variant: str = setting(
+        "frozen",
+        in_(("frozen", "joint", "joint-random")),
+        "the generator stays as it is, is trained beside the encoder, or that from random weights",
+    )
+    generator_weight: float = setting(0.2, ge(0), "weight of the generator's own loss, where it is trained")
+    model: str = setting("", None, "path or hub id of a masked LM of the same vocabulary; empty: the run trains one")
+    generator_layers: int = setting(1, ge(1), "transformer layers of the generator that the run makes")
+    generator_hidden: int = setting(128, ge(8), "its hidden size")
+    generator_heads: int = setting(4, ge(1), "its attention heads")
+    generator_intermediate: int = setting(256, ge(8), "its feed-forward size")
+    generator_steps: int = setting(
+        0, ge(0), "optimizer steps that the run trains it for; 0: a third of the steps of pre-training"
+    )
+
+    def __attrs_post_init__(self) -> None:
+        if self.generator_hidden % self.generator_heads:
+            raise ValueError(
+                f"'generator_hidden' ({self.generator_hidden}) is no multiple of 'generator_heads' "
+                f"({self.generator_heads})"
+            )
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """A masked LM, which a stage of the run loads or makes."""
+        return ("generator",)
+
+    @classmethod
+    def of(cls, config: Any) -> GeneratorConfig:
+        """The generator's settings of any masker that needs one: those it has by the same names, else the defaults."""
+        return cls(**{a.name: getattr(config, a.name) for a in fields(cls) if hasattr(config, a.name)})
 
 
 def query_source(_instance: Any, attribute: Attribute[Any], value: str) -> None:

@@ -76,6 +76,8 @@ class UniformMasker:
 def draw_words(words: Words, ratio: float, rng: Draws, given: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
     """bool[B,W]: whole words in random order up to round(ratio * maskable tokens); all of `given` bool[B,W] first.
 
+    In every text that has a word at least one is chosen; none where the ratio is 0.
+
     Raises DrkitError where the draws are for another number of texts.
     """
     if len(rng) != len(words.sizes):
@@ -83,6 +85,8 @@ def draw_words(words: Words, ratio: float, rng: Draws, given: NDArray[np.bool_] 
             f"draws for {len(rng)} examples, a batch of {len(words.sizes)}: Draws(seed, epoch, tokens.keys)"
         )
     keys, budget = rng.uniform(words.sizes.shape[1]), rounded_budget(words.counts, ratio)
+    if ratio == 0:
+        return np.zeros(words.sizes.shape, dtype=np.bool_) if given is None else given
     if given is not None:
         keys = np.where(given, np.float32(-1), keys)
         budget = np.maximum(budget, (words.sizes * given).sum(1))

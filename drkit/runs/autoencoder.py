@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from drkit.core.protocols import Decoder, Loss, Replacer
 from drkit.core.types import DecoderInput, Encoded, MaskedView, StepOutput, TextStates, TokenBatch
+from drkit.decoders.replaced_token_detection import replaced_targets
 from drkit.encoders import MaskedLmEncoder
 from drkit.encoders.heads import token_states
 from drkit.runs.gradients import FIGURE, ITEMS, LOSS, ROWS, Rows
@@ -140,11 +141,13 @@ class AutoEncoder(nn.Module):
         """What the encoder and the decoder provide, by name."""
         heads, encoded = self.encoder.heads(), reading.encoded
         partners = {"partners": tensors["partners"]} if "partners" in tensors else {}
-        encoder = {
+        encoder: dict[str, Any] = {
             "token_states": token_states(encoded.hidden, reading.view.labels, heads),
             "text_states": TextStates(encoded.hidden, reading.source, heads),
             "bottleneck": encoded.bottleneck,
         }
+        if reading.view.noise is not None:
+            encoder["replaced"] = replaced_targets(reading.view, reading.source)
         return {"encoder": {**encoder, **partners}, "decoder": {**self.decode(reading, tensors), **partners}}
 
     def decode(self, reading: Reading, tensors: Mapping[str, Tensor]) -> Mapping[str, Any]:

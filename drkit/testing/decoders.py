@@ -12,38 +12,47 @@ from torch import Tensor, nn
 
 from drkit.core.draws import Draws
 from drkit.core.spec import ComponentSpec, Kind
-from drkit.core.types import DecoderInput, TokenStates
+from drkit.core.types import DecoderInput, MaskedView, TokenStates
 from drkit.testing.specs import check_spec, require, spec_of
-from drkit.testing.toys import VOCAB, toy_context, toy_encoder, toy_tokens
+from drkit.testing.toys import MASK, VOCAB, toy_context, toy_encoder, toy_tokens
 
 if TYPE_CHECKING:
+    from drkit.core.protocols import Masker
     from drkit.encoders.masked_lm import MaskedLmEncoder
 
-# What a decoder says of every word of the vocabulary, [B,V].
-SHAPES = {"vocab_logits": torch.float32, "words": torch.bool}
+# What a decoder says of every word of the vocabulary, [B,V], and of every target, [N].
+SHAPES = {
+    "vocab_logits": torch.float32,
+    "words": torch.bool,
+    "replaced_logits": torch.float32,
+    "replaced": torch.bool,
+}
+PER_TARGET = ("replaced_logits", "replaced")
 
 
 def check_decoder(part: ComponentSpec | str, config: Any = None) -> None:
     """Run the decoder contract on a spec or an installed name, with its default settings or with `config`.
 
-    Provides what its spec says; targets are the view's; starts from its seed; owns no weight of the encoder's;
-    its loss alone sends finite gradient into the encoder through the bottleneck; padding changes nothing; pickles.
+    Provides what its spec says; targets are the view's, or where it needs none all maskable tokens; starts from its
+    seed; owns no weight of the encoder's; its loss alone sends finite gradient into the encoder through the bottleneck
+    (unless it provides nothing); padding changes nothing; pickles. One that needs `replaced` gets a view whose [MASK]s
+    are filled with other words.
     """
     spec = spec_of(Kind.DECODER, part)
     check_spec(spec)
     decoder, encoder = _build(spec, config), toy_encoder().eval()
-    out = _decode(decoder, encoder, padding=0)
+    out = _decode(spec, decoder, encoder)
     missing = set(spec.provides) - set(out)
     require(not missing, f"{spec.name}: provides {', '.join(sorted(missing))} by its spec, but does not return it")
-    _check_states(out, decoder, spec.name)
+    _check_states(out, spec, _inputs(spec, decoder, encoder))
     _check_start(spec, config, decoder)
     own = {id(parameter) for parameter in decoder.parameters()}
     require(not own & {id(p) for p in encoder.parameters()}, f"{spec.name}: owns weights of the encoder")
-    _check_gradient(decoder, encoder, spec.name)
-    padded = _decode(decoder, encoder, padding=7)
+    _check_gradient(spec, decoder, encoder)
+    padded = _decode(spec, decoder, encoder, padding=7)
     close = all(torch.allclose(a, b, atol=1e-5) for a, b in zip(_values(out), _values(padded), strict=True))
     require(close, f"{spec.name}: padding changes the result")
-    thawed = _decode(pickle.loads(pickle.dumps(decoder)), encoder, padding=0)
+    thawed = _decode(spec, pickle.loads(pickle.dumps(decoder)), encoder)
     same = all(torch.equal(a, b) for a, b in zip(_values(out), _values(thawed), strict=True))
     require(same, f"{spec.name}: after pickling it gives another result")
 
@@ -55,22 +64,37 @@ def _build(spec: ComponentSpec, config: Any) -> nn.Module:
     return decoder.eval()
 
 
-def _inputs(decoder: Any, encoder: MaskedLmEncoder, padding: int) -> DecoderInput:
-    from drkit.maskers import UniformConfig, UniformMasker
+def _inputs(spec: ComponentSpec, decoder: Any, encoder: MaskedLmEncoder, padding: int = 0) -> DecoderInput:
     from drkit.maskers.views import keep_targets
 
-    tokens = toy_tokens(padding=padding)
-    masker = UniformMasker(UniformConfig(), toy_context())
+    tokens, masker = toy_tokens(padding=padding), _masker(spec)
     draws, rows = Draws(1, 0, tokens.keys.numpy()), decoder.rows(tokens.ids.shape[1])
     views = masker(tokens, draws, rows=rows)
     if 0 < rows < tokens.ids.shape[1]:
         views = attrs.evolve(views, decoder=keep_targets(views.decoder, decoder.rows, draws))
+    views = attrs.evolve(views, encoder=_filled(views.encoder), decoder=_filled(views.decoder))
     encoded = encoder.encode(views.encoder.ids, views.encoder.attention, tuple(decoder.needs_layers))
     return DecoderInput(encoded=encoded, tokens=views.context, view=views.decoder, encoder_view=views.encoder)
 
 
-def _decode(decoder: Any, encoder: MaskedLmEncoder, padding: int) -> Mapping[str, Any]:
-    out = decoder(_inputs(decoder, encoder, padding), encoder.heads())
+def _masker(spec: ComponentSpec) -> Masker:
+    from drkit.maskers import GeneratorConfig, GeneratorMasker, UniformConfig, UniformMasker
+
+    if "replaced" in spec.needs:
+        return GeneratorMasker(GeneratorConfig(), toy_context())
+    return UniformMasker(UniformConfig(), toy_context())
+
+
+def _filled(view: MaskedView) -> MaskedView:
+    """The view with any ordinary word in the place of each [MASK], where a generator is to fill it."""
+    if view.noise is None:
+        return view
+    words = MASK + 1 + (view.noise * (VOCAB - MASK - 1)).long()
+    return attrs.evolve(view, ids=torch.where(view.ids == MASK, words, view.ids))
+
+
+def _decode(spec: ComponentSpec, decoder: Any, encoder: MaskedLmEncoder, padding: int = 0) -> Mapping[str, Any]:
+    out = decoder(_inputs(spec, decoder, encoder, padding), encoder.heads())
     require(isinstance(out, Mapping), f"a decoder returns a mapping of names, got {type(out).__name__}")
     assert isinstance(out, Mapping)
     return out
@@ -80,16 +104,18 @@ def _values(out: Mapping[str, Any]) -> list[Tensor]:
     return [value.states if isinstance(value, TokenStates) else value for _, value in sorted(out.items())]
 
 
-def _check_states(out: Mapping[str, Any], decoder: Any, name: str) -> None:
+def _check_states(out: Mapping[str, Any], spec: ComponentSpec, inputs: DecoderInput) -> None:
+    name, labels = spec.name, inputs.view.labels
+    reads_view = {"view", "rows"} & {*spec.needs}
+    wanted = labels[labels != -100] if reads_view else inputs.tokens.ids[inputs.tokens.maskable]
     for key, value in out.items():
         if isinstance(value, TokenStates):
-            labels = _inputs(decoder, toy_encoder(), 0).view.labels
-            wanted = labels[labels != -100]
             require(value.states.shape == (len(wanted), 16), f"{name}: {key} has states {tuple(value.states.shape)}")
-            require(torch.equal(value.labels, wanted), f"{name}: the labels of {key} are not the view's targets")
+            of_what = "view's targets" if reads_view else "text's maskable tokens"
+            require(torch.equal(value.labels, wanted), f"{name}: the labels of {key} are not the {of_what}")
         if key in SHAPES and isinstance(value, Tensor):
-            shape = len(toy_tokens().ids), VOCAB
-            require(tuple(value.shape) == shape, f"{name}: {key} has shape {tuple(value.shape)}, wanted {shape}")
+            shape = wanted.shape if key in PER_TARGET else (len(labels), VOCAB)
+            require(value.shape == shape, f"{name}: {key} has shape {tuple(value.shape)}, wanted {(*shape,)}")
             require(value.dtype == SHAPES[key], f"{name}: {key} is {value.dtype}, wanted {SHAPES[key]}")
         require(bool(_values({key: value})[0].isfinite().all()), f"{name}: {key} is not finite")
 
@@ -102,10 +128,13 @@ def _check_start(spec: ComponentSpec, config: Any, decoder: nn.Module) -> None:
     require(same, f"{spec.name}: the same seed gives other weights")
 
 
-def _check_gradient(decoder: Any, encoder: MaskedLmEncoder, name: str) -> None:
-    inputs = _inputs(decoder, encoder, 0)
+def _check_gradient(spec: ComponentSpec, decoder: Any, encoder: MaskedLmEncoder) -> None:
+    name, inputs = spec.name, _inputs(spec, decoder, encoder)
     inputs.encoded.bottleneck.retain_grad()
     out = decoder(inputs, encoder.heads())
+    if not out:
+        require(not [*decoder.parameters()], f"{name}: provides nothing, and has weights")
+        return
     pieces = [
         value.heads.lm_loss(value.states, value.labels)
         if isinstance(value, TokenStates)

@@ -18,9 +18,9 @@ from drkit.testing.toys import VOCAB, toy_context, toy_encoder, toy_pairs, toy_t
 def check_loss(part: ComponentSpec | str, config: Any = None, inputs: dict[str, Any] | None = None) -> None:
     """Run the loss contract on a spec or an installed name, with its default settings or with `config`.
 
-    Its inputs are made for the needs `token_states`, `text_states`, `bottleneck`, `vocab_logits`, `words`, `partners`
-    and `pairs`; give `inputs` for others, or to add to them. The loss is a finite scalar, the same each time; gradient
-    reaches what it needs; metrics carry none.
+    Its inputs are made for the needs `token_states`, `text_states`, `bottleneck`, `vocab_logits`, `words`,
+    `replaced_logits`, `replaced`, `partners` and `pairs`; give `inputs` for others, or to add to them. The loss is a
+    finite scalar, the same each time; gradient reaches what it needs; metrics carry none.
     """
     spec = spec_of(Kind.LOSS, part)
     check_spec(spec)
@@ -71,6 +71,15 @@ def _words() -> Tensor:
     return torch.rand(ROWS, VOCAB, generator=torch.Generator().manual_seed(8)) < 0.2
 
 
+def _replaced_logits() -> Tensor:
+    count = int(toy_tokens().maskable.sum())
+    return torch.randn(count, generator=torch.Generator().manual_seed(9)).requires_grad_()
+
+
+def _replaced() -> Tensor:
+    return torch.rand(int(toy_tokens().maskable.sum()), generator=torch.Generator().manual_seed(10)) < 0.3
+
+
 def _partners() -> Tensor:
     return (torch.arange(ROWS) + ROWS // 2) % ROWS
 
@@ -82,6 +91,8 @@ _TOYS: dict[str, Callable[[], Any]] = {
     "bottleneck": _bottleneck,
     "vocab_logits": _vocab_logits,
     "words": _words,
+    "replaced_logits": _replaced_logits,
+    "replaced": _replaced,
     "partners": _partners,
     "pairs": toy_pairs,
 }

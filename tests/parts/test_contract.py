@@ -9,16 +9,17 @@ import torch
 import drkit.builtin
 import drkit_cdmae
 import drkit_retromae
+import drkit_simlm
 from drkit.core.registry import Registry
 from drkit.core.spec import ComponentSpec, Kind
 from drkit.core.types import StepOutput, Views
 from drkit.errors import UnknownNameError
-from drkit.maskers import PmiConfig, UniformConfig, UniformMasker
+from drkit.maskers import GeneratorConfig, PmiConfig, UniformConfig, UniformMasker
 from drkit.maskers.views import views_of
 from drkit.testing import check_decoder, check_loss, check_masker, check_miner, check_spec
 from drkit.testing.toys import ToyCorpus
 
-PLUGINS = (drkit.builtin, drkit_cdmae, drkit_retromae)
+PLUGINS = (drkit.builtin, drkit_cdmae, drkit_retromae, drkit_simlm)
 REGISTRY = Registry(spec for plugin in PLUGINS for spec in plugin.drkit_components())
 CHECKS = {Kind.MASKER: check_masker, Kind.DECODER: check_decoder, Kind.LOSS: check_loss, Kind.MINER: check_miner}
 
@@ -31,6 +32,8 @@ def test_every_part_keeps_its_contract(spec):
 VARIANTS = [
     ("masker", "uniform", UniformConfig(nested=True)),
     ("masker", "uniform", UniformConfig(encoder_ratio=0.01, decoder_ratio=0.99, mask_token_share=(1.0, 0.0, 0.0))),
+    ("masker", "uniform", UniformConfig(encoder_ratio=0.0)),
+    ("masker", "generator", GeneratorConfig(encoder_ratio=0.5, decoder_ratio=0.51)),
     ("masker", "pmi", PmiConfig(unit="word")),
     ("masker", "pmi", PmiConfig(sigma=3.0, decoder_ratio=0.9)),
 ]
@@ -45,12 +48,15 @@ def test_settings_of_decoders_keep_it_too():
     mlm, enhanced = REGISTRY.get("decoder", "mlm"), REGISTRY.get("decoder", "enhanced")
     check_decoder(mlm, mlm.config(layers=1, projection=True))
     check_decoder(enhanced, enhanced.config(projection=True))
+    for name in ("autoencoder", "replaced-token-detection"):
+        spec = REGISTRY.get("decoder", name)
+        check_decoder(spec, spec.config(layers=1, projection=True))
 
 
 def test_the_registry_has_what_it_should():
-    assert REGISTRY.names("masker") == ("pmi", "uniform")
-    assert REGISTRY.names("decoder") == ("enhanced", "mlm")
-    assert REGISTRY.names("loss") == ("contrastive", "mlm")
+    assert {"pmi", "uniform", "generator"} <= {*REGISTRY.names("masker")}
+    assert {"enhanced", "mlm", "none", "autoencoder", "replaced-token-detection"} <= {*REGISTRY.names("decoder")}
+    assert {"contrastive", "mlm", "replaced-lm", "rtd", "encoder-rtd"} <= {*REGISTRY.names("loss")}
     assert REGISTRY.names("miner") == ("bm25", "dense", "random")
 
 

@@ -1,0 +1,78 @@
+"""Was this token replaced: binary cross-entropy at every token, ELECTRA's task."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from drkit.core.types import StepOutput
+from drkit.decoders.layers import sizes_of
+from drkit.decoders.replaced_token_detection import ReplacedHead
+from drkit.encoders.seeding import seeded
+
+if TYPE_CHECKING:
+    from drkit.core.types import BuildContext, TextStates
+    from drkit.losses.config import RtdConfig
+
+
+class RtdLoss:
+    """Binary cross-entropy of one score a token: a mean over the tokens of the batch. With none it is 0.
+
+    | input | shape | what |
+    |---|---|---|
+    | replaced_logits | f[N] | above 0: taken for replaced |
+    | replaced | bool[N] | whether it was |
+
+    Metrics: `targets`, N; `replaced`, the share that was.
+
+    Source: ELECTRA (Clark et al. 2020), section 2; SimLM (Wang et al. 2023), section 5.1.
+
+    >>> out = RtdLoss()(replaced_logits=torch.zeros(4), replaced=torch.tensor([True, False, False, False]))
+    >>> round(out.loss.item(), 4), out.metrics["replaced"].item()
+    (0.6931, 0.25)
+    """
+
+    def __init__(self, config: RtdConfig | None = None, _context: BuildContext | None = None) -> None:
+        self.config = config
+
+    def __call__(self, *, replaced_logits: Tensor, replaced: Tensor) -> StepOutput:
+        """The loss of a decoder that scores tokens."""
+        was, count = replaced.to(replaced_logits.dtype), len(replaced)
+        summed = F.binary_cross_entropy_with_logits(replaced_logits, was, reduction="sum")
+        metrics = {"targets": torch.tensor(count, device=was.device), "replaced": was.sum() / max(count, 1)}
+        return StepOutput(loss=summed / max(count, 1), metrics=metrics)
+
+    def items(self, *, replaced_logits: Tensor, replaced: Tensor) -> Tensor:  # noqa: ARG002
+        """i64[]: how many tokens the mean runs over."""
+        return torch.tensor(len(replaced), device=replaced.device)
+
+
+class EncoderRtdLoss(nn.Module):
+    """The same for an encoder, which has no scores: with a head of its own on the states of maskable tokens.
+
+    | input | shape | what |
+    |---|---|---|
+    | text_states.states | f[B,L,D] | the encoder's states |
+    | text_states.tokens | | the clean text |
+    | replaced | bool[N] | whether the encoder read another token, at the N maskable ones |
+
+    Its head is trained with the encoder, and dropped after pre-training.
+    """
+
+    def __init__(self, config: RtdConfig, context: BuildContext) -> None:
+        super().__init__()
+        self.loss = RtdLoss(config)
+        with seeded(context.seed, "replaced-token detection of the encoder"):
+            self.head = ReplacedHead(sizes_of(context))
+
+    def forward(self, *, text_states: TextStates, replaced: Tensor) -> StepOutput:
+        """The loss of the encoder's branch."""
+        states = text_states.states[text_states.tokens.maskable]
+        return self.loss(replaced_logits=self.head(states), replaced=replaced)
+
+    def items(self, *, text_states: TextStates, replaced: Tensor) -> Tensor:  # noqa: ARG002
+        """i64[]: how many tokens the mean runs over."""
+        return torch.tensor(len(replaced), device=replaced.device)

@@ -1,0 +1,99 @@
+"""SimLM: words replaced by a small language model, told again by the encoder and, through one vector, by a decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from drkit.decoders.config import MlmDecoderConfig
+from drkit.losses.config import ReplacedLmConfig, RtdConfig
+from drkit.maskers.config import GeneratorConfig
+from drkit.plugin import Citation, ComponentSpec, Kind, hookimpl
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
+SIMLM = Citation(
+    key="wang2023simlm",
+    title="SimLM: Pre-training with Representation Bottleneck for Dense Passage Retrieval",
+    year=2023,
+    url="https://arxiv.org/abs/2207.02578",
+)
+ELECTRA = Citation(
+    key="clark2020electra",
+    title="ELECTRA: Pre-training Text Encoders as Discriminators Rather Than Generators",
+    year=2020,
+    url="https://arxiv.org/abs/2003.10555",
+)
+
+
+@hookimpl
+def drkit_components() -> Sequence[ComponentSpec]:
+    """The generator, replaced language modelling, and the other objectives of the paper's table 7."""
+    return [
+        ComponentSpec(
+            kind=Kind.MASKER,
+            name="generator",
+            target="drkit.maskers.generator:GeneratorMasker",
+            config=GeneratorConfig,
+            summary="Whole words, nested views, replaced by samples of a masked LM",
+            cite=SIMLM,
+            provides=("view", "rows", "replaced"),
+        ),
+        ComponentSpec(
+            kind=Kind.DECODER,
+            name="autoencoder",
+            target="drkit.decoders.autoencoder:AutoencoderDecoder",
+            config=MlmDecoderConfig,
+            summary="Every token from the bottleneck alone, without any context",
+            cite=SIMLM,
+            provides=("token_states",),
+        ),
+        ComponentSpec(
+            kind=Kind.DECODER,
+            name="replaced-token-detection",
+            target="drkit.decoders.replaced_token_detection:ReplacedTokenDetectionDecoder",
+            config=MlmDecoderConfig,
+            summary="n transformer layers that tell which tokens were replaced",
+            cite=SIMLM,
+            needs=("view", "replaced"),
+            provides=("replaced_logits", "replaced"),
+            trained_by="rtd",
+        ),
+        ComponentSpec(
+            kind=Kind.LOSS,
+            name="replaced-lm",
+            target="drkit.losses.replaced_lm:ReplacedLmLoss",
+            config=ReplacedLmConfig,
+            summary="Cross-entropy of the tokens before replacement, at all positions",
+            cite=SIMLM,
+            needs=("token_states",),
+        ),
+        ComponentSpec(
+            kind=Kind.LOSS,
+            name="rtd",
+            target="drkit.losses.rtd:RtdLoss",
+            config=RtdConfig,
+            summary="Binary cross-entropy: was this token replaced",
+            cite=ELECTRA,
+            needs=("replaced_logits", "replaced"),
+        ),
+        ComponentSpec(
+            kind=Kind.LOSS,
+            name="encoder-rtd",
+            target="drkit.losses.rtd:EncoderRtdLoss",
+            config=RtdConfig,
+            summary="The same on the encoder's states, with a head of its own",
+            cite=ELECTRA,
+            needs=("text_states", "replaced"),
+        ),
+    ]
+
+
+@hookimpl
+def drkit_recipes() -> Mapping[str, Traversable]:
+    """SimLM, and the other objectives of its table 7."""
+    folder = files("drkit_simlm") / "recipes"
+    names = ("simlm", "simlm-mlm", "simlm-rtd", "simlm-autoencoder", "mlm-only")
+    return {name: folder / f"{name}.toml" for name in names}
