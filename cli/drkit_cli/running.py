@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,10 +13,19 @@ if TYPE_CHECKING:
     from drkit.core.registry import Registry
 
 
-def carry_out(recipe: Recipe, registry: Registry, *, run_dir: Path | None, dry_run: bool, redo: bool) -> None:
+def carry_out(
+    recipe: Recipe,
+    registry: Registry,
+    *,
+    run_dir: Path | None,
+    dry_run: bool,
+    redo: bool,
+    reuse: Sequence[Path] = (),
+) -> None:
     """Check the recipe, print its plan or run it, and print the results."""
     from drkit.core.compose import check
     from drkit.runs.execute import RECIPE, execute
+    from drkit.errors import DrkitError
     from drkit.runs.plan import plan
     from drkit_cli.progress import RichProgress
     from drkit_cli.render import console, plan_tree, results
@@ -23,6 +33,9 @@ def carry_out(recipe: Recipe, registry: Registry, *, run_dir: Path | None, dry_r
     check(recipe, registry)
     made = plan(recipe, registry)
     run = run_dir or Path("runs") / recipe.name
+    strangers = [other for other in reuse if not (other / RECIPE).is_file()]
+    if strangers:
+        raise DrkitError(f"--reuse {strangers[0]}: there is no run; give the folder of one, with its {RECIPE}")
     if dry_run:
         console().print(plan_tree(recipe, registry, made, run))
         return
@@ -30,7 +43,7 @@ def carry_out(recipe: Recipe, registry: Registry, *, run_dir: Path | None, dry_r
         click.echo(f"note: {note}", err=True)
     try:
         with RichProgress(len(made.stages)) as progress:
-            done = execute(made.stages, run, recipe, registry=registry, progress=progress, redo=redo)
+            done = execute(made.stages, run, recipe, registry=registry, progress=progress, redo=redo, reuse=reuse)
     except KeyboardInterrupt:
         click.echo(f"interrupted; finished stages are kept. Go on with: drkit run {run / RECIPE}", err=True)
         raise

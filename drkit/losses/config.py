@@ -71,3 +71,8 @@ class BagOfWordsConfig:
 @frozen
 class SpanContrastiveConfig:
     """Settings of `SpanContrastiveLoss`: none."""
+
+
+@frozen
+class SpanContrastiveConfig:
+    """Settings of `SpanContrastiveLoss`: none."""

@@ -43,9 +43,19 @@ _SAID_OF_NO_ROOM = ("No space left", "File too large", "PytorchStreamWriter fail
 
 
 def execute(
-    stages: Sequence[Stage], run: Path, recipe: Recipe, *, registry: Registry, progress: Progress, redo: bool = False
+    stages: Sequence[Stage],
+    run: Path,
+    recipe: Recipe,
+    *,
+    registry: Registry,
+    progress: Progress,
+    redo: bool = False,
+    reuse: Sequence[Path] = (),
 ) -> dict[str, Manifest]:
     """Run every stage that does not stand yet; returns the manifests by stage.
+
+    `reuse` are other runs: a stage of theirs that had the very same inputs and settings is taken over (its files
+    linked, or copied where the disk does not link), not made again.
 
     Raises DrkitError where the folder holds a run of another recipe (unless `redo`), another process works in
     it, or the disk is full. Finished stages are never lost.
@@ -54,6 +64,8 @@ def execute(
         _claim(run, recipe, registry, redo=redo)
         done: dict[str, Manifest] = {}
         for stage in stages:
+            contents = {name: manifest.content for name, manifest in done.items()}
+            _take_over(stage, run, stage.fingerprint(contents), reuse)
             done[stage.name] = _stage(stage, run, recipe, done, registry=registry, progress=progress)
         shutil.rmtree(run / UNFINISHED, ignore_errors=True)
         return done
@@ -152,6 +164,30 @@ def _stage(
         _publish(folder, run / stage.name)
     progress.end(stage.name, manifest.seconds)
     return manifest
+
+
+def _take_over(stage: Stage, run: Path, fingerprint: str, reuse: Sequence[Path]) -> None:
+    """Put the first finished stage of another run with this fingerprint in its place, unless one stands already."""
+    standing = read_manifest(run / stage.name)
+    if standing is not None and standing.fingerprint == fingerprint:
+        return
+    for other in reuse:
+        found = read_manifest(other / stage.name)
+        if found is not None and found.fingerprint == fingerprint:
+            folder = run / UNFINISHED / stage.name
+            shutil.rmtree(folder, ignore_errors=True)
+            with _full_disk(stage.name, run):
+                shutil.copytree(other / stage.name, folder, copy_function=_link)
+            _publish(folder, run / stage.name)
+            return
+
+
+def _link(source: str, target: str) -> None:
+    """A finished stage's files never change, so two runs may share them."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
 
 
 def _unfinished(stage: Stage, run: Path, fingerprint: str) -> Path:

@@ -193,3 +193,14 @@ def test_a_kill_leaves_nothing_half_done_and_frees_the_run(tmp_path):
     go(chain(), run)
     assert (run / "c/out.txt").read_text() == "1+1+2+3"
     assert not list(run.rglob("half.txt"))
+
+
+def test_equal_stages_of_another_run_are_taken_over_and_others_made(tmp_path):
+    go(chain(), tmp_path / "one")
+    CALLS.clear()
+    go(chain(b=7), tmp_path / "two", reuse=[tmp_path / "nowhere", tmp_path / "one"])
+    assert CALLS == ["b", "c"]
+    assert (tmp_path / "two/a/out.txt").samefile(tmp_path / "one/a/out.txt")
+    assert (tmp_path / "two/c/out.txt").read_text() == "1+1+7+3"
+    go(chain(a=9), tmp_path / "two", redo=True)
+    assert (tmp_path / "one/a/out.txt").read_text() == "1", "the other run's files are its own"

@@ -24,8 +24,17 @@ from drkit_cli.names import PartName, RecipeName
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Also write the complete recipe to this file.")
 @click.option("--dry-run", is_flag=True, help="Print the plan and stop.")
 @click.option("--run-dir", type=click.Path(path_type=Path), help="Where the run goes (runs/NAME).")
+@click.option(
+    "--reuse",
+    metavar="RUN",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="Take over equal stages of another run.",
+)
 @click.option("--redo", is_flag=True, help="Use a folder of another recipe; make again what the change affects.")
-def compose(output: Path | None, dry_run: bool, run_dir: Path | None, redo: bool, **wanted: Any) -> None:
+def compose(
+    output: Path | None, dry_run: bool, run_dir: Path | None, redo: bool, reuse: tuple[Path, ...], **wanted: Any
+) -> None:
     r"""Compose parts into a recipe and run it, from texts to an evaluated, searchable encoder.
 
     \b
@@ -44,4 +53,4 @@ def compose(output: Path | None, dry_run: bool, run_dir: Path | None, redo: bool
     if output:
         write_recipe(recipe, output)
         click.echo(f"recipe: {output}")
-    carry_out(recipe, parts.registry, run_dir=run_dir, dry_run=dry_run, redo=redo)
+    carry_out(recipe, parts.registry, run_dir=run_dir, dry_run=dry_run, redo=redo, reuse=reuse)

@@ -11,8 +11,15 @@ import click
 @click.argument("recipe", type=click.Path(path_type=Path))
 @click.option("--dry-run", is_flag=True, help="Print the plan and stop.")
 @click.option("--run-dir", type=click.Path(path_type=Path), help="Where the run goes (the recipe's run, or runs/NAME).")
+@click.option(
+    "--reuse",
+    metavar="RUN",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="Take over equal stages of another run.",
+)
 @click.option("--redo", is_flag=True, help="Use a folder of another recipe; make again what the change affects.")
-def run(recipe: Path, dry_run: bool, run_dir: Path | None, redo: bool) -> None:
+def run(recipe: Path, dry_run: bool, run_dir: Path | None, redo: bool, reuse: tuple[Path, ...]) -> None:
     """Run RECIPE (a TOML file, or a run's folder): repeat it, or go on where it was cut off."""
     from drkit.core.discovery import installed
     from drkit.core.read import read_recipe
@@ -24,4 +31,4 @@ def run(recipe: Path, dry_run: bool, run_dir: Path | None, redo: bool) -> None:
     read = read_recipe(path, parts.registry)
     if run_dir is None and path.name == RECIPE and (path.parent / ".lock").exists():
         run_dir = path.parent
-    carry_out(read, parts.registry, run_dir=run_dir, dry_run=dry_run, redo=redo)
+    carry_out(read, parts.registry, run_dir=run_dir, dry_run=dry_run, redo=redo, reuse=reuse)

@@ -1,0 +1,75 @@
+"""Rebuild the encoder's own masked tokens from its vector and the token states of one of its lower layers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from drkit.core.types import TokenStates
+from drkit.decoders.layers import PostLnLayer, init_weights, sizes_of, with_bottleneck
+from drkit.encoders.seeding import seeded
+from drkit.errors import DrkitError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from drkit.core.types import BuildContext, DecoderInput, MaskedView
+    from drkit.decoders.config import CondenserConfig
+    from drkit.encoders.heads import Heads
+
+
+class CondenserDecoder(nn.Module):
+    """n transformer layers on `[h, hidden_M(x_1), ..]`: what the upper layers found out reaches the targets through h.
+
+    It reads the encoder's text and view, never the decoder's, whatever the masker made of that: its targets are the
+    encoder's masked positions, and its attention is the encoder's. M is `skip_from`, by default half of the encoder's
+    layers, rounded down: 6 of 12, and with a single layer 0, the embeddings.
+
+    Source: Condenser (Gao and Callan 2021), section 3; Query-as-context section 2.3, equation 6.
+    """
+
+    def __init__(self, config: CondenserConfig, context: BuildContext) -> None:
+        super().__init__()
+        sizes = sizes_of(context)
+        layer = sizes.layers // 2 if config.skip_from is None else config.skip_from
+        if layer > sizes.layers:
+            raise DrkitError(
+                f"decoder.skip_from = {layer}: this encoder has {sizes.layers} layers; take 0 (embeddings) to "
+                f"{sizes.layers}, or leave it out: {sizes.layers // 2}, half of them"
+            )
+        self.needs_layers: tuple[int, ...] = (layer,)
+        with seeded(context.seed, "decoder"):
+            self.layers = nn.ModuleList(PostLnLayer(sizes) for _ in range(config.layers))
+            init_weights(self, sizes.initializer_range)
+
+    def rows(self, length: int) -> int:  # noqa: ARG002
+        """It reads no view of the decoder's."""
+        return 0
+
+    def forward(self, inputs: DecoderInput, heads: Heads) -> Mapping[str, TokenStates]:
+        """token_states: the last layer's states f[N,D] at the N targets of the encoder's view.
+
+        Raises DrkitError where the encoder's view, or the states of layer M, are not given.
+        """
+        view = _encoder_view(inputs, self.needs_layers)
+        targets, visible = view.labels != -100, view.attention[:, None]
+        states = with_bottleneck(inputs.encoded.bottleneck, inputs.encoded.layers[0])
+        for layer in self.layers[:-1]:
+            states = layer(states, states, visible)
+        found = self.layers[-1](states, states, visible, at=targets)
+        return {"token_states": TokenStates(states=found, labels=view.labels[targets], heads=heads)}
+
+
+def _encoder_view(inputs: DecoderInput, layers: tuple[int, ...]) -> MaskedView:
+    if inputs.encoder_view is None:
+        raise DrkitError(
+            "the decoder 'condenser' rebuilds what the encoder did not see: give DecoderInput(.., "
+            "encoder_view=views.encoder)"
+        )
+    if len(inputs.encoded.layers) != len(layers):
+        raise DrkitError(
+            f"the decoder 'condenser' reads the encoder's layer {layers[0]}: call encoder.encode(ids, attention, "
+            f"decoder.needs_layers)"
+        )
+    return inputs.encoder_view

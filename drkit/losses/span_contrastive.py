@@ -1,0 +1,45 @@
+"""Two spans of a document, or a passage and its query, find each other's vector among all of the batch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from drkit.losses.config import SpanContrastiveConfig
+from drkit.losses.partners import check_rows, find_partner
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from drkit.core.types import BuildContext, StepOutput
+
+
+class SpanContrastiveLoss:
+    """`- mean over rows i of log( exp(<h_i, h_j>) / sum over k != i of exp(<h_i, h_k>) )`, j the partner of i.
+
+    | input | shape | what |
+    |---|---|---|
+    | bottleneck | f[R,D] | h, two rows a pair; under data parallelism those of all processes |
+    | partners | i64[R] | the row number of each row's partner |
+
+    Dot products as they are, no temperature; every row of either side is an anchor, and all other rows are its
+    candidates. Memory: the scores f[R,R]. Metrics: `accuracy`, the share of rows whose partner has the best score.
+    `InfoNceLoss` is the same over a temperature, of cosines too.
+
+    Source: coCondenser (Gao and Callan 2022), its contrastive loss; Query-as-context (Wu et al. 2023), equation 5.
+
+    >>> h = torch.tensor([[2.0, 0.0], [0.0, 2.0], [2.0, 0.0], [0.0, 2.0]])
+    >>> out = SpanContrastiveLoss()(bottleneck=h, partners=torch.tensor([2, 3, 0, 1]))
+    >>> round(out.loss.item(), 4), out.metrics["accuracy"].item()  # log(1 + 2 / e^4)
+    (0.036, 1.0)
+    """
+
+    def __init__(self, config: SpanContrastiveConfig | None = None, _context: BuildContext | None = None) -> None:
+        self.config = SpanContrastiveConfig() if config is None else config
+
+    def __call__(self, *, bottleneck: Tensor, partners: Tensor) -> StepOutput:
+        """The loss of a whole batch. Raises DrkitError where the shapes do not fit."""
+        check_rows(bottleneck, partners, "span-contrastive")
+        rows = bottleneck.to(torch.promote_types(bottleneck.dtype, torch.float32))
+        return find_partner(rows @ rows.T, partners)
