@@ -46,33 +46,6 @@ class NoDecoderConfig:
 
 @frozen
 class CondenserConfig:
-    """Settings of `CondenserDecoder` (Condenser section 4.1)."""
-
-    layers: int = setting(2, ge(1), "transformer layers")
-    skip_from: int | None = setting(
-        None, optional(ge(0)), "encoder layer whose token states it reads; 0: the embeddings; none: half of the layers"
-    )
-
-
-@frozen
-class AutoregressiveConfig:
-    """Settings of `AutoregressiveDecoder` (SEED section 3.2)."""
-
-    layers: int = setting(3, ge(1), "transformer layers")
-    window: int = setting(2, ge(0), "tokens a position sees, itself among them, beside the bottleneck; 0: all up to it")
-    end_token: bool = setting(False, None, "whether the text's last token ([SEP]) is a target too")
-
-
-@frozen
-class AutoregressiveBlockConfig:
-    """Settings of `AutoregressiveBlockDecoder`."""
-
-    window: int = setting(3, ge(0), "tokens a position sees, itself among them, beside the bottleneck; 0: all up to it")
-    end_token: bool = setting(True, None, "whether the text's last token ([SEP]) is a target too")
-
-
-@frozen
-class CondenserConfig:
     """Settings of `CondenserDecoder` (Condenser)."""
 
     layers: int = setting(2, ge(1), "transformer layers")

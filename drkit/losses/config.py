@@ -71,8 +71,3 @@ class BagOfWordsConfig:
 @frozen
 class SpanContrastiveConfig:
     """Settings of `SpanContrastiveLoss`: none."""
-
-
-@frozen
-class SpanContrastiveConfig:
-    """Settings of `SpanContrastiveLoss`: none."""

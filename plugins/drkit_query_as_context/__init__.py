@@ -65,6 +65,6 @@ def drkit_components() -> Sequence[ComponentSpec]:
 
 @hookimpl
 def drkit_recipes() -> Mapping[str, Traversable]:
-    """coCondenser and CoT-MAE, each with spans of documents and with queries."""
+    """The recipes of coCondenser and CoT-MAE, each with spans of documents and with queries."""
     folder = files("drkit_query_as_context") / "recipes"
     return {name: folder / f"{name}.toml" for name in RECIPES}
