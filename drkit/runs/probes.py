@@ -41,15 +41,24 @@ BATCH = 32
 _SEED = 0x68656C64
 
 
-def held_out(count: int, texts: int, *, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def held_out(
+    count: int, texts: int, *, seed: int, documents: NDArray[np.int64] | None = None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(places that are trained on, places kept out), both in order; kept out are `texts` at random, a tenth at most.
+
+    documents: i64[count], which document each text is a part of. A document is kept out whole, or its parts would be
+    seen as each other's contexts. None: every text is a document of its own.
 
     >>> trained, kept = held_out(30, 2, seed=1)
     >>> len(trained), len(kept), len(np.union1d(trained, kept))
     (28, 2, 30)
     """
-    kept = np.random.default_rng([seed, _SEED]).choice(count, min(texts, count // 10), replace=False)
-    return np.setdiff1d(np.arange(count), kept), np.sort(kept)
+    wanted = min(texts, count // 10)
+    given = np.arange(count) if documents is None else documents
+    numbers, sizes = np.unique(given, return_counts=True)
+    drawn = np.random.default_rng([seed, _SEED]).choice(len(numbers), min(wanted, len(numbers)), replace=False)
+    kept = np.isin(given, numbers[drawn[np.cumsum(sizes[drawn]) <= wanted]])
+    return np.flatnonzero(~kept), np.flatnonzero(kept)
 
 
 @frozen(eq=False)

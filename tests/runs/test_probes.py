@@ -19,6 +19,7 @@ from drkit.core.read import parse_toml, recipe_from_table
 from drkit.core.recipe import Probe
 from drkit.core.types import BuildContext, Judgement, Passage, Query
 from drkit.core.write import recipe_toml
+from drkit.data.spans import Spans
 from drkit.data.store import TokenStore, tokenise
 from drkit.data.tables import open_collection, write_collection
 from drkit.decoders import MlmDecoder
@@ -202,6 +203,15 @@ def test_held_out_texts_are_a_tenth_at_most_and_the_same_each_time(count, texts,
     assert (held_out(count, texts, seed=seed)[1] == kept).all()
 
 
+@given(sizes=st.lists(st.integers(1, 6), min_size=1, max_size=60), texts=st.integers(0, 30), seed=st.integers(0, 9))
+def test_documents_are_kept_out_whole(sizes, texts, seed):
+    documents = np.repeat(np.arange(len(sizes)) * 3, sizes)
+    places, kept = held_out(len(documents), texts, seed=seed, documents=documents)
+    assert sorted([*places, *kept]) == list(range(len(documents)))
+    assert len(kept) <= min(texts, len(documents) // 10)
+    assert not set(documents[places]) & set(documents[kept])
+
+
 @frozen
 class Topics:
     """Sixty passages; queries of two words of a topic, each with one or two judged passages."""
@@ -374,7 +384,8 @@ def test_resumed_probes_equal_uninterrupted_ones(folder, tmp_path, stop):
     assert weights_of(resumed) == weights_of(whole)
 
 
-def test_texts_kept_out_are_never_trained_on(folder, tmp_path, monkeypatch):
+@pytest.mark.parametrize("masker", ["uniform", "query-as-context"])
+def test_texts_kept_out_are_never_trained_on(folder, tmp_path, monkeypatch, masker):
     seen = set()
     batch = TokenStore.batch
 
@@ -384,10 +395,13 @@ def test_texts_kept_out_are_never_trained_on(folder, tmp_path, monkeypatch):
 
     monkeypatch.setattr(TokenStore, "batch", watched)
     settings = ("pretrain.probe.every=0", "pretrain.max_steps=-1", "pretrain.num_train_epochs=6")
-    stage = pretrained(folder, tmp_path / "run", *settings)
-    places, kept = held_out(60, 256, seed=42)
-    assert len(kept) == read_manifest(stage).metrics["held_out"] == 6
-    assert seen == set(places.tolist())
+    if masker == "query-as-context":
+        settings = (*settings, "pretrain.masker.context=span")
+    stage = pretrained(folder, tmp_path / "run", *settings, masker=masker)
+    documents = Spans.open(stage.parent / "spans").documents if masker == "query-as-context" else np.arange(60)
+    places, kept = held_out(len(documents), 256, seed=42, documents=documents)
+    assert 0 < len(kept) == read_manifest(stage).metrics["held_out"] <= len(documents) // 10
+    assert seen == set(places.tolist()), "as a text or as another text's context"
 
 
 def test_how_often_is_probed_changes_no_training_and_how_many_texts_does(folder):

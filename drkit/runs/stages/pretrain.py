@@ -11,6 +11,7 @@ from drkit.core.registry import Registry
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext
 from drkit.data.contexts import open_contexts, open_importance, open_texts
+from drkit.data.spans import Spans
 from drkit.encoders import MaskedLmEncoder
 from drkit.runs.autoencoder import AutoEncoder, Term
 from drkit.runs.batches import Chosen
@@ -49,7 +50,8 @@ def run(stage: StageRun) -> Mapping[str, Any]:
         contexts=open_contexts(stage.inputs, getattr(settings.masker.config, "context", "self")),
         paired=module.compares(),
     )
-    trained, kept = held_out(len(store), settings.probe.texts, seed=recipe.seed)
+    documents = Spans.open(stage.inputs["spans"]).documents if "spans" in stage.inputs else None
+    trained, kept = held_out(len(store), settings.probe.texts, seed=recipe.seed, documents=documents)
     result = train_stage(
         stage,
         module,
