@@ -47,8 +47,8 @@ class Architecture:
 
     In the masked LM: transform, the steps of its head up to the projection, in order (paths, or `GELU`).
     In its backbone: layers, the list of encoder layers; embeddings, what maps ids to the first hidden states;
-    embeddings_project, which widens them where the model has it; positions, the position table ("": none, drkit
-    lends sinusoids); final_norm, the LayerNorm after the last layer where layers end without one.
+    embeddings_project, which brings them to the hidden size where the model has it; positions, the position table
+    ("": none, drkit lends sinusoids); final_norm, the LayerNorm after the last layer where layers end without one.
     position_offset: the table's row of the first token (None: the row after the padding id's).
     layer: names inside a layer that is built as BERT's (None: it is built otherwise). attention: what attends.
     """

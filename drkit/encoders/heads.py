@@ -42,12 +42,12 @@ class Heads:
         self._where, self._backbone = where, lm.base_model
         self._embeddings = self._backbone.get_submodule(where.embeddings)
         self._words, self._projection = lm.get_input_embeddings(), lm.get_output_embeddings()
-        self._widen = getattr(self._backbone, where.embeddings_project, None) if where.embeddings_project else None
+        self._project = getattr(self._backbone, where.embeddings_project, None) if where.embeddings_project else None
         self._steps = [F.gelu if step == GELU else lm.get_submodule(step) for step in where.transform]
 
     @property
     def weight(self) -> Tensor:
-        """f[V,E]: the projection, which is the word embeddings too; E is D, or less in a narrow ELECTRA."""
+        """f[V,E]: the projection, which is the word embeddings too; E is D but in some ELECTRAs."""
         weight = self._projection.weight
         assert isinstance(weight, Tensor)
         return weight
@@ -61,9 +61,9 @@ class Heads:
     def embed_vectors(self, vectors: Tensor) -> Tensor:
         """f[B,L,D]: the whole embedding layer (position, first type, LayerNorm, dropout) of word vectors f[B,L,D].
 
-        Raises DrkitError where the embeddings are narrower than the hidden states.
+        Raises DrkitError where word embeddings and hidden states have different sizes.
         """
-        if self._widen is not None:
+        if self._project is not None:
             raise DrkitError(
                 f"this encoder's word vectors have {self._words.weight.shape[1]} dimensions, its hidden states "
                 f"{vectors.shape[-1]}: a bottleneck cannot stand in for a word. Query with positions alone "
@@ -74,13 +74,13 @@ class Heads:
         return self._embedded(input_ids=None, inputs_embeds=vectors)
 
     def positions(self, length: int) -> Tensor:
-        """f[L,D]: the raw position embeddings of the first `length` tokens, widened (without bias) where words are."""
+        """f[L,D]: raw position embeddings of the first `length` tokens, brought to D (without bias) where words are."""
         if not self._where.positions:
             return sinusoids(length, self._words.weight)
         table = self._backbone.get_submodule(self._where.positions).weight
         first = first_position(self._backbone.config)
         raw: Tensor = table[first : first + length]
-        return raw if self._widen is None else F.linear(raw, self._widen.weight)
+        return raw if self._project is None else F.linear(raw, self._project.weight)
 
     def logits(self, states: Tensor) -> Tensor:
         """f[..., V]: transform, tied projection and bias of states f[..., D]."""
@@ -105,7 +105,7 @@ class Heads:
 
     def _embedded(self, **given: Any) -> Tensor:
         embedded: Tensor = self._embeddings(**given)
-        return embedded if self._widen is None else self._widen(embedded)
+        return embedded if self._project is None else self._project(embedded)
 
     def _transformed(self, states: Tensor) -> Tensor:
         for step in self._steps:
@@ -132,8 +132,8 @@ def tie_lm_head(model: Any) -> None:
 
     A small encoder whose embeddings start from counts keeps its geometry this way; the head has less to learn.
 
-    Raises DrkitError where the head cannot be taken out: it is called as a function, or embeddings are narrower than
-    hidden states.
+    Raises DrkitError where the head cannot be taken out: it is called as a function, or embeddings and hidden
+    states have different sizes.
     """
     where = architecture(model.config.model_type)
     if GELU in where.transform:
@@ -141,10 +141,10 @@ def tie_lm_head(model: Any) -> None:
             f"the LM head of a {type(model).__name__} calls its activation itself, so it cannot be reduced to the tied "
             f"projection: keep it (lm_head = 'transform')"
         )
-    wide, narrow = model.config.hidden_size, model.get_input_embeddings().weight.shape[1]
-    if wide != narrow:
+    states, words = model.config.hidden_size, model.get_input_embeddings().weight.shape[1]
+    if states != words:
         raise DrkitError(
-            f"the LM head of this {type(model).__name__} takes hidden states of {wide} to word embeddings of {narrow}: "
+            f"the LM head of this {type(model).__name__} takes hidden states of {states} to words of {words}: "
             f"the tied projection alone cannot; keep it (lm_head = 'transform')"
         )
     for step in where.transform:

@@ -94,7 +94,7 @@ class MaskedLmEncoder(nn.Module):
 
     @torch.no_grad()
     def set_word_embeddings(self, matrix: Tensor) -> None:
-        """Start the word embeddings (and so the tied projection) from matrix f32[V,E]; E is D but in narrow ELECTRAs.
+        """Start the word embeddings (and so the tied projection) from matrix f32[V,E]; E is D but in some ELECTRAs.
 
         Raises DrkitError where its shape is another.
         """

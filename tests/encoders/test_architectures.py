@@ -174,13 +174,16 @@ def test_positions_and_vectors_go_through_the_embedding_layer(name):
     torch.testing.assert_close(heads.embed_vectors(words[ids]), heads.embed(ids))
 
 
-def test_a_narrow_electra_widens_positions_and_refuses_vectors():
-    encoder, tokenizer = wrapped("electra")
+@pytest.mark.parametrize("size", [12, 24])
+def test_an_electra_of_two_sizes_projects_positions_and_refuses_vectors(size):
+    encoder, tokenizer = wrapped("electra", embedding_size=size)
     heads, backbone = encoder.heads(), encoder.backbone
     table, widen = backbone.embeddings.position_embeddings.weight, backbone.embeddings_project
     torch.testing.assert_close(heads.positions(5), table[:5] @ widen.weight.T)
-    assert heads.weight.shape == (len(tokenizer), 12)
-    with pytest.raises(DrkitError, match=r"have 12 dimensions, its hidden states 16.*query = 'position'"):
+    ids = batch_of(tokenizer).ids
+    assert heads.embed(ids).shape == (*ids.shape, 16)
+    assert heads.weight.shape == (len(tokenizer), size)
+    with pytest.raises(DrkitError, match=rf"have {size} dimensions, its hidden states 16.*query = 'position'"):
         heads.embed_vectors(torch.zeros(1, 3, 16))
 
 
