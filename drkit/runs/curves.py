@@ -19,7 +19,7 @@ _SHADES = ("#000000", "#0b5fa5", "#b2461b", "#4d7c0f", "#6b4a9c")
 _PANEL = (3.3, 2.2)  # inches, wide and high
 _FEW = 30  # points that are marked one by one
 _APART = 0.12  # of a panel's height, between two labels
-_STYLE = {
+_STYLE: Any = {
     "font.size": 8.5,
     "axes.titlesize": 9.5,
     "axes.titleweight": "bold",
@@ -73,11 +73,12 @@ def _figure(columns: int, rows: int) -> Iterator[tuple[Any, list[Any]]]:
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(_PANEL[0] * columns, _PANEL[1] * rows), layout="constrained")
+        spread = ConstrainedLayoutEngine(wspace=0.06, hspace=0.08)
+        figure = Figure(figsize=(_PANEL[0] * columns, _PANEL[1] * rows), layout=spread)
         FigureCanvasAgg(figure)
-        figure.get_layout_engine().set(wspace=0.06, hspace=0.08)
         yield figure, list(figure.subplots(rows, columns, squeeze=False).flat)
 
 
