@@ -24,8 +24,9 @@ def extractive_queries(
 ) -> Iterator[list[Range]]:
     """For each text the `count` spans with the highest mean importance, best first, as ranges of `store.flat_ids`.
 
-    A span is a run of whole words, as many as fit `length` tokens; two spans of a text share at most a quarter of the
-    shorter one, so short texts have fewer. An empty text has one, which is empty. places: which texts, all where None.
+    A span is a run of whole words, as many as fit `length` tokens (fewer than half of that only where no other is); two
+    spans of a text share at most a quarter of the shorter one, so short texts have fewer. An empty text has one, which
+    is empty. places: which texts, all where None.
 
         for ranges in extractive_queries(store, importance):
             print([tokenizer.decode(store.flat_ids[start:stop]) for start, stop in ranges])
@@ -35,10 +36,16 @@ def extractive_queries(
         if start == stop:
             yield [(start, stop)]
             continue
-        windows = word_windows(store.flat_words[start:stop], length)
+        windows = _longer(word_windows(store.flat_words[start:stop], length), length)
         sums = np.concatenate([[0.0], np.cumsum(importance.values[start:stop], dtype=np.float64)])
         means = (sums[windows[:, 1]] - sums[windows[:, 0]]) / np.diff(windows, axis=1)[:, 0]
         yield [(start + a, start + b) for a, b in best_windows(windows, means, count).tolist()]
+
+
+def _longer(windows: NDArray[np.int64], length: int) -> NDArray[np.int64]:
+    """The windows of half of `length` tokens or more, all where there is none: few tokens have extreme means."""
+    long = 2 * (windows[:, 1] - windows[:, 0]) >= length
+    return windows[long] if long.any() else windows
 
 
 def word_windows(words: NDArray[np.signedinteger], length: int) -> NDArray[np.int64]:

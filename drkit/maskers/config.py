@@ -75,6 +75,16 @@ class GeneratorConfig:
         """A masked LM, which a stage of the run loads or makes."""
         return ("generator",)
 
+    @property
+    def random(self) -> bool:
+        """Whether it starts from random weights."""
+        return self.variant == "joint-random"
+
+    @property
+    def trained_first(self) -> bool:
+        """Whether the run trains it alone, before pre-training."""
+        return not self.model and not self.random
+
     @classmethod
     def of(cls, config: Any) -> GeneratorConfig:
         """The generator's settings of any masker that needs one: those it has by the same names, else the defaults."""
@@ -94,13 +104,15 @@ class QueryAsContextConfig:
 
     context: str = setting("query", in_(("self", "span", "query", "mixed")), "the text that the decoder rebuilds")
     base: str = setting("uniform", in_(("uniform", "pmi", "generator")), "what hides tokens of passage and context")
+    variant: str = setting("frozen", in_(("frozen", "joint", "joint-random")), "of the base generator: how it learns")
+    model: str = setting("", None, "of the base generator: path or hub id; empty: the run trains one")
     candidates: int = setting(5, ge(1), "queries a passage at most, one of which is drawn every epoch")
     queries: str = setting("extractive", query_source, "extractive, file:PATH, or model:PATH_OR_ID of a seq2seq model")
     query_prefix: str = setting("", None, "what is put before a passage for the model, as in 'text2query: '")
     encoder_ratio: float = setting(0.3, and_(gt(0), lt(1)), "share of tokens hidden from the encoder")
     decoder_ratio: float = setting(0.5, and_(gt(0), lt(1)), "share of the context's tokens hidden from the decoder")
     mask_token_share: Shares | None = setting(
-        None, optional(shares), "of the hidden tokens: share made [MASK], made random, kept; none: as the base has it"
+        None, optional(shares), "of the hidden tokens: share made [MASK], made random, kept; none: as the base does"
     )
 
     @property
@@ -116,6 +128,6 @@ class QueryAsContextConfig:
 
     @property
     def provides(self) -> tuple[str, ...]:
-        """What these settings provide."""
-        context = () if self.context == "self" else ("context",)
-        return ("view", "replaced" if self.base == "generator" else "rows", *context)
+        """What these settings provide, beside `view` and `rows`."""
+        replaced = ("replaced",) if self.base == "generator" else ()
+        return (*replaced, *(() if self.context == "self" else ("context",)))

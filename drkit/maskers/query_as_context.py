@@ -8,6 +8,10 @@ from attrs import evolve
 
 from drkit.core.types import Views
 from drkit.errors import DrkitError
+from drkit.maskers.config import GeneratorConfig, PmiConfig, UniformConfig
+from drkit.maskers.generator import GeneratorMasker
+from drkit.maskers.pmi import PmiMasker
+from drkit.maskers.uniform import UniformMasker
 
 if TYPE_CHECKING:
     from drkit.core.draws import Draws
@@ -27,7 +31,7 @@ class QueryAsContextMasker:
     def __init__(self, config: QueryAsContextConfig, context: BuildContext) -> None:
         self.config = config
         self._base = _base_masker(config, context)
-        if hasattr(self._base, "replacer"):
+        if isinstance(self._base, GeneratorMasker):
             self.replacer = self._base.replacer
 
     def __call__(self, tokens: TokenBatch, rng: Draws, rows: int = 0) -> Views:
@@ -36,8 +40,7 @@ class QueryAsContextMasker:
         Raises DrkitError where the batch has no contexts, or another number of them than texts.
         """
         if self.config.context == "self":
-            views: Views = self._base(evolve(tokens, context=None), rng, rows=rows)
-            return views
+            return self._base(evolve(tokens, context=None), rng, rows=rows)
         context = _context(tokens, self.config.context)
         encoder = self._base.encoder_view(tokens, rng)
         return Views(encoder=encoder, decoder=self._base.decoder_view(context, rng, rows), context=context)
@@ -57,21 +60,12 @@ def _context(tokens: TokenBatch, kind: str) -> TokenBatch:
     return tokens.context
 
 
-def _base_masker(config: QueryAsContextConfig, context: BuildContext) -> Any:
+def _base_masker(config: QueryAsContextConfig, context: BuildContext) -> UniformMasker | PmiMasker | GeneratorMasker:
+    if config.base == "generator":
+        return GeneratorMasker(GeneratorConfig.of(config), context)
     settings: dict[str, Any] = {"encoder_ratio": config.encoder_ratio, "decoder_ratio": config.decoder_ratio}
     if config.mask_token_share is not None:
         settings["mask_token_share"] = config.mask_token_share
     if config.base == "pmi":
-        from drkit.maskers.config import PmiConfig
-        from drkit.maskers.pmi import PmiMasker
-
         return PmiMasker(PmiConfig(**settings), context)
-    if config.base == "generator":
-        from drkit.maskers.config import GeneratorConfig
-        from drkit.maskers.generator import GeneratorMasker
-
-        return GeneratorMasker(GeneratorConfig(**settings), context)
-    from drkit.maskers.config import UniformConfig
-    from drkit.maskers.uniform import UniformMasker
-
     return UniformMasker(UniformConfig(**settings), context)

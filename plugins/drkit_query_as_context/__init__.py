@@ -40,7 +40,7 @@ def drkit_components() -> Sequence[ComponentSpec]:
             config=QueryAsContextConfig,
             summary="Another text for the decoder: a query, a span, or itself",
             cite=QUERY_AS_CONTEXT,
-            provides=("view",),
+            provides=("view", "rows"),
         ),
         ComponentSpec(
             kind=Kind.DECODER,

@@ -1,0 +1,178 @@
+"""Contexts: another span, a candidate query, or either; drawn anew each epoch, whatever the batch."""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+
+from drkit.core.types import map_tensors
+from drkit.data.contexts import (
+    KINDS,
+    MixedContexts,
+    QueryContexts,
+    SpanContexts,
+    open_contexts,
+    open_importance,
+    open_texts,
+    stacked,
+)
+from drkit.data.importance import count, importance, score
+from drkit.data.ngrams import NgramCounts
+from drkit.data.queries import IMPORTANCE, Queries, write_candidates
+from drkit.data.sentences import sample, train_punkt
+from drkit.data.spans import Spans, split_documents
+from drkit.errors import DrkitError
+
+SEED = 7
+
+
+@pytest.fixture(scope="module")
+def inputs(real_texts, tokenizer, tmp_path_factory):
+    """The folders of a run's stages, as they leave them."""
+    run = tmp_path_factory.mktemp("run")
+    punkt = train_punkt(sample(real_texts))
+    split_documents(enumerate(real_texts), tokenizer, run / "spans", max_length=30, splitter=punkt)
+    found = {"spans": run / "spans", "statistics": run / "statistics", "queries": run / "queries"}
+    store = open_texts(found)
+    grams = count(store, run / "statistics" / "counts", workers=1)
+    weighed = importance(store, grams, run / "statistics" / "importance")
+    write_candidates(store, weighed, tokenizer, run / "queries", count=4, max_length=16)
+    importance(Queries.open(run / "queries").store, grams, run / "queries" / IMPORTANCE)
+    return found
+
+
+def row(batch, place):
+    """The content tokens of one row."""
+    return batch.ids[place][batch.attention[place]].tolist()[1:-1]
+
+
+def content(store, place):
+    return store.flat_ids[store.offsets[place] : store.offsets[place + 1]].tolist()
+
+
+def same(one, two):
+    return all(
+        torch.equal(getattr(one, n), getattr(two, n)) for n in ("ids", "attention", "words", "keys", "importance")
+    )
+
+
+@pytest.fixture(scope="module", params=["span", "query", "mixed"])
+def contexts(request, inputs):
+    return open_contexts(inputs, request.param)
+
+
+def test_the_kinds_are_what_they_say(inputs):
+    kinds = {kind: type(open_contexts(inputs, kind)) for kind in KINDS}
+    assert kinds == {"self": type(None), "span": SpanContexts, "query": QueryContexts, "mixed": MixedContexts}
+
+
+def test_a_context_depends_on_seed_epoch_and_text_alone(contexts, inputs):
+    places = np.arange(len(open_texts(inputs)))
+    whole = contexts.batch(places, 3, SEED)
+    some = np.array([40, 2, 11])
+    part = contexts.batch(some, 3, SEED)
+    for at, place in enumerate(some):
+        assert row(part, at) == row(whole, place)
+        n = int(part.attention[at].sum())
+        assert torch.equal(part.importance[at, :n], whole.importance[place, :n])
+        assert torch.equal(part.words[at, :n], whole.words[place, :n])
+    assert part.keys.tolist() == some.tolist()
+    assert same(contexts.batch(places, 3, SEED), whole)
+    assert same(pickle.loads(pickle.dumps(contexts)).batch(places, 3, SEED), whole)
+    for other in (contexts.batch(places, 4, SEED), contexts.batch(places, 3, SEED + 1)):
+        assert sum(row(other, p) != row(whole, p) for p in places.tolist()) > len(places) // 10
+    probed = contexts.batch(some, -1, SEED, pad_to=8)  # the epoch of probes
+    assert probed.ids.shape[1] % 8 == 0 or probed.ids.shape[1] == 30
+
+
+def test_a_span_gets_every_other_span_of_its_document_alike(inputs):
+    contexts, spans = open_contexts(inputs, "span"), Spans.open(inputs["spans"])
+    store = open_texts(inputs)
+    first, number = (int(v) for v in np.array(spans.of(np.bincount(spans.documents).argmax())).ravel())
+    assert number > 3
+    place = first + 1
+    drawn = Counter(tuple(row(contexts.batch(np.array([place]), epoch, SEED), 0)) for epoch in range(40 * number))
+    others = Counter(tuple(content(store, p)) for p in range(first, first + number) if p != place)
+    assert drawn.keys() == others.keys()
+    assert all(20 * times < drawn[other] < 70 * times for other, times in others.items())
+    alone = np.flatnonzero(np.bincount(spans.documents)[spans.documents] == 1)
+    assert len(alone)
+    batch = contexts.batch(alone, 0, SEED)
+    assert [row(batch, i) for i in range(len(alone))] == [content(store, p) for p in alone]
+
+
+def test_a_text_gets_each_of_its_candidates(inputs):
+    contexts, queries = open_contexts(inputs, "query"), Queries.open(inputs["queries"])
+    place = int(np.diff(queries.offsets).argmax())
+    candidates = [content(queries.store, q) for q in range(queries.offsets[place], queries.offsets[place + 1])]
+    assert len(candidates) >= 3
+    drawn = [row(contexts.batch(np.array([place]), epoch, SEED), 0) for epoch in range(120)]
+    assert {tuple(d) for d in drawn} == {tuple(c) for c in candidates}
+    assert all(10 < drawn.count(c) < 80 for c in candidates)
+
+
+def test_mixed_takes_either_half_of_the_time_as_they_would_have_been(inputs):
+    mixed, query, span = (open_contexts(inputs, kind) for kind in ("mixed", "query", "span"))
+    places = np.arange(len(open_texts(inputs)))
+    queries = 0
+    for epoch in range(4):
+        made, of_query, of_span = (c.batch(places, epoch, SEED) for c in (mixed, query, span))
+        for place in places.tolist():
+            assert row(made, place) in (row(of_query, place), row(of_span, place))
+            if row(of_query, place) != row(of_span, place):
+                queries += row(made, place) == row(of_query, place)
+    assert 0.4 < queries / (4 * len(places)) < 0.6
+    assert made.keys.tolist() == places.tolist()
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_mixed_may_be_all_of_one_kind(inputs, share):
+    mixed = open_contexts(inputs, "mixed")
+    one = MixedContexts(mixed.queries, mixed.spans, share)
+    places = np.arange(5)
+    only = (mixed.queries if share else mixed.spans).batch(places, 0, SEED)
+    made = one.batch(places, 0, SEED)
+    assert [row(made, i) for i in range(5)] == [row(only, i) for i in range(5)]
+
+
+def test_importance_is_that_of_the_contexts_own_tokens(inputs):
+    contexts, counts = open_contexts(inputs, "query"), NgramCounts(inputs["statistics"] / "counts")
+    batch = contexts.batch(np.arange(12), 0, SEED)
+    expected = score([row(batch, i) for i in range(12)], counts)
+    for i, values in enumerate(expected):
+        np.testing.assert_allclose(batch.importance[i, 1 : len(values) + 1], values, rtol=1e-6)
+    assert open_importance({"tokens": inputs["spans"]}) is None
+    bare = {name: inputs[name] for name in ("spans", "queries")}
+    assert open_contexts(bare, "mixed").batch(np.arange(4), 0, SEED).importance is None
+
+
+def test_two_batches_are_stacked(inputs):
+    store = open_texts(inputs)
+    short, long = store.batch([int(store.lengths.argmin())]), store.batch([int(store.lengths.argmax()), 3])
+    both = stacked(short, long, store.pad_id)
+    assert both.ids.shape == (3, long.ids.shape[1])
+    assert both.importance is None
+    assert torch.equal(map_tensors(both, lambda t: t[1:]).ids, long.ids)
+    width = short.ids.shape[1]
+    assert torch.equal(both.ids[0, :width], short.ids[0])
+    assert (both.ids[0, width:] == store.pad_id).all()
+    assert not both.attention[0, width:].any()
+    assert (both.words[0, width:] == -1).all()
+
+
+def test_what_is_missing_is_named(inputs, store, tmp_path):
+    with pytest.raises(DrkitError, match="need the stage spans and queries"):
+        open_contexts({}, "mixed")
+    with pytest.raises(DrkitError, match="need the stage queries"):
+        open_contexts({"spans": inputs["spans"]}, "query")
+    with pytest.raises(DrkitError, match="known: self, span, query, mixed"):
+        open_contexts(inputs, "neighbour")
+    with pytest.raises(DrkitError, match="neither 'spans' nor 'tokens'"):
+        open_texts({})
+    (tmp_path / "tokens").mkdir()
+    (tmp_path / "tokens/passages").symlink_to(store.path.parent)
+    assert len(open_texts({"tokens": tmp_path / "tokens"})) == len(store)
