@@ -355,3 +355,12 @@ def test_models_that_do_not_fit_are_refused_with_the_reason(tmp_path):
 
 def test_every_row_of_the_table_is_tested():
     assert set(ARCHITECTURES) == {MADE[name][0].config_class.model_type for name in NAMES}
+
+
+def test_code_that_comes_with_a_checkpoint_is_not_run_unasked(tmp_path):
+    told = {"model_type": "strange", "auto_map": {"AutoConfig": "code.Config", "AutoModelForMaskedLM": "code.Model"}}
+    (tmp_path / "config.json").write_text(json.dumps(told))
+    (tmp_path / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\n")
+    with pytest.raises(DrkitError, match="cannot read the configuration"):
+        MaskedLmEncoder.from_pretrained(str(tmp_path))
+    assert not (tmp_path / "ran").exists()
