@@ -33,10 +33,10 @@ PER_TARGET = ("replaced_logits", "replaced")
 def check_decoder(part: ComponentSpec | str, config: Any = None) -> None:
     """Run the decoder contract on a spec or an installed name, with its default settings or with `config`.
 
-    Provides what its spec says; targets are the view's, or where it needs none all maskable tokens; starts from its
-    seed; owns no weight of the encoder's; its loss alone sends finite gradient into the encoder through the bottleneck
-    (unless it provides nothing); padding changes nothing; pickles. One that needs `replaced` gets a view whose [MASK]s
-    are filled with other words.
+    Provides what its spec says; starts from its seed; owns no weight of the encoder's; its loss alone sends finite
+    gradient into the encoder through the bottleneck (unless it provides nothing); padding changes nothing; pickles.
+    Its targets are its view's; one that needs no view has those of the encoder's view, or all maskable tokens of the
+    text (and its last token, or not). One that needs `replaced` gets a view whose [MASK]s are filled with other words.
     """
     spec = spec_of(Kind.DECODER, part)
     check_spec(spec)
@@ -105,19 +105,34 @@ def _values(out: Mapping[str, Any]) -> list[Tensor]:
 
 
 def _check_states(out: Mapping[str, Any], spec: ComponentSpec, inputs: DecoderInput) -> None:
-    name, labels = spec.name, inputs.view.labels
-    reads_view = {"view", "rows"} & {*spec.needs}
-    wanted = labels[labels != -100] if reads_view else inputs.tokens.ids[inputs.tokens.maskable]
+    name, possible = spec.name, _possible_targets(spec, inputs)
     for key, value in out.items():
         if isinstance(value, TokenStates):
-            require(value.states.shape == (len(wanted), 16), f"{name}: {key} has states {tuple(value.states.shape)}")
-            of_what = "view's targets" if reads_view else "text's maskable tokens"
-            require(torch.equal(value.labels, wanted), f"{name}: the labels of {key} are not the {of_what}")
+            shape = (len(value.labels), 16)
+            require(value.states.shape == shape, f"{name}: {key} has states {tuple(value.states.shape)}, not {shape}")
+            right = any(torch.equal(value.labels, wanted) for wanted in possible.values())
+            require(right, f"{name}: the labels of {key} are not the {' or the '.join(possible)}")
         if key in SHAPES and isinstance(value, Tensor):
-            shape = wanted.shape if key in PER_TARGET else (len(labels), VOCAB)
-            require(value.shape == shape, f"{name}: {key} has shape {tuple(value.shape)}, wanted {(*shape,)}")
+            targets = next(iter(possible.values()))
+            shape = (len(targets),) if key in PER_TARGET else (len(inputs.view.labels), VOCAB)
+            require(tuple(value.shape) == shape, f"{name}: {key} has shape {tuple(value.shape)}, wanted {shape}")
             require(value.dtype == SHAPES[key], f"{name}: {key} is {value.dtype}, wanted {SHAPES[key]}")
         require(bool(_values({key: value})[0].isfinite().all()), f"{name}: {key} is not finite")
+
+
+def _possible_targets(spec: ComponentSpec, inputs: DecoderInput) -> dict[str, Tensor]:
+    """What a decoder's labels may be, in reading order: one that reads its view has that view's targets."""
+    if {"view", "rows"} & {*spec.needs}:
+        return {"view's targets": inputs.view.labels[inputs.view.labels != -100]}
+    assert inputs.encoder_view is not None
+    tokens, own = inputs.tokens, inputs.encoder_view.labels
+    beside_first = tokens.attention.clone()
+    beside_first[:, 0] = False
+    return {
+        "text's maskable tokens": tokens.ids[tokens.maskable],
+        "text's tokens but the first": tokens.ids[beside_first],
+        "encoder's view's targets": own[own != -100],
+    }
 
 
 def _check_start(spec: ComponentSpec, config: Any, decoder: nn.Module) -> None:
