@@ -114,8 +114,8 @@ def _check_states(out: Mapping[str, Any], spec: ComponentSpec, inputs: DecoderIn
             require(right, f"{name}: the labels of {key} are not the {' or the '.join(possible)}")
         if key in SHAPES and isinstance(value, Tensor):
             targets = next(iter(possible.values()))
-            shape = (len(targets),) if key in PER_TARGET else (len(inputs.view.labels), VOCAB)
-            require(tuple(value.shape) == shape, f"{name}: {key} has shape {tuple(value.shape)}, wanted {shape}")
+            shaped = (len(targets),) if key in PER_TARGET else (len(inputs.view.labels), VOCAB)
+            require(tuple(value.shape) == shaped, f"{name}: {key} has shape {tuple(value.shape)}, wanted {shaped}")
             require(value.dtype == SHAPES[key], f"{name}: {key} is {value.dtype}, wanted {SHAPES[key]}")
         require(bool(_values({key: value})[0].isfinite().all()), f"{name}: {key} is not finite")
 
