@@ -159,26 +159,31 @@ def words_of(context: BuildContext) -> int:
 def check_vocabulary(generator: MaskedLmEncoder, context: BuildContext) -> None:
     """Raise DrkitError, naming both, where a generator's words are not those of `context`.
 
-    Their number is compared, and where the generator came with a tokenizer, the number of every word.
+    Where the generator came with a tokenizer, the number of every word is compared; else only how many there are.
     """
     assert context.backbone is not None
-    name, encoder = _name(generator), _tokenizer_name(context.tokenizer)
-    size, allowed = int(generator.config.vocab_size), {context.backbone.vocab, words_of(context)}
-    advice = "it must be a masked LM of the encoder's own vocabulary, such as one the run trains itself (model = '')"
-    if size not in allowed:
-        wanted = " or ".join(f"{count:,}" for count in sorted(allowed))
-        raise DrkitError(f"the generator {name} has {size:,} words, the encoder {encoder} {wanted}: {advice}")
-    own = _tokenizer_beside(generator)
-    if own is None or not hasattr(context.tokenizer, "get_vocab"):
-        return
-    theirs, ours = own.get_vocab(), context.tokenizer.get_vocab()
-    differing = sorted(word for word in theirs.keys() | ours.keys() if theirs.get(word) != ours.get(word))
-    if differing:
-        word = differing[0]
+    problem = _differing(_tokenizer_beside(generator), context.tokenizer)
+    size, words = int(generator.config.vocab_size), words_of(context)
+    if problem is None and size not in {words, context.backbone.vocab}:
+        problem = f"has {size:,} words, the encoder {words:,}"
+    if problem:
         raise DrkitError(
-            f"the generator {name} numbers its words otherwise than the encoder {encoder}: {len(differing):,} differ, "
-            f"as {word!r} ({_number(theirs, word)} against {_number(ours, word)}): {advice}"
+            f"the generator {_name(generator)} does not fit an encoder of {_tokenizer_name(context.tokenizer)}: it "
+            f"{problem}. It must be a masked LM of the encoder's own vocabulary, such as one that the run trains itself "
+            f"(model = '')"
         )
+
+
+def _differing(own: Any, tokenizer: Any) -> str | None:
+    """What two tokenizers number differently; empty: nothing; None: they cannot be compared."""
+    if own is None or not hasattr(tokenizer, "get_vocab"):
+        return None
+    theirs, ours = own.get_vocab(), tokenizer.get_vocab()
+    words = sorted(word for word in theirs.keys() | ours.keys() if theirs.get(word) != ours.get(word))
+    if not words:
+        return ""
+    numbers = f"{_number(theirs, words[0])} against {_number(ours, words[0])}"
+    return f"numbers {len(words):,} of its words differently, as {words[0]!r} ({numbers})"
 
 
 def _number(vocabulary: dict[str, int], word: str) -> str:
@@ -192,7 +197,7 @@ def _name(generator: MaskedLmEncoder) -> str:
 
 def _tokenizer_name(tokenizer: Any) -> str:
     path = str(getattr(tokenizer, "name_or_path", ""))
-    return repr(path) if path else "(whose tokenizer was made here)"
+    return f"the tokenizer {path!r}" if path else "a tokenizer that was made here"
 
 
 def _tokenizer_beside(generator: MaskedLmEncoder) -> Any:

@@ -13,14 +13,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from attrs import field, frozen
+from attrs import field, fields, frozen
 
 from drkit.core.compose import data_needs
-from drkit.core.recipe import Finetune, Recipe
+from drkit.core.recipe import Finetune, Pretrain, Recipe, Training
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
 from drkit.core.write import recipe_table
 from drkit.errors import DrkitError
+from drkit.maskers.config import GeneratorConfig
 from drkit.runs import estimate
 from drkit.runs.sources import config_state, path_state
 from drkit.runs.stage import Stage
@@ -29,6 +30,7 @@ BASELINE = "no-pretraining"
 _STAGES = "drkit.runs.stages"
 # Where a run logs and saves does not change what it computes.
 _COSMETIC = ("logging_steps", "save_steps")
+_GENERATOR_SIZES = ("layers", "hidden", "heads", "intermediate")
 _TRAININGS = (f"{_STAGES}.pretrain:run", f"{_STAGES}.finetune:run")
 
 Table = Mapping[str, Any]
@@ -135,6 +137,8 @@ def _encoder(draft: _Draft, registry: Registry) -> str:
         texts = tuple(name for name in ("tokens", "spans") if name in draft.stages)
         draft.add("frequencies", "frequencies", "in how many texts each token occurs", (*texts, "initial"))
         needs += ("frequencies",)
+    if "generator" in data_needs(recipe, registry):
+        needs += (_generator(draft, recipe.pretrain),)
     return draft.add(
         "pretrained",
         "pretrain",
@@ -189,6 +193,32 @@ def _queries(draft: _Draft, masker: Table, texts: tuple[str, ...]) -> str:
             "passage_length": draft.table["encoder"]["passage_length"],
             "seed": draft.recipe.seed,
         },
+        resumable=True,
+    )
+
+
+def _generator(draft: _Draft, pretrain: Pretrain) -> str:
+    """The masked LM that fills masked positions: how it is trained counts where the run trains it alone."""
+    wanted, table = GeneratorConfig.of(pretrain.masker.config), draft.table["pretrain"]
+    settings: dict[str, Any] = {
+        "model": wanted.model,
+        "files": path_state(wanted.model),
+        "random": wanted.random,
+        "passage_length": draft.table["encoder"]["passage_length"],
+        "seed": draft.recipe.seed,
+    }
+    if not wanted.model:
+        settings["sizes"] = [getattr(wanted, f"generator_{name}") for name in _GENERATOR_SIZES]
+    if wanted.trained_first:
+        training = {a.name: table[a.name] for a in fields(Training) if a.name in table and a.name not in _COSMETIC}
+        settings |= {"steps": wanted.generator_steps, "training": training, "held_out": pretrain.probe.texts}
+    how = "train a small masked LM" if wanted.trained_first else "random weights" if wanted.random else "load"
+    return draft.add(
+        "generator",
+        "generator",
+        f"the generator: {' '.join(filter(None, (how, wanted.model)))}",
+        ("vocabulary", "tokens"),
+        settings=settings,
         resumable=True,
     )
 
