@@ -1,0 +1,152 @@
+"""Every masker with every decoder: what composing allows trains, built as the pre-training stage builds it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from drkit.core.compose import check
+from drkit.core.discovery import installed
+from drkit.core.layers import Wanted, compose
+from drkit.core.matrix import matrix
+from drkit.core.spec import Kind
+from drkit.core.types import BuildContext
+from drkit.data.contexts import open_contexts, open_importance, open_texts
+from drkit.data.frequencies import open_idf
+from drkit.errors import ProblemsError
+from drkit.runs.checkpoints import load_encoder, load_generator
+from drkit.runs.execute import execute
+from drkit.runs.gradients import Way, take
+from drkit.runs.masking import MaskingCollator
+from drkit.runs.plan import plan
+from drkit.runs.progress import Silent
+from drkit.runs.stages.pretrain import auto_encoder
+from drkit.runs.tokenizers import load_tokenizer
+from tests.parts.toys import texts
+
+PARTS = installed()
+MATRIX = matrix(PARTS)
+ALLOWED = [(pair.masker, pair.decoder) for pair in MATRIX.pairs if not pair.problems]
+REFUSED = [pair for pair in MATRIX.pairs if pair.problems]
+SETTINGS = (
+    "encoder.vocab_size=300",
+    "encoder.hidden=16",
+    "encoder.heads=2",
+    "encoder.intermediate=24",
+    "encoder.passage_length=24",
+    "encoder.query_length=12",
+    "encoder.init_embeddings=random",
+    "pretrain.max_steps=2",
+)
+SMALL_GENERATOR = tuple(
+    f"pretrain.masker.generator_{size}" for size in ("hidden=8", "heads=2", "intermediate=12", "steps=1")
+)
+SPANS = ("pretrain.masker.context=span",)
+CONTRAST = ("pretrain.losses.contrast={use='span-contrastive',on='encoder'}",)
+
+
+@pytest.fixture(scope="module")
+def stages_of(tmp_path_factory):
+    """settings -> (recipe, the folders its pre-training reads); a stage that another recipe's run has is taken over."""
+    path = tmp_path_factory.mktemp("collection") / "texts.jsonl"
+    path.write_text("\n".join(json.dumps({"text": text}) for text in texts()[:24]))
+    runs = []
+
+    def prepare(masker, decoder, *settings):
+        small = SMALL_GENERATOR if masker == "generator" else ()
+        wanted = Wanted(
+            masker=masker, decoder=decoder, collection=f"jsonl:{path}", settings=(*SETTINGS, *small, *settings)
+        )
+        recipe = compose(wanted, PARTS)
+        check(recipe, PARTS.registry)
+        stages = plan(recipe, PARTS.registry).stages
+        last = next(place for place, stage in enumerate(stages) if stage.name == "pretrained")
+        run = tmp_path_factory.mktemp("run")
+        execute(stages[:last], run, recipe, registry=PARTS.registry, progress=Silent(), reuse=runs)
+        runs.append(run)
+        return recipe, {name: run / name for name in stages[last].needs}
+
+    return prepare
+
+
+def built(recipe, inputs):
+    """The module of the pre-training stage, and its collator."""
+    settings = recipe.pretrain
+    tokenizer = load_tokenizer(str(inputs["initial"]))
+    encoder = load_encoder(inputs["initial"], pooling=recipe.encoder.pooling)
+    context = BuildContext(
+        backbone=encoder.info(tokenizer),
+        tokenizer=tokenizer,
+        generator=load_generator(inputs.get("generator")),
+        idf=open_idf(inputs["frequencies"]) if "frequencies" in inputs else None,
+        seed=recipe.seed,
+    )
+    masker = PARTS.registry.build(Kind.MASKER, settings.masker.use, settings.masker.config, context)
+    module = auto_encoder(settings, PARTS.registry, encoder, context, masker=masker).train()
+    collate = MaskingCollator(
+        store=open_texts(inputs),
+        importance=open_importance(inputs),
+        masker=masker,
+        rows=module.decoder.rows,
+        seed=recipe.seed,
+        contexts=open_contexts(inputs, getattr(settings.masker.config, "context", "self")),
+        paired=module.compares(),
+    )
+    return module, collate
+
+
+def train_two_steps(recipe, inputs):
+    """Two steps on two batches; returns the tensors of the last one. Encoder and decoder move."""
+    module, collate = built(recipe, inputs)
+    before = {name: value.detach().clone() for name, value in module.named_parameters()}
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    for step in range(2):
+        tensors = collate([(step, example) for example in range(6 * step, 6 * step + 6)])
+        optimizer.zero_grad()
+        loss, figures = take(module, tensors, Way(module, torch.Tensor.backward))
+        assert loss.isfinite()
+        assert {f"{name}_loss" for name in module.terms} <= figures.keys()
+        optimizer.step()
+    moved = {name.split(".")[0] for name, value in module.named_parameters() if not torch.equal(before[name], value)}
+    assert moved == {name.split(".")[0] for name, value in module.named_parameters() if value.requires_grad}
+    assert {"encoder"} <= moved <= {"encoder", "decoder"}  # a generator is frozen
+    assert all(value.isfinite().all() for value in module.parameters())
+    return tensors
+
+
+@pytest.mark.parametrize(("masker", "decoder"), ALLOWED)
+def test_what_goes_together_trains(masker, decoder, stages_of):
+    train_two_steps(*stages_of(masker, decoder))
+
+
+@pytest.mark.parametrize("decoder", [decoder for masker, decoder in ALLOWED if masker == "query-as-context"])
+def test_spans_of_documents_and_contrast_go_with_every_decoder(decoder, stages_of):
+    """As coCondenser has it: both texts of a pair are read, and each is the other's context."""
+    tensors = train_two_steps(*stages_of("query-as-context", decoder, *SPANS, *CONTRAST))
+    assert tensors["partners"].tolist() == [*range(6, 12), *range(6)]
+    width = min(tensors["source.ids"].shape[1], tensors["tokens.ids"].shape[1])
+    assert torch.equal(tensors["source.ids"][:, :width], tensors["tokens.ids"][tensors["partners"], :width])
+
+
+@pytest.mark.parametrize("masker", sorted({masker for masker, _ in ALLOWED}))
+def test_contrast_goes_with_every_masker(masker, stages_of):
+    decoder = "condenser" if (masker, "condenser") in ALLOWED else next(d for m, d in ALLOWED if m == masker)
+    tensors = train_two_steps(*stages_of(masker, decoder, *CONTRAST))
+    assert len(tensors["encoder.ids"]) == 12
+
+
+@pytest.mark.parametrize("pair", REFUSED or [None], ids=lambda pair: pair and f"{pair.masker}-{pair.decoder}")
+def test_what_does_not_is_refused_with_a_reason(pair):
+    if pair is None:
+        pytest.skip("every masker goes with every decoder")
+    recipe = compose(Wanted(masker=pair.masker, decoder=pair.decoder), PARTS)
+    with pytest.raises(ProblemsError, match=r"needs .*; masker .* provides .*that fit: \w|which no stage"):
+        check(recipe, PARTS.registry)
+
+
+def test_each_part_goes_with_some_other():
+    maskers, decoders = ({*names} for names in zip(*ALLOWED, strict=True))
+    assert maskers == {*MATRIX.maskers}
+    assert decoders == {*MATRIX.decoders}
