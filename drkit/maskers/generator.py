@@ -169,8 +169,8 @@ def check_vocabulary(generator: MaskedLmEncoder, context: BuildContext) -> None:
     if problem:
         raise DrkitError(
             f"the generator {_name(generator)} does not fit an encoder of {_tokenizer_name(context.tokenizer)}: it "
-            f"{problem}. It must be a masked LM of the encoder's own vocabulary, such as one that the run trains itself "
-            f"(model = '')"
+            f"{problem}. It must be a masked LM of the encoder's own vocabulary, such as one that the run trains "
+            f"itself (model = '')"
         )
 
 
