@@ -15,6 +15,7 @@ from drkit_cli.commands.compose import compose
 from drkit_cli.commands.inspect import inspect
 from drkit_cli.commands.listing import list_parts
 from drkit_cli.commands.plugins import plugins
+from drkit_cli.commands.queries import queries
 from drkit_cli.commands.run import run
 from drkit_cli.commands.search import search
 from drkit_cli.commands.show import show
@@ -29,7 +30,7 @@ def cli() -> None:
     """
 
 
-for command in (compose, run, search, inspect, list_parts, show, plugins):
+for command in (compose, run, search, inspect, queries, list_parts, show, plugins):
     cli.add_command(command)
 
 

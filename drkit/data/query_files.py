@@ -105,6 +105,15 @@ class Shard:
         """As torchrun says it: RANK and WORLD_SIZE; one process where they are not set."""
         return cls(int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
 
+    @property
+    def words(self) -> str:
+        """`process 2 of 4`.
+
+        >>> Shard(1, 4).words
+        'process 2 of 4'
+        """
+        return f"process {self.rank + 1} of {self.processes}"
+
 
 def generate_file(
     texts: Iterable[tuple[str, str]],

@@ -44,6 +44,7 @@ def drkit(*arguments, cwd=None, **environment):
         ["list", "--matrix"],
         ["inspect", "--help"],
         ["inspect", "mask", "--help"],
+        ["queries", "--help"],
         ["show", "masker", "pmi"],
         ["show", "decoder", "enhanced"],
         ["show", "recipe", "cdmae"],

@@ -1,0 +1,54 @@
+"""`drkit queries`: one process or two of torchrun's make the same file, and a run reads it."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from drkit.data import read_queries
+from tests.data.seq2seq import write_t5
+
+TEXTS = ["A wing in a slipstream.", "", "Boundary layers over flat plates.", "Heat in composite slabs.", "Flutter."]
+
+
+@pytest.fixture(scope="module")
+def arguments(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("queries")
+    (folder / "texts.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in TEXTS))
+    write_t5(folder / "t5", TEXTS)
+    options = ["--model", folder / "t5", "--collection", f"jsonl:{folder / 'texts.jsonl'}"]
+    return [*options, "--max-new-tokens", 4, "--batch-size", 2, "--count", 3]
+
+
+def drkit(*given, **environment):
+    own = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **environment}
+    command = [sys.executable, "-m", "drkit_cli.main", "queries", *map(str, given)]
+    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **own}, check=False)
+
+
+def test_one_process_or_two_make_the_same_file(arguments, tmp_path):
+    done = drkit(*arguments, "-o", tmp_path / "one.jsonl")
+    assert done.returncode == 0, done.stderr
+    assert f"pretrain.masker.queries=file:{tmp_path / 'one.jsonl'}" in done.stdout
+    lines = [json.loads(line) for line in (tmp_path / "one.jsonl").read_text().splitlines()]
+    assert [line["doc_id"] for line in lines] == ["1", "2", "3", "4", "5"]
+    assert [len(line["queries"]) for line in lines] == [3, 0, 3, 3, 3]
+    assert len(list(read_queries(tmp_path / "one.jsonl"))) == 12
+    first = drkit(*arguments, "-o", tmp_path / "two.jsonl", RANK="1", WORLD_SIZE="2")
+    assert first.returncode == 0, first.stderr
+    assert first.stdout == ""
+    assert "process 2 of 2" in first.stderr
+    second = drkit(*arguments, "-o", tmp_path / "two.jsonl", RANK="0", WORLD_SIZE="2")
+    assert second.returncode == 0, second.stderr
+    assert (tmp_path / "two.jsonl").read_text() == (tmp_path / "one.jsonl").read_text()
+
+
+def test_what_is_wrong_is_said(arguments, tmp_path):
+    done = drkit(*arguments, "-o", tmp_path / "queries.txt")
+    assert done.returncode == 2
+    assert "name it queries.jsonl" in done.stderr
+    done = drkit("--model", tmp_path, "--collection", "jsonl:nowhere.jsonl", "-o", tmp_path / "queries.jsonl")
+    assert done.returncode == 2
+    assert "does not exist" in done.stderr
