@@ -1,4 +1,7 @@
-"""Every masker with every decoder, trained for a few steps on texts, exported, and read back."""
+"""Every decoder, every masker and every recipe: whole runs on texts, a few steps long, exported and read back.
+
+That every masker goes with every decoder is tested on single steps (`tests/parts/test_matrix.py`).
+"""
 
 import json
 
@@ -8,12 +11,14 @@ import pytest
 from drkit.core.compose import check
 from drkit.core.discovery import installed
 from drkit.core.layers import Wanted, compose
+from drkit.core.matrix import matrix
 from drkit.runs.execute import execute
 from drkit.runs.plan import plan
 from drkit.runs.progress import Silent
 from drkit.search import TextEncoder
 
 PARTS = installed()
+MATRIX = matrix(PARTS)
 NAMES = ["ada", "grace", "alan", "edsger", "barbara", "donald", "john", "frances", "ken", "dennis"]
 DEEDS = ["wrote a compiler", "proved a theorem", "broke a cipher", "drew the first machine", "named the bug"]
 SETTINGS = (
@@ -29,6 +34,12 @@ SETTINGS = (
 )
 
 
+def some_pairs():
+    """Each decoder with one masker that it goes with, each masker at least once."""
+    fitting = {d: [p.masker for p in MATRIX.pairs if p.decoder == d and not p.problems] for d in MATRIX.decoders}
+    return [(maskers[turn % len(maskers)], decoder) for turn, (decoder, maskers) in enumerate(fitting.items())]
+
+
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory):
     path = tmp_path_factory.mktemp("texts") / "texts.jsonl"
@@ -40,24 +51,55 @@ def texts(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
-@pytest.mark.parametrize("decoder", PARTS.registry.names("decoder"))
-@pytest.mark.parametrize("masker", PARTS.registry.names("masker"))
-def test_every_combination_trains(masker, decoder, pooling, texts, tmp_path):
-    wanted = Wanted(
-        masker=masker, decoder=decoder, collection=f"jsonl:{texts}", settings=(*SETTINGS, f"encoder.pooling={pooling}")
-    )
-    recipe = compose(wanted, PARTS)
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A place for each run, and the runs whose stages it may take over."""
+    made = []
+
+    def place():
+        made.append(tmp_path_factory.mktemp("run") / "run")
+        return made[-1], made[:-1]
+
+    return place
+
+
+def trained(runs, texts, pooling, **wanted):
+    """The folder of a whole run; its log has been looked through."""
+    settings = (*SETTINGS, f"encoder.pooling={pooling}")
+    recipe = compose(Wanted(collection=f"jsonl:{texts}", settings=settings, **wanted), PARTS)
     check(recipe, PARTS.registry)
+    folder, others = runs()
     stages = plan(recipe, PARTS.registry).stages
-    done = execute(stages, tmp_path / "run", recipe, registry=PARTS.registry, progress=Silent())
+    done = execute(stages, folder, recipe, registry=PARTS.registry, progress=Silent(), reuse=others)
     assert done["pretrained"].metrics["steps"] == 3
-    log = [json.loads(line) for line in (tmp_path / "run/pretrained/log.jsonl").read_text().splitlines()]
-    assert len(log) == 3
-    for entry in log:
-        total = 0.3 * entry["encoder_loss"] + entry["decoder_loss"]
+    log = [json.loads(line) for line in (folder / "pretrained/log.jsonl").read_text().splitlines()]
+    steps = [entry for entry in log if "loss" in entry]
+    assert len(steps) == 3
+    for entry in steps:
+        total = sum(term.weight * entry[f"{name}_loss"] for name, term in recipe.pretrain.losses.items())
         assert entry["loss"] == pytest.approx(total, rel=1e-3)
         assert np.isfinite(entry["grad_norm"])
-    encoder = TextEncoder.load(tmp_path / "run/encoder")
+    return folder
+
+
+def check_encoder(folder, pooling):
+    encoder = TextEncoder.load(folder / "encoder")
     assert encoder.pooling == pooling
     assert np.isfinite(encoder.encode_passages(["ada proved a theorem"])).all()
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize(("masker", "decoder"), some_pairs())
+def test_parts_of_different_papers_make_a_run(masker, decoder, pooling, texts, runs):
+    check_encoder(trained(runs, texts, pooling, masker=masker, decoder=decoder), pooling)
+
+
+@pytest.mark.parametrize("paper", sorted({*PARTS.recipes} - {"default", "quick"}))
+def test_every_recipe_makes_a_run(paper, texts, runs):
+    check_encoder(trained(runs, texts, "cls", paper=paper), "cls")
+
+
+def test_all_maskers_and_decoders_are_among_them():
+    maskers, decoders = ({*names} for names in zip(*some_pairs(), strict=True))
+    assert maskers == {*MATRIX.maskers}
+    assert decoders == {*MATRIX.decoders}
