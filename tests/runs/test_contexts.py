@@ -74,7 +74,8 @@ def run(texts, folder, *settings, decoder="mlm"):
 
 @pytest.mark.parametrize("decoder", ["mlm", "enhanced"])
 @pytest.mark.parametrize(
-    ("context", "base"), [("span", "uniform"), ("query", "pmi"), ("mixed", "pmi"), ("self", "pmi")]
+    ("context", "base"),
+    [("span", "uniform"), ("query", "pmi"), ("mixed", "pmi"), ("self", "pmi"), ("mixed", "generator")],
 )
 def test_every_context_trains(context, base, decoder, texts, tmp_path):
     done, said = run(texts, tmp_path / "run", f"context={context}", f"base={base}", decoder=decoder)
