@@ -81,7 +81,7 @@ def test_every_context_trains(context, base, decoder, texts, tmp_path):
     done, said = run(texts, tmp_path / "run", f"context={context}", f"base={base}", decoder=decoder)
     wanted = {"span": {"spans"}, "query": {"queries"}, "mixed": {"spans", "queries"}, "self": set()}[context]
     assert done.keys() & {"spans", "queries"} == wanted
-    assert ("statistics" in done) == (base == "pmi" or "query" in wanted)
+    assert ("statistics" in done) == (base == "pmi" or "queries" in wanted)
     assert done["pretrained"].metrics["steps"] == 3
     log = [json.loads(line) for line in (tmp_path / "run/pretrained/log.jsonl").read_text().splitlines()]
     assert all(np.isfinite(entry["loss"]) and entry["decoder_loss"] > 0 for entry in log)
