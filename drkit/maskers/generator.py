@@ -141,13 +141,15 @@ def sample_words(states: Tensor, noise: Tensor, heads: Heads, words: int) -> Ten
     Only the first `words` rows of the vocabulary are words. At most `AT_ONCE` probabilities are held at a time,
     whatever N and the vocabulary; the function is summed in float64, so that rare words keep their probability.
     """
-    rows, sampled = max(1, AT_ONCE // words), [noise.new_zeros(0, dtype=torch.long)]
+    rows, sampled = max(1, AT_ONCE // words), torch.empty(len(states), dtype=torch.long, device=noise.device)
+    # One buffer for all chunks: freed and allocated anew, they would pile up in the C library's heap.
+    held = torch.empty(min(rows, len(states)), words, dtype=torch.float64, device=noise.device)
     for at in range(0, len(states), rows):
         logits = heads.logits(states[at : at + rows])[:, :words].float()
-        below = logits.softmax(-1).cumsum(-1, dtype=torch.float64)
+        below = torch.cumsum(logits.softmax(-1), -1, dtype=torch.float64, out=held[: len(logits)])
         wanted = noise[at : at + rows, None].double() * below[:, -1:]
-        sampled.append(torch.searchsorted(below, wanted, right=True)[:, 0])
-    return torch.cat(sampled)
+        sampled[at : at + rows] = torch.searchsorted(below, wanted, right=True)[:, 0]
+    return sampled
 
 
 def words_of(context: BuildContext) -> int:

@@ -114,6 +114,22 @@ def test_samples_follow_the_softmax(monkeypatch, at_once):
         assert chi_square < 31.3  # 11 degrees of freedom: once in a thousand
 
 
+def test_no_more_probabilities_are_held_than_allowed(monkeypatch):
+    monkeypatch.setattr(generator, "AT_ONCE", 100)
+    seen = []
+
+    class Counted(Table):
+        def logits(self, states):
+            seen.append(len(states))
+            return super().logits(states)
+
+    logits = torch.zeros(1, 30)
+    sampled = sample_words(torch.zeros(50, 1), torch.linspace(0, 0.99, 50), Counted(logits), 30)
+    assert max(seen) * 30 <= 100
+    assert sum(seen) == 50
+    assert sampled.tolist() == [int(u * 30 + 1e-6) for u in torch.linspace(0, 0.99, 50).tolist()]
+
+
 def test_a_sample_is_the_inverse_of_the_distribution_function():
     logits = torch.tensor([[0.5, 0.25, 0.0, 0.25]]).log()
     noise = torch.tensor([0.0, 0.49, 0.5, 0.74, 0.75, 1 - 2**-24])
