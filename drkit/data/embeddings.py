@@ -55,8 +55,8 @@ def ppmi_svd(
     used = np.flatnonzero(np.diff(matrix.indptr))
     if dim >= len(used):
         raise DrkitError(
-            f"only {len(used)} tokens occur beside others: too few for embeddings of {dim} dimensions; give more texts, "
-            f"or start from random ones: --set encoder.init_embeddings=random"
+            f"only {len(used)} tokens occur beside others: too few for embeddings of {dim} dimensions; give more "
+            f"texts, or start from random ones: --set encoder.init_embeddings=random"
         )
     rng = np.random.default_rng(seed)
     out = rng.normal(0.0, _UNSEEN_STD, (vocab_size, dim)).astype(np.float32)
