@@ -29,10 +29,10 @@ BASELINE, MLM_ONLY = "no pre-training", "mlm-only"
 MEASURES = ("RR@10", "R@100")
 BUDGET = (
     "collection.limit=3500",
-    "pretrain.max_steps=500",
+    "pretrain.max_steps=400",
     "pretrain.per_device_train_batch_size=32",
-    "pretrain.probe.every=250",
-    "finetune.max_steps=120",
+    "pretrain.probe.every=200",
+    "finetune.max_steps=80",
     "finetune.per_device_train_batch_size=96",
     "finetune.negatives=0",
     'finetune.rounds=[{name="retriever-1"}]',

@@ -24,9 +24,11 @@ def carry_out(
 ) -> None:
     """Check the recipe, print its plan or run it, and print the results."""
     from drkit.core.compose import check
-    from drkit.runs.execute import RECIPE, execute
     from drkit.errors import DrkitError
+    from drkit.runs import processes
+    from drkit.runs.execute import RECIPE, execute
     from drkit.runs.plan import plan
+    from drkit.runs.progress import Silent
     from drkit_cli.progress import RichProgress
     from drkit_cli.render import console, plan_tree, results
 
@@ -36,8 +38,12 @@ def carry_out(
     strangers = [other for other in reuse if not (other / RECIPE).is_file()]
     if strangers:
         raise DrkitError(f"--reuse {strangers[0]}: there is no run; give the folder of one, with its {RECIPE}")
-    if dry_run:
+    if dry_run and not processes.rank():
         console().print(plan_tree(recipe, registry, made, run))
+    if dry_run:
+        return
+    if processes.rank():  # the first process speaks for all
+        execute(made.stages, run, recipe, registry=registry, progress=Silent())
         return
     for note in made.notes:
         click.echo(f"note: {note}", err=True)

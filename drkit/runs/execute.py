@@ -22,6 +22,7 @@ from drkit.core.recipe import Recipe
 from drkit.core.registry import Registry
 from drkit.core.write import recipe_table, write_recipe
 from drkit.errors import DrkitError
+from drkit.runs import processes
 from drkit.runs.manifest import (
     CHECKPOINTS,
     FINGERPRINT,
@@ -32,7 +33,7 @@ from drkit.runs.manifest import (
     versions,
     write_manifest,
 )
-from drkit.runs.progress import Progress
+from drkit.runs.progress import Progress, Silent
 from drkit.runs.stage import Stage, StageRun
 
 RECIPE = "recipe.toml"
@@ -57,18 +58,37 @@ def execute(
     `reuse` are other runs: a stage of theirs that had the very same inputs and settings is taken over (its files
     linked, or copied where the disk does not link), not made again.
 
+    Of several processes (torchrun) the first does this, and the others join it in the trainings.
+
     Raises DrkitError where the folder holds a run of another recipe (unless `redo`), another process works in
     it, or the disk is full. Finished stages are never lost.
     """
-    with locked(run):
+    if processes.rank():
+        return _help(stages, run, recipe, registry)
+    with locked(run), processes.together():
         _claim(run, recipe, registry, redo=redo)
         done: dict[str, Manifest] = {}
         for stage in stages:
             contents = {name: manifest.content for name, manifest in done.items()}
             _take_over(stage, run, stage.fingerprint(contents), reuse)
             done[stage.name] = _stage(stage, run, recipe, done, registry=registry, progress=progress)
+        processes.tell(None)
         shutil.rmtree(run / UNFINISHED, ignore_errors=True)
         return done
+
+
+def _help(stages: Sequence[Stage], run: Path, recipe: Recipe, registry: Registry) -> dict[str, Manifest]:
+    """What the second process and those after it do; they have no manifests of their own."""
+    named = {stage.name: stage for stage in stages}
+
+    def make(name: str, folder: Path) -> None:
+        stage = named[name]
+        inputs = {need: run / need for need in stage.needs}
+        stage.load()(StageRun(stage, folder, inputs, recipe, registry=registry, progress=Silent()))
+
+    with processes.together():
+        processes.help_along(make, run / UNFINISHED)
+    return {}
 
 
 @contextmanager
@@ -146,6 +166,9 @@ def _stage(
     progress.begin(stage.name, stage.summary)
     started = time.perf_counter()
     with _full_disk(stage.name, run):
+        if stage.joint:
+            (folder / CHECKPOINTS).mkdir(exist_ok=True)
+            processes.tell(stage.name)
         metrics = stage.load()(context)
         files = describe_files(folder)
         manifest = Manifest(

@@ -104,6 +104,7 @@ def _retriever(draft: Draft, finetune: Finetune, *, name: str, start: str, negat
             "seed": draft.recipe.seed,
         },
         resumable=True,
+        joint=True,
         cost=estimate.finetuning(draft.recipe),
     )
 

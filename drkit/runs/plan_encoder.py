@@ -85,6 +85,7 @@ def plan_encoder(draft: Draft, registry: Registry) -> str:
         needs,
         settings={"pretrain": _trained(draft.table["pretrain"]), "seed": recipe.seed},
         resumable=True,
+        joint=True,
         cost=estimate.pretraining(recipe),
     )
 
@@ -158,6 +159,7 @@ def _generator(draft: Draft, pretrain: Pretrain) -> str:
         ("vocabulary", "tokens"),
         settings=settings,
         resumable=True,
+        joint=wanted.trained_first,
     )
 
 

@@ -23,6 +23,7 @@ class Stage:
     name: its folder under the run, and what the user reads. target: `module:function`, imported when the
     stage runs. needs: the stages whose folders it reads. settings: plain data, all that its result depends on
     besides those. resumable: its unfinished folder is kept, and the function goes on from what it finds there.
+    joint: all processes of a run take part, as in a training.
     cost: what `--dry-run` says of it.
     """
 
@@ -32,6 +33,7 @@ class Stage:
     needs: tuple[str, ...] = ()
     settings: Mapping[str, Any] = field(factory=dict)
     resumable: bool = False
+    joint: bool = False
     cost: Cost = field(factory=Cost)
 
     def fingerprint(self, contents: Mapping[str, str]) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments, set_seed
 from transformers.trainer_callback import PrinterCallback
 
 from drkit.errors import DrkitError
-from drkit.runs import gradients
+from drkit.runs import gradients, processes
 from drkit.runs.batches import Example, Schedule, count_batches
 from drkit.runs.manifest import CHECKPOINTS
 from drkit.runs.memory import trimmer
@@ -64,11 +63,10 @@ def train_stage(
 
     Leaves `log.jsonl` in the stage's folder; the checkpoints go when the stage is done.
     """
-    processes = int(os.environ.get("WORLD_SIZE", "1"))  # as torchrun and accelerate say it
     schedule = Schedule(
         lengths=lengths,
-        batch_size=training.per_device_train_batch_size * processes,
-        batches=count_batches(training, len(lengths), processes=processes),
+        batch_size=training.per_device_train_batch_size * processes.count(),
+        batches=count_batches(training, len(lengths), processes=processes.count()),
         seed=stage.recipe.seed,
     )
     result = train(
@@ -105,7 +103,7 @@ def train(
     steps = len(schedule) // training.gradient_accumulation_steps
     arguments = _arguments(training, folder, steps, seed)
     trainer = ScheduledTrainer(module, schedule, collate, args=arguments, chunk=training.gradient_cache_chunk)
-    for callback in (_Report(progress), *callbacks):
+    for callback in (_Report(progress), _GiveBack(), *callbacks):
         trainer.add_callback(callback)
     trainer.remove_callback(PrinterCallback)
     set_seed(seed)  # dropout follows the run's seed, whatever ran before in this process
@@ -142,6 +140,8 @@ def _arguments(training: Training, folder: Path, steps: int, seed: int) -> Train
         "logging_nan_inf_filter": False,  # a loss that is not finite must be seen, not averaged away
         "disable_tqdm": True,
         "remove_unused_columns": False,
+        # Several processes without an accelerator: accelerate wants to be told.
+        "use_cpu": processes.count() > 1 and not torch.cuda.is_available(),
         "ddp_broadcast_buffers": False,  # processes may have different numbers of chunks
         "dataloader_pin_memory": torch.cuda.is_available(),
         "optim": "adamw_torch_fused",
@@ -221,8 +221,11 @@ class ScheduledTrainer(Trainer):  # type: ignore[misc]
 
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         super()._save_checkpoint(*args, **kwargs)
+        self.accelerator.wait_for_everyone()
         # The mark comes last: a checkpoint that a kill cut short has none, and is ignored.
-        Path(self.args.output_dir, f"checkpoint-{self.state.global_step}", COMPLETE).touch()
+        if self.is_world_process_zero():
+            Path(self.args.output_dir, f"checkpoint-{self.state.global_step}", COMPLETE).touch()
+        self.accelerator.wait_for_everyone()
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
@@ -230,7 +233,7 @@ def newest_checkpoint(folder: Path) -> Path | None:
     found = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))
     for path in found:
         if not (path / COMPLETE).exists():
-            shutil.rmtree(path)
+            shutil.rmtree(path, ignore_errors=True)  # another process may be at it too
     whole = [path for path in found if path.exists()]
     return whole[-1] if whole else None
 

@@ -7,7 +7,6 @@ one layer, trained by plain masked language modelling on the texts that pre-trai
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,6 +25,7 @@ from drkit.errors import DrkitError
 from drkit.losses import MlmLoss
 from drkit.maskers import GeneratorConfig, UniformConfig, UniformMasker
 from drkit.maskers.generator import check_vocabulary
+from drkit.runs import processes
 from drkit.runs.autoencoder import AutoEncoder, Term
 from drkit.runs.batches import Chosen, count_batches
 from drkit.runs.checkpoints import save_masked_lm
@@ -106,8 +106,7 @@ def _train(
     masker = UniformMasker(UniformConfig(encoder_ratio=MASKED), context)
     collate = MaskingCollator(store=store, importance=None, masker=masker, rows=module.decoder.rows, seed=seed)
     trained, _ = held_out(len(store), pretrain.probe.texts, seed=seed)
-    processes = int(os.environ.get("WORLD_SIZE", "1"))  # as torchrun and accelerate say it
-    training = schedule(pretrain, settings, count_batches(pretrain, len(trained), processes=processes))
+    training = schedule(pretrain, settings, count_batches(pretrain, len(trained), processes=processes.count()))
     return train_stage(stage, module, Chosen(collate, trained), training=training, lengths=store.lengths[trained])
 
 

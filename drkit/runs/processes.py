@@ -1,0 +1,69 @@
+"""Several processes of one run, as torchrun or `accelerate launch` start them.
+
+The first makes every stage; the others wait, and take part in those that are trainings. What they write goes to a
+folder that is thrown away: the first process' results are the run's.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+from drkit.runs.manifest import CHECKPOINTS
+
+# The others wait for whatever the first does alone: counting, searching, mining.
+_PATIENCE = timedelta(days=14)
+
+
+def count() -> int:
+    """How many processes there are."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def rank() -> int:
+    """Which of them this is; the first is 0."""
+    return int(os.environ.get("RANK", "0"))
+
+
+@contextmanager
+def together() -> Iterator[None]:
+    """A block in which the processes can talk; alone, nothing happens."""
+    if count() == 1:
+        yield
+        return
+    import torch
+    import torch.distributed as dist
+
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    dist.init_process_group(backend, timeout=_PATIENCE)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def tell(stage: str | None) -> None:
+    """The first process says which training begins; None: there is no more to do."""
+    if count() > 1:
+        _broadcast(stage)
+
+
+def help_along(make: Callable[[str, Path], object], unfinished: Path) -> None:
+    """The other processes' part: `make(stage, folder)` for every training that the first begins."""
+    while (stage := _broadcast(None)) is not None:
+        with tempfile.TemporaryDirectory() as scratch:
+            # Checkpoints are shared: each process keeps its random state there.
+            Path(scratch, CHECKPOINTS).symlink_to((unfinished / stage / CHECKPOINTS).resolve())
+            make(stage, Path(scratch))
+
+
+def _broadcast(value: str | None) -> str | None:
+    import torch.distributed as dist
+
+    held = [value]
+    dist.broadcast_object_list(held, src=0)
+    return held[0]
