@@ -27,7 +27,7 @@ from drkit.maskers import PmiConfig, PmiMasker, UniformConfig, UniformMasker
 from drkit.maskers.statistics import ViewStatistics, common_tokens, hidden_tokens, view_statistics
 from drkit.maskers.whole_words import find_words
 from drkit.runs.progress import Silent
-from drkit.runs.text_source import TextSource, of_collection
+from drkit.inspect.texts import TextSource, of_collection
 
 TEXTS, BATCH, DRAWS, TENTHS = 4000, 128, 400, 10
 SIGMAS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)

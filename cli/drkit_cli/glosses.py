@@ -10,9 +10,9 @@ from rich.text import Text
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from drkit.runs.inspect_masks import Cell, InspectedMask, InspectedText
-    from drkit.runs.inspect_words import InspectedWords
-    from drkit.runs.text_source import Piece
+    from drkit.inspect.masks import Cell, InspectedMask, InspectedText
+    from drkit.inspect.words import InspectedWords
+    from drkit.inspect.texts import Piece
 
 LEGEND = "[_] masked   [word] replaced by that word   [=word] to be rebuilt, but left readable"
 # From unimportant to important: readable on dark and on light.

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from drkit_cli.glosses import LEGEND, heading, shown, summaries
 
 if TYPE_CHECKING:
-    from drkit.runs.inspect_masks import InspectedMask, InspectedText
-    from drkit.runs.inspect_words import InspectedWords
+    from drkit.inspect.masks import InspectedMask, InspectedText
+    from drkit.inspect.words import InspectedWords
 
 # Colours are laid over the page's own background, so that one set of them serves light and dark.
 _STYLE = """

@@ -18,7 +18,7 @@ from attrs import asdict, field, frozen
 from attrs.validators import ge, in_
 
 from drkit.core.files import replacing_folder
-from drkit.encoders.quiet import without_bars
+from drkit.core.quiet import without_bars
 from drkit.encoders.seeding import seeded
 from drkit.errors import DrkitError
 

@@ -17,7 +17,7 @@ from torch import nn
 
 from drkit.core.write import plain
 from drkit.encoders import MaskedLmEncoder
-from drkit.encoders.quiet import without_bars
+from drkit.core.quiet import without_bars
 
 if TYPE_CHECKING:
     from drkit.core.recipe import Choice, Pretrain

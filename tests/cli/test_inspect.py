@@ -16,11 +16,11 @@ from drkit.core.spec import ComponentSpec
 from drkit.errors import DrkitError
 from drkit.maskers import UniformConfig, UniformMasker
 from drkit.runs.execute import execute
-from drkit.runs.inspect_masks import Draw, inspect_mask
-from drkit.runs.inspect_words import inspect_words, recipes_with_words
+from drkit.inspect.masks import Draw, inspect_mask
+from drkit.inspect.words import inspect_words, recipes_with_words
 from drkit.runs.plan import plan
 from drkit.runs.progress import Silent
-from drkit.runs.text_source import of_collection, of_run
+from drkit.inspect.texts import of_collection, of_run
 
 PACKAGES = "collection.packages=['asyncio', 'email', 'logging']"
 SMALL = (PACKAGES, "encoder.vocab_size=600")

@@ -27,7 +27,7 @@ from drkit.maskers import (
 )
 from drkit.maskers.statistics import common_tokens, is_common, torn_words, view_statistics
 from drkit.runs.progress import Silent
-from drkit.runs.text_source import TextSource, of_collection
+from drkit.inspect.texts import TextSource, of_collection
 
 SHARED = Path(os.environ.get("DRKIT_SHARED", Path(__file__).resolve().parents[2].parent / "shared")) / "collections"
 PYDOCS = ("pydocs", "collection.packages=['asyncio', 'email', 'logging', 'multiprocessing', 'unittest', 'xml']")

@@ -9,8 +9,8 @@ import pytest
 
 from drkit.core.discovery import installed
 from drkit.core.layers import Wanted, compose
-from drkit.runs.curves import Line, Panel, draw, loss_panels, probe_panels
-from drkit.runs.document import Figure, Heading, Table, Text, html_page, markdown
+from drkit.report.curves import Line, Panel, draw, loss_panels, probe_panels
+from drkit.report.document import Figure, Heading, Table, Text, html_page, markdown
 from drkit.runs.execute import execute
 from drkit.runs.plan import plan
 from drkit.runs.probes import read_probes

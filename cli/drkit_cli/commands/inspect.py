@@ -11,7 +11,7 @@ from drkit_cli.names import PartName
 
 if TYPE_CHECKING:
     from drkit.core.discovery import Installed
-    from drkit.runs.text_source import TextSource
+    from drkit.inspect.texts import TextSource
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _FOLDER = click.Path(path_type=Path)
@@ -55,7 +55,7 @@ def mask(
     """
     from drkit.core.discovery import installed
     from drkit.errors import DrkitError
-    from drkit.runs.inspect_masks import Draw, inspect_mask
+    from drkit.inspect.masks import Draw, inspect_mask
     from drkit_cli.glosses import print_masks
     from drkit_cli.render import console
 
@@ -83,7 +83,7 @@ def words(text: str, run: Path, top: int, html: Path | None) -> None:
     """Show which words RUN's decoder reads from the one vector that TEXT becomes."""
     from drkit.core.discovery import installed
     from drkit.errors import DrkitError
-    from drkit.runs.inspect_words import inspect_words
+    from drkit.inspect.words import inspect_words
     from drkit_cli.glosses import print_words
     from drkit_cli.render import console
 
@@ -102,7 +102,7 @@ def _source(
 ) -> TextSource:
     from drkit.core.layers import Wanted
     from drkit.runs.progress import Silent
-    from drkit.runs.text_source import of_collection, of_run
+    from drkit.inspect.texts import of_collection, of_run
     from drkit_cli.progress import RichProgress
 
     if run:

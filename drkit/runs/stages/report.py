@@ -10,8 +10,8 @@ from typing import Any
 
 from drkit.core.files import write_text
 from drkit.evaluate.table import p_text
-from drkit.runs.curves import Panel, draw, loss_panels, probe_panels
-from drkit.runs.document import Block, Figure, Heading, Table, Text, html_page, markdown
+from drkit.report.curves import Panel, draw, loss_panels, probe_panels
+from drkit.report.document import Block, Figure, Heading, Table, Text, html_page, markdown
 from drkit.runs.manifest import Manifest, read_manifest
 from drkit.runs.probes import FILE as PROBES
 from drkit.runs.probes import Record, probe_line, read_probes

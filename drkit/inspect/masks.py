@@ -12,7 +12,7 @@ from drkit.core.registry import Registry
 from drkit.core.spec import Kind
 from drkit.errors import DrkitError
 from drkit.maskers.statistics import common_tokens, hidden_tokens
-from drkit.runs.text_source import Piece, TextSource
+from drkit.inspect.texts import Piece, TextSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,7 +19,7 @@ from drkit.core.types import BuildContext
 from drkit.errors import DrkitError
 from drkit.runs.checkpoints import load_decoder, load_encoder
 from drkit.runs.manifest import read_manifest
-from drkit.runs.text_source import Piece, TextSource, of_run
+from drkit.inspect.texts import Piece, TextSource, of_run
 
 if TYPE_CHECKING:
     from torch import Tensor

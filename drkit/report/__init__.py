@@ -1,0 +1,1 @@
+"""Curves and documents: how a run shows what it found."""
