@@ -23,11 +23,11 @@ from drkit.core.draws import Draws
 from drkit.core.layers import Wanted
 from drkit.data.importance import Importance
 from drkit.data.store import TokenStore
+from drkit.inspect.texts import TextSource, of_collection
 from drkit.maskers import PmiConfig, PmiMasker, UniformConfig, UniformMasker
 from drkit.maskers.statistics import ViewStatistics, common_tokens, hidden_tokens, view_statistics
 from drkit.maskers.whole_words import find_words
 from drkit.runs.progress import Silent
-from drkit.inspect.texts import TextSource, of_collection
 
 TEXTS, BATCH, DRAWS, TENTHS = 4000, 128, 400, 10
 SIGMAS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)

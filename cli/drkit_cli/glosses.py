@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from drkit.inspect.masks import Cell, InspectedMask, InspectedText
-    from drkit.inspect.words import InspectedWords
     from drkit.inspect.texts import Piece
+    from drkit.inspect.words import InspectedWords
 
 LEGEND = "[_] masked   [word] replaced by that word   [=word] to be rebuilt, but left readable"
 # From unimportant to important: readable on dark and on light.

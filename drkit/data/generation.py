@@ -17,9 +17,9 @@ from attrs import frozen
 from attrs.validators import and_, ge, gt, le
 
 from drkit.core.draws import Draws
+from drkit.core.quiet import without_bars
 from drkit.core.settings import setting
 from drkit.data.query_files import blocks
-from drkit.core.quiet import without_bars
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from drkit.core.draws import Draws
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
 from drkit.errors import DrkitError
-from drkit.maskers.statistics import common_tokens, hidden_tokens
 from drkit.inspect.texts import Piece, TextSource
+from drkit.maskers.statistics import common_tokens, hidden_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

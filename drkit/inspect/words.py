@@ -17,9 +17,9 @@ from drkit.core.read import parse_toml
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext
 from drkit.errors import DrkitError
+from drkit.inspect.texts import Piece, TextSource, of_run
 from drkit.runs.checkpoints import load_decoder, load_encoder
 from drkit.runs.manifest import read_manifest
-from drkit.inspect.texts import Piece, TextSource, of_run
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from drkit.core.quiet import without_bars
 from drkit.core.write import plain
 from drkit.encoders import MaskedLmEncoder
-from drkit.core.quiet import without_bars
 
 if TYPE_CHECKING:
     from drkit.core.recipe import Choice, Pretrain

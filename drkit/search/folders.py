@@ -7,8 +7,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from drkit.encoders.architectures import longest_text
 from drkit.core.quiet import without_bars
+from drkit.encoders.architectures import longest_text
 from drkit.errors import DrkitError
 
 _SIMILARITIES = {"cosine": "cosine", "dot": "dot", "dot_score": "dot", None: "cosine"}

@@ -14,13 +14,13 @@ from drkit.core.layers import Wanted, compose
 from drkit.core.registry import Registry
 from drkit.core.spec import ComponentSpec
 from drkit.errors import DrkitError
+from drkit.inspect.masks import Draw, inspect_mask
+from drkit.inspect.texts import of_collection, of_run
+from drkit.inspect.words import inspect_words, recipes_with_words
 from drkit.maskers import UniformConfig, UniformMasker
 from drkit.runs.execute import execute
-from drkit.inspect.masks import Draw, inspect_mask
-from drkit.inspect.words import inspect_words, recipes_with_words
 from drkit.runs.plan import plan
 from drkit.runs.progress import Silent
-from drkit.inspect.texts import of_collection, of_run
 
 PACKAGES = "collection.packages=['asyncio', 'email', 'logging']"
 SMALL = (PACKAGES, "encoder.vocab_size=600")

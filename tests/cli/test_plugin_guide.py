@@ -1,5 +1,6 @@
 """The guide's own package, installed as a stranger's would be."""
 
+import json
 import re
 from pathlib import Path
 
@@ -15,9 +16,10 @@ def site(tmp_path):
     """A folder on the path with the guide's files and the metadata that an installer writes."""
     text = GUIDE.read_text(encoding="utf-8")
     files = dict(re.findall(r"`(my_masker/\w+\.py|pyproject\.toml)`:.*?```\w+\n(.*?)```", text, flags=re.DOTALL))
-    assert set(files) == {"pyproject.toml", "my_masker/__init__.py", "my_masker/masker.py"}
+    modules = [f"my_masker/{name}.py" for name in ("__init__", "masker", "decoder", "loss")]
+    assert set(files) == {"pyproject.toml", *modules}
     (tmp_path / "my_masker").mkdir()
-    for name in ("my_masker/__init__.py", "my_masker/masker.py"):
+    for name in modules:
         (tmp_path / name).write_text(files[name])
     metadata = tmp_path / "my_masker-1.0.dist-info"
     metadata.mkdir()
@@ -25,7 +27,7 @@ def site(tmp_path):
     entry = re.search(r'\[project\.entry-points\.drkit\]\n(\S+) = "(\S+)"', files["pyproject.toml"])
     (metadata / "entry_points.txt").write_text(f"[drkit]\n{entry[1]} = {entry[2]}\n")
     check = re.search(r"```python\n(from drkit\.testing.*?)```", text, flags=re.DOTALL)[1]
-    (tmp_path / "test_guide.py").write_text(check + "\ntest_every_other()\nprint('checked')\n")
+    (tmp_path / "test_guide.py").write_text(check + "\ntest_my_parts()\nprint('checked')\n")
     return tmp_path
 
 
@@ -37,10 +39,16 @@ def test_the_guides_plugin_is_listed_shown_and_composed(site):
     code, out, _ = drkit("show", "masker", "every-other", PYTHONPATH=str(site))
     assert "hide every step-th token" in out
     assert "masker.py:" in out
-    code, out, err = drkit(
-        "compose", "--masker", "every-other", "--decoder", "enhanced", "--dry-run", PYTHONPATH=str(site)
-    )
-    assert code == 0, err
+    spread = 'pretrain.losses.spread={use="spread", on="encoder", weight=0.1}'
+    for parts in (
+        ["--masker", "every-other", "--decoder", "enhanced"],
+        ["--masker", "every-other", "--decoder", "from-place"],
+        ["--paper", "simlm", "--decoder", "from-place", "--set", spread],
+    ):
+        code, _, err = drkit("compose", *parts, "--dry-run", PYTHONPATH=str(site))
+        assert code == 0, err
+    code, out, _ = drkit("list", "--matrix", PYTHONPATH=str(site))
+    assert "from-place" in out
 
 
 def test_the_guides_plugin_passes_the_contract(site):
@@ -66,3 +74,24 @@ def test_a_broken_plugin_takes_nobody_down(site):
     code, out, _ = drkit("list", "masker", PYTHONPATH=str(site))
     assert code == 0
     assert "pmi" in out
+
+
+def test_the_guides_parts_train(site, tmp_path):
+    texts = tmp_path / "texts.jsonl"
+    lines = [
+        {"text": f"{who} {did} in {year}"}
+        for who in ("ada", "alan")
+        for did in ("proved", "wrote")
+        for year in range(20)
+    ]
+    texts.write_text("\n".join(json.dumps(line) for line in lines))
+    settings = ["encoder.vocab_size=110", "encoder.hidden=16", "encoder.heads=2", "encoder.init_embeddings=random"]
+    settings += ["pretrain.max_steps=3", 'pretrain.losses.spread={use="spread", on="encoder", weight=0.1}']
+    code, out, err = drkit(
+        *("compose", "--masker", "every-other", "--decoder", "from-place", "--collection", f"jsonl:{texts}"),
+        *(f"--set={setting}" for setting in settings),
+        *("--run-dir", str(tmp_path / "run")),
+        PYTHONPATH=str(site),
+    )
+    assert code == 0, err + out
+    assert (tmp_path / "run/pretrained/decoder.safetensors").is_file()

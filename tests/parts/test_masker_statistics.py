@@ -15,6 +15,7 @@ from drkit.core.draws import Draws
 from drkit.core.layers import Wanted
 from drkit.data.importance import Importance
 from drkit.data.store import TokenStore
+from drkit.inspect.texts import TextSource, of_collection
 from drkit.maskers import (
     GeneratorConfig,
     GeneratorMasker,
@@ -27,7 +28,6 @@ from drkit.maskers import (
 )
 from drkit.maskers.statistics import common_tokens, is_common, torn_words, view_statistics
 from drkit.runs.progress import Silent
-from drkit.inspect.texts import TextSource, of_collection
 
 SHARED = Path(os.environ.get("DRKIT_SHARED", Path(__file__).resolve().parents[2].parent / "shared")) / "collections"
 PYDOCS = ("pydocs", "collection.packages=['asyncio', 'email', 'logging', 'multiprocessing', 'unittest', 'xml']")

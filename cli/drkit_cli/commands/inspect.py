@@ -101,8 +101,8 @@ def _source(
     parts: Installed, run: Path | None, collection: str | None, masker: str | None, settings: tuple[str, ...]
 ) -> TextSource:
     from drkit.core.layers import Wanted
-    from drkit.runs.progress import Silent
     from drkit.inspect.texts import of_collection, of_run
+    from drkit.runs.progress import Silent
     from drkit_cli.progress import RichProgress
 
     if run:
