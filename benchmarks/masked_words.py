@@ -87,7 +87,7 @@ def measure(texts: Texts, label: str, masker: Any, borders: np.ndarray) -> Hidde
         view = masker(tokens, Draws(1, 0, tokens.keys.numpy())).decoder
         found = view_statistics(view, tokens, tokenizer, mask_id=tokenizer.mask_token_id)
         total = found if total is None else total + found
-        hidden = hidden_tokens(view, tokenizer.mask_token_id) & tokens.maskable
+        hidden = hidden_tokens(view) & tokens.maskable
         words.update(tokens.ids[hidden].tolist())
         for row, chosen in enumerate((tokens.maskable, hidden)):
             places = np.searchsorted(borders, tokens.importance[chosen].numpy(), side="right")
@@ -121,7 +121,7 @@ def example(texts: Texts) -> tuple[list[str], dict[str, np.ndarray]]:
         hits = torch.zeros(tokens.ids.shape[1])
         for epoch in range(DRAWS):
             view = masker(tokens, Draws(1, epoch, [place])).decoder
-            hits += hidden_tokens(view, texts.source.tokenizer.mask_token_id)[0]
+            hits += hidden_tokens(view)[0]
         often[label] = np.array([float(hits[group].mean()) / DRAWS for group in groups])
     return shown, often
 

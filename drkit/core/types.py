@@ -71,7 +71,7 @@ class MaskedView(Movable):
 
     ids i64[B,L]; labels i64[B,L] (-100: no target); attention bool[B,L]; visible bool[B,R,L] where the
     decoder asked for rows (True: row r may see that position as far as the masker is concerned), else None;
-    noise f32[B,L] where a generator is to fill the masked positions, one uniform draw each, else None.
+    noise f32[B,L] where a generator is to fill the hidden positions: a uniform draw at each, -1 elsewhere; else None.
     """
 
     ids: Tensor

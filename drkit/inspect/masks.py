@@ -192,7 +192,7 @@ def _generator(source: TextSource, masker: Any) -> Any:
 
 
 def _view(name: str, view: MaskedView, tokens: TokenBatch, source: TextSource, fill: Any) -> View:
-    hidden = _inside(hidden_tokens(view, source.tokenizer.mask_token_id)[0])
+    hidden = _inside(hidden_tokens(view)[0])
     if fill is not None and view.noise is not None:
         import torch
 

@@ -70,13 +70,14 @@ class GeneratorMasker:
 
 
 def to_be_filled(view: MaskedView, tokens: TokenBatch, rng: Draws) -> MaskedView:
-    """The view with every maskable token as a target, and a number in [0, 1) for each position to sample by."""
+    """The view with every maskable token as a target, and for each hidden one a number in [0, 1) to sample by."""
     labels = torch.where(tokens.maskable, tokens.ids, NO_TARGET)
-    return evolve(view, labels=labels, noise=torch.from_numpy(rng.uniform(tokens.ids.shape[1])))
+    draws = torch.from_numpy(rng.uniform(tokens.ids.shape[1]))
+    return evolve(view, labels=labels, noise=torch.where(view.labels != NO_TARGET, draws, -1.0))
 
 
 class GeneratorReplacer(nn.Module):
-    """Fills the [MASK]s of a view with samples of a masked LM's softmax (temperature 1); a sample may be the original.
+    """Fills a view's hidden positions with samples of a masked LM's softmax (temperature 1), perhaps the original.
 
     The sample is the inverse of the softmax's distribution function at the view's `noise`: it depends on the text and
     its draw alone, not on the batch, the process or what was sampled before (with dropout it depends on that too).
@@ -97,7 +98,6 @@ class GeneratorReplacer(nn.Module):
         check_vocabulary(context.generator, context)
         self.learns = config.variant != "frozen"
         self.weight = config.generator_weight
-        self.mask_id = context.backbone.mask_id
         self.words = words_of(context)
         self.generator: MaskedLmEncoder = context.generator
         self.generator.requires_grad_(self.learns)
@@ -110,16 +110,16 @@ class GeneratorReplacer(nn.Module):
     def forward(
         self, view: MaskedView, tokens: TokenBatch, *, learn: bool = False
     ) -> tuple[MaskedView, StepOutput | None]:
-        """The view with its [MASK]s filled, and where it learns its own loss.
+        """The view with its hidden positions filled, and where it learns its own loss.
 
         The loss is already multiplied by `generator_weight`, so that a training just adds it. Metrics: `mlm`, the same
-        without the weight; `targets`, the number of [MASK]s that it is a mean over.
+        without the weight; `targets`, how many positions it is a mean over.
 
         Raises DrkitError where the view has no noise to sample by.
         """
         if view.noise is None:
             raise DrkitError("a view without noise cannot be filled: take one of the masker 'generator'")
-        masked = (view.ids == self.mask_id) & tokens.maskable
+        masked = view.noise >= 0
         learning = learn and self.learns
         with torch.set_grad_enabled(learning and torch.is_grad_enabled()):
             states = self.generator(view.ids, view.attention)["hidden"][masked]

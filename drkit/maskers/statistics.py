@@ -65,7 +65,7 @@ def _values(counts: ViewStatistics) -> tuple[int, ...]:
 
 def view_statistics(view: MaskedView, tokens: TokenBatch, tokenizer: Any, *, mask_id: int) -> ViewStatistics:
     """The statistics of a view of `tokens`, the clean text."""
-    hidden = hidden_tokens(view, mask_id) & tokens.maskable
+    hidden = hidden_tokens(view) & tokens.maskable
     made_mask = hidden & (view.ids == mask_id)
     changed = hidden & ~made_mask & (view.ids != tokens.ids)
     return ViewStatistics(
@@ -79,12 +79,12 @@ def view_statistics(view: MaskedView, tokens: TokenBatch, tokenizer: Any, *, mas
     )
 
 
-def hidden_tokens(view: MaskedView, mask_id: int) -> Tensor:
+def hidden_tokens(view: MaskedView) -> Tensor:
     """bool[B,L]: what a view without rows hides: its targets, or what waits for a generator's samples.
 
-    A generator's view has every token as a target; what is hidden are its [MASK]s.
+    A generator's view has every token as a target; what is hidden has a draw to sample by.
     """
-    return view.labels != NO_TARGET if view.noise is None else view.ids == mask_id
+    return view.labels != NO_TARGET if view.noise is None else view.noise >= 0
 
 
 def torn_words(hidden: Tensor, tokens: TokenBatch) -> int:

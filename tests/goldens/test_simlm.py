@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 
 import attrs
 import pytest
@@ -117,20 +118,37 @@ class SimLm:
         below = self.wanted[f"gen_logits_{side}"].double().softmax(-1).cumsum(-1)
         at = self.inputs[f"{side}_sampled_input_ids"][..., None]
         lower = below.gather(-1, (at - 1).clamp(min=0)) * (at > 0)
+        hidden = self.inputs[f"{side}_labels"] != -100
         return MaskedView(
             ids=self.inputs[f"{side}_input_ids"],
             labels=self.inputs["labels"],
             attention=self.inputs[f"{side}_attention_mask"].bool(),
-            noise=((lower + below.gather(-1, at)) / 2)[..., 0],
+            noise=torch.where(hidden, ((lower + below.gather(-1, at)) / 2)[..., 0], -1.0),
         )
+
+    @contextmanager
+    def segments(self, side: str, *models: MaskedLmEncoder):
+        """A block in which encoders read the recorded segments (title and text); drkit's own texts are one segment."""
+        given = {"token_type_ids": self.inputs[f"{side}_token_type_ids"]}
+        hooks = [
+            model.backbone.register_forward_pre_hook(
+                lambda _, args, kwargs: (args, {**kwargs, **given}), with_kwargs=True
+            )
+            for model in models
+        ]
+        yield
+        for hook in hooks:
+            hook.remove()
 
     def run(self, encoder, decoder, replacer):
         """As a run does it: replace, encode, replace again, decode; all original tokens told by both."""
         tokens, heads, loss = self.tokens(), encoder.heads(), ReplacedLmLoss()
-        view, learned = replacer(self.view("enc"), tokens, learn=True)
-        again, nothing = replacer(self.view("dec"), tokens, learn=False)
+        with self.segments("enc", encoder, replacer.generator):
+            view, learned = replacer(self.view("enc"), tokens, learn=True)
+            encoded = encoder.encode(view.ids, view.attention)
+        with self.segments("dec", replacer.generator):
+            again, nothing = replacer(self.view("dec"), tokens, learn=False)
         assert nothing is None
-        encoded = encoder.encode(view.ids, view.attention)
         found = decoder(DecoderInput(encoded, tokens, again), heads)
         own = token_states(encoded.hidden, view.labels, heads)
         out = {"loss_enc": loss(token_states=own).loss, "loss_dec": loss(**found).loss}
@@ -198,7 +216,7 @@ def test_the_generators_logits(path):
     generator = recording.generator().eval()
     for side in ("enc", "dec"):
         view = recording.view(side)
-        with torch.no_grad():
+        with torch.no_grad(), recording.segments(side, generator):
             logits = generator.heads().logits(generator(view.ids, view.attention)["hidden"])
         wanted = recording.wanted[f"gen_logits_{side}"]
         torch.testing.assert_close(logits[view.attention], wanted[view.attention], rtol=1e-5, atol=1e-5)

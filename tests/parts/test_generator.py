@@ -67,12 +67,16 @@ def test_the_decoder_hides_all_that_the_encoder_hides_and_more(context, tokenize
         assert torch.equal(view.labels, torch.where(tokens.maskable, tokens.ids, -100))
         assert torch.equal(view.ids[~where], tokens.ids[~where])
         assert view.noise.dtype == torch.float32
-        assert bool(((view.noise >= 0) & (view.noise < 1)).all())
+        hidden = view.ids == context.backbone.mask_id
+        assert bool(((view.noise >= 0) & (view.noise < 1))[hidden].all())
+        assert bool((view.noise[~hidden] == -1).all())
 
 
 def test_both_sides_have_noise_of_their_own(context, tokenizer):
     views = masked(context, toy_batch(tokenizer))
-    assert not (views.encoder.noise == views.decoder.noise).any()
+    both = views.encoder.noise >= 0  # nested: hidden from the decoder too
+    assert both.any()
+    assert not (views.encoder.noise == views.decoder.noise)[both].any()
 
 
 def test_with_rows_only_the_encoders_view_is_to_be_filled(context, tokenizer):
@@ -235,6 +239,7 @@ def test_a_frozen_generator_gets_no_gradient_from_the_losses(context, tokenizer)
 def test_nothing_masked_still_has_a_graph(context, tokenizer):
     tokens = toy_batch(tokenizer)
     view = attrs.evolve(masked(context, tokens).encoder, ids=tokens.ids)
+    view = attrs.evolve(view, noise=torch.full_like(view.noise, -1.0))
     filled, own = replacer(context, variant="joint")(view, tokens, learn=True)
     assert torch.equal(filled.ids, tokens.ids)
     assert own.loss.item() == 0
