@@ -28,7 +28,6 @@ MAIN = ("retromae", "simlm", "cpdae", "cdmae", "cotmae-qac")
 BASELINE, MLM_ONLY = "no pre-training", "mlm-only"
 MEASURES = ("RR@10", "R@100")
 BUDGET = (
-    "collection.limit=3500",
     "pretrain.max_steps=400",
     "pretrain.per_device_train_batch_size=32",
     "pretrain.probe.every=200",
@@ -60,7 +59,8 @@ def jobs(chosen: list[str], seeds: list[int]) -> Iterator[tuple[str, int]]:
 def run(recipe: str, seed: int, options: argparse.Namespace) -> dict[str, object] | None:
     """One run through the command line; None where it failed (its output is beside its folder)."""
     folder = options.work / f"{recipe}-{seed}"
-    settings = [*BUDGET, f"seed={seed}", *options.set]
+    limit = ["collection.limit=3500"] if options.collection == "pydocs" else []
+    settings = [*BUDGET, *limit, f"seed={seed}", *options.set]
     if recipe == MLM_ONLY:  # it brings what is the same for every recipe: no pre-training, and BM25
         settings += ["finetune.baseline=true", "evaluation.bm25=true"]
     siblings = [path.parent for path in sorted(options.work.glob("*/recipe.toml")) if path.parent != folder]
