@@ -17,10 +17,10 @@ from attrs import frozen
 from attrs.validators import and_, ge, gt, le
 
 from drkit.core.draws import Draws
+from drkit.core.loading import told_from
 from drkit.core.quiet import without_bars
 from drkit.core.settings import setting
 from drkit.data.query_files import blocks
-from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,16 +55,10 @@ class QueryModel:
         """
         from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-        try:
-            with without_bars():
-                model = AutoModelForSeq2SeqLM.from_pretrained(path_or_id)
+        wanted = "A sequence-to-sequence model is wanted, such as doc2query/all-with-prefix-t5-base-v1"
+        with told_from(path_or_id, "generate queries with", wanted), without_bars():
+            model = AutoModelForSeq2SeqLM.from_pretrained(path_or_id)
             tokenizer = AutoTokenizer.from_pretrained(path_or_id)
-        except (OSError, ValueError, KeyError) as error:
-            reason = str(error).strip().splitlines()[0]
-            raise DrkitError(
-                f"cannot load {path_or_id!r} to generate queries: {reason}. A sequence-to-sequence model is wanted, "
-                f"such as doc2query/all-with-prefix-t5-base-v1, or a folder that holds one with its tokenizer"
-            ) from error
         device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else "cpu"
         return cls(model.to(device), tokenizer, sampling)
 

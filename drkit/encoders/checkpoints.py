@@ -11,6 +11,8 @@ from typing import Any
 
 from torch import nn
 
+from drkit.core.loading import told_from
+from drkit.core.quiet import without_bars
 from drkit.encoders.architectures import architecture, longest_text
 from drkit.encoders.heads import TIED, tie_lm_head
 from drkit.encoders.seeding import seeded
@@ -26,7 +28,7 @@ def load_masked_lm(path_or_id: str, trust_remote_code: bool = False) -> nn.Modul
 
     where = architecture(_config(path_or_id, trust_remote_code).model_type)
     options = {"attn_implementation": where.attention, "dtype": "float32", "trust_remote_code": trust_remote_code}
-    with _told_from(path_or_id, "load"), _quiet(), seeded(0, "language-model head"):
+    with told_from(path_or_id, "load the encoder"), without_bars(), _quiet(), seeded(0, "language-model head"):
         model, report = AutoModelForMaskedLM.from_pretrained(path_or_id, output_loading_info=True, **options)
     missing = set(report["missing_keys"])
     if getattr(model.config, TIED, False):
@@ -66,7 +68,7 @@ def _config(path_or_id: str, trust_remote_code: bool) -> Any:
     from transformers import AutoConfig
 
     _check_path(path_or_id)
-    with _told_from(path_or_id, "read the configuration of"):
+    with told_from(path_or_id, "read the configuration of the encoder"):
         return AutoConfig.from_pretrained(path_or_id, trust_remote_code=trust_remote_code)
 
 
@@ -81,26 +83,6 @@ def _check_path(path_or_id: str) -> None:
         raise DrkitError(f"{path} is a file; give the folder of the checkpoint, or a hub id")
     elif path_or_id.count("/") > 1 or path_or_id.startswith((".", "~", os.sep)) or not path_or_id:
         raise DrkitError(f"no folder {path_or_id!r}, and it cannot be a hub id (NAME or OWNER/NAME); check the path")
-
-
-@contextmanager
-def _told_from(path_or_id: str, doing: str) -> Iterator[None]:
-    """Transformers' own errors, in drkit's words: what was tried, its reason, what to do next."""
-    from safetensors import SafetensorError
-
-    try:
-        yield
-    except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        advice = (
-            "check the files in this folder"
-            if Path(path_or_id).is_dir()
-            else (
-                "no such folder exists here, so it was looked up on the hub: check the spelling and the network, "
-                "or give the path of a folder"
-            )
-        )
-        raise DrkitError(f"cannot {doing} the encoder {path_or_id!r}: {reason} ({advice})") from error
 
 
 @contextmanager

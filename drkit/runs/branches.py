@@ -56,7 +56,7 @@ def measure_branches(module: AutoEncoder, batches: Iterable[Mapping[str, Tensor]
             right = _losses(module, outputs, rows)
             _add_accuracies(means, module, outputs)
             others = with_bottleneck_of(reading, reading.encoded.bottleneck.roll(1, 0))
-            wrong = _losses(module, module.outputs(others, tensors), rows)
+            wrong = _losses(module, {"decoder": module.decode(others, tensors)}, rows)
             for name, (loss, items) in right.items():
                 means.add(f"{name}_loss", loss * items, items)
                 if module.terms[name].on == "decoder":
@@ -67,10 +67,10 @@ def measure_branches(module: AutoEncoder, batches: Iterable[Mapping[str, Tensor]
 
 
 def _losses(module: AutoEncoder, outputs: Mapping[str, Outputs], rows: int) -> dict[str, tuple[float, float]]:
-    """(loss, items it is a mean over) of each term that compares no rows."""
+    """(loss, items it is a mean over) of each term on these outputs that compares no rows."""
     found = {}
     for name, term in module.terms.items():
-        if not term.compares:
+        if not term.compares and term.on in outputs:
             given = {need: outputs[term.on][need] for need in term.needs}
             found[name] = (float(term.loss(**given).loss), float(term.items(given, torch.tensor(rows))))
     return found

@@ -37,8 +37,7 @@ def save_masked_lm(encoder: MaskedLmEncoder, tokenizer: Any, folder: Path) -> No
 
 def load_encoder(folder: Path, *, pooling: str) -> MaskedLmEncoder:
     """The masked LM of a checkpoint folder."""
-    with without_bars():
-        return MaskedLmEncoder.from_pretrained(str(folder), pooling=pooling)
+    return MaskedLmEncoder.from_pretrained(str(folder), pooling=pooling)
 
 
 def load_generator(folder: Path | None) -> MaskedLmEncoder | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import attrs
@@ -16,7 +17,10 @@ from transformers import BertConfig, BertForMaskedLM
 from drkit.core.types import BackboneInfo, BuildContext, TokenBatch
 from drkit.encoders import MaskedLmEncoder
 from drkit.encoders.architectures import architecture
-from tests.goldens.test_retromae import DEFAULTS, NO_DROPOUT, SHARED
+
+SHARED = Path(os.environ.get("DRKIT_SHARED") or Path(__file__).resolve().parents[2].parent / "shared") / "goldens"
+DEFAULTS = {"layer_norm_eps": 1e-12, "hidden_act": "gelu", "type_vocab_size": 2}
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}  # as all were recorded
 
 
 def recordings(name: str, but: str = " ") -> list[Path | None]:
