@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +18,7 @@ from drkit.core.types import Judgement, Query
 from drkit.data.corpus import PASSAGES, MappedTable, StoredCorpus, id_hash, write_index
 from drkit.errors import DrkitError
 
-QUERIES, JUDGEMENTS = "queries.arrow", "judgements.arrow"
+QUERIES, JUDGEMENTS, NEGATIVES = "queries.arrow", "judgements.arrow", "negatives.arrow"
 _TEXT = pa.large_string()
 _PASSAGE_SCHEMA = pa.schema([("doc_id", _TEXT), ("title", _TEXT), ("text", _TEXT)])
 _QUERY_SCHEMA = pa.schema([("query_id", _TEXT), ("text", _TEXT), ("split", pa.string())])
@@ -26,8 +26,11 @@ _JUDGEMENT_SCHEMA = pa.schema(
     [("query_id", _TEXT), ("doc_id", _TEXT), ("relevance", pa.int32()), ("split", pa.string())]
 )
 
+_NEGATIVE_SCHEMA = pa.schema([("query_id", _TEXT), ("doc_id", _TEXT), ("split", pa.string())])
+
 __all__ = ["StoredCollection", "StoredCorpus", "open_collection", "write_collection"]
 
+_Item = TypeVar("_Item")
 _ROWS = 4096
 _SHOWN = 5
 
@@ -37,7 +40,9 @@ def write_collection(collection: Collection, folder: Path) -> dict[str, Any]:
 
     Counts: passages, empty_passages (kept, but nothing can find them), queries, judgements and positives by split,
     dropped_judgements (only where the collection's `unknown_judgements` is `drop`), and `content_sha256`, a hash of
-    everything written. Memory: 24 bytes a passage, and the ids of the queries.
+    everything written. Where the collection has a method `negatives(split)`, (query id, passage id) pairs that its
+    makers chose to train against, they are kept and counted too.
+    Memory: 24 bytes a passage, and the ids of the queries.
 
     Raises DrkitError where there are no passages; an id is given twice; a judgement names an unknown query or
     passage; a split has no positive judgement. The first few places are named, as `file:line` where the
@@ -50,8 +55,9 @@ def write_collection(collection: Collection, folder: Path) -> dict[str, Any]:
     splits = collection.splits()
     queries = _write_queries(collection, folder, digest)
     counts["queries"] = {split: len(queries[split]) for split in splits}
-    judged = _write_judgements(collection, folder, _JudgementCheck(collection, corpus, queries), digest)
-    return {**counts, **judged, "content_sha256": digest.hexdigest()}
+    judged = _write_judgements(collection, folder, _KnownIds(collection, corpus, queries), digest)
+    given = _write_negatives(collection, folder, _KnownIds(collection, corpus, queries, "negatives"), digest)
+    return {**counts, **judged, **given, "content_sha256": digest.hexdigest()}
 
 
 def open_collection(folder: Path) -> StoredCollection:
@@ -110,20 +116,17 @@ def _write_queries(collection: Collection, folder: Path, digest: Any) -> dict[st
     return ids
 
 
-def _write_judgements(collection: Collection, folder: Path, check: _JudgementCheck, digest: Any) -> dict[str, Any]:
+def _write_judgements(collection: Collection, folder: Path, check: _KnownIds, digest: Any) -> dict[str, Any]:
     judgements: dict[str, int] = {}
     positives: dict[str, int] = {}
 
     def rows() -> Iterator[tuple[str, str, int, str]]:
         for split in collection.splits():
-            read = judgements[split] = positives[split] = 0
-            stream = iter(collection.judgements(split))
-            while batch := list(islice(stream, _ROWS)):
-                kept = check(batch, split, read)
-                read += len(batch)
-                judgements[split] += len(kept)
-                positives[split] += sum(item.relevance > 0 for item in kept)
-                yield from ((item.query_id, item.doc_id, item.relevance, split) for item in kept)
+            judgements[split] = positives[split] = 0
+            for item in check(collection.judgements(split), split, lambda item: (item.query_id, item.doc_id)):
+                judgements[split] += 1
+                positives[split] += item.relevance > 0
+                yield item.query_id, item.doc_id, item.relevance, split
 
     _write(rows(), folder / JUDGEMENTS, _JUDGEMENT_SCHEMA, digest)
     check.finish()
@@ -133,36 +136,59 @@ def _write_judgements(collection: Collection, folder: Path, check: _JudgementChe
     return {"judgements": judgements, "positives": positives, "dropped_judgements": check.count}
 
 
-class _JudgementCheck:
-    """Keeps judgements whose ids are known; counts the others, and refuses them unless the collection drops them."""
+def _write_negatives(collection: Collection, folder: Path, check: _KnownIds, digest: Any) -> dict[str, Any]:
+    """The negatives that came with the queries, by split; nothing is written where the collection has none."""
+    given = getattr(collection, "negatives", None)
+    (folder / NEGATIVES).unlink(missing_ok=True)
+    if given is None:
+        return {}
+    counts: dict[str, int] = {}
 
-    def __init__(self, collection: Collection, corpus: StoredCorpus, queries: Mapping[str, set[str]]) -> None:
-        self._collection, self._corpus, self._queries = collection, corpus, queries
+    def rows() -> Iterator[tuple[str, str, str]]:
+        for split in collection.splits():
+            counts[split] = 0
+            for query_id, doc_id in check(given(split), split, lambda pair: pair):
+                counts[split] += 1
+                yield query_id, doc_id, split
+
+    _write(rows(), folder / NEGATIVES, _NEGATIVE_SCHEMA, digest)
+    check.finish()
+    return {"negatives": counts, "dropped_negatives": check.count}
+
+
+class _KnownIds:
+    """Keeps the rows whose ids are known; counts the others, and refuses them unless the collection drops them."""
+
+    def __init__(
+        self, collection: Collection, corpus: StoredCorpus, queries: Mapping[str, set[str]], table: str = "judgements"
+    ) -> None:
+        self._collection, self._corpus, self._queries, self._table = collection, corpus, queries, table
         self._shown: list[str] = []
         self.count = 0
 
-    def __call__(self, batch: Sequence[Judgement], split: str, first: int) -> list[Judgement]:
-        """The judgements of one batch, rows `first` and on, that name known ids."""
-        known = self._corpus.find([item.doc_id for item in batch]) >= 0
-        kept = []
-        for row, (item, found) in enumerate(zip(batch, known, strict=True), start=first):
-            if not found:
-                self._report(f"no passage {item.doc_id!r}", split, row)
-            elif item.query_id not in self._queries[split]:
-                self._report(f"no query {item.query_id!r}", split, row)
-            else:
-                kept.append(item)
-        return kept
+    def __call__(self, items: Iterable[_Item], split: str, ids: Callable[[_Item], tuple[str, str]]) -> Iterator[_Item]:
+        """The rows of a split whose query and passage, which `ids` names, are there."""
+        stream = enumerate(items)
+        while batch := list(islice(stream, _ROWS)):
+            known = self._corpus.find([ids(item)[1] for _, item in batch]) >= 0
+            for (row, item), found in zip(batch, known, strict=True):
+                query_id, doc_id = ids(item)
+                if not found:
+                    self._report(f"no passage {doc_id!r}", split, row)
+                elif query_id not in self._queries[split]:
+                    self._report(f"no query {query_id!r}", split, row)
+                else:
+                    yield item
 
     def _report(self, what: str, split: str, row: int) -> None:
         self.count += 1
         if len(self._shown) < _SHOWN:
-            self._shown.append(f"{what} @ {_locator(self._collection)('judgements', split, row)}")
+            self._shown.append(f"{what} @ {_locator(self._collection)(self._table, split, row)}")
 
     def finish(self) -> None:
         drop = getattr(getattr(self._collection, "config", None), "unknown_judgements", "refuse") == "drop"
         if self.count and not drop:
-            what = "judgement(s) that name unknown ids"
+            what = f"{self._table.removesuffix('s')}(s) that name unknown ids"
             advice = "; or leave them out with --set collection.unknown_judgements=drop"
             raise _refusal(self._collection, what, self._shown, self.count, advice)
 
@@ -189,7 +215,7 @@ def _write(rows: Iterator[tuple[Any, ...]], path: Path, schema: Any, digest: Any
 
 
 class StoredCollection:
-    """A collection on disk: `corpus`, and queries and judgements by split."""
+    """A collection on disk: `corpus`, and queries, judgements and given negatives by split."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -217,3 +243,21 @@ class StoredCollection:
             if judgement.relevance > 0:
                 found.setdefault(judgement.query_id, {})[judgement.doc_id] = judgement.relevance
         return found
+
+    def negatives(self, split: str) -> dict[str, list[str]]:
+        """Negatives that came with the collection: query id -> passage ids, each once and never a judged positive.
+
+        Those of the training file come first, in its order; then what was judged not relevant. Queries without any
+        are left out.
+        """
+        positives = self.positives(split)
+        found: dict[str, dict[str, None]] = {}
+        for query_id, doc_id in self._unwanted(split):
+            if doc_id not in positives.get(query_id, ()):
+                found.setdefault(query_id, {})[doc_id] = None
+        return {query_id: list(doc_ids) for query_id, doc_ids in found.items()}
+
+    def _unwanted(self, split: str) -> Iterator[tuple[str, str]]:
+        if (path := self.folder / NEGATIVES).is_file():
+            yield from ((query_id, doc_id) for query_id, doc_id, its in MappedTable(path).rows() if its == split)
+        yield from ((item.query_id, item.doc_id) for item in self.judgements(split) if item.relevance <= 0)
