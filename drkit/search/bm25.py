@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import Stemmer
 
 from drkit.errors import DrkitError
 from drkit.search.hits import Hits, batched, check_queries
+from drkit.search.ids import DocIds
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -30,6 +32,7 @@ class Bm25Retriever:
         self._tokenizer = bm25s.tokenization.Tokenizer(stopwords="english", stemmer=stemmer)
         self._engine: Any = bm25s.BM25(k1=k1, b=b, method="lucene")
         self._ids: list[str] = []
+        self._found: DocIds | None = None
         self._has_terms = False
 
     def __len__(self) -> int:
@@ -40,7 +43,7 @@ class Bm25Retriever:
 
         Raises DrkitError where there are none.
         """
-        self._ids = []
+        self._ids, self._found = [], None
         self._tokenizer.reset_vocab()
         terms = list(self._tokenizer.streaming_tokenize(self._contents(passages), allow_empty=False))
         if not self._ids:
@@ -60,15 +63,38 @@ class Bm25Retriever:
         queries = self._tokenizer.streaming_tokenize(texts, update_vocab=False, allow_empty=False)
         return [self._hits(query, depth) for query in queries]
 
+    def score(self, texts: Sequence[str], doc_ids: Sequence[Sequence[str]]) -> list[list[float]]:
+        """BM25 of each text with passages of its own; 0 where they share no term, NaN for an id that is not here.
+
+        Raises DrkitError for an empty text, or where there are more or fewer lists than texts.
+        """
+        check_queries(texts)
+        if len(texts) != len(doc_ids):
+            raise DrkitError(f"{len(doc_ids)} lists of documents for {len(texts)} queries; give each query its own")
+        queries = self._tokenizer.streaming_tokenize(texts, update_vocab=False, allow_empty=False)
+        return [self._scores(query, self._by_name.find(names)) for query, names in zip(queries, doc_ids, strict=True)]
+
     def stream(self, texts: Iterable[str], depth: int, batch: int = 256) -> Iterator[Hits]:
         """`search` for any number of texts, a batch at a time."""
         for some in batched(texts, batch):
             yield from self.search(some, depth)
 
+    @property
+    def _by_name(self) -> DocIds:
+        if self._found is None:
+            self._found = DocIds.of(self._ids)
+        return self._found
+
     def _contents(self, passages: Iterable[Passage]) -> Iterator[str]:
         for passage in passages:
             self._ids.append(passage.doc_id)
             yield passage.content
+
+    def _scores(self, query: list[int], places: NDArray[np.int64]) -> list[float]:
+        everywhere = np.zeros(len(self._ids), dtype=np.float32)
+        if query and self._has_terms:
+            everywhere = self._engine.get_scores_from_ids(query)
+        return [float(everywhere[place]) if place >= 0 else math.nan for place in places]
 
     def _hits(self, query: list[int], depth: int) -> Hits:
         if not query or not self._has_terms:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from drkit.core.files import replacing_folder
 from drkit.errors import DrkitError
 from drkit.search.exact import ROWS, Engine, FaissEngine, make_engine
 from drkit.search.hits import Hits
+from drkit.search.ids import DocIds
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -32,7 +33,7 @@ class FlatIndex:
     Made by `build` or `load`. engine: what finds candidates.
     """
 
-    def __init__(self, vectors: NDArray[np.float32], doc_ids: Any, engine: Engine) -> None:
+    def __init__(self, vectors: NDArray[np.float32], doc_ids: DocIds, engine: Engine) -> None:
         self.vectors, self.engine = vectors, engine
         self._ids = doc_ids
 
@@ -42,8 +43,9 @@ class FlatIndex:
 
         Raises DrkitError for no vectors, another number of ids, a repeated id, or a value that is not finite.
         """
-        _check(vectors, doc_ids)
-        return cls(vectors, _arrow(doc_ids), make_engine(vectors, name=engine))
+        ids = DocIds.of(doc_ids)
+        _check(vectors, ids)
+        return cls(vectors, ids, make_engine(vectors, name=engine))
 
     def __len__(self) -> int:
         return len(self.vectors)
@@ -68,6 +70,21 @@ class FlatIndex:
         starts = range(0, len(queries), BLOCK)
         return [hits for start in starts for hits in self._block(queries[start : start + BLOCK], depth)]
 
+    def score(self, queries: NDArray[np.float32], doc_ids: Sequence[Sequence[str]]) -> list[list[float]]:
+        """The exact inner products of each query f32[Q,D] with documents of its own; NaN for an id that is not here.
+
+        Raises DrkitError where there are more or fewer lists of ids than queries.
+        """
+        if len(queries) != len(doc_ids):
+            raise DrkitError(f"{len(doc_ids)} lists of documents for {len(queries)} queries; give each query its own")
+        return [self._products(query, self._ids.find(names)) for query, names in zip(queries, doc_ids, strict=True)]
+
+    def _products(self, query: NDArray[np.float32], places: NDArray[np.int64]) -> list[float]:
+        scores = np.full(len(places), np.nan, dtype=np.float32)
+        known = places >= 0
+        scores[known] = products(self.vectors[places[known]], query)
+        return [float(score) for score in scores]
+
     def save(self, folder: str | Path) -> Path:
         """Write vectors.npy, ids.arrow, index.json and, where faiss is the engine, index.faiss; atomically."""
         with replacing_folder(Path(folder)) as temporary:
@@ -76,7 +93,7 @@ class FlatIndex:
                 out[start : start + ROWS] = self.vectors[start : start + ROWS]
             out.flush()
             del out
-            _write_ids(temporary / IDS, self._ids)
+            self._ids.write(temporary / IDS)
             if isinstance(self.engine, FaissEngine):
                 self.engine.write(temporary / FAISS)
             about = {"format": 1, "metric": "inner_product", "count": len(self), "dimension": self.dimension}
@@ -96,7 +113,7 @@ class FlatIndex:
         try:
             about = json.loads((place / ABOUT).read_text(encoding="utf-8"))
             vectors = np.load(place / VECTORS, mmap_mode="r", allow_pickle=False)
-            ids = _read_ids(place / IDS)
+            ids = DocIds.read([place / IDS])
             index = cls(vectors, ids, make_engine(vectors, place / FAISS, engine))
         except (OSError, ValueError, RuntimeError) as error:
             raise DrkitError(f"cannot read the index in {place}: {error}; build it again") from error
@@ -121,44 +138,25 @@ class FlatIndex:
         return places[places >= 0]
 
     def _exact(self, query: NDArray[np.float32], places: NDArray[np.int64], depth: int) -> Hits:
-        products = self.vectors[places].astype(np.float64) * query.astype(np.float64)
-        scores = products.sum(axis=1).astype(np.float32)
+        scores = products(self.vectors[places], query)
         best = np.lexsort((places, -scores))[:depth]
-        return Hits(tuple(self._ids.take(places[best]).to_pylist()), tuple(scores[best].tolist()))
+        return Hits(tuple(self._ids.take(places[best])), tuple(scores[best].tolist()))
 
 
-def _check(vectors: NDArray[np.float32], doc_ids: Sequence[str]) -> None:
+def products(rows: NDArray[np.float32], query: NDArray[np.float32]) -> NDArray[np.float32]:
+    """f32[M]: inner products of rows f32[M,D] and one query f32[D], each by itself, summed in float64."""
+    sums: NDArray[np.float64] = (rows.astype(np.float64) * query.astype(np.float64)).sum(axis=1)
+    return sums.astype(np.float32)
+
+
+def _check(vectors: NDArray[np.float32], doc_ids: DocIds) -> None:
     if vectors.ndim != 2 or not len(vectors):
         raise DrkitError(f"an index needs vectors of shape [N, D] with N > 0, got {vectors.shape}")
     if len(doc_ids) != len(vectors):
         raise DrkitError(f"{len(doc_ids)} document ids for {len(vectors)} vectors; every vector takes one id")
-    if len(set(doc_ids)) < len(doc_ids):
-        seen: set[str] = set()
-        twice = next(d for d in doc_ids if d in seen or seen.add(d))  # type: ignore[func-returns-value]
-        raise DrkitError(f"the document id {twice!r} stands twice; ids must differ")
+    doc_ids.check_unique()
     for start in range(0, len(vectors), ROWS):
         wrong = np.flatnonzero(~np.isfinite(vectors[start : start + ROWS]).all(axis=1))
         if len(wrong):
             name = doc_ids[start + int(wrong[0])]
             raise DrkitError(f"the vector of {name!r} is not finite; training may have diverged: lower its rate")
-
-
-def _arrow(doc_ids: Sequence[str]) -> Any:
-    import pyarrow as pa
-
-    return pa.array(list(doc_ids), type=pa.large_string())
-
-
-def _write_ids(path: Path, ids: Any) -> None:
-    import pyarrow as pa
-
-    table = pa.table({"doc_id": ids})
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
-        writer.write_table(table)
-
-
-def _read_ids(path: Path) -> Any:
-    import pyarrow as pa
-
-    ids = pa.ipc.open_file(pa.memory_map(str(path))).read_all().column("doc_id")
-    return ids.chunk(0) if ids.num_chunks == 1 else ids.combine_chunks()

@@ -52,6 +52,14 @@ class Retriever:
         check_queries(texts)
         return self.index.search(self.encoder.encode_queries(texts), depth) if texts else []
 
+    def score(self, texts: Sequence[str], doc_ids: Sequence[Sequence[str]]) -> list[list[float]]:
+        """The exact scores of each text with passages of its own: `search` would give them the same.
+
+        NaN for an id that the index does not hold. Raises DrkitError for an empty text, or not one list a text.
+        """
+        check_queries(texts)
+        return self.index.score(self.encoder.encode_queries(texts), doc_ids)
+
     def stream(self, texts: Iterable[str], depth: int, batch: int = 1024) -> Iterator[Hits]:
         """`search` for any number of texts, a batch at a time."""
         for some in batched(texts, batch):
