@@ -113,6 +113,17 @@ class NegativeMiner(Protocol):
         """Up to `depth` negatives a request, in the requests' order."""
 
 
+class NegativeFilter(Protocol):
+    """Leaves out candidates that a source found; streams, never adds one or reorders them, and counts what it drops.
+
+    One that looks past a ranking's usual depth has a method `reach(depth: int) -> int`: how many candidates it wants
+    to see where `depth` are asked for. Its spec needs `candidates`; that tells it from a source.
+    """
+
+    def keep(self, mined: Iterable[tuple[MiningRequest, Mined]], corpus: Corpus) -> Iterator[Mined]:
+        """What is left of each query's candidates, in the order given, with the new counts in `dropped`."""
+
+
 class Collection(Protocol):
     """Where texts, queries and judgements come from."""
 

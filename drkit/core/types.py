@@ -197,11 +197,17 @@ class MiningRequest:
 
 @frozen
 class Mined:
-    """Negatives of one query, best first: doc_ids, and their scores."""
+    """Negatives of one query, best first: doc_ids, and their scores.
+
+    positive_scores: what the source scores the judged positives, as far as it can. dropped: how many candidates were
+    left out on the way, by reason.
+    """
 
     query_id: str
     doc_ids: tuple[str, ...]
     scores: tuple[float, ...]
+    positive_scores: Mapping[str, float] = field(factory=dict)
+    dropped: Mapping[str, int] = field(factory=dict)
 
 
 @frozen
@@ -227,14 +233,16 @@ class BackboneInfo:
 class BuildContext:
     """What a part may know of its surroundings when it is built.
 
-    `backbone` is None for parts that see no tokens. `retriever` is what a miner may search with. `generator` is the
-    masked LM (`drkit.encoders.MaskedLmEncoder`) that fills masked positions, and `idf` the inverse document frequency
-    f32[V] of every token, where a part asked for them.
+    `backbone` is None for parts that see no tokens. `retriever` is what a miner may search with, `reranker` what a
+    filter may score pairs with: `score(pairs: Sequence[tuple[str, str]]) -> f32[n]`. `generator` is the masked LM
+    (`drkit.encoders.MaskedLmEncoder`) that fills masked positions, and `idf` the inverse document frequency f32[V] of
+    every token, where a part asked for them.
     """
 
     backbone: BackboneInfo | None = None
     tokenizer: Any = None
     retriever: Any = None
+    reranker: Any = None
     generator: Any = None
     idf: Any = None
     seed: int = 42

@@ -1,0 +1,160 @@
+"""Miners in a chain: a source finds candidates, filters leave some out, and the whole is a miner again.
+
+Everything streams: a chain holds the requests that its parts have taken and not answered yet, and no others.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from attrs import evolve
+
+from drkit.core.protocols import Corpus, NegativeFilter, NegativeMiner
+from drkit.core.spec import Kind
+from drkit.core.types import BuildContext, Mined, MiningRequest
+from drkit.errors import DrkitError
+
+if TYPE_CHECKING:
+    from drkit.core.recipe import Choice
+    from drkit.core.registry import Registry
+
+CANDIDATES = "candidates"
+DEPTH = 200
+Asked = TypeVar("Asked")
+
+
+class Chain:
+    """A source and the filters behind it, in their order.
+
+    source: any `NegativeMiner`; where it has a `config.depth`, that is how deep its ranking is read. The chain reads
+    it deeper where a filter asks for that (`reach`), and gives up to `depth` of what the filters leave. A judged
+    positive that a source lets through is left out here.
+    """
+
+    def __init__(self, source: NegativeMiner, filters: Sequence[NegativeFilter] = ()) -> None:
+        self.source, self.filters = source, tuple(filters)
+        self._corpus: Corpus | None = None
+
+    @property
+    def depth(self) -> int:
+        """How deep the source's ranking is read at least: its own setting, or what a filter needs."""
+        depth: int = getattr(getattr(self.source, "config", None), "depth", DEPTH)
+        for part in reversed(self.filters):
+            depth = max(depth, getattr(part, "reach", lambda _: 0)(depth))
+        return depth
+
+    def index(self, corpus: Corpus) -> None:
+        """Take in the passages that may become negatives."""
+        self.source.index(corpus)
+        self._corpus = corpus
+
+    def mine(self, requests: Iterable[MiningRequest], depth: int) -> Iterator[Mined]:
+        """Up to `depth` negatives a request, in the requests' order.
+
+        Raises DrkitError before `index`, and where a part answers other queries than it was asked.
+        """
+        if self._corpus is None:
+            raise DrkitError("the chain has no corpus yet; call index(corpus) before mine(requests, depth)")
+        corpus, reach = self._corpus, max(depth, self.depth) if self.filters else depth
+        pairs = _paired(requests, lambda asked: self.source.mine(asked, reach), _itself, _name(self.source))
+        pairs = ((request, _unjudged(request, mined)) for request, mined in pairs)
+        for part in self.filters:
+            pairs = _paired(pairs, lambda found, part=part: part.keep(found, corpus), _first, _name(part))
+        for _, mined in pairs:
+            yield evolve(mined, doc_ids=mined.doc_ids[:depth], scores=mined.scores[:depth])
+
+
+def build_chain(choices: Sequence[Choice], registry: Registry, context: BuildContext) -> Chain:
+    """The chain that a recipe chose: a source first, then filters.
+
+    Raises DrkitError where there is no choice, the first is a filter, or a later one is a source.
+    """
+    if not choices:
+        raise DrkitError("no miner is chosen; name a source first: bm25, dense, random ..")
+    first, *others = choices
+    if is_filter(first, registry):
+        raise DrkitError(
+            f"the filter {first.use!r} stands first and has nothing to filter; put a source before it: "
+            f"{', '.join(sources(registry))}"
+        )
+    wrong = next((choice.use for choice in others if not is_filter(choice, registry)), None)
+    if wrong:
+        raise DrkitError(f"the source {wrong!r} stands behind {first.use!r}; a chain has one source, the first")
+    made = [registry.build(Kind.MINER, choice.use, choice.config, context) for choice in choices]
+    return Chain(made[0], made[1:])
+
+
+def is_filter(choice: Choice, registry: Registry) -> bool:
+    """Whether a chosen miner filters what another one found."""
+    return CANDIDATES in registry.get(Kind.MINER, choice.use).needs
+
+
+def sources(registry: Registry) -> tuple[str, ...]:
+    """The names of miners that a chain may begin with."""
+    return tuple(spec.name for spec in registry.specs(Kind.MINER) if CANDIDATES not in spec.needs)
+
+
+def left(mined: Mined, keep: Sequence[bool], reason: str) -> Mined:
+    """The candidates whose place in `keep` is True; the others are counted under `reason`.
+
+    >>> left(Mined("q", ("a", "b"), (2.0, 1.0)), [False, True], "margin").dropped
+    {'margin': 1}
+    """
+    kept = [place for place, stays in enumerate(keep) if stays]
+    return evolve(
+        mined,
+        doc_ids=tuple(mined.doc_ids[place] for place in kept),
+        scores=tuple(mined.scores[place] for place in kept),
+        dropped=counted(mined, **{reason: len(mined.doc_ids) - len(kept)}),
+    )
+
+
+def counted(mined: Mined, **more: int) -> dict[str, int]:
+    """Its counts by reason, and some more; those of nothing are left out."""
+    total = Counter(mined.dropped)
+    total.update({reason.replace("_", "-"): number for reason, number in more.items() if number})
+    return dict(total)
+
+
+def _unjudged(request: MiningRequest, mined: Mined) -> Mined:
+    if request.positives.isdisjoint(mined.doc_ids):
+        return mined
+    return left(mined, [doc_id not in request.positives for doc_id in mined.doc_ids], "judged-positive")
+
+
+def _paired(
+    items: Iterable[Asked],
+    answer: Callable[[Iterator[Asked]], Iterable[Mined]],
+    request_of: Callable[[Asked], MiningRequest],
+    name: str,
+) -> Iterator[tuple[MiningRequest, Mined]]:
+    """Each request with its answer; what was asked and is not answered yet waits in a queue."""
+    waiting: deque[MiningRequest] = deque()
+
+    def asked() -> Iterator[Asked]:
+        for item in items:
+            waiting.append(request_of(item))
+            yield item
+
+    for mined in answer(asked()):
+        request = waiting.popleft() if waiting else None
+        if request is None or request.query_id != mined.query_id:
+            wanted = request.query_id if request else None
+            raise DrkitError(f"the miner {name} answers {mined.query_id!r} where {wanted!r} was asked; it is broken")
+        yield request, mined
+    if waiting:
+        raise DrkitError(f"the miner {name} leaves {waiting[0].query_id!r} without an answer; it is broken")
+
+
+def _itself(request: MiningRequest) -> MiningRequest:
+    return request
+
+
+def _first(pair: tuple[MiningRequest, Mined]) -> MiningRequest:
+    return pair[0]
+
+
+def _name(part: Any) -> str:
+    return type(part).__name__
