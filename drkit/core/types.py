@@ -1,7 +1,8 @@
 """The bundles that parts pass to each other.
 
 Shapes: B batch, L tokens, D hidden size, V vocabulary, R rows of a visibility pattern, N target positions,
-Q queries, P passages. Tensors are torch tensors; this module imports torch for type checkers only.
+Q queries, P passages, G passages of a query's own group. Tensors are torch
+tensors; this module imports torch for type checkers only.
 """
 
 from __future__ import annotations
@@ -145,13 +146,30 @@ class EmbeddedPairs(Movable):
 
     queries f[Q,D]; passages f[P,D]; positives i64[Q], the passage that answers each query; candidates
     bool[Q,P], False where a passage must not serve as this query's negative (another judged positive, or a
-    second copy of one), None where all may; teacher f[Q,P], a teacher's scores (NaN: unscored), or None.
+    second copy of any), None where all may; groups i64[Q,G], each query's own passages, its positive first, padded with
+    -1, or None; teacher f[Q,G], a teacher's scores of those (NaN: unscored), or None; numbers i64[P], equal where two
+    rows are copies of one passage, None where every row is another one.
     """
 
     queries: Tensor
     passages: Tensor
     positives: Tensor
     candidates: Tensor | None = None
+    groups: Tensor | None = None
+    teacher: Tensor | None = None
+    numbers: Tensor | None = None
+
+
+@frozen(eq=False)
+class ScoredGroups(Movable):
+    """A cross-encoder's scores of each query's own passages.
+
+    scores f[Q,G], column 0 the positive's; mask bool[Q,G], False at padding; teacher f[Q,G], a teacher's scores of
+    the same passages (NaN: unscored), or None.
+    """
+
+    scores: Tensor
+    mask: Tensor
     teacher: Tensor | None = None
 
 

@@ -76,7 +76,6 @@ def check_pairs(pairs: EmbeddedPairs) -> None:
         raise DrkitError(f"pairs hold {queries[0]} queries and {passages[0]} passages; at least one of each is needed")
     if tuple(pairs.positives.shape) != (queries[0],):
         raise DrkitError(f"pairs.positives is i64[Q] = {(queries[0],)}, got {tuple(pairs.positives.shape)}")
-    for name in ("candidates", "teacher"):
-        given = getattr(pairs, name)
-        if given is not None and tuple(given.shape) != (queries[0], passages[0]):
-            raise DrkitError(f"pairs.{name} is [Q,P] = {(queries[0], passages[0])}, got {tuple(given.shape)}")
+    given = pairs.candidates
+    if given is not None and tuple(given.shape) != (queries[0], passages[0]):
+        raise DrkitError(f"pairs.candidates is [Q,P] = {(queries[0], passages[0])}, got {tuple(given.shape)}")

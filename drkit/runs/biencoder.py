@@ -7,7 +7,7 @@ by id, here, once, for every loss.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -27,13 +27,25 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+# What a batch says of each query and each passage beside their tokens.
+OF_QUERIES = ("positives", "judged", "groups", "teacher")
+OF_PASSAGES = ("places",)
+
+
+class TeacherScores(Protocol):
+    """What a teacher thought of passages, by place."""
+
+    def lookup(self, query_place: int, passages: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Its scores f32[n] of passages i64[n] for a query, all by their places in the stores; NaN: unscored."""
+
+
 class BiEncoder(nn.Module):
     """One encoder for queries and passages, and a loss that sees the vectors of the whole batch, of all processes.
 
     What it takes are the tensors of `PairCollator`; what it returns is what `drkit.runs.gradients` takes gradients of.
     """
 
-    numbering: Mapping[str, str] = {"positives": "places"}
+    numbering: Mapping[str, str] = {"positives": "places", "groups": "places"}
     weights: Mapping[str, float] = {}
 
     def __init__(self, encoder: MaskedLmEncoder, loss: Loss) -> None:
@@ -47,7 +59,7 @@ class BiEncoder(nn.Module):
 
     def forward(self, *, local: bool = True, **tensors: Tensor) -> dict[str, Tensor]:  # noqa: ARG002
         """The rows to compare: vectors of queries and passages, and which of them belong together."""
-        made = {f"{ROWS}{name}": tensors[name] for name in ("positives", "judged", "places") if name in tensors}
+        made = {f"{ROWS}{name}": tensors[name] for name in (*OF_QUERIES, *OF_PASSAGES) if name in tensors}
         for side, name in (("query", "queries"), ("passage", "passages")):
             if f"{side}.ids" in tensors:
                 made[ROWS + name] = self.encoder(tensors[f"{side}.ids"], tensors[f"{side}.attention"])["bottleneck"]
@@ -61,18 +73,19 @@ class BiEncoder(nn.Module):
                 passages=rows["passages"],
                 positives=rows["positives"],
                 candidates=candidates(rows["places"], rows["judged"], rows["positives"]),
+                groups=rows.get("groups"),
+                # Constant: no gradient is carried back into a teacher.
+                teacher=rows["teacher"].detach() if "teacher" in rows else None,
+                numbers=rows["places"],
             )
         )
         return step.loss, dict(step.metrics)
 
     def chunks(self, tensors: Mapping[str, Tensor], size: int) -> list[dict[str, Tensor]]:
         """Queries, then passages, at most `size` texts at a time."""
-        sides = [
-            ("query.ids", "query.attention", "positives", "judged"),
-            ("passage.ids", "passage.attention", "places"),
-        ]
+        sides = [("query.ids", "query.attention", *OF_QUERIES), ("passage.ids", "passage.attention", *OF_PASSAGES)]
         return [
-            {name: tensors[name][start : start + size] for name in names}
+            {name: tensors[name][start : start + size] for name in names if name in tensors}
             for names in sides
             for start in range(0, len(tensors[names[0]]), size)
         ]
@@ -99,7 +112,7 @@ class PairCollator:
     """(epoch, query) pairs -> queries, one positive each, `negatives` hard negatives each.
 
     Which of several positives, and which of the mined negatives, is drawn anew every epoch, without repeats;
-    a query with fewer mined negatives brings what it has.
+    a query with fewer mined negatives brings what it has. With a teacher, its scores of every query's own passages.
     """
 
     pairs: TrainingPairs
@@ -107,14 +120,19 @@ class PairCollator:
     passages: TokenStore
     negatives: int
     seed: int
+    teacher: TeacherScores | None = None
 
     def __call__(self, examples: Sequence[Example]) -> dict[str, Tensor]:
         """All examples of a batch belong to one epoch."""
         chosen = np.array([example for _, example in examples], dtype=np.int64)
         positives, negatives = self._draw(chosen, examples[0][0])
-        places = np.concatenate([positives, negatives])
+        places = np.concatenate([positives, *negatives])
+        numbers = groups([len(own) for own in negatives])
         queries = self.queries.batch(self.pairs.queries[chosen], pad_to=BUCKET)
         passages = self.passages.batch(places, pad_to=BUCKET)
+        taught = (
+            {} if self.teacher is None else {"teacher": self._teach(self.teacher, chosen, places[numbers], numbers)}
+        )
         return {
             "query.ids": queries.ids,
             "query.attention": queries.attention,
@@ -123,9 +141,19 @@ class PairCollator:
             "positives": torch.arange(len(chosen)),
             "judged": padded([self.pairs.positives[q] for q in chosen]),
             "places": torch.from_numpy(places),
+            "groups": torch.from_numpy(numbers),
+            **taught,
         }
 
-    def _draw(self, chosen: NDArray[np.int64], epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _teach(
+        self, teacher: TeacherScores, chosen: NDArray[np.int64], places: NDArray[np.int64], numbers: NDArray[np.int64]
+    ) -> Tensor:
+        scores = np.full(numbers.shape, np.nan, dtype=np.float32)
+        for row, query, own, there in zip(scores, self.pairs.queries[chosen], places, numbers >= 0, strict=True):
+            row[there] = teacher.lookup(int(query), own[there])
+        return torch.from_numpy(scores)
+
+    def _draw(self, chosen: NDArray[np.int64], epoch: int) -> tuple[NDArray[np.int64], list[NDArray[np.int64]]]:
         draws = Draws(self.seed, epoch, chosen)
         which = draws.uniform(1)[:, 0]
         positives = [self.pairs.positives[q] for q in chosen]
@@ -133,12 +161,28 @@ class PairCollator:
         mined = [self.pairs.negatives[q] for q in chosen]
         width = max((len(m) for m in mined), default=0)
         if not self.negatives or not width:
-            return one, np.empty(0, dtype=np.int64)
+            return one, [np.empty(0, dtype=np.int64) for _ in mined]
         keys = draws.uniform(width)
         keys[np.arange(width)[None, :] >= np.array([len(m) for m in mined])[:, None]] = 2.0  # past a query's own list
         order = np.argsort(keys, axis=1)[:, : self.negatives]
         kept = np.take_along_axis(keys, order, axis=1) < 2.0
-        return one, np.concatenate([m[row[keep]] for m, row, keep in zip(mined, order, kept, strict=True)])
+        return one, [m[row[keep]] for m, row, keep in zip(mined, order, kept, strict=True)]
+
+
+def groups(negatives: Sequence[int]) -> NDArray[np.int64]:
+    """i64[Q, 1 + most]: the rows of each query's own passages, given how many negatives each has; -1: none.
+
+    The passages of a batch are all queries' positives, then the negatives of the first query, of the second, ..
+
+    >>> groups([2, 0, 1])
+    array([[ 0,  3,  4],
+           [ 1, -1, -1],
+           [ 2,  5, -1]])
+    """
+    counts = np.asarray(negatives, dtype=np.int64)
+    columns = np.arange(counts.max(initial=0))
+    rows = (len(counts) + np.cumsum(counts) - counts)[:, None] + columns
+    return np.concatenate([np.arange(len(counts))[:, None], np.where(columns < counts[:, None], rows, -1)], axis=1)
 
 
 def candidates(places: Tensor, judged: Tensor, positives: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ forward only. The result is the gradient of one big batch, whatever the number o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Protocol
@@ -156,8 +157,9 @@ def _joined(seen: Sequence[Mapping[str, Tensor]]) -> Rows:
 def gather_rows(rows: Rows, numbering: Mapping[str, str]) -> tuple[Rows, Rows]:
     """(this process' rows as leaves, the rows of all processes with those leaves among them).
 
-    rows: [R, ..] by name, R may differ between processes; other axes are padded to the longest with -1. Rows named in
-    `numbering` hold numbers of other rows and are moved on by the rows of earlier processes.
+    rows: [R, ..] by name, R may differ between processes; other axes are padded to the longest, with -1 where rows
+    hold integers, NaN where they hold floats. Rows named in `numbering` hold numbers of other rows and are moved on by
+    the rows of earlier processes; -1 stays -1.
     """
     leaves = {name: row.detach().requires_grad_(row.is_floating_point()) for name, row in rows.items()}
     if world_size() == 1:
@@ -169,7 +171,7 @@ def gather_rows(rows: Rows, numbering: Mapping[str, str]) -> tuple[Rows, Rows]:
         blocks[rank] = _widened(leaf, blocks[rank].shape)
         if name in numbering:
             counted = [int(shape[0]) for shape in sizes[numbering[name]]]
-            blocks = [block + sum(counted[:place]) for place, block in enumerate(blocks)]
+            blocks = [torch.where(block < 0, block, block + sum(counted[:place])) for place, block in enumerate(blocks)]
         gathered[name] = torch.cat(blocks)
     return leaves, gathered
 
@@ -197,7 +199,8 @@ def _widened(row: Tensor, shape: Sequence[int]) -> Tensor:
     if not any(missing):
         return row
     pads = [amount for size in reversed(missing) for amount in (0, size)]
-    return torch.nn.functional.pad(row, pads, value=-1)
+    padding = math.nan if row.is_floating_point() else 0 if row.dtype == torch.bool else -1
+    return torch.nn.functional.pad(row, pads, value=padding)
 
 
 def _add_figures(figures: dict[str, Tensor], out: Mapping[str, Tensor], shares: Mapping[str, Tensor]) -> None:

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 import torch
 from attrs import evolve
 
-from drkit.core.types import BuildContext, EmbeddedPairs, MiningRequest, Passage, TokenBatch, map_tensors
+from drkit.core.types import (
+    BuildContext,
+    EmbeddedPairs,
+    MiningRequest,
+    Passage,
+    ScoredGroups,
+    TokenBatch,
+    map_tensors,
+)
 
 if TYPE_CHECKING:
     from drkit.encoders.masked_lm import MaskedLmEncoder
@@ -82,14 +90,37 @@ def rows_of(tokens: TokenBatch, rows: Sequence[int]) -> TokenBatch:
 
 
 def toy_pairs() -> EmbeddedPairs:
-    """Five queries, nine passages, one pair that is no candidate, one unscored by the teacher."""
+    """Five queries, eleven passages: own passages of 4, 1 and 3, a copy, a judged negative, unscored ones.
+
+    Passages 3 and 8 are one; passage 6 is no candidate of query 1; the last query is unscored by the teacher, and so
+    is passage 5 for the first.
+    """
     draw = torch.Generator().manual_seed(3)
-    queries, passages = (torch.randn(count, 6, generator=draw).requires_grad_() for count in (5, 9))
-    candidates, teacher = torch.ones(5, 9, dtype=torch.bool), torch.randn(5, 9, generator=draw)
-    candidates[1, 4], teacher[2, 8] = False, float("nan")
+    queries, passages = (torch.randn(count, 6, generator=draw).requires_grad_() for count in (5, 11))
+    groups = torch.tensor([[0, 5, 6, 7], [1, 8, -1, -1], [2, -1, -1, -1], [3, 9, -1, -1], [4, 10, -1, -1]])
+    numbers = torch.arange(11)
+    numbers[8] = 3
+    candidates = torch.ones(5, 11, dtype=torch.bool)
+    candidates[1, 6] = candidates[:, 8] = False
+    teacher = torch.randn(5, 4, generator=draw).masked_fill(groups < 0, float("nan"))
+    teacher[4], teacher[0, 1] = float("nan"), float("nan")
     return EmbeddedPairs(
-        queries=queries, passages=passages, positives=torch.arange(5), candidates=candidates, teacher=teacher
+        queries=queries,
+        passages=passages,
+        positives=torch.arange(5),
+        candidates=candidates,
+        groups=groups,
+        teacher=teacher,
+        numbers=numbers,
     )
+
+
+def toy_groups() -> ScoredGroups:
+    """A cross-encoder's scores of four queries' own passages: 5, 3, 1 and 2 of them."""
+    draw = torch.Generator().manual_seed(4)
+    scores, teacher = torch.randn(4, 5, generator=draw).requires_grad_(), torch.randn(4, 5, generator=draw)
+    mask = torch.arange(5) < torch.tensor([5, 3, 1, 2])[:, None]
+    return ScoredGroups(scores=scores, mask=mask, teacher=teacher.masked_fill(~mask, float("nan")))
 
 
 class ToyCorpus:

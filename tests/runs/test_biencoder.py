@@ -79,9 +79,7 @@ def test_what_a_query_gets_does_not_depend_on_the_batch_but_on_the_epoch(stores)
 
     def drawn(examples):
         positives, negatives = collate._draw(np.array([q for _, q in examples]), examples[0][0])
-        sizes = [min(2, len(pairs.negatives[q])) for _, q in examples]
-        cut = np.split(negatives, np.cumsum(sizes)[:-1])
-        return {q: (p, n.tolist()) for (_, q), p, n in zip(examples, positives, cut, strict=True)}
+        return {q: (p, n.tolist()) for (_, q), p, n in zip(examples, positives, negatives, strict=True)}
 
     alone = {q: drawn([(3, q)])[q] for q in range(12)}
     assert drawn([(3, q) for q in reversed(range(12))]) == alone
@@ -93,3 +91,29 @@ def test_queries_without_a_positive_are_left_out():
     pairs = training_pairs(["a", "b", "c"], {"a": np.array([1]), "c": np.array([2, 3])}, {"c": np.array([7])})
     assert pairs.queries.tolist() == [0, 2]
     assert [n.tolist() for n in pairs.negatives] == [[], [7]]
+
+
+class Sums:
+    """A teacher that has not read every passage: its score tells query and passage."""
+
+    def lookup(self, query_place, passages):
+        return np.where(passages % 7 == 0, np.nan, 100 * query_place + passages).astype(np.float32)
+
+
+def test_a_query_brings_its_own_group_and_what_a_teacher_thinks_of_it(stores):
+    queries, passages = stores
+    pairs = pairs_of(np.random.default_rng(2))
+    pairs = TrainingPairs(queries=pairs.queries[::-1].copy(), positives=pairs.positives, negatives=pairs.negatives)
+    collate = PairCollator(pairs=pairs, queries=queries, passages=passages, negatives=4, seed=5, teacher=Sums())
+    chosen = [7, 0, 3, 11]
+    batch = collate([(1, q) for q in chosen])
+    groups, places = batch["groups"], batch["places"]
+    assert groups[:, 0].tolist() == batch["positives"].tolist()
+    assert sorted(groups[groups >= 0].tolist()) == list(range(len(places))), "every passage is some query's own"
+    for row, (q, own) in enumerate(zip(chosen, groups.tolist(), strict=True)):
+        real = [place for place in own if place >= 0]
+        assert len(real) == 1 + min(4, len(pairs.negatives[q]))
+        assert {int(places[p]) for p in real[1:]} <= {*pairs.negatives[q]}
+        expected = Sums().lookup(int(pairs.queries[q]), places[real].numpy())
+        np.testing.assert_array_equal(batch["teacher"][row, : len(real)].numpy(), expected)
+        assert batch["teacher"][row, len(real) :].isnan().all()
