@@ -6,7 +6,7 @@ by id, here, once, for every loss.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -106,6 +106,12 @@ class TrainingPairs:
     def __len__(self) -> int:
         return len(self.queries)
 
+    def subset(self, places: NDArray[np.int64]) -> TrainingPairs:
+        """The queries at these places i64[m]."""
+        return TrainingPairs(
+            self.queries[places], [self.positives[p] for p in places], [self.negatives[p] for p in places]
+        )
+
 
 @frozen(eq=False)
 class PairCollator:
@@ -113,6 +119,7 @@ class PairCollator:
 
     Which of several positives, and which of the mined negatives, is drawn anew every epoch, without repeats;
     a query with fewer mined negatives brings what it has. With a teacher, its scores of every query's own passages.
+    refreshed: negatives of an epoch, a list a query, in the place of those that `pairs` has.
     """
 
     pairs: TrainingPairs
@@ -121,6 +128,7 @@ class PairCollator:
     negatives: int
     seed: int
     teacher: TeacherScores | None = None
+    refreshed: Callable[[int], Sequence[NDArray[np.int64]]] | None = None
 
     def __call__(self, examples: Sequence[Example]) -> dict[str, Tensor]:
         """All examples of a batch belong to one epoch."""
@@ -158,7 +166,8 @@ class PairCollator:
         which = draws.uniform(1)[:, 0]
         positives = [self.pairs.positives[q] for q in chosen]
         one = np.array([p[int(u * len(p))] for p, u in zip(positives, which, strict=True)], dtype=np.int64)
-        mined = [self.pairs.negatives[q] for q in chosen]
+        lists = self.pairs.negatives if self.refreshed is None else self.refreshed(epoch)
+        mined = [lists[q] for q in chosen]
         width = max((len(m) for m in mined), default=0)
         if not self.negatives or not width:
             return one, [np.empty(0, dtype=np.int64) for _ in mined]
