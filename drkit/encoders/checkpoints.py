@@ -26,9 +26,9 @@ def load_masked_lm(path_or_id: str, trust_remote_code: bool = False) -> nn.Modul
     """
     from transformers import AutoModelForMaskedLM
 
-    where = architecture(_config(path_or_id, trust_remote_code).model_type)
+    where = architecture(read_config(path_or_id, trust_remote_code).model_type)
     options = {"attn_implementation": where.attention, "dtype": "float32", "trust_remote_code": trust_remote_code}
-    with told_from(path_or_id, "load the encoder"), without_bars(), _quiet(), seeded(0, "language-model head"):
+    with told_from(path_or_id, "load the encoder"), without_bars(), without_report(), seeded(0, "language-model head"):
         model, report = AutoModelForMaskedLM.from_pretrained(path_or_id, output_loading_info=True, **options)
     missing = set(report["missing_keys"])
     if getattr(model.config, TIED, False):
@@ -44,7 +44,7 @@ def check_start(path_or_id: str, *, length: int) -> None:
 
     That is: an architecture that drkit does not know, or texts of `length` tokens, longer than it reads.
     """
-    config = _config(path_or_id, False)
+    config = read_config(path_or_id)
     architecture(config.model_type)
     longest = longest_text(config)
     if length > longest:
@@ -56,7 +56,7 @@ def check_start(path_or_id: str, *, length: int) -> None:
 
 def check_vocabulary(path_or_id: str, tokenizer: Any) -> None:
     """Raise DrkitError where the tokenizer has more words than the checkpoint has embeddings."""
-    config = _config(path_or_id, False)
+    config = read_config(path_or_id)
     if len(tokenizer) > config.vocab_size:
         raise DrkitError(
             f"the tokenizer of {path_or_id!r} has {len(tokenizer)} words, the encoder embeddings for "
@@ -64,7 +64,8 @@ def check_vocabulary(path_or_id: str, tokenizer: Any) -> None:
         )
 
 
-def _config(path_or_id: str, trust_remote_code: bool) -> Any:
+def read_config(path_or_id: str, trust_remote_code: bool = False) -> Any:
+    """The configuration of a folder or hub id. Raises DrkitError where there is none."""
     from transformers import AutoConfig
 
     _check_path(path_or_id)
@@ -86,7 +87,7 @@ def _check_path(path_or_id: str) -> None:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def without_report() -> Iterator[None]:
     """Without transformers' load report: drkit tells what is missing itself."""
     from transformers.utils import logging
 

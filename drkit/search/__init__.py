@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from drkit.search.encode import TextEncoder
     from drkit.search.hits import Hits
     from drkit.search.index import FlatIndex
+    from drkit.search.reranking import Reranker, rerank
     from drkit.search.retrieve import Retriever
     from drkit.search.trec import read_qrels, read_run, write_qrels, write_run
 
@@ -16,10 +17,12 @@ __all__ = [
     "Bm25Retriever",
     "FlatIndex",
     "Hits",
+    "Reranker",
     "Retriever",
     "TextEncoder",
     "read_qrels",
     "read_run",
+    "rerank",
     "write_qrels",
     "write_run",
 ]
@@ -30,10 +33,12 @@ __getattr__, __dir__ = attach(
         "Bm25Retriever": "bm25",
         "FlatIndex": "index",
         "Hits": "hits",
+        "Reranker": "reranking",
         "Retriever": "retrieve",
         "TextEncoder": "encode",
         "read_qrels": "trec",
         "read_run": "trec",
+        "rerank": "reranking",
         "write_qrels": "trec",
         "write_run": "trec",
     },

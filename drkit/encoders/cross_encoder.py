@@ -1,0 +1,194 @@
+"""A cross-encoder: query and passage read together by one Hugging Face encoder, one score for the pair."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from drkit.core.files import replacing_folder, write_text
+from drkit.core.loading import told_from
+from drkit.core.quiet import without_bars
+from drkit.encoders.architectures import ARCHITECTURES, architecture, longest_text
+from drkit.encoders.checkpoints import read_config, without_report
+from drkit.encoders.pairs import PairTokenizer, join_pairs, joins_pairs
+from drkit.encoders.seeding import seeded
+from drkit.errors import DrkitError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+MAX_LENGTH = 512
+TYPES = "token_type_ids"
+_HEAD = "ForSequenceClassification"
+_IDENTITY = "torch.nn.modules.linear.Identity"
+# Parts of a classifier that no masked LM has, by the beginning of their names: they may be new.
+_NEW = ("classifier.", "pre_classifier.", "score.", "head.", "pooler.")
+
+
+class CrossEncoder(nn.Module):
+    """Scores of (query, passage) pairs, higher is better.
+
+    model: a Hugging Face sequence classifier with one label. tokenizer: its fast tokenizer. max_length: tokens of a
+    pair at most, special ones included; the passage is what is cut.
+
+    Raises DrkitError for more than one label, a tokenizer that cannot join two texts, or a `max_length` that is more
+    than the model has positions for.
+    """
+
+    def __init__(self, model: nn.Module, tokenizer: Any, *, max_length: int) -> None:
+        super().__init__()
+        config: Any = model.config
+        _one_label(config, "this classifier")
+        self.config = config
+        longest = longest_text(self.config)
+        if max_length > longest:
+            raise DrkitError(f"pairs of {max_length} tokens; this encoder reads at most {longest}: lower max_length")
+        self.model: Any = model
+        self.tokenizer = tokenizer
+        types = _has_types(self.config) and TYPES in tokenizer.model_input_names
+        self.pairs = PairTokenizer.of(tokenizer, max_length=max_length, longest=longest, types=types)
+
+    @property
+    def max_length(self) -> int:
+        """Tokens of a pair at most."""
+        return self.pairs.max_length
+
+    def forward(self, ids: Tensor, attention: Tensor, types: Tensor | None = None) -> Tensor:
+        """The scores f[B] of pairs: ids i64[B,L], attention bool[B,L], types i64[B,L] where it has token types."""
+        told = {} if types is None else {"token_type_ids": types}
+        scores: Tensor = self.model(input_ids=ids, attention_mask=attention, **told).logits.squeeze(-1)
+        return scores
+
+    @classmethod
+    def start_from(cls, path_or_id: str, *, max_length: int = 192, seed: int = 42) -> CrossEncoder:
+        """A cross-encoder to be trained: a checkpoint's encoder under a new head, whose weights follow the seed.
+
+        path_or_id: a masked LM, an encoder that drkit exported, a hub id of either; or a cross-encoder, whose head is
+        gone on with. Raises DrkitError where it is none of these, of an architecture that drkit does not know, or
+        reads fewer than `max_length` tokens.
+        """
+        config = read_config(path_or_id)
+        architecture(config.model_type)
+        if longest_text(config) < max_length:
+            raise DrkitError(
+                f"{path_or_id!r} reads at most {longest_text(config)} tokens, the pairs have up to {max_length}: "
+                f"lower max_length, or start from an encoder with more positions"
+            )
+        model = _load(path_or_id, config, seed=seed)
+        tokenizer = _tokenizer(path_or_id)
+        _name_inputs(tokenizer, types=_has_types(config))
+        if not joins_pairs(tokenizer):
+            join_pairs(tokenizer, types=_has_types(config))
+        return cls(model, tokenizer, max_length=max_length)
+
+    @classmethod
+    def load(cls, path_or_id: str, *, max_length: int | None = None) -> CrossEncoder:
+        """A trained cross-encoder of drkit, of sentence-transformers, or any sequence classifier with one label.
+
+        max_length: None takes what was saved. Raises DrkitError where there is none, or it has no trained head.
+        """
+        config = read_config(path_or_id)
+        if not _is_classifier(config):
+            made = (config.architectures or ["nothing known"])[0]
+            raise DrkitError(
+                f"{path_or_id!r} is no cross-encoder: it was saved as {made}, without a head that scores pairs; give "
+                f"the folder of a trained re-ranker, or a hub id such as cross-encoder/ms-marco-MiniLM-L6-v2"
+            )
+        tokenizer = _tokenizer(path_or_id)
+        return cls(_load(path_or_id, config), tokenizer, max_length=max_length or _saved_length(config, tokenizer))
+
+    def save(self, folder: str | Path) -> Path:
+        """Write a folder, atomically, that `load` and sentence-transformers' `CrossEncoder` read.
+
+        Both give the same scores: the raw output of the head, no sigmoid.
+        """
+        with replacing_folder(Path(folder)) as temporary:
+            self.save_into(temporary)
+        return Path(folder)
+
+    def save_into(self, folder: Path) -> None:
+        """Write weights, configuration and tokenizer into an existing folder."""
+        with without_bars():
+            self.model.save_pretrained(folder)
+        self._save_tokenizer(folder)
+        path = folder / "config.json"
+        about = {**json.loads(path.read_text(encoding="utf-8")), "sentence_transformers": {"activation_fn": _IDENTITY}}
+        write_text(path, json.dumps(about, indent=2, sort_keys=True) + "\n")
+
+    def _save_tokenizer(self, folder: Path) -> None:
+        mine = copy.deepcopy(self.tokenizer)
+        mine.model_max_length = self.max_length
+        _name_inputs(mine, types=self.pairs.types is not None)
+        mine.backend_tokenizer.no_truncation()
+        mine.backend_tokenizer.no_padding()
+        mine.save_pretrained(folder)
+
+
+def _one_label(config: Any, what: str) -> None:
+    if config.num_labels != 1:
+        raise DrkitError(f"{what} has {config.num_labels} labels; a re-ranker gives one score a pair (num_labels = 1)")
+
+
+def _has_types(config: Any) -> bool:
+    return bool(getattr(config, "type_vocab_size", 0) > 1)
+
+
+def _name_inputs(tokenizer: Any, *, types: bool) -> None:
+    """In place: whoever loads the tokenizer hands on what it names, and only some models have token types."""
+    names = ["input_ids", *([TYPES] if types else []), "attention_mask"]
+    tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = names
+
+
+def _is_classifier(config: Any) -> bool:
+    return any(name.endswith(_HEAD) for name in config.architectures or ())
+
+
+def _load(path_or_id: str, config: Any, seed: int = 0) -> nn.Module:
+    """The classifier in float32 and evaluation mode; a head that the checkpoint lacks is drawn by the seed."""
+    from transformers import AutoModelForSequenceClassification
+
+    trained = _is_classifier(config)
+    if trained:
+        _one_label(config, repr(path_or_id))
+    known = ARCHITECTURES.get(config.model_type)
+    options = {"attn_implementation": known.attention} if known else {}
+    wanted = "A sequence classifier with one label, or an encoder to make one of, is wanted."
+    told = told_from(path_or_id, "load the cross-encoder", wanted)
+    with told, without_bars(), without_report(), seeded(seed, "cross-encoder head"):
+        model, report = AutoModelForSequenceClassification.from_pretrained(
+            path_or_id, num_labels=1, dtype="float32", output_loading_info=True, **options
+        )
+    _judge_missing(path_or_id, report["missing_keys"], trained, model.base_model_prefix)
+    loaded: nn.Module = model.eval()
+    return loaded
+
+
+def _judge_missing(path_or_id: str, missing: Iterable[str], trained: bool, backbone: str) -> None:
+    lacking = sorted(missing)
+    body = [key for key in lacking if trained or not key.removeprefix(f"{backbone}.").startswith(_NEW)]
+    if body:
+        raise DrkitError(
+            f"{path_or_id!r} is not complete: {len(body)} of its weights are missing (the first: {body[0]}); it is cut "
+            f"off, or was saved from another kind of model"
+        )
+
+
+def _tokenizer(path_or_id: str) -> Any:
+    from transformers import AutoTokenizer
+
+    with told_from(path_or_id, "load the tokenizer of"):
+        tokenizer = AutoTokenizer.from_pretrained(path_or_id)
+    if not getattr(tokenizer, "is_fast", False):
+        raise DrkitError(f"the tokenizer of {path_or_id!r} is no fast one; save it with a tokenizer.json")
+    return tokenizer
+
+
+def _saved_length(config: Any, tokenizer: Any) -> int:
+    """What the tokenizer says, where it says something; the model's positions, and 512, where it does not."""
+    told = tokenizer.model_max_length
+    longest = longest_text(config)
+    return int(told) if told <= longest else min(longest, MAX_LENGTH)

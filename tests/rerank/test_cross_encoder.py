@@ -1,0 +1,177 @@
+"""Cross-encoders: every architecture, made, saved, loaded again, by sentence-transformers too; and what is refused."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+import transformers as hf
+
+from drkit.encoders import CrossEncoder
+from drkit.errors import DrkitError
+from tests.encoders.toys import NAMES, tiny
+
+PAIRS = [
+    ("how to open a file", "open a file with open and read what is in it"),
+    ("a query", ""),
+    ("", "a passage without a query"),
+    ("überall größer", "naïve 北京 text"),
+    ("short", "a long passage that goes on " * 40),
+]
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    def saved(name="bert", folder="lm", **changes):
+        model, tokenizer = tiny(name, **changes)
+        model.save_pretrained(tmp_path / folder)
+        tokenizer.save_pretrained(tmp_path / folder)
+        return str(tmp_path / folder)
+
+    return saved
+
+
+def scores(encoder, pairs=PAIRS):
+    queries, passages = (encoder.pairs.encode(texts) for texts in zip(*pairs, strict=True))
+    with torch.no_grad():
+        return encoder.eval()(**encoder.pairs.batch(queries, passages)).numpy()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sentence_transformers_loads_it_and_scores_alike(checkpoint, tmp_path, name):
+    from sentence_transformers import CrossEncoder as Theirs
+
+    made = CrossEncoder.start_from(checkpoint(name), max_length=48, seed=3)
+    folder = made.save(tmp_path / "re-ranker")
+    loaded, theirs = CrossEncoder.load(str(folder)), Theirs(str(folder), device="cpu")
+    assert loaded.max_length == theirs.max_seq_length == 48
+    mine = scores(made)
+    assert len(set(mine.tolist())) == len(PAIRS), "the scores tell the pairs apart"
+    np.testing.assert_array_equal(scores(loaded), mine)
+    np.testing.assert_allclose(theirs.predict(PAIRS, show_progress_bar=False), mine, atol=1e-6)
+
+
+def test_a_folder_of_theirs_is_read(checkpoint, tmp_path):
+    from sentence_transformers import CrossEncoder as Theirs
+
+    CrossEncoder.start_from(checkpoint(), max_length=40).save(tmp_path / "first")
+    theirs = Theirs(str(tmp_path / "first"), device="cpu")
+    theirs.save_pretrained(str(tmp_path / "theirs"))
+    read = CrossEncoder.load(str(tmp_path / "theirs"))
+    assert read.max_length == 40
+    np.testing.assert_allclose(scores(read), theirs.predict(PAIRS, show_progress_bar=False), atol=1e-6)
+
+
+def test_the_new_head_follows_the_seed_and_leaves_the_global_one_alone(checkpoint):
+    start = checkpoint()
+    before = torch.get_rng_state()
+    first, again, other = (CrossEncoder.start_from(start, max_length=32, seed=seed) for seed in (1, 1, 2))
+    assert torch.equal(before, torch.get_rng_state())
+    weights = [encoder.model.classifier.weight for encoder in (first, again, other)]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
+def test_the_encoder_is_the_checkpoints_own(checkpoint):
+    model, _ = tiny("bert")
+    made = CrossEncoder.start_from(checkpoint(), max_length=32)
+    for name, weight in model.bert.named_parameters():
+        assert torch.equal(made.model.bert.get_parameter(name), weight), name
+
+
+def test_an_exported_encoder_may_be_started_from(checkpoint, tmp_path):
+    from drkit.encoders.export import export_encoder
+
+    model, tokenizer = tiny("bert")
+    lengths = {"query_length": 8, "passage_length": 16}
+    export_encoder(model, tokenizer, tmp_path / "encoder", pooling="cls", similarity="dot", **lengths)
+    made = CrossEncoder.start_from(str(tmp_path / "encoder"), max_length=32)
+    embedded = made.model.bert.embeddings.word_embeddings.weight
+    assert torch.equal(embedded, model.bert.embeddings.word_embeddings.weight)
+    assert made.max_length == 32
+
+
+def test_a_re_ranker_may_be_gone_on_with(checkpoint, tmp_path):
+    made = CrossEncoder.start_from(checkpoint(), max_length=32, seed=5)
+    made.save(tmp_path / "first")
+    again = CrossEncoder.start_from(str(tmp_path / "first"), max_length=40, seed=6)
+    assert torch.equal(again.model.classifier.weight, made.model.classifier.weight)
+
+
+def test_only_the_passage_is_cut(checkpoint):
+    encoder = CrossEncoder.start_from(checkpoint(), max_length=24)
+    query, passage = "file " * 15, "open " * 50
+    (q,), (p,) = encoder.pairs.encode([query]), encoder.pairs.encode([passage])
+    batch = encoder.pairs.batch([q], [p])
+    ids = batch["ids"][0, : int(batch["attention"].sum())].tolist()
+    assert len(ids) == 24
+    assert ids[1 : 1 + len(q)] == q.tolist()
+    assert ids[2 + len(q) : -1] == p[: 24 - 3 - len(q)].tolist()
+    long = encoder.pairs.batch(encoder.pairs.encode([query * 9]), [p])
+    assert int(long["attention"].sum()) == 24, "a query that alone is too long is cut, the passage is gone"
+
+
+def test_pairs_are_what_the_tokenizer_makes_of_two_texts(checkpoint):
+    encoder = CrossEncoder.start_from(checkpoint(), max_length=48)
+    for query, passage in PAIRS:
+        batch = encoder.pairs.batch(encoder.pairs.encode([query]), encoder.pairs.encode([passage]))
+        real = int(batch["attention"].sum())
+        theirs = encoder.tokenizer([(query, passage)], truncation="only_second", max_length=48)
+        assert batch["ids"][0, :real].tolist() == theirs["input_ids"][0]
+        assert batch["types"][0, :real].tolist() == theirs["token_type_ids"][0]
+
+
+def test_too_few_positions(checkpoint):
+    with pytest.raises(DrkitError, match="reads at most 80 tokens, the pairs have up to 192: lower max_length"):
+        CrossEncoder.start_from(checkpoint(), max_length=192)
+
+
+def test_no_room(checkpoint):
+    with pytest.raises(DrkitError, match="max_length 4 leaves no room"):
+        CrossEncoder.start_from(checkpoint(), max_length=4)
+
+
+@pytest.mark.parametrize("load", [CrossEncoder.load, CrossEncoder.start_from])
+def test_a_folder_that_is_no_model(tmp_path, load):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DrkitError, match=r"no config\.json"):
+        load(str(tmp_path / "empty"))
+    with pytest.raises(DrkitError, match="cannot be a hub id"):
+        load(str(tmp_path / "nowhere"))
+
+
+def test_a_masked_lm_is_no_trained_re_ranker(checkpoint):
+    with pytest.raises(DrkitError, match="no cross-encoder: it was saved as BertForMaskedLM"):
+        CrossEncoder.load(checkpoint())
+
+
+@pytest.mark.parametrize("load", [CrossEncoder.load, CrossEncoder.start_from])
+def test_more_than_one_label(checkpoint, tmp_path, load):
+    model, tokenizer = tiny("bert")
+    model.config.num_labels = 3
+    hf.BertForSequenceClassification(model.config).save_pretrained(tmp_path / "nli")
+    tokenizer.save_pretrained(tmp_path / "nli")
+    with pytest.raises(DrkitError, match="has 3 labels; a re-ranker gives one score a pair"):
+        load(str(tmp_path / "nli"), max_length=32)
+
+
+def test_a_folder_cut_off(checkpoint, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    folder = CrossEncoder.start_from(checkpoint(), max_length=32).save(tmp_path / "re-ranker")
+    weights = load_file(folder / "model.safetensors")
+    kept = {name: weight for name, weight in weights.items() if "layer.1" not in name}
+    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(DrkitError, match="of its weights are missing"):
+        CrossEncoder.load(str(folder))
+    (folder / "model.safetensors").write_bytes(b"nothing")
+    with pytest.raises(DrkitError, match="cannot load the cross-encoder"):
+        CrossEncoder.load(str(folder))
+
+
+def test_a_tokenizer_that_cannot_join_is_refused_when_loading(checkpoint, tmp_path):
+    folder = CrossEncoder.start_from(checkpoint(), max_length=32).save(tmp_path / "re-ranker")
+    path = folder / "tokenizer.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "post_processor": None}))
+    with pytest.raises(DrkitError, match="puts nothing between the two texts"):
+        CrossEncoder.load(str(folder))
