@@ -8,9 +8,17 @@ from typing import TYPE_CHECKING
 
 from drkit.data.config import BeirConfig, IrdsConfig, JsonlConfig, PydocsConfig
 from drkit.decoders.config import MlmDecoderConfig, NoDecoderConfig
-from drkit.losses.config import ContrastiveConfig, InfoNceConfig, MlmLossConfig
+from drkit.losses.config import (
+    ContrastiveConfig,
+    InfoNceConfig,
+    KlDistillationConfig,
+    ListwiseConfig,
+    MarginMseConfig,
+    MlmLossConfig,
+    PairwiseConfig,
+)
 from drkit.maskers.config import UniformConfig
-from drkit.miners.config import Bm25Config, DenseConfig, RandomConfig
+from drkit.miners.specs import MINERS
 from drkit.plugin import Citation, ComponentSpec, Kind, hookimpl
 
 if TYPE_CHECKING:
@@ -28,23 +36,35 @@ INFO_NCE = Citation(
     year=2018,
     url="https://arxiv.org/abs/1807.03748",
 )
+RANKNET = Citation(
+    key="burges2005ranknet",
+    title="Learning to Rank using Gradient Descent",
+    year=2005,
+    url="https://doi.org/10.1145/1102351.1102363",
+)
+LISTNET = Citation(
+    key="cao2007listnet",
+    title="Learning to Rank: From Pairwise Approach to Listwise Approach",
+    year=2007,
+    url="https://doi.org/10.1145/1273496.1273513",
+)
+MARGIN_MSE = Citation(
+    key="hofstatter2020marginmse",
+    title="Improving Efficient Neural Ranking Models with Cross-Architecture Knowledge Distillation",
+    year=2020,
+    url="https://arxiv.org/abs/2010.02666",
+)
+SIMLM = Citation(
+    key="wang2023simlm",
+    title="SimLM: Pre-training with Representation Bottleneck for Dense Passage Retrieval",
+    year=2023,
+    url="https://arxiv.org/abs/2207.02578",
+)
 SIMCSE = Citation(
     key="gao2021simcse",
     title="SimCSE: Simple Contrastive Learning of Sentence Embeddings",
     year=2021,
     url="https://arxiv.org/abs/2104.08821",
-)
-BM25 = Citation(
-    key="robertson2009bm25",
-    title="The Probabilistic Relevance Framework: BM25 and Beyond",
-    year=2009,
-    url="https://doi.org/10.1561/1500000019",
-)
-ANCE = Citation(
-    key="xiong2021ance",
-    title="Approximate Nearest Neighbor Negative Contrastive Learning for Dense Text Retrieval",
-    year=2021,
-    url="https://arxiv.org/abs/2007.00808",
 )
 BEIR = Citation(
     key="thakur2021beir",
@@ -105,9 +125,45 @@ def drkit_components() -> Sequence[ComponentSpec]:
             name="contrastive",
             target="drkit.losses.contrastive:ContrastiveLoss",
             config=ContrastiveConfig,
-            summary="InfoNCE over in-batch and hard negatives",
+            summary="InfoNCE over in-batch and hard negatives, in up to four directions",
             cite=INFO_NCE,
             needs=("pairs",),
+        ),
+        ComponentSpec(
+            kind=Kind.LOSS,
+            name="pairwise",
+            target="drkit.losses.pairwise:PairwiseLoss",
+            config=PairwiseConfig,
+            summary="Softplus of score differences to a query's own negatives",
+            cite=RANKNET,
+            needs=("pairs",),
+        ),
+        ComponentSpec(
+            kind=Kind.LOSS,
+            name="kl-distillation",
+            target="drkit.losses.kl_distillation:KlDistillationLoss",
+            config=KlDistillationConfig,
+            summary="A teacher's distribution over own passages, plus contrastive",
+            cite=SIMLM,
+            needs=("pairs", "teacher"),
+        ),
+        ComponentSpec(
+            kind=Kind.LOSS,
+            name="margin-mse",
+            target="drkit.losses.margin_mse:MarginMseLoss",
+            config=MarginMseConfig,
+            summary="A teacher's margins between positive and own negatives",
+            cite=MARGIN_MSE,
+            needs=("pairs", "teacher"),
+        ),
+        ComponentSpec(
+            kind=Kind.LOSS,
+            name="listwise",
+            target="drkit.losses.listwise:ListwiseLoss",
+            config=ListwiseConfig,
+            summary="Cross-encoder: the positive first among a query's passages",
+            cite=LISTNET,
+            needs=("groups",),
         ),
         ComponentSpec(
             kind=Kind.LOSS,
@@ -118,30 +174,7 @@ def drkit_components() -> Sequence[ComponentSpec]:
             cite=SIMCSE,
             needs=("bottleneck", "partners"),
         ),
-        ComponentSpec(
-            kind=Kind.MINER,
-            name="bm25",
-            target="drkit.miners.bm25:Bm25Miner",
-            config=Bm25Config,
-            summary="The best-ranked unjudged passages of BM25",
-            cite=BM25,
-        ),
-        ComponentSpec(
-            kind=Kind.MINER,
-            name="dense",
-            target="drkit.miners.dense:DenseMiner",
-            config=DenseConfig,
-            summary="The best-ranked unjudged passages of a trained retriever",
-            cite=ANCE,
-            needs=("retriever",),
-        ),
-        ComponentSpec(
-            kind=Kind.MINER,
-            name="random",
-            target="drkit.miners.random:RandomMiner",
-            config=RandomConfig,
-            summary="Passages drawn at random from the collection",
-        ),
+        *MINERS,
         ComponentSpec(
             kind=Kind.COLLECTION,
             name="pydocs",
@@ -187,3 +220,11 @@ def drkit_recipes() -> Mapping[str, Traversable]:
     """The recipe that `drkit compose` starts from when no paper is named."""
     folder = files("drkit") / "recipes"
     return {"default": folder / "default.toml", "quick": folder / "quick.toml"}
+
+
+@hookimpl
+def drkit_pipelines() -> Mapping[str, Traversable]:
+    """How papers fine-tune: each can follow any pre-training."""
+    folder = files("drkit") / "recipes" / "pipelines"
+    names = ("ance", "dpr", "iterative", "low-resource", "three-stage", "two-stage")
+    return {name: folder / f"{name}.toml" for name in names}

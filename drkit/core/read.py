@@ -149,9 +149,11 @@ def _is_tuple(target: Any) -> bool:
 
 def _tuple(converter: Converter) -> Callable[[Any, Any], Any]:
     def structure(value: Any, target: Any) -> Any:
+        items = get_args(target)
+        if isinstance(value, str) and items == (str, ...):
+            value = [value]
         if not isinstance(value, (list, tuple)):
             raise TypeError(f"expected a list, got {value!r}")
-        items = get_args(target)
         if items[-1] is not Ellipsis and len(value) != len(items):
             raise TypeError(f"expected {len(items)} values, got {len(value)}")
         done, errors = [], []

@@ -7,7 +7,7 @@ tensors; this module imports torch for type checkers only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
@@ -148,7 +148,8 @@ class EmbeddedPairs(Movable):
     bool[Q,P], False where a passage must not serve as this query's negative (another judged positive, or a
     second copy of any), None where all may; groups i64[Q,G], each query's own passages, its positive first, padded with
     -1, or None; teacher f[Q,G], a teacher's scores of those (NaN: unscored), or None; numbers i64[P], equal where two
-    rows are copies of one passage, None where every row is another one.
+    rows are copies of one passage, None where every row is another one; sharing bool[Q,Q], True where two queries share
+    a judged positive, None where that is only known of the passages at hand.
     """
 
     queries: Tensor
@@ -158,6 +159,7 @@ class EmbeddedPairs(Movable):
     groups: Tensor | None = None
     teacher: Tensor | None = None
     numbers: Tensor | None = None
+    sharing: Tensor | None = None
 
 
 @frozen(eq=False)
@@ -252,7 +254,8 @@ class BuildContext:
     """What a part may know of its surroundings when it is built.
 
     `backbone` is None for parts that see no tokens. `retriever` is what a miner may search with, `reranker` what a
-    filter may score pairs with: `score(pairs: Sequence[tuple[str, str]]) -> f32[n]`. `generator` is the masked LM
+    filter may score pairs with: `score(pairs: Sequence[tuple[str, str]]) -> f32[n]`. `negatives` are passages that
+    the collection brings to train against, ids by query id. `generator` is the masked LM
     (`drkit.encoders.MaskedLmEncoder`) that fills masked positions, and `idf` the inverse document frequency f32[V] of
     every token, where a part asked for them.
     """
@@ -261,6 +264,7 @@ class BuildContext:
     tokenizer: Any = None
     retriever: Any = None
     reranker: Any = None
+    negatives: Mapping[str, Sequence[str]] | None = None
     generator: Any = None
     idf: Any = None
     seed: int = 42

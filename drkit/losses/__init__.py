@@ -13,7 +13,11 @@ if TYPE_CHECKING:
         ContrastiveConfig,
         InfoNceConfig,
         JsContrastiveConfig,
+        KlDistillationConfig,
+        ListwiseConfig,
+        MarginMseConfig,
         MlmLossConfig,
+        PairwiseConfig,
         ReplacedLmConfig,
         RtdConfig,
         SpanContrastiveConfig,
@@ -21,7 +25,11 @@ if TYPE_CHECKING:
     from drkit.losses.contrastive import ContrastiveLoss
     from drkit.losses.info_nce import InfoNceLoss
     from drkit.losses.js_contrastive import JsContrastiveLoss, js_divergences
+    from drkit.losses.kl_distillation import KlDistillationLoss
+    from drkit.losses.listwise import ListwiseLoss
+    from drkit.losses.margin_mse import MarginMseLoss
     from drkit.losses.mlm import MlmLoss
+    from drkit.losses.pairwise import PairwiseLoss
     from drkit.losses.replaced_lm import ReplacedLmLoss
     from drkit.losses.rtd import EncoderRtdLoss, RtdLoss
     from drkit.losses.span_contrastive import SpanContrastiveLoss
@@ -38,8 +46,16 @@ __all__ = [
     "InfoNceLoss",
     "JsContrastiveConfig",
     "JsContrastiveLoss",
+    "KlDistillationConfig",
+    "KlDistillationLoss",
+    "ListwiseConfig",
+    "ListwiseLoss",
+    "MarginMseConfig",
+    "MarginMseLoss",
     "MlmLoss",
     "MlmLossConfig",
+    "PairwiseConfig",
+    "PairwiseLoss",
     "ReplacedLmConfig",
     "ReplacedLmLoss",
     "RtdConfig",
@@ -63,8 +79,16 @@ __getattr__, __dir__ = attach(
         "InfoNceLoss": "info_nce",
         "JsContrastiveConfig": "config",
         "JsContrastiveLoss": "js_contrastive",
+        "KlDistillationConfig": "config",
+        "KlDistillationLoss": "kl_distillation",
+        "ListwiseConfig": "config",
+        "ListwiseLoss": "listwise",
+        "MarginMseConfig": "config",
+        "MarginMseLoss": "margin_mse",
         "MlmLoss": "mlm",
         "MlmLossConfig": "config",
+        "PairwiseConfig": "config",
+        "PairwiseLoss": "pairwise",
         "ReplacedLmConfig": "config",
         "ReplacedLmLoss": "replaced_lm",
         "RtdConfig": "config",

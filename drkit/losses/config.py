@@ -2,10 +2,39 @@
 
 from __future__ import annotations
 
-from attrs import frozen
-from attrs.validators import and_, gt, in_, le
+from collections.abc import Iterable
+from typing import Any
+
+from attrs import Attribute, field, frozen
+from attrs.validators import and_, ge, gt, in_, le
 
 from drkit.core.settings import setting
+
+DIRECTIONS = ("query-passage", "passage-query", "query-query", "passage-passage")
+_SIMILARITIES = in_(("cosine", "dot"))
+
+
+def _directions(value: str | Iterable[str]) -> tuple[str, ...]:
+    """The directions in their one order, "all" for every one; what is no direction is left for the validator."""
+    given = (value,) if isinstance(value, str) else tuple(value)
+    if "all" in given:
+        return DIRECTIONS
+    return given if set(given) - {*DIRECTIONS} else tuple(name for name in DIRECTIONS if name in given)
+
+
+class _SomeDirections:
+    options = (*DIRECTIONS, "all")
+
+    def __call__(self, _instance: Any, attribute: Attribute[Any], value: tuple[str, ...]) -> None:
+        if wrong := [name for name in value if name not in self.options]:
+            raise ValueError(f"'{attribute.name}' has {wrong[0]!r}; allowed: {', '.join(self.options)}")
+        if not value:
+            raise ValueError(f"'{attribute.name}' is empty; name some of: {', '.join(self.options)}")
+
+
+def _directions_setting() -> Any:
+    meaning = "the scores that a query's with its passage is contrasted with; all: SimLM's"
+    return field(default=DIRECTIONS[:1], converter=_directions, validator=_SomeDirections(), metadata={"help": meaning})
 
 
 @frozen
@@ -32,7 +61,41 @@ class ContrastiveConfig:
     """Settings of `ContrastiveLoss`."""
 
     temperature: float = setting(0.02, gt(0), "scores are divided by it")
-    similarity: str = setting("cosine", in_(("cosine", "dot")), "cosine or dot product")
+    similarity: str = setting("cosine", _SIMILARITIES, "cosine or dot product")
+    directions: tuple[str, ...] = _directions_setting()
+
+
+@frozen
+class PairwiseConfig:
+    """Settings of `PairwiseLoss`."""
+
+    temperature: float = setting(1.0, gt(0), "scores are divided by it")
+    similarity: str = setting("dot", _SIMILARITIES, "cosine or dot product")
+
+
+@frozen
+class KlDistillationConfig:
+    """Settings of `KlDistillationLoss`; the defaults are SimLM's."""
+
+    temperature: float = setting(0.02, gt(0), "the student's scores are divided by it, the teacher's never")
+    teacher_temperature: float = setting(1.0, gt(0), "the teacher's scores are divided by it")
+    similarity: str = setting("cosine", _SIMILARITIES, "cosine or dot product")
+    alpha: float = setting(0.2, ge(0), "weight of the contrastive loss beside the divergence; 0: none")
+    directions: tuple[str, ...] = _directions_setting()
+    mask_hard_negatives: bool = setting(False, None, "a query's own negatives are not in its contrastive loss")
+
+
+@frozen
+class MarginMseConfig:
+    """Settings of `MarginMseLoss`."""
+
+    temperature: float = setting(1.0, gt(0), "the student's scores are divided by it, the teacher's never")
+    similarity: str = setting("dot", _SIMILARITIES, "cosine or dot product")
+
+
+@frozen
+class ListwiseConfig:
+    """Settings of `ListwiseLoss`: none."""
 
 
 @frozen

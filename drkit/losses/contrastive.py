@@ -1,4 +1,4 @@
-"""InfoNCE: find each query's passage among all passages of the bundle."""
+"""InfoNCE: find each query's passage among all passages of the bundle, and in SimLM's form among all its vectors."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from drkit.core.types import StepOutput
-from drkit.errors import DrkitError
+from drkit.losses.pairs import answers, check_pairs, copies, first_copies, vectors
 
 if TYPE_CHECKING:
     from drkit.core.types import BuildContext, EmbeddedPairs
-    from drkit.losses.config import ContrastiveConfig
+    from drkit.losses.config import ContrastiveConfig, KlDistillationConfig
 
 
 class ContrastiveLoss:
-    """- mean over queries of log( exp(s(q, p+) / t) / sum over candidates p of exp(s(q, p) / t) ).
+    """- mean over queries i of log( exp(s(q_i, p_i) / t) / sum over candidates c of exp(s_c / t) ).
 
     | input | shape | what |
     |---|---|---|
@@ -25,20 +25,36 @@ class ContrastiveLoss:
     | pairs.passages | f[P,D] | positives and negatives, of this batch and of every rank |
     | pairs.positives | i64[Q] | each query's passage |
     | pairs.candidates | bool[Q,P] or None | False: not a negative of this query (its positive is always kept) |
+    | pairs.numbers | i64[P] or None | equal: copies of one passage |
+    | pairs.sharing | bool[Q,Q] or None | True: two queries that share a judged positive |
 
-    s is cosine or dot product, t the temperature. Metrics: `accuracy`, the share of queries whose passage has the
-    best score.
+    s is cosine or dot product, t the temperature. The candidates of query i are, in one softmax with its own passage
+    p_i and by the `directions` that are set:
 
-    Source: van den Oord et al. 2018, equation 4; DPR (Karpukhin et al. 2020) for in-batch negatives.
+    | direction | scores | left out |
+    |---|---|---|
+    | query-passage | s(q_i, p), every passage p | what else answers q_i; second copies |
+    | passage-query | s(p_i, q_j), every other query | queries that p_i answers, or that share a positive with q_i |
+    | query-query | s(q_i, q_j), every other query | the same |
+    | passage-passage | s(p_i, p_j), every other query's passage | what answers q_i, and the same; second copies |
+
+    Memory: the scores, f[Q, P + 3Q] with all directions. Metrics: `accuracy`, the share of queries whose passage has
+    the best score of all passages.
+
+    Source: van den Oord et al. 2018, equation 4; DPR (Karpukhin et al. 2020) for in-batch negatives; SimLM (Wang et
+    al. 2023), whose public code has the four directions in one softmax.
 
     >>> import torch
     >>> from drkit.core.types import EmbeddedPairs
     >>> from drkit.losses import ContrastiveConfig, ContrastiveLoss
     >>> queries, passages = torch.eye(2), torch.eye(3)[:, :2]
-    >>> loss = ContrastiveLoss(ContrastiveConfig(temperature=1.0, similarity="dot"))
-    >>> out = loss(pairs=EmbeddedPairs(queries=queries, passages=passages, positives=torch.tensor([0, 1])))
-    >>> round(out.loss.item(), 4), out.metrics["accuracy"].item()
+    >>> pairs = EmbeddedPairs(queries=queries, passages=passages, positives=torch.tensor([0, 1]))
+    >>> out = ContrastiveLoss(ContrastiveConfig(temperature=1.0, similarity="dot"))(pairs=pairs)
+    >>> round(out.loss.item(), 4), out.metrics["accuracy"].item()  # log(1 + 2 / e)
     (0.5514, 1.0)
+    >>> out = ContrastiveLoss(ContrastiveConfig(temperature=1.0, similarity="dot", directions="all"))(pairs=pairs)
+    >>> round(out.loss.item(), 4)  # log(1 + 5 / e)
+    1.0436
     """
 
     def __init__(self, config: ContrastiveConfig, context: BuildContext | None = None) -> None:
@@ -50,32 +66,51 @@ class ContrastiveLoss:
         Raises DrkitError where the shapes do not fit each other.
         """
         check_pairs(pairs)
-        queries, passages = pairs.queries, pairs.passages
-        if self.config.similarity == "cosine":
-            queries, passages = F.normalize(queries, dim=1), F.normalize(passages, dim=1)
-        scores = mask_candidates(queries @ passages.T / self.config.temperature, pairs)
-        accuracy = (scores.detach().argmax(1) == pairs.positives).float().mean()
-        return StepOutput(loss=F.cross_entropy(scores, pairs.positives), metrics={"accuracy": accuracy})
+        loss, accuracy = contrast(pairs, self.config)
+        return StepOutput(loss=loss, metrics={"accuracy": accuracy})
 
 
-def mask_candidates(scores: Tensor, pairs: EmbeddedPairs) -> Tensor:
-    """Scores f[Q,P] with -inf where a passage is no candidate; never at the positive itself."""
-    if pairs.candidates is None:
-        return scores
-    places = torch.arange(scores.shape[1], device=scores.device)
-    kept = pairs.candidates | (places == pairs.positives[:, None])
-    return scores.masked_fill(~kept, float("-inf"))
+def contrast(
+    pairs: EmbeddedPairs, config: ContrastiveConfig | KlDistillationConfig, without: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """(the contrastive loss f[], its accuracy f[]); `without` bool[Q,P]: passages that are no candidates besides."""
+    queries, passages = vectors(pairs, config.similarity)
+    scores = queries @ passages.T
+    kept = candidates(pairs) if without is None else candidates(pairs) & ~without
+    kept.scatter_(1, pairs.positives[:, None], True)
+    accuracy = (scores.detach().masked_fill(~kept, float("-inf")).argmax(1) == pairs.positives).float().mean()
+    if "query-passage" not in config.directions:
+        kept = torch.zeros_like(kept).scatter_(1, pairs.positives[:, None], True)
+    blocks, masks = [scores], [kept]
+    others = _others(pairs) if set(config.directions) - {"query-passage"} else {}
+    own = passages[pairs.positives]
+    sides = {
+        "passage-query": (own, queries),
+        "query-query": (queries, queries),
+        "passage-passage": (own, own),
+    }
+    for direction, (left, right) in sides.items():
+        if direction in config.directions:
+            blocks.append(left @ right.T)
+            masks.append(others[direction])
+    every = torch.cat(blocks, 1).masked_fill(~torch.cat(masks, 1), float("-inf"))
+    return F.cross_entropy(every / config.temperature, pairs.positives), accuracy
 
 
-def check_pairs(pairs: EmbeddedPairs) -> None:
-    """Raise DrkitError where the tensors of a bundle do not fit each other."""
-    queries, passages = tuple(pairs.queries.shape), tuple(pairs.passages.shape)
-    if len(queries) != 2 or len(passages) != 2 or queries[1] != passages[1]:
-        raise DrkitError(f"pairs take queries f[Q,D] and passages f[P,D] of one width D, got {queries} and {passages}")
-    if not queries[0] or not passages[0]:
-        raise DrkitError(f"pairs hold {queries[0]} queries and {passages[0]} passages; at least one of each is needed")
-    if tuple(pairs.positives.shape) != (queries[0],):
-        raise DrkitError(f"pairs.positives is i64[Q] = {(queries[0],)}, got {tuple(pairs.positives.shape)}")
-    given = pairs.candidates
-    if given is not None and tuple(given.shape) != (queries[0], passages[0]):
-        raise DrkitError(f"pairs.candidates is [Q,P] = {(queries[0], passages[0])}, got {tuple(given.shape)}")
+def candidates(pairs: EmbeddedPairs) -> Tensor:
+    """bool[Q,P]: which passages stand against each query, as the bundle says, or else every passage once."""
+    if pairs.candidates is not None:
+        return pairs.candidates.clone()
+    numbers = copies(pairs)
+    return ~answers(pairs) & (first_copies(numbers) == torch.arange(len(numbers), device=numbers.device))
+
+
+def _others(pairs: EmbeddedPairs) -> dict[str, Tensor]:
+    """bool[Q,Q] by direction: which other queries, or their passages, stand against each query."""
+    answered = answers(pairs)[:, pairs.positives]  # [i, j]: the passage of query j answers query i
+    related = answered | answered.T
+    if pairs.sharing is not None:
+        related = related | pairs.sharing
+    numbers = copies(pairs)[pairs.positives]
+    again = (numbers[:, None] == numbers).tril(-1).any(1)
+    return {"passage-query": ~related, "query-query": ~related, "passage-passage": ~(related | again)}

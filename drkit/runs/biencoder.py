@@ -19,6 +19,7 @@ from drkit.core.protocols import Loss
 from drkit.core.types import EmbeddedPairs
 from drkit.data.store import TokenStore
 from drkit.encoders import MaskedLmEncoder
+from drkit.losses.pairs import first_copies
 from drkit.runs.batches import Example
 from drkit.runs.gradients import ROWS, Rows
 from drkit.runs.masking import BUCKET
@@ -77,6 +78,7 @@ class BiEncoder(nn.Module):
                 # Constant: no gradient is carried back into a teacher.
                 teacher=rows["teacher"].detach() if "teacher" in rows else None,
                 numbers=rows["places"],
+                sharing=sharing(rows["judged"]),
             )
         )
         return step.loss, dict(step.metrics)
@@ -201,13 +203,25 @@ def candidates(places: Tensor, judged: Tensor, positives: Tensor) -> Tensor:
     positives: i64[Q], which passage is the query's own. A passage that stands more than once counts once, and no
     judged positive counts but the query's own.
     """
-    numbers, which = torch.unique(places, return_inverse=True)
     order = torch.arange(len(places), device=places.device)
-    first = torch.full_like(numbers, len(places)).scatter_reduce(0, which, order, "amin")
     answers = (places[None, :, None] == judged[:, None, :]).any(2)
-    allowed = (first[which] == order) & ~answers
+    allowed = (first_copies(places) == order) & ~answers
     allowed[torch.arange(len(judged), device=places.device), positives] = True
     return allowed
+
+
+def sharing(judged: Tensor) -> Tensor:
+    """bool[Q,Q]: which queries share a judged positive, of i64[Q,J], padded with -1.
+
+    >>> sharing(torch.tensor([[4, 7], [7, -1], [5, -1]])).int()
+    tensor([[1, 1, 0],
+            [1, 1, 0],
+            [0, 0, 1]], dtype=torch.int32)
+    """
+    kinds, which = torch.unique(judged, return_inverse=True)
+    has = torch.zeros(len(judged), len(kinds), device=judged.device).scatter_(1, which, 1.0)
+    has[:, kinds < 0] = 0
+    return has @ has.T > 0
 
 
 def padded(lists: Sequence[NDArray[np.int64]]) -> Tensor:

@@ -12,20 +12,20 @@ from drkit.core.compose import MADE_FROM_TEXTS
 from drkit.core.spec import ComponentSpec, Kind
 from drkit.core.types import StepOutput, TextStates, TokenStates
 from drkit.testing.specs import check_spec, require, spec_of
-from drkit.testing.toys import VOCAB, toy_context, toy_encoder, toy_pairs, toy_tokens
+from drkit.testing.toys import VOCAB, toy_context, toy_encoder, toy_groups, toy_pairs, toy_tokens
 
 
 def check_loss(part: ComponentSpec | str, config: Any = None, inputs: dict[str, Any] | None = None) -> None:
     """Run the loss contract on a spec or an installed name, with its default settings or with `config`.
 
     Its inputs are made for the needs `token_states`, `text_states`, `bottleneck`, `vocab_logits`, `words`,
-    `replaced_logits`, `replaced`, `partners` and `pairs`; give `inputs` for others, or to add to them. The loss is a
-    finite scalar, the same each time; gradient reaches what it needs; metrics carry none.
+    `replaced_logits`, `replaced`, `partners`, `pairs` (with a teacher) and `groups`; give `inputs` for others, or to
+    add to them. The loss is a finite scalar, the same each time; gradient reaches what it needs; metrics carry none.
     """
     spec = spec_of(Kind.LOSS, part)
     check_spec(spec)
     settings = spec.config() if config is None else config
-    needs = spec.needs_of(settings) - MADE_FROM_TEXTS.keys()
+    needs = spec.needs_of(settings) - MADE_FROM_TEXTS.keys() - {"teacher"}  # that one stands within pairs
     given = {**{need: _TOYS[need]() for need in needs if need in _TOYS}, **(inputs or {})}
     unknown = needs - set(given)
     require(not unknown, f"{spec.name}: give check_loss inputs for {', '.join(sorted(unknown))}")
@@ -95,7 +95,12 @@ _TOYS: dict[str, Callable[[], Any]] = {
     "replaced": _replaced,
     "partners": _partners,
     "pairs": toy_pairs,
+    "groups": toy_groups,
 }
+
+
+# Where the gradient may arrive, in bundles.
+_LEARNT = ("states", "queries", "passages", "scores")
 
 
 def _leaves(given: dict[str, Any]) -> list[Tensor]:
@@ -104,5 +109,5 @@ def _leaves(given: dict[str, Any]) -> list[Tensor]:
         if isinstance(value, Tensor):
             found.append(value)
         else:
-            found += [v for v in (getattr(value, n, None) for n in ("states", "queries", "passages")) if v is not None]
+            found += [v for v in (getattr(value, n, None) for n in _LEARNT) if v is not None]
     return [tensor for tensor in found if tensor.requires_grad]

@@ -1,0 +1,91 @@
+"""A teacher's distribution over each query's own passages, and beside it the contrast with all others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from drkit.core.types import StepOutput
+from drkit.losses.config import KlDistillationConfig
+from drkit.losses.contrastive import contrast
+from drkit.losses.pairs import accuracy, copies, mean_over, own_passages, own_scores, taught
+
+if TYPE_CHECKING:
+    from drkit.core.types import BuildContext, EmbeddedPairs
+
+
+class KlDistillationLoss:
+    """The mean over queries of sum over own passages p of P(p) log( P(p) / S(p) ), plus alpha x contrastive.
+
+    | input | shape | what |
+    |---|---|---|
+    | pairs.queries, passages, positives | f[Q,D], f[P,D], i64[Q] | as `ContrastiveLoss` takes them |
+    | pairs.groups | i64[Q,G] | rows of each query's own passages, its positive first, padded with -1 |
+    | pairs.teacher | f[Q,G] | T, a teacher's scores of those; NaN: unscored |
+    | pairs.candidates, numbers, sharing | or None | as `ContrastiveLoss` takes them |
+
+    P = softmax(T / teacher_temperature) and S = softmax(s / temperature) over the passages of the group that the
+    teacher scored; a judged positive beside the query's own, or a second copy, is none of them. A query with fewer
+    than two is left out of the divergence, not of the contrast. The contrastive loss is `ContrastiveLoss` with the
+    same similarity, temperature and directions; with `mask_hard_negatives` a query's own negatives are not in it.
+    Metrics: `accuracy`, the share of queries whose positive scores above its own negatives (above all candidates:
+    `contrastive_accuracy`); `kl` and `contrastive`, the two losses; `unscored`, how many queries are left out.
+
+    Source: SimLM (Wang et al. 2023), equation 5 and the sum after it; alpha and the mask as in its public code.
+
+    >>> import torch
+    >>> from drkit.core.types import EmbeddedPairs
+    >>> queries, passages = torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    >>> pairs = EmbeddedPairs(
+    ...     queries=queries,
+    ...     passages=passages,
+    ...     positives=torch.tensor([0]),
+    ...     groups=torch.tensor([[0, 1]]),
+    ...     teacher=torch.tensor([[3.0, 3.0]]),
+    ... )
+    >>> out = KlDistillationLoss(KlDistillationConfig(temperature=1.0, alpha=0.0))(pairs=pairs)
+    >>> round(out.loss.item(), 4)  # log((1 + e) / 2) - 1 / 2
+    0.1201
+    """
+
+    def __init__(self, config: KlDistillationConfig | None = None, _context: BuildContext | None = None) -> None:
+        self.config = KlDistillationConfig() if config is None else config
+
+    def __call__(self, *, pairs: EmbeddedPairs) -> StepOutput:
+        """The loss of one bundle. Raises DrkitError where the shapes do not fit, or without groups or teacher."""
+        kept = own_passages(pairs)
+        teacher, scored = taught(pairs, "kl-distillation")
+        scores = own_scores(pairs, self.config.similarity, self.config.temperature)
+        compared = kept & scored
+        learnt = compared.sum(1) > 1
+        kl = mean_over(divergence(teacher / self.config.teacher_temperature, scores, compared), learnt)
+        metrics = {"accuracy": accuracy(scores, kept), "kl": kl.detach(), "unscored": (~learnt).sum().float()}
+        if not self.config.alpha:
+            return StepOutput(loss=kl, metrics=metrics)
+        without = own_negatives(pairs) if self.config.mask_hard_negatives else None
+        contrastive, found = contrast(pairs, self.config, without)
+        metrics |= {"contrastive": contrastive.detach(), "contrastive_accuracy": found}
+        return StepOutput(loss=kl + self.config.alpha * contrastive, metrics=metrics)
+
+
+def divergence(teacher: Tensor, student: Tensor, kept: Tensor) -> Tensor:
+    """KL(softmax(teacher) || softmax(student)) f[Q] over what is kept (bool[Q,G]) of scores f[Q,G]."""
+    # The least finite number, not -inf: a row without any passage stays finite, and so does its gradient.
+    wanted, found = (
+        s.masked_fill(~kept, torch.finfo(s.dtype).min).log_softmax(1) for s in (teacher.to(student.dtype), student)
+    )
+    return torch.where(kept, wanted.exp() * (wanted - found), 0).sum(1)
+
+
+def own_negatives(pairs: EmbeddedPairs) -> Tensor:
+    """bool[Q,P]: the negatives in each query's own group, and their copies."""
+    assert pairs.groups is not None
+    numbers = copies(pairs)
+    negatives = pairs.groups[:, 1:]
+    named = numbers[negatives.clamp(min=0)].masked_fill(negatives < 0, -1)
+    found = torch.zeros(len(negatives), len(numbers), dtype=torch.bool, device=numbers.device)
+    for column in named.unbind(1):
+        found |= column[:, None] == numbers
+    return found

@@ -1,0 +1,56 @@
+"""The margins of a teacher: how much better than each negative the positive is, learnt as a number."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from drkit.core.types import StepOutput
+from drkit.losses.config import MarginMseConfig
+from drkit.losses.pairs import accuracy, mean_over, own_passages, own_scores, taught
+
+if TYPE_CHECKING:
+    from drkit.core.types import BuildContext, EmbeddedPairs
+
+
+class MarginMseLoss:
+    """The mean over queries q and their own negatives p- of ( (s(q,p+) - s(q,p-)) / t - (T(q,p+) - T(q,p-)) )^2.
+
+    | input | shape | what |
+    |---|---|---|
+    | pairs.queries, passages | f[Q,D], f[P,D] | vectors |
+    | pairs.groups | i64[Q,G] | rows of each query's own passages, its positive first, padded with -1 |
+    | pairs.teacher | f[Q,G] | T, a teacher's scores of those; NaN: unscored |
+    | pairs.candidates, numbers | bool[Q,P], i64[P], or None | what is no negative of a query; copies of one passage |
+
+    s is dot product or cosine, t the student's temperature. A negative counts where the teacher scored it and its
+    positive; a judged positive or a second copy among the negatives does not count. Metrics: `accuracy`, the share of
+    queries whose positive scores above all of its negatives; `unscored`, how many queries have no margin to learn.
+
+    Source: Hofstaetter et al. 2020, equation 7.
+
+    >>> import torch
+    >>> from drkit.core.types import EmbeddedPairs
+    >>> queries, passages = torch.tensor([[1.0, 0.0]]), torch.tensor([[2.0, 0.0], [1.0, 0.0], [0.0, 5.0]])
+    >>> pairs = EmbeddedPairs(
+    ...     queries=queries,
+    ...     passages=passages,
+    ...     positives=torch.tensor([0]),
+    ...     groups=torch.tensor([[0, 1, 2]]),
+    ...     teacher=torch.tensor([[9.0, 5.0, 7.0]]),
+    ... )
+    >>> MarginMseLoss()(pairs=pairs).loss.item()  # ((1 - 4)^2 + (2 - 2)^2) / 2
+    4.5
+    """
+
+    def __init__(self, config: MarginMseConfig | None = None, _context: BuildContext | None = None) -> None:
+        self.config = MarginMseConfig() if config is None else config
+
+    def __call__(self, *, pairs: EmbeddedPairs) -> StepOutput:
+        """The loss of one bundle. Raises DrkitError where the shapes do not fit, or without groups or teacher."""
+        kept = own_passages(pairs)
+        teacher, scored = taught(pairs, "margin-mse")
+        scores = own_scores(pairs, self.config.similarity, self.config.temperature)
+        learnt = (kept & scored & scored[:, :1])[:, 1:]
+        errors = (scores[:, :1] - scores[:, 1:]) - (teacher[:, :1] - teacher[:, 1:])
+        metrics = {"accuracy": accuracy(scores, kept), "unscored": (~learnt.any(1)).sum().float()}
+        return StepOutput(loss=mean_over(errors.square(), learnt), metrics=metrics)
