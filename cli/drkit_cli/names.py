@@ -8,7 +8,7 @@ import click
 
 
 class PartName(click.ParamType):  # type: ignore[type-arg]
-    """The name of a registered part of one kind, plugins' parts included."""
+    """The name of a registered part of one kind, plugins' parts included; or `NAME:VALUE`, where the part takes one."""
 
     def __init__(self, kind: str) -> None:
         self.name = kind
@@ -17,7 +17,8 @@ class PartName(click.ParamType):  # type: ignore[type-arg]
         """The name, if anybody registered it; UnknownNameError with a suggestion otherwise."""
         from drkit.core.discovery import installed
 
-        return installed().registry.get(self.name, value).name
+        name, colon, rest = value.partition(":")
+        return f"{installed().registry.get(self.name, name).name}{colon}{rest}"
 
     def shell_complete(self, _ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[Any]:
         """Every registered name that starts so."""
@@ -29,22 +30,33 @@ class PartName(click.ParamType):  # type: ignore[type-arg]
         return [CompletionItem(s.name, help=s.summary) for s in specs if s.name.startswith(incomplete)]
 
 
-class RecipeName(click.ParamType):  # type: ignore[type-arg]
-    """The name of a recipe that a plugin brings."""
-
-    name = "recipe"
+class _FileName(click.ParamType):  # type: ignore[type-arg]
+    """The name of a file of settings that a plugin brings."""
 
     def convert(self, value: str, _param: click.Parameter | None, _ctx: click.Context | None) -> str:
-        """The name, if there is such a recipe; UnknownNameError with a suggestion otherwise."""
+        """The name, if there is such a file; UnknownNameError with a suggestion otherwise."""
         from drkit.core.discovery import installed
 
-        installed().recipe(value)
+        getattr(installed(), self.name)(value)
         return value
 
     def shell_complete(self, _ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[Any]:
-        """Every recipe that starts so."""
+        """Every name that starts so."""
         from click.shell_completion import CompletionItem
 
         from drkit.core.discovery import installed
 
-        return [CompletionItem(name) for name in sorted(installed().recipes) if name.startswith(incomplete)]
+        names = sorted(getattr(installed(), f"{self.name}s"))
+        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+class RecipeName(_FileName):
+    """The name of a recipe."""
+
+    name = "recipe"
+
+
+class PipelineName(_FileName):
+    """The name of a fine-tuning pipeline."""
+
+    name = "pipeline"

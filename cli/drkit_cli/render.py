@@ -67,8 +67,11 @@ def _parts(recipe: Recipe, registry: Registry) -> list[str]:
         chosen += [("masker", recipe.pretrain.masker.use), ("decoder", recipe.pretrain.decoder.use)]
         chosen += [("loss", term.use) for term in recipe.pretrain.losses.values()]
     if recipe.finetune:
-        chosen += [("loss", recipe.finetune.loss.use)]
-        chosen += [("miner", r.miner.use) for r in recipe.finetune.rounds if r.miner]
+        rounds = recipe.finetune.rounds
+        chosen += [("loss", recipe.finetune.of(current).loss.use) for current in rounds]
+        chosen += [("miner", miner.use) for current in rounds for miner in current.miners]
+    if recipe.reranker:
+        chosen += [("loss", recipe.reranker.loss.use), *(("miner", miner.use) for miner in recipe.reranker.miners)]
     lines = []
     for kind, name in dict.fromkeys(chosen):
         spec = registry.get(kind, name)

@@ -36,26 +36,35 @@ class PluginReport:
     seconds: float
     specs: tuple[ComponentSpec, ...] = ()
     recipes: Mapping[str, Traversable] = field(factory=dict)
+    pipelines: Mapping[str, Traversable] = field(factory=dict)
     error: str = ""
     imported_torch: bool = False
 
 
 @frozen
 class Installed:
-    """Everything that is installed: the registry of parts, the recipes by name, and a report a plugin."""
+    """Everything that is installed: the registry of parts, recipes and pipelines by name, and a report a plugin."""
 
     registry: Registry
     recipes: Mapping[str, tuple[Traversable, ...]]
     plugins: tuple[PluginReport, ...]
+    pipelines: Mapping[str, tuple[Traversable, ...]] = field(factory=dict)
 
     def recipe(self, name: str) -> Traversable:
         """The file of a named recipe; UnknownNameError where there is none, DrkitError where two claim it."""
-        claims = self.recipes.get(name, ())
+        return self._one("recipe", self.recipes, name)
+
+    def pipeline(self, name: str) -> Traversable:
+        """The file of a named fine-tuning pipeline; raises as `recipe` does."""
+        return self._one("pipeline", self.pipelines, name)
+
+    def _one(self, what: str, files: Mapping[str, tuple[Traversable, ...]], name: str) -> Traversable:
+        claims = files.get(name, ())
         if not claims:
-            raise UnknownNameError("recipe", name, sorted(self.recipes))
+            raise UnknownNameError(what, name, sorted(files))
         if len(claims) > 1:
-            owners = " and ".join(sorted(p.provider for p in self.plugins if name in p.recipes))
-            raise DrkitError(f"the recipe name {name!r} is claimed by {owners}; uninstall one of them")
+            owners = " and ".join(sorted(p.provider for p in self.plugins if name in {**p.recipes, **p.pipelines}))
+            raise DrkitError(f"the {what} name {name!r} is claimed by {owners}; uninstall one of them")
         return claims[0]
 
 
@@ -65,9 +74,10 @@ def load_plugin(entry: EntryPoint) -> PluginReport:
     had_torch, started = "torch" in sys.modules, time.perf_counter()
     specs: tuple[ComponentSpec, ...] = ()
     recipes: Mapping[str, Traversable] = {}
+    pipelines: Mapping[str, Traversable] = {}
     error = ""
     try:
-        specs, recipes = _ask(entry.load(), entry.name)
+        specs, recipes, pipelines = _ask(entry.load(), entry.name)
     except (Exception, SystemExit) as failure:  # a stranger's module may fail in any way
         error = f"{type(failure).__name__}: {failure}"
     return PluginReport(
@@ -76,36 +86,50 @@ def load_plugin(entry: EntryPoint) -> PluginReport:
         seconds=time.perf_counter() - started,
         specs=tuple(attrs.evolve(spec, provider=provider) for spec in specs),
         recipes=recipes,
+        pipelines=pipelines,
         error=error,
         imported_torch="torch" in sys.modules and not had_torch,
     )
 
 
-def _ask(plugin: Any, name: str) -> tuple[tuple[ComponentSpec, ...], Mapping[str, Traversable]]:
+def _ask(
+    plugin: Any, name: str
+) -> tuple[tuple[ComponentSpec, ...], Mapping[str, Traversable], Mapping[str, Traversable]]:
     manager = pluggy.PluginManager(hooks.PROJECT)
     manager.add_hookspecs(hooks)
     manager.register(plugin, name)
     manager.check_pending()
     # One plugin is asked at a time, so each hook gives at most one answer.
     specs = tuple(spec for answer in manager.hook.drkit_components() for spec in answer)
-    recipes = {name: file for answer in manager.hook.drkit_recipes() for name, file in answer.items()}
     for spec in specs:
         if not isinstance(spec, ComponentSpec):
             raise TypeError(f"drkit_components returned {spec!r}, which is not a ComponentSpec")
-    for recipe, file in recipes.items():
+    return specs, _files(manager.hook, "recipe"), _files(manager.hook, "pipeline")
+
+
+def _files(hook: Any, what: str) -> Mapping[str, Traversable]:
+    answers = getattr(hook, f"drkit_{what}s")()
+    files = {name: file for answer in answers for name, file in answer.items()}
+    for name, file in files.items():
         if not file.is_file():
-            raise FileNotFoundError(f"drkit_recipes names {recipe!r}, but {file} is not a file")
-    return specs, recipes
+            raise FileNotFoundError(f"drkit_{what}s names {name!r}, but {file} is not a file")
+    return files
 
 
 def discover(entries: Iterable[EntryPoint]) -> Installed:
     """Load every plugin in `entries`, broken ones included, and gather what they bring."""
     reports = tuple(load_plugin(entry) for entry in sorted(entries, key=lambda e: (e.name, e.value)))
-    recipes: dict[str, tuple[Traversable, ...]] = {}
-    for report in reports:
-        for name, file in report.recipes.items():
-            recipes[name] = (*recipes.get(name, ()), file)
-    return Installed(Registry(spec for report in reports for spec in report.specs), recipes, reports)
+    registry = Registry(spec for report in reports for spec in report.specs)
+    recipes, pipelines = _claims(r.recipes for r in reports), _claims(r.pipelines for r in reports)
+    return Installed(registry, recipes, reports, pipelines)
+
+
+def _claims(found: Iterable[Mapping[str, Traversable]]) -> dict[str, tuple[Traversable, ...]]:
+    claims: dict[str, tuple[Traversable, ...]] = {}
+    for files in found:
+        for name, file in files.items():
+            claims[name] = (*claims.get(name, ()), file)
+    return claims
 
 
 @cache

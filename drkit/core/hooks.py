@@ -1,4 +1,4 @@
-"""The two hooks a plugin may implement; both return data and change nothing."""
+"""The three hooks a plugin may implement; both return data and change nothing."""
 
 from __future__ import annotations
 
@@ -25,3 +25,8 @@ def drkit_components() -> Sequence[ComponentSpec]:  # type: ignore[empty-body]
 @hookspec
 def drkit_recipes() -> Mapping[str, Traversable]:  # type: ignore[empty-body]
     """The recipes this plugin adds: a name, and the TOML file that holds it."""
+
+
+@hookspec
+def drkit_pipelines() -> Mapping[str, Traversable]:  # type: ignore[empty-body]
+    """The fine-tuning pipelines this plugin adds: a name, and a TOML file with [finetune] and, maybe, [reranker]."""

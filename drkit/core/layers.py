@@ -1,7 +1,8 @@
-"""Recipes in layers: the default, a paper's, what an existing encoder changes, the user's slots and settings.
+"""Recipes in layers: the default, a pipeline, a paper's, what an existing encoder changes, the user's slots and settings.
 
-A named recipe says only what differs from `default`. Its table `with_encoder` holds what changes when training
-starts from an existing encoder (`--encoder`): the paper's own schedule and lengths.
+A named recipe says only what differs from `default`, and by `pipeline = NAME` how it is fine-tuned. A table
+`with_encoder` holds what changes when training starts from an existing encoder (`--encoder`): the paper's own schedule
+and lengths.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from attrs import frozen
+from attrs import field, frozen
 
 from drkit.core.compose import BESIDE_DECODER, MADE_FROM_TEXTS
 from drkit.core.continuing import origin
@@ -20,7 +21,9 @@ from drkit.core.registry import Registry
 from drkit.core.spec import ComponentSpec, Kind
 from drkit.errors import DrkitError
 
-WITH_ENCODER = "with_encoder"
+WITH_ENCODER, WITH_RERANKER, PIPELINE = "with_encoder", "with_reranker", "pipeline"
+# What belongs to fine-tuning, and is the chosen pipeline's alone.
+_SECOND_HALF = ("finetune", "reranker")
 Table = dict[str, Any]
 
 
@@ -28,14 +31,16 @@ Table = dict[str, Any]
 class Wanted:
     """What the user asked `compose` for; None and empty mean: as the recipe has it.
 
-    `collection` is `NAME` or `NAME:VALUE`; `settings` are `dotted.path=TOML value`.
+    `miners` are one chain: a source of negatives, then filters, each `NAME` or `NAME:VALUE`, as `collection` is;
+    `settings` are `dotted.path=TOML value`.
     """
 
     paper: str | None = None
     masker: str | None = None
     decoder: str | None = None
     loss: str | None = None
-    miner: str | None = None
+    miners: tuple[str, ...] = field(default=(), converter=tuple)
+    pipeline: str | None = None
     collection: str | None = None
     encoder: str | None = None
     name: str | None = None
@@ -48,15 +53,15 @@ def compose(wanted: Wanted, parts: Installed) -> Recipe:
 
     Raises UnknownNameError (a part or recipe nobody registered), ProblemsError (settings that do not fit).
     """
-    table = _named(parts, "default")
-    if wanted.paper:
-        table = merge(table, _named(parts, wanted.paper))
+    table = _start(wanted, parts)
     changes = table.pop(WITH_ENCODER, {})
     if wanted.encoder:
         start = origin(wanted.encoder)
         table = merge(table if start.small else merge(table, fitting(changes, table)), {"encoder": dict(start.encoder)})
     if wanted.quick:
-        table = merge(table, _named(parts, "quick"))
+        table = _quickened(table, _named(parts, "quick"))
+    small = table.pop(WITH_RERANKER, {})
+    table = merge(table, small) if "reranker" in table else table
     table = merge(table, _slots(wanted, parts))
     if wanted.name is None:
         table["name"] = _describe(table, wanted.paper)
@@ -65,6 +70,36 @@ def compose(wanted: Wanted, parts: Installed) -> Recipe:
         assign(table, assignment)
     _leave_out(table.get("pretrain", {}))
     return recipe_from_table(table, parts.registry)
+
+
+def _start(wanted: Wanted, parts: Installed) -> Table:
+    """The default, the pipeline's rounds in the place of its own, and the paper's recipe over both.
+
+    A pipeline that the user names takes the place of what the paper's recipe says of fine-tuning.
+    """
+    paper = _named(parts, wanted.paper) if wanted.paper else {}
+    own = paper.pop(PIPELINE, None)
+    if wanted.pipeline:
+        paper = _without_second_half(paper)
+    table = _named(parts, "default")
+    if name := wanted.pipeline or own:
+        file = parts.pipeline(name)
+        table = merge(table, parse_toml(file.read_text(encoding="utf-8"), f"pipeline {name}"))
+    return merge(table, paper)
+
+
+def _quickened(table: Table, quick: Table) -> Table:
+    """The recipe with the small sizes of `quick`; rounds have no steps of their own then."""
+    table = merge(table, quick)
+    for current in table.get("finetune", {}).get("rounds", []):
+        current.pop("max_steps", None)
+        current.pop("num_train_epochs", None)
+    return table
+
+
+def _without_second_half(table: Table) -> Table:
+    kept = {key: value for key, value in table.items() if key not in _SECOND_HALF}
+    return {**kept, WITH_ENCODER: _without_second_half(kept[WITH_ENCODER])} if WITH_ENCODER in kept else kept
 
 
 def _train_decoder(pretrain: Table, registry: Registry) -> None:
@@ -105,9 +140,9 @@ def _slots(wanted: Wanted, parts: Installed) -> Table:
         table = merge(table, {"pretrain": {"decoder": {"use": parts.registry.get(Kind.DECODER, wanted.decoder).name}}})
     if wanted.loss:
         table = merge(table, {"finetune": {"loss": {"use": parts.registry.get(Kind.LOSS, wanted.loss).name}}})
-    if wanted.miner:
-        miner = {"use": parts.registry.get(Kind.MINER, wanted.miner).name}
-        table = merge(table, {"finetune": {"rounds": [{"name": "retriever-1", "miner": miner}]}})
+    if wanted.miners:
+        miners = [part_table(Kind.MINER, text, parts.registry) for text in wanted.miners]
+        table = merge(table, {"finetune": {"rounds": [{"name": "retriever-1", "miners": miners}]}})
     if wanted.collection:
         table["collection"] = collection_table(wanted.collection, parts)
     if wanted.name:
@@ -117,12 +152,17 @@ def _slots(wanted: Wanted, parts: Installed) -> Table:
 
 def collection_table(text: str, parts: Installed) -> Table:
     """`beir:PATH` as `{use = "beir", path = "PATH"}`; the spec's shorthand says which setting VALUE fills."""
+    return part_table(Kind.COLLECTION, text, parts.registry)
+
+
+def part_table(kind: Kind, text: str, registry: Registry) -> Table:
+    """`NAME` or `NAME:VALUE` as the table of a part; raises DrkitError where the part takes no VALUE."""
     name, colon, value = text.partition(":")
-    spec = parts.registry.get(Kind.COLLECTION, name)
+    spec = registry.get(kind, name)
     if not colon:
         return {"use": spec.name}
     if not spec.shorthand:
-        raise DrkitError(f"the collection {name!r} takes nothing behind a colon; write `--collection {name}`")
+        raise DrkitError(f"the {kind} {name!r} takes nothing behind a colon; write `--{kind} {name}`")
     return {"use": spec.name, spec.shorthand: value}
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from attrs import Factory, field, frozen
-from attrs.validators import and_, ge, gt, in_, le, lt, max_len, min_len
+from attrs import Factory, evolve, field, frozen
+from attrs.validators import and_, ge, gt, in_, le, lt, max_len, min_len, optional
 
 from drkit.core.settings import setting
 from drkit.core.spec import Kind
@@ -66,6 +66,8 @@ class EncoderSettings:
     pooling: str = setting("mean", in_(("cls", "mean")), "how the bottleneck is taken: cls or mean")
     query_length: int = setting(32, ge(4), "tokens of a query at most, special tokens included")
     passage_length: int = setting(128, ge(8), "tokens of a passage at most, special tokens included")
+    query_prompt: str = setting("", None, "stands before every query, in training and search")
+    passage_prompt: str = setting("", None, "stands before every passage, in training and search")
 
 
 @frozen
@@ -113,13 +115,49 @@ class Pretrain(Training):
     probe: Probe = field(kw_only=True, factory=Probe)
 
 
+# What a round may set for itself; the rest is as `Finetune` says.
+_OWN = (
+    "loss",
+    "negatives",
+    "learning_rate",
+    "max_steps",
+    "num_train_epochs",
+    "per_device_train_batch_size",
+)
+RERANKER = "reranker"
+
+
 @frozen
 class Round:
-    """One retriever: which negatives it is trained on, and what it starts from."""
+    """One retriever: which negatives it is trained on, what it starts from, and who teaches it.
+
+    `miners` is a chain: a source of negatives, then filters. What is not set here is as in `Finetune`.
+    """
 
     name: str = field(validator=min_len(1))
-    miner: MinerChoice | None = None
+    miners: tuple[MinerChoice, ...] = ()
     start: str = setting("pretrained", in_(("pretrained", "previous")), "weights that the round starts from")
+    teacher: str = setting("", None, "whose scores it learns from: reranker, or a cross-encoder's path or hub id")
+    loss: LossChoice | None = None
+    negatives: int | None = setting(None, optional(ge(0)), "hard negatives a query, in this round")
+    learning_rate: float | None = setting(None, optional(gt(0)), "peak learning rate of this round")
+    max_steps: int | None = setting(None, optional(ge(-1)), "optimizer steps of this round")
+    num_train_epochs: float | None = setting(None, optional(gt(0)), "passes over the queries in this round")
+    per_device_train_batch_size: int | None = setting(None, optional(ge(1)), "queries a device and step in this round")
+    queries: int = setting(0, ge(0), "train on so many of the queries, drawn by the seed; 0: on all")
+    draws: int = setting(1, ge(1), "repeat with so many draws of the queries, and average what is measured")
+
+
+@frozen
+class Validation:
+    """Development queries ranked while a retriever is fine-tuned."""
+
+    every: int = setting(0, ge(0), "steps between two validations; 0: none")
+    measure: str = setting("RR@10", min_len(1), "what decides, by its ir_measures name")
+    queries: int = setting(500, ge(1), "dev queries, at most")
+    passages: int = setting(0, ge(0), "passages they are searched in, the judged ones among them; 0: all")
+    patience: int = setting(0, ge(0), "stop after so many validations without a gain; 0: never")
+    keep_best: bool = setting(True, None, "end with the weights of the best validation, not the last")
 
 
 @frozen
@@ -129,7 +167,30 @@ class Finetune(Training):
     loss: LossChoice = field(kw_only=True)
     negatives: int = setting(1, ge(0), "hard negatives a query")
     rounds: tuple[Round, ...] = field(kw_only=True, validator=min_len(1))
+    validation: Validation = field(kw_only=True, factory=Validation)
     baseline: bool = setting(True, None, "also fine-tune the same encoder without pre-training, for comparison")
+
+    def of(self, current: Round) -> Finetune:
+        """These settings with a round's own in their place."""
+        own = {name: value for name in _OWN if (value := getattr(current, name)) is not None}
+        return evolve(self, **own)
+
+
+@frozen
+class Reranker(Training):
+    """The cross-encoder: it teaches the rounds whose `teacher` is `reranker`, and ranks anew what they found.
+
+    It is trained before the first round that it teaches (after the last one where it teaches none), on negatives of
+    the retriever before it. The training settings are those of `Training`; a batch is so many queries, each with its
+    positive and `negatives` passages.
+    """
+
+    loss: LossChoice = field(kw_only=True)
+    pretrained: str | None = setting(None, None, "path or hub id it starts from; none: what the rounds start from")
+    miners: tuple[MinerChoice, ...] = field(kw_only=True, validator=min_len(1))
+    negatives: int = setting(63, ge(1), "negatives a query, drawn anew every epoch")
+    max_length: int = setting(192, ge(16), "tokens of query and passage together, special tokens included")
+    depth: int = setting(200, ge(1), "passages of every ranking that it ranks anew")
 
 
 @frozen
@@ -142,6 +203,9 @@ class Evaluation:
     depth: int = setting(1000, and_(ge(1), le(100_000)), "how many passages are retrieved a query")
     split: str = setting("test", in_(("train", "dev", "test")), "queries that are evaluated")
     bm25: bool = setting(True, None, "also rank by BM25, for comparison")
+    rerank: bool = setting(True, None, "also rank anew by the re-ranker, where the recipe has one")
+    exclude_self: bool = setting(False, None, "a passage whose id is the query's own is no hit")
+    index: str = setting("flat", in_(("flat", "hnsw", "ivf-pq")), "what is searched: flat is exact")
 
 
 @frozen
@@ -155,6 +219,7 @@ class Recipe:
     encoder: EncoderSettings = field(factory=EncoderSettings)
     pretrain: Pretrain | None = None
     finetune: Finetune | None = None
+    reranker: Reranker | None = None
     evaluation: Evaluation = field(factory=Evaluation)
 
     @property

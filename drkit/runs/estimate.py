@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from drkit.core.recipe import EncoderSettings, Recipe, Training
+from drkit.core.recipe import EncoderSettings, Finetune, Recipe, Training
 
 # What a CPU core reached in the default run, all overheads included; an order of magnitude, not a promise.
 FLOPS_PER_CORE = 1e11
@@ -64,12 +64,20 @@ def pretraining(recipe: Recipe) -> Cost:
     return Cost(tokens, 6.0 * tokens * (layers + layers / recipe.encoder.layers + targets * tables))
 
 
-def finetuning(recipe: Recipe) -> Cost:
-    """Queries, positives and hard negatives through the transformer layers."""
-    if recipe.finetune is None or recipe.encoder.pretrained:
+def finetuning(recipe: Recipe, training: Finetune) -> Cost:
+    """Queries, positives and hard negatives of one round through the transformer layers."""
+    if recipe.encoder.pretrained:
         return Cost()
-    lengths = recipe.encoder.query_length + (1 + recipe.finetune.negatives) * recipe.encoder.passage_length
-    tokens = _texts(recipe.finetune) * lengths
+    lengths = recipe.encoder.query_length + (1 + training.negatives) * recipe.encoder.passage_length
+    tokens = _texts(training) * lengths
+    return Cost(tokens, 6.0 * tokens * parameters(recipe.encoder)[1])
+
+
+def reranking(recipe: Recipe) -> Cost:
+    """Every query with each passage of its group through the cross-encoder."""
+    if recipe.reranker is None or recipe.encoder.pretrained or recipe.reranker.pretrained:
+        return Cost()
+    tokens = _texts(recipe.reranker) * (1 + recipe.reranker.negatives) * recipe.reranker.max_length
     return Cost(tokens, 6.0 * tokens * parameters(recipe.encoder)[1])
 
 

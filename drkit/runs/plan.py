@@ -1,7 +1,8 @@
 """From a recipe to its plan: the stages of a run, in order, each with what it depends on.
 
     collection -> vocabulary -> tokens -> [spans -> statistics -> queries] -> initial -> pretrained
-               -> negatives-1 -> no-pretraining, retriever-1 -> index-retriever-1 -> negatives-2 -> retriever-2
+               -> negatives, no-pretraining, retriever-1 -> index-retriever-1 -> negatives -> retriever-2
+               -> [index-retriever-2 -> negatives -> reranker -> teacher -> retriever-3]
                -> encoder -> index -> runs -> evaluation -> report
 
 No torch here: `--dry-run` prints this.
@@ -11,18 +12,17 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from drkit.core.recipe import Finetune, Recipe
+from drkit.core.recipe import Recipe
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
 from drkit.core.write import recipe_table
 from drkit.errors import DrkitError
-from drkit.runs import estimate
-from drkit.runs.drafting import STAGES, Draft, lasting
+from drkit.runs.drafting import STAGES, Draft
 from drkit.runs.plan_encoder import plan_encoder, plan_texts
+from drkit.runs.plan_rounds import System, add_index, plan_rounds
 from drkit.runs.stage import Stage
 
-BASELINE = "no-pretraining"
-_TRAININGS = (f"{STAGES}.pretrain:run", f"{STAGES}.finetune:run")
+_TRAININGS = tuple(f"{STAGES}.{module}:run" for module in ("pretrain", "finetune", "reranker"))
 
 
 @frozen
@@ -40,14 +40,15 @@ def plan(recipe: Recipe, registry: Registry) -> Plan:
     notes: list[str] = []
     plan_texts(draft)
     last = plan_encoder(draft, registry)
-    systems = [last]
+    systems = [System(last, (last,))]
     if recipe.finetune and "train" in splits:
-        systems = _rounds(draft, recipe.finetune, start=last)
+        systems = plan_rounds(draft, start=last, splits=splits)
     elif recipe.finetune:
         notes.append(_no_training_queries(recipe, splits))
-    _export(draft, systems[-1])
+    exported = next(system for system in reversed(systems) if not system.reranks).stages[0]
+    _export(draft, exported)
     if splits:
-        _evaluation(draft, systems, splits)
+        _evaluation(draft, systems, exported, splits)
     _report(draft)
     return Plan(tuple(draft.stages.values()), tuple(notes))
 
@@ -62,64 +63,6 @@ def _no_training_queries(recipe: Recipe, splits: tuple[str, ...]) -> str:
     )
 
 
-def _rounds(draft: Draft, finetune: Finetune, *, start: str) -> list[str]:
-    """A retriever a round, and the one without pre-training beside the first; returns their names."""
-    systems: list[str] = []
-    previous = ""
-    for place, current in enumerate(finetune.rounds):
-        negatives = _negatives(draft, place, previous) if current.miner and finetune.negatives else ""
-        if place == 0 and finetune.baseline and start != "initial":
-            systems.append(_retriever(draft, finetune, name=BASELINE, start="initial", negatives=negatives))
-        origin = previous if current.start == "previous" and previous else start
-        systems.append(_retriever(draft, finetune, name=current.name, start=origin, negatives=negatives))
-        previous = current.name
-    return systems
-
-
-def _negatives(draft: Draft, place: int, previous: str) -> str:
-    miner = draft.table["finetune"]["rounds"][place]["miner"]
-    needs: tuple[str, ...] = ("collection",)
-    if previous:
-        needs += (previous, _index(draft, previous))
-    return draft.add(
-        f"negatives-{place + 1}",
-        "negatives",
-        f"hard negatives by {miner['use']}",
-        needs,
-        settings={"miner": miner, "round": place, "seed": draft.recipe.seed},
-    )
-
-
-def _retriever(draft: Draft, finetune: Finetune, *, name: str, start: str, negatives: str) -> str:
-    return draft.add(
-        name,
-        "finetune",
-        f"fine-tune {'without pre-training' if name == BASELINE else f'from {start}'}, {estimate.schedule(finetune)}",
-        ("collection", "tokens", start, *((negatives,) if negatives else ())),
-        settings={
-            "finetune": lasting(draft.table["finetune"], "rounds", "baseline"),
-            "start": start,
-            "negatives": negatives,
-            "pooling": draft.recipe.encoder.pooling,
-            "seed": draft.recipe.seed,
-        },
-        resumable=True,
-        joint=True,
-        cost=estimate.finetuning(draft.recipe),
-    )
-
-
-def _index(draft: Draft, encoder: str) -> str:
-    return draft.add(
-        "index" if encoder == "encoder" else f"index-{encoder}",
-        "index",
-        f"encode all passages with {encoder}",
-        ("collection", "tokens", encoder),
-        settings={"encoder": encoder, "similarity": draft.recipe.similarity},
-        cost=estimate.encoding(draft.recipe),
-    )
-
-
 def _export(draft: Draft, last: str) -> None:
     draft.add(
         "encoder",
@@ -130,28 +73,35 @@ def _export(draft: Draft, last: str) -> None:
     )
 
 
-def _evaluation(draft: Draft, systems: list[str], splits: tuple[str, ...]) -> None:
+def _evaluation(draft: Draft, systems: list[System], exported: str, splits: tuple[str, ...]) -> None:
     wanted = draft.recipe.evaluation
     if wanted.split not in splits:
         raise DrkitError(
             f"the collection has no {wanted.split} queries to evaluate on; it has {', '.join(splits)}: "
             f"--set evaluation.split={splits[-1]}"
         )
-    # The last system is the one that is exported, so its index is the run's own.
-    encoders = {name: "encoder" if name == systems[-1] else name for name in systems}
-    indexes = {name: _index(draft, encoder) for name, encoder in encoders.items()}
+    # The exported encoder is the last retriever, so its index is the run's own.
+    retrievers = [stage for system in systems if not system.reranks for stage in system.stages]
+    encoders = {stage: "encoder" if stage == exported else stage for stage in retrievers}
+    indexes = {stage: add_index(draft, encoder, "searched") for stage, encoder in encoders.items()}
+    reranked = [system for system in systems if system.reranks and wanted.rerank]
+    needs = ["collection", *encoders.values(), *indexes.values(), *(s.stages[0] for s in reranked)]
     draft.add(
         "runs",
         "search",
         f"search for the {wanted.split} queries",
-        ("collection", *encoders.values(), *indexes.values()),
+        tuple(dict.fromkeys(needs)),
         settings={
-            "systems": {name: [encoders[name], indexes[name]] for name in systems},
+            "systems": {stage: [encoders[stage], indexes[stage]] for stage in retrievers},
+            "reranked": {system.stages[0]: system.reranks for system in reranked},
+            "rerank_depth": draft.recipe.reranker.depth if draft.recipe.reranker else 0,
             "depth": wanted.depth,
             "split": wanted.split,
             "bm25": wanted.bm25,
+            "exclude_self": wanted.exclude_self,
         },
     )
+    shown = [system for system in systems if not system.reranks or wanted.rerank]
     draft.add(
         "evaluation",
         "evaluate",
@@ -160,7 +110,9 @@ def _evaluation(draft: Draft, systems: list[str], splits: tuple[str, ...]) -> No
         settings={
             "measures": list(wanted.measures),
             "split": wanted.split,
-            "systems": [*(["bm25"] if wanted.bm25 else []), *systems],
+            "systems": [*(["bm25"] if wanted.bm25 else []), *(system.name for system in shown)],
+            "draws": {system.name: list(system.stages) for system in shown if len(system.stages) > 1},
+            "exclude_self": wanted.exclude_self,
         },
     )
 

@@ -61,7 +61,7 @@ def test_all_mistakes_are_told_at_once_with_their_paths():
         "finetune.loss.use=contrastiv",
         "encoder.pooling=max",
         "encoder.layers=0",
-        "finetune.rounds.1.miner.depth=0",
+        "finetune.rounds.1.miners.0.depth=0",
         "pretrain.losses.decoder.on=x",
         "seed=true",
         "pretrain.masker.mask_token_share=[0.5, 0.5, 0.5]",
@@ -78,7 +78,7 @@ def test_all_mistakes_are_told_at_once_with_their_paths():
         "@ finetune.loss",
         "@ encoder.pooling",
         "@ encoder.layers",
-        "@ finetune.rounds[1].miner.depth",
+        "@ finetune.rounds[1].miners[0].depth",
         "@ seed",
         "@ pretrain.masker.mask_token_share",
         "@ evaluation.measures[0]",
@@ -134,7 +134,7 @@ def test_every_masker_goes_with_every_decoder(masker, decoder):
 @pytest.mark.parametrize(
     ("wanted", "said"),
     [
-        (Wanted(miner="dense"), "there is none"),
+        (Wanted(miners=("dense",)), "there is none"),
         (Wanted(loss="mlm"), "losses that fit: contrastive"),
         (Wanted(settings=("pretrain.losses.decoder.use=contrastive", "pretrain.losses.decoder.on=decoder")), "pairs"),
         (Wanted(collection="beir"), "beir:VALUE"),

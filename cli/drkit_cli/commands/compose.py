@@ -7,14 +7,21 @@ from typing import Any
 
 import click
 
-from drkit_cli.names import PartName, RecipeName
+from drkit_cli.names import PartName, PipelineName, RecipeName
 
 
 @click.command()
 @click.option("--masker", type=PartName("masker"), help="What is hidden from encoder and decoder.")
 @click.option("--decoder", type=PartName("decoder"), help="How the text is rebuilt from the bottleneck.")
 @click.option("--loss", type=PartName("loss"), help="What fine-tuning minimises.")
-@click.option("--miner", type=PartName("miner"), help="Hard negatives of one single fine-tuning round.")
+@click.option(
+    "--miner",
+    "miners",
+    type=PartName("miner"),
+    multiple=True,
+    help="Hard negatives of one single fine-tuning round; given again: a chain of a source and filters.",
+)
+@click.option("--pipeline", type=PipelineName(), help="How to fine-tune: two-stage, three-stage, ance, dpr ...")
 @click.option("--paper", type=RecipeName(), help="Start from a paper's recipe; any slot can still be replaced.")
 @click.option("--collection", metavar="NAME[:VALUE]", help="pydocs, beir:FOLDER, irds:ID, jsonl:FILE ...")
 @click.option("--encoder", metavar="PATH_OR_ID", help="Start from an existing encoder: a folder or hub id.")

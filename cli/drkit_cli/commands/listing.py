@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
-KINDS = ("masker", "decoder", "loss", "miner", "collection", "recipe")
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
+KINDS = ("masker", "decoder", "loss", "miner", "collection", "pipeline", "recipe")
 
 
 @click.command("list")
@@ -23,20 +28,18 @@ def list_parts(kind: str | None, matrix: bool) -> None:
         return
     screen = console()
     for wanted in [kind] if kind else KINDS:
-        if wanted == "recipe":
-            rows = [(name, _first_comment(name)) for name in sorted(parts.recipes)]
-            screen.print(table("recipe", ("name", "what it is"), rows))
+        if wanted in ("pipeline", "recipe"):
+            files = parts.recipes if wanted == "recipe" else parts.pipelines
+            rows = [(name, _first_comment(files[name][0])) for name in sorted(files)]
+            screen.print(table(wanted, ("name", "what it is"), rows))
             continue
         specs = parts.registry.specs(wanted)
         found = [(s.name, s.summary, s.cite.key if s.cite else "", s.provider) for s in specs]
         screen.print(table(wanted, ("name", "what it does", "paper", "from"), found))
 
 
-def _first_comment(name: str) -> str:
-    from drkit.core.discovery import installed
-
-    claims = installed().recipes[name]
-    line = claims[0].read_text(encoding="utf-8").splitlines()[0]
+def _first_comment(file: Traversable) -> str:
+    line = file.read_text(encoding="utf-8").splitlines()[0]
     return line.lstrip("# ") if line.startswith("#") else ""
 
 

@@ -13,7 +13,7 @@ from drkit.core.types import BuildContext
 from drkit.data.store import TokenStore
 from drkit.data.tables import open_collection
 from drkit.errors import DrkitError
-from drkit.runs.biencoder import BiEncoder, PairCollator, TrainingPairs, training_pairs
+from drkit.runs.biencoder import BiEncoder, PairCollator, TeacherScores, TrainingPairs, training_pairs
 from drkit.runs.checkpoints import load_encoder, save_masked_lm
 from drkit.runs.negatives import read_negatives
 from drkit.runs.stage import StageRun
@@ -23,8 +23,7 @@ from drkit.runs.training import train_stage
 
 def run(stage: StageRun) -> Mapping[str, Any]:
     """Writes the retriever's checkpoint; returns steps, losses, and the batch and negatives it really had."""
-    recipe, settings = stage.recipe, stage.recipe.finetune
-    assert settings is not None
+    recipe, settings = stage.recipe, round_settings(stage)
     start = stage.inputs[stage.stage.settings["start"]]
     tokenizer, encoder = load_tokenizer(str(start)), load_encoder(start, pooling=recipe.encoder.pooling)
     context = BuildContext(backbone=encoder.info(tokenizer), tokenizer=tokenizer, seed=recipe.seed)
@@ -36,11 +35,28 @@ def run(stage: StageRun) -> Mapping[str, Any]:
         passages=TokenStore.open(tokens / "passages"),
         negatives=settings.negatives,
         seed=recipe.seed,
+        teacher=_teacher(stage),
     )
     lengths = collate.queries.lengths[collate.pairs.queries]
     result = train_stage(stage, BiEncoder(encoder, loss), collate, training=settings, lengths=lengths)
     save_masked_lm(encoder, tokenizer, stage.folder)
     return {"steps": result.steps, "loss": result.loss, "seconds": result.seconds, **_effective(collate, settings)}
+
+
+def round_settings(stage: StageRun) -> Finetune:
+    """The settings of the stage's own round."""
+    finetune, name = stage.recipe.finetune, stage.stage.settings["round"]
+    assert finetune is not None
+    return finetune.of(next(current for current in finetune.rounds if current.name == name))
+
+
+def _teacher(stage: StageRun) -> TeacherScores | None:
+    name = stage.stage.settings["teacher"]
+    if not name:
+        return None
+    from drkit.runs.teacher_scores import read_scores
+
+    return read_scores(stage.inputs[name])
 
 
 def _pairs(stage: StageRun) -> TrainingPairs:
@@ -54,7 +70,20 @@ def _pairs(stage: StageRun) -> TrainingPairs:
         raise DrkitError(
             "no training query has a passage judged relevant (score > 0): there is nothing to fine-tune on"
         )
-    return pairs
+    return _drawn(pairs, stage)
+
+
+def _drawn(pairs: TrainingPairs, stage: StageRun) -> TrainingPairs:
+    """As many of the queries as the round trains on, another draw of them for every `draw`."""
+    wanted = stage.stage.settings["queries"]
+    if not 0 < wanted < len(pairs):
+        if wanted > len(pairs):
+            stage.progress.note(
+                f"{wanted:,} training queries were asked for, and there are {len(pairs):,}: all are used"
+            )
+        return pairs
+    rng = np.random.default_rng([stage.recipe.seed, stage.stage.settings["draw"]])
+    return pairs.subset(np.sort(rng.permutation(len(pairs))[:wanted]))
 
 
 def _effective(collate: PairCollator, settings: Finetune) -> dict[str, Any]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from drkit.core.spec import Kind
+from drkit.core.recipe import RERANKER, Choice
 from drkit.core.types import BuildContext, MiningRequest
 from drkit.data.tables import StoredCollection, open_collection
+from drkit.miners.chain import build_chain
 from drkit.runs.negatives import write_negatives
 from drkit.runs.retriever import load_text_encoder
 from drkit.runs.stage import StageRun
@@ -16,15 +17,11 @@ from drkit.search import FlatIndex, Retriever
 
 def run(stage: StageRun) -> Mapping[str, Any]:
     """Writes `negatives.arrow`; returns how many queries got how many."""
-    finetune = stage.recipe.finetune
-    assert finetune is not None
-    current = finetune.rounds[stage.stage.settings["round"]]
-    assert current.miner is not None
     collection = open_collection(stage.inputs["collection"])
     context = BuildContext(retriever=_retriever(stage), seed=stage.recipe.seed)
-    miner = stage.registry.build(Kind.MINER, current.miner.use, current.miner.config, context)
+    miner = build_chain(chain_of(stage), stage.registry, context)
     miner.index(collection.corpus)
-    depth = getattr(current.miner.config, "depth", 200)
+    depth = miner.depth
     total = len(collection.positives("train"))
     counts = write_negatives(
         _reporting(miner.mine(requests(collection), depth), total, stage), collection.corpus, stage.folder
@@ -32,6 +29,16 @@ def run(stage: StageRun) -> Mapping[str, Any]:
     if counts["queries_without"]:
         stage.progress.note(f"{counts['queries_without']:,} queries have no hard negative: in-batch negatives only")
     return counts
+
+
+def chain_of(stage: StageRun) -> tuple[Choice, ...]:
+    """The miners of the round that the stage mines for, or of the re-ranker."""
+    recipe, owner = stage.recipe, stage.stage.settings["owner"]
+    if owner == RERANKER:
+        assert recipe.reranker is not None
+        return recipe.reranker.miners
+    assert recipe.finetune is not None
+    return next(current.miners for current in recipe.finetune.rounds if current.name == owner)
 
 
 def requests(collection: StoredCollection) -> Iterator[MiningRequest]:
@@ -52,5 +59,5 @@ def _retriever(stage: StageRun) -> Retriever | None:
     index = next((path for name, path in stage.inputs.items() if name.startswith("index-")), None)
     if index is None:
         return None
-    encoder = next(p for n, p in stage.inputs.items() if n != "collection" and not n.startswith("index-"))
+    encoder = next(p for n, p in stage.inputs.items() if n not in ("collection", RERANKER) and p != index)
     return Retriever(load_text_encoder(encoder, stage.recipe), FlatIndex.load(index))
