@@ -1,4 +1,4 @@
-"""Miners: where hard negatives come from."""
+"""Miners: where hard negatives come from, and filters that leave some of them out."""
 
 from typing import TYPE_CHECKING
 
@@ -7,18 +7,49 @@ from drkit.core.lazy import attach
 if TYPE_CHECKING:
     from drkit.miners.bm25 import Bm25Miner
     from drkit.miners.chain import Chain, build_chain
-    from drkit.miners.config import Bm25Config, DenseConfig, RandomConfig
+    from drkit.miners.config import (
+        Bm25Config,
+        CrossEncoderFilterConfig,
+        DenseConfig,
+        GivenConfig,
+        MarginConfig,
+        MaxScoreConfig,
+        RandomConfig,
+        RanksConfig,
+        RefreshConfig,
+        RunFileConfig,
+        SameTextConfig,
+    )
     from drkit.miners.dense import DenseMiner
+    from drkit.miners.filters import MarginFilter, MaxScoreFilter, RanksFilter
+    from drkit.miners.given import GivenMiner
     from drkit.miners.random import RandomMiner
+    from drkit.miners.run_file import RunFileMiner
+    from drkit.miners.texts import CrossEncoderFilter, SameTextFilter
 
 __all__ = [
     "Bm25Config",
     "Bm25Miner",
     "Chain",
+    "CrossEncoderFilter",
+    "CrossEncoderFilterConfig",
     "DenseConfig",
     "DenseMiner",
+    "GivenConfig",
+    "GivenMiner",
+    "MarginConfig",
+    "MarginFilter",
+    "MaxScoreConfig",
+    "MaxScoreFilter",
     "RandomConfig",
     "RandomMiner",
+    "RanksConfig",
+    "RanksFilter",
+    "RefreshConfig",
+    "RunFileConfig",
+    "RunFileMiner",
+    "SameTextConfig",
+    "SameTextFilter",
     "build_chain",
 ]
 
@@ -28,10 +59,25 @@ __getattr__, __dir__ = attach(
         "Bm25Config": "config",
         "Bm25Miner": "bm25",
         "Chain": "chain",
-        "build_chain": "chain",
+        "CrossEncoderFilter": "texts",
+        "CrossEncoderFilterConfig": "config",
         "DenseConfig": "config",
         "DenseMiner": "dense",
+        "GivenConfig": "config",
+        "GivenMiner": "given",
+        "MarginConfig": "config",
+        "MarginFilter": "filters",
+        "MaxScoreConfig": "config",
+        "MaxScoreFilter": "filters",
         "RandomConfig": "config",
         "RandomMiner": "random",
+        "RanksConfig": "config",
+        "RanksFilter": "filters",
+        "RefreshConfig": "config",
+        "RunFileConfig": "config",
+        "RunFileMiner": "run_file",
+        "SameTextConfig": "config",
+        "SameTextFilter": "texts",
+        "build_chain": "chain",
     },
 )

@@ -8,16 +8,15 @@ from drkit.core.protocols import Corpus
 from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.errors import DrkitError
 from drkit.miners.config import Bm25Config
+from drkit.miners.ranking import mine_by_search, scorer
 from drkit.search.bm25 import Bm25Retriever
-from drkit.search.hits import batched
-
-BATCH = 256
 
 
 class Bm25Miner:
     """The best-ranked passages of BM25 that are no judged positive of the query.
 
-    Fewer than asked for where fewer passages share a word with the query. Robertson and Zaragoza 2009.
+    Fewer than asked for where fewer passages share a word with the query; none for a query without text. Memory: the
+    index, and one score a passage. Robertson and Zaragoza 2009.
     """
 
     def __init__(self, config: Bm25Config, context: BuildContext | None = None) -> None:
@@ -29,15 +28,7 @@ class Bm25Miner:
         self._retriever = Bm25Retriever(k1=self.config.k1, b=self.config.b).index(corpus)
 
     def mine(self, requests: Iterable[MiningRequest], depth: int) -> Iterator[Mined]:
-        """Up to `depth` negatives a request, best first, in the requests' order.
-
-        Raises DrkitError before `index`, and for an empty query.
-        """
+        """Up to `depth` negatives a request, best first, in the requests' order. Raises DrkitError before `index`."""
         if self._retriever is None:
             raise DrkitError("the bm25 miner has no passages yet; call index(corpus) before mine(requests, depth)")
-        for batch in batched(requests, BATCH):
-            # a positive may take a rank: fetch so many more that `depth` others are left
-            reach = depth + max(len(r.positives) for r in batch)
-            found = self._retriever.search([r.text for r in batch], reach)
-            for request, hits in zip(batch, found, strict=True):
-                yield Mined(request.query_id, *hits.without(request.positives).top(depth))
+        yield from mine_by_search(requests, scorer(self._retriever), depth)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from attrs import evolve
@@ -57,11 +58,11 @@ class Chain:
         """
         if self._corpus is None:
             raise DrkitError("the chain has no corpus yet; call index(corpus) before mine(requests, depth)")
-        corpus, reach = self._corpus, max(depth, self.depth) if self.filters else depth
-        pairs = _paired(requests, lambda asked: self.source.mine(asked, reach), _itself, _name(self.source))
+        reach = max(depth, self.depth) if self.filters else depth
+        pairs = _paired(requests, partial(self.source.mine, depth=reach), _itself, _name(self.source))
         pairs = ((request, _unjudged(request, mined)) for request, mined in pairs)
         for part in self.filters:
-            pairs = _paired(pairs, lambda found, part=part: part.keep(found, corpus), _first, _name(part))
+            pairs = _paired(pairs, partial(part.keep, corpus=self._corpus), _first, _name(part))
         for _, mined in pairs:
             yield evolve(mined, doc_ids=mined.doc_ids[:depth], scores=mined.scores[:depth])
 

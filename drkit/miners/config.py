@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from attrs import frozen
-from attrs.validators import and_, ge, gt, le
+import re
+from typing import Any
 
-from drkit.core.settings import setting
+import attrs
+from attrs import frozen
+from attrs.validators import and_, ge, gt, in_, le
+
+from drkit.core.settings import optional, setting
+
+_RANKS = re.compile(r"([1-9]\d*)-([1-9]\d*)")
 
 
 @frozen
@@ -26,7 +32,91 @@ class DenseConfig:
 
 
 @frozen
+class RefreshConfig:
+    """Settings of mining again while a retriever is trained."""
+
+    every: int = setting(1, ge(1), "epochs between two minings with the current model")
+    depth: int = setting(200, ge(1), "how deep the ranking is that negatives are drawn from")
+    skip: int = setting(0, ge(0), "leave out this many of the best-ranked passages")
+
+
+@frozen
 class RandomConfig:
     """Settings of `RandomMiner`."""
 
     depth: int = setting(200, ge(1), "how many passages are drawn per query")
+
+
+@frozen
+class RunFileConfig:
+    """Settings of `RunFileMiner`."""
+
+    path: str = setting("", None, "a TREC run file, of any retriever")
+    depth: int = setting(200, ge(1), "how deep the ranking is that negatives are drawn from")
+
+
+@frozen
+class GivenConfig:
+    """Settings of `GivenMiner`."""
+
+    depth: int = setting(1000, ge(1), "how many of a query's own negatives are taken")
+
+
+@frozen
+class MarginConfig:
+    """Settings of `MarginFilter`."""
+
+    absolute: float | None = setting(None, optional(ge(0)), "drop what scores above the positive minus this")
+    share: float = setting(
+        0.95, and_(gt(0), le(1)), "drop what scores above this share of the positive's, where absolute is none"
+    )
+    positive: str = setting("max", in_(("max", "min")), "which judged positive counts: the best-scored or the worst")
+
+
+def ranks_of(text: str) -> tuple[int, int]:
+    """`10-100` as (10, 100). Raises ValueError for anything else."""
+    found = _RANKS.fullmatch(text.strip())
+    if not found or int(found[1]) > int(found[2]):
+        raise ValueError(f"ranks are FIRST-LAST, counted from 1, as in 10-100; got {text!r}")
+    return int(found[1]), int(found[2])
+
+
+def _ranks(_instance: Any, _attribute: attrs.Attribute[Any], value: str) -> None:
+    """Validator: two ranks."""
+    ranks_of(value)
+
+
+@frozen
+class RanksConfig:
+    """Settings of `RanksFilter`."""
+
+    keep: str = setting("10-100", _ranks, "first and last rank that stay, counted from 1 without the positives")
+
+
+@frozen
+class CrossEncoderFilterConfig:
+    """Settings of `CrossEncoderFilter`."""
+
+    model: str = setting("", None, "path or hub id of a cross-encoder; empty: the run's re-ranker")
+    margin: float | None = setting(0.0, optional(ge(0)), "drop what it scores above the positive minus this; none: off")
+    maximum: float | None = setting(None, None, "drop what it scores above this")
+    positive: str = setting("max", in_(("max", "min")), "which judged positive counts: the best-scored or the worst")
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The run's re-ranker, where no model is named."""
+        return () if self.model else ("reranker",)
+
+
+@frozen
+class MaxScoreConfig:
+    """Settings of `MaxScoreFilter`."""
+
+    maximum: float = setting(1.0, None, "drop what the source scores above this")
+
+
+@frozen
+class SameTextConfig:
+    """Settings of `SameTextFilter`."""
+
+    ignore_case: bool = setting(True, None, "texts that differ in case alone are the same")

@@ -9,17 +9,19 @@ from drkit.core.lazy import attach
 
 if TYPE_CHECKING:
     from drkit.testing.decoders import check_decoder
+    from drkit.testing.filters import check_filter
     from drkit.testing.losses import check_loss
     from drkit.testing.maskers import check_masker
     from drkit.testing.miners import check_miner
     from drkit.testing.specs import check_spec
 
-__all__ = ["check_decoder", "check_loss", "check_masker", "check_miner", "check_spec"]
+__all__ = ["check_decoder", "check_filter", "check_loss", "check_masker", "check_miner", "check_spec"]
 
 __getattr__, __dir__ = attach(
     __name__,
     {
         "check_decoder": "decoders",
+        "check_filter": "filters",
         "check_loss": "losses",
         "check_masker": "maskers",
         "check_miner": "miners",

@@ -50,6 +50,8 @@ def toy_context(seed: int = 7) -> BuildContext:
         backbone=toy_encoder().info(tokenizer),
         tokenizer=tokenizer,
         retriever=ToyRetriever(),
+        reranker=ToyReranker(),
+        negatives={request.query_id: ["d20", "d21", "nowhere", "d22"] for request in toy_requests(3000)},
         idf=torch.linspace(0.1, 4.0, VOCAB),
         seed=seed,
     )
@@ -159,3 +161,11 @@ class ToyRetriever:
         scored = [(-len(words & set(passage.text.split())), passage.doc_id) for passage in ToyCorpus()]
         best = sorted(scored)[:depth]
         return tuple(doc_id for _, doc_id in best), tuple(-float(score) for score, _ in best)
+
+
+class ToyReranker:
+    """Scores pairs of texts by the words they share."""
+
+    def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
+        """How many words each pair shares."""
+        return [float(len(set(query.split()) & set(passage.split()))) for query, passage in pairs]

@@ -61,8 +61,16 @@ def test_the_set_of_parts_is_this_one():
         "masker/query-as-context",
         "masker/uniform",
         "miner/bm25",
+        "miner/cross-encoder-filter",
         "miner/dense",
+        "miner/given",
+        "miner/margin",
+        "miner/max-score",
         "miner/random",
+        "miner/ranks",
+        "miner/refresh",
+        "miner/run-file",
+        "miner/same-text",
     ]
 
 

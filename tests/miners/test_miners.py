@@ -8,10 +8,25 @@ from hypothesis import strategies as st
 
 from drkit.builtin import drkit_components
 from drkit.core.registry import Registry
-from drkit.core.types import BuildContext, MiningRequest, Passage
+from drkit.core.types import BuildContext, Mined, MiningRequest, Passage
 from drkit.errors import DrkitError
-from drkit.miners import Bm25Config, Bm25Miner, DenseConfig, DenseMiner, RandomConfig, RandomMiner
+from drkit.miners import (
+    Bm25Config,
+    Bm25Miner,
+    DenseConfig,
+    DenseMiner,
+    GivenConfig,
+    GivenMiner,
+    RandomConfig,
+    RandomMiner,
+    RunFileConfig,
+    RunFileMiner,
+)
+from drkit.miners.chain import sources
 from drkit.search.hits import Hits
+from drkit.search.trec import write_run
+from drkit.testing import check_miner
+from drkit.testing.toys import ToyCorpus, toy_requests
 
 WORDS = ["alpha", "beta", "gamma", "delta"]
 
@@ -132,13 +147,108 @@ def test_random_follows_seed_and_query_and_is_uniform():
     assert 133 < min(counts.values()) <= max(counts.values()) < 267
 
 
-def test_registered_and_honest_about_what_they_lack():
+def test_registered_and_honest_about_what_they_lack(tmp_path):
     registry = Registry(drkit_components())
-    for name in registry.names("miner"):
-        miner = registry.build("miner", name, context=BuildContext(retriever=InOrder(3)))
+    (tmp_path / "a.run").write_text("q Q0 d1 1 2.0 tag\n")
+    configs = {"run-file": RunFileConfig(path=str(tmp_path / "a.run"))}
+    for name in sources(registry):
+        context = BuildContext(retriever=InOrder(3), negatives={"q": ["d1"]})
+        miner = registry.build("miner", name, configs.get(name), context=context)
         with pytest.raises(DrkitError, match="call index"):
             next(miner.mine([MiningRequest("q", "x", frozenset())], 1))
     with pytest.raises(DrkitError, match="needs a retriever"):
         registry.build("miner", "dense", context=BuildContext())
-    with pytest.raises(DrkitError, match="is empty"):
-        next(made("bm25", 3).mine([MiningRequest("q", " ", frozenset())], 1))
+    with pytest.raises(DrkitError, match="run-file:PATH"):
+        registry.build("miner", "run-file", context=BuildContext())
+    with pytest.raises(DrkitError, match="no negatives of its own"):
+        registry.build("miner", "given", context=BuildContext()).index(corpus_of(2))
+
+
+@pytest.mark.parametrize("name", ["bm25", "dense"])
+def test_a_query_without_text_gets_none_and_is_counted(name):
+    requests = [MiningRequest("a", "alpha", frozenset()), MiningRequest("b", " \n", frozenset({"d1"}))]
+    found = list(made(name, 30).mine([*requests, *requests], 3))
+    assert [len(m.doc_ids) for m in found] == [3, 0, 3, 0]
+    assert found[1].dropped == {"empty-query": 1}
+
+
+def test_positives_that_take_every_rank_leave_nothing():
+    found = next(made("dense", 6).mine([MiningRequest("q", "x", frozenset(f"d{i}" for i in range(6)))], 4))
+    assert found.doc_ids == found.scores == ()
+    assert found.dropped == {"judged-positive": 6}
+
+
+def test_missing_hits_and_repetitions_are_no_negatives():
+    class Sloppy:
+        def search(self, texts, depth):
+            ids = ("d1", -1, "d1", "d2", None, "d3")
+            return [(ids, (5.0, 4.0, 3.0, 2.0, 1.0, -3.4028234663852886e38)) for _ in texts]
+
+    miner = DenseMiner(DenseConfig(), BuildContext(retriever=Sloppy()))
+    miner.index(corpus_of(9))
+    found = next(miner.mine([MiningRequest("q", "x", frozenset({"d2"}))], 5))
+    assert found.doc_ids == ("d1",)
+    assert found.dropped == {"missing": 3, "repeated": 1, "judged-positive": 1}
+
+
+def test_positives_are_scored_as_the_search_scores_them():
+    corpus = corpus_of(12)
+    miner = Bm25Miner(Bm25Config())
+    miner.index(corpus)
+    everything = next(miner.mine([MiningRequest("q", "alpha delta", frozenset())], 12))
+    scores = dict(zip(everything.doc_ids, everything.scores, strict=True))
+    found = next(miner.mine([MiningRequest("q", "alpha delta", frozenset({"d3", "d4", "nowhere"}))], 12))
+    assert found.positive_scores == {"d3": scores["d3"], "d4": scores["d4"]}
+
+
+@pytest.mark.parametrize("query", ["a b", "é\u2003ü", "100%"])
+def test_a_run_file_of_adversarial_ids(tmp_path, query):
+    names = ["one two", "\u00e9\u3000x", "50%", "#", "'"]
+    write_run(tmp_path / "a.run", [(query, [(name, 9.0 - i) for i, name in enumerate([*names, "not here"])])], "x")
+    miner = RunFileMiner(RunFileConfig(path=str(tmp_path / "a.run")))
+    miner.index(ListCorpus([Passage(name, "text") for name in names]))
+    lacking = MiningRequest("other", "text", frozenset({"50%"}))
+    found = list(miner.mine([lacking, MiningRequest(query, "text", frozenset({"50%", "gone"}))], 3))
+    assert found[0] == Mined("other", (), (), dropped={"query-not-in-run": 1})
+    assert found[1].doc_ids == ("one two", "\u00e9\u3000x", "#")
+    assert found[1].positive_scores == {"50%": 7.0}
+    assert found[1].dropped == {"judged-positive": 1, "unknown-id": 1}
+
+
+def test_a_run_file_is_found_in_any_order_past_one_batch(tmp_path):
+    rows = [(f"q{n}", [(f"d{(n + i) % 40}", float(-i)) for i in range(5)]) for n in range(700)]
+    write_run(tmp_path / "a.run", rows, "x")
+    miner = RunFileMiner(RunFileConfig(path=str(tmp_path / "a.run")))
+    miner.index(corpus_of(40))
+    asked = [MiningRequest(q, "x", frozenset()) for q, _ in reversed(rows)]
+    assert [m.doc_ids for m in miner.mine(asked, 5)] == [tuple(d for d, _ in hits) for _, hits in reversed(rows)]
+
+
+def test_a_file_that_is_no_run_is_told_with_its_line(tmp_path):
+    (tmp_path / "a.run").write_text("q Q0 d1 1 2.0 tag\nq d2\n")
+    miner = RunFileMiner(RunFileConfig(path=str(tmp_path / "a.run")))
+    with pytest.raises(DrkitError, match=r"a\.run:2: 2 columns"):
+        miner.index(corpus_of(3))
+
+
+def test_given_negatives_come_in_their_order_without_positives_and_strangers():
+    context = BuildContext(negatives={"q": ["d5", "d1", "gone", "d2", "d5", "d3"]})
+    miner = GivenMiner(GivenConfig(), context)
+    miner.index(corpus_of(9))
+    asked = [MiningRequest("q", "x", frozenset({"d1"})), MiningRequest("p", "x", frozenset())]
+    one, other = miner.mine(asked, 10)
+    assert one.doc_ids == ("d5", "d2", "d3")
+    assert one.dropped == {"judged-positive": 1, "repeated": 1, "unknown-id": 1}
+    assert other.doc_ids == ()
+
+
+@pytest.mark.parametrize("name", ["bm25", "dense", "given", "random", "refresh"])
+def test_every_source_keeps_the_contract(name):
+    check_miner(name)
+
+
+def test_the_run_file_source_keeps_the_contract(tmp_path):
+    ids = [passage.doc_id for passage in ToyCorpus()]
+    rows = ((r.query_id, [(d, 1.0 - i) for i, d in enumerate(ids[::-1])]) for r in toy_requests(3000))
+    write_run(tmp_path / "toy.run", rows, "toy")
+    check_miner("run-file", RunFileConfig(path=str(tmp_path / "toy.run")))

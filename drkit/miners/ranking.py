@@ -1,0 +1,102 @@
+"""From hits to negatives: no judged positive, no missing hit, no passage twice, and counts of those."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from drkit.core.types import Mined, MiningRequest
+from drkit.search.hits import Hits, batched
+
+BATCH = 256
+# What faiss gives as the score of a hit that is none.
+_LEAST = float(np.finfo(np.float32).min)
+Find = Callable[[Sequence[str], int, Sequence[Sequence[str]]], tuple[Sequence[Any], Sequence[Sequence[float]]]]
+
+
+def mine_by_search(
+    requests: Iterable[MiningRequest], find: Find, depth: int, *, skip: int = 0, limit: int | None = None
+) -> Iterator[Mined]:
+    """Up to `depth` negatives a request, behind the `skip` best, of what `find` finds for 256 queries at a time.
+
+    find: (texts, how many hits, each text's positives) -> hits as (doc_ids, scores), and the positives' scores (NaN:
+    it has none). limit: the most hits there can be. A query without text gets none.
+    """
+    for batch in batched(requests, BATCH):
+        asked = [request for request in batch if request.text.strip()]
+        # a positive may take a rank: fetch so many more that `depth` others are left
+        reach = depth + skip + max((len(request.positives) for request in asked), default=0)
+        positives = [sorted(request.positives) for request in asked]
+        hits, scores = find([request.text for request in asked], min(reach, limit or reach), positives)
+        found = iter(zip(hits, positives, scores, strict=True))
+        for request in batch:
+            if not request.text.strip():
+                yield Mined(request.query_id, (), (), dropped={"empty-query": 1})
+                continue
+            own, ids, given = next(found)
+            known = {name: score for name, score in zip(ids, given, strict=True) if not math.isnan(score)}
+            yield negatives_of(request, own, depth, skip=skip, positive_scores=known)
+
+
+def negatives_of(
+    request: MiningRequest, hits: Any, depth: int, *, skip: int = 0, positive_scores: dict[str, float] | None = None
+) -> Mined:
+    """The first `depth` hits that are no positive and none of the `skip` best of those.
+
+    What stands before the last of them and is no negative is counted, so that counts depend on this query alone.
+
+    >>> request = MiningRequest("q", "text", frozenset({"a"}))
+    >>> negatives_of(request, (("a", "b", "c", "d"), (4.0, 3.0, 2.0, 1.0)), 1, skip=1)
+    Mined(query_id='q', doc_ids=('c',), scores=(2.0,), positive_scores={}, dropped={'judged-positive': 1, 'skipped': 1})
+    """
+    kept: dict[str, float] = {}
+    skipped: set[str] = set()
+    dropped: Counter[str] = Counter()
+    for doc_id, score in zip(*hits, strict=True):
+        if len(kept) == depth:
+            break
+        if _is_missing(doc_id, score):
+            dropped["missing"] += 1
+        elif doc_id in request.positives:
+            dropped["judged-positive"] += 1
+        elif doc_id in kept or doc_id in skipped:
+            dropped["repeated"] += 1
+        elif len(skipped) < skip:
+            skipped.add(doc_id)
+            dropped["skipped"] += 1
+        else:
+            kept[doc_id] = float(score)
+    return Mined(request.query_id, tuple(kept), tuple(kept.values()), positive_scores or {}, dict(dropped))
+
+
+def scorer(retriever: Any) -> Find:
+    """`find` for any retriever: it searches, and scores positives where it can; queries are encoded once."""
+    encoder, index = getattr(retriever, "encoder", None), getattr(retriever, "index", None)
+    if hasattr(encoder, "encode_queries") and hasattr(index, "score"):
+        return lambda texts, depth, positives: _with_vectors(encoder, index, texts, depth, positives)
+
+    def find(texts: Sequence[str], depth: int, positives: Sequence[Sequence[str]]) -> tuple[Any, Any]:
+        if not texts:
+            return [], []
+        hits = retriever.search(texts, depth)
+        score = getattr(retriever, "score", None)
+        return hits, score(texts, positives) if score else [[math.nan] * len(ids) for ids in positives]
+
+    return find
+
+
+def _with_vectors(
+    encoder: Any, index: Any, texts: Sequence[str], depth: int, positives: Sequence[Sequence[str]]
+) -> tuple[Sequence[Hits], Sequence[Sequence[float]]]:
+    if not texts:
+        return [], []
+    vectors = encoder.encode_queries(texts)
+    return index.search(vectors, depth), index.score(vectors, positives)
+
+
+def _is_missing(doc_id: Any, score: Any) -> bool:
+    return doc_id is None or doc_id in ("", -1) or not math.isfinite(score) or score <= _LEAST
