@@ -24,7 +24,7 @@ import re
 from collections.abc import Iterable
 from importlib.util import find_spec
 
-from drkit.core.recipe import RERANKER, Choice, Finetune, Pretrain, Recipe, Round
+from drkit.core.recipe import RERANKER, Choice, Finetune, Pretrain, Recipe
 from drkit.core.registry import Registry
 from drkit.core.spec import ComponentSpec, Kind
 from drkit.errors import ProblemsError

@@ -29,6 +29,11 @@ def rank() -> int:
     return int(os.environ.get("RANK", "0"))
 
 
+def local_rank() -> int:
+    """Which of the processes on this machine it is: the number of its accelerator."""
+    return int(os.environ.get("LOCAL_RANK", "0"))
+
+
 @contextmanager
 def together() -> Iterator[None]:
     """A block in which the processes can talk; alone, nothing happens."""

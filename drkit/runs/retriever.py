@@ -8,15 +8,21 @@ import torch
 
 from drkit.core.recipe import Recipe
 from drkit.errors import DrkitError
+from drkit.runs import processes
 from drkit.runs.checkpoints import load_encoder
 from drkit.runs.manifest import read_manifest
 from drkit.runs.tokenizers import load_tokenizer
 from drkit.search import FlatIndex, Retriever, TextEncoder
 
 
+def default_device() -> str:
+    """The accelerator of this process where there is one, else the processor."""
+    return f"cuda:{processes.local_rank()}" if torch.cuda.is_available() else "cpu"
+
+
 def load_text_encoder(folder: Path, recipe: Recipe) -> TextEncoder:
     """The encoder of a stage's folder, with the recipe's pooling, similarity and lengths."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = default_device()
     if (folder / "modules.json").exists():
         return TextEncoder.load(folder, device)
     return TextEncoder(

@@ -1,4 +1,4 @@
-"""Stage: rank the evaluation queries with every system; TREC run files."""
+"""Stage: rank the evaluation queries with every system, then anew by the re-ranker; TREC run files."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 
 from drkit.core.types import Query
 from drkit.data.tables import StoredCollection, open_collection
-from drkit.runs.retriever import load_text_encoder
+from drkit.runs.retriever import default_device, load_text_encoder
 from drkit.runs.stage import StageRun
-from drkit.search import Bm25Retriever, FlatIndex, Retriever, write_run
+from drkit.search import Bm25Retriever, FlatIndex, Reranker, Retriever, read_run, rerank, write_run
 
 BATCH = 256
 Ranking = tuple[str, list[tuple[str, float]]]
 
 
 def run(stage: StageRun) -> Mapping[str, Any]:
-    """Writes `SYSTEM.trec` for BM25 and every retriever; returns how many queries were searched."""
+    """Writes `SYSTEM.trec` for BM25, every retriever and the re-ranker; returns how many queries were searched."""
     settings = stage.stage.settings
     collection = open_collection(stage.inputs["collection"])
     judged = collection.positives(settings["split"])
@@ -24,6 +24,9 @@ def run(stage: StageRun) -> Mapping[str, Any]:
     for name, retriever in _systems(stage, collection):
         rankings = _rank(retriever, queries, stage, depth=settings["depth"])
         write_run(stage.folder / f"{name}.trec", rankings, tag=name)
+    for name, source in settings["reranked"].items():
+        again = _rerank(stage, name, source, queries, collection)
+        write_run(stage.folder / f"{name}.trec", again, tag=name)
     return {"queries": len(queries), "depth": settings["depth"]}
 
 
@@ -43,3 +46,17 @@ def _rank(retriever: Any, queries: Sequence[Query], stage: StageRun, *, depth: i
         stage.progress.advance(start + len(part), len(queries), "queries")
         for query, hits in zip(part, found, strict=True):
             yield query.query_id, list(hits.pairs())
+
+
+def _rerank(
+    stage: StageRun, name: str, source: str, queries: Sequence[Query], collection: StoredCollection
+) -> Iterator[Ranking]:
+    """The rankings of a retriever, their first passages ranked anew by a cross-encoder."""
+    scorer = Reranker.load(stage.inputs[name], default_device())
+    found = read_run(stage.folder / f"{source}.trec")
+    texts = {query.query_id: query.text for query in queries}
+    depth = stage.stage.settings["rerank_depth"]
+    rows = rerank(found, scorer, queries=texts, corpus=collection.corpus, depth=depth)
+    for done, row in enumerate(rows, start=1):
+        stage.progress.advance(done, len(queries), "queries ranked anew")
+        yield row
