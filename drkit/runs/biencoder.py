@@ -21,6 +21,7 @@ from drkit.data.store import TokenStore
 from drkit.encoders import MaskedLmEncoder
 from drkit.losses.pairs import first_copies
 from drkit.runs.batches import Example
+from drkit.runs.drawing import draw_passages
 from drkit.runs.gradients import ROWS, Rows
 from drkit.runs.masking import BUCKET
 
@@ -164,20 +165,13 @@ class PairCollator:
         return torch.from_numpy(scores)
 
     def _draw(self, chosen: NDArray[np.int64], epoch: int) -> tuple[NDArray[np.int64], list[NDArray[np.int64]]]:
-        draws = Draws(self.seed, epoch, chosen)
-        which = draws.uniform(1)[:, 0]
-        positives = [self.pairs.positives[q] for q in chosen]
-        one = np.array([p[int(u * len(p))] for p, u in zip(positives, which, strict=True)], dtype=np.int64)
         lists = self.pairs.negatives if self.refreshed is None else self.refreshed(epoch)
-        mined = [lists[q] for q in chosen]
-        width = max((len(m) for m in mined), default=0)
-        if not self.negatives or not width:
-            return one, [np.empty(0, dtype=np.int64) for _ in mined]
-        keys = draws.uniform(width)
-        keys[np.arange(width)[None, :] >= np.array([len(m) for m in mined])[:, None]] = 2.0  # past a query's own list
-        order = np.argsort(keys, axis=1)[:, : self.negatives]
-        kept = np.take_along_axis(keys, order, axis=1) < 2.0
-        return one, [m[row[keep]] for m, row, keep in zip(mined, order, kept, strict=True)]
+        return draw_passages(
+            [self.pairs.positives[q] for q in chosen],
+            [lists[q] for q in chosen],
+            Draws(self.seed, epoch, chosen),
+            negatives=self.negatives,
+        )
 
 
 def groups(negatives: Sequence[int]) -> NDArray[np.int64]:

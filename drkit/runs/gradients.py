@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -23,7 +24,10 @@ Rows = dict[str, Tensor]
 
 
 class Comparable(Protocol):
-    """A module whose gradients are taken here. Its forward takes and returns plain tensors (see `PREFIXES`)."""
+    """A module whose gradients are taken here. Its forward takes and returns plain tensors (see `PREFIXES`).
+
+    One whose losses are local only may have `count(tensors)`, the items of a part by name: chunks are read once then.
+    """
 
     # Rows that hold numbers of other rows: name -> the rows they number.
     numbering: Mapping[str, str]
@@ -70,6 +74,9 @@ def take(module: Comparable, tensors: Mapping[str, Tensor], way: Way) -> tuple[T
     if len(parts) == 1:
         out = way.forward(**parts[0])
         return _finish(module, [out], [lambda: out], way)
+    count = getattr(module, "count", None)
+    if count and not module.compares():  # each part stands for itself: one forward is enough
+        return _finish(module, [count(part) for part in parts], [partial(way.forward, **part) for part in parts], way)
     replays, states = [], []
     for part in parts:
         states.append(_random_state())

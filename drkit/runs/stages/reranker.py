@@ -1,0 +1,80 @@
+"""Stage: train the cross-encoder that ranks anew and teaches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from drkit.core.recipe import Reranker
+from drkit.core.spec import Kind
+from drkit.core.types import BuildContext
+from drkit.data.tables import StoredCollection, open_collection
+from drkit.encoders import CrossEncoder
+from drkit.errors import DrkitError
+from drkit.runs import processes
+from drkit.runs.biencoder import TrainingPairs, training_pairs
+from drkit.runs.negatives import read_negatives
+from drkit.runs.reranker import GroupCollator, GroupRanker
+from drkit.runs.stage import StageRun
+from drkit.runs.training import train_stage
+
+
+def run(stage: StageRun) -> Mapping[str, Any]:
+    """Writes the cross-encoder; returns steps, losses, and the groups that it really had."""
+    settings = stage.recipe.reranker
+    assert settings is not None
+    start = settings.pretrained or str(stage.inputs[stage.stage.settings["start"]])
+    encoder = CrossEncoder.start_from(start, max_length=settings.max_length, seed=stage.recipe.seed)
+    context = BuildContext(tokenizer=encoder.tokenizer, seed=stage.recipe.seed)
+    loss = stage.registry.build(Kind.LOSS, settings.loss.use, settings.loss.config, context)
+    collection = open_collection(stage.inputs["collection"])
+    queries = list(collection.queries("train"))
+    pairs = _pairs(stage, collection, [query.query_id for query in queries])
+    collate = GroupCollator(
+        pairs=pairs,
+        texts=[queries[place].text for place in pairs.queries],
+        corpus=collection.corpus,
+        tokens=encoder.pairs,
+        negatives=settings.negatives,
+        seed=stage.recipe.seed,
+    )
+    # Groups are drawn anew every epoch, so none is longer than another beforehand.
+    lengths = np.ones(len(pairs), dtype=np.int32)
+    result = train_stage(stage, GroupRanker(encoder, loss), collate, training=settings, lengths=lengths)
+    encoder.save_into(stage.folder)
+    return {"steps": result.steps, "loss": result.loss, "seconds": result.seconds, **_effective(pairs, settings)}
+
+
+def _pairs(stage: StageRun, collection: StoredCollection, query_ids: list[str]) -> TrainingPairs:
+    """The judged queries that have at least one negative: a positive alone teaches a listwise loss nothing."""
+    negatives = read_negatives(stage.inputs[stage.stage.settings["negatives"]])
+    judged = collection.positives("train")
+    positives = {query: np.asarray(collection.corpus.positions(list(docs))) for query, docs in judged.items()}
+    # Wherever the list comes from: what answers a query is no negative of it.
+    mined = {query: own[~np.isin(own, positives.get(query, ()))] for query, own in negatives.items()}
+    pairs = training_pairs(query_ids, positives, mined)
+    kept = np.flatnonzero([len(own) > 0 for own in pairs.negatives])
+    if not len(kept):
+        raise DrkitError(
+            "no training query has both a passage judged relevant and a mined negative: there is nothing to train the "
+            "re-ranker on; loosen the filters behind reranker.miners, or take another source"
+        )
+    if len(kept) < len(pairs):
+        stage.progress.note(
+            f"{len(pairs) - len(kept):,} queries have no negative: the re-ranker is trained without them"
+        )
+    return pairs.subset(kept)
+
+
+def _effective(pairs: TrainingPairs, settings: Reranker) -> dict[str, Any]:
+    """The batch a step really sees."""
+    queries = min(settings.per_device_train_batch_size * processes.count(), len(pairs))
+    hard = float(np.mean([min(len(own), settings.negatives) for own in pairs.negatives]))
+    return {
+        "training_queries": len(pairs),
+        "queries_per_batch": queries,
+        "negatives_per_query": round(hard, 3),
+        "pairs_per_batch": round(queries * (1 + hard), 1),
+    }
