@@ -1,13 +1,15 @@
-"""Mined negatives on disk: a list of passage numbers a query, as Arrow."""
+"""Mined negatives on disk: a list of passage numbers a query, as Arrow; and what was left out of them, counted."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+from attrs import define, field
 
 from drkit.core.files import replacing
 from drkit.core.types import Mined
@@ -21,19 +23,62 @@ SCHEMA = pa.schema([("query_id", pa.string()), ("passages", pa.list_(pa.int64())
 _ROWS = 4096
 
 
-def write_negatives(mined: Iterable[Mined], corpus: StoredCorpus, folder: Path) -> dict[str, int]:
-    """Stream mined negatives to `folder`; passages as places in the corpus. Returns counts."""
-    queries = negatives = empty = 0
-    with replacing(folder / FILE) as path, pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
-        rows: list[tuple[str, list[int], list[float]]] = []
+@define
+class Tally:
+    """Counts of a stream of mined negatives, as it goes by.
+
+    queries, negatives; queries_without: those that got none; unscored: those whose positives the source gave no
+    score; dropped: candidates that were left out, by reason (those that filters and sources give).
+    """
+
+    queries: int = 0
+    negatives: int = 0
+    queries_without: int = 0
+    unscored: int = 0
+    dropped: Counter[str] = field(factory=Counter)
+
+    def watch(self, mined: Iterable[Mined]) -> Iterator[Mined]:
+        """The stream itself, counted."""
         for item in mined:
+            self.queries += 1
+            self.negatives += len(item.doc_ids)
+            self.queries_without += not item.doc_ids
+            self.unscored += not item.positive_scores
+            self.dropped.update(item.dropped)
+            yield item
+
+    def figures(self) -> dict[str, Any]:
+        """What a manifest keeps of it."""
+        return {
+            "queries": self.queries,
+            "negatives": self.negatives,
+            "queries_without": self.queries_without,
+            "negatives_per_query": round(self.negatives / max(self.queries, 1), 2),
+            "queries_with_unscored_positives": self.unscored,
+            "dropped": dict(sorted(self.dropped.items())),
+        }
+
+    def words(self) -> str:
+        """What was dropped, for a person.
+
+        >>> Tally(dropped=Counter({"margin": 1200, "judged-positive": 40})).words()
+        'margin 1,200, judged-positive 40'
+        """
+        return ", ".join(f"{reason} {count:,}" for reason, count in self.dropped.most_common()) or "nothing"
+
+
+def write_negatives(mined: Iterable[Mined], corpus: StoredCorpus, folder: Path, name: str = FILE) -> dict[str, Any]:
+    """Stream mined negatives to a file in `folder`, atomically; passages as places in the corpus. Returns counts."""
+    tally = Tally()
+    with replacing(folder / name) as path, pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
+        rows: list[tuple[str, list[int], list[float]]] = []
+        for item in tally.watch(mined):
             rows.append((item.query_id, [int(p) for p in corpus.positions(item.doc_ids)], list(item.scores)))
-            queries, negatives, empty = queries + 1, negatives + len(item.doc_ids), empty + (not item.doc_ids)
             if len(rows) == _ROWS:
                 writer.write_batch(_batch(rows))
                 rows = []
         writer.write_batch(_batch(rows))
-    return {"queries": queries, "negatives": negatives, "queries_without": empty}
+    return tally.figures()
 
 
 def _batch(rows: list[tuple[str, list[int], list[float]]]) -> pa.RecordBatch:
@@ -41,9 +86,9 @@ def _batch(rows: list[tuple[str, list[int], list[float]]]) -> pa.RecordBatch:
     return pa.record_batch([pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
 
 
-def read_negatives(folder: Path) -> Mapping[str, NDArray[np.int64]]:
+def read_negatives(folder: Path, name: str = FILE) -> Mapping[str, NDArray[np.int64]]:
     """Places in the corpus of each query's negatives, best first."""
-    with pa.memory_map(str(folder / FILE)) as source:
+    with pa.memory_map(str(folder / name)) as source:
         table = pa.ipc.open_file(source).read_all()
     lists = table["passages"].combine_chunks()
     flat, offsets = lists.flatten().to_numpy(zero_copy_only=False), lists.offsets.to_numpy()

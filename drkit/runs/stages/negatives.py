@@ -10,25 +10,30 @@ from drkit.core.types import BuildContext, MiningRequest
 from drkit.data.tables import StoredCollection, open_collection
 from drkit.miners.chain import build_chain
 from drkit.runs.negatives import write_negatives
-from drkit.runs.retriever import load_text_encoder
+from drkit.runs.retriever import default_device, load_text_encoder
 from drkit.runs.stage import StageRun
-from drkit.search import FlatIndex, Retriever
+from drkit.search import FlatIndex, Reranker, Retriever
+from drkit.search.identity import weights_hash
+
+REFRESH = "refresh"
 
 
 def run(stage: StageRun) -> Mapping[str, Any]:
-    """Writes `negatives.arrow`; returns how many queries got how many."""
+    """Writes `negatives.arrow`; returns counts, what was dropped and why, and hashes of the weights that found it."""
     collection = open_collection(stage.inputs["collection"])
-    context = BuildContext(retriever=_retriever(stage), seed=stage.recipe.seed)
-    miner = build_chain(chain_of(stage), stage.registry, context)
+    context = _context(stage, collection)
+    choices = chain_of(stage)
+    if choices[0].use == REFRESH and context.retriever is None:
+        stage.progress.note("no retriever stands yet: the first negatives too are mined by the model in training")
+        return write_negatives((), collection.corpus, stage.folder)
+    miner = build_chain(choices, stage.registry, context)
     miner.index(collection.corpus)
-    depth = miner.depth
     total = len(collection.positives("train"))
-    counts = write_negatives(
-        _reporting(miner.mine(requests(collection), depth), total, stage), collection.corpus, stage.folder
-    )
+    mined = _reporting(miner.mine(requests(collection), miner.depth), total, stage)
+    counts = write_negatives(mined, collection.corpus, stage.folder)
     if counts["queries_without"]:
         stage.progress.note(f"{counts['queries_without']:,} queries have no hard negative: in-batch negatives only")
-    return counts
+    return {**counts, "weights": weights_of(context)}
 
 
 def chain_of(stage: StageRun) -> tuple[Choice, ...]:
@@ -53,6 +58,23 @@ def _reporting(mined: Iterator[Any], total: int, stage: StageRun) -> Iterator[An
     for done, item in enumerate(mined, start=1):
         stage.progress.advance(done, total, "queries")
         yield item
+
+
+def weights_of(context: BuildContext) -> dict[str, str]:
+    """Hashes of the weights that a chain searches and scores with: names and paths say nothing of them."""
+    encoder, reranker = getattr(context.retriever, "encoder", None), context.reranker
+    models = {"retriever": getattr(encoder, "model", None), "reranker": getattr(reranker, "model", None)}
+    return {name: weights_hash(model) for name, model in models.items() if model is not None}
+
+
+def _context(stage: StageRun, collection: StoredCollection) -> BuildContext:
+    reranker = stage.inputs.get(RERANKER)
+    return BuildContext(
+        retriever=_retriever(stage),
+        reranker=Reranker.load(reranker, default_device()) if reranker else None,
+        negatives=collection.negatives("train"),
+        seed=stage.recipe.seed,
+    )
 
 
 def _retriever(stage: StageRun) -> Retriever | None:

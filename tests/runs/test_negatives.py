@@ -1,0 +1,72 @@
+"""Mined negatives on disk, and the counts that go with them."""
+
+import numpy as np
+import pytest
+
+from drkit.core.types import Judgement, Mined, Passage, Query
+from drkit.data.tables import open_collection, write_collection
+from drkit.errors import DrkitError
+from drkit.runs.negatives import read_negatives, write_negatives
+
+
+class Few:
+    name = "few"
+
+    def passages(self):
+        return (Passage(name, "text") for name in ("d 0", "d é", "d2", "d3"))
+
+    def splits(self):
+        return ("train",)
+
+    def queries(self, split):
+        return iter([Query("q 1", "one"), Query("ü", "two")])
+
+    def judgements(self, split):
+        return iter([Judgement("q 1", "d 0", 1), Judgement("ü", "d2", 1)])
+
+    def describe(self):
+        return {}
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    write_collection(Few(), tmp_path / "collection")
+    return open_collection(tmp_path / "collection").corpus
+
+
+def test_written_read_and_counted(tmp_path, corpus):
+    mined = [
+        Mined("q 1", ("d é", "d3"), (2.0, 1.0), {"d 0": 3.0}, {"margin": 2, "judged-positive": 1}),
+        Mined("ü", (), (), {}, {"margin": 3}),
+    ]
+    counts = write_negatives(iter(mined), corpus, tmp_path)
+    assert counts == {
+        "queries": 2,
+        "negatives": 2,
+        "queries_without": 1,
+        "negatives_per_query": 1.0,
+        "queries_with_unscored_positives": 1,
+        "dropped": {"judged-positive": 1, "margin": 5},
+    }
+    read = read_negatives(tmp_path)
+    assert {query: places.tolist() for query, places in read.items()} == {"q 1": [1, 3], "ü": []}
+    assert all(places.dtype == np.int64 for places in read.values())
+
+
+def test_more_than_one_block(tmp_path, corpus):
+    mined = [Mined(f"q{n}", ("d2",) * (n % 3 == 0), (1.0,) * (n % 3 == 0)) for n in range(9000)]
+    write_negatives(iter(mined), corpus, tmp_path, "other.arrow")
+    read = read_negatives(tmp_path, "other.arrow")
+    assert len(read) == 9000
+    assert all(places.tolist() == [2] * (n % 3 == 0) for n, places in enumerate(read.values()))
+
+
+def test_none_at_all(tmp_path, corpus):
+    assert write_negatives((), corpus, tmp_path)["queries"] == 0
+    assert read_negatives(tmp_path) == {}
+
+
+def test_a_stream_that_breaks_leaves_no_file(tmp_path, corpus):
+    with pytest.raises(DrkitError, match="no passage 'nowhere'"):
+        write_negatives([Mined("q", ("nowhere",), (1.0,))], corpus, tmp_path)
+    assert not list(tmp_path.glob("*.arrow"))
