@@ -34,9 +34,9 @@ class ContrastiveLoss:
     | direction | scores | left out |
     |---|---|---|
     | query-passage | s(q_i, p), every passage p | what else answers q_i; second copies |
-    | passage-query | s(p_i, q_j), every other query | queries that p_i answers, or that share a positive with q_i |
-    | query-query | s(q_i, q_j), every other query | the same |
-    | passage-passage | s(p_i, p_j), every other query's passage | what answers q_i, and the same; second copies |
+    | passage-query | s(p_i, q_j), every other query | queries that p_i answers |
+    | query-query | s(q_i, q_j), every other query | queries that share a judged positive with q_i |
+    | passage-passage | s(p_i, p_j), every other query's passage | where one query has both as answers; second copies |
 
     Memory: the scores, f[Q, P + 3Q] with all directions. Metrics: `accuracy`, the share of queries whose passage has
     the best score of all passages.
@@ -108,9 +108,10 @@ def candidates(pairs: EmbeddedPairs) -> Tensor:
 def _others(pairs: EmbeddedPairs) -> dict[str, Tensor]:
     """bool[Q,Q] by direction: which other queries, or their passages, stand against each query."""
     answered = answers(pairs)[:, pairs.positives]  # [i, j]: the passage of query j answers query i
-    related = answered | answered.T
-    if pairs.sharing is not None:
-        related = related | pairs.sharing
+    either = answered | answered.T
+    sharing = either if pairs.sharing is None else either | pairs.sharing
     numbers = copies(pairs)[pairs.positives]
-    again = (numbers[:, None] == numbers).tril(-1).any(1)
-    return {"passage-query": ~related, "query-query": ~related, "passage-passage": ~(related | again)}
+    same = numbers[:, None] == numbers
+    related = either.float() @ same.float() > 0  # what holds for one copy of a passage holds for all
+    again = same.tril(-1).any(1)
+    return {"passage-query": ~answered.T, "query-query": ~sharing, "passage-passage": ~(related | again)}

@@ -1,4 +1,4 @@
-"""SimLM's bi-encoder: losses, vectors and gradients equal the recorded ones, for every recording and variant at hand."""
+"""SimLM's bi-encoder: losses, vectors and gradients equal the recorded ones, for every recording and variant."""
 
 from __future__ import annotations
 
