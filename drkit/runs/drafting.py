@@ -8,6 +8,7 @@ from typing import Any
 from attrs import field, frozen
 
 from drkit.core.recipe import Recipe
+from drkit.core.registry import Registry
 from drkit.runs.stage import Stage
 
 STAGES = "drkit.runs.stages"
@@ -19,10 +20,11 @@ Table = Mapping[str, Any]
 
 @frozen
 class Draft:
-    """A plan being made: the recipe, the same as plain data, and the stages by name."""
+    """A plan being made: the recipe, the same as plain data, the parts there are, and the stages by name."""
 
     recipe: Recipe
     table: Table
+    registry: Registry
     stages: dict[str, Stage] = field(factory=dict)
 
     def add(self, name: str, module: str, summary: str, needs: tuple[str, ...], **rest: Any) -> str:

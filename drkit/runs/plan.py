@@ -36,10 +36,10 @@ class Plan:
 def plan(recipe: Recipe, registry: Registry) -> Plan:
     """The plan of a recipe; asks the collection for its splits, so DrkitError where its files are missing."""
     splits = registry.build(Kind.COLLECTION, recipe.collection.use, recipe.collection.config).splits()
-    draft = Draft(recipe, recipe_table(recipe))
+    draft = Draft(recipe, recipe_table(recipe), registry)
     notes: list[str] = []
     plan_texts(draft)
-    last = plan_encoder(draft, registry)
+    last = plan_encoder(draft)
     systems = [System(last, (last,))]
     if recipe.finetune and "train" in splits:
         systems = plan_rounds(draft, start=last, splits=splits)

@@ -15,7 +15,6 @@ from attrs import fields
 
 from drkit.core.compose import data_needs
 from drkit.core.recipe import Pretrain, Training
-from drkit.core.registry import Registry
 from drkit.errors import DrkitError
 from drkit.maskers.config import GeneratorConfig
 from drkit.runs import estimate
@@ -53,9 +52,9 @@ def plan_texts(draft: Draft) -> None:
     )
 
 
-def plan_encoder(draft: Draft, registry: Registry) -> str:
+def plan_encoder(draft: Draft) -> str:
     """Stages up to the encoder that fine-tuning starts from; returns the last one's name."""
-    recipe = draft.recipe
+    recipe, registry = draft.recipe, draft.registry
     needs: tuple[str, ...] = ("collection", "tokens", "initial")
     needs += _contexts(draft, data_needs(recipe, registry))
     draft.add(

@@ -11,6 +11,7 @@ from typing import Any
 from attrs import evolve, frozen
 
 from drkit.core.recipe import RERANKER, Choice, Round
+from drkit.core.spec import Kind
 from drkit.runs import estimate
 from drkit.runs.drafting import Draft, Table, lasting
 from drkit.runs.sources import config_state, path_state
@@ -93,19 +94,21 @@ def _negatives_of(draft: Draft, current: _Round) -> str:
 def _negatives(draft: Draft, owner: str, previous: str) -> str:
     """The stage that mines for a round or the re-ranker; what was mined so already is not mined again."""
     table = draft.table["reranker"] if owner == RERANKER else _named(draft.table["finetune"]["rounds"], owner)
-    states = [config_state(miner.config) for miner in _chain(draft, owner)]
+    chain = _chain(draft, owner)
+    states = [config_state(miner.config) for miner in chain]
     settings = {"owner": owner, "miners": table["miners"], "files": states, "seed": draft.recipe.seed}
+    wanted = {need for miner in chain for need in draft.registry.get(Kind.MINER, miner.use).needs_of(miner.config)}
     needs: tuple[str, ...] = ("collection",)
-    if previous:
+    if "retriever" in wanted:
         needs += (previous, add_index(draft, previous, "mined"))
-    if RERANKER in draft.stages and owner != RERANKER:
+    if RERANKER in wanted:
         needs += (RERANKER,)
     for stage in draft.stages.values():
         same = stage.settings.get("miners") == settings["miners"] and stage.needs == needs
         if stage.name.startswith("negatives-") and same:
             return stage.name
-    chain = " > ".join(miner["use"] for miner in settings["miners"])
-    return draft.add(f"negatives-{owner}", "negatives", f"hard negatives by {chain}", needs, settings=settings)
+    named = " > ".join(miner.use for miner in chain)
+    return draft.add(f"negatives-{owner}", "negatives", f"hard negatives by {named}", needs, settings=settings)
 
 
 def _chain(draft: Draft, owner: str) -> tuple[Choice, ...]:

@@ -1,0 +1,150 @@
+"""Pipelines: how a recipe is fine-tuned, apart from how it is pre-trained; and the plans they make."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from drkit.core.compose import check
+from drkit.core.discovery import installed
+from drkit.core.layers import Wanted, compose
+from drkit.core.read import recipe_from_table
+from drkit.core.write import recipe_table
+from drkit.errors import ProblemsError, UnknownNameError
+from drkit.runs.plan import plan
+
+PARTS = installed()
+REGISTRY = PARTS.registry
+PIPELINES = ("ance", "dpr", "iterative", "low-resource", "three-stage", "two-stage")
+
+
+def rounds(recipe):
+    return [(r.name, tuple(m.use for m in r.miners), r.start, r.teacher) for r in recipe.finetune.rounds]
+
+
+def stages(recipe):
+    return {stage.name: stage for stage in plan(recipe, REGISTRY).stages}
+
+
+def test_what_is_there():
+    assert tuple(sorted(PARTS.pipelines)) == PIPELINES
+    with pytest.raises(UnknownNameError, match="three-stage"):
+        compose(Wanted(pipeline="three-stages"), PARTS)
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES)
+@pytest.mark.parametrize("encoder", [None, "some/encoder"])
+@pytest.mark.parametrize("paper", [None, "simlm", "cpdae", "retromae"])
+def test_every_pipeline_follows_any_pre_training(pipeline, encoder, paper):
+    recipe = compose(Wanted(paper=paper, pipeline=pipeline, encoder=encoder), PARTS)
+    check(recipe, REGISTRY)
+    assert recipe_from_table(recipe_table(recipe), REGISTRY) == recipe
+    without_paper = compose(Wanted(pipeline=pipeline, encoder=encoder), PARTS)
+    assert recipe.finetune == without_paper.finetune
+    assert recipe.reranker == without_paper.reranker
+
+
+def test_a_paper_brings_its_own_pipeline_and_another_one_swaps_the_second_half():
+    own = compose(Wanted(paper="simlm"), PARTS)
+    assert own.reranker is not None
+    assert [r.name for r in own.finetune.rounds] == ["retriever-1", "retriever-2", "retriever-distilled"]
+    assert len(own.finetune.loss.config.directions) == 4
+    swapped = compose(Wanted(paper="simlm", pipeline="two-stage"), PARTS)
+    assert swapped.pretrain == own.pretrain
+    assert swapped.reranker is None
+    assert rounds(swapped) == [
+        ("retriever-1", ("bm25",), "pretrained", ""),
+        ("retriever-2", ("dense",), "pretrained", ""),
+    ]
+    assert len(swapped.finetune.loss.config.directions) == 1
+
+
+def test_the_papers_numbers_come_with_an_existing_encoder():
+    recipe = compose(Wanted(paper="cdmae", encoder="some/encoder"), PARTS)
+    first, _, distilled = (recipe.finetune.of(r) for r in recipe.finetune.rounds)
+    assert (first.learning_rate, first.num_train_epochs, first.negatives) == (2e-5, 3, 15)
+    assert (distilled.learning_rate, distilled.num_train_epochs, distilled.negatives) == (3e-5, 6, 23)
+    assert (distilled.loss.use, distilled.loss.config.alpha) == ("kl-distillation", 0.2)
+    reranker = recipe.reranker
+    assert (reranker.learning_rate, reranker.negatives, reranker.max_length, reranker.depth) == (3e-5, 63, 192, 200)
+    pairwise = compose(Wanted(paper="cpdae", encoder="some/encoder"), PARTS)
+    assert {pairwise.finetune.of(r).loss.use for r in pairwise.finetune.rounds} == {"pairwise"}
+    assert pairwise.similarity == "dot"
+
+
+def test_the_plan_of_three_stages():
+    made = stages(compose(Wanted(paper="cdmae"), PARTS))
+    order = list(made)
+    expected = ["retriever-1", "retriever-2", "reranker", "teacher-retriever-distilled", "retriever-distilled"]
+    assert [name for name in order if name in expected] == expected
+    assert made["reranker"].needs[1:] == ("negatives-reranker", "pretrained")
+    assert {"retriever-2", "index-retriever-2"} <= set(made["negatives-reranker"].needs)
+    # The re-ranker and its pupil draw from the same list, which is mined once.
+    assert {"reranker", "negatives-reranker"} <= set(made["teacher-retriever-distilled"].needs)
+    assert made["retriever-distilled"].settings["start"] == "pretrained"
+    assert made["encoder"].settings["from"] == "retriever-distilled"
+    assert made["evaluation"].settings["systems"] == [
+        "bm25",
+        "no-pretraining",
+        "retriever-1",
+        "retriever-2",
+        "reranker",
+        "retriever-distilled",
+    ]
+    assert made["runs"].settings["reranked"] == {"reranker": "retriever-2"}
+
+
+def test_draws_of_queries_are_trained_apart_and_averaged():
+    made = stages(compose(Wanted(pipeline="low-resource"), PARTS))
+    names = [f"retriever-100-draw-{draw}" for draw in (1, 2, 3)]
+    assert set(names) <= set(made)
+    assert [made[name].settings["draw"] for name in names] == [0, 1, 2]
+    assert made["evaluation"].settings["draws"]["retriever-100"] == names
+    assert {made[name].settings["negatives"] for name in names} == {"negatives-retriever-100"}
+    # The same chain on the same collection is mined once, whatever the number of queries.
+    assert [name for name in made if name.startswith("negatives-")] == ["negatives-retriever-100"]
+
+
+def test_what_a_round_sets_is_its_own():
+    wanted = Wanted(settings=("finetune.rounds.1.learning_rate=0.5", "finetune.learning_rate=0.25"))
+    recipe = compose(wanted, PARTS)
+    assert [recipe.finetune.of(r).learning_rate for r in recipe.finetune.rounds] == [0.25, 0.5]
+    made = stages(recipe)
+    assert made["retriever-1"].settings["finetune"]["learning_rate"] == 0.25
+    assert made["retriever-2"].settings["finetune"]["learning_rate"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (("finetune.rounds.0.teacher=reranker",), "wants a table"),
+        (("finetune.rounds.1.loss=kl-distillation",), "the round has none"),
+        (("finetune.rounds.1.loss={use='pairwise', similarity='dot'}",), "another similarity"),
+        (("finetune.rounds.0.miners=['margin']",), "put a source"),
+        (("finetune.rounds.0.miners=['bm25', 'random']",), "a chain begins with it"),
+        (("finetune.rounds.0.miners=['bm25', 'cross-encoder-filter']",), "not trained by then"),
+        (("finetune.rounds.0.name=reranker",), "cannot be named"),
+        (("finetune.rounds.0.name=teacher-x",), "cannot be named"),
+        (("finetune.loss=listwise",), "losses that fit: contrastive"),
+    ],
+)
+def test_rounds_that_cannot_work_are_refused_with_the_reason(settings, said):
+    with pytest.raises(ProblemsError, match=said):
+        check(compose(Wanted(settings=settings), PARTS), REGISTRY)
+
+
+def test_a_reranker_without_rounds_before_it_is_refused():
+    wanted = Wanted(pipeline="three-stage", settings=("finetune.rounds.0.teacher=reranker",))
+    with pytest.raises(ProblemsError, match="there is none"):
+        check(compose(wanted, PARTS), REGISTRY)
+
+
+def test_another_run_file_makes_the_mining_anew(tmp_path: Path):
+    file = tmp_path / "a.trec"
+    file.write_text("q Q0 d 1 1.0 x\n")
+    wanted = Wanted(miners=(f"run-file:{file}",))
+    first = stages(compose(wanted, PARTS))["negatives-retriever-1"]
+    file.write_text("q Q0 d 1 1.0 x\nq Q0 e 2 0.5 x\n")
+    again = stages(compose(wanted, PARTS))["negatives-retriever-1"]
+    assert first.fingerprint({"collection": ""}) != again.fingerprint({"collection": ""})
