@@ -43,14 +43,22 @@ class Scores:
         return {measure: self.mean(measure) for measure in self.measures}
 
 
-def evaluate(run: Iterable[RunRow], qrels: Iterable[Judgement], measures: Sequence[str] = MEASURES) -> Scores:
+def evaluate(
+    run: Iterable[RunRow],
+    qrels: Iterable[Judgement],
+    measures: Sequence[str] = MEASURES,
+    *,
+    exclude_self: bool = False,
+) -> Scores:
     """The values of a run, as trec_eval computes them (relevance > 0 is relevant, ties by doc id, the last first).
 
     run: (query_id, [(doc_id, score), ..]) rows, in any order of hits, as `read_run` gives them. Every judged query
     counts: one that the run lacks, or without a positive judgement, with 0. Queries without any judgement are left
-    out.
+    out. exclude_self: a hit whose id is the query's own is left out before anything is measured (as in ArguAna,
+    where every query is a passage too).
 
-    Raises DrkitError for a measure that does not exist, no judgements, or two judgements or rows of one thing.
+    Raises DrkitError for a measure that does not exist, no judgements, two judgements or rows of one thing, or a
+    score that is NaN.
 
     >>> from drkit.core.types import Judgement
     >>> evaluate([("q1", [("d1", 2.0), ("d2", 1.0)])], [Judgement("q1", "d2", 1)], ["RR@10", "R@1"]).means()
@@ -59,18 +67,55 @@ def evaluate(run: Iterable[RunRow], qrels: Iterable[Judgement], measures: Sequen
     import ir_measures
 
     parsed = {name: _measure(name) for name in measures}
-    judged = _judged(qrels)
-    ranked = _ranked(run, judged)
+    judged = _pooled(_judged(qrels))
+    ranked = _ranked(run, judged, exclude_self=exclude_self)
     values: dict[Any, dict[str, float]] = {measure: dict.fromkeys(judged, 0.0) for measure in parsed.values()}
-    for result in ir_measures.iter_calc(list(values), judged, ranked):
+    known = {query: grades for query, grades in judged.items() if grades}
+    for result in ir_measures.iter_calc(list(values), known, ranked) if known else ():
         values[result.measure][result.query_id] = float(result.value)
     return Scores({name: values[measure] for name, measure in parsed.items()})
+
+
+def average(scores: Sequence[Scores]) -> Scores:
+    """One system's values over several runs of it (seeds, draws of training queries): means per query and measure.
+
+    A test over them compares systems over queries, as for single runs; how far the runs lie apart it does not see.
+
+    Raises DrkitError for no runs, or runs that were evaluated on different queries or by different measures.
+
+    >>> average([Scores({"RR@10": {"q": 1.0}}), Scores({"RR@10": {"q": 0.5}})]).per_query
+    {'RR@10': {'q': 0.75}}
+    """
+    if not scores:
+        raise DrkitError("no runs to take an average of; give at least one")
+    first = scores[0].per_query
+    for other in scores[1:]:
+        if other.per_query.keys() != first.keys():
+            raise DrkitError("runs that were evaluated by different measures have no average; measure all alike")
+        if any(other.per_query[measure].keys() != first[measure].keys() for measure in first):
+            raise DrkitError("runs that were evaluated on different queries have no average; use the same judgements")
+    return Scores(
+        {
+            measure: {query: sum(one.per_query[measure][query] for one in scores) / len(scores) for query in values}
+            for measure, values in first.items()
+        }
+    )
 
 
 def check_measures(measures: Sequence[str]) -> None:
     """Raises DrkitError for a name that is no measure."""
     for name in measures:
         _measure(name)
+
+
+def cutoff(measure: str) -> int | None:
+    """How many hits a measure looks at; None where it looks at all. Raises DrkitError for a name that is no measure.
+
+    >>> cutoff("RR@10"), cutoff("AP")
+    (10, None)
+    """
+    found = _measure(measure).params.get("cutoff")
+    return None if found is None else int(found)
 
 
 def _measure(name: str) -> Any:
@@ -100,23 +145,45 @@ def _judged(qrels: Iterable[Judgement]) -> dict[str, dict[str, int]]:
     return judged
 
 
-def _ranked(run: Iterable[RunRow], judged: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+def _pooled(judged: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
+    """Without negative judgements: to trec_eval they are documents that nobody judged.
+
+    It counts nothing for them, and reads past its arrays where a query has no others.
+    """
+    return {query: {doc: grade for doc, grade in grades.items() if grade >= 0} for query, grades in judged.items()}
+
+
+def _ranked(run: Iterable[RunRow], judged: Mapping[str, Any], *, exclude_self: bool) -> dict[str, dict[str, float]]:
     ranked: dict[str, dict[str, float]] = {}
     for query_id, hits in run:
         if query_id in ranked:
             raise DrkitError(f"query {query_id!r} comes twice in one run; give every query's hits in one row")
         if query_id in judged:
-            rows = list(hits)
-            ranked[query_id] = _ranking(rows)
+            rows = [hit for hit in hits if not exclude_self or hit[0] != query_id]
+            ranked[query_id] = _ranking(query_id, rows)
             if len(ranked[query_id]) < len(rows):
                 raise DrkitError(f"query {query_id!r} has the same document twice among its hits")
     return ranked
 
 
-def _ranking(hits: Sequence[tuple[str, float]]) -> dict[str, float]:
-    """Scores without ties, in trec_eval's order (float32 score, then doc id, the last first).
+def _ranking(query_id: str, hits: Sequence[tuple[str, float]]) -> dict[str, float]:
+    """Scores without ties, in trec_eval's order (float32 score, then doc id as a file has it, the last first).
 
     The engines behind ir_measures break ties each in its own way, RR@10's by place; given these, they agree.
     """
-    order = sorted(((np.float32(score), doc_id) for doc_id, score in hits), reverse=True)
-    return {doc_id: float(-rank) for rank, (_, doc_id) in enumerate(order)}
+    scores = np.array([score for _, score in hits], dtype=np.float64).astype(np.float32)
+    if np.isnan(scores).any():
+        wrong = hits[int(np.isnan(scores).argmax())][0]
+        raise DrkitError(f"query {query_id!r}: the score of {wrong!r} is no number (NaN), so it has no rank")
+    names = [doc_id for doc_id, _ in hits]
+    tied = len(np.unique(scores)) < len(scores)
+    keys = list(map(_in_file, names)) if tied else names
+    order = sorted(zip(scores.tolist(), keys, names, strict=True), reverse=True)
+    return {doc_id: float(-rank) for rank, (_, _, doc_id) in enumerate(order)}
+
+
+def _in_file(doc_id: str) -> str:
+    """The id as it stands in a run file: trec_eval breaks ties by what it reads there."""
+    from drkit.search.trec import encode_id
+
+    return encode_id(doc_id) if doc_id else ""

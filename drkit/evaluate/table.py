@@ -1,25 +1,38 @@
-"""The table at the end of a run: systems by measures, each tested against the row above."""
+"""The table at the end of a run: systems by measures, each tested against the row above.
+
+A table is many tests at once: a star marks those that hold after Holm's correction over all of them.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 
-from attrs import frozen
+from attrs import evolve, field, frozen
 
 from drkit.errors import DrkitError
 from drkit.evaluate.measures import Scores
-from drkit.evaluate.significance import TTest, paired_t_test
+from drkit.evaluate.significance import TTest, holm, paired_t_test
+
+LEVEL = 0.05
+MEANING = (
+    "In brackets: paired two-tailed t-test against the row above; "
+    "* where p stays below 0.05 after Holm's correction over all tests of the table."
+)
 
 
 @frozen
 class Row:
-    """One system: its means, and per measure the test against the row above (empty for the first)."""
+    """One system: its means, and per measure the test against the row above (empty for the first).
+
+    corrected: the p of each test after Holm's correction over all tests of the table.
+    """
 
     system: str
     values: Mapping[str, float]
     tests: Mapping[str, TTest]
     queries: int
+    corrected: Mapping[str, float] = field(factory=dict)
 
 
 def comparison(systems: Sequence[tuple[str, Scores]], measures: Sequence[str] | None = None) -> list[Row]:
@@ -32,11 +45,11 @@ def comparison(systems: Sequence[tuple[str, Scores]], measures: Sequence[str] | 
         missing = [name for name in names if name not in scores.per_query]
         if missing:
             raise DrkitError(f"{system!r} was not evaluated by {', '.join(missing)}; evaluate all by the same measures")
-    return [_row(systems, place, names) for place in range(len(systems))]
+    return _corrected([_row(systems, place, names) for place in range(len(systems))])
 
 
 def to_markdown(rows: Sequence[Row]) -> str:
-    """The rows as a Markdown table; in brackets the p against the row above.
+    """The rows as a Markdown table; what stands in brackets, `MEANING` says.
 
     >>> a = Scores({"RR@10": {"q1": 0.5, "q2": 1.0, "q3": 0.0}})
     >>> b = Scores({"RR@10": {"q1": 1.0, "q2": 1.0, "q3": 0.5}})
@@ -54,9 +67,19 @@ def to_markdown(rows: Sequence[Row]) -> str:
 
 def cell(row: Row, measure: str) -> str:
     """One value, and the p of its test where there is one."""
-    value = f"{row.values[measure]:.3f}"
     test = row.tests.get(measure)
-    return value if test is None else f"{value} ({p_text(test.p)})"
+    tested = None if test is None else test.p
+    return cell_text(row.values[measure], tested, row.corrected.get(measure, math.nan))
+
+
+def cell_text(value: float, p: float | None, corrected: float = math.nan) -> str:
+    """A value, the p of its test where there is one, and a star where that holds after correction.
+
+    >>> cell_text(0.5, None), cell_text(0.5, 0.02, 0.04), cell_text(0.5, 0.02, 0.06)
+    ('0.500', '0.500 (p = 0.020*)', '0.500 (p = 0.020)')
+    """
+    star = "*" if corrected < LEVEL else ""
+    return f"{value:.3f}" if p is None else f"{value:.3f} ({p_text(p)}{star})"
 
 
 def p_text(p: float) -> str:
@@ -77,3 +100,11 @@ def _row(systems: Sequence[tuple[str, Scores]], place: int, measures: Sequence[s
         above = systems[place - 1][1]
         tests = {m: paired_t_test(scores.per_query[m], above.per_query[m]) for m in measures}
     return Row(name, {m: scores.mean(m) for m in measures}, tests, scores.queries)
+
+
+def _corrected(rows: Sequence[Row]) -> list[Row]:
+    tests = [(place, measure, test.p) for place, row in enumerate(rows) for measure, test in row.tests.items()]
+    found: list[dict[str, float]] = [{} for _ in rows]
+    for (place, measure, _), p in zip(tests, holm([p for *_, p in tests]), strict=True):
+        found[place][measure] = p
+    return [evolve(row, corrected=own) for row, own in zip(rows, found, strict=True)]
