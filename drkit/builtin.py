@@ -6,7 +6,16 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from drkit.data.config import BeirConfig, IrdsConfig, JsonlConfig, PydocsConfig
+from drkit.data.config import (
+    BeirConfig,
+    HfConfig,
+    IrdsConfig,
+    JsonlConfig,
+    PairsConfig,
+    PydocsConfig,
+    TevatronConfig,
+    TrecConfig,
+)
 from drkit.decoders.config import MlmDecoderConfig, NoDecoderConfig
 from drkit.losses.config import (
     ContrastiveConfig,
@@ -77,6 +86,25 @@ IR_DATASETS = Citation(
     title="Simplified Data Wrangling with ir_datasets",
     year=2021,
     url="https://arxiv.org/abs/2103.02280",
+)
+
+TEVATRON = Citation(
+    key="gao2023tevatron",
+    title="Tevatron: An Efficient and Flexible Toolkit for Neural Retrieval",
+    year=2023,
+    url="https://arxiv.org/abs/2203.05765",
+)
+SBERT = Citation(
+    key="reimers2019sbert",
+    title="Sentence-BERT: Sentence Embeddings using Siamese BERT-Networks",
+    year=2019,
+    url="https://arxiv.org/abs/1908.10084",
+)
+HF_DATASETS = Citation(
+    key="lhoest2021datasets",
+    title="Datasets: A Community Library for Natural Language Processing",
+    year=2021,
+    url="https://arxiv.org/abs/2109.02846",
 )
 
 
@@ -205,10 +233,49 @@ def drkit_components() -> Sequence[ComponentSpec]:
         ),
         ComponentSpec(
             kind=Kind.COLLECTION,
+            name="tevatron",
+            target="drkit.data.tevatron:TevatronCollection",
+            config=TevatronConfig,
+            summary="Tevatron's training files: queries with their passages",
+            cite=TEVATRON,
+            provides=("texts", "queries", "judgements"),
+            shorthand="path",
+        ),
+        ComponentSpec(
+            kind=Kind.COLLECTION,
+            name="pairs",
+            target="drkit.data.pairs:PairsCollection",
+            config=PairsConfig,
+            summary="Files of (query, passage, negatives) as texts; tables or JSON",
+            cite=SBERT,
+            provides=("texts", "queries", "judgements"),
+            shorthand="path",
+        ),
+        ComponentSpec(
+            kind=Kind.COLLECTION,
+            name="trec",
+            target="drkit.data.trec:TrecCollection",
+            config=TrecConfig,
+            summary="A corpus file, TREC topics and judgements by split",
+            provides=("texts", "queries", "judgements"),
+            shorthand="path",
+        ),
+        ComponentSpec(
+            kind=Kind.COLLECTION,
+            name="hf",
+            target="drkit.data.hf:HfCollection",
+            config=HfConfig,
+            summary="A Hugging Face data set, by folder or id",
+            cite=HF_DATASETS,
+            provides=("texts", "queries", "judgements"),
+            shorthand="path",
+        ),
+        ComponentSpec(
+            kind=Kind.COLLECTION,
             name="jsonl",
             target="drkit.data.jsonl:JsonlCollection",
             config=JsonlConfig,
-            summary="Texts alone, one JSON object a line: pre-training only",
+            summary="Texts alone, a JSON object or table row each: pre-training only",
             provides=("texts",),
             shorthand="path",
         ),

@@ -8,15 +8,26 @@ from drkit.core.lazy import attach
 
 if TYPE_CHECKING:
     from drkit.data.beir import BeirCollection
-    from drkit.data.config import BeirConfig, IrdsConfig, JsonlConfig, PydocsConfig
+    from drkit.data.config import (
+        BeirConfig,
+        HfConfig,
+        IrdsConfig,
+        JsonlConfig,
+        PairsConfig,
+        PydocsConfig,
+        TevatronConfig,
+        TrecConfig,
+    )
     from drkit.data.contexts import MixedContexts, QueryContexts, SpanContexts, open_contexts
     from drkit.data.embeddings import log_frequencies, ppmi_svd
     from drkit.data.extractive import extractive_queries
     from drkit.data.generation import QueryModel, Sampling, generate_queries
+    from drkit.data.hf import HfCollection
     from drkit.data.importance import Importance
     from drkit.data.irds import IrdsCollection
     from drkit.data.jsonl import JsonlCollection
     from drkit.data.ngrams import NgramCounts
+    from drkit.data.pairs import PairsCollection
     from drkit.data.pydocs import PydocsCollection
     from drkit.data.queries import Queries
     from drkit.data.query_files import generate_file, read_queries
@@ -24,6 +35,8 @@ if TYPE_CHECKING:
     from drkit.data.spans import Spans, split_documents
     from drkit.data.store import TokenStore, tokenise
     from drkit.data.tables import StoredCollection, open_collection, write_collection
+    from drkit.data.tevatron import TevatronCollection
+    from drkit.data.trec import TrecCollection
     from drkit.data.vocabulary import train_wordpiece
 
 __getattr__, __dir__ = attach(
@@ -31,6 +44,8 @@ __getattr__, __dir__ = attach(
     {
         "BeirCollection": "beir",
         "BeirConfig": "config",
+        "HfCollection": "hf",
+        "HfConfig": "config",
         "Importance": "importance",
         "IrdsCollection": "irds",
         "IrdsConfig": "config",
@@ -38,6 +53,8 @@ __getattr__, __dir__ = attach(
         "JsonlConfig": "config",
         "MixedContexts": "contexts",
         "NgramCounts": "ngrams",
+        "PairsCollection": "pairs",
+        "PairsConfig": "config",
         "PydocsCollection": "pydocs",
         "PydocsConfig": "config",
         "Queries": "queries",
@@ -47,7 +64,11 @@ __getattr__, __dir__ = attach(
         "SpanContexts": "contexts",
         "Spans": "spans",
         "StoredCollection": "tables",
+        "TevatronCollection": "tevatron",
+        "TevatronConfig": "config",
         "TokenStore": "store",
+        "TrecCollection": "trec",
+        "TrecConfig": "config",
         "extractive_queries": "extractive",
         "generate_file": "query_files",
         "generate_queries": "generation",
@@ -67,6 +88,8 @@ __getattr__, __dir__ = attach(
 __all__ = [
     "BeirCollection",
     "BeirConfig",
+    "HfCollection",
+    "HfConfig",
     "Importance",
     "IrdsCollection",
     "IrdsConfig",
@@ -74,6 +97,8 @@ __all__ = [
     "JsonlConfig",
     "MixedContexts",
     "NgramCounts",
+    "PairsCollection",
+    "PairsConfig",
     "PydocsCollection",
     "PydocsConfig",
     "Queries",
@@ -83,7 +108,11 @@ __all__ = [
     "SpanContexts",
     "Spans",
     "StoredCollection",
+    "TevatronCollection",
+    "TevatronConfig",
     "TokenStore",
+    "TrecCollection",
+    "TrecConfig",
     "extractive_queries",
     "generate_file",
     "generate_queries",

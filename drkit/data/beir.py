@@ -13,7 +13,7 @@ from typing import Any
 
 from drkit.core.types import BuildContext, Judgement, Passage, Query
 from drkit.data.config import BeirConfig
-from drkit.data.lines import JsonLine, file_summary, json_lines, judgement_lines
+from drkit.data.lines import Record, file_summary, json_lines, judgement_lines
 from drkit.data.splits import train_from_test
 from drkit.errors import DrkitError, ProblemsError
 
@@ -120,7 +120,7 @@ class BeirCollection:
         return next((f"{path}:{number}" for path, number, _ in rows), "")
 
 
-def _query(line: JsonLine) -> Query:
+def _query(line: Record) -> Query:
     query = Query(line.id("_id"), line.text("text"))
     if not query.text.strip():
         raise DrkitError(f"{line}: the query {query.query_id!r} is empty; give it a text or delete the line")

@@ -1,40 +1,38 @@
-"""Texts alone, one JSON object a line: enough for pre-training."""
+"""Texts alone, a JSON object or a table row each: enough for pre-training."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from itertools import islice
 from typing import Any
 
 from drkit.core.types import BuildContext, Judgement, Passage, Query
 from drkit.data.config import JsonlConfig
-from drkit.data.lines import file_summary, json_lines
+from drkit.data.lines import file_summary
+from drkit.data.records import existing_file
+from drkit.data.text_files import ID_NAMES, TEXT_FORMATS, TEXT_NAMES, TITLE_NAMES, Columns, read_texts
 from drkit.errors import DrkitError
 
 
 class JsonlCollection:
-    """The texts of a `.jsonl` or `.jsonl.gz` file; it has no queries.
+    """The texts of a `.jsonl`, `.tsv`, `.csv`, `.json` or `.parquet` file; it has no queries.
 
-    A line without an id is named by its number. Raises DrkitError where the path is missing or is no file;
+    A row without an id is named by its number. Raises DrkitError where the path is missing or is no file;
     a bad line is named as `file:line` when it is read.
     """
 
     def __init__(self, config: JsonlConfig, _context: BuildContext | None = None) -> None:
         self.config = config
-        self.path = Path(config.path).expanduser()
         if not config.path:
-            raise DrkitError("collection jsonl: no path given; name a .jsonl or .jsonl.gz file, as in `jsonl:PATH`")
-        if not self.path.is_file():
-            found = "is a folder" if self.path.is_dir() else "does not exist"
-            raise DrkitError(f"collection jsonl: {self.path} {found}; a .jsonl or .jsonl.gz file is expected")
+            raise DrkitError("collection jsonl: no path given; name a .jsonl, .tsv or .csv file, as in `jsonl:PATH`")
+        self.path = existing_file(config.path, "collection jsonl", TEXT_FORMATS)
         self.name = f"jsonl:{self.path.name}"
+        named = ((config.id_field, ID_NAMES), (config.text_field, TEXT_NAMES), (config.title_field, TITLE_NAMES))
+        self._columns = Columns(*((own,) if own else usual for own, usual in named))
 
     def passages(self) -> Iterator[Passage]:
-        """Every line's text, in the file's order."""
-        for line in json_lines(self.path):
-            named = self.config.id_field in line.record
-            doc_id = line.id(self.config.id_field) if named else str(line.number)
-            yield Passage(doc_id, line.text(self.config.text_field))
+        """Every row's text, in the file's order."""
+        return (passage for _, passage in read_texts(self.path, self._columns))
 
     def splits(self) -> tuple[str, ...]:
         """None: there are no queries."""
@@ -54,4 +52,4 @@ class JsonlCollection:
 
     def locate(self, _table: str, _split: str, row: int) -> str:
         """Where row `row` of a table was read: `file:line`."""
-        return f"{self.path}:{row + 1}"
+        return next((str(place) for place, _ in islice(read_texts(self.path, self._columns), row, None)), "")

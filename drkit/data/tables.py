@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,9 @@ from drkit.core.protocols import Collection
 from drkit.core.types import Judgement, Query
 from drkit.data.corpus import PASSAGES, MappedTable, StoredCorpus, id_hash, write_index
 from drkit.errors import DrkitError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 QUERIES, JUDGEMENTS, NEGATIVES = "queries.arrow", "judgements.arrow", "negatives.arrow"
 _TEXT = pa.large_string()
@@ -119,21 +122,44 @@ def _write_queries(collection: Collection, folder: Path, digest: Any) -> dict[st
 def _write_judgements(collection: Collection, folder: Path, check: _KnownIds, digest: Any) -> dict[str, Any]:
     judgements: dict[str, int] = {}
     positives: dict[str, int] = {}
+    hashes = array("Q")
 
     def rows() -> Iterator[tuple[str, str, int, str]]:
         for split in collection.splits():
             judgements[split] = positives[split] = 0
             for item in check(collection.judgements(split), split, lambda item: (item.query_id, item.doc_id)):
+                hashes.append(id_hash(f"{item.query_id}\0{item.doc_id}"))
                 judgements[split] += 1
                 positives[split] += item.relevance > 0
                 yield item.query_id, item.doc_id, item.relevance, split
 
     _write(rows(), folder / JUDGEMENTS, _JUDGEMENT_SCHEMA, digest)
     check.finish()
+    _refuse_contradictions(collection, np.frombuffer(hashes, dtype=np.uint64), MappedTable(folder / JUDGEMENTS))
     for split, number in positives.items():
         if not number:
-            raise DrkitError(f"{collection.name}: no judgement of {split} has a score above 0, so nothing can be found")
+            raise DrkitError(
+                f"{collection.name}: no judgement of {split} has a score above 0, so nothing can be found; leave the "
+                f"split out (a share of few queries may be empty: set its share to 0, or higher)"
+            )
     return {"judgements": judgements, "positives": positives, "dropped_judgements": check.count}
+
+
+def _refuse_contradictions(collection: Collection, hashes: NDArray[np.uint64], table: MappedTable) -> None:
+    """A passage judged twice for a query must be judged alike; hashes u64[rows]: of the ids in each row."""
+    order = np.argsort(hashes, kind="stable")
+    again = np.flatnonzero(hashes[order][1:] == hashes[order][:-1])
+    shown, count = [], 0
+    for first, later in zip(order[again], order[again + 1], strict=True):
+        (query_id, doc_id, *said), (*ids, relevance, split) = table.take(np.array([first, later]))
+        if [query_id, doc_id] == ids and said != [relevance, split]:
+            count += 1
+            if count <= _SHOWN:
+                shown.append(
+                    f"passage {doc_id!r} of query {query_id!r} has relevance {said[0]} and {relevance}, in {split}"
+                )
+    if count:
+        raise _refusal(collection, "judgement(s) that contradict an earlier one", shown, count)
 
 
 def _write_negatives(collection: Collection, folder: Path, check: _KnownIds, digest: Any) -> dict[str, Any]:

@@ -18,5 +18,6 @@ def path_state(text: str | None) -> str:
 
 
 def config_state(config: Any) -> str:
-    """The state of the local files that a collection's `path` setting names."""
-    return path_state(getattr(config, "path", None))
+    """The state of the local files that a collection names: its settings' `files`, or its `path`."""
+    states = [path_state(path) for path in getattr(config, "files", (getattr(config, "path", None),))]
+    return states[0] if len(states) == 1 else digest(states)

@@ -30,9 +30,13 @@ def test_the_set_of_parts_is_this_one():
     names = sorted(f"{s.kind}/{s.name}" for s in installed().registry if s.provider.split()[0] in own)
     assert names == [
         "collection/beir",
+        "collection/hf",
         "collection/irds",
         "collection/jsonl",
+        "collection/pairs",
         "collection/pydocs",
+        "collection/tevatron",
+        "collection/trec",
         "decoder/autoencoder",
         "decoder/autoregressive",
         "decoder/autoregressive-block",

@@ -286,8 +286,8 @@ def test_jsonl_names_bad_paths_and_lines(tmp_path):
     with pytest.raises(DrkitError, match="does not exist"):
         JsonlCollection(JsonlConfig(path=str(tmp_path / "none.jsonl")))
     path = tmp_path / "texts.jsonl"
-    path.write_text('{"text": "a"}\n{"body": "b"}\n')
-    with pytest.raises(DrkitError, match=r"texts\.jsonl:2: 'text' is missing.*keys here: body"):
+    path.write_text('{"text": "a"}\n{"words": "b"}\n')
+    with pytest.raises(DrkitError, match=r"texts\.jsonl:2: one of 'text', .* is wanted; keys here: words"):
         list(JsonlCollection(JsonlConfig(path=str(path))).passages())
     path.write_text('{"_id": "a", "text": "a"}\n{"_id": "a", "text": "b"}\n')
     with pytest.raises(DrkitError, match=r"'a' @ .*texts\.jsonl:1 and .*texts\.jsonl:2"):

@@ -1,0 +1,376 @@
+"""The files people have: Tevatron's, sentence-transformers', TREC's, tables; what they give, and what they refuse."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from drkit.data import (
+    JsonlCollection,
+    JsonlConfig,
+    PairsCollection,
+    PairsConfig,
+    TevatronCollection,
+    TevatronConfig,
+    TrecCollection,
+    TrecConfig,
+    open_collection,
+    write_collection,
+)
+from drkit.data.pair_rows import text_id
+from drkit.errors import DrkitError
+
+WHOLE = {"dev_share": 0.0, "test_share": 0.0}
+
+
+def jsonl(path: Path, rows) -> Path:
+    text = "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return path
+
+
+def passage(name: str, text: str = "", title: str = "") -> dict[str, str]:
+    return {"docid": name, "title": title, "text": text or f"text of {name}"}
+
+
+TEVATRON = [
+    {
+        "query_id": "q 1",
+        "query": "first",
+        "positive_passages": [passage("d1", title="T")],
+        "negative_passages": [passage("d2"), passage("d3")],
+    },
+    {
+        "query_id": 2,
+        "query": "second",
+        "positive_passages": [passage("d3")],
+        "negative_passages": [passage("d1", title="T")],
+    },
+]
+
+
+class TestTevatron:
+    @pytest.mark.parametrize("name", ["train.jsonl", "train.jsonl.gz"])
+    def test_queries_positives_and_negatives_in_their_order(self, tmp_path, name):
+        config = TevatronConfig(path=str(jsonl(tmp_path / name, TEVATRON)), **WHOLE)
+        counts = write_collection(TevatronCollection(config), tmp_path / "out")
+        assert counts["passages"] == 3
+        stored = open_collection(tmp_path / "out")
+        assert stored.splits() == ("train",)
+        assert [(q.query_id, q.text) for q in stored.queries("train")] == [("q 1", "first"), ("2", "second")]
+        assert stored.positives("train") == {"q 1": {"d1": 1}, "2": {"d3": 1}}
+        assert stored.negatives("train") == {"q 1": ["d2", "d3"], "2": ["d1"]}
+        assert stored.corpus.get_many(["d1"])[0].content == "T text of d1"
+
+    def test_a_folder_with_corpus_and_judgements(self, tmp_path):
+        jsonl(tmp_path / "nq-train.jsonl.gz", [{**row, "positive_passages": [{"docid": "d1"}]} for row in TEVATRON])
+        jsonl(tmp_path / "corpus.jsonl", [passage(f"d{i}") for i in range(9)])
+        jsonl(tmp_path / "nq-dev.jsonl", [{"query_id": f"v{i}", "query": "x", "answers": ["y"]} for i in range(3)])
+        (tmp_path / "dev.qrels").write_text("v0 0 d8 1\nv2 0 d7 -1\n")
+        config = TevatronConfig(path=str(tmp_path), dev_qrels=str(tmp_path / "dev.qrels"), test_share=0.0)
+        counts = write_collection(TevatronCollection(config), tmp_path / "out")
+        assert (counts["passages"], counts["queries"]) == (9, {"train": 2, "dev": 2})
+        assert open_collection(tmp_path / "out").positives("dev") == {"v0": {"d8": 1}}
+
+    def test_ids_alone_name_passages_of_the_corpus(self, tmp_path):
+        row = {
+            "query_id": "q",
+            "query_text": "a",
+            "positive_document_ids": ["d1"],
+            "negative_document_ids": ["d0", "d2"],
+        }
+        train, corpus = (
+            jsonl(tmp_path / "train.jsonl", [row]),
+            jsonl(tmp_path / "c.jsonl", [passage(f"d{i}") for i in range(3)]),
+        )
+        config = TevatronConfig(path=str(train), corpus=str(corpus), **WHOLE)
+        write_collection(TevatronCollection(config), tmp_path / "out")
+        assert open_collection(tmp_path / "out").negatives("train") == {"q": ["d0", "d2"]}
+        with pytest.raises(DrkitError, match=r"train\.jsonl:1: passages by id need their texts: --set collection\.c"):
+            list(TevatronCollection(TevatronConfig(path=str(train))).passages())
+
+    def test_shares_of_the_training_queries_are_held_out(self, tmp_path):
+        rows = [{**TEVATRON[0], "query_id": f"q{i}"} for i in range(200)]
+        found = TevatronCollection(TevatronConfig(path=str(jsonl(tmp_path / "train.jsonl", rows))))
+        assert found.splits() == ("train", "dev", "test")
+        parts = [{q.query_id for q in found.queries(split)} for split in found.splits()]
+        assert set.union(*parts) == {f"q{i}" for i in range(200)}
+        assert sum(map(len, parts)) == 200
+        assert all(parts)
+        assert {j.query_id for j in found.judgements("test")} == parts[2]
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"query": " "}, r"train\.jsonl:2: the query 'x' is empty"),
+            ({"query_id": ""}, r"train\.jsonl:2: 'query_id' is empty"),
+            ({"positive_passages": {}}, r"train\.jsonl:2: 'positive_passages' is dict, a list is wanted"),
+            ({"positive_passages": [{"text": "x"}]}, r"train\.jsonl:2: positive_passages: item 0: 'docid' is missing"),
+            ({"negative_passages": [passage("d1", "other")]}, r"train\.jsonl:2: the passage 'd1' has another"),
+        ],
+    )
+    def test_a_bad_line_is_named(self, tmp_path, change, message):
+        path = jsonl(tmp_path / "train.jsonl", [TEVATRON[0], {**TEVATRON[1], "query_id": "x", **change}])
+        with pytest.raises(DrkitError, match=message):
+            write_collection(TevatronCollection(TevatronConfig(path=str(path), **WHOLE)), tmp_path / "out")
+
+    def test_ids_that_the_corpus_does_not_have_are_named_by_line(self, tmp_path):
+        train, corpus = jsonl(tmp_path / "train.jsonl", TEVATRON), jsonl(tmp_path / "c.jsonl", [passage("d1")])
+        config = TevatronConfig(path=str(train), corpus=str(corpus), **WHOLE)
+        with pytest.raises(DrkitError, match=rf"no passage 'd3' @ {train}:2"):
+            write_collection(TevatronCollection(config), tmp_path / "out")
+
+
+ROWS = [
+    {"anchor": "how, so?", "positive": 'like "this"', "negative_1": "wrong", "negative_2": "worse"},
+    {"anchor": "why", "positive": "because", "negative_1": "worse", "negative_2": 'like "this"'},
+    {"anchor": "why", "positive": "therefore", "negative_1": "wrong", "negative_2": "because"},
+]
+
+
+def written(path: Path) -> Path:
+    """The rows in the format of the path."""
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(ROWS), path)
+    elif path.suffix == ".json":
+        path.write_text(json.dumps(ROWS))
+    elif ".jsonl" in path.suffixes:
+        jsonl(path, ROWS)
+    else:
+        separator, quoting = ("\t", csv.QUOTE_NONE) if ".tsv" in path.suffixes else (",", csv.QUOTE_MINIMAL)
+        opened = gzip.open if path.suffix == ".gz" else open
+        with opened(path, "wt", encoding="utf-8-sig", newline="") as file:
+            table = csv.writer(file, delimiter=separator, quoting=quoting, quotechar=None if quoting else '"')
+            table.writerows([ROWS[0].keys(), *(row.values() for row in ROWS)])
+    return path
+
+
+class TestPairs:
+    @pytest.mark.parametrize(
+        "name", ["a.jsonl", "a.jsonl.gz", "a.json", "a.csv", "a.csv.gz", "a.tsv", "a.tsv.gz", "a.parquet"]
+    )
+    def test_every_format_gives_the_same_collection(self, tmp_path, name):
+        config = PairsConfig(path=str(written(tmp_path / name)), **WHOLE)
+        counts = write_collection(PairsCollection(config), tmp_path / "out")
+        stored = open_collection(tmp_path / "out")
+        texts = {passage.doc_id: passage.text for passage in stored.corpus}
+        assert list(texts.values()) == ['like "this"', "wrong", "worse", "because", "therefore"]
+        queries = {query.query_id: query.text for query in stored.queries("train")}
+        assert list(queries.values()) == ["how, so?", "why"]
+        found = {queries[q]: [texts[d] for d in docs] for q, docs in stored.negatives("train").items()}
+        assert found == {"how, so?": ["wrong", "worse"], "why": ["worse", 'like "this"', "wrong"]}
+        positives = {queries[q]: [texts[d] for d in docs] for q, docs in stored.positives("train").items()}
+        assert positives == {"how, so?": ['like "this"'], "why": ["because", "therefore"]}
+        assert counts["negatives"] == {"train": 6}
+
+    def test_lists_of_texts_as_flagembedding_has_them(self, tmp_path):
+        path = jsonl(tmp_path / "t.jsonl", [{"query": "a", "pos": ["b", "c"], "neg": ["d", "e"]}])
+        found = PairsCollection(PairsConfig(path=str(path), **WHOLE))
+        assert [p.text for p in found.passages()] == ["b", "c", "d", "e"]
+        assert list(found.negatives("train")) == [(text_id("a"), text_id("d")), (text_id("a"), text_id("e"))]
+
+    def test_a_table_without_header(self, tmp_path):
+        (tmp_path / "t.tsv").write_text("a\tb\tc\td\n")
+        found = PairsCollection(PairsConfig(path=str(tmp_path / "t.tsv"), **WHOLE))
+        assert [p.text for p in found.passages()] == ["b", "c", "d"]
+
+    def test_a_low_score_makes_a_pair_a_negative(self, tmp_path):
+        rows = [("a", "b", 0.9), ("a", "c", 0.1), ("d", "b", 1)]
+        path = jsonl(tmp_path / "t.jsonl", [{"sentence1": a, "sentence2": b, "score": s} for a, b, s in rows])
+        write_collection(PairsCollection(PairsConfig(path=str(path), **WHOLE)), tmp_path / "out")
+        assert open_collection(tmp_path / "out").negatives("train") == {text_id("a"): [text_id("c")]}
+        strict = PairsCollection(PairsConfig(path=str(path), min_score=0.95, **WHOLE))
+        assert [j.relevance for j in strict.judgements("train")] == [0, 0, 1]
+        unread = PairsCollection(PairsConfig(path=str(path), score="none", **WHOLE))
+        assert [j.relevance for j in unread.judgements("train")] == [1, 1, 1]
+
+    def test_a_folder_with_a_file_a_split_and_shares_for_the_others(self, tmp_path):
+        for name, number in (("train-00000-of-00002", 0), ("train-00001-of-00002", 100), ("validation", 500)):
+            rows = [{"anchor": f"q{i}", "positive": f"p{i}"} for i in range(number, number + 100)]
+            pq.write_table(pa.Table.from_pylist(rows), tmp_path / f"{name}.parquet")
+        found = PairsCollection(PairsConfig(path=str(tmp_path)))
+        sizes = {split: len(list(found.queries(split))) for split in found.splits()}
+        assert sizes["dev"] == 100
+        assert sizes["train"] + sizes["test"] == 200
+        assert 1 <= sizes["test"] <= 30
+        assert len(list(found.passages())) == 300
+        assert found.describe()["shares"] == {"test": 0.05}
+
+    @pytest.mark.parametrize(
+        ("row", "message"),
+        [
+            ({"positive": "b"}, "no column 'anchor' or 'query'"),
+            ({"anchor": "", "positive": "b"}, "the query is empty"),
+            ({"anchor": "a", "positive": " "}, "the positive passage is empty"),
+            ({"anchor": "a", "positive": 4}, "'positive' is 4, a text or a list"),
+            ({"anchor": "a", "positive": "b", "score": "much"}, "'score' is 'much', a number"),
+            ({"anchor": "a", "positive": "b", "negative": "c", "score": 1}, "beside negatives may mean"),
+            ({"anchor": "a", "positive": "\ud83d"}, r"'positive' holds \\ud83d, half a character"),
+        ],
+    )
+    def test_a_bad_row_is_named(self, tmp_path, row, message):
+        path = tmp_path / "t.jsonl"
+        path.write_text(f"{json.dumps({'anchor': 'x', 'positive': 'y'})}\n{json.dumps(row)}\n")
+        with pytest.raises(DrkitError, match=message) as error:
+            list(PairsCollection(PairsConfig(path=str(path))).passages())
+        assert f"{path}:2: " in str(error.value)
+
+    def test_columns_by_name(self, tmp_path):
+        path = jsonl(tmp_path / "t.jsonl", [{"q": "a", "p": "b", "bad": "c"}])
+        settings = {"anchor": "q", "positive": "p", "negatives": ("bad",)}
+        found = PairsCollection(PairsConfig(path=str(path), **settings, **WHOLE))
+        assert [p.text for p in found.passages()] == ["b", "c"]
+        with pytest.raises(DrkitError, match=r"no column 'q'; columns here: anchor, positive"):
+            list(PairsCollection(PairsConfig(path=str(written(tmp_path / "a.parquet")), anchor="q")).passages())
+
+    def test_a_query_in_two_splits_is_refused(self, tmp_path):
+        for name in ("train", "test"):
+            jsonl(tmp_path / f"{name}.jsonl", ROWS)
+        with pytest.raises(DrkitError, match=r"given twice, in train and in test @ .*test\.jsonl:1"):
+            write_collection(PairsCollection(PairsConfig(path=str(tmp_path))), tmp_path / "out")
+
+
+TOPICS = """<top>
+
+<num> Number: 301
+<title> International Organized Crime
+
+<desc> Description:
+Identify organizations that participate
+in international criminal activity.
+</top>
+<top><num>302</num><title>Poliomyelitis and Post-Polio</title>
+</top>
+"""
+
+
+class TestTrec:
+    def folder(self, folder: Path) -> Path:
+        (folder / "collection.tsv").write_text("".join(f"d{i}\ttext {i}\n" for i in range(5)))
+        (folder / "queries.dev.tsv").write_text("1\tone\n2\ttwo\n3\tunjudged\n")
+        (folder / "qrels.dev.tsv").write_text("1\t0\td0\t1\n2\t0\td1\t2\n2\t0\td2\t-2\n")
+        (folder / "topics.txt").write_text(TOPICS)
+        (folder / "qrels.test.txt").write_text("301 0 d3 1\n302 Q0 d4 1\n302 0 d0 0\n")
+        return folder
+
+    def test_a_folder_under_ms_marcos_names_and_trecs(self, tmp_path):
+        found = TrecCollection(TrecConfig(path=str(self.folder(tmp_path))))
+        assert found.splits() == ("dev", "test")
+        counts = write_collection(found, tmp_path / "out")
+        assert counts["queries"] == {"dev": 2, "test": 2}
+        stored = open_collection(tmp_path / "out")
+        assert [q.text for q in stored.queries("test")] == [
+            "International Organized Crime",
+            "Poliomyelitis and Post-Polio",
+        ]
+        assert stored.positives("dev") == {"1": {"d0": 1}, "2": {"d1": 2}}
+        assert stored.negatives("dev") == {"2": ["d2"]}
+
+    def test_files_by_settings_and_another_part_of_a_topic(self, tmp_path):
+        self.folder(tmp_path)
+        config = TrecConfig(
+            path=str(tmp_path / "collection.tsv"),
+            test_topics=str(tmp_path / "topics.txt"),
+            test_qrels=str(tmp_path / "qrels.test.txt"),
+            topic_field="desc",
+        )
+        with pytest.raises(DrkitError, match=r"topics\.txt:10: the topic '302' has no <desc>; it has num, title"):
+            list(TrecCollection(config).queries("test"))
+        (tmp_path / "topics.txt").write_text(TOPICS.split("<top><num>302")[0])
+        (query,) = TrecCollection(config).queries("test")
+        assert query.text == "Identify organizations that participate in international criminal activity."
+
+    def test_a_share_of_the_test_topics_trains(self, tmp_path):
+        (tmp_path / "docs.csv").write_text('id,title,text\nd,"a, b",c\n')
+        jsonl(tmp_path / "topics.jsonl", [{"query_id": i, "query": f"q {i}"} for i in range(300)])
+        (tmp_path / "qrels.tsv").write_text(
+            "query-id\tcorpus-id\tscore\n" + "".join(f"{i}\td\t1\n" for i in range(300))
+        )
+        found = TrecCollection(TrecConfig(path=str(tmp_path), train_share=0.5))
+        assert found.splits() == ("train", "dev", "test")
+        parts = [{q.query_id for q in found.queries(split)} for split in found.splits()]
+        assert sum(map(len, parts)) == len(set.union(*parts)) == 300
+        assert [p.content for p in found.passages()] == ["a, b c"]
+
+    @pytest.mark.parametrize(
+        ("file", "text", "message"),
+        [
+            ("qrels.test.txt", "301 0 d3\n301 d0\n", r"qrels\.test\.txt:2: '301 d0' found"),
+            ("qrels.test.txt", "301 0 d3 1\n301 0 d3 0.5\n", r"qrels\.test\.txt:2: the score '0\.5' is no whole"),
+            ("qrels.test.txt", "301 0 d3 1\n301 0 d3 1e30\n", r"qrels\.test\.txt:2: the score '1e30'"),
+            ("qrels.test.txt", "301 0 d3 1\n301 0 d9 1\n", r"no passage 'd9' @ .*qrels\.test\.txt:2"),
+            ("qrels.test.txt", "301 0 d3 1\n400 0 d1 1\n", r"no query '400' @ .*qrels\.test\.txt:2"),
+            ("qrels.test.txt", "301 0 d3 1\n301 0 d3 2\n", "passage 'd3' of query '301' has relevance 1 and 2"),
+            (
+                "topics.txt",
+                TOPICS.replace("</top>\n<top>", "<top>"),
+                r"topics\.txt:9: <top> within the topic of line 1",
+            ),
+            ("topics.txt", TOPICS[:-8], r"topics\.txt:10: this <top> is never closed"),
+            ("topics.txt", TOPICS.replace("302", ""), r"topics\.txt:10: this topic has no <num>"),
+            ("collection.tsv", "d0\ttext\nd1\n", r"collection\.tsv:2: 1 cells found, 2 are wanted"),
+            ("collection.tsv", "d0\ttext\n\n", r"collection\.tsv:2: empty line"),
+            ("collection.tsv", "d0\ttext\nd0\ttext\n", r"collection\.tsv:1 and .*collection\.tsv:2"),
+        ],
+    )
+    def test_a_bad_line_is_named(self, tmp_path, file, text, message):
+        (self.folder(tmp_path) / file).write_text(text)
+        with pytest.raises(DrkitError, match=message):
+            write_collection(TrecCollection(TrecConfig(path=str(tmp_path))), tmp_path / "out")
+
+    def test_what_is_missing_is_listed(self, tmp_path):
+        (tmp_path / "qrels.test.txt").write_text("a 0 b 1\n")
+        with pytest.raises(DrkitError, match="2 problems") as error:
+            TrecCollection(TrecConfig(path=str(tmp_path)))
+        assert "no corpus: --set collection.corpus=FILE" in str(error.value)
+        assert "no topics of test: --set collection.test_topics=FILE" in str(error.value)
+
+    def test_two_files_that_may_be_meant_are_named(self, tmp_path):
+        self.folder(tmp_path)
+        (tmp_path / "corpus.tsv").write_text("d0\ttext\n")
+        with pytest.raises(DrkitError, match=r"collection\.tsv and corpus\.tsv may both be|corpus\.tsv and collection"):
+            TrecCollection(TrecConfig(path=str(tmp_path)))
+
+
+class TestTexts:
+    @pytest.mark.parametrize(
+        ("name", "text"),
+        [
+            ("a.tsv", "1\tone\tT\n2\ttwo\t\n"),
+            ("a.tsv", "text\tid\ttitle\r\none\t1\tT\r\ntwo\t2\t\r\n"),
+            ("a.csv", 'id,text,title\n1,"one",T\n2,two,\n'),
+            ("a.jsonl", '\ufeff{"id": 1, "text": "one", "title": "T"}\n{"docid": "2", "contents": "two"}\n'),
+            ("a.json", '[{"_id": "1", "text": "one", "title": "T"}, {"_id": "2", "text": "two", "title": null}]'),
+        ],
+    )
+    def test_every_format_gives_ids_texts_and_titles(self, tmp_path, name, text):
+        (tmp_path / name).write_bytes(text.encode())
+        found = JsonlCollection(JsonlConfig(path=str(tmp_path / name)))
+        assert [(p.doc_id, p.content) for p in found.passages()] == [("1", "T one"), ("2", "two")]
+
+    def test_one_column_is_the_text_and_rows_are_numbered(self, tmp_path):
+        (tmp_path / "a.tsv").write_text("one, two\nthree\n")
+        found = JsonlCollection(JsonlConfig(path=str(tmp_path / "a.tsv")))
+        assert [(p.doc_id, p.text) for p in found.passages()] == [("1", "one, two"), ("2", "three")]
+
+    def test_a_cell_longer_than_pythons_limit_and_a_broken_quote(self, tmp_path):
+        (tmp_path / "a.csv").write_text(f'id,text\n1,"{"word " * 60_000}"\n')
+        (passage_,) = JsonlCollection(JsonlConfig(path=str(tmp_path / "a.csv"))).passages()
+        assert len(passage_.text) == 300_000
+        (tmp_path / "a.csv").write_text('id,text\n1,"a" b\n')
+        with pytest.raises(DrkitError, match=r"a\.csv:2: .*quoted"):
+            list(JsonlCollection(JsonlConfig(path=str(tmp_path / "a.csv"))).passages())
+
+    def test_a_name_twice_in_a_header_and_a_file_of_another_kind(self, tmp_path):
+        (tmp_path / "a.csv").write_text("id,text,text\n1,a,b\n")
+        with pytest.raises(DrkitError, match=r"a\.csv:1: the header names 'text' twice"):
+            list(JsonlCollection(JsonlConfig(path=str(tmp_path / "a.csv"))).passages())
+        (tmp_path / "a.docx").write_text("x")
+        with pytest.raises(DrkitError, match="is none of"):
+            JsonlCollection(JsonlConfig(path=str(tmp_path / "a.docx")))
