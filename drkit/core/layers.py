@@ -7,15 +7,17 @@ and lengths.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from attrs import field, frozen
 
-from drkit.core.compose import BESIDE_DECODER, MADE_FROM_TEXTS
+from drkit.core.assigning import assign
+from drkit.core.compose import BESIDE_DECODER
 from drkit.core.continuing import origin
 from drkit.core.discovery import Installed
 from drkit.core.read import parse_toml, recipe_from_table
+from drkit.core.reasons import MADE_FROM_TEXTS
 from drkit.core.recipe import Recipe
 from drkit.core.registry import Registry
 from drkit.core.spec import ComponentSpec, Kind
@@ -207,57 +209,3 @@ def fitting(changes: Mapping[str, Any], table: Mapping[str, Any]) -> Table:
 
 def _use(slot: Any) -> str:
     return str(slot.get("use", "")) if isinstance(slot, Mapping) else str(slot)
-
-
-def assign(table: Table, assignment: str) -> None:
-    """Apply `dotted.path=VALUE` in place; VALUE is TOML, and a bare word is a string. Lists are indexed by number.
-
-    Raises DrkitError where it is no assignment or the path leads nowhere.
-    """
-    path, equals, text = assignment.partition("=")
-    keys = [key.strip() for key in path.split(".")]
-    if not equals or not all(keys):
-        raise DrkitError(f"--set takes PATH=VALUE, as in pretrain.learning_rate=1e-4; got {assignment!r}")
-    node: Any = table
-    for depth, key in enumerate(keys[:-1]):
-        node = _step(node, key, ".".join(keys[: depth + 1]))
-    _put(node, keys[-1], _value(text.strip()), path)
-
-
-def _step(node: Any, key: str, path: str) -> Any:
-    if isinstance(node, list):
-        return node[_place(node, key, path)]
-    if isinstance(node.get(key, {}), str):
-        node[key] = {"use": node[key]}
-    inner = node.setdefault(key, {})
-    if not isinstance(inner, (dict, list)):
-        raise DrkitError(f"--set {path}: {path} is a single value ({inner!r}) and holds no settings")
-    return inner
-
-
-def _put(node: Any, key: str, value: Any, path: str) -> None:
-    if isinstance(node, list):
-        node[_place(node, key, path)] = value
-    elif key == "use" and node.get("use") != value:
-        node.clear()
-        node["use"] = value
-    else:
-        node[key] = value
-
-
-def _place(items: list[Any], key: str, path: str) -> int:
-    if not key.isdigit() or int(key) >= len(items):
-        raise DrkitError(f"--set {path}: {key!r} is no place in a list of {len(items)}; use 0 to {len(items) - 1}")
-    return int(key)
-
-
-def _value(text: str) -> Any:
-    try:
-        return parse_toml(f"value = {text}", "value")["value"]
-    except DrkitError:
-        return text
-
-
-def split_names(names: Iterable[str]) -> tuple[str, ...]:
-    """Names given as `a,b` or one by one, flat."""
-    return tuple(part.strip() for name in names for part in name.split(",") if part.strip())

@@ -11,9 +11,10 @@ from collections.abc import Iterable
 import attrs
 from attrs import frozen
 
-from drkit.core.compose import BESIDE_DECODER, ENCODER_PROVIDES, FROM_MASKER, MADE_FROM_TEXTS, check
+from drkit.core.compose import BESIDE_DECODER, ENCODER_PROVIDES, FROM_MASKER, check
 from drkit.core.discovery import Installed
 from drkit.core.layers import Wanted, compose
+from drkit.core.reasons import MADE_FROM_TEXTS
 from drkit.core.recipe import Choice, Recipe
 from drkit.core.spec import ComponentSpec, Kind
 from drkit.errors import DrkitError, ProblemsError

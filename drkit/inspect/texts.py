@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 import attrs
 from attrs import frozen
 
+from drkit.core.assigning import assign
 from drkit.core.discovery import Installed
-from drkit.core.layers import Wanted, assign, compose, merge
+from drkit.core.layers import Wanted, compose, merge
 from drkit.core.read import read_recipe, recipe_from_table
 from drkit.core.recipe import Choice, Recipe
 from drkit.core.spec import Kind

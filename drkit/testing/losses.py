@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from drkit.core.compose import MADE_FROM_TEXTS
+from drkit.core.reasons import MADE_FROM_TEXTS
 from drkit.core.spec import ComponentSpec, Kind
 from drkit.core.types import StepOutput, TextStates, TokenStates
 from drkit.testing.specs import check_spec, require, spec_of
