@@ -1,0 +1,144 @@
+"""Every loss of fine-tuning on one batch of judged pairs, whole and as the shares of two processes.
+
+Run by torchrun it takes the gradients of each loss, with and without cache, and writes what all processes have.
+"""
+
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from drkit.encoders import BertSizes, MaskedLmEncoder
+from drkit.losses import (
+    ContrastiveConfig,
+    ContrastiveLoss,
+    KlDistillationConfig,
+    KlDistillationLoss,
+    ListwiseLoss,
+    MarginMseConfig,
+    MarginMseLoss,
+    PairwiseLoss,
+)
+from drkit.losses.config import DIRECTIONS
+from drkit.runs import gradients
+from drkit.runs.biencoder import BiEncoder, padded
+from drkit.runs.reranker import GroupRanker
+from drkit.testing.toys import ToyTokenizer, toy_tokens
+
+CHUNKS = (0, 2)
+LOSSES = {
+    **{name: ContrastiveLoss(ContrastiveConfig(temperature=0.3, directions=name)) for name in DIRECTIONS},
+    "all": ContrastiveLoss(ContrastiveConfig(temperature=0.3, directions="all")),
+    "dot": ContrastiveLoss(ContrastiveConfig(temperature=2.0, similarity="dot", directions="all")),
+    "pairwise": PairwiseLoss(),
+    "kl-distillation": KlDistillationLoss(KlDistillationConfig(temperature=0.3, directions="all")),
+    "kl-distillation masked": KlDistillationLoss(
+        KlDistillationConfig(temperature=0.3, teacher_temperature=2.0, mask_hard_negatives=True)
+    ),
+    "margin-mse": MarginMseLoss(MarginMseConfig(similarity="cosine")),
+    "listwise": ListwiseLoss(),
+}
+
+# Queries by id: what is judged, their own passages (positive first), a teacher's scores. Queries 0 and 3 share their
+# positive; passage 7 is a negative of two queries and an answer to a third; query 2 has none, query 4 no score.
+JUDGED = [[3], [7, 9], [1, 3], [3, 5], [2]]
+GROUPS = [[3, 7, 8], [9, 4, 6, 0], [1], [3, 7], [2, 8, 3]]
+TEACHER = [[2.0, 1.0, math.nan], [0.5, 3.0, -1.0, 0.0], [1.0], [4.0, 2.5], [math.nan] * 3]
+SHARES = ([0, 1], [2, 3, 4])
+
+
+class PairScorer(nn.Module):
+    """As small as a cross-encoder can be."""
+
+    def __init__(self, encoder: MaskedLmEncoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            self.head = nn.Linear(16, 1)
+
+    def forward(self, ids, attention):
+        return self.head(self.encoder(ids, attention)["bottleneck"]).squeeze(1)
+
+
+def module_of(name, dropout=0.0):
+    sizes = BertSizes(hidden=16, layers=2, heads=2, intermediate=24, max_positions=64, dropout=dropout)
+    encoder = MaskedLmEncoder.from_scratch(sizes, ToyTokenizer(), seed=3)
+    loss = LOSSES[name]
+    return GroupRanker(PairScorer(encoder), loss) if name == "listwise" else BiEncoder(encoder, loss)
+
+
+def batch_of(name, chosen=(0, 1, 2, 3, 4)):
+    """The batch of some of the queries, as a collator would make it."""
+    texts = toy_tokens((30, 22, 9, 14, 13, 12, 17, 21, 8, 25), 1)
+    groups, judged = [GROUPS[q] for q in chosen], [np.array(JUDGED[q]) for q in chosen]
+    if name == "listwise":
+        flat = [passage for own in groups for passage in own]
+        ids = texts.ids[flat].clone()
+        ids[:, 1] = torch.tensor([20 + q for q, own in zip(chosen, groups, strict=True) for _ in own])
+        return {"ids": ids, "attention": texts.attention[flat], "sizes": torch.tensor([len(own) for own in groups])}
+    places = [own[0] for own in groups] + [passage for own in groups for passage in own[1:]]
+    rows, start = [], len(groups)
+    for number, own in enumerate(groups):
+        rows.append(np.array([number, *range(start, start + len(own) - 1)]))
+        start += len(own) - 1
+    numbers = padded(rows)
+    teacher = torch.full(numbers.shape, math.nan)
+    for row, query in zip(teacher, chosen, strict=True):
+        row[: len(TEACHER[query])] = torch.tensor(TEACHER[query])
+    queries = toy_tokens((6, 5, 9, 4, 7), 2)
+    return {
+        "query.ids": queries.ids[list(chosen)],
+        "query.attention": queries.attention[list(chosen)],
+        "passage.ids": texts.ids[places],
+        "passage.attention": texts.attention[places],
+        "positives": torch.arange(len(groups)),
+        "judged": padded(judged),
+        "places": torch.tensor(places),
+        "groups": numbers,
+        "teacher": teacher,
+    }
+
+
+def small_rows(rank):
+    """Rows of which one process has narrower ones."""
+    return {
+        "places": torch.arange(3),
+        "groups": torch.tensor([[0, 2], [1, -1]] if rank == 0 else [[0, 1], [2, -1]]),
+        "teacher": torch.full((2, 3), math.nan)[:, : 3 - rank].index_fill(1, torch.tensor([0]), 1.0),
+        "flags": torch.ones(2, 1 + rank, dtype=torch.bool),
+    }
+
+
+def main(folder):
+    dist.init_process_group("gloo")
+    rank, found = dist.get_rank(), {}
+    for name in LOSSES:
+        for chunk in CHUNKS:
+            module = module_of(name).train()
+            wrapped = DistributedDataParallel(module, find_unused_parameters=True, broadcast_buffers=False)
+            way = gradients.Way(
+                forward=wrapped, backward=lambda loss: loss.backward(), chunk=chunk, accumulate=wrapped.no_sync
+            )
+            loss, _ = gradients.take(module, batch_of(name, SHARES[rank]), way)
+            dist.all_reduce(loss)
+            found[f"{name} {chunk}.loss"] = loss / 2
+            found |= {f"{name} {chunk}.{n}": p.grad for n, p in module.named_parameters() if p.grad is not None}
+    _, rows = gradients.gather_rows(small_rows(rank), {"groups": "places"})
+    found |= {name: row.detach() for name, row in rows.items()}
+    if rank == 0:
+        torch.save(found, Path(folder) / "found.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
