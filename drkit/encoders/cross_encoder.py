@@ -57,6 +57,12 @@ class CrossEncoder(nn.Module):
         """Tokens of a pair at most."""
         return self.pairs.max_length
 
+    def cut_at(self, max_length: int) -> None:
+        """From here on read at most so many tokens of a pair. Raises DrkitError where that leaves no room for text."""
+        self.pairs = PairTokenizer.of(
+            self.tokenizer, max_length=max_length, longest=self.pairs.longest, types=self.pairs.types is not None
+        )
+
     def forward(self, ids: Tensor, attention: Tensor, types: Tensor | None = None) -> Tensor:
         """The scores f[B] of pairs: ids i64[B,L], attention bool[B,L], types i64[B,L] where it has token types."""
         told = {} if types is None else {"token_type_ids": types}

@@ -1,0 +1,75 @@
+"""Stage: a cross-encoder's scores of every training query's positives and mined negatives."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from drkit.data.tables import StoredCollection, open_collection
+from drkit.errors import DrkitError
+from drkit.runs import processes
+from drkit.runs.manifest import CHECKPOINTS
+from drkit.runs.negatives import read_negatives
+from drkit.runs.stage import StageRun
+from drkit.runs.teacher_scores import Asked, ScoreBlocks, ask
+from drkit.search import Reranker
+from drkit.search.identity import weights_hash
+
+
+def run(stage: StageRun) -> Mapping[str, Any]:
+    """Writes `scores.arrow`; returns how much was scored, how fast, by which weights."""
+    collection = open_collection(stage.inputs["collection"])
+    teacher = _teacher(stage)
+    asked = _asked(stage, collection)
+    alone = not stage.stage.joint
+    work = ScoreBlocks(
+        scorer=teacher,
+        teacher=weights_hash(teacher.model),
+        corpus=collection.corpus,
+        blocks=stage.folder / CHECKPOINTS,
+        rank=0 if alone else processes.rank(),
+        processes=1 if alone else processes.count(),
+    )
+    done = work.make(asked, stage.progress)
+    if not alone:
+        _wait()
+    if work.rank == 0:
+        work.join(asked, stage.folder)
+    return {
+        "queries": len(asked),
+        "pairs": sum(len(own.passages) for own in asked),
+        "pairs_per_second": round(done["scored"] / max(done["seconds"], 1e-9), 1),
+        "max_length": teacher.model.max_length,
+        "weights": work.teacher,
+    }
+
+
+def _teacher(stage: StageRun) -> Reranker:
+    """The run's own re-ranker, or one by path or hub id, on this process' device."""
+    name, limit = stage.stage.settings["reranker"], stage.stage.settings.get("max_length")
+    device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else "cpu"
+    teacher = Reranker.load(stage.inputs.get(name, name), device)
+    if limit and limit < teacher.model.max_length:
+        teacher.model.cut_at(limit)
+    return teacher
+
+
+def _asked(stage: StageRun, collection: StoredCollection) -> list[Asked]:
+    name = stage.stage.settings["negatives"]
+    judged = collection.positives("train")
+    positives = {query: collection.corpus.positions(list(docs)) for query, docs in judged.items()}
+    asked = ask(list(collection.queries("train")), positives, read_negatives(stage.inputs[name]) if name else {})
+    if not asked:
+        raise DrkitError("no training query has a passage judged relevant (score > 0): there is nothing to score")
+    return asked
+
+
+def _wait() -> None:
+    """Until all processes have made their blocks."""
+    import torch.distributed as dist
+
+    if processes.count() > 1:
+        dist.all_reduce(torch.zeros(1))  # a barrier that needs no device of its own

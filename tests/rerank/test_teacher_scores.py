@@ -1,0 +1,198 @@
+"""Teacher scores: what is scored, that a kill costs a block, that processes share the work, and looking up."""
+
+import pickle
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drkit.core.types import Query
+from drkit.data.tables import open_collection
+from drkit.encoders import CrossEncoder
+from drkit.errors import DrkitError
+from drkit.runs import teacher_scores
+from drkit.runs.manifest import CHECKPOINTS
+from drkit.runs.negatives import read_negatives
+from drkit.runs.progress import Silent
+from drkit.runs.teacher_scores import Asked, ScoreBlocks, ask, cut_blocks, read_scores
+from drkit.search import Reranker
+from tests.rerank.toys import checkpoint, mined, stage_run, stored
+
+
+class Lengths:
+    """Scores a pair by the lengths of its texts; counts what it was asked, and may break down."""
+
+    def __init__(self, fail_after=10**9):
+        self.pairs, self.calls, self.fail_after = 0, 0, fail_after
+
+    def score(self, pairs):
+        self.calls += 1
+        if self.calls > self.fail_after:
+            raise KeyboardInterrupt
+        self.pairs += len(pairs)
+        return np.array([100 * len(query) + len(passage) for query, passage in pairs], dtype=np.float32)
+
+
+@pytest.fixture
+def work(tmp_path, monkeypatch):
+    monkeypatch.setattr(teacher_scores, "BLOCK_PAIRS", 30)
+    collection = open_collection(stored(tmp_path / "collection"))
+    negatives = read_negatives(mined(tmp_path / "collection", tmp_path / "negatives"))
+    judged = collection.positives("train")
+    positives = {query: collection.corpus.positions(list(docs)) for query, docs in judged.items()}
+    asked = ask(list(collection.queries("train")), positives, negatives)
+
+    def blocks(scorer, **changes):
+        given = {"teacher": "one", "corpus": collection.corpus, "blocks": tmp_path / "blocks", **changes}
+        return ScoreBlocks(scorer, **given)
+
+    return collection, asked, blocks
+
+
+def test_every_judged_query_with_its_positives_and_negatives(work, tmp_path):
+    collection, asked, blocks = work
+    made = blocks(Lengths())
+    made.make(asked, Silent())
+    made.join(asked, tmp_path)
+    found = read_scores(tmp_path)
+    queries = list(collection.queries("train"))
+    assert len(found) == len(asked) == len(queries) - 1, "all but the unjudged one"
+    corpus, judged = collection.corpus, collection.positives("train")
+    texts = [passage.content for passage in corpus]
+    for place, query in enumerate(queries):
+        scores = found.lookup(place, np.arange(len(corpus)))
+        for passage, score in enumerate(scores):
+            known = query.query_id in judged and (
+                query.query_id != "q file 0" or passage in corpus.positions([*judged["q file 0"]]) or passage in (1, 2)
+            )
+            if known:
+                assert score == 100 * len(query.text) + len(texts[passage])
+            else:
+                assert np.isnan(score)
+
+
+def test_looking_up_in_any_order_and_for_unknown_queries(work, tmp_path):
+    _, asked, blocks = work
+    made = blocks(Lengths())
+    made.make(asked, Silent())
+    made.join(asked, tmp_path)
+    found = pickle.loads(pickle.dumps(read_scores(tmp_path)))
+    first = asked[1]
+    turned = first.passages[::-1]
+    np.testing.assert_array_equal(found.lookup(first.place, turned), found.lookup(first.place, first.passages)[::-1])
+    assert np.isnan(found.lookup(10**6, first.passages)).all()
+    assert np.isnan(found.lookup(first.place, np.array([10**9]))).all()
+    assert found.lookup(first.place, np.empty(0, dtype=np.int64)).shape == (0,)
+    assert found.lookup(first.place, first.passages).dtype == np.float32
+
+
+def test_a_kill_costs_a_block(work, tmp_path):
+    _, asked, blocks = work
+    with pytest.raises(KeyboardInterrupt):
+        blocks(Lengths(fail_after=2)).make(asked, Silent())
+    again = Lengths()
+    done = blocks(again).make(asked, Silent())
+    total = sum(len(own.passages) for own in asked)
+    standing = sum(len(own.passages) for block in list(cut_blocks(asked))[:2] for own in block)
+    assert again.pairs == done["scored"] == total - standing
+    resumed = blocks(again).join(asked, tmp_path / "resumed").read_bytes()
+    whole = blocks(Lengths(), blocks=tmp_path / "others")
+    whole.make(asked, Silent())
+    assert whole.join(asked, tmp_path / "whole").read_bytes() == resumed
+
+
+def test_processes_share_the_blocks(work, tmp_path):
+    _, asked, blocks = work
+    scorers = [Lengths(), Lengths()]
+    for rank, scorer in enumerate(scorers):
+        blocks(scorer, rank=rank, processes=2).make(asked, Silent())
+    assert all(scorer.pairs for scorer in scorers)
+    assert sum(scorer.pairs for scorer in scorers) == sum(len(own.passages) for own in asked)
+    both = blocks(Lengths()).join(asked, tmp_path / "both").read_bytes()
+    alone = blocks(Lengths(), blocks=tmp_path / "alone")
+    alone.make(asked, Silent())
+    assert alone.join(asked, tmp_path / "one").read_bytes() == both
+
+
+def test_another_teachers_blocks_are_made_again(work, tmp_path):
+    _, asked, blocks = work
+    blocks(Lengths()).make(asked, Silent())
+    other = Lengths()
+    blocks(other, teacher="two").make(asked, Silent())
+    assert other.pairs == sum(len(own.passages) for own in asked)
+
+
+def test_a_missing_block_is_told(work, tmp_path):
+    _, asked, blocks = work
+    blocks(Lengths()).make(asked, Silent())
+    sorted((tmp_path / "blocks").iterdir())[1].unlink()
+    with pytest.raises(DrkitError, match="block 1 of the teacher's scores is missing"):
+        blocks(Lengths()).join(asked, tmp_path)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_scores_that_are_no_numbers_are_refused(work, value):
+    class Broken:
+        def score(self, pairs):
+            return np.full(len(pairs), value, dtype=np.float32)
+
+    _, asked, blocks = work
+    with pytest.raises(DrkitError, match="no finite number"):
+        blocks(Broken()).make(asked, Silent())
+
+
+def test_another_file_is_no_scores(tmp_path):
+    with pytest.raises(DrkitError, match=r"scores\.arrow: no file of a teacher's scores"):
+        read_scores(tmp_path)
+    table = pa.table({"query": [1]})
+    with pa.OSFile(str(tmp_path / "scores.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    with pytest.raises(DrkitError, match="no file of a teacher's scores"):
+        read_scores(tmp_path)
+
+
+@settings(max_examples=30)
+@given(st.lists(st.integers(1, 40), max_size=30), st.integers(1, 50))
+def test_blocks_hold_whole_queries_in_order(sizes, limit):
+    asked = [Asked(i, Query(str(i), ""), np.arange(size)) for i, size in enumerate(sizes)]
+    blocks = list(cut_blocks(asked, limit))
+    assert [own.place for block in blocks for own in block] == list(range(len(sizes)))
+    for block in blocks:
+        assert sum(len(own.passages) for own in block[:-1]) < limit
+
+
+@pytest.mark.parametrize("where", ["stage", "folder"])
+def test_the_stage_scores_with_a_real_cross_encoder(tmp_path, where):
+    model = CrossEncoder.start_from(str(checkpoint(tmp_path / "lm")), max_length=32, seed=2)
+    model.save(tmp_path / "reranker")
+    inputs = {"collection": stored(tmp_path / "collection")}
+    inputs["negatives-1"] = mined(tmp_path / "collection", tmp_path / "negatives")
+    if where == "stage":
+        inputs["reranker"] = tmp_path / "reranker"
+    settings = {"reranker": "reranker" if where == "stage" else str(tmp_path / "reranker"), "negatives": "negatives-1"}
+    stage = stage_run("teacher", tmp_path / "teacher", inputs, settings)
+    metrics = stage.stage.load()(stage)
+    assert metrics["queries"] == 13
+    assert metrics["pairs_per_second"] > 0
+    assert len(metrics["weights"]) == 32
+    assert metrics["max_length"] == 32
+    found = read_scores(tmp_path / "teacher")
+    collection = open_collection(tmp_path / "collection")
+    query = next(iter(collection.queries("train")))
+    passages = collection.corpus.positions(["d path ü", "d list ü"])
+    texts = [passage.content for passage in collection.corpus.at(passages)]
+    expected = Reranker.load(tmp_path / "reranker").score([(query.text, text) for text in texts])
+    np.testing.assert_allclose(found.lookup(0, passages), expected, atol=1e-6)
+    assert sorted(path.name for path in (tmp_path / "teacher").iterdir()) == [CHECKPOINTS, "scores.arrow"]
+
+
+def test_the_stage_reads_no_more_than_the_recipe_says(tmp_path):
+    CrossEncoder.start_from(str(checkpoint(tmp_path / "lm")), max_length=64).save(tmp_path / "reranker")
+    inputs = {"collection": stored(tmp_path / "collection"), "reranker": tmp_path / "reranker"}
+    settings = {"reranker": "reranker", "negatives": "", "max_length": 16}
+    stage = stage_run("teacher", tmp_path / "teacher", inputs, settings)
+    metrics = stage.stage.load()(stage)
+    assert metrics["max_length"] == 16
+    assert metrics["pairs"] == 14, "without negatives the positives alone"
