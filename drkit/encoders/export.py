@@ -40,6 +40,9 @@ class _Declared:
     similarity: str = field(validator=in_(("cosine", "dot")))
     query_length: int = field(validator=ge(2))
     passage_length: int = field(validator=ge(2))
+    query_prompt: str = ""
+    passage_prompt: str = ""
+    normalize: bool = False
 
 
 def export_encoder(
@@ -51,18 +54,24 @@ def export_encoder(
     similarity: str,
     query_length: int,
     passage_length: int,
+    query_prompt: str = "",
+    passage_prompt: str = "",
+    normalize: bool = False,
     provenance: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write the encoder folder, atomically: weights, tokenizer, pooling, similarity, lengths and a model card.
 
     model: a Hugging Face backbone, or a masked LM, whose head is left behind. pooling: `cls` or `mean`. similarity:
-    `cosine` or `dot`. query_length, passage_length: in tokens, special ones included. provenance: what the model
-    card tells of where it comes from, as plain data.
+    `cosine` or `dot`. query_length, passage_length: in tokens, special ones included. Prompts stand before every text:
+    sentence-transformers' `encode_query` and `encode_document` put them there. normalize: vectors of length 1 also
+    under dot. provenance: what the model card tells of where it comes from, as plain data.
 
     Raises DrkitError where a setting is not allowed, or the model is no encoder that AutoModel can rebuild.
     """
     try:
-        how = _Declared(pooling, similarity, query_length, passage_length)
+        how = _Declared(
+            pooling, similarity, query_length, passage_length, query_prompt, passage_prompt, normalize=normalize
+        )
     except ValueError as error:
         raise DrkitError(f"cannot export the encoder: {error.args[0]}") from None
     backbone = _as_auto_model(getattr(model, "base_model", model))
@@ -114,7 +123,7 @@ def _save_tokenizer(tokenizer: Any, folder: Path, how: _Declared) -> None:
 
 
 def _write_declarations(folder: Path, how: _Declared, hidden: int) -> None:
-    names = ["Transformer", "Pooling", *(["Normalize"] if how.similarity == "cosine" else [])]
+    names = ["Transformer", "Pooling", *(["Normalize"] if how.similarity == "cosine" or how.normalize else [])]
     paths = ["", *(f"{place}_{name}" for place, name in enumerate(names) if place)]
     for path in paths[1:]:
         (folder / path).mkdir()
@@ -133,7 +142,7 @@ def _write_declarations(folder: Path, how: _Declared, hidden: int) -> None:
         folder / "config_sentence_transformers.json",
         {
             "__version__": {"pytorch": torch.__version__, "transformers": version("transformers")},
-            "prompts": {},
+            "prompts": {"query": how.query_prompt, "document": how.passage_prompt},
             "default_prompt_name": None,
             "similarity_fn_name": how.similarity,
         },
@@ -148,7 +157,8 @@ def _model_card(how: _Declared, provenance: Mapping[str, Any]) -> str:
         "# Dense retriever trained with drkit\n\n"
         "```python\nfrom sentence_transformers import SentenceTransformer\n\n"
         'encoder = SentenceTransformer("path/to/this/folder")\n'
-        'scores = encoder.similarity(encoder.encode(["a query"]), encoder.encode(["a passage"]))\n```\n\n'
+        'queries, passages = encoder.encode_query(["a query"]), encoder.encode_document(["a passage"])\n'
+        "scores = encoder.similarity(queries, passages)\n```\n\n"
         f"drkit cuts queries at {how.query_length} tokens and passages at {how.passage_length}; "
         f"sentence-transformers has one limit for both, {max(how.query_length, how.passage_length)}. A text is "
         "encoded title first, then body, with one space between.\n\n"

@@ -57,6 +57,25 @@ def tell(stage: str | None) -> None:
         _broadcast(stage)
 
 
+def wait() -> None:
+    """Until all processes are here; alone, nothing happens."""
+    if count() > 1:
+        import torch.distributed as dist
+
+        dist.barrier()
+
+
+def agree(decision: bool) -> bool:
+    """The first process' decision, in all of them."""
+    if count() == 1:
+        return decision
+    import torch.distributed as dist
+
+    held = [decision]
+    dist.broadcast_object_list(held, src=0)
+    return held[0]
+
+
 def help_along(make: Callable[[str, Path], object], unfinished: Path) -> None:
     """The other processes' part: `make(stage, folder)` for every training that the first begins."""
     while (stage := _broadcast(None)) is not None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+from typing import Any
 
 import torch
+from torch import nn
 
 from drkit.core.recipe import Recipe
 from drkit.errors import DrkitError
@@ -12,7 +15,7 @@ from drkit.runs import processes
 from drkit.runs.checkpoints import load_encoder
 from drkit.runs.manifest import read_manifest
 from drkit.runs.tokenizers import load_tokenizer
-from drkit.search import FlatIndex, Retriever, TextEncoder
+from drkit.search import Retriever, TextEncoder, open_index
 
 
 def default_device() -> str:
@@ -20,18 +23,32 @@ def default_device() -> str:
     return f"cuda:{processes.local_rank()}" if torch.cuda.is_available() else "cpu"
 
 
-def load_text_encoder(folder: Path, recipe: Recipe) -> TextEncoder:
-    """The encoder of a stage's folder, with the recipe's pooling, similarity and lengths."""
-    device = default_device()
+def load_text_encoder(folder: Path, recipe: Recipe, *, device: str | None = None) -> TextEncoder:
+    """The encoder of a stage's folder, with the recipe's pooling, similarity, lengths and prompts."""
+    device = device or default_device()
     if (folder / "modules.json").exists():
         return TextEncoder.load(folder, device)
+    backbone = load_encoder(folder, pooling=recipe.encoder.pooling).backbone.to(device)
+    return encoder_of(backbone, load_tokenizer(str(folder)), recipe)
+
+
+def encoder_of(backbone: Any, tokenizer: Any, recipe: Recipe) -> TextEncoder:
+    """A backbone, maybe one in training, as a run searches with it: the recipe's pooling, lengths and prompts."""
+    backbone = load_encoder(folder, pooling=recipe.encoder.pooling).backbone.to(device)
+    return text_encoder_of(backbone, load_tokenizer(str(folder)), recipe)
+
+
+def text_encoder_of(backbone: nn.Module, tokenizer: Any, recipe: Recipe) -> TextEncoder:
+    """A model as it is, also one in training, with the recipe's pooling, similarity, lengths and prompts."""
     return TextEncoder(
-        load_encoder(folder, pooling=recipe.encoder.pooling).backbone.to(device),
-        load_tokenizer(str(folder)),
+        backbone,
+        tokenizer,
         pooling=recipe.encoder.pooling,
         similarity=recipe.similarity,
         query_length=recipe.encoder.query_length,
         passage_length=recipe.encoder.passage_length,
+        query_prompt=recipe.encoder.query_prompt,
+        passage_prompt=recipe.encoder.passage_prompt,
     )
 
 
@@ -45,4 +62,4 @@ def open_run(run: Path) -> Retriever:
                 f"{run} has no finished stage {stage!r}, so it cannot be searched; "
                 f"`drkit run {run}` goes on where it was cut off"
             )
-    return Retriever(TextEncoder.load(run / "encoder"), FlatIndex.load(run / "index"))
+    return Retriever(TextEncoder.load(run / "encoder"), open_index(run / "index"))

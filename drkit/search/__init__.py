@@ -1,25 +1,39 @@
-"""Search: encoding, exact indexes, retrievers, and the run files they write."""
+"""Search: encoding, indexes, retrievers, re-rankers, and the run files they write."""
 
 from typing import TYPE_CHECKING
 
 from drkit.core.lazy import attach
 
 if TYPE_CHECKING:
+    from drkit.search.approximate import Hnsw, HnswIndex, IvfPq, IvfPqIndex
     from drkit.search.bm25 import Bm25Retriever
+    from drkit.search.building import AnyIndex, build_index, open_index
     from drkit.search.encode import TextEncoder
+    from drkit.search.encoding import encode_corpus
     from drkit.search.hits import Hits
     from drkit.search.index import FlatIndex
     from drkit.search.reranking import Reranker, rerank
     from drkit.search.retrieve import Retriever
     from drkit.search.trec import read_qrels, read_run, write_qrels, write_run
+    from drkit.search.vectors import Storage, Vectors
 
 __all__ = [
+    "AnyIndex",
     "Bm25Retriever",
     "FlatIndex",
     "Hits",
+    "Hnsw",
+    "HnswIndex",
+    "IvfPq",
+    "IvfPqIndex",
     "Reranker",
     "Retriever",
+    "Storage",
     "TextEncoder",
+    "Vectors",
+    "build_index",
+    "encode_corpus",
+    "open_index",
     "read_qrels",
     "read_run",
     "rerank",
@@ -30,12 +44,22 @@ __all__ = [
 __getattr__, __dir__ = attach(
     __name__,
     {
+        "AnyIndex": "building",
         "Bm25Retriever": "bm25",
         "FlatIndex": "index",
         "Hits": "hits",
+        "Hnsw": "approximate",
+        "HnswIndex": "approximate",
+        "IvfPq": "approximate",
+        "IvfPqIndex": "approximate",
         "Reranker": "reranking",
         "Retriever": "retrieve",
+        "Storage": "vectors",
         "TextEncoder": "encode",
+        "Vectors": "vectors",
+        "build_index": "building",
+        "encode_corpus": "encoding",
+        "open_index": "building",
         "read_qrels": "trec",
         "read_run": "trec",
         "rerank": "reranking",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,15 +13,13 @@ import torch
 from attrs.validators import ge, in_
 from torch import Tensor, nn
 
-from drkit.core.files import replacing
 from drkit.errors import DrkitError
-from drkit.search.hits import batched
+from drkit.search.identity import tokenizer_hash, weights_hash
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MULTIPLE = 16
-WINDOW = 16_384
 
 
 @attrs.frozen(eq=False)
@@ -32,6 +30,7 @@ class TextEncoder:
     similarity: `cosine` or `dot`; under cosine all vectors have length 1, so that their inner product is the cosine.
     query_length, passage_length: tokens at most, special ones included. normalize: length 1 also under dot.
     token_budget: tokens, padding included, that go through the model at once. Prompts stand before every text.
+    precision: `float32`, or `bfloat16` for the matrix products alone (autocast): faster on a GPU, vectors a little off.
     """
 
     model: Any
@@ -44,10 +43,11 @@ class TextEncoder:
     token_budget: int = attrs.field(default=16_384, validator=ge(1))
     query_prompt: str = ""
     passage_prompt: str = ""
+    precision: str = attrs.field(default="float32", validator=in_(("float32", "bfloat16")))
 
     @classmethod
     def load(cls, folder: str | Path, device: str | torch.device = "cpu") -> TextEncoder:
-        """The encoder in a folder that drkit or sentence-transformers wrote.
+        """The encoder in a folder that drkit or sentence-transformers wrote; device `auto`: a GPU where there is one.
 
         Raises DrkitError as `drkit.search.folders.read_encoder_settings` does.
         """
@@ -55,12 +55,31 @@ class TextEncoder:
 
         settings = read_encoder_settings(Path(folder))
         model, tokenizer = load_backbone(settings.pop("transformer"))
-        return cls(model.to(device), tokenizer, **settings)
+        return cls(model.to(choose_device(device)), tokenizer, **settings)
+
+    @classmethod
+    def bare(cls, folder: str | Path, *, pooling: str, device: str | torch.device = "cpu") -> TextEncoder:
+        """The encoder of a transformers checkpoint that does not say how it pools; cosine similarity, its full length.
+
+        Raises DrkitError where it cannot be loaded, or pooling is neither cls nor mean.
+        """
+        from drkit.search.folders import bare_settings, load_backbone
+
+        if pooling not in ("cls", "mean"):
+            raise DrkitError(f"pooling {pooling!r}; cls or mean")
+        settings = bare_settings(Path(folder), pooling)
+        model, tokenizer = load_backbone(Path(folder))
+        return cls(model.to(choose_device(device)), tokenizer, **settings)
 
     @property
     def dimension(self) -> int:
         """D, the length of a vector."""
         return int(self.model.config.hidden_size)
+
+    def identity(self) -> dict[str, Any]:
+        """What its vectors depend on, as plain data: content hashes of weights and tokenizer, and the settings."""
+        settings = attrs.asdict(self, filter=attrs.filters.exclude("model", "tokenizer", "token_budget"))
+        return {"weights": weights_hash(self.model), "tokenizer": tokenizer_hash(self.tokenizer), **settings}
 
     def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """f32[n,D]; an empty text is encoded as its special tokens alone."""
@@ -84,19 +103,6 @@ class TextEncoder:
                 vectors[places] = self._embed([rows[p] for p in places.tolist()]).float().cpu().numpy()
         return vectors
 
-    def write_passages(self, path: str | Path, texts: Iterable[str], count: int) -> Path:
-        """Encode `count` streamed passages into a memory-mapped .npy f32[count,D], atomically; the path is given back.
-
-        Raises DrkitError where there are more or fewer texts than `count`.
-        """
-        vectors = (self.encode_passages(some) for some in batched(texts, WINDOW))
-        return write_vectors(Path(path), vectors, (count, self.dimension))
-
-    def write_tokens(self, path: str | Path, rows: Iterable[Any], count: int) -> Path:
-        """`write_passages` for texts that are token ids already (rows of a tokenised store)."""
-        vectors = (self.encode_tokens(some) for some in batched(rows, WINDOW))
-        return write_vectors(Path(path), vectors, (count, self.dimension))
-
     def _tokens(self, texts: Sequence[str], prompt: str, length: int) -> list[list[int]]:
         if not texts:
             return []
@@ -109,7 +115,8 @@ class TextEncoder:
         ids, attention = padded(rows, self.tokenizer.pad_token_id or 0, longest=self._positions)
         device = next(self.model.parameters()).device
         ids, attention = ids.to(device), attention.to(device)
-        hidden = self.model(input_ids=ids, attention_mask=attention).last_hidden_state
+        with torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
+            hidden = self.model(input_ids=ids, attention_mask=attention).last_hidden_state.float()
         vectors = pool(hidden, attention, self.pooling)
         unit = self.normalize or self.similarity == "cosine"
         return nn.functional.normalize(vectors, dim=-1) if unit else vectors
@@ -117,6 +124,16 @@ class TextEncoder:
     @property
     def _positions(self) -> int:
         return int(getattr(self.model.config, "max_position_embeddings", 0) or 0)
+
+
+def choose_device(name: str | torch.device) -> torch.device:
+    """`auto`: a GPU where there is one; any other as torch names it. Raises DrkitError for a name torch has not."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        return torch.device(name)
+    except RuntimeError:
+        raise DrkitError(f"no device {str(name)!r}; auto, cpu, cuda, cuda:0 ..") from None
 
 
 def pool(hidden: Tensor, attention: Tensor, pooling: str) -> Tensor:
@@ -171,23 +188,3 @@ def inference(model: nn.Module) -> Iterator[None]:
     finally:
         for module, mode in training.items():
             module.training = mode
-
-
-def write_vectors(path: Path, chunks: Iterable[NDArray[np.float32]], shape: tuple[int, int]) -> Path:
-    """Write chunks f32[n,D] one after another into one .npy of `shape`, through a memory map, atomically.
-
-    Raises DrkitError where they do not fill it exactly.
-    """
-    done = 0
-    with replacing(path) as temporary:
-        out = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.float32, shape=shape)
-        for chunk in chunks:
-            if done + len(chunk) > shape[0]:
-                raise DrkitError(f"{path}: more than the {shape[0]} texts announced; count the texts again")
-            out[done : done + len(chunk)] = chunk
-            done += len(chunk)
-        if done < shape[0]:
-            raise DrkitError(f"{path}: {done} texts where {shape[0]} were announced; count the texts again")
-        out.flush()
-        del out
-    return path

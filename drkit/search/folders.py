@@ -35,6 +35,16 @@ def read_encoder_settings(folder: Path) -> dict[str, Any]:
     }
 
 
+def bare_settings(folder: Path, pooling: str) -> dict[str, Any]:
+    """The arguments of `TextEncoder` for a bare transformers checkpoint, of which nothing but its lengths is known.
+
+    Raises DrkitError where the folder has no config.json.
+    """
+    if not (folder / "config.json").is_file():
+        raise DrkitError(f"{folder} holds no encoder: neither modules.json nor config.json; give an encoder's folder")
+    return {"pooling": pooling, "query_length": _longest(folder), "passage_length": _longest(folder)}
+
+
 def load_backbone(folder: Path) -> tuple[Any, Any]:
     """The transformer, in float32 and evaluation mode, and its tokenizer; nothing is fetched, no remote code is run.
 
@@ -57,7 +67,10 @@ def _modules(folder: Path) -> dict[str, str]:
     if not folder.is_dir():
         raise DrkitError(f"no encoder folder {folder}; give a folder that drkit or sentence-transformers wrote")
     if not (folder / "modules.json").is_file():
-        raise DrkitError(f"{folder} has no modules.json, so its pooling is unknown; export it with drkit first")
+        raise DrkitError(
+            f"{folder} has no modules.json, so its pooling is unknown; say which: --pooling cls or mean "
+            f"(in Python: TextEncoder.bare)"
+        )
     modules = {m["type"].rsplit(".", 1)[-1]: m["path"] for m in _json(folder / "modules.json")}
     unknown = sorted(set(modules) - {"Transformer", "Pooling", "Normalize"})
     if unknown or not {"Transformer", "Pooling"} <= set(modules):

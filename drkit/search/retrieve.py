@@ -8,23 +8,26 @@ from pathlib import Path
 import torch
 
 from drkit.errors import DrkitError
+from drkit.search.building import AnyIndex, open_index
 from drkit.search.encode import TextEncoder
 from drkit.search.hits import Hits, batched, check_queries
-from drkit.search.index import FlatIndex
+from drkit.search.identity import check_same_encoder
 
 
 class Retriever:
-    """Searches an index with the encoder whose vectors it holds.
+    """Searches an index, of any kind, with the encoder whose vectors it holds.
 
-    Raises DrkitError where the two have different dimensions.
+    Raises DrkitError where the two have different dimensions, or the index says that another encoder made it.
     """
 
-    def __init__(self, encoder: TextEncoder, index: FlatIndex) -> None:
+    def __init__(self, encoder: TextEncoder, index: AnyIndex) -> None:
         if encoder.dimension != index.dimension:
             raise DrkitError(
                 f"an encoder of {encoder.dimension} dimensions and an index of {index.dimension}; "
                 f"encode the passages again with this encoder"
             )
+        if index.encoder is not None:
+            check_same_encoder(index.encoder, encoder.identity(), "the index")
         self.encoder, self.index = encoder, index
 
     @classmethod
@@ -39,7 +42,7 @@ class Retriever:
                 f"{run} has no folder {' and no folder '.join(missing)}; give the folder of a finished run, "
                 f"or finish it by running its recipe again"
             )
-        return cls(TextEncoder.load(Path(run) / "encoder", device), FlatIndex.load(Path(run) / "index"))
+        return cls(TextEncoder.load(Path(run) / "encoder", device), open_index(Path(run) / "index"))
 
     def __len__(self) -> int:
         return len(self.index)
@@ -53,7 +56,7 @@ class Retriever:
         return self.index.search(self.encoder.encode_queries(texts), depth) if texts else []
 
     def score(self, texts: Sequence[str], doc_ids: Sequence[Sequence[str]]) -> list[list[float]]:
-        """The exact scores of each text with passages of its own: `search` would give them the same.
+        """The scores of each text with passages of its own, as `search` would give them (ivf-pq: nearly).
 
         NaN for an id that the index does not hold. Raises DrkitError for an empty text, or not one list a text.
         """
@@ -63,4 +66,5 @@ class Retriever:
     def stream(self, texts: Iterable[str], depth: int, batch: int = 1024) -> Iterator[Hits]:
         """`search` for any number of texts, a batch at a time."""
         for some in batched(texts, batch):
-            yield from self.search(some, depth)
+            check_queries(some)
+            yield from self.index.stream(self.encoder.encode_queries(some), depth)

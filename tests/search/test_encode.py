@@ -66,21 +66,20 @@ def test_every_text_is_in_one_batch_within_the_budget(lengths, budget):
         assert len(batch) == 1 or width * len(batch) <= budget
 
 
-def test_vectors_are_written_in_order_and_only_when_complete(tmp_path, monkeypatch):
-    monkeypatch.setattr("drkit.search.encode.WINDOW", 3)
+def test_token_ids_give_what_their_texts_give():
     made = encoder()
-    path = made.write_passages(tmp_path / "v.npy", iter(TEXTS), len(TEXTS))
-    np.testing.assert_allclose(np.load(path, mmap_mode="r"), made.encode_passages(TEXTS), atol=1e-6)
     rows = tokenizer()(TEXTS, truncation=True, max_length=48)["input_ids"]
-    tokens = made.write_tokens(tmp_path / "t.npy", (np.array(row) for row in rows), len(rows))
-    np.testing.assert_allclose(np.load(tokens), np.load(path), atol=1e-6)
-    for count, message in ((len(TEXTS) + 1, "7 texts where 8"), (len(TEXTS) - 1, "more than the 6")):
-        with pytest.raises(DrkitError, match=message):
-            made.write_passages(tmp_path / "w.npy", TEXTS, count)
+    np.testing.assert_allclose(made.encode_tokens(rows), made.encode_passages(TEXTS), atol=1e-6)
     with pytest.raises(DrkitError, match="row 1 has no tokens"):
         made.encode_tokens([[2, 3], []])
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["t.npy", "v.npy"]
     assert made.encode_queries([]).shape == (0, 32)
+
+
+def test_half_precision_products_are_near_and_the_weights_stay():
+    whole, half = encoder(), encoder(precision="bfloat16")
+    assert (np.sum(whole.encode_passages(TEXTS) * half.encode_passages(TEXTS), axis=1) > 0.95).all()
+    assert half.encode_passages(TEXTS).dtype == np.float32
+    assert whole.identity()["weights"] == half.identity()["weights"]
 
 
 def test_a_retriever_of_a_run_folder_and_a_miner_on_it(tmp_path):

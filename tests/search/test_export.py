@@ -47,6 +47,22 @@ def test_sentence_transformers_gives_the_same_vectors(tmp_path, pooling, similar
     assert theirs.max_seq_length == 48
 
 
+@pytest.mark.parametrize(("similarity", "normalize"), [("cosine", False), ("dot", True), ("dot", False)])
+def test_prompts_stand_before_queries_and_passages_in_both_libraries(tmp_path, similarity, normalize):
+    from sentence_transformers import SentenceTransformer
+
+    how = {**HOW, "similarity": similarity, "normalize": normalize}
+    export(tmp_path / "e", **how, query_prompt="remove ", passage_prompt="string: ")
+    theirs = SentenceTransformer(str(tmp_path / "e"), device="cpu", local_files_only=True)
+    loaded = TextEncoder.load(tmp_path / "e")
+    assert (loaded.query_prompt, loaded.passage_prompt) == ("remove ", "string: ")
+    np.testing.assert_allclose(loaded.encode_queries(TEXTS), theirs.encode_query(TEXTS), atol=1e-5)
+    np.testing.assert_allclose(loaded.encode_passages(TEXTS), theirs.encode_document(TEXTS), atol=1e-5)
+    assert np.abs(loaded.encode_queries(TEXTS) - loaded.encode_passages(TEXTS)).max() > 1e-3
+    lengths = np.linalg.norm(loaded.encode_passages(TEXTS), axis=1)
+    assert np.allclose(lengths, 1, atol=1e-5) == (similarity == "cosine" or normalize)
+
+
 def test_what_sentence_transformers_writes_is_read(tmp_path):
     from sentence_transformers import SentenceTransformer
 
@@ -81,7 +97,8 @@ def test_transformers_loads_it_whole_and_without_complaint(tmp_path, caplog):
 def test_the_card_and_drkit_json_tell_where_it_comes_from(tmp_path):
     export(tmp_path / "e")
     assert json.loads((tmp_path / "e" / "drkit.json").read_text()) == {
-        "format": 1, **HOW, "provenance": {"seed": 1, "parts": ["a|b"]},
+        "format": 1, **HOW, "query_prompt": "", "passage_prompt": "", "normalize": False,
+        "provenance": {"seed": 1, "parts": ["a|b"]},
     }  # fmt: skip
     assert '| parts | ["a\\|b"] |' in (tmp_path / "e" / "README.md").read_text()
 

@@ -25,6 +25,8 @@ def run(stage: StageRun) -> Mapping[str, Any]:
         similarity=recipe.similarity,
         query_length=recipe.encoder.query_length,
         passage_length=recipe.encoder.passage_length,
+        query_prompt=recipe.encoder.query_prompt,
+        passage_prompt=recipe.encoder.passage_prompt,
         provenance={"recipe": recipe.name, "stage": source.name, **versions()},
     )
     return {"parameters": sum(p.numel() for p in encoder.backbone.parameters())}

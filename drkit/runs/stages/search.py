@@ -9,7 +9,7 @@ from drkit.core.types import Query
 from drkit.data.tables import StoredCollection, open_collection
 from drkit.runs.retriever import default_device, load_text_encoder
 from drkit.runs.stage import StageRun
-from drkit.search import Bm25Retriever, FlatIndex, Reranker, Retriever, read_run, rerank, write_run
+from drkit.search import Bm25Retriever, Reranker, Retriever, open_index, read_run, rerank, write_run
 
 BATCH = 256
 Ranking = tuple[str, list[tuple[str, float]]]
@@ -36,7 +36,7 @@ def _systems(stage: StageRun, collection: StoredCollection) -> Iterator[tuple[st
         yield "bm25", Bm25Retriever().index(collection.corpus)
     for name, (encoder, index) in stage.stage.settings["systems"].items():
         folder = stage.inputs[index]
-        yield name, Retriever(load_text_encoder(stage.inputs[encoder], stage.recipe), FlatIndex.load(folder))
+        yield name, Retriever(load_text_encoder(stage.inputs[encoder], stage.recipe), open_index(folder))
 
 
 def _rank(retriever: Any, queries: Sequence[Query], stage: StageRun, *, depth: int) -> Iterable[Ranking]:

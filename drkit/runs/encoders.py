@@ -1,0 +1,126 @@
+"""Any encoder by where it is: an encoder folder, a run, a checkpoint of a run, a bare checkpoint, or a hub id."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from drkit.core.discovery import Installed, installed
+from drkit.core.loading import told_from
+from drkit.core.read import read_recipe
+from drkit.core.recipe import Recipe
+from drkit.encoders.export import export_encoder
+from drkit.errors import DrkitError
+from drkit.runs.execute import RECIPE
+from drkit.runs.manifest import read_manifest, versions
+from drkit.runs.retriever import default_device, load_text_encoder
+from drkit.search import TextEncoder
+from drkit.search.encode import choose_device
+
+# Settings and tokenizers of every kind; weights as safetensors alone, which hold no code.
+_OF_THE_HUB = ("*.json", "*.txt", "*.model", "*.safetensors")
+_NOT_OF_THE_HUB = ("onnx/*", "openvino/*")
+
+
+def open_encoder(
+    path_or_id: str | Path, *, pooling: str | None = None, device: str = "auto", precision: str = "float32"
+) -> TextEncoder:
+    """The encoder at a path, or under a hub id.
+
+    A folder that drkit or sentence-transformers wrote; a run (its `encoder`); a checkpoint of a run (`RUN/retriever-1`,
+    with the run's settings); a transformers checkpoint, which does not say how it pools, with `pooling` cls or mean.
+    device: auto, cpu, cuda ..; precision: float32, or bfloat16 for the matrix products alone.
+
+    Raises DrkitError where there is none, it cannot be loaded, or its pooling is not known.
+    """
+    on = default_device() if device == "auto" else str(choose_device(device))
+    encoder = _opened(_folder(path_or_id), pooling, on)
+    if precision not in ("float32", "bfloat16"):
+        raise DrkitError(f"precision {precision!r}; float32 or bfloat16")
+    return attrs.evolve(encoder, precision=precision)
+
+
+def export_checkpoint(path_or_id: str | Path, folder: str | Path, *, pooling: str | None = None) -> Path:
+    """Write the clean encoder folder, for sentence-transformers and AutoModel, of whatever `open_encoder` opens.
+
+    Of a run: its last finished training, also where later stages are not done. The folder is given back.
+
+    Raises DrkitError as `open_encoder` does, or where `folder` is the encoder's own.
+    """
+    source = _folder(path_or_id)
+    if (source / RECIPE).is_file():
+        source = last_checkpoint(source)
+    if Path(folder).resolve() in (source.resolve(), *source.resolve().parents):
+        raise DrkitError(f"{folder} holds the encoder itself; export to another folder")
+    encoder = _opened(source, pooling, "cpu")
+    left_out = ("model", "tokenizer", "token_budget", "precision")
+    settings = {key: value for key, value in _fields(encoder) if key not in left_out}
+    provenance = {"from": f"{source.parent.name}/{source.name}", **versions()}
+    return export_encoder(encoder.model, encoder.tokenizer, folder, **settings, provenance=provenance)
+
+
+def last_checkpoint(run: Path) -> Path:
+    """The folder of the training that a run exports, or, before that, of the one it finished last.
+
+    Raises DrkitError where it has finished none.
+    """
+    if exported := read_manifest(run / "encoder"):
+        return run / str(exported.settings["from"])
+    done = {folder: finished for folder in sorted(run.iterdir()) if (finished := _trained(folder))}
+    if not done:
+        raise DrkitError(f"{run} has no finished training yet; `drkit run {run}` goes on where it was cut off")
+    return max(done, key=lambda folder: done[folder])
+
+
+def _trained(folder: Path) -> str:
+    """When a stage that made an encoder was finished; empty for another stage."""
+    manifest = read_manifest(folder)
+    if manifest is None or not (folder / "config.json").is_file():
+        return ""
+    made = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("architectures") or [""]
+    return "" if "SequenceClassification" in str(made[0]) else manifest.finished
+
+
+def _opened(folder: Path, pooling: str | None, device: str) -> TextEncoder:
+    if (folder / RECIPE).is_file():
+        if read_manifest(folder / "encoder") is None:
+            raise DrkitError(
+                f"{folder} has no finished encoder; `drkit run {folder}` goes on, or give one of its checkpoints, "
+                f"as {folder / 'retriever-1'}"
+            )
+        folder = folder / "encoder"
+    if (folder / "modules.json").is_file():
+        found = TextEncoder.load(folder, device)
+        if pooling and pooling != found.pooling:
+            raise DrkitError(f"{folder} declares {found.pooling} pooling, not {pooling}; leave --pooling out")
+        return found
+    if (folder.parent / RECIPE).is_file() and (folder / "config.json").is_file():
+        return load_text_encoder(folder, _recipe(folder.parent, installed()), device=device)
+    return TextEncoder.bare(folder, pooling=pooling, device=device) if pooling else TextEncoder.load(folder, device)
+
+
+def _folder(path_or_id: str | Path) -> Path:
+    """The folder itself, or the one that the hub's files are in."""
+    path = Path(path_or_id).expanduser()
+    name = str(path_or_id)
+    if path.exists() or name.count("/") > 1 or name.startswith((".", "~", "/")) or not name:
+        if not path.is_dir():
+            raise DrkitError(f"no encoder folder {name!r}; give a folder, a run, or a hub id (OWNER/NAME)")
+        return path
+    from huggingface_hub import snapshot_download
+
+    with told_from(name, "fetch the encoder"):
+        allowed, ignored = list(_OF_THE_HUB), list(_NOT_OF_THE_HUB)
+        return Path(snapshot_download(name, allow_patterns=allowed, ignore_patterns=ignored))
+
+
+def _recipe(run: Path, parts: Installed) -> Recipe:
+    return read_recipe(run / RECIPE, parts.registry)
+
+
+def _fields(encoder: TextEncoder) -> Iterator[tuple[str, Any]]:
+    return ((field.name, getattr(encoder, field.name)) for field in attrs.fields(TextEncoder))

@@ -1,0 +1,234 @@
+"""Vectors of a corpus on disk: the same however many processes make them and however often they are killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from attrs import evolve
+
+from drkit.data.query_files import Shard
+from drkit.errors import DrkitError
+from drkit.search import FlatIndex, Retriever, Storage, TextEncoder, Vectors, build_index, encode_corpus
+from drkit.search.encode import length_sorted_batches
+from tests.search.toys import TEXTS, masked_lm, tokenizer
+
+PAIRS = [(f"d {i} é\t%", text) for i, text in enumerate(TEXTS * 3)]
+SMALL = Storage(shard_size=4)
+
+
+def encoder(seed=0, **settings):
+    return TextEncoder(masked_lm(seed).base_model, tokenizer(), passage_length=48, query_length=8, **settings)
+
+
+def files(folder):
+    return {p.name: p.read_bytes() for p in folder.iterdir() if not p.name.startswith(".")}
+
+
+@pytest.mark.parametrize("kind", ["npy", "safetensors"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_an_outsider_reads_the_shards_and_their_ids(tmp_path, kind, dtype):
+    made = encode_corpus(encoder(), iter(PAIRS), tmp_path / "v", storage=evolve(SMALL, format=kind, dtype=dtype))
+    assert (len(made), made.dimension, made.shards.shape) == (21, 32, (21, 32))
+    parts = sorted((tmp_path / "v").glob(f"*.{kind}"))
+    if kind == "npy":
+        loaded = np.concatenate([np.load(part) for part in parts])
+    else:
+        from safetensors.numpy import load_file
+
+        loaded = np.concatenate([load_file(part)["vectors"] for part in parts])
+    assert (len(parts), loaded.dtype) == (6, dtype)
+    tables = [pa.ipc.open_file(str(part)).read_all() for part in sorted((tmp_path / "v").glob("*.arrow"))]
+    assert pa.concat_tables(tables).column("doc_id").to_pylist() == [name for name, _ in PAIRS]
+    np.testing.assert_array_equal(made.shards[:], loaded)
+    places = np.array([20, 0, 7, 7])
+    np.testing.assert_array_equal(made.shards[places], loaded[places])
+    exact = encoder().encode_passages([text for _, text in PAIRS])
+    np.testing.assert_allclose(loaded, exact, atol=1e-5 if dtype == "float32" else 1e-3)
+
+
+def test_an_outsider_searches_the_saved_index_with_faiss(tmp_path):
+    faiss = pytest.importorskip("faiss")
+    made = encode_corpus(encoder(), PAIRS[:7], tmp_path / "v", storage=SMALL)
+    index = build_index(made, tmp_path / "i")
+    queries = encoder().encode_queries(["remove suffix", "file b"])
+    ids = pa.ipc.open_file(str(tmp_path / "i" / "ids.arrow")).read_all().column("doc_id").to_pylist()
+    scores, places = faiss.read_index(str(tmp_path / "i" / "index.faiss")).search(queries, 3)
+    for hits, found, of in zip(index.search(queries, 3), places, scores, strict=True):
+        assert list(hits.doc_ids) == [ids[place] for place in found]
+        np.testing.assert_allclose(hits.scores, of, atol=1e-5)
+    np.testing.assert_array_equal(np.load(tmp_path / "i" / "vectors.npy"), made.shards[:])
+
+
+def test_two_processes_write_what_one_writes(tmp_path):
+    encode_corpus(encoder(), PAIRS, tmp_path / "one", storage=SMALL)
+    assert encode_corpus(encoder(), PAIRS, tmp_path / "two", storage=SMALL, shard=Shard(1, 2)) is None
+    with pytest.raises(DrkitError, match="unfinished; the same `drkit encode`"):
+        Vectors.open(tmp_path / "two")
+    assert encode_corpus(encoder(), PAIRS, tmp_path / "two", storage=SMALL, shard=Shard(0, 2)) is not None
+    assert files(tmp_path / "one") == files(tmp_path / "two")
+
+
+def test_only_what_is_missing_is_encoded(tmp_path, monkeypatch):
+    encode_corpus(encoder(), PAIRS, tmp_path / "v", storage=SMALL)
+    before = files(tmp_path / "v")
+    (tmp_path / "v" / "00002.arrow").unlink()
+    about = json.loads(before["vectors.json"])
+    (tmp_path / "v" / "vectors.json").write_text(json.dumps({**about, "count": None, "shards": None}))
+    (tmp_path / "v" / ".00002.npy.1.tmp").write_bytes(b"left by a kill")
+    seen = []
+
+    def counted(lengths, budget):
+        seen.append(len(lengths))
+        return length_sorted_batches(lengths, budget)
+
+    monkeypatch.setattr("drkit.search.encode.length_sorted_batches", counted)
+    encode_corpus(encoder(), PAIRS, tmp_path / "v", storage=SMALL)
+    assert seen == [4]
+    assert files(tmp_path / "v") == before
+    assert not list((tmp_path / "v").glob(".*.tmp"))
+    encode_corpus(encoder(), PAIRS, tmp_path / "v", storage=SMALL)
+    assert seen == [4]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda e, t, s: (encoder(seed=1), t, s), r"another encoder or other settings \(weights differ\)"),
+        (lambda e, t, s: (evolve(e, passage_prompt="a"), t, s), r"\(passage_prompt differ\)"),
+        (lambda e, t, s: (e, t, evolve(s, dtype="float16")), r"\(dtype differ\)"),
+        (lambda e, t, s: (e, t, evolve(s, role="queries")), r"\(role differ\)"),
+        (lambda e, t, s: (e, [*t[:5], ("d 5 é\t%", "other"), *t[6:]], s), r"other texts \(from text 5 on\)"),
+        (lambda e, t, s: (e, t[:4], s), "more texts than the 1 shards"),
+        (lambda e, t, s: (e, [*t, ("more", "a")], s), r"other texts \(from text 21 on\)"),
+    ],
+)
+def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path, change, message):
+    encode_corpus(encoder(), PAIRS, tmp_path / "v", storage=SMALL)
+    before = files(tmp_path / "v")
+    made_by, texts, storage = change(encoder(), PAIRS, SMALL)
+    with pytest.raises(DrkitError, match=message):
+        encode_corpus(made_by, texts, tmp_path / "v", storage=storage)
+    assert files(tmp_path / "v") == before
+
+
+def test_bad_input_and_broken_folders(tmp_path):
+    with pytest.raises(DrkitError, match="no texts to encode"):
+        encode_corpus(encoder(), [], tmp_path / "none")
+    with pytest.raises(DrkitError, match="text 2 has an empty id"):
+        encode_corpus(encoder(), [("a", "a"), ("", "b")], tmp_path / "ids")
+    with pytest.raises(DrkitError, match="no valid Unicode"):
+        encode_corpus(encoder(), [("\ud800", "a")], tmp_path / "ids")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.txt").write_text("mine")
+    with pytest.raises(DrkitError, match="not empty and holds no vectors"):
+        encode_corpus(encoder(), PAIRS, tmp_path / "full")
+    with pytest.raises(DrkitError, match=r"no vectors\.json"):
+        Vectors.open(tmp_path / "full")
+    diverged = encoder()
+    diverged.model.embeddings.LayerNorm.weight.data.fill_(float("nan"))
+    with pytest.raises(DrkitError, match=r"vector of 'd 0 é\\t%' is not finite"):
+        encode_corpus(diverged, PAIRS, tmp_path / "nan")
+    large = encoder(similarity="dot")
+    large.model.encoder.layer[-1].output.LayerNorm.weight.data.mul_(1e6)
+    with pytest.raises(DrkitError, match="keep them as float32"):
+        encode_corpus(large, PAIRS, tmp_path / "large", storage=Storage(dtype="float16"))
+    encode_corpus(encoder(), [*PAIRS, PAIRS[0]], tmp_path / "v", storage=SMALL)
+    with pytest.raises(DrkitError, match=r"id 'd 0 é\\t%' stands twice"):
+        build_index(tmp_path / "v", tmp_path / "i")
+    shard = tmp_path / "v" / "00001.npy"
+    shard.write_bytes(shard.read_bytes()[:-8])
+    with pytest.raises(DrkitError, match=r"00001\.npy"):
+        build_index(tmp_path / "v", tmp_path / "i")
+    shard.unlink()
+    with pytest.raises(DrkitError, match=r"00001\.npy"):
+        build_index(tmp_path / "v", tmp_path / "i")
+
+
+def test_token_ids_and_queries(tmp_path):
+    rows = [(name, np.array(tokenizer()(text, truncation=True, max_length=48)["input_ids"])) for name, text in PAIRS]
+    tokens = encode_corpus(encoder(), rows, tmp_path / "t", storage=SMALL)
+    np.testing.assert_allclose(tokens.shards[:], encoder().encode_passages([text for _, text in PAIRS]), atol=1e-6)
+    queries = encode_corpus(encoder(), PAIRS, tmp_path / "q", storage=evolve(SMALL, role="queries"))
+    np.testing.assert_allclose(queries.shards[:], encoder().encode_queries([t for _, t in PAIRS]), atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["flat", "hnsw"])
+def test_an_index_knows_its_encoder(tmp_path, kind):
+    made = encode_corpus(encoder(), PAIRS, tmp_path / "v", storage=SMALL)
+    index = build_index(made, tmp_path / "i", kind=kind)
+    best = Retriever(encoder(), index).search(["remove suffix"], 1)[0]
+    assert best.doc_ids[0] in ("d 0 é\t%", "d 7 é\t%", "d 14 é\t%")
+    assert Retriever(encoder(passage_prompt="other", precision="bfloat16"), index)
+    for other in (encoder(seed=1), encoder(pooling="mean"), encoder(similarity="dot")):
+        with pytest.raises(DrkitError, match="vectors of another encoder"):
+            Retriever(other, index)
+    about = json.loads((tmp_path / "i" / "index.json").read_text())
+    assert about["encoder"]["weights"] == encoder().identity()["weights"]
+    assert kind == "flat" or about["facts"]["recall@10"] == 1
+    with pytest.raises(DrkitError, match="no index of kind 'tree'"):
+        build_index(made, tmp_path / "j", kind="tree")
+
+
+WORKER = """
+import sys, time
+from drkit.search import Storage, encode_corpus, encode
+from tests.search.test_encoding import PAIRS, SMALL, encoder
+slow = encode.TextEncoder._embed
+encode.TextEncoder._embed = lambda *a: (time.sleep(0.15), slow(*a))[1]
+encode_corpus(encoder(), PAIRS, sys.argv[1], storage=SMALL)
+"""
+
+
+def test_a_killed_encode_goes_on(tmp_path):
+    encode_corpus(encoder(), PAIRS, tmp_path / "whole", storage=SMALL)
+    work = subprocess.Popen(
+        [sys.executable, "-c", WORKER, str(tmp_path / "cut")], cwd=Path(__file__).resolve().parents[2]
+    )
+    deadline = time.time() + 60
+    while len(list((tmp_path / "cut").glob("*.arrow"))) < 2 and time.time() < deadline:
+        time.sleep(0.01)
+    os.kill(work.pid, signal.SIGKILL)
+    work.wait()
+    done = sorted(p.name for p in (tmp_path / "cut").glob("*.arrow"))
+    assert 2 <= len(done) < 6
+    times = {name: (tmp_path / "cut" / name).stat().st_mtime_ns for name in done}
+    encode_corpus(encoder(), PAIRS, tmp_path / "cut", storage=SMALL)
+    assert files(tmp_path / "cut") == files(tmp_path / "whole")
+    assert times == {name: (tmp_path / "cut" / name).stat().st_mtime_ns for name in done}
+
+
+MEASURED = """
+import resource, sys
+import numpy as np
+from drkit.search import FlatIndex
+index = FlatIndex.load(sys.argv[1], memory=int(sys.argv[2]), engine=sys.argv[3])
+queries = np.load(sys.argv[4])
+index.search(queries[:1], 1) if len(sys.argv) > 5 else None
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+found = index.search(queries, 10)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, hash(found[0].doc_ids[0]) and found[0].doc_ids[0])
+"""
+
+
+@pytest.mark.parametrize("engine", ["torch", "faiss"])
+def test_a_corpus_of_many_times_the_budget_is_searched_within_it(tmp_path, engine):
+    if engine == "faiss":
+        pytest.importorskip("faiss")
+    rng = np.random.default_rng(0)
+    vectors = rng.standard_normal((1_000_000, 128), dtype=np.float32)  # 512 MB
+    FlatIndex.build(vectors, [str(i) for i in range(len(vectors))], engine="torch").save(tmp_path / "i")
+    np.save(tmp_path / "q.npy", vectors[[5, 999_999]])
+    del vectors
+    command = [sys.executable, "-c", MEASURED, str(tmp_path / "i"), str(2**24), engine, str(tmp_path / "q.npy")]
+    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert out[1] == "5"
+    assert int(out[0]) < 260_000, f"{int(out[0]) // 1000} MB more"
