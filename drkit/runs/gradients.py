@@ -157,7 +157,8 @@ def _compare(
 
 
 def _joined(seen: Sequence[Mapping[str, Tensor]]) -> Rows:
-    names = dict.fromkeys(name for out in seen for name in out if name.startswith(ROWS))
+    # In one order everywhere: processes gather name by name, and may have cut their batches differently.
+    names = sorted({name for out in seen for name in out if name.startswith(ROWS)})
     return {name[len(ROWS) :]: torch.cat([out[name].detach() for out in seen if name in out]) for name in names}
 
 

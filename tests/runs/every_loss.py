@@ -45,6 +45,7 @@ LOSSES = {
     ),
     "margin-mse": MarginMseLoss(MarginMseConfig(similarity="cosine")),
     "listwise": ListwiseLoss(),
+    "separate encoders": KlDistillationLoss(KlDistillationConfig(temperature=0.3, directions="all")),
 }
 
 # Queries by id: what is judged, their own passages (positive first), a teacher's scores. Queries 0 and 3 share their
@@ -71,9 +72,10 @@ class PairScorer(nn.Module):
 
 def module_of(name, dropout=0.0):
     sizes = BertSizes(hidden=16, layers=2, heads=2, intermediate=24, max_positions=64, dropout=dropout)
-    encoder = MaskedLmEncoder.from_scratch(sizes, ToyTokenizer(), seed=3)
-    loss = LOSSES[name]
-    return GroupRanker(PairScorer(encoder), loss) if name == "listwise" else BiEncoder(encoder, loss)
+    encoder, other = (MaskedLmEncoder.from_scratch(sizes, ToyTokenizer(), seed=seed) for seed in (3, 4))
+    if name == "listwise":
+        return GroupRanker(PairScorer(encoder), LOSSES[name])
+    return BiEncoder(encoder, LOSSES[name], passage_encoder=other if name == "separate encoders" else None)
 
 
 def batch_of(name, chosen=(0, 1, 2, 3, 4)):

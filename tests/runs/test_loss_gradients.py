@@ -74,6 +74,16 @@ def test_two_processes_have_the_gradients_of_one_big_batch(together, name, chunk
     close(found, expected, 2e-6)
 
 
+def test_separate_encoders_read_a_side_each():
+    module, batch = module_of("separate encoders"), batch_of("separate encoders")
+    made = module(**batch)
+    alone = module.encoder(batch["query.ids"], batch["query.attention"])["bottleneck"]
+    torch.testing.assert_close(made["rows.queries"], alone)
+    other = module.passage_encoder(batch["passage.ids"], batch["passage.attention"])["bottleneck"]
+    torch.testing.assert_close(made["rows.passages"], other)
+    assert not torch.allclose(other, module.encoder(batch["passage.ids"], batch["passage.attention"])["bottleneck"])
+
+
 def test_the_processes_groups_are_of_unlike_size():
     widths = [batch_of("pairwise", share)["groups"].shape[1] for share in SHARES]
     assert len({*widths}) == 2
