@@ -64,10 +64,17 @@ class ContrastiveConfig:
     similarity: str = setting("cosine", _SIMILARITIES, "cosine or dot product")
     directions: tuple[str, ...] = _directions_setting()
 
+    @property
+    def in_batch(self) -> bool:
+        """Whether a query is compared with other queries' passages."""
+        return "query-passage" in self.directions
+
 
 @frozen
 class PairwiseConfig:
-    """Settings of `PairwiseLoss`."""
+    """Settings of `PairwiseLoss`; a query is compared with its own negatives alone."""
+
+    in_batch = False
 
     temperature: float = setting(1.0, gt(0), "scores are divided by it")
     similarity: str = setting("dot", _SIMILARITIES, "cosine or dot product")
@@ -84,10 +91,17 @@ class KlDistillationConfig:
     directions: tuple[str, ...] = _directions_setting()
     mask_hard_negatives: bool = setting(False, None, "a query's own negatives are not in its contrastive loss")
 
+    @property
+    def in_batch(self) -> bool:
+        """Whether a query is compared with other queries' passages."""
+        return self.alpha > 0 and "query-passage" in self.directions
+
 
 @frozen
 class MarginMseConfig:
-    """Settings of `MarginMseLoss`."""
+    """Settings of `MarginMseLoss`; a query is compared with its own negatives alone."""
+
+    in_batch = False
 
     temperature: float = setting(1.0, gt(0), "the student's scores are divided by it, the teacher's never")
     similarity: str = setting("dot", _SIMILARITIES, "cosine or dot product")

@@ -13,6 +13,7 @@ from drkit.core.types import BuildContext
 from drkit.data.store import TokenStore
 from drkit.data.tables import open_collection
 from drkit.errors import DrkitError
+from drkit.runs import processes
 from drkit.runs.biencoder import BiEncoder, PairCollator, TeacherScores, TrainingPairs, training_pairs
 from drkit.runs.checkpoints import load_encoder, save_masked_lm
 from drkit.runs.negatives import read_negatives
@@ -87,13 +88,20 @@ def _drawn(pairs: TrainingPairs, stage: StageRun) -> TrainingPairs:
 
 
 def _effective(collate: PairCollator, settings: Finetune) -> dict[str, Any]:
-    """The batch a step really sees: papers' numbers are lower elsewhere because nobody prints this."""
-    queries = min(settings.per_device_train_batch_size, len(collate.pairs))
+    """The batch a step really sees: papers' numbers are lower elsewhere because nobody prints this.
+
+    A batch is that of all processes together, whatever chunks it is read in; accumulation adds up gradients of several,
+    and no negatives.
+    """
+    queries = min(settings.per_device_train_batch_size * processes.count(), len(collate.pairs))
     mined = np.array([min(len(n), collate.negatives) for n in collate.pairs.negatives])
     hard = float(mined.mean())
+    in_batch = getattr(settings.loss.config, "in_batch", True)
     return {
         "training_queries": len(collate.pairs),
+        "processes": processes.count(),
         "queries_per_batch": queries,
+        "queries_per_step": queries * settings.gradient_accumulation_steps,
         "hard_negatives_per_query": round(hard, 3),
-        "negatives_per_query": round(queries * (1 + hard) - 1, 1),
+        "negatives_per_query": round(queries * (1 + hard) - 1 if in_batch else hard, 1),
     }
