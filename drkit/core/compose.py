@@ -20,7 +20,10 @@ every gap who needs what, who offers what, and which other parts would fit.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from drkit.core.compose_rounds import rounds_problems
+from drkit.core.declared import declared
 from drkit.core.reasons import MADE_FROM_TEXTS, fitting, listed, losses_for, missing_extras
 from drkit.core.recipe import Pretrain, Recipe
 from drkit.core.registry import Registry
@@ -73,7 +76,10 @@ def _encoder_problems(recipe: Recipe) -> list[str]:
     sizes = recipe.encoder
     if sizes.pretrained is None and sizes.hidden % sizes.heads:
         return [f"hidden ({sizes.hidden}) is no multiple of heads ({sizes.heads}) @ encoder"]
-    return []
+    if sizes.pretrained is None or sizes.declared == "ignore":
+        return []
+    told = declared(Path(sizes.pretrained).expanduser())
+    return told.clashes(sizes) if told else []
 
 
 def _pretrain_problems(pretrain: Pretrain, registry: Registry) -> list[str]:

@@ -1,4 +1,4 @@
-"""Going on from an earlier run: what `--encoder RUN` takes over from it."""
+"""Going on from an earlier run or encoder: what `--encoder` takes over from it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import Any
 
 from attrs import frozen
 
+from drkit.core.declared import KEPT, RECIPE, declared
 from drkit.core.read import read_table
 from drkit.errors import DrkitError
 
-RECIPE, CHECKPOINT = "recipe.toml", "pretrained"
-# What the earlier run's vectors were made with; another choice would waste what it learnt.
-_KEPT = ("pooling", "query_length", "passage_length")
+CHECKPOINT = "pretrained"
 
 
 @frozen
@@ -27,14 +26,16 @@ class Origin:
 def origin(path_or_id: str) -> Origin:
     """What `--encoder` names: a folder or hub id as it is, or an earlier run's pre-training checkpoint.
 
-    From a run come its checkpoint (encoder, LM head, decoder, generator), pooling and lengths; where its encoder was
-    made from scratch, the schedule stays that of the small scale.
+    From a folder come the pooling, lengths and prompts that it declares (`drkit.core.declared`); from a run the same,
+    and its checkpoint (encoder, LM head, decoder, generator): where its encoder was made from scratch, the schedule
+    stays that of the small scale.
 
     Raises DrkitError where the run has no finished pre-training.
     """
     run = Path(path_or_id).expanduser()
     if not (run / RECIPE).is_file():
-        return Origin({"pretrained": path_or_id})
+        told = declared(run)
+        return Origin({"pretrained": path_or_id, **(told.settings if told else {})})
     if not (run / CHECKPOINT / "config.json").is_file():
         raise DrkitError(
             f"the run {run} has no finished pre-training to go on from: finish it with `drkit run {run / RECIPE}`, or "
@@ -42,7 +43,7 @@ def origin(path_or_id: str) -> Origin:
         )
     table = read_table(run / RECIPE)
     encoder = table.get("encoder", {})
-    kept = {key: encoder[key] for key in _KEPT if key in encoder}
+    kept = {key: encoder[key] for key in KEPT if key in encoder}
     return Origin({"pretrained": str(run / CHECKPOINT), **kept}, small=_made_from_scratch(encoder))
 
 

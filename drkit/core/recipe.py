@@ -68,6 +68,11 @@ class EncoderSettings:
     passage_length: int = setting(128, ge(8), "tokens of a passage at most, special tokens included")
     query_prompt: str = setting("", None, "stands before every query, in training and search")
     passage_prompt: str = setting("", None, "stands before every passage, in training and search")
+    declared: str = setting(
+        "keep",
+        in_(("keep", "ignore")),
+        "pooling, lengths and prompts that the pretrained encoder declares: others are refused, or trained anew",
+    )
 
 
 @frozen

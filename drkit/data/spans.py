@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from drkit.data.arrays import Arrays, ArrayWriter
-from drkit.data.store import TokenStore, TokenWriter, encoded
+from drkit.data.store import TokenStore, TokenWriter, encoded, prompt_tokens
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -33,14 +33,15 @@ def split_documents(
     *,
     max_length: int,
     splitter: SentenceSplitter,
+    prompt: str = "",
 ) -> dict[str, int]:
     """Cut (number, text) pairs, numbers ascending, into spans of at most `max_length` tokens, [CLS] and [SEP] included.
 
     Writes a `TokenStore` of all spans and a `Spans` beside it; memory stays flat. Sentences are packed in their order;
     one that is longer is cut between words, a longer word between tokens; the last two spans of a document are made
     even; a document that would give one span is cut in two at the sentence border nearest its middle. Empty documents
-    give no span. Returns counts: documents, empty, alone (documents of one span, their own context), spans, sentences,
-    tokens, cut_sentences.
+    give no span. `prompt` stands before every span. Returns counts: documents, empty, alone (documents of one span,
+    their own context), spans, sentences, tokens, cut_sentences.
     """
     counts = Counter(dict.fromkeys(("documents", "empty", "alone", "spans", "sentences", "tokens", "cut_sentences"), 0))
     columns = {"documents": np.int64, "begins": np.int64, "ends": np.int64}
@@ -50,12 +51,13 @@ def split_documents(
         TokenWriter(folder, tokenizer, max_length=max_length) as writer,
         ArrayWriter(folder / FILE, columns) as arrays,
     ):
+        before = prompt_tokens(prompt, tokenizer, max_length)
         while batch := list(islice(stream, _TEXTS_AT_ONCE)):
             texts = [text for _, text in batch]
             encodings = [encoding for part in encoded(iter(texts), tokenizer) for encoding in part]
             for (number, text), encoding in zip(batch, encodings, strict=True):
-                cuts = _cuts(text, encoding, splitter, max_length - 2, counts)
-                _write(number, encoding, cuts, writer, arrays)
+                cuts = _cuts(text, encoding, splitter, max_length - 2 - len(before), counts)
+                _write(number, encoding, cuts, (writer, arrays), before)
     return dict(counts)
 
 
@@ -74,10 +76,14 @@ def _cuts(text: str, encoding: Any, splitter: SentenceSplitter, limit: int, coun
     return cuts
 
 
-def _write(number: int, encoding: Any, cuts: list[int], writer: TokenWriter, arrays: ArrayWriter) -> None:
+def _write(
+    number: int, encoding: Any, cuts: list[int], writers: tuple[TokenWriter, ArrayWriter], before: list[int]
+) -> None:
+    writer, arrays = writers
     spans = list(pairwise(cuts))
     ids, words, offsets = encoding.ids, encoding.word_ids, encoding.offsets
-    writer.append([ids[a:b] for a, b in spans], [words[a:b] for a, b in spans])
+    wordless = [None] * len(before)
+    writer.append([[*before, *ids[a:b]] for a, b in spans], [[*wordless, *words[a:b]] for a, b in spans])
     arrays.append(
         documents=np.full(len(spans), number),
         begins=np.array([offsets[a][0] for a, _ in spans]),

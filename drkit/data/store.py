@@ -28,20 +28,23 @@ _TEXTS_AT_ONCE = 1024
 
 
 def tokenise(
-    texts: Iterable[tuple[str, str]], tokenizer: Any, folder: Path, *, max_length: int
+    texts: Iterable[tuple[str, str]], tokenizer: Any, folder: Path, *, max_length: int, prompt: str = ""
 ) -> dict[str, int | float]:
     """Write the tokens of (id, text) pairs to `folder`, in their order; memory stays flat.
 
     tokenizer: a fast one of transformers. Texts longer than `max_length` tokens ([CLS] and [SEP] included) are
-    cut. Returns counts: texts, tokens (kept), truncated (texts), empty (texts), unknown_rate (share of tokens).
+    cut. `prompt` stands before every text; its tokens belong to no word, so that pre-training reads and never hides
+    them. Returns counts: texts, tokens (kept), truncated (texts), empty (texts), unknown_rate (share of tokens).
 
-    Raises DrkitError where the tokenizer is not fast, does not make `[CLS] text [SEP]`, or cannot tell words apart.
+    Raises DrkitError where the tokenizer is not fast, does not make `[CLS] text [SEP]`, or cannot tell words apart; or
+    where the prompt leaves no room for text.
     """
     truncated = 0
     with TokenWriter(folder, tokenizer, max_length=max_length) as writer:
-        for encodings in encoded((text for _, text in texts), tokenizer):
-            cut = [(encoding.ids[: max_length - 2], encoding.word_ids[: max_length - 2]) for encoding in encodings]
-            writer.append([ids for ids, _ in cut], [words for _, words in cut])
+        prompt_tokens(prompt, tokenizer, max_length)
+        for encodings in encoded((prompt + text for _, text in texts), tokenizer):
+            cut = [(encoding.ids[: max_length - 2], _words(encoding, len(prompt))) for encoding in encodings]
+            writer.append([ids for ids, _ in cut], [words[: max_length - 2] for _, words in cut])
             truncated += sum(len(encoding.ids) > max_length - 2 for encoding in encodings)
     counts = writer.counts
     return {
@@ -51,6 +54,25 @@ def tokenise(
         "empty": counts["empty"],
         "unknown_rate": counts["unknown"] / max(counts["tokens"], 1),
     }
+
+
+def prompt_tokens(prompt: str, tokenizer: Any, max_length: int) -> list[int]:
+    """The tokens of a prompt by itself. Raises DrkitError where they leave no room for text in `max_length`."""
+    ids: list[int] = next(encoded(iter([prompt]), tokenizer))[0].ids if prompt else []
+    if prompt and len(ids) >= max_length - 2:
+        raise DrkitError(
+            f"the prompt {prompt!r:.80} takes {len(ids)} tokens and leaves no room for text in {max_length}; "
+            f"shorten it, or raise encoder.query_length or encoder.passage_length"
+        )
+    return ids
+
+
+def _words(encoding: Any, prompt: int) -> Sequence[int | None]:
+    """The words of a text's tokens, None for those of its first `prompt` characters."""
+    words: Sequence[int | None] = encoding.word_ids
+    if not prompt:
+        return words
+    return [None if end <= prompt else word for word, (_, end) in zip(words, encoding.offsets, strict=True)]
 
 
 class TokenWriter:
@@ -83,7 +105,7 @@ class TokenWriter:
         given = np.array([-1 if w is None else w for text in words for w in text], dtype=np.int64)
         starts = (np.cumsum(lengths) - lengths)[lengths > 0]
         numbers = numbered(given, starts, self._before[flat], self._after[flat])
-        numbers[np.isin(flat, self._specials)] = -1  # a special token that a text spells out is no word
+        numbers[(given < 0) | np.isin(flat, self._specials)] = -1  # a special token that a text spells out is no word
         self._writer.append(lengths, ids=flat, words=numbers)
         self.counts["texts"] += len(lengths)
         self.counts["tokens"] += len(flat)

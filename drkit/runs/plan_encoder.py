@@ -48,8 +48,13 @@ def plan_texts(draft: Draft) -> None:
         "tokens",
         "tokenise once, memory-mapped",
         ("collection", "vocabulary"),
-        settings={"passage_length": encoder["passage_length"], "query_length": encoder["query_length"]},
+        settings={key: encoder[key] for key in ("passage_length", "query_length", *_prompts(encoder))},
     )
+
+
+def _prompts(encoder: Table) -> list[str]:
+    """The prompts that are not empty."""
+    return [key for key in ("query_prompt", "passage_prompt") if encoder.get(key)]
 
 
 def plan_encoder(draft: Draft) -> str:
@@ -99,7 +104,11 @@ def _contexts(draft: Draft, wanted: tuple[str, ...]) -> tuple[str, ...]:
             "spans",
             "cut documents into spans of whole sentences",
             ("collection", "vocabulary"),
-            settings={"max_length": lengths["passage_length"], "seed": draft.recipe.seed},
+            settings={
+                "max_length": lengths["passage_length"],
+                "seed": draft.recipe.seed,
+                **{key: lengths[key] for key in _prompts(lengths) if key == "passage_prompt"},
+            },
         )
         made.append(texts)
     if "importance" in wanted:

@@ -16,7 +16,6 @@ from drkit.encoders import BertSizes, MaskedLmEncoder
 from drkit.runs.checkpoints import copy_parts, save_masked_lm
 from drkit.runs.stage import StageRun
 from drkit.runs.tokenizers import load_tokenizer
-from drkit.search.folders import read_encoder_settings
 
 
 def run(stage: StageRun) -> Mapping[str, Any]:
@@ -25,24 +24,12 @@ def run(stage: StageRun) -> Mapping[str, Any]:
     tokenizer = load_tokenizer(str(stage.inputs["vocabulary"]))
     if recipe.encoder.pretrained:
         encoder = MaskedLmEncoder.from_pretrained(recipe.encoder.pretrained, pooling=recipe.encoder.pooling)
-        _compare_pooling(stage, Path(recipe.encoder.pretrained))
     else:
         encoder = from_scratch(recipe, tokenizer, stage.inputs["tokens"])
     save_masked_lm(encoder, tokenizer, stage.folder)
     if recipe.encoder.pretrained:
         copy_parts(Path(recipe.encoder.pretrained), stage.folder)
     return {"parameters": sum(p.numel() for p in encoder.backbone.parameters())}
-
-
-def _compare_pooling(stage: StageRun, folder: Path) -> None:
-    """A sentence-transformers folder declares its pooling; training with another one is allowed, and said."""
-    if not (folder / "modules.json").is_file():
-        return
-    declared, chosen = read_encoder_settings(folder)["pooling"], stage.recipe.encoder.pooling
-    if declared != chosen:
-        stage.progress.note(
-            f"{folder} was trained with {declared} pooling; this run uses {chosen} (--set encoder.pooling={declared})"
-        )
 
 
 def from_scratch(recipe: Recipe, tokenizer: Any, tokens: Path) -> MaskedLmEncoder:

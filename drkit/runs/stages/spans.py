@@ -22,6 +22,7 @@ def run(stage: StageRun) -> Mapping[str, Any]:
         stage.folder,
         max_length=stage.stage.settings["max_length"],
         splitter=splitter,
+        prompt=stage.recipe.encoder.passage_prompt,
     )
     stage.progress.note(
         f"{counts['documents']:,} documents of {counts['sentences']:,} sentences cut into {counts['spans']:,} spans "

@@ -23,9 +23,14 @@ def run(stage: StageRun) -> Mapping[str, Any]:
         tokenizer,
         stage.folder / "passages",
         max_length=encoder.passage_length,
+        prompt=encoder.passage_prompt,
     )
     queries = tokenise(
-        _training_queries(collection), tokenizer, stage.folder / "queries", max_length=encoder.query_length
+        _training_queries(collection),
+        tokenizer,
+        stage.folder / "queries",
+        max_length=encoder.query_length,
+        prompt=encoder.query_prompt,
     )
     for what, counts, length in (("passages", passages, "passage_length"), ("queries", queries, "query_length")):
         if counts["truncated"]:

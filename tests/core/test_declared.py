@@ -1,0 +1,105 @@
+"""What an encoder folder declares is taken over, and a recipe that says otherwise is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from drkit.core.compose import check
+from drkit.core.declared import declared
+from drkit.core.discovery import installed
+from drkit.core.layers import Wanted, compose
+from drkit.errors import DrkitError, ProblemsError
+
+PARTS = installed()
+FLAGS = {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True, "include_prompt": True}
+
+
+def folder(path: Path, *, own=None, prompts=None, pooling=FLAGS, longest=256) -> Path:
+    """An encoder folder as sentence-transformers writes it; `own`: and as drkit does."""
+    (path / "1_Pooling").mkdir(parents=True)
+    modules = [
+        {"path": "", "type": "sentence_transformers.models.Transformer"},
+        {"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+    ]
+    files = {
+        "modules.json": modules,
+        "1_Pooling/config.json": pooling,
+        "sentence_bert_config.json": {"max_seq_length": longest},
+        "config_sentence_transformers.json": {"prompts": prompts or {}},
+        **({"drkit.json": own} if own else {}),
+    }
+    for name, content in files.items():
+        (path / name).write_text(json.dumps(content))
+    return path
+
+
+def composed(encoder: Path, *settings: str, paper: str | None = None):
+    recipe = compose(Wanted(encoder=str(encoder), paper=paper, settings=settings), PARTS)
+    check(recipe, PARTS.registry)
+    return recipe
+
+
+def test_what_a_folder_of_sentence_transformers_says(tmp_path):
+    found = declared(folder(tmp_path / "a", prompts={"query": "q: ", "document": "d: "}))
+    assert found.settings == {"pooling": "mean", "query_prompt": "q: ", "passage_prompt": "d: "}
+    assert found.longest == 256
+    assert declared(folder(tmp_path / "b")).settings == {"pooling": "mean"}
+    assert declared(folder(tmp_path / "c", pooling={"pooling_mode": "cls"})).settings == {"pooling": "cls"}
+    assert declared(folder(tmp_path / "d", pooling={"pooling_mode": "lasttoken"})).settings == {}
+    assert declared(tmp_path / "nowhere") is None
+
+
+def test_it_stands_before_the_recipes_own(tmp_path):
+    own = {"query_length": 20, "passage_length": 40, "query_prompt": "q: ", "passage_prompt": "", "format": 1}
+    encoder = composed(folder(tmp_path / "a", own=own), paper="retromae").encoder
+    assert (encoder.pooling, encoder.query_length, encoder.passage_length) == ("mean", 20, 40)
+    assert (encoder.query_prompt, encoder.passage_prompt) == ("q: ", "")
+
+
+OWN = {"query_length": 20, "passage_length": 40, "query_prompt": "q: ", "passage_prompt": ""}
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("encoder.pooling=cls", "was trained with pooling = 'mean', the recipe says 'cls': --set encoder.pooling=mean"),
+        ("encoder.query_prompt=x", "query_prompt = 'q: ', the recipe says 'x': --set encoder.query_prompt='\"q: \"'"),
+        ("encoder.passage_prompt=x", "passage_prompt = '', the recipe says 'x': --set encoder.passage_prompt='\"\"'"),
+        ("encoder.passage_length=41", "passage_length = 40, the recipe says 41: --set encoder.passage_length=40"),
+    ],
+)
+def test_a_clash_is_refused_with_both_values_and_the_way_out(tmp_path, setting, message):
+    encoder = folder(tmp_path / "a", own=OWN)
+    with pytest.raises(ProblemsError) as error:
+        composed(encoder, setting)
+    assert message in str(error.value)
+    assert "--set encoder.declared=ignore trains it anew" in str(error.value)
+    name, _, value = setting.partition("=")
+    recipe = composed(encoder, setting, "encoder.declared=ignore")
+    assert str(getattr(recipe.encoder, name.removeprefix("encoder."))) == value
+
+
+def test_shorter_texts_are_no_clash_and_longer_than_the_folder_reads_are(tmp_path):
+    assert composed(folder(tmp_path / "a", own=OWN), "encoder.passage_length=30").encoder.passage_length == 30
+    plain = folder(tmp_path / "b", longest=64)
+    with pytest.raises(ProblemsError, match=r"reads 64 tokens at most, the recipe says passage_length = 100"):
+        composed(plain, "encoder.passage_length=100")
+    assert composed(plain, "encoder.passage_length=64", "encoder.query_prompt='q: '").encoder.query_prompt == "q: "
+
+
+def test_a_runs_checkpoint_declares_what_its_recipe_says(tmp_path):
+    (tmp_path / "pretrained").mkdir()
+    (tmp_path / "pretrained" / "config.json").write_text("{}")
+    (tmp_path / "recipe.toml").write_text('[encoder]\npooling = "cls"\nquery_length = 16\nhidden = 8\n')
+    assert declared(tmp_path / "pretrained").settings == {"pooling": "cls", "query_length": 16}
+    with pytest.raises(ProblemsError, match="was trained with pooling = 'cls'"):
+        composed(tmp_path, "encoder.pooling=mean")
+
+
+def test_a_broken_file_is_named(tmp_path):
+    (folder(tmp_path / "a") / "modules.json").write_text("[")
+    with pytest.raises(DrkitError, match=r"modules\.json cannot be read as JSON"):
+        declared(tmp_path / "a")
