@@ -79,7 +79,7 @@ def take(module: Comparable, tensors: Mapping[str, Tensor], way: Way) -> tuple[T
         return _finish(module, [count(part) for part in parts], [partial(way.forward, **part) for part in parts], way)
     replays, states = [], []
     for part in parts:
-        states.append(_random_state())
+        states.append(random_state())
         with torch.no_grad():
             replays.append(way.forward(**part, local=False))
     again = [_replay(way, part, state) for part, state in zip(parts, states, strict=True)]
@@ -88,7 +88,7 @@ def take(module: Comparable, tensors: Mapping[str, Tensor], way: Way) -> tuple[T
 
 def _replay(way: Way, part: dict[str, Tensor], state: list[Tensor]) -> Callable[[], dict[str, Tensor]]:
     def forward() -> dict[str, Tensor]:
-        with _random_numbers(state):
+        with random_numbers(state):
             return way.forward(**part)
 
     return forward
@@ -103,7 +103,7 @@ def _finish(
     """Compare the rows of `seen`, then go backward through each of `forwards` with its rows' gradients."""
     processes = world_size()
     totals = _totals(seen, module.weights)
-    compared, figures, gradients = _compare(module, seen)
+    compared, figures, gradients = compare_rows(module, seen)
     loss = compared.detach()
     for place, forward in enumerate(forwards):
         last = place == len(forwards) - 1
@@ -132,7 +132,7 @@ def _totals(seen: Sequence[Mapping[str, Tensor]], weights: Mapping[str, float]) 
     return dict(zip(weights, counts.clamp(min=1).unbind(), strict=True))
 
 
-def _compare(
+def compare_rows(
     module: Comparable, seen: Sequence[Mapping[str, Tensor]]
 ) -> tuple[Tensor, dict[str, Tensor], list[dict[str, Tensor]]]:
     """The comparing losses, their figures, and for each part the gradient of each of its rows."""
@@ -225,15 +225,15 @@ def world_size() -> int:
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
-def _random_state() -> list[Tensor]:
+def random_state() -> list[Tensor]:
     state = [torch.get_rng_state()]
     return [*state, torch.cuda.get_rng_state()] if torch.cuda.is_available() else state
 
 
 @contextmanager
-def _random_numbers(state: list[Tensor]) -> Iterator[None]:
+def random_numbers(state: list[Tensor]) -> Iterator[None]:
     """A block that draws the numbers that followed `state`; after it the generators go on as if it had not been."""
-    before = _random_state()
+    before = random_state()
     _set_random_state(state)
     try:
         yield
