@@ -12,6 +12,9 @@ import click
 from drkit import __version__
 from drkit.errors import DrkitError
 from drkit_cli.commands.compose import compose
+from drkit_cli.commands.encode import encode
+from drkit_cli.commands.export import export
+from drkit_cli.commands.index import index
 from drkit_cli.commands.inspect import inspect
 from drkit_cli.commands.listing import list_parts
 from drkit_cli.commands.plugins import plugins
@@ -30,7 +33,7 @@ def cli() -> None:
     """
 
 
-for command in (compose, run, search, inspect, queries, list_parts, show, plugins):
+for command in (compose, run, search, encode, index, export, inspect, queries, list_parts, show, plugins):
     cli.add_command(command)
 
 

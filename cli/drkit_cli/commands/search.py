@@ -1,32 +1,117 @@
-"""`drkit search`: ask a finished run."""
+"""`drkit search`: ask a finished run, or rank the passages of an index for a whole file of queries."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+if TYPE_CHECKING:
+    from drkit.core.types import Query
+    from drkit.search import Hits, TextEncoder, Vectors
+
+_SHOWN, _RANKED = 5, 1000
+
 
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path))
-@click.argument("query")
-@click.option("-k", "--depth", default=5, show_default=True, type=click.IntRange(1, 1000), help="Passages to print.")
-def search(run: Path, query: str, depth: int) -> None:
-    """Print the passages of RUN's collection that answer QUERY best, with scores and text."""
-    from drkit.data.tables import open_collection
+@click.argument("where", metavar="RUN_OR_INDEX", type=click.Path(path_type=Path))
+@click.argument("query", required=False)
+@click.option("-k", "--depth", type=click.IntRange(1), help=f"Passages a query ({_SHOWN}; {_RANKED} with -o).")
+@click.option("--encoder", metavar="PATH_OR_ID", help="What the index was made with; a run has its own.")
+@click.option("--queries", metavar="FILE", help="Queries: .tsv, .jsonl, TREC topics .., or a folder of their vectors.")
+@click.option("--collection", metavar="RUN|NAME:VALUE", help="Search for a collection's queries.")
+@click.option("--split", default="test", show_default=True, help="Which of the collection's.")
+@click.option("--pooling", type=click.Choice(["cls", "mean"]), help="Of an encoder that does not say it.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write a TREC run to this file.")
+def search(
+    where: Path,
+    query: str | None,
+    depth: int | None,
+    encoder: str | None,
+    queries: str | None,
+    collection: str | None,
+    split: str,
+    pooling: str | None,
+    output: Path | None,
+) -> None:
+    r"""Print the passages that answer QUERY best, or write the rankings of many queries as a TREC run.
+
+    \b
+    drkit search runs/R "remove a suffix"
+    drkit search runs/R --split test -o test.trec
+    drkit search index/ --encoder runs/R --queries topics.tsv -k 100 -o topics.trec
+    """
     from drkit.errors import DrkitError
-    from drkit.runs.retriever import open_run
+
+    many = bool(queries or collection or output)
+    if (query is None) != many or (queries and collection) or (many and not output):
+        raise click.UsageError("give one QUERY, or --queries or --collection with -o FILE")
+    if query is not None and not query.strip():
+        raise DrkitError("the query is empty; give the words to search for")
+    if query is not None:
+        _show(where, query, depth or _SHOWN, encoder, pooling)
+        return
+    found = _queries(where, queries, collection, split)
+    _write(where, found, output, depth or _RANKED, _encoder(where, encoder, pooling, found))
+
+
+def _queries(where: Path, file: str | None, collection: str | None, split: str) -> Iterable[Query] | Vectors:
+    from drkit.runs.searching import find_queries, queries_of
+
+    return find_queries(file) if file else queries_of(collection or str(where), split)
+
+
+def _encoder(where: Path, name: str | None, pooling: str | None, queries: object = None) -> TextEncoder | None:
+    from drkit.errors import DrkitError
+    from drkit.runs.encoders import open_encoder
+    from drkit.search import Vectors
+
+    if isinstance(queries, Vectors):
+        return None
+    if name is None and (where / "index.json").is_file():
+        raise DrkitError(f"{where} is an index alone: give the encoder that it was made with (--encoder)")
+    return open_encoder(name or where, pooling=pooling)
+
+
+def _write(
+    where: Path, queries: Iterable[Query] | Vectors, output: Path | None, depth: int, encoder: TextEncoder | None
+) -> None:
+    from drkit.runs.searching import find_index, search_to_run
+    from drkit.search import open_index
+
+    assert output is not None
+    index = open_index(find_index(where))
+    done = search_to_run(index, queries, output, encoder=encoder, depth=depth)
+    click.echo(f"run      {output}: {done:,} queries, {min(depth, len(index)):,} of {len(index):,} passages each")
+
+
+def _show(where: Path, query: str, depth: int, encoder: str | None, pooling: str | None) -> None:
+    from drkit.data.tables import open_collection
+    from drkit.runs.searching import find_index
+    from drkit.search import Retriever, open_index
+
+    folder = find_index(where)
+    made_by = _encoder(where, encoder, pooling)
+    assert made_by is not None
+    (hits,) = Retriever(made_by, open_index(folder)).search([query], depth)
+    texts = [""] * len(hits.doc_ids)
+    if (where / "collection").is_dir():
+        passages = open_collection(where / "collection").corpus.get_many(hits.doc_ids)
+        texts = [_excerpt(passage.content) for passage in passages]
+    _print(hits, texts)
+
+
+def _print(hits: Hits, texts: Iterable[str]) -> None:
     from drkit_cli.render import console
 
-    if not query.strip():
-        raise DrkitError("the query is empty; give the words to search for")
-    (hits,) = open_run(run).search([query], depth)
-    passages = open_collection(run / "collection").corpus.get_many(hits.doc_ids)
     screen = console()
-    for rank, (passage, score) in enumerate(zip(passages, hits.scores, strict=True), start=1):
+    for rank, (doc_id, score, text) in enumerate(zip(hits.doc_ids, hits.scores, texts, strict=True), start=1):
         screen.print(f"[bold]{rank:3d}[/]  {score:.4f}  ", end="")
-        screen.print(passage.doc_id, style="cyan", markup=False)
-        screen.print(_excerpt(passage.content), markup=False, style="dim")
+        screen.print(doc_id, style="cyan", markup=False)
+        if text:
+            screen.print(text, markup=False, style="dim")
 
 
 def _excerpt(text: str, limit: int = 300) -> str:

@@ -1,0 +1,65 @@
+"""`drkit encode`: a collection's passages, or its queries, as a folder of vectors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.option("--encoder", required=True, metavar="PATH_OR_ID", help="A folder, a run, RUN/retriever-1, or a hub id.")
+@click.option("--collection", required=True, metavar="RUN|NAME:VALUE", help="A run's folder, beir:FOLDER, irds:ID ...")
+@click.option("--split", help="Encode the queries of this split, not the passages.")
+@click.option("--set", "settings", metavar="PATH=VALUE", multiple=True, help="A setting: collection.limit=1000")
+@click.option("--dtype", type=click.Choice(["float32", "float16"]), default="float32", show_default=True)
+@click.option("--format", "format_", type=click.Choice(["npy", "safetensors"]), default="npy", show_default=True)
+@click.option("--shard-size", default=16_384, show_default=True, type=click.IntRange(1), help="Texts a shard.")
+@click.option("--pooling", type=click.Choice(["cls", "mean"]), help="Of a checkpoint that does not say it.")
+@click.option("--precision", type=click.Choice(["float32", "bfloat16"]), default="float32", show_default=True)
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda ..")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The folder of vectors.")
+def encode(
+    encoder: str,
+    collection: str,
+    split: str | None,
+    settings: tuple[str, ...],
+    dtype: str,
+    format_: str,
+    shard_size: int,
+    pooling: str | None,
+    precision: str,
+    device: str,
+    output: Path,
+) -> None:
+    r"""Encode a collection into shards of vectors (.npy or .safetensors) with their ids (.arrow).
+
+    Stopped, it goes on when it is called again; at most the shard in work is lost. torchrun shares the shards.
+
+    \b
+    drkit encode --encoder runs/R --collection beir:FOLDER -o vectors/
+    drkit encode --encoder runs/R --collection beir:FOLDER --split test -o queries/
+    torchrun --nproc-per-node 8 -m drkit_cli.main encode --encoder E --collection beir:FOLDER -o vectors/
+    """
+    from drkit.runs.encoders import open_encoder
+    from drkit.runs.searching import encode_collection
+    from drkit.search import Storage
+    from drkit_cli.progress import RichProgress
+
+    made_by = open_encoder(encoder, pooling=pooling, device=device, precision=precision)
+    with RichProgress(1) as progress:
+        progress.begin("encode", f"{split + ' queries' if split else 'passages'} of {collection}")
+        vectors = encode_collection(
+            made_by,
+            collection,
+            output,
+            split=split,
+            settings=settings,
+            storage=Storage(dtype=dtype, format=format_, shard_size=shard_size),
+            told=lambda count: progress.advance(count, None, "texts"),
+        )
+    if vectors is None:
+        click.echo("this process is done; others are still at their shards", err=True)
+        return
+    click.echo(f"vectors  {output}: {len(vectors):,} of {vectors.dimension}, {dtype}")
+    click.echo(f"use      drkit {'search INDEX --queries' if split else 'index'} {output} -o ..")

@@ -1,0 +1,54 @@
+"""`drkit index`: an index of a folder of vectors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("vectors", type=click.Path(path_type=Path))
+@click.option("--kind", type=click.Choice(["flat", "hnsw", "ivf-pq"]), default="flat", show_default=True)
+@click.option("--links", default=32, show_default=True, type=click.IntRange(2), help="hnsw: neighbours a vector keeps.")
+@click.option("--construction", default=200, show_default=True, type=click.IntRange(1), help="hnsw: care in building.")
+@click.option("--effort", default=128, show_default=True, type=click.IntRange(1), help="hnsw: care in searching.")
+@click.option("--half", is_flag=True, help="hnsw: keep the vectors as float16.")
+@click.option("--lists", default=0, type=click.IntRange(0), help="ivf-pq: inverted lists (0: as fits).")
+@click.option("--code-bytes", default=0, type=click.IntRange(0), help="ivf-pq: bytes a vector becomes (0: as fits).")
+@click.option("--probes", default=0, type=click.IntRange(0), help="ivf-pq: lists that a search reads (0: as fits).")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The folder of the index.")
+def index(
+    vectors: Path,
+    kind: str,
+    links: int,
+    construction: int,
+    effort: int,
+    half: bool,
+    lists: int,
+    code_bytes: int,
+    probes: int,
+    output: Path,
+) -> None:
+    r"""Build an index of VECTORS, which `drkit encode` made. flat is exact; of the others the recall is measured.
+
+    \b
+    drkit index vectors/ -o index/
+    drkit index vectors/ --kind hnsw --effort 256 -o index/
+    """
+    from drkit.search import Hnsw, IvfPq, Vectors, build_index
+
+    settings: Hnsw | IvfPq | None = None
+    opened = Vectors.open(vectors)
+    if kind == "hnsw":
+        half = half or opened.about["dtype"] == "float16"
+        settings = Hnsw(links=links, construction=construction, effort=effort, half=half)
+    elif kind == "ivf-pq":
+        settings = IvfPq(lists=lists, code_bytes=code_bytes, probes=probes)
+    made = build_index(opened, output, kind=kind, settings=settings)
+    click.echo(f"index    {output}: {kind}, {len(made):,} vectors of {made.dimension}")
+    if "recall@10" in made.facts:
+        click.echo(
+            f"recall   {made.facts['recall@10']:.1%} of the 10 nearest, of {made.facts['recall_sample']} vectors"
+        )
+    click.echo(f'use      drkit search {output} --encoder .. "a query"')

@@ -1,0 +1,178 @@
+"""`drkit encode`, `index`, `search`, `export` on files: what they write, and what they say of what cannot be."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from drkit.encoders.export import export_encoder
+from drkit.search import Retriever, TextEncoder, Vectors, open_index, read_run
+from tests.search.toys import TEXTS, masked_lm, tokenizer
+
+HOW = {"pooling": "mean", "similarity": "cosine", "query_length": 16, "passage_length": 48}
+QUERIES = {"q 1": "remove suffix", "q é": "number file b", "q3": "string from each"}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A BEIR folder of odd ids with an empty text, an encoder folder with prompts, a bare checkpoint."""
+    root = tmp_path_factory.mktemp("files")
+    beir = root / "beir"
+    (beir / "qrels").mkdir(parents=True)
+    rows = [{"_id": f"d {i} é", "title": "file" if i else "", "text": text} for i, text in enumerate(TEXTS)]
+    (beir / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    queries = [{"_id": name, "text": text} for name, text in QUERIES.items()]
+    (beir / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in queries))
+    judged = "".join(f"{name}\td {i} é\t1\n" for i, name in enumerate(QUERIES))
+    (beir / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + judged)
+    prompts = {"query_prompt": "each ", "passage_prompt": "a "}
+    export_encoder(masked_lm(), tokenizer(), root / "encoder", **HOW, **prompts)
+    export_encoder(masked_lm(1), tokenizer(), root / "other", **HOW)
+    masked_lm().base_model.save_pretrained(root / "bare")
+    tokenizer().save_pretrained(root / "bare")
+    return root
+
+
+@pytest.fixture
+def drkit(monkeypatch, capsys, files):
+    """(exit code, all output) of the command line, in this process, in the files' folder."""
+
+    def call(*arguments):
+        from drkit_cli.main import _status
+
+        monkeypatch.chdir(files)
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+        monkeypatch.setattr(sys, "argv", ["drkit", *map(str, arguments)])
+        code = _status()
+        said = capsys.readouterr()
+        return code, said.out + said.err
+
+    return call
+
+
+def rankings(path):
+    return dict(read_run(path))
+
+
+def test_from_a_folder_of_texts_to_a_trec_run(drkit, files, tmp_path):
+    vectors, index, run = tmp_path / "v", tmp_path / "i", tmp_path / "out.trec"
+    code, said = drkit("encode", "--encoder", "encoder", "--collection", "beir:beir", "--shard-size", 3, "-o", vectors)
+    assert code == 0, said
+    assert "7 of 32, float32" in said
+    code, said = drkit("index", vectors, "-o", index)
+    assert code == 0, said
+    code, said = drkit(
+        "search", index, "--encoder", "encoder", "--collection", "beir:beir", "--split", "test", "-k", 4, "-o", run
+    )
+    assert code == 0, said
+    assert "3 queries, 4 of 7 passages each" in said
+    encoder = TextEncoder.load(files / "encoder")
+    found = Retriever(encoder, open_index(index)).search(list(QUERIES.values()), 4)
+    expected = {name: set(hits.pairs()) for name, hits in zip(QUERIES, found, strict=True)}
+    assert {name: set(hits) for name, hits in rankings(run).items()} == expected
+    content = [f"file {text}".strip() if i else text for i, text in enumerate(TEXTS)]
+    np.testing.assert_allclose(Vectors.open(vectors).shards[:], encoder.encode_passages(content), atol=1e-5)
+
+    topics = tmp_path / "topics.tsv"
+    topics.write_text("".join(f"{name}\t{text}\n" for name, text in QUERIES.items()))
+    again = tmp_path / "again.trec"
+    assert drkit("search", index, "--encoder", "encoder", "--queries", topics, "-k", 4, "-o", again)[0] == 0
+    assert again.read_text() == run.read_text()
+    queries = tmp_path / "q"
+    code, said = drkit("encode", "--encoder", "encoder", "--collection", "beir:beir", "--split", "test", "-o", queries)
+    assert code == 0, said
+    assert drkit("search", index, "--queries", queries, "-k", 4, "-o", again)[0] == 0
+    assert again.read_text() == run.read_text()
+    code, said = drkit("search", index, "remove suffix", "--encoder", "encoder", "-k", 2)
+    assert code == 0
+    assert found[0].doc_ids[0] in said
+
+
+def test_half_precision_safetensors_and_a_graph(drkit, tmp_path):
+    vectors, index = tmp_path / "v", tmp_path / "i"
+    options = ("--dtype", "float16", "--format", "safetensors")
+    assert drkit("encode", "--encoder", "encoder", "--collection", "beir:beir", *options, "-o", vectors)[0] == 0
+    code, said = drkit("index", vectors, "--kind", "hnsw", "-o", index)
+    assert code == 0, said
+    assert "recall   100.0%" in said
+    assert json.loads((index / "index.json").read_text())["settings"]["half"] is True
+    code, said = drkit("index", vectors, "--kind", "ivf-pq", "-o", tmp_path / "j")
+    assert code == 2
+    assert "7 vectors are too few for an ivf-pq index" in said
+
+
+def test_what_cannot_be_is_said(drkit, files, tmp_path):
+    vectors, index = tmp_path / "v", tmp_path / "i"
+    encode = ("encode", "--collection", "beir:beir", "-o", vectors)
+    for arguments, message in [
+        ((*encode, "--encoder", "bare"), "no modules.json, so its pooling is unknown; say which: --pooling"),
+        ((*encode, "--encoder", "encoder", "--pooling", "cls"), "declares mean pooling, not cls"),
+        ((*encode, "--encoder", "./none"), "no encoder folder './none'"),
+        ((*encode, "--encoder", "no-such-encoder"), "cannot fetch the encoder 'no-such-encoder'"),
+        ((*encode, "--encoder", "encoder", "--device", "abacus"), "no device 'abacus'"),
+        ((*encode, "--encoder", "encoder", "--split", "dev"), "has no 'dev' queries; its splits: test"),
+        (("index", vectors, "-o", index), "no folder of vectors"),
+        (("search", index, "a"), "no run and no index at"),
+        (("search", files / "encoder", "a"), "is no index"),
+        (("export", "bare", "-o", tmp_path / "e"), "its pooling is unknown"),
+        (("export", "encoder", "-o", "encoder"), "holds the encoder itself"),
+    ]:
+        code, said = drkit(*arguments)
+        assert code == 2, said
+        assert message in " ".join(said.split()), said
+    assert not list(tmp_path.glob("*/*.npy"))
+    assert drkit(*encode, "--encoder", "encoder")[0] == 0
+    before = sorted((p.name, p.stat().st_mtime_ns) for p in vectors.glob("0*"))
+    code, said = drkit(*encode, "--encoder", "other")
+    assert code == 2
+    assert "weights, query_prompt, passage_prompt differ" in said
+    assert before == sorted((p.name, p.stat().st_mtime_ns) for p in vectors.glob("0*"))
+    assert drkit("index", vectors, "-o", index)[0] == 0
+    out = tmp_path / "out.trec"
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text('{"_id": "q", "text": " "}\n')
+    for arguments, message in [
+        (("search", index, "a"), "give the encoder that it was made with (--encoder)"),
+        (("search", index, "a", "--encoder", "other"), "vectors of another encoder (weights differ)"),
+        (("search", index, "--encoder", "other", "--collection", "beir:beir", "-o", out), "(weights differ)"),
+        (("search", index, "--queries", vectors, "-o", out), "holds vectors of passages"),
+        (("search", index, "--encoder", "encoder", "--queries", "none.tsv", "-o", out), "no file of queries none.tsv"),
+        (("search", index, "--encoder", "encoder", "--queries", empty, "-o", out), "empty"),
+        (("search", index, "--encoder", "encoder", "--collection", "beir:beir"), "with -o FILE"),
+        (("search", index, " ", "--encoder", "encoder"), "the query is empty"),
+    ]:
+        code, said = drkit(*arguments)
+        assert code == 2, said
+        assert message in " ".join(said.split()), said
+    assert not out.exists()
+
+
+def test_a_bare_checkpoint_with_its_pooling_is_exported_and_encodes(drkit, files, tmp_path):
+    from sentence_transformers import SentenceTransformer
+
+    assert drkit("export", "bare", "--pooling", "cls", "-o", tmp_path / "e")[0] == 0
+    theirs = SentenceTransformer(str(tmp_path / "e"), device="cpu", local_files_only=True)
+    ours = TextEncoder.bare(files / "bare", pooling="cls")
+    np.testing.assert_allclose(theirs.encode(TEXTS), ours.encode_passages(TEXTS), atol=1e-5)
+    code, said = drkit("export", "encoder", "-o", tmp_path / "again")
+    assert code == 0, said
+    first, again = (TextEncoder.load(folder).identity() for folder in (files / "encoder", tmp_path / "again"))
+    assert first == again
+    options = ("--pooling", "cls", "--collection", "beir:beir", "-o", tmp_path / "v")
+    assert drkit("encode", "--encoder", "bare", *options)[0] == 0
+    assert Vectors.open(tmp_path / "v").encoder["pooling"] == "cls"
+
+
+def test_two_processes_of_the_command(files, tmp_path):
+    command = [sys.executable, "-m", "drkit_cli.main", "encode", "--encoder", "encoder", "--collection", "beir:beir"]
+    command += ["--shard-size", "2", "-o", str(tmp_path / "v")]
+    for rank, says in ((1, "this process is done; others are still"), (0, "7 of 32")):
+        environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": "2"}
+        done = subprocess.run(command, cwd=files, env=environment, capture_output=True, text=True, check=True)
+        assert says in done.stdout + done.stderr
+    assert len(Vectors.open(tmp_path / "v")) == len(TEXTS)
