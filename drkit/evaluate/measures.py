@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from drkit.search.trec import RunRow
 
 MEASURES = ("RR@10", "nDCG@10", "R@100", "R@1000")
+# trec_eval keeps a count for every grade, and goes wrong in silence where they do not fit.
+_HIGHEST_GRADE = 1_000_000
 
 
 @frozen
@@ -134,6 +136,11 @@ def _measure(name: str) -> Any:
 def _judged(qrels: Iterable[Judgement]) -> dict[str, dict[str, int]]:
     judged: dict[str, dict[str, int]] = {}
     for judgement in qrels:
+        if judgement.relevance > _HIGHEST_GRADE:
+            raise DrkitError(
+                f"document {judgement.doc_id!r} is judged {judgement.relevance} for query {judgement.query_id!r}; "
+                f"grades go up to {_HIGHEST_GRADE:,}"
+            )
         grades = judged.setdefault(judgement.query_id, {})
         if grades.setdefault(judgement.doc_id, judgement.relevance) != judgement.relevance:
             raise DrkitError(

@@ -21,17 +21,17 @@ from drkit.data.tables import open_collection
 from drkit.evaluate.geometry import anisotropy, top_direction
 from drkit.runs.branches import measure_branches, undisturbed
 from drkit.runs.retrieval_probe import MEASURE, RetrievalProbe, retrieval_probe
-from drkit.search import TextEncoder
+from drkit.runs.retriever import encoder_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from drkit.core.recipe import Recipe
     from drkit.runs.autoencoder import AutoEncoder
     from drkit.runs.masking import MaskingCollator
     from drkit.runs.progress import Progress
     from drkit.runs.stage import StageRun
+    from drkit.search import TextEncoder
 
 FILE = "probes.jsonl"
 Record = Mapping[str, float]
@@ -114,7 +114,7 @@ def probing(
         return []
     probes = Probes(
         module=module,
-        encoder=_encoder(module, tokenizer, recipe),
+        encoder=encoder_of(module.encoder.backbone, tokenizer, recipe),
         collate=collate,
         passages=TokenStore.open(stage.inputs["tokens"] / "passages"),
         held_out=held_out,
@@ -123,23 +123,11 @@ def probing(
     return [ProbeCallback(probes, settings.every, ProbeLog(stage.folder), stage.progress)]
 
 
-def _encoder(module: AutoEncoder, tokenizer: Any, recipe: Recipe) -> TextEncoder:
-    """The module's encoder as it would be searched with."""
-    return TextEncoder(
-        module.encoder.backbone,
-        tokenizer,
-        pooling=recipe.encoder.pooling,
-        similarity=recipe.similarity,
-        query_length=recipe.encoder.query_length,
-        passage_length=recipe.encoder.passage_length,
-    )
-
-
 class ProbeLog:
-    """The probes of a training, in a file of lines; those after the step that is resumed from are done anew."""
+    """What was measured during a training, a line each; what came after the step that is resumed from is done anew."""
 
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / FILE
+    def __init__(self, folder: Path, name: str = FILE) -> None:
+        self.path = folder / name
         self.records: list[Record] = []
 
     def resume(self, step: int) -> None:

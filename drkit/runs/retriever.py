@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
-from typing import Any
 
 import torch
-from torch import nn
 
 from drkit.core.recipe import Recipe
 from drkit.errors import DrkitError
@@ -34,12 +32,6 @@ def load_text_encoder(folder: Path, recipe: Recipe, *, device: str | None = None
 
 def encoder_of(backbone: Any, tokenizer: Any, recipe: Recipe) -> TextEncoder:
     """A backbone, maybe one in training, as a run searches with it: the recipe's pooling, lengths and prompts."""
-    backbone = load_encoder(folder, pooling=recipe.encoder.pooling).backbone.to(device)
-    return text_encoder_of(backbone, load_tokenizer(str(folder)), recipe)
-
-
-def text_encoder_of(backbone: nn.Module, tokenizer: Any, recipe: Recipe) -> TextEncoder:
-    """A model as it is, also one in training, with the recipe's pooling, similarity, lengths and prompts."""
     return TextEncoder(
         backbone,
         tokenizer,
