@@ -8,7 +8,7 @@ from drkit.core.protocols import Corpus
 from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.errors import DrkitError
 from drkit.miners.config import Bm25Config
-from drkit.miners.ranking import mine_by_search, scorer
+from drkit.miners.ranking import Reach, mine_by_search, scorer
 from drkit.search.bm25 import Bm25Retriever
 
 
@@ -31,4 +31,4 @@ class Bm25Miner:
         """Up to `depth` negatives a request, best first, in the requests' order. Raises DrkitError before `index`."""
         if self._retriever is None:
             raise DrkitError("the bm25 miner has no passages yet; call index(corpus) before mine(requests, depth)")
-        yield from mine_by_search(requests, scorer(self._retriever), depth)
+        yield from mine_by_search(requests, scorer(self._retriever), Reach(depth))

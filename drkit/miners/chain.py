@@ -16,6 +16,7 @@ from drkit.core.protocols import Corpus, NegativeFilter, NegativeMiner
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.errors import DrkitError
+from drkit.miners.config import RefreshConfig
 
 if TYPE_CHECKING:
     from drkit.core.recipe import Choice
@@ -90,6 +91,12 @@ def build_chain(choices: Sequence[Choice], registry: Registry, context: BuildCon
 def is_filter(choice: Choice, registry: Registry) -> bool:
     """Whether a chosen miner filters what another one found."""
     return CANDIDATES in registry.get(Kind.MINER, choice.use).needs
+
+
+def refresh_of(choices: Sequence[Choice]) -> RefreshConfig | None:
+    """The settings of mining again while a model is trained, where a chain begins with that."""
+    config = choices[0].config if choices else None
+    return config if isinstance(config, RefreshConfig) else None
 
 
 def sources(registry: Registry) -> tuple[str, ...]:

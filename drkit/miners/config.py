@@ -29,6 +29,7 @@ class DenseConfig:
 
     depth: int = setting(200, ge(1), "how deep the ranking is that negatives are drawn from")
     skip: int = setting(0, ge(0), "leave out this many of the best-ranked passages")
+    memory_mb: int = setting(64, ge(1), "megabytes of hits held at once: how many queries are searched together")
 
 
 @frozen
@@ -38,6 +39,7 @@ class RefreshConfig:
     every: int = setting(1, ge(1), "epochs between two minings with the current model")
     depth: int = setting(200, ge(1), "how deep the ranking is that negatives are drawn from")
     skip: int = setting(0, ge(0), "leave out this many of the best-ranked passages")
+    memory_mb: int = setting(64, ge(1), "megabytes of hits held at once: how many queries are searched together")
 
 
 @frozen

@@ -8,7 +8,7 @@ from drkit.core.protocols import Corpus
 from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.errors import DrkitError
 from drkit.miners.config import DenseConfig, RefreshConfig
-from drkit.miners.ranking import mine_by_search, scorer
+from drkit.miners.ranking import Reach, mine_by_search, scorer
 
 
 class DenseMiner:
@@ -16,8 +16,8 @@ class DenseMiner:
 
     The retriever is any object with `search(texts, depth)` that gives (doc_ids, scores) a text, best first, over
     the corpus that is mined; `config.skip` of the best are left out once the positives are. Where it has a
-    `score(texts, doc_ids)` too, the positives are scored. Memory: the hits of 256 queries, and what the retriever
-    takes for as many; never a matrix of queries by passages. Xiong et al. 2021.
+    `score(texts, doc_ids)` too, the positives are scored. Memory: `config.memory_mb` of
+    hits, and what the retriever takes for as many queries; never a matrix of queries by passages. Zhan et al. 2021.
     """
 
     def __init__(self, config: DenseConfig | RefreshConfig, context: BuildContext | None = None) -> None:
@@ -34,5 +34,5 @@ class DenseMiner:
         """Up to `depth` negatives a request, best first, in the requests' order. Raises DrkitError before `index`."""
         if self._size is None:
             raise DrkitError("the dense miner has no corpus yet; call index(corpus) before mine(requests, depth)")
-        find = scorer(self._retriever)
-        yield from mine_by_search(requests, find, depth, skip=self.config.skip, limit=self._size)
+        reach = Reach(depth, self.config.skip, self._size, self.config.memory_mb)
+        yield from mine_by_search(requests, scorer(self._retriever), reach)

@@ -8,30 +8,58 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from attrs import frozen
 
 from drkit.core.types import Mined, MiningRequest
 from drkit.search.hits import Hits, batched
 
-BATCH = 256
+BATCH = 1024
+MEMORY_MB = 64
+# A hit as Python holds it: an id, a score, and their places in two tuples.
+_BYTES = 160
 # What faiss gives as the score of a hit that is none.
 _LEAST = float(np.finfo(np.float32).min)
 Find = Callable[[Sequence[str], int, Sequence[Sequence[str]]], tuple[Sequence[Any], Sequence[Sequence[float]]]]
 
 
-def mine_by_search(
-    requests: Iterable[MiningRequest], find: Find, depth: int, *, skip: int = 0, limit: int | None = None
-) -> Iterator[Mined]:
-    """Up to `depth` negatives a request, behind the `skip` best, of what `find` finds for 256 queries at a time.
+@frozen
+class Reach:
+    """How deep is searched: up to `depth` negatives behind the `skip` best; `limit`: the most hits there can be.
+
+    memory_mb: megabytes for the hits that are held at once; it sets how many queries are searched together (16 to
+    1024), so never is anything of queries by passages held.
+    """
+
+    depth: int
+    skip: int = 0
+    limit: int | None = None
+    memory_mb: int = MEMORY_MB
+
+    @property
+    def queries(self) -> int:
+        """Queries that are searched together.
+
+        >>> Reach(200).queries, Reach(10_000).queries
+        (1024, 41)
+        """
+        return max(16, min(BATCH, self.memory_mb * 2**20 // ((self.depth + self.skip) * _BYTES)))
+
+    def hits(self, requests: Sequence[MiningRequest]) -> int:
+        """Hits to ask for: a positive may take a rank, so that many more."""
+        wanted = self.depth + self.skip + max((len(request.positives) for request in requests), default=0)
+        return wanted if self.limit is None else min(wanted, self.limit)
+
+
+def mine_by_search(requests: Iterable[MiningRequest], find: Find, reach: Reach) -> Iterator[Mined]:
+    """The negatives of each request among what `find` finds, in the requests' order.
 
     find: (texts, how many hits, each text's positives) -> hits as (doc_ids, scores), and the positives' scores (NaN:
-    it has none). limit: the most hits there can be. A query without text gets none.
+    it has none). A query without text gets none.
     """
-    for batch in batched(requests, BATCH):
+    for batch in batched(requests, reach.queries):
         asked = [request for request in batch if request.text.strip()]
-        # a positive may take a rank: fetch so many more that `depth` others are left
-        reach = depth + skip + max((len(request.positives) for request in asked), default=0)
         positives = [sorted(request.positives) for request in asked]
-        hits, scores = find([request.text for request in asked], min(reach, limit or reach), positives)
+        hits, scores = find([request.text for request in asked], reach.hits(asked), positives)
         found = iter(zip(hits, positives, scores, strict=True))
         for request in batch:
             if not request.text.strip():
@@ -39,7 +67,7 @@ def mine_by_search(
                 continue
             own, ids, given = next(found)
             known = {name: score for name, score in zip(ids, given, strict=True) if not math.isnan(score)}
-            yield negatives_of(request, own, depth, skip=skip, positive_scores=known)
+            yield negatives_of(request, own, reach.depth, skip=reach.skip, positive_scores=known)
 
 
 def negatives_of(

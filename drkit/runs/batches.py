@@ -94,6 +94,15 @@ class Chosen:
         return self.collate([(epoch, int(self.places[example])) for epoch, example in examples])
 
 
+def batches_per_epoch(examples: int, batch_size: int) -> int:
+    """How many batches an epoch has: the remainder is dropped, unless there are fewer examples than one batch.
+
+    >>> batches_per_epoch(40, 16), batches_per_epoch(5, 16)
+    (2, 1)
+    """
+    return max(examples // batch_size, 1)
+
+
 def count_batches(training: Training, examples: int, *, processes: int = 1) -> int:
     """Batches of a training: `max_steps`, or what `num_train_epochs` gives, times accumulation.
 
@@ -102,5 +111,5 @@ def count_batches(training: Training, examples: int, *, processes: int = 1) -> i
     per_step = training.gradient_accumulation_steps
     if training.max_steps > 0:
         return training.max_steps * per_step
-    per_epoch = max(examples // (training.per_device_train_batch_size * processes), 1)
+    per_epoch = batches_per_epoch(examples, training.per_device_train_batch_size * processes)
     return max(math.ceil(training.num_train_epochs * per_epoch / per_step), 1) * per_step

@@ -6,12 +6,14 @@ negatives-retriever-1 -> no-pretraining, retriever-1 -> index-retriever-1 -> neg
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from attrs import evolve, frozen
 
 from drkit.core.recipe import RERANKER, Choice, Round
 from drkit.core.spec import Kind
+from drkit.miners.chain import refresh_of
 from drkit.runs import estimate
 from drkit.runs.drafting import Draft, Table, lasting
 from drkit.runs.sources import config_state, path_state
@@ -97,7 +99,7 @@ def _negatives(draft: Draft, owner: str, previous: str) -> str:
     chain = _chain(draft, owner)
     states = [config_state(miner.config) for miner in chain]
     settings = {"owner": owner, "miners": table["miners"], "files": states, "seed": draft.recipe.seed}
-    wanted = {need for miner in chain for need in draft.registry.get(Kind.MINER, miner.use).needs_of(miner.config)}
+    wanted = _wanted(draft, chain)
     needs: tuple[str, ...] = ("collection",)
     if "retriever" in wanted:
         needs += (previous, add_index(draft, previous, "mined"))
@@ -122,12 +124,28 @@ def _named(rounds: list[Table], name: str) -> Table:
     return next(row for row in rounds if row["name"] == name)
 
 
+def _wanted(draft: Draft, chain: Sequence[Choice]) -> set[str]:
+    """What the miners of a chain need."""
+    return {need for miner in chain for need in draft.registry.get(Kind.MINER, miner.use).needs_of(miner.config)}
+
+
+def _refresh(draft: Draft, own: Round) -> Table:
+    """Miners that the training itself asks again: what it learns depends on their settings."""
+    if refresh_of(own.miners) is None:
+        return {}
+    states = [config_state(miner.config) for miner in own.miners]
+    return {"refresh": _named(draft.table["finetune"]["rounds"], own.name)["miners"], "files": states}
+
+
 def _retriever(draft: Draft, current: _Round, negatives: str, splits: tuple[str, ...], *, name: str) -> System:
     own, recipe = current.own, draft.recipe
     assert recipe.finetune is not None
     settings = recipe.finetune.of(own)
     teacher = _teacher(draft, current, negatives)
+    refresh = _refresh(draft, own)
     needs = ("collection", "tokens", current.start, *filter(None, (negatives, teacher)))
+    if refresh and RERANKER in _wanted(draft, own.miners):
+        needs += (RERANKER,)
     origin = "without pre-training" if name == BASELINE else f"from {current.start}"
     made = []
     for draw in range(own.draws):
@@ -149,6 +167,7 @@ def _retriever(draft: Draft, current: _Round, negatives: str, splits: tuple[str,
                     "validated": bool(settings.validation.every and "dev" in splits),
                     "pooling": recipe.encoder.pooling,
                     "seed": recipe.seed,
+                    **refresh,
                 },
                 resumable=True,
                 joint=True,

@@ -212,7 +212,7 @@ def test_a_chain_holds_a_window_of_requests():
     parts = [SameTextFilter(SameTextConfig()), CrossEncoderFilter(CrossEncoderFilterConfig(), toy_context())]
     found = chain(*parts, size=30).mine(endless(), 3)
     assert [next(found).query_id for _ in range(300)] == [f"q{n}" for n in range(300)]
-    assert len(taken) <= 300 + 256 + 2 * 64
+    assert len(taken) <= 1024 + 2 * 64
 
 
 def test_a_chain_is_a_miner_and_keeps_the_contract():

@@ -116,7 +116,7 @@ def test_requests_are_taken_as_negatives_are_asked_for(name):
 
     mined = made(name, 10).mine(endless(), 3)
     assert next(mined).query_id == "q0"
-    assert len(taken) <= 256
+    assert len(taken) <= 1024
 
 
 def test_positives_at_the_top_do_not_cost_negatives():

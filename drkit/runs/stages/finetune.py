@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from attrs import evolve
 
 from drkit.core.recipe import Finetune
 from drkit.core.spec import Kind
@@ -17,6 +18,7 @@ from drkit.runs import processes
 from drkit.runs.biencoder import BiEncoder, PairCollator, TeacherScores, TrainingPairs, training_pairs
 from drkit.runs.checkpoints import load_encoder, save_masked_lm
 from drkit.runs.negatives import read_negatives
+from drkit.runs.refreshing import refresher_of
 from drkit.runs.stage import StageRun
 from drkit.runs.tokenizers import load_tokenizer
 from drkit.runs.training import train_stage
@@ -38,10 +40,17 @@ def run(stage: StageRun) -> Mapping[str, Any]:
         seed=recipe.seed,
         teacher=_teacher(stage),
     )
+    refresher = refresher_of(stage, encoder, tokenizer, collate)
+    collate = evolve(collate, refreshed=refresher)
     lengths = collate.queries.lengths[collate.pairs.queries]
-    result = train_stage(stage, BiEncoder(encoder, loss), collate, training=settings, lengths=lengths)
+    callbacks = [refresher] if refresher else []
+    result = train_stage(
+        stage, BiEncoder(encoder, loss), collate, training=settings, lengths=lengths, callbacks=callbacks
+    )
     save_masked_lm(encoder, tokenizer, stage.folder)
-    return {"steps": result.steps, "loss": result.loss, "seconds": result.seconds, **_effective(collate, settings)}
+    refreshed = {"refreshed": refresher.figures()} if refresher else {}
+    figures = {"steps": result.steps, "loss": result.loss, "seconds": result.seconds}
+    return {**figures, **_effective(collate, settings), **refreshed}
 
 
 def round_settings(stage: StageRun) -> Finetune:
@@ -94,7 +103,8 @@ def _effective(collate: PairCollator, settings: Finetune) -> dict[str, Any]:
     and no negatives.
     """
     queries = min(settings.per_device_train_batch_size * processes.count(), len(collate.pairs))
-    mined = np.array([min(len(n), collate.negatives) for n in collate.pairs.negatives])
+    lists = collate.refreshed(0) if collate.refreshed else collate.pairs.negatives
+    mined = np.array([min(len(n), collate.negatives) for n in lists])
     hard = float(mined.mean())
     in_batch = getattr(settings.loss.config, "in_batch", True)
     return {

@@ -8,14 +8,13 @@ from typing import Any
 from drkit.core.recipe import RERANKER, Choice
 from drkit.core.types import BuildContext, MiningRequest
 from drkit.data.tables import StoredCollection, open_collection
-from drkit.miners.chain import build_chain
+from drkit.errors import DrkitError
+from drkit.miners.chain import build_chain, refresh_of
 from drkit.runs.negatives import write_negatives
 from drkit.runs.retriever import default_device, load_text_encoder
 from drkit.runs.stage import StageRun
 from drkit.search import FlatIndex, Reranker, Retriever
 from drkit.search.identity import weights_hash
-
-REFRESH = "refresh"
 
 
 def run(stage: StageRun) -> Mapping[str, Any]:
@@ -23,8 +22,8 @@ def run(stage: StageRun) -> Mapping[str, Any]:
     collection = open_collection(stage.inputs["collection"])
     context = _context(stage, collection)
     choices = chain_of(stage)
-    if choices[0].use == REFRESH and context.retriever is None:
-        stage.progress.note("no retriever stands yet: the first negatives too are mined by the model in training")
+    if refresh_of(choices) and context.retriever is None:
+        stage.progress.note("negatives are mined by the model in training, those of the first epoch too")
         return write_negatives((), collection.corpus, stage.folder)
     miner = build_chain(choices, stage.registry, context)
     miner.index(collection.corpus)
@@ -41,6 +40,10 @@ def chain_of(stage: StageRun) -> tuple[Choice, ...]:
     recipe, owner = stage.recipe, stage.stage.settings["owner"]
     if owner == RERANKER:
         assert recipe.reranker is not None
+        if refresh_of(recipe.reranker.miners):
+            raise DrkitError(
+                "the re-ranker is no retriever and mines nothing: in reranker.miners take dense, not refresh"
+            )
         return recipe.reranker.miners
     assert recipe.finetune is not None
     return next(current.miners for current in recipe.finetune.rounds if current.name == owner)

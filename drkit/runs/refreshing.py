@@ -1,0 +1,236 @@
+"""Mining again while a retriever is trained: the negatives of an epoch are found by the model as it is when it begins.
+
+The step after which an epoch is mined is decided by the schedule alone, and what is mined is kept beside the
+checkpoints: a run that is cut off and goes on reads the same negatives. Xiong et al. 2021; every k epochs as in CPDAE.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import deque
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+import torch.distributed as dist
+from attrs import evolve, field, frozen
+from transformers import TrainerCallback
+
+from drkit.core.files import write_text
+from drkit.core.recipe import RERANKER
+from drkit.core.types import BuildContext, Mined, MiningRequest
+from drkit.data.query_files import Shard
+from drkit.data.store import TokenStore
+from drkit.data.tables import StoredCorpus, open_collection
+from drkit.errors import DrkitError
+from drkit.miners.chain import build_chain, refresh_of
+from drkit.runs import processes
+from drkit.runs.batches import batches_per_epoch
+from drkit.runs.manifest import CHECKPOINTS
+from drkit.runs.negatives import read_negatives, write_negatives
+from drkit.runs.retriever import default_device, encoder_of
+from drkit.search import FlatIndex, Reranker, Retriever, TextEncoder, Vectors, encode_corpus
+from drkit.search.identity import weights_hash
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from drkit.core.recipe import Choice
+    from drkit.core.registry import Registry
+    from drkit.encoders import MaskedLmEncoder
+    from drkit.runs.biencoder import PairCollator
+    from drkit.runs.stage import StageRun
+
+Lists = Sequence["NDArray[np.int64]"]
+
+
+@frozen(eq=False)
+class ChainMiner:
+    """A chain of miners that searches with a model as it is at the moment.
+
+    encoder: the model in training, with its tokenizer, pooling and lengths. passages: the tokens of the corpus, in its
+    order. context: what the chain is built with, beside the retriever. scratch: where vectors go for the time being.
+    All processes encode, each its shards; what `mine` gives is the first one's business.
+    """
+
+    encoder: TextEncoder
+    passages: TokenStore
+    corpus: StoredCorpus
+    requests: Sequence[MiningRequest]
+    choices: Sequence[Choice]
+    registry: Registry
+    scratch: Path
+    context: BuildContext = field(factory=BuildContext)
+
+    def weights(self) -> dict[str, str]:
+        """The hash of the model as it is."""
+        return {"retriever": weights_hash(self.encoder.model)}
+
+    def mine(self) -> Iterable[Mined]:
+        """The negatives of every request, by the model as it is."""
+        vectors = self.scratch / f"vectors-{self.weights()['retriever'][:16]}"
+        rows = ((doc_id, self.passages.tokens(place)) for place, doc_id in enumerate(self.corpus.doc_ids))
+        encode_corpus(self.encoder, rows, vectors, shard=Shard(processes.rank(), processes.count()))
+        processes.wait()
+        if processes.rank():
+            return
+        made = Vectors.open(vectors)
+        index = FlatIndex.build(made.shards, made.doc_ids, encoder=made.encoder)
+        chain = build_chain(self.choices, self.registry, evolve(self.context, retriever=Retriever(self.encoder, index)))
+        chain.index(self.corpus)
+        yield from chain.mine(self.requests, chain.depth)
+        for old in self.scratch.glob("vectors-*"):  # also what a killed attempt left
+            shutil.rmtree(old)
+
+
+class CurrentMiner(Protocol):
+    """What mines with the model in training."""
+
+    def mine(self) -> Iterable[Mined]:
+        """Negatives of every query, by the model as it is."""
+
+    def weights(self) -> dict[str, str]:
+        """Hashes of what finds them."""
+
+
+class Refresher(TrainerCallback):  # type: ignore[misc]
+    """Negatives by epoch; mined before the first step of every `every`-th epoch, and kept in `folder`.
+
+    miner: finds negatives by the model as it is, all processes at once, streamed by the first. first: negatives, a
+    list a query, for the epochs before the second mining; None: epoch 0 is mined too. query_ids: the queries in the
+    order of the lists. per_epoch: batches of an epoch. A `PairCollator` takes it as `refreshed`, the training as a
+    callback.
+    """
+
+    def __init__(
+        self,
+        miner: CurrentMiner,
+        corpus: StoredCorpus,
+        *,
+        folder: Path,
+        query_ids: Sequence[str],
+        first: Lists | None,
+        every: int,
+        per_epoch: int,
+    ) -> None:
+        self._miner, self._corpus, self._folder = miner, corpus, folder
+        self._query_ids, self._first, self._every, self._per_epoch = query_ids, first, every, per_epoch
+        self._held: tuple[int, Lists] | None = None
+
+    def __call__(self, epoch: int) -> Lists:
+        """The negatives of an epoch, a list a query. Raises DrkitError where they are not mined yet."""
+        mined = epoch // self._every * self._every
+        if not mined and self._first is not None:
+            return self._first
+        if self._held is None or self._held[0] != mined:
+            if not self._stands(mined):
+                raise DrkitError(
+                    f"the negatives of epoch {mined} are not in {self._folder}: batches are made ahead of the steps "
+                    f"(set dataloader_num_workers to 0), or a file is gone (run the stage again from its start)"
+                )
+            found = read_negatives(self._folder, _file(mined))
+            self._held = mined, [found[query_id] for query_id in self._query_ids]
+        return self._held[1]
+
+    def on_train_begin(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
+        """Mine where the first step, or the first after going on, begins an epoch."""
+        if args.dataloader_num_workers:
+            raise DrkitError(
+                "negatives are mined by the model in training, and workers would make batches before that: "
+                "set dataloader_num_workers to 0, or take the miner dense"
+            )
+        self._before(state.global_step, args.gradient_accumulation_steps)
+
+    def on_step_end(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
+        """Mine where the next step begins an epoch."""
+        if state.global_step < state.max_steps:
+            self._before(state.global_step, args.gradient_accumulation_steps)
+
+    def figures(self) -> dict[str, Any]:
+        """What each mining found and dropped, by epoch."""
+        paths = sorted(self._folder.glob("negatives-*.json"), key=lambda path: int(path.stem.partition("-")[2]))
+        return {path.stem.partition("-")[2]: json.loads(path.read_text(encoding="utf-8")) for path in paths}
+
+    def _before(self, step: int, accumulated: int) -> None:
+        """Mine for the epochs whose first batch belongs to this step."""
+        for epoch in self.epochs_at(step, accumulated):
+            given = not epoch and self._first is not None
+            if not given and not _agreed(self._stands(epoch)):
+                self._make(epoch)
+
+    def epochs_at(self, step: int, accumulated: int) -> list[int]:
+        """The epochs to be mined before a step, counted from 0, of so many batches."""
+        batches = range(step * accumulated, (step + 1) * accumulated)
+        begun = [batch // self._per_epoch for batch in batches if batch % self._per_epoch == 0]
+        return [epoch for epoch in begun if epoch % self._every == 0]
+
+    def _make(self, epoch: int) -> None:
+        devices = range(torch.cuda.device_count())
+        with torch.random.fork_rng(devices=devices):  # dropout goes on as if nothing had been mined
+            mined = self._miner.mine()
+            if processes.rank():
+                deque(mined, maxlen=0)
+            else:
+                figures = write_negatives(mined, self._corpus, self._folder, _file(epoch))
+                figures["weights"] = self._miner.weights()
+                write_text(self._folder / f"negatives-{epoch}.json", json.dumps(figures))
+        processes.wait()
+
+    def _stands(self, epoch: int) -> bool:
+        return all((self._folder / f"negatives-{epoch}.{suffix}").is_file() for suffix in ("arrow", "json"))
+
+
+def refresher_of(stage: StageRun, encoder: MaskedLmEncoder, tokenizer: Any, collate: PairCollator) -> Refresher | None:
+    """What mines again while the stage's round is trained; None where its miners do not begin with `refresh`."""
+    finetune, recipe = stage.recipe.finetune, stage.recipe
+    assert finetune is not None
+    own = next(current for current in finetune.rounds if current.name == stage.stage.settings["round"])
+    refresh = refresh_of(own.miners)
+    if refresh is None or not collate.negatives:
+        return None
+    collection = open_collection(stage.inputs["collection"])
+    queries = list(collection.queries("train"))
+    ids = [queries[place].query_id for place in collate.pairs.queries]
+    judged = collection.positives("train")
+    reranker = stage.inputs.get(RERANKER)
+    miner = ChainMiner(
+        encoder=encoder_of(encoder.backbone, tokenizer, recipe),
+        passages=collate.passages,
+        corpus=collection.corpus,
+        requests=[
+            MiningRequest(queries[place].query_id, queries[place].text, frozenset(judged[queries[place].query_id]))
+            for place in collate.pairs.queries
+        ],
+        choices=own.miners,
+        registry=stage.registry,
+        scratch=stage.folder / CHECKPOINTS,
+        context=BuildContext(
+            reranker=Reranker.load(reranker, default_device()) if reranker else None, seed=recipe.seed
+        ),
+    )
+    batch = finetune.of(own).per_device_train_batch_size * processes.count()
+    return Refresher(
+        miner,
+        collection.corpus,
+        folder=stage.folder / CHECKPOINTS,
+        query_ids=ids,
+        first=collate.pairs.negatives if any(map(len, collate.pairs.negatives)) else None,
+        every=refresh.every,
+        per_epoch=batches_per_epoch(len(ids), batch),
+    )
+
+
+def _agreed(stands: bool) -> bool:
+    """What the first process sees: all mine, or none."""
+    if processes.count() == 1:
+        return stands
+    held = [stands]
+    dist.broadcast_object_list(held, src=0)
+    return held[0]
+
+
+def _file(epoch: int) -> str:
+    return f"negatives-{epoch}.arrow"

@@ -1,0 +1,303 @@
+"""Mining with the model in training: when, with what, and that neither a cut nor a second process changes it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from attrs import evolve
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+
+from drkit.builtin import drkit_components
+from drkit.core.draws import Draws
+from drkit.core.recipe import Choice, Training
+from drkit.core.registry import Registry
+from drkit.core.types import Judgement, Mined, MiningRequest, Passage, Query
+from drkit.data.store import TokenStore, tokenise
+from drkit.data.tables import open_collection, write_collection
+from drkit.encoders import BertSizes, MaskedLmEncoder
+from drkit.errors import DrkitError
+from drkit.losses import ContrastiveConfig, ContrastiveLoss
+from drkit.miners import RanksConfig, RefreshConfig
+from drkit.runs.batches import Schedule, batches_per_epoch
+from drkit.runs.biencoder import BiEncoder, PairCollator, training_pairs
+from drkit.runs.negatives import read_negatives
+from drkit.runs.progress import Silent
+from drkit.runs.refreshing import ChainMiner, Refresher
+from drkit.runs.training import train
+from drkit.search import TextEncoder
+from drkit.search.identity import weights_hash
+
+QUERIES, PASSAGES, BATCH = 14, 60, 4
+PLAIN = {"arguments": {"optim": "sgd"}, "learning_rate": 0.5}
+WORDS = [f"w{i}" for i in range(40)]
+
+
+class Toy:
+    """Queries of three words, each answered by one or two of sixty passages."""
+
+    name = "toy"
+
+    def passages(self):
+        draws = Draws(1, 0, np.arange(PASSAGES)).integers(len(WORDS), 6)
+        return (Passage(f"d {i}", " ".join(WORDS[w] for w in row)) for i, row in enumerate(draws))
+
+    def splits(self):
+        return ("train",)
+
+    def queries(self, split):
+        draws = Draws(2, 0, np.arange(QUERIES)).integers(len(WORDS), 3)
+        return (Query(f"q{i}", " ".join(WORDS[w] for w in row)) for i, row in enumerate(draws))
+
+    def judgements(self, split):
+        for i in range(QUERIES):
+            yield Judgement(f"q{i}", f"d {i}", 1)
+            if i % 2:
+                yield Judgement(f"q{i}", f"d {i + 20}", 1)
+
+    def describe(self):
+        return {}
+
+
+def word_tokenizer():
+    vocabulary = {word: i for i, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS])}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    names = {f"{n}_token": f"[{n.upper()}]" for n in ("pad", "unk", "cls", "sep", "mask")}
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **names)
+
+
+@pytest.fixture(scope="session")
+def parts(tmp_path_factory):
+    return make_parts(tmp_path_factory.mktemp("refreshing"))
+
+
+def make_parts(folder):
+    tokenizer = word_tokenizer()
+    write_collection(Toy(), folder / "collection")
+    collection = open_collection(folder / "collection")
+    tokenise(((q.query_id, q.text) for q in collection.queries("train")), tokenizer, folder / "queries", max_length=16)
+    tokenise(((p.doc_id, p.content) for p in collection.corpus), tokenizer, folder / "passages", max_length=16)
+    return folder, tokenizer
+
+
+def made(parts, checkpoints, *, every=1, given=None, dropout=0.2):
+    """A bi-encoder with dropout, its collator, and the refresher."""
+    folder, tokenizer = parts
+    collection = open_collection(folder / "collection")
+    sizes = BertSizes(hidden=16, layers=1, heads=2, intermediate=24, max_positions=32, dropout=dropout)
+    encoder = MaskedLmEncoder.from_scratch(sizes, tokenizer, seed=3)
+    for parameter in encoder.parameters():
+        parameter.data.mul_(5)  # away from the tiny initial weights, so that texts differ visibly
+    judged = collection.positives("train")
+    positives = {q: np.asarray(collection.corpus.positions(list(docs))) for q, docs in judged.items()}
+    pairs = training_pairs([q.query_id for q in collection.queries("train")], positives, given or {})
+    passages = TokenStore.open(folder / "passages")
+    miner = ChainMiner(
+        encoder=TextEncoder(encoder.backbone, tokenizer, similarity="dot", query_length=16, passage_length=16),
+        passages=passages,
+        corpus=collection.corpus,
+        requests=[
+            MiningRequest(q.query_id, q.text, frozenset(judged[q.query_id])) for q in collection.queries("train")
+        ],
+        choices=[Choice("refresh", RefreshConfig(depth=12)), Choice("ranks", RanksConfig(keep="2-9"))],
+        registry=Registry(drkit_components()),
+        scratch=checkpoints,
+    )
+    checkpoints.mkdir(exist_ok=True)
+    refresher = Refresher(
+        miner,
+        collection.corpus,
+        folder=checkpoints,
+        query_ids=[r.query_id for r in miner.requests],
+        first=pairs.negatives if given else None,
+        every=every,
+        per_epoch=batches_per_epoch(QUERIES, BATCH),
+    )
+    queries = TokenStore.open(folder / "queries")
+    collate = PairCollator(pairs, queries, passages, negatives=2, seed=9, refreshed=refresher)
+    return (
+        BiEncoder(encoder, ContrastiveLoss(ContrastiveConfig(similarity="dot", temperature=100.0))),
+        collate,
+        refresher,
+    )
+
+
+def go(module, collate, folder, *callbacks, steps=9, batch=BATCH, world=1, **settings):
+    lengths = np.full(QUERIES, 5, np.int32)
+    accumulated = settings.get("gradient_accumulation_steps", 1)
+    schedule = Schedule(lengths, batch, steps * accumulated, seed=5)
+    chosen = {"max_steps": steps, "save_steps": 2, "logging_steps": 1, "learning_rate": 0.02, **settings}
+    return train(
+        module,
+        schedule,
+        collate,
+        training=Training(**chosen, per_device_train_batch_size=batch // world),
+        folder=folder,
+        progress=Silent(),
+        seed=7,
+        callbacks=callbacks,
+    )
+
+
+def same(one, two):
+    return all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+
+
+class CutOff:
+    """A collator that ends the training at its n-th batch."""
+
+    def __init__(self, collate, at):
+        self.collate, self.left = collate, at
+
+    def __call__(self, examples):
+        self.left -= 1
+        if not self.left:
+            raise KeyboardInterrupt
+        return self.collate(examples)
+
+
+@pytest.mark.parametrize("cut_off", [1, 4, 6])
+def test_cut_off_and_gone_on_equals_uninterrupted(parts, tmp_path, cut_off):
+    whole, collate, refresher = made(parts, tmp_path / "whole")
+    expected = go(whole, collate, tmp_path / "whole", refresher)
+    first, collate, refresher = made(parts, tmp_path / "cut")
+    with pytest.raises(KeyboardInterrupt):
+        go(first, CutOff(collate, cut_off), tmp_path / "cut", refresher)
+    resumed, collate, refresher = made(parts, tmp_path / "cut")
+    result = go(resumed, collate, tmp_path / "cut", refresher)
+    assert same(whole, resumed)
+    last = min(len(result.log), len(expected.log))
+    assert [line["loss"] for line in result.log[-last:]] == [line["loss"] for line in expected.log[-last:]]
+    for epoch in (0, 1, 2):
+        one, two = (read_negatives(tmp_path / name, f"negatives-{epoch}.arrow") for name in ("whole", "cut"))
+        assert {q: p.tolist() for q, p in one.items()} == {q: p.tolist() for q, p in two.items()}
+    assert not list(tmp_path.glob("*/vectors-*"))
+
+
+def test_each_epoch_is_mined_by_the_model_as_it_is_when_it_begins(parts, tmp_path):
+    """Against the same training stopped there, and its model asked by hand."""
+    settings = {"lr_scheduler_type": "constant", "warmup_steps": 0.0}
+    module, collate, refresher = made(parts, tmp_path / "run", every=2)
+    start = weights_hash(module.encoder.backbone)
+    go(module, collate, tmp_path / "run", refresher, steps=8, **settings)  # epochs of three steps: 0, 1 and 2
+    stopped, collate, other = made(parts, tmp_path / "stopped", every=2)
+    go(stopped, collate, tmp_path / "stopped", other, steps=6, **settings)
+    mined = {epoch: figures["weights"]["retriever"] for epoch, figures in refresher.figures().items()}
+    assert mined == {"0": start, "2": weights_hash(stopped.encoder.backbone)}
+    assert start != mined["2"]
+
+
+def test_what_is_mined_is_the_exact_ranking_of_the_models_own_vectors(parts, tmp_path):
+    _, _, refresher = made(parts, tmp_path)
+    refresher._before(0, 1)
+    miner = refresher._miner
+    texts = [p.content for p in miner.corpus]
+    passages = miner.encoder.encode_passages(texts)
+    queries = miner.encoder.encode_queries([r.text for r in miner.requests])
+    read = read_negatives(tmp_path, "negatives-0.arrow")
+    for request, scores in zip(miner.requests, queries.astype(float) @ passages.astype(float).T, strict=True):
+        judged = set(miner.corpus.positions(sorted(request.positives)).tolist())
+        ranked = [place for place in np.argsort(-scores, kind="stable").tolist() if place not in judged]
+        assert read[request.query_id].tolist() == ranked[1:9]
+    assert refresher.figures()["0"]["dropped"]["ranks"] == QUERIES * 4
+
+
+def test_mining_leaves_dropout_and_the_model_s_mode_alone(parts, tmp_path):
+    """The same lists, given beforehand, give the same training."""
+    module, collate, refresher = made(parts, tmp_path / "mined", every=9)
+    go(module, collate, tmp_path / "mined", refresher)
+    given = dict(read_negatives(tmp_path / "mined", "negatives-0.arrow"))
+    other, collate, _ = made(parts, tmp_path / "given", given=given)
+    go(other, evolve(collate, refreshed=None), tmp_path / "given")
+    assert same(module, other)
+
+
+def test_negatives_mined_before_serve_the_first_epochs(parts, tmp_path):
+    given = {f"q{i}": np.array([40 + i, 41 + i]) for i in range(QUERIES)}
+    module, collate, refresher = made(parts, tmp_path, every=2, given=given)
+    go(module, collate, tmp_path, refresher, steps=8)
+    assert list(refresher.figures()) == ["2"]
+    assert refresher(0) is refresher(1) is collate.pairs.negatives
+    assert refresher(2) is not refresher(0)
+
+
+@pytest.mark.parametrize(("examples", "batch", "accumulated"), [(14, 4, 1), (14, 4, 2), (3, 8, 1), (10, 5, 7)])
+def test_the_steps_of_mining_are_those_of_the_schedule(parts, tmp_path, examples, batch, accumulated):
+    _, _, refresher = made(parts, tmp_path, every=2)
+    refresher._per_epoch = batches_per_epoch(examples, batch)
+    schedule = list(Schedule(np.full(examples, 5, np.int32), batch, 40 * accumulated, seed=1))
+    seen, expected = set(), {}
+    for number, examples_of in enumerate(schedule):
+        epoch = examples_of[0][0]
+        if epoch not in seen and epoch % 2 == 0:
+            expected.setdefault(number // accumulated, []).append(epoch)
+        seen.add(epoch)
+    found = {step: refresher.epochs_at(step, accumulated) for step in range(40)}
+    assert {step: epochs for step, epochs in found.items() if epochs} == expected
+
+
+def test_batches_made_ahead_are_refused(parts, tmp_path):
+    module, collate, refresher = made(parts, tmp_path)
+    with pytest.raises(DrkitError, match="dataloader_num_workers to 0"):
+        go(module, collate, tmp_path, refresher, arguments={"dataloader_num_workers": 1})
+    with pytest.raises(DrkitError, match="epoch 4 are not in"):
+        refresher(4)
+
+
+def test_a_file_without_its_figures_is_mined_again(parts, tmp_path):
+    class Counts:
+        calls = 0
+
+        def mine(self):
+            Counts.calls += 1
+            return [Mined(f"q{i}", (), ()) for i in range(QUERIES)]
+
+        def weights(self):
+            return {}
+
+    _, _, refresher = made(parts, tmp_path)
+    refresher._miner = Counts()
+    refresher._before(0, 1)
+    refresher._before(0, 1)
+    assert Counts.calls == 1
+    (tmp_path / "negatives-0.json").unlink()
+    refresher._before(0, 1)
+    assert Counts.calls == 2
+
+
+def test_two_processes_mine_and_train_what_one_does(parts, tmp_path):
+    # Without dropout, which each process draws for itself, and by plain steps, which magnify no rounding.
+    whole, collate, refresher = made(parts, tmp_path / "one", dropout=0.0)
+    go(whole, collate, tmp_path / "one", refresher, **PLAIN)
+    start = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv-backend=c10d"]
+    done = subprocess.run(
+        [
+            *start,
+            "--rdzv-endpoint=localhost:0",
+            "-m",
+            "tests.runs.two_processes_refresh",
+            str(parts[0]),
+            str(tmp_path / "two"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        cwd=Path(__file__).resolve().parents[2],
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    for epoch in (0, 1, 2):
+        one, two = (json.loads((tmp_path / n / f"negatives-{epoch}.json").read_text()) for n in ("one", "two"))
+        assert {**one, "weights": None} == {**two, "weights": None}
+        one, two = (read_negatives(tmp_path / n, f"negatives-{epoch}.arrow") for n in ("one", "two"))
+        assert {q: p.tolist() for q, p in one.items()} == {q: p.tolist() for q, p in two.items()}
