@@ -1,0 +1,304 @@
+"""Training a cross-encoder: what a group holds, chunks and processes, a kill, and that it learns to rank."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.nn.parallel import DistributedDataParallel
+
+from drkit.core.recipe import Choice, Reranker
+from drkit.core.types import ScoredGroups
+from drkit.data.tables import open_collection
+from drkit.encoders import CrossEncoder
+from drkit.errors import DrkitError
+from drkit.losses import ListwiseConfig, ListwiseLoss
+from drkit.runs import gradients
+from drkit.runs.biencoder import training_pairs
+from drkit.runs.negatives import read_negatives
+from drkit.runs.reranker import GroupCollator, GroupRanker
+from drkit.search import Reranker as Ranker
+from tests.rerank.toys import TOPICS, checkpoint, lines, mined, stage_run, stored
+
+# Scores that are nearly equal, as those of a new head are, would hang on rounding.
+APART = {"initializer_range": 0.3}
+DROPOUT = {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.1}
+
+
+def ranker(folder, forward_factor=1, **changes):
+    encoder = CrossEncoder.start_from(str(checkpoint(folder / "lm", **APART, **changes)), max_length=32, seed=1)
+    return GroupRanker(encoder, ListwiseLoss(), forward_factor=forward_factor)
+
+
+def collator(folder, tokens, negatives=4):
+    collection = open_collection(stored(folder / "collection"))
+    judged = collection.positives("train")
+    positives = {query: collection.corpus.positions(list(docs)) for query, docs in judged.items()}
+    queries = list(collection.queries("train"))
+    mine = read_negatives(mined(folder / "collection", folder / "negatives"))
+    pairs = training_pairs([query.query_id for query in queries], positives, mine)
+    texts = [queries[place].text for place in pairs.queries]
+    return GroupCollator(pairs, texts, collection.corpus, tokens, negatives=negatives, seed=3)
+
+
+def taken(module, batch, chunk=0):
+    module.zero_grad()
+    way = gradients.Way(forward=module, backward=lambda loss: loss.backward(), chunk=chunk)
+    loss, figures = gradients.take(module, batch, way)
+    return loss, figures, {n: p.grad.clone() for n, p in module.named_parameters() if p.grad is not None}
+
+
+def close(one, two, tolerance=2e-7):
+    assert one.keys() == two.keys()
+    for name in one:
+        torch.testing.assert_close(one[name], two[name], atol=tolerance, rtol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def test_a_group_is_a_positive_and_distinct_negatives_drawn_anew(tmp_path):
+    module = ranker(tmp_path)
+    collate = collator(tmp_path, module.encoder.pairs)
+    seen = set()
+    for epoch in range(4):
+        batch = collate([(epoch, query) for query in range(len(collate.pairs))])
+        assert batch["sizes"].tolist() == [3, *[5] * 12]
+        ends = np.cumsum(batch["sizes"].numpy())
+        for query, end in enumerate(ends):
+            rows = batch["ids"][end - int(batch["sizes"][query]) : end]
+            assert len({tuple(row.tolist()) for row in rows}) == len(rows), "no passage stands twice"
+            first = rows[0][batch["attention"][end - int(batch["sizes"][query])]].tolist()
+            wanted = [
+                module.encoder.tokenizer([(collate.texts[query], passage.content)])["input_ids"][0]
+                for passage in collate.corpus.at(collate.pairs.positives[query])
+            ]
+            assert first in wanted
+        seen.add(tuple(map(tuple, batch["ids"].tolist())))
+    assert len(seen) == 4
+    alone = collate([(2, 5)])
+    together = collate([(2, 3), (2, 5), (2, 0)])
+    width = int(alone["attention"].sum(1).max())
+    assert torch.equal(alone["ids"][:, :width], together["ids"][5:10, :width]), "whatever the batch"
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 12, 100])
+def test_chunks_of_groups_add_up(tmp_path, chunk):
+    module = ranker(tmp_path)
+    batch = collator(tmp_path, module.encoder.pairs)([(0, query) for query in range(9)])
+    loss, figures, expected = taken(module.train(), batch)
+    again, others, found = taken(module, batch, chunk)
+    assert float(again) == pytest.approx(float(loss), rel=1e-5)
+    assert float(others["ranking_accuracy"]) == pytest.approx(float(figures["ranking_accuracy"]))
+    close(found, expected)
+    parts = module.chunks(batch, chunk)
+    assert sum(len(part["ids"]) for part in parts) == len(batch["ids"])
+    for part in parts:
+        assert len(part["ids"]) == int(part["sizes"].sum()), "a group is never cut"
+        assert len(part["ids"]) <= max(chunk, 5)
+
+
+def test_dropout_differs_between_chunks_and_steps_and_gradients_are_those_of_what_was_drawn(tmp_path):
+    module = ranker(tmp_path, **DROPOUT).train()
+    batch = collator(tmp_path, module.encoder.pairs)([(0, query) for query in range(6)])
+    torch.manual_seed(5)
+    loss, _, found = taken(module, batch, 6)
+    module.zero_grad()
+    torch.manual_seed(5)
+    written = 0.0
+    for part in module.chunks(batch, 6):
+        written = written + module(**part)["loss.ranking"] * len(part["sizes"]) / 6
+    written.backward()
+    assert float(loss) == pytest.approx(float(written.detach()), rel=1e-5)
+    close(found, {n: p.grad for n, p in module.named_parameters() if p.grad is not None})
+    assert float(taken(module, batch, 6)[0]) != float(loss)
+
+
+def test_the_loss_written_out(tmp_path):
+    module = ranker(tmp_path).eval()
+    batch = collator(tmp_path, module.encoder.pairs)([(1, query) for query in range(5)])
+    scores = module.encoder(batch["ids"], batch["attention"], batch["types"]).detach().tolist()
+    losses, start = [], 0
+    for size in batch["sizes"].tolist():
+        own = np.array(scores[start : start + size])
+        losses.append(np.log(np.exp(own).sum()) - own[0])
+        start += size
+    assert float(taken(module, batch)[0]) == pytest.approx(np.mean(losses), rel=1e-5)
+
+
+def test_forward_factor_keeps_the_positive_and_the_hardest(tmp_path):
+    module = ranker(tmp_path, forward_factor=2).eval()
+    batch = collator(tmp_path, module.encoder.pairs)([(1, query) for query in range(4)])
+    scores = module.encoder(batch["ids"], batch["attention"], batch["types"]).detach()
+    given = []
+    module.loss = lambda groups: given.append(groups) or ListwiseLoss()(groups=groups)
+    taken(module, batch)
+    (groups,) = given
+    assert isinstance(groups, ScoredGroups)
+    assert groups.scores.shape == (4, 2)
+    start = 0
+    for size, kept in zip(batch["sizes"].tolist(), groups.scores, strict=True):
+        own = scores[start : start + size]
+        torch.testing.assert_close(kept, torch.stack([own[0], own[1:].max()]))
+        start += size
+
+
+def settings(**changes):
+    given = {
+        "loss": Choice("listwise", ListwiseConfig()),
+        "miners": (Choice("bm25", None),),
+        "negatives": 5,
+        "max_length": 32,
+        "max_steps": 8,
+        "save_steps": 2,
+        "logging_steps": 1,
+        "per_device_train_batch_size": 4,
+        "learning_rate": 1e-3,
+    }
+    return Reranker(**{**given, **changes})
+
+
+def trained(folder, name="reranker", seed=7, start_changes=DROPOUT, **changes):
+    if not (folder / "lm").exists():
+        checkpoint(folder / "lm", **start_changes)
+        mined(stored(folder / "collection", repeats=2), folder / "negatives")
+    recipe = SimpleNamespace(reranker=settings(**changes), seed=seed)
+    inputs = {"collection": folder / "collection", "negatives-reranker": folder / "negatives", "start": folder / "lm"}
+    stage = stage_run("reranker", folder / name, inputs, {"start": "start", "negatives": "negatives-reranker"}, recipe)
+    return stage.stage.load()(stage)
+
+
+def test_the_stage_trains_and_leaves_a_cross_encoder(tmp_path):
+    metrics = trained(tmp_path)
+    assert metrics["steps"] == 8
+    assert metrics["training_queries"] == 25
+    assert metrics["queries_per_batch"] == 4
+    assert metrics["negatives_per_query"] == pytest.approx((24 * 5 + 2) / 25, abs=1e-3)
+    assert len(lines(tmp_path / "reranker" / "log.jsonl")) == 8
+    loaded = CrossEncoder.load(str(tmp_path / "reranker"))
+    assert loaded.max_length == 32
+    fresh = CrossEncoder.start_from(str(tmp_path / "lm"), max_length=32, seed=7)
+    assert not torch.equal(loaded.model.classifier.weight, fresh.model.classifier.weight)
+
+
+def test_killed_and_resumed_is_uninterrupted_bit_for_bit(tmp_path, monkeypatch):
+    trained(tmp_path, "whole")
+    calls = []
+    original = GroupCollator.__call__
+
+    def cut_off(self, examples):
+        calls.append(1)
+        if len(calls) == 6:
+            raise KeyboardInterrupt
+        return original(self, examples)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(GroupCollator, "__call__", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            trained(tmp_path, "killed")
+    assert not (tmp_path / "killed" / "model.safetensors").exists()
+    trained(tmp_path, "killed")
+    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "killed"))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    logs = [[line["loss"] for line in lines(tmp_path / name / "log.jsonl")] for name in ("whole", "killed")]
+    assert logs[0] == logs[1]
+
+
+def test_it_learns_to_rank(tmp_path):
+    changes = {"hidden_size": 64, "intermediate_size": 128, "initializer_range": 0.2}
+    how = {"max_steps": 90, "learning_rate": 2e-3, "per_device_train_batch_size": 8, "negatives": 8}
+    trained(tmp_path, start_changes=changes, save_steps=500, **how)
+    collection = open_collection(tmp_path / "collection")
+    passages = [passage for passage in collection.corpus if passage.text]
+    scorer = Ranker.load(tmp_path / "reranker")
+    positives = collection.positives("train")
+    queries = [query for query in collection.queries("train") if query.text and query.query_id in positives]
+    first = []
+    for query in queries:
+        scores = scorer.score([(query.text, passage.content) for passage in passages])
+        first.append(passages[int(scores.argmax())].doc_id in positives[query.query_id])
+    assert len(first) == 24
+    assert sum(first) >= 20, "by chance two"
+
+
+def test_nothing_to_train_on(tmp_path):
+    from drkit.runs.negatives import write_negatives
+
+    checkpoint(tmp_path / "lm")
+    collection = open_collection(stored(tmp_path / "collection"))
+    (tmp_path / "negatives").mkdir()
+    write_negatives([], collection.corpus, tmp_path / "negatives")
+    with pytest.raises(DrkitError, match="no training query has both"):
+        trained(tmp_path)
+
+
+def test_what_answers_a_query_is_dropped_from_its_negatives(tmp_path):
+    from drkit.core.types import Mined
+    from drkit.runs.negatives import write_negatives
+
+    checkpoint(tmp_path / "lm")
+    collection = open_collection(stored(tmp_path / "collection"))
+    (tmp_path / "negatives").mkdir()
+    wrong = [Mined(f"q {topic} 0", (f"d {topic} ü",), (1.0,)) for topic in TOPICS]
+    write_negatives(wrong, collection.corpus, tmp_path / "negatives")
+    with pytest.raises(DrkitError, match="no training query has both"):
+        trained(tmp_path)
+
+
+def test_two_processes_have_the_gradients_of_one_big_batch(tmp_path):
+    module = ranker(tmp_path)
+    collate = collator(tmp_path, module.encoder.pairs)
+    loss, _, expected = taken(module.train(), collate([(0, query) for query in range(7)]))
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv-backend=c10d"]
+    command += ["--rdzv-endpoint=localhost:0", "-m", "tests.rerank.test_training", str(tmp_path)]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    for chunk in (0, 5):
+        found = load_file(tmp_path / f"found-{chunk}.safetensors")
+        assert float(found.pop("loss")) == pytest.approx(float(loss), rel=1e-5)
+        close(found, expected)
+
+
+def process(folder):
+    """One process' share of the batch above; the first writes the averaged gradients of both, whole and in chunks."""
+    import torch.distributed as dist
+    from safetensors.torch import save_file
+
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    encoder = CrossEncoder.start_from(str(folder / "lm"), max_length=32, seed=1)
+    module = GroupRanker(encoder, ListwiseLoss()).train()
+    wrapped = DistributedDataParallel(module, broadcast_buffers=False)
+    collection = open_collection(folder / "collection")
+    judged = collection.positives("train")
+    positives = {query: collection.corpus.positions(list(docs)) for query, docs in judged.items()}
+    queries = list(collection.queries("train"))
+    mine = read_negatives(folder / "negatives")
+    pairs = training_pairs([query.query_id for query in queries], positives, mine)
+    texts = [queries[place].text for place in pairs.queries]
+    collate = GroupCollator(pairs, texts, collection.corpus, encoder.pairs, negatives=4, seed=3)
+    batch = collate([(0, query) for query in range(7)][rank::2])
+    for chunk in (0, 5):
+        module.zero_grad()
+        way = gradients.Way(wrapped, lambda loss: loss.backward(), chunk=chunk, accumulate=wrapped.no_sync)
+        loss, _ = gradients.take(module, batch, way)
+        dist.all_reduce(loss)
+        if rank == 0:
+            found = {name: p.grad.contiguous() for name, p in module.named_parameters()}
+            save_file({**found, "loss": loss / 2}, folder / f"found-{chunk}.safetensors")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    process(Path(sys.argv[1]))
