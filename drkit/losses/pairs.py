@@ -115,12 +115,12 @@ def check_groups(pairs: EmbeddedPairs) -> None:
 
 
 def taught(pairs: EmbeddedPairs, loss: str) -> tuple[Tensor, Tensor]:
-    """(teacher f[Q,G] with 0 where it is unscored, bool[Q,G] where it is scored). Raises DrkitError without one."""
+    """(teacher f[Q,G], 0 where it has no finite score, bool[Q,G] where it has). Raises DrkitError without a teacher."""
     if pairs.teacher is None:
         raise DrkitError(
             f"{loss} learns from a teacher's scores and pairs.teacher is missing: f[Q,G], one for each of pairs.groups"
         )
-    scored = ~pairs.teacher.isnan()
+    scored = pairs.teacher.isfinite()
     return pairs.teacher.detach().float().masked_fill(~scored, 0), scored
 
 

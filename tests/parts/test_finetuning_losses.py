@@ -29,6 +29,7 @@ from drkit.losses import (
 )
 from drkit.losses.config import DIRECTIONS
 from drkit.runs.biencoder import candidates, padded, sharing
+from drkit.testing import check_loss
 from drkit.testing.toys import toy_groups, toy_pairs
 
 WIDTH = 6
@@ -252,6 +253,32 @@ def test_without_any_score_a_teacher_teaches_nothing(name):
     assert pairs.queries.grad.isfinite().all()
     expected = 0.2 * ContrastiveLoss(ContrastiveConfig())(pairs=pairs).loss.item() if name == "kl-distillation" else 0
     assert out.loss.item() == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["kl-distillation", "margin-mse"])
+def test_a_score_that_is_no_number_is_none(name):
+    pairs = toy_pairs()
+    endless = pairs.teacher.clone()
+    endless[0, 1], endless[4] = -math.inf, math.inf
+    torch.testing.assert_close(
+        LOSSES[name](pairs=attrs.evolve(pairs, teacher=endless)).loss, LOSSES[name](pairs=pairs).loss
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("contrastive", ContrastiveConfig(directions="all")),
+        ("contrastive", ContrastiveConfig(directions="passage-query", similarity="dot")),
+        ("pairwise", PairwiseConfig(similarity="cosine", temperature=0.05)),
+        ("kl-distillation", KlDistillationConfig(alpha=0)),
+        ("kl-distillation", KlDistillationConfig(directions="all", mask_hard_negatives=True)),
+        ("margin-mse", MarginMseConfig(similarity="cosine")),
+        ("listwise", None),
+    ],
+)
+def test_the_contract_holds_with_other_settings_too(name, config):
+    check_loss(name, config)
 
 
 def test_the_teachers_scores_are_not_divided_by_the_students_temperature():
