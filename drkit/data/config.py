@@ -41,8 +41,12 @@ class IrdsConfig:
     dataset: str = setting("", None, "id of an ir_datasets data set, as in `ir_datasets list`")
     train_dataset: str | None = setting(None, None, "id of the data set with the training queries")
     dev_dataset: str | None = setting(None, None, "id of the data set with the development queries")
+    test_datasets: tuple[str, ...] = setting((), None, "ids of the data sets with the test queries (`dataset`'s own)")
     train_share: float = setting(
         0.0, and_(ge(0), le(0.9)), "share of the queries to train on where there is no train split"
+    )
+    dev_share: float = setting(
+        0.0, and_(ge(0), lt(0.5)), "share of the train data set's queries that is dev where there is no dev_dataset"
     )
     unknown_judgements: str = setting(
         "refuse", in_(("refuse", "drop")), "judgements that name unknown ids: an error, or left out and counted"
