@@ -11,14 +11,19 @@ import click
 
 from drkit import __version__
 from drkit.errors import DrkitError
+from drkit_cli.commands.compare import compare
 from drkit_cli.commands.compose import compose
+from drkit_cli.commands.distill import distill
 from drkit_cli.commands.encode import encode
+from drkit_cli.commands.evaluate import evaluate
 from drkit_cli.commands.export import export
 from drkit_cli.commands.index import index
 from drkit_cli.commands.inspect import inspect
 from drkit_cli.commands.listing import list_parts
+from drkit_cli.commands.mine import mine
 from drkit_cli.commands.plugins import plugins
 from drkit_cli.commands.queries import queries
+from drkit_cli.commands.rerank import rerank
 from drkit_cli.commands.run import run
 from drkit_cli.commands.search import search
 from drkit_cli.commands.show import show
@@ -33,7 +38,24 @@ def cli() -> None:
     """
 
 
-for command in (compose, run, search, encode, index, export, inspect, queries, list_parts, show, plugins):
+for command in (
+    compose,
+    run,
+    search,
+    evaluate,
+    compare,
+    rerank,
+    distill,
+    encode,
+    index,
+    export,
+    inspect,
+    mine,
+    queries,
+    list_parts,
+    show,
+    plugins,
+):
     cli.add_command(command)
 
 

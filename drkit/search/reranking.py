@@ -14,7 +14,7 @@ from attrs.validators import ge
 
 from drkit.encoders.cross_encoder import CrossEncoder
 from drkit.errors import DrkitError
-from drkit.search.encode import inference, length_sorted_batches
+from drkit.search.encode import choose_device, inference, length_sorted_batches
 from drkit.search.hits import batched
 from drkit.search.trec import encode_id
 
@@ -53,9 +53,11 @@ class Reranker:
     ) -> Reranker:
         """A re-ranker of drkit or a `CrossEncoder` of sentence-transformers, from a folder or the hub.
 
+        device: as torch names it; `auto`: a GPU where there is one.
+
         Raises DrkitError where there is none, or it gives more than one score a pair.
         """
-        model = CrossEncoder.load(str(folder_or_id)).to(device)
+        model = CrossEncoder.load(str(folder_or_id)).to(choose_device(device))
         return cls(model.eval(), token_budget=token_budget)
 
     def score(self, pairs: Sequence[Pair]) -> NDArray[np.float32]:
@@ -130,7 +132,7 @@ class _Head:
 
     @classmethod
     def of(cls, query_id: str, hits: list[tuple[str, float]], depth: int) -> _Head:
-        ordered = sorted(hits, key=_order, reverse=True)
+        ordered = in_order(hits)
         return cls(query_id, ordered[:depth], ordered[depth:])
 
     def ranked(self, scores: Mapping[str, float]) -> list[tuple[str, float]]:
@@ -143,11 +145,20 @@ class _Head:
                 f"query {self.query_id!r}: the re-ranker's score of {wrong!r} is {scores[wrong]}, no finite number; "
                 f"its training may have diverged"
             )
-        first = sorted(scores.items(), key=_order, reverse=True)
+        first = in_order(scores.items())
         below = [doc_id for doc_id, _ in (*self.best, *self.rest) if doc_id not in scores]
         floor = first[-1][1]
         step = max(1.0, 4 * float(np.spacing(np.float32(abs(floor) + len(below)))))
         return [*first, *((doc_id, floor - place * step) for place, doc_id in enumerate(below, start=1))]
+
+
+def in_order(hits: Iterable[tuple[str, float]]) -> list[tuple[str, float]]:
+    """Hits as trec_eval orders them: by score, ties by document id, the last id first.
+
+    >>> in_order([("a", 1.0), ("b", 1.0), ("c", 2.0)])
+    [('c', 2.0), ('b', 1.0), ('a', 1.0)]
+    """
+    return sorted(hits, key=_order, reverse=True)
 
 
 def _order(hit: tuple[str, float]) -> tuple[np.float32, str]:

@@ -1,0 +1,50 @@
+"""`drkit distill`: a teacher's scores of mined negatives, as training data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.option("--teacher", required=True, metavar="PATH_OR_ID", help="A cross-encoder: a folder or hub id.")
+@click.option("--negatives", required=True, type=click.Path(path_type=Path), help="A file that `drkit mine` wrote.")
+@click.option("--collection", required=True, metavar="RUN|NAME:VALUE", help="A run's folder, beir:FOLDER, irds:ID ...")
+@click.option("--set", "settings", metavar="PATH=VALUE", multiple=True, help="A setting: collection.limit=1000")
+@click.option("--token-budget", default=16_384, show_default=True, type=click.IntRange(1), help="Tokens read at once.")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda ..")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The file: NAME.jsonl.")
+def distill(
+    teacher: str,
+    negatives: Path,
+    collection: str,
+    settings: tuple[str, ...],
+    token_budget: int,
+    device: str,
+    output: Path,
+) -> None:
+    r"""Score every query's positives and negatives by a teacher: data to distil from.
+
+    A line a query: texts, ids and scores of its positives and negatives. Nothing is trained here.
+
+    \b
+    drkit mine --miner dense --collection beir:FOLDER -o negatives.jsonl
+    drkit distill --teacher runs/R/reranker --negatives negatives.jsonl --collection beir:FOLDER -o scored.jsonl
+    """
+    from drkit.runs import ranking_files
+    from drkit.search import Reranker
+    from drkit_cli.progress import RichProgress
+
+    scorer = Reranker.load(teacher, device, token_budget=token_budget)
+    with RichProgress(1) as progress:
+        progress.begin("distill", f"scores of {negatives} by {teacher}")
+        counts = ranking_files.distill(
+            negatives,
+            scorer,
+            ranking_files.Source(collection, settings),
+            output,
+            told=lambda done: progress.advance(done, None, "queries"),
+        )
+    click.echo(f"scores   {output}: {counts['queries']:,} queries, {counts['pairs']:,} pairs")
+    click.echo(f"use      drkit compose --collection pairs:{output}")

@@ -1,0 +1,61 @@
+"""`drkit rerank`: rank a run anew by a cross-encoder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("run", metavar="RUNFILE", type=click.Path(path_type=Path))
+@click.option("--model", required=True, metavar="PATH_OR_ID", help="A cross-encoder: a folder or hub id.")
+@click.option("--collection", required=True, metavar="RUN|NAME:VALUE", help="A run's folder, beir:FOLDER, irds:ID ...")
+@click.option("--set", "settings", metavar="PATH=VALUE", multiple=True, help="A setting: collection.limit=1000")
+@click.option("--split", default="test", show_default=True, help="Whose queries the run ranks.")
+@click.option(
+    "--depth", default=200, show_default=True, type=click.IntRange(1), help="Passages of a query to rank anew."
+)
+@click.option("--token-budget", default=16_384, show_default=True, type=click.IntRange(1), help="Tokens read at once.")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda ..")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The new TREC run.")
+def rerank(
+    run: Path,
+    model: str,
+    collection: str,
+    settings: tuple[str, ...],
+    split: str,
+    depth: int,
+    token_budget: int,
+    device: str,
+    output: Path,
+) -> None:
+    r"""Rank the first passages of every query of RUNFILE anew; the others stay below, in their order.
+
+    \b
+    drkit rerank bm25.trec --model runs/R/reranker --collection runs/R -o reranked.trec
+    drkit rerank bm25.trec --model cross-encoder/ms-marco-MiniLM-L6-v2 --collection beir:FOLDER -o reranked.trec
+    """
+    from drkit.runs.ranking_files import Source, rerank_file
+    from drkit.search import Reranker
+    from drkit_cli.progress import RichProgress
+
+    scorer = Reranker.load(model, device, token_budget=token_budget)
+    with RichProgress(1) as progress:
+        progress.begin("rerank", f"the first {depth} of {run}")
+        counts = rerank_file(
+            run,
+            scorer,
+            Source(collection, settings),
+            output,
+            split=split,
+            depth=depth,
+            told=lambda done: progress.advance(done, None, "queries"),
+        )
+    click.echo(f"run      {output}: {counts['ranked']:,} queries ranked anew by {model}")
+    if counts["queries"]:
+        click.echo(
+            f"note: {counts['queries']:,} queries are not among the {split} queries: kept as they were", err=True
+        )
+    if counts["passages"]:
+        click.echo(f"note: {counts['passages']:,} passages are not in the collection: below the others", err=True)

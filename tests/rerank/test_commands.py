@@ -1,0 +1,197 @@
+"""`drkit rerank` and `drkit distill` on files, in processes of their own; and the data in others' hands."""
+
+import json
+
+import numpy as np
+import pytest
+
+from drkit.encoders import CrossEncoder
+from drkit.errors import DrkitError
+from drkit.runs.ranking_files import Source, distill, rerank_file
+from drkit.search import Reranker, read_run, write_run
+from tests.rerank.toys import TOPICS, checkpoint, lines
+from tests.runs.conftest import drkit
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A BEIR folder with ids in spaces and unicode, a run, mined negatives, and a re-ranker."""
+    folder = tmp_path_factory.mktemp("files")
+    beir = folder / "beir"
+    (beir / "qrels").mkdir(parents=True)
+    passages = [{"_id": f"d {topic} ü", "title": topic, "text": f"the {topic} is returned"} for topic in TOPICS]
+    passages.append({"_id": "d empty", "title": "", "text": ""})
+    queries = [{"_id": f"q {topic} 北", "text": f"return a {topic}"} for topic in TOPICS]
+    for name, rows in (("corpus", passages), ("queries", queries)):
+        (beir / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    for split, topics in (("train", TOPICS[4:]), ("test", TOPICS[:4])):
+        judged = [f"q {topic} 北\td {topic} ü\t1\n" for topic in topics]
+        (beir / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(judged), encoding="utf-8")
+    ids = [passage["_id"] for passage in passages]
+    run = [(f"q {topic} 北", [(doc_id, float(-place)) for place, doc_id in enumerate(ids)]) for topic in TOPICS[:4]]
+    run.append(("q unknown", [(ids[0], 1.0), (ids[1], 0.5)]))
+    write_run(folder / "first.trec", run, "first")
+    mined = []
+    for topic in TOPICS[4:]:
+        wrong = [*[doc_id for doc_id in ids if doc_id != f"d {topic} ü"][:5], "d empty"]
+        mined.append(
+            {
+                "query_id": f"q {topic} 北",
+                "query": f"return a {topic}",
+                "positives": [f"d {topic} ü"],
+                "negatives": wrong,
+                "scores": [float(-i) for i in range(len(wrong))],
+            }
+        )
+    (folder / "mined.jsonl").write_text("".join(json.dumps(row) + "\n" for row in mined), encoding="utf-8")
+    CrossEncoder.start_from(str(checkpoint(folder / "lm", initializer_range=0.3)), max_length=40).save(folder / "model")
+    return folder
+
+
+def test_rerank_a_run_file(files, tmp_path):
+    out = tmp_path / "reranked.trec"
+    source = f"--collection=beir:{files / 'beir'}"
+    done = drkit("rerank", files / "first.trec", "--model", files / "model", source, "--depth=5", "-o", out)
+    assert "4 queries ranked anew" in done.stdout
+    assert "1 queries are not among the test queries" in done.stderr
+    scorer = Reranker.load(files / "model")
+    texts = {f"d {topic} ü": f"{topic} the {topic} is returned" for topic in TOPICS}
+    before, after = dict(read_run(files / "first.trec")), dict(read_run(out))
+    assert before.keys() == after.keys()
+    for query, hits in after.items():
+        ids, old = [doc_id for doc_id, _ in hits], [doc_id for doc_id, _ in before[query]]
+        if query == "q unknown":
+            assert ids == old
+            continue
+        scores = dict(
+            zip(old[:5], scorer.score([(f"return a {query.split()[1]}", texts[d]) for d in old[:5]]), strict=True)
+        )
+        assert ids == [*sorted(old[:5], key=lambda d: -scores[d]), *old[5:]]
+        np.testing.assert_allclose([score for _, score in hits[:5]], sorted(scores.values(), reverse=True), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--model={files}/lm", "--collection=beir:{files}/beir"], "no cross-encoder"),
+        (["--model={files}/model", "--collection=beir:{files}/beir", "--split=train"], "none of its queries is among"),
+    ],
+)
+def test_what_is_wrong_is_said_without_a_traceback(files, tmp_path, arguments, said):
+    given = [argument.format(files=files) for argument in arguments]
+    done = drkit("rerank", files / "first.trec", *given, "-o", tmp_path / "out.trec", check=False)
+    assert done.returncode == 2, done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "out.trec").exists()
+
+
+def test_a_device_that_torch_does_not_know(files):
+    with pytest.raises(DrkitError, match="no device 'quantum'"):
+        Reranker.load(files / "model", "quantum")
+
+
+def test_a_run_of_another_collection(files, tmp_path):
+    write_run(tmp_path / "other.trec", [("q file 北", [("nowhere", 1.0)])], "other")
+    with pytest.raises(DrkitError, match="none of its passages is in beir:"):
+        rerank_file(tmp_path / "other.trec", None, Source(f"beir:{files / 'beir'}"), tmp_path / "out.trec")
+
+
+@pytest.fixture(scope="module")
+def scored(files):
+    out = files / "scored.jsonl"
+    arguments = ["--teacher", files / "model", "--negatives", files / "mined.jsonl", "-o", out]
+    done = drkit("distill", *arguments, f"--collection=beir:{files / 'beir'}")
+    assert "8 queries, 56 pairs" in done.stdout
+    return out
+
+
+def test_distill_scores_every_positive_and_negative(files, scored):
+    scorer = Reranker.load(files / "model")
+    mined = lines(files / "mined.jsonl")
+    for line, row in zip(mined, lines(scored), strict=True):
+        assert (row["query_id"], row["query"]) == (line["query_id"], line["query"])
+        assert (row["positive_ids"], row["negative_ids"]) == (line["positives"], line["negatives"])
+        assert row["negatives"][-1] == ""
+        for side in ("positive", "negative"):
+            expected = scorer.score([(row["query"], text) for text in row[f"{side}s"]])
+            np.testing.assert_allclose(row[f"{side}_scores"], expected, atol=1e-6)
+
+
+def test_drkit_reads_it_as_a_collection(scored):
+    from drkit.core.discovery import installed
+    from drkit.core.layers import Wanted, compose
+    from drkit.core.spec import Kind
+
+    parts = installed()
+    choice = compose(Wanted(collection=f"pairs:{scored}"), parts).collection
+    collection = parts.registry.build(Kind.COLLECTION, choice.use, choice.config)
+    queries = [query.text for split in collection.splits() for query in collection.queries(split)]
+    assert sorted(queries) == sorted(f"return a {topic}" for topic in TOPICS[4:])
+    assert {passage.text for passage in collection.passages()} >= {f"{t} the {t} is returned" for t in TOPICS[4:]}
+
+
+def test_sentence_transformers_distils_from_it(files, scored, tmp_path):
+    from datasets import Dataset
+    from sentence_transformers import (
+        SentenceTransformer,
+        SentenceTransformerTrainer,
+        SentenceTransformerTrainingArguments,
+    )
+    from sentence_transformers.sentence_transformer import losses
+
+    rows = [
+        {
+            "query": row["query"],
+            "positive": row["positives"][0],
+            **{f"negative_{i}": text for i, text in enumerate(row["negatives"][:2])},
+            "label": [row["positive_scores"][0] - score for score in row["negative_scores"][:2]],
+        }
+        for row in lines(scored)
+    ]
+    model = SentenceTransformer(str(files / "lm"), device="cpu")
+    arguments = SentenceTransformerTrainingArguments(
+        output_dir=str(tmp_path),
+        max_steps=2,
+        per_device_train_batch_size=4,
+        report_to="none",
+        use_cpu=True,
+        save_strategy="no",
+    )
+    loss = losses.MarginMSELoss(model)
+    trainer = SentenceTransformerTrainer(model, arguments, train_dataset=Dataset.from_list(rows), loss=loss)
+    assert np.isfinite(trainer.train().training_loss)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"query_id": "q", "query": "x", "positives": ["nowhere"], "negatives": []}', "no passage 'nowhere'"),
+        ('{"query_id": "q", "query": "x", "positives": "d empty", "negatives": []}', "'positives' is no list"),
+        ('{"query_id": "q", "positives": ["d empty"], "negatives": []}', "'query' is missing"),
+        ("nonsense", "malformed JSON"),
+        ("", "empty line"),
+    ],
+)
+def test_a_bad_line_is_named(files, tmp_path, line, said):
+    (tmp_path / "bad.jsonl").write_text(line + "\n", encoding="utf-8")
+    scorer = Reranker.load(files / "model")
+    with pytest.raises(DrkitError, match=said) as raised:
+        distill(tmp_path / "bad.jsonl", scorer, Source(f"beir:{files / 'beir'}"), tmp_path / "out.jsonl")
+    assert "bad.jsonl:1" in str(raised.value)
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_an_empty_file_and_a_diverged_teacher(files, tmp_path):
+    source = Source(f"beir:{files / 'beir'}")
+    (tmp_path / "empty.jsonl").touch()
+    with pytest.raises(DrkitError, match="names no passage"):
+        distill(tmp_path / "empty.jsonl", None, source, tmp_path / "out.jsonl")
+
+    class Diverged:
+        def score(self, pairs):
+            return np.full(len(pairs), np.nan, dtype=np.float32)
+
+    with pytest.raises(DrkitError, match=r"mined\.jsonl:1: the teacher gave nan"):
+        distill(files / "mined.jsonl", Diverged(), source, tmp_path / "out.jsonl")
+    assert not (tmp_path / "out.jsonl").exists()
