@@ -3,29 +3,45 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
 
 from drkit.core.files import write_text
+from drkit.core.types import Judgement
 from drkit.data.tables import open_collection
-from drkit.evaluate import comparison, evaluate, to_markdown
+from drkit.evaluate import Scores, average, comparison, evaluate, to_markdown
+from drkit.evaluate.table import MEANING
 from drkit.runs.stage import StageRun
 from drkit.search import read_run, write_qrels
 
 
 def run(stage: StageRun) -> Mapping[str, Any]:
-    """Writes `table.md`, `scores.json` (per query) and `qrels.txt`; returns the table's rows."""
+    """Writes `table.md`, `scores.json` (per query) and `qrels.txt`; returns the table's rows.
+
+    A system of several draws has a row of its own, whose values are means over the draws, query by query.
+    """
     settings = stage.stage.settings
     collection = open_collection(stage.inputs["collection"])
     qrels = list(collection.judgements(settings["split"]))
-    systems = [
-        (name, evaluate(read_run(stage.inputs["runs"] / f"{name}.trec"), qrels, settings["measures"]))
-        for name in settings["systems"]
-    ]
+    draws = settings.get("draws", {})
+    measured = {name: [_scores(stage, one, qrels) for one in draws.get(name, [name])] for name in settings["systems"]}
+    systems = [(name, average(scores)) for name, scores in measured.items()]
     rows = comparison(systems)
     write_qrels(stage.folder / "qrels.txt", qrels)
-    write_text(stage.folder / "table.md", to_markdown(rows) + "\n")
+    write_text(stage.folder / "table.md", f"{to_markdown(rows)}\n\n{_legend(measured)}\n")
     write_text(stage.folder / "scores.json", json.dumps({name: dict(s.per_query) for name, s in systems}))
-    return {"queries": rows[0].queries, "rows": [attrs.asdict(row) for row in rows]}
+    told = {name: [one.means() for one in scores] for name, scores in measured.items() if len(scores) > 1}
+    return {"queries": rows[0].queries, "rows": [attrs.asdict(row) for row in rows], "draws": told}
+
+
+def _scores(stage: StageRun, name: str, qrels: Sequence[Judgement]) -> Scores:
+    settings = stage.stage.settings
+    found = read_run(stage.inputs["runs"] / f"{name}.trec")
+    return evaluate(found, qrels, settings["measures"], exclude_self=settings.get("exclude_self", False))
+
+
+def _legend(measured: Mapping[str, Sequence[Scores]]) -> str:
+    means = [f"{name} is the mean of {len(scores)} draws." for name, scores in measured.items() if len(scores) > 1]
+    return " ".join([MEANING, *means])

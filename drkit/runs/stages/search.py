@@ -40,12 +40,14 @@ def _systems(stage: StageRun, collection: StoredCollection) -> Iterator[tuple[st
 
 
 def _rank(retriever: Any, queries: Sequence[Query], stage: StageRun, *, depth: int) -> Iterable[Ranking]:
+    own = bool(stage.stage.settings.get("exclude_self"))  # then one more is asked for, so that `depth` others remain
     for start in range(0, len(queries), BATCH):
         part = queries[start : start + BATCH]
-        found = retriever.search([query.text for query in part], depth)
+        found = retriever.search([query.text for query in part], depth + own)
         stage.progress.advance(start + len(part), len(queries), "queries")
         for query, hits in zip(part, found, strict=True):
-            yield query.query_id, list(hits.pairs())
+            kept = hits.without([query.query_id]).top(depth) if own else hits
+            yield query.query_id, list(kept.pairs())
 
 
 def _rerank(

@@ -1,0 +1,62 @@
+"""`drkit compare`: systems against systems, with significance, and the queries that make the difference."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from drkit_cli.measures import measures_option
+
+_FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.command()
+@click.argument("sources", metavar="A B [C ..]", nargs=-1, required=True)
+@click.option("--qrels", type=_FILE, help="Judgements: a file of TREC's four columns, or of BEIR's three.")
+@click.option(
+    "--collection", metavar="NAME[:VALUE]", help="Judgements of a collection: beir:FOLDER, or a run's folder."
+)
+@click.option("--set", "settings", metavar="PATH=VALUE", multiple=True, help="A setting: collection.train_share=0.5")
+@click.option("--split", type=click.Choice(["train", "dev", "test"]), help="Whose judgements (test, or the run's own).")
+@measures_option
+@click.option("--exclude-self", is_flag=True, help="A passage whose id is the query's own is no hit.")
+@click.option("--all-pairs", is_flag=True, help="Every system against every other one, not the first alone.")
+@click.option("--queries", "shown", default=5, show_default=True, type=click.IntRange(0), help="Queries to name.")
+@click.option("--format", "kind", default="markdown", show_default=True, type=click.Choice(["markdown", "json"]))
+def compare(
+    sources: tuple[str, ...],
+    qrels: Path | None,
+    collection: str | None,
+    settings: tuple[str, ...],
+    split: str | None,
+    measures: tuple[str, ...],
+    exclude_self: bool,
+    all_pairs: bool,
+    shown: int,
+    kind: str,
+) -> None:
+    r"""Compare systems query by query; the first one is what the others are held against.
+
+    A, B .. are RUN:SYSTEM, a run's folder (all its systems) or a TREC run file. Paired two-tailed t-tests, corrected by
+    Holm over all comparisons made; 95 % intervals; wins, ties and losses; the queries that gain and lose most.
+
+    \b
+    drkit compare runs/a:bm25 runs/a:retriever-2 runs/b:retriever-2
+    drkit compare bm25.trec dense.trec --qrels qrels.txt --measures RR@10 --format json
+    """
+    import attrs
+
+    from drkit.evaluate import compare as compare_scores
+    from drkit.evaluate import versus_markdown
+    from drkit.evaluate.values import json_text
+    from drkit.runs.systems import evaluate_files, find_judgements, find_systems
+
+    systems = find_systems(sources)
+    judged = find_judgements(systems, qrels=qrels, collection=collection, split=split, settings=settings)
+    scores = evaluate_files(systems, judged, measures or None, exclude_self=exclude_self)
+    found = compare_scores(scores, all_pairs=all_pairs, shown=shown)
+    if kind == "json":
+        click.echo(json_text({"comparisons": [attrs.asdict(one) for one in found]}), nl=False)
+    else:
+        click.echo(versus_markdown(found, judged.texts))

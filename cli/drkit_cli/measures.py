@@ -1,0 +1,46 @@
+"""Measures as they are written on the command line, and the table of what they gave."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from drkit.evaluate import Row
+
+
+def split_names(_context: Any, _option: Any, given: Sequence[str]) -> tuple[str, ...]:
+    """`RR@10 nDCG@10` or `RR@10,AP` as names; a comma within brackets belongs to its name.
+
+    >>> split_names(None, None, ["RR@10 P(rel=2)@5,AP", "R@100"])
+    ('RR@10', 'P(rel=2)@5', 'AP', 'R@100')
+    """
+    return tuple(name for text in given for name in re.split(r"[\s,]+(?![^()]*\))", text.strip()) if name)
+
+
+def measures_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The option `--measures`."""
+    option = click.option(
+        "--measures",
+        "-m",
+        multiple=True,
+        callback=split_names,
+        metavar="NAMES",
+        help='By their ir_measures names: "RR@10 nDCG@10 R@1000"; may be given again.',
+    )
+    return option(command)
+
+
+def score_table(rows: Sequence[Row]) -> Table:
+    """Systems by measures."""
+    from drkit.evaluate.table import cell
+    from drkit_cli.render import LABELS, table
+
+    measures = list(rows[0].values)
+    cells = [[LABELS.get(row.system, row.system), *(cell(row, measure) for measure in measures)] for row in rows]
+    return table(f"{rows[0].queries:,} queries", ("system", *measures), cells)
