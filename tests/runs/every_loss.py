@@ -70,9 +70,17 @@ class PairScorer(nn.Module):
         return self.head(self.encoder(ids, attention)["bottleneck"]).squeeze(1)
 
 
+def spread(encoder):
+    """Larger weights than BERT starts from: with those all texts have nearly one vector, and no loss much gradient."""
+    with torch.no_grad():
+        for weight in encoder.parameters():
+            weight.mul_(8 if weight.ndim > 1 else 1)
+    return encoder
+
+
 def module_of(name, dropout=0.0):
     sizes = BertSizes(hidden=16, layers=2, heads=2, intermediate=24, max_positions=64, dropout=dropout)
-    encoder, other = (MaskedLmEncoder.from_scratch(sizes, ToyTokenizer(), seed=seed) for seed in (3, 4))
+    encoder, other = (spread(MaskedLmEncoder.from_scratch(sizes, ToyTokenizer(), seed=seed)) for seed in (3, 4))
     if name == "listwise":
         return GroupRanker(PairScorer(encoder), LOSSES[name])
     return BiEncoder(encoder, LOSSES[name], passage_encoder=other if name == "separate encoders" else None)

@@ -1,14 +1,17 @@
 """Every loss of fine-tuning: cached gradients with dropout on, and two processes, are one big batch."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from drkit.runs import gradients
 from tests.runs.every_loss import CHUNKS, GROUPS, LOSSES, SHARES, batch_of, module_of
+from tests.runs.every_training import STEPS, TRAININGS, trained
 
 HERE = Path(__file__).parent
 
@@ -37,7 +40,7 @@ def close(found, expected, tolerance=1e-6):
         torch.testing.assert_close(found[name], value, atol=tolerance, rtol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
 
 
-@pytest.mark.parametrize("chunk", [0, 1, 4, 100])
+@pytest.mark.parametrize("chunk", [1, 4])
 @pytest.mark.parametrize("name", LOSSES)
 def test_cached_gradients_are_those_of_one_graph_with_dropout_on(name, chunk):
     module, batch = module_of(name, dropout=0.2).train(), batch_of(name)
@@ -53,14 +56,21 @@ def test_cached_gradients_are_those_of_one_graph_with_dropout_on(name, chunk):
     assert max(gradient.abs().max() for gradient in wanted.values()) > 1e-3
 
 
+def on_two_processes(script, folder):
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv-backend=c10d"]
+    command += ["--rdzv-endpoint=localhost:0", str(HERE / script), str(folder)]
+    alone = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, cwd=HERE.parents[1], env=alone, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder
+
+
 @pytest.fixture(scope="module")
 def together(tmp_path_factory):
     """What two processes have found, for every loss, whole and in chunks."""
-    folder = tmp_path_factory.mktemp("together")
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv-backend=c10d"]
-    command += ["--rdzv-endpoint=localhost:0", str(HERE / "every_loss.py"), str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=HERE.parents[1], check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    folder = on_two_processes("every_loss.py", tmp_path_factory.mktemp("together"))
     return torch.load(folder / "found.pt", weights_only=True)
 
 
@@ -70,8 +80,24 @@ def test_two_processes_have_the_gradients_of_one_big_batch(together, name, chunk
     loss, _, expected = taken(module_of(name).train(), batch_of(name))
     prefix = f"{name} {chunk}."
     found = {key.removeprefix(prefix): value for key, value in together.items() if key.startswith(prefix)}
-    assert float(found.pop("loss")) == pytest.approx(loss, rel=1e-6)
+    assert float(found.pop("loss")) == pytest.approx(loss, rel=1e-5)
+    assert max(gradient.abs().max() for gradient in expected.values()) > 1e-3
     close(found, expected, 2e-6)
+
+
+@pytest.fixture(scope="module")
+def trainings(tmp_path_factory):
+    return on_two_processes("every_training.py", tmp_path_factory.mktemp("trainings"))
+
+
+@pytest.mark.parametrize(("name", "chunk"), TRAININGS)
+def test_a_training_on_two_processes_is_that_on_one_with_twice_the_batch(trainings, tmp_path, name, chunk):
+    module, losses = trained(name, 0, tmp_path)
+    start = dict(module_of(name).named_parameters())
+    expected = {n: p.detach() for n, p in module.named_parameters()}
+    assert len(losses) == STEPS
+    assert max((start[n] - weight).abs().max() for n, weight in expected.items()) > 1e-3, "it has learnt something"
+    close(load_file(trainings / f"{name}.safetensors"), expected, 2e-5)
 
 
 def test_separate_encoders_read_a_side_each():
