@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from drkit.miners.dense import DenseMiner
     from drkit.miners.filters import MarginFilter, MaxScoreFilter, RanksFilter
     from drkit.miners.given import GivenMiner
+    from drkit.miners.mining import chain_named, mine
     from drkit.miners.random import RandomMiner
     from drkit.miners.run_file import RunFileMiner
     from drkit.miners.texts import CrossEncoderFilter, SameTextFilter
@@ -51,6 +52,8 @@ __all__ = [
     "SameTextConfig",
     "SameTextFilter",
     "build_chain",
+    "chain_named",
+    "mine",
 ]
 
 __getattr__, __dir__ = attach(
@@ -79,5 +82,7 @@ __getattr__, __dir__ = attach(
         "SameTextConfig": "config",
         "SameTextFilter": "texts",
         "build_chain": "chain",
+        "chain_named": "mining",
+        "mine": "mining",
     },
 )

@@ -109,6 +109,11 @@ class CrossEncoderFilterConfig:
         """The run's re-ranker, where no model is named."""
         return () if self.model else ("reranker",)
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """What it reads from outside a run, besides the hub."""
+        return (self.model,) if self.model else ()
+
 
 @frozen
 class MaxScoreConfig:

@@ -49,10 +49,10 @@ def chain_of(stage: StageRun) -> tuple[Choice, ...]:
     return next(current.miners for current in recipe.finetune.rounds if current.name == owner)
 
 
-def requests(collection: StoredCollection) -> Iterator[MiningRequest]:
-    """Every training query with a positive, and all passages judged relevant to it."""
-    positives = collection.positives("train")
-    for query in collection.queries("train"):
+def requests(collection: StoredCollection, split: str = "train") -> Iterator[MiningRequest]:
+    """Every query of a split with a positive, and all passages judged relevant to it."""
+    positives = collection.positives(split)
+    for query in collection.queries(split):
         if judged := positives.get(query.query_id):
             yield MiningRequest(query.query_id, query.text, frozenset(judged))
 

@@ -1,0 +1,82 @@
+"""`drkit mine`: hard negatives of a collection's queries, as a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.option("--collection", required=True, metavar="RUN|NAME:VALUE", help="A run's folder, beir:FOLDER, irds:ID ...")
+@click.option(
+    "--miner",
+    "miners",
+    required=True,
+    multiple=True,
+    metavar="NAME[:VALUE]",
+    help="A source (dense, bm25, run-file:FILE ..), then, given again, filters (margin, ranks:10-100 ..).",
+)
+@click.option("--encoder", metavar="PATH_OR_ID", help="For dense: a folder, a run, RUN/retriever-1, or a hub id.")
+@click.option("--reranker", metavar="PATH_OR_ID", help="For cross-encoder-filter, where it names no model.")
+@click.option("--split", default="train", show_default=True, help="The judged queries that get negatives.")
+@click.option("--depth", type=click.IntRange(1), help="Negatives a query at most; else as deep as the source is read.")
+@click.option("--set", "settings", metavar="PATH=VALUE", multiple=True, help="margin.absolute=0.1, collection.limit=9")
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["ids", "triplets", "sentence-transformers"]),
+    default="ids",
+    show_default=True,
+    help="A line a query with ids, or texts for training elsewhere.",
+)
+@click.option("--negatives", "count", default=0, type=click.IntRange(0), help="Written a query; else all (texts: 5).")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda ..")
+@click.option("--seed", default=42, show_default=True, type=click.IntRange(0))
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The file: NAME.jsonl.")
+def mine(
+    collection: str,
+    miners: tuple[str, ...],
+    encoder: str | None,
+    reranker: str | None,
+    split: str,
+    depth: int | None,
+    settings: tuple[str, ...],
+    format_: str,
+    count: int,
+    device: str,
+    seed: int,
+    output: Path,
+) -> None:
+    r"""Mine hard negatives: a source finds candidates, filters drop some, and what was dropped is counted.
+
+    Judged positives are never among them. The file takes its place when it is whole.
+
+    \b
+    drkit mine --collection beir:FOLDER --miner bm25 -o negatives.jsonl
+    drkit mine --collection beir:FOLDER --miner dense --encoder E --miner margin --set margin.share=0.9 -o n.jsonl
+    drkit mine --collection runs/R --miner dense --miner ranks:10-100 --format sentence-transformers -o train.jsonl
+    """
+    from drkit.runs.mining import Miners, Output, mine_to_file
+    from drkit_cli.progress import RichProgress
+
+    of_collection = tuple(text for text in settings if text.startswith("collection."))
+    own = tuple(text for text in settings if text not in of_collection)
+    with RichProgress(1) as progress:
+        progress.begin("mine", " > ".join(miners))
+        done = mine_to_file(
+            collection,
+            Miners(miners, own, encoder=encoder, reranker=reranker, device=device, seed=seed),
+            Output(output, format_, count),
+            split=split,
+            settings=of_collection,
+            depth=depth,
+            told=lambda queries, total: progress.advance(queries, total, "queries"),
+        )
+    dropped = ", ".join(f"{reason} {number:,}" for reason, number in done["dropped"].items()) or "nothing"
+    click.echo(f"queries    {done['queries']:,}, {done['queries_without']:,} of them without a negative")
+    click.echo(f"negatives  {done['negatives']:,}, {done['negatives_per_query']:g} a query")
+    click.echo(f"dropped    {dropped}")
+    for name, told in done["weights"].items():
+        click.echo(f"weights    {name} {told}")
+    click.echo(f"file       {output}: {done['lines']:,} lines")
