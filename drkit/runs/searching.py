@@ -89,7 +89,7 @@ def find_index(folder: str | Path) -> Path:
     """The index of a run, or the folder itself. Raises DrkitError where a run has none yet, or there is no folder."""
     place = Path(folder)
     if not place.is_dir():
-        raise DrkitError(f"no run and no index at {place}; `drkit compose` makes a run, `drkit index` an index")
+        raise DrkitError(f"no run at {place}, nor an index; `drkit compose` makes a run, `drkit index` an index")
     if not (place / RECIPE).is_file():
         return place
     if read_manifest(place / "index") is None:

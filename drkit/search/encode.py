@@ -79,7 +79,8 @@ class TextEncoder:
     def identity(self) -> dict[str, Any]:
         """What its vectors depend on, as plain data: content hashes of weights and tokenizer, and the settings."""
         settings = attrs.asdict(self, filter=attrs.filters.exclude("model", "tokenizer", "token_budget"))
-        return {"weights": weights_hash(self.model), "tokenizer": tokenizer_hash(self.tokenizer), **settings}
+        hashes = {"weights": weights_hash(self.model), "tokenizer": tokenizer_hash(self.tokenizer)}
+        return {**hashes, **settings, "normalize": self._unit}
 
     def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """f32[n,D]; an empty text is encoded as its special tokens alone."""
@@ -118,8 +119,11 @@ class TextEncoder:
         with torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
             hidden = self.model(input_ids=ids, attention_mask=attention).last_hidden_state.float()
         vectors = pool(hidden, attention, self.pooling)
-        unit = self.normalize or self.similarity == "cosine"
-        return nn.functional.normalize(vectors, dim=-1) if unit else vectors
+        return nn.functional.normalize(vectors, dim=-1) if self._unit else vectors
+
+    @property
+    def _unit(self) -> bool:
+        return self.normalize or self.similarity == "cosine"
 
     @property
     def _positions(self) -> int:

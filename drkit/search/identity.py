@@ -12,7 +12,7 @@ from torch import nn
 from drkit.errors import DrkitError
 
 # What decides whether two vectors can be compared; lengths and prompts may differ between queries and passages.
-COMPARABLE = ("weights", "pooling", "similarity", "normalize")
+COMPARABLE = ("weights", "pooling", "normalize")
 
 
 def weights_hash(model: nn.Module) -> str:

