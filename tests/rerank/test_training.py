@@ -20,6 +20,7 @@ from drkit.errors import DrkitError
 from drkit.losses import ListwiseConfig, ListwiseLoss
 from drkit.runs import gradients
 from drkit.runs.biencoder import training_pairs
+from drkit.runs.manifest import CHECKPOINTS
 from drkit.runs.negatives import read_negatives
 from drkit.runs.reranker import GroupCollator, GroupRanker
 from drkit.search import Reranker as Ranker
@@ -247,10 +248,14 @@ def test_what_answers_a_query_is_dropped_from_its_negatives(tmp_path):
         trained(tmp_path)
 
 
-def test_two_processes_have_the_gradients_of_one_big_batch(tmp_path):
+def test_two_processes_have_the_gradients_of_one_big_batch_and_share_the_teachers_work(tmp_path):
     module = ranker(tmp_path)
     collate = collator(tmp_path, module.encoder.pairs)
     loss, _, expected = taken(module.train(), collate([(0, query) for query in range(7)]))
+    module.encoder.save(tmp_path / "reranker")
+    (tmp_path / "teacher-0" / CHECKPOINTS).mkdir(parents=True)
+    (tmp_path / "teacher-1").mkdir()
+    (tmp_path / "teacher-1" / CHECKPOINTS).symlink_to(tmp_path / "teacher-0" / CHECKPOINTS)
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv-backend=c10d"]
     command += ["--rdzv-endpoint=localhost:0", "-m", "tests.rerank.test_training", str(tmp_path)]
     done = subprocess.run(
@@ -267,6 +272,23 @@ def test_two_processes_have_the_gradients_of_one_big_batch(tmp_path):
         found = load_file(tmp_path / f"found-{chunk}.safetensors")
         assert float(found.pop("loss")) == pytest.approx(float(loss), rel=1e-5)
         close(found, expected)
+    taught(tmp_path, "alone")
+    shared, alone = ((tmp_path / name / "scores.arrow").read_bytes() for name in ("teacher-0", "alone"))
+    assert shared == alone
+    made = {int((tmp_path / f"teacher-{rank}" / "scored").read_text()) for rank in (0, 1)}
+    assert 0 not in made
+    assert not (tmp_path / "teacher-1" / "scores.arrow").exists()
+
+
+def taught(folder, name, joint=False):
+    """The teacher's stage, in blocks of a few pairs; a re-ranker is saved for it where there is none."""
+    from drkit.runs import teacher_scores
+
+    teacher_scores.BLOCK_PAIRS = 30
+    inputs = {name: folder / name for name in ("collection", "negatives", "reranker")}
+    settings = {"reranker": "reranker", "negatives": "negatives"}
+    stage = stage_run("teacher", folder / name, inputs, settings, joint=joint)
+    return stage.stage.load()(stage)
 
 
 def process(folder):
@@ -296,6 +318,8 @@ def process(folder):
         if rank == 0:
             found = {name: p.grad.contiguous() for name, p in module.named_parameters()}
             save_file({**found, "loss": loss / 2}, folder / f"found-{chunk}.safetensors")
+    done = taught(folder, f"teacher-{rank}", joint=True)
+    (folder / f"teacher-{rank}" / "scored").write_text(str(round(done["pairs_per_second"])))
     dist.barrier()
     dist.destroy_process_group()
 
