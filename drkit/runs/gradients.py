@@ -226,6 +226,7 @@ def world_size() -> int:
 
 
 def random_state() -> list[Tensor]:
+    """Where the random generators stand, the processor's and the accelerator's."""
     state = [torch.get_rng_state()]
     return [*state, torch.cuda.get_rng_state()] if torch.cuda.is_available() else state
 

@@ -80,8 +80,7 @@ def test_the_plan_of_three_stages():
     assert [name for name in order if name in expected] == expected
     assert made["reranker"].needs[1:] == ("negatives-reranker", "pretrained")
     assert {"retriever-2", "index-retriever-2"} <= set(made["negatives-reranker"].needs)
-    # The re-ranker and its pupil draw from the same list, which is mined once.
-    assert {"reranker", "negatives-reranker"} <= set(made["teacher-retriever-distilled"].needs)
+    assert {"reranker", "negatives-retriever-distilled"} <= set(made["teacher-retriever-distilled"].needs)
     assert made["retriever-distilled"].settings["start"] == "pretrained"
     assert made["encoder"].settings["from"] == "retriever-distilled"
     assert made["evaluation"].settings["systems"] == [
@@ -93,6 +92,11 @@ def test_the_plan_of_three_stages():
         "retriever-distilled",
     ]
     assert made["runs"].settings["reranked"] == {"reranker": "retriever-2"}
+
+
+def test_the_papers_reranker_and_its_pupil_draw_from_one_list():
+    made = stages(compose(Wanted(pipeline="three-stage", settings=("reranker.miners.0.depth=12",)), PARTS))
+    assert made["teacher-retriever-distilled"].settings["negatives"] == "negatives-reranker"
 
 
 def test_draws_of_queries_are_trained_apart_and_averaged():
