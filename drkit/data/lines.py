@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -79,7 +80,7 @@ def json_lines(path: Path) -> Iterator[Record]:
             raise DrkitError(f"{path}:{number}: empty line; a JSON object is wanted, delete the line")
         try:
             record = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             raise DrkitError(f"{path}:{number}: malformed JSON ({error}); one object a line is wanted") from None
         if not isinstance(record, dict):
             raise DrkitError(f"{path}:{number}: {type(record).__name__} found, a JSON object is wanted")
@@ -98,7 +99,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
                 yield number, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
         except UnicodeDecodeError as error:
             raise DrkitError(f"{path}:{number}: not UTF-8 ({error.reason} at byte {error.start})") from None
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, zlib.error) as error:
             raise DrkitError(f"{path}: cannot be read past line {number} ({error})") from None
 
 

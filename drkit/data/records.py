@@ -64,7 +64,7 @@ def _json_array(path: Path) -> Iterator[Record]:
         return
     try:
         items = json.loads("\n".join(line for _, line in numbered_lines(path)))
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         line = f":{error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
         raise DrkitError(f"{path}{line}: malformed JSON ({error}); a list of objects is wanted") from None
     for number, item in enumerate(items, start=1):

@@ -1,0 +1,98 @@
+"""Title and text are read as one, wherever a passage is read: `Passage.content` is the only place that joins them."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import drkit
+from drkit.core.types import BuildContext, Judgement, Mined, MiningRequest, Passage, Query
+from drkit.data import open_collection, write_collection
+from drkit.data.texts import NamedTexts
+from drkit.miners.config import CrossEncoderFilterConfig
+from drkit.miners.texts import CrossEncoderFilter
+from drkit.search import Bm25Retriever
+from drkit.search.reranking import rerank
+
+PASSAGES = [Passage("1", "soup of the day", "zebra"), Passage("2", "zebras eat grass", ""), Passage("3", "", "moose")]
+CONTENTS = ["zebra soup of the day", "zebras eat grass", "moose"]
+
+
+class Zoo:
+    """Three passages, one of them known by its title alone, another all title."""
+
+    name = "zoo"
+
+    def passages(self):
+        return iter(PASSAGES)
+
+    def splits(self):
+        return ("train",)
+
+    def queries(self, split):
+        return iter([Query("q", "moose")])
+
+    def judgements(self, split):
+        return iter([Judgement("q", "3", 1)])
+
+    def describe(self):
+        return {}
+
+
+class Recorder:
+    """A re-ranker that remembers what it was given to read."""
+
+    def __init__(self) -> None:
+        self.read: list[str] = []
+
+    def score(self, pairs):
+        self.read += [passage for _, passage in pairs]
+        return np.zeros(len(pairs), dtype=np.float32)
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    write_collection(Zoo(), tmp_path)
+    return open_collection(tmp_path).corpus
+
+
+def test_bm25_finds_by_title(corpus):
+    (hits,) = Bm25Retriever().index(corpus).search(["moose"], 3)
+    assert hits.doc_ids == ("3",)
+
+
+def test_a_re_ranker_reads_titles(corpus):
+    reader = Recorder()
+    list(rerank([("q", [("1", 3.0), ("2", 2.0), ("3", 1.0)])], reader, queries={"q": "?"}, corpus=corpus))
+    assert sorted(reader.read) == sorted(CONTENTS)
+
+
+def test_a_filter_of_negatives_reads_titles(corpus):
+    reader = Recorder()
+    request = MiningRequest("q", "?", frozenset({"3"}))
+    chosen = CrossEncoderFilter(CrossEncoderFilterConfig(), BuildContext(reranker=reader))
+    list(chosen.keep([(request, Mined("q", ("1", "2"), (2.0, 1.0)))], corpus))
+    assert sorted(reader.read) == sorted(CONTENTS)
+
+
+def test_pre_training_reads_titles(corpus):
+    assert [text for _, text in NamedTexts(corpus)] == CONTENTS
+
+
+def test_no_other_module_reads_a_passages_title_or_text_alone():
+    """Who does may join them otherwise: only the type itself and those who store them do."""
+    allowed = {"data/tables.py", "data/tevatron.py"}
+    folder = Path(drkit.__file__).parent
+    found = {
+        str(path.relative_to(folder))
+        for path in folder.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute)
+        and node.attr in ("title", "text")
+        and getattr(node.value, "id", "") in ("passage", "p", "doc", "document")
+    }
+    assert "data/tables.py" in found
+    assert found <= allowed
