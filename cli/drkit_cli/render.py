@@ -106,6 +106,8 @@ def results(run: Path, done: Mapping[str, Manifest]) -> None:
 
 
 def _scores(metrics: Mapping[str, Any], done: Mapping[str, Manifest]) -> Table:
+    from drkit.evaluate.table import MEANING
+
     settings = done["evaluation"].settings
     measures = list(settings["measures"])
     title = f"{metrics['queries']:,} {settings['split']} queries"
@@ -114,17 +116,19 @@ def _scores(metrics: Mapping[str, Any], done: Mapping[str, Manifest]) -> Table:
     for measure in measures:
         drawn.add_column(measure, justify="right")
     for row in metrics["rows"]:
-        cells = [_cell(row["values"][m], row["tests"].get(m)) for m in measures]
+        cells = [_cell(row, m) for m in measures]
         drawn.add_row(LABELS.get(row["system"], row["system"]), *cells)
-    drawn.caption = "in brackets: paired two-tailed t-test against the row above"
+    drawn.caption = MEANING
     drawn.caption_justify = "left"
     return drawn
 
 
-def _cell(value: float, test: Mapping[str, Any] | None) -> str:
-    from drkit.evaluate.table import p_text
+def _cell(row: Mapping[str, Any], measure: str) -> str:
+    from drkit.evaluate.table import cell_text
 
-    return f"{value:.3f}" + (f" ({p_text(test['p'])})" if test else "")
+    test = row["tests"].get(measure)
+    corrected = row.get("corrected", {}).get(measure, 1.0)
+    return cell_text(row["values"][measure], test["p"] if test else None, corrected)
 
 
 def verdict(metrics: Mapping[str, Any], measure: str) -> list[str]:

@@ -151,5 +151,16 @@ def probe_panels(probes: Sequence[Mapping[str, float]]) -> list[Panel]:
     ]
 
 
+def validation_panel(trainings: Mapping[str, Sequence[Mapping[str, float]]]) -> Panel:
+    """One measure on dev queries over the steps of each training that was validated."""
+    measures = dict.fromkeys(name for records in trainings.values() for record in records for name in record)
+    shown = " ".join(name for name in measures if name != "step")
+    lines = [
+        Line(name, [point for measure in shown.split() for point in _points(records, measure)])
+        for name, records in trainings.items()
+    ]
+    return Panel("Validation", shown, lines, floor=True)
+
+
 def _points(entries: Sequence[Mapping[str, float]], name: str, times: float = 1) -> list[tuple[float, float]]:
     return [(entry["step"], times * entry[name]) for entry in entries if name in entry]

@@ -10,7 +10,6 @@ Of several processes the first measures, and the others learn from it whether to
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,19 +25,15 @@ from drkit.runs.manifest import CHECKPOINTS
 from drkit.runs.probes import ProbeLog
 from drkit.runs.retrieval_probe import RetrievalProbe, retrieval_probe
 from drkit.runs.retriever import encoder_of
+from drkit.runs.validations import FILE, best_step
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from torch import nn
 
     from drkit.core.recipe import Validation
     from drkit.data.tables import StoredCollection
-    from drkit.runs.probes import Record
     from drkit.runs.stage import StageRun
     from drkit.search import TextEncoder
-
-FILE = "validation.jsonl"
 
 
 def validating(
@@ -137,22 +132,6 @@ class ValidationCallback(TrainerCallback):  # type: ignore[misc]
     def _patience_is_over(self) -> bool:
         waited = [record for record in self._log.records if record["step"] > (self.best() or 0)]
         return bool(self._settings.patience) and len(waited) >= self._settings.patience
-
-
-def best_step(records: Sequence[Record], measure: str) -> int | None:
-    """The step of the highest value, the first of equals.
-
-    >>> best_step([{"step": 2, "RR@10": 0.3}, {"step": 4, "RR@10": 0.5}, {"step": 6, "RR@10": 0.5}], "RR@10")
-    4
-    """
-    best = max(records, key=lambda record: (record[measure], -record["step"]), default=None)
-    return None if best is None else int(best["step"])
-
-
-def read_validations(folder: Path) -> list[Record]:
-    """The validations of a stage's folder, by their steps; none where there is no file."""
-    path = folder / FILE
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
 
 
 class BestWeights:

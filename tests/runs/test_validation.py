@@ -22,7 +22,8 @@ from drkit.runs.manifest import CHECKPOINTS
 from drkit.runs.probes import ProbeLog
 from drkit.runs.progress import Silent
 from drkit.runs.training import train
-from drkit.runs.validation import BestWeights, ValidationCallback, best_step, read_validations, validating
+from drkit.runs.validation import BestWeights, ValidationCallback, validating
+from drkit.runs.validations import best_step, read_validations
 from tests.runs.test_probes import Topics, tokenizer
 
 STEPS = 12

@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from drkit.core.files import write_text
-from drkit.evaluate.table import p_text
-from drkit.report.curves import Panel, draw, loss_panels, probe_panels
+from drkit.evaluate.table import MEANING, cell_text
+from drkit.report.curves import Panel, draw, loss_panels, probe_panels, validation_panel
 from drkit.report.document import Block, Figure, Heading, Table, Text, html_page, markdown
 from drkit.runs.manifest import Manifest, read_manifest
 from drkit.runs.probes import FILE as PROBES
 from drkit.runs.probes import Record, probe_line, read_probes
 from drkit.runs.retrieval_probe import MEASURE
 from drkit.runs.stage import StageRun
+from drkit.runs.validations import best_step, read_validations
 
 LOG = "log.jsonl"
 
@@ -30,6 +31,7 @@ def run(stage: StageRun) -> Mapping[str, Any]:
         *_results(stage),
         *_probes(stage, probes),
         *_trainings(stage, probes),
+        *_validations(stage),
     ]
     blocks.append(Text("The recipe is recipe.toml in the run's folder; `drkit run` on it repeats the run."))
     write_text(stage.folder / "report.md", markdown(blocks))
@@ -51,16 +53,13 @@ def _results(stage: StageRun) -> Iterator[Block]:
     rows = done.metrics["rows"]
     measures = list(rows[0]["values"])
     yield Heading("Results")
-    yield Text(
-        f"{done.metrics['queries']:,} {done.settings['split']} queries. In brackets: paired two-tailed t-test against "
-        f"the row above."
-    )
+    yield Text(f"{done.metrics['queries']:,} {done.settings['split']} queries. {MEANING}")
     yield Table(["system", *measures], [[row["system"], *(_cell(row, m) for m in measures)] for row in rows])
 
 
 def _cell(row: Mapping[str, Any], measure: str) -> str:
     test = row["tests"].get(measure)
-    return f"{row['values'][measure]:.3f}" + (f" ({p_text(test['p'])})" if test else "")
+    return cell_text(row["values"][measure], test["p"] if test else None, row["corrected"].get(measure, math.nan))
 
 
 def _probes(stage: StageRun, probes: Sequence[Record]) -> Iterator[Block]:
@@ -113,6 +112,23 @@ def _trainings(stage: StageRun, probes: Sequence[Record]) -> Iterator[Block]:
         loss = f"{metrics['loss']:.3f}" if math.isfinite(metrics["loss"]) else "not logged"
         rows.append([name, f"{metrics['steps']:,}", loss, f"{metrics['seconds']:,.0f}"])
     yield Table(["training", "steps", "loss, last tenth", "seconds"], rows)
+
+
+def _validations(stage: StageRun) -> Iterator[Block]:
+    """How good each retriever was on dev queries while it was trained, and which weights were kept."""
+    found = {name: read_validations(stage.inputs[name]) for name in stage.stage.settings["trainings"]}
+    found = {name: records for name, records in found.items() if records}
+    if not found:
+        return
+    yield Heading("Validation")
+    yield from _figure(stage, "validation.png", [validation_panel(found)], "Dev queries, ranked while training")
+    rows = []
+    for name, records in found.items():
+        measure = next(key for key in records[0] if key != "step")
+        best = best_step(records, measure)
+        value = next(record[measure] for record in records if record["step"] == best)
+        rows.append([name, measure, f"{value:.3f}", f"{best:,}", f"{int(records[-1]['step']):,}"])
+    yield Table(["training", "measure", "best", "at step", "last step"], rows)
 
 
 def _figure(stage: StageRun, name: str, panels: Sequence[Panel], caption: str) -> Iterator[Figure]:

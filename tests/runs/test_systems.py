@@ -1,0 +1,141 @@
+"""Rankings in files: a run's systems again, TREC files against judgements of any kind, and what cannot be measured."""
+
+import pytest
+
+from drkit.core.types import Judgement
+from drkit.data.tables import write_collection
+from drkit.errors import DrkitError
+from drkit.evaluate import average, evaluate
+from drkit.runs.manifest import Manifest, content_hash, describe_files, write_manifest
+from drkit.runs.systems import System, evaluate_files, find_judgements, find_systems, read_any_qrels
+from drkit.search import read_run, write_qrels, write_run
+from tests.runs.test_probes import Topics
+
+MEASURES = ["RR@10", "AP"]
+
+
+def finished(folder, settings):
+    """Write the manifest that makes a folder a finished stage."""
+    folder.mkdir(exist_ok=True)
+    files = describe_files(folder)
+    write_manifest(
+        Manifest(folder.name, "f", content_hash(files), {}, settings, files, {}, 1.0, "2026-01-01", {}), folder
+    )
+
+
+def ranking(shift):
+    """Every test query of the topics, with its passages at ranks that `shift` moves."""
+    return [(f"test{i}", [(f"d{(i + k + shift) % 60}", 10.0 - k) for k in range(10)]) for i in range(20)]
+
+
+def make_run(folder, **settings):
+    """What a run leaves for evaluating: its collection, rankings of three systems, and the evaluation's settings."""
+    write_collection(Topics(), folder / "collection")
+    finished(folder / "collection", {})
+    (folder / "runs").mkdir()
+    for name, shift in (("bm25", 59), ("first", 58), ("low-1", 59), ("low-2", 57)):
+        write_run(folder / "runs" / f"{name}.trec", ranking(shift), name)
+    systems = {"systems": ["bm25", "first", "low"], "draws": {"low": ["low-1", "low-2"]}}
+    finished(folder / "evaluation", {"measures": MEASURES, "split": "test", **systems, **settings})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return make_run(tmp_path_factory.mktemp("systems") / "r")
+
+
+def test_a_runs_own_systems_measured_again(run):
+    systems = find_systems([str(run)])
+    judged = find_judgements(systems)
+    assert judged.texts["test3"] == "w3-0 w3-1"
+    found = dict(evaluate_files(systems, judged))
+    assert list(found) == ["bm25", "first", "low"]
+    qrels = list(Topics().judgements("test"))
+    for name in ("bm25", "first"):
+        assert found[name] == evaluate(read_run(run / "runs" / f"{name}.trec"), qrels, MEASURES)
+    draws = [evaluate(read_run(run / "runs" / f"low-{i}.trec"), qrels, MEASURES) for i in (1, 2)]
+    assert found["low"] == average(draws)
+    ((name, other),) = evaluate_files(find_systems([f"{run}:first"]), judged, ["P@5"])
+    assert (name, other.measures) == ("r:first", ("P@5",))
+
+
+def test_a_trec_file_against_qrels_of_trec_of_beir_and_of_a_collection(run, tmp_path):
+    systems = find_systems([str(run / "runs" / "first.trec")])
+    qrels = list(Topics().judgements("test"))
+    write_qrels(tmp_path / "qrels.txt", qrels)
+    lines = ["query-id\tcorpus-id\tscore", *(f"{j.query_id}\t{j.doc_id}\t{j.relevance}" for j in qrels)]
+    (tmp_path / "test.tsv").write_text("\n".join(lines))
+    ways = [{"qrels": tmp_path / "qrels.txt"}, {"qrels": tmp_path / "test.tsv"}, {"collection": str(run)}]
+    one, two, three = (evaluate_files(systems, find_judgements(systems, **way), MEASURES) for way in ways)
+    assert one == two == three
+    assert one[0][1] == evaluate(ranking(58), qrels, MEASURES)
+    with pytest.raises(DrkitError, match="give --qrels FILE or --collection NAME"):
+        find_judgements(systems)
+    with pytest.raises(DrkitError, match="has no 'dev2' queries"):
+        find_judgements(systems, collection=str(run), split="dev2")
+
+
+def test_ids_with_spaces_come_back_from_both_kinds_of_qrels(tmp_path):
+    qrels = [Judgement("q 1", "a b", 1), Judgement("q 1", "ü%", -1)]
+    write_qrels(tmp_path / "trec", qrels)
+    assert list(read_any_qrels(tmp_path / "trec")) == qrels
+    (tmp_path / "beir.tsv").write_text("query-id\tcorpus-id\tscore\nq 1\ta b\t1\nq 1\tü%\t-1\n", encoding="utf-8")
+    assert list(read_any_qrels(tmp_path / "beir.tsv")) == qrels
+
+
+def test_a_querys_own_passage_is_left_out_where_the_run_says_so(tmp_path):
+    run = make_run(tmp_path / "own", exclude_self=True)
+    rows = [("test1", [("test1", 9.0), ("d1", 1.0)])]
+    write_run(run / "runs" / "first.trec", rows, "t")
+    systems = find_systems([f"{run}:first"])
+    judged = find_judgements(systems)
+    assert evaluate_files(systems, judged)[0][1].per_query["RR@10"]["test1"] == 1.0
+    alone = [System("file", (run / "runs" / "first.trec",))]
+    assert evaluate_files(alone, judged)[0][1].per_query["RR@10"]["test1"] == 0.5
+    assert evaluate_files(alone, judged, exclude_self=True)[0][1].per_query["RR@10"]["test1"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "run.trec is empty"),
+        ("other Q0 d1 1 1.0 t\n", "none of the 1 queries of .* is judged"),
+        ("test1 Q0 d1 1 nan t\n", r"run\.trec:1: score 'nan' is no finite number"),
+        ("test1 Q0 d1 1 1.0 t\ntest1 Q0 d1 2 0.5 t\n", r"run\.trec:2: query 'test1' stands document 'd1' twice"),
+        ("test1 Q0 d1 1.0 t\n", r"run\.trec:1: 5 columns where a line has 6"),
+    ],
+)
+def test_a_run_that_cannot_be_measured_is_told(run, tmp_path, text, said):
+    (tmp_path / "run.trec").write_text(text)
+    systems = find_systems([str(tmp_path / "run.trec")])
+    with pytest.raises(DrkitError, match=said):
+        evaluate_files(systems, find_judgements(systems, collection=str(run)))
+
+
+def test_judgements_that_cannot_be_used_are_told(run, tmp_path):
+    systems = find_systems([str(run / "runs" / "first.trec")])
+    for text, said in (
+        ("", "no judgements"),
+        ("test1 0 d1 1\ntest1 0 d1 2\n", "judged twice"),
+        ("test1 0 d1 x\n", r"qrels:1: relevance 'x'"),
+    ):
+        (tmp_path / "qrels").write_text(text)
+        with pytest.raises(DrkitError, match=said):
+            evaluate_files(systems, find_judgements(systems, qrels=tmp_path / "qrels"))
+    with pytest.raises(DrkitError, match="cannot read"):
+        find_judgements(systems, qrels=tmp_path / "none")
+
+
+def test_what_is_no_system_is_told(run, tmp_path):
+    for given, said in (
+        (["/no/such"], "there is no /no/such"),
+        ([f"{run}:firts"], "did you mean 'first'"),
+        ([str(tmp_path)], "no finished evaluation"),
+        ([f"{run}:first", f"{run}:first"], "two of the systems are called 'r:first'"),
+    ):
+        with pytest.raises(DrkitError, match=said):
+            find_systems(given)
+    other = make_run(tmp_path / "other", split="dev")
+    with pytest.raises(DrkitError, match="different judgements"):
+        find_judgements(find_systems([str(run), str(other)]))
