@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 import attrs
 import numpy as np
 import torch
-from attrs.validators import ge
+from attrs.validators import ge, in_
 
 from drkit.encoders.cross_encoder import CrossEncoder
 from drkit.errors import DrkitError
@@ -40,16 +40,23 @@ class Scorer(Protocol):
 class Reranker:
     """A trained cross-encoder that scores pairs of texts.
 
-    token_budget: tokens, padding included, that go through the model at once. The query stands whole, the passage is
+    token_budget: tokens, padding included, that go through the model at once. precision: `float32`, or `bfloat16` for
+    the matrix products alone (autocast): faster on a GPU, scores a little off. The query stands whole, the passage is
     cut to what the model's `max_length` leaves. Scores are the raw output of the head: no sigmoid.
     """
 
     model: CrossEncoder
     token_budget: int = attrs.field(default=16_384, validator=ge(1))
+    precision: str = attrs.field(default="float32", validator=in_(("float32", "bfloat16")))
 
     @classmethod
     def load(
-        cls, folder_or_id: str | Path, device: str | torch.device = "cpu", *, token_budget: int = 16_384
+        cls,
+        folder_or_id: str | Path,
+        device: str | torch.device = "cpu",
+        *,
+        token_budget: int = 16_384,
+        precision: str = "float32",
     ) -> Reranker:
         """A re-ranker of drkit or a `CrossEncoder` of sentence-transformers, from a folder or the hub.
 
@@ -58,7 +65,7 @@ class Reranker:
         Raises DrkitError where there is none, or it gives more than one score a pair.
         """
         model = CrossEncoder.load(str(folder_or_id)).to(choose_device(device))
-        return cls(model.eval(), token_budget=token_budget)
+        return cls(model.eval(), token_budget=token_budget, precision=precision)
 
     def score(self, pairs: Sequence[Pair]) -> NDArray[np.float32]:
         """f32[n]: the scores of n (query, passage) pairs, higher is better; empty texts are scored like any other."""
@@ -70,7 +77,7 @@ class Reranker:
         queries, passages = (tokens.encode(texts) for texts in zip(*pairs, strict=True))
         scores = np.empty(len(pairs), dtype=np.float32)
         device = next(self.model.parameters()).device
-        with inference(self.model):
+        with inference(self.model), torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
             for places in length_sorted_batches(tokens.lengths(queries, passages), self.token_budget):
                 batch = tokens.batch([queries[p] for p in places], [passages[p] for p in places])
                 made = self.model(**{name: tensor.to(device) for name, tensor in batch.items()})

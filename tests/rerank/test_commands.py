@@ -1,6 +1,8 @@
 """`drkit rerank` and `drkit distill` on files, in processes of their own; and the data in others' hands."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -46,6 +48,15 @@ def files(tmp_path_factory):
     (folder / "mined.jsonl").write_text("".join(json.dumps(row) + "\n" for row in mined), encoding="utf-8")
     CrossEncoder.start_from(str(checkpoint(folder / "lm", initializer_range=0.3)), max_length=40).save(folder / "model")
     return folder
+
+
+@pytest.mark.parametrize("name", ["rerank", "distill"])
+def test_help_loads_nothing_heavy(name):
+    probe = f"import sys; from drkit_cli.main import _status; sys.argv = ['drkit', '{name}', '--help']; _status(); "
+    probe += "print('HEAVY', {'torch', 'transformers', 'pyarrow'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    assert "HEAVY set()" in done.stdout
+    assert "Usage:" in done.stdout
 
 
 def test_rerank_a_run_file(files, tmp_path):

@@ -134,6 +134,13 @@ def test_scores_do_not_depend_on_the_batch_or_the_order(model):
     assert Reranker(model).score([]).shape == (0,)
 
 
+def test_bfloat16_is_close_and_asked_for(model):
+    pairs = [(topic, f"the {other}") for topic in TOPICS for other in TOPICS]
+    exact, rough = Reranker(model).score(pairs), Reranker(model, precision="bfloat16").score(pairs)
+    assert rough.dtype == np.float32
+    assert 0 < np.abs(exact - rough).max() < 0.05
+
+
 def test_windows_change_nothing(model, monkeypatch):
     pairs = [(topic, f"the {other}") for topic in TOPICS for other in TOPICS]
     whole = Reranker(model).score(pairs)

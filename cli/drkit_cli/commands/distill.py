@@ -13,6 +13,7 @@ import click
 @click.option("--collection", required=True, metavar="RUN|NAME:VALUE", help="A run's folder, beir:FOLDER, irds:ID ...")
 @click.option("--set", "settings", metavar="PATH=VALUE", multiple=True, help="A setting: collection.limit=1000")
 @click.option("--token-budget", default=16_384, show_default=True, type=click.IntRange(1), help="Tokens read at once.")
+@click.option("--precision", type=click.Choice(["float32", "bfloat16"]), default="float32", show_default=True)
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda ..")
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The file: NAME.jsonl.")
 def distill(
@@ -21,6 +22,7 @@ def distill(
     collection: str,
     settings: tuple[str, ...],
     token_budget: int,
+    precision: str,
     device: str,
     output: Path,
 ) -> None:
@@ -36,7 +38,7 @@ def distill(
     from drkit.search import Reranker
     from drkit_cli.progress import RichProgress
 
-    scorer = Reranker.load(teacher, device, token_budget=token_budget)
+    scorer = Reranker.load(teacher, device, token_budget=token_budget, precision=precision)
     with RichProgress(1) as progress:
         progress.begin("distill", f"scores of {negatives} by {teacher}")
         counts = ranking_files.distill(

@@ -17,6 +17,7 @@ import click
     "--depth", default=200, show_default=True, type=click.IntRange(1), help="Passages of a query to rank anew."
 )
 @click.option("--token-budget", default=16_384, show_default=True, type=click.IntRange(1), help="Tokens read at once.")
+@click.option("--precision", type=click.Choice(["float32", "bfloat16"]), default="float32", show_default=True)
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda ..")
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The new TREC run.")
 def rerank(
@@ -27,6 +28,7 @@ def rerank(
     split: str,
     depth: int,
     token_budget: int,
+    precision: str,
     device: str,
     output: Path,
 ) -> None:
@@ -40,7 +42,7 @@ def rerank(
     from drkit.search import Reranker
     from drkit_cli.progress import RichProgress
 
-    scorer = Reranker.load(model, device, token_budget=token_budget)
+    scorer = Reranker.load(model, device, token_budget=token_budget, precision=precision)
     with RichProgress(1) as progress:
         progress.begin("rerank", f"the first {depth} of {run}")
         counts = rerank_file(
