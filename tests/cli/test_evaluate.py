@@ -1,0 +1,86 @@
+"""`drkit evaluate` and `drkit compare` as users call them, on files."""
+
+import json
+
+import pytest
+
+from drkit.core.types import Judgement
+from drkit.search import write_qrels, write_run
+from tests.cli.test_light_commands import drkit
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Two TREC runs, judgements, and a BEIR folder with the queries' texts."""
+    folder = tmp_path_factory.mktemp("files")
+    names = [f"q {i}" for i in range(6)]
+    write_run(folder / "one.trec", [(q, [("a b", 2.0), ("ü", 1.0)]) for q in names], "one")
+    write_run(folder / "two.trec", [(q, [("ü", 2.0), ("a b", 1.0)]) for q in names[:5]], "two")
+    qrels = [Judgement(q, "ü" if i < 4 else "a b", 1) for i, q in enumerate(names)]
+    write_qrels(folder / "qrels.txt", qrels)
+    (folder / "beir" / "qrels").mkdir(parents=True)
+    texts = [json.dumps({"_id": d, "title": "", "text": f"about {d}"}) for d in ("a b", "ü")]
+    (folder / "beir" / "corpus.jsonl").write_text("\n".join(texts), encoding="utf-8")
+    queries = [json.dumps({"_id": q, "text": f"what is {q}?"}) for q in names]
+    (folder / "beir" / "queries.jsonl").write_text("\n".join(queries), encoding="utf-8")
+    lines = ["query-id\tcorpus-id\tscore", *(f"{j.query_id}\t{j.doc_id}\t1" for j in qrels)]
+    (folder / "beir" / "qrels" / "test.tsv").write_text("\n".join(lines), encoding="utf-8")
+    return folder
+
+
+def test_a_trec_file_is_measured_and_its_values_are_written(files, tmp_path):
+    values, table = tmp_path / "v.jsonl", tmp_path / "t.json"
+    arguments = ["--qrels", files / "qrels.txt", "--measures", "RR@10,P@1", "--per-query", values, "--json", table]
+    code, out, err = drkit("evaluate", files / "one.trec", *arguments)
+    assert code == 0, err
+    assert "6 queries" in out
+    assert "0.667" in out
+    rows = [json.loads(line) for line in values.read_text(encoding="utf-8").splitlines()]
+    assert rows[0] == {"system": "one", "query_id": "q 0", "RR@10": 0.5, "P@1": 0.0}
+    assert json.loads(table.read_text())["rows"][0]["values"]["RR@10"] == pytest.approx(4 / 6)
+    _, same, _ = drkit("evaluate", files / "one.trec", "--collection", f"beir:{files / 'beir'}", "-m", "RR@10 P@1")
+    assert same == out
+
+
+def test_two_files_are_compared(files):
+    sources = [files / "one.trec", files / "two.trec"]
+    code, out, err = drkit("compare", *sources, "--collection", f"beir:{files / 'beir'}", "-m", "RR@10")
+    assert code == 0, err
+    assert "| RR@10 | two (0.750) | one (0.667) | +0.083 |" in out
+    assert "| 4 | 0 | 2 |" in out
+    assert "+0.500 (0.500 -> 1.000) q 0: what is q 0?" in out
+    assert "-1.000 (1.000 -> 0.000) q 5: what is q 5?" in out
+    given = [*sources, "--qrels", files / "qrels.txt", "-m", "RR@10 AP", "--format", "json"]
+    code, out, _ = drkit("compare", *given)
+    found = json.loads(out)["comparisons"]
+    assert [(one["measure"], one["wins"], one["losses"]) for one in found] == [("RR@10", 4, 2), ("AP", 4, 2)]
+    assert found[0]["corrected"] == pytest.approx(min(1.0, 2 * found[0]["test"]["p"]))
+
+
+def test_bm25_on_a_folder_of_data_sets(files, tmp_path):
+    code, out, err = drkit("evaluate", "--beir", files, "--bm25", "-o", tmp_path / "out", "--json", tmp_path / "t.json")
+    assert code == 0, err
+    assert "average" in out
+    assert set(json.loads((tmp_path / "t.json").read_text())["data_sets"]) == {"beir"}
+    assert len(list((tmp_path / "out").glob("*.trec"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["evaluate"], "give a run's folder"),
+        (["evaluate", "/no/such.trec"], "there is no /no/such.trec"),
+        (["evaluate", "one.trec"], "--qrels FILE or --collection"),
+        (["evaluate", "one.trec", "--qrels", "qrels.txt", "-m", "mrr"], "no measure 'mrr'"),
+        (["evaluate", "one.trec", "--qrels", "qrels.txt", "--per-query", "v.csv"], ".jsonl or .tsv"),
+        (["evaluate", "one.trec", "--beir", "."], "--beir FOLDER goes with"),
+        (["evaluate", "--beir", "."], "--beir FOLDER goes with"),
+        (["compare", "one.trec", "--qrels", "qrels.txt"], "give two at least"),
+        (["compare", "one.trec", "one.trec", "--qrels", "qrels.txt"], "two of the systems are called 'one'"),
+    ],
+)
+def test_mistakes_end_with_two_and_a_word(files, arguments, said):
+    code, _, err = drkit(*arguments, cwd=files)
+    assert code == 2
+    assert said in err
+    assert "Traceback" not in err
