@@ -158,7 +158,7 @@ class ToyRetriever:
         return [self._one(set(text.split()), depth) for text in texts]
 
     def _one(self, words: set[str], depth: int) -> tuple[tuple[str, ...], tuple[float, ...]]:
-        scored = [(-len(words & set(passage.text.split())), passage.doc_id) for passage in ToyCorpus()]
+        scored = [(-len(words & set(passage.content.split())), passage.doc_id) for passage in ToyCorpus()]
         best = sorted(scored)[:depth]
         return tuple(doc_id for _, doc_id in best), tuple(-float(score) for score, _ in best)
 

@@ -92,7 +92,7 @@ def test_no_other_module_reads_a_passages_title_or_text_alone():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Attribute)
         and node.attr in ("title", "text")
-        and getattr(node.value, "id", "") in ("passage", "p", "doc", "document")
+        and getattr(node.value, "id", "") in ("passage", "doc", "document")
     }
     assert "data/tables.py" in found
     assert found <= allowed
