@@ -1,0 +1,27 @@
+"""Run by torchrun: one process of a validated training; says how far it came, and whether its weights are the best."""
+
+import json
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from drkit.runs import processes
+from drkit.runs.manifest import CHECKPOINTS
+from tests.runs.test_validation import RISES_AND_FALLS, go, same
+
+
+def main(folder):
+    folder, rank = Path(folder), processes.rank()
+    (folder / "0" / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
+    if rank:
+        (folder / str(rank)).mkdir(exist_ok=True)
+        (folder / str(rank) / CHECKPOINTS).symlink_to(folder / "0" / CHECKPOINTS)
+    with processes.together():
+        module, weights, _, steps = go(folder / str(rank), RISES_AND_FALLS, patience=2)
+    best = same(module.state_dict(), weights[6]) if weights else None
+    (folder / f"said-{rank}.json").write_text(json.dumps({"steps": steps, "best": best, "measured": sorted(weights)}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
