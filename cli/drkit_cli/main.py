@@ -29,6 +29,14 @@ from drkit_cli.commands.search import search
 from drkit_cli.commands.show import show
 
 
+def _with_examples(command: click.Command) -> click.Command:
+    r"""Examples keep their lines: click wants the character that `\b` stands for, a raw docstring has both signs of it."""
+    command.help = (command.help or "").replace("\\b\n", "\b\n")
+    for inner in command.commands.values() if isinstance(command, click.Group) else ():
+        _with_examples(inner)
+    return command
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="drkit")
 def cli() -> None:
@@ -56,7 +64,7 @@ for command in (
     show,
     plugins,
 ):
-    cli.add_command(command)
+    cli.add_command(_with_examples(command))
 
 
 def main() -> None:
