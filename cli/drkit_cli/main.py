@@ -30,7 +30,7 @@ from drkit_cli.commands.show import show
 
 
 def _with_examples(command: click.Command) -> click.Command:
-    r"""Examples keep their lines: click wants the character that `\b` stands for, a raw docstring has both signs of it."""
+    r"""Examples keep their lines: click wants the one character that `\b` means, a raw docstring has two."""
     command.help = (command.help or "").replace("\\b\n", "\b\n")
     for inner in command.commands.values() if isinstance(command, click.Group) else ():
         _with_examples(inner)
