@@ -124,7 +124,8 @@ def _data_set(
         raise DrkitError(f"{path} has neither test nor dev judgements to evaluate on")
     files = {name: told["sha256"] for name, told in collection.describe()["files"].items()}
     key = digest({"system": identity, "files": files, "split": split, "depth": DEPTH})
-    run, name = output / f"{path.name}-{key}.trec", f"{path.parent.name}/{path.name}"
+    name = path.resolve().name
+    run = output / f"{name}-{key}.trec"
     if run.is_file():
         progress.skip(name, str(run))
     else:

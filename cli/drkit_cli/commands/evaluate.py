@@ -104,12 +104,13 @@ def _beir(
     as_json: Path | None,
 ) -> None:
     from drkit.evaluate.values import write_json
-    from drkit.runs.beir import beir
+    from drkit.runs.beir import beir, data_sets
     from drkit_cli.progress import RichProgress
     from drkit_cli.render import console, table
 
     chosen = tuple(measures) or ("nDCG@10",)
-    with RichProgress(1) as progress:
+    searches = sum(map(len, data_sets(folder).values())) * (bm25 + (encoder is not None))
+    with RichProgress(searches) as progress:
         found = beir(encoder, folder, output or Path("runs/beir"), measures=chosen, bm25=bm25, progress=progress)
     for measure in chosen:
         console().print(table(measure, ("data set", *found.systems), found.rows(measure)))
