@@ -28,7 +28,8 @@ def run(stage: StageRun) -> Mapping[str, Any]:
     index stands, so that a stage that was cut off goes on.
     """
     joint = stage.stage.joint and processes.count() > 1
-    vectors = stage.folder / CHECKPOINTS / _VECTORS
+    # resolved: in another process the folder is a link to where the first one works, which may not be there yet
+    vectors = (stage.folder / CHECKPOINTS).resolve() / _VECTORS
     encoder = load_text_encoder(stage.inputs[stage.stage.settings["encoder"]], stage.recipe)
     encode_corpus(encoder, _rows(stage), vectors, shard=Shard.of_environment() if joint else Shard())
     if joint:
