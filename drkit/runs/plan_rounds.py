@@ -13,6 +13,7 @@ from attrs import evolve, frozen
 
 from drkit.core.recipe import RERANKER, Choice, Round
 from drkit.core.spec import Kind
+from drkit.errors import DrkitError
 from drkit.miners.chain import refresh_of
 from drkit.runs import estimate
 from drkit.runs.drafting import Draft, Table, lasting
@@ -46,6 +47,11 @@ def plan_rounds(draft: Draft, *, start: str, splits: tuple[str, ...]) -> list[Sy
     """Add the stages of every round, and of the re-ranker where it belongs; returns the systems, in order."""
     finetune, systems = draft.recipe.finetune, []
     assert finetune is not None
+    if finetune.validation.every and "dev" not in splits:
+        raise DrkitError(
+            f"validation ranks dev queries, and the collection has none (splits: {', '.join(splits)}): "
+            f"--set finetune.validation.every=0 @ finetune.validation"
+        )
     previous = ""
     for place, own in enumerate(finetune.rounds):
         if own.teacher == RERANKER and RERANKER not in draft.stages:
@@ -53,10 +59,10 @@ def plan_rounds(draft: Draft, *, start: str, splits: tuple[str, ...]) -> list[Sy
         current = _Round(own, _round_table(draft, own), start, previous)
         negatives = _negatives_of(draft, current)
         if place == 0 and finetune.baseline and start != "initial":
-            systems.append(_retriever(draft, evolve(current, start="initial"), negatives, splits, name=BASELINE))
+            systems.append(_retriever(draft, evolve(current, start="initial"), negatives, name=BASELINE))
         if own.start == "previous" and previous:
             current = evolve(current, start=previous)
-        systems.append(_retriever(draft, current, negatives, splits, name=own.name))
+        systems.append(_retriever(draft, current, negatives, name=own.name))
         previous = systems[-1].stages[0]
     if draft.recipe.reranker and RERANKER not in draft.stages:
         systems.append(_reranker(draft, start, previous))
@@ -75,6 +81,8 @@ def add_index(draft: Draft, encoder: str, purpose: str) -> str:
         f"encode all passages with {encoder}",
         ("collection", "tokens", encoder),
         settings={"encoder": encoder, "similarity": draft.recipe.similarity, "kind": kind},
+        resumable=True,
+        joint=True,
         cost=estimate.encoding(draft.recipe),
     )
 
@@ -137,7 +145,7 @@ def _refresh(draft: Draft, own: Round) -> Table:
     return {"refresh": _named(draft.table["finetune"]["rounds"], own.name)["miners"], "files": states}
 
 
-def _retriever(draft: Draft, current: _Round, negatives: str, splits: tuple[str, ...], *, name: str) -> System:
+def _retriever(draft: Draft, current: _Round, negatives: str, *, name: str) -> System:
     own, recipe = current.own, draft.recipe
     assert recipe.finetune is not None
     settings = recipe.finetune.of(own)
@@ -164,7 +172,6 @@ def _retriever(draft: Draft, current: _Round, negatives: str, splits: tuple[str,
                     "teacher": teacher,
                     "queries": own.queries,
                     "draw": draw,
-                    "validated": bool(settings.validation.every and "dev" in splits),
                     "pooling": recipe.encoder.pooling,
                     "seed": recipe.seed,
                     **refresh,

@@ -11,7 +11,7 @@ from drkit.core.discovery import installed
 from drkit.core.layers import Wanted, compose
 from drkit.core.read import recipe_from_table
 from drkit.core.write import recipe_table
-from drkit.errors import ProblemsError, UnknownNameError
+from drkit.errors import DrkitError, ProblemsError, UnknownNameError
 from drkit.runs.plan import plan
 
 PARTS = installed()
@@ -152,3 +152,14 @@ def test_another_run_file_makes_the_mining_anew(tmp_path: Path):
     file.write_text("q Q0 d 1 1.0 x\nq Q0 e 2 0.5 x\n")
     again = stages(compose(wanted, PARTS))["negatives-retriever-1"]
     assert first.fingerprint({"collection": ""}) != again.fingerprint({"collection": ""})
+
+
+def test_validation_without_dev_queries_is_refused_before_anything_runs(tmp_path):
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "corpus.jsonl").write_text('{"_id": "d", "text": "a"}\n')
+    (tmp_path / "queries.jsonl").write_text('{"_id": "q", "text": "a"}\n')
+    for split in ("train", "test"):
+        (tmp_path / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\nq\td\t1\n")
+    wanted = Wanted(collection=f"beir:{tmp_path}", settings=("finetune.validation.every=10",))
+    with pytest.raises(DrkitError, match="splits: train, test"):
+        plan(compose(wanted, PARTS), REGISTRY)

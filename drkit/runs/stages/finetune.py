@@ -22,6 +22,7 @@ from drkit.runs.refreshing import refresher_of
 from drkit.runs.stage import StageRun
 from drkit.runs.tokenizers import load_tokenizer
 from drkit.runs.training import train_stage
+from drkit.runs.validation import validating
 
 
 def run(stage: StageRun) -> Mapping[str, Any]:
@@ -31,26 +32,37 @@ def run(stage: StageRun) -> Mapping[str, Any]:
     tokenizer, encoder = load_tokenizer(str(start)), load_encoder(start, pooling=recipe.encoder.pooling)
     context = BuildContext(backbone=encoder.info(tokenizer), tokenizer=tokenizer, seed=recipe.seed)
     loss = stage.registry.build(Kind.LOSS, settings.loss.use, settings.loss.config, context)
+    module, collate = BiEncoder(encoder, loss), _collator(stage, settings)
+    refresher = refresher_of(stage, encoder, tokenizer, collate)
+    collate = evolve(collate, refreshed=refresher)
+    collection = open_collection(stage.inputs["collection"])
+    validations = validating(stage, module, tokenizer, collection, settings.validation)
+    effective = _effective(collate, settings)
+    stage.progress.note(_said(effective))
+    result = train_stage(
+        stage,
+        module,
+        collate,
+        training=settings,
+        lengths=collate.queries.lengths[collate.pairs.queries],
+        callbacks=[*([refresher] if refresher else []), *validations],
+    )
+    save_masked_lm(encoder, tokenizer, stage.folder)
+    figures = {"steps": result.steps, "loss": result.loss, "seconds": result.seconds, **effective}
+    figures |= {"refreshed": refresher.figures()} if refresher else {}
+    return {**figures, **{key: value for one in validations for key, value in one.result().items()}}
+
+
+def _collator(stage: StageRun, settings: Finetune) -> PairCollator:
     tokens = stage.inputs["tokens"]
-    collate = PairCollator(
+    return PairCollator(
         pairs=_pairs(stage),
         queries=TokenStore.open(tokens / "queries"),
         passages=TokenStore.open(tokens / "passages"),
         negatives=settings.negatives,
-        seed=recipe.seed,
+        seed=stage.recipe.seed,
         teacher=_teacher(stage),
     )
-    refresher = refresher_of(stage, encoder, tokenizer, collate)
-    collate = evolve(collate, refreshed=refresher)
-    lengths = collate.queries.lengths[collate.pairs.queries]
-    callbacks = [refresher] if refresher else []
-    result = train_stage(
-        stage, BiEncoder(encoder, loss), collate, training=settings, lengths=lengths, callbacks=callbacks
-    )
-    save_masked_lm(encoder, tokenizer, stage.folder)
-    refreshed = {"refreshed": refresher.figures()} if refresher else {}
-    figures = {"steps": result.steps, "loss": result.loss, "seconds": result.seconds}
-    return {**figures, **_effective(collate, settings), **refreshed}
 
 
 def round_settings(stage: StageRun) -> Finetune:
@@ -94,6 +106,14 @@ def _drawn(pairs: TrainingPairs, stage: StageRun) -> TrainingPairs:
         return pairs
     rng = np.random.default_rng([stage.recipe.seed, stage.stage.settings["draw"]])
     return pairs.subset(np.sort(rng.permutation(len(pairs))[:wanted]))
+
+
+def _said(effective: Mapping[str, Any]) -> str:
+    return (
+        f"{effective['training_queries']:,} training queries, {effective['queries_per_batch']:,} a batch; "
+        f"negatives a query: {effective['negatives_per_query']:,} in the batch, "
+        f"{effective['hard_negatives_per_query']:g} of them mined for it"
+    )
 
 
 def _effective(collate: PairCollator, settings: Finetune) -> dict[str, Any]:
