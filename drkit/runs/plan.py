@@ -22,6 +22,7 @@ from drkit.runs.plan_encoder import plan_encoder, plan_texts
 from drkit.runs.plan_rounds import System, add_index, plan_rounds
 from drkit.runs.stage import Stage
 
+_DECLARED = ("pooling", "query_length", "passage_length", "query_prompt", "passage_prompt")
 _TRAININGS = tuple(f"{STAGES}.{module}:run" for module in ("pretrain", "finetune", "reranker"))
 
 
@@ -69,8 +70,14 @@ def _export(draft: Draft, last: str) -> None:
         "export",
         f"the encoder folder, made from {last}",
         ("vocabulary", last),
-        settings={"from": last, "pooling": draft.recipe.encoder.pooling, "similarity": draft.recipe.similarity},
+        settings={"from": last, "similarity": draft.recipe.similarity, **_as_declared(draft)},
     )
+
+
+def _as_declared(draft: Draft) -> dict[str, object]:
+    """What the encoder's folder says of how texts are read."""
+    encoder = draft.table["encoder"]
+    return {name: encoder[name] for name in _DECLARED}
 
 
 def _evaluation(draft: Draft, systems: list[System], exported: str, splits: tuple[str, ...]) -> None:

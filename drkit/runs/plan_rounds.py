@@ -200,6 +200,7 @@ def _teacher(draft: Draft, current: _Round, negatives: str) -> str:
         ("collection", *filter(None, (negatives, RERANKER if ranks else ""))),
         settings=settings,
         resumable=True,
+        joint=True,
     )
 
 

@@ -20,21 +20,21 @@ from drkit.data.tables import open_collection
 from drkit.errors import DrkitError
 from drkit.runs.execute import RECIPE
 from drkit.runs.manifest import read_manifest
-from drkit.search import Storage, TextEncoder, Vectors, encode_corpus, write_run
+from drkit.search import Storage, Vectors, encode_corpus, write_run
 from drkit.search.hits import batched
 from drkit.search.identity import check_same_encoder
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from drkit.search import AnyIndex
+    from drkit.search import AnyIndex, Encoder
 
 AT_ONCE = 4096
 Batch: TypeAlias = "tuple[Sequence[str], NDArray[np.float32]]"
 
 
 def encode_collection(
-    encoder: TextEncoder,
+    encoder: Encoder,
     collection: str,
     folder: str | Path,
     *,
@@ -62,7 +62,7 @@ def search_to_run(
     queries: Iterable[Query] | Vectors,
     path: str | Path,
     *,
-    encoder: TextEncoder | None = None,
+    encoder: Encoder | None = None,
     depth: int = 1000,
 ) -> int:
     """Search for all queries, texts or vectors that `drkit encode --split` made; a TREC run; returns how many.
@@ -154,7 +154,7 @@ def _counted(texts: Iterable[tuple[str, str]], told: Callable[[int], None] | Non
         yield pair
 
 
-def _batches(index: AnyIndex, queries: Iterable[Query] | Vectors, encoder: TextEncoder | None) -> Iterator[Batch]:
+def _batches(index: AnyIndex, queries: Iterable[Query] | Vectors, encoder: Encoder | None) -> Iterator[Batch]:
     if isinstance(queries, Vectors):
         check_same_encoder(index.encoder, queries.encoder, "the index")
         names = queries.doc_ids

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from drkit.core.lazy import attach
 
 if TYPE_CHECKING:
+    from drkit.search.adapters import CrossEncoderScorer, Encoder, SentenceTransformerEncoder
     from drkit.search.approximate import Hnsw, HnswIndex, IvfPq, IvfPqIndex
     from drkit.search.bm25 import Bm25Retriever
     from drkit.search.building import AnyIndex, build_index, open_index
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 __all__ = [
     "AnyIndex",
     "Bm25Retriever",
+    "CrossEncoderScorer",
+    "Encoder",
     "FlatIndex",
     "Hits",
     "Hnsw",
@@ -28,6 +31,7 @@ __all__ = [
     "IvfPqIndex",
     "Reranker",
     "Retriever",
+    "SentenceTransformerEncoder",
     "Storage",
     "TextEncoder",
     "Vectors",
@@ -46,6 +50,8 @@ __getattr__, __dir__ = attach(
     {
         "AnyIndex": "building",
         "Bm25Retriever": "bm25",
+        "CrossEncoderScorer": "adapters",
+        "Encoder": "adapters",
         "FlatIndex": "index",
         "Hits": "hits",
         "Hnsw": "approximate",
@@ -54,6 +60,7 @@ __getattr__, __dir__ = attach(
         "IvfPqIndex": "approximate",
         "Reranker": "reranking",
         "Retriever": "retrieve",
+        "SentenceTransformerEncoder": "adapters",
         "Storage": "vectors",
         "TextEncoder": "encode",
         "Vectors": "vectors",

@@ -20,7 +20,7 @@ from pyarrow import ArrowException
 
 from drkit.data.query_files import Shard, blocks
 from drkit.errors import DrkitError
-from drkit.search.encode import TextEncoder
+from drkit.search.adapters import Encoder
 from drkit.search.ids import read_table, write_table
 from drkit.search.shards import write_shard
 from drkit.search.vectors import ABOUT, Storage, Vectors, ids_file, read_about, vectors_file, write_about
@@ -35,7 +35,7 @@ LARGEST_HALF = float(np.finfo(np.float16).max)
 
 
 def encode_corpus(
-    encoder: TextEncoder,
+    encoder: Encoder,
     texts: Iterable[tuple[str, Text]],
     folder: str | Path,
     *,
@@ -44,6 +44,7 @@ def encode_corpus(
 ) -> Vectors | None:
     """Encode (id, text) pairs into a folder of vectors; None where other processes are still at their shards.
 
+    encoder: a `TextEncoder`, a `SentenceTransformerEncoder`, or any `Encoder`.
     texts: streamed, all of them to every process; a text may be its token ids (special ones included, cut to length).
     storage: dtype, file format, shard size, and whether these are passages or queries. shard: which of how many
     processes this is; as torchrun says where None. Called again, with any number of processes, it goes on; only shards
@@ -71,7 +72,7 @@ def encode_corpus(
 class Work:
     """One shard of a folder, to be made or compared."""
 
-    encoder: TextEncoder
+    encoder: Encoder
     how: Storage
     folder: Path
     number: int
@@ -101,13 +102,16 @@ class Work:
 
     def _encode(self, texts: Sequence[Text]) -> NDArray[np.float32]:
         if not isinstance(texts[0], str):
-            return self.encoder.encode_tokens(texts)
+            if not hasattr(self.encoder, "encode_tokens"):
+                raise DrkitError(f"{type(self.encoder).__name__} reads texts, no token ids; give texts")
+            vectors: NDArray[np.float32] = self.encoder.encode_tokens(texts)
+            return vectors
         if self.how.role == "queries":
             return self.encoder.encode_queries(texts)  # type: ignore[arg-type]
         return self.encoder.encode_passages(texts)  # type: ignore[arg-type]
 
 
-def _claim(folder: Path, encoder: TextEncoder, how: Storage) -> None:
+def _claim(folder: Path, encoder: Encoder, how: Storage) -> None:
     """Write what is to be made into a new folder, or see that an old one is for the same."""
     identity = encoder.identity()
     ours = {"format_version": 1, "encoder": identity, "dimension": encoder.dimension, **attrs.asdict(how)}

@@ -26,7 +26,7 @@ def read_encoder_settings(folder: Path) -> dict[str, Any]:
     length = _longest(transformer)
     return {
         "transformer": transformer,
-        "pooling": _pooling(pooling, folder),
+        "pooling": pooling_of(pooling, folder),
         "similarity": _similarity(about, folder),
         "normalize": "Normalize" in modules,
         "query_length": own.get("query_length", length),
@@ -80,7 +80,8 @@ def _modules(folder: Path) -> dict[str, str]:
     return modules
 
 
-def _pooling(config: dict[str, Any], folder: Path) -> str:
+def pooling_of(config: dict[str, Any], folder: Path | str) -> str:
+    """The pooling that a Pooling module's settings say: cls or mean. Raises DrkitError, naming the folder, for others."""
     old = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
     flags = [key for key, value in config.items() if key.startswith("pooling_mode_") and value is True]
     named = config.get("pooling_mode") or [old.get(flag, flag) for flag in flags]

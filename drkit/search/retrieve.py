@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from drkit.errors import DrkitError
+from drkit.search.adapters import Encoder
 from drkit.search.building import AnyIndex, open_index
 from drkit.search.encode import TextEncoder
 from drkit.search.hits import Hits, batched, check_queries
@@ -17,10 +18,12 @@ from drkit.search.identity import check_same_encoder
 class Retriever:
     """Searches an index, of any kind, with the encoder whose vectors it holds.
 
+    encoder: a `TextEncoder`, a `SentenceTransformerEncoder`, or any `Encoder`.
+
     Raises DrkitError where the two have different dimensions, or the index says that another encoder made it.
     """
 
-    def __init__(self, encoder: TextEncoder, index: AnyIndex) -> None:
+    def __init__(self, encoder: Encoder, index: AnyIndex) -> None:
         if encoder.dimension != index.dimension:
             raise DrkitError(
                 f"an encoder of {encoder.dimension} dimensions and an index of {index.dimension}; "

@@ -131,6 +131,7 @@ def test_what_a_round_sets_is_its_own():
         (("finetune.rounds.0.name=reranker",), "cannot be named"),
         (("finetune.rounds.0.name=teacher-x",), "cannot be named"),
         (("finetune.loss=listwise",), "losses that fit: contrastive"),
+        (("finetune.rounds.1.teacher=some/model", "finetune.rounds.1.miners=['refresh']"), "take dense"),
     ],
 )
 def test_rounds_that_cannot_work_are_refused_with_the_reason(settings, said):
@@ -141,6 +142,12 @@ def test_rounds_that_cannot_work_are_refused_with_the_reason(settings, said):
 def test_a_reranker_without_rounds_before_it_is_refused():
     wanted = Wanted(pipeline="three-stage", settings=("finetune.rounds.0.teacher=reranker",))
     with pytest.raises(ProblemsError, match="there is none"):
+        check(compose(wanted, PARTS), REGISTRY)
+
+
+def test_a_reranker_that_reads_more_than_its_encoder_is_refused():
+    wanted = Wanted(pipeline="three-stage", settings=("encoder.passage_length=48",))
+    with pytest.raises(ProblemsError, match="reranker.max_length=48"):
         check(compose(wanted, PARTS), REGISTRY)
 
 

@@ -28,11 +28,11 @@ STAGES = [
     "statistics",
     "initial",
     "pretrained",
-    "negatives-1",
+    "negatives-retriever-1",
     "no-pretraining",
     "retriever-1",
     "index-retriever-1",
-    "negatives-2",
+    "negatives-retriever-2",
     "retriever-2",
     "encoder",
     "index-no-pretraining",
@@ -150,7 +150,7 @@ def test_killed_at_random_and_resumed_equals_uninterrupted(tiny_run, tmp_path):
     drkit(*arguments)
     for stage in STAGES:
         assert read_manifest(run / stage) is not None
-    for stage in ("statistics", "pretrained", "negatives-2", "retriever-2", "encoder", "index", "runs"):
+    for stage in ("statistics", "pretrained", "negatives-retriever-2", "retriever-2", "encoder", "index", "runs"):
         ours, theirs = read_manifest(run / stage), read_manifest(whole / stage)
         same = {name for name in ours.files if ours.files[name] == theirs.files.get(name)}
         assert set(ours.files) - same <= {"log.jsonl", "README.md", "drkit.json"}, (stage, set(ours.files) - same)

@@ -37,8 +37,8 @@ def run(stage: StageRun) -> Mapping[str, Any]:
     collate = evolve(collate, refreshed=refresher)
     collection = open_collection(stage.inputs["collection"])
     validations = validating(stage, module, tokenizer, collection, settings.validation)
-    effective = _effective(collate, settings)
-    stage.progress.note(_said(effective))
+    if not refresher:
+        stage.progress.note(_said(_effective(collate, settings)))
     result = train_stage(
         stage,
         module,
@@ -48,8 +48,11 @@ def run(stage: StageRun) -> Mapping[str, Any]:
         callbacks=[*([refresher] if refresher else []), *validations],
     )
     save_masked_lm(encoder, tokenizer, stage.folder)
+    effective = _effective(collate, settings)
     figures = {"steps": result.steps, "loss": result.loss, "seconds": result.seconds, **effective}
-    figures |= {"refreshed": refresher.figures()} if refresher else {}
+    if refresher:  # what it mines is known by now
+        stage.progress.note(_said(effective))
+        figures["refreshed"] = refresher.figures()
     return {**figures, **{key: value for one in validations for key, value in one.result().items()}}
 
 
