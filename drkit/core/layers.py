@@ -70,6 +70,8 @@ def compose(wanted: Wanted, parts: Installed) -> Recipe:
     _train_decoder(table.get("pretrain", {}), parts.registry)
     for assignment in wanted.settings:
         assign(table, assignment)
+    if _use(table.get("pretrain", {})) == "none":
+        del table["pretrain"]
     _leave_out(table.get("pretrain", {}))
     return recipe_from_table(table, parts.registry)
 

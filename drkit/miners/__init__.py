@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from drkit.miners.dense import DenseMiner
     from drkit.miners.filters import MarginFilter, MaxScoreFilter, RanksFilter
     from drkit.miners.given import GivenMiner
+    from drkit.miners.hard_negatives import HardNegatives
     from drkit.miners.mining import chain_named, mine
     from drkit.miners.random import RandomMiner
     from drkit.miners.run_file import RunFileMiner
@@ -38,6 +39,7 @@ __all__ = [
     "DenseMiner",
     "GivenConfig",
     "GivenMiner",
+    "HardNegatives",
     "MarginConfig",
     "MarginFilter",
     "MaxScoreConfig",
@@ -68,6 +70,7 @@ __getattr__, __dir__ = attach(
         "DenseMiner": "dense",
         "GivenConfig": "config",
         "GivenMiner": "given",
+        "HardNegatives": "hard_negatives",
         "MarginConfig": "config",
         "MarginFilter": "filters",
         "MaxScoreConfig": "config",

@@ -81,7 +81,7 @@ def _modules(folder: Path) -> dict[str, str]:
 
 
 def pooling_of(config: dict[str, Any], folder: Path | str) -> str:
-    """The pooling that a Pooling module's settings say: cls or mean. Raises DrkitError, naming the folder, for others."""
+    """The pooling that a Pooling module's settings say: cls or mean. Raises DrkitError for others."""
     old = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
     flags = [key for key, value in config.items() if key.startswith("pooling_mode_") and value is True]
     named = config.get("pooling_mode") or [old.get(flag, flag) for flag in flags]

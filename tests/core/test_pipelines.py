@@ -147,7 +147,7 @@ def test_a_reranker_without_rounds_before_it_is_refused():
 
 def test_a_reranker_that_reads_more_than_its_encoder_is_refused():
     wanted = Wanted(pipeline="three-stage", settings=("encoder.passage_length=48",))
-    with pytest.raises(ProblemsError, match="reranker.max_length=48"):
+    with pytest.raises(ProblemsError, match=r"reranker\.max_length=48"):
         check(compose(wanted, PARTS), REGISTRY)
 
 
@@ -170,3 +170,13 @@ def test_validation_without_dev_queries_is_refused_before_anything_runs(tmp_path
     wanted = Wanted(collection=f"beir:{tmp_path}", settings=("finetune.validation.every=10",))
     with pytest.raises(DrkitError, match="splits: train, test"):
         plan(compose(wanted, PARTS), REGISTRY)
+
+
+def test_a_pipeline_alone():
+    """`pretrain=none`: the rounds start from the encoder as it is."""
+    recipe = compose(Wanted(pipeline="two-stage", settings=("pretrain=none",)), PARTS)
+    check(recipe, REGISTRY)
+    made = stages(recipe)
+    assert "pretrained" not in made
+    assert {made[name].settings["start"] for name in ("retriever-1", "retriever-2")} == {"initial"}
+    assert "no-pretraining" not in made
