@@ -36,11 +36,12 @@ Columns: TypeAlias = "dict[str, list[Any]]"
 class HardNegatives:
     """Mines passages that look like an answer and are none, for pairs of texts, and gives a `datasets.Dataset`.
 
-    source: where candidates come from: a `SentenceTransformer`, an encoder's folder, a retriever (`search(texts, depth)`,
-    over ids that the corpus has), or a miner's name (`bm25`, `random`). filters: names (`ranks:10-100`, `margin`,
-    `cross-encoder-filter`) with their settings (`margin.absolute=0.1`, also `dense.depth=100` of an encoder), or
-    objects with `keep`. teacher: scores pairs, for `scored` and `cross-encoder-filter`: a re-ranker's folder or hub
-    id, a `CrossEncoder` of sentence-transformers, or any object with `score(pairs)`.
+    source: where candidates come from: a `SentenceTransformer`, an encoder's folder, a retriever (it has
+    `search(texts, depth)`, over ids that the corpus has), or a miner's name (`bm25`, `random`). filters: names
+    (`ranks:10-100`, `margin`, `cross-encoder-filter`) with their settings (`margin.absolute=0.1`, also
+    `dense.depth=100` of an encoder), or objects with `keep`. teacher: scores pairs, for `scored` and
+    `cross-encoder-filter`: a re-ranker's folder or hub id, a `CrossEncoder` of sentence-transformers, or any object
+    with `score(pairs)`.
 
     data, of every method: (anchor, positive) pairs: a Dataset with these columns, else its first two, or any iterable
     of tuples or mappings. corpus: texts, {id: text}, or a Dataset with a column `text`; where None, the positives.
@@ -123,8 +124,8 @@ class HardNegatives:
         self.figures = {**tally.figures(), "pairs": asked, "rows": len(table) if table is not None else 0}
         if table is None:
             raise DrkitError(
-                f"none of the {asked:,} pairs has {fewest or count} negatives; dropped: {tally.words()}. Ask for fewer, "
-                f"filter less, or give a corpus"
+                f"none of the {asked:,} pairs has {fewest or count} negatives; dropped: {tally.words()}. "
+                f"Ask for fewer, filter less, or give a corpus"
             )
         return table
 

@@ -33,7 +33,7 @@ def judge(tmp_path_factory):
     place = tmp_path_factory.mktemp("judge")
     masked_lm(seed=3).save_pretrained(place / "lm")
     tokenizer().save_pretrained(place / "lm")
-    CrossEncoder.load(str(place / "lm"), max_length=40).save(place / "ce")
+    CrossEncoder.start_from(str(place / "lm"), max_length=40).save(place / "ce")
     return place / "ce"
 
 

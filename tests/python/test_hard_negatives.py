@@ -1,0 +1,208 @@
+"""HardNegatives: pairs in, a Dataset out; never an answer, never the question itself."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from datasets import Dataset
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from drkit.core.types import Passage
+from drkit.errors import DrkitError, UnknownNameError
+from drkit.miners import HardNegatives
+from drkit.miners.chain import left
+from drkit.search import Bm25Retriever, FlatIndex, Retriever, TextEncoder
+from drkit.search.hits import Hits
+
+
+def answers(pairs):
+    known = {}
+    for anchor, positive in pairs:
+        known.setdefault(anchor, set()).add(positive)
+    return known
+
+
+@pytest.fixture(params=["SentenceTransformer", "folder", "retriever", "bm25"])
+def source(request, model, folder, pairs):
+    if request.param == "SentenceTransformer":
+        return model
+    if request.param == "folder":
+        return folder
+    if request.param == "bm25":
+        return "bm25"
+    encoder, texts = TextEncoder.load(folder), [positive for _, positive in pairs]
+    # two ids for some of the texts
+    return Retriever(encoder, FlatIndex.build(encoder.encode_passages(texts), [f"d {i}" for i in range(len(texts))]))
+
+
+def test_any_source_gives_tuples_without_an_answer(source, pairs):
+    hard = HardNegatives(source)
+    corpus = {f"d {place}": positive for place, (_, positive) in enumerate(pairs)}
+    data = hard.tuples(Dataset.from_list([{"anchor": a, "positive": p} for a, p in pairs]), 3, corpus=corpus)
+    assert data.column_names == ["anchor", "positive", "negative_1", "negative_2", "negative_3"]
+    known = answers(pairs)
+    assert hard.figures["pairs"] == sum(map(len, known.values())) == len(pairs)
+    # bm25 finds only what shares a word
+    assert len(data) == hard.figures["rows"] == (23 if source == "bm25" else len(pairs))
+    for row in data:
+        negatives = [row[f"negative_{n}"] for n in (1, 2, 3)]
+        assert row["positive"] in known[row["anchor"]]
+        assert not known[row["anchor"]] & set(negatives)
+        assert len(set(negatives)) == 3
+        assert set(negatives) <= set(corpus.values())
+    assert hard.figures["dropped"]["judged-positive"] > 0
+
+
+def test_a_dense_source_is_the_exact_ranking(model, folder, pairs):
+    data = HardNegatives(model).tuples(pairs, 4)
+    encoder = TextEncoder.load(folder)
+    texts = list(dict.fromkeys(positive for _, positive in pairs))
+    known = answers(pairs)
+    for row in data:
+        scores = encoder.encode_passages(texts) @ encoder.encode_queries([row["anchor"]])[0]
+        wanted = [texts[i] for i in np.argsort(-scores, kind="stable") if texts[i] not in known[row["anchor"]]]
+        found = [row[f"negative_{n}"] for n in (1, 2, 3, 4)]
+        by_text = dict(zip(texts, scores, strict=True))
+        assert [by_text[t] for t in found] == pytest.approx([by_text[t] for t in wanted[:4]], abs=1e-5)
+
+
+def test_triplets_and_filters_and_counts(model, pairs):
+    hard = HardNegatives(model, ["margin", "ranks:1-9"], settings=["margin.share=0.9", "dense.depth=20"])
+    data = hard.triplets(pairs, 2)
+    assert data.column_names == ["anchor", "positive", "negative"]
+    dropped = hard.figures["dropped"]
+    assert dropped["margin"] > 0
+    assert "ranks" in dropped or hard.figures["negatives"] <= 9 * hard.figures["queries"]
+    every = HardNegatives(model, settings=["dense.depth=20"]).triplets(pairs, 20)
+    assert len(data) < len(every)
+
+
+def test_filters_may_be_objects_among_names(pairs):
+    class NoNumbers:
+        def keep(self, mined, corpus):
+            for _, found in mined:
+                texts = [passage.text for passage in corpus.get_many(found.doc_ids)]
+                yield left(found, ["number" not in text for text in texts], "number")
+
+    hard = HardNegatives("random", ["ranks:1-15", NoNumbers(), "same-text"], seed=3)
+    data = hard.triplets(pairs, 4)
+    assert hard.figures["dropped"]["number"] > 0
+    assert not any("number" in negative for negative in data["negative"])
+    again = HardNegatives("random", ["ranks:1-15", NoNumbers(), "same-text"], seed=3).triplets(pairs, 4)
+    assert data["negative"][:] == again["negative"][:]
+
+
+def test_the_question_itself_is_no_negative():
+    # duplicate questions: every anchor is a passage too
+    pairs = [("how to sort", "sort a list"), ("sort a list", "how to sort"), ("sort files", "files sorted by name")]
+    hard = HardNegatives("bm25")
+    data = hard.triplets(pairs, 5)
+    assert all(row["anchor"] != row["negative"] for row in data)
+    assert hard.figures["dropped"]["query-itself"] == 2
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(st.sampled_from("abcé "), st.sampled_from(["x", "y", "z", "", "北 a", "w w"])), min_size=1))
+def test_whatever_the_pairs_no_answer_is_a_negative(pairs):
+    known = answers(pairs)
+    hard = HardNegatives("random")
+    try:
+        data = hard.triplets(pairs, 9)
+    except DrkitError:
+        texts = {positive for _, positive in pairs}
+        assert all(texts <= own | {anchor} for anchor, own in known.items())
+        return
+    texts = {positive for _, positive in pairs}
+    wanted = {(a, p, n) for a, own in known.items() for p in own for n in texts - own - {a}}
+    rows = [tuple(row.values()) for row in data]
+    assert set(rows) == wanted
+    assert len(rows) == len(wanted)
+
+
+class Overlap:
+    """Shared letters."""
+
+    def score(self, pairs):
+        return np.array([len(set(a) & set(b)) for a, b in pairs], dtype=np.float32)
+
+
+def test_a_teachers_scores_are_labels(pairs, judge, monkeypatch):
+    from sentence_transformers import CrossEncoder
+
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    data = HardNegatives("bm25", teacher=Overlap()).scored(pairs, 2)
+    assert data.column_names == ["anchor", "positive", "negative_1", "negative_2", "label"]
+    for row in data:
+        texts = [row["positive"], row["negative_1"], row["negative_2"]]
+        assert row["label"] == Overlap().score([(row["anchor"], text) for text in texts]).tolist()
+    theirs, ours = (
+        HardNegatives("bm25", teacher=teacher).scored(pairs, 2)["label"][:]
+        for teacher in (CrossEncoder(str(judge), device="cpu"), judge)
+    )
+    np.testing.assert_allclose(theirs, ours, atol=1e-5)
+    filtered = HardNegatives("bm25", ["cross-encoder-filter"], teacher=Overlap())
+    for row in filtered.scored(pairs, 1):
+        best = max(Overlap().score([(row["anchor"], text) for text in answers(pairs)[row["anchor"]]]))
+        assert row["label"][1] <= best
+    assert filtered.figures["dropped"]["cross-encoder"] > 0
+
+
+class Broken:
+    """A retriever of missing hits and unknown ids; it scores nothing."""
+
+    def search(self, texts, depth):
+        return [Hits(("d 1", "nowhere", "", "d 2", "d 2"), (3.0, 2.0, math.inf, 1.0, 0.5)) for _ in texts]
+
+
+def test_any_retriever_and_what_it_gets_wrong():
+    corpus = [Passage("d 1", "one"), Passage("d 2", "two"), Passage("d 3", "one")]
+    hard = HardNegatives(Broken(), ["margin"])
+    data = hard.triplets([("a", "three")], corpus=corpus)
+    assert data["negative"][:] == ["one", "two"]
+    assert hard.figures["dropped"] == {"missing": 2, "repeated": 1}
+    assert hard.figures["queries_with_unscored_positives"] == 1
+    retriever = Bm25Retriever().index(corpus)
+    assert HardNegatives(retriever).triplets([("one two", "one")], corpus=corpus)["negative"][:] == ["two"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "data", "said"),
+    [
+        (("dense",), [("a", "b")], "no source 'dense' for texts.*bm25, random"),
+        (("run-file:x.trec",), [("a", "b")], "no source 'run-file:x.trec'"),
+        (("nowhere/model",), [("a", "b")], "no source 'nowhere/model'"),
+        ((object(),), [("a", "b")], "object is no encoder"),
+        (("bm25", ["random"]), [("a", "b")], "'random' stands behind"),
+        (("bm25",), [], "no pairs"),
+        (("bm25",), ["ab"], "row 1 of the data is 'ab'"),
+        (("bm25",), [("a", "b"), ("a", None)], "row 2 of the data"),
+        (("bm25",), [("a", "b")], "none of the 1 pairs has 5 negatives"),
+        ((Broken(),), [("a", "b")], "corpus as {id: text}"),
+    ],
+)
+def test_what_cannot_be_mined_is_told(arguments, data, said):
+    with pytest.raises(DrkitError, match=said):
+        HardNegatives(*arguments).tuples(data)
+
+
+def test_other_mistakes_are_told(pairs):
+    with pytest.raises(DrkitError, match="nobody is there to score"):
+        HardNegatives("bm25").scored(pairs)
+    with pytest.raises(DrkitError, match="no folder '/nowhere'"):
+        HardNegatives("bm25", teacher="/nowhere")
+    with pytest.raises(DrkitError, match="passage 2 of the corpus"):
+        HardNegatives("bm25").tuples(pairs, corpus=["a", {"title": "b", "x": 1}])
+    with pytest.raises(UnknownNameError, match="margin"):
+        HardNegatives("bm25", ["margins"]).tuples(pairs)
+    with pytest.raises(DrkitError, match="0 negatives"):
+        HardNegatives("bm25").tuples(pairs, 0)
+
+    class Mad:
+        def score(self, pairs):
+            return np.full(len(pairs), np.nan)
+
+    with pytest.raises(DrkitError, match="no finite number"):
+        HardNegatives("bm25", teacher=Mad()).scored(pairs, 1)
