@@ -6,13 +6,14 @@ from drkit.core.lazy import attach
 
 if TYPE_CHECKING:
     from drkit.search.adapters import CrossEncoderScorer, Encoder, SentenceTransformerEncoder
-    from drkit.search.approximate import Hnsw, HnswIndex, IvfPq, IvfPqIndex
     from drkit.search.bm25 import Bm25Retriever
     from drkit.search.building import AnyIndex, build_index, open_index
     from drkit.search.encode import TextEncoder
     from drkit.search.encoding import encode_corpus
     from drkit.search.hits import Hits
+    from drkit.search.hnsw import Hnsw, HnswIndex
     from drkit.search.index import FlatIndex
+    from drkit.search.ivf_pq import IvfPq, IvfPqIndex
     from drkit.search.reranking import Reranker, rerank
     from drkit.search.retrieve import Retriever
     from drkit.search.trec import read_qrels, read_run, write_qrels, write_run
@@ -54,10 +55,10 @@ __getattr__, __dir__ = attach(
         "Encoder": "adapters",
         "FlatIndex": "index",
         "Hits": "hits",
-        "Hnsw": "approximate",
-        "HnswIndex": "approximate",
-        "IvfPq": "approximate",
-        "IvfPqIndex": "approximate",
+        "Hnsw": "hnsw",
+        "HnswIndex": "hnsw",
+        "IvfPq": "ivf_pq",
+        "IvfPqIndex": "ivf_pq",
         "Reranker": "reranking",
         "Retriever": "retrieve",
         "SentenceTransformerEncoder": "adapters",

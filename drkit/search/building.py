@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from drkit.errors import DrkitError
-from drkit.search.approximate import Hnsw, HnswIndex, IvfPq, IvfPqIndex
 from drkit.search.exact import make_engine
+from drkit.search.hnsw import Hnsw, HnswIndex
 from drkit.search.ids import DocIds
 from drkit.search.index import MEMORY, FlatIndex
 from drkit.search.index_files import read_about
+from drkit.search.ivf_pq import IvfPq, IvfPqIndex
 from drkit.search.vectors import Vectors
 
 if TYPE_CHECKING:
