@@ -77,7 +77,7 @@ class ApproximateIndex:
         return list(self.stream(queries, depth))
 
     def stream(self, queries: NDArray[np.float32], depth: int) -> Iterator[Hits]:
-        """`search`, the hits of one query at a time; ties stand by place, places that faiss leaves empty are no hits."""
+        """`search`, the hits of one query at a time; ties stand by place; what faiss leaves empty is no hit."""
         check_search(queries, depth, self.dimension)
         count, parameters = min(depth, len(self)), self._parameters(depth)
         for start in range(0, len(queries), _BATCH):
