@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
@@ -16,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
-from attrs import frozen
 from filelock import FileLock
 
 from drkit.core.files import replacing, write_text
+from drkit.core.ranks import Shard
 from drkit.data.lines import json_lines, numbered_lines
 from drkit.errors import DrkitError
 
@@ -91,28 +90,6 @@ def _header(cells: list[str]) -> tuple[int, int, int] | None:
     """The columns of id and query, and the number of columns, where the cells name them."""
     ids, queries = ([cells.index(name) for name in names if name in cells] for names in (ID_FIELDS, QUERY_FIELDS))
     return (ids[0], queries[0], len(cells)) if ids and queries else None
-
-
-@frozen
-class Shard:
-    """One of several processes that generate together."""
-
-    rank: int = 0
-    processes: int = 1
-
-    @classmethod
-    def of_environment(cls) -> Shard:
-        """As torchrun says it: RANK and WORLD_SIZE; one process where they are not set."""
-        return cls(int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
-
-    @property
-    def words(self) -> str:
-        """`process 2 of 4`.
-
-        >>> Shard(1, 4).words
-        'process 2 of 4'
-        """
-        return f"process {self.rank + 1} of {self.processes}"
 
 
 def generate_file(

@@ -12,8 +12,8 @@ import numpy as np
 
 from drkit.core.discovery import installed
 from drkit.core.protocols import NegativeFilter
+from drkit.core.ranks import Shard
 from drkit.core.types import BuildContext
-from drkit.data.query_files import Shard
 from drkit.errors import DrkitError
 from drkit.miners.chain import Chain, build_chain, sources
 from drkit.miners.mining import chain_named

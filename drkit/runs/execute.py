@@ -6,8 +6,6 @@ kill at any moment leaves either the whole stage or none of it.
 
 from __future__ import annotations
 
-import errno
-import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -23,9 +21,9 @@ from drkit.core.registry import Registry
 from drkit.core.write import recipe_table, write_recipe
 from drkit.errors import DrkitError
 from drkit.runs import processes
+from drkit.runs.folders import UNFINISHED, full_disk, publish, take_over, unfinished
 from drkit.runs.manifest import (
     CHECKPOINTS,
-    FINGERPRINT,
     Manifest,
     content_hash,
     describe_files,
@@ -37,10 +35,6 @@ from drkit.runs.progress import Progress, Silent
 from drkit.runs.stage import Stage, StageRun
 
 RECIPE = "recipe.toml"
-UNFINISHED = ".unfinished"
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-# safetensors and torch say it in words alone.
-_SAID_OF_NO_ROOM = ("No space left", "File too large", "PytorchStreamWriter failed")
 
 
 def execute(
@@ -70,7 +64,7 @@ def execute(
         done: dict[str, Manifest] = {}
         for stage in stages:
             contents = {name: manifest.content for name, manifest in done.items()}
-            _take_over(stage, run, stage.fingerprint(contents), reuse)
+            take_over(stage, run, stage.fingerprint(contents), reuse)
             done[stage.name] = _stage(stage, run, recipe, done, registry=registry, progress=progress)
         processes.tell(None)
         shutil.rmtree(run / UNFINISHED, ignore_errors=True)
@@ -151,10 +145,10 @@ def _stage(
         return standing
     whole = read_manifest(run / UNFINISHED / stage.name)
     if whole is not None and whole.fingerprint == fingerprint:  # cut off between its last word and its rename
-        _publish(run / UNFINISHED / stage.name, run / stage.name)
+        publish(run / UNFINISHED / stage.name, run / stage.name)
         progress.skip(stage.name, stage.summary)
         return whole
-    folder = _unfinished(stage, run, fingerprint)
+    folder = unfinished(stage, run, fingerprint)
     context = StageRun(
         stage=stage,
         folder=folder,
@@ -165,7 +159,7 @@ def _stage(
     )
     progress.begin(stage.name, stage.summary)
     started = time.perf_counter()
-    with _full_disk(stage.name, run):
+    with full_disk(stage.name, run):
         if stage.joint:
             (folder / CHECKPOINTS).mkdir(exist_ok=True)
             processes.tell(stage.name)
@@ -184,85 +178,6 @@ def _stage(
             versions=versions(),
         )
         write_manifest(manifest, folder)
-        _publish(folder, run / stage.name)
+        publish(folder, run / stage.name)
     progress.end(stage.name, manifest.seconds)
     return manifest
-
-
-def _take_over(stage: Stage, run: Path, fingerprint: str, reuse: Sequence[Path]) -> None:
-    """Put the first finished stage of another run with this fingerprint in its place, unless one stands already."""
-    standing = read_manifest(run / stage.name)
-    if standing is not None and standing.fingerprint == fingerprint:
-        return
-    for other in reuse:
-        found = read_manifest(other / stage.name)
-        if found is not None and found.fingerprint == fingerprint:
-            folder = run / UNFINISHED / stage.name
-            shutil.rmtree(folder, ignore_errors=True)
-            with _full_disk(stage.name, run):
-                shutil.copytree(other / stage.name, folder, copy_function=_link)
-            _publish(folder, run / stage.name)
-            return
-
-
-def _link(source: str, target: str) -> None:
-    """A finished stage's files never change, so two runs may share them."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
-
-
-def _unfinished(stage: Stage, run: Path, fingerprint: str) -> Path:
-    """The folder a stage works in; what an interrupted attempt left is kept only where the stage can go on from it."""
-    folder = run / UNFINISHED / stage.name
-    mark = folder / FINGERPRINT
-    ours = stage.resumable and mark.is_file() and mark.read_text() == fingerprint
-    with _full_disk(stage.name, run):
-        if folder.exists() and not ours:
-            shutil.rmtree(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        mark.write_text(fingerprint)
-    return folder
-
-
-def _publish(folder: Path, final: Path) -> None:
-    """Put a finished folder in its place by renames; a stage that stood there goes only when the new one is in.
-
-    What served the attempt alone goes first: its manifest stands, so a kill here loses nothing.
-    """
-    shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
-    (folder / FINGERPRINT).unlink(missing_ok=True)
-    old = folder.with_name(f"{folder.name}.old")
-    shutil.rmtree(old, ignore_errors=True)
-    if final.exists():
-        final.rename(old)
-    folder.rename(final)
-    shutil.rmtree(old, ignore_errors=True)
-    handle = os.open(final.parent, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-@contextmanager
-def _full_disk(stage: str, run: Path) -> Iterator[None]:
-    """Turn whatever a library raises on a full disk into one message (they differ: OSError, SafetensorError ..)."""
-    try:
-        yield
-    except DrkitError:
-        raise
-    except Exception as error:
-        if not _says_full(error, run):
-            raise
-        raise DrkitError(
-            f"the disk is full (or a file may not grow further), in stage {stage}; free some space and run "
-            f"`drkit run {run / RECIPE}`: finished stages are kept"
-        ) from error
-
-
-def _says_full(error: Exception, run: Path) -> bool:
-    code, text = getattr(error, "errno", None), str(error)
-    known = code in _NO_ROOM or any(words in text for words in _SAID_OF_NO_ROOM)
-    return known or shutil.disk_usage(run).free < 2**16

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from drkit.core.discovery import Installed
 from drkit.core.layers import Wanted, compose
+from drkit.core.ranks import Shard
 from drkit.core.spec import Kind
 from drkit.data.generation import QueryModel, Sampling
-from drkit.data.query_files import Shard, generate_file
+from drkit.data.query_files import generate_file
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:

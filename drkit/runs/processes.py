@@ -6,32 +6,19 @@ folder that is thrown away: the first process' results are the run's.
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
+from drkit.core.ranks import count, local_rank, rank
 from drkit.runs.manifest import CHECKPOINTS
+
+__all__ = ["agree", "count", "help_along", "local_rank", "rank", "tell", "together", "wait"]
 
 # The others wait for whatever the first does alone: counting, searching, mining.
 _PATIENCE = timedelta(days=14)
-
-
-def count() -> int:
-    """How many processes there are."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
-
-
-def rank() -> int:
-    """Which of them this is; the first is 0."""
-    return int(os.environ.get("RANK", "0"))
-
-
-def local_rank() -> int:
-    """Which of the processes on this machine it is: the number of its accelerator."""
-    return int(os.environ.get("LOCAL_RANK", "0"))
 
 
 @contextmanager

@@ -19,9 +19,9 @@ from attrs import evolve, field, frozen
 from transformers import TrainerCallback
 
 from drkit.core.files import write_text
+from drkit.core.ranks import Shard
 from drkit.core.recipe import RERANKER
 from drkit.core.types import BuildContext, Mined, MiningRequest
-from drkit.data.query_files import Shard
 from drkit.data.store import TokenStore
 from drkit.data.tables import StoredCorpus, open_collection
 from drkit.errors import DrkitError

@@ -12,10 +12,10 @@ import numpy as np
 from drkit.core.discovery import installed
 from drkit.core.layers import Wanted, compose
 from drkit.core.protocols import Collection
+from drkit.core.ranks import Shard
 from drkit.core.spec import Kind
 from drkit.core.types import Query
 from drkit.data.qrels_files import read_topics
-from drkit.data.query_files import Shard
 from drkit.data.tables import open_collection
 from drkit.errors import DrkitError
 from drkit.runs.execute import RECIPE

@@ -18,7 +18,8 @@ from attrs import frozen
 from filelock import FileLock
 from pyarrow import ArrowException
 
-from drkit.data.query_files import Shard, blocks
+from drkit.core.ranks import Shard
+from drkit.data.query_files import blocks
 from drkit.errors import DrkitError
 from drkit.search.adapters import Encoder
 from drkit.search.ids import read_table, write_table

@@ -19,6 +19,7 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
+from drkit.core.ranks import Shard
 from drkit.data import Sampling, extractive_queries, generate_queries
 from drkit.data.config import JsonlConfig
 from drkit.data.extractive import best_windows, word_windows
@@ -26,7 +27,7 @@ from drkit.data.generation import NucleusDraw, QueryModel
 from drkit.data.importance import count, importance
 from drkit.data.jsonl import JsonlCollection
 from drkit.data.queries import Given, Queries, tokenise_given, write_candidates
-from drkit.data.query_files import Shard, generate_file, read_queries
+from drkit.data.query_files import generate_file, read_queries
 from drkit.data.sentences import sample, train_punkt
 from drkit.data.spans import open_spans, split_documents
 from drkit.data.store import TokenStore, tokenise
@@ -321,7 +322,8 @@ SCRIPT = """
 import json, sys
 from pathlib import Path
 from drkit.data.generation import QueryModel, Sampling
-from drkit.data.query_files import Shard, generate_file
+from drkit.core.ranks import Shard
+from drkit.data.query_files import generate_file
 texts = json.load(open(sys.argv[1]))
 model = QueryModel.open(sys.argv[2], Sampling(count=3, max_new_tokens=5, batch_size=4, seed=5))
 generate_file(((f"t{i}", text) for i, text in enumerate(texts)), model, Path(sys.argv[3]), shard=Shard.of_environment())

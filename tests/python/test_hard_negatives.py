@@ -206,3 +206,18 @@ def test_other_mistakes_are_told(pairs):
 
     with pytest.raises(DrkitError, match="no finite number"):
         HardNegatives("bm25", teacher=Mad()).scored(pairs, 1)
+
+
+def test_each_process_of_several_mines_for_itself(model, pairs, monkeypatch):
+    alone = HardNegatives(model).tuples(pairs, 2)
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert HardNegatives(model).tuples(pairs, 2).to_list() == alone.to_list()
+
+
+def test_rows_of_any_names_are_read(pairs):
+    rows = [{"query": anchor, "answer": positive} for anchor, positive in pairs]
+    corpus = Dataset.from_list([{"_id": f"d {i}", "title": "", "text": p} for i, (_, p) in enumerate(pairs)])
+    wanted = HardNegatives("bm25").tuples(pairs, 2).to_list()
+    for data in (rows, Dataset.from_list(rows), Dataset.from_list(rows).to_iterable_dataset(), iter(pairs)):
+        assert HardNegatives("bm25").tuples(data, 2, corpus=corpus).to_list() == wanted

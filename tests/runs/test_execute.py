@@ -13,7 +13,8 @@ from attrs import evolve
 from drkit.core.discovery import installed
 from drkit.core.layers import Wanted, compose
 from drkit.errors import DrkitError
-from drkit.runs.execute import UNFINISHED, execute
+from drkit.runs.execute import execute
+from drkit.runs.folders import UNFINISHED
 from drkit.runs.manifest import read_manifest
 from drkit.runs.progress import Silent
 from drkit.runs.stage import Stage
@@ -142,7 +143,7 @@ def test_a_kill_before_the_rename_loses_nothing(tmp_path, monkeypatch, moment):
         if moment == "rename":
             patched.setattr(Path, "rename", cut_off)
         else:
-            patched.setattr("drkit.runs.execute._publish", cut_off)
+            patched.setattr("drkit.runs.execute.publish", cut_off)
         with pytest.raises(KeyboardInterrupt):
             go(chain(), tmp_path / "run")
     assert CALLS == ["a"]

@@ -9,7 +9,8 @@ from drkit.core.recipe import Training
 from drkit.errors import DrkitError
 from drkit.runs.batches import Schedule
 from drkit.runs.progress import Silent
-from drkit.runs.training import COMPLETE, newest_checkpoint, train
+from drkit.runs.trainer import COMPLETE, newest_checkpoint
+from drkit.runs.training import train
 
 STEPS = 12
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from drkit.data.query_files import Shard
+from drkit.core.ranks import Shard
 from drkit.data.store import TokenStore
 from drkit.data.tables import open_collection
 from drkit.runs import processes
