@@ -22,6 +22,13 @@ def local_rank() -> int:
     return int(os.environ.get("LOCAL_RANK", "0"))
 
 
+def own_device() -> str:
+    """This process' accelerator where there is one, else the processor."""
+    import torch
+
+    return f"cuda:{local_rank()}" if torch.cuda.is_available() else "cpu"
+
+
 @frozen
 class Shard:
     """One of several processes that share a piece of work."""

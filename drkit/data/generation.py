@@ -8,7 +8,6 @@ out of one process or many, of one go or several.
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from attrs.validators import and_, ge, gt, le
 from drkit.core.draws import Draws
 from drkit.core.loading import told_from
 from drkit.core.quiet import without_bars
+from drkit.core.ranks import own_device
 from drkit.core.settings import setting
 from drkit.data.query_files import blocks
 
@@ -59,8 +59,7 @@ class QueryModel:
         with told_from(path_or_id, "generate queries with", wanted), without_bars():
             model = AutoModelForSeq2SeqLM.from_pretrained(path_or_id)
             tokenizer = AutoTokenizer.from_pretrained(path_or_id)
-        device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else "cpu"
-        return cls(model.to(device), tokenizer, sampling)
+        return cls(model.to(own_device()), tokenizer, sampling)
 
     @torch.inference_mode()
     def __call__(self, texts: Sequence[str], keys: Sequence[int]) -> list[list[str]]:

@@ -17,7 +17,7 @@ from drkit.encoders.export import export_encoder
 from drkit.errors import DrkitError
 from drkit.runs.execute import RECIPE
 from drkit.runs.manifest import read_manifest, versions
-from drkit.runs.retriever import default_device, load_text_encoder
+from drkit.runs.retriever import load_text_encoder
 from drkit.search import TextEncoder
 from drkit.search.encode import choose_device
 
@@ -37,7 +37,7 @@ def open_encoder(
 
     Raises DrkitError where there is none, it cannot be loaded, or its pooling is not known.
     """
-    on = default_device() if device == "auto" else str(choose_device(device))
+    on = str(choose_device(device))
     encoder = _opened(_folder(path_or_id), pooling, on)
     if precision not in ("float32", "bfloat16"):
         raise DrkitError(f"precision {precision!r}; float32 or bfloat16")

@@ -135,9 +135,9 @@ def _context(
 
 
 def _device(miners: Miners) -> str:
-    from drkit.runs.retriever import default_device
+    from drkit.core.ranks import own_device
 
-    return default_device() if miners.device == "auto" else miners.device
+    return own_device() if miners.device == "auto" else miners.device
 
 
 def _retriever(collection: str, miners: Miners, corpus: StoredCorpus, scratch: Path) -> Retriever:

@@ -19,7 +19,7 @@ from attrs import evolve, field, frozen
 from transformers import TrainerCallback
 
 from drkit.core.files import write_text
-from drkit.core.ranks import Shard
+from drkit.core.ranks import Shard, own_device
 from drkit.core.recipe import RERANKER
 from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.data.store import TokenStore
@@ -30,7 +30,7 @@ from drkit.runs import processes
 from drkit.runs.batches import batches_per_epoch
 from drkit.runs.manifest import CHECKPOINTS
 from drkit.runs.negatives import read_negatives, write_negatives
-from drkit.runs.retriever import default_device, encoder_of
+from drkit.runs.retriever import encoder_of
 from drkit.search import FlatIndex, Reranker, Retriever, TextEncoder, Vectors, encode_corpus
 from drkit.search.identity import weights_hash
 
@@ -207,9 +207,7 @@ def refresher_of(stage: StageRun, encoder: MaskedLmEncoder, tokenizer: Any, coll
         choices=own.miners,
         registry=stage.registry,
         scratch=stage.folder / CHECKPOINTS,
-        context=BuildContext(
-            reranker=Reranker.load(reranker, default_device()) if reranker else None, seed=recipe.seed
-        ),
+        context=BuildContext(reranker=Reranker.load(reranker, own_device()) if reranker else None, seed=recipe.seed),
     )
     batch = finetune.of(own).per_device_train_batch_size * processes.count()
     return Refresher(

@@ -5,25 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from drkit.core.ranks import own_device
 from drkit.core.recipe import Recipe
 from drkit.errors import DrkitError
-from drkit.runs import processes
 from drkit.runs.checkpoints import load_encoder
 from drkit.runs.manifest import read_manifest
 from drkit.runs.tokenizers import load_tokenizer
 from drkit.search import Retriever, TextEncoder, open_index
 
 
-def default_device() -> str:
-    """The accelerator of this process where there is one, else the processor."""
-    return f"cuda:{processes.local_rank()}" if torch.cuda.is_available() else "cpu"
-
-
 def load_text_encoder(folder: Path, recipe: Recipe, *, device: str | None = None) -> TextEncoder:
     """The encoder of a stage's folder, with the recipe's pooling, similarity, lengths and prompts."""
-    device = device or default_device()
+    device = device or own_device()
     if (folder / "modules.json").exists():
         return TextEncoder.load(folder, device)
     backbone = load_encoder(folder, pooling=recipe.encoder.pooling).backbone.to(device)

@@ -13,6 +13,7 @@ import torch
 from attrs.validators import ge, in_
 from torch import Tensor, nn
 
+from drkit.core.ranks import own_device
 from drkit.errors import DrkitError
 from drkit.search.identity import tokenizer_hash, weights_hash
 
@@ -133,7 +134,7 @@ class TextEncoder:
 def choose_device(name: str | torch.device) -> torch.device:
     """`auto`: a GPU where there is one; any other as torch names it. Raises DrkitError for a name torch has not."""
     if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
+        name = own_device()
     try:
         return torch.device(name)
     except RuntimeError:

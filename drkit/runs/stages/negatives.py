@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from drkit.core.ranks import own_device
 from drkit.core.recipe import RERANKER, Choice
 from drkit.core.types import BuildContext, MiningRequest
 from drkit.data.tables import StoredCollection, open_collection
 from drkit.errors import DrkitError
 from drkit.miners.chain import build_chain, refresh_of
 from drkit.runs.negatives import write_negatives
-from drkit.runs.retriever import default_device, load_text_encoder
+from drkit.runs.retriever import load_text_encoder
 from drkit.runs.stage import StageRun
 from drkit.search import FlatIndex, Reranker, Retriever
 from drkit.search.identity import weights_hash
@@ -74,7 +75,7 @@ def _context(stage: StageRun, collection: StoredCollection) -> BuildContext:
     reranker = stage.inputs.get(RERANKER)
     return BuildContext(
         retriever=_retriever(stage),
-        reranker=Reranker.load(reranker, default_device()) if reranker else None,
+        reranker=Reranker.load(reranker, own_device()) if reranker else None,
         negatives=collection.negatives("train"),
         seed=stage.recipe.seed,
     )

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from drkit.core.ranks import own_device
 from drkit.core.types import Query
 from drkit.data.tables import StoredCollection, open_collection
-from drkit.runs.retriever import default_device, load_text_encoder
+from drkit.runs.retriever import load_text_encoder
 from drkit.runs.stage import StageRun
 from drkit.search import Bm25Retriever, Reranker, Retriever, open_index, read_run, rerank, write_run
 
@@ -54,7 +55,7 @@ def _rerank(
     stage: StageRun, name: str, source: str, queries: Sequence[Query], collection: StoredCollection
 ) -> Iterator[Ranking]:
     """The rankings of a retriever, their first passages ranked anew by a cross-encoder."""
-    scorer = Reranker.load(stage.inputs[name], default_device())
+    scorer = Reranker.load(stage.inputs[name], own_device())
     found = read_run(stage.folder / f"{source}.trec")
     texts = {query.query_id: query.text for query in queries}
     depth = stage.stage.settings["rerank_depth"]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
+from drkit.core.ranks import own_device
 from drkit.data.tables import StoredCollection, open_collection
 from drkit.errors import DrkitError
 from drkit.runs import processes
@@ -50,8 +50,7 @@ def run(stage: StageRun) -> Mapping[str, Any]:
 def _teacher(stage: StageRun) -> Reranker:
     """The run's own re-ranker, or one by path or hub id, on this process' device."""
     name, limit = stage.stage.settings["reranker"], stage.stage.settings.get("max_length")
-    device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else "cpu"
-    teacher = Reranker.load(stage.inputs.get(name, name), device)
+    teacher = Reranker.load(stage.inputs.get(name, name), own_device())
     if limit and limit < teacher.model.max_length:
         teacher.model.cut_at(limit)
     return teacher
