@@ -124,16 +124,7 @@ def _reranker_problems(recipe: Recipe, registry: Registry) -> list[str]:
     assert recipe.reranker is not None
     if recipe.finetune is None:
         return ["the re-ranker is trained on what a retriever finds: [finetune] is missing @ reranker"]
-    sizes, longest = recipe.encoder, max(recipe.encoder.passage_length, recipe.encoder.query_length)
-    too_long = []
-    if not (recipe.reranker.pretrained or sizes.pretrained) and recipe.reranker.max_length > longest:
-        too_long.append(
-            f"the re-ranker starts from an encoder that reads {longest} tokens at most, and is to read "
-            f"{recipe.reranker.max_length}: set reranker.max_length={longest}, or a longer encoder.passage_length "
-            f"@ reranker.max_length"
-        )
     return [
-        *too_long,
         *_fine_tuning_loss("reranker.loss", recipe.reranker.loss, ("groups",), registry),
         *_chain_problems(recipe.reranker.miners, ("retriever",), registry, "reranker.miners"),
     ]

@@ -145,12 +145,6 @@ def test_a_reranker_without_rounds_before_it_is_refused():
         check(compose(wanted, PARTS), REGISTRY)
 
 
-def test_a_reranker_that_reads_more_than_its_encoder_is_refused():
-    wanted = Wanted(pipeline="three-stage", settings=("encoder.passage_length=48",))
-    with pytest.raises(ProblemsError, match=r"reranker\.max_length=48"):
-        check(compose(wanted, PARTS), REGISTRY)
-
-
 def test_another_run_file_makes_the_mining_anew(tmp_path: Path):
     file = tmp_path / "a.trec"
     file.write_text("q Q0 d 1 1.0 x\n")

@@ -12,6 +12,8 @@ from drkit.core.spec import Kind
 from drkit.core.types import BuildContext
 from drkit.data.tables import StoredCollection, open_collection
 from drkit.encoders import CrossEncoder
+from drkit.encoders.architectures import longest_text
+from drkit.encoders.checkpoints import read_config
 from drkit.errors import DrkitError
 from drkit.runs import processes
 from drkit.runs.biencoder import TrainingPairs, training_pairs
@@ -26,7 +28,7 @@ def run(stage: StageRun) -> Mapping[str, Any]:
     settings = stage.recipe.reranker
     assert settings is not None
     start = settings.pretrained or str(stage.inputs[stage.stage.settings["start"]])
-    encoder = CrossEncoder.start_from(start, max_length=settings.max_length, seed=stage.recipe.seed)
+    encoder = CrossEncoder.start_from(start, max_length=_longest(stage, settings, start), seed=stage.recipe.seed)
     context = BuildContext(tokenizer=encoder.tokenizer, seed=stage.recipe.seed)
     loss = stage.registry.build(Kind.LOSS, settings.loss.use, settings.loss.config, context)
     collection = open_collection(stage.inputs["collection"])
@@ -45,6 +47,16 @@ def run(stage: StageRun) -> Mapping[str, Any]:
     result = train_stage(stage, GroupRanker(encoder, loss), collate, training=settings, lengths=lengths)
     encoder.save_into(stage.folder)
     return {"steps": result.steps, "loss": result.loss, "seconds": result.seconds, **_effective(pairs, settings)}
+
+
+def _longest(stage: StageRun, settings: Reranker, start: str) -> int:
+    """Tokens a pair at most: where no encoder was asked for, no more than the rounds' own has positions for."""
+    if settings.pretrained:
+        return settings.max_length
+    positions = longest_text(read_config(start, trust_remote_code=False))
+    if settings.max_length > positions:
+        stage.progress.note(f"the re-ranker reads {positions} tokens a pair, as many as the encoder has positions for")
+    return min(settings.max_length, positions)
 
 
 def _pairs(stage: StageRun, collection: StoredCollection, query_ids: list[str]) -> TrainingPairs:
