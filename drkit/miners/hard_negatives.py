@@ -133,9 +133,9 @@ class HardNegatives:
         """(anchor, positive, up to `count` negatives) as texts, for every pair."""
         found = tally.watch(chain.mine(pairs.requests(), count))
         for (anchor, places), mined in zip(pairs.positives.items(), found, strict=True):
-            negatives = [passage.text for passage in texts.get_many(mined.doc_ids)]
+            negatives = [passage.content for passage in texts.get_many(mined.doc_ids)]
             for positive in texts.get_many(places):
-                yield anchor, positive.text, negatives
+                yield anchor, positive.content, negatives
 
     def _chain(self, texts: TextCorpus, stack: ExitStack) -> Chain:
         registry = installed().registry
@@ -176,7 +176,7 @@ class HardNegatives:
         encoder = as_encoder(self.source)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="drkit-mine-"))) / "vectors"
         # Each process of a torchrun mines for itself.
-        encode_corpus(encoder, ((p.doc_id, p.text) for p in texts), folder, shard=Shard(0, 1))
+        encode_corpus(encoder, ((p.doc_id, p.content) for p in texts), folder, shard=Shard(0, 1))
         vectors = Vectors.open(folder)
         return Retriever(encoder, FlatIndex.build(vectors.shards, vectors.doc_ids, encoder=vectors.encoder))
 
