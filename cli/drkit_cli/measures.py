@@ -36,6 +36,11 @@ def measures_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return option(command)
 
 
+def tell(note: str) -> None:
+    """Say beside the table what a reader of its numbers has to know."""
+    click.echo(f"note: {note}", err=True)
+
+
 def score_table(rows: Sequence[Row]) -> Table:
     """Systems by measures."""
     from drkit.evaluate.table import cell

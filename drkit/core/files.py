@@ -8,11 +8,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from drkit.errors import DrkitError
+
+# What a run leaves in a stage that stands (drkit.runs.manifest).
+_OF_A_RUN = "manifest.json"
+
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path` to write to; on success it takes `path`'s place, on failure it is removed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """A temporary path beside `path` to write to; on success it takes `path`'s place, on failure it is removed.
+
+    Raises DrkitError where `path` is a folder, or its own folder cannot be made.
+    """
+    if path.is_dir():
+        raise DrkitError(f"{path} is a folder; give the name of a file")
+    _make(path.parent)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield temporary
@@ -29,10 +39,29 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def check_replaceable(path: Path, mark: str) -> None:
+    """Raise DrkitError where something stands at `path` that no new folder may take the place of.
+
+    It may where there is nothing, an empty folder, or an older one of the same kind: one that holds the file `mark`,
+    and is no stage of a run.
+    """
+    if path.exists() and not path.is_dir():
+        raise DrkitError(f"{path} is a file; give the name of a folder")
+    names = {entry.name for entry in path.iterdir() if not entry.name.startswith(".")} if path.exists() else set()
+    if _OF_A_RUN in names:
+        raise DrkitError(f"{path} belongs to a run, which would miss it; choose another folder")
+    if names and mark not in names:
+        raise DrkitError(f"{path} is not empty, and holds something else (no {mark}); choose another folder")
+
+
 @contextmanager
-def replacing_folder(path: Path) -> Iterator[Path]:
-    """A temporary folder beside `path` to fill; on success it takes `path`'s place, on failure it is removed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+def replacing_folder(path: Path, mark: str) -> Iterator[Path]:
+    """A temporary folder beside `path` to fill; on success it takes `path`'s place, on failure it is removed.
+
+    mark: a file that every folder of its kind holds. Raises DrkitError as `check_replaceable` does.
+    """
+    check_replaceable(path, mark)
+    _make(path.parent)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
@@ -45,3 +74,10 @@ def replacing_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DrkitError(f"cannot make the folder {folder}: {error.strerror}; write to another place") from None

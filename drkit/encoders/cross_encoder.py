@@ -112,7 +112,7 @@ class CrossEncoder(nn.Module):
 
         Both give the same scores: the raw output of the head, no sigmoid.
         """
-        with replacing_folder(Path(folder)) as temporary:
+        with replacing_folder(Path(folder), "config.json") as temporary:
             self.save_into(temporary)
         return Path(folder)
 

@@ -75,7 +75,7 @@ def export_encoder(
     except ValueError as error:
         raise DrkitError(f"cannot export the encoder: {error.args[0]}") from None
     backbone = _as_auto_model(getattr(model, "base_model", model))
-    with replacing_folder(Path(folder)) as temporary:
+    with replacing_folder(Path(folder), "modules.json") as temporary:
         with without_bars():
             backbone.save_pretrained(temporary)
         _save_tokenizer(tokenizer, temporary, how)

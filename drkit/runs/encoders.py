@@ -79,10 +79,17 @@ def last_checkpoint(run: Path) -> Path:
 def _trained(folder: Path) -> str:
     """When a stage that made an encoder was finished; empty for another stage."""
     manifest = read_manifest(folder)
-    if manifest is None or not (folder / "config.json").is_file():
+    if manifest is None or not (folder / "config.json").is_file() or _scores_pairs(folder):
         return ""
+    return manifest.finished
+
+
+def _scores_pairs(folder: Path) -> bool:
+    """A cross-encoder's folder: its vectors were never trained to find anything."""
+    if not (folder / "config.json").is_file():
+        return False
     made = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("architectures") or [""]
-    return "" if "SequenceClassification" in str(made[0]) else manifest.finished
+    return "SequenceClassification" in str(made[0])
 
 
 def _opened(folder: Path, pooling: str | None, device: str) -> TextEncoder:
@@ -98,6 +105,11 @@ def _opened(folder: Path, pooling: str | None, device: str) -> TextEncoder:
         if pooling and pooling != found.pooling:
             raise DrkitError(f"{folder} declares {found.pooling} pooling, not {pooling}; leave --pooling out")
         return found
+    if _scores_pairs(folder):
+        raise DrkitError(
+            f"{folder} is a cross-encoder, which scores pairs and makes no vectors; give a retriever or the run "
+            f"(cross-encoders: drkit rerank, drkit distill)"
+        )
     if (folder.parent / RECIPE).is_file() and (folder / "config.json").is_file():
         return load_text_encoder(folder, _recipe(folder.parent, installed()), device=device)
     return TextEncoder.bare(folder, pooling=pooling, device=device) if pooling else TextEncoder.load(folder, device)

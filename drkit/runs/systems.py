@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,9 @@ from drkit.core.spec import Kind
 from drkit.core.types import Judgement
 from drkit.data.qrels_files import read_judgements
 from drkit.data.tables import open_collection
-from drkit.errors import DrkitError, UnknownNameError
+from drkit.errors import DrkitError, did_you_mean
 from drkit.evaluate import MEASURES, Scores, average, evaluate
+from drkit.runs.execute import RECIPE
 from drkit.runs.manifest import Manifest, read_manifest
 from drkit.search import read_qrels, read_run
 
@@ -48,16 +49,19 @@ def evaluate_files(
     measures: Sequence[str] | None = None,
     *,
     exclude_self: bool = False,
+    note: Callable[[str], None] | None = None,
 ) -> list[tuple[str, Scores]]:
     """(name, scores) of every system, in their order, as `drkit.evaluate.evaluate` gives them.
 
     measures: those of the first system's run where None. exclude_self: also where a system's own run says so.
+    note: is told of every file that leaves queries unanswered, which count as nought.
 
     Raises DrkitError for a file that cannot be read (naming its line), that ranks nothing, or that ranks none of the
     judged queries.
     """
     names = measures or next((_settings(s.run)["measures"] for s in systems if s.run), MEASURES)
     known = {judgement.query_id for judgement in judged.judgements}
+    wanted = {judgement.query_id for judgement in judged.judgements if judgement.relevance > 0}
     found = []
     for system in systems:
         own = bool(system.run and _settings(system.run).get("exclude_self"))
@@ -66,6 +70,10 @@ def evaluate_files(
             for path in system.files
         ]
         found.append((system.name, average(scores)))
+        for path in system.files if note else ():
+            missing = len(wanted - {query_id for query_id, _ in read_run(path)})
+            if note and missing:
+                note(f"{path} ranks nothing for {missing:,} of the {len(wanted):,} queries: they count 0")
     return found
 
 
@@ -143,7 +151,8 @@ def _found(text: str, several: bool) -> list[System]:
 def _system(run: Path, name: str) -> System:
     settings = _settings(run)
     if name not in settings["systems"]:
-        raise UnknownNameError(f"system of {run}", name, settings["systems"])
+        known = ", ".join(settings["systems"])
+        raise DrkitError(f"{run} has no system {name!r}{did_you_mean(name, settings['systems'])} known: {known}")
     files = tuple(run / RUNS / f"{one}.trec" for one in settings.get("draws", {}).get(name, [name]))
     return System(name, files, run)
 
@@ -154,6 +163,8 @@ def _settings(run: Path) -> Mapping[str, Any]:
 
 def _manifest(run: Path) -> Manifest:
     found = read_manifest(run / EVALUATION)
+    if found is None and not (run / RECIPE).is_file():
+        raise DrkitError(f"{run} is no run (it has no {RECIPE}); give a run's folder, RUN:SYSTEM, or a TREC run file")
     if found is None:
         raise DrkitError(f"{run} has no finished evaluation; `drkit run {run}` goes on where it was cut off")
     return found

@@ -17,7 +17,7 @@ from drkit.errors import DrkitError, MissingExtraError
 from drkit.search.hits import Hits
 from drkit.search.ids import DocIds
 from drkit.search.index import check_search, score_places
-from drkit.search.index_files import FAISS, IDS, read_about, write_about
+from drkit.search.index_files import ABOUT, FAISS, IDS, read_about, write_about
 from drkit.search.shards import float32_blocks
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class ApproximateIndex:
 
     def save(self, folder: str | Path) -> Path:
         """Write index.faiss, ids.arrow and index.json, atomically."""
-        with replacing_folder(Path(folder)) as temporary:
+        with replacing_folder(Path(folder), ABOUT) as temporary:
             faiss_library().write_index(self._index, str(temporary / FAISS))
             self._ids.write(temporary / IDS)
             write_about(temporary, self._about)

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from drkit.core.files import check_replaceable
 from drkit.errors import DrkitError
 from drkit.search.exact import make_engine
 from drkit.search.hnsw import Hnsw, HnswIndex
 from drkit.search.ids import DocIds
 from drkit.search.index import MEMORY, FlatIndex
-from drkit.search.index_files import read_about
+from drkit.search.index_files import ABOUT, read_about
 from drkit.search.ivf_pq import IvfPq, IvfPqIndex
 from drkit.search.vectors import Vectors
 
@@ -32,8 +33,10 @@ def build_index(
     kind: flat (exact), hnsw or ivf-pq; settings: of the last two. How many of the 10 nearest neighbours of 200 of its
     own vectors an approximate index finds is measured, and stands in its index.json as `recall@10`.
 
-    Raises DrkitError where vectors are unfinished, ids repeated or values not finite, or kind and settings do not fit.
+    Raises DrkitError where vectors are unfinished, ids repeated or values not finite, kind and settings do not fit, or
+    `folder` holds something else than an index.
     """
+    check_replaceable(Path(folder), ABOUT)
     made_of = vectors if isinstance(vectors, Vectors) else Vectors.open(vectors)
     matrix, ids, encoder = made_of.shards, made_of.doc_ids, made_of.encoder
     if kind == "flat" and settings is None:

@@ -132,13 +132,21 @@ class TextEncoder:
 
 
 def choose_device(name: str | torch.device) -> torch.device:
-    """`auto`: a GPU where there is one; any other as torch names it. Raises DrkitError for a name torch has not."""
+    """`auto`: a GPU where there is one; any other as torch names it.
+
+    Raises DrkitError for a name torch has not, or a GPU that is not there.
+    """
     if name == "auto":
         name = own_device()
     try:
-        return torch.device(name)
+        device = torch.device(name)
     except RuntimeError:
         raise DrkitError(f"no device {str(name)!r}; auto, cpu, cuda, cuda:0 ..") from None
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise DrkitError(
+            f"no device {str(name)!r} here: torch sees {torch.cuda.device_count()} GPUs; auto takes what is"
+        )
+    return device
 
 
 def pool(hidden: Tensor, attention: Tensor, pooling: str) -> Tensor:

@@ -116,6 +116,8 @@ def _claim(folder: Path, encoder: Encoder, how: Storage) -> None:
     """Write what is to be made into a new folder, or see that an old one is for the same."""
     identity = encoder.identity()
     ours = {"format_version": 1, "encoder": identity, "dimension": encoder.dimension, **attrs.asdict(how)}
+    if folder.exists() and not folder.is_dir():
+        raise DrkitError(f"{folder} is a file; give the name of a folder")
     if not (folder / ABOUT).is_file() and folder.is_dir() and any(p.name[0] != "." for p in folder.iterdir()):
         raise DrkitError(f"{folder} is not empty and holds no vectors; choose another folder")
     folder.mkdir(parents=True, exist_ok=True)

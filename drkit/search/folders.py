@@ -66,6 +66,8 @@ def load_backbone(folder: Path) -> tuple[Any, Any]:
 def _modules(folder: Path) -> dict[str, str]:
     if not folder.is_dir():
         raise DrkitError(f"no encoder folder {folder}; give a folder that drkit or sentence-transformers wrote")
+    if not any((folder / name).is_file() for name in ("modules.json", "config.json")):
+        raise DrkitError(f"{folder} holds no encoder: neither modules.json nor config.json; give an encoder's folder")
     if not (folder / "modules.json").is_file():
         raise DrkitError(
             f"{folder} has no modules.json, so its pooling is unknown; say which: --pooling cls or mean "

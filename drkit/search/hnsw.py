@@ -59,6 +59,7 @@ class HnswIndex(ApproximateIndex):
         else:
             index = faiss.IndexHNSWFlat(dimension, how.links, faiss.METRIC_INNER_PRODUCT)
         index.hnsw.efConstruction = how.construction
+        index.hnsw.efSearch = how.effort  # for those who read the file with faiss alone
         return cls._filled(index, vectors, ids, settings=asdict(how), encoder=encoder)
 
     def _parameters(self, depth: int) -> Any:

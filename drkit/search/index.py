@@ -19,7 +19,7 @@ from drkit.errors import DrkitError
 from drkit.search.exact import ROWS, Engine, FaissEngine, make_engine
 from drkit.search.hits import Hits
 from drkit.search.ids import DocIds
-from drkit.search.index_files import FAISS, IDS, VECTORS, read_about, write_about
+from drkit.search.index_files import ABOUT, FAISS, IDS, VECTORS, read_about, write_about
 from drkit.search.shards import Shards
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class FlatIndex:
 
     def save(self, folder: str | Path) -> Path:
         """Write vectors.npy, ids.arrow, index.json and, within the memory budget, faiss's index.faiss; atomically."""
-        with replacing_folder(Path(folder)) as temporary:
+        with replacing_folder(Path(folder), ABOUT) as temporary:
             _write_vectors(temporary / VECTORS, self.vectors)
             self._ids.write(temporary / IDS)
             if isinstance(self.engine, FaissEngine) and _bytes(self.vectors) <= MEMORY:

@@ -62,6 +62,7 @@ class IvfPqIndex(ApproximateIndex):
         metric = faiss.METRIC_INNER_PRODUCT
         index = faiss.IndexIVFPQ(quantizer, vectors.shape[1], how.lists, how.code_bytes, 8, metric)
         index.cp.min_points_per_centroid = index.pq.cp.min_points_per_centroid = 1
+        index.nprobe = how.probes  # for those who read the file with faiss alone
         index.train(_sample(vectors, max(_TRAIN_A_LIST * how.lists, 64 * LEAST_FOR_PQ)))
         return cls._filled(index, vectors, ids, settings=asdict(how), encoder=encoder)
 

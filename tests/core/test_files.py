@@ -2,7 +2,8 @@
 
 import pytest
 
-from drkit.core.files import replacing, write_text
+from drkit.core.files import replacing, replacing_folder, write_text
+from drkit.errors import DrkitError
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path):
@@ -18,3 +19,31 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path):
         fail()
     assert path.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_a_folder_takes_the_place_of_its_own_kind_alone(tmp_path):
+    def put(name):
+        with replacing_folder(tmp_path / name, "index.json") as temporary:
+            (temporary / "index.json").write_text("new")
+
+    for name, files in {"old": ["index.json", "litter"], "other": ["corpus.jsonl"], "stage": ["index.json"]}.items():
+        (tmp_path / name).mkdir()
+        for file in files:
+            (tmp_path / name / file).write_text("old")
+    (tmp_path / "stage" / "manifest.json").write_text("{}")
+    (tmp_path / "file").write_text("old")
+    (tmp_path / "empty").mkdir()
+    for name in ("new", "deep/new", "old", "empty"):
+        put(name)
+        assert [p.name for p in (tmp_path / name).iterdir()] == ["index.json"]
+    for name, said in [("other", "something else"), ("stage", "belongs to a run"), ("file", "is a file")]:
+        with pytest.raises(DrkitError, match=said):
+            put(name)
+    assert (tmp_path / "other" / "corpus.jsonl").read_text() == (tmp_path / "file").read_text() == "old"
+    with pytest.raises(DrkitError, match="cannot make the folder"):
+        put("file/below")
+
+
+def test_a_file_is_not_written_over_a_folder(tmp_path):
+    with pytest.raises(DrkitError, match="is a folder"):
+        write_text(tmp_path, "text")

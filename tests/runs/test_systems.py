@@ -127,11 +127,24 @@ def test_judgements_that_cannot_be_used_are_told(run, tmp_path):
         find_judgements(systems, qrels=tmp_path / "none")
 
 
+def test_queries_without_a_ranking_are_told(run, tmp_path):
+    (tmp_path / "some.trec").write_text("test1 Q0 d1 1 2.0 x\n")
+    (tmp_path / "qrels").write_text("test1 0 d1 1\ntest2 0 d1 1\ntest3 0 d1 0\n")
+    systems, notes = find_systems([str(tmp_path / "some.trec")]), []
+    judged = find_judgements(systems, qrels=tmp_path / "qrels")
+    evaluate_files(systems, judged, ["RR@10"], note=notes.append)
+    assert notes == [f"{tmp_path / 'some.trec'} ranks nothing for 1 of the 2 queries: they count 0"]
+
+
 def test_what_is_no_system_is_told(run, tmp_path):
+    cut_off = tmp_path / "cut-off"
+    cut_off.mkdir()
+    (cut_off / "recipe.toml").write_text("")
     for given, said in (
         (["/no/such"], "there is no /no/such"),
         ([f"{run}:firts"], "did you mean 'first'"),
-        ([str(tmp_path)], "no finished evaluation"),
+        ([str(tmp_path)], "is no run"),
+        ([str(cut_off)], "no finished evaluation"),
         ([f"{run}:first", f"{run}:first"], "two of the systems are called 'r:first'"),
     ):
         with pytest.raises(DrkitError, match=said):

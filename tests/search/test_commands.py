@@ -9,11 +9,13 @@ import sys
 
 import numpy as np
 import pytest
+from transformers import BertConfig, BertForSequenceClassification
 
 from drkit.encoders.export import export_encoder
 from drkit.search import Retriever, TextEncoder, Vectors, open_index, read_run
 from tests.search.toys import TEXTS, masked_lm, tokenizer
 
+SMALL = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
 HOW = {"pooling": "mean", "similarity": "cosine", "query_length": 16, "passage_length": 48}
 QUERIES = {"q 1": "remove suffix", "q é": "number file b", "q3": "string from each"}
 
@@ -33,6 +35,7 @@ def files(tmp_path_factory):
     prompts = {"query_prompt": "each ", "passage_prompt": "a "}
     export_encoder(masked_lm(), tokenizer(), root / "encoder", **HOW, **prompts)
     export_encoder(masked_lm(1), tokenizer(), root / "other", **HOW)
+    BertForSequenceClassification(BertConfig(**SMALL, num_labels=1)).save_pretrained(root / "scorer")
     masked_lm().base_model.save_pretrained(root / "bare")
     tokenizer().save_pretrained(root / "bare")
     return root
@@ -112,6 +115,10 @@ def test_what_cannot_be_is_said(drkit, files, tmp_path):
     for arguments, message in [
         ((*encode, "--encoder", "bare"), "no modules.json, so its pooling is unknown; say which: --pooling"),
         ((*encode, "--encoder", "encoder", "--pooling", "cls"), "declares mean pooling, not cls"),
+        ((*encode, "--encoder", "encoder", "--device", "cuda:99"), "no device 'cuda:99' here"),
+        ((*encode, "--encoder", "scorer"), "is a cross-encoder, which scores pairs"),
+        (("export", "scorer", "--pooling", "cls", "-o", tmp_path / "e"), "is a cross-encoder, which scores pairs"),
+        ((*encode, "--encoder", "beir"), "beir holds no encoder"),
         ((*encode, "--encoder", "./none"), "no encoder folder './none'"),
         ((*encode, "--encoder", "no-such-encoder"), "cannot fetch the encoder 'no-such-encoder'"),
         ((*encode, "--encoder", "encoder", "--device", "abacus"), "no device 'abacus'"),
@@ -133,6 +140,18 @@ def test_what_cannot_be_is_said(drkit, files, tmp_path):
     assert "weights, query_prompt, passage_prompt differ" in said
     assert before == sorted((p.name, p.stat().st_mtime_ns) for p in vectors.glob("0*"))
     assert drkit("index", vectors, "-o", index)[0] == 0
+    for arguments, message in [
+        (("index", vectors, "-o", vectors), "holds something else (no index.json)"),
+        (("export", "encoder", "-o", index), "holds something else (no modules.json)"),
+        (("export", "encoder", "-o", files / "beir" / "corpus.jsonl"), "is a file"),
+        ((*encode[:-1], files / "beir" / "corpus.jsonl", "--encoder", "encoder"), "is a file"),
+        (("search", index, "--encoder", "encoder", "--collection", "beir:beir", "-o", vectors), "is a folder"),
+    ]:
+        code, said = drkit(*arguments)
+        assert code == 2, said
+        assert message in " ".join(said.split()), said
+    assert open_index(index), "nothing was lost"
+    assert Vectors.open(vectors)
     out = tmp_path / "out.trec"
     empty = tmp_path / "empty.jsonl"
     empty.write_text('{"_id": "q", "text": " "}\n')

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from drkit_cli.measures import measures_option
+from drkit_cli.measures import measures_option, tell
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -54,7 +54,7 @@ def compare(
 
     systems = find_systems(sources)
     judged = find_judgements(systems, qrels=qrels, collection=collection, split=split, settings=settings)
-    scores = evaluate_files(systems, judged, measures or None, exclude_self=exclude_self)
+    scores = evaluate_files(systems, judged, measures or None, exclude_self=exclude_self, note=tell)
     found = compare_scores(scores, all_pairs=all_pairs, shown=shown)
     if kind == "json":
         click.echo(json_text({"comparisons": [attrs.asdict(one) for one in found]}), nl=False)

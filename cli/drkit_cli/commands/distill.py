@@ -31,7 +31,7 @@ def distill(
     A line a query: texts, ids and scores of its positives and negatives. Nothing is trained here.
 
     \b
-    drkit mine --miner dense --collection beir:FOLDER -o negatives.jsonl
+    drkit mine --miner bm25 --collection beir:FOLDER -o negatives.jsonl
     drkit distill --teacher runs/R/reranker --negatives negatives.jsonl --collection beir:FOLDER -o scored.jsonl
     """
     from drkit.runs import ranking_files

@@ -76,13 +76,13 @@ def _files(
     from drkit.evaluate.table import MEANING
     from drkit.evaluate.values import write_json, write_per_query
     from drkit.runs.systems import evaluate_files, find_judgements, find_systems
-    from drkit_cli.measures import score_table
+    from drkit_cli.measures import score_table, tell
     from drkit_cli.render import console
 
     qrels, collection, split, settings = against
     systems = find_systems([source])
     judged = find_judgements(systems, qrels=qrels, collection=collection, split=split, settings=settings)
-    scores = evaluate_files(systems, judged, measures or None, exclude_self=exclude_self)
+    scores = evaluate_files(systems, judged, measures or None, exclude_self=exclude_self, note=tell)
     rows = comparison(scores)
     screen = console()
     screen.print(score_table(rows))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,7 @@ def run(stage: StageRun) -> Mapping[str, Any]:
         if processes.rank():
             return {}
     kind = stage.stage.settings.get("kind", "flat")
+    shutil.rmtree(stage.folder / _INDEX, ignore_errors=True)  # half of it was moved up, where it was cut off there
     index = build_index(Vectors.open(vectors), stage.folder / _INDEX, kind=kind)
     _move_up(stage.folder / _INDEX)
     return {"vectors": len(index), "dimensions": index.dimension, "kind": kind, **index.facts}
