@@ -194,6 +194,7 @@ class Reranker(Training):
     pretrained: str | None = setting(None, None, "path or hub id it starts from; none: what the rounds start from")
     miners: tuple[MinerChoice, ...] = field(kw_only=True, validator=min_len(1))
     negatives: int = setting(63, ge(1), "negatives a query, drawn anew every epoch")
+    forward_factor: int = setting(1, ge(1), "learn from one in so many passages of a group: those that score best now")
     max_length: int = setting(192, ge(16), "tokens of query and passage together, special tokens included")
     depth: int = setting(200, ge(1), "passages of every ranking that it ranks anew")
 

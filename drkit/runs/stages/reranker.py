@@ -44,8 +44,10 @@ def run(stage: StageRun) -> Mapping[str, Any]:
     )
     # Groups are drawn anew every epoch, so none is longer than another beforehand.
     lengths = np.ones(len(pairs), dtype=np.int32)
-    result = train_stage(stage, GroupRanker(encoder, loss), collate, training=settings, lengths=lengths)
-    encoder.save_into(stage.folder)
+    ranker = GroupRanker(encoder, loss, forward_factor=settings.forward_factor)
+    result = train_stage(stage, ranker, collate, training=settings, lengths=lengths)
+    if processes.rank() == 0:
+        encoder.save_into(stage.folder)
     return {"steps": result.steps, "loss": result.loss, "seconds": result.seconds, **_effective(pairs, settings)}
 
 
