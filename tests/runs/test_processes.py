@@ -5,6 +5,8 @@ import os
 import subprocess
 import sys
 
+import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -40,10 +42,14 @@ def texts(tmp_path_factory):
 
 
 def compose(texts, run, batch, *settings, processes=1):
+    arguments = [f"--collection=jsonl:{texts}", *SETTINGS, f"--set=pretrain.per_device_train_batch_size={batch}"]
+    return launched(run, *arguments, *settings, processes=processes)
+
+
+def launched(run, *settings, processes=1):
     start = ["-m", "torch.distributed.run", f"--nproc_per_node={processes}", "--rdzv-backend=c10d"]
     start += ["--rdzv-endpoint=localhost:0"]
-    arguments = ["-m", "drkit_cli.main", "compose", f"--collection=jsonl:{texts}", f"--run-dir={run}", *SETTINGS]
-    arguments += [f"--set=pretrain.per_device_train_batch_size={batch}", *settings]
+    arguments = ["-m", "drkit_cli.main", "compose", f"--run-dir={run}", *settings]
     done = subprocess.run(
         [sys.executable, *(start if processes > 1 else []), *arguments],
         capture_output=True,
@@ -78,3 +84,58 @@ def test_two_processes_make_the_encoder_that_one_makes_with_twice_the_batch(text
     logs = [(tmp_path / run / "pretrained/log.jsonl").read_text().splitlines() for run in ("one", "two")]
     for line, other in zip(*logs, strict=True):
         assert json.loads(line)["loss"] == pytest.approx(json.loads(other)["loss"], rel=2e-3)
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory):
+    """A folder in BEIR's layout: who wrote what for whom; a query has two answers."""
+    folder = tmp_path_factory.mktemp("judged")
+    (folder / "qrels").mkdir()
+    names, deeds = (
+        ["ada", "grace", "alan", "edsger", "frances"],
+        ["wrote a compiler", "proved a theorem", "broke a code"],
+    )
+    pairs = [(n, o) for n in names for o in names if n != o]
+    with (folder / "corpus.jsonl").open("w") as corpus, (folder / "queries.jsonl").open("w") as queries:
+        for i, (n, o) in enumerate(pairs):
+            queries.write(json.dumps({"_id": f"q {i}", "text": f"what did {n} do for {o}"}) + "\n")
+            for j, deed in enumerate(deeds):
+                corpus.write(json.dumps({"_id": f"d {i} {j}", "text": f"{n} {deed} and gave it to {o}"}) + "\n")
+    for split, places in {"train": range(14), "test": range(14, len(pairs))}.items():
+        lines = [f"q {i}\td {i} {j}\t1\n" for i in places for j in (0, 1)]
+        (folder / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(lines))
+    return folder
+
+
+def test_three_stages_on_two_processes_are_those_of_one_with_twice_the_batch(judged, tmp_path):
+    settings = [one for one in SETTINGS if "pretrain" not in one]
+    settings += [
+        f"--collection=beir:{judged}",
+        "--pipeline=three-stage",
+        "--set=pretrain=none",
+        "--set=reranker.depth=20",
+    ]
+    settings += ["--set=finetune.max_steps=4", "--set=finetune.gradient_cache_chunk=3", "--set=reranker.max_steps=3"]
+    sizes = "--set={}.per_device_train_batch_size={}".format
+    launched(tmp_path / "one", *settings, sizes("finetune", 8), sizes("reranker", 4))
+    launched(tmp_path / "two", *settings, sizes("finetune", 4), sizes("reranker", 2), processes=2)
+    for stage in ("retriever-1", "retriever-2", "retriever-distilled", "encoder"):
+        one, two = (load_file(tmp_path / run / stage / "model.safetensors") for run in ("one", "two"))
+        for name, weight in one.items():
+            torch.testing.assert_close(two[name], weight, atol=1e-5, rtol=0, msg=lambda text, n=name: f"{n}: {text}")
+    start, end = (load_file(tmp_path / "one" / of / "model.safetensors") for of in ("initial", "retriever-distilled"))
+    assert any((end[name] - weight).abs().max() > 1e-3 for name, weight in start.items()), "it has learnt something"
+    read = [read_manifest(tmp_path / run / "retriever-distilled").metrics for run in ("one", "two")]
+    assert [metrics["processes"] for metrics in read] == [1, 2]
+    assert read[0]["negatives_per_query"] == read[1]["negatives_per_query"]
+    # What shifts all scores alike, as the head's bias does, is no part of a listwise loss, and nowhere fixed.
+    taught = [
+        _teachers_differences(tmp_path / run / "teacher-retriever-distilled/scores.arrow") for run in ("one", "two")
+    ]
+    assert np.abs(np.concatenate(taught[0]) - np.concatenate(taught[1])).max() < 1e-5
+
+
+def _teachers_differences(path):
+    with pa.memory_map(str(path)) as source:
+        rows = pa.ipc.open_file(source).read_all()["scores"].to_pylist()
+    return [np.asarray(row) - row[0] for row in rows]
