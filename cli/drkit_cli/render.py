@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -154,5 +156,14 @@ def paths(run: Path, done: Mapping[str, Manifest]) -> Table:
         kept.append(("report", str(run / "report" / "report.html")))
     kept.append(("recipe", str(run / "recipe.toml")))
     if "index" in done:
-        kept.append(("try", f'drkit search {run} "remove a suffix from each string"'))
+        kept.append(("try", f"drkit search {quote(str(run))} {quote(_a_query(run, done))}"))
     return table("", ("", ""), kept)
+
+
+def _a_query(run: Path, done: Mapping[str, Manifest]) -> str:
+    """A short one of the collection's own, to try the run with."""
+    from drkit.data.tables import open_collection
+
+    split = done["evaluation"].settings["split"] if "evaluation" in done else ""
+    queries = open_collection(run / "collection").queries(split) if split else iter(())
+    return min((query.text for query in islice(queries, 50)), key=len, default="a query")

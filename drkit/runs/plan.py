@@ -17,6 +17,7 @@ from drkit.core.registry import Registry
 from drkit.core.spec import Kind
 from drkit.core.write import recipe_table
 from drkit.errors import DrkitError
+from drkit.evaluate import check_measures
 from drkit.runs.drafting import STAGES, Draft
 from drkit.runs.plan_encoder import plan_encoder, plan_texts
 from drkit.runs.plan_rounds import System, add_index, plan_rounds
@@ -35,7 +36,13 @@ class Plan:
 
 
 def plan(recipe: Recipe, registry: Registry) -> Plan:
-    """The plan of a recipe; asks the collection for its splits, so DrkitError where its files are missing."""
+    """The plan of a recipe; asks the collection for its splits, so DrkitError where its files are missing.
+
+    Also for a measure that does not exist, and a run file to mine that is not there.
+    """
+    check_measures(recipe.evaluation.measures)
+    if recipe.finetune:
+        check_measures([recipe.finetune.validation.measure])
     splits = registry.build(Kind.COLLECTION, recipe.collection.use, recipe.collection.config).splits()
     draft = Draft(recipe, recipe_table(recipe), registry)
     notes: list[str] = []

@@ -7,6 +7,7 @@ negatives-retriever-1 -> no-pretraining, retriever-1 -> index-retriever-1 -> neg
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from attrs import evolve, frozen
@@ -15,6 +16,7 @@ from drkit.core.recipe import RERANKER, Choice, Round
 from drkit.core.spec import Kind
 from drkit.errors import DrkitError
 from drkit.miners.chain import refresh_of
+from drkit.miners.config import RunFileConfig
 from drkit.runs import estimate
 from drkit.runs.drafting import Draft, Table, lasting
 from drkit.runs.sources import config_state, path_state
@@ -105,6 +107,9 @@ def _negatives(draft: Draft, owner: str, previous: str) -> str:
     """The stage that mines for a round or the re-ranker; what was mined so already is not mined again."""
     table = draft.table["reranker"] if owner == RERANKER else _named(draft.table["finetune"]["rounds"], owner)
     chain = _chain(draft, owner)
+    for miner in chain:
+        if isinstance(miner.config, RunFileConfig) and not Path(miner.config.path).is_file():
+            raise DrkitError(f"the miner run-file of {owner} reads {miner.config.path!r}, and there is no such file")
     states = [config_state(miner.config) for miner in chain]
     settings = {"owner": owner, "miners": table["miners"], "files": states, "seed": draft.recipe.seed}
     wanted = _wanted(draft, chain)

@@ -27,6 +27,19 @@ def stages(recipe):
     return {stage.name: stage for stage in plan(recipe, REGISTRY).stages}
 
 
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"miners": ("run-file:no/such.trec",)}, "reads 'no/such.trec', and there is no such file"),
+        ({"settings": ("finetune.validation.measure=RR@ten",)}, "no measure 'RR@ten'"),
+        ({"settings": ("evaluation.measures=['RR@10', 'nDGC@10']",)}, "no measure 'nDGC@10'"),
+    ],
+)
+def test_what_would_end_a_run_after_hours_is_refused_before(changed, said):
+    with pytest.raises(DrkitError, match=said):
+        plan(compose(Wanted(masker="uniform", decoder="mlm", **changed), PARTS), REGISTRY)
+
+
 def test_what_is_there():
     assert tuple(sorted(PARTS.pipelines)) == PIPELINES
     with pytest.raises(UnknownNameError, match="three-stage"):

@@ -32,8 +32,13 @@ def run(stage: StageRun) -> Mapping[str, Any]:
     mined = _reporting(miner.mine(requests(collection), miner.depth), total, stage)
     counts = write_negatives(mined, collection.corpus, stage.folder)
     if counts["queries_without"]:
-        stage.progress.note(f"{counts['queries_without']:,} queries have no hard negative: in-batch negatives only")
+        stage.progress.note(_without(counts))
     return {**counts, "weights": weights_of(context)}
+
+
+def _without(counts: Mapping[str, Any]) -> str:
+    dropped = ", ".join(f"{why} {count:,}" for why, count in counts["dropped"].items()) or "nothing"
+    return f"{counts['queries_without']:,} of {counts['queries']:,} queries have no hard negative; dropped: {dropped}"
 
 
 def chain_of(stage: StageRun) -> tuple[Choice, ...]:
