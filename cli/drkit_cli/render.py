@@ -166,4 +166,4 @@ def _a_query(run: Path, done: Mapping[str, Manifest]) -> str:
 
     split = done["evaluation"].settings["split"] if "evaluation" in done else ""
     queries = open_collection(run / "collection").queries(split) if split else iter(())
-    return min((query.text for query in islice(queries, 50)), key=len, default="a query")
+    return min((" ".join(query.text.split()) for query in islice(queries, 50)), key=len, default="a query")
