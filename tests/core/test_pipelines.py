@@ -92,7 +92,8 @@ def test_the_plan_of_three_stages():
     expected = ["retriever-1", "retriever-2", "reranker", "teacher-retriever-distilled", "retriever-distilled"]
     assert [name for name in order if name in expected] == expected
     assert made["reranker"].needs[1:] == ("negatives-reranker", "pretrained")
-    assert {"retriever-2", "index-retriever-2"} <= set(made["negatives-reranker"].needs)
+    assert made["negatives-reranker"].needs == ("collection",)
+    assert {"retriever-2", "index-retriever-2"} <= set(made["negatives-retriever-distilled"].needs)
     assert {"reranker", "negatives-retriever-distilled"} <= set(made["teacher-retriever-distilled"].needs)
     assert made["retriever-distilled"].settings["start"] == "pretrained"
     assert made["encoder"].settings["from"] == "retriever-distilled"
@@ -108,8 +109,9 @@ def test_the_plan_of_three_stages():
 
 
 def test_the_papers_reranker_and_its_pupil_draw_from_one_list():
-    made = stages(compose(Wanted(pipeline="three-stage", settings=("reranker.miners.0.depth=12",)), PARTS))
+    made = stages(compose(Wanted(pipeline="three-stage", encoder="some/encoder"), PARTS))
     assert made["teacher-retriever-distilled"].settings["negatives"] == "negatives-reranker"
+    assert {"retriever-2", "index-retriever-2"} <= set(made["negatives-reranker"].needs)
 
 
 def test_draws_of_queries_are_trained_apart_and_averaged():
