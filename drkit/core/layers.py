@@ -70,6 +70,8 @@ def compose(wanted: Wanted, parts: Installed) -> Recipe:
     _train_decoder(table.get("pretrain", {}), parts.registry)
     for assignment in wanted.settings:
         assign(table, assignment)
+    if "reranker" in table and not {"loss", "miners"} & {*table["reranker"]}:
+        raise DrkitError("reranker is set, and this recipe has no re-ranker: choose one with --pipeline three-stage")
     if _use(table.get("pretrain", {})) == "none":
         del table["pretrain"]
     _leave_out(table.get("pretrain", {}))

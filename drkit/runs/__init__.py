@@ -6,12 +6,12 @@ from drkit.core.lazy import attach
 
 if TYPE_CHECKING:
     from drkit.runs.cached import CachedGradients
-    from drkit.runs.encoders import export_checkpoint, open_encoder
-    from drkit.runs.mining import Miners, Output, mine_to_file
+    from drkit.runs.files.encoders import export_checkpoint, open_encoder
+    from drkit.runs.files.mining import Miners, Output, mine_to_file
+    from drkit.runs.files.ranking import Source, distill, rerank_file
+    from drkit.runs.files.searching import encode_collection, find_queries, passages_of, queries_of, search_to_run
+    from drkit.runs.files.systems import evaluate_files, find_judgements, find_systems
     from drkit.runs.ranked_groups import RankedGroups
-    from drkit.runs.ranking_files import Source, distill, rerank_file
-    from drkit.runs.searching import encode_collection, find_queries, passages_of, queries_of, search_to_run
-    from drkit.runs.systems import evaluate_files, find_judgements, find_systems
     from drkit.runs.teacher_scores import read_scores
 
 __all__ = [
@@ -40,23 +40,23 @@ __getattr__, __dir__ = attach(
     __name__,
     {
         "CachedGradients": "cached",
-        "Miners": "mining",
-        "Output": "mining",
+        "Miners": "files.mining",
+        "Output": "files.mining",
         "RankedGroups": "ranked_groups",
-        "Source": "ranking_files",
-        "distill": "ranking_files",
-        "encode_collection": "searching",
-        "evaluate_files": "systems",
-        "export_checkpoint": "encoders",
-        "find_judgements": "systems",
-        "find_queries": "searching",
-        "find_systems": "systems",
-        "mine_to_file": "mining",
-        "open_encoder": "encoders",
-        "passages_of": "searching",
-        "queries_of": "searching",
+        "Source": "files.ranking",
+        "distill": "files.ranking",
+        "encode_collection": "files.searching",
+        "evaluate_files": "files.systems",
+        "export_checkpoint": "files.encoders",
+        "find_judgements": "files.systems",
+        "find_queries": "files.searching",
+        "find_systems": "files.systems",
+        "mine_to_file": "files.mining",
+        "open_encoder": "files.encoders",
+        "passages_of": "files.searching",
+        "queries_of": "files.searching",
         "read_scores": "teacher_scores",
-        "rerank_file": "ranking_files",
-        "search_to_run": "searching",
+        "rerank_file": "files.ranking",
+        "search_to_run": "files.searching",
     },
 )

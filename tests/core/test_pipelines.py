@@ -189,3 +189,8 @@ def test_a_pipeline_alone():
     assert "pretrained" not in made
     assert {made[name].settings["start"] for name in ("retriever-1", "retriever-2")} == {"initial"}
     assert "no-pretraining" not in made
+
+
+def test_a_setting_of_a_reranker_that_is_not_there_is_told():
+    with pytest.raises(DrkitError, match="--pipeline three-stage"):
+        compose(Wanted(pipeline="two-stage", settings=("reranker.negatives=3",)), PARTS)

@@ -10,7 +10,7 @@ from drkit.core.types import BuildContext, MiningRequest
 from drkit.encoders.export import export_encoder
 from drkit.errors import DrkitError, ProblemsError, UnknownNameError
 from drkit.miners import MarginConfig, MarginFilter, RandomConfig, RandomMiner, mine
-from drkit.runs.mining import Miners, Output, mine_to_file
+from drkit.runs.files.mining import Miners, Output, mine_to_file
 from drkit.testing.toys import ToyCorpus, ToyRetriever, toy_requests
 from drkit_cli.main import cli
 from tests.search.toys import masked_lm, tokenizer

@@ -9,7 +9,7 @@ import pytest
 
 from drkit.encoders import CrossEncoder
 from drkit.errors import DrkitError
-from drkit.runs.ranking_files import Source, distill, rerank_file
+from drkit.runs.files.ranking import Source, distill, rerank_file
 from drkit.search import Reranker, read_run, write_run
 from tests.rerank.toys import TOPICS, checkpoint, lines
 from tests.runs.conftest import drkit

@@ -6,8 +6,8 @@ import pytest
 
 from drkit.errors import DrkitError
 from drkit.evaluate import evaluate
-from drkit.runs import beir as module
-from drkit.runs.beir import beir, data_sets
+from drkit.runs.files import beir as module
+from drkit.runs.files.beir import beir, data_sets
 from drkit.runs.progress import Silent
 from drkit.search import Bm25Retriever, TextEncoder
 from tests.runs.test_probes import Topics, tokenizer

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from drkit.errors import DrkitError
-from drkit.runs.encoders import export_checkpoint, last_checkpoint, open_encoder
+from drkit.runs.files.encoders import export_checkpoint, last_checkpoint, open_encoder
+from drkit.runs.files.searching import passages_of, queries_of
 from drkit.runs.manifest import read_manifest
-from drkit.runs.searching import passages_of, queries_of
 from drkit.search import TextEncoder, Vectors, open_index, read_run
 from tests.runs.conftest import TINY, drkit
 

@@ -6,8 +6,8 @@ from drkit.core.types import Judgement
 from drkit.data.tables import write_collection
 from drkit.errors import DrkitError
 from drkit.evaluate import average, evaluate
+from drkit.runs.files.systems import System, evaluate_files, find_judgements, find_systems, read_any_qrels
 from drkit.runs.manifest import Manifest, content_hash, describe_files, write_manifest
-from drkit.runs.systems import System, evaluate_files, find_judgements, find_systems, read_any_qrels
 from drkit.search import read_run, write_qrels, write_run
 from tests.runs.test_probes import Topics
 

@@ -50,7 +50,7 @@ def compare(
     from drkit.evaluate import compare as compare_scores
     from drkit.evaluate import versus_markdown
     from drkit.evaluate.values import json_text
-    from drkit.runs.systems import evaluate_files, find_judgements, find_systems
+    from drkit.runs.files.systems import evaluate_files, find_judgements, find_systems
 
     systems = find_systems(sources)
     judged = find_judgements(systems, qrels=qrels, collection=collection, split=split, settings=settings)

@@ -41,8 +41,8 @@ def encode(
     drkit encode --encoder runs/R --collection beir:FOLDER --split test -o queries/
     torchrun --nproc-per-node 8 -m drkit_cli.main encode --encoder E --collection beir:FOLDER -o vectors/
     """
-    from drkit.runs.encoders import open_encoder
-    from drkit.runs.searching import encode_collection
+    from drkit.runs.files.encoders import open_encoder
+    from drkit.runs.files.searching import encode_collection
     from drkit.search import Storage
     from drkit_cli.progress import RichProgress
 

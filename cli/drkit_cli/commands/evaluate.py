@@ -75,7 +75,7 @@ def _files(
     from drkit.evaluate import comparison
     from drkit.evaluate.table import MEANING
     from drkit.evaluate.values import write_json, write_per_query
-    from drkit.runs.systems import evaluate_files, find_judgements, find_systems
+    from drkit.runs.files.systems import evaluate_files, find_judgements, find_systems
     from drkit_cli.measures import score_table, tell
     from drkit_cli.render import console
 
@@ -104,7 +104,7 @@ def _beir(
     as_json: Path | None,
 ) -> None:
     from drkit.evaluate.values import write_json
-    from drkit.runs.beir import beir, data_sets
+    from drkit.runs.files.beir import beir, data_sets
     from drkit_cli.progress import RichProgress
     from drkit_cli.render import console, table
 

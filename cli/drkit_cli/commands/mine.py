@@ -57,7 +57,7 @@ def mine(
     drkit mine --collection beir:FOLDER --miner dense --encoder E --miner margin --set margin.share=0.9 -o n.jsonl
     drkit mine --collection runs/R --miner dense --miner ranks:10-100 --format sentence-transformers -o train.jsonl
     """
-    from drkit.runs.mining import Miners, Output, mine_to_file
+    from drkit.runs.files.mining import Miners, Output, mine_to_file
     from drkit_cli.progress import RichProgress
 
     of_collection = tuple(text for text in settings if text.startswith("collection."))

@@ -32,7 +32,7 @@ def queries(model: str, collection: str | None, settings: tuple[str, ...], outpu
     from drkit.core.discovery import installed
     from drkit.core.layers import Wanted
     from drkit.data.generation import Sampling
-    from drkit.runs.generating import generate_for
+    from drkit.runs.files.generating import generate_for
     from drkit_cli.progress import RichProgress
 
     wanted = Wanted(collection=collection, settings=settings)

@@ -38,7 +38,7 @@ def rerank(
     drkit rerank bm25.trec --model runs/R/reranker --collection runs/R -o reranked.trec
     drkit rerank bm25.trec --model cross-encoder/ms-marco-MiniLM-L6-v2 --collection beir:FOLDER -o reranked.trec
     """
-    from drkit.runs.ranking_files import Source, rerank_file
+    from drkit.runs.files.ranking import Source, rerank_file
     from drkit.search import Reranker
     from drkit_cli.progress import RichProgress
 

@@ -58,14 +58,14 @@ def search(
 
 
 def _queries(where: Path, file: str | None, collection: str | None, split: str) -> Iterable[Query] | Vectors:
-    from drkit.runs.searching import find_queries, queries_of
+    from drkit.runs.files.searching import find_queries, queries_of
 
     return find_queries(file) if file else queries_of(collection or str(where), split)
 
 
 def _encoder(where: Path, name: str | None, pooling: str | None, queries: object = None) -> TextEncoder | None:
     from drkit.errors import DrkitError
-    from drkit.runs.encoders import open_encoder
+    from drkit.runs.files.encoders import open_encoder
     from drkit.search import Vectors
 
     if isinstance(queries, Vectors):
@@ -78,7 +78,7 @@ def _encoder(where: Path, name: str | None, pooling: str | None, queries: object
 def _write(
     where: Path, queries: Iterable[Query] | Vectors, output: Path | None, depth: int, encoder: TextEncoder | None
 ) -> None:
-    from drkit.runs.searching import find_index, search_to_run
+    from drkit.runs.files.searching import find_index, search_to_run
     from drkit.search import open_index
 
     assert output is not None
@@ -89,7 +89,7 @@ def _write(
 
 def _show(where: Path, query: str, depth: int, encoder: str | None, pooling: str | None) -> None:
     from drkit.data.tables import open_collection
-    from drkit.runs.searching import find_index
+    from drkit.runs.files.searching import find_index
     from drkit.search import Retriever, open_index
 
     folder = find_index(where)

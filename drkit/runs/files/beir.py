@@ -19,10 +19,10 @@ from drkit.data.beir import BeirCollection
 from drkit.data.config import BeirConfig
 from drkit.errors import DrkitError
 from drkit.evaluate import Scores, check_measures, evaluate
-from drkit.runs.encoders import open_encoder
+from drkit.runs.files.encoders import open_encoder
+from drkit.runs.files.searching import search_to_run
 from drkit.runs.manifest import digest
 from drkit.runs.progress import Progress, Silent
-from drkit.runs.searching import search_to_run
 from drkit.search import Bm25Retriever, TextEncoder, build_index, encode_corpus, read_run, write_run
 
 DEPTH = 1000

@@ -23,10 +23,10 @@ from drkit.miners.chain import Chain, build_chain, refresh_of
 from drkit.miners.known import KnownIds
 from drkit.miners.mining import chain_named, wanted_by
 from drkit.miners.tally import Tally
-from drkit.runs.encoders import open_encoder
 from drkit.runs.execute import RECIPE
+from drkit.runs.files.encoders import open_encoder
+from drkit.runs.files.searching import find_index
 from drkit.runs.manifest import read_manifest
-from drkit.runs.searching import find_index
 from drkit.runs.stages.negatives import requests, weights_of
 from drkit.search import FlatIndex, Reranker, Retriever, Vectors, encode_corpus, open_index
 from drkit.search.hits import batched
