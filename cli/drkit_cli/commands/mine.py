@@ -18,6 +18,7 @@ import click
     help="A source (dense, bm25, run-file:FILE ..), then, given again, filters (margin, ranks:10-100 ..).",
 )
 @click.option("--encoder", metavar="PATH_OR_ID", help="For dense: a folder, a run, RUN/retriever-1, or a hub id.")
+@click.option("--pooling", type=click.Choice(["cls", "mean"]), help="Of a checkpoint that does not say it.")
 @click.option("--reranker", metavar="PATH_OR_ID", help="For cross-encoder-filter, where it names no model.")
 @click.option("--split", default="train", show_default=True, help="The judged queries that get negatives.")
 @click.option("--depth", type=click.IntRange(1), help="Negatives a query at most; else as deep as the source is read.")
@@ -38,6 +39,7 @@ def mine(
     collection: str,
     miners: tuple[str, ...],
     encoder: str | None,
+    pooling: str | None,
     reranker: str | None,
     split: str,
     depth: int | None,
@@ -66,7 +68,7 @@ def mine(
         progress.begin("mine", " > ".join(miners))
         done = mine_to_file(
             collection,
-            Miners(miners, own, encoder=encoder, reranker=reranker, device=device, seed=seed),
+            Miners(miners, own, encoder=encoder, pooling=pooling, reranker=reranker, device=device, seed=seed),
             Output(output, format_, count),
             split=split,
             settings=of_collection,

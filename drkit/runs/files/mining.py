@@ -40,13 +40,14 @@ Answer: TypeAlias = "tuple[MiningRequest, Mined]"
 class Miners:
     """What is to mine: names with their settings (`margin.absolute=0.1`), and the models they search and score with.
 
-    encoder: for `dense`: an encoder folder, a run, a hub id; None: that of the run that is mined. reranker: for
-    `cross-encoder-filter`, where it names no model.
+    encoder: for `dense`: an encoder folder, a run, a hub id; None: that of the run that is mined. pooling: of a
+    checkpoint that does not say it. reranker: for `cross-encoder-filter`, where it names no model.
     """
 
     names: Sequence[str]
     settings: Sequence[str] = ()
     encoder: str | None = None
+    pooling: str | None = None
     reranker: str | None = None
     device: str = "auto"
     seed: int = 42
@@ -145,7 +146,7 @@ def _retriever(collection: str, miners: Miners, corpus: StoredCorpus, scratch: P
     of_run = (run / RECIPE).is_file() and miners.encoder in (None, collection)
     if miners.encoder is None and not of_run:
         raise DrkitError("the miner dense searches with an encoder: give one with --encoder FOLDER_OR_RUN")
-    encoder = open_encoder(miners.encoder or collection, device=miners.device)
+    encoder = open_encoder(miners.encoder or collection, pooling=miners.pooling, device=miners.device)
     if of_run:
         return Retriever(encoder, open_index(find_index(run)))
     encode_corpus(encoder, ((p.doc_id, p.content) for p in corpus), scratch / "vectors")
