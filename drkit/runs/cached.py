@@ -79,7 +79,6 @@ class CachedGradients(nn.Module):
 
     # What `drkit.runs.gradients` asks of a module.
     numbering: Mapping[str, str] = {"positives": "places", "groups": "places"}
-    weights: Mapping[str, float] = {}
 
     def compares(self) -> bool:
         """Queries are compared with all passages."""
@@ -88,10 +87,6 @@ class CachedGradients(nn.Module):
     def compare(self, rows: Rows) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss over the rows of all processes, and its figures."""
         return pair_loss(self.loss, rows)
-
-    def chunks(self, tensors: Mapping[str, Tensor], size: int) -> list[dict[str, Tensor]]:
-        """Columns are cut where they come in."""
-        raise NotImplementedError
 
     def _embed(self, part: tuple[str, Features]) -> dict[str, Tensor]:
         name, features = part

@@ -23,24 +23,28 @@ from torch import Tensor
 Rows = dict[str, Tensor]
 
 
-class Comparable(Protocol):
-    """A module whose gradients are taken here. Its forward takes and returns plain tensors (see `PREFIXES`).
-
-    One whose losses are local only may have `count(tensors)`, the items of a part by name: chunks are read once then.
-    """
+class Comparing(Protocol):
+    """What is compared between rows of the whole batch."""
 
     # Rows that hold numbers of other rows: name -> the rows they number.
     numbering: Mapping[str, str]
-
-    @property
-    def weights(self) -> Mapping[str, float]:
-        """The weight of each local loss."""
 
     def compares(self) -> bool:
         """Whether any loss compares rows."""
 
     def compare(self, rows: Rows) -> tuple[Tensor, dict[str, Tensor]]:
         """The weighted losses f[] over the rows of the whole batch, and figures for the log."""
+
+
+class Comparable(Comparing, Protocol):
+    """A module whose gradients are taken here. Its forward takes and returns plain tensors (see `PREFIXES`).
+
+    One whose losses are local only may have `count(tensors)`, the items of a part by name: chunks are read once then.
+    """
+
+    @property
+    def weights(self) -> Mapping[str, float]:
+        """The weight of each local loss."""
 
     def chunks(self, tensors: Mapping[str, Tensor], size: int) -> list[dict[str, Tensor]]:
         """A batch in parts of at most `size` rows."""
@@ -133,7 +137,7 @@ def _totals(seen: Sequence[Mapping[str, Tensor]], weights: Mapping[str, float]) 
 
 
 def compare_rows(
-    module: Comparable, seen: Sequence[Mapping[str, Tensor]]
+    module: Comparing, seen: Sequence[Mapping[str, Tensor]]
 ) -> tuple[Tensor, dict[str, Tensor], list[dict[str, Tensor]]]:
     """The comparing losses, their figures, and for each part the gradient of each of its rows."""
     if not module.compares():
