@@ -34,17 +34,17 @@ def distill(
     drkit mine --miner bm25 --collection beir:FOLDER -o negatives.jsonl
     drkit distill --teacher runs/R/reranker --negatives negatives.jsonl --collection beir:FOLDER -o scored.jsonl
     """
-    from drkit.runs import ranking_files
+    from drkit.runs.files import ranking
     from drkit.search import Reranker
     from drkit_cli.progress import RichProgress
 
     scorer = Reranker.load(teacher, device, token_budget=token_budget, precision=precision)
     with RichProgress(1) as progress:
         progress.begin("distill", f"scores of {negatives} by {teacher}")
-        counts = ranking_files.distill(
+        counts = ranking.distill(
             negatives,
             scorer,
-            ranking_files.Source(collection, settings),
+            ranking.Source(collection, settings),
             output,
             told=lambda done: progress.advance(done, None, "queries"),
         )
