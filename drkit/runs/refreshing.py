@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-import torch.distributed as dist
 from attrs import evolve, field, frozen
 from transformers import TrainerCallback
 
@@ -73,7 +72,7 @@ class ChainMiner:
         """The negatives of every request, by the model as it is."""
         vectors = self.scratch / f"vectors-{self.weights()['retriever'][:16]}"
         rows = ((doc_id, self.passages.tokens(place)) for place, doc_id in enumerate(self.corpus.doc_ids))
-        encode_corpus(self.encoder, rows, vectors, shard=Shard(processes.rank(), processes.count()))
+        encode_corpus(self.encoder, rows, vectors, shard=Shard.of_environment())
         processes.wait()
         if processes.rank():
             return
@@ -158,7 +157,7 @@ class Refresher(TrainerCallback):  # type: ignore[misc]
         """Mine for the epochs whose first batch belongs to this step."""
         for epoch in self.epochs_at(step, accumulated):
             given = not epoch and self._first is not None
-            if not given and not _agreed(self._stands(epoch)):
+            if not given and not processes.agree(self._stands(epoch)):
                 self._make(epoch)
 
     def epochs_at(self, step: int, accumulated: int) -> list[int]:
@@ -219,15 +218,6 @@ def refresher_of(stage: StageRun, encoder: MaskedLmEncoder, tokenizer: Any, coll
         every=refresh.every,
         per_epoch=batches_per_epoch(len(ids), batch),
     )
-
-
-def _agreed(stands: bool) -> bool:
-    """What the first process sees: all mine, or none."""
-    if processes.count() == 1:
-        return stands
-    held = [stands]
-    dist.broadcast_object_list(held, src=0)
-    return held[0]
 
 
 def _file(epoch: int) -> str:
