@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import re
 
+from drkit.core.loading import check_model_path
 from drkit.core.reasons import listed, losses_for, missing_extras
 from drkit.core.recipe import RERANKER, Choice, Finetune, Recipe
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
+from drkit.errors import DrkitError
 
 # Folders of a run that a round's own folder must not be taken for.
 STAGE_NAMES = (
@@ -43,6 +45,7 @@ def rounds_problems(recipe: Recipe, registry: Registry) -> list[str]:
     if recipe.finetune:
         problems += _finetune_problems(recipe.finetune, registry)
         problems += _round_problems(recipe, recipe.finetune, registry)
+        problems += _model_problems(recipe, recipe.finetune)
     if recipe.reranker:
         problems += _reranker_problems(recipe, registry)
     return problems
@@ -109,6 +112,21 @@ def _round_problems(recipe: Recipe, finetune: Finetune, registry: Registry) -> l
             )
         present = (*(["retriever"] if place else []), *([RERANKER] if trained else []))
         problems += _chain_problems(current.miners, present, registry, f"{path}.miners")
+    return problems
+
+
+def _model_problems(recipe: Recipe, finetune: Finetune) -> list[str]:
+    """Models that are first loaded when much is done already: those that cannot be there are told at once."""
+    named = {f"finetune.rounds.{place}.teacher": own.teacher for place, own in enumerate(finetune.rounds)}
+    if recipe.reranker:
+        named["reranker.pretrained"] = recipe.reranker.pretrained or ""
+    problems = []
+    for path, model in named.items():
+        if model and model != RERANKER:
+            try:
+                check_model_path(model)
+            except DrkitError as error:
+                problems.append(f"{error} @ {path}")
     return problems
 
 

@@ -1,4 +1,4 @@
-"""What transformers raises when something cannot be loaded, in drkit's words."""
+"""Models by path or hub id: what cannot be one, and what transformers raises, in drkit's words."""
 
 from __future__ import annotations
 
@@ -33,3 +33,26 @@ def told_from(path_or_id: str, doing: str, wanted: str = "") -> Iterator[None]:
         raise DrkitError(
             " ".join(filter(None, [f"cannot {doing} {path_or_id!r}: {reason} ({advice}).", wanted]))
         ) from error
+
+
+def check_model_path(path_or_id: str) -> None:
+    """Raise DrkitError for what is neither a folder with a model nor can be a hub id; nothing is fetched."""
+    path = Path(path_or_id).expanduser()
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            inner = sorted(path.glob("*_Transformer/config.json"))  # as sentence-transformers once saved it
+            advice = f"give {inner[0].parent}" if inner else "give a folder that save_pretrained wrote, or a hub id"
+            raise DrkitError(f"{path} has no config.json; {advice}")
+    elif path.exists():
+        raise DrkitError(f"{path} is a file; give the folder of the checkpoint, or a hub id")
+    elif not may_be_hub_id(path_or_id):
+        raise DrkitError(f"no folder {path_or_id!r}, and it cannot be a hub id (NAME or OWNER/NAME); check the path")
+
+
+def may_be_hub_id(name: str) -> bool:
+    """Whether a text has the form NAME or OWNER/NAME.
+
+    >>> may_be_hub_id("bert-base-uncased"), may_be_hub_id("intfloat/e5"), may_be_hub_id("./e5"), may_be_hub_id("")
+    (True, True, False, False)
+    """
+    return name.count("/") <= 1 and not name.startswith((".", "~", "/")) and bool(name)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from drkit.core.loading import told_from
+from drkit.core.loading import check_model_path, told_from
 from drkit.core.quiet import without_bars
 from drkit.encoders.architectures import architecture, longest_text
 from drkit.encoders.heads import TIED, tie_lm_head
@@ -68,22 +66,9 @@ def read_config(path_or_id: str, trust_remote_code: bool = False) -> Any:
     """The configuration of a folder or hub id. Raises DrkitError where there is none."""
     from transformers import AutoConfig
 
-    _check_path(path_or_id)
+    check_model_path(path_or_id)
     with told_from(path_or_id, "read the configuration of the encoder"):
         return AutoConfig.from_pretrained(path_or_id, trust_remote_code=trust_remote_code)
-
-
-def _check_path(path_or_id: str) -> None:
-    path = Path(path_or_id).expanduser()
-    if path.is_dir():
-        if not (path / "config.json").is_file():
-            inner = sorted(path.glob("*_Transformer/config.json"))  # as sentence-transformers once saved it
-            advice = f"give {inner[0].parent}" if inner else "give a folder that save_pretrained wrote, or a hub id"
-            raise DrkitError(f"{path} has no config.json; {advice}")
-    elif path.exists():
-        raise DrkitError(f"{path} is a file; give the folder of the checkpoint, or a hub id")
-    elif path_or_id.count("/") > 1 or path_or_id.startswith((".", "~", os.sep)) or not path_or_id:
-        raise DrkitError(f"no folder {path_or_id!r}, and it cannot be a hub id (NAME or OWNER/NAME); check the path")
 
 
 @contextmanager

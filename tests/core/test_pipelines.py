@@ -194,3 +194,12 @@ def test_a_pipeline_alone():
 def test_a_setting_of_a_reranker_that_is_not_there_is_told():
     with pytest.raises(DrkitError, match="--pipeline three-stage"):
         compose(Wanted(pipeline="two-stage", settings=("reranker.negatives=3",)), PARTS)
+
+
+@pytest.mark.parametrize("setting", ["reranker.pretrained", "finetune.rounds.2.teacher"])
+def test_a_model_that_is_not_there_is_told_before_anything_runs(setting, tmp_path):
+    """Both are loaded when retrievers are trained already."""
+    wanted = Wanted(pipeline="three-stage", settings=(f"{setting}={tmp_path / 'nothing'}",))
+    with pytest.raises(ProblemsError, match=f"no folder .*@ {setting}"):
+        check(compose(wanted, PARTS), REGISTRY)
+    check(compose(Wanted(pipeline="three-stage", settings=(f"{setting}=some/model",)), PARTS), REGISTRY)

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from drkit.core.discovery import Installed, installed
-from drkit.core.loading import told_from
+from drkit.core.loading import may_be_hub_id, told_from
 from drkit.core.read import read_recipe
 from drkit.core.recipe import Recipe
 from drkit.encoders.export import export_encoder
@@ -119,7 +119,7 @@ def _folder(path_or_id: str | Path) -> Path:
     """The folder itself, or the one that the hub's files are in."""
     path = Path(path_or_id).expanduser()
     name = str(path_or_id)
-    if path.exists() or name.count("/") > 1 or name.startswith((".", "~", "/")) or not name:
+    if path.exists() or not may_be_hub_id(name):
         if not path.is_dir():
             raise DrkitError(f"no encoder folder {name!r}; give a folder, a run, or a hub id (OWNER/NAME)")
         return path
