@@ -12,10 +12,8 @@ from attrs import define, field
 
 from drkit.core.discovery import installed
 from drkit.core.files import replacing
-from drkit.core.layers import Wanted, compose
 from drkit.core.recipe import Choice
 from drkit.core.registry import Registry
-from drkit.core.spec import Kind
 from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.data.tables import StoredCollection, StoredCorpus, open_collection, write_collection
 from drkit.errors import DrkitError
@@ -24,9 +22,9 @@ from drkit.miners.known import KnownIds
 from drkit.miners.mining import chain_named, wanted_by
 from drkit.miners.tally import Tally
 from drkit.runs.execute import RECIPE
+from drkit.runs.files.collections import kept_collection, named_collection
 from drkit.runs.files.encoders import open_encoder
 from drkit.runs.files.searching import find_index
-from drkit.runs.manifest import read_manifest
 from drkit.runs.stages.negatives import requests, weights_of
 from drkit.search import FlatIndex, Reranker, Retriever, Vectors, encode_corpus, open_index
 from drkit.search.hits import batched
@@ -113,15 +111,11 @@ def _chain(choices: Sequence[Choice], registry: Registry, context: BuildContext,
 
 
 def _stored(collection: str, settings: Sequence[str], scratch: Path) -> StoredCollection:
-    run = Path(collection)
-    if (run / RECIPE).is_file():
-        if read_manifest(run / "collection") is None:
-            raise DrkitError(f"{run} has no finished collection; `drkit run {run}` goes on where it was cut off")
-        return open_collection(run / "collection")
-    parts = installed()
-    choice = compose(Wanted(collection=collection, settings=tuple(settings)), parts).collection
-    write_collection(parts.registry.build(Kind.COLLECTION, choice.use, choice.config), scratch / "collection")
-    return open_collection(scratch / "collection")
+    kept = kept_collection(collection)
+    if kept is None:
+        kept = scratch / "collection"
+        write_collection(named_collection(collection, settings), kept)
+    return open_collection(kept)
 
 
 def _context(
@@ -129,16 +123,10 @@ def _context(
 ) -> BuildContext:
     return BuildContext(
         retriever=_retriever(collection, miners, stored.corpus, scratch) if "retriever" in needs else None,
-        reranker=Reranker.load(miners.reranker, _device(miners)) if miners.reranker else None,
+        reranker=Reranker.load(miners.reranker, miners.device) if miners.reranker else None,
         negatives=stored.negatives(split),
         seed=miners.seed,
     )
-
-
-def _device(miners: Miners) -> str:
-    from drkit.core.ranks import own_device
-
-    return own_device() if miners.device == "auto" else miners.device
 
 
 def _retriever(collection: str, miners: Miners, corpus: StoredCorpus, scratch: Path) -> Retriever:

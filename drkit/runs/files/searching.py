@@ -9,16 +9,13 @@ from typing import TYPE_CHECKING, TypeAlias
 import attrs
 import numpy as np
 
-from drkit.core.discovery import installed
-from drkit.core.layers import Wanted, compose
-from drkit.core.protocols import Collection
 from drkit.core.ranks import Shard
-from drkit.core.spec import Kind
 from drkit.core.types import Query
 from drkit.data.qrels_files import read_topics
 from drkit.data.tables import open_collection
 from drkit.errors import DrkitError
 from drkit.runs.execute import RECIPE
+from drkit.runs.files.collections import kept_collection, named_collection
 from drkit.runs.manifest import read_manifest
 from drkit.search import Storage, Vectors, encode_corpus, write_run
 from drkit.search.hits import batched
@@ -115,8 +112,8 @@ def find_queries(text: str | Path) -> Iterable[Query] | Vectors:
 
 def queries_of(collection: str, split: str, settings: Sequence[str] = ()) -> Iterator[Query]:
     """The queries of a collection's split. Raises DrkitError where it has no such split."""
-    run = _stored(collection)
-    source = open_collection(run) if run else _opened(collection, settings)
+    run = kept_collection(collection)
+    source = open_collection(run) if run else named_collection(collection, settings)
     splits = source.splits()
     if split not in splits:
         raise DrkitError(f"{collection} has no {split!r} queries; its splits: {', '.join(splits) or 'none'}")
@@ -125,26 +122,9 @@ def queries_of(collection: str, split: str, settings: Sequence[str] = ()) -> Ite
 
 def passages_of(collection: str, settings: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
     """(id, title and text) of every passage of a collection, streamed."""
-    run = _stored(collection)
-    passages = iter(open_collection(run).corpus) if run else _opened(collection, settings).passages()
+    run = kept_collection(collection)
+    passages = iter(open_collection(run).corpus) if run else named_collection(collection, settings).passages()
     return ((passage.doc_id, passage.content) for passage in passages)
-
-
-def _stored(collection: str) -> Path | None:
-    """The collection that a run keeps, where a run's folder is given."""
-    run = Path(collection)
-    if not (run / RECIPE).is_file():
-        return None
-    if read_manifest(run / "collection") is None:
-        raise DrkitError(f"{run} has no finished collection; `drkit run {run}` goes on where it was cut off")
-    return run / "collection"
-
-
-def _opened(collection: str, settings: Sequence[str]) -> Collection:
-    parts = installed()
-    choice = compose(Wanted(collection=collection, settings=tuple(settings)), parts).collection
-    made: Collection = parts.registry.build(Kind.COLLECTION, choice.use, choice.config)
-    return made
 
 
 def _counted(texts: Iterable[tuple[str, str]], told: Callable[[int], None] | None) -> Iterator[tuple[str, str]]:

@@ -8,15 +8,13 @@ from typing import Any
 
 from attrs import field, frozen
 
-from drkit.core.discovery import installed
-from drkit.core.layers import Wanted, compose
-from drkit.core.spec import Kind
 from drkit.core.types import Judgement
 from drkit.data.qrels_files import read_judgements
 from drkit.data.tables import open_collection
 from drkit.errors import DrkitError, did_you_mean
 from drkit.evaluate import MEASURES, Scores, average, evaluate
 from drkit.runs.execute import RECIPE
+from drkit.runs.files.collections import kept_collection, named_collection
 from drkit.runs.manifest import Manifest, read_manifest
 from drkit.search import read_qrels, read_run
 
@@ -202,9 +200,5 @@ def _texts(collection: str, split: str, settings: Sequence[str]) -> Iterator[tup
 
 
 def _open(collection: str, settings: Sequence[str]) -> Any:
-    stored = Path(collection) / COLLECTION
-    if Path(collection).is_dir() and read_manifest(stored) is not None:
-        return open_collection(stored)
-    parts = installed()
-    choice = compose(Wanted(collection=collection, settings=tuple(settings)), parts).collection
-    return parts.registry.build(Kind.COLLECTION, choice.use, choice.config)
+    kept = kept_collection(collection)
+    return open_collection(kept) if kept else named_collection(collection, settings)
