@@ -32,10 +32,13 @@ STAGES = ("retriever-1", "retriever-2", "reranker", "retriever-distilled")
 MEASURES = ("RR@10", "nDCG@10", "R@100")
 PRETRAINING = tuple(setting for setting in BUDGET if setting.startswith("pretrain."))
 FINETUNING = (
-    "finetune.max_steps=150",
+    "finetune.max_steps=80",
     "finetune.per_device_train_batch_size=96",
     "finetune.baseline=false",
+    "finetune.rounds.2.miners.0.depth=4",  # what the teacher scores of a query, beside its positives
     "reranker.max_steps=150",
+    "reranker.max_length=96",
+    "reranker.depth=20",
     f"evaluation.measures={json.dumps(MEASURES)}",
     "evaluation.depth=100",
 )

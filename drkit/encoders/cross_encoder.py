@@ -16,6 +16,7 @@ from drkit.encoders.architectures import ARCHITECTURES, architecture, longest_te
 from drkit.encoders.checkpoints import read_config, without_report
 from drkit.encoders.pairs import PairTokenizer, join_pairs, joins_pairs
 from drkit.encoders.seeding import seeded
+from drkit.encoders.stacking import stack_layers
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
@@ -70,11 +71,11 @@ class CrossEncoder(nn.Module):
         return scores
 
     @classmethod
-    def start_from(cls, path_or_id: str, *, max_length: int = 192, seed: int = 42) -> CrossEncoder:
+    def start_from(cls, path_or_id: str, *, max_length: int = 192, seed: int = 42, layers: int = 0) -> CrossEncoder:
         """A cross-encoder to be trained: a checkpoint's encoder under a new head, whose weights follow the seed.
 
         path_or_id: a masked LM, an encoder that drkit exported, a hub id of either; or a cross-encoder, whose head is
-        gone on with. Raises DrkitError where it is none of these, of an architecture that drkit does not know, or
+        gone on with. layers: so many, copies of the checkpoint's where it has fewer; 0: as it is. Raises DrkitError where it is none of these, of an architecture that drkit does not know, or
         reads fewer than `max_length` tokens.
         """
         config = read_config(path_or_id)
@@ -85,6 +86,8 @@ class CrossEncoder(nn.Module):
                 f"lower max_length, or start from an encoder with more positions"
             )
         model = _load(path_or_id, config, seed=seed)
+        if layers:
+            stack_layers(model, layers)
         tokenizer = _tokenizer(path_or_id)
         _name_inputs(tokenizer, types=_has_types(config))
         if not joins_pairs(tokenizer):

@@ -213,15 +213,15 @@ def _reranker(draft: Draft, start: str, previous: str) -> System:
     reranker = draft.recipe.reranker
     assert reranker is not None
     negatives = _negatives(draft, RERANKER, previous)
-    origin = "vocabulary" if reranker.pretrained else start
+    origin = previous if reranker.start == "previous" else start
     stage = draft.add(
         RERANKER,
         "reranker",
-        f"train the cross-encoder, {estimate.schedule(reranker)}",
-        tuple(dict.fromkeys(("collection", negatives, origin))),
+        f"train the cross-encoder from {reranker.pretrained or origin}, {estimate.schedule(reranker)}",
+        tuple(dict.fromkeys(("collection", negatives, "vocabulary" if reranker.pretrained else origin))),
         settings={
             "reranker": lasting(draft.table["reranker"], "miners", "depth"),
-            "start": "" if reranker.pretrained else start,
+            "start": "" if reranker.pretrained else origin,
             "files": path_state(reranker.pretrained),
             "negatives": negatives,
             "seed": draft.recipe.seed,

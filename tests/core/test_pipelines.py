@@ -81,6 +81,7 @@ def test_the_papers_numbers_come_with_an_existing_encoder():
     assert (distilled.loss.use, distilled.loss.config.alpha) == ("kl-distillation", 0.2)
     reranker = recipe.reranker
     assert (reranker.learning_rate, reranker.negatives, reranker.max_length, reranker.depth) == (3e-5, 63, 192, 200)
+    assert (reranker.start, reranker.layers) == ("pretrained", 0)
     pairwise = compose(Wanted(paper="cpdae", encoder="some/encoder"), PARTS)
     assert {pairwise.finetune.of(r).loss.use for r in pairwise.finetune.rounds} == {"pairwise"}
     assert pairwise.similarity == "dot"
@@ -91,7 +92,11 @@ def test_the_plan_of_three_stages():
     order = list(made)
     expected = ["retriever-1", "retriever-2", "reranker", "teacher-retriever-distilled", "retriever-distilled"]
     assert [name for name in order if name in expected] == expected
-    assert made["reranker"].needs[1:] == ("negatives-reranker", "pretrained")
+    assert made["reranker"].needs[1:] == ("negatives-reranker", "retriever-2")
+    own = stages(compose(Wanted(paper="cdmae", settings=("reranker.start=pretrained",)), PARTS))
+    assert own["reranker"].needs[1:] == ("negatives-reranker", "pretrained")
+    given = stages(compose(Wanted(paper="cdmae", settings=("reranker.pretrained=some/model",)), PARTS))
+    assert given["reranker"].needs[1:] == ("negatives-reranker", "vocabulary"), "it waits for no retriever"
     assert made["negatives-reranker"].needs == ("collection",)
     assert {"retriever-2", "index-retriever-2"} <= set(made["negatives-retriever-distilled"].needs)
     assert {"reranker", "negatives-retriever-distilled"} <= set(made["teacher-retriever-distilled"].needs)

@@ -8,6 +8,7 @@ import torch
 import transformers as hf
 
 from drkit.encoders import CrossEncoder
+from drkit.encoders.architectures import architecture
 from drkit.errors import DrkitError
 from tests.encoders.toys import NAMES, tiny
 
@@ -49,6 +50,35 @@ def test_sentence_transformers_loads_it_and_scores_alike(checkpoint, tmp_path, n
     assert len(set(mine.tolist())) == len(PAIRS), "the scores tell the pairs apart"
     np.testing.assert_array_equal(scores(loaded), mine)
     np.testing.assert_allclose(theirs.predict(PAIRS, show_progress_bar=False), mine, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "modernbert"])
+@pytest.mark.parametrize("layers", [1, 5])
+def test_layers_are_copied_in_order_and_saved(checkpoint, tmp_path, name, layers):
+    from sentence_transformers import CrossEncoder as Theirs
+
+    start = checkpoint(name)
+    whole = CrossEncoder.start_from(start, max_length=48, seed=3)
+    made = CrossEncoder.start_from(start, max_length=48, seed=3, layers=layers)
+    tower = architecture(whole.config.model_type).layers
+    before, after = (list(one.model.base_model.get_submodule(tower)) for one in (whole, made))
+    assert (len(after), made.config.num_hidden_layers) == (layers, layers)
+    for place, layer in enumerate(after):
+        for key, weight in before[place % len(before)].state_dict().items():
+            torch.testing.assert_close(layer.state_dict()[key], weight, rtol=0, atol=0)
+    if layers > len(before):
+        assert after[0] is not after[len(before)], "copies learn apart"
+    folder = made.save(tmp_path / "re-ranker")
+    mine = scores(made)
+    assert not np.allclose(mine, scores(whole))
+    np.testing.assert_array_equal(scores(CrossEncoder.load(str(folder))), mine)
+    theirs = Theirs(str(folder), device="cpu").predict(PAIRS, show_progress_bar=False)
+    np.testing.assert_allclose(theirs, mine, atol=1e-6)
+
+
+def test_layers_that_are_not_alike_are_no_copies_of_one_another(checkpoint):
+    with pytest.raises(DrkitError, match="modernbert encoder are not all alike"):
+        CrossEncoder.start_from(checkpoint("modernbert"), max_length=48, layers=3)
 
 
 def test_a_folder_of_theirs_is_read(checkpoint, tmp_path):
