@@ -20,7 +20,8 @@ from drkit.errors import DrkitError
 RECIPE = "recipe.toml"
 LENGTHS, PROMPTS = ("query_length", "passage_length"), ("query_prompt", "passage_prompt")
 KEPT = ("pooling", *LENGTHS, *PROMPTS)
-_POOLINGS = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
+POOLINGS = ("cls", "mean")
+_FLAGS = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
 
 
 @frozen
@@ -86,14 +87,23 @@ def _of_folder(folder: Path) -> Declared:
     return Declared(folder, {key: value for key, value in given.items() if value is not None}, longest)
 
 
+def pooling_modes(config: Mapping[str, Any]) -> list[str]:
+    """What the settings of sentence-transformers' Pooling module ask for, new style or old, by drkit's names.
+
+    >>> pooling_modes({"pooling_mode_mean_tokens": True}), pooling_modes({"pooling_mode": "cls"})
+    (['mean'], ['cls'])
+    """
+    flags = [key for key, value in config.items() if key.startswith("pooling_mode_") and value is True]
+    named = config.get("pooling_mode") or [_FLAGS.get(flag, flag) for flag in flags]
+    return [named] if isinstance(named, str) else list(named)
+
+
 def _pooling(folder: Path) -> str | None:
     """The pooling of a folder of sentence-transformers, where it is one that drkit has."""
     modules = _json(folder / "modules.json")
     paths = [module["path"] for module in modules if str(module.get("type", "")).endswith("Pooling")]
-    config = _json(folder / paths[0] / "config.json") if paths else {}
-    modes = config.get("pooling_mode") or [mode for flag, mode in _POOLINGS.items() if config.get(flag) is True]
-    modes = [modes] if isinstance(modes, str) else modes
-    return str(modes[0]) if len(modes) == 1 and modes[0] in _POOLINGS.values() else None
+    modes = pooling_modes(_json(folder / paths[0] / "config.json")) if paths else []
+    return str(modes[0]) if len(modes) == 1 and modes[0] in POOLINGS else None
 
 
 def _json(path: Path) -> Any:

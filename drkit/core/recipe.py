@@ -193,9 +193,11 @@ class Reranker(Training):
     loss: LossChoice = field(kw_only=True)
     pretrained: str | None = setting(None, None, "path or hub id it starts from; none: as `start` says")
     start: str = setting(
-        "pretrained", in_(("pretrained", "previous")), "weights it starts from: the rounds' own, or the last retriever's"
+        "pretrained",
+        in_(("pretrained", "previous")),
+        "weights it starts from; previous: the last retriever's",
     )
-    layers: int = setting(0, ge(0), "transformer layers, copies of its start's where that has fewer; 0: its start's")
+    layers: int = setting(0, ge(0), "layers, copies of those it starts from; 0: as many (a `pretrained` keeps its own)")
     miners: tuple[MinerChoice, ...] = field(kw_only=True, validator=min_len(1))
     negatives: int = setting(63, ge(1), "negatives a query, drawn anew every epoch")
     forward_factor: int = setting(1, ge(1), "learn from one in so many passages of a group: those that score best now")

@@ -75,8 +75,10 @@ class CrossEncoder(nn.Module):
         """A cross-encoder to be trained: a checkpoint's encoder under a new head, whose weights follow the seed.
 
         path_or_id: a masked LM, an encoder that drkit exported, a hub id of either; or a cross-encoder, whose head is
-        gone on with. layers: so many, copies of the checkpoint's where it has fewer; 0: as it is. Raises DrkitError where it is none of these, of an architecture that drkit does not know, or
-        reads fewer than `max_length` tokens.
+        gone on with. layers: so many, copies of the checkpoint's where it has fewer; 0: as it is.
+
+        Raises DrkitError where it is none of these, of an architecture that drkit does not know, or reads fewer than
+        `max_length` tokens; or where its layers are no copies of one another.
         """
         config = read_config(path_or_id)
         architecture(config.model_type)

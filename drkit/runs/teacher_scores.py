@@ -197,11 +197,15 @@ class StoredScores:
     def __len__(self) -> int:
         return sum(len(batch.queries) for batch in self._batches)
 
+    def row(self, query_place: int) -> tuple[Places, NDArray[np.float32]] | None:
+        """The passages i64[n] that were scored for a query, ascending, and their scores f32[n]; None: it has none."""
+        which = int(np.searchsorted(self._starts, query_place, side="right")) - 1
+        return self._batches[which].row(query_place) if which >= 0 else None
+
     def lookup(self, query_place: int, passages: Places) -> NDArray[np.float32]:
         """The scores f32[n] of passages i64[n] for a query, by places in collection and training queries; NaN: none."""
         out = np.full(len(passages), np.nan, dtype=np.float32)
-        which = int(np.searchsorted(self._starts, query_place, side="right")) - 1
-        found = self._batches[which].row(query_place) if which >= 0 else None
+        found = self.row(query_place)
         if found is None:
             return out
         own, scores = found

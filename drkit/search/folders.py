@@ -7,6 +7,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from drkit.core.declared import POOLINGS, pooling_modes
+from drkit.core.loading import told_from
 from drkit.core.quiet import without_bars
 from drkit.encoders.architectures import longest_text
 from drkit.errors import DrkitError
@@ -50,16 +52,11 @@ def load_backbone(folder: Path) -> tuple[Any, Any]:
 
     Raises DrkitError where either cannot be read.
     """
-    from safetensors import SafetensorError
     from transformers import AutoModel, AutoTokenizer
 
-    try:
-        with without_bars():
-            model = AutoModel.from_pretrained(folder, dtype="float32", local_files_only=True)
+    with told_from(str(folder), "load the encoder in", "Export it again."), without_bars():
+        model = AutoModel.from_pretrained(folder, dtype="float32", local_files_only=True)
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise DrkitError(f"cannot load the encoder in {folder}: {reason}; export it again") from error
     return model.eval(), tokenizer
 
 
@@ -84,11 +81,8 @@ def _modules(folder: Path) -> dict[str, str]:
 
 def pooling_of(config: dict[str, Any], folder: Path | str) -> str:
     """The pooling that a Pooling module's settings say: cls or mean. Raises DrkitError for others."""
-    old = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
-    flags = [key for key, value in config.items() if key.startswith("pooling_mode_") and value is True]
-    named = config.get("pooling_mode") or [old.get(flag, flag) for flag in flags]
-    modes = [named] if isinstance(named, str) else list(named)
-    if len(modes) != 1 or modes[0] not in ("cls", "mean"):
+    modes = pooling_modes(config)
+    if len(modes) != 1 or modes[0] not in POOLINGS:
         raise DrkitError(f"{folder}: pooling {', '.join(modes) or 'not given'}; drkit reads cls and mean")
     return str(modes[0])
 

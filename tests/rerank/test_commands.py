@@ -114,6 +114,7 @@ def scored(files):
     arguments = ["--teacher", files / "model", "--negatives", files / "mined.jsonl", "-o", out]
     done = drkit("distill", *arguments, f"--collection=beir:{files / 'beir'}")
     assert "8 queries, 56 pairs" in done.stdout
+    assert "a positive above every negative for" in done.stdout
     return out
 
 

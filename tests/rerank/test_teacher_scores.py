@@ -13,6 +13,7 @@ from drkit.data.tables import open_collection
 from drkit.encoders import CrossEncoder
 from drkit.errors import DrkitError
 from drkit.runs import teacher_scores
+from drkit.runs.agreement import Agreement
 from drkit.runs.manifest import CHECKPOINTS
 from drkit.runs.negatives import read_negatives
 from drkit.runs.progress import Silent
@@ -186,6 +187,13 @@ def test_the_stage_scores_with_a_real_cross_encoder(tmp_path, where):
     expected = Reranker.load(tmp_path / "reranker").score([(query.text, text) for text in texts])
     np.testing.assert_allclose(found.lookup(0, passages), expected, atol=1e-6)
     assert sorted(path.name for path in (tmp_path / "teacher").iterdir()) == [CHECKPOINTS, "scores.arrow"]
+    judged, first = collection.positives("train"), []
+    for place, query in enumerate(collection.queries("train")):
+        if query.query_id in judged and query.query_id in read_negatives(inputs["negatives-1"]):
+            own, scores = found.row(place)
+            first.append(own[scores.argmax()] in collection.corpus.positions([*judged[query.query_id]]))
+    assert metrics["positive_first"] == pytest.approx(np.mean(first), abs=1e-4)
+    assert 0 < metrics["by_chance"] < 0.5
 
 
 def test_the_stage_reads_no_more_than_the_recipe_says(tmp_path):
@@ -196,3 +204,31 @@ def test_the_stage_reads_no_more_than_the_recipe_says(tmp_path):
     metrics = stage.stage.load()(stage)
     assert metrics["max_length"] == 16
     assert metrics["pairs"] == 14, "without negatives the positives alone"
+    assert "positive_first" not in metrics, "nothing to tell apart"
+
+
+def test_a_teacher_that_knows_no_more_than_chance_is_told():
+    rng, noise, good = np.random.default_rng(3), Agreement(), Agreement()
+    for _ in range(500):
+        scores = rng.normal(size=8)
+        noise.add(scores[:1].tolist(), scores[1:].tolist())
+        good.add([scores.max() + (scores[0] > -1)], scores[1:].tolist())  # some wrong
+    assert noise.is_chance
+    assert "noise" in noise.told()
+    assert noise.chance == pytest.approx(1 / 8)
+    assert not good.is_chance
+    assert "noise" not in good.told()
+    assert "by chance: 12.5%" in good.told()
+    tied = Agreement()
+    tied.add([1.0], [1.0])
+    assert (tied.queries, tied.first) == (1, 0), "a constant teacher tells nothing apart"
+
+
+def test_an_agreement_over_nothing():
+    nothing = Agreement()
+    nothing.add([1.0], [])
+    nothing.add([], [1.0])
+    assert nothing.figures() == {}
+    assert "nothing to tell apart" in nothing.told()
+    with pytest.raises(DrkitError, match="no query"):
+        _ = nothing.share

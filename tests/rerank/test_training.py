@@ -184,6 +184,14 @@ def test_the_stage_trains_and_leaves_a_cross_encoder(tmp_path):
     assert not torch.equal(loaded.model.classifier.weight, fresh.model.classifier.weight)
 
 
+def test_more_layers_than_its_start_has_unless_another_model_was_asked_for(tmp_path):
+    trained(tmp_path, max_steps=2, layers=3)
+    assert CrossEncoder.load(str(tmp_path / "reranker")).config.num_hidden_layers == 3
+    own = CrossEncoder.start_from(str(tmp_path / "lm"), max_length=32).config.num_hidden_layers
+    trained(tmp_path, "given", max_steps=2, layers=3, pretrained=str(tmp_path / "lm"))
+    assert CrossEncoder.load(str(tmp_path / "given")).config.num_hidden_layers == own != 3
+
+
 def test_killed_and_resumed_is_uninterrupted_bit_for_bit(tmp_path, monkeypatch):
     trained(tmp_path, "whole")
     calls = []

@@ -41,12 +41,13 @@ def distill(
     scorer = Reranker.load(teacher, device, token_budget=token_budget, precision=precision)
     with RichProgress(1) as progress:
         progress.begin("distill", f"scores of {negatives} by {teacher}")
-        counts = ranking.distill(
+        done = ranking.distill(
             negatives,
             scorer,
             ranking.Source(collection, settings),
             output,
-            told=lambda done: progress.advance(done, None, "queries"),
+            told=lambda lines: progress.advance(lines, None, "queries"),
         )
-    click.echo(f"scores   {output}: {counts['queries']:,} queries, {counts['pairs']:,} pairs")
+    click.echo(f"scores   {output}: {done.queries:,} queries, {done.pairs:,} pairs")
+    click.echo(f"teacher  {done.agreement.told()}")
     click.echo(f"use      drkit compose --collection pairs:{output}")

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attrs import frozen
+from attrs import define, field, frozen
 
 from drkit.core.files import replacing
 from drkit.data.lines import Record, json_lines
 from drkit.errors import DrkitError
+from drkit.runs.agreement import Agreement
 from drkit.runs.files.searching import passages_of, queries_of
 from drkit.search import read_run, rerank, write_run
 from drkit.search.hits import batched
@@ -84,14 +85,21 @@ def rerank_file(
     return counts
 
 
-def distill(
-    negatives: Path, teacher: Scorer, source: Source, output: Path, *, told: Told | None = None
-) -> Counter[str]:
+@define
+class Distilled:
+    """What `distill` wrote: queries, pairs, and how well the teacher's scores go with the judgements."""
+
+    queries: int = 0
+    pairs: int = 0
+    agreement: Agreement = field(factory=Agreement)
+
+
+def distill(negatives: Path, teacher: Scorer, source: Source, output: Path, *, told: Told | None = None) -> Distilled:
     """Score every positive and negative of a file that `drkit mine` wrote; training data with texts and scores.
 
     A line of `output`: query_id, query, positives and negatives (texts), positive_ids and negative_ids, positive_scores
     and negative_scores (the teacher's, raw). Lines stream; memory holds the texts of the passages named. told: how many
-    lines are done. Returns counts: queries, pairs.
+    lines are done.
 
     Raises DrkitError, with file and line, for a line of another shape, a passage that the collection does not have, or
     a score that is no finite number.
@@ -102,16 +110,17 @@ def distill(
     if not wanted:
         raise DrkitError(f"{negatives} names no passage; `drkit mine` writes a line a query")
     texts = source.passages(wanted)
-    counts = Counter[str]()
+    done = Distilled()
     with replacing(output) as temporary, temporary.open("w", encoding="utf-8") as file:
         for lines in batched(json_lines(negatives), LINES):
             for row in _scored(lines, teacher, texts):
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
-                counts["queries"] += 1
-                counts["pairs"] += len(row["positives"]) + len(row["negatives"])
+                done.queries += 1
+                done.pairs += len(row["positives"]) + len(row["negatives"])
+                done.agreement.add(row["positive_scores"], row["negative_scores"])
             if told:
-                told(counts["queries"])
-    return counts
+                told(done.queries)
+    return done
 
 
 def _scored(lines: Sequence[Record], teacher: Scorer, texts: Mapping[str, str]) -> Iterable[dict[str, Any]]:

@@ -29,7 +29,8 @@ def run(stage: StageRun) -> Mapping[str, Any]:
     assert settings is not None
     start = settings.pretrained or str(stage.inputs[stage.stage.settings["start"]])
     longest = _longest(stage, settings, start)
-    encoder = CrossEncoder.start_from(start, max_length=longest, seed=stage.recipe.seed, layers=settings.layers)
+    layers = 0 if settings.pretrained else settings.layers
+    encoder = CrossEncoder.start_from(start, max_length=longest, seed=stage.recipe.seed, layers=layers)
     context = BuildContext(tokenizer=encoder.tokenizer, seed=stage.recipe.seed)
     loss = stage.registry.build(Kind.LOSS, settings.loss.use, settings.loss.config, context)
     collection = open_collection(stage.inputs["collection"])

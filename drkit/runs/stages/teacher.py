@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from drkit.core.ranks import own_device
 from drkit.data.tables import StoredCollection, open_collection
 from drkit.errors import DrkitError
 from drkit.runs import processes
+from drkit.runs.agreement import Agreement
 from drkit.runs.manifest import CHECKPOINTS
 from drkit.runs.negatives import read_negatives
 from drkit.runs.stage import StageRun
-from drkit.runs.teacher_scores import Asked, ScoreBlocks, ask
+from drkit.runs.teacher_scores import Asked, ScoreBlocks, StoredScores, ask, read_scores
 from drkit.search import Reranker
 from drkit.search.identity import weights_hash
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 def run(stage: StageRun) -> Mapping[str, Any]:
@@ -36,14 +41,18 @@ def run(stage: StageRun) -> Mapping[str, Any]:
     done = work.make(asked, stage.progress)
     if not alone:
         _wait()
+    agreement = Agreement()
     if work.rank == 0:
         work.join(asked, stage.folder)
+        agreement = _agreement(read_scores(stage.folder), asked, _positives(collection))
+        stage.progress.note(agreement.told())
     return {
         "queries": len(asked),
         "pairs": sum(len(own.passages) for own in asked),
         "pairs_per_second": round(done["scored"] / max(done["seconds"], 1e-9), 1),
         "max_length": teacher.model.max_length,
         "weights": work.teacher,
+        **agreement.figures(),
     }
 
 
@@ -58,12 +67,28 @@ def _teacher(stage: StageRun) -> Reranker:
 
 def _asked(stage: StageRun, collection: StoredCollection) -> list[Asked]:
     name = stage.stage.settings["negatives"]
-    judged = collection.positives("train")
-    positives = {query: collection.corpus.positions(list(docs)) for query, docs in judged.items()}
-    asked = ask(list(collection.queries("train")), positives, read_negatives(stage.inputs[name]) if name else {})
+    mined = read_negatives(stage.inputs[name]) if name else {}
+    asked = ask(list(collection.queries("train")), _positives(collection), mined)
     if not asked:
         raise DrkitError("no training query has a passage judged relevant (score > 0): there is nothing to score")
     return asked
+
+
+def _positives(collection: StoredCollection) -> dict[str, NDArray[np.int64]]:
+    """Places of what is judged relevant, by query id."""
+    judged = collection.positives("train")
+    return {query: np.asarray(collection.corpus.positions(list(docs))) for query, docs in judged.items()}
+
+
+def _agreement(scores: StoredScores, asked: list[Asked], positives: Mapping[str, NDArray[np.int64]]) -> Agreement:
+    """The teacher against the judgements, over all that it scored."""
+    counted = Agreement()
+    for own in asked:
+        found = scores.row(own.place)
+        if found is not None:
+            relevant = np.isin(found[0], positives[own.query.query_id])
+            counted.add(found[1][relevant].tolist(), found[1][~relevant].tolist())
+    return counted
 
 
 def _wait() -> None:
