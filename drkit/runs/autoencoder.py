@@ -17,7 +17,8 @@ from drkit.core.types import DecoderInput, Encoded, MaskedView, StepOutput, Text
 from drkit.decoders.replaced_token_detection import replaced_targets
 from drkit.encoders import MaskedLmEncoder
 from drkit.encoders.heads import token_states
-from drkit.runs.gradients import FIGURE, ITEMS, LOSS, ROWS, Rows
+from drkit.runs.gathering import Rows
+from drkit.runs.gradients import FIGURE, ITEMS, LOSS, ROWS
 
 TOKENS = ("ids", "attention", "maskable", "words", "keys")
 VIEW = ("ids", "labels", "attention", "visible", "noise")

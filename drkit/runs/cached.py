@@ -17,7 +17,9 @@ from torch import Tensor, nn
 from drkit.core.protocols import Loss
 from drkit.errors import DrkitError
 from drkit.runs.biencoder import pair_loss
-from drkit.runs.gradients import ROWS, Rows, compare_rows, gather_rows, random_numbers, random_state, world_size
+from drkit.runs.gathering import Rows, gather_rows, world_size
+from drkit.runs.gradients import ROWS, compare_rows
+from drkit.runs.replaying import random_numbers, random_state
 
 Features = Mapping[str, Any]
 _VECTOR = "sentence_embedding"

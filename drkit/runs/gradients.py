@@ -9,9 +9,8 @@ forward only. The result is the gradient of one big batch, whatever the number o
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Protocol
 
@@ -20,7 +19,8 @@ import torch.distributed as dist
 from attrs import frozen
 from torch import Tensor
 
-Rows = dict[str, Tensor]
+from drkit.runs.gathering import Rows, gather_rows, world_size
+from drkit.runs.replaying import random_numbers, random_state
 
 
 class Comparing(Protocol):
@@ -166,55 +166,6 @@ def _joined(seen: Sequence[Mapping[str, Tensor]]) -> Rows:
     return {name[len(ROWS) :]: torch.cat([out[name].detach() for out in seen if name in out]) for name in names}
 
 
-def gather_rows(rows: Rows, numbering: Mapping[str, str]) -> tuple[Rows, Rows]:
-    """(this process' rows as leaves, the rows of all processes with those leaves among them).
-
-    rows: [R, ..] by name, R may differ between processes; other axes are padded to the longest, with -1 where rows
-    hold integers, NaN where they hold floats. Rows named in `numbering` hold numbers of other rows and are moved on by
-    the rows of earlier processes; -1 stays -1.
-    """
-    leaves = {name: row.detach().requires_grad_(row.is_floating_point()) for name, row in rows.items()}
-    if world_size() == 1:
-        return leaves, leaves
-    sizes = {name: _shapes(row) for name, row in rows.items()}
-    rank, gathered = dist.get_rank(), {}
-    for name, leaf in leaves.items():
-        blocks = _all_gather(leaf.detach(), sizes[name])
-        blocks[rank] = _widened(leaf, blocks[rank].shape)
-        if name in numbering:
-            counted = [int(shape[0]) for shape in sizes[numbering[name]]]
-            blocks = [torch.where(block < 0, block, block + sum(counted[:place])) for place, block in enumerate(blocks)]
-        gathered[name] = torch.cat(blocks)
-    return leaves, gathered
-
-
-def _shapes(row: Tensor) -> list[list[int]]:
-    mine = torch.tensor(row.shape, device=row.device)
-    found = [torch.empty_like(mine) for _ in range(world_size())]
-    dist.all_gather(found, mine)
-    return [shape.tolist() for shape in found]
-
-
-def _all_gather(row: Tensor, shapes: Sequence[Sequence[int]]) -> list[Tensor]:
-    """Every process' block: its own rows, all other axes as long as the longest."""
-    longest = [max(sizes) for sizes in zip(*shapes, strict=True)]
-    mine = _widened(row, longest).contiguous()
-    # gloo has no bool: bytes go over the wire.
-    sent = mine.byte() if mine.dtype == torch.bool else mine
-    found = [torch.empty_like(sent) for _ in shapes]
-    dist.all_gather(found, sent)
-    return [block[: shape[0]].to(row.dtype) for block, shape in zip(found, shapes, strict=True)]
-
-
-def _widened(row: Tensor, shape: Sequence[int]) -> Tensor:
-    missing = [size - have for size, have in zip(shape, row.shape, strict=True)]
-    if not any(missing):
-        return row
-    pads = [amount for size in reversed(missing) for amount in (0, size)]
-    padding = math.nan if row.is_floating_point() else 0 if row.dtype == torch.bool else -1
-    return torch.nn.functional.pad(row, pads, value=padding)
-
-
 def _add_figures(figures: dict[str, Tensor], out: Mapping[str, Tensor], shares: Mapping[str, Tensor]) -> None:
     """Adds a part's figures; a loss and its metrics count by their share of the items."""
     for name, share in shares.items():
@@ -222,31 +173,3 @@ def _add_figures(figures: dict[str, Tensor], out: Mapping[str, Tensor], shares: 
             if key == LOSS + name or key.startswith(f"{FIGURE}{name}."):
                 shown = f"{name}_loss" if key == LOSS + name else key[len(FIGURE) :].replace(".", "_")
                 figures[shown] = figures.get(shown, torch.zeros_like(share)) + value.detach() * share
-
-
-def world_size() -> int:
-    """How many processes train together."""
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
-
-
-def random_state() -> list[Tensor]:
-    """Where the random generators stand, the processor's and the accelerator's."""
-    state = [torch.get_rng_state()]
-    return [*state, torch.cuda.get_rng_state()] if torch.cuda.is_available() else state
-
-
-@contextmanager
-def random_numbers(state: list[Tensor]) -> Iterator[None]:
-    """A block that draws the numbers that followed `state`; after it the generators go on as if it had not been."""
-    before = random_state()
-    _set_random_state(state)
-    try:
-        yield
-    finally:
-        _set_random_state(before)
-
-
-def _set_random_state(state: list[Tensor]) -> None:
-    torch.set_rng_state(state[0])
-    if len(state) > 1:
-        torch.cuda.set_rng_state(state[1])

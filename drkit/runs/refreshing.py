@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from drkit.core.recipe import Choice
     from drkit.core.registry import Registry
     from drkit.encoders import MaskedLmEncoder
-    from drkit.runs.biencoder import PairCollator
+    from drkit.runs.pairs import PairCollator
     from drkit.runs.stage import StageRun
 
 Lists = Sequence["NDArray[np.int64]"]

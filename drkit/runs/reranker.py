@@ -20,9 +20,10 @@ from drkit.data.corpus import StoredCorpus
 from drkit.encoders import CrossEncoder
 from drkit.encoders.pairs import PairTokenizer
 from drkit.runs.batches import Example
-from drkit.runs.biencoder import TrainingPairs
 from drkit.runs.drawing import draw_passages
-from drkit.runs.gradients import FIGURE, ITEMS, LOSS, Rows
+from drkit.runs.gathering import Rows
+from drkit.runs.gradients import FIGURE, ITEMS, LOSS
+from drkit.runs.pairs import TrainingPairs
 
 NAME = "ranking"
 PAIR = ("ids", "attention", "types")

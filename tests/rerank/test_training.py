@@ -19,9 +19,9 @@ from drkit.encoders import CrossEncoder
 from drkit.errors import DrkitError
 from drkit.losses import ListwiseConfig, ListwiseLoss
 from drkit.runs import gradients
-from drkit.runs.biencoder import training_pairs
 from drkit.runs.manifest import CHECKPOINTS
 from drkit.runs.negatives import read_negatives
+from drkit.runs.pairs import training_pairs
 from drkit.runs.reranker import GroupCollator, GroupRanker
 from drkit.search import Reranker as Ranker
 from tests.rerank.toys import TOPICS, checkpoint, lines, mined, stage_run, stored

@@ -29,7 +29,8 @@ from drkit.losses import (
 )
 from drkit.losses.config import DIRECTIONS
 from drkit.runs import gradients
-from drkit.runs.biencoder import BiEncoder, padded
+from drkit.runs.biencoder import BiEncoder
+from drkit.runs.pairs import padded
 from drkit.runs.reranker import GroupRanker
 from drkit.testing.toys import ToyTokenizer, toy_tokens
 

@@ -122,7 +122,7 @@ def bi_encoder():
 
 
 def pairs_batch():
-    from drkit.runs.biencoder import padded
+    from drkit.runs.pairs import padded
     from drkit.testing.toys import toy_tokens
 
     queries, passages = toy_tokens((6, 5, 9, 4)), toy_tokens((30, 22, 9, 14, 13, 12, 17, 22, 8, 30))

@@ -25,8 +25,9 @@ from drkit.errors import DrkitError
 from drkit.losses import ContrastiveConfig, ContrastiveLoss
 from drkit.miners import RanksConfig, RefreshConfig
 from drkit.runs.batches import Schedule, batches_per_epoch
-from drkit.runs.biencoder import BiEncoder, PairCollator, training_pairs
+from drkit.runs.biencoder import BiEncoder
 from drkit.runs.negatives import read_negatives
+from drkit.runs.pairs import PairCollator, training_pairs
 from drkit.runs.progress import Silent
 from drkit.runs.refreshing import ChainMiner, Refresher
 from drkit.runs.training import train

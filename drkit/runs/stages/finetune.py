@@ -15,9 +15,10 @@ from drkit.data.store import TokenStore
 from drkit.data.tables import open_collection
 from drkit.errors import DrkitError
 from drkit.runs import processes
-from drkit.runs.biencoder import BiEncoder, PairCollator, TeacherScores, TrainingPairs, training_pairs
+from drkit.runs.biencoder import BiEncoder
 from drkit.runs.checkpoints import load_encoder, save_masked_lm
 from drkit.runs.negatives import read_negatives
+from drkit.runs.pairs import PairCollator, TeacherScores, TrainingPairs, training_pairs
 from drkit.runs.refreshing import refresher_of
 from drkit.runs.stage import StageRun
 from drkit.runs.tokenizers import load_tokenizer
