@@ -31,14 +31,18 @@ SYSTEMS = ("simlm", "retromae", "cdmae", BASELINE)
 STAGES = ("retriever-1", "retriever-2", "reranker", "retriever-distilled")
 MEASURES = ("RR@10", "nDCG@10", "R@100")
 PRETRAINING = tuple(setting for setting in BUDGET if setting.startswith("pretrain."))
+# Short lists: what is mined, scored by the teacher and ranked anew is what a run takes its time for.
 FINETUNING = (
     "finetune.max_steps=80",
-    "finetune.per_device_train_batch_size=96",
+    "finetune.per_device_train_batch_size=64",
     "finetune.baseline=false",
-    "finetune.rounds.2.miners.0.depth=4",  # what the teacher scores of a query, beside its positives
-    "reranker.max_steps=150",
+    "finetune.rounds.0.miners.0.depth=20",
+    "finetune.rounds.1.miners.0.depth=20",
+    "finetune.rounds.2.miners.0.depth=3",
+    "reranker.miners.0.depth=20",
+    "reranker.max_steps=80",
     "reranker.max_length=96",
-    "reranker.depth=20",
+    "reranker.depth=10",
     f"evaluation.measures={json.dumps(MEASURES)}",
     "evaluation.depth=100",
 )

@@ -34,10 +34,11 @@ if TYPE_CHECKING:
     from drkit.data.sentences import train_punkt
     from drkit.data.spans import Spans, split_documents
     from drkit.data.store import TokenStore, tokenise
-    from drkit.data.tables import StoredCollection, open_collection, write_collection
+    from drkit.data.tables import StoredCollection, open_collection
     from drkit.data.tevatron import TevatronCollection
     from drkit.data.trec import TrecCollection
     from drkit.data.vocabulary import train_wordpiece
+    from drkit.data.writing import write_collection
 
 __getattr__, __dir__ = attach(
     __name__,
@@ -81,7 +82,7 @@ __getattr__, __dir__ = attach(
         "tokenise": "store",
         "train_punkt": "sentences",
         "train_wordpiece": "vocabulary",
-        "write_collection": "tables",
+        "write_collection": "writing",
     },
 )
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from drkit.core.files import replacing
 from drkit.core.types import Mined
-from drkit.data.tables import StoredCorpus
+from drkit.data.corpus import StoredCorpus
 from drkit.miners.tally import Tally
 
 if TYPE_CHECKING:

@@ -21,8 +21,9 @@ from drkit.core.files import write_text
 from drkit.core.ranks import Shard, own_device
 from drkit.core.recipe import RERANKER
 from drkit.core.types import BuildContext, Mined, MiningRequest
+from drkit.data.corpus import StoredCorpus
 from drkit.data.store import TokenStore
-from drkit.data.tables import StoredCorpus, open_collection
+from drkit.data.tables import open_collection
 from drkit.errors import DrkitError
 from drkit.miners.chain import build_chain, refresh_of
 from drkit.runs import processes

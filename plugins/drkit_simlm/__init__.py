@@ -28,67 +28,70 @@ ELECTRA = Citation(
 )
 
 
+PARTS = (
+    ComponentSpec(
+        kind=Kind.MASKER,
+        name="generator",
+        target="drkit.maskers.generator:GeneratorMasker",
+        config=GeneratorConfig,
+        summary="Whole words, nested views, replaced by samples of a masked LM",
+        cite=SIMLM,
+        provides=("view", "rows", "replaced"),
+    ),
+    ComponentSpec(
+        kind=Kind.DECODER,
+        name="autoencoder",
+        target="drkit.decoders.autoencoder:AutoencoderDecoder",
+        config=MlmDecoderConfig,
+        summary="Every token from the bottleneck alone, without any context",
+        cite=SIMLM,
+        provides=("token_states",),
+    ),
+    ComponentSpec(
+        kind=Kind.DECODER,
+        name="replaced-token-detection",
+        target="drkit.decoders.replaced_token_detection:ReplacedTokenDetectionDecoder",
+        config=MlmDecoderConfig,
+        summary="n transformer layers that tell which tokens were replaced",
+        cite=SIMLM,
+        needs=("view", "replaced"),
+        provides=("replaced_logits", "replaced"),
+        trained_by="rtd",
+    ),
+    ComponentSpec(
+        kind=Kind.LOSS,
+        name="replaced-lm",
+        target="drkit.losses.replaced_lm:ReplacedLmLoss",
+        config=ReplacedLmConfig,
+        summary="Cross-entropy of the tokens before replacement, at all positions",
+        cite=SIMLM,
+        needs=("token_states",),
+    ),
+    ComponentSpec(
+        kind=Kind.LOSS,
+        name="rtd",
+        target="drkit.losses.rtd:RtdLoss",
+        config=RtdConfig,
+        summary="Binary cross-entropy: was this token replaced",
+        cite=ELECTRA,
+        needs=("replaced_logits", "replaced"),
+    ),
+    ComponentSpec(
+        kind=Kind.LOSS,
+        name="encoder-rtd",
+        target="drkit.losses.rtd:EncoderRtdLoss",
+        config=RtdConfig,
+        summary="The same on the encoder's states, with a head of its own",
+        cite=ELECTRA,
+        needs=("text_states", "replaced"),
+    ),
+)
+
+
 @hookimpl
 def drkit_components() -> Sequence[ComponentSpec]:
     """The generator, replaced language modelling, and the other objectives of the paper's table 7."""
-    return [
-        ComponentSpec(
-            kind=Kind.MASKER,
-            name="generator",
-            target="drkit.maskers.generator:GeneratorMasker",
-            config=GeneratorConfig,
-            summary="Whole words, nested views, replaced by samples of a masked LM",
-            cite=SIMLM,
-            provides=("view", "rows", "replaced"),
-        ),
-        ComponentSpec(
-            kind=Kind.DECODER,
-            name="autoencoder",
-            target="drkit.decoders.autoencoder:AutoencoderDecoder",
-            config=MlmDecoderConfig,
-            summary="Every token from the bottleneck alone, without any context",
-            cite=SIMLM,
-            provides=("token_states",),
-        ),
-        ComponentSpec(
-            kind=Kind.DECODER,
-            name="replaced-token-detection",
-            target="drkit.decoders.replaced_token_detection:ReplacedTokenDetectionDecoder",
-            config=MlmDecoderConfig,
-            summary="n transformer layers that tell which tokens were replaced",
-            cite=SIMLM,
-            needs=("view", "replaced"),
-            provides=("replaced_logits", "replaced"),
-            trained_by="rtd",
-        ),
-        ComponentSpec(
-            kind=Kind.LOSS,
-            name="replaced-lm",
-            target="drkit.losses.replaced_lm:ReplacedLmLoss",
-            config=ReplacedLmConfig,
-            summary="Cross-entropy of the tokens before replacement, at all positions",
-            cite=SIMLM,
-            needs=("token_states",),
-        ),
-        ComponentSpec(
-            kind=Kind.LOSS,
-            name="rtd",
-            target="drkit.losses.rtd:RtdLoss",
-            config=RtdConfig,
-            summary="Binary cross-entropy: was this token replaced",
-            cite=ELECTRA,
-            needs=("replaced_logits", "replaced"),
-        ),
-        ComponentSpec(
-            kind=Kind.LOSS,
-            name="encoder-rtd",
-            target="drkit.losses.rtd:EncoderRtdLoss",
-            config=RtdConfig,
-            summary="The same on the encoder's states, with a head of its own",
-            cite=ELECTRA,
-            needs=("text_states", "replaced"),
-        ),
-    ]
+    return PARTS
 
 
 @hookimpl

@@ -31,8 +31,9 @@ from drkit.data.query_files import generate_file, read_queries
 from drkit.data.sentences import sample, train_punkt
 from drkit.data.spans import open_spans, split_documents
 from drkit.data.store import TokenStore, tokenise
-from drkit.data.tables import open_collection, write_collection
+from drkit.data.tables import open_collection
 from drkit.data.texts import NamedTexts, cut
+from drkit.data.writing import write_collection
 from drkit.errors import DrkitError
 from tests.data.seq2seq import write_t5
 

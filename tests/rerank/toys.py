@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 from drkit.core.types import Judgement, Mined, Passage, Query
-from drkit.data.tables import open_collection, write_collection
+from drkit.data.tables import open_collection
+from drkit.data.writing import write_collection
 from drkit.runs.negatives import write_negatives
 from drkit.runs.stage import Stage, StageRun
 from tests.encoders.toys import tiny

@@ -28,7 +28,7 @@ from drkit.losses import (
     PairwiseLoss,
 )
 from drkit.losses.config import DIRECTIONS
-from drkit.runs import gradients
+from drkit.runs import gathering, gradients
 from drkit.runs.biencoder import BiEncoder
 from drkit.runs.pairs import padded
 from drkit.runs.reranker import GroupRanker
@@ -143,7 +143,7 @@ def main(folder):
             dist.all_reduce(loss)
             found[f"{name} {chunk}.loss"] = loss / 2
             found |= {f"{name} {chunk}.{n}": p.grad for n, p in module.named_parameters() if p.grad is not None}
-    _, rows = gradients.gather_rows(small_rows(rank), {"groups": "places"})
+    _, rows = gathering.gather_rows(small_rows(rank), {"groups": "places"})
     found |= {name: row.detach() for name, row in rows.items()}
     if rank == 0:
         torch.save(found, Path(folder) / "found.pt")

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from drkit.core.types import Judgement, Mined, Passage, Query
-from drkit.data.tables import open_collection, write_collection
+from drkit.data.tables import open_collection
+from drkit.data.writing import write_collection
 from drkit.errors import DrkitError
 from drkit.runs.negatives import read_negatives, write_negatives
 

@@ -21,7 +21,8 @@ from drkit.core.types import BuildContext, Judgement, Passage, Query
 from drkit.core.write import recipe_toml
 from drkit.data.spans import Spans
 from drkit.data.store import TokenStore, tokenise
-from drkit.data.tables import open_collection, write_collection
+from drkit.data.tables import open_collection
+from drkit.data.writing import write_collection
 from drkit.decoders import MlmDecoder
 from drkit.decoders.config import MlmDecoderConfig
 from drkit.encoders import BertSizes, MaskedLmEncoder

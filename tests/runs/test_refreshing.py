@@ -19,7 +19,8 @@ from drkit.core.recipe import Choice, Training
 from drkit.core.registry import Registry
 from drkit.core.types import Judgement, Mined, MiningRequest, Passage, Query
 from drkit.data.store import TokenStore, tokenise
-from drkit.data.tables import open_collection, write_collection
+from drkit.data.tables import open_collection
+from drkit.data.writing import write_collection
 from drkit.encoders import BertSizes, MaskedLmEncoder
 from drkit.errors import DrkitError
 from drkit.losses import ContrastiveConfig, ContrastiveLoss

@@ -3,7 +3,7 @@
 import pytest
 
 from drkit.core.types import Judgement
-from drkit.data.tables import write_collection
+from drkit.data.writing import write_collection
 from drkit.errors import DrkitError
 from drkit.evaluate import average, evaluate
 from drkit.runs.files.systems import System, evaluate_files, find_judgements, find_systems, read_any_qrels

@@ -17,7 +17,8 @@ from drkit.core.discovery import installed
 from drkit.core.layers import Wanted, compose
 from drkit.core.recipe import Training, Validation
 from drkit.data.store import tokenise
-from drkit.data.tables import open_collection, write_collection
+from drkit.data.tables import open_collection
+from drkit.data.writing import write_collection
 from drkit.encoders import BertSizes, MaskedLmEncoder
 from drkit.errors import DrkitError
 from drkit.evaluate import evaluate

@@ -15,7 +15,9 @@ from drkit.core.files import replacing
 from drkit.core.recipe import Choice
 from drkit.core.registry import Registry
 from drkit.core.types import BuildContext, Mined, MiningRequest
-from drkit.data.tables import StoredCollection, StoredCorpus, open_collection, write_collection
+from drkit.data.corpus import StoredCorpus
+from drkit.data.tables import StoredCollection, open_collection
+from drkit.data.writing import write_collection
 from drkit.errors import DrkitError
 from drkit.miners.chain import Chain, build_chain, refresh_of
 from drkit.miners.known import KnownIds

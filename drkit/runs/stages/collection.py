@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from drkit.core.spec import Kind
-from drkit.data.tables import write_collection
+from drkit.data.writing import write_collection
 from drkit.runs.stage import StageRun
 
 

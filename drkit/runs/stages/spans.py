@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from drkit.data.corpus import StoredCorpus
 from drkit.data.sentences import Punkt, installed_punkt, sample, sampled_places, train_punkt
 from drkit.data.spans import split_documents
-from drkit.data.tables import StoredCorpus, open_collection
+from drkit.data.tables import open_collection
 from drkit.runs.stage import StageRun
 from drkit.runs.tokenizers import load_tokenizer
 

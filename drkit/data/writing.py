@@ -1,0 +1,180 @@
+"""A collection's passages, queries and judgements into Arrow files, checked while they are written."""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from drkit.core.files import replacing
+from drkit.core.protocols import Collection
+from drkit.data.checks import SHOWN, KnownIds, locator, refusal
+from drkit.data.corpus import PASSAGES, MappedTable, StoredCorpus, id_hash, write_index
+from drkit.data.tables import JUDGEMENTS, NEGATIVES, QUERIES
+from drkit.errors import DrkitError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_ROWS = 4096
+_TEXT = pa.large_string()
+_PASSAGE_SCHEMA = pa.schema([("doc_id", _TEXT), ("title", _TEXT), ("text", _TEXT)])
+_QUERY_SCHEMA = pa.schema([("query_id", _TEXT), ("text", _TEXT), ("split", pa.string())])
+_JUDGEMENT_SCHEMA = pa.schema(
+    [("query_id", _TEXT), ("doc_id", _TEXT), ("relevance", pa.int32()), ("split", pa.string())]
+)
+_NEGATIVE_SCHEMA = pa.schema([("query_id", _TEXT), ("doc_id", _TEXT), ("split", pa.string())])
+
+
+def write_collection(collection: Collection, folder: Path) -> dict[str, Any]:
+    """Stream a collection to `folder`, check it, and return its counts.
+
+    Counts: passages, empty_passages (kept, but nothing can find them), queries, judgements and positives by split,
+    dropped_judgements (only where the collection's `unknown_judgements` is `drop`), and `content_sha256`, a hash of
+    everything written. Where the collection has a method `negatives(split)`, (query id, passage id) pairs that its
+    makers chose to train against, they are kept and counted too.
+    Memory: 24 bytes a passage, and the ids of the queries.
+
+    Raises DrkitError where there are no passages; an id is given twice; a judgement names an unknown query or
+    passage; a split has no positive judgement. The first few places are named, as `file:line` where the
+    collection can tell.
+    """
+    folder = Path(folder)
+    digest = hashlib.sha256()
+    counts = _write_passages(collection, folder, digest)
+    corpus = StoredCorpus(folder)
+    splits = collection.splits()
+    queries = _write_queries(collection, folder, digest)
+    counts["queries"] = {split: len(queries[split]) for split in splits}
+    judged = _write_judgements(collection, folder, KnownIds(collection, corpus, queries), digest)
+    given = _write_negatives(collection, folder, KnownIds(collection, corpus, queries, "negatives"), digest)
+    return {**counts, **judged, **given, "content_sha256": digest.hexdigest()}
+
+
+def _write_passages(collection: Collection, folder: Path, digest: Any) -> dict[str, Any]:
+    hashes = array("Q")
+    empty = 0
+
+    def rows() -> Iterator[tuple[str, str, str]]:
+        nonlocal empty
+        for passage in collection.passages():
+            hashes.append(id_hash(passage.doc_id))
+            empty += not passage.content.strip()
+            yield passage.doc_id, passage.title, passage.text
+
+    _write(rows(), folder / PASSAGES, _PASSAGE_SCHEMA, digest)
+    if not hashes:
+        raise DrkitError(f"{collection.name} has no passages")
+    write_index(np.frombuffer(hashes, dtype=np.uint64), folder)
+    _refuse_duplicates(collection, StoredCorpus(folder))
+    return {"passages": len(hashes), "empty_passages": empty}
+
+
+def _refuse_duplicates(collection: Collection, corpus: StoredCorpus) -> None:
+    where = locator(collection)
+    twins = corpus.duplicates()
+    shown = [
+        f"{doc_id!r} @ {where('passages', '', first)} and {where('passages', '', later)}"
+        for doc_id, first, later in islice(twins, SHOWN)
+    ]
+    if shown:
+        raise refusal(collection, "passage id(s) given twice", shown, len(shown) + sum(1 for _ in twins))
+
+
+def _write_queries(collection: Collection, folder: Path, digest: Any) -> dict[str, set[str]]:
+    """The ids of each split's queries; an id stands in one split only, or training would see test queries."""
+    ids: dict[str, set[str]] = {split: set() for split in collection.splits()}
+
+    def rows() -> Iterator[tuple[str, str, str]]:
+        for split in ids:
+            for row, query in enumerate(collection.queries(split)):
+                before = next((s for s in ids if query.query_id in ids[s]), None)
+                if before:
+                    where = locator(collection)("queries", split, row)
+                    raise DrkitError(
+                        f"{collection.name}: the query id {query.query_id!r} is given twice, in {before} and in "
+                        f"{split} @ {where}; ids must be unique, and no query may stand in two splits"
+                    )
+                ids[split].add(query.query_id)
+                yield query.query_id, query.text, split
+
+    _write(rows(), folder / QUERIES, _QUERY_SCHEMA, digest)
+    return ids
+
+
+def _write_judgements(collection: Collection, folder: Path, check: KnownIds, digest: Any) -> dict[str, Any]:
+    judgements: dict[str, int] = {}
+    positives: dict[str, int] = {}
+    hashes = array("Q")
+
+    def rows() -> Iterator[tuple[str, str, int, str]]:
+        for split in collection.splits():
+            judgements[split] = positives[split] = 0
+            for item in check(collection.judgements(split), split, lambda item: (item.query_id, item.doc_id)):
+                hashes.append(id_hash(f"{item.query_id}\0{item.doc_id}"))
+                judgements[split] += 1
+                positives[split] += item.relevance > 0
+                yield item.query_id, item.doc_id, item.relevance, split
+
+    _write(rows(), folder / JUDGEMENTS, _JUDGEMENT_SCHEMA, digest)
+    check.finish()
+    _refuse_contradictions(collection, np.frombuffer(hashes, dtype=np.uint64), MappedTable(folder / JUDGEMENTS))
+    for split, number in positives.items():
+        if not number:
+            raise DrkitError(
+                f"{collection.name}: no judgement of {split} has a score above 0, so nothing can be found; leave the "
+                f"split out (a share of few queries may be empty: set its share to 0, or higher)"
+            )
+    return {"judgements": judgements, "positives": positives, "dropped_judgements": check.count}
+
+
+def _refuse_contradictions(collection: Collection, hashes: NDArray[np.uint64], table: MappedTable) -> None:
+    """A passage judged twice for a query must be judged alike; hashes u64[rows]: of the ids in each row."""
+    order = np.argsort(hashes, kind="stable")
+    again = np.flatnonzero(hashes[order][1:] == hashes[order][:-1])
+    shown, count = [], 0
+    for first, later in zip(order[again], order[again + 1], strict=True):
+        (query_id, doc_id, *said), (*ids, relevance, split) = table.take(np.array([first, later]))
+        if [query_id, doc_id] == ids and said != [relevance, split]:
+            count += 1
+            if count <= SHOWN:
+                shown.append(
+                    f"passage {doc_id!r} of query {query_id!r} has relevance {said[0]} and {relevance}, in {split}"
+                )
+    if count:
+        raise refusal(collection, "judgement(s) that contradict an earlier one", shown, count)
+
+
+def _write_negatives(collection: Collection, folder: Path, check: KnownIds, digest: Any) -> dict[str, Any]:
+    """The negatives that came with the queries, by split; nothing is written where the collection has none."""
+    given = getattr(collection, "negatives", None)
+    (folder / NEGATIVES).unlink(missing_ok=True)
+    if given is None:
+        return {}
+    counts: dict[str, int] = {}
+
+    def rows() -> Iterator[tuple[str, str, str]]:
+        for split in collection.splits():
+            counts[split] = 0
+            for query_id, doc_id in check(given(split), split, lambda pair: pair):
+                counts[split] += 1
+                yield query_id, doc_id, split
+
+    _write(rows(), folder / NEGATIVES, _NEGATIVE_SCHEMA, digest)
+    check.finish()
+    return {"negatives": counts, "dropped_negatives": check.count}
+
+
+def _write(rows: Iterator[tuple[Any, ...]], path: Path, schema: Any, digest: Any) -> None:
+    with replacing(path) as temporary, pa.OSFile(str(temporary), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+        while batch := list(islice(rows, _ROWS)):
+            columns = zip(*batch, strict=True)
+            arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+            writer.write_batch(pa.record_batch(arrays, schema=schema))
+            digest.update("\n".join("\0".join(map(str, row)) for row in batch).encode())
