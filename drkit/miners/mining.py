@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -75,8 +76,14 @@ def chain_named(names: Sequence[str], settings: Sequence[str], registry: Registr
     try:
         made: tuple[Choice, ...] = converter.structure(tables, tuple[MinerChoice, ...])
     except Exception as error:
-        raise ProblemsError("miners", problems_of(error)) from None
+        named = [_by_name(problem, [table["use"] for table in tables]) for problem in problems_of(error)]
+        raise ProblemsError("miners", named) from None
     return made
+
+
+def _by_name(problem: str, names: Sequence[str]) -> str:
+    """A problem's place by the miner's name: `recipe[0].depth` is `bm25.depth`."""
+    return re.sub(r"@ recipe\[(\d+)\]", lambda found: f"@ {names[int(found[1])]}", problem)
 
 
 def wanted_by(choices: Sequence[Choice], registry: Registry) -> frozenset[str]:

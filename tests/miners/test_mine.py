@@ -71,7 +71,7 @@ def test_what_cannot_be_mined_with_is_told():
         mine(ToyCorpus(), request, ["margin", "bm25"])
     with pytest.raises(DrkitError, match="no miner 'ranks' is chosen; chosen: bm25"):
         mine(ToyCorpus(), request, ["bm25"], settings=["ranks.keep=1-2"])
-    with pytest.raises(ProblemsError, match="no setting named 'deep'"):
+    with pytest.raises(ProblemsError, match=r"no setting named 'deep'[^@]*@ \w+$"):
         mine(ToyCorpus(), request, ["bm25"], settings=["bm25.deep=3"])
     with pytest.raises(ProblemsError, match="FIRST-LAST"):
         mine(ToyCorpus(), request, ["bm25", "ranks:9-2"])

@@ -207,3 +207,21 @@ def test_an_empty_file_and_a_diverged_teacher(files, tmp_path):
     with pytest.raises(DrkitError, match=r"mined\.jsonl:1: the teacher gave nan"):
         distill(files / "mined.jsonl", Diverged(), source, tmp_path / "out.jsonl")
     assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_a_run_stands_for_the_re_ranker_it_trained(files, tmp_path):
+    from shutil import copytree
+
+    from drkit.runs.files.rerankers import open_reranker
+    from tests.runs.test_systems import finished
+
+    run = tmp_path / "run"
+    copytree(files / "model", run / "reranker")
+    (run / "recipe.toml").write_text("schema = 1\n")
+    with pytest.raises(DrkitError, match="no finished re-ranker"):
+        open_reranker(run)
+    finished(run / "reranker", {})
+    pair = [("who flew first", "the brothers Wright")]
+    assert open_reranker(run).score(pair) == open_reranker(files / "model").score(pair)
+    with pytest.raises(DrkitError, match="nowhere"):
+        open_reranker(tmp_path / "nowhere")

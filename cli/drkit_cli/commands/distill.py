@@ -8,7 +8,9 @@ import click
 
 
 @click.command()
-@click.option("--teacher", required=True, metavar="PATH_OR_ID", help="A cross-encoder: a folder or hub id.")
+@click.option(
+    "--teacher", required=True, metavar="PATH_OR_ID", help="A cross-encoder: its folder, a run's, or a hub id."
+)
 @click.option("--negatives", required=True, type=click.Path(path_type=Path), help="A file that `drkit mine` wrote.")
 @click.option("--collection", required=True, metavar="RUN|NAME:VALUE", help="A run's folder, beir:FOLDER, irds:ID ...")
 @click.option("--set", "settings", metavar="PATH=VALUE", multiple=True, help="A setting: collection.limit=1000")
@@ -32,13 +34,13 @@ def distill(
 
     \b
     drkit mine --miner bm25 --collection beir:FOLDER -o negatives.jsonl
-    drkit distill --teacher runs/R/reranker --negatives negatives.jsonl --collection beir:FOLDER -o scored.jsonl
+    drkit distill --teacher runs/R --negatives negatives.jsonl --collection beir:FOLDER -o scored.jsonl
     """
     from drkit.runs.files import ranking
-    from drkit.search import Reranker
+    from drkit.runs.files.rerankers import open_reranker
     from drkit_cli.progress import RichProgress
 
-    scorer = Reranker.load(teacher, device, token_budget=token_budget, precision=precision)
+    scorer = open_reranker(teacher, device, token_budget=token_budget, precision=precision)
     with RichProgress(1) as progress:
         progress.begin("distill", f"scores of {negatives} by {teacher}")
         done = ranking.distill(

@@ -16,7 +16,12 @@ KINDS = ("masker", "decoder", "loss", "miner", "collection", "pipeline", "recipe
 @click.argument("kind", required=False, type=click.Choice(KINDS))
 @click.option("--matrix", is_flag=True, help="Which maskers and decoders go together, and why the others do not.")
 def list_parts(kind: str | None, matrix: bool) -> None:
-    """List the parts of a KIND (or of every kind) and the recipes, plugins' included."""
+    r"""List the parts of a KIND (or of every kind) and the recipes, plugins' included.
+
+    \b
+    drkit list miner
+    drkit list --matrix
+    """
     from drkit.core.discovery import installed
     from drkit_cli.render import console, table
 

@@ -9,7 +9,7 @@ import click
 
 @click.command()
 @click.argument("run", metavar="RUNFILE", type=click.Path(path_type=Path))
-@click.option("--model", required=True, metavar="PATH_OR_ID", help="A cross-encoder: a folder or hub id.")
+@click.option("--model", required=True, metavar="PATH_OR_ID", help="A cross-encoder: its folder, a run's, or a hub id.")
 @click.option("--collection", required=True, metavar="RUN|NAME:VALUE", help="A run's folder, beir:FOLDER, irds:ID ...")
 @click.option("--set", "settings", metavar="PATH=VALUE", multiple=True, help="A setting: collection.limit=1000")
 @click.option("--split", default="test", show_default=True, help="Whose queries the run ranks.")
@@ -35,14 +35,14 @@ def rerank(
     r"""Rank the first passages of every query of RUNFILE anew; the others stay below, in their order.
 
     \b
-    drkit rerank bm25.trec --model runs/R/reranker --collection runs/R -o reranked.trec
+    drkit rerank bm25.trec --model runs/R --collection runs/R -o reranked.trec
     drkit rerank bm25.trec --model cross-encoder/ms-marco-MiniLM-L6-v2 --collection beir:FOLDER -o reranked.trec
     """
     from drkit.runs.files.ranking import Source, rerank_file
-    from drkit.search import Reranker
+    from drkit.runs.files.rerankers import open_reranker
     from drkit_cli.progress import RichProgress
 
-    scorer = Reranker.load(model, device, token_budget=token_budget, precision=precision)
+    scorer = open_reranker(model, device, token_budget=token_budget, precision=precision)
     with RichProgress(1) as progress:
         progress.begin("rerank", f"the first {depth} of {run}")
         counts = rerank_file(

@@ -20,7 +20,13 @@ import click
 )
 @click.option("--redo", is_flag=True, help="Use a folder of another recipe; make again what the change affects.")
 def run(recipe: Path, dry_run: bool, run_dir: Path | None, redo: bool, reuse: tuple[Path, ...]) -> None:
-    """Run RECIPE (a TOML file, or a run's folder): repeat it, or go on where it was cut off."""
+    r"""Run RECIPE (a TOML file, or a run's folder): repeat it, or go on where it was cut off.
+
+    \b
+    drkit run runs/R                          # go on with a run that was cut off
+    drkit run recipe.toml --run-dir runs/B    # the same recipe in a folder of its own
+    torchrun --nproc-per-node 4 -m drkit_cli.main run recipe.toml
+    """
     from drkit.core.discovery import installed
     from drkit.core.read import read_recipe
     from drkit.runs.execute import RECIPE

@@ -19,7 +19,13 @@ if TYPE_CHECKING:
 @click.argument("kind", type=click.Choice(KINDS))
 @click.argument("name")
 def show(kind: str, name: str) -> None:
-    """Show one part (its settings with defaults and meaning, its paper, its file) or one recipe."""
+    r"""Show one part (its settings with defaults and meaning, its paper, its file) or one recipe.
+
+    \b
+    drkit show masker pmi
+    drkit show miner margin
+    drkit show recipe retromae
+    """
     from drkit.core.discovery import installed
 
     parts = installed()

@@ -26,9 +26,10 @@ from drkit.miners.tally import Tally
 from drkit.runs.execute import RECIPE
 from drkit.runs.files.collections import kept_collection, named_collection
 from drkit.runs.files.encoders import open_encoder
+from drkit.runs.files.rerankers import open_reranker
 from drkit.runs.files.searching import find_index
 from drkit.runs.stages.negatives import requests, weights_of
-from drkit.search import FlatIndex, Reranker, Retriever, Vectors, encode_corpus, open_index
+from drkit.search import FlatIndex, Retriever, Vectors, encode_corpus, open_index
 from drkit.search.hits import batched
 
 FORMATS = ("ids", "triplets", "sentence-transformers")
@@ -125,7 +126,7 @@ def _context(
 ) -> BuildContext:
     return BuildContext(
         retriever=_retriever(collection, miners, stored.corpus, scratch) if "retriever" in needs else None,
-        reranker=Reranker.load(miners.reranker, miners.device) if miners.reranker else None,
+        reranker=open_reranker(miners.reranker, miners.device) if miners.reranker else None,
         negatives=stored.negatives(split),
         seed=miners.seed,
     )
