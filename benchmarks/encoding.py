@@ -44,7 +44,7 @@ def random_encoder(folder: Path, texts: list[str]) -> Path:
     from drkit.data import train_wordpiece
     from drkit.encoders.export import export_encoder
 
-    tokenizer = train_wordpiece(texts, vocab_size=30_522)
+    tokenizer = train_wordpiece(iter(texts), folder.parent / "tokenizer", size=30_522)
     torch.manual_seed(0)
     config = BertConfig(
         vocab_size=len(tokenizer), hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536

@@ -33,15 +33,17 @@ MEASURES = ("RR@10", "nDCG@10", "R@100")
 PRETRAINING = tuple(setting for setting in BUDGET if setting.startswith("pretrain."))
 # Short lists: what is mined, scored by the teacher and ranked anew is what a run takes its time for.
 FINETUNING = (
-    "finetune.max_steps=80",
+    "finetune.max_steps=60",
     "finetune.per_device_train_batch_size=64",
     "finetune.baseline=false",
     "finetune.rounds.0.miners.0.depth=20",
     "finetune.rounds.1.miners.0.depth=20",
-    "finetune.rounds.2.miners.0.depth=3",
+    "finetune.rounds.2.miners.0.depth=2",
+    "finetune.rounds.2.negatives=2",
     "reranker.miners.0.depth=20",
-    "reranker.max_steps=80",
-    "reranker.max_length=96",
+    "reranker.negatives=5",
+    "reranker.max_steps=150",
+    "reranker.max_length=64",
     "reranker.depth=10",
     f"evaluation.measures={json.dumps(MEASURES)}",
     "evaluation.depth=100",
@@ -138,8 +140,9 @@ def main() -> None:
     options = parser.parse_args()
     wanted = [(system, seed) for seed in options.seeds for system in options.only.split(",")]
     done: dict[tuple[str, int], Path] = {}
-    # The first run makes what all share (texts, vocabulary, tokens); the others take it over.
-    for part in (wanted[:1], wanted[1:]):
+    # The first run makes what all share (texts, vocabulary, tokens); the others take it over, as all do with --reuse.
+    first = 0 if options.reuse else 1
+    for part in (wanted[:first], wanted[first:]):
         with ThreadPoolExecutor(options.jobs) as pool:
             for key, folder in pool.map(lambda key: (key, run(*key, options)), part):
                 if folder is not None:
@@ -147,8 +150,8 @@ def main() -> None:
                     if options.table:
                         options.table.write_text(table(done))
     print(table(done))
-    first = next(iter(done.values()), None)
-    if first is not None and (evaluated := read_manifest(first / "evaluation")):
+    finished = next(iter(done.values()), None)
+    if finished is not None and (evaluated := read_manifest(finished / "evaluation")):
         print(f"{evaluated.metrics['queries']:,} queries")
 
 
