@@ -80,9 +80,9 @@ def pair_step(masker_name: str, decoder: str, encoder, context):
     from drkit.core.discovery import installed
     from drkit.core.draws import Draws
     from drkit.encoders import BertSizes, MaskedLmEncoder
-    from drkit.runs.autoencoder import collated
-    from drkit.runs.gradients import Way, take
+    from drkit.runs.pretraining.autoencoder import collated
     from drkit.runs.stages.pretrain import auto_encoder
+    from drkit.runs.training.gradients import Way, take
 
     settings, registry = pretraining(masker_name, decoder), installed().registry
     needs = registry.get("masker", masker_name).needs_of(settings.masker.config)

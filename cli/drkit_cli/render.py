@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from drkit.core.recipe import Recipe
     from drkit.core.registry import Registry
     from drkit.runs.manifest import Manifest
-    from drkit.runs.plan import Plan
+    from drkit.runs.plans.plan import Plan
 
 
 def console() -> Console:
@@ -84,7 +84,7 @@ def _parts(recipe: Recipe, registry: Registry) -> list[str]:
 
 
 def _sizes(recipe: Recipe) -> str:
-    from drkit.runs.estimate import parameters
+    from drkit.runs.plans.estimate import parameters
 
     if recipe.encoder.pretrained:
         return f"encoder: {recipe.encoder.pretrained}"

@@ -31,7 +31,7 @@ from drkit.data.store import TokenStore, tokenise
 from drkit.errors import DrkitError
 from drkit.runs.execute import RECIPE, execute
 from drkit.runs.manifest import digest, read_manifest
-from drkit.runs.plan import plan
+from drkit.runs.plans.plan import plan
 from drkit.runs.stage import Stage
 from drkit.runs.tokenizers import load_tokenizer
 

@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING
 from drkit.core.lazy import attach
 
 if TYPE_CHECKING:
-    from drkit.runs.cached import CachedGradients
     from drkit.runs.files.encoders import export_checkpoint, open_encoder
     from drkit.runs.files.mining import Miners, Output, mine_to_file
     from drkit.runs.files.ranking import Source, distill, rerank_file
     from drkit.runs.files.searching import encode_collection, find_queries, passages_of, queries_of, search_to_run
     from drkit.runs.files.systems import evaluate_files, find_judgements, find_systems
-    from drkit.runs.ranked_groups import RankedGroups
-    from drkit.runs.teacher_scores import read_scores
+    from drkit.runs.finetuning.teacher_scores import read_scores
+    from drkit.runs.training.cached import CachedGradients
+    from drkit.runs.training.ranked_groups import RankedGroups
 
 __all__ = [
     "CachedGradients",
@@ -39,10 +39,10 @@ __all__ = [
 __getattr__, __dir__ = attach(
     __name__,
     {
-        "CachedGradients": "cached",
+        "CachedGradients": "training.cached",
         "Miners": "files.mining",
         "Output": "files.mining",
-        "RankedGroups": "ranked_groups",
+        "RankedGroups": "training.ranked_groups",
         "Source": "files.ranking",
         "distill": "files.ranking",
         "encode_collection": "files.searching",
@@ -55,7 +55,7 @@ __getattr__, __dir__ = attach(
         "open_encoder": "files.encoders",
         "passages_of": "files.searching",
         "queries_of": "files.searching",
-        "read_scores": "teacher_scores",
+        "read_scores": "finetuning.teacher_scores",
         "rerank_file": "files.ranking",
         "search_to_run": "files.searching",
     },

@@ -21,7 +21,7 @@ from drkit.encoders import MaskedLmEncoder
 
 if TYPE_CHECKING:
     from drkit.core.recipe import Choice, Pretrain
-    from drkit.runs.autoencoder import AutoEncoder
+    from drkit.runs.pretraining.autoencoder import AutoEncoder
 
 DECODER = "decoder.safetensors"
 GENERATOR = "generator"

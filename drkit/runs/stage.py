@@ -11,8 +11,8 @@ from attrs import field, frozen
 
 from drkit.core.recipe import Recipe
 from drkit.core.registry import Registry
-from drkit.runs.estimate import Cost
 from drkit.runs.manifest import digest
+from drkit.runs.plans.estimate import Cost
 from drkit.runs.progress import Progress
 
 

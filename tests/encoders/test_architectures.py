@@ -23,10 +23,10 @@ from drkit.encoders.architectures import ARCHITECTURES, architecture, longest_te
 from drkit.encoders.export import export_encoder
 from drkit.encoders.heads import tie_lm_head
 from drkit.errors import DrkitError, ProblemsError
-from drkit.runs.autoencoder import AutoEncoder
-from drkit.runs.gradients import Way, take
-from drkit.runs.masking import MaskingCollator
+from drkit.runs.pretraining.autoencoder import AutoEncoder
+from drkit.runs.pretraining.masking import MaskingCollator
 from drkit.runs.stages.pretrain import auto_encoder
+from drkit.runs.training.gradients import Way, take
 from drkit.search import TextEncoder
 from tests.encoders.toys import MADE, NAMES, tiny, tokenizer_of
 from tests.parts.toys import texts

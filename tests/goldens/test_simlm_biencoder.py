@@ -15,8 +15,8 @@ from drkit.core.types import EmbeddedPairs
 from drkit.encoders import MaskedLmEncoder
 from drkit.losses import ContrastiveConfig, ContrastiveLoss, KlDistillationConfig, KlDistillationLoss
 from drkit.losses.pairs import vectors
-from drkit.runs import gradients
-from drkit.runs.biencoder import BiEncoder
+from drkit.runs.finetuning.biencoder import BiEncoder
+from drkit.runs.training import gradients
 from tests.goldens.recordings import Recorded, check_gradients, check_outputs, file_of, recordings, shown
 
 LM = "lm_q."

@@ -28,8 +28,8 @@ from drkit.losses import (
     PairwiseLoss,
 )
 from drkit.losses.config import DIRECTIONS
-from drkit.runs.biencoder import candidates, sharing
-from drkit.runs.pairs import padded
+from drkit.runs.finetuning.biencoder import candidates, sharing
+from drkit.runs.finetuning.pairs import padded
 from drkit.testing import check_loss
 from drkit.testing.toys import toy_groups, toy_pairs
 

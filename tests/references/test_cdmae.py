@@ -15,8 +15,8 @@ from drkit.data.docstrings import read_file, summary_and_rest
 from drkit.data.importance import count, importance
 from drkit.data.store import TokenStore, tokenise
 from drkit.encoders import context_from
-from drkit.runs import gradients
-from drkit.runs.autoencoder import collated
+from drkit.runs.pretraining.autoencoder import collated
+from drkit.runs.training import gradients
 from tests.references.cdmae import Counts, cdmae, masked_places
 from tests.references.conftest import CONFIG, PIECES, assert_gradients, composed, reference_weights, small_encoder
 

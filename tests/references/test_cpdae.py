@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from drkit.core.draws import Draws
-from drkit.runs import gradients
-from drkit.runs.autoencoder import collated
-from drkit.runs.masking import PARTNER, stacked
+from drkit.runs.pretraining.autoencoder import collated
+from drkit.runs.pretraining.masking import PARTNER, stacked
+from drkit.runs.training import gradients
 from drkit.testing.toys import VOCAB, ToyTokenizer, toy_context, toy_tokens
 from tests.references.conftest import CONFIG, assert_gradients, composed, reference_weights, small_encoder
 from tests.references.cpdae import cpdae, vectors_contrast

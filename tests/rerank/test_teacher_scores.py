@@ -12,12 +12,12 @@ from drkit.core.types import Query
 from drkit.data.tables import open_collection
 from drkit.encoders import CrossEncoder
 from drkit.errors import DrkitError
-from drkit.runs import teacher_scores
-from drkit.runs.agreement import Agreement
+from drkit.runs.finetuning import teacher_scores
+from drkit.runs.finetuning.agreement import Agreement
+from drkit.runs.finetuning.negatives import read_negatives
+from drkit.runs.finetuning.teacher_scores import Asked, ScoreBlocks, ask, cut_blocks, read_scores
 from drkit.runs.manifest import CHECKPOINTS
-from drkit.runs.negatives import read_negatives
 from drkit.runs.progress import Silent
-from drkit.runs.teacher_scores import Asked, ScoreBlocks, ask, cut_blocks, read_scores
 from drkit.search import Reranker
 from tests.rerank.toys import checkpoint, mined, stage_run, stored
 

@@ -18,11 +18,11 @@ from drkit.data.tables import open_collection
 from drkit.encoders import CrossEncoder
 from drkit.errors import DrkitError
 from drkit.losses import ListwiseConfig, ListwiseLoss
-from drkit.runs import gradients
+from drkit.runs.finetuning.negatives import read_negatives
+from drkit.runs.finetuning.pairs import training_pairs
+from drkit.runs.finetuning.reranker import GroupCollator, GroupRanker
 from drkit.runs.manifest import CHECKPOINTS
-from drkit.runs.negatives import read_negatives
-from drkit.runs.pairs import training_pairs
-from drkit.runs.reranker import GroupCollator, GroupRanker
+from drkit.runs.training import gradients
 from drkit.search import Reranker as Ranker
 from tests.rerank.toys import TOPICS, checkpoint, lines, mined, stage_run, stored
 
@@ -233,7 +233,7 @@ def test_it_learns_to_rank(tmp_path):
 
 
 def test_nothing_to_train_on(tmp_path):
-    from drkit.runs.negatives import write_negatives
+    from drkit.runs.finetuning.negatives import write_negatives
 
     checkpoint(tmp_path / "lm")
     collection = open_collection(stored(tmp_path / "collection"))
@@ -245,7 +245,7 @@ def test_nothing_to_train_on(tmp_path):
 
 def test_what_answers_a_query_is_dropped_from_its_negatives(tmp_path):
     from drkit.core.types import Mined
-    from drkit.runs.negatives import write_negatives
+    from drkit.runs.finetuning.negatives import write_negatives
 
     checkpoint(tmp_path / "lm")
     collection = open_collection(stored(tmp_path / "collection"))
@@ -290,7 +290,7 @@ def test_two_processes_have_the_gradients_of_one_big_batch_and_share_the_teacher
 
 def taught(folder, name, joint=False):
     """The teacher's stage, in blocks of a few pairs; a re-ranker is saved for it where there is none."""
-    from drkit.runs import teacher_scores
+    from drkit.runs.finetuning import teacher_scores
 
     teacher_scores.BLOCK_PAIRS = 30
     inputs = {name: folder / name for name in ("collection", "negatives", "reranker")}

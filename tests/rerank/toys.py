@@ -8,7 +8,7 @@ from pathlib import Path
 from drkit.core.types import Judgement, Mined, Passage, Query
 from drkit.data.tables import open_collection
 from drkit.data.writing import write_collection
-from drkit.runs.negatives import write_negatives
+from drkit.runs.finetuning.negatives import write_negatives
 from drkit.runs.stage import Stage, StageRun
 from tests.encoders.toys import tiny
 

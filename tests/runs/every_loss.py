@@ -28,10 +28,10 @@ from drkit.losses import (
     PairwiseLoss,
 )
 from drkit.losses.config import DIRECTIONS
-from drkit.runs import gathering, gradients
-from drkit.runs.biencoder import BiEncoder
-from drkit.runs.pairs import padded
-from drkit.runs.reranker import GroupRanker
+from drkit.runs.finetuning.biencoder import BiEncoder
+from drkit.runs.finetuning.pairs import padded
+from drkit.runs.finetuning.reranker import GroupRanker
+from drkit.runs.training import gathering, gradients
 from drkit.testing.toys import ToyTokenizer, toy_tokens
 
 CHUNKS = (0, 2)

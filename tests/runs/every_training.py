@@ -12,9 +12,9 @@ if __name__ == "__main__":
 
 from drkit.core.recipe import Training
 from drkit.runs import processes
-from drkit.runs.batches import Schedule
 from drkit.runs.progress import Silent
-from drkit.runs.training import train
+from drkit.runs.training.batches import Schedule
+from drkit.runs.training.training import train
 from tests.runs.every_loss import GROUPS, batch_of, module_of
 
 STEPS, BATCH = 4, 4

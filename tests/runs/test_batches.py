@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drkit.core.recipe import Training
-from drkit.runs.batches import Schedule, count_batches
+from drkit.runs.training.batches import Schedule, count_batches
 
 
 @given(

@@ -14,7 +14,7 @@ from drkit.encoders.export import export_encoder
 from drkit.errors import DrkitError
 from drkit.losses import ContrastiveConfig, ContrastiveLoss, KlDistillationConfig, KlDistillationLoss
 from drkit.runs import CachedGradients
-from drkit.runs.cached import _fingerprints
+from drkit.runs.training.cached import _fingerprints
 from tests.search.toys import TEXTS, masked_lm, tokenizer
 
 CONTRASTIVE = ContrastiveConfig(temperature=0.05)

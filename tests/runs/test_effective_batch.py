@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from drkit.losses import ContrastiveConfig, KlDistillationConfig, MarginMseConfig, PairwiseConfig
-from drkit.runs.pairs import PairCollator, TrainingPairs
+from drkit.runs.finetuning.pairs import PairCollator, TrainingPairs
 from drkit.runs.stages.finetune import _effective
 
 

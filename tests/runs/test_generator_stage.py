@@ -18,13 +18,13 @@ from drkit.encoders import MaskedLmEncoder
 from drkit.errors import DrkitError
 from drkit.losses import ReplacedLmConfig, ReplacedLmLoss
 from drkit.maskers import GeneratorConfig, GeneratorMasker
-from drkit.runs.autoencoder import AutoEncoder, Term
 from drkit.runs.execute import execute
-from drkit.runs.gradients import Way, take
-from drkit.runs.masking import MaskingCollator
-from drkit.runs.plan import plan
+from drkit.runs.plans.plan import plan
+from drkit.runs.pretraining.autoencoder import AutoEncoder, Term
+from drkit.runs.pretraining.masking import MaskingCollator
 from drkit.runs.progress import Silent
 from drkit.runs.tokenizers import load_tokenizer
+from drkit.runs.training.gradients import Way, take
 
 PARTS = installed()
 SETTINGS = (

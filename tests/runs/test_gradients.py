@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from drkit.core.types import StepOutput
-from drkit.runs import gradients
-from drkit.runs.autoencoder import AutoEncoder, Term
-from drkit.runs.biencoder import BiEncoder
+from drkit.runs.finetuning.biencoder import BiEncoder
+from drkit.runs.pretraining.autoencoder import AutoEncoder, Term
+from drkit.runs.training import gradients
 
 HERE = Path(__file__).parent
 
@@ -52,8 +52,8 @@ def paired_batch():
 
     from drkit.core.draws import Draws
     from drkit.maskers import UniformConfig, UniformMasker
-    from drkit.runs.autoencoder import collated
-    from drkit.runs.masking import PARTNER, stacked
+    from drkit.runs.pretraining.autoencoder import collated
+    from drkit.runs.pretraining.masking import PARTNER, stacked
     from drkit.testing.toys import toy_context, toy_tokens
 
     tokens = toy_tokens()
@@ -122,7 +122,7 @@ def bi_encoder():
 
 
 def pairs_batch():
-    from drkit.runs.pairs import padded
+    from drkit.runs.finetuning.pairs import padded
     from drkit.testing.toys import toy_tokens
 
     queries, passages = toy_tokens((6, 5, 9, 4)), toy_tokens((30, 22, 9, 14, 13, 12, 17, 22, 8, 30))

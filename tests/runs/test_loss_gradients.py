@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from drkit.runs import gradients
+from drkit.runs.training import gradients
 from tests.runs.every_loss import CHUNKS, GROUPS, LOSSES, SHARES, batch_of, module_of
 from tests.runs.every_training import STEPS, TRAININGS, trained
 

@@ -30,15 +30,15 @@ from drkit.evaluate.geometry import anisotropy, top_direction
 from drkit.losses import MlmLoss
 from drkit.maskers import UniformMasker
 from drkit.maskers.config import UniformConfig
-from drkit.runs.autoencoder import AutoEncoder, Term
-from drkit.runs.branches import accuracy, measure_branches
 from drkit.runs.execute import execute
+from drkit.runs.finetuning.retrieval_probe import retrieval_probe
 from drkit.runs.manifest import read_manifest
-from drkit.runs.masking import MaskingCollator
-from drkit.runs.plan import plan
-from drkit.runs.probes import EPOCH, ProbeLog, held_out, probe_line, read_probes
+from drkit.runs.plans.plan import plan
+from drkit.runs.pretraining.autoencoder import AutoEncoder, Term
+from drkit.runs.pretraining.branches import accuracy, measure_branches
+from drkit.runs.pretraining.masking import MaskingCollator
+from drkit.runs.pretraining.probes import EPOCH, ProbeLog, held_out, probe_line, read_probes
 from drkit.runs.progress import Silent
-from drkit.runs.retrieval_probe import retrieval_probe
 from drkit.search import TextEncoder
 
 PARTS = installed()

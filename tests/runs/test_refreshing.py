@@ -25,13 +25,13 @@ from drkit.encoders import BertSizes, MaskedLmEncoder
 from drkit.errors import DrkitError
 from drkit.losses import ContrastiveConfig, ContrastiveLoss
 from drkit.miners import RanksConfig, RefreshConfig
-from drkit.runs.batches import Schedule, batches_per_epoch
-from drkit.runs.biencoder import BiEncoder
-from drkit.runs.negatives import read_negatives
-from drkit.runs.pairs import PairCollator, training_pairs
+from drkit.runs.finetuning.biencoder import BiEncoder
+from drkit.runs.finetuning.negatives import read_negatives
+from drkit.runs.finetuning.pairs import PairCollator, training_pairs
+from drkit.runs.finetuning.refreshing import ChainMiner, Refresher
 from drkit.runs.progress import Silent
-from drkit.runs.refreshing import ChainMiner, Refresher
-from drkit.runs.training import train
+from drkit.runs.training.batches import Schedule, batches_per_epoch
+from drkit.runs.training.training import train
 from drkit.search import TextEncoder
 from drkit.search.identity import weights_hash
 

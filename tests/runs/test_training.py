@@ -7,10 +7,10 @@ from torch import nn
 
 from drkit.core.recipe import Training
 from drkit.errors import DrkitError
-from drkit.runs.batches import Schedule
 from drkit.runs.progress import Silent
-from drkit.runs.trainer import COMPLETE, newest_checkpoint
-from drkit.runs.training import train
+from drkit.runs.training.batches import Schedule
+from drkit.runs.training.trainer import COMPLETE, newest_checkpoint
+from drkit.runs.training.training import train
 
 STEPS = 12
 

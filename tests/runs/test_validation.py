@@ -22,14 +22,14 @@ from drkit.data.writing import write_collection
 from drkit.encoders import BertSizes, MaskedLmEncoder
 from drkit.errors import DrkitError
 from drkit.evaluate import evaluate
-from drkit.runs import retrieval_probe
-from drkit.runs.batches import Schedule
+from drkit.runs.finetuning import retrieval_probe
+from drkit.runs.finetuning.validation import BestWeights, ValidationCallback, validating
+from drkit.runs.finetuning.validations import best_step, read_validations
 from drkit.runs.manifest import CHECKPOINTS
-from drkit.runs.probes import ProbeLog
+from drkit.runs.pretraining.probes import ProbeLog
 from drkit.runs.progress import Silent
-from drkit.runs.training import train
-from drkit.runs.validation import BestWeights, ValidationCallback, validating
-from drkit.runs.validations import best_step, read_validations
+from drkit.runs.training.batches import Schedule
+from drkit.runs.training.training import train
 from tests.runs.test_probes import Topics, tokenizer
 
 STEPS = 12

@@ -13,8 +13,8 @@ from attrs import define, field, frozen
 from drkit.core.files import replacing
 from drkit.data.lines import Record, json_lines
 from drkit.errors import DrkitError
-from drkit.runs.agreement import Agreement
 from drkit.runs.files.searching import passages_of, queries_of
+from drkit.runs.finetuning.agreement import Agreement
 from drkit.search import read_run, rerank, write_run
 from drkit.search.hits import batched
 from drkit.search.reranking import in_order

@@ -15,15 +15,15 @@ from drkit.data.store import TokenStore
 from drkit.data.tables import open_collection
 from drkit.errors import DrkitError
 from drkit.runs import processes
-from drkit.runs.biencoder import BiEncoder
 from drkit.runs.checkpoints import load_encoder, save_masked_lm
-from drkit.runs.negatives import read_negatives
-from drkit.runs.pairs import PairCollator, TeacherScores, TrainingPairs, training_pairs
-from drkit.runs.refreshing import refresher_of
+from drkit.runs.finetuning.biencoder import BiEncoder
+from drkit.runs.finetuning.negatives import read_negatives
+from drkit.runs.finetuning.pairs import PairCollator, TeacherScores, TrainingPairs, training_pairs
+from drkit.runs.finetuning.refreshing import refresher_of
+from drkit.runs.finetuning.validation import validating
 from drkit.runs.stage import StageRun
 from drkit.runs.tokenizers import load_tokenizer
-from drkit.runs.training import train_stage
-from drkit.runs.validation import validating
+from drkit.runs.training.training import train_stage
 
 
 def run(stage: StageRun) -> Mapping[str, Any]:
@@ -80,7 +80,7 @@ def _teacher(stage: StageRun) -> TeacherScores | None:
     name = stage.stage.settings["teacher"]
     if not name:
         return None
-    from drkit.runs.teacher_scores import read_scores
+    from drkit.runs.finetuning.teacher_scores import read_scores
 
     return read_scores(stage.inputs[name])
 

@@ -26,14 +26,14 @@ from drkit.losses import MlmLoss
 from drkit.maskers import GeneratorConfig, UniformConfig, UniformMasker
 from drkit.maskers.generator import check_vocabulary
 from drkit.runs import processes
-from drkit.runs.autoencoder import AutoEncoder, Term
-from drkit.runs.batches import Chosen, count_batches
 from drkit.runs.checkpoints import save_masked_lm
-from drkit.runs.masking import MaskingCollator
-from drkit.runs.probes import held_out
+from drkit.runs.pretraining.autoencoder import AutoEncoder, Term
+from drkit.runs.pretraining.masking import MaskingCollator
+from drkit.runs.pretraining.probes import held_out
 from drkit.runs.stage import StageRun
 from drkit.runs.tokenizers import load_tokenizer
-from drkit.runs.training import TrainingResult, train_stage
+from drkit.runs.training.batches import Chosen, count_batches
+from drkit.runs.training.training import TrainingResult, train_stage
 
 # BERT's rate: the generator is to be a good language model, not a bottleneck.
 MASKED = 0.15

@@ -11,7 +11,7 @@ from drkit.core.types import BuildContext, MiningRequest
 from drkit.data.tables import StoredCollection, open_collection
 from drkit.errors import DrkitError
 from drkit.miners.chain import build_chain, refresh_of
-from drkit.runs.negatives import write_negatives
+from drkit.runs.finetuning.negatives import write_negatives
 from drkit.runs.retriever import load_text_encoder
 from drkit.runs.stage import StageRun
 from drkit.search import FlatIndex, Reranker, Retriever

@@ -13,14 +13,14 @@ from drkit.core.types import BuildContext
 from drkit.data.contexts import open_contexts, open_importance, open_texts
 from drkit.data.spans import Spans
 from drkit.encoders import MaskedLmEncoder
-from drkit.runs.autoencoder import AutoEncoder, Term
-from drkit.runs.batches import Chosen
 from drkit.runs.checkpoints import load_encoder, load_generator, restore, save_parts
-from drkit.runs.masking import MaskingCollator
-from drkit.runs.probes import held_out, probing
+from drkit.runs.pretraining.autoencoder import AutoEncoder, Term
+from drkit.runs.pretraining.masking import MaskingCollator
+from drkit.runs.pretraining.probes import held_out, probing
 from drkit.runs.stage import StageRun
 from drkit.runs.tokenizers import load_tokenizer
-from drkit.runs.training import train_stage
+from drkit.runs.training.batches import Chosen
+from drkit.runs.training.training import train_stage
 
 
 def run(stage: StageRun) -> Mapping[str, Any]:

@@ -12,12 +12,12 @@ from drkit.core.files import write_text
 from drkit.evaluate.table import MEANING, cell_text
 from drkit.report.curves import Panel, draw, loss_panels, probe_panels, validation_panel
 from drkit.report.document import Block, Figure, Heading, Table, Text, html_page, markdown
+from drkit.runs.finetuning.retrieval_probe import MEASURE
+from drkit.runs.finetuning.validations import best_step, read_validations
 from drkit.runs.manifest import Manifest, read_manifest
-from drkit.runs.probes import FILE as PROBES
-from drkit.runs.probes import Record, probe_line, read_probes
-from drkit.runs.retrieval_probe import MEASURE
+from drkit.runs.pretraining.probes import FILE as PROBES
+from drkit.runs.pretraining.probes import Record, probe_line, read_probes
 from drkit.runs.stage import StageRun
-from drkit.runs.validations import best_step, read_validations
 
 LOG = "log.jsonl"
 

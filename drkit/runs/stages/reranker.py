@@ -16,11 +16,11 @@ from drkit.encoders.architectures import longest_text
 from drkit.encoders.checkpoints import read_config
 from drkit.errors import DrkitError
 from drkit.runs import processes
-from drkit.runs.negatives import read_negatives
-from drkit.runs.pairs import TrainingPairs, training_pairs
-from drkit.runs.reranker import GroupCollator, GroupRanker
+from drkit.runs.finetuning.negatives import read_negatives
+from drkit.runs.finetuning.pairs import TrainingPairs, training_pairs
+from drkit.runs.finetuning.reranker import GroupCollator, GroupRanker
 from drkit.runs.stage import StageRun
-from drkit.runs.training import train_stage
+from drkit.runs.training.training import train_stage
 
 
 def run(stage: StageRun) -> Mapping[str, Any]:

@@ -12,11 +12,11 @@ from drkit.core.ranks import own_device
 from drkit.data.tables import StoredCollection, open_collection
 from drkit.errors import DrkitError
 from drkit.runs import processes
-from drkit.runs.agreement import Agreement
+from drkit.runs.finetuning.agreement import Agreement
+from drkit.runs.finetuning.negatives import read_negatives
+from drkit.runs.finetuning.teacher_scores import Asked, ScoreBlocks, StoredScores, ask, read_scores
 from drkit.runs.manifest import CHECKPOINTS
-from drkit.runs.negatives import read_negatives
 from drkit.runs.stage import StageRun
-from drkit.runs.teacher_scores import Asked, ScoreBlocks, StoredScores, ask, read_scores
 from drkit.search import Reranker
 from drkit.search.identity import weights_hash
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 from transformers import Trainer, TrainingArguments
 
-from drkit.runs import gradients
-from drkit.runs.batches import Example, Schedule
+from drkit.runs.training import gradients
+from drkit.runs.training.batches import Example, Schedule
 
 WEIGHTS = "model.safetensors"
 COMPLETE = ".complete"

@@ -17,9 +17,9 @@ from drkit.core.spec import Kind
 from drkit.errors import DrkitError
 from drkit.miners.chain import refresh_of
 from drkit.miners.config import RunFileConfig
-from drkit.runs import estimate
-from drkit.runs.drafting import Draft, Table, lasting
-from drkit.runs.sources import config_state, path_state
+from drkit.runs.plans import estimate
+from drkit.runs.plans.drafting import Draft, Table, lasting
+from drkit.runs.plans.sources import config_state, path_state
 
 BASELINE = "no-pretraining"
 # Settings of fine-tuning that are another stage's, or no retriever's own.

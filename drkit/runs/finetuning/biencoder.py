@@ -16,8 +16,8 @@ from drkit.core.protocols import Loss
 from drkit.core.types import EmbeddedPairs
 from drkit.encoders import MaskedLmEncoder
 from drkit.losses.pairs import first_copies
-from drkit.runs.gathering import Rows
-from drkit.runs.gradients import ROWS
+from drkit.runs.training.gathering import Rows
+from drkit.runs.training.gradients import ROWS
 
 # What a batch says of each query and each passage beside their tokens.
 OF_QUERIES = ("positives", "judged", "groups", "teacher")
@@ -27,8 +27,8 @@ OF_PASSAGES = ("places",)
 class BiEncoder(nn.Module):
     """One encoder for queries and passages, and a loss that sees the vectors of the whole batch, of all processes.
 
-    With a `passage_encoder`, `encoder` reads queries alone. What it takes are the tensors of `drkit.runs.pairs`'
-    `PairCollator`; what it returns is what `drkit.runs.gradients` takes gradients of.
+    With a `passage_encoder`, `encoder` reads queries alone. What it takes are the tensors of `PairCollator`;
+    what it returns is what `drkit.runs.training.gradients` takes gradients of.
     """
 
     numbering: Mapping[str, str] = {"positives": "places", "groups": "places"}

@@ -19,16 +19,16 @@ from drkit.core.files import write_text
 from drkit.data.store import TokenStore
 from drkit.data.tables import open_collection
 from drkit.evaluate.geometry import anisotropy, top_direction
-from drkit.runs.branches import measure_branches, undisturbed
-from drkit.runs.retrieval_probe import MEASURE, RetrievalProbe, retrieval_probe
+from drkit.runs.finetuning.retrieval_probe import MEASURE, RetrievalProbe, retrieval_probe
+from drkit.runs.pretraining.branches import measure_branches, undisturbed
 from drkit.runs.retriever import encoder_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from drkit.runs.autoencoder import AutoEncoder
-    from drkit.runs.masking import MaskingCollator
+    from drkit.runs.pretraining.autoencoder import AutoEncoder
+    from drkit.runs.pretraining.masking import MaskingCollator
     from drkit.runs.progress import Progress
     from drkit.runs.stage import StageRun
     from drkit.search import TextEncoder

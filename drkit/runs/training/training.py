@@ -20,11 +20,11 @@ from transformers.trainer_callback import PrinterCallback
 
 from drkit.errors import DrkitError
 from drkit.runs import processes
-from drkit.runs.batches import Schedule, count_batches
 from drkit.runs.manifest import CHECKPOINTS
-from drkit.runs.memory import trimmer
 from drkit.runs.progress import Progress
-from drkit.runs.trainer import Collate, ScheduledTrainer, newest_checkpoint
+from drkit.runs.training.batches import Schedule, count_batches
+from drkit.runs.training.memory import trimmer
+from drkit.runs.training.trainer import Collate, ScheduledTrainer, newest_checkpoint
 
 if TYPE_CHECKING:
     import numpy as np
@@ -93,7 +93,7 @@ def train(
 ) -> TrainingResult:
     """Train `module` in place; checkpoints go to `folder`, and the newest whole one there is gone on from.
 
-    `module` is what `drkit.runs.gradients` takes gradients of. Raises DrkitError for an argument
+    `module` is what `drkit.runs.training.gradients` takes gradients of. Raises DrkitError for an argument
     that TrainingArguments refuses, and where the loss is no longer finite.
     """
     steps = len(schedule) // training.gradient_accumulation_steps

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from drkit.core.types import TokenStates
-from drkit.runs.autoencoder import AutoEncoder, with_bottleneck_of
+from drkit.runs.pretraining.autoencoder import AutoEncoder, with_bottleneck_of
 
 Outputs = Mapping[str, Any]
 # (how many were right, of how many)

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from drkit.core.draws import Draws
 from drkit.data.store import TokenStore
-from drkit.runs.batches import Example
-from drkit.runs.drawing import draw_passages
-from drkit.runs.masking import BUCKET
+from drkit.runs.finetuning.drawing import draw_passages
+from drkit.runs.pretraining.masking import BUCKET
+from drkit.runs.training.batches import Example
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

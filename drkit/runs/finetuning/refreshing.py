@@ -27,10 +27,10 @@ from drkit.data.tables import open_collection
 from drkit.errors import DrkitError
 from drkit.miners.chain import build_chain, refresh_of
 from drkit.runs import processes
-from drkit.runs.batches import batches_per_epoch
+from drkit.runs.finetuning.negatives import read_negatives, write_negatives
 from drkit.runs.manifest import CHECKPOINTS
-from drkit.runs.negatives import read_negatives, write_negatives
 from drkit.runs.retriever import encoder_of
+from drkit.runs.training.batches import batches_per_epoch
 from drkit.search import FlatIndex, Reranker, Retriever, TextEncoder, Vectors, encode_corpus
 from drkit.search.identity import weights_hash
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from drkit.core.recipe import Choice
     from drkit.core.registry import Registry
     from drkit.encoders import MaskedLmEncoder
-    from drkit.runs.pairs import PairCollator
+    from drkit.runs.finetuning.pairs import PairCollator
     from drkit.runs.stage import StageRun
 
 Lists = Sequence["NDArray[np.int64]"]

@@ -18,9 +18,9 @@ from drkit.core.spec import Kind
 from drkit.core.write import recipe_table
 from drkit.errors import DrkitError
 from drkit.evaluate import check_measures
-from drkit.runs.drafting import STAGES, Draft
-from drkit.runs.plan_encoder import plan_encoder, plan_texts
-from drkit.runs.plan_rounds import System, add_index, plan_rounds
+from drkit.runs.plans.drafting import STAGES, Draft
+from drkit.runs.plans.encoder import plan_encoder, plan_texts
+from drkit.runs.plans.rounds import System, add_index, plan_rounds
 from drkit.runs.stage import Stage
 
 _DECLARED = ("pooling", "query_length", "passage_length", "query_prompt", "passage_prompt")

@@ -16,8 +16,8 @@ from drkit.data.contexts import Contexts, stacked
 from drkit.data.importance import Importance
 from drkit.data.store import TokenStore
 from drkit.maskers.views import keep_targets
-from drkit.runs.autoencoder import collated
-from drkit.runs.batches import Example
+from drkit.runs.pretraining.autoencoder import collated
+from drkit.runs.training.batches import Example
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -3,7 +3,7 @@
 The vectors of the batch are computed without a graph, a chunk at a time; the loss is taken over all of them, and of all
 processes; when it is differentiated, every chunk goes through the model again, with the same dropout, and its vectors'
 gradients are carried in (GradCache, Gao et al. 2021, which does not replay dropout). The same functions do it in
-drkit's own runs (`drkit.runs.gradients`).
+drkit's own runs (`drkit.runs.training.gradients`).
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from drkit.core.protocols import Loss
 from drkit.errors import DrkitError
-from drkit.runs.biencoder import pair_loss
-from drkit.runs.gathering import Rows, gather_rows, world_size
-from drkit.runs.gradients import ROWS, compare_rows
-from drkit.runs.replaying import random_numbers, random_state
+from drkit.runs.finetuning.biencoder import pair_loss
+from drkit.runs.training.gathering import Rows, gather_rows, world_size
+from drkit.runs.training.gradients import ROWS, compare_rows
+from drkit.runs.training.replaying import random_numbers, random_state
 
 Features = Mapping[str, Any]
 _VECTOR = "sentence_embedding"
@@ -79,7 +79,7 @@ class CachedGradients(nn.Module):
         hook(lambda scale: self._replay(parts, states, gradients[1:], scale))
         return out
 
-    # What `drkit.runs.gradients` asks of a module.
+    # What `drkit.runs.training.gradients` asks of a module.
     numbering: Mapping[str, str] = {"positives": "places", "groups": "places"}
 
     def compares(self) -> bool:

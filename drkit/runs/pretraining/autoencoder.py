@@ -17,8 +17,8 @@ from drkit.core.types import DecoderInput, Encoded, MaskedView, StepOutput, Text
 from drkit.decoders.replaced_token_detection import replaced_targets
 from drkit.encoders import MaskedLmEncoder
 from drkit.encoders.heads import token_states
-from drkit.runs.gathering import Rows
-from drkit.runs.gradients import FIGURE, ITEMS, LOSS, ROWS
+from drkit.runs.training.gathering import Rows
+from drkit.runs.training.gradients import FIGURE, ITEMS, LOSS, ROWS
 
 TOKENS = ("ids", "attention", "maskable", "words", "keys")
 VIEW = ("ids", "labels", "attention", "visible", "noise")
@@ -62,8 +62,8 @@ class Reading:
 class AutoEncoder(nn.Module):
     """`loss = sum of weight * loss(output)` over the encoder's and the decoder's outputs.
 
-    The tensors it takes are those of `drkit.runs.masking.MaskingCollator`; what it returns is what
-    `drkit.runs.gradients` takes gradients of.
+    The tensors it takes are those of `drkit.runs.pretraining.masking.MaskingCollator`; what it returns is what
+    `drkit.runs.training.gradients` takes gradients of.
     """
 
     numbering: Mapping[str, str] = {}

@@ -19,11 +19,11 @@ from drkit.core.types import ScoredGroups
 from drkit.data.corpus import StoredCorpus
 from drkit.encoders import CrossEncoder
 from drkit.encoders.pairs import PairTokenizer
-from drkit.runs.batches import Example
-from drkit.runs.drawing import draw_passages
-from drkit.runs.gathering import Rows
-from drkit.runs.gradients import FIGURE, ITEMS, LOSS
-from drkit.runs.pairs import TrainingPairs
+from drkit.runs.finetuning.drawing import draw_passages
+from drkit.runs.finetuning.pairs import TrainingPairs
+from drkit.runs.training.batches import Example
+from drkit.runs.training.gathering import Rows
+from drkit.runs.training.gradients import FIGURE, ITEMS, LOSS
 
 NAME = "ranking"
 PAIR = ("ids", "attention", "types")
@@ -32,7 +32,8 @@ PAIR = ("ids", "attention", "types")
 class GroupRanker(nn.Module):
     """A cross-encoder, and a loss over the scores of each query's own passages.
 
-    What it takes are the tensors of `GroupCollator`; what it returns is what `drkit.runs.gradients` takes gradients of.
+    What it takes are the tensors of `GroupCollator`; what it returns is what `drkit.runs.training.gradients` takes
+    gradients of.
     forward_factor: of G passages of a query only G / forward_factor go into the loss: the positive, and the negatives
     that score best now, found without gradients and dropout (SimLM's `rerank_forward_factor`); 1: all.
     """
@@ -120,7 +121,7 @@ class GroupCollator:
     """(epoch, query) pairs -> token pairs: of each query one positive, then up to `negatives` mined passages.
 
     pairs: the training queries; texts: theirs, in the same order; corpus: the passages. What stands in a group is drawn
-    as for a bi-encoder (`drkit.runs.drawing`).
+    as for a bi-encoder (`drkit.runs.finetuning.drawing`).
     """
 
     pairs: TrainingPairs

@@ -17,9 +17,9 @@ from drkit.core.compose import data_needs
 from drkit.core.recipe import Pretrain, Training
 from drkit.errors import DrkitError
 from drkit.maskers.config import GeneratorConfig
-from drkit.runs import estimate
-from drkit.runs.drafting import COSMETIC, Draft, Table, lasting
-from drkit.runs.sources import config_state, path_state
+from drkit.runs.plans import estimate
+from drkit.runs.plans.drafting import COSMETIC, Draft, Table, lasting
+from drkit.runs.plans.sources import config_state, path_state
 
 _GENERATOR_SIZES = ("layers", "hidden", "heads", "intermediate")
 

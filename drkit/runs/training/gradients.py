@@ -19,8 +19,8 @@ import torch.distributed as dist
 from attrs import frozen
 from torch import Tensor
 
-from drkit.runs.gathering import Rows, gather_rows, world_size
-from drkit.runs.replaying import random_numbers, random_state
+from drkit.runs.training.gathering import Rows, gather_rows, world_size
+from drkit.runs.training.replaying import random_numbers, random_state
 
 
 class Comparing(Protocol):

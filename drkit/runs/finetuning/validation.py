@@ -20,12 +20,12 @@ from drkit.data.store import TokenStore
 from drkit.errors import DrkitError
 from drkit.evaluate import check_measures
 from drkit.runs import processes
-from drkit.runs.branches import undisturbed
+from drkit.runs.finetuning.retrieval_probe import RetrievalProbe, retrieval_probe
+from drkit.runs.finetuning.validations import FILE, best_step
 from drkit.runs.manifest import CHECKPOINTS
-from drkit.runs.probes import ProbeLog
-from drkit.runs.retrieval_probe import RetrievalProbe, retrieval_probe
+from drkit.runs.pretraining.branches import undisturbed
+from drkit.runs.pretraining.probes import ProbeLog
 from drkit.runs.retriever import encoder_of
-from drkit.runs.validations import FILE, best_step
 
 if TYPE_CHECKING:
     from torch import nn

@@ -1,0 +1,1 @@
+"""What a pre-training trains: masked views, the bottlenecked auto-encoder, and probes of it."""
