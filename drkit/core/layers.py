@@ -95,11 +95,14 @@ def _start(wanted: Wanted, parts: Installed) -> Table:
 
 
 def _quickened(table: Table, quick: Table) -> Table:
-    """The recipe with the small sizes of `quick`; rounds have no steps of their own then."""
+    """The recipe with the small sizes of `quick`; rounds without steps of their own; teachers score what is learned."""
     table = merge(table, quick)
     for current in table.get("finetune", {}).get("rounds", []):
         current.pop("max_steps", None)
         current.pop("num_train_epochs", None)
+        if current.get("teacher") and "negatives" in current:
+            for source in current.get("miners", [])[:1]:
+                source.update({"depth": min(current["negatives"], source["depth"])} if "depth" in source else {})
     return table
 
 

@@ -87,6 +87,12 @@ def test_the_papers_numbers_come_with_an_existing_encoder():
     assert pairwise.similarity == "dot"
 
 
+def test_a_smoke_run_lets_the_teacher_score_what_is_learned_from():
+    taught = compose(Wanted(pipeline="three-stage", quick=True), PARTS).finetune.rounds[-1]
+    assert taught.miners[0].config.depth == taught.negatives == 3
+    assert compose(Wanted(pipeline="three-stage"), PARTS).finetune.rounds[-1].miners[0].config.depth == 12
+
+
 def test_the_plan_of_three_stages():
     made = stages(compose(Wanted(paper="cdmae"), PARTS))
     order = list(made)
