@@ -5,7 +5,8 @@ python benchmarks/pipelines.py --work FOLDER [--collection pydocs] [--seeds 42,4
 One three-stage run a recipe and seed, after the same short pre-training (that of `ablations.py`, so `--reuse` of its
 runs saves it), and one without pre-training. Runs that are done are kept: start the same command again and it goes on.
 The table shows means over seeds; p are of paired t-tests over queries (each query's mean over seeds), Holm-corrected
-over all of a column: each stage against the one above it, and each stage against the same without pre-training.
+over the whole table: each stage against the retriever before it (the first against BM25), and against the same stage
+without pre-training.
 """
 
 from __future__ import annotations
@@ -28,7 +29,14 @@ from drkit.runs.manifest import read_manifest
 
 BASELINE = "no pre-training"
 SYSTEMS = ("simlm", "retromae", "cdmae", BASELINE)
-STAGES = ("retriever-1", "retriever-2", "reranker", "retriever-distilled")
+# Each stage, and what it is held against: the retriever before it.
+BEFORE = {
+    "retriever-1": "bm25",
+    "retriever-2": "retriever-1",
+    "reranker": "retriever-2",
+    "retriever-distilled": "retriever-2",
+}
+STAGES = tuple(BEFORE)
 MEASURES = ("RR@10", "nDCG@10", "R@100")
 PRETRAINING = tuple(setting for setting in BUDGET if setting.startswith("pretrain."))
 # Short lists: what is mined, scored by the teacher and ranked anew is what a run takes its time for.
@@ -87,7 +95,7 @@ def table(runs: dict[tuple[str, int], Path]) -> str:
     }
     bm25 = next(iter(found.values()))["bm25"]
     lines = [
-        f"| pre-training | stage | {' | '.join(MEASURES)} | p, stage above | p, no pre-training |",
+        f"| pre-training | stage | {' | '.join(MEASURES)} | p, retriever before | p, no pre-training |",
         f"|{'---|' * (len(MEASURES) + 4)}",
         f"| | BM25 | {' | '.join(f'{bm25.mean(m):.3f}' for m in MEASURES)} | | |",
     ]
@@ -96,10 +104,10 @@ def table(runs: dict[tuple[str, int], Path]) -> str:
     for system in systems:
         for stage in STAGES:
             cells = [_spread([found[system, seed][stage].mean(m) for seed in seeds[system]]) for m in MEASURES]
-            above = _p(corrected.get((system, stage, "above")))
+            before = _p(corrected.get((system, stage, "before")))
             without = _p(corrected.get((system, stage, "without")))
             name = f"{system} ({len(seeds[system])} seeds)" if stage == STAGES[0] else ""
-            lines.append(f"| {name} | {stage} | {' | '.join(cells)} | {above} | {without} |")
+            lines.append(f"| {name} | {stage} | {' | '.join(cells)} | {before} | {without} |")
     return "\n".join(lines) + "\n"
 
 
@@ -108,14 +116,26 @@ def _tests(
 ) -> Iterator[tuple[tuple[str, str, str], float]]:
     first = MEASURES[0]
     for system in systems:
-        above = bm25
-        for stage in STAGES:
-            own = means[system, stage]
-            yield (system, stage, "above"), paired_t_test(own.per_query[first], above.per_query[first]).p
+        for stage, before in BEFORE.items():
+            own = means[system, stage].per_query[first]
+            other = bm25 if before == "bm25" else means[system, before]
+            yield (system, stage, "before"), paired_t_test(own, other.per_query[first]).p
             if system != BASELINE and (BASELINE, stage) in means:
-                other = means[BASELINE, stage].per_query[first]
-                yield (system, stage, "without"), paired_t_test(own.per_query[first], other).p
-            above = own
+                yield (system, stage, "without"), paired_t_test(own, means[BASELINE, stage].per_query[first]).p
+
+
+def teachers(runs: dict[tuple[str, int], Path]) -> str:
+    """Markdown: for how many queries the teacher of a run scores a positive above its negatives, and by chance."""
+    shares: dict[str, list[float]] = {}
+    chance = 0.0
+    for (system, _), folder in runs.items():
+        manifest = read_manifest(folder / f"teacher-{STAGES[-1]}")
+        assert manifest is not None
+        shares.setdefault(system, []).append(manifest.metrics["positive_first"])
+        chance = manifest.metrics["by_chance"]
+    lines = ["| pre-training | positive first |", "|---|---|"]
+    lines += [f"| {system} | {_spread(found)} |" for system, found in shares.items()]
+    return "\n".join([*lines, f"| by chance | {chance:.3f} |"]) + "\n"
 
 
 def _p(value: float | None) -> str:
@@ -149,7 +169,7 @@ def main() -> None:
                     done[key] = folder
                     if options.table:
                         options.table.write_text(table(done))
-    print(table(done))
+    print(table(done), teachers(done), sep="\n")
     finished = next(iter(done.values()), None)
     if finished is not None and (evaluated := read_manifest(finished / "evaluation")):
         print(f"{evaluated.metrics['queries']:,} queries")

@@ -197,7 +197,9 @@ class Reranker(Training):
         in_(("pretrained", "previous")),
         "weights it starts from; previous: the last retriever's",
     )
-    layers: int = setting(0, ge(0), "layers, copies of those it starts from; 0: as many (a `pretrained` keeps its own)")
+    layers: int = setting(
+        0, ge(0), "at least so many layers: copies, where its start has fewer (a `pretrained` keeps its own)"
+    )
     miners: tuple[MinerChoice, ...] = field(kw_only=True, validator=min_len(1))
     negatives: int = setting(63, ge(1), "negatives a query, drawn anew every epoch")
     forward_factor: int = setting(1, ge(1), "learn from one in so many passages of a group: those that score best now")

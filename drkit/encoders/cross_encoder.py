@@ -75,7 +75,7 @@ class CrossEncoder(nn.Module):
         """A cross-encoder to be trained: a checkpoint's encoder under a new head, whose weights follow the seed.
 
         path_or_id: a masked LM, an encoder that drkit exported, a hub id of either; or a cross-encoder, whose head is
-        gone on with. layers: so many, copies of the checkpoint's where it has fewer; 0: as it is.
+        gone on with. layers: at least so many, copies of the checkpoint's where it has fewer.
 
         Raises DrkitError where it is none of these, of an architecture that drkit does not know, or reads fewer than
         `max_length` tokens; or where its layers are no copies of one another.
@@ -88,8 +88,7 @@ class CrossEncoder(nn.Module):
                 f"lower max_length, or start from an encoder with more positions"
             )
         model = _load(path_or_id, config, seed=seed)
-        if layers:
-            stack_layers(model, layers)
+        stack_layers(model, layers)
         tokenizer = _tokenizer(path_or_id)
         _name_inputs(tokenizer, types=_has_types(config))
         if not joins_pairs(tokenizer):

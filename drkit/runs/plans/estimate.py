@@ -78,7 +78,7 @@ def reranking(recipe: Recipe) -> Cost:
     if recipe.reranker is None or recipe.encoder.pretrained or recipe.reranker.pretrained:
         return Cost()
     tokens = _texts(recipe.reranker) * (1 + recipe.reranker.negatives) * recipe.reranker.max_length
-    grown = (recipe.reranker.layers or recipe.encoder.layers) / recipe.encoder.layers
+    grown = max(recipe.reranker.layers, recipe.encoder.layers) / recipe.encoder.layers
     return Cost(tokens, 6.0 * tokens * parameters(recipe.encoder)[1] * grown)
 
 
