@@ -110,3 +110,20 @@ def test_broken_folders(tmp_path):
     (tmp_path / "i" / "index.json").write_text("[]")
     with pytest.raises(DrkitError, match="no description of an index"):
         open_index(tmp_path / "i")
+
+
+def test_a_collection_too_small_for_product_quantisation_is_told_before_anything_is_trained(tmp_path):
+    from drkit.core.discovery import installed
+    from drkit.core.layers import Wanted, compose
+    from tests.data.test_files import beir
+    from tests.rerank.toys import stage_run
+
+    folder = beir(tmp_path)
+    for index, problem in (("flat", None), ("ivf-pq", "too few for an ivf-pq index")):
+        wanted = Wanted(collection=f"beir:{folder}", settings=(f"evaluation.index={index}",))
+        stage = stage_run("collection", tmp_path / index, {}, {}, compose(wanted, installed()))
+        if problem is None:
+            assert stage.stage.load()(stage)["passages"] > 0
+        else:
+            with pytest.raises(DrkitError, match=problem):
+                stage.stage.load()(stage)

@@ -8,6 +8,7 @@ from typing import Any
 from drkit.core.spec import Kind
 from drkit.data.writing import write_collection
 from drkit.runs.stage import StageRun
+from drkit.search.ivf_pq import IvfPq, fitted
 
 
 def run(stage: StageRun) -> Mapping[str, Any]:
@@ -19,4 +20,6 @@ def run(stage: StageRun) -> Mapping[str, Any]:
         stage.progress.note(f"{counts['dropped_judgements']:,} judgements name unknown ids and were left out")
     if counts["empty_passages"]:
         stage.progress.note(f"{counts['empty_passages']:,} passages have no text: nothing can find them")
+    if stage.recipe.evaluation.index == "ivf-pq":  # refused now, and not when everything is trained
+        fitted(IvfPq(), counts["passages"], stage.recipe.encoder.hidden)
     return {**counts, "description": dict(collection.describe())}
