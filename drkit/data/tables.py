@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from drkit.core.types import Judgement, Query
 from drkit.data.corpus import MappedTable, StoredCorpus
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 QUERIES, JUDGEMENTS, NEGATIVES = "queries.arrow", "judgements.arrow", "negatives.arrow"
 
@@ -45,6 +51,11 @@ class StoredCollection:
             if judgement.relevance > 0:
                 found.setdefault(judgement.query_id, {})[judgement.doc_id] = judgement.relevance
         return found
+
+    def positive_places(self, split: str) -> dict[str, NDArray[np.int64]]:
+        """Judged positives by where they stand in the corpus: query id -> places i64[n]."""
+        judged = self.positives(split)
+        return {query: np.asarray(self.corpus.positions(list(docs))) for query, docs in judged.items()}
 
     def negatives(self, split: str) -> dict[str, list[str]]:
         """Negatives that came with the collection: query id -> passage ids, each once and never a judged positive.

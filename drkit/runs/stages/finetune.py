@@ -89,8 +89,7 @@ def _pairs(stage: StageRun) -> TrainingPairs:
     collection = open_collection(stage.inputs["collection"])
     name = stage.stage.settings["negatives"]
     negatives = read_negatives(stage.inputs[name]) if name else {}
-    judged = collection.positives("train")
-    positives = {query: np.asarray(collection.corpus.positions(list(docs))) for query, docs in judged.items()}
+    positives = collection.positive_places("train")
     pairs = training_pairs([query.query_id for query in collection.queries("train")], positives, negatives)
     if not len(pairs):
         raise DrkitError(

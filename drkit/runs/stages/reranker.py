@@ -66,8 +66,7 @@ def _longest(stage: StageRun, settings: Reranker, start: str) -> int:
 def _pairs(stage: StageRun, collection: StoredCollection, query_ids: list[str]) -> TrainingPairs:
     """The judged queries that have at least one negative: a positive alone teaches a listwise loss nothing."""
     negatives = read_negatives(stage.inputs[stage.stage.settings["negatives"]])
-    judged = collection.positives("train")
-    positives = {query: np.asarray(collection.corpus.positions(list(docs))) for query, docs in judged.items()}
+    positives = collection.positive_places("train")
     # Wherever the list comes from: what answers a query is no negative of it.
     mined = {query: own[~np.isin(own, positives.get(query, ()))] for query, own in negatives.items()}
     pairs = training_pairs(query_ids, positives, mined)

@@ -44,7 +44,7 @@ def run(stage: StageRun) -> Mapping[str, Any]:
     agreement = Agreement()
     if work.rank == 0:
         work.join(asked, stage.folder)
-        agreement = _agreement(read_scores(stage.folder), asked, _positives(collection))
+        agreement = _agreement(read_scores(stage.folder), asked, collection.positive_places("train"))
         stage.progress.note(agreement.told())
     return {
         "queries": len(asked),
@@ -68,16 +68,10 @@ def _teacher(stage: StageRun) -> Reranker:
 def _asked(stage: StageRun, collection: StoredCollection) -> list[Asked]:
     name = stage.stage.settings["negatives"]
     mined = read_negatives(stage.inputs[name]) if name else {}
-    asked = ask(list(collection.queries("train")), _positives(collection), mined)
+    asked = ask(list(collection.queries("train")), collection.positive_places("train"), mined)
     if not asked:
         raise DrkitError("no training query has a passage judged relevant (score > 0): there is nothing to score")
     return asked
-
-
-def _positives(collection: StoredCollection) -> dict[str, NDArray[np.int64]]:
-    """Places of what is judged relevant, by query id."""
-    judged = collection.positives("train")
-    return {query: np.asarray(collection.corpus.positions(list(docs))) for query, docs in judged.items()}
 
 
 def _agreement(scores: StoredScores, asked: list[Asked], positives: Mapping[str, NDArray[np.int64]]) -> Agreement:
