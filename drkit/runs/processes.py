@@ -6,6 +6,7 @@ folder that is thrown away: the first process' results are the run's.
 
 from __future__ import annotations
 
+import gc
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,11 +31,16 @@ def together() -> Iterator[None]:
     import torch
     import torch.distributed as dist
 
+    # Imported after the group is made, this module keeps it for good (its functions have it as a default), and with
+    # it gloo's threads: one that still lets go of a tensor while the interpreter ends aborts the process.
+    import torch.distributed.nn
+
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(backend, timeout=_PATIENCE)
     try:
         yield
     finally:
+        gc.collect()  # a wrapped model is part of a cycle, and holds the group
         dist.destroy_process_group()
 
 

@@ -1,7 +1,5 @@
 """Training a cross-encoder: what a group holds, chunks and processes, a kill, and that it learns to rank."""
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +16,7 @@ from drkit.data.tables import open_collection
 from drkit.encoders import CrossEncoder
 from drkit.errors import DrkitError
 from drkit.losses import ListwiseConfig, ListwiseLoss
+from drkit.runs import processes
 from drkit.runs.finetuning.negatives import read_negatives
 from drkit.runs.finetuning.pairs import training_pairs
 from drkit.runs.finetuning.reranker import GroupCollator, GroupRanker
@@ -25,6 +24,7 @@ from drkit.runs.manifest import CHECKPOINTS
 from drkit.runs.training import gradients
 from drkit.search import Reranker as Ranker
 from tests.rerank.toys import TOPICS, checkpoint, lines, mined, stage_run, stored
+from tests.torchrun import torchrun
 
 # Scores that are nearly equal, as those of a new head are, would hang on rounding.
 APART = {"initializer_range": 0.3}
@@ -264,18 +264,7 @@ def test_two_processes_have_the_gradients_of_one_big_batch_and_share_the_teacher
     (tmp_path / "teacher-0" / CHECKPOINTS).mkdir(parents=True)
     (tmp_path / "teacher-1").mkdir()
     (tmp_path / "teacher-1" / CHECKPOINTS).symlink_to(tmp_path / "teacher-0" / CHECKPOINTS)
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv-backend=c10d"]
-    command += ["--rdzv-endpoint=localhost:0", "-m", "tests.rerank.test_training", str(tmp_path)]
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        cwd=Path(__file__).parents[2],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    torchrun("-m", "tests.rerank.test_training", tmp_path)
     for chunk in (0, 5):
         found = load_file(tmp_path / f"found-{chunk}.safetensors")
         assert float(found.pop("loss")) == pytest.approx(float(loss), rel=1e-5)
@@ -304,11 +293,9 @@ def process(folder):
     import torch.distributed as dist
     from safetensors.torch import save_file
 
-    dist.init_process_group("gloo")
-    rank = dist.get_rank()
+    rank = processes.rank()
     encoder = CrossEncoder.start_from(str(folder / "lm"), max_length=32, seed=1)
     module = GroupRanker(encoder, ListwiseLoss()).train()
-    wrapped = DistributedDataParallel(module, broadcast_buffers=False)
     collection = open_collection(folder / "collection")
     judged = collection.positives("train")
     positives = {query: collection.corpus.positions(list(docs)) for query, docs in judged.items()}
@@ -318,18 +305,18 @@ def process(folder):
     texts = [queries[place].text for place in pairs.queries]
     collate = GroupCollator(pairs, texts, collection.corpus, encoder.pairs, negatives=4, seed=3)
     batch = collate([(0, query) for query in range(7)][rank::2])
-    for chunk in (0, 5):
-        module.zero_grad()
-        way = gradients.Way(wrapped, lambda loss: loss.backward(), chunk=chunk, accumulate=wrapped.no_sync)
-        loss, _ = gradients.take(module, batch, way)
-        dist.all_reduce(loss)
-        if rank == 0:
-            found = {name: p.grad.contiguous() for name, p in module.named_parameters()}
-            save_file({**found, "loss": loss / 2}, folder / f"found-{chunk}.safetensors")
-    done = taught(folder, f"teacher-{rank}", joint=True)
+    with processes.together():
+        wrapped = DistributedDataParallel(module, broadcast_buffers=False)
+        for chunk in (0, 5):
+            module.zero_grad()
+            way = gradients.Way(wrapped, lambda loss: loss.backward(), chunk=chunk, accumulate=wrapped.no_sync)
+            loss, _ = gradients.take(module, batch, way)
+            dist.all_reduce(loss)
+            if rank == 0:
+                found = {name: p.grad.contiguous() for name, p in module.named_parameters()}
+                save_file({**found, "loss": loss / 2}, folder / f"found-{chunk}.safetensors")
+        done = taught(folder, f"teacher-{rank}", joint=True)
     (folder / f"teacher-{rank}" / "scored").write_text(str(round(done["pairs_per_second"])))
-    dist.barrier()
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

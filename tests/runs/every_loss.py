@@ -28,6 +28,7 @@ from drkit.losses import (
     PairwiseLoss,
 )
 from drkit.losses.config import DIRECTIONS
+from drkit.runs import processes
 from drkit.runs.finetuning.biencoder import BiEncoder
 from drkit.runs.finetuning.pairs import padded
 from drkit.runs.finetuning.reranker import GroupRanker
@@ -130,8 +131,14 @@ def small_rows(rank):
 
 
 def main(folder):
-    dist.init_process_group("gloo")
-    rank, found = dist.get_rank(), {}
+    with processes.together():
+        found = gradients_of_every_loss(processes.rank())
+        if processes.rank() == 0:
+            torch.save(found, Path(folder) / "found.pt")
+
+
+def gradients_of_every_loss(rank):
+    found = {}
     for name in LOSSES:
         for chunk in CHUNKS:
             module = module_of(name).train()
@@ -144,11 +151,7 @@ def main(folder):
             found[f"{name} {chunk}.loss"] = loss / 2
             found |= {f"{name} {chunk}.{n}": p.grad for n, p in module.named_parameters() if p.grad is not None}
     _, rows = gathering.gather_rows(small_rows(rank), {"groups": "places"})
-    found |= {name: row.detach() for name, row in rows.items()}
-    if rank == 0:
-        torch.save(found, Path(folder) / "found.pt")
-    dist.barrier()
-    dist.destroy_process_group()
+    return found | {name: row.detach() for name, row in rows.items()}
 
 
 if __name__ == "__main__":

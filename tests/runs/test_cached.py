@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
@@ -16,6 +12,7 @@ from drkit.losses import ContrastiveConfig, ContrastiveLoss, KlDistillationConfi
 from drkit.runs import CachedGradients
 from drkit.runs.training.cached import _fingerprints
 from tests.search.toys import TEXTS, masked_lm, tokenizer
+from tests.torchrun import torchrun
 
 CONTRASTIVE = ContrastiveConfig(temperature=0.05)
 
@@ -176,12 +173,7 @@ def test_sentence_transformers_trainer_trains_with_it(sentence_transformer, tmp_
 
 
 def test_two_processes_take_the_gradients_of_one_batch(tmp_path):
-    script = Path(__file__).with_name("two_cached.py")
-    start = ["-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
-    done = subprocess.run(
-        [sys.executable, *start, str(script), str(tmp_path)], capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    torchrun("tests/runs/two_cached.py", tmp_path)
     found = torch.load(tmp_path / "found.pt", weights_only=True)
     model = Bag()
     loss = CachedGradients(model, ContrastiveLoss(CONTRASTIVE), chunk=4)

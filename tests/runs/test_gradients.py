@@ -1,7 +1,5 @@
 """Gradients of a batch: whole = in chunks, with dropout; one process = two; contrast and token losses alike."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ from drkit.core.types import StepOutput
 from drkit.runs.finetuning.biencoder import BiEncoder
 from drkit.runs.pretraining.autoencoder import AutoEncoder, Term
 from drkit.runs.training import gradients
+from tests.torchrun import torchrun
 
 HERE = Path(__file__).parent
 
@@ -170,11 +169,7 @@ def shares(batch, kind):
 def test_two_processes_have_the_gradients_of_one_big_batch(tmp_path, kind, chunk):
     module, batch = (auto_encoder(), paired_batch()) if kind == "pretrain" else (bi_encoder(), pairs_batch())
     whole, _, expected = taken(module.train(), batch)
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=0"]
-    command += ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
-    command += [str(HERE / "two_processes.py"), kind, str(chunk), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=HERE.parents[1])
-    assert done.returncode == 0, done.stderr[-3000:]
+    torchrun("tests/runs/two_processes.py", kind, chunk, tmp_path)
     found = torch.load(tmp_path / "found.pt", weights_only=True)
     assert float(found["loss"]) == pytest.approx(float(whole), rel=1e-5)
     close(found["gradients"], expected, 2e-6)

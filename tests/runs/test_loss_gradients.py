@@ -1,8 +1,5 @@
 """Every loss of fine-tuning: cached gradients with dropout on, and two processes, are one big batch."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +9,7 @@ from safetensors.torch import load_file
 from drkit.runs.training import gradients
 from tests.runs.every_loss import CHUNKS, GROUPS, LOSSES, SHARES, batch_of, module_of
 from tests.runs.every_training import STEPS, TRAININGS, trained
+from tests.torchrun import torchrun
 
 HERE = Path(__file__).parent
 
@@ -56,21 +54,11 @@ def test_cached_gradients_are_those_of_one_graph_with_dropout_on(name, chunk):
     assert max(gradient.abs().max() for gradient in wanted.values()) > 1e-3
 
 
-def on_two_processes(script, folder):
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv-backend=c10d"]
-    command += ["--rdzv-endpoint=localhost:0", str(HERE / script), str(folder)]
-    alone = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=300, cwd=HERE.parents[1], env=alone, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return folder
-
-
 @pytest.fixture(scope="module")
 def together(tmp_path_factory):
     """What two processes have found, for every loss, whole and in chunks."""
-    folder = on_two_processes("every_loss.py", tmp_path_factory.mktemp("together"))
+    folder = tmp_path_factory.mktemp("together")
+    torchrun("tests/runs/every_loss.py", folder)
     return torch.load(folder / "found.pt", weights_only=True)
 
 
@@ -87,7 +75,9 @@ def test_two_processes_have_the_gradients_of_one_big_batch(together, name, chunk
 
 @pytest.fixture(scope="module")
 def trainings(tmp_path_factory):
-    return on_two_processes("every_training.py", tmp_path_factory.mktemp("trainings"))
+    folder = tmp_path_factory.mktemp("trainings")
+    torchrun("tests/runs/every_training.py", folder)
+    return folder
 
 
 @pytest.mark.parametrize(("name", "chunk"), TRAININGS)

@@ -1,8 +1,6 @@
 """A whole run on two processes: every stage made once, trainings shared, and the same encoder as of one big batch."""
 
 import json
-import os
-import subprocess
 import sys
 
 import numpy as np
@@ -12,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from drkit.runs.manifest import read_manifest
+from tests.torchrun import torchrun
 
 SETTINGS = [
     "--set=encoder.vocab_size=110",
@@ -47,19 +46,7 @@ def compose(texts, run, batch, *settings, processes=1):
 
 
 def launched(run, *settings, processes=1):
-    start = ["-m", "torch.distributed.run", f"--nproc_per_node={processes}", "--rdzv-backend=c10d"]
-    start += ["--rdzv-endpoint=localhost:0"]
-    arguments = ["-m", "drkit_cli.main", "compose", f"--run-dir={run}", *settings]
-    done = subprocess.run(
-        [sys.executable, *(start if processes > 1 else []), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done
+    return torchrun("-m", "drkit_cli.main", "compose", f"--run-dir={run}", *settings, processes=processes)
 
 
 @pytest.mark.parametrize(
@@ -139,3 +126,13 @@ def _teachers_differences(path):
     with pa.memory_map(str(path)) as source:
         rows = pa.ipc.open_file(source).read_all()["scores"].to_pylist()
     return [np.asarray(row) - row[0] for row in rows]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads are counted in /proc")
+def test_no_thread_of_the_group_outlives_it(tmp_path):
+    # One that lets go of a tensor while the interpreter ends aborts the process, and with it the run.
+    torchrun("tests/runs/ending.py", tmp_path)
+    for rank in (0, 1):
+        during, after = (tmp_path / f"{rank}.txt").read_text().removeprefix("during\n").split("\nafter\n")
+        assert any("gloo" in thread for thread in during.splitlines())
+        assert not [thread for thread in after.splitlines() if "gloo" in thread]

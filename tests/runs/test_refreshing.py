@@ -1,10 +1,6 @@
 """Mining with the model in training: when, with what, and that neither a cut nor a second process changes it."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -34,6 +30,7 @@ from drkit.runs.training.batches import Schedule, batches_per_epoch
 from drkit.runs.training.training import train
 from drkit.search import TextEncoder
 from drkit.search.identity import weights_hash
+from tests.torchrun import torchrun
 
 QUERIES, PASSAGES, BATCH = 14, 60, 4
 PLAIN = {"arguments": {"optim": "sgd"}, "learning_rate": 0.5}
@@ -280,24 +277,7 @@ def test_two_processes_mine_and_train_what_one_does(parts, tmp_path):
     # Without dropout, which each process draws for itself, and by plain steps, which magnify no rounding.
     whole, collate, refresher = made(parts, tmp_path / "one", dropout=0.0)
     go(whole, collate, tmp_path / "one", refresher, **PLAIN)
-    start = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv-backend=c10d"]
-    done = subprocess.run(
-        [
-            *start,
-            "--rdzv-endpoint=localhost:0",
-            "-m",
-            "tests.runs.two_processes_refresh",
-            str(parts[0]),
-            str(tmp_path / "two"),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        cwd=Path(__file__).resolve().parents[2],
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    torchrun("-m", "tests.runs.two_processes_refresh", parts[0], tmp_path / "two")
     for epoch in (0, 1, 2):
         one, two = (json.loads((tmp_path / n / f"negatives-{epoch}.json").read_text()) for n in ("one", "two"))
         assert {**one, "weights": None} == {**two, "weights": None}

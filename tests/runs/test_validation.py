@@ -1,10 +1,6 @@
 """Validation while fine-tuning: what is measured, the best weights, the early stop, and going on after a kill."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -31,6 +27,7 @@ from drkit.runs.progress import Silent
 from drkit.runs.training.batches import Schedule
 from drkit.runs.training.training import train
 from tests.runs.test_probes import Topics, tokenizer
+from tests.torchrun import torchrun
 
 STEPS = 12
 
@@ -267,17 +264,7 @@ def test_what_cannot_be_validated_is_told(collection, tmp_path):
 
 
 def test_on_two_processes_the_first_measures_and_both_stop(tmp_path):
-    script = Path(__file__).parent / "validation_processes.py"
-    start = ["-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv-backend=c10d"]
-    done = subprocess.run(
-        [sys.executable, *start, "--rdzv-endpoint=localhost:0", str(script), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    torchrun("tests/runs/validation_processes.py", tmp_path)
     first, second = (json.loads((tmp_path / f"said-{rank}.json").read_text()) for rank in (0, 1))
     assert first == {"steps": 10, "best": True, "measured": [2, 4, 6, 8, 10]}
     assert second == {"steps": 10, "best": None, "measured": []}

@@ -4,26 +4,23 @@ import sys
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from drkit.losses import ContrastiveLoss
-from drkit.runs import CachedGradients
+from drkit.runs import CachedGradients, processes
 from tests.runs.test_cached import CONTRASTIVE, Bag, columns
 
 
 def main(folder):
-    dist.init_process_group("gloo")
-    rank, model = dist.get_rank(), Bag()
-    wrapped = DistributedDataParallel(model, broadcast_buffers=False)
-    half = [{"input_ids": f["input_ids"][6 * rank : 6 * rank + 6]} for f in columns(3, rows=12)]
-    CachedGradients(wrapped, ContrastiveLoss(CONTRASTIVE), chunk=4)(half).backward()
+    rank, model = processes.rank(), Bag()
+    with processes.together():
+        wrapped = DistributedDataParallel(model, broadcast_buffers=False)
+        half = [{"input_ids": f["input_ids"][6 * rank : 6 * rank + 6]} for f in columns(3, rows=12)]
+        CachedGradients(wrapped, ContrastiveLoss(CONTRASTIVE), chunk=4)(half).backward()
     if rank == 0:
         torch.save(model.words.weight.grad, Path(folder) / "found.pt")
-    dist.barrier()
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
