@@ -136,6 +136,15 @@ def test_draws_of_queries_are_trained_apart_and_averaged():
     assert [name for name in made if name.startswith("negatives-")] == ["negatives-retriever-100"]
 
 
+def test_a_teacher_reads_the_queries_that_its_pupil_is_trained_on():
+    made = stages(compose(Wanted(pipeline="three-stage"), PARTS))
+    assert "queries" not in made["teacher-retriever-distilled"].settings, "all of them"
+    some = Wanted(pipeline="three-stage", settings=("finetune.rounds.2.queries=50", "finetune.rounds.2.draws=2"))
+    made = stages(compose(some, PARTS))
+    pupil, teacher = (made[name].settings for name in ("retriever-distilled-draw-2", "teacher-retriever-distilled"))
+    assert (teacher["queries"], teacher["draws"], teacher["seed"]) == (pupil["queries"], 2, pupil["seed"])
+
+
 def test_what_a_round_sets_is_its_own():
     wanted = Wanted(settings=("finetune.rounds.1.learning_rate=0.5", "finetune.learning_rate=0.25"))
     recipe = compose(wanted, PARTS)

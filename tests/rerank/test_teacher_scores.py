@@ -14,7 +14,9 @@ from drkit.encoders import CrossEncoder
 from drkit.errors import DrkitError
 from drkit.runs.finetuning import teacher_scores
 from drkit.runs.finetuning.agreement import Agreement
+from drkit.runs.finetuning.drawing import draw_queries
 from drkit.runs.finetuning.negatives import read_negatives
+from drkit.runs.finetuning.pairs import training_pairs
 from drkit.runs.finetuning.teacher_scores import Asked, ScoreBlocks, ask, cut_blocks, read_scores
 from drkit.runs.manifest import CHECKPOINTS
 from drkit.runs.progress import Silent
@@ -205,6 +207,21 @@ def test_the_stage_reads_no_more_than_the_recipe_says(tmp_path):
     assert metrics["max_length"] == 16
     assert metrics["pairs"] == 14, "without negatives the positives alone"
     assert "positive_first" not in metrics, "nothing to tell apart"
+
+
+def test_the_stage_scores_the_queries_that_the_round_trains_on_alone(tmp_path):
+    CrossEncoder.start_from(str(checkpoint(tmp_path / "lm")), max_length=32).save(tmp_path / "reranker")
+    inputs = {"collection": stored(tmp_path / "collection"), "reranker": tmp_path / "reranker"}
+    settings = {"reranker": "reranker", "negatives": "", "queries": 4, "draws": 2, "seed": 5}
+    stage = stage_run("teacher", tmp_path / "teacher", inputs, settings)
+    metrics = stage.stage.load()(stage)
+    collection = open_collection(tmp_path / "collection")
+    ids = [query.query_id for query in collection.queries("train")]
+    pairs = training_pairs(ids, collection.positive_places("train"), {})
+    drawn = {int(pairs.queries[p]) for draw in (0, 1) for p in draw_queries(len(pairs), 4, seed=5, draw=draw)}
+    found = read_scores(tmp_path / "teacher")
+    assert {place for place in range(len(ids)) if found.row(place) is not None} == drawn
+    assert metrics["queries"] == len(drawn) < len(pairs)
 
 
 def test_a_teacher_that_knows_no_more_than_chance_is_told():

@@ -1,4 +1,4 @@
-"""Which of a query's positives and mined negatives stand in a batch: drawn anew every epoch, without repeats."""
+"""What is drawn: the queries of a round that trains on some of them, and the passages that stand in a batch."""
 
 from __future__ import annotations
 
@@ -15,10 +15,21 @@ if TYPE_CHECKING:
     Places = NDArray[np.int64]
 
 
+def draw_queries(queries: int, wanted: int, *, seed: int, draw: int = 0) -> Places:
+    """Places i64, ascending, of `wanted` of so many queries, others for every `draw`; 0, or too many: all of them.
+
+    >>> draw_queries(10, 3, seed=1).tolist(), draw_queries(2, 3, seed=1).tolist()
+    ([4, 7, 8], [0, 1])
+    """
+    if not 0 < wanted < queries:
+        return np.arange(queries)
+    return np.sort(np.random.default_rng([seed, draw]).permutation(queries)[:wanted])
+
+
 def draw_passages(
     positives: Sequence[Places], mined: Sequence[Places], draws: Draws, *, negatives: int
 ) -> tuple[Places, list[Places]]:
-    """One positive i64[Q] of each query, and up to `negatives` of its mined passages, a list a query.
+    """One positive i64[Q] of each query, and up to `negatives` of its mined passages, without repeats, a list a query.
 
     positives, mined: places in the corpus, a list a query; draws: of those queries. What a query gets depends on its
     own lists and draws alone; one with fewer mined passages gets all it has.

@@ -198,6 +198,8 @@ def _teacher(draft: Draft, current: _Round, negatives: str) -> str:
     settings: dict[str, Any] = {"reranker": who, "negatives": negatives, "files": "" if ranks else path_state(who)}
     if draft.recipe.reranker:
         settings["max_length"] = draft.recipe.reranker.max_length
+    if current.own.queries:
+        settings |= {"queries": current.own.queries, "draws": current.own.draws, "seed": draft.recipe.seed}
     return draft.add(
         f"teacher-{current.own.name}",
         "teacher",

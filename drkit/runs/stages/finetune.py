@@ -17,6 +17,7 @@ from drkit.errors import DrkitError
 from drkit.runs import processes
 from drkit.runs.checkpoints import load_encoder, save_masked_lm
 from drkit.runs.finetuning.biencoder import BiEncoder
+from drkit.runs.finetuning.drawing import draw_queries
 from drkit.runs.finetuning.negatives import read_negatives
 from drkit.runs.finetuning.pairs import PairCollator, TeacherScores, TrainingPairs, training_pairs
 from drkit.runs.finetuning.refreshing import refresher_of
@@ -101,14 +102,9 @@ def _pairs(stage: StageRun) -> TrainingPairs:
 def _drawn(pairs: TrainingPairs, stage: StageRun) -> TrainingPairs:
     """As many of the queries as the round trains on, another draw of them for every `draw`."""
     wanted = stage.stage.settings["queries"]
-    if not 0 < wanted < len(pairs):
-        if wanted > len(pairs):
-            stage.progress.note(
-                f"{wanted:,} training queries were asked for, and there are {len(pairs):,}: all are used"
-            )
-        return pairs
-    rng = np.random.default_rng([stage.recipe.seed, stage.stage.settings["draw"]])
-    return pairs.subset(np.sort(rng.permutation(len(pairs))[:wanted]))
+    if wanted > len(pairs):
+        stage.progress.note(f"{wanted:,} training queries were asked for, and there are {len(pairs):,}: all are used")
+    return pairs.subset(draw_queries(len(pairs), wanted, seed=stage.recipe.seed, draw=stage.stage.settings["draw"]))
 
 
 def _said(effective: Mapping[str, Any]) -> str:

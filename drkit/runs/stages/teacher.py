@@ -1,4 +1,4 @@
-"""Stage: a cross-encoder's scores of every training query's positives and mined negatives."""
+"""Stage: a cross-encoder's scores of the positives and mined negatives of every query that the round trains on."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from drkit.data.tables import StoredCollection, open_collection
 from drkit.errors import DrkitError
 from drkit.runs import processes
 from drkit.runs.finetuning.agreement import Agreement
+from drkit.runs.finetuning.drawing import draw_queries
 from drkit.runs.finetuning.negatives import read_negatives
 from drkit.runs.finetuning.teacher_scores import Asked, ScoreBlocks, StoredScores, ask, read_scores
 from drkit.runs.manifest import CHECKPOINTS
@@ -71,7 +72,15 @@ def _asked(stage: StageRun, collection: StoredCollection) -> list[Asked]:
     asked = ask(list(collection.queries("train")), collection.positive_places("train"), mined)
     if not asked:
         raise DrkitError("no training query has a passage judged relevant (score > 0): there is nothing to score")
-    return asked
+    return _drawn(asked, stage)
+
+
+def _drawn(asked: list[Asked], stage: StageRun) -> list[Asked]:
+    """The queries that any draw of the round trains on."""
+    own = stage.stage.settings
+    wanted = own.get("queries", 0)
+    draws = [draw_queries(len(asked), wanted, seed=own["seed"], draw=n) for n in range(own["draws"] if wanted else 0)]
+    return [asked[place] for place in np.unique(np.concatenate(draws))] if draws else asked
 
 
 def _agreement(scores: StoredScores, asked: list[Asked], positives: Mapping[str, NDArray[np.int64]]) -> Agreement:
