@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from drkit.core.types import StepOutput
-from drkit.losses.pairs import answers, check_pairs, copies, first_copies, vectors
+from drkit.losses.pairs import answers, check_pairs, copies, first_copies, in_float32, vectors
 
 if TYPE_CHECKING:
     from drkit.core.types import BuildContext, EmbeddedPairs
@@ -70,6 +70,7 @@ class ContrastiveLoss:
         return StepOutput(loss=loss, metrics={"accuracy": accuracy})
 
 
+@in_float32
 def contrast(
     pairs: EmbeddedPairs, config: ContrastiveConfig | KlDistillationConfig, without: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:

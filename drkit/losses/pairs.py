@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +15,22 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from drkit.core.types import EmbeddedPairs
+
+How = ParamSpec("How")
+Made = TypeVar("Made")
+
+
+def in_float32(
+    score: Callable[Concatenate[EmbeddedPairs, How], Made],
+) -> Callable[Concatenate[EmbeddedPairs, How], Made]:
+    """A function of pairs, without autocast: bfloat16 has steps of 0.004 near 1, which a temperature multiplies."""
+
+    @wraps(score)
+    def scored(pairs: EmbeddedPairs, /, *args: How.args, **how: How.kwargs) -> Made:
+        with torch.autocast(pairs.queries.device.type, enabled=False):
+            return score(pairs, *args, **how)
+
+    return scored
 
 
 def vectors(pairs: EmbeddedPairs, similarity: str) -> tuple[Tensor, Tensor]:
@@ -65,6 +83,7 @@ def own_passages(pairs: EmbeddedPairs) -> Tensor:
     return kept
 
 
+@in_float32
 def own_scores(pairs: EmbeddedPairs, similarity: str, temperature: float) -> Tensor:
     """f[Q,G]: the scores of each query's own passages; without meaning at padding."""
     queries, passages = vectors(pairs, similarity)

@@ -293,6 +293,14 @@ def test_the_teachers_scores_are_not_divided_by_the_students_temperature():
     assert found[0] == pytest.approx(found[1], rel=1e-4)
 
 
+@pytest.mark.parametrize("name", ["contrastive", "pairwise", "kl-distillation", "margin-mse"])
+def test_autocast_does_not_round_what_a_temperature_multiplies(name):
+    loss, pairs = type(LOSSES[name])(attrs.evolve(LOSSES[name].config, temperature=0.01)), toy_pairs()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = loss(pairs=pairs).loss
+    assert found.item() == loss(pairs=pairs).loss.item()
+
+
 def test_a_student_that_agrees_with_its_teacher_has_nothing_to_learn():
     pairs = toy_pairs()
     plain = attrs.evolve(pairs, candidates=None, numbers=None)

@@ -81,6 +81,52 @@ def test_a_copy_of_the_positive_is_no_negative_whatever_its_padding():
     assert len(set(prints[0].tolist())) == 4
 
 
+def test_another_positive_of_the_same_query_is_no_negative():
+    model, (queries, passages) = Bag(), columns(2, rows=4)
+    twice = {"input_ids": queries["input_ids"].clone()}
+    twice["input_ids"][2] = twice["input_ids"][0]
+    unit = [nn.functional.normalize(model(f), dim=1) for f in (twice, passages)]
+    scores = unit[0] @ unit[1].T / 0.05
+    scores[0, 2] = scores[2, 0] = float("-inf")
+    once = CachedGradients(model, ContrastiveLoss(CONTRASTIVE))([twice, passages]).item()
+    assert once == pytest.approx(nn.functional.cross_entropy(scores, torch.arange(4)).item(), rel=1e-5)
+
+
+class Cast(Bag):
+    """A bag whose vectors go through a matrix, and which notes in what numbers that was done."""
+
+    def __init__(self):
+        super().__init__()
+        self.turn, self.kinds = nn.Linear(16, 16), []
+
+    def forward(self, features):
+        turned = self.turn(super().forward(features))
+        self.kinds.append(turned.dtype)
+        return nn.functional.normalize(turned.float(), dim=1)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_under_autocast_both_passes_are_cast_and_scores_are_not(inside):
+    model, features, sharp = Cast(), columns(3), ContrastiveConfig(temperature=0.01)
+    with torch.autocast("cpu", torch.bfloat16):
+        vectors = [model(f) for f in features]
+    scores = vectors[0] @ torch.cat(vectors[1:]).T / 0.01
+    wanted = nn.functional.cross_entropy(scores, torch.arange(10))
+    wanted.backward()
+    expected = model.turn.weight.grad.clone()
+    model.zero_grad()
+    model.kinds.clear()
+    with torch.autocast("cpu", torch.bfloat16):
+        got = CachedGradients(model, ContrastiveLoss(sharp), chunk=10)(features)
+        if inside:
+            got.backward()
+    if not inside:
+        got.backward()
+    assert model.kinds == [torch.bfloat16] * 6
+    assert got.item() == pytest.approx(wanted.item(), rel=1e-6)
+    torch.testing.assert_close(model.turn.weight.grad, expected, rtol=0.01, atol=0.01 * float(expected.abs().max()))
+
+
 def test_labels_are_a_teachers_scores():
     model, features = Bag(), columns(4)
     teacher = torch.randn(10, 3)

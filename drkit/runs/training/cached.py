@@ -9,6 +9,7 @@ drkit's own runs (`drkit.runs.training.gradients`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from drkit.errors import DrkitError
 from drkit.runs.finetuning.biencoder import pair_loss
 from drkit.runs.training.gathering import Rows, gather_rows, world_size
 from drkit.runs.training.gradients import ROWS, compare_rows
-from drkit.runs.training.replaying import random_numbers, random_state
+from drkit.runs.training.replaying import precision, random_numbers, random_state
 
 Features = Mapping[str, Any]
 _VECTOR = "sentence_embedding"
@@ -35,8 +36,9 @@ class CachedGradients(nn.Module):
     through the model at once; the batch may be as large as you like, and the gradients are those of the whole batch.
 
     Called with the features of each column: query, positive, then any number of negatives, as many rows each. labels:
-    f[n, columns - 1], a teacher's scores of the positive and each negative, or None. Two equal texts of the batch count
-    as one passage: a copy of a query's positive is never its negative. Returns the loss f[].
+    f[n, columns - 1], a teacher's scores of the positive and each negative, or None. Equal texts of the batch, on all
+    processes, are one passage or one query: neither a copy of a query's positive nor another positive of the same query
+    is ever its negative. Returns the loss f[].
 
     Raises DrkitError for fewer than two columns, columns of different lengths, or labels of another shape.
 
@@ -64,9 +66,10 @@ class CachedGradients(nn.Module):
         rows = _numbers(columns, labels)
         parts = [part for column, features in enumerate(columns) for part in _chunks(features, column, self.chunk)]
         states, seen = [], [rows]
+        alike = precision(rows[f"{ROWS}places"].device)
         for part in parts:
             states.append(random_state())
-            with torch.no_grad():
+            with torch.no_grad(), alike():
                 seen.append(self._embed(part))
         if not torch.is_grad_enabled():
             loss, figures = self.compare(gather_rows(_whole(seen), self.numbering)[1])
@@ -76,7 +79,8 @@ class CachedGradients(nn.Module):
         self._tell(figures)
         out = loss.detach().requires_grad_()
         hook: Any = out.register_hook
-        hook(lambda scale: self._replay(parts, states, gradients[1:], scale))
+        again = list(zip(parts, states, gradients[1:], strict=True))
+        hook(lambda scale: self._replay(again, alike, scale))
         return out
 
     # What `drkit.runs.training.gradients` asks of a module.
@@ -88,7 +92,9 @@ class CachedGradients(nn.Module):
 
     def compare(self, rows: Rows) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss over the rows of all processes, and its figures."""
-        return pair_loss(self.loss, rows)
+        asked, answers = rows["asked"], rows["places"][rows["positives"]]
+        judged = torch.where(asked[:, None] == asked, answers, -1)
+        return pair_loss(self.loss, {**rows, "judged": judged})
 
     def _embed(self, part: tuple[str, Features]) -> dict[str, Tensor]:
         name, features = part
@@ -97,16 +103,16 @@ class CachedGradients(nn.Module):
 
     def _replay(
         self,
-        parts: Sequence[tuple[str, Features]],
-        states: Sequence[list[Tensor]],
-        gradients: Sequence[Mapping[str, Tensor]],
+        again: Iterable[tuple[tuple[str, Features], list[Tensor], Mapping[str, Tensor]]],
+        alike: Callable[[], AbstractContextManager[Any]],
         scale: Tensor,
     ) -> None:
         # Each process has a share of the rows, and DDP averages over processes.
         scale = scale * world_size()
-        for part, state, carried in zip(parts, states, gradients, strict=True):
+        for part, state, carried in again:
             with random_numbers(state), torch.enable_grad():
-                vectors = self._embed(part)
+                with alike():
+                    vectors = self._embed(part)
                 terms = [(vectors[name] * gradient).sum() for name, gradient in carried.items()]
                 torch.autograd.backward(torch.stack(terms).sum() * scale)
 
@@ -143,7 +149,7 @@ def _numbers(columns: Sequence[Features], labels: Tensor | None) -> dict[str, Te
     positives = torch.arange(count, device=places.device)
     found = {
         "positives": positives,
-        "judged": places[:count, None],
+        "asked": _fingerprints(columns[0]),
         "places": places,
         "groups": positives[:, None] + count * torch.arange(len(passages), device=places.device),
     }
