@@ -146,6 +146,16 @@ def test_forward_factor_keeps_the_positive_and_the_hardest(tmp_path):
         start += size
 
 
+def test_forward_factor_keeps_of_a_group_what_it_keeps_alone(tmp_path):
+    module = ranker(tmp_path, forward_factor=2)
+    batch = collator(tmp_path, module.encoder.pairs, negatives=7)([(0, query) for query in range(4)])
+    assert batch["sizes"].tolist() == [3, 8, 8, 8]
+    loss, _, expected = taken(module.eval(), batch)
+    again, _, found = taken(module, batch, 1)
+    assert float(again) == pytest.approx(float(loss), rel=1e-5)
+    close(found, expected)
+
+
 def settings(**changes):
     given = {
         "loss": Choice("listwise", ListwiseConfig()),

@@ -34,8 +34,8 @@ class GroupRanker(nn.Module):
 
     What it takes are the tensors of `GroupCollator`; what it returns is what `drkit.runs.training.gradients` takes
     gradients of.
-    forward_factor: of G passages of a query only G / forward_factor go into the loss: the positive, and the negatives
-    that score best now, found without gradients and dropout (SimLM's `rerank_forward_factor`); 1: all.
+    forward_factor: of a query's own G passages only G / forward_factor, two at least, go into the loss: the positive
+    and the negatives that score best now, found without gradients and dropout (SimLM's `rerank_forward_factor`).
     """
 
     numbering: Mapping[str, str] = {}
@@ -93,7 +93,7 @@ class GroupRanker(nn.Module):
         return ScoredGroups(scores=scores[places].masked_fill(~there, 0.0), mask=there)
 
     def _hardest(self, pairs: Mapping[str, Tensor], rows: Tensor) -> Tensor:
-        """Rows i64[Q, G / forward_factor]: of each query the positive, and the negatives that score best now."""
+        """Rows i64[Q,K] (-1: none): of each query the positive, and the negatives that score best now."""
         training = self.encoder.training
         self.encoder.eval()
         with torch.no_grad():
@@ -101,8 +101,11 @@ class GroupRanker(nn.Module):
         self.encoder.train(training)
         scores = found.scores.float().masked_fill(~found.mask, -torch.inf)
         scores[:, 0] = torch.inf
-        kept = max(rows.shape[1] // self.forward_factor, min(2, rows.shape[1]))
-        return rows.gather(1, scores.topk(kept, dim=1).indices)
+        # By each query's own size: how many it keeps must not depend on what else is in the batch.
+        sizes = found.mask.sum(1)
+        kept = (sizes // self.forward_factor).clamp(min=2).minimum(sizes)
+        best = rows.gather(1, scores.topk(int(kept.max()), dim=1).indices)
+        return best.masked_fill(torch.arange(best.shape[1], device=best.device) >= kept[:, None], -1)
 
 
 def group_rows(sizes: Tensor) -> Tensor:
