@@ -84,7 +84,28 @@ def test_the_papers_numbers_come_with_an_existing_encoder():
     assert (reranker.start, reranker.layers) == ("pretrained", 0)
     pairwise = compose(Wanted(paper="cpdae", encoder="some/encoder"), PARTS)
     assert {pairwise.finetune.of(r).loss.use for r in pairwise.finetune.rounds} == {"pairwise"}
+    assert {pairwise.finetune.of(r).learning_rate for r in pairwise.finetune.rounds} == {5e-6}
     assert pairwise.similarity == "dot"
+
+
+@pytest.mark.parametrize("paper", ["cdmae", "cotmae", "cotmae-qac", "cotmae-qac-ar", "cocondenser", "cocondenser-qac"])
+def test_papers_that_score_by_raw_dot_products(paper):
+    recipe = compose(Wanted(paper=paper, encoder="some/encoder"), PARTS)
+    check(recipe, REGISTRY)
+    losses = [recipe.finetune.loss, *(recipe.finetune.of(r).loss for r in recipe.finetune.rounds)]
+    assert {(loss.config.similarity, loss.config.temperature) for loss in losses} == {("dot", 1.0)}
+
+
+def test_simlm_scores_by_scaled_cosines_in_all_directions():
+    recipe = compose(Wanted(paper="simlm", encoder="some/encoder"), PARTS)
+    losses = [recipe.finetune.of(r).loss.config for r in recipe.finetune.rounds]
+    assert {(loss.similarity, loss.temperature, len(loss.directions)) for loss in losses} == {("cosine", 0.02, 4)}
+
+
+@pytest.mark.parametrize("paper", sorted({*PARTS.recipes} - {"quick"}))
+def test_whoever_starts_from_an_encoder_trains_on_64_queries_a_step(paper):
+    finetune = compose(Wanted(paper=paper, encoder="some/encoder"), PARTS).finetune
+    assert {finetune.of(r).per_device_train_batch_size for r in finetune.rounds} == {64}
 
 
 def test_a_smoke_run_lets_the_teacher_score_what_is_learned_from():
