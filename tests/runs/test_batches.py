@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drkit.core.recipe import Training
+from drkit.errors import DrkitError
 from drkit.runs.training.batches import Schedule, count_batches
 
 
@@ -62,3 +63,10 @@ def test_processes_share_every_batch_of_the_schedule():
     shares = [list(schedule.share(rank, 3)) for rank in range(3)]
     for whole, *parts in zip(schedule, *shares, strict=True):
         assert sorted(whole) == sorted(example for part in parts for example in part)
+
+
+def test_more_processes_than_examples_are_refused():
+    schedule = Schedule(lengths=np.full(2, 9, np.int32), batch_size=8, batches=3, seed=1)
+    assert [len(batch) for batch in schedule.share(1, 2)] == [1, 1, 1]
+    with pytest.raises(DrkitError, match="2 training examples for 3 processes"):
+        schedule.share(2, 3)

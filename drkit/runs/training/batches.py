@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from attrs import frozen
 
+from drkit.errors import DrkitError
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
@@ -50,7 +52,15 @@ class Schedule:
             epoch += 1
 
     def share(self, rank: int, processes: int) -> Share:
-        """The part of every batch that one of several processes takes."""
+        """The part of every batch that one of several processes takes.
+
+        Raises DrkitError where there are fewer examples than processes.
+        """
+        if len(self.lengths) < processes:
+            raise DrkitError(
+                f"{len(self.lengths)} training examples for {processes} processes: each needs one of every batch; "
+                f"start fewer processes"
+            )
         return Share(self, rank, processes)
 
     def epoch(self, epoch: int) -> list[NDArray[np.int64]]:
