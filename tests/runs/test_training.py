@@ -80,8 +80,14 @@ def test_resumed_equals_uninterrupted(tmp_path, cut_off):
     result = go(resumed, tmp_path / "cut")
     assert same(whole, resumed)
     assert result.steps == expected.steps == STEPS
-    assert result.log[-1]["loss"] == expected.log[-1]["loss"]
+    assert result.log == expected.log  # steps since the last line, too: checkpoints stand between lines here
     assert "copy_size" in result.log[-1]
+
+
+def test_a_training_of_fewer_steps_than_a_line_of_the_log_has_a_loss(tmp_path):
+    result = go(toy(), tmp_path, logging_steps=50, save_steps=500)
+    assert [entry["step"] for entry in result.log] == [STEPS]
+    assert np.isfinite(result.loss)
 
 
 def test_a_training_that_was_done_does_no_step_again(tmp_path):
@@ -118,7 +124,9 @@ def test_a_loss_that_is_not_finite_ends_the_training_in_words(tmp_path):
             return {**out, "loss.copy": out["loss.copy"] * float("nan")}
 
     with pytest.raises(DrkitError, match="loss is nan at step 2: lower learning_rate"):
-        go(Diverging(), tmp_path, logging_steps=2)
+        go(Diverging(), tmp_path / "soon", logging_steps=2)
+    with pytest.raises(DrkitError, match=f"loss is nan at step {STEPS}"):
+        go(Diverging(), tmp_path / "late", logging_steps=50, save_steps=500)
 
 
 def test_arguments_that_do_not_fit_are_told(tmp_path):

@@ -75,7 +75,7 @@ def train_stage(
         seed=stage.recipe.seed,
         callbacks=callbacks,
     )
-    lines = "".join(f"{json.dumps(dict(entry))}\n" for entry in result.log)
+    lines = "".join(f"{json.dumps(dict(entry), sort_keys=True)}\n" for entry in result.log)
     (stage.folder / "log.jsonl").write_text(lines, encoding="utf-8")
     return result
 
@@ -99,7 +99,7 @@ def train(
     steps = len(schedule) // training.gradient_accumulation_steps
     arguments = _arguments(training, folder, steps, seed)
     trainer = ScheduledTrainer(module, schedule, collate, args=arguments, chunk=training.gradient_cache_chunk)
-    for callback in (_Report(progress), _GiveBack(), *callbacks):
+    for callback in (_Report(progress), _GiveBack(), *callbacks, _LogAll()):  # the last hears what the others decide
         trainer.add_callback(callback)
     trainer.remove_callback(PrinterCallback)
     set_seed(seed)  # dropout follows the run's seed, whatever ran before in this process
@@ -160,6 +160,14 @@ class _GiveBack(TrainerCallback):  # type: ignore[misc]
     def on_step_end(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
         if state.global_step % _TRIM_STEPS == 0:
             self._give_back()
+
+
+class _LogAll(TrainerCallback):  # type: ignore[misc]
+    """A line of the log after the last step, and before a checkpoint, which would forget the steps since the last."""
+
+    def on_step_end(self, _args: Any, state: Any, control: Any, **_: Any) -> None:
+        if control.should_save or control.should_training_stop or state.global_step >= state.max_steps:
+            control.should_log = True
 
 
 class _Report(TrainerCallback):  # type: ignore[misc]
