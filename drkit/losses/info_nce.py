@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from drkit.losses.config import InfoNceConfig
-from drkit.losses.partners import check_rows, find_partner
+from drkit.losses.partners import check_rows, find_partner, products
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,4 +46,4 @@ class InfoNceLoss:
         rows = bottleneck.to(torch.promote_types(bottleneck.dtype, torch.float32))
         if self.config.similarity == "cosine":
             rows = F.normalize(rows, dim=1)
-        return find_partner(rows @ rows.T / self.config.temperature, partners, self.config.reduction)
+        return find_partner(products(rows) / self.config.temperature, partners, self.config.reduction)

@@ -26,6 +26,13 @@ def find_partner(scores: Tensor, partners: Tensor, reduction: str = "mean") -> S
     return StepOutput(loss=F.cross_entropy(others, partners, reduction=reduction), metrics={"accuracy": accuracy})
 
 
+def products(rows: Tensor) -> Tensor:
+    """f[R,R], in float32 at least: inner products of every two rows f[R,D], also where autocast would round them."""
+    wide = rows.to(torch.promote_types(rows.dtype, torch.float32))
+    with torch.autocast(rows.device.type, enabled=False):
+        return wide @ wide.T
+
+
 def check_rows(rows: Tensor, partners: Tensor, what: str) -> None:
     """Raise DrkitError unless rows are f[R,.] and partners i64[R], R at least 2."""
     if rows.ndim != 2 or len(rows) < 2 or tuple(partners.shape) != (len(rows),):

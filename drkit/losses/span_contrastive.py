@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
-
 from drkit.losses.config import SpanContrastiveConfig
-from drkit.losses.partners import check_rows, find_partner
+from drkit.losses.partners import check_rows, find_partner, products
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,6 +27,7 @@ class SpanContrastiveLoss:
 
     Source: coCondenser (Gao and Callan 2022), its contrastive loss; Query-as-context (Wu et al. 2023), equation 5.
 
+    >>> import torch
     >>> h = torch.tensor([[2.0, 0.0], [0.0, 2.0], [2.0, 0.0], [0.0, 2.0]])
     >>> out = SpanContrastiveLoss()(bottleneck=h, partners=torch.tensor([2, 3, 0, 1]))
     >>> round(out.loss.item(), 4), out.metrics["accuracy"].item()  # log(1 + 2 / e^4)
@@ -41,5 +40,4 @@ class SpanContrastiveLoss:
     def __call__(self, *, bottleneck: Tensor, partners: Tensor) -> StepOutput:
         """The loss of a whole batch. Raises DrkitError where the shapes do not fit."""
         check_rows(bottleneck, partners, "span-contrastive")
-        rows = bottleneck.to(torch.promote_types(bottleneck.dtype, torch.float32))
-        return find_partner(rows @ rows.T, partners)
+        return find_partner(products(bottleneck), partners)

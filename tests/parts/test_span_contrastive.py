@@ -76,3 +76,11 @@ def test_accuracy_counts_rows_whose_partner_is_nearest():
 def test_shapes_that_do_not_fit_are_refused(shape, count):
     with pytest.raises(DrkitError, match="span-contrastive takes rows"):
         SpanContrastiveLoss()(bottleneck=torch.zeros(shape), partners=torch.zeros(count, dtype=torch.long))
+
+
+@pytest.mark.parametrize("loss", [SpanContrastiveLoss(), InfoNceLoss(InfoNceConfig(temperature=0.01))])
+def test_autocast_does_not_round_scores(loss):
+    vectors, partners = torch.randn(6, 9, generator=torch.Generator().manual_seed(4)), torch.tensor([3, 4, 5, 0, 1, 2])
+    with torch.autocast("cpu", torch.bfloat16):
+        found = loss(bottleneck=vectors, partners=partners).loss
+    assert found.item() == loss(bottleneck=vectors, partners=partners).loss.item()
