@@ -129,6 +129,14 @@ def test_a_loss_that_is_not_finite_ends_the_training_in_words(tmp_path):
         go(Diverging(), tmp_path / "late", logging_steps=50, save_steps=500)
 
 
+@pytest.mark.skipif(torch.cuda.is_available() or torch.backends.mps.is_available(), reason="of a processor alone")
+def test_bfloat16_trains_on_a_processor(tmp_path):
+    torch.manual_seed(0)
+    whole, half = (go(toy(), tmp_path / str(bf16), bf16=bf16).loss for bf16 in (False, True))
+    assert half == pytest.approx(whole, rel=0.05)
+    assert half != whole
+
+
 def test_arguments_that_do_not_fit_are_told(tmp_path):
     with pytest.raises(DrkitError, match="no_such"):
         go(toy(), tmp_path, arguments={"no_such": 1})

@@ -136,8 +136,8 @@ def _arguments(training: Training, folder: Path, steps: int, seed: int) -> Train
         "logging_nan_inf_filter": False,  # a loss that is not finite must be seen, not averaged away
         "disable_tqdm": True,
         "remove_unused_columns": False,
-        # Several processes without an accelerator: accelerate wants to be told.
-        "use_cpu": processes.count() > 1 and not torch.cuda.is_available(),
+        # Several processes, or bfloat16, without an accelerator: they want to be told.
+        "use_cpu": not torch.cuda.is_available() and (processes.count() > 1 or not torch.backends.mps.is_available()),
         "ddp_broadcast_buffers": False,  # processes may have different numbers of chunks
         "dataloader_pin_memory": torch.cuda.is_available(),
         "optim": "adamw_torch_fused",
