@@ -24,11 +24,12 @@ from pathlib import Path
 
 from drkit.core.compose_rounds import rounds_problems
 from drkit.core.declared import declared
+from drkit.core.loading import check_model_path
 from drkit.core.reasons import MADE_FROM_TEXTS, fitting, listed, losses_for, missing_extras
 from drkit.core.recipe import Pretrain, Recipe
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
-from drkit.errors import ProblemsError
+from drkit.errors import DrkitError, ProblemsError
 
 ENCODER_PROVIDES = ("token_states", "text_states", "bottleneck", "partners")
 # What it provides beside, where the masker does.
@@ -76,7 +77,13 @@ def _encoder_problems(recipe: Recipe) -> list[str]:
     sizes = recipe.encoder
     if sizes.pretrained is None and sizes.hidden % sizes.heads:
         return [f"hidden ({sizes.hidden}) is no multiple of heads ({sizes.heads}) @ encoder"]
-    if sizes.pretrained is None or sizes.declared == "ignore":
+    if sizes.pretrained is None:
+        return []
+    try:
+        check_model_path(sizes.pretrained)
+    except DrkitError as error:
+        return [f"{error} @ encoder.pretrained"]
+    if sizes.declared == "ignore":
         return []
     told = declared(Path(sizes.pretrained).expanduser())
     return told.clashes(sizes) if told else []

@@ -40,9 +40,12 @@ def check_model_path(path_or_id: str) -> None:
     path = Path(path_or_id).expanduser()
     if path.is_dir():
         if not (path / "config.json").is_file():
-            inner = sorted(path.glob("*_Transformer/config.json"))  # as sentence-transformers once saved it
-            advice = f"give {inner[0].parent}" if inner else "give a folder that save_pretrained wrote, or a hub id"
-            raise DrkitError(f"{path} has no config.json; {advice}")
+            # as sentence-transformers once saved it, or one of two encoders
+            inner = sorted(path.glob("*_Transformer/config.json")) or sorted(path.glob("*_encoder/config.json"))
+            inside = " or ".join(str(config.parent) for config in inner)
+            raise DrkitError(
+                f"{path} has no config.json; give {inside or 'a folder that save_pretrained wrote, or a hub id'}"
+            )
     elif path.exists():
         raise DrkitError(f"{path} is a file; give the folder of the checkpoint, or a hub id")
     elif not may_be_hub_id(path_or_id):

@@ -173,6 +173,11 @@ class Finetune(Training):
     negatives: int = setting(1, ge(0), "hard negatives a query")
     rounds: tuple[Round, ...] = field(kw_only=True, validator=min_len(1))
     validation: Validation = field(kw_only=True, factory=Validation)
+    encoders: str = setting(
+        "shared",
+        in_(("shared", "separate")),
+        "shared: one encoder reads queries and passages; separate: one each, from the same start",
+    )
     baseline: bool = setting(True, None, "also fine-tune the same encoder without pre-training, for comparison")
 
     def of(self, current: Round) -> Finetune:

@@ -22,6 +22,8 @@ from drkit.core.quiet import without_bars
 from drkit.encoders.seeding import seeded
 from drkit.errors import DrkitError
 
+QUERIES, PASSAGES = "query_encoder", "passage_encoder"
+_MODULE = "sentence_transformers.models."
 POOLING_FLAGS = {
     "cls": "pooling_mode_cls_token",
     "mean": "pooling_mode_mean_tokens",
@@ -85,6 +87,41 @@ def export_encoder(
     return Path(folder)
 
 
+def export_dual(
+    queries: tuple[Any, Any],
+    passages: tuple[Any, Any],
+    folder: str | Path,
+    *,
+    provenance: Mapping[str, Any] | None = None,
+    **declared: Any,
+) -> Path:
+    """Write the folder of two encoders, atomically: a `Router` of sentence-transformers, each encoder whole within it.
+
+    `query_encoder/` and `passage_encoder/` are what `export_encoder` writes, and loadable by themselves; `encode_query`
+    and `encode_document` of the folder take one each. queries, passages: its `model` and `tokenizer`; declared: its
+    other settings.
+
+    Raises DrkitError as `export_encoder` does.
+    """
+    with replacing_folder(Path(folder), "modules.json") as temporary:
+        for name, (model, tokenizer) in ((QUERIES, queries), (PASSAGES, passages)):
+            export_encoder(model, tokenizer, temporary / name, provenance=provenance, **declared)
+        how = _Declared(**declared)
+        modules = [
+            [name + "/" + part if part else name for part in _modules_of(how).values()] for name in (QUERIES, PASSAGES)
+        ]
+        kinds = {path: _MODULE + kind for paths in modules for path, kind in zip(paths, _modules_of(how), strict=True)}
+        structure = dict(zip(("query", "document"), modules, strict=True))
+        parameters = {"default_route": None, "allow_empty_key": True}
+        _write_json(temporary / "modules.json", [{"idx": 0, "name": "0", "path": "", "type": f"{_MODULE}Router"}])
+        _write_json(
+            temporary / "router_config.json", {"types": kinds, "structure": structure, "parameters": parameters}
+        )
+        _write_json(temporary / "config_sentence_transformers.json", _about(how))
+        (temporary / "README.md").write_text(_model_card(how, provenance or {}), encoding="utf-8")
+    return Path(folder)
+
+
 def _as_auto_model(backbone: Any) -> Any:
     """A copy, on the processor and in float32, of the class that `AutoModel` builds for the configuration."""
     from transformers import AutoModel
@@ -123,13 +160,12 @@ def _save_tokenizer(tokenizer: Any, folder: Path, how: _Declared) -> None:
 
 
 def _write_declarations(folder: Path, how: _Declared, hidden: int) -> None:
-    names = ["Transformer", "Pooling", *(["Normalize"] if how.similarity == "cosine" or how.normalize else [])]
-    paths = ["", *(f"{place}_{name}" for place, name in enumerate(names) if place)]
-    for path in paths[1:]:
+    named = _modules_of(how)
+    for path in filter(None, named.values()):
         (folder / path).mkdir()
     modules = [
-        {"idx": idx, "name": str(idx), "path": path, "type": f"sentence_transformers.models.{name}"}
-        for idx, (name, path) in enumerate(zip(names, paths, strict=True))
+        {"idx": idx, "name": str(idx), "path": path, "type": _MODULE + name}
+        for idx, (name, path) in enumerate(named.items())
     ]
     flags = {flag: pooling == how.pooling for pooling, flag in POOLING_FLAGS.items()}
     longest = max(how.query_length, how.passage_length)
@@ -138,15 +174,22 @@ def _write_declarations(folder: Path, how: _Declared, hidden: int) -> None:
         folder / "1_Pooling" / "config.json", {"word_embedding_dimension": hidden, **flags, "include_prompt": True}
     )
     _write_json(folder / "sentence_bert_config.json", {"max_seq_length": longest, "do_lower_case": False})
-    _write_json(
-        folder / "config_sentence_transformers.json",
-        {
-            "__version__": {"pytorch": torch.__version__, "transformers": version("transformers")},
-            "prompts": {"query": how.query_prompt, "document": how.passage_prompt},
-            "default_prompt_name": None,
-            "similarity_fn_name": how.similarity,
-        },
-    )
+    _write_json(folder / "config_sentence_transformers.json", _about(how))
+
+
+def _modules_of(how: _Declared) -> dict[str, str]:
+    """sentence-transformers' modules, and the folder of each."""
+    names = ["Transformer", "Pooling", *(["Normalize"] if how.similarity == "cosine" or how.normalize else [])]
+    return {name: f"{place}_{name}" if place else "" for place, name in enumerate(names)}
+
+
+def _about(how: _Declared) -> dict[str, Any]:
+    return {
+        "__version__": {"pytorch": torch.__version__, "transformers": version("transformers")},
+        "prompts": {"query": how.query_prompt, "document": how.passage_prompt},
+        "default_prompt_name": None,
+        "similarity_fn_name": how.similarity,
+    }
 
 
 def _model_card(how: _Declared, provenance: Mapping[str, Any]) -> str:

@@ -1,8 +1,9 @@
 """What training starts from and leaves behind: a whole masked LM, so that pre-training can be continued.
 
 A checkpoint folder is what `save_pretrained` writes (with the LM head), the tokenizer, and, after pre-training,
-`decoder.safetensors` and, where a generator was trained beside the encoder, `generator/`. The encoder that users load
-is exported separately, clean.
+`decoder.safetensors` and, where a generator was trained beside the encoder, `generator/`. Where passages have an
+encoder of their own, the folder is that of queries and holds the other as `passage_encoder/`. The encoder that users
+load is exported separately, clean.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from torch import nn
 from drkit.core.quiet import without_bars
 from drkit.core.write import plain
 from drkit.encoders import MaskedLmEncoder
+from drkit.encoders.export import PASSAGES
 
 if TYPE_CHECKING:
     from drkit.core.recipe import Choice, Pretrain
+    from drkit.runs.finetuning.biencoder import BiEncoder
     from drkit.runs.pretraining.autoencoder import AutoEncoder
 
 DECODER = "decoder.safetensors"
@@ -40,9 +43,22 @@ def load_encoder(folder: Path, *, pooling: str) -> MaskedLmEncoder:
     return MaskedLmEncoder.from_pretrained(str(folder), pooling=pooling)
 
 
+def load_passage_encoder(folder: Path, *, pooling: str) -> MaskedLmEncoder:
+    """The encoder of passages of a checkpoint folder; a second copy of its only one, where it has no other."""
+    own = folder / PASSAGES
+    return load_encoder(own if own.is_dir() else folder, pooling=pooling)
+
+
 def load_generator(folder: Path | None) -> MaskedLmEncoder | None:
     """The generator of a folder, where there is one."""
     return load_encoder(folder, pooling="cls") if folder else None
+
+
+def save_encoders(module: BiEncoder, tokenizer: Any, folder: Path) -> None:
+    """Write the encoder of a bi-encoder, or both."""
+    save_masked_lm(module.encoder, tokenizer, folder)
+    if module.passage_encoder is not None:
+        save_masked_lm(module.passage_encoder, tokenizer, folder / PASSAGES)
 
 
 def save_parts(module: AutoEncoder, settings: Pretrain, tokenizer: Any, folder: Path) -> None:

@@ -1,26 +1,46 @@
-"""Encoders of a run for searching: a training checkpoint or the exported folder, either way one `TextEncoder`."""
+"""Encoders of a run for searching: of a training checkpoint, of the exported folder, or of a model in training."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from attrs import evolve, fields
 
 from drkit.core.ranks import own_device
 from drkit.core.recipe import Recipe
+from drkit.encoders.export import PASSAGES, export_dual, export_encoder
 from drkit.errors import DrkitError
 from drkit.runs.checkpoints import load_encoder
 from drkit.runs.manifest import read_manifest
 from drkit.runs.tokenizers import load_tokenizer
-from drkit.search import Retriever, TextEncoder, open_index
+from drkit.search import AnyEncoder, DualEncoder, Retriever, TextEncoder, open_index
+from drkit.search.dual import read_encoder
+
+if TYPE_CHECKING:
+    from drkit.runs.finetuning.biencoder import BiEncoder
 
 
-def load_text_encoder(folder: Path, recipe: Recipe, *, device: str | None = None) -> TextEncoder:
-    """The encoder of a stage's folder, with the recipe's pooling, similarity, lengths and prompts."""
+def load_text_encoder(folder: Path, recipe: Recipe, *, device: str | None = None) -> AnyEncoder:
+    """The encoder of a stage's folder, or the two of it, with the recipe's pooling, similarity, lengths and prompts."""
     device = device or own_device()
     if (folder / "modules.json").exists():
-        return TextEncoder.load(folder, device)
+        return read_encoder(folder, device)
     backbone = load_encoder(folder, pooling=recipe.encoder.pooling).backbone.to(device)
-    return encoder_of(backbone, load_tokenizer(str(folder)), recipe)
+    encoder = encoder_of(backbone, load_tokenizer(str(folder)), recipe)
+    if not (folder / PASSAGES).is_dir():
+        return encoder
+    other = load_encoder(folder / PASSAGES, pooling=recipe.encoder.pooling).backbone.to(device)
+    return DualEncoder(encoder, evolve(encoder, model=other))
+
+
+def encoders_of(module: BiEncoder, tokenizer: Any, recipe: Recipe) -> AnyEncoder:
+    """A bi-encoder, maybe one in training, as a run searches with it."""
+    encoder = encoder_of(module.encoder.backbone, tokenizer, recipe)
+    if module.passage_encoder is None:
+        return encoder
+    return DualEncoder(encoder, evolve(encoder, model=module.passage_encoder.backbone))
 
 
 def encoder_of(backbone: Any, tokenizer: Any, recipe: Recipe) -> TextEncoder:
@@ -37,6 +57,21 @@ def encoder_of(backbone: Any, tokenizer: Any, recipe: Recipe) -> TextEncoder:
     )
 
 
+def write_encoder(encoder: AnyEncoder, folder: Path, provenance: Mapping[str, Any]) -> int:
+    """Write the folder that users load, of one encoder or two; returns the number of parameters."""
+    sides = [encoder.queries, encoder.passages] if isinstance(encoder, DualEncoder) else [encoder]
+    declared = {field.name: getattr(sides[-1], field.name) for field in fields(TextEncoder)}
+    for name in ("model", "tokenizer", "token_budget", "precision"):
+        del declared[name]
+    declared["query_length"] = sides[0].query_length
+    parts = [(side.model, side.tokenizer) for side in sides]
+    if isinstance(encoder, DualEncoder):
+        export_dual(parts[0], parts[1], folder, provenance=provenance, **declared)
+    else:
+        export_encoder(*parts[0], folder, provenance=provenance, **declared)
+    return sum(p.numel() for model, _ in parts for p in model.parameters())
+
+
 def open_run(run: Path) -> Retriever:
     """The searchable retriever of a finished run. Raises DrkitError where the run has none, or not yet."""
     if not run.is_dir():
@@ -47,4 +82,4 @@ def open_run(run: Path) -> Retriever:
                 f"{run} has no finished stage {stage!r}, so it cannot be searched; "
                 f"`drkit run {run}` goes on where it was cut off"
             )
-    return Retriever(TextEncoder.load(run / "encoder"), open_index(run / "index"))
+    return Retriever(read_encoder(run / "encoder"), open_index(run / "index"))

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from drkit.search.adapters import CrossEncoderScorer, Encoder, SentenceTransformerEncoder
     from drkit.search.bm25 import Bm25Retriever
     from drkit.search.building import AnyIndex, build_index, open_index
+    from drkit.search.dual import AnyEncoder, DualEncoder
     from drkit.search.encode import TextEncoder
     from drkit.search.encoding import encode_corpus
     from drkit.search.hits import Hits
@@ -20,9 +21,11 @@ if TYPE_CHECKING:
     from drkit.search.vectors import Storage, Vectors
 
 __all__ = [
+    "AnyEncoder",
     "AnyIndex",
     "Bm25Retriever",
     "CrossEncoderScorer",
+    "DualEncoder",
     "Encoder",
     "FlatIndex",
     "Hits",
@@ -49,9 +52,11 @@ __all__ = [
 __getattr__, __dir__ = attach(
     __name__,
     {
+        "AnyEncoder": "dual",
         "AnyIndex": "building",
         "Bm25Retriever": "bm25",
         "CrossEncoderScorer": "adapters",
+        "DualEncoder": "dual",
         "Encoder": "adapters",
         "FlatIndex": "index",
         "Hits": "hits",

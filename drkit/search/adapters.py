@@ -140,9 +140,9 @@ def as_encoder(given: Any) -> Encoder:
     Raises DrkitError for anything else, and as `TextEncoder.load` does.
     """
     if isinstance(given, (str, Path)):
-        from drkit.search.encode import TextEncoder
+        from drkit.search.dual import read_encoder
 
-        return TextEncoder.load(given)
+        return read_encoder(given)
     if hasattr(given, "encode_passages"):
         return given  # type: ignore[no-any-return]
     if hasattr(given, "encode_document"):

@@ -45,7 +45,7 @@ def encode_corpus(
 ) -> Vectors | None:
     """Encode (id, text) pairs into a folder of vectors; None where other processes are still at their shards.
 
-    encoder: a `TextEncoder`, a `SentenceTransformerEncoder`, or any `Encoder`.
+    encoder: a `TextEncoder`, a `DualEncoder`, a `SentenceTransformerEncoder`, or any `Encoder`.
     texts: streamed, all of them to every process; a text may be its token ids (special ones included, cut to length).
     storage: dtype, file format, shard size, and whether these are passages or queries. shard: which of how many
     processes this is; as torchrun says where None. Called again, with any number of processes, it goes on; only shards

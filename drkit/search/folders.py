@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,15 +17,17 @@ from drkit.errors import DrkitError
 _SIMILARITIES = {"cosine": "cosine", "dot": "dot", "dot_score": "dot", None: "cosine"}
 
 
-def read_encoder_settings(folder: Path) -> dict[str, Any]:
+def read_encoder_settings(folder: Path, modules: Mapping[str, str] | None = None) -> dict[str, Any]:
     """How a folder's vectors are made: the arguments of `TextEncoder`, and `transformer`, the backbone's folder.
+
+    modules: their folders within this one, by name; as its modules.json says where None.
 
     Raises DrkitError where the folder has no modules.json, or a module, pooling or similarity drkit does not know.
     """
-    modules = _modules(folder)
+    modules = _known(folder, read_modules(folder) if modules is None else modules)
     transformer, pooling = folder / modules["Transformer"], _json(folder / modules["Pooling"] / "config.json")
     about = _json(folder / "config_sentence_transformers.json", {})
-    own = _json(folder / "drkit.json", {})
+    own = _json(transformer / "drkit.json", {})
     length = _longest(transformer)
     return {
         "transformer": transformer,
@@ -60,7 +63,8 @@ def load_backbone(folder: Path) -> tuple[Any, Any]:
     return model.eval(), tokenizer
 
 
-def _modules(folder: Path) -> dict[str, str]:
+def read_modules(folder: Path) -> dict[str, str]:
+    """The modules that a folder's modules.json names, and where they are. Raises DrkitError where it has none."""
     if not folder.is_dir():
         raise DrkitError(f"no encoder folder {folder}; give a folder that drkit or sentence-transformers wrote")
     if not any((folder / name).is_file() for name in ("modules.json", "config.json")):
@@ -70,7 +74,15 @@ def _modules(folder: Path) -> dict[str, str]:
             f"{folder} has no modules.json, so its pooling is unknown; say which: --pooling cls or mean "
             f"(in Python: TextEncoder.bare)"
         )
-    modules = {m["type"].rsplit(".", 1)[-1]: m["path"] for m in _json(folder / "modules.json")}
+    return {m["type"].rsplit(".", 1)[-1]: m["path"] for m in _json(folder / "modules.json")}
+
+
+def _known(folder: Path, modules: Mapping[str, str]) -> Mapping[str, str]:
+    if "Router" in modules:
+        raise DrkitError(
+            f"{folder} holds an encoder of queries and one of passages, where one is wanted: give the folder of one "
+            f"(drkit writes query_encoder and passage_encoder), or load both with DualEncoder"
+        )
     unknown = sorted(set(modules) - {"Transformer", "Pooling", "Normalize"})
     if unknown or not {"Transformer", "Pooling"} <= set(modules):
         raise DrkitError(

@@ -10,7 +10,7 @@ import torch
 from drkit.errors import DrkitError
 from drkit.search.adapters import Encoder
 from drkit.search.building import AnyIndex, open_index
-from drkit.search.encode import TextEncoder
+from drkit.search.dual import read_encoder
 from drkit.search.hits import Hits, batched, check_queries
 from drkit.search.identity import check_same_encoder
 
@@ -18,7 +18,7 @@ from drkit.search.identity import check_same_encoder
 class Retriever:
     """Searches an index, of any kind, with the encoder whose vectors it holds.
 
-    encoder: a `TextEncoder`, a `SentenceTransformerEncoder`, or any `Encoder`.
+    encoder: a `TextEncoder`, a `DualEncoder`, a `SentenceTransformerEncoder`, or any `Encoder`.
 
     Raises DrkitError where the two have different dimensions, or the index says that another encoder made it.
     """
@@ -45,7 +45,7 @@ class Retriever:
                 f"{run} has no folder {' and no folder '.join(missing)}; give the folder of a finished run, "
                 f"or finish it by running its recipe again"
             )
-        return cls(TextEncoder.load(Path(run) / "encoder", device), open_index(Path(run) / "index"))
+        return cls(read_encoder(Path(run) / "encoder", device), open_index(Path(run) / "index"))
 
     def __len__(self) -> int:
         return len(self.index)

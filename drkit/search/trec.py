@@ -97,8 +97,15 @@ def encode_id(name: str) -> str:
 
 
 def decode_id(name: str) -> str:
-    """The id that `encode_id` wrote."""
-    return unquote(name, errors="strict") if "%" in name else name
+    """The id that `encode_id` wrote; what it cannot have written, of another tool's file, stands as it is.
+
+    >>> decode_id("os.path%20join"), decode_id("caf%E9")
+    ('os.path join', 'caf%E9')
+    """
+    try:
+        return unquote(name, errors="strict") if "%" in name else name
+    except UnicodeDecodeError:
+        return name
 
 
 def _lines(query_id: str, hits: Iterable[tuple[str, float]], label: str) -> Iterator[str]:
@@ -130,7 +137,7 @@ def _run_lines(path: Path) -> Iterator[tuple[int, str, str, float]]:
 
 def _columns(path: Path, count: int, names: str) -> Iterator[tuple[int, list[str]]]:
     try:
-        with path.open(encoding="utf-8", newline="\n") as file:
+        with path.open(encoding="utf-8-sig", newline="\n") as file:
             for number, line in enumerate(file, start=1):
                 columns = re.split(r"[ \t]+", line.strip(" \t\r\n"))
                 if len(columns) != count:

@@ -25,6 +25,7 @@ def folder(path: Path, *, own=None, prompts=None, pooling=FLAGS, longest=256) ->
         {"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
     ]
     files = {
+        "config.json": {},
         "modules.json": modules,
         "1_Pooling/config.json": pooling,
         "sentence_bert_config.json": {"max_seq_length": longest},

@@ -18,7 +18,9 @@ from drkit.data.writing import write_collection
 from drkit.encoders import BertSizes, MaskedLmEncoder
 from drkit.errors import DrkitError
 from drkit.evaluate import evaluate
+from drkit.losses import ContrastiveConfig, ContrastiveLoss
 from drkit.runs.finetuning import retrieval_probe
+from drkit.runs.finetuning.biencoder import BiEncoder
 from drkit.runs.finetuning.validation import BestWeights, ValidationCallback, validating
 from drkit.runs.finetuning.validations import best_step, read_validations
 from drkit.runs.manifest import CHECKPOINTS
@@ -72,7 +74,7 @@ class Task:
     places: tuple = (1,)
     split: str = "dev"
 
-    def measure(self, _encoder, _passages, _measure, passage_encoder=None):
+    def measure(self, _encoder, _passages, _measure):
         assert not self.module.training
         torch.rand(3)
         key = next(self._step())
@@ -208,8 +210,8 @@ def collection(tmp_path_factory):
 
 def constructed(collection, folder, settings, *, exclude_self=False):
     sizes = BertSizes(hidden=32, layers=1, heads=2, intermediate=64, max_positions=16, dropout=0.1)
-    module = nn.Module()
-    module.encoder = MaskedLmEncoder.from_scratch(sizes, tokenizer(), pooling="cls", seed=1)
+    encoder = MaskedLmEncoder.from_scratch(sizes, tokenizer(), pooling="cls", seed=1)
+    module = BiEncoder(encoder, ContrastiveLoss(ContrastiveConfig()))
     recipe = compose(Wanted(settings=(f"evaluation.exclude_self={str(exclude_self).lower()}",)), installed())
     stage = SimpleNamespace(
         folder=folder, recipe=recipe, progress=Silent(), inputs={"tokens": collection.folder.parent / "tokens"}

@@ -10,7 +10,7 @@ import click
 
 if TYPE_CHECKING:
     from drkit.core.types import Query
-    from drkit.search import Hits, TextEncoder, Vectors
+    from drkit.search import AnyEncoder, Hits, Vectors
 
 _SHOWN, _RANKED = 5, 1000
 
@@ -63,7 +63,7 @@ def _queries(where: Path, file: str | None, collection: str | None, split: str) 
     return find_queries(file) if file else queries_of(collection or str(where), split)
 
 
-def _encoder(where: Path, name: str | None, pooling: str | None, queries: object = None) -> TextEncoder | None:
+def _encoder(where: Path, name: str | None, pooling: str | None, queries: object = None) -> AnyEncoder | None:
     from drkit.errors import DrkitError
     from drkit.runs.files.encoders import open_encoder
     from drkit.search import Vectors
@@ -76,7 +76,7 @@ def _encoder(where: Path, name: str | None, pooling: str | None, queries: object
 
 
 def _write(
-    where: Path, queries: Iterable[Query] | Vectors, output: Path | None, depth: int, encoder: TextEncoder | None
+    where: Path, queries: Iterable[Query] | Vectors, output: Path | None, depth: int, encoder: AnyEncoder | None
 ) -> None:
     from drkit.runs.files.searching import find_index, search_to_run
     from drkit.search import open_index

@@ -23,7 +23,7 @@ from drkit.runs.files.encoders import open_encoder
 from drkit.runs.files.searching import search_to_run
 from drkit.runs.manifest import digest
 from drkit.runs.progress import Progress, Silent
-from drkit.search import Bm25Retriever, TextEncoder, build_index, encode_corpus, read_run, write_run
+from drkit.search import AnyEncoder, Bm25Retriever, build_index, encode_corpus, read_run, write_run
 
 DEPTH = 1000
 SPLITS = ("test", "dev")
@@ -143,7 +143,7 @@ def _by_bm25(collection: BeirCollection, split: str, run: Path) -> None:
     write_run(run, ((query.query_id, hits.pairs()) for query, hits in zip(queries, found, strict=True)), tag="bm25")
 
 
-def _by_encoder(encoder: TextEncoder, collection: BeirCollection, split: str, run: Path) -> None:
+def _by_encoder(encoder: AnyEncoder, collection: BeirCollection, split: str, run: Path) -> None:
     """Vectors and index stand beside the run until it is written: a data set that was cut off is gone on with."""
     work = run.with_suffix(".work")
     texts = ((passage.doc_id, passage.content) for passage in collection.passages())

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import attrs
 
@@ -13,12 +11,12 @@ from drkit.core.discovery import Installed, installed
 from drkit.core.loading import may_be_hub_id, told_from
 from drkit.core.read import read_recipe
 from drkit.core.recipe import Recipe
-from drkit.encoders.export import export_encoder
 from drkit.errors import DrkitError
 from drkit.runs.execute import RECIPE
 from drkit.runs.manifest import read_manifest, versions
-from drkit.runs.retriever import load_text_encoder
-from drkit.search import TextEncoder
+from drkit.runs.retriever import load_text_encoder, write_encoder
+from drkit.search import AnyEncoder, DualEncoder, TextEncoder
+from drkit.search.dual import read_encoder
 from drkit.search.encode import choose_device
 
 # Settings and tokenizers of every kind; weights as safetensors alone, which hold no code.
@@ -28,8 +26,8 @@ _NOT_OF_THE_HUB = ("onnx/*", "openvino/*")
 
 def open_encoder(
     path_or_id: str | Path, *, pooling: str | None = None, device: str = "auto", precision: str = "float32"
-) -> TextEncoder:
-    """The encoder at a path, or under a hub id.
+) -> AnyEncoder:
+    """The encoder at a path, or under a hub id; a `DualEncoder` where queries and passages have one each.
 
     A folder that drkit or sentence-transformers wrote; a run (its `encoder`); a checkpoint of a run (`RUN/retriever-1`,
     with the run's settings); a transformers checkpoint, which does not say how it pools, with `pooling` cls or mean.
@@ -41,6 +39,8 @@ def open_encoder(
     encoder = _opened(_folder(path_or_id), pooling, on)
     if precision not in ("float32", "bfloat16"):
         raise DrkitError(f"precision {precision!r}; float32 or bfloat16")
+    if isinstance(encoder, DualEncoder):
+        return encoder.evolve(precision=precision)
     return attrs.evolve(encoder, precision=precision)
 
 
@@ -57,10 +57,8 @@ def export_checkpoint(path_or_id: str | Path, folder: str | Path, *, pooling: st
     if Path(folder).resolve() in (source.resolve(), *source.resolve().parents):
         raise DrkitError(f"{folder} holds the encoder itself; export to another folder")
     encoder = _opened(source, pooling, "cpu")
-    left_out = ("model", "tokenizer", "token_budget", "precision")
-    settings = {key: value for key, value in _fields(encoder) if key not in left_out}
-    provenance = {"from": f"{source.parent.name}/{source.name}", **versions()}
-    return export_encoder(encoder.model, encoder.tokenizer, folder, **settings, provenance=provenance)
+    write_encoder(encoder, Path(folder), {"from": f"{source.parent.name}/{source.name}", **versions()})
+    return Path(folder)
 
 
 def last_checkpoint(run: Path) -> Path:
@@ -92,7 +90,7 @@ def _scores_pairs(folder: Path) -> bool:
     return "SequenceClassification" in str(made[0])
 
 
-def _opened(folder: Path, pooling: str | None, device: str) -> TextEncoder:
+def _opened(folder: Path, pooling: str | None, device: str) -> AnyEncoder:
     if (folder / RECIPE).is_file():
         if read_manifest(folder / "encoder") is None:
             raise DrkitError(
@@ -101,7 +99,7 @@ def _opened(folder: Path, pooling: str | None, device: str) -> TextEncoder:
             )
         folder = folder / "encoder"
     if (folder / "modules.json").is_file():
-        found = TextEncoder.load(folder, device)
+        found = read_encoder(folder, device)
         if pooling and pooling != found.pooling:
             raise DrkitError(f"{folder} declares {found.pooling} pooling, not {pooling}; leave --pooling out")
         return found
@@ -132,7 +130,3 @@ def _folder(path_or_id: str | Path) -> Path:
 
 def _recipe(run: Path, parts: Installed) -> Recipe:
     return read_recipe(run / RECIPE, parts.registry)
-
-
-def _fields(encoder: TextEncoder) -> Iterator[tuple[str, Any]]:
-    return ((field.name, getattr(encoder, field.name)) for field in attrs.fields(TextEncoder))

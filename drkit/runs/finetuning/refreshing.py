@@ -29,10 +29,9 @@ from drkit.miners.chain import build_chain, refresh_of
 from drkit.runs import processes
 from drkit.runs.finetuning.negatives import read_negatives, write_negatives
 from drkit.runs.manifest import CHECKPOINTS
-from drkit.runs.retriever import encoder_of
+from drkit.runs.retriever import encoders_of
 from drkit.runs.training.batches import batches_per_epoch
-from drkit.search import FlatIndex, Reranker, Retriever, TextEncoder, Vectors, encode_corpus
-from drkit.search.identity import weights_hash
+from drkit.search import AnyEncoder, FlatIndex, Reranker, Retriever, Vectors, encode_corpus
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 
     from drkit.core.recipe import Choice
     from drkit.core.registry import Registry
-    from drkit.encoders import MaskedLmEncoder
+    from drkit.runs.finetuning.biencoder import BiEncoder
     from drkit.runs.finetuning.pairs import PairCollator
     from drkit.runs.stage import StageRun
 
@@ -56,7 +55,7 @@ class ChainMiner:
     All processes encode, each its shards; what `mine` gives is the first one's business.
     """
 
-    encoder: TextEncoder
+    encoder: AnyEncoder
     passages: TokenStore
     corpus: StoredCorpus
     requests: Sequence[MiningRequest]
@@ -67,7 +66,7 @@ class ChainMiner:
 
     def weights(self) -> dict[str, str]:
         """The hash of the model as it is."""
-        return {"retriever": weights_hash(self.encoder.model)}
+        return {"retriever": self.encoder.identity()["weights"]}
 
     def mine(self) -> Iterable[Mined]:
         """The negatives of every request, by the model as it is."""
@@ -183,7 +182,7 @@ class Refresher(TrainerCallback):  # type: ignore[misc]
         return all((self._folder / f"negatives-{epoch}.{suffix}").is_file() for suffix in ("arrow", "json"))
 
 
-def refresher_of(stage: StageRun, encoder: MaskedLmEncoder, tokenizer: Any, collate: PairCollator) -> Refresher | None:
+def refresher_of(stage: StageRun, module: BiEncoder, tokenizer: Any, collate: PairCollator) -> Refresher | None:
     """What mines again while the stage's round is trained; None where its miners do not begin with `refresh`."""
     finetune, recipe = stage.recipe.finetune, stage.recipe
     assert finetune is not None
@@ -197,7 +196,7 @@ def refresher_of(stage: StageRun, encoder: MaskedLmEncoder, tokenizer: Any, coll
     judged = collection.positives("train")
     reranker = stage.inputs.get(RERANKER)
     miner = ChainMiner(
-        encoder=encoder_of(encoder.backbone, tokenizer, recipe),
+        encoder=encoders_of(module, tokenizer, recipe),
         passages=collate.passages,
         corpus=collection.corpus,
         requests=[

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from drkit.core.recipe import Probe, Validation
     from drkit.data.store import TokenStore
     from drkit.data.tables import StoredCollection
-    from drkit.search import TextEncoder
+    from drkit.search import AnyEncoder
 
 MEASURE = "RR@10"
 # Hits a query, for a measure that looks at all.
@@ -44,21 +44,11 @@ class RetrievalProbe:
     judgements: tuple[Judgement, ...]
     own: Mapping[str, str] = field(factory=dict)
 
-    def measure(
-        self,
-        encoder: TextEncoder,
-        passages: TokenStore,
-        measure: str = MEASURE,
-        *,
-        passage_encoder: TextEncoder | None = None,
-    ) -> float:
-        """A measure (by its ir_measures name) of an encoder; `passages` are the corpus' tokens.
-
-        passage_encoder: where passages have an encoder of their own.
-        """
+    def measure(self, encoder: AnyEncoder, passages: TokenStore, measure: str = MEASURE) -> float:
+        """A measure (by its ir_measures name) of an encoder; `passages` are the corpus' tokens."""
         depth = (cutoff(measure) or DEPTH) + bool(self.own)
         queries = encoder.encode_queries([query.text for query in self.queries])
-        found = self._search(queries, passage_encoder or encoder, passages, depth)
+        found = self._search(queries, encoder, passages, depth)
         run = [
             (query.query_id, list(hits.without([self.own.get(query.query_id, "")]).pairs()))
             for query, hits in zip(self.queries, found, strict=True)
@@ -72,7 +62,7 @@ class RetrievalProbe:
         return evolve(self, own=own)
 
     def _search(
-        self, queries: NDArray[np.float32], encoder: TextEncoder, passages: TokenStore, depth: int
+        self, queries: NDArray[np.float32], encoder: AnyEncoder, passages: TokenStore, depth: int
     ) -> list[Hits]:
         best = [Hits((), ()) for _ in self.queries]
         for start in range(0, len(self.places), WINDOW):

@@ -25,7 +25,7 @@ from drkit.runs.finetuning.validations import FILE, best_step
 from drkit.runs.manifest import CHECKPOINTS
 from drkit.runs.pretraining.branches import undisturbed
 from drkit.runs.pretraining.probes import ProbeLog
-from drkit.runs.retriever import encoder_of
+from drkit.runs.retriever import encoders_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from drkit.core.recipe import Validation
     from drkit.data.tables import StoredCollection
     from drkit.runs.stage import StageRun
-    from drkit.search import TextEncoder
 
 
 def validating(
@@ -46,9 +45,8 @@ def validating(
 class ValidationCallback(TrainerCallback):  # type: ignore[misc]
     """Validates at every multiple of `settings.every`, and after the last step.
 
-    module: what is trained, with the encoder under `encoder` (and that of passages under `passage_encoder`, where
-    they have one of their own); the same weights are searched with as the recipe says. A tie is no gain: the earlier
-    weights stay the best.
+    module: the bi-encoder in training; the same weights are searched with as the recipe says. A tie is no gain: the
+    earlier weights stay the best.
 
     Raises DrkitError where the measure does not exist or the collection has no judged dev queries.
     """
@@ -59,8 +57,7 @@ class ValidationCallback(TrainerCallback):  # type: ignore[misc]
         check_measures([settings.measure])
         self._settings, self._module, self._progress = settings, module, stage.progress
         self._task = _task(stage, collection, settings)
-        self._encoder = encoder_of(module.encoder.backbone, tokenizer, stage.recipe)
-        self._of_passages = _passage_encoder(module, tokenizer, stage)
+        self._encoder = encoders_of(module, tokenizer, stage.recipe)
         self._passages = TokenStore.open(stage.inputs["tokens"] / "passages")
         self._log = ProbeLog(stage.folder, FILE)
         self._best = BestWeights(stage.folder / CHECKPOINTS)
@@ -120,9 +117,7 @@ class ValidationCallback(TrainerCallback):  # type: ignore[misc]
             return
         before = self.best()
         with undisturbed(self._module):
-            value = self._task.measure(
-                self._encoder, self._passages, self._settings.measure, passage_encoder=self._of_passages
-            )
+            value = self._task.measure(self._encoder, self._passages, self._settings.measure)
         record = {"step": step, self._settings.measure: float(f"{value:.6g}")}
         if self._settings.keep_best and best_step([*self._log.records, record], self._settings.measure) == step:
             self._best.save(self._module, step, before)  # before the line that says so
@@ -181,11 +176,6 @@ class BestWeights:
         for path in self._folder.glob("best-*.safetensors"):
             if best is None or path != self.path(best):
                 path.unlink(missing_ok=True)
-
-
-def _passage_encoder(module: Any, tokenizer: Any, stage: StageRun) -> TextEncoder | None:
-    own = getattr(module, "passage_encoder", None)
-    return None if own is None else encoder_of(own.backbone, tokenizer, stage.recipe)
 
 
 def _task(stage: StageRun, collection: StoredCollection, settings: Validation) -> RetrievalProbe:

@@ -23,7 +23,7 @@ from drkit.runs.plans.sources import config_state, path_state
 
 BASELINE = "no-pretraining"
 # Settings of fine-tuning that are another stage's, or no retriever's own.
-_NOT_ITS_OWN = ("rounds", "baseline")
+_NOT_ITS_OWN = ("rounds", "baseline", "encoders")
 
 
 @frozen
@@ -159,7 +159,9 @@ def _retriever(draft: Draft, current: _Round, negatives: str, *, name: str) -> S
     needs = ("collection", "tokens", current.start, *filter(None, (negatives, teacher)))
     if refresh and RERANKER in _wanted(draft, own.miners):
         needs += (RERANKER,)
+    separate = {"encoders": recipe.finetune.encoders} if recipe.finetune.encoders == "separate" else {}
     origin = "without pre-training" if name == BASELINE else f"from {current.start}"
+    whom = "fine-tune an encoder of queries and one of passages" if separate else "fine-tune"
     made = []
     for draw in range(own.draws):
         stage = name if own.draws == 1 else f"{name}-draw-{draw + 1}"
@@ -167,7 +169,7 @@ def _retriever(draft: Draft, current: _Round, negatives: str, *, name: str) -> S
             draft.add(
                 stage,
                 "finetune",
-                f"fine-tune {origin}, {estimate.schedule(settings)}",
+                f"{whom} {origin}, {estimate.schedule(settings)}",
                 needs,
                 settings={
                     "finetune": current.table,
@@ -180,6 +182,7 @@ def _retriever(draft: Draft, current: _Round, negatives: str, *, name: str) -> S
                     "pooling": recipe.encoder.pooling,
                     "seed": recipe.seed,
                     **refresh,
+                    **separate,
                 },
                 resumable=True,
                 joint=True,

@@ -15,7 +15,7 @@ from drkit.data.store import TokenStore
 from drkit.data.tables import open_collection
 from drkit.errors import DrkitError
 from drkit.runs import processes
-from drkit.runs.checkpoints import load_encoder, save_masked_lm
+from drkit.runs.checkpoints import load_encoder, load_passage_encoder, save_encoders
 from drkit.runs.finetuning.biencoder import BiEncoder
 from drkit.runs.finetuning.drawing import draw_queries
 from drkit.runs.finetuning.negatives import read_negatives
@@ -34,8 +34,10 @@ def run(stage: StageRun) -> Mapping[str, Any]:
     tokenizer, encoder = load_tokenizer(str(start)), load_encoder(start, pooling=recipe.encoder.pooling)
     context = BuildContext(backbone=encoder.info(tokenizer), tokenizer=tokenizer, seed=recipe.seed)
     loss = stage.registry.build(Kind.LOSS, settings.loss.use, settings.loss.config, context)
-    module, collate = BiEncoder(encoder, loss), _collator(stage, settings)
-    refresher = refresher_of(stage, encoder, tokenizer, collate)
+    separate = settings.encoders == "separate"
+    passages = load_passage_encoder(start, pooling=recipe.encoder.pooling) if separate else None
+    module, collate = BiEncoder(encoder, loss, passage_encoder=passages), _collator(stage, settings)
+    refresher = refresher_of(stage, module, tokenizer, collate)
     collate = evolve(collate, refreshed=refresher)
     collection = open_collection(stage.inputs["collection"])
     validations = validating(stage, module, tokenizer, collection, settings.validation)
@@ -49,7 +51,7 @@ def run(stage: StageRun) -> Mapping[str, Any]:
         lengths=collate.queries.lengths[collate.pairs.queries],
         callbacks=[*([refresher] if refresher else []), *validations],
     )
-    save_masked_lm(encoder, tokenizer, stage.folder)
+    save_encoders(module, tokenizer, stage.folder)
     effective = _effective(collate, settings)
     figures = {"steps": result.steps, "loss": result.loss, "seconds": result.seconds, **effective}
     if refresher:  # what it mines is known by now

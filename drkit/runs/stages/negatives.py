@@ -71,9 +71,9 @@ def _reporting(mined: Iterator[Any], total: int, stage: StageRun) -> Iterator[An
 
 def weights_of(context: BuildContext) -> dict[str, str]:
     """Hashes of the weights that a chain searches and scores with: names and paths say nothing of them."""
-    encoder, reranker = getattr(context.retriever, "encoder", None), context.reranker
-    models = {"retriever": getattr(encoder, "model", None), "reranker": getattr(reranker, "model", None)}
-    return {name: weights_hash(model) for name, model in models.items() if model is not None}
+    encoder, model = getattr(context.retriever, "encoder", None), getattr(context.reranker, "model", None)
+    found = {} if encoder is None else {"retriever": encoder.identity()["weights"]}
+    return found if model is None else {**found, "reranker": weights_hash(model)}
 
 
 def _context(stage: StageRun, collection: StoredCollection) -> BuildContext:
