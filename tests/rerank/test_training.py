@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from drkit.runs.finetuning.negatives import read_negatives
 from drkit.runs.finetuning.pairs import training_pairs
 from drkit.runs.finetuning.reranker import GroupCollator, GroupRanker
 from drkit.runs.manifest import CHECKPOINTS
+from drkit.runs.progress import Silent
 from drkit.runs.training import gradients
 from drkit.search import Reranker as Ranker
 from tests.rerank.toys import TOPICS, checkpoint, lines, mined, stage_run, stored
@@ -182,10 +184,12 @@ def trained(folder, name="reranker", seed=7, start_changes=DROPOUT, **changes):
 
 
 def test_the_stage_trains_and_leaves_a_cross_encoder(tmp_path):
-    metrics = trained(tmp_path)
+    metrics = trained(tmp_path, gradient_accumulation_steps=2)
     assert metrics["steps"] == 8
     assert metrics["training_queries"] == 25
     assert metrics["queries_per_batch"] == 4
+    assert metrics["queries_per_step"] == 8
+    assert metrics["processes"] == 1
     assert metrics["negatives_per_query"] == pytest.approx((24 * 5 + 2) / 25, abs=1e-3)
     assert len(lines(tmp_path / "reranker" / "log.jsonl")) == 8
     loaded = CrossEncoder.load(str(tmp_path / "reranker"))
@@ -331,3 +335,10 @@ def process(folder):
 
 if __name__ == "__main__":
     process(Path(sys.argv[1]))
+
+
+def test_the_stage_says_what_batch_it_really_has(tmp_path):
+    told = []
+    with patch.object(Silent, "note", lambda _, text: told.append(text)):
+        trained(tmp_path)
+    assert "25 training queries, 4 a batch; negatives a query: 4.88, pairs a batch: 23.5" in told

@@ -47,10 +47,12 @@ def run(stage: StageRun) -> Mapping[str, Any]:
     # Groups are drawn anew every epoch, so none is longer than another beforehand.
     lengths = np.ones(len(pairs), dtype=np.int32)
     ranker = GroupRanker(encoder, loss, forward_factor=settings.forward_factor)
+    effective = _effective(pairs, settings)
+    stage.progress.note(_said(effective))
     result = train_stage(stage, ranker, collate, training=settings, lengths=lengths)
     if processes.rank() == 0:
         encoder.save_into(stage.folder)
-    return {"steps": result.steps, "loss": result.loss, "seconds": result.seconds, **_effective(pairs, settings)}
+    return {"steps": result.steps, "loss": result.loss, "seconds": result.seconds, **effective}
 
 
 def _longest(stage: StageRun, settings: Reranker, start: str) -> int:
@@ -83,13 +85,22 @@ def _pairs(stage: StageRun, collection: StoredCollection, query_ids: list[str]) 
     return pairs.subset(kept)
 
 
+def _said(effective: Mapping[str, Any]) -> str:
+    return (
+        f"{effective['training_queries']:,} training queries, {effective['queries_per_batch']:,} a batch; "
+        f"negatives a query: {effective['negatives_per_query']:g}, pairs a batch: {effective['pairs_per_batch']:,g}"
+    )
+
+
 def _effective(pairs: TrainingPairs, settings: Reranker) -> dict[str, Any]:
     """The batch a step really sees."""
     queries = min(settings.per_device_train_batch_size * processes.count(), len(pairs))
     hard = float(np.mean([min(len(own), settings.negatives) for own in pairs.negatives]))
     return {
         "training_queries": len(pairs),
+        "processes": processes.count(),
         "queries_per_batch": queries,
+        "queries_per_step": queries * settings.gradient_accumulation_steps,
         "negatives_per_query": round(hard, 3),
         "pairs_per_batch": round(queries * (1 + hard), 1),
     }
