@@ -108,7 +108,7 @@ def results(run: Path, done: Mapping[str, Manifest]) -> None:
 
 
 def _scores(metrics: Mapping[str, Any], done: Mapping[str, Manifest]) -> Table:
-    from drkit.evaluate.table import MEANING
+    from drkit.evaluate.table import meaning
 
     settings = done["evaluation"].settings
     measures = list(settings["measures"])
@@ -120,7 +120,7 @@ def _scores(metrics: Mapping[str, Any], done: Mapping[str, Manifest]) -> Table:
     for row in metrics["rows"]:
         cells = [_cell(row, m) for m in measures]
         drawn.add_row(LABELS.get(row["system"], row["system"]), *cells)
-    drawn.caption = MEANING
+    drawn.caption = meaning({name: len(draws) for name, draws in metrics.get("draws", {}).items()})
     drawn.caption_justify = "left"
     return drawn
 

@@ -21,6 +21,16 @@ MEANING = (
 )
 
 
+def meaning(draws: Mapping[str, int]) -> str:
+    """What stands in a table, in words; draws: of how many draws a system's row is the mean.
+
+    >>> meaning({"retriever-100": 3, "retriever-1k": 3}).rpartition("table. ")[2]
+    'Means of several draws: retriever-100 (3), retriever-1k (3).'
+    """
+    several = ", ".join(f"{name} ({count})" for name, count in draws.items() if count > 1)
+    return f"{MEANING} Means of several draws: {several}." if several else MEANING
+
+
 @frozen
 class Row:
     """One system: its means, and per measure the test against the row above (empty for the first).

@@ -12,7 +12,7 @@ from drkit.core.files import write_text
 from drkit.core.types import Judgement
 from drkit.data.tables import open_collection
 from drkit.evaluate import Scores, average, comparison, evaluate, to_markdown
-from drkit.evaluate.table import MEANING
+from drkit.evaluate.table import meaning
 from drkit.runs.stage import StageRun
 from drkit.search import read_run, write_qrels
 
@@ -29,8 +29,11 @@ def run(stage: StageRun) -> Mapping[str, Any]:
     measured = {name: [_scores(stage, one, qrels) for one in draws.get(name, [name])] for name in settings["systems"]}
     systems = [(name, average(scores)) for name, scores in measured.items()]
     rows = comparison(systems)
+    if lost := rows[0].queries - len(collection.positives(settings["split"])):
+        stage.progress.note(f"{lost:,} of {rows[0].queries:,} judged queries have no relevant passage: they count 0")
     write_qrels(stage.folder / "qrels.txt", qrels)
-    write_text(stage.folder / "table.md", f"{to_markdown(rows)}\n\n{_legend(measured)}\n")
+    said = meaning({name: len(scores) for name, scores in measured.items()})
+    write_text(stage.folder / "table.md", f"{to_markdown(rows)}\n\n{said}\n")
     write_text(stage.folder / "scores.json", json.dumps({name: dict(s.per_query) for name, s in systems}))
     told = {name: [one.means() for one in scores] for name, scores in measured.items() if len(scores) > 1}
     return {"queries": rows[0].queries, "rows": [attrs.asdict(row) for row in rows], "draws": told}
@@ -40,8 +43,3 @@ def _scores(stage: StageRun, name: str, qrels: Sequence[Judgement]) -> Scores:
     settings = stage.stage.settings
     found = read_run(stage.inputs["runs"] / f"{name}.trec")
     return evaluate(found, qrels, settings["measures"], exclude_self=settings.get("exclude_self", False))
-
-
-def _legend(measured: Mapping[str, Sequence[Scores]]) -> str:
-    means = [f"{name} is the mean of {len(scores)} draws." for name, scores in measured.items() if len(scores) > 1]
-    return " ".join([MEANING, *means])

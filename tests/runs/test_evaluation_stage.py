@@ -1,0 +1,77 @@
+"""The stage that makes the table: what it says of draws, and of queries that nothing can answer."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from drkit.core.types import Judgement, Passage, Query
+from drkit.data import write_collection
+from drkit.runs.progress import Silent
+from drkit.search import write_run
+from drkit_cli.render import results
+from tests.rerank.toys import stage_run
+
+
+class Judged:
+    """Three test queries: one has a relevant passage, one has none, one is not judged at all."""
+
+    name = "judged"
+
+    def passages(self):
+        return iter([Passage("a b", "an apple a day"), Passage("c", "bananas are berries")])
+
+    def splits(self):
+        return ("test",)
+
+    def queries(self, split):
+        return iter([Query("q1", "apple"), Query("q 2", "cherry"), Query("q3", "date")])
+
+    def judgements(self, split):
+        return iter([Judgement("q1", "a b", 2), Judgement("q 2", "c", 0), Judgement("q 2", "a b", -1)])
+
+    def describe(self):
+        return {}
+
+
+class Notes(Silent):
+    def __init__(self):
+        self.notes = []
+
+    def note(self, text):
+        self.notes.append(text)
+
+
+@pytest.fixture
+def evaluated(tmp_path):
+    collection, runs = tmp_path / "collection", tmp_path / "runs"
+    for folder in (collection, runs):
+        folder.mkdir()
+    write_collection(Judged(), collection)
+    for name, scores in {"bm25": (2, 1), "low-1": (1, 2), "low-2": (2, 1)}.items():
+        rows = [("q1", list(zip(["a b", "c"], scores, strict=True)))]
+        write_run(runs / f"{name}.trec", rows, tag=name)
+    settings = {
+        "split": "test",
+        "measures": ["RR@10"],
+        "systems": ["bm25", "low"],
+        "draws": {"low": ["low-1", "low-2"]},
+    }
+    inputs = {"collection": collection, "runs": runs}
+    stage = stage_run("evaluate", tmp_path / "evaluation", inputs, settings, SimpleNamespace())
+    object.__setattr__(stage, "progress", Notes())
+    return stage, stage.stage.load()(stage)
+
+
+def test_queries_without_a_relevant_passage_are_counted_and_told(evaluated):
+    stage, metrics = evaluated
+    assert metrics["queries"] == 2
+    assert [row["values"]["RR@10"] for row in metrics["rows"]] == [0.5, 0.375]
+    assert stage.progress.notes == ["1 of 2 judged queries have no relevant passage: they count 0"]
+
+
+def test_rows_that_are_means_of_draws_say_so_in_the_file_and_on_the_screen(evaluated, tmp_path, capsys):
+    stage, metrics = evaluated
+    assert "Means of several draws: low (2)." in (stage.folder / "table.md").read_text()
+    done = SimpleNamespace(metrics=metrics, settings=stage.stage.settings)
+    results(tmp_path, {"evaluation": done})
+    assert "Means of several draws: low (2)." in " ".join(capsys.readouterr().out.split())
