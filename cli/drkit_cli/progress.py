@@ -34,7 +34,7 @@ class RichProgress:
         self._name = ""
         self._task = self._bar.add_task("", total=None, figures="", visible=False)
         self._started = self._said = 0.0
-        self._from = 0
+        self._from, self._done, self._unit = -1, 0, ""
 
     def __enter__(self) -> RichProgress:
         self._bar.start()
@@ -62,15 +62,18 @@ class RichProgress:
     def advance(self, done: int, total: int | None, unit: str, **figures: float) -> None:
         """Move the bar; rate and figures stand beside it."""
         now = time.monotonic()
-        if self._from < 0:  # what a resumed stage had done before must not count as speed
-            self._from, self._started = done - 1, min(self._started, now)
+        if unit != self._unit or done < self._done or self._from < 0:
+            # What a resumed stage had done before, and what it took to start, must not count as speed.
+            self._from, self._started, self._unit = done, now, unit
+        self._done = done
         rate = (done - self._from) / max(now - self._started, 1e-9)
         of = f"/{total:,}" if total else ""
-        shown = "  ".join([f"{done:,}{of} {unit}", f"{rate:,.1f}/s", *(f"{k} {v:.4g}" for k, v in figures.items())])
+        speed = [f"{rate:,.1f}/s"] if rate else []
+        shown = "  ".join([f"{done:,}{of} {unit}", *speed, *(f"{k} {v:.4g}" for k, v in figures.items())])
         self._bar.update(self._task, completed=done, total=total, figures=shown)
         if not self._live and now - self._said > _QUIET:
             self._said = now
-            left = f", {(total - done) / rate:,.0f} s left" if total else ""
+            left = f", {(total - done) / rate:,.0f} s left" if total and rate else ""
             self._console.print(f"      {self._name}: {shown}{left}", soft_wrap=True)
 
     def note(self, text: str) -> None:

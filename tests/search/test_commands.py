@@ -124,6 +124,8 @@ def test_what_cannot_be_is_said(drkit, files, tmp_path):
         ((*encode, "--encoder", "encoder", "--device", "abacus"), "no device 'abacus'"),
         ((*encode, "--encoder", "encoder", "--split", "dev"), "has no 'dev' queries; its splits: test"),
         (("index", vectors, "-o", index), "no folder of vectors"),
+        (("index", vectors, "--effort", 9, "-o", index), "--effort is a setting of --kind hnsw, not of flat"),
+        (("index", vectors, "--kind", "hnsw", "--code-bytes", 8, "-o", index), "--code-bytes is a setting of --kind i"),
         (("search", index, "a"), "no run at"),
         (("search", files / "encoder", "a"), "is no index"),
         (("export", "bare", "-o", tmp_path / "e"), "its pooling is unknown"),

@@ -99,6 +99,20 @@ def test_files_of_other_tools_are_read(tmp_path):
     assert list(read_run(tmp_path / "r")) == [("1", [("d1", 12.5), ("d2", 0.25)])]
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_id(tmp_path):
+    (tmp_path / "r").write_bytes(b"\xef\xbb\xbfq Q0 d 1 0.5 t\r\n")
+    (tmp_path / "q").write_bytes(b"\xef\xbb\xbfq 0 d 1\r\n")
+    assert list(read_run(tmp_path / "r")) == [("q", [("d", 0.5)])]
+    assert list(read_qrels(tmp_path / "q")) == [Judgement("q", "d", 1)]
+
+
+def test_a_percent_sign_that_encodes_no_text_stands_as_it_is(tmp_path):
+    (tmp_path / "r").write_text("q Q0 caf%E9 1 0.5 t\nq Q0 50%off 2 0.4 t\n")
+    (tmp_path / "q").write_text("q 0 caf%E9 1\n")
+    assert list(read_run(tmp_path / "r")) == [("q", [("caf%E9", 0.5), ("50%off", 0.4000000059604645)])]
+    assert list(read_qrels(tmp_path / "q")) == [Judgement("q", "caf%E9", 1)]
+
+
 def test_a_missing_or_binary_file_is_an_error_of_the_user(tmp_path):
     with pytest.raises(DrkitError, match="cannot read"):
         list(read_run(tmp_path / "none"))

@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
+
+_OF_KIND = {"hnsw": ("links", "construction", "effort", "half"), "ivf-pq": ("lists", "code_bytes", "probes")}
 
 
 @click.command()
@@ -38,6 +41,8 @@ def index(
     """
     from drkit.search import Hnsw, IvfPq, Vectors, build_index
 
+    _check_kind(kind)
+
     settings: Hnsw | IvfPq | None = None
     opened = Vectors.open(vectors)
     if kind == "hnsw":
@@ -52,3 +57,12 @@ def index(
             f"recall   {made.facts['recall@10']:.1%} of the 10 nearest, of {made.facts['recall_sample']} vectors"
         )
     click.echo(f'use      drkit search {output} --encoder .. "a query"')
+
+
+def _check_kind(kind: str) -> None:
+    """Raises UsageError for a setting of another kind of index, which would do nothing."""
+    given = click.get_current_context().get_parameter_source
+    for other, names in _OF_KIND.items():
+        for name in names if other != kind else ():
+            if given(name) is not ParameterSource.DEFAULT:
+                raise click.UsageError(f"--{name.replace('_', '-')} is a setting of --kind {other}, not of {kind}")

@@ -63,15 +63,15 @@ def evaluate_files(
     found = []
     for system in systems:
         own = bool(system.run and _settings(system.run).get("exclude_self"))
-        scores = [
-            evaluate(_common(path, known), judged.judgements, names, exclude_self=exclude_self or own)
-            for path in system.files
-        ]
-        found.append((system.name, average(scores)))
-        for path in system.files if note else ():
-            missing = len(wanted - {query_id for query_id, _ in read_run(path)})
+        scores = []
+        for path in system.files:
+            ranked: set[str] = set()
+            rows = _common(path, known, ranked)
+            scores.append(evaluate(rows, judged.judgements, names, exclude_self=exclude_self or own))
+            missing = len(wanted - ranked)
             if note and missing:
                 note(f"{path} ranks nothing for {missing:,} of the {len(wanted):,} queries: they count 0")
+        found.append((system.name, average(scores)))
     return found
 
 
@@ -113,7 +113,7 @@ def find_judgements(
         return _of_collection(collection, split or "test", settings)
     runs = list(dict.fromkeys(system.run for system in systems if system.run))
     if not runs:
-        raise DrkitError(f"{systems[0].files[0]} says not what is relevant; give --qrels FILE or --collection NAME")
+        raise DrkitError(f"{systems[0].files[0]} does not say what is relevant; give --qrels FILE or --collection NAME")
     first, *others = [_of_run(run, split) for run in runs]
     for run, other in zip(runs[1:], others, strict=True):
         if set(other.judgements) != set(first.judgements):
@@ -124,7 +124,7 @@ def find_judgements(
 def read_any_qrels(path: Path) -> Iterator[Judgement]:
     """The judgements of a file in TREC's four columns, or in BEIR's three. Raises DrkitError naming the line."""
     try:
-        with Path(path).open(encoding="utf-8") as file:
+        with Path(path).open(encoding="utf-8-sig") as file:
             line = file.readline()
     except (OSError, UnicodeDecodeError) as error:
         raise DrkitError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
@@ -168,18 +168,17 @@ def _manifest(run: Path) -> Manifest:
     return found
 
 
-def _common(path: Path, known: set[str]) -> Iterator[tuple[str, list[tuple[str, float]]]]:
-    """The rows of a run file; an error at its end where none of them could count."""
-    rows, common = 0, 0
+def _common(path: Path, known: set[str], ranked: set[str]) -> Iterator[tuple[str, list[tuple[str, float]]]]:
+    """The rows of a run file, their queries added to `ranked`; an error at its end where none of them could count."""
     for query_id, hits in read_run(path):
-        rows, common = rows + 1, common + (query_id in known)
+        ranked.add(query_id)
         yield query_id, hits
-    if not rows:
+    if not ranked:
         raise DrkitError(f"{path} is empty: a run has a line for every passage that was found")
-    if not common:
+    if not ranked & known:
         some = sorted(known)[0] if known else ""
         raise DrkitError(
-            f"none of the {rows:,} queries of {path} is judged; the judgements are about others, as {some!r}: "
+            f"none of the {len(ranked):,} queries of {path} is judged; the judgements are about others, as {some!r}: "
             f"are both of one collection and split?"
         )
 
