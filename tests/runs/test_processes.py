@@ -62,6 +62,7 @@ def test_two_processes_make_the_encoder_that_one_makes_with_twice_the_batch(text
     compose(texts, tmp_path / "one", 8, *settings)
     done = compose(texts, tmp_path / "two", 4, *settings, processes=2)
     assert done.stdout.count("report:") <= 1, "one process speaks for all"
+    assert "FutureWarning" not in done.stderr
     one, two = (load_file(tmp_path / run / "pretrained/model.safetensors") for run in ("one", "two"))
     for name, weight in one.items():
         torch.testing.assert_close(two[name], weight, atol=2e-4, rtol=1e-3, msg=lambda text, n=name: f"{n}: {text}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -104,7 +105,10 @@ def train(
     trainer.remove_callback(PrinterCallback)
     set_seed(seed)  # dropout follows the run's seed, whatever ran before in this process
     resumed = newest_checkpoint(folder)
-    done = trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
+    with warnings.catch_warnings():
+        # accelerate means to rename what transformers hands it; once a process and training, nobody can mend it.
+        warnings.filterwarnings("ignore", message=".*broadcast_buffers", category=FutureWarning)
+        done = trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
     log = tuple(entry for entry in trainer.state.log_history if "loss" in entry)
     last = [entry["loss"] for entry in log[-max(len(log) // 10, 1) :]]
     return TrainingResult(
