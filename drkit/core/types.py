@@ -208,11 +208,15 @@ class Judgement:
 
 @frozen
 class MiningRequest:
-    """A query that wants negatives, and all its judged positives."""
+    """A query that wants negatives, and all its judged positives.
+
+    excluded: passages that are no negatives either, unjudged as they are: the query's own, where queries are passages.
+    """
 
     query_id: str
     text: str
     positives: frozenset[str]
+    excluded: frozenset[str] = frozenset()
 
 
 @frozen

@@ -32,7 +32,7 @@ class Chain:
 
     source: any `NegativeMiner`; where it has a `config.depth`, that is how deep its ranking is read. The chain reads
     it deeper where a filter asks for that (`reach`), and gives up to `depth` of what the filters leave. A judged
-    positive that a source lets through is left out here.
+    positive, or an excluded passage, that a source lets through is left out here.
     """
 
     def __init__(self, source: NegativeMiner, filters: Sequence[NegativeFilter] = ()) -> None:
@@ -61,7 +61,7 @@ class Chain:
             raise DrkitError("the chain has no corpus yet; call index(corpus) before mine(requests, depth)")
         reach = max(depth, self.depth) if self.filters else depth
         pairs = _paired(requests, partial(self.source.mine, depth=reach), _itself, _name(self.source))
-        pairs = ((request, _unjudged(request, mined)) for request, mined in pairs)
+        pairs = ((request, _allowed(request, mined)) for request, mined in pairs)
         for part in self.filters:
             pairs = _paired(pairs, partial(part.keep, corpus=self._corpus), _first, _name(part))
         for _, mined in pairs:
@@ -126,10 +126,11 @@ def counted(mined: Mined, **more: int) -> dict[str, int]:
     return dict(total)
 
 
-def _unjudged(request: MiningRequest, mined: Mined) -> Mined:
-    if request.positives.isdisjoint(mined.doc_ids):
-        return mined
-    return left(mined, [doc_id not in request.positives for doc_id in mined.doc_ids], "judged-positive")
+def _allowed(request: MiningRequest, mined: Mined) -> Mined:
+    for reason, never in (("judged-positive", request.positives), ("own-passage", request.excluded)):
+        if not never.isdisjoint(mined.doc_ids):
+            mined = left(mined, [doc_id not in never for doc_id in mined.doc_ids], reason)
+    return mined
 
 
 def _paired(

@@ -46,10 +46,11 @@ class RandomMiner:
 
     def _drawn(self, request: MiningRequest, ids: list[str], depth: int) -> list[str]:
         draws = Draws(self._seed, 0, [_key(request.query_id)])
-        wanted = depth + len(request.positives)
+        never = request.positives | request.excluded
+        wanted = depth + len(never)
         # drawing again on a repetition is quick only while repetitions are rare
         places = _permutation(draws, len(ids)) if wanted * 2 >= len(ids) else _distinct(draws, len(ids), wanted)
-        return [ids[p] for p in places.tolist() if ids[p] not in request.positives][:depth]
+        return [ids[p] for p in places.tolist() if ids[p] not in never][:depth]
 
 
 def _key(query_id: str) -> int:

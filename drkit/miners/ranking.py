@@ -46,7 +46,7 @@ class Reach:
 
     def hits(self, requests: Sequence[MiningRequest]) -> int:
         """Hits to ask for: a positive may take a rank, so that many more."""
-        wanted = self.depth + self.skip + max((len(request.positives) for request in requests), default=0)
+        wanted = self.depth + self.skip + max((len(r.positives) + len(r.excluded) for r in requests), default=0)
         return wanted if self.limit is None else min(wanted, self.limit)
 
 
@@ -73,7 +73,7 @@ def mine_by_search(requests: Iterable[MiningRequest], find: Find, reach: Reach) 
 def negatives_of(
     request: MiningRequest, hits: Any, depth: int, *, skip: int = 0, positive_scores: dict[str, float] | None = None
 ) -> Mined:
-    """The first `depth` hits that are no positive and none of the `skip` best of those.
+    """The first `depth` hits that may be negatives and are none of the `skip` best of those.
 
     What stands before the last of them and is no negative is counted, so that counts depend on this query alone.
 
@@ -91,6 +91,8 @@ def negatives_of(
             dropped["missing"] += 1
         elif doc_id in request.positives:
             dropped["judged-positive"] += 1
+        elif doc_id in request.excluded:
+            dropped["own-passage"] += 1
         elif doc_id in kept or doc_id in skipped:
             dropped["repeated"] += 1
         elif len(skipped) < skip:

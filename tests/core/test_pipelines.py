@@ -166,6 +166,18 @@ def test_a_teacher_reads_the_queries_that_its_pupil_is_trained_on():
     assert (teacher["queries"], teacher["draws"], teacher["seed"]) == (pupil["queries"], 2, pupil["seed"])
 
 
+def test_a_querys_own_passage_is_mined_by_no_stage_where_it_is_no_hit():
+    for pipeline, trained in (("two-stage", ()), ("ance", ("retriever-2",))):
+        plain, other = (
+            stages(compose(Wanted(pipeline=pipeline, settings=settings), PARTS))
+            for settings in ((), ("evaluation.exclude_self=true",))
+        )
+        mined = [name for name in plain if name.startswith("negatives-")]
+        for name in (*mined, *trained):
+            assert "exclude_self" not in plain[name].settings
+            assert other[name].settings["exclude_self"] is True
+
+
 def test_what_a_round_sets_is_its_own():
     wanted = Wanted(settings=("finetune.rounds.1.learning_rate=0.5", "finetune.learning_rate=0.25"))
     recipe = compose(wanted, PARTS)

@@ -258,6 +258,9 @@ def test_a_source_that_lets_a_positive_through_is_caught():
     found = next(made.mine([MiningRequest("q", "x", frozenset({"d1"}))], 2))
     assert found.doc_ids == ("d2",)
     assert found.dropped == {"judged-positive": 1}
+    found = next(made.mine([MiningRequest("d2", "x", frozenset({"d1"}), frozenset({"d2"}))], 2))
+    assert found.doc_ids == ()
+    assert found.dropped == {"judged-positive": 1, "own-passage": 1}
 
 
 @pytest.mark.parametrize("answers", [["b", "a"], ["a"], ["a", "b", "c"]])

@@ -149,3 +149,21 @@ def test_what_is_wrong_leaves_no_file(collection, tmp_path, arguments, said):
     assert isinstance(done.exception, DrkitError)
     assert said in str(done.exception)
     assert not list(tmp_path.iterdir())
+
+
+def test_where_queries_are_passages_their_own_is_left_out_when_asked(tmp_path):
+    folder = tmp_path / "arguments"
+    (folder / "qrels").mkdir(parents=True)
+    rows = [{"_id": f"a{i}", "text": f"{WORDS[i]} {WORDS[(i + 1) % 7]}"} for i in range(7)]
+    for name in ("corpus", "queries"):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    judged = ["query-id\tcorpus-id\tscore", *(f"a{i}\ta{(i + 1) % 7}\t1" for i in range(7))]
+    (folder / "qrels/train.tsv").write_text("\n".join(judged) + "\n")
+    command = ["mine", "--collection", f"beir:{folder}", "--miner", "bm25"]
+    assert drkit(*command, "-o", tmp_path / "with.jsonl").exit_code == 0
+    done = drkit(*command, "--exclude-self", "-o", tmp_path / "without.jsonl")
+    assert "own-passage 7" in done.output
+    assert all(row["negatives"][0] == row["query_id"] for row in read(tmp_path / "with.jsonl"))
+    for row in read(tmp_path / "without.jsonl"):
+        assert row["negatives"]
+        assert row["query_id"] not in row["negatives"]

@@ -164,6 +164,19 @@ def test_registered_and_honest_about_what_they_lack(tmp_path):
         registry.build("miner", "given", context=BuildContext()).index(corpus_of(2))
 
 
+@pytest.mark.parametrize("name", ["bm25", "dense", "random"])
+def test_an_excluded_passage_is_no_negative_and_costs_none(name):
+    miner, depth = made(name, 30), 25
+    plain = next(miner.mine([MiningRequest("d3", "alpha", frozenset({"d1"}))], 28))
+    own = plain.doc_ids[0]
+    found = next(miner.mine([MiningRequest("d3", "alpha", frozenset({"d1"}), frozenset({own}))], depth))
+    assert len(found.doc_ids) == depth
+    assert set(found.doc_ids).isdisjoint({own, "d1"})
+    if name != "random":  # which ranks nothing
+        assert found.dropped["own-passage"] == 1
+        assert found.doc_ids == plain.doc_ids[1 : depth + 1]
+
+
 @pytest.mark.parametrize("name", ["bm25", "dense"])
 def test_a_query_without_text_gets_none_and_is_counted(name):
     requests = [MiningRequest("a", "alpha", frozenset()), MiningRequest("b", " \n", frozenset({"d1"}))]

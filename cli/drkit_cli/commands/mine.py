@@ -32,6 +32,7 @@ import click
     help="A line a query with ids, or texts for training elsewhere.",
 )
 @click.option("--negatives", "count", default=0, type=click.IntRange(0), help="Written a query; else all (texts: 5).")
+@click.option("--exclude-self", is_flag=True, help="The passage whose id is the query's own is no negative of it.")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda ..")
 @click.option("--seed", default=42, show_default=True, type=click.IntRange(0))
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The file: NAME.jsonl.")
@@ -46,6 +47,7 @@ def mine(
     settings: tuple[str, ...],
     format_: str,
     count: int,
+    exclude_self: bool,
     device: str,
     seed: int,
     output: Path,
@@ -68,7 +70,16 @@ def mine(
         progress.begin("mine", " > ".join(miners))
         done = mine_to_file(
             collection,
-            Miners(miners, own, encoder=encoder, pooling=pooling, reranker=reranker, device=device, seed=seed),
+            Miners(
+                miners,
+                own,
+                encoder=encoder,
+                pooling=pooling,
+                reranker=reranker,
+                device=device,
+                seed=seed,
+                exclude_self=exclude_self,
+            ),
             Output(output, format_, count),
             split=split,
             settings=of_collection,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -28,7 +29,8 @@ from drkit.runs.files.collections import kept_collection, named_collection
 from drkit.runs.files.encoders import open_encoder
 from drkit.runs.files.rerankers import open_reranker
 from drkit.runs.files.searching import find_index
-from drkit.runs.stages.negatives import requests, weights_of
+from drkit.runs.finetuning.negatives import requests
+from drkit.runs.stages.negatives import weights_of
 from drkit.search import FlatIndex, Retriever, Vectors, encode_corpus, open_index
 from drkit.search.hits import batched
 
@@ -42,7 +44,8 @@ class Miners:
     """What is to mine: names with their settings (`margin.absolute=0.1`), and the models they search and score with.
 
     encoder: for `dense`: an encoder folder, a run, a hub id; None: that of the run that is mined. pooling: of a
-    checkpoint that does not say it. reranker: for `cross-encoder-filter`, where it names no model.
+    checkpoint that does not say it. reranker: for `cross-encoder-filter`, where it names no model. exclude_self: a
+    passage whose id is the query's own is no negative of it.
     """
 
     names: Sequence[str]
@@ -52,6 +55,7 @@ class Miners:
     reranker: str | None = None
     device: str = "auto"
     seed: int = 42
+    exclude_self: bool = False
 
 
 @define
@@ -103,7 +107,8 @@ def mine_to_file(
         context = _context(collection, miners, wanted_by(choices, registry), stored, Path(scratch), split)
         chain = _chain(choices, registry, context, stored)
         tally = Tally()
-        lines = _write(_answers(chain, stored, split, depth, tally), stored.corpus, output, _counter(told, total))
+        asked = partial(requests, stored, split, exclude_self=miners.exclude_self)
+        lines = _write(_answers(chain, asked, depth, tally), stored.corpus, output, _counter(told, total))
     return {**tally.figures(), "weights": weights_of(context), "lines": lines}
 
 
@@ -145,10 +150,12 @@ def _retriever(collection: str, miners: Miners, corpus: StoredCorpus, scratch: P
     return Retriever(encoder, FlatIndex.build(vectors.shards, vectors.doc_ids, encoder=vectors.encoder))
 
 
-def _answers(chain: Chain, stored: StoredCollection, split: str, depth: int | None, tally: Tally) -> Iterator[Answer]:
+def _answers(
+    chain: Chain, asked: Callable[[], Iterator[MiningRequest]], depth: int | None, tally: Tally
+) -> Iterator[Answer]:
     """Each judged query with its negatives."""
-    mined = tally.watch(chain.mine(requests(stored, split), depth or chain.depth))
-    return zip(requests(stored, split), mined, strict=True)
+    mined = tally.watch(chain.mine(asked(), depth or chain.depth))
+    return zip(asked(), mined, strict=True)
 
 
 def _counter(told: Callable[[int, int], None] | None, total: int) -> Callable[[int], None]:

@@ -1,8 +1,8 @@
-"""Mined negatives on disk: a list of passage numbers a query, as Arrow; and what was left out of them, counted."""
+"""What is mined for, and mined negatives on disk: a list of passage numbers a query, as Arrow, and counts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from drkit.core.files import replacing
-from drkit.core.types import Mined
+from drkit.core.types import Mined, MiningRequest
 from drkit.data.corpus import StoredCorpus
+from drkit.data.tables import StoredCollection
 from drkit.miners.tally import Tally
 
 if TYPE_CHECKING:
@@ -20,6 +21,20 @@ if TYPE_CHECKING:
 FILE = "negatives.arrow"
 SCHEMA = pa.schema([("query_id", pa.string()), ("passages", pa.list_(pa.int64())), ("scores", pa.list_(pa.float32()))])
 _ROWS = 4096
+
+
+def requests(
+    collection: StoredCollection, split: str = "train", *, exclude_self: bool = False
+) -> Iterator[MiningRequest]:
+    """Every query of a split with a positive, and all passages judged relevant to it.
+
+    exclude_self: the passage whose id is the query's own is no negative of it.
+    """
+    positives = collection.positives(split)
+    for query in collection.queries(split):
+        if judged := positives.get(query.query_id):
+            own = frozenset([query.query_id] if exclude_self else [])
+            yield MiningRequest(query.query_id, query.text, frozenset(judged), own)
 
 
 def write_negatives(mined: Iterable[Mined], corpus: StoredCorpus, folder: Path, name: str = FILE) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from drkit.data.tables import open_collection
 from drkit.errors import DrkitError
 from drkit.miners.chain import build_chain, refresh_of
 from drkit.runs import processes
-from drkit.runs.finetuning.negatives import read_negatives, write_negatives
+from drkit.runs.finetuning.negatives import read_negatives, requests, write_negatives
 from drkit.runs.manifest import CHECKPOINTS
 from drkit.runs.retriever import encoders_of
 from drkit.runs.training.batches import batches_per_epoch
@@ -193,16 +193,13 @@ def refresher_of(stage: StageRun, module: BiEncoder, tokenizer: Any, collate: Pa
     collection = open_collection(stage.inputs["collection"])
     queries = list(collection.queries("train"))
     ids = [queries[place].query_id for place in collate.pairs.queries]
-    judged = collection.positives("train")
+    wanted = {one.query_id: one for one in requests(collection, exclude_self=recipe.evaluation.exclude_self)}
     reranker = stage.inputs.get(RERANKER)
     miner = ChainMiner(
         encoder=encoders_of(module, tokenizer, recipe),
         passages=collate.passages,
         corpus=collection.corpus,
-        requests=[
-            MiningRequest(queries[place].query_id, queries[place].text, frozenset(judged[queries[place].query_id]))
-            for place in collate.pairs.queries
-        ],
+        requests=[wanted[query_id] for query_id in ids],
         choices=own.miners,
         registry=stage.registry,
         scratch=stage.folder / CHECKPOINTS,

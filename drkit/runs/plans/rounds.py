@@ -111,7 +111,7 @@ def _negatives(draft: Draft, owner: str, previous: str) -> str:
         if isinstance(miner.config, RunFileConfig) and not Path(miner.config.path).is_file():
             raise DrkitError(f"the miner run-file of {owner} reads {miner.config.path!r}, and there is no such file")
     states = [config_state(miner.config) for miner in chain]
-    settings = {"owner": owner, "miners": table["miners"], "files": states, "seed": draft.recipe.seed}
+    settings = {"owner": owner, "miners": table["miners"], "files": states, "seed": draft.recipe.seed, **_own(draft)}
     wanted = _wanted(draft, chain)
     needs: tuple[str, ...] = ("collection",)
     if "retriever" in wanted:
@@ -147,7 +147,12 @@ def _refresh(draft: Draft, own: Round) -> Table:
     if refresh_of(own.miners) is None:
         return {}
     states = [config_state(miner.config) for miner in own.miners]
-    return {"refresh": _named(draft.table["finetune"]["rounds"], own.name)["miners"], "files": states}
+    return {"refresh": _named(draft.table["finetune"]["rounds"], own.name)["miners"], "files": states, **_own(draft)}
+
+
+def _own(draft: Draft) -> Table:
+    """Whether a query's own passage is left out of what is mined."""
+    return {"exclude_self": True} if draft.recipe.evaluation.exclude_self else {}
 
 
 def _retriever(draft: Draft, current: _Round, negatives: str, *, name: str) -> System:

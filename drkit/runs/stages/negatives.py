@@ -7,11 +7,11 @@ from typing import Any
 
 from drkit.core.ranks import own_device
 from drkit.core.recipe import RERANKER, Choice
-from drkit.core.types import BuildContext, MiningRequest
+from drkit.core.types import BuildContext
 from drkit.data.tables import StoredCollection, open_collection
 from drkit.errors import DrkitError
 from drkit.miners.chain import build_chain, refresh_of
-from drkit.runs.finetuning.negatives import write_negatives
+from drkit.runs.finetuning.negatives import requests, write_negatives
 from drkit.runs.retriever import load_text_encoder
 from drkit.runs.stage import StageRun
 from drkit.search import FlatIndex, Reranker, Retriever
@@ -29,7 +29,8 @@ def run(stage: StageRun) -> Mapping[str, Any]:
     miner = build_chain(choices, stage.registry, context)
     miner.index(collection.corpus)
     total = len(collection.positives("train"))
-    mined = _reporting(miner.mine(requests(collection), miner.depth), total, stage)
+    asked = requests(collection, exclude_self=stage.recipe.evaluation.exclude_self)
+    mined = _reporting(miner.mine(asked, miner.depth), total, stage)
     counts = write_negatives(mined, collection.corpus, stage.folder)
     if counts["queries_without"]:
         stage.progress.note(_without(counts))
@@ -53,14 +54,6 @@ def chain_of(stage: StageRun) -> tuple[Choice, ...]:
         return recipe.reranker.miners
     assert recipe.finetune is not None
     return next(current.miners for current in recipe.finetune.rounds if current.name == owner)
-
-
-def requests(collection: StoredCollection, split: str = "train") -> Iterator[MiningRequest]:
-    """Every query of a split with a positive, and all passages judged relevant to it."""
-    positives = collection.positives(split)
-    for query in collection.queries(split):
-        if judged := positives.get(query.query_id):
-            yield MiningRequest(query.query_id, query.text, frozenset(judged))
 
 
 def _reporting(mined: Iterator[Any], total: int, stage: StageRun) -> Iterator[Any]:
