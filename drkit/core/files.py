@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,12 +18,14 @@ _OF_A_RUN = "manifest.json"
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary path beside `path` to write to; on success it takes `path`'s place, on failure it is removed.
 
-    Raises DrkitError where `path` is a folder, or its own folder cannot be made.
+    Raises DrkitError where `path` is a folder, or nothing can be written beside it.
     """
     if path.is_dir():
         raise DrkitError(f"{path} is a folder; give the name of a file")
-    _make(path.parent)
+    make_folder(path.parent)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    _try(temporary.touch, path.parent)
+    temporary.unlink()
     try:
         yield temporary
         with temporary.open("rb+") as file:
@@ -58,13 +60,14 @@ def check_replaceable(path: Path, mark: str) -> None:
 def replacing_folder(path: Path, mark: str) -> Iterator[Path]:
     """A temporary folder beside `path` to fill; on success it takes `path`'s place, on failure it is removed.
 
-    mark: a file that every folder of its kind holds. Raises DrkitError as `check_replaceable` does.
+    mark: a file that every folder of its kind holds. Raises DrkitError as `check_replaceable` does, and where
+    nothing can be written beside `path`.
     """
     check_replaceable(path, mark)
-    _make(path.parent)
+    make_folder(path.parent)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
+    _try(temporary.mkdir, path.parent)
     try:
         yield temporary
         old = path.with_name(f".{path.name}.{os.getpid()}.old")
@@ -76,8 +79,16 @@ def replacing_folder(path: Path, mark: str) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _make(folder: Path) -> None:
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it. Raises DrkitError where that cannot be."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DrkitError(f"cannot make the folder {folder}: {error.strerror}; write to another place") from None
+
+
+def _try(write: Callable[[], None], folder: Path) -> None:
+    try:
+        write()
+    except OSError as error:
+        raise DrkitError(f"cannot write to the folder {folder}: {error.strerror}; write to another place") from None

@@ -18,6 +18,7 @@ from attrs import frozen
 from filelock import FileLock
 from pyarrow import ArrowException
 
+from drkit.core.files import make_folder
 from drkit.core.ranks import Shard
 from drkit.data.query_files import blocks
 from drkit.errors import DrkitError
@@ -120,7 +121,7 @@ def _claim(folder: Path, encoder: Encoder, how: Storage) -> None:
         raise DrkitError(f"{folder} is a file; give the name of a folder")
     if not (folder / ABOUT).is_file() and folder.is_dir() and any(p.name[0] != "." for p in folder.iterdir()):
         raise DrkitError(f"{folder} is not empty and holds no vectors; choose another folder")
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     with FileLock(folder / LOCK):
         theirs = read_about(folder)
         if theirs is None:

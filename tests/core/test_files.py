@@ -1,8 +1,10 @@
 """Atomic files: whole, or not there."""
 
+from pathlib import Path
+
 import pytest
 
-from drkit.core.files import replacing, replacing_folder, write_text
+from drkit.core.files import make_folder, replacing, replacing_folder, write_text
 from drkit.errors import DrkitError
 
 
@@ -47,3 +49,16 @@ def test_a_folder_takes_the_place_of_its_own_kind_alone(tmp_path):
 def test_a_file_is_not_written_over_a_folder(tmp_path):
     with pytest.raises(DrkitError, match="is a folder"):
         write_text(tmp_path, "text")
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="no folder here that nobody can write to")
+def test_a_folder_that_takes_no_files_is_an_error_of_the_user():
+    with pytest.raises(DrkitError, match="cannot write to the folder /proc: .*; write to another place"):
+        write_text(Path("/proc/values.tsv"), "text")
+    with (
+        pytest.raises(DrkitError, match="cannot write to the folder /proc: .*; write to another place"),
+        replacing_folder(Path("/proc/index"), "index.json"),
+    ):
+        pass
+    with pytest.raises(DrkitError, match="cannot make the folder /proc/vectors: .*; write to another place"):
+        make_folder(Path("/proc/vectors"))
