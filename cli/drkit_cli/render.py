@@ -108,7 +108,7 @@ def results(run: Path, done: Mapping[str, Manifest]) -> None:
 
 
 def _scores(metrics: Mapping[str, Any], done: Mapping[str, Manifest]) -> Table:
-    from drkit.evaluate.table import meaning
+    from drkit.evaluate.table import meaning, stored_cell
 
     settings = done["evaluation"].settings
     measures = list(settings["measures"])
@@ -118,19 +118,11 @@ def _scores(metrics: Mapping[str, Any], done: Mapping[str, Manifest]) -> Table:
     for measure in measures:
         drawn.add_column(measure, justify="right")
     for row in metrics["rows"]:
-        cells = [_cell(row, m) for m in measures]
+        cells = [stored_cell(row, m) for m in measures]
         drawn.add_row(LABELS.get(row["system"], row["system"]), *cells)
     drawn.caption = meaning({name: len(draws) for name, draws in metrics.get("draws", {}).items()})
     drawn.caption_justify = "left"
     return drawn
-
-
-def _cell(row: Mapping[str, Any], measure: str) -> str:
-    from drkit.evaluate.table import cell_text
-
-    test = row["tests"].get(measure)
-    corrected = row.get("corrected", {}).get(measure, 1.0)
-    return cell_text(row["values"][measure], test["p"] if test else None, corrected)
 
 
 def verdict(metrics: Mapping[str, Any], measure: str) -> list[str]:
@@ -143,9 +135,19 @@ def verdict(metrics: Mapping[str, Any], measure: str) -> list[str]:
             ahead = values[last] > values[other]
             lines.append(
                 f"{last} is {'ahead of' if ahead else 'NOT ahead of'} {what}: "
-                f"{measure} {values[last]:.3f} against {values[other]:.3f}"
+                f"{measure} {values[last]:.3f} against {values[other]:.3f}{_tested(metrics, other, measure)}"
             )
     return lines
+
+
+def _tested(metrics: Mapping[str, Any], other: str, measure: str) -> str:
+    """The test between the two, as it is read: what may be chance is told to be."""
+    from drkit.evaluate.table import LEVEL, p_text
+
+    p = metrics.get("against", {}).get(other, {}).get(measure)
+    if p is None:
+        return ""
+    return f" ({p_text(p)})" if p < LEVEL else f" ({p_text(p)}: this may be chance)"
 
 
 def paths(run: Path, done: Mapping[str, Manifest]) -> Table:

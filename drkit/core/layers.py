@@ -66,7 +66,7 @@ def compose(wanted: Wanted, parts: Installed) -> Recipe:
     table = merge(table, small) if "reranker" in table else table
     table = merge(table, _slots(wanted, parts))
     if wanted.name is None:
-        table["name"] = _describe(table, wanted.paper)
+        table["name"] = _describe(table, wanted)
     _train_decoder(table.get("pretrain", {}), parts.registry)
     for assignment in wanted.settings:
         assign(table, assignment)
@@ -175,10 +175,12 @@ def part_table(kind: Kind, text: str, registry: Registry) -> Table:
     return {"use": spec.name, spec.shorthand: value}
 
 
-def _describe(table: Mapping[str, Any], paper: str | None) -> str:
-    """`pydocs-pmi-enhanced`, or `pydocs-retromae`: the run folder's name where the user gives none."""
-    parts = [paper] if paper else [table["pretrain"][slot]["use"] for slot in ("masker", "decoder")]
-    return "-".join([table["collection"]["use"], *parts])
+def _describe(table: Mapping[str, Any], wanted: Wanted) -> str:
+    """`pydocs-pmi-enhanced`, or `pydocs-retromae-two-stage`: the run folder's name where the user gives none."""
+    parts = [wanted.paper] if wanted.paper else [table["pretrain"][slot]["use"] for slot in ("masker", "decoder")]
+    if "pretrain=none" in wanted.settings:
+        parts = ["no-pretraining"]
+    return "-".join([table["collection"]["use"], *parts, *([wanted.pipeline] if wanted.pipeline else [])])
 
 
 def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> Table:

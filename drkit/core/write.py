@@ -1,7 +1,9 @@
-"""Writing a recipe: complete, every default filled in, so that it reads back equal."""
+"""Plain data as text: a recipe, complete, so that it reads back equal; and JSON that every reader takes."""
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -42,3 +44,22 @@ def plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     return value
+
+
+def json_text(value: Any) -> str:
+    """Plain data as JSON text that every reader takes: what is no finite number is null.
+
+    >>> print(json_text({"p": float("nan")}), end="")
+    {
+     "p": null
+    }
+    """
+    return json.dumps(_finite(value), indent=1, ensure_ascii=False, default=str) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from attrs import evolve, field, frozen
 
@@ -90,6 +91,21 @@ def cell_text(value: float, p: float | None, corrected: float = math.nan) -> str
     """
     star = "*" if corrected < LEVEL else ""
     return f"{value:.3f}" if p is None else f"{value:.3f} ({p_text(p)}{star})"
+
+
+def stored_cell(row: Mapping[str, Any], measure: str) -> str:
+    """`cell` of a row as a manifest has it: a p that was no number is null there.
+
+    >>> stored_cell({"values": {"AP": 0.5}, "tests": {"AP": {"p": None}}, "corrected": {"AP": None}}, "AP")
+    '0.500 (not tested)'
+    """
+    test, corrected = row["tests"].get(measure), row.get("corrected", {}).get(measure)
+    p = None if test is None else _number(test["p"])
+    return cell_text(row["values"][measure], p, _number(corrected))
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 def p_text(p: float) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from drkit.core.files import write_text
+from drkit.core.write import json_text
 from drkit.errors import DrkitError
 from drkit.evaluate.measures import Scores
 
@@ -37,25 +37,6 @@ def write_per_query(path: Path, systems: Sequence[tuple[str, Scores]]) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Plain data as JSON, atomically."""
     write_text(path, json_text(value))
-
-
-def json_text(value: Any) -> str:
-    """Plain data as JSON text that every reader takes: what is no finite number is null.
-
-    >>> print(json_text({"p": float("nan")}), end="")
-    {
-     "p": null
-    }
-    """
-    return json.dumps(_finite(value), indent=1, ensure_ascii=False) + "\n"
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _finite(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _rows(systems: Sequence[tuple[str, Scores]]) -> Iterator[dict[str, Any]]:

@@ -17,6 +17,7 @@ import cattrs
 from attrs import frozen
 
 from drkit.core.files import write_text
+from drkit.core.write import json_text
 
 FILE = "manifest.json"
 # What a stage keeps only until it is done: the mark of its attempt, and a training's checkpoints.
@@ -80,7 +81,7 @@ def content_hash(files: Mapping[str, Written]) -> str:
 
 def write_manifest(manifest: Manifest, folder: Path) -> None:
     """Write it last: a folder without a manifest is not finished."""
-    write_text(folder / FILE, json.dumps(attrs.asdict(manifest), indent=1, ensure_ascii=False, default=str))
+    write_text(folder / FILE, json_text(attrs.asdict(manifest)))
 
 
 def read_manifest(folder: Path) -> Manifest | None:

@@ -69,6 +69,19 @@ def test_queries_without_a_relevant_passage_are_counted_and_told(evaluated):
     assert stage.progress.notes == ["1 of 2 judged queries have no relevant passage: they count 0"]
 
 
+def test_what_the_table_says_in_words_is_tested(evaluated, tmp_path, capsys):
+    stage, metrics = evaluated
+    assert metrics["against"] == {"bm25": {"RR@10": pytest.approx(0.5)}}
+    for against, said in (
+        (metrics["against"], "(p = 0.500: this may be chance)"),
+        ({"bm25": {"RR@10": 1e-9}}, "(p < 0.001)"),
+    ):
+        done = SimpleNamespace(metrics={**metrics, "against": against}, settings=stage.stage.settings)
+        results(tmp_path, {"evaluation": done})
+        printed = " ".join(capsys.readouterr().out.split())
+        assert f"low is NOT ahead of BM25: RR@10 0.375 against 0.500 {said}" in printed
+
+
 def test_rows_that_are_means_of_draws_say_so_in_the_file_and_on_the_screen(evaluated, tmp_path, capsys):
     stage, metrics = evaluated
     assert "Means of several draws: low (2)." in (stage.folder / "table.md").read_text()

@@ -47,9 +47,9 @@ def compare(
     """
     import attrs
 
+    from drkit.core.write import json_text
     from drkit.evaluate import compare as compare_scores
     from drkit.evaluate import versus_markdown
-    from drkit.evaluate.values import json_text
     from drkit.runs.files.systems import evaluate_files, find_judgements, find_systems
 
     systems = find_systems(sources)

@@ -11,7 +11,7 @@ import attrs
 from drkit.core.files import write_text
 from drkit.core.types import Judgement
 from drkit.data.tables import open_collection
-from drkit.evaluate import Scores, average, comparison, evaluate, to_markdown
+from drkit.evaluate import Scores, average, comparison, evaluate, paired_t_test, to_markdown
 from drkit.evaluate.table import meaning
 from drkit.runs.stage import StageRun
 from drkit.search import read_run, write_qrels
@@ -20,7 +20,8 @@ from drkit.search import read_run, write_qrels
 def run(stage: StageRun) -> Mapping[str, Any]:
     """Writes `table.md`, `scores.json` (per query) and `qrels.txt`; returns the table's rows.
 
-    A system of several draws has a row of its own, whose values are means over the draws, query by query.
+    A system of several draws has a row of its own, whose values are means over the draws, query by query. `against`:
+    the p of the last system's test against each other one.
     """
     settings = stage.stage.settings
     collection = open_collection(stage.inputs["collection"])
@@ -36,7 +37,17 @@ def run(stage: StageRun) -> Mapping[str, Any]:
     write_text(stage.folder / "table.md", f"{to_markdown(rows)}\n\n{said}\n")
     write_text(stage.folder / "scores.json", json.dumps({name: dict(s.per_query) for name, s in systems}))
     told = {name: [one.means() for one in scores] for name, scores in measured.items() if len(scores) > 1}
-    return {"queries": rows[0].queries, "rows": [attrs.asdict(row) for row in rows], "draws": told}
+    return {
+        "queries": rows[0].queries,
+        "rows": [attrs.asdict(row) for row in rows],
+        "draws": told,
+        "against": {name: _p(systems[-1][1], scores) for name, scores in systems[:-1]},
+    }
+
+
+def _p(one: Scores, other: Scores) -> dict[str, float]:
+    """The p of a paired t-test between two systems, by measure."""
+    return {m: paired_t_test(values, other.per_query[m]).p for m, values in one.per_query.items()}
 
 
 def _scores(stage: StageRun, name: str, qrels: Sequence[Judgement]) -> Scores:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from drkit.core.files import write_text
-from drkit.evaluate.table import cell_text, meaning
+from drkit.evaluate.table import meaning, stored_cell
 from drkit.report.curves import Panel, draw, loss_panels, probe_panels, validation_panel
 from drkit.report.document import Block, Figure, Heading, Table, Text, html_page, markdown
 from drkit.runs.finetuning.retrieval_probe import MEASURE
@@ -55,12 +55,7 @@ def _results(stage: StageRun) -> Iterator[Block]:
     yield Heading("Results")
     said = meaning({name: len(draws) for name, draws in done.metrics.get("draws", {}).items()})
     yield Text(f"{done.metrics['queries']:,} {done.settings['split']} queries. {said}")
-    yield Table(["system", *measures], [[row["system"], *(_cell(row, m) for m in measures)] for row in rows])
-
-
-def _cell(row: Mapping[str, Any], measure: str) -> str:
-    test = row["tests"].get(measure)
-    return cell_text(row["values"][measure], test["p"] if test else None, row["corrected"].get(measure, math.nan))
+    yield Table(["system", *measures], [[row["system"], *(stored_cell(row, m) for m in measures)] for row in rows])
 
 
 def _probes(stage: StageRun, probes: Sequence[Record]) -> Iterator[Block]:
