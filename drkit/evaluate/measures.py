@@ -184,13 +184,15 @@ def _ranking(query_id: str, hits: Sequence[tuple[str, float]]) -> dict[str, floa
         raise DrkitError(f"query {query_id!r}: the score of {wrong!r} is no number (NaN), so it has no rank")
     names = [doc_id for doc_id, _ in hits]
     tied = len(np.unique(scores)) < len(scores)
-    keys = list(map(_in_file, names)) if tied else names
+    keys = _in_files(names) if tied else names
     order = sorted(zip(scores.tolist(), keys, names, strict=True), reverse=True)
     return {doc_id: float(-rank) for rank, (_, _, doc_id) in enumerate(order)}
 
 
-def _in_file(doc_id: str) -> str:
-    """The id as it stands in a run file: trec_eval breaks ties by what it reads there."""
-    from drkit.search.trec import encode_id
+def _in_files(doc_ids: Sequence[str]) -> Sequence[str]:
+    """The ids as they stand in a run file: trec_eval breaks ties by what it reads there."""
+    from drkit.search.trec import encode_id, is_safe
 
-    return encode_id(doc_id) if doc_id else ""
+    if is_safe("".join(doc_ids)):
+        return doc_ids
+    return [encode_id(doc_id) if doc_id else "" for doc_id in doc_ids]

@@ -22,6 +22,7 @@ from drkit.core.types import Judgement
 from drkit.errors import DrkitError
 
 RunRow: TypeAlias = "tuple[str, Iterable[tuple[str, float]]]"
+Line: TypeAlias = "tuple[int, list[str]]"
 _UNSAFE = re.compile(r"[\s%\x00-\x1f\x7f\ufeff]")
 
 
@@ -46,15 +47,12 @@ def read_run(path: Path) -> Iterator[tuple[str, list[tuple[str, float]]]]:
     Raises DrkitError, with file and line, for a line that is no TREC run line, or a query in two places.
     """
     seen: set[str] = set()
-    for query_id, lines in groupby(_run_lines(Path(path)), key=lambda line: line[1]):
-        hits: dict[str, float] = {}
-        for number, _, doc_id, score in lines:
-            if query_id in seen or doc_id in hits:
-                what = f"document {doc_id!r} twice" if doc_id in hits else "in two places"
-                raise DrkitError(f"{path}:{number}: query {query_id!r} stands {what}; a run names each once")
-            hits[doc_id] = score
+    for name, lines in groupby(_columns(Path(path), 6, "query Q0 document rank score tag"), key=_first_column):
+        query_id, held = decode_id(name), list(lines)
+        if query_id in seen:
+            raise DrkitError(f"{path}:{held[0][0]}: query {query_id!r} stands in two places; a run names each once")
         seen.add(query_id)
-        yield query_id, list(hits.items())
+        yield query_id, list(zip(_documents(path, query_id, held), _scores(path, held), strict=True))
 
 
 def write_qrels(path: Path, judgements: Iterable[Judgement]) -> None:
@@ -96,6 +94,11 @@ def encode_id(name: str) -> str:
     return _UNSAFE.sub(lambda found: quote(found.group(), safe=""), name)
 
 
+def is_safe(names: str) -> bool:
+    """Whether ids, one after the other, stand in a file as they are."""
+    return not _UNSAFE.search(names) and names.isprintable()
+
+
 def decode_id(name: str) -> str:
     """The id that `encode_id` wrote; what it cannot have written, of another tool's file, stands as it is.
 
@@ -124,22 +127,48 @@ def _ranked(query_id: str, hits: Iterable[tuple[str, float]]) -> Sequence[tuple[
     return sorted(ranked, key=lambda hit: (hit[1], hit[0]), reverse=True)
 
 
-def _run_lines(path: Path) -> Iterator[tuple[int, str, str, float]]:
-    for number, (query_id, _, doc_id, _, text, _) in _columns(path, 6, "query Q0 document rank score tag"):
-        try:
-            score = float(np.float32(text))  # what trec_eval keeps of it
-        except ValueError:
-            score = math.nan
-        if not math.isfinite(score):
-            raise DrkitError(f"{path}:{number}: score {text!r} is no finite number")
-        yield number, decode_id(query_id), decode_id(doc_id), score
+def _first_column(line: Line) -> str:
+    return line[1][0]
 
 
-def _columns(path: Path, count: int, names: str) -> Iterator[tuple[int, list[str]]]:
+def _documents(path: Path, query_id: str, lines: Sequence[Line]) -> list[str]:
+    names = [decode_id(columns[2]) for _, columns in lines]
+    if len(set(names)) < len(names):
+        first = {name: place for place, name in reversed(list(enumerate(names)))}
+        second = next(place for place, name in enumerate(names) if first[name] < place)
+        raise DrkitError(
+            f"{path}:{lines[second][0]}: query {query_id!r} names document {names[second]!r} twice; "
+            f"a run names each once"
+        )
+    return names
+
+
+def _scores(path: Path, lines: Sequence[Line]) -> list[float]:
+    """The scores, as float32: what trec_eval keeps of them."""
+    with np.errstate(over="ignore"):
+        found = np.array([_number(columns[4]) for _, columns in lines]).astype(np.float32)
+    if not np.isfinite(found).all():
+        number, columns = lines[int(np.isfinite(found).argmin())]
+        raise DrkitError(f"{path}:{number}: score {columns[4]!r} is no finite number")
+    scores: list[float] = found.tolist()
+    return scores
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _columns(path: Path, count: int, names: str) -> Iterator[Line]:
+    """The lines of a file by number, split at blanks and tabs alone: ids may hold any other white space."""
     try:
         with path.open(encoding="utf-8-sig", newline="\n") as file:
             for number, line in enumerate(file, start=1):
-                columns = re.split(r"[ \t]+", line.strip(" \t\r\n"))
+                columns = line.strip(" \t\r\n").replace("\t", " ").split(" ")
+                if "" in columns:  # several of them in a row
+                    columns = [column for column in columns if column] or [""]
                 if len(columns) != count:
                     given = len(columns) if columns != [""] else 0
                     raise DrkitError(f"{path}:{number}: {given} columns where a line has {count}: {names}")

@@ -84,7 +84,7 @@ def test_what_cannot_be_written_leaves_no_file(tmp_path, rows, message):
         ("", r"r:2: 0 columns"),
         ("q Q0 e 1 high t", r"r:2: score 'high'"),
         ("q Q0 e 1 nan t", r"r:2: score 'nan'"),
-        ("q Q0 d 1 0.5 t", r"r:2: query 'q' stands document 'd' twice"),
+        ("q Q0 d 1 0.5 t", r"r:2: query 'q' names document 'd' twice"),
         ("p Q0 d 1 0.5 t\nq Q0 e 1 0.5 t", r"r:3: query 'q' stands in two places"),
     ],
 )
