@@ -20,8 +20,7 @@ def write_per_query(path: Path, systems: Sequence[tuple[str, Scores]]) -> None:
 
     Raises DrkitError for another kind of file.
     """
-    if path.suffix not in (".jsonl", ".tsv"):
-        raise DrkitError(f"{path}: values are written as .jsonl or .tsv; name the file so")
+    check_values_file(path)
     rows = list(_rows(systems))
     if path.suffix == ".jsonl":
         write_text(path, "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows))
@@ -32,6 +31,12 @@ def write_per_query(path: Path, systems: Sequence[tuple[str, Scores]]) -> None:
     writer.writeheader()
     writer.writerows(rows)
     write_text(path, text.getvalue())
+
+
+def check_values_file(path: Path) -> None:
+    """Raises DrkitError for a file of a kind that values are not written to."""
+    if path.suffix not in (".jsonl", ".tsv"):
+        raise DrkitError(f"{path}: values are written as .jsonl or .tsv; name the file so")
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -99,7 +99,7 @@ def _reranker(model: str, context: BuildContext | None) -> Any:
         return Reranker.load(model)
     if context is None or context.reranker is None:
         raise DrkitError(
-            "the cross-encoder-filter has nothing to score with; give its `model` a cross-encoder's path or hub id, "
-            "or BuildContext(reranker=...)"
+            "the cross-encoder-filter has nothing to score with; name a cross-encoder by path or hub id "
+            "(cross-encoder-filter:MODEL, or --reranker MODEL), or give BuildContext(reranker=...) in Python"
         )
     return context.reranker

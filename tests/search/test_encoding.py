@@ -158,6 +158,8 @@ def test_token_ids_and_queries(tmp_path):
     tokens = encode_corpus(encoder(), rows, tmp_path / "t", storage=SMALL)
     np.testing.assert_allclose(tokens.shards[:], encoder().encode_passages([text for _, text in PAIRS]), atol=1e-6)
     queries = encode_corpus(encoder(), PAIRS, tmp_path / "q", storage=evolve(SMALL, role="queries"))
+    with pytest.raises(DrkitError, match="holds vectors of queries"):
+        build_index(queries, tmp_path / "index")
     np.testing.assert_allclose(queries.shards[:], encoder().encode_queries([t for _, t in PAIRS]), atol=1e-6)
 
 

@@ -74,11 +74,13 @@ def _files(
 
     from drkit.evaluate import comparison
     from drkit.evaluate.table import MEANING
-    from drkit.evaluate.values import write_json, write_per_query
+    from drkit.evaluate.values import check_values_file, write_json, write_per_query
     from drkit.runs.files.systems import evaluate_files, find_judgements, find_systems
     from drkit_cli.measures import score_table, tell
     from drkit_cli.render import console
 
+    if per_query:
+        check_values_file(per_query)
     qrels, collection, split, settings = against
     systems = find_systems([source])
     judged = find_judgements(systems, qrels=qrels, collection=collection, split=split, settings=settings)

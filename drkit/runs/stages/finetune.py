@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from attrs import evolve
 
-from drkit.core.recipe import Finetune
+from drkit.core.recipe import Finetune, Round
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext
 from drkit.data.store import TokenStore
@@ -74,9 +74,13 @@ def _collator(stage: StageRun, settings: Finetune) -> PairCollator:
 
 def round_settings(stage: StageRun) -> Finetune:
     """The settings of the stage's own round."""
-    finetune, name = stage.recipe.finetune, stage.stage.settings["round"]
-    assert finetune is not None
-    return finetune.of(next(current for current in finetune.rounds if current.name == name))
+    assert stage.recipe.finetune is not None
+    return stage.recipe.finetune.of(_round(stage))
+
+
+def _round(stage: StageRun) -> Round:
+    assert stage.recipe.finetune is not None
+    return next(own for own in stage.recipe.finetune.rounds if own.name == stage.stage.settings["round"])
 
 
 def _teacher(stage: StageRun) -> TeacherScores | None:
@@ -105,7 +109,10 @@ def _drawn(pairs: TrainingPairs, stage: StageRun) -> TrainingPairs:
     """As many of the queries as the round trains on, another draw of them for every `draw`."""
     wanted = stage.stage.settings["queries"]
     if wanted > len(pairs):
-        stage.progress.note(f"{wanted:,} training queries were asked for, and there are {len(pairs):,}: all are used")
+        alike = ", and every draw is the same" if _round(stage).draws > 1 else ""
+        stage.progress.note(
+            f"{wanted:,} training queries were asked for, and there are {len(pairs):,}: all are used{alike}"
+        )
     return pairs.subset(draw_queries(len(pairs), wanted, seed=stage.recipe.seed, draw=stage.stage.settings["draw"]))
 
 
