@@ -33,8 +33,8 @@ def build_index(
     kind: flat (exact), hnsw or ivf-pq; settings: of the last two. How many of the 10 nearest neighbours of 200 of its
     own vectors an approximate index finds is measured, and stands in its index.json as `recall@10`.
 
-    Raises DrkitError where vectors are unfinished or those of queries, ids repeated or values not finite, kind and settings do not fit, or
-    `folder` holds something else than an index.
+    Raises DrkitError where vectors are unfinished or those of queries, ids repeated or values not finite, kind and
+    settings do not fit, or `folder` holds something else than an index.
     """
     check_replaceable(Path(folder), ABOUT)
     made_of = vectors if isinstance(vectors, Vectors) else Vectors.open(vectors)
