@@ -64,7 +64,9 @@ def run(recipe: str, seed: int, options: argparse.Namespace) -> dict[str, object
     if recipe == MLM_ONLY:  # it brings what is the same for every recipe: no pre-training, and BM25
         settings += ["finetune.baseline=true", "evaluation.bm25=true"]
     siblings = [path.parent for path in sorted(options.work.glob("*/recipe.toml")) if path.parent != folder]
-    command = [sys.executable, "-m", "drkit_cli.main", "compose", "--paper", recipe, "--run-dir", str(folder)]
+    # A pipeline that is named takes the place of the paper's own fine-tuning: it is the same for all.
+    command = [sys.executable, "-m", "drkit_cli.main", "compose", "--paper", recipe, "--pipeline", "dpr"]
+    command += ["--run-dir", str(folder)]
     command += ["--collection", options.collection, *(f"--set={setting}" for setting in settings)]
     command += [part for sibling in siblings for part in ("--reuse", str(sibling))]
     started = time.perf_counter()

@@ -1,7 +1,7 @@
 """Recipes in layers: the default, a pipeline, a paper's, what an existing encoder changes, the user's own.
 
-A named recipe says only what differs from `default`, and by `pipeline = NAME` how it is fine-tuned. A table
-`with_encoder` holds what changes when training starts from an existing encoder (`--encoder`): the paper's own schedule
+A named recipe says only what differs from `default`, or from the recipe that it is `like`, and by `pipeline = NAME` how
+it is fine-tuned. A table `with_encoder` holds what changes when training starts from an existing encoder (`--encoder`): the paper's own schedule
 and lengths.
 """
 
@@ -23,7 +23,7 @@ from drkit.core.registry import Registry
 from drkit.core.spec import ComponentSpec, Kind
 from drkit.errors import DrkitError
 
-WITH_ENCODER, WITH_RERANKER, PIPELINE = "with_encoder", "with_reranker", "pipeline"
+WITH_ENCODER, WITH_RERANKER, PIPELINE, LIKE = "with_encoder", "with_reranker", "pipeline", "like"
 # What belongs to fine-tuning, and is the chosen pipeline's alone.
 _SECOND_HALF = ("finetune", "reranker")
 Table = dict[str, Any]
@@ -135,9 +135,13 @@ def _known(registry: Registry, kind: Kind, slot: Any) -> ComponentSpec | None:
     return registry.get(kind, _use(slot)) if _use(slot) in registry.names(kind) else None
 
 
-def _named(parts: Installed, name: str) -> Table:
-    file = parts.recipe(name)
-    return parse_toml(file.read_text(encoding="utf-8"), f"recipe {name}")
+def _named(parts: Installed, name: str, *above: str) -> Table:
+    """The table of a recipe, laid over that of the recipe it is `like`."""
+    if name in above:
+        raise DrkitError(f"the recipes {' > '.join((*above, name))} are each like the next: one must stand by itself")
+    table = parse_toml(parts.recipe(name).read_text(encoding="utf-8"), f"recipe {name}")
+    other = table.pop(LIKE, None)
+    return merge(_named(parts, other, *above, name), table) if other else table
 
 
 def _slots(wanted: Wanted, parts: Installed) -> Table:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from attrs import evolve
 
 from drkit.core.compose import check
 from drkit.core.discovery import installed
@@ -176,6 +177,42 @@ def test_a_querys_own_passage_is_mined_by_no_stage_where_it_is_no_hit():
         for name in (*mined, *trained):
             assert "exclude_self" not in plain[name].settings
             assert other[name].settings["exclude_self"] is True
+
+
+ABLATIONS = {
+    "cpdae": ("cpdae-r", "cpdae-no-cl", "cpdae-idf"),
+    "simlm": ("simlm-mlm", "simlm-rtd", "simlm-autoencoder", "mlm-only"),
+    "retromae": ("retromae-basic", "dupmae"),
+    "cocondenser": ("cocondenser-qac",),
+    "cotmae": ("cotmae-qac", "cotmae-qac-ar"),
+}
+
+
+@pytest.mark.parametrize("encoder", [None, "some/encoder"])
+@pytest.mark.parametrize("paper", ABLATIONS)
+def test_an_ablation_is_fine_tuned_as_what_it_is_held_against(paper, encoder):
+    main = compose(Wanted(paper=paper, encoder=encoder), PARTS)
+    for name in ABLATIONS[paper]:
+        other = compose(Wanted(paper=name, encoder=encoder), PARTS)
+        assert (other.finetune, other.reranker) == (main.finetune, main.reranker)
+        assert other.pretrain != main.pretrain
+        assert other.pretrain.max_steps == main.pretrain.max_steps
+
+
+def test_a_recipe_that_is_like_another_says_what_differs(tmp_path):
+    def installed_with(**texts):
+        for name, text in texts.items():
+            (tmp_path / f"{name}.toml").write_text(text)
+        return evolve(PARTS, recipes={**PARTS.recipes, **{name: (tmp_path / f"{name}.toml",) for name in texts}})
+
+    mine = installed_with(mine='like = "retromae"\n[pretrain.masker]\nuse = "uniform"\nencoder_ratio = 0.2')
+    found, other = (compose(Wanted(paper=name), mine) for name in ("mine", "retromae"))
+    assert (found.pretrain.masker.config.encoder_ratio, found.pretrain.masker.config.decoder_ratio) == (0.2, 0.5)
+    assert (found.finetune, found.pretrain.decoder) == (other.finetune, other.pretrain.decoder)
+    with pytest.raises(DrkitError, match="a > b > a are each like the next"):
+        compose(Wanted(paper="a"), installed_with(a='like = "b"', b='like = "a"'))
+    with pytest.raises(UnknownNameError, match="retromea"):
+        compose(Wanted(paper="c"), installed_with(c='like = "retromea"'))
 
 
 def test_what_a_round_sets_is_its_own():
