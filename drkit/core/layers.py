@@ -1,8 +1,8 @@
 """Recipes in layers: the default, a pipeline, a paper's, what an existing encoder changes, the user's own.
 
 A named recipe says only what differs from `default`, or from the recipe that it is `like`, and by `pipeline = NAME` how
-it is fine-tuned. A table `with_encoder` holds what changes when training starts from an existing encoder (`--encoder`): the paper's own schedule
-and lengths.
+it is fine-tuned. A table `with_encoder` holds what changes when training starts from an existing encoder (`--encoder`):
+the paper's own schedule and lengths.
 """
 
 from __future__ import annotations

@@ -76,17 +76,18 @@ class BiEncoder(nn.Module):
 
 
 def pair_loss(loss: Loss, rows: Rows) -> tuple[Tensor, dict[str, Tensor]]:
-    """A loss over the rows of the whole batch, and its figures.
+    """A loss over the rows of the whole batch, and its figures; `negatives`: how many passages stand against a query.
 
     rows: queries f[Q,D], passages f[P,D], positives i64[Q], places i64[P], judged i64[Q,J], and where there are groups
     i64[Q,G] and teacher f[Q,G], as `EmbeddedPairs` has them.
     """
+    allowed = candidates(rows["places"], rows["judged"], rows["positives"])
     step = loss(
         pairs=EmbeddedPairs(
             queries=rows["queries"],
             passages=rows["passages"],
             positives=rows["positives"],
-            candidates=candidates(rows["places"], rows["judged"], rows["positives"]),
+            candidates=allowed,
             groups=rows.get("groups"),
             # Constant: no gradient is carried back into a teacher.
             teacher=rows["teacher"].detach() if "teacher" in rows else None,
@@ -94,7 +95,7 @@ def pair_loss(loss: Loss, rows: Rows) -> tuple[Tensor, dict[str, Tensor]]:
             sharing=sharing(rows["judged"]),
         )
     )
-    return step.loss, dict(step.metrics)
+    return step.loss, {**step.metrics, "negatives": allowed.sum(1).float().mean() - 1}
 
 
 def candidates(places: Tensor, judged: Tensor, positives: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,6 +54,9 @@ def run(stage: StageRun) -> Mapping[str, Any]:
     save_encoders(module, tokenizer, stage.folder)
     effective = _effective(collate, settings)
     figures = {"steps": result.steps, "loss": result.loss, "seconds": result.seconds, **effective}
+    if _in_batch(settings):
+        figures["negatives_counted"] = round(_mean(result.log, "negatives"), 1)
+        stage.progress.note(f"negatives a query, without copies and judged positives: {figures['negatives_counted']:,}")
     if refresher:  # what it mines is known by now
         stage.progress.note(_said(effective))
         figures["refreshed"] = refresher.figures()
@@ -134,12 +137,22 @@ def _effective(collate: PairCollator, settings: Finetune) -> dict[str, Any]:
     lists = collate.refreshed(0) if collate.refreshed else collate.pairs.negatives
     mined = np.array([min(len(n), collate.negatives) for n in lists])
     hard = float(mined.mean())
-    in_batch = getattr(settings.loss.config, "in_batch", True)
     return {
         "training_queries": len(collate.pairs),
         "processes": processes.count(),
         "queries_per_batch": queries,
         "queries_per_step": queries * settings.gradient_accumulation_steps,
         "hard_negatives_per_query": round(hard, 3),
-        "negatives_per_query": round(queries * (1 + hard) - 1 if in_batch else hard, 1),
+        "negatives_per_query": round(queries * (1 + hard) - 1 if _in_batch(settings) else hard, 1),
     }
+
+
+def _in_batch(settings: Finetune) -> bool:
+    """Whether a query stands against the passages of others."""
+    return bool(getattr(settings.loss.config, "in_batch", True))
+
+
+def _mean(log: Sequence[Mapping[str, Any]], figure: str) -> float:
+    """The mean of a figure over all steps: a line of the log has that of the steps since the line before."""
+    steps = np.diff([0, *(line["step"] for line in log)])
+    return float(np.average([line[figure] for line in log], weights=steps))
