@@ -55,8 +55,9 @@ def launched(run, *settings, processes=1):
         ["--masker=pmi", "--decoder=enhanced"],
         # (A share of the targets is evenly spread over a forward's own, so it would be another one in other chunks.)
         ["--paper=cpdae", "--set=pretrain.gradient_cache_chunk=3", "--set=pretrain.losses.encoder.targets=1.0"],
+        ["--paper=simlm", *(f"--set=pretrain.losses.{side}.targets=1.0" for side in ("encoder", "decoder"))],
     ],
-    ids=["local losses", "contrast in chunks"],
+    ids=["local losses", "contrast in chunks", "a generator"],
 )
 def test_two_processes_make_the_encoder_that_one_makes_with_twice_the_batch(texts, tmp_path, settings):
     compose(texts, tmp_path / "one", 8, *settings)
