@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,14 +30,9 @@ from drkit.runs.training.training import train_stage
 
 def run(stage: StageRun) -> Mapping[str, Any]:
     """Writes the retriever's checkpoint; returns steps, losses, and the batch and negatives it really had."""
-    recipe, settings = stage.recipe, round_settings(stage)
-    start = stage.inputs[stage.stage.settings["start"]]
-    tokenizer, encoder = load_tokenizer(str(start)), load_encoder(start, pooling=recipe.encoder.pooling)
-    context = BuildContext(backbone=encoder.info(tokenizer), tokenizer=tokenizer, seed=recipe.seed)
-    loss = stage.registry.build(Kind.LOSS, settings.loss.use, settings.loss.config, context)
-    separate = settings.encoders == "separate"
-    passages = load_passage_encoder(start, pooling=recipe.encoder.pooling) if separate else None
-    module, collate = BiEncoder(encoder, loss, passage_encoder=passages), _collator(stage, settings)
+    settings = round_settings(stage)
+    tokenizer = load_tokenizer(str(_start(stage)))
+    module, collate = _bi_encoder(stage, settings, tokenizer), _collator(stage, settings)
     refresher = refresher_of(stage, module, tokenizer, collate)
     collate = evolve(collate, refreshed=refresher)
     collection = open_collection(stage.inputs["collection"])
@@ -61,6 +57,20 @@ def run(stage: StageRun) -> Mapping[str, Any]:
         stage.progress.note(_said(effective))
         figures["refreshed"] = refresher.figures()
     return {**figures, **{key: value for one in validations for key, value in one.result().items()}}
+
+
+def _start(stage: StageRun) -> Path:
+    return stage.inputs[stage.stage.settings["start"]]
+
+
+def _bi_encoder(stage: StageRun, settings: Finetune, tokenizer: Any) -> BiEncoder:
+    start, pooling = _start(stage), stage.recipe.encoder.pooling
+    encoder = load_encoder(start, pooling=pooling)
+    context = BuildContext(backbone=encoder.info(tokenizer), tokenizer=tokenizer, seed=stage.recipe.seed)
+    loss = stage.registry.build(Kind.LOSS, settings.loss.use, settings.loss.config, context)
+    separate = settings.encoders == "separate"
+    passages = load_passage_encoder(start, pooling=pooling) if separate else None
+    return BiEncoder(encoder, loss, passage_encoder=passages)
 
 
 def _collator(stage: StageRun, settings: Finetune) -> PairCollator:
