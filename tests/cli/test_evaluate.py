@@ -7,6 +7,7 @@ import pytest
 from drkit.core.types import Judgement
 from drkit.search import write_qrels, write_run
 from tests.cli.test_light_commands import drkit
+from tests.runs.test_systems import make_run
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +41,13 @@ def test_a_trec_file_is_measured_and_its_values_are_written(files, tmp_path):
     assert json.loads(table.read_text())["rows"][0]["values"]["RR@10"] == pytest.approx(4 / 6)
     _, same, _ = drkit("evaluate", files / "one.trec", "--collection", f"beir:{files / 'beir'}", "-m", "RR@10 P@1")
     assert same == out
+
+
+def test_a_runs_table_says_which_rows_are_means_of_draws(tmp_path):
+    run = make_run(tmp_path / "r")
+    code, out, err = drkit("evaluate", run, "-m", "RR@10")
+    assert code == 0, err
+    assert "Means of several draws: low (2)." in " ".join(out.split())
 
 
 def test_two_files_are_compared(files):

@@ -73,7 +73,7 @@ def _files(
     import attrs
 
     from drkit.evaluate import comparison
-    from drkit.evaluate.table import MEANING
+    from drkit.evaluate.table import meaning
     from drkit.evaluate.values import check_values_file, write_json, write_per_query
     from drkit.runs.files.systems import evaluate_files, find_judgements, find_systems
     from drkit_cli.measures import score_table, tell
@@ -89,7 +89,7 @@ def _files(
     screen = console()
     screen.print(score_table(rows))
     if len(rows) > 1:
-        screen.print(MEANING, markup=False)
+        screen.print(meaning({system.name: len(system.files) for system in systems}), markup=False)
     if per_query:
         write_per_query(per_query, scores)
     if as_json:
