@@ -95,17 +95,20 @@ def holds_two(folder: Path) -> bool:
 
 
 def _routes(folder: Path) -> dict[str, dict[str, str]]:
-    """The modules of each route: their folders, by their names."""
-    path = folder / read_modules(folder)["Router"] / "router_config.json"
+    """The modules of each route: their folders, by their names; what stands behind the router is each route's too."""
+    behind = read_modules(folder)
+    inside = Path(behind.pop("Router"))
+    path = folder / inside / "router_config.json"
     try:
         told = json.loads(path.read_text(encoding="utf-8"))
         named = {name: kind.rsplit(".", 1)[-1] for name, kind in told["types"].items()}
-        return {route: {named[name]: name for name in told["structure"][route]} for route in ROUTES}
+        own = {route: {named[name]: str(inside / name) for name in told["structure"][route]} for route in ROUTES}
     except (OSError, ValueError, KeyError) as error:
         raise DrkitError(
             f"{path} does not say which modules read a query and which a document ({error}); "
             f"drkit reads routers of sentence-transformers with these two routes"
         ) from None
+    return {route: {**modules, **behind} for route, modules in own.items()}
 
 
 def _how(encoder: TextEncoder) -> str:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from attrs import evolve
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Router
 
 from drkit.encoders.export import export_dual, export_encoder
 from drkit.errors import DrkitError
@@ -99,3 +100,21 @@ def test_a_router_of_other_routes_is_refused(folder, tmp_path):
     path.write_text("{")
     with pytest.raises(DrkitError, match=r"router_config.json"):
         read_encoder(tmp_path / "m")
+
+
+def test_what_stands_behind_the_router_is_part_of_both(folder, tmp_path):
+    theirs = SentenceTransformer(str(folder / "both"), device="cpu")
+    plain = [
+        [module for module in route if not isinstance(module, Normalize)] for route in theirs[0].sub_modules.values()
+    ]
+    router = Router.for_query_document(query_modules=plain[0], document_modules=plain[1])
+    both = SentenceTransformer(modules=[router, Normalize()], similarity_fn_name="dot", device="cpu")
+    both.save_pretrained(str(tmp_path / "m"))
+    ours = read_encoder(tmp_path / "m")
+    np.testing.assert_allclose(ours.encode_queries(["who"]), both.encode_query(["who"]), atol=1e-6)
+    np.testing.assert_allclose(ours.encode_passages(["who"]), both.encode_document(["who"]), atol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(ours.encode_queries(["who"])), 1, atol=1e-6)
+    dense = SentenceTransformer(modules=[router, Dense(theirs.get_embedding_dimension(), 4)], device="cpu")
+    dense.save_pretrained(str(tmp_path / "d"))
+    with pytest.raises(DrkitError, match="drkit reads Transformer, Pooling"):
+        read_encoder(tmp_path / "d")
