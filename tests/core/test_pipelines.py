@@ -167,8 +167,8 @@ def test_a_teacher_reads_the_queries_that_its_pupil_is_trained_on():
     assert (teacher["queries"], teacher["draws"], teacher["seed"]) == (pupil["queries"], 2, pupil["seed"])
 
 
-def test_a_querys_own_passage_is_mined_by_no_stage_where_it_is_no_hit():
-    for pipeline, trained in (("two-stage", ()), ("ance", ("retriever-2",))):
+def test_a_querys_own_passage_is_a_negative_in_no_stage_where_it_is_no_hit():
+    for pipeline, trained in (("two-stage", ("retriever-1",)), ("ance", ("retriever-2",))):
         plain, other = (
             stages(compose(Wanted(pipeline=pipeline, settings=settings), PARTS))
             for settings in ((), ("evaluation.exclude_self=true",))

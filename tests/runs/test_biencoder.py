@@ -73,6 +73,26 @@ def test_a_batch_holds_queries_positives_and_distinct_negatives(stores, wanted):
     assert judged == [positive.tolist() for positive in pairs.positives]
 
 
+def test_a_querys_own_passage_does_not_stand_against_it_in_the_batch(stores):
+    queries, passages = stores
+    pairs = pairs_of(np.random.default_rng(0))
+    plain = PairCollator(pairs=pairs, queries=queries, passages=passages, negatives=2, seed=5)(
+        [(0, q) for q in range(12)]
+    )
+    own = plain["places"].numpy()[(np.arange(12) + 1) % 12].copy()  # each query is the next one's answer
+    own[3] = -1
+    collate = PairCollator(pairs=pairs, queries=queries, passages=passages, negatives=2, seed=5, own=own)
+    batch = collate([(0, q) for q in range(12)])
+    before, after = (candidates(b["places"], b["judged"], b["positives"]) for b in (plain, batch))
+    for q in range(12):
+        gone = {int(p) for p in batch["places"][before[q] & ~after[q]]}
+        assert gone <= {int(own[q])}
+        stands = {int(p) for p in batch["places"][after[q]]} - {int(batch["places"][q])}
+        assert int(own[q]) not in stands
+    assert (before[3] == after[3]).all()
+    assert (before != after).any()
+
+
 def test_what_a_query_gets_does_not_depend_on_the_batch_but_on_the_epoch(stores):
     queries, passages = stores
     pairs = pairs_of(np.random.default_rng(1))

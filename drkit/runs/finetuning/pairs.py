@@ -70,7 +70,8 @@ class PairCollator:
 
     Which of several positives, and which of the mined negatives, is drawn anew every epoch, without repeats;
     a query with fewer mined negatives brings what it has. With a teacher, its scores of every query's own passages.
-    refreshed: negatives of an epoch, a list a query, in the place of those that `pairs` has.
+    refreshed: negatives of an epoch, a list a query, in the place of those that `pairs` has. own: i64[n], the passage
+    with a query's own id, which does not stand against it either; -1: there is none.
     """
 
     pairs: TrainingPairs
@@ -80,6 +81,7 @@ class PairCollator:
     seed: int
     teacher: TeacherScores | None = None
     refreshed: Callable[[int], Sequence[NDArray[np.int64]]] | None = None
+    own: NDArray[np.int64] | None = None
 
     def __call__(self, examples: Sequence[Example]) -> dict[str, Tensor]:
         """All examples of a batch belong to one epoch."""
@@ -98,11 +100,18 @@ class PairCollator:
             "passage.ids": passages.ids,
             "passage.attention": passages.attention,
             "positives": torch.arange(len(chosen)),
-            "judged": padded([self.pairs.positives[q] for q in chosen]),
+            "judged": self._judged(chosen),
             "places": torch.from_numpy(places),
             "groups": torch.from_numpy(numbers),
             **taught,
         }
+
+    def _judged(self, chosen: NDArray[np.int64]) -> Tensor:
+        """i64[Q,J]: what is no negative of each query, padded with -1."""
+        judged = padded([self.pairs.positives[q] for q in chosen])
+        if self.own is None:
+            return judged
+        return torch.cat([judged, torch.from_numpy(self.own[chosen])[:, None]], dim=1)
 
     def _teach(
         self, teacher: TeacherScores, chosen: NDArray[np.int64], places: NDArray[np.int64], numbers: NDArray[np.int64]

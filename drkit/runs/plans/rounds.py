@@ -147,11 +147,11 @@ def _refresh(draft: Draft, own: Round) -> Table:
     if refresh_of(own.miners) is None:
         return {}
     states = [config_state(miner.config) for miner in own.miners]
-    return {"refresh": _named(draft.table["finetune"]["rounds"], own.name)["miners"], "files": states, **_own(draft)}
+    return {"refresh": _named(draft.table["finetune"]["rounds"], own.name)["miners"], "files": states}
 
 
 def _own(draft: Draft) -> Table:
-    """Whether a query's own passage is left out of what is mined."""
+    """Whether a query's own passage is none of its negatives."""
     return {"exclude_self": True} if draft.recipe.evaluation.exclude_self else {}
 
 
@@ -188,6 +188,7 @@ def _retriever(draft: Draft, current: _Round, negatives: str, *, name: str) -> S
                     "seed": recipe.seed,
                     **refresh,
                     **separate,
+                    **_own(draft),
                 },
                 resumable=True,
                 joint=True,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from attrs import evolve
@@ -26,6 +26,9 @@ from drkit.runs.finetuning.validation import validating
 from drkit.runs.stage import StageRun
 from drkit.runs.tokenizers import load_tokenizer
 from drkit.runs.training.training import train_stage
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 def run(stage: StageRun) -> Mapping[str, Any]:
@@ -74,15 +77,23 @@ def _bi_encoder(stage: StageRun, settings: Finetune, tokenizer: Any) -> BiEncode
 
 
 def _collator(stage: StageRun, settings: Finetune) -> PairCollator:
-    tokens = stage.inputs["tokens"]
+    tokens, pairs = stage.inputs["tokens"], _pairs(stage)
     return PairCollator(
-        pairs=_pairs(stage),
+        pairs=pairs,
         queries=TokenStore.open(tokens / "queries"),
         passages=TokenStore.open(tokens / "passages"),
         negatives=settings.negatives,
         seed=stage.recipe.seed,
         teacher=_teacher(stage),
+        own=_own_passages(stage, pairs) if stage.recipe.evaluation.exclude_self else None,
     )
+
+
+def _own_passages(stage: StageRun, pairs: TrainingPairs) -> NDArray[np.int64]:
+    """Places i64[n] of the passages that have the queries' own ids; -1: there is none."""
+    collection = open_collection(stage.inputs["collection"])
+    ids = [query.query_id for query in collection.queries("train")]
+    return np.asarray(collection.corpus.find([ids[place] for place in pairs.queries.tolist()]), dtype=np.int64)
 
 
 def round_settings(stage: StageRun) -> Finetune:
