@@ -49,7 +49,9 @@ def test_every_relative_link_resolves(page):
 
 def test_a_broken_link_is_found(tmp_path):
     page = tmp_path / "page.md"
-    page.write_text('# One: two, three\n[a](#one-two-three) [b](#one) [c](none.md) [d](https://x.org)\n<img src="e.png">')
+    page.write_text(
+        '# One: two, three\n[a](#one-two-three) [b](#one) [c](none.md) [d](https://x.org)\n<img src="e.png">'
+    )
     assert broken(page) == ["#one", "none.md", "e.png"]
 
 
