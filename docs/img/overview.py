@@ -109,6 +109,7 @@ def main() -> None:
         figure.savefig(FOLDER / f"overview-{theme}.svg", transparent=True, metadata={"Date": None})
         if png:
             ground = {"light": "#ffffff", "dark": "#0d1117"}[theme]
+            png.mkdir(parents=True, exist_ok=True)
             figure.savefig(png / f"overview-{theme}.png", facecolor=ground, dpi=110)
 
 
