@@ -11,7 +11,7 @@ from torch import nn
 from drkit.core.discovery import installed
 from drkit.core.layers import Wanted, compose
 from drkit.core.recipe import Training, Validation
-from drkit.data.store import tokenise
+from drkit.data.store import TokenStore, tokenise
 from drkit.data.tables import open_collection
 from drkit.data.writing import write_collection
 from drkit.encoders import BertSizes, MaskedLmEncoder
@@ -20,17 +20,16 @@ from drkit.evaluate import evaluate
 from drkit.losses import ContrastiveConfig, ContrastiveLoss
 from drkit.runs.finetuning import retrieval_probe
 from drkit.runs.finetuning.biencoder import BiEncoder
-from drkit.runs.finetuning.validation import BestWeights, ValidationCallback, validating
+from drkit.runs.finetuning.validation import BestWeights, ValidationCallback, validation_task
 from drkit.runs.finetuning.validations import best_step, read_validations
 from drkit.runs.manifest import CHECKPOINTS
 from drkit.runs.pretraining.probes import ProbeLog
 from drkit.runs.progress import Silent
 from drkit.runs.reading import TextReading
+from drkit.runs.retriever import encoders_of
 from drkit.runs.stage import settings_from
-from drkit.runs.stages.finetune import FINETUNE, FinetuneSettings
 from drkit.runs.training.batches import Schedule
 from drkit.runs.training.training import train
-from tests.rerank.toys import parts_of, stage_run
 from tests.runs.test_probes import Topics, tokenizer
 from tests.torchrun import torchrun
 
@@ -221,13 +220,19 @@ def constructed(stored, folder, validation, *, collection=None, exclude_self=Fal
     sizes = BertSizes(hidden=32, layers=1, heads=2, intermediate=64, max_positions=16, dropout=0.1)
     encoder = MaskedLmEncoder.from_scratch(sizes, tokenizer(), pooling="cls", seed=1)
     module = BiEncoder(encoder, ContrastiveLoss(ContrastiveConfig()))
-    recipe = compose(Wanted(settings=(f"evaluation.exclude_self={str(exclude_self).lower()}",)), installed())
-    collection = collection or stored / "collection"
-    inputs = {**parts_of(collection, "train", "dev"), "tokens": stored / "tokens"}
-    rest = {"miners": (), "queries": 0, "draw": 0, "reading": settings_from(TextReading, recipe)}
-    settings = settings_from(FinetuneSettings, recipe, validation=validation, **rest)
-    stage = stage_run(FINETUNE, folder, inputs, settings)
-    return module, validating(stage, module, tokenizer(), open_collection(collection))
+    recipe = compose(Wanted(), installed())
+    opened = open_collection(collection or stored / "collection")
+    task = validation_task(opened, validation, seed=recipe.seed, exclude_self=exclude_self)
+    made = ValidationCallback(
+        module,
+        encoders_of(module, tokenizer(), settings_from(TextReading, recipe)),
+        task,
+        TokenStore.open(stored / "tokens"),
+        validation,
+        folder=folder,
+        progress=Silent(),
+    )
+    return module, [made]
 
 
 def test_what_is_measured_is_the_measure_over_dev_queries_and_all_passages(stored, collection, tmp_path):
@@ -268,11 +273,10 @@ def test_a_querys_own_passage_is_left_out(stored, tmp_path):
 
 
 def test_what_cannot_be_validated_is_told(stored, tmp_path):
-    assert constructed(stored, tmp_path, None)[1] == []
     with pytest.raises(DrkitError, match="no measure 'mrr'"):
         constructed(stored, tmp_path, Validation(every=1, measure="mrr"))
     write_collection(Topics(shown=("train", "test")), tmp_path / "no-dev")
-    with pytest.raises(DrkitError, match="no judged dev queries"):
+    with pytest.raises(DrkitError, match="needs judged dev queries"):
         constructed(stored, tmp_path, Validation(every=1), collection=tmp_path / "no-dev")
 
 
