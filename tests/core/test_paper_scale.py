@@ -8,6 +8,7 @@ round's own settings in place. Sources that are not the recipe's own paper are n
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,11 +16,12 @@ import pytest
 from drkit.core.compose import check
 from drkit.core.discovery import installed
 from drkit.core.layers import Wanted, compose
-from drkit.core.read import parse_toml
+from drkit.core.read import parse_toml, read_recipe
 from drkit.core.recipe import Choice, Recipe
 from drkit.core.write import plain
 
 PARTS = installed()
+DOCUMENTED = Path(__file__).parents[2] / "docs" / "recipes"
 PAPERS = sorted({*PARTS.recipes} - {"default"})
 Row = tuple[str, str, Any, str]
 
@@ -351,6 +353,30 @@ def test_nothing_of_the_small_scale_is_in_a_recipe_unless_its_paper_says_so(pape
             allowed |= setting == "num_train_epochs" and found[training]["max_steps"] > 0
             allowed |= setting in defaults and defaults[setting] == value
             assert allowed or leaves(found[training]).get(setting) != value, f"{training}.{setting} = {value}"
+
+
+# Not the paper's: how the run is watched, and how fast it is.
+WATCHED = ("bf16", "save_steps", "validation", "baseline", "probe", "rounds", "name")
+# SimLM, table 11 ("Wikipedia") and appendix B.
+ON_NQ = {"pretrain": {"max_steps": 200000}, "rounds": {"max_steps": 20000, "learning_rate": 5e-6}}
+
+
+@pytest.mark.parametrize("name", ["msmarco", "nq"])
+def test_the_documented_recipes_have_the_papers_numbers(name):
+    recipe = read_recipe(DOCUMENTED / f"{name}.toml", PARTS.registry)
+    own, papers = trainings(recipe), trainings(at_paper_scale("simlm"))
+    assert {*own} == {*papers}
+    for training, settings in own.items():
+        changed = ON_NQ.get(training if training in ("pretrain", "reranker") else "rounds", {}) if name == "nq" else {}
+        for setting, value in {**papers[training], **changed}.items():
+            if setting in WATCHED or (setting == "num_train_epochs" and settings["max_steps"] > 0):
+                continue
+            if setting == "miners" and name == "nq" and value[0]["use"] == "dense":
+                assert settings[setting] == [{**value[0], "depth": 100}]
+                continue
+            assert settings[setting] == value, f"{training}.{setting}"
+    assert (recipe.encoder.pooling, recipe.encoder.query_length) == ("cls", 32)
+    assert recipe.encoder.passage_length == {"msmarco": 144, "nq": 192}[name]
 
 
 def test_a_scale_is_chosen_and_the_old_behaviour_is_the_default():
