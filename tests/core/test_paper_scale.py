@@ -434,3 +434,23 @@ def test_a_scale_that_does_not_exist_is_refused():
 
     with pytest.raises(DrkitError, match="unknown scale 'tiny'; choose one of paper, small, quick"):
         compose(Wanted(scale="tiny"), PARTS)
+
+
+def test_the_command_line_chooses_the_scale(tmp_path):
+    from click.testing import CliRunner
+
+    from drkit_cli.commands.compose import compose as command
+
+    def written(*options: str) -> Recipe:
+        path = tmp_path / "r.toml"
+        done = CliRunner().invoke(command, ["--paper", "retromae", "--dry-run", "-o", str(path), *options])
+        assert done.exit_code == 0, done.output
+        return read_recipe(path, PARTS.registry)
+
+    by_scale = {scale: written("--scale", scale) for scale in ("paper", "small", "quick")}
+    assert [recipe.pretrain.max_steps for recipe in by_scale.values()] == [-1, 3000, 100]
+    assert written() == by_scale["small"]
+    assert written("--quick") == written("--quick", "--scale", "quick") == by_scale["quick"]
+    refused = CliRunner().invoke(command, ["--paper", "retromae", "--quick", "--scale", "paper"])
+    assert refused.exit_code == 2
+    assert "cannot be combined with --scale paper" in refused.output
