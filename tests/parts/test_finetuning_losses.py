@@ -118,9 +118,7 @@ def contrast_written_out(batch: Drawn, config, without=lambda _i: frozenset()) -
             "passage-query": [(p, batch.query(j)) for j in others if first[i] not in batch.judged[j]],
             "query-query": [(q, batch.query(j)) for j in others if not own & batch.judged[j]],
             "passage-passage": [
-                (p, batch.passage(x))
-                for x in {*first}
-                if not any({x, first[i]} <= judged for judged in batch.judged)
+                (p, batch.passage(x)) for x in {*first} if not any({x, first[i]} <= judged for judged in batch.judged)
             ],
         }
         scores = [score(*two, config) for name in config.directions for two in beside[name]]
