@@ -36,6 +36,7 @@ SETTINGS = (
     "encoder.init_embeddings=random",
     "pretrain.max_steps=6",
     "pretrain.logging_steps=1",
+    "pretrain.masker.model=''",
     "pretrain.per_device_train_batch_size=4",
     "pretrain.masker.generator_hidden=8",
     "pretrain.masker.generator_heads=2",
