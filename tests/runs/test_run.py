@@ -154,7 +154,10 @@ def test_killed_at_random_and_resumed_equals_uninterrupted(tiny_run, tmp_path):
     for stage in ("statistics", "pretrained", "negatives-retriever-2", "retriever-2", "encoder", "index", "runs"):
         ours, theirs = read_manifest(run / stage), read_manifest(whole / stage)
         same = {name for name in ours.files if ours.files[name] == theirs.files.get(name)}
-        assert set(ours.files) - same <= {"log.jsonl", "training.json", "README.md", "drkit.json"}, (stage, set(ours.files) - same)
+        assert set(ours.files) - same <= {"log.jsonl", "training.json", "README.md", "drkit.json"}, (
+            stage,
+            set(ours.files) - same,
+        )
 
 
 def test_ctrl_c_ends_cleanly_and_says_how_to_go_on(tmp_path):

@@ -224,7 +224,7 @@ def constructed(stored, folder, validation, *, collection=None, exclude_self=Fal
     recipe = compose(Wanted(settings=(f"evaluation.exclude_self={str(exclude_self).lower()}",)), installed())
     collection = collection or stored / "collection"
     inputs = {**parts_of(collection, "train", "dev"), "tokens": stored / "tokens"}
-    rest = {"miners": (), "queries": 0, "draw": 0, "reading": settings_from(TextReading, recipe)}
+    rest = {"miners": (), "queries": 0, "draw": 0, "draws": 1, "reading": settings_from(TextReading, recipe)}
     settings = settings_from(FinetuneSettings, recipe, validation=validation, **rest)
     stage = stage_run(FINETUNE, folder, inputs, settings)
     return module, validating(stage, module, tokenizer(), open_collection(collection))
