@@ -251,7 +251,7 @@ def test_empty_passages_are_kept_and_counted(tmp_path):
 
 
 def test_a_missing_table_says_so(tmp_path):
-    with pytest.raises(DrkitError, match="cannot be read as an Arrow file"):
+    with pytest.raises(DrkitError, match=r"passages/texts\.arrow: cannot be read as an Arrow file"):
         open_collection(tmp_path)
 
 
