@@ -19,7 +19,7 @@ from drkit.miners.chain import Chain, build_chain, sources
 from drkit.miners.mining import chain_named
 from drkit.miners.tally import Tally
 from drkit.miners.text_pairs import ByText, NotTheQuery, TextCorpus, TextPairs, read_corpus
-from drkit.search.hits import batched
+from drkit.search.retrieve import batched
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -167,7 +167,7 @@ class HardNegatives:
 
     def _retriever(self, texts: TextCorpus, stack: ExitStack) -> Any:
         from drkit.search import FlatIndex, Retriever, Vectors, encode_corpus
-        from drkit.search.adapters import as_encoder
+        from drkit.search.sentence_transformers import as_encoder
 
         if hasattr(self.source, "search"):
             if not texts.named:
@@ -184,7 +184,7 @@ class HardNegatives:
 def _teacher(given: Any) -> Scorer | None:
     if given is None:
         return None
-    from drkit.search.adapters import as_scorer
+    from drkit.search.reranking import as_scorer
 
     return as_scorer(given)
 

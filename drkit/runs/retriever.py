@@ -16,7 +16,7 @@ from drkit.runs.checkpoints import load_encoder
 from drkit.runs.manifest import read_manifest
 from drkit.runs.tokenizers import load_tokenizer
 from drkit.search import AnyEncoder, DualEncoder, Retriever, TextEncoder, open_index
-from drkit.search.dual import read_encoder
+from drkit.search.text_encoder import read_encoder
 
 if TYPE_CHECKING:
     from drkit.runs.finetuning.biencoder import BiEncoder

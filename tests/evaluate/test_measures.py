@@ -93,7 +93,7 @@ def test_contradictions_are_refused():
         evaluate([], [])
     with pytest.raises(DrkitError, match="judged twice"):
         evaluate([], [Judgement("q", "d", 1), Judgement("q", "d", 0)])
-    with pytest.raises(DrkitError, match="comes twice"):
+    with pytest.raises(DrkitError, match="duplicate query 'q' in a run"):
         evaluate([("q", []), ("q", [])], [Judgement("q", "d", 1)])
-    with pytest.raises(DrkitError, match="same document twice"):
+    with pytest.raises(DrkitError, match="duplicate document among its hits"):
         evaluate([("q", [("d", 1.0), ("d", 2.0)])], [Judgement("q", "d", 1)])

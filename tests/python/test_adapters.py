@@ -18,7 +18,8 @@ from drkit.search import (
     encode_corpus,
     rerank,
 )
-from drkit.search.adapters import as_encoder, as_scorer
+from drkit.search.reranking import as_scorer
+from drkit.search.sentence_transformers import as_encoder
 from tests.search.toys import TEXTS
 
 
@@ -87,9 +88,9 @@ def test_a_cross_encoder_gives_raw_scores(judge, monkeypatch):
 def test_what_is_neither_is_told(folder, judge):
     assert isinstance(as_encoder(folder), TextEncoder)
     assert isinstance(as_scorer(judge), Reranker)
-    with pytest.raises(DrkitError, match="Passage is no encoder"):
+    with pytest.raises(DrkitError, match="Passage is not an encoder"):
         as_encoder(Passage("a", "b"))
-    with pytest.raises(DrkitError, match="Passage scores no pairs"):
+    with pytest.raises(DrkitError, match="Passage cannot score pairs"):
         as_scorer(Passage("a", "b"))
 
 

@@ -98,7 +98,7 @@ def test_what_is_wrong_is_said_without_a_traceback(files, tmp_path, arguments, s
 
 
 def test_a_device_that_torch_does_not_know(files):
-    with pytest.raises(DrkitError, match="no device 'quantum'"):
+    with pytest.raises(DrkitError, match="unknown device 'quantum'"):
         Reranker.load(files / "model", "quantum")
 
 

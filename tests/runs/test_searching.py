@@ -40,7 +40,7 @@ def test_every_checkpoint_of_a_run_opens_and_exports(last, tmp_path):
     assert np.abs(open_encoder(run / "pretrained").encode_queries(TEXTS) - encoder.encode_queries(TEXTS)).max() > 1e-3
     with pytest.raises(DrkitError, match="no encoder folder"):
         open_encoder(run / "retriever-9")
-    with pytest.raises(DrkitError, match="holds no encoder"):
+    with pytest.raises(DrkitError, match="is not an encoder folder"):
         open_encoder(run / "collection")
 
 

@@ -101,9 +101,9 @@ def test_a_querys_own_passage_is_left_out_where_the_run_says_so(tmp_path):
     [
         ("", "run.trec is empty"),
         ("other Q0 d1 1 1.0 t\n", "none of the 1 queries of .* is judged"),
-        ("test1 Q0 d1 1 nan t\n", r"run\.trec:1: score 'nan' is no finite number"),
-        ("test1 Q0 d1 1 1.0 t\ntest1 Q0 d1 2 0.5 t\n", r"run\.trec:2: query 'test1' names document 'd1' twice"),
-        ("test1 Q0 d1 1.0 t\n", r"run\.trec:1: 5 columns where a line has 6"),
+        ("test1 Q0 d1 1 nan t\n", r"run\.trec:1: score must be a finite number, got 'nan'"),
+        ("test1 Q0 d1 1 1.0 t\ntest1 Q0 d1 2 0.5 t\n", r"run\.trec:2: duplicate document 'd1' for query 'test1'"),
+        ("test1 Q0 d1 1.0 t\n", r"run\.trec:1: expected 6 columns .*, got 5"),
     ],
 )
 def test_a_run_that_cannot_be_measured_is_told(run, tmp_path, text, said):

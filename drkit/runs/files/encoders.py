@@ -16,8 +16,7 @@ from drkit.runs.execute import RECIPE
 from drkit.runs.manifest import read_manifest, versions
 from drkit.runs.retriever import load_text_encoder, write_encoder
 from drkit.search import AnyEncoder, DualEncoder, TextEncoder
-from drkit.search.dual import read_encoder
-from drkit.search.encode import choose_device
+from drkit.search.text_encoder import choose_device, read_encoder
 
 # Settings and tokenizers of every kind; weights as safetensors alone, which hold no code.
 _OF_THE_HUB = ("*.json", "*.txt", "*.model", "*.safetensors")

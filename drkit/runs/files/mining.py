@@ -32,7 +32,7 @@ from drkit.runs.files.searching import find_index
 from drkit.runs.finetuning.negatives import requests
 from drkit.runs.stages.negatives import weights_of
 from drkit.search import FlatIndex, Retriever, Vectors, encode_corpus, open_index
-from drkit.search.hits import batched
+from drkit.search.retrieve import batched
 
 FORMATS = ("ids", "triplets", "sentence-transformers")
 QUERIES = 64

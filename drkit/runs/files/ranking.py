@@ -16,8 +16,8 @@ from drkit.errors import DrkitError
 from drkit.runs.files.searching import passages_of, queries_of
 from drkit.runs.finetuning.agreement import Agreement
 from drkit.search import read_run, rerank, write_run
-from drkit.search.hits import batched
 from drkit.search.reranking import in_order
+from drkit.search.retrieve import batched
 
 if TYPE_CHECKING:
     from drkit.search.reranking import Scorer

@@ -18,8 +18,7 @@ from drkit.runs.execute import RECIPE
 from drkit.runs.files.collections import kept_collection, named_collection
 from drkit.runs.manifest import read_manifest
 from drkit.search import Storage, Vectors, encode_corpus, write_run
-from drkit.search.hits import batched
-from drkit.search.identity import check_same_encoder
+from drkit.search.retrieve import batched, check_same_encoder
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -8,7 +8,7 @@ from typing import Any
 from drkit.core.spec import Kind
 from drkit.data.writing import write_collection
 from drkit.runs.stage import StageRun
-from drkit.search.ivf_pq import IvfPq, fitted
+from drkit.search.approximate import IvfPq, fitted
 
 
 def run(stage: StageRun) -> Mapping[str, Any]:

@@ -15,7 +15,7 @@ from drkit.runs.finetuning.negatives import requests, write_negatives
 from drkit.runs.retriever import load_text_encoder
 from drkit.runs.stage import StageRun
 from drkit.search import FlatIndex, Reranker, Retriever
-from drkit.search.identity import weights_hash
+from drkit.search.text_encoder import weights_hash
 
 
 def run(stage: StageRun) -> Mapping[str, Any]:

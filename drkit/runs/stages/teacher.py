@@ -19,7 +19,7 @@ from drkit.runs.finetuning.teacher_scores import Asked, ScoreBlocks, StoredScore
 from drkit.runs.manifest import CHECKPOINTS
 from drkit.runs.stage import StageRun
 from drkit.search import Reranker
-from drkit.search.identity import weights_hash
+from drkit.search.text_encoder import weights_hash
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
