@@ -43,7 +43,7 @@ def tell(note: str) -> None:
 
 def score_table(rows: Sequence[Row]) -> Table:
     """Systems by measures."""
-    from drkit.evaluate.table import cell
+    from drkit.evaluate.systems import cell
     from drkit_cli.render import LABELS, table
 
     measures = list(rows[0].values)

@@ -1,4 +1,4 @@
-"""Evaluation: measures per query, significance, and the tables of systems."""
+"""Evaluation: measures per query, significance tests, and tables of systems."""
 
 from typing import TYPE_CHECKING
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from drkit.evaluate.significance import TTest as TTest
     from drkit.evaluate.significance import holm as holm
     from drkit.evaluate.significance import paired_t_test as paired_t_test
-    from drkit.evaluate.table import Row as Row
-    from drkit.evaluate.table import comparison as comparison
-    from drkit.evaluate.table import to_markdown as to_markdown
-    from drkit.evaluate.versus import Change as Change
-    from drkit.evaluate.versus import Versus as Versus
-    from drkit.evaluate.versus import compare as compare
-    from drkit.evaluate.versus import versus_markdown as versus_markdown
+    from drkit.evaluate.systems import Change as Change
+    from drkit.evaluate.systems import Row as Row
+    from drkit.evaluate.systems import Versus as Versus
+    from drkit.evaluate.systems import compare as compare
+    from drkit.evaluate.systems import comparison as comparison
+    from drkit.evaluate.systems import to_markdown as to_markdown
+    from drkit.evaluate.systems import versus_markdown as versus_markdown
 
 lazy_exports(__name__)

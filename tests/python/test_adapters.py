@@ -65,7 +65,7 @@ def test_its_mode_is_left_and_token_ids_are_refused(model, tmp_path):
     encoder = SentenceTransformerEncoder(model.train())
     encoder.encode_queries(["a"])
     assert all(module.training for module in model.modules())
-    with pytest.raises(DrkitError, match="reads texts"):
+    with pytest.raises(DrkitError, match="cannot encode token ids"):
         encode_corpus(encoder, [("a", np.array([1, 2], dtype=np.int32))], tmp_path / "v")
 
 

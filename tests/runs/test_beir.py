@@ -123,6 +123,6 @@ def test_what_cannot_be_evaluated_is_told(folder, tmp_path):
             beir(None, given, tmp_path, bm25=True)
     with pytest.raises(DrkitError, match="nothing to evaluate"):
         beir(None, folder, tmp_path)
-    with pytest.raises(DrkitError, match="no measure"):
+    with pytest.raises(DrkitError, match="unknown measure"):
         beir(None, folder, tmp_path, bm25=True, measures=("mrr",))
     assert len(Bm25Retriever().index(Topics().passages())) == 60

@@ -145,7 +145,7 @@ def test_what_is_no_system_is_told(run, tmp_path):
         ([f"{run}:firts"], "did you mean 'first'"),
         ([str(tmp_path)], "is no run"),
         ([str(cut_off)], "no finished evaluation"),
-        ([f"{run}:first", f"{run}:first"], "two of the systems are called 'r:first'"),
+        ([f"{run}:first", f"{run}:first"], "two of the systems are named 'r:first'"),
     ):
         with pytest.raises(DrkitError, match=said):
             find_systems(given)

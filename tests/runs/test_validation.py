@@ -258,7 +258,7 @@ def test_a_querys_own_passage_is_left_out(collection, tmp_path):
 
 def test_what_cannot_be_validated_is_told(collection, tmp_path):
     assert constructed(collection, tmp_path, Validation())[1] == []
-    with pytest.raises(DrkitError, match="no measure 'mrr'"):
+    with pytest.raises(DrkitError, match="unknown measure 'mrr'"):
         constructed(collection, tmp_path, Validation(every=1, measure="mrr"))
     write_collection(Topics(shown=("train", "test")), tmp_path / "no-dev")
     with pytest.raises(DrkitError, match="no judged dev queries"):

@@ -107,7 +107,7 @@ def test_only_what_is_missing_is_encoded(tmp_path, monkeypatch):
         (lambda e, t, s: (e, t, evolve(s, dtype="float16")), r"\(dtype differ\)"),
         (lambda e, t, s: (e, t, evolve(s, role="queries")), r"\(role differ\)"),
         (lambda e, t, s: (e, [*t[:5], ("d 5 é\t%", "other"), *t[6:]], s), r"other texts \(they differ after text 4\)"),
-        (lambda e, t, s: (e, t[:4], s), "more texts than were given \(these texts fill 1 shards\)"),
+        (lambda e, t, s: (e, t[:4], s), r"more texts than were given \(these texts fill 1 shards\)"),
         (lambda e, t, s: (e, [*t, ("more", "a")], s), r"other texts \(they differ after text 20\)"),
     ],
 )
@@ -131,7 +131,7 @@ def test_bad_input_and_broken_folders(tmp_path):
     (tmp_path / "full" / "thesis.txt").write_text("mine")
     with pytest.raises(DrkitError, match="not empty and does not hold vectors"):
         encode_corpus(encoder(), PAIRS, tmp_path / "full")
-    with pytest.raises(DrkitError, match=r"no vectors\.json"):
+    with pytest.raises(DrkitError, match=r"missing vectors\.json"):
         Vectors.open(tmp_path / "full")
     diverged = encoder()
     diverged.model.embeddings.LayerNorm.weight.data.fill_(float("nan"))

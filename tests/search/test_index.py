@@ -116,7 +116,7 @@ def test_broken_folders_and_wrong_queries(tmp_path):
     index = FlatIndex.build(vectors(5, 4), list("abcde"))
     with pytest.raises(DrkitError, match=r"expected queries of shape \[Q, 4\]"):
         index.search(vectors(1, 3), 2)
-    with pytest.raises(DrkitError, match="at least one"):
+    with pytest.raises(DrkitError, match="depth must be at least 1, got 0"):
         index.search(vectors(1, 4), 0)
     with pytest.raises(DrkitError, match="is not an index"):
         FlatIndex.load(tmp_path)

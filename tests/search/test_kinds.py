@@ -101,7 +101,7 @@ def test_broken_folders(tmp_path):
     with pytest.raises(DrkitError, match="rebuild it with `drkit index`"):
         open_index(tmp_path / "i")
     (tmp_path / "i" / "index.faiss").unlink()
-    with pytest.raises(DrkitError, match=r"index\.faiss missing"):
+    with pytest.raises(DrkitError, match=r"missing index\.faiss"):
         open_index(tmp_path / "i")
     about = json.loads((tmp_path / "i" / "index.json").read_text())
     (tmp_path / "i" / "index.json").write_text(json.dumps({**about, "kind": "tree"}))

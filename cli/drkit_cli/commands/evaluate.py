@@ -73,8 +73,8 @@ def _files(
     import attrs
 
     from drkit.evaluate import comparison
-    from drkit.evaluate.table import meaning
-    from drkit.evaluate.values import check_values_file, write_json, write_per_query
+    from drkit.evaluate.measures import check_values_file, write_json, write_per_query
+    from drkit.evaluate.systems import table_caption
     from drkit.runs.files.systems import evaluate_files, find_judgements, find_systems
     from drkit_cli.measures import score_table, tell
     from drkit_cli.render import console
@@ -89,7 +89,7 @@ def _files(
     screen = console()
     screen.print(score_table(rows))
     if len(rows) > 1:
-        screen.print(meaning({system.name: len(system.files) for system in systems}), markup=False)
+        screen.print(table_caption({system.name: len(system.files) for system in systems}), markup=False)
     if per_query:
         write_per_query(per_query, scores)
     if as_json:
@@ -105,7 +105,7 @@ def _beir(
     output: Path | None,
     as_json: Path | None,
 ) -> None:
-    from drkit.evaluate.values import write_json
+    from drkit.evaluate.measures import write_json
     from drkit.runs.files.beir import beir, data_sets
     from drkit_cli.progress import RichProgress
     from drkit_cli.render import console, table

@@ -12,7 +12,7 @@ from drkit.core.files import write_text
 from drkit.core.types import Judgement
 from drkit.data.tables import open_collection
 from drkit.evaluate import Scores, average, comparison, evaluate, paired_t_test, to_markdown
-from drkit.evaluate.table import meaning
+from drkit.evaluate.systems import table_caption
 from drkit.runs.stage import StageRun
 from drkit.search import read_run, write_qrels
 
@@ -33,7 +33,7 @@ def run(stage: StageRun) -> Mapping[str, Any]:
     if lost := rows[0].queries - len(collection.positives(settings["split"])):
         stage.progress.note(f"{lost:,} of {rows[0].queries:,} judged queries have no relevant passage: they count 0")
     write_qrels(stage.folder / "qrels.txt", qrels)
-    said = meaning({name: len(scores) for name, scores in measured.items()})
+    said = table_caption({name: len(scores) for name, scores in measured.items()})
     write_text(stage.folder / "table.md", f"{to_markdown(rows)}\n\n{said}\n")
     write_text(stage.folder / "scores.json", json.dumps({name: dict(s.per_query) for name, s in systems}))
     told = {name: [one.means() for one in scores] for name, scores in measured.items() if len(scores) > 1}

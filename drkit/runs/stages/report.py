@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from drkit.core.files import write_text
-from drkit.evaluate.table import meaning, stored_cell
+from drkit.evaluate.systems import stored_cell, table_caption
 from drkit.report.curves import Panel, draw, loss_panels, probe_panels, validation_panel
 from drkit.report.document import Block, Figure, Heading, Table, Text, html_page, markdown
 from drkit.runs.finetuning.retrieval_probe import MEASURE
@@ -53,7 +53,7 @@ def _results(stage: StageRun) -> Iterator[Block]:
     rows = done.metrics["rows"]
     measures = list(rows[0]["values"])
     yield Heading("Results")
-    said = meaning({name: len(draws) for name, draws in done.metrics.get("draws", {}).items()})
+    said = table_caption({name: len(draws) for name, draws in done.metrics.get("draws", {}).items()})
     yield Text(f"{done.metrics['queries']:,} {done.settings['split']} queries. {said}")
     yield Table(["system", *measures], [[row["system"], *(stored_cell(row, m) for m in measures)] for row in rows])
 
