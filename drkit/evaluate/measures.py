@@ -205,7 +205,7 @@ def _encoded_ids(doc_ids: Sequence[str]) -> Sequence[str]:
 
 
 def write_per_query(path: Path, systems: Sequence[tuple[str, Scores]]) -> None:
-    """Write a line per system and query: `system`, `query_id` and the value of each measure; .jsonl, or .tsv with header.
+    """Write a line per system and query: `system`, `query_id` and a value per measure; .jsonl, or .tsv with header.
 
     Raises DrkitError for another file extension.
     """

@@ -12,7 +12,6 @@ import numpy as np
 
 from drkit.core.discovery import installed
 from drkit.core.protocols import NegativeFilter
-from drkit.core.ranks import Shard
 from drkit.core.types import BuildContext
 from drkit.errors import DrkitError
 from drkit.miners.chain import Chain, build_chain, sources
@@ -166,7 +165,7 @@ class HardNegatives:
         return "dense"
 
     def _retriever(self, texts: TextCorpus, stack: ExitStack) -> Any:
-        from drkit.search import FlatIndex, Retriever, Vectors, encode_corpus
+        from drkit.search import Retriever
         from drkit.search.sentence_transformers import as_encoder
 
         if hasattr(self.source, "search"):
@@ -175,10 +174,7 @@ class HardNegatives:
             return ByText(self.source, texts)
         encoder = as_encoder(self.source)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="drkit-mine-"))) / "vectors"
-        # Each process of a torchrun mines for itself.
-        encode_corpus(encoder, ((p.doc_id, p.content) for p in texts), folder, shard=Shard(0, 1))
-        vectors = Vectors.open(folder)
-        return Retriever(encoder, FlatIndex.build(vectors.shards, vectors.doc_ids, encoder=vectors.encoder))
+        return Retriever.build(encoder, ((p.doc_id, p.content) for p in texts), folder)
 
 
 def _teacher(given: Any) -> Scorer | None:

@@ -77,7 +77,7 @@ def test_bm25_on_a_folder_of_data_sets(files, tmp_path):
     ("arguments", "said"),
     [
         (["evaluate"], "give a run's folder"),
-        (["evaluate", "/no/such.trec"], "there is no /no/such.trec"),
+        (["evaluate", "/no/such.trec"], "not found: /no/such.trec"),
         (["evaluate", "one.trec"], "--qrels FILE or --collection"),
         (["evaluate", "one.trec", "--qrels", "qrels.txt", "-m", "mrr"], "unknown measure 'mrr'"),
         (["evaluate", "one.trec", "--qrels", "qrels.txt", "--per-query", "v.csv"], ".jsonl or .tsv"),

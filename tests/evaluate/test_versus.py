@@ -131,7 +131,7 @@ def test_the_average_of_draws_is_taken_query_by_query():
         assert value == pytest.approx(sum(s.per_query["RR@10"][query] for s in (A, B, C)) / 3)
     assert mean.mean("RR@10") == pytest.approx(sum(s.mean("RR@10") for s in (A, B, C)) / 3)
     assert average([A]) == A
-    with pytest.raises(DrkitError, match="no runs"):
+    with pytest.raises(DrkitError, match="cannot average zero runs"):
         average([])
     with pytest.raises(DrkitError, match="different queries"):
         average([A, scores(rr=[1.0])])

@@ -2,11 +2,11 @@
 
 import pytest
 
+from drkit.commands.evaluation import System, evaluate_files, find_judgements, find_systems, read_any_qrels
 from drkit.core.types import Judgement
 from drkit.data.writing import write_collection
 from drkit.errors import DrkitError
 from drkit.evaluate import average, evaluate
-from drkit.runs.files.systems import System, evaluate_files, find_judgements, find_systems, read_any_qrels
 from drkit.runs.manifest import Manifest, content_hash, describe_files, write_manifest
 from drkit.search import read_run, write_qrels, write_run
 from tests.runs.test_probes import Topics
@@ -118,7 +118,7 @@ def test_judgements_that_cannot_be_used_are_told(run, tmp_path):
     for text, said in (
         ("", "no judgements"),
         ("test1 0 d1 1\ntest1 0 d1 2\n", "judged twice"),
-        ("test1 0 d1 x\n", r"qrels:1: relevance 'x'"),
+        ("test1 0 d1 x\n", r"qrels:1: relevance must be a whole number, got 'x'"),
     ):
         (tmp_path / "qrels").write_text(text)
         with pytest.raises(DrkitError, match=said):
@@ -133,7 +133,7 @@ def test_queries_without_a_ranking_are_told(run, tmp_path):
     systems, notes = find_systems([str(tmp_path / "some.trec")]), []
     judged = find_judgements(systems, qrels=tmp_path / "qrels")
     evaluate_files(systems, judged, ["RR@10"], note=notes.append)
-    assert notes == [f"{tmp_path / 'some.trec'} ranks nothing for 1 of the 2 queries: they count 0"]
+    assert notes == [f"{tmp_path / 'some.trec'} has no hits for 1 of the 2 queries: they count 0"]
 
 
 def test_what_is_no_system_is_told(run, tmp_path):
@@ -141,9 +141,9 @@ def test_what_is_no_system_is_told(run, tmp_path):
     cut_off.mkdir()
     (cut_off / "recipe.toml").write_text("")
     for given, said in (
-        (["/no/such"], "there is no /no/such"),
+        (["/no/such"], "not found: /no/such"),
         ([f"{run}:firts"], "did you mean 'first'"),
-        ([str(tmp_path)], "is no run"),
+        ([str(tmp_path)], "is not a run"),
         ([str(cut_off)], "no finished evaluation"),
         ([f"{run}:first", f"{run}:first"], "two of the systems are named 'r:first'"),
     ):

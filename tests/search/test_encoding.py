@@ -139,7 +139,7 @@ def test_bad_input_and_broken_folders(tmp_path):
         encode_corpus(diverged, PAIRS, tmp_path / "nan")
     large = encoder(similarity="dot")
     large.model.encoder.layer[-1].output.LayerNorm.weight.data.mul_(1e6)
-    with pytest.raises(DrkitError, match="keep them as float32"):
+    with pytest.raises(DrkitError, match="use dtype float32"):
         encode_corpus(large, PAIRS, tmp_path / "large", storage=Storage(dtype="float16"))
     encode_corpus(encoder(), [*PAIRS, PAIRS[0]], tmp_path / "v", storage=SMALL)
     with pytest.raises(DrkitError, match=r"duplicate document id 'd 0 é\\t%'"):

@@ -122,7 +122,7 @@ def test_broken_folders_and_wrong_queries(tmp_path):
         FlatIndex.load(tmp_path)
     index.save(tmp_path / "i")
     np.save(tmp_path / "i" / "vectors.npy", vectors(4, 4))
-    with pytest.raises(DrkitError, match="5 ids and vectors of shape"):
+    with pytest.raises(DrkitError, match="5 ids do not match vectors of shape"):
         FlatIndex.load(tmp_path / "i")
     (tmp_path / "i" / "ids.arrow").write_bytes(b"broken")
     with pytest.raises(DrkitError, match="rebuild it with `drkit index`"):

@@ -108,7 +108,7 @@ def test_broken_folders(tmp_path):
     with pytest.raises(DrkitError, match="kind 'tree'; drkit supports flat, hnsw, ivf-pq"):
         open_index(tmp_path / "i")
     (tmp_path / "i" / "index.json").write_text("[]")
-    with pytest.raises(DrkitError, match="no description of an index"):
+    with pytest.raises(DrkitError, match="does not describe an index"):
         open_index(tmp_path / "i")
 
 

@@ -36,19 +36,19 @@ def distill(
     drkit mine --miner bm25 --collection beir:FOLDER -o negatives.jsonl
     drkit distill --teacher runs/R --negatives negatives.jsonl --collection beir:FOLDER -o scored.jsonl
     """
-    from drkit.runs.files import ranking
-    from drkit.runs.files.rerankers import open_reranker
+    from drkit.commands import NamedCollection, open_reranker
+    from drkit.commands import distill as distill_file
     from drkit_cli.progress import RichProgress
 
     scorer = open_reranker(teacher, device, token_budget=token_budget, precision=precision)
     with RichProgress(1) as progress:
         progress.begin("distill", f"scores of {negatives} by {teacher}")
-        done = ranking.distill(
+        done = distill_file(
             negatives,
             scorer,
-            ranking.Source(collection, settings),
+            NamedCollection(collection, settings),
             output,
-            told=lambda lines: progress.advance(lines, None, "queries"),
+            on_progress=lambda lines: progress.advance(lines, None, "queries"),
         )
     click.echo(f"scores   {output}: {done.queries:,} queries, {done.pairs:,} pairs")
     click.echo(f"teacher  {done.agreement.told()}")

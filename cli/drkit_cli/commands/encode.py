@@ -41,8 +41,7 @@ def encode(
     drkit encode --encoder runs/R --collection beir:FOLDER --split test -o queries/
     torchrun --nproc-per-node 8 -m drkit_cli.main encode --encoder E --collection beir:FOLDER -o vectors/
     """
-    from drkit.runs.files.encoders import open_encoder
-    from drkit.runs.files.searching import encode_collection
+    from drkit.commands import encode_collection, open_encoder
     from drkit.search import Storage
     from drkit_cli.progress import RichProgress
 
@@ -56,7 +55,7 @@ def encode(
             split=split,
             settings=settings,
             storage=Storage(dtype=dtype, format=format_, shard_size=shard_size),
-            told=lambda count: progress.advance(count, None, "texts"),
+            on_progress=lambda count: progress.advance(count, None, "texts"),
         )
     if vectors is None:
         click.echo("this process is done; others are still at their shards", err=True)

@@ -72,10 +72,10 @@ def _files(
 ) -> None:
     import attrs
 
+    from drkit.commands import evaluate_files, find_judgements, find_systems
     from drkit.evaluate import comparison
     from drkit.evaluate.measures import check_values_file, write_json, write_per_query
     from drkit.evaluate.systems import table_caption
-    from drkit.runs.files.systems import evaluate_files, find_judgements, find_systems
     from drkit_cli.measures import score_table, tell
     from drkit_cli.render import console
 
@@ -105,15 +105,18 @@ def _beir(
     output: Path | None,
     as_json: Path | None,
 ) -> None:
+    from drkit.commands import evaluate_beir
+    from drkit.commands.beir_table import data_sets
     from drkit.evaluate.measures import write_json
-    from drkit.runs.files.beir import beir, data_sets
     from drkit_cli.progress import RichProgress
     from drkit_cli.render import console, table
 
     chosen = tuple(measures) or ("nDCG@10",)
     searches = sum(map(len, data_sets(folder).values())) * (bm25 + (encoder is not None))
     with RichProgress(searches) as progress:
-        found = beir(encoder, folder, output or Path("runs/beir"), measures=chosen, bm25=bm25, progress=progress)
+        found = evaluate_beir(
+            encoder, folder, output or Path("runs/beir"), measures=chosen, bm25=bm25, progress=progress
+        )
     for measure in chosen:
         console().print(table(measure, ("data set", *found.systems), found.rows(measure)))
     if as_json:

@@ -18,6 +18,6 @@ def export(source: str, pooling: str | None, output: Path) -> None:
     drkit export runs/R -o encoder/
     drkit export runs/R/retriever-1 -o encoder/
     """
-    from drkit.runs.files.encoders import export_checkpoint
+    from drkit.commands import export_checkpoint
 
     click.echo(f"encoder  {export_checkpoint(source, output, pooling=pooling)}")

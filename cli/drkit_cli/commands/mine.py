@@ -61,7 +61,7 @@ def mine(
     drkit mine --collection beir:FOLDER --miner dense --encoder E --miner margin --set margin.share=0.9 -o n.jsonl
     drkit mine --collection runs/R --miner dense --miner ranks:10-100 --format sentence-transformers -o train.jsonl
     """
-    from drkit.runs.files.mining import Miners, Output, mine_to_file
+    from drkit.commands import Miners, Output, mine_to_file
     from drkit_cli.progress import RichProgress
 
     of_collection = tuple(text for text in settings if text.startswith("collection."))
@@ -84,12 +84,12 @@ def mine(
             split=split,
             settings=of_collection,
             depth=depth,
-            told=lambda queries, total: progress.advance(queries, total, "queries"),
+            on_progress=lambda queries, total: progress.advance(queries, total, "queries"),
         )
     dropped = ", ".join(f"{reason} {number:,}" for reason, number in done["dropped"].items()) or "nothing"
     click.echo(f"queries    {done['queries']:,}, {done['queries_without']:,} of them without a negative")
     click.echo(f"negatives  {done['negatives']:,}, {done['negatives_per_query']:g} a query")
     click.echo(f"dropped    {dropped}")
-    for name, told in done["weights"].items():
-        click.echo(f"weights    {name} {told}")
+    for name, weights in done["weights"].items():
+        click.echo(f"weights    {name} {weights}")
     click.echo(f"file       {output}: {done['lines']:,} lines")

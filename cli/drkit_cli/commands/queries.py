@@ -29,16 +29,16 @@ def queries(model: str, collection: str | None, settings: tuple[str, ...], outpu
     drkit queries --model doc2query/all-with-prefix-t5-base-v1 --prefix "text2query: " --collection beir:F -o q.jsonl
     torchrun --nproc-per-node 8 -m drkit_cli.main queries --model M --collection beir:FOLDER -o q.jsonl
     """
+    from drkit.commands import generate_queries
     from drkit.core.discovery import installed
     from drkit.core.layers import Wanted
     from drkit.data.generation import Sampling
-    from drkit.runs.files.generating import generate_for
     from drkit_cli.progress import RichProgress
 
     wanted = Wanted(collection=collection, settings=settings)
     how = Sampling(**sampling)  # type: ignore[arg-type]
     with RichProgress(1) as progress:
-        done = generate_for(wanted, model, output, sampling=how, parts=installed(), progress=progress)
+        done = generate_queries(wanted, model, output, sampling=how, parts=installed(), progress=progress)
     if done:
         click.echo(f"queries  {done}")
         click.echo(f"use      drkit compose --masker query-as-context --set pretrain.masker.queries=file:{done}")

@@ -49,7 +49,7 @@ def search(
     if (query is None) != many or (queries and collection) or (many and not output):
         raise click.UsageError("give one QUERY, or --queries or --collection with -o FILE")
     if query is not None and not query.strip():
-        raise DrkitError("the query is empty; give the words to search for")
+        raise DrkitError("the query is empty; it must contain at least one word")
     if query is not None:
         _show(where, query, depth or _SHOWN, encoder, pooling)
         return
@@ -58,27 +58,27 @@ def search(
 
 
 def _queries(where: Path, file: str | None, collection: str | None, split: str) -> Iterable[Query] | Vectors:
-    from drkit.runs.files.searching import find_queries, queries_of
+    from drkit.commands import NamedCollection, find_queries
 
-    return find_queries(file) if file else queries_of(collection or str(where), split)
+    return find_queries(file) if file else NamedCollection(collection or str(where)).queries(split)
 
 
 def _encoder(where: Path, name: str | None, pooling: str | None, queries: object = None) -> AnyEncoder | None:
+    from drkit.commands import open_encoder
     from drkit.errors import DrkitError
-    from drkit.runs.files.encoders import open_encoder
     from drkit.search import Vectors
 
     if isinstance(queries, Vectors):
         return None
     if name is None and (where / "index.json").is_file():
-        raise DrkitError(f"{where} is an index alone: give the encoder that it was made with (--encoder)")
+        raise DrkitError(f"{where} is an index without an encoder: give the encoder it was built with (--encoder)")
     return open_encoder(name or where, pooling=pooling)
 
 
 def _write(
     where: Path, queries: Iterable[Query] | Vectors, output: Path | None, depth: int, encoder: AnyEncoder | None
 ) -> None:
-    from drkit.runs.files.searching import find_index, search_to_run
+    from drkit.commands import find_index, search_to_run
     from drkit.search import open_index
 
     assert output is not None
@@ -88,8 +88,8 @@ def _write(
 
 
 def _show(where: Path, query: str, depth: int, encoder: str | None, pooling: str | None) -> None:
+    from drkit.commands import find_index
     from drkit.data.tables import open_collection
-    from drkit.runs.files.searching import find_index
     from drkit.search import Retriever, open_index
 
     folder = find_index(where)
