@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from drkit.inspect.masks import Cell, InspectedMask, InspectedText
-    from drkit.inspect.texts import Piece
+    from drkit.inspect.source import Piece
     from drkit.inspect.words import InspectedWords
 
 LEGEND = "[_] masked   [word] replaced by that word   [=word] to be rebuilt, but left readable"

@@ -11,7 +11,7 @@ from drkit_cli.names import PartName
 
 if TYPE_CHECKING:
     from drkit.core.discovery import Installed
-    from drkit.inspect.texts import TextSource
+    from drkit.inspect.source import TextSource
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _FOLDER = click.Path(path_type=Path)
@@ -60,7 +60,7 @@ def mask(
     from drkit_cli.render import console
 
     if not text.strip():
-        raise DrkitError("the text is empty; give a sentence or two")
+        raise DrkitError("the text is empty; give one or two sentences")
     if run and collection:
         raise click.UsageError("give --run or --collection, not both")
     parts = installed()
@@ -88,7 +88,7 @@ def words(text: str, run: Path, top: int, html: Path | None) -> None:
     from drkit_cli.render import console
 
     if not text.strip():
-        raise DrkitError("the text is empty; give a sentence or two")
+        raise DrkitError("the text is empty; give one or two sentences")
     found = inspect_words(text, run, installed(), top=top)
     print_words(found, console())
     if html:
@@ -101,18 +101,18 @@ def _source(
     parts: Installed, run: Path | None, collection: str | None, masker: str | None, settings: tuple[str, ...]
 ) -> TextSource:
     from drkit.core.layers import Wanted
-    from drkit.inspect.texts import of_collection, of_run
+    from drkit.inspect.source import collection_source, run_source
     from drkit.runs.progress import Silent
     from drkit_cli.progress import RichProgress
 
     if run:
-        return of_run(run, parts, masker=masker, settings=settings)
-    counting = of_collection(Wanted(masker=masker, collection=collection, settings=settings), parts)
-    if counting.stands:
-        return counting.carry_out(parts, Silent())
-    click.echo(f"vocabulary and n-gram counts of the collection are made once, in {counting.folder}", err=True)
-    with RichProgress(len(counting.stages)) as progress:
-        return counting.carry_out(parts, progress)
+        return run_source(run, parts, masker=masker, settings=settings)
+    pending = collection_source(Wanted(masker=masker, collection=collection, settings=settings), parts)
+    if pending.is_finished:
+        return pending.finish(parts, Silent())
+    click.echo(f"computing the vocabulary and n-gram counts of the collection, once, in {pending.folder}", err=True)
+    with RichProgress(len(pending.stages)) as progress:
+        return pending.finish(parts, progress)
 
 
 def _write(path: Path, page: str) -> None:
