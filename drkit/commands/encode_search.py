@@ -44,7 +44,7 @@ def encode_collection(
 
     Raises DrkitError as `encode_corpus` does, or if the collection or split does not exist.
     """
-    source = NamedCollection(collection, settings, parts)
+    source = NamedCollection(collection, tuple(settings), parts)
     queries = ((q.query_id, q.text) for q in source.queries(split)) if split else None
     texts = _counted(queries or source.contents(), on_progress)
     role = "queries" if split else "passages"

@@ -35,7 +35,7 @@ class NamedCollection:
     """
 
     name: str
-    settings: tuple[str, ...] = field(default=(), converter=tuple)
+    settings: tuple[str, ...] = ()
     parts: Installed | None = field(default=None, eq=False, repr=False)
 
     @property

@@ -239,7 +239,7 @@ def test_piped_output_has_brackets_no_colours_and_fits(drkit, counted):
 def test_a_terminal_gets_colours(counted, source):
     from rich.console import Console
 
-    from drkit_cli.glosses import print_masks
+    from drkit_cli.inspect_text import print_masks
 
     screen = Console(force_terminal=True, width=80, record=True, color_system="256", file=io.StringIO())
     print_masks(inspect_mask(TEXT, source, installed().registry, Draw(seed=1)), screen)

@@ -1,4 +1,4 @@
-"""`drkit distill`: a teacher's scores of mined negatives, as training data."""
+"""`drkit distill`: score mined negatives with a teacher, as training data."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def distill(
     device: str,
     output: Path,
 ) -> None:
-    r"""Score every query's positives and negatives by a teacher: data to distil from.
+    r"""Score the positives and negatives of every query with a teacher, as data for distillation.
 
-    A line a query: texts, ids and scores of its positives and negatives. Nothing is trained here.
+    Writes one line per query: texts, ids and scores of its positives and negatives. Nothing is trained.
 
     \b
     drkit mine --miner bm25 --collection beir:FOLDER -o negatives.jsonl

@@ -1,4 +1,4 @@
-"""`drkit search`: ask a finished run, or rank the passages of an index for a whole file of queries."""
+"""`drkit search`: search a finished run, or rank the passages of an index for a file of queries."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _SHOWN, _RANKED = 5, 1000
 @click.command()
 @click.argument("where", metavar="RUN_OR_INDEX", type=click.Path(path_type=Path))
 @click.argument("query", required=False)
-@click.option("-k", "--depth", type=click.IntRange(1), help=f"Passages a query ({_SHOWN}; {_RANKED} with -o).")
-@click.option("--encoder", metavar="PATH_OR_ID", help="What the index was made with; a run has its own.")
+@click.option("-k", "--depth", type=click.IntRange(1), help=f"Passages per query ({_SHOWN}; {_RANKED} with -o).")
+@click.option("--encoder", metavar="PATH_OR_ID", help="The encoder of the index (a run has its own).")
 @click.option("--queries", metavar="FILE", help="Queries: .tsv, .jsonl, TREC topics .., or a folder of their vectors.")
 @click.option("--collection", metavar="RUN|NAME:VALUE", help="Search for a collection's queries.")
-@click.option("--split", default="test", show_default=True, help="Which of the collection's.")
-@click.option("--pooling", type=click.Choice(["cls", "mean"]), help="Of an encoder that does not say it.")
+@click.option("--split", default="test", show_default=True, help="Split of the collection.")
+@click.option("--pooling", type=click.Choice(["cls", "mean"]), help="For an encoder that does not declare it.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write a TREC run to this file.")
 def search(
     where: Path,
@@ -36,7 +36,7 @@ def search(
     pooling: str | None,
     output: Path | None,
 ) -> None:
-    r"""Print the passages that answer QUERY best, or write the rankings of many queries as a TREC run.
+    r"""Print the best passages for QUERY, or write the rankings of many queries as a TREC run.
 
     \b
     drkit search runs/R "remove a suffix"
