@@ -57,12 +57,12 @@ def evaluate_files(
 
     Raises DrkitError for a file that cannot be read (naming the line), is empty, or ranks none of the judged queries.
     """
-    names = measures or next((_settings(s.run)["measures"] for s in systems if s.run), MEASURES)
+    names = measures or next((_results(s.run)["measures"] for s in systems if s.run), MEASURES)
     judged_ids = {judgement.query_id for judgement in judged.judgements}
     with_relevant = {judgement.query_id for judgement in judged.judgements if judgement.relevance > 0}
     results = []
     for system in systems:
-        excludes_self = exclude_self or bool(system.run and _settings(system.run).get("exclude_self"))
+        excludes_self = exclude_self or bool(system.run and _results(system.run)["exclude_self"])
         scores = []
         for path in system.files:
             ranked: set[str] = set()
@@ -115,7 +115,7 @@ def find_judgements(
     runs = list(dict.fromkeys(system.run for system in systems if system.run))
     if not runs:
         raise DrkitError(f"no judgements for {systems[0].files[0]}; give --qrels FILE or --collection NAME")
-    first, *others = [_judged(NamedCollection(str(r)), split or str(_settings(r)["split"])) for r in runs]
+    first, *others = [_judged(NamedCollection(str(r)), split or str(_results(r)["split"])) for r in runs]
     for run, other in zip(runs[1:], others, strict=True):
         if set(other.judgements) != set(first.judgements):
             raise DrkitError(f"{runs[0]} and {run} were evaluated with different judgements; give --qrels FILE")
@@ -136,7 +136,7 @@ def read_any_qrels(path: Path) -> Iterator[Judgement]:
 def _systems_of(text: str, several: bool) -> list[System]:
     path = Path(text)
     if path.is_dir():
-        systems = [_system(path, name) for name in _settings(path)["systems"]]
+        systems = [_system(path, name) for name in _results(path)["runs"]]
         return [System(f"{path.name}:{s.name}", s.files, path) for s in systems] if several else systems
     run, colon, name = text.rpartition(":")
     if not path.is_file() and colon and Path(run).is_dir():
@@ -148,22 +148,21 @@ def _systems_of(text: str, several: bool) -> list[System]:
 
 
 def _system(run: Path, name: str) -> System:
-    settings = _settings(run)
-    if name not in settings["systems"]:
-        known = ", ".join(settings["systems"])
-        raise DrkitError(f"{run} has no system {name!r}{did_you_mean(name, settings['systems'])} known: {known}")
-    files = tuple(run / RUNS / f"{draw}.trec" for draw in settings.get("draws", {}).get(name, [name]))
+    runs = _results(run)["runs"]
+    if name not in runs:
+        raise DrkitError(f"{run} has no system {name!r}{did_you_mean(name, runs)} known: {', '.join(runs)}")
+    files = tuple(run / RUNS / f"{draw}.trec" for draw in runs[name])
     return System(name, files, run)
 
 
-def _settings(run: Path) -> Mapping[str, Any]:
-    """Return the settings of a run's evaluation. Raises DrkitError if it has none."""
+def _results(run: Path) -> Mapping[str, Any]:
+    """Return the results of a run's evaluation, and how it was measured. Raises DrkitError if it has none."""
     manifest = read_manifest(run / EVALUATION)
     if manifest is None and not (run / RECIPE).is_file():
         raise DrkitError(f"{run} is not a run (missing {RECIPE}); {_WHAT_TO_GIVE}")
     if manifest is None:
         raise DrkitError(f"{run} has no finished evaluation; resume it with `drkit run {run}`")
-    return manifest.settings
+    return manifest.metrics
 
 
 def _checked_rows(path: Path, judged: set[str], ranked: set[str]) -> Iterator[tuple[str, list[tuple[str, float]]]]:

@@ -26,8 +26,7 @@ from drkit.miners.known import KnownIds
 from drkit.miners.mining import chain_named, wanted_by
 from drkit.miners.tally import Tally
 from drkit.runs.execute import RECIPE
-from drkit.runs.finetuning.negatives import requests
-from drkit.runs.stages.negatives import weights_of
+from drkit.runs.finetuning.negatives import requests, weights_of
 from drkit.search import Retriever, open_index
 from drkit.search.retrieve import batched
 

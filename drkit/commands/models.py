@@ -15,7 +15,9 @@ from drkit.core.registry import Registry
 from drkit.errors import DrkitError
 from drkit.runs.execute import RECIPE
 from drkit.runs.manifest import read_manifest, versions
+from drkit.runs.reading import TextReading
 from drkit.runs.retriever import load_text_encoder, write_encoder
+from drkit.runs.stage import settings_from
 from drkit.search import AnyEncoder, DualEncoder, Reranker, TextEncoder
 from drkit.search.text_encoder import choose_device, read_encoder
 
@@ -93,7 +95,7 @@ def last_checkpoint(run: Path) -> Path:
     Raises DrkitError if no training is finished.
     """
     if exported := read_manifest(run / "encoder"):
-        return run / str(exported.settings["from"])
+        return run / str(exported.metrics["from"])
     finished = {folder: time for folder in sorted(run.iterdir()) if (time := _finished_training(folder))}
     if not finished:
         raise DrkitError(f"{run} has no finished training; resume it with `drkit run {run}`")
@@ -135,7 +137,7 @@ def _open(folder: Path, pooling: str | None, device: str, registry: Registry | N
         )
     if (folder.parent / RECIPE).is_file() and (folder / "config.json").is_file():
         recipe = read_recipe(folder.parent / RECIPE, registry or installed().registry)
-        return load_text_encoder(folder, recipe, device=device)
+        return load_text_encoder(folder, settings_from(TextReading, recipe), device=device)
     return TextEncoder.bare(folder, pooling=pooling, device=device) if pooling else TextEncoder.load(folder, device)
 
 

@@ -31,8 +31,8 @@ from drkit.data.store import TokenStore, tokenise
 from drkit.errors import DrkitError
 from drkit.runs.execute import RECIPE, execute
 from drkit.runs.manifest import digest, read_manifest
-from drkit.runs.plans.plan import plan
-from drkit.runs.stage import Stage
+from drkit.runs.plan import plan
+from drkit.runs.stage import Stage, lasting_settings
 from drkit.runs.tokenizers import load_tokenizer
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ class CollectionSource:
     """The vocabulary and n-gram counts of a collection: the recipe and stages that make them, and their folder."""
 
     recipe: Recipe
-    stages: tuple[Stage, ...]
+    stages: tuple[Stage[Any], ...]
     folder: Path
 
     @property
@@ -192,11 +192,11 @@ def collection_source(request: Wanted, parts: Installed, *, cache: Path | None =
     request = attrs.evolve(request, settings=tuple(map(full_path, request.settings)), name="inspected")
     recipe = compose(request, parts)
     stages = statistics_stages(recipe, parts)
-    key = digest([[stage.name, stage.settings] for stage in stages])
+    key = digest([[stage.name, lasting_settings(stage.settings), dict(stage.sources)] for stage in stages])
     return CollectionSource(recipe, tuple(stages), (cache or cache_folder()) / key[:16])
 
 
-def statistics_stages(recipe: Recipe, parts: Installed) -> list[Stage]:
+def statistics_stages(recipe: Recipe, parts: Installed) -> list[Stage[Any]]:
     """Return the stages of a run up to its n-gram counts, even if the recipe's masker does not need them."""
     config = parts.registry.get(Kind.MASKER, "pmi").config
     pretrain = recipe.pretrain

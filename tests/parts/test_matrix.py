@@ -18,12 +18,12 @@ from drkit.data.frequencies import open_idf
 from drkit.errors import ProblemsError
 from drkit.runs.checkpoints import load_encoder, load_generator
 from drkit.runs.execute import execute
-from drkit.runs.plans.plan import plan
+from drkit.runs.plan import plan
 from drkit.runs.pretraining.masking import MaskingCollator
 from drkit.runs.progress import Silent
 from drkit.runs.stages.pretrain import auto_encoder
 from drkit.runs.tokenizers import load_tokenizer
-from drkit.runs.training.gradients import Way, take
+from drkit.runs.training.gradients import GradientStrategy, backward
 from tests.parts.toys import texts
 
 PARTS = installed()
@@ -105,7 +105,7 @@ def train_two_steps(recipe, inputs):
     for step in range(2):
         tensors = collate([(step, example) for example in range(6 * step, 6 * step + 6)])
         optimizer.zero_grad()
-        loss, figures = take(module, tensors, Way(module, torch.Tensor.backward))
+        loss, figures = backward(module, tensors, GradientStrategy(module, torch.Tensor.backward))
         assert loss.isfinite()
         assert {f"{name}_loss" for name in module.terms} <= figures.keys()
         optimizer.step()

@@ -19,20 +19,20 @@ from torch import nn
 from transformers import TrainerCallback, TrainingArguments, set_seed
 from transformers.trainer_callback import PrinterCallback
 
+from drkit.core.write import json_text
 from drkit.errors import DrkitError
 from drkit.runs import processes
 from drkit.runs.manifest import CHECKPOINTS
 from drkit.runs.progress import Progress
 from drkit.runs.training.batches import Schedule, count_batches
 from drkit.runs.training.memory import trimmer
-from drkit.runs.training.trainer import Collate, ScheduledTrainer, newest_checkpoint
+from drkit.runs.training.trainer import Collate, MarkComplete, OneDevice, ScheduledTrainer, newest_checkpoint
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from drkit.core.recipe import Training
-    from drkit.runs.stage import StageRun
 
 _TRIM_STEPS = 50
 
@@ -47,37 +47,42 @@ class TrainingResult:
     log: tuple[Mapping[str, float], ...]
 
 
-def train_stage(
-    stage: StageRun,
+def train_in(
+    folder: Path,
     module: nn.Module,
     collate: Collate,
     *,
     training: Training,
     lengths: NDArray[np.int32],
+    seed: int,
+    progress: Progress,
     callbacks: Sequence[TrainerCallback] = (),
 ) -> TrainingResult:
     """Train a stage's module on examples of these lengths i32[n], resuming from what an earlier attempt left.
 
-    Leaves `log.jsonl` in the stage's folder; the checkpoints go when the stage is done.
+    Leaves `log.jsonl` and `training.json` (steps, loss, seconds) in the stage's folder; the checkpoints go when the
+    stage is done.
     """
     schedule = Schedule(
         lengths=lengths,
         batch_size=training.per_device_train_batch_size * processes.count(),
         batches=count_batches(training, len(lengths), processes=processes.count()),
-        seed=stage.recipe.seed,
+        seed=seed,
     )
     result = train(
         module,
         schedule,
         collate,
         training=training,
-        folder=stage.folder / CHECKPOINTS,
-        progress=stage.progress,
-        seed=stage.recipe.seed,
+        folder=folder / CHECKPOINTS,
+        progress=progress,
+        seed=seed,
         callbacks=callbacks,
     )
     lines = "".join(f"{json.dumps(dict(entry), sort_keys=True)}\n" for entry in result.log)
-    (stage.folder / "log.jsonl").write_text(lines, encoding="utf-8")
+    (folder / "log.jsonl").write_text(lines, encoding="utf-8")
+    done = {"steps": result.steps, "loss": result.loss, "seconds": result.seconds}
+    (folder / "training.json").write_text(json_text(done), encoding="utf-8")
     return result
 
 
@@ -100,7 +105,8 @@ def train(
     steps = len(schedule) // training.gradient_accumulation_steps
     arguments = _arguments(training, folder, steps, seed)
     trainer = ScheduledTrainer(module, schedule, collate, args=arguments, chunk=training.gradient_cache_chunk)
-    for callback in (_Report(progress), _GiveBack(), *callbacks, _LogAll()):  # the last hears what the others decide
+    # A checkpoint is marked before others act on it; the last callback hears what the others decide.
+    for callback in (MarkComplete(), _Report(progress), _GiveBack(), *callbacks, _LogAll()):
         trainer.add_callback(callback)
     trainer.remove_callback(PrinterCallback)
     set_seed(seed)  # dropout follows the run's seed, whatever ran before in this process
@@ -147,12 +153,9 @@ def _arguments(training: Training, folder: Path, steps: int, seed: int) -> Train
         "optim": "adamw_torch_fused",
     }
     try:
-        made = TrainingArguments(**{**own, **training.arguments})
+        return OneDevice(**{**own, **training.arguments})
     except (TypeError, ValueError) as error:
         raise DrkitError(f"the training arguments do not fit: {error}; see transformers.TrainingArguments") from error
-    # One device a process: torch's DataParallel would cut a batch's pairs apart. More devices come by torchrun.
-    made._n_gpu = min(made.n_gpu, 1)
-    return made
 
 
 class _GiveBack(TrainerCallback):  # type: ignore[misc]
