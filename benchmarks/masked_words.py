@@ -66,7 +66,7 @@ def opened(collection: str) -> Texts:
     source = collection_source(Wanted(masker="pmi", collection=collection), parts).finish(parts, Silent())
     statistics = Importance.open(source.folder / "statistics" / "importance")
     name = collection.rpartition("/")[2]
-    return Texts(name, source, TokenStore.open(source.folder / "tokens" / "passages"), statistics)
+    return Texts(name, source, TokenStore.open(source.folder / "tokens"), statistics)
 
 
 def maskers(texts: Texts) -> dict[str, Any]:

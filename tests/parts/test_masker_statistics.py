@@ -88,7 +88,7 @@ def corpus(request, tmp_path_factory):
     made = collection_source(wanted, installed(), cache=tmp_path_factory.mktemp("counted"))
     source = made.finish(installed(), Silent())
     statistics = source.folder / "statistics" / "importance"
-    return Texts(source, TokenStore.open(source.folder / "tokens" / "passages"), Importance.open(statistics))
+    return Texts(source, TokenStore.open(source.folder / "tokens"), Importance.open(statistics))
 
 
 # ------------------------------------------------------------------ how much is hidden
