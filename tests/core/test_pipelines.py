@@ -13,7 +13,9 @@ from drkit.core.layers import Wanted, compose
 from drkit.core.read import recipe_from_table
 from drkit.core.write import recipe_table
 from drkit.errors import DrkitError, ProblemsError, UnknownNameError
+from drkit.runs.draft import PASSAGES, split_of
 from drkit.runs.plan import plan
+from drkit.runs.stage import Part
 
 PARTS = installed()
 REGISTRY = PARTS.registry
@@ -31,7 +33,7 @@ def stages(recipe):
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"miners": ("run-file:no/such.trec",)}, "reads 'no/such.trec', and there is no such file"),
+        ({"miners": ("run-file:no/such.trec",)}, "reads 'no/such.trec', which does not exist"),
         ({"settings": ("finetune.validation.measure=RR@ten",)}, "unknown measure 'RR@ten'"),
         ({"settings": ("evaluation.measures=['RR@10', 'nDGC@10']",)}, "unknown measure 'nDGC@10'"),
     ],
@@ -77,8 +79,9 @@ def test_a_paper_brings_its_own_pipeline_and_another_one_swaps_the_second_half()
 def test_the_papers_numbers_come_with_an_existing_encoder():
     recipe = compose(Wanted(paper="cdmae", encoder="some/encoder"), PARTS)
     first, _, distilled = (recipe.finetune.of(r) for r in recipe.finetune.rounds)
-    assert (first.learning_rate, first.num_train_epochs, first.negatives) == (2e-5, 3, 15)
-    assert (distilled.learning_rate, distilled.num_train_epochs, distilled.negatives) == (3e-5, 6, 23)
+    # Appendix A: groups of 32 passages; then batch (64) and group (32) swapped.
+    assert (first.learning_rate, first.num_train_epochs, first.negatives) == (2e-5, 3, 31)
+    assert (distilled.learning_rate, distilled.num_train_epochs, distilled.negatives) == (3e-5, 6, 63)
     assert (distilled.loss.use, distilled.loss.config.alpha) == ("kl-distillation", 0.2)
     reranker = recipe.reranker
     assert (reranker.learning_rate, reranker.negatives, reranker.max_length, reranker.depth) == (3e-5, 63, 192, 200)
@@ -103,14 +106,15 @@ def test_simlm_scores_by_scaled_cosines_in_all_directions():
     assert {(loss.similarity, loss.temperature, len(loss.directions)) for loss in losses} == {("cosine", 0.02, 4)}
 
 
-@pytest.mark.parametrize("paper", sorted({*PARTS.recipes} - {"quick"}))
+@pytest.mark.parametrize("paper", sorted(PARTS.recipes))
 def test_whoever_starts_from_an_encoder_trains_on_64_queries_a_step(paper):
     finetune = compose(Wanted(paper=paper, encoder="some/encoder"), PARTS).finetune
-    assert {finetune.of(r).per_device_train_batch_size for r in finetune.rounds} == {64}
+    batches = [finetune.of(r).per_device_train_batch_size for r in finetune.rounds]
+    assert {*batches} == {64} or (paper == "cdmae" and batches == [64, 64, 32])
 
 
 def test_a_smoke_run_lets_the_teacher_score_what_is_learned_from():
-    taught = compose(Wanted(pipeline="three-stage", quick=True), PARTS).finetune.rounds[-1]
+    taught = compose(Wanted(pipeline="three-stage", scale="quick"), PARTS).finetune.rounds[-1]
     assert taught.miners[0].config.depth == taught.negatives == 3
     assert compose(Wanted(pipeline="three-stage"), PARTS).finetune.rounds[-1].miners[0].config.depth == 12
 
@@ -120,30 +124,31 @@ def test_the_plan_of_three_stages():
     order = list(made)
     expected = ["retriever-1", "retriever-2", "reranker", "teacher-retriever-distilled", "retriever-distilled"]
     assert [name for name in order if name in expected] == expected
-    assert made["reranker"].needs[1:] == ("negatives-reranker", "retriever-2")
+    read = {"passages": PASSAGES, "train": split_of("train"), "negatives": Part("negatives-reranker")}
+    assert made["reranker"].inputs == {"start": Part("retriever-2"), **read}
     own = stages(compose(Wanted(paper="cdmae", settings=("reranker.start=pretrained",)), PARTS))
-    assert own["reranker"].needs[1:] == ("negatives-reranker", "pretrained")
+    assert own["reranker"].inputs == {"start": Part("pretrained"), **read}
     given = stages(compose(Wanted(paper="cdmae", settings=("reranker.pretrained=some/model",)), PARTS))
-    assert given["reranker"].needs[1:] == ("negatives-reranker", "vocabulary"), "it waits for no retriever"
+    assert given["reranker"].inputs == read, "it waits for no retriever"
     assert made["negatives-reranker"].needs == ("collection",)
     assert {"retriever-2", "index-retriever-2"} <= set(made["negatives-retriever-distilled"].needs)
     assert {"reranker", "negatives-retriever-distilled"} <= set(made["teacher-retriever-distilled"].needs)
-    assert made["retriever-distilled"].settings["start"] == "pretrained"
-    assert made["encoder"].settings["from"] == "retriever-distilled"
-    assert made["evaluation"].settings["systems"] == [
+    assert made["retriever-distilled"].inputs["start"] == Part("pretrained")
+    assert made["encoder"].inputs == {"checkpoint": Part("retriever-distilled")}
+    assert made["evaluation"].settings.systems == (
         "bm25",
         "no-pretraining",
         "retriever-1",
         "retriever-2",
         "reranker",
         "retriever-distilled",
-    ]
-    assert made["runs"].settings["reranked"] == {"reranker": "retriever-2"}
+    )
+    assert made["runs"].settings.reranked == {"reranker": "retriever-2"}
 
 
 def test_the_papers_reranker_and_its_pupil_draw_from_one_list():
     made = stages(compose(Wanted(pipeline="three-stage", encoder="some/encoder"), PARTS))
-    assert made["teacher-retriever-distilled"].settings["negatives"] == "negatives-reranker"
+    assert made["teacher-retriever-distilled"].inputs["negatives"] == Part("negatives-reranker")
     assert {"retriever-2", "index-retriever-2"} <= set(made["negatives-reranker"].needs)
 
 
@@ -151,20 +156,21 @@ def test_draws_of_queries_are_trained_apart_and_averaged():
     made = stages(compose(Wanted(pipeline="low-resource"), PARTS))
     names = [f"retriever-100-draw-{draw}" for draw in (1, 2, 3)]
     assert set(names) <= set(made)
-    assert [made[name].settings["draw"] for name in names] == [0, 1, 2]
-    assert made["evaluation"].settings["draws"]["retriever-100"] == names
-    assert {made[name].settings["negatives"] for name in names} == {"negatives-retriever-100"}
+    assert [made[name].settings.draw for name in names] == [0, 1, 2]
+    assert list(made["evaluation"].settings.draws["retriever-100"]) == names
+    assert {made[name].inputs["negatives"] for name in names} == {Part("negatives-retriever-100")}
     # The same chain on the same collection is mined once, whatever the number of queries.
     assert [name for name in made if name.startswith("negatives-")] == ["negatives-retriever-100"]
 
 
 def test_a_teacher_reads_the_queries_that_its_pupil_is_trained_on():
     made = stages(compose(Wanted(pipeline="three-stage"), PARTS))
-    assert "queries" not in made["teacher-retriever-distilled"].settings, "all of them"
+    assert made["teacher-retriever-distilled"].settings.queries == 0, "all of them"
     some = Wanted(pipeline="three-stage", settings=("finetune.rounds.2.queries=50", "finetune.rounds.2.draws=2"))
     made = stages(compose(some, PARTS))
     pupil, teacher = (made[name].settings for name in ("retriever-distilled-draw-2", "teacher-retriever-distilled"))
-    assert (teacher["queries"], teacher["draws"], teacher["seed"]) == (pupil["queries"], 2, pupil["seed"])
+    assert (teacher.queries, teacher.draws, teacher.seed) == (pupil.queries, 2, pupil.seed)
+    assert (teacher.queries, pupil.draws) == (50, 2)
 
 
 def test_a_querys_own_passage_is_a_negative_in_no_stage_where_it_is_no_hit():
@@ -175,8 +181,8 @@ def test_a_querys_own_passage_is_a_negative_in_no_stage_where_it_is_no_hit():
         )
         mined = [name for name in plain if name.startswith("negatives-")]
         for name in (*mined, *trained):
-            assert "exclude_self" not in plain[name].settings
-            assert other[name].settings["exclude_self"] is True
+            assert plain[name].settings.exclude_self is False
+            assert other[name].settings.exclude_self is True
 
 
 ABLATIONS = {
@@ -220,8 +226,8 @@ def test_what_a_round_sets_is_its_own():
     recipe = compose(wanted, PARTS)
     assert [recipe.finetune.of(r).learning_rate for r in recipe.finetune.rounds] == [0.25, 0.5]
     made = stages(recipe)
-    assert made["retriever-1"].settings["finetune"]["learning_rate"] == 0.25
-    assert made["retriever-2"].settings["finetune"]["learning_rate"] == 0.5
+    assert made["retriever-1"].settings.training.learning_rate == 0.25
+    assert made["retriever-2"].settings.training.learning_rate == 0.5
 
 
 @pytest.mark.parametrize(
@@ -257,7 +263,8 @@ def test_another_run_file_makes_the_mining_anew(tmp_path: Path):
     first = stages(compose(wanted, PARTS))["negatives-retriever-1"]
     file.write_text("q Q0 d 1 1.0 x\nq Q0 e 2 0.5 x\n")
     again = stages(compose(wanted, PARTS))["negatives-retriever-1"]
-    assert first.fingerprint({"collection": ""}) != again.fingerprint({"collection": ""})
+    contents = {"passages": "", "train": ""}
+    assert first.fingerprint(contents) != again.fingerprint(contents)
 
 
 def test_validation_without_dev_queries_is_refused_before_anything_runs(tmp_path):
@@ -271,13 +278,23 @@ def test_validation_without_dev_queries_is_refused_before_anything_runs(tmp_path
         plan(compose(wanted, PARTS), REGISTRY)
 
 
+def test_a_round_is_validated_where_the_recipe_says_so_and_else_not():
+    off, on = (
+        stages(compose(Wanted(settings=(f"finetune.validation.every={every}",)), PARTS))["retriever-1"]
+        for every in (0, 10)
+    )
+    assert off.settings.validation is None
+    assert on.settings.validation.every == 10
+    assert ("dev" in off.inputs, on.inputs["dev"]) == (False, split_of("dev"))
+
+
 def test_a_pipeline_alone():
     """`pretrain=none`: the rounds start from the encoder as it is."""
     recipe = compose(Wanted(pipeline="two-stage", settings=("pretrain=none",)), PARTS)
     check(recipe, REGISTRY)
     made = stages(recipe)
     assert "pretrained" not in made
-    assert {made[name].settings["start"] for name in ("retriever-1", "retriever-2")} == {"initial"}
+    assert {made[name].inputs["start"] for name in ("retriever-1", "retriever-2")} == {Part("initial")}
     assert "no-pretraining" not in made
 
 

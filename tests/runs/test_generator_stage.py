@@ -36,6 +36,7 @@ SETTINGS = (
     "encoder.init_embeddings=random",
     "pretrain.max_steps=6",
     "pretrain.logging_steps=1",
+    "pretrain.masker.model=''",
     "pretrain.per_device_train_batch_size=4",
     "pretrain.masker.generator_hidden=8",
     "pretrain.masker.generator_heads=2",
@@ -171,7 +172,7 @@ def gradients(folder: Path, chunk: int) -> dict[str, torch.Tensor]:
     }
     decoder = MlmDecoder(MlmDecoderConfig(layers=1), context)
     module = AutoEncoder(encoder, decoder, terms, masker.replacer(context)).train()
-    store = TokenStore.open(folder / "tokens/passages")
+    store = TokenStore.open(folder / "tokens")
     collate = MaskingCollator(store=store, importance=None, masker=masker, rows=decoder.rows, seed=1)
     tensors = collate([(0, example) for example in range(8)])
     backward(module, tensors, GradientStrategy(forward=module, backward=lambda loss: loss.backward(), chunk=chunk))
