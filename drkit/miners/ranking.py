@@ -11,7 +11,7 @@ import numpy as np
 from attrs import frozen
 
 from drkit.core.types import Mined, MiningRequest
-from drkit.search.hits import Hits, batched
+from drkit.search.retrieve import Hits, batched
 
 BATCH = 1024
 MEMORY_MB = 64

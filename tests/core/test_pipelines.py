@@ -34,8 +34,8 @@ def stages(recipe):
     ("changed", "said"),
     [
         ({"miners": ("run-file:no/such.trec",)}, "reads 'no/such.trec', which does not exist"),
-        ({"settings": ("finetune.validation.measure=RR@ten",)}, "no measure 'RR@ten'"),
-        ({"settings": ("evaluation.measures=['RR@10', 'nDGC@10']",)}, "no measure 'nDGC@10'"),
+        ({"settings": ("finetune.validation.measure=RR@ten",)}, "unknown measure 'RR@ten'"),
+        ({"settings": ("evaluation.measures=['RR@10', 'nDGC@10']",)}, "unknown measure 'nDGC@10'"),
     ],
 )
 def test_what_would_end_a_run_after_hours_is_refused_before(changed, said):

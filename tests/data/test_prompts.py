@@ -10,7 +10,7 @@ from drkit.data.sentences import Punkt, train_punkt
 from drkit.data.spans import open_spans, split_documents
 from drkit.data.store import TokenStore, tokenise
 from drkit.errors import DrkitError
-from drkit.search.encode import TextEncoder
+from drkit.search.text_encoder import TextEncoder
 
 PROMPT = "search for: "
 

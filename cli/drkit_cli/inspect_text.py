@@ -1,4 +1,4 @@
-"""A text with what each view sees of it written below, token by token; brackets and colours say the same."""
+"""What `drkit inspect` prints: a text with each view below it, token by token, in brackets and in colour."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from drkit.inspect.masks import Cell, InspectedMask, InspectedText
-    from drkit.inspect.texts import Piece
+    from drkit.inspect.source import Piece
     from drkit.inspect.words import InspectedWords
 
-LEGEND = "[_] masked   [word] replaced by that word   [=word] to be rebuilt, but left readable"
+LEGEND = "[_] masked   [word] replaced by that word   [=word] a target that stays readable"
 # From unimportant to important: readable on dark and on light.
 HEAT = ("bright_black", "blue", "magenta", "red", "bold red")
 _LABEL, _PIPED = 14, 80
 
-Line = tuple[str, Sequence[str], Sequence[str]]  # label, a string a token, a style a token
+Line = tuple[str, Sequence[str], Sequence[str]]  # label, a string per token, a style per token
 
 
 def print_masks(found: InspectedMask, screen: Console) -> None:
-    """The masker, each text with its views, how much each view hides, and the notes."""
+    """Print the masker, each text with its views, how much each view hides, and the notes."""
     screen.print(Text(heading(found)))
     for text in found.texts:
         screen.print(Text(f"\n{text.title}", style="bold"))
-        for line in _wrapped(_lines(text), _width(screen)):
-            screen.print(line, no_wrap=True, overflow="ignore", crop=False)
-        for said in summaries(text):
-            screen.print(Text(said))
+        for row in _wrapped(_lines(text), _width(screen)):
+            screen.print(row, no_wrap=True, overflow="ignore", crop=False)
+        for line in summaries(text):
+            screen.print(Text(line))
     screen.print(Text(f"\n{LEGEND}", style="dim"))
     for note in found.notes:
         screen.print(Text(f"note: {note}"))
 
 
 def print_words(found: InspectedWords, screen: Console) -> None:
-    """The most probable words of the whole vocabulary, then the text with each word's probability below it."""
+    """Print the most probable words of the vocabulary, then the text with each word's probability below it."""
     from drkit_cli.render import table
 
     screen.print(Text(f"{len(found.top)} most probable words of {found.vocabulary:,}", style="bold"))
@@ -47,7 +47,9 @@ def print_words(found: InspectedWords, screen: Console) -> None:
         for w in found.top
     ]
     screen.print(table("", ("word", "probability", "", ""), rows))
-    screen.print(Text("\nthe text's own words, pieces of a word added up (in per cent)", style="bold"))
+    screen.print(
+        Text("\nthe words of the text, with the probabilities of their pieces summed (in per cent)", style="bold")
+    )
     styles = heat([word.probability for word in found.words])
     shown = [word.text for word in found.words]
     percents = [f"{100 * word.probability:.1f}" for word in found.words]
@@ -58,17 +60,17 @@ def print_words(found: InspectedWords, screen: Console) -> None:
 
 
 def heading(found: InspectedMask) -> str:
-    """The masker with its settings."""
+    """Format the masker and its settings."""
     settings = ", ".join(f"{name} {value}" for name, value in found.settings.items() if name != "mask_token_share")
     return f"masker {found.masker}: {settings}" if settings else f"masker {found.masker}"
 
 
 def summaries(text: InspectedText) -> list[str]:
-    """How much each view hides, and how much of that is stop-words and punctuation."""
+    """Describe how much each view hides, and how much of that is stop words and punctuation."""
     count, lines = sum(text.maskable), []
     for view in text.views:
         if view.row is None:
-            share = f", {text.common_share(view):.0%} of them stop-words or punctuation" if view.hidden else ""
+            share = f", {text.common_share(view):.0%} of them stop words or punctuation" if view.hidden else ""
             lines.append(
                 f"{view.name} hides {view.hidden} of {count} tokens ({view.hidden / max(count, 1):.0%}){share}"
             )
@@ -76,13 +78,13 @@ def summaries(text: InspectedText) -> list[str]:
 
 
 def shown(cell: Cell, piece: Piece) -> str:
-    """A token as a view sees it."""
+    """Format a token as a view sees it."""
     marks = {"seen": piece.text, "masked": "[_]", "replaced": f"[{cell.shown}]", "kept": f"[={piece.text}]"}
     return marks[cell.state]
 
 
 def heat(values: Sequence[float | None]) -> list[str]:
-    """A style a value, by its place between the smallest and the largest."""
+    """Return a style per value, by its position between the smallest and the largest."""
     known = [value for value in values if value is not None]
     low, span = min(known, default=0.0), (max(known, default=0.0) - min(known, default=0.0)) or 1.0
     steps = len(HEAT) - 1
@@ -105,25 +107,27 @@ def _lines(text: InspectedText) -> Iterator[Line]:
 
 
 def _joined(pieces: Sequence[Piece]) -> list[str]:
-    """The tokens; a dot before one that goes on with the word before it."""
+    """Return the tokens, with a dot before each one that continues a word."""
     before = [Text(), *pieces[:-1]]
-    inside = [
+    continues = [
         not piece.spaced and str(getattr(last, "text", ""))[-1:].isalnum() and piece.text[:1].isalnum()
         for last, piece in zip(before, pieces, strict=True)
     ]
-    return [f"\N{MIDDLE DOT}{piece.text}" if joins else piece.text for joins, piece in zip(inside, pieces, strict=True)]
+    return [
+        f"\N{MIDDLE DOT}{piece.text}" if joins else piece.text for joins, piece in zip(continues, pieces, strict=True)
+    ]
 
 
 def _wrapped(lines: Iterator[Line] | list[Line], width: int) -> Iterator[Text]:
-    """The lines below each other in columns, a block of as many tokens as fit the width at a time."""
+    """Align the lines in columns, in blocks of as many tokens as fit the width."""
     drawn = list(lines)
-    widths = [max(Text(cells[place]).cell_len for _, cells, _ in drawn) for place in range(len(drawn[0][1]))]
+    widths = [max(Text(cells[i]).cell_len for _, cells, _ in drawn) for i in range(len(drawn[0][1]))]
     for first, last in _blocks(widths, width - _LABEL):
         for label, cells, styles in drawn:
             line = Text().append(f"{label[: _LABEL - 1]:{_LABEL}}", style="dim")
-            for place in range(first, last):
-                line.append(cells[place], style=styles[place])
-                line.append(" " * (widths[place] - Text(cells[place]).cell_len + 1))
+            for i in range(first, last):
+                line.append(cells[i], style=styles[i])
+                line.append(" " * (widths[i] - Text(cells[i]).cell_len + 1))
             line.rstrip()
             yield line
         yield Text()
@@ -131,10 +135,10 @@ def _wrapped(lines: Iterator[Line] | list[Line], width: int) -> Iterator[Text]:
 
 def _blocks(widths: Sequence[int], room: int) -> Iterator[tuple[int, int]]:
     first, used = 0, 0
-    for place, width in enumerate(widths):
+    for i, width in enumerate(widths):
         if used and used + width > room:
-            yield first, place
-            first, used = place, 0
+            yield first, i
+            first, used = i, 0
         used += width + 1
     if len(widths):
         yield first, len(widths)

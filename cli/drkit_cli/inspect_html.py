@@ -1,4 +1,4 @@
-"""What `drkit inspect` shows, as one self-contained page: no script, no font, nothing fetched; light and dark."""
+"""The result of `drkit inspect` as one self-contained HTML page, without scripts or downloads, light and dark."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from drkit_cli.glosses import LEGEND, heading, shown, summaries
+from drkit_cli.inspect_text import LEGEND, heading, shown, summaries
 
 if TYPE_CHECKING:
     from drkit.inspect.masks import InspectedMask, InspectedText
     from drkit.inspect.words import InspectedWords
 
-# Colours are laid over the page's own background, so that one set of them serves light and dark.
+# Translucent colours over the page's background suit both light and dark mode.
 _STYLE = """
 :root { color-scheme: light dark; }
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem; padding: 0 1rem; }
@@ -34,7 +34,7 @@ table { border-collapse: collapse; } td { padding: .1rem .8rem .1rem 0; }
 
 
 def mask_page(found: InspectedMask) -> str:
-    """The page of `drkit inspect mask`."""
+    """Return the page of `drkit inspect mask`."""
     body = [f"<h1>{escape(heading(found))}</h1>"]
     for text in found.texts:
         body.append(f"<h2>{escape(text.title)}</h2>")
@@ -45,7 +45,7 @@ def mask_page(found: InspectedMask) -> str:
 
 
 def words_page(found: InspectedWords) -> str:
-    """The page of `drkit inspect words`."""
+    """Return the page of `drkit inspect words`."""
     most = max((word.probability for word in found.top), default=1.0) or 1.0
     rows = [
         f"<tr><td>{escape(w.text)}</td><td class=number>{w.probability:.4f}</td>"
@@ -61,24 +61,24 @@ def words_page(found: InspectedWords) -> str:
     body = [
         f"<h1>{len(found.top)} most probable words of {found.vocabulary:,}</h1>",
         f"<table>{''.join(rows)}</table>",
-        "<h2>the text's own words, pieces of a word added up</h2>",
+        "<h2>the words of the text, with the probabilities of their pieces summed</h2>",
         f"<div class=flow>{''.join(tokens)}</div>",
         f"<p>Words of the text have {found.own_share:.1%} of the distribution.</p>",
     ]
-    return _page("Which words a vector holds", body)
+    return _page("Words in a vector", body)
 
 
 def _columns(text: InspectedText) -> str:
     values = [piece.importance for piece in text.pieces]
-    known = any(value is not None for value in values)
-    labels = ["token", *(["importance"] if known else []), *(view.name for view in text.views)]
+    has_importance = any(value is not None for value in values)
+    labels = ["token", *(["importance"] if has_importance else []), *(view.name for view in text.views)]
     beside = f"<div class=labels>{''.join(f'<span>{escape(label)}</span>' for label in labels)}</div>"
     columns = []
-    for place, (piece, shade) in enumerate(zip(text.pieces, _shades(values), strict=True)):
+    for position, (piece, shade) in enumerate(zip(text.pieces, _shades(values), strict=True)):
         lines = [_heat(piece.text, shade)]
-        lines += [_number("" if piece.importance is None else f"{piece.importance:.1f}")] if known else []
+        lines += [_number("" if piece.importance is None else f"{piece.importance:.1f}")] if has_importance else []
         for view in text.views:
-            cell = view.cells[place]
+            cell = view.cells[position]
             lines.append(f"<span class={cell.state}>{escape(shown(cell, piece))}</span>")
         columns.append(_token(lines))
     return f"<div class=text>{beside}<div class=flow>{''.join(columns)}</div></div>"
@@ -97,7 +97,7 @@ def _number(text: str) -> str:
 
 
 def _shades(values: Sequence[float | None]) -> list[float]:
-    """0 to 0.75 a value, by its place between the smallest and the largest."""
+    """Scale values to 0 .. 0.75, by their position between the smallest and the largest."""
     known = [value for value in values if value is not None]
     low, span = min(known, default=0.0), (max(known, default=0.0) - min(known, default=0.0)) or 1.0
     return [0.0 if value is None else 0.75 * (value - low) / span for value in values]

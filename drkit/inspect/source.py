@@ -1,7 +1,7 @@
-"""What can be known of any text through a run: its tokens by the run's tokenizer, their importance by its counts.
+"""Sources of a tokenizer and n-gram counts with which any text is inspected: a run, or a collection.
 
-A run that stands gives both; for a collection alone the first stages of a run are carried out in a cache folder
-(vocabulary, tokens, n-gram counts: seconds for some thousand texts), and found there the next time.
+A finished run has both. For a collection, the first stages of a run (vocabulary, tokens, n-gram counts) are executed in
+a cache folder, which takes seconds for a few thousand texts, and reused the next time.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ if TYPE_CHECKING:
     from drkit.data.importance import Importance
     from drkit.runs.progress import Progress
 
-COUNTED = "statistics"
+STATISTICS = "statistics"
 
 
 @frozen
 class Piece:
-    """A token of a text: its characters, whether a space stands before it, its importance where counts are known."""
+    """A token of a text: its characters, whether a space precedes it, and its importance if counts are available."""
 
     text: str
     spaced: bool
@@ -56,7 +56,7 @@ class Piece:
 
 @frozen(slots=False)
 class TextSource:
-    """A run's folder, and the recipe it is looked at with."""
+    """A run's folder, and the recipe used for inspection (the run's own, or with changed settings)."""
 
     folder: Path
     recipe: Recipe
@@ -68,20 +68,20 @@ class TextSource:
 
     @cached_property
     def counts(self) -> NgramCounts | None:
-        """The n-gram counts of the run's texts, or None where its recipe took none."""
-        stands = read_manifest(self.folder / COUNTED) is not None
-        return NgramCounts(self.folder / COUNTED / "counts") if stands else None
+        """The n-gram counts of the run's texts, or None if its recipe does not compute them."""
+        is_finished = read_manifest(self.folder / STATISTICS) is not None
+        return NgramCounts(self.folder / STATISTICS / "counts") if is_finished else None
 
     def masker(self) -> Choice:
-        """The recipe's masker."""
+        """Return the recipe's masker. Raises DrkitError if the recipe has no pre-training."""
         if self.recipe.pretrain is None:
             raise DrkitError(
-                f"the recipe of {self.folder} has no pre-training, so no masker; name one: --masker uniform"
+                f"the recipe of {self.folder} has no pre-training and therefore no masker; choose one: --masker uniform"
             )
         return self.recipe.pretrain.masker
 
     def context(self) -> BuildContext:
-        """What a masker is built with."""
+        """Return the context that a masker is built with."""
         tokenizer, encoder = self.tokenizer, self.recipe.encoder
         backbone = BackboneInfo(
             hidden=encoder.hidden,
@@ -97,25 +97,27 @@ class TextSource:
         return BuildContext(backbone=backbone, tokenizer=tokenizer, seed=self.recipe.seed)
 
     def read(self, text: str, *, pmi: str = "fragment") -> tuple[TokenBatch, tuple[Piece, ...]]:
-        """The text as a batch of one, laid out as in the run, and its pieces; cut to the recipe's `passage_length`.
+        """Tokenize the text as in the run, truncated to `passage_length`; returns a batch of one, and its pieces.
 
-        Raises DrkitError where the text has no words.
+        Raises DrkitError if the text has no known words.
         """
         with self._stored(text, pmi) as (store, weights):
             tokens = store.batch([0], importance=weights)
             values = None if weights is None else weights.values.tolist()
         if not bool(tokens.maskable.any()):
-            raise DrkitError("the text has no words that the tokenizer knows; give a sentence or two")
+            raise DrkitError("the text has no words that the tokenizer knows; give one or two sentences")
         return tokens, tuple(_pieces(text, self.tokenizer, int(tokens.attention.sum()) - 2, values))
 
     def query_of(self, text: str) -> str:
-        """The span of the text that tells most: the query that a run without a query generator takes for it.
+        """Return the most important span of the text, which a run without a query generator uses as its query.
 
-        Raises DrkitError where the source has no counts.
+        Raises DrkitError if the source has no counts.
         """
         with self._stored(text) as (store, weights):
             if weights is None:
-                raise DrkitError(f"{self.folder} has no n-gram counts to find the most important span by")
+                raise DrkitError(
+                    f"{self.folder} has no n-gram counts, which are needed to find the most important span"
+                )
             (start, stop), *_ = next(extractive_queries(store, weights, count=1))
         _, pieces = self.read(text)
         return "".join(f" {piece.text}" if piece.spaced else piece.text for piece in pieces[start:stop]).strip()
@@ -133,93 +135,93 @@ def _pieces(text: str, tokenizer: Any, count: int, values: list[float] | None) -
     encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     spans, ids = encoding["offset_mapping"][:count], encoding["input_ids"]
     end = 0
-    for place, (start, stop) in enumerate(spans):
-        # Some tokenizers count the space before a word as the word's.
+    for position, (start, stop) in enumerate(spans):
+        # Some tokenizers include the space before a word in its span.
         spaced = any(c.isspace() for c in text[end:start]) or text[start:stop][:1].isspace()
-        # Tokens that share a character (bytes of one) are shown by their own name.
-        shown = text[max(start, end) : stop].strip() or tokenizer.convert_ids_to_tokens(ids[place])
-        yield Piece(shown, spaced, None if values is None else values[place])
+        # Tokens that share a character (its bytes) are shown by name.
+        shown = text[max(start, end) : stop].strip() or tokenizer.convert_ids_to_tokens(ids[position])
+        yield Piece(shown, spaced, None if values is None else values[position])
         end = max(end, stop)
 
 
-def of_run(run: Path, parts: Installed, *, masker: str | None = None, settings: Iterable[str] = ()) -> TextSource:
-    """A run to look through; `masker` and `settings` (`masker.sigma=0.5`) change the recipe, not the run.
+def run_source(run: Path, parts: Installed, *, masker: str | None = None, settings: Iterable[str] = ()) -> TextSource:
+    """Open a run for inspection; `masker` and `settings` (`masker.sigma=0.5`) change the recipe, but not the run.
 
-    Raises DrkitError where there is no run, it has no tokenizer yet, or a setting does not fit.
+    Raises DrkitError if the run does not exist or has no tokenizer, or a setting is invalid.
     """
     if not (run / RECIPE).is_file():
         raise DrkitError(
-            f"no run at {run}; `drkit compose` makes one, or look through a collection: --collection pydocs"
+            f"run not found: {run}; create one with `drkit compose`, or inspect a collection: --collection pydocs"
         )
     if read_manifest(run / "vocabulary") is None:
-        raise DrkitError(f"{run} has no tokenizer yet; `drkit run {run}` goes on where it was cut off")
+        raise DrkitError(f"{run} has no tokenizer; resume it with `drkit run {run}`")
     table = recipe_table(read_recipe(run / RECIPE, parts.registry))
     if "pretrain" not in table and (masker or settings):
         table["pretrain"] = recipe_table(compose(Wanted(), parts))["pretrain"]
     if masker:
         table = merge(table, {"pretrain": {"masker": {"use": parts.registry.get(Kind.MASKER, masker).name}}})
     for assignment in settings:
-        assign(table, spelled_out(assignment))
+        assign(table, full_path(assignment))
     return TextSource(run, recipe_from_table(table, parts.registry))
 
 
 @frozen
-class Counting:
-    """A collection whose vocabulary and n-gram counts are wanted: its recipe, the stages to do, and where."""
+class CollectionSource:
+    """The vocabulary and n-gram counts of a collection: the recipe and stages that make them, and their folder."""
 
     recipe: Recipe
     stages: tuple[Stage[Any], ...]
     folder: Path
 
     @property
-    def stands(self) -> bool:
-        """Whether it was all done before."""
+    def is_finished(self) -> bool:
+        """Whether all stages are finished."""
         return all(read_manifest(self.folder / stage.name) is not None for stage in self.stages)
 
-    def carry_out(self, parts: Installed, progress: Progress) -> TextSource:
-        """Do the stages that do not stand yet."""
+    def finish(self, parts: Installed, progress: Progress) -> TextSource:
+        """Execute the stages that are not finished, and open the result."""
         execute(self.stages, self.folder, self.recipe, registry=parts.registry, progress=progress, redo=True)
         return TextSource(self.folder, self.recipe)
 
 
-def of_collection(wanted: Wanted, parts: Installed, *, cache: Path | None = None) -> Counting:
-    """What gives a collection's vocabulary and n-gram counts, in `cache` (`cache_folder()` where None).
+def collection_source(request: Wanted, parts: Installed, *, cache: Path | None = None) -> CollectionSource:
+    """Plan the vocabulary and n-gram counts of a collection, kept in `cache` (`cache_folder()` if None).
 
-    `wanted`: what `drkit compose` would be asked for. Raises DrkitError where it cannot be composed or found.
+    request: as for `drkit compose`. Raises DrkitError if it cannot be composed, or the collection does not exist.
     """
-    asked = attrs.evolve(wanted, settings=tuple(map(spelled_out, wanted.settings)), name="inspected")
-    recipe = compose(asked, parts)
-    stages = counting_stages(recipe, parts)
-    known = digest([[stage.name, lasting_settings(stage.settings), dict(stage.sources)] for stage in stages])
-    return Counting(recipe, tuple(stages), (cache or cache_folder()) / known[:16])
+    request = attrs.evolve(request, settings=tuple(map(full_path, request.settings)), name="inspected")
+    recipe = compose(request, parts)
+    stages = statistics_stages(recipe, parts)
+    key = digest([[stage.name, lasting_settings(stage.settings), dict(stage.sources)] for stage in stages])
+    return CollectionSource(recipe, tuple(stages), (cache or cache_folder()) / key[:16])
 
 
-def counting_stages(recipe: Recipe, parts: Installed) -> list[Stage[Any]]:
-    """The stages of a run up to its n-gram counts, whether or not the recipe's own masker asks for them."""
+def statistics_stages(recipe: Recipe, parts: Installed) -> list[Stage[Any]]:
+    """Return the stages of a run up to its n-gram counts, even if the recipe's masker does not need them."""
     config = parts.registry.get(Kind.MASKER, "pmi").config
     pretrain = recipe.pretrain
     if pretrain is not None and pretrain.masker.use != "pmi":
         pretrain = attrs.evolve(pretrain, masker=Choice("pmi", config()))
     planned = {stage.name: stage for stage in plan(attrs.evolve(recipe, pretrain=pretrain), parts.registry).stages}
-    wanted, kept = [COUNTED], set()
-    while wanted:
-        name = wanted.pop()
+    pending, kept = [STATISTICS], set()
+    while pending:
+        name = pending.pop()
         kept.add(name)
-        wanted += [need for need in planned[name].needs if need not in kept]
+        pending += [need for need in planned[name].needs if need not in kept]
     return [stage for name, stage in planned.items() if name in kept]
 
 
-def spelled_out(assignment: str) -> str:
-    """`masker.sigma=1` as `pretrain.masker.sigma=1`; anything else as it is.
+def full_path(assignment: str) -> str:
+    """Expand `masker.sigma=1` to `pretrain.masker.sigma=1`; return anything else unchanged.
 
-    >>> spelled_out("masker.sigma=0.5")
+    >>> full_path("masker.sigma=0.5")
     'pretrain.masker.sigma=0.5'
     """
     return f"pretrain.{assignment}" if assignment.startswith(("masker.", "masker=")) else assignment
 
 
 def cache_folder() -> Path:
-    """Where vocabularies and counts of collections are kept: `$DRKIT_CACHE`, else `drkit` in the user's cache."""
+    """Return the folder for vocabularies and counts of collections: `$DRKIT_CACHE`, or `drkit` in the user's cache."""
     given = os.environ.get("DRKIT_CACHE")
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return Path(given) if given else base / "drkit"

@@ -1,4 +1,4 @@
-"""Queries of a whole collection by a model, as a file: made once, by as many processes as there are, for any run."""
+"""Generate queries for every passage of a collection into a file, once for any number of runs."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 STAGE = "queries"
 
 
-def generate_for(
-    wanted: Wanted, model: str, path: Path, *, sampling: Sampling, parts: Installed, progress: Progress
+def generate_queries(
+    request: Wanted, model: str, path: Path, *, sampling: Sampling, parts: Installed, progress: Progress
 ) -> Path | None:
-    """Queries of every passage of the collection that is wanted, by `id`; None where other processes are at theirs.
+    """Generate queries for every passage of the requested collection; None while other processes still write theirs.
 
-    RANK and WORLD_SIZE, as torchrun sets them, say which share is this process' own. Called again it goes on.
+    RANK and WORLD_SIZE, set by torchrun, decide this process's share. Repeated calls resume.
 
-    Raises DrkitError where the file is to be another kind than JSON Lines, or the model is no sequence-to-sequence one.
+    Raises DrkitError if the file is not JSON Lines, or the model is not a sequence-to-sequence model.
     """
     if path.suffix != ".jsonl":
-        raise DrkitError(f"{path}: queries are written as JSON Lines; name it {path.with_suffix('.jsonl').name}")
-    choice = compose(wanted, parts).collection
+        raise DrkitError(f"{path}: queries are written as JSON Lines; name the file {path.with_suffix('.jsonl').name}")
+    choice = compose(request, parts).collection
     collection = parts.registry.build(Kind.COLLECTION, choice.use, choice.config)
     shard, started = Shard.of_environment(), time.perf_counter()
     progress.begin(STAGE, f"{sampling.count} a passage of {collection.name}, by {model}, {shard.words}")
