@@ -8,16 +8,6 @@ from drkit.core.lazy import attach
 
 if TYPE_CHECKING:
     from drkit.data.beir import BeirCollection
-    from drkit.data.config import (
-        BeirConfig,
-        HfConfig,
-        IrdsConfig,
-        JsonlConfig,
-        PairsConfig,
-        PydocsConfig,
-        TevatronConfig,
-        TrecConfig,
-    )
     from drkit.data.contexts import MixedContexts, QueryContexts, SpanContexts, open_contexts
     from drkit.data.embeddings import log_frequencies, ppmi_svd
     from drkit.data.extractive import extractive_queries
@@ -33,6 +23,16 @@ if TYPE_CHECKING:
     from drkit.data.query_files import generate_file, read_queries
     from drkit.data.sentences import train_punkt
     from drkit.data.spans import Spans, split_documents
+    from drkit.data.specs import (
+        BeirConfig,
+        HfConfig,
+        IrdsConfig,
+        JsonlConfig,
+        PairsConfig,
+        PydocsConfig,
+        TevatronConfig,
+        TrecConfig,
+    )
     from drkit.data.store import TokenStore, tokenise
     from drkit.data.tables import StoredCollection, open_collection
     from drkit.data.tevatron import TevatronCollection
@@ -44,20 +44,20 @@ __getattr__, __dir__ = attach(
     __name__,
     {
         "BeirCollection": "beir",
-        "BeirConfig": "config",
+        "BeirConfig": "specs",
         "HfCollection": "hf",
-        "HfConfig": "config",
+        "HfConfig": "specs",
         "Importance": "importance",
         "IrdsCollection": "irds",
-        "IrdsConfig": "config",
+        "IrdsConfig": "specs",
         "JsonlCollection": "jsonl",
-        "JsonlConfig": "config",
+        "JsonlConfig": "specs",
         "MixedContexts": "contexts",
         "NgramCounts": "ngrams",
         "PairsCollection": "pairs",
-        "PairsConfig": "config",
+        "PairsConfig": "specs",
         "PydocsCollection": "pydocs",
-        "PydocsConfig": "config",
+        "PydocsConfig": "specs",
         "Queries": "queries",
         "QueryContexts": "contexts",
         "QueryModel": "generation",
@@ -66,10 +66,10 @@ __getattr__, __dir__ = attach(
         "Spans": "spans",
         "StoredCollection": "tables",
         "TevatronCollection": "tevatron",
-        "TevatronConfig": "config",
+        "TevatronConfig": "specs",
         "TokenStore": "store",
         "TrecCollection": "trec",
-        "TrecConfig": "config",
+        "TrecConfig": "specs",
         "extractive_queries": "extractive",
         "generate_file": "query_files",
         "generate_queries": "generation",

@@ -21,14 +21,13 @@ from typing import Any
 from attrs import evolve, frozen
 
 from drkit.core.types import BuildContext, Judgement, Passage, Query
-from drkit.data.config import PydocsConfig
+from drkit.data.collection import SPLITS, fraction, split_by_hash
 from drkit.data.docstrings import Found, read_files, summary_and_rest
-from drkit.data.splits import fraction, split_by_hash
+from drkit.data.specs import PydocsConfig
 from drkit.errors import DrkitError, did_you_mean
 
 # Tests describe themselves, and vendored folders hold second copies.
 _SKIPPED_FOLDERS = frozenset({"__pycache__", "test", "tests", "_vendor", "site-packages", "dist-packages"})
-SPLITS = ("train", "dev", "test")
 _WORD = re.compile(r"\w+")
 
 

@@ -19,7 +19,8 @@ from filelock import FileLock
 
 from drkit.core.files import replacing, write_text
 from drkit.core.ranks import Shard
-from drkit.data.lines import json_lines, numbered_lines
+from drkit.data.rows import read_jsonl as json_lines
+from drkit.data.rows import read_lines as numbered_lines
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
@@ -52,8 +53,8 @@ def read_queries(path: Path) -> Iterator[tuple[str, str]]:
 
 def _from_json(path: Path) -> Iterator[tuple[str, str]]:
     for line in json_lines(path):
-        fields = [_present(line.record, names, str(line)) for names in (ID_FIELDS, QUERY_FIELDS)]
-        doc_id, found = line.id(fields[0]), line.record[fields[1]]
+        fields = [_present(line.values, names, str(line)) for names in (ID_FIELDS, QUERY_FIELDS)]
+        doc_id, found = line.id(fields[0]), line.values[fields[1]]
         queries = found if isinstance(found, list) else [found]
         if not all(isinstance(query, str) for query in queries):
             raise DrkitError(f"{line}: {fields[1]!r} is {found!r:.60}; a string or a list of strings is wanted")

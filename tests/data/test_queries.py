@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from drkit.core.ranks import Shard
 from drkit.data import Sampling, extractive_queries, generate_queries
-from drkit.data.config import JsonlConfig
+from drkit.data.specs import JsonlConfig
 from drkit.data.extractive import best_windows, word_windows
 from drkit.data.generation import NucleusDraw, QueryModel
 from drkit.data.importance import count, importance

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from drkit.data.beir import BeirCollection
-from drkit.data.config import BeirConfig
+from drkit.data.specs import BeirConfig
 from drkit.data.sentences import installed_punkt, sample, sampled_places, train_punkt
 from drkit.data.spans import Spans, open_spans, pack, sentence_borders, split_documents
 from drkit.data.store import TokenStore

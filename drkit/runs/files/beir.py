@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from attrs import frozen
 
 from drkit.data.beir import BeirCollection
-from drkit.data.config import BeirConfig
+from drkit.data.specs import BeirConfig
 from drkit.errors import DrkitError
 from drkit.evaluate import Scores, check_measures, evaluate
 from drkit.runs.files.encoders import open_encoder

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import define, field, frozen
 
 from drkit.core.files import replacing
-from drkit.data.lines import Record, json_lines
+from drkit.data.rows import Row, read_jsonl
 from drkit.errors import DrkitError
 from drkit.runs.files.searching import passages_of, queries_of
 from drkit.runs.finetuning.agreement import Agreement
@@ -105,14 +105,14 @@ def distill(negatives: Path, teacher: Scorer, source: Source, output: Path, *, t
     a score that is no finite number.
     """
     wanted = {
-        doc_id for line in json_lines(negatives) for name in ("positives", "negatives") for doc_id in _ids(line, name)
+        doc_id for line in read_jsonl(negatives) for name in ("positives", "negatives") for doc_id in _ids(line, name)
     }
     if not wanted:
         raise DrkitError(f"{negatives} names no passage; `drkit mine` writes a line a query")
     texts = source.passages(wanted)
     done = Distilled()
     with replacing(output) as temporary, temporary.open("w", encoding="utf-8") as file:
-        for lines in batched(json_lines(negatives), LINES):
+        for lines in batched(read_jsonl(negatives), LINES):
             for row in _scored(lines, teacher, texts):
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
                 done.queries += 1
@@ -123,7 +123,7 @@ def distill(negatives: Path, teacher: Scorer, source: Source, output: Path, *, t
     return done
 
 
-def _scored(lines: Sequence[Record], teacher: Scorer, texts: Mapping[str, str]) -> Iterable[dict[str, Any]]:
+def _scored(lines: Sequence[Row], teacher: Scorer, texts: Mapping[str, str]) -> Iterable[dict[str, Any]]:
     asked = [(line, _ids(line, "positives"), _ids(line, "negatives")) for line in lines]
     pairs = [
         (line.text("query"), _text(line, doc_id, texts)) for line, *ids in asked for side in ids for doc_id in side
@@ -146,14 +146,14 @@ def _scored(lines: Sequence[Record], teacher: Scorer, texts: Mapping[str, str]) 
         yield own
 
 
-def _ids(line: Record, name: str) -> list[str]:
-    value = line.record.get(name)
+def _ids(line: Row, name: str) -> list[str]:
+    value = line.values.get(name)
     if not isinstance(value, list) or not all(isinstance(doc_id, str) and doc_id for doc_id in value):
         raise DrkitError(f"{line}: {name!r} is no list of passage ids; give a file that `drkit mine` wrote")
     return value
 
 
-def _text(line: Record, doc_id: str, texts: Mapping[str, str]) -> str:
+def _text(line: Row, doc_id: str, texts: Mapping[str, str]) -> str:
     if doc_id not in texts:
         raise DrkitError(f"{line}: the collection has no passage {doc_id!r}; give the one that was mined in")
     return texts[doc_id]

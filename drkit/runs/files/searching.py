@@ -11,7 +11,7 @@ import numpy as np
 
 from drkit.core.ranks import Shard
 from drkit.core.types import Query
-from drkit.data.qrels_files import read_topics
+from drkit.data.readers import read_topics
 from drkit.data.tables import open_collection
 from drkit.errors import DrkitError
 from drkit.runs.execute import RECIPE

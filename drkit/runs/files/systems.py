@@ -9,7 +9,7 @@ from typing import Any
 from attrs import field, frozen
 
 from drkit.core.types import Judgement
-from drkit.data.qrels_files import read_judgements
+from drkit.data.readers import read_judgements
 from drkit.data.tables import open_collection
 from drkit.errors import DrkitError, did_you_mean
 from drkit.evaluate import MEASURES, Scores, average, evaluate
