@@ -58,7 +58,7 @@ class Row:
         return value
 
     def id(self, key: str) -> str:
-        """Return the id under `key`, a string or an integer. Raises DrkitError if it is missing, empty or of another type."""
+        """Return the id under `key`, a string or an integer. Raises DrkitError for anything else, and an empty one."""
         value = self.values.get(key)
         if isinstance(value, int) and not isinstance(value, bool):
             return str(value)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from drkit.core.types import TokenBatch
-from drkit.data.words import numbered, word_borders
+from drkit.data.vocabulary import number_words, word_boundaries
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ def token_batch(encoding: Any, keys: Sequence[int] | None = None, importance: An
 
 def _words(encoding: Any, row: int) -> NDArray[np.int64]:
     given = np.array([-1 if word is None else word for word in encoding.word_ids(row)], dtype=np.int64)
-    before, after = word_borders(encoding.tokens(row))
+    before, after = word_boundaries(encoding.tokens(row))
     if not before.any():
         return given
-    counted = numbered(given, np.zeros(1, dtype=np.int64), before, after)
+    counted = number_words(given, np.zeros(1, dtype=np.int64), before, after)
     return np.where(given < 0, -1, counted - counted[given >= 0].min(initial=len(given)))

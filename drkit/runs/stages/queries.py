@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from drkit.data.contexts import open_importance, open_texts
+from drkit.data.generation import generate_file, truncate_texts
 from drkit.data.importance import importance
 from drkit.data.ngrams import NgramCounts
-from drkit.data.queries import IMPORTANCE, Given, Queries, tokenise_given, write_candidates
-from drkit.data.query_files import generate_file, read_queries
-from drkit.data.spans import Spans
+from drkit.data.queries import IMPORTANCE, GivenQueries, Queries, read_queries, tokenise_given, write_candidates
+from drkit.data.spans import NamedTexts, Spans
 from drkit.data.tables import open_collection
-from drkit.data.texts import NamedTexts, cut
 from drkit.errors import DrkitError
 from drkit.runs.stage import StageRun
 from drkit.runs.tokenizers import load_tokenizer
@@ -56,7 +55,7 @@ def run(stage: StageRun) -> Mapping[str, Any]:
     return counts
 
 
-def _given(stage: StageRun, tokenizer: Any, scratch: Path) -> tuple[Given | None, dict[str, int]]:
+def _given(stage: StageRun, tokenizer: Any, scratch: Path) -> tuple[GivenQueries | None, dict[str, int]]:
     """The queries of the file or the model, tokenised."""
     kind, _, source = stage.stage.settings["queries"].partition(":")
     if kind == "extractive":
@@ -73,10 +72,10 @@ def _generated(stage: StageRun, texts: NamedTexts, tokenizer: Any, source: str) 
     settings = stage.stage.settings
     sampling = Sampling(count=settings["candidates"], prefix=settings["prefix"], seed=stage.recipe.seed)
     path = generate_file(
-        cut(iter(texts), tokenizer, stage.recipe.encoder.passage_length),
+        truncate_texts(iter(texts), tokenizer, stage.recipe.encoder.passage_length),
         QueryModel.open(source, sampling),
         stage.folder / GENERATED,
-        advance=lambda done: stage.progress.advance(done, len(texts), "texts"),
+        on_progress=lambda done: stage.progress.advance(done, len(texts), "texts"),
     )
     assert path is not None  # one process alone always finishes last
     return path

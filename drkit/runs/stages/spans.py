@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from drkit.data.corpus import StoredCorpus
-from drkit.data.sentences import Punkt, installed_punkt, sample, sampled_places, train_punkt
-from drkit.data.spans import split_documents
+from drkit.data.spans import Punkt, installed_punkt, sample, sample_positions, split_documents, train_punkt
 from drkit.data.tables import open_collection
 from drkit.runs.stage import StageRun
 from drkit.runs.tokenizers import load_tokenizer
@@ -35,4 +34,4 @@ def run(stage: StageRun) -> Mapping[str, Any]:
 
 
 def _learnt(corpus: StoredCorpus, seed: int) -> Punkt:
-    return train_punkt(sample(passage.content for passage in corpus.at(sampled_places(len(corpus), seed))))
+    return train_punkt(sample(passage.content for passage in corpus.at(sample_positions(len(corpus), seed))))
