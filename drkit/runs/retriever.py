@@ -10,7 +10,7 @@ from attrs import evolve, fields
 
 from drkit.core.ranks import own_device
 from drkit.core.recipe import Recipe
-from drkit.encoders.export import PASSAGES, export_dual, export_encoder
+from drkit.encoders.folder import PASSAGES, export_dual, export_encoder
 from drkit.errors import DrkitError
 from drkit.runs.checkpoints import load_encoder
 from drkit.runs.manifest import read_manifest

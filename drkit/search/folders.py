@@ -8,10 +8,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from drkit.core.declared import POOLINGS, pooling_modes
 from drkit.core.loading import told_from
 from drkit.core.quiet import without_bars
 from drkit.encoders.architectures import longest_text
+from drkit.encoders.folder import pooling_modes
+from drkit.encoders.pooling import POOLINGS
 from drkit.errors import DrkitError
 
 _SIMILARITIES = {"cosine": "cosine", "dot": "dot", "dot_score": "dot", None: "cosine"}

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 from transformers import BertModel
 
 from drkit.core.types import BuildContext, MiningRequest
-from drkit.encoders.export import export_encoder
+from drkit.encoders.folder import export_encoder
 from drkit.errors import DrkitError, ProblemsError, UnknownNameError
 from drkit.miners import MarginConfig, MarginFilter, RandomConfig, RandomMiner, mine
 from drkit.runs.files.mining import Miners, Output, mine_to_file

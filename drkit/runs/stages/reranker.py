@@ -13,7 +13,7 @@ from drkit.core.types import BuildContext
 from drkit.data.tables import StoredCollection, open_collection
 from drkit.encoders import CrossEncoder
 from drkit.encoders.architectures import longest_text
-from drkit.encoders.checkpoints import read_config
+from drkit.encoders.masked_lm import read_config
 from drkit.errors import DrkitError
 from drkit.runs import processes
 from drkit.runs.finetuning.negatives import read_negatives

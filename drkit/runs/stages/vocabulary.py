@@ -7,7 +7,7 @@ from typing import Any
 
 from drkit.data.tables import StoredCollection, open_collection
 from drkit.data.vocabulary import train_wordpiece
-from drkit.encoders.checkpoints import check_start, check_vocabulary
+from drkit.encoders.masked_lm import check_start, check_vocabulary
 from drkit.runs.stage import StageRun
 from drkit.runs.tokenizers import load_tokenizer
 

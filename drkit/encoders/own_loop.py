@@ -1,4 +1,4 @@
-"""From a fast tokenizer's output to a `TokenBatch`, for use in someone else's loop."""
+"""For a training loop of your own: what parts are built with, and token batches from a tokenizer's output."""
 
 from __future__ import annotations
 
@@ -8,27 +8,41 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from drkit.core.types import TokenBatch
+from drkit.core.types import BuildContext, TokenBatch
 from drkit.data.vocabulary import number_words, word_boundaries
+from drkit.encoders.architectures import backbone_info
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+def context_from(model: Any, tokenizer: Any, *, seed: int = 42) -> BuildContext:
+    """Return the build context of a masked LM (Hugging Face's, or a `MaskedLmEncoder`) and its tokenizer.
+
+    Raises DrkitError if the tokenizer has no mask token.
+    """
+    config = getattr(model, "config", None)
+    if config is None:
+        raise DrkitError(
+            f"context_from expects a Hugging Face masked LM or a MaskedLmEncoder, got {type(model).__name__}"
+        )
+    return BuildContext(backbone=backbone_info(config, tokenizer), tokenizer=tokenizer, seed=seed)
+
+
 def token_batch(encoding: Any, keys: Sequence[int] | None = None, importance: Any = None) -> TokenBatch:
-    """The batch of a fast tokenizer's `BatchEncoding`, padded on the right.
+    """Return the batch of a fast tokenizer's `BatchEncoding`, padded on the right.
 
-    keys: the examples' permanent numbers, on which their masks depend; 0, 1, .. where None: give your own
-    (a row number of the data set), or every batch draws the same masks. importance: f32[B,L] or None.
+    keys: permanent numbers of the examples, which their masks depend on; None: 0, 1, .., so that every batch draws the
+    same masks: pass row numbers of your dataset. importance: f32[B,L] or None.
 
-    Raises DrkitError for a slow tokenizer (it has no word ids), or padding on the left.
+    Raises DrkitError for a slow tokenizer (without word ids), or padding on the left.
     """
     if not getattr(encoding, "is_fast", False):
-        raise DrkitError("whole words need a fast tokenizer's output (use_fast=True), of several texts")
+        raise DrkitError("token_batch needs the output of a fast tokenizer (use_fast=True) for a list of texts")
     ids = torch.as_tensor(np.asarray(encoding["input_ids"]), dtype=torch.long)
     if ids.ndim != 2:
-        raise DrkitError("token_batch takes the encoding of a list of texts, padded: tokenizer(texts, padding=True)")
+        raise DrkitError("token_batch expects the padded encoding of a list of texts: tokenizer(texts, padding=True)")
     attention = torch.as_tensor(np.asarray(encoding["attention_mask"])).bool()
     if not bool((attention.cummin(1).values == attention).all()):
         raise DrkitError("texts must be padded on the right: set tokenizer.padding_side = 'right'")
