@@ -117,8 +117,8 @@ class PydocsCollection:
             if package not in present:
                 installed = {name for root in self._roots for name in _packages(root)}
                 raise DrkitError(
-                    f"collection pydocs: package {package!r} is not installed{did_you_mean(package, sorted(installed))} "
-                    f"use the name that is imported, such as 'sklearn'"
+                    f"collection pydocs: package {package!r} is not installed"
+                    f"{did_you_mean(package, sorted(installed))} use the name that is imported, such as 'sklearn'"
                 )
         if not modules:
             raise DrkitError(
@@ -129,9 +129,7 @@ class PydocsCollection:
     def _documented(self) -> list[Documented]:
         found = _unambiguous(_first_of_each(_split_docstrings(self._docstrings, self.config)))
         if not found:
-            raise DrkitError(
-                "collection pydocs: no docstring is long enough; choose other packages or lower the limits"
-            )
+            raise DrkitError("collection pydocs: no docstring is long enough; add packages or lower the limits")
         return found
 
     @cached_property

@@ -111,7 +111,7 @@ def test_word_embeddings_stay_tied_when_set(tokenizer):
     head = encoder.model.cls.predictions
     assert head.decoder.weight is encoder.model.bert.embeddings.word_embeddings.weight
     assert torch.equal(head.decoder.bias, torch.arange(len(tokenizer)).float())
-    with pytest.raises(DrkitError, match="expected the shape .* for the word embeddings"):
+    with pytest.raises(DrkitError, match=r"expected the shape .* for the word embeddings"):
         encoder.set_word_embeddings(matrix[:, :5])
 
 
