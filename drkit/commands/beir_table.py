@@ -19,7 +19,7 @@ from drkit.commands.encode_search import search_to_run
 from drkit.commands.models import open_encoder
 from drkit.core.registry import Registry
 from drkit.data.beir import BeirCollection
-from drkit.data.config import BeirConfig
+from drkit.data.specs import BeirConfig
 from drkit.errors import DrkitError
 from drkit.evaluate import Scores, check_measures, evaluate
 from drkit.runs.manifest import digest

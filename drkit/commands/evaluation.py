@@ -11,7 +11,7 @@ from attrs import field, frozen
 from drkit.commands.inputs import NamedCollection
 from drkit.core.discovery import Installed
 from drkit.core.types import Judgement
-from drkit.data.qrels_files import read_judgements
+from drkit.data.readers import read_judgements
 from drkit.errors import DrkitError, did_you_mean
 from drkit.evaluate import MEASURES, Scores, average, evaluate
 from drkit.runs.execute import RECIPE

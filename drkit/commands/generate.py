@@ -10,8 +10,7 @@ from drkit.core.discovery import Installed
 from drkit.core.layers import Wanted, compose
 from drkit.core.ranks import Shard
 from drkit.core.spec import Kind
-from drkit.data.generation import QueryModel, Sampling
-from drkit.data.query_files import generate_file
+from drkit.data.generation import QueryModel, Sampling, generate_file
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ def generate_queries(
         QueryModel.open(model, sampling),
         path,
         shard=shard,
-        advance=lambda count: progress.advance(count, None, "passages"),
+        on_progress=lambda count: progress.advance(count, None, "passages"),
     )
     progress.end(STAGE, time.perf_counter() - started)
     return done

@@ -13,7 +13,7 @@ from drkit.core.discovery import Installed, installed
 from drkit.core.layers import Wanted, compose
 from drkit.core.spec import Kind
 from drkit.core.types import Passage, Query
-from drkit.data.qrels_files import read_topics
+from drkit.data.readers import read_topics
 from drkit.data.tables import StoredCollection, open_collection
 from drkit.errors import DrkitError
 from drkit.runs.execute import RECIPE

@@ -12,7 +12,7 @@ from attrs import define, field
 
 from drkit.commands.inputs import NamedCollection
 from drkit.core.files import replacing
-from drkit.data.lines import Record, json_lines
+from drkit.data.rows import Row, read_jsonl
 from drkit.errors import DrkitError
 from drkit.runs.finetuning.agreement import Agreement
 from drkit.search import read_run, rerank, write_run
@@ -95,7 +95,7 @@ def distill(
     is not finite.
     """
     doc_ids = {
-        doc_id for line in json_lines(negatives) for name in ("positives", "negatives") for doc_id in _ids(line, name)
+        doc_id for line in read_jsonl(negatives) for name in ("positives", "negatives") for doc_id in _ids(line, name)
     }
     if not doc_ids:
         raise DrkitError(
@@ -104,7 +104,7 @@ def distill(
     texts = _texts(collection, doc_ids)
     done = Distilled()
     with replacing(output) as temporary, temporary.open("w", encoding="utf-8") as file:
-        for lines in batched(json_lines(negatives), LINES_PER_BATCH):
+        for lines in batched(read_jsonl(negatives), LINES_PER_BATCH):
             for row in _scored(lines, teacher, texts):
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
                 done.queries += 1
@@ -120,7 +120,7 @@ def _texts(collection: NamedCollection, doc_ids: set[str]) -> dict[str, str]:
     return {doc_id: text for doc_id, text in collection.contents() if doc_id in doc_ids}
 
 
-def _scored(lines: Sequence[Record], teacher: Scorer, texts: Mapping[str, str]) -> Iterable[dict[str, Any]]:
+def _scored(lines: Sequence[Row], teacher: Scorer, texts: Mapping[str, str]) -> Iterable[dict[str, Any]]:
     groups = [(line, _ids(line, "positives"), _ids(line, "negatives")) for line in lines]
     pairs = [
         (line.text("query"), _text(line, doc_id, texts)) for line, *ids in groups for side in ids for doc_id in side
@@ -143,14 +143,14 @@ def _scored(lines: Sequence[Record], teacher: Scorer, texts: Mapping[str, str]) 
         yield row
 
 
-def _ids(line: Record, name: str) -> list[str]:
-    value = line.record.get(name)
+def _ids(line: Row, name: str) -> list[str]:
+    value = line.values.get(name)
     if not isinstance(value, list) or not all(isinstance(doc_id, str) and doc_id for doc_id in value):
         raise DrkitError(f"{line}: {name!r} must be a list of passage ids; give a file written by `drkit mine`")
     return value
 
 
-def _text(line: Record, doc_id: str, texts: Mapping[str, str]) -> str:
+def _text(line: Row, doc_id: str, texts: Mapping[str, str]) -> str:
     if doc_id not in texts:
         raise DrkitError(f"{line}: passage {doc_id!r} is not in the collection; give the collection that was mined")
     return texts[doc_id]

@@ -24,9 +24,9 @@ from drkit.core.recipe import Choice, Recipe
 from drkit.core.spec import Kind
 from drkit.core.types import BackboneInfo, BuildContext
 from drkit.core.write import recipe_table
-from drkit.data.extractive import extractive_queries
 from drkit.data.importance import importance
 from drkit.data.ngrams import NgramCounts
+from drkit.data.queries import extractive_queries
 from drkit.data.store import TokenStore, tokenise
 from drkit.errors import DrkitError
 from drkit.runs.execute import RECIPE, execute

@@ -19,7 +19,7 @@ from torch import nn
 from drkit.core.quiet import without_bars
 from drkit.core.write import plain
 from drkit.encoders import MaskedLmEncoder
-from drkit.encoders.export import PASSAGES
+from drkit.encoders.folder import PASSAGES
 from drkit.runs.tokenizers import save_tokenizer
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import asdict, evolve, fields
 
 from drkit.core.ranks import own_device
-from drkit.encoders.export import PASSAGES, export_dual, export_encoder
+from drkit.encoders.folder import PASSAGES, export_dual, export_encoder
 from drkit.runs.checkpoints import load_encoder
 from drkit.runs.reading import TextReading
 from drkit.runs.tokenizers import load_tokenizer

@@ -20,7 +20,7 @@ from pyarrow import ArrowException
 
 from drkit.core.files import make_folder
 from drkit.core.ranks import Shard
-from drkit.data.query_files import blocks
+from drkit.data.generation import blocks
 from drkit.errors import DrkitError
 from drkit.search.text_encoder import Encoder
 from drkit.search.vectors import (

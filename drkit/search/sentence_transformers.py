@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from drkit.core.declared import POOLINGS, pooling_modes
 from drkit.core.loading import told_from
 from drkit.core.quiet import without_bars
 from drkit.encoders.architectures import longest_text
+from drkit.encoders.folder import pooling_modes
+from drkit.encoders.pooling import POOLINGS
 from drkit.errors import DrkitError
 from drkit.search.text_encoder import Encoder, inference, read_encoder, tokenizer_hash, weights_hash
 

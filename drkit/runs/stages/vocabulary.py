@@ -35,7 +35,7 @@ def train(stage: StageRun[WordPieceSettings]) -> Mapping[str, Any]:
 
 def take(stage: StageRun[ExistingSettings]) -> Mapping[str, Any]:
     """Write the tokenizer of the encoder; returns the size of its vocabulary."""
-    from drkit.encoders.checkpoints import check_start, check_vocabulary
+    from drkit.encoders.masked_lm import check_start, check_vocabulary
     from drkit.runs.tokenizers import load_tokenizer, save_tokenizer
 
     settings = stage.settings

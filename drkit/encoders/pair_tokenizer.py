@@ -1,6 +1,6 @@
-"""Query and passage as one sequence of tokens: `[CLS] query [SEP] passage [SEP]`, or what the tokenizer makes of two.
+"""Query and passage as one sequence of tokens: `[CLS] query [SEP] passage [SEP]`, or however the tokenizer joins two.
 
-The query stands whole and the passage is cut to what is left. Each text is tokenised once, however many pairs it is in.
+The query is kept whole and the passage truncated. Each text is tokenised once, however many pairs it is in.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ Special = tuple[list[int], list[int]]
 
 @frozen(eq=False)
 class PairTokenizer:
-    """Pairs of texts to token ids; picklable.
+    """Turns pairs of texts into token ids; picklable.
 
-    backend: a `tokenizers.Tokenizer` that neither cuts nor pads. before, between, after: (ids, type ids) of the special
-    tokens round the two texts. types: the type ids of query and passage; None: the model has no token types.
-    max_length: tokens of a pair at most, special ones included. longest: tokens that the model has positions for.
+    backend: a `tokenizers.Tokenizer` that neither truncates nor pads. before, between, after: (ids, type ids) of the
+    special tokens around the two texts. types: type ids of query and passage; None: the model has no token types.
+    max_length: maximum tokens of a pair, special ones included. longest: number of positions of the model.
     """
 
     backend: Any
@@ -45,9 +45,9 @@ class PairTokenizer:
 
     @classmethod
     def of(cls, tokenizer: Any, *, max_length: int, longest: int, types: bool) -> PairTokenizer:
-        """The way a fast tokenizer joins two texts. types: whether the model tells the two apart by token types.
+        """Make one that joins texts as a fast tokenizer does. types: whether the model has token types.
 
-        Raises DrkitError where it puts nothing between them, or `max_length` leaves no room for text.
+        Raises DrkitError if the tokenizer puts nothing between two texts, or `max_length` leaves no room for text.
         """
         from tokenizers import Tokenizer
 
@@ -58,8 +58,8 @@ class PairTokenizer:
         spans = _spans(probe)
         if spans is None:
             raise DrkitError(
-                f"this {type(tokenizer).__name__} puts nothing between the two texts of a pair: its tokenizer.json "
-                f"needs a post_processor for pairs, such as [CLS] $A [SEP] $B [SEP]"
+                f"this {type(tokenizer).__name__} puts nothing between the two texts of a pair; add to its "
+                f"tokenizer.json a post_processor for pairs, such as [CLS] $A [SEP] $B [SEP]"
             )
         first, end, second, last = spans
         before, between, after = (
@@ -67,7 +67,7 @@ class PairTokenizer:
         )
         special = len(probe.ids) - (end - first) - (last - second)
         if max_length < special + 2:
-            raise DrkitError(f"max_length {max_length} leaves no room for two texts; take {special + 2} or more")
+            raise DrkitError(f"max_length {max_length} leaves no room for two texts; it must be at least {special + 2}")
         return cls(
             backend,
             before=before,
@@ -80,19 +80,20 @@ class PairTokenizer:
         )
 
     def encode(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
-        """i32[n] of every text, cut at `max_length`; equal texts are tokenised once."""
-        known = {text: place for place, text in enumerate(dict.fromkeys(texts))}
-        found = self.backend.encode_batch_fast(list(known), add_special_tokens=False)
-        rows = [np.array(encoding.ids[: self.max_length], dtype=np.int32) for encoding in found]
-        return [rows[known[text]] for text in texts]
+        """Tokenise each text to i32[n], truncated to `max_length`; equal texts are tokenised once."""
+        unique = list(dict.fromkeys(texts))
+        encodings = self.backend.encode_batch_fast(unique, add_special_tokens=False)
+        ids = (np.array(encoding.ids[: self.max_length], dtype=np.int32) for encoding in encodings)
+        by_text = dict(zip(unique, ids, strict=True))
+        return [by_text[text] for text in texts]
 
     def lengths(self, queries: Sequence[Ids], passages: Sequence[Ids]) -> NDArray[np.int64]:
-        """i64[n]: tokens of each pair."""
+        """Return the number of tokens of each pair, i64[n]."""
         both = [len(query) + len(passage) for query, passage in zip(queries, passages, strict=True)]
         return np.minimum(np.array(both, dtype=np.int64) + self._special, self.max_length)
 
     def batch(self, queries: Sequence[Ids], passages: Sequence[Ids]) -> dict[str, Tensor]:
-        """A batch, padded on the right: ids i64[B,L], attention bool[B,L], types i64[B,L] where the model has them."""
+        """Join pairs into a batch, padded on the right: ids i64[B,L], attention bool[B,L], types i64[B,L] if any."""
         width = -(-int(self.lengths(queries, passages).max(initial=1)) // MULTIPLE) * MULTIPLE
         ids = np.full((len(queries), min(width, self.longest)), self.pad_id, dtype=np.int64)
         types, attention = np.zeros_like(ids), np.zeros(ids.shape, dtype=np.bool_)
@@ -104,8 +105,8 @@ class PairTokenizer:
             attention[row, : len(joined)] = True
             if self.types:
                 types[row, : len(joined)] = self._types(len(query), len(passage))
-        made = {"ids": torch.from_numpy(ids), "attention": torch.from_numpy(attention)}
-        return {**made, "types": torch.from_numpy(types)} if self.types else made
+        batch = {"ids": torch.from_numpy(ids), "attention": torch.from_numpy(attention)}
+        return {**batch, "types": torch.from_numpy(types)} if self.types else batch
 
     @property
     def _special(self) -> int:
@@ -118,12 +119,12 @@ class PairTokenizer:
 
 
 def joins_pairs(tokenizer: Any) -> bool:
-    """Whether a fast tokenizer puts something between the two texts of a pair."""
+    """Whether a fast tokenizer puts special tokens between the two texts of a pair."""
     return _spans(tokenizer.backend_tokenizer.encode("a", "a")) is not None
 
 
 def _spans(pair: Any) -> tuple[int, int, int, int] | None:
-    """Where the two texts of an encoded pair begin and end; None where nothing stands between them."""
+    """Start and end of the two texts of an encoded pair; None if there is nothing between them."""
     sides = [-1 if side is None else side for side in pair.sequence_ids]
     if 0 not in sides or 1 not in sides:
         return None
@@ -133,17 +134,17 @@ def _spans(pair: Any) -> tuple[int, int, int, int] | None:
 
 
 def join_pairs(tokenizer: Any, *, types: bool) -> None:
-    """In place: from here on `[CLS] first [SEP] second [SEP]`, for a tokenizer that knows single texts only.
+    """Make a tokenizer of single texts join pairs as `[CLS] first [SEP] second [SEP]`, in place.
 
-    Raises DrkitError where it has no such tokens.
+    Raises DrkitError if it has no [CLS] or [SEP].
     """
     from tokenizers.processors import TemplateProcessing
 
     cls, sep = tokenizer.cls_token, tokenizer.sep_token
     if cls is None or sep is None:
         raise DrkitError(
-            f"this {type(tokenizer).__name__} has no [CLS] or no [SEP], so no pair of texts can be made of its tokens; "
-            f"start from a masked LM's checkpoint"
+            f"this {type(tokenizer).__name__} has no [CLS] or no [SEP], so it cannot join a pair of texts; start from "
+            f"the checkpoint of a masked LM"
         )
     tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
         single=f"{cls} $A {sep}",
