@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from drkit.core.files import replacing
-from drkit.core.protocols import Collection
+from drkit.core.protocols import CarriesNegatives, Collection
 from drkit.data.checks import SHOWN, KnownIds, locator, refusal
 from drkit.data.corpus import PASSAGES, MappedTable, StoredCorpus, id_hash, write_index
 from drkit.data.tables import JUDGEMENTS, NEGATIVES, QUERIES
@@ -153,10 +153,10 @@ def _refuse_contradictions(collection: Collection, hashes: NDArray[np.uint64], t
 
 def _write_negatives(collection: Collection, folder: Path, check: KnownIds, digest: Any) -> dict[str, Any]:
     """The negatives that came with the queries, by split; nothing is written where the collection has none."""
-    given = getattr(collection, "negatives", None)
     (folder / NEGATIVES).unlink(missing_ok=True)
-    if given is None:
+    if not isinstance(collection, CarriesNegatives):
         return {}
+    given = collection.negatives
     counts: dict[str, int] = {}
 
     def rows() -> Iterator[tuple[str, str, str]]:

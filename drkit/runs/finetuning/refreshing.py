@@ -212,7 +212,7 @@ def refresher_of(stage: StageRun, module: BiEncoder, tokenizer: Any, collate: Pa
         folder=stage.folder / CHECKPOINTS,
         query_ids=ids,
         first=collate.pairs.negatives if any(map(len, collate.pairs.negatives)) else None,
-        every=refresh.every,
+        every=refresh.refresh_every,
         per_epoch=batches_per_epoch(len(ids), batch),
     )
 

@@ -16,11 +16,12 @@ from attrs import asdict, fields
 
 from drkit.core.compose import capabilities, wanted_signals
 from drkit.core.recipe import Choice, Pretrain, Training
+from drkit.core.spec import Kind
 from drkit.errors import DrkitError
 from drkit.maskers.config import GeneratorConfig, QuerySettings
 from drkit.runs.plans import estimate
 from drkit.runs.plans.drafting import COSMETIC, Draft, Table, lasting
-from drkit.runs.plans.sources import config_state, path_state
+from drkit.runs.plans.sources import files_state, path_state
 
 _GENERATOR_SIZES = ("layers", "hidden", "heads", "intermediate")
 
@@ -28,12 +29,13 @@ _GENERATOR_SIZES = ("layers", "hidden", "heads", "intermediate")
 def plan_texts(draft: Draft) -> None:
     """Stages that read the collection and tokenise it."""
     recipe, encoder = draft.recipe, draft.table["encoder"]
+    source = draft.registry.get(Kind.COLLECTION, recipe.collection.use)
     draft.add(
         "collection",
         "collection",
         "read texts, queries and judgements",
         (),
-        settings={"collection": draft.table["collection"], "files": config_state(recipe.collection.config)},
+        settings={"collection": draft.table["collection"], "files": files_state(source, recipe.collection.config)},
     )
     wordpiece = {"vocab_size": encoder["vocab_size"]}
     existing = {"pretrained": recipe.encoder.pretrained, "files": path_state(recipe.encoder.pretrained)}

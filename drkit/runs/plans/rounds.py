@@ -19,7 +19,7 @@ from drkit.miners.chain import refresh_of
 from drkit.miners.config import RunFileConfig
 from drkit.runs.plans import estimate
 from drkit.runs.plans.drafting import Draft, Table, lasting
-from drkit.runs.plans.sources import config_state, path_state
+from drkit.runs.plans.sources import files_state, path_state
 
 BASELINE = "no-pretraining"
 # Settings of fine-tuning that are another stage's, or no retriever's own.
@@ -110,7 +110,7 @@ def _negatives(draft: Draft, owner: str, previous: str) -> str:
     for miner in chain:
         if isinstance(miner.config, RunFileConfig) and not Path(miner.config.path).is_file():
             raise DrkitError(f"the miner run-file of {owner} reads {miner.config.path!r}, and there is no such file")
-    states = [config_state(miner.config) for miner in chain]
+    states = [_files_state(draft, miner) for miner in chain]
     settings = {"owner": owner, "miners": table["miners"], "files": states, "seed": draft.recipe.seed, **_own(draft)}
     wanted = _wanted(draft, chain)
     needs: tuple[str, ...] = ("collection",)
@@ -142,11 +142,15 @@ def _wanted(draft: Draft, chain: Sequence[Choice]) -> set[str]:
     return {name for miner in chain for name in draft.registry.get(Kind.MINER, miner.use).requires_of(miner.config)}
 
 
+def _files_state(draft: Draft, miner: Choice) -> str:
+    return files_state(draft.registry.get(Kind.MINER, miner.use), miner.config)
+
+
 def _refresh(draft: Draft, own: Round) -> Table:
     """Miners that the training itself asks again: what it learns depends on their settings."""
     if refresh_of(own.miners) is None:
         return {}
-    states = [config_state(miner.config) for miner in own.miners]
+    states = [_files_state(draft, miner) for miner in own.miners]
     return {"refresh": _named(draft.table["finetune"]["rounds"], own.name)["miners"], "files": states}
 
 

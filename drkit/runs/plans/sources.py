@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from drkit.core.spec import ComponentSpec
 from drkit.runs.manifest import digest
 
 
@@ -17,7 +18,7 @@ def path_state(text: str | None) -> str:
     return digest([(p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in files])
 
 
-def config_state(config: Any) -> str:
-    """The state of the local files that a collection names: its settings' `files`, or its `path`."""
-    states = [path_state(path) for path in getattr(config, "files", (getattr(config, "path", None),))]
+def files_state(spec: ComponentSpec, config: Any) -> str:
+    """The state of the local files that a part reads with these settings."""
+    states = [path_state(path) for path in spec.paths_of(config)]
     return states[0] if len(states) == 1 else digest(states)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from attrs import evolve
 
+from drkit.core.protocols import InBatchNegatives
 from drkit.core.recipe import Finetune, Round
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext
@@ -170,7 +171,8 @@ def _effective(collate: PairCollator, settings: Finetune) -> dict[str, Any]:
 
 def _in_batch(settings: Finetune) -> bool:
     """Whether a query stands against the passages of others."""
-    return bool(getattr(settings.loss.config, "in_batch", True))
+    config = settings.loss.config
+    return config.in_batch if isinstance(config, InBatchNegatives) else True
 
 
 def _mean(log: Sequence[Mapping[str, Any]], figure: str) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from drkit.core.compose import context_kind
-from drkit.core.protocols import Masker
+from drkit.core.protocols import Masker, ReplacingMasker, StartsFromEncoder
 from drkit.core.recipe import Pretrain
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
@@ -70,14 +70,14 @@ def auto_encoder(
 ) -> AutoEncoder:
     """Encoder, decoder and weighted losses, built from the recipe; what a generator of the masker replaces with."""
     decoder = registry.build(Kind.DECODER, settings.decoder.use, settings.decoder.config, context)
-    if hasattr(decoder, "init_from"):
+    if isinstance(decoder, StartsFromEncoder):
         decoder.init_from(encoder)
     terms = {}
     for name, term in settings.losses.items():
         spec, loss = registry.get(Kind.LOSS, term.use), registry.build(Kind.LOSS, term.use, term.config, context)
         receives = tuple(sorted(spec.receives_of(term.config)))
         terms[name] = Term(loss, receives, term.on, term.weight, spec.scope_of(term.config))
-    replacer = masker.replacer(context) if hasattr(masker, "replacer") else None
+    replacer = masker.replacer(context) if isinstance(masker, ReplacingMasker) else None
     return AutoEncoder(encoder, decoder, terms, replacer)
 
 
