@@ -37,6 +37,13 @@ class Comparing(Protocol):
 
 
 @runtime_checkable
+class PadsRows(Protocol):
+    """A module that says what stands at the padding of rows which differ in length between processes."""
+
+    padding: Mapping[str, float]
+
+
+@runtime_checkable
 class CountsParts(Protocol):
     """A module with local losses only that knows their items before it has read a part: chunks are read once then."""
 
@@ -148,7 +155,7 @@ def compare_rows(
     if not module.compares():
         return next(iter(seen[0].values())).new_zeros((), dtype=torch.float32), {}, [{} for _ in seen]
     own = _joined(seen)
-    leaves, gathered = gather_rows(own, module.numbering)
+    leaves, gathered = gather_rows(own, module.numbering, module.padding if isinstance(module, PadsRows) else None)
     loss, figures = module.compare(gathered)
     wanted = [name for name, leaf in leaves.items() if leaf.requires_grad]
     gradients: Sequence[Tensor | None] = torch.autograd.grad(loss, [leaves[name] for name in wanted], allow_unused=True)
