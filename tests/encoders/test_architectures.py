@@ -26,7 +26,7 @@ from drkit.errors import DrkitError, ProblemsError
 from drkit.runs.pretraining.autoencoder import AutoEncoder
 from drkit.runs.pretraining.masking import MaskingCollator
 from drkit.runs.stages.pretrain import auto_encoder
-from drkit.runs.training.gradients import Way, take
+from drkit.runs.training.gradients import GradientStrategy, backward
 from drkit.search import TextEncoder
 from tests.encoders.toys import MADE, NAMES, tiny, tokenizer_of
 from tests.parts.toys import texts
@@ -96,7 +96,7 @@ def pretraining(name, decoder, store):
 
 def gradients(module, tensors):
     module.zero_grad()
-    loss, _ = take(module, tensors, Way(module, torch.Tensor.backward))
+    loss, _ = backward(module, tensors, GradientStrategy(module, torch.Tensor.backward))
     return loss.item()
 
 

@@ -22,7 +22,7 @@ from drkit.runs.pretraining.masking import MaskingCollator
 from drkit.runs.progress import Silent
 from drkit.runs.stages.pretrain import auto_encoder, of_vocabulary
 from drkit.runs.tokenizers import load_tokenizer
-from drkit.runs.training.gradients import Way, take
+from drkit.runs.training.gradients import GradientStrategy, backward
 from tests.parts.toys import texts
 
 PARTS = installed()
@@ -104,7 +104,7 @@ def train_two_steps(recipe, inputs):
     for step in range(2):
         tensors = collate([(step, example) for example in range(6 * step, 6 * step + 6)])
         optimizer.zero_grad()
-        loss, figures = take(module, tensors, Way(module, torch.Tensor.backward))
+        loss, figures = backward(module, tensors, GradientStrategy(module, torch.Tensor.backward))
         assert loss.isfinite()
         assert {f"{name}_loss" for name in module.terms} <= figures.keys()
         optimizer.step()

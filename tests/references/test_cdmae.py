@@ -77,8 +77,8 @@ def prepared(corpus, dtype=torch.float64):
 
 
 def step(module, batch):
-    way = gradients.Way(forward=module, backward=torch.Tensor.backward)
-    return gradients.take(module, batch, way)
+    strategy = gradients.GradientStrategy(forward=module, backward=torch.Tensor.backward)
+    return gradients.backward(module, batch, strategy)
 
 
 def test_importance_is_the_naive_count(corpus, amis):
