@@ -203,3 +203,12 @@ def scope_problems(kind: Kind, scope: str, receives: Iterable[str]) -> list[str]
     if kind is Kind.LOSS and across and scope != "batch":
         return [f"receives {' and '.join(across)}, which relates rows of the batch to each other: set scope='batch'"]
     return []
+
+
+def keyword(signal: str) -> str:
+    """The keyword by which a loss receives a signal.
+
+    >>> keyword("entity-flags")
+    'entity_flags'
+    """
+    return signal.replace("-", "_")

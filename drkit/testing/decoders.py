@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from drkit.core.draws import Draws
 from drkit.core.spec import ComponentSpec, Kind
 from drkit.core.types import DecoderInput, MaskedView, TokenStates
-from drkit.testing.specs import check_spec, require, spec_of
-from drkit.testing.toys import MASK, VOCAB, toy_context, toy_encoder, toy_tokens
+from drkit.testing.specs import check_spec, require, signal_scopes, spec_of
+from drkit.testing.toys import MASK, VOCAB, toy_context, toy_encoder, toy_tokens, with_signals
 
 if TYPE_CHECKING:
     from drkit.core.protocols import Masker
@@ -40,6 +40,8 @@ def check_decoder(part: ComponentSpec | str, config: Any = None) -> None:
     """
     spec = spec_of(Kind.DECODER, part)
     check_spec(spec)
+    settings = spec.config() if config is None else config
+    spec = attrs.evolve(spec, signals=tuple(spec.signals_of(settings)))
     decoder, encoder = _build(spec, config), toy_encoder().eval()
     out = _decode(spec, decoder, encoder)
     missing = set(spec.provides) - set(out)
@@ -67,7 +69,7 @@ def _build(spec: ComponentSpec, config: Any) -> nn.Module:
 def _inputs(spec: ComponentSpec, decoder: Any, encoder: MaskedLmEncoder, padding: int = 0) -> DecoderInput:
     from drkit.maskers.views import keep_targets
 
-    tokens, masker = toy_tokens(padding=padding), _masker(spec)
+    tokens, masker = with_signals(toy_tokens(padding=padding), signal_scopes(spec, None)), _masker(spec)
     draws, rows = Draws(1, 0, tokens.keys.numpy()), decoder.rows(tokens.ids.shape[1])
     views = masker(tokens, draws, rows=rows)
     if 0 < rows < tokens.ids.shape[1]:

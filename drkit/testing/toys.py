@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -78,6 +78,27 @@ def toy_tokens(lengths: Sequence[int] = (30, 22, 9, 4, 3, 2, 17, 30), padding: i
     keys = torch.arange(len(lengths)) * 1000 + 17
     signals = {"importance": importance}
     return TokenBatch(ids=ids, attention=attention, maskable=words >= 0, words=words, keys=keys, signals=signals)
+
+
+def with_signals(tokens: TokenBatch, scopes: Mapping[str, str]) -> TokenBatch:
+    """The batch with toy signals of these names and scopes beside its own: f32[B,L] of a `token`, f32[B] of a `text`.
+
+    A text's values are the same whatever the padding and the texts beside it; contexts get them too.
+    """
+    made = {
+        name: _toy_signal(tokens, name, scope)
+        for name, scope in scopes.items()
+        if name not in tokens.signals and scope != "vocabulary"
+    }
+    context = None if tokens.context is None else with_signals(tokens.context, scopes)
+    return evolve(tokens, signals={**tokens.signals, **made}, context=context)
+
+
+def _toy_signal(tokens: TokenBatch, name: str, scope: str) -> torch.Tensor:
+    turn = 1.0 + len(name)
+    if scope == "text":
+        return torch.sin(turn * tokens.ids.sum(1).float())
+    return torch.sin(turn * tokens.ids.float()) * tokens.maskable
 
 
 def toy_pairs_of_texts(padding: int = 0) -> TokenBatch:

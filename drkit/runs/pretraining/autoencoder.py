@@ -13,6 +13,7 @@ from attrs import evolve, frozen
 from torch import Tensor, nn
 
 from drkit.core.protocols import CountsItems, Decoder, LearningReplacer, Loss, Replacer
+from drkit.core.spec import keyword
 from drkit.core.types import DecoderInput, Encoded, MaskedView, StepOutput, TextStates, TokenBatch
 from drkit.decoders.replaced_token_detection import replaced_targets
 from drkit.encoders import MaskedLmEncoder
@@ -184,15 +185,6 @@ class AutoEncoder(nn.Module):
         inputs = DecoderInput(reading.encoded, tokens, view, reading.view)
         output: Mapping[str, Any] = self.decoder(inputs, self.encoder.heads())
         return {**output, **_signals(tokens)}
-
-
-def keyword(signal: str) -> str:
-    """The keyword by which a loss receives a signal.
-
-    >>> keyword("entity-flags")
-    'entity_flags'
-    """
-    return signal.replace("-", "_")
 
 
 def learns(replacer: Any) -> bool:
