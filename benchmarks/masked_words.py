@@ -66,7 +66,7 @@ def opened(collection: str) -> Texts:
     source = of_collection(Wanted(masker="pmi", collection=collection), parts).carry_out(parts, Silent())
     statistics = SignalValues.open(source.folder / "signal-importance" / "values")
     name = collection.rpartition("/")[2]
-    return Texts(name, source, TokenStore.open(source.folder / "tokens" / "passages"), statistics)
+    return Texts(name, source, TokenStore.open(source.folder / "tokens"), statistics)
 
 
 def maskers(texts: Texts) -> dict[str, Any]:

@@ -13,7 +13,9 @@ from drkit.core.layers import Wanted, compose
 from drkit.core.read import recipe_from_table
 from drkit.core.write import recipe_table
 from drkit.errors import DrkitError, ProblemsError, UnknownNameError
+from drkit.runs.draft import PASSAGES, split_of
 from drkit.runs.plan import plan
+from drkit.runs.stage import Part
 
 PARTS = installed()
 REGISTRY = PARTS.registry
@@ -31,7 +33,7 @@ def stages(recipe):
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"miners": ("run-file:no/such.trec",)}, "reads 'no/such.trec', and there is no such file"),
+        ({"miners": ("run-file:no/such.trec",)}, "reads 'no/such.trec', which does not exist"),
         ({"settings": ("finetune.validation.measure=RR@ten",)}, "no measure 'RR@ten'"),
         ({"settings": ("evaluation.measures=['RR@10', 'nDGC@10']",)}, "no measure 'nDGC@10'"),
     ],
@@ -120,30 +122,31 @@ def test_the_plan_of_three_stages():
     order = list(made)
     expected = ["retriever-1", "retriever-2", "reranker", "teacher-retriever-distilled", "retriever-distilled"]
     assert [name for name in order if name in expected] == expected
-    assert made["reranker"].needs[1:] == ("negatives-reranker", "retriever-2")
+    read = {"passages": PASSAGES, "train": split_of("train"), "negatives": Part("negatives-reranker")}
+    assert made["reranker"].inputs == {"start": Part("retriever-2"), **read}
     own = stages(compose(Wanted(paper="cdmae", settings=("reranker.start=pretrained",)), PARTS))
-    assert own["reranker"].needs[1:] == ("negatives-reranker", "pretrained")
+    assert own["reranker"].inputs == {"start": Part("pretrained"), **read}
     given = stages(compose(Wanted(paper="cdmae", settings=("reranker.pretrained=some/model",)), PARTS))
-    assert given["reranker"].needs[1:] == ("negatives-reranker", "vocabulary"), "it waits for no retriever"
+    assert given["reranker"].inputs == read, "it waits for no retriever"
     assert made["negatives-reranker"].needs == ("collection",)
     assert {"retriever-2", "index-retriever-2"} <= set(made["negatives-retriever-distilled"].needs)
     assert {"reranker", "negatives-retriever-distilled"} <= set(made["teacher-retriever-distilled"].needs)
-    assert made["retriever-distilled"].settings["start"] == "pretrained"
-    assert made["encoder"].settings["from"] == "retriever-distilled"
-    assert made["evaluation"].settings["systems"] == [
+    assert made["retriever-distilled"].inputs["start"] == Part("pretrained")
+    assert made["encoder"].inputs == {"checkpoint": Part("retriever-distilled")}
+    assert made["evaluation"].settings.systems == (
         "bm25",
         "no-pretraining",
         "retriever-1",
         "retriever-2",
         "reranker",
         "retriever-distilled",
-    ]
-    assert made["runs"].settings["reranked"] == {"reranker": "retriever-2"}
+    )
+    assert made["runs"].settings.reranked == {"reranker": "retriever-2"}
 
 
 def test_the_papers_reranker_and_its_pupil_draw_from_one_list():
     made = stages(compose(Wanted(pipeline="three-stage", encoder="some/encoder"), PARTS))
-    assert made["teacher-retriever-distilled"].settings["negatives"] == "negatives-reranker"
+    assert made["teacher-retriever-distilled"].inputs["negatives"] == Part("negatives-reranker")
     assert {"retriever-2", "index-retriever-2"} <= set(made["negatives-reranker"].needs)
 
 
@@ -151,20 +154,21 @@ def test_draws_of_queries_are_trained_apart_and_averaged():
     made = stages(compose(Wanted(pipeline="low-resource"), PARTS))
     names = [f"retriever-100-draw-{draw}" for draw in (1, 2, 3)]
     assert set(names) <= set(made)
-    assert [made[name].settings["draw"] for name in names] == [0, 1, 2]
-    assert made["evaluation"].settings["draws"]["retriever-100"] == names
-    assert {made[name].settings["negatives"] for name in names} == {"negatives-retriever-100"}
+    assert [made[name].settings.draw for name in names] == [0, 1, 2]
+    assert list(made["evaluation"].settings.draws["retriever-100"]) == names
+    assert {made[name].inputs["negatives"] for name in names} == {Part("negatives-retriever-100")}
     # The same chain on the same collection is mined once, whatever the number of queries.
     assert [name for name in made if name.startswith("negatives-")] == ["negatives-retriever-100"]
 
 
 def test_a_teacher_reads_the_queries_that_its_pupil_is_trained_on():
     made = stages(compose(Wanted(pipeline="three-stage"), PARTS))
-    assert "queries" not in made["teacher-retriever-distilled"].settings, "all of them"
+    assert made["teacher-retriever-distilled"].settings.queries == 0, "all of them"
     some = Wanted(pipeline="three-stage", settings=("finetune.rounds.2.queries=50", "finetune.rounds.2.draws=2"))
     made = stages(compose(some, PARTS))
     pupil, teacher = (made[name].settings for name in ("retriever-distilled-draw-2", "teacher-retriever-distilled"))
-    assert (teacher["queries"], teacher["draws"], teacher["seed"]) == (pupil["queries"], 2, pupil["seed"])
+    assert (teacher.queries, teacher.draws, teacher.seed) == (pupil.queries, 2, pupil.seed)
+    assert (teacher.queries, pupil.draws) == (50, 2)
 
 
 def test_a_querys_own_passage_is_a_negative_in_no_stage_where_it_is_no_hit():
@@ -175,8 +179,8 @@ def test_a_querys_own_passage_is_a_negative_in_no_stage_where_it_is_no_hit():
         )
         mined = [name for name in plain if name.startswith("negatives-")]
         for name in (*mined, *trained):
-            assert "exclude_self" not in plain[name].settings
-            assert other[name].settings["exclude_self"] is True
+            assert plain[name].settings.exclude_self is False
+            assert other[name].settings.exclude_self is True
 
 
 ABLATIONS = {
@@ -220,8 +224,8 @@ def test_what_a_round_sets_is_its_own():
     recipe = compose(wanted, PARTS)
     assert [recipe.finetune.of(r).learning_rate for r in recipe.finetune.rounds] == [0.25, 0.5]
     made = stages(recipe)
-    assert made["retriever-1"].settings["finetune"]["learning_rate"] == 0.25
-    assert made["retriever-2"].settings["finetune"]["learning_rate"] == 0.5
+    assert made["retriever-1"].settings.training.learning_rate == 0.25
+    assert made["retriever-2"].settings.training.learning_rate == 0.5
 
 
 @pytest.mark.parametrize(
@@ -257,7 +261,8 @@ def test_another_run_file_makes_the_mining_anew(tmp_path: Path):
     first = stages(compose(wanted, PARTS))["negatives-retriever-1"]
     file.write_text("q Q0 d 1 1.0 x\nq Q0 e 2 0.5 x\n")
     again = stages(compose(wanted, PARTS))["negatives-retriever-1"]
-    assert first.fingerprint({"collection": ""}) != again.fingerprint({"collection": ""})
+    contents = {"passages": "", "train": ""}
+    assert first.fingerprint(contents) != again.fingerprint(contents)
 
 
 def test_validation_without_dev_queries_is_refused_before_anything_runs(tmp_path):
@@ -271,13 +276,23 @@ def test_validation_without_dev_queries_is_refused_before_anything_runs(tmp_path
         plan(compose(wanted, PARTS), REGISTRY)
 
 
+def test_a_round_is_validated_where_the_recipe_says_so_and_else_not():
+    off, on = (
+        stages(compose(Wanted(settings=(f"finetune.validation.every={every}",)), PARTS))["retriever-1"]
+        for every in (0, 10)
+    )
+    assert off.settings.validation is None
+    assert on.settings.validation.every == 10
+    assert ("dev" in off.inputs, on.inputs["dev"]) == (False, split_of("dev"))
+
+
 def test_a_pipeline_alone():
     """`pretrain=none`: the rounds start from the encoder as it is."""
     recipe = compose(Wanted(pipeline="two-stage", settings=("pretrain=none",)), PARTS)
     check(recipe, REGISTRY)
     made = stages(recipe)
     assert "pretrained" not in made
-    assert {made[name].settings["start"] for name in ("retriever-1", "retriever-2")} == {"initial"}
+    assert {made[name].inputs["start"] for name in ("retriever-1", "retriever-2")} == {Part("initial")}
     assert "no-pretraining" not in made
 
 

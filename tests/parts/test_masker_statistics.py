@@ -88,7 +88,7 @@ def corpus(request, tmp_path_factory):
     made = of_collection(wanted, installed(), cache=tmp_path_factory.mktemp("counted"))
     source = made.carry_out(installed(), Silent())
     statistics = source.folder / "signal-importance" / "values"
-    return Texts(source, TokenStore.open(source.folder / "tokens" / "passages"), SignalValues.open(statistics))
+    return Texts(source, TokenStore.open(source.folder / "tokens"), SignalValues.open(statistics))
 
 
 # ------------------------------------------------------------------ how much is hidden

@@ -65,7 +65,7 @@ def stages_of(tmp_path_factory):
         run = tmp_path_factory.mktemp("run")
         execute(stages[:last], run, recipe, registry=PARTS.registry, progress=Silent(), reuse=runs)
         runs.append(run)
-        return recipe, {name: run / name for name in stages[last].needs}
+        return recipe, {name: run / part.stage / part.path for name, part in stages[last].inputs.items()}
 
     return prepare
 
@@ -73,8 +73,8 @@ def stages_of(tmp_path_factory):
 def built(recipe, inputs):
     """The module of the pre-training stage, and its collator."""
     settings = recipe.pretrain
-    tokenizer = load_tokenizer(str(inputs["initial"]))
-    encoder = load_encoder(inputs["initial"], pooling=recipe.encoder.pooling)
+    tokenizer = load_tokenizer(str(inputs["start"]))
+    encoder = load_encoder(inputs["start"], pooling=recipe.encoder.pooling)
     context = BuildContext(
         backbone=encoder.info(tokenizer),
         tokenizer=tokenizer,

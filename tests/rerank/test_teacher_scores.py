@@ -17,11 +17,12 @@ from drkit.runs.finetuning.agreement import Agreement
 from drkit.runs.finetuning.drawing import draw_queries
 from drkit.runs.finetuning.negatives import read_negatives
 from drkit.runs.finetuning.pairs import training_pairs
-from drkit.runs.finetuning.teacher_scores import Asked, ScoreBlocks, ask, cut_blocks, read_scores
+from drkit.runs.finetuning.teacher_scores import ScoreBlocks, ScoreRequest, cut_blocks, read_scores, score_requests
 from drkit.runs.manifest import CHECKPOINTS
 from drkit.runs.progress import Silent
+from drkit.runs.stages.teacher import TEACHER, TeacherSettings
 from drkit.search import Reranker
-from tests.rerank.toys import checkpoint, mined, stage_run, stored
+from tests.rerank.toys import checkpoint, mined, parts_of, stage_run, stored
 
 
 class Lengths:
@@ -45,7 +46,7 @@ def work(tmp_path, monkeypatch):
     negatives = read_negatives(mined(tmp_path / "collection", tmp_path / "negatives"))
     judged = collection.positives("train")
     positives = {query: collection.corpus.positions(list(docs)) for query, docs in judged.items()}
-    asked = ask(list(collection.queries("train")), positives, negatives)
+    asked = score_requests(list(collection.queries("train")), positives, negatives)
 
     def blocks(scorer, **changes):
         given = {"teacher": "one", "corpus": collection.corpus, "blocks": tmp_path / "blocks", **changes}
@@ -159,24 +160,28 @@ def test_another_file_is_no_scores(tmp_path):
 @settings(max_examples=30)
 @given(st.lists(st.integers(1, 40), max_size=30), st.integers(1, 50))
 def test_blocks_hold_whole_queries_in_order(sizes, limit):
-    asked = [Asked(i, Query(str(i), ""), np.arange(size)) for i, size in enumerate(sizes)]
+    asked = [ScoreRequest(i, Query(str(i), ""), np.arange(size)) for i, size in enumerate(sizes)]
     blocks = list(cut_blocks(asked, limit))
     assert [own.place for block in blocks for own in block] == list(range(len(sizes)))
     for block in blocks:
         assert sum(len(own.passages) for own in block[:-1]) < limit
 
 
+def taught(folder, inputs, **changes):
+    """The metrics of the stage, which writes into `folder/teacher`."""
+    given = {"model": "", "max_length": None, "queries": 0, "draws": 1, "seed": 7, **changes}
+    return TEACHER.run(stage_run(TEACHER, folder / "teacher", inputs, TeacherSettings(**given)))
+
+
 @pytest.mark.parametrize("where", ["stage", "folder"])
 def test_the_stage_scores_with_a_real_cross_encoder(tmp_path, where):
     model = CrossEncoder.start_from(str(checkpoint(tmp_path / "lm")), max_length=32, seed=2)
     model.save(tmp_path / "reranker")
-    inputs = {"collection": stored(tmp_path / "collection")}
-    inputs["negatives-1"] = mined(tmp_path / "collection", tmp_path / "negatives")
+    inputs = parts_of(stored(tmp_path / "collection"), "train")
+    inputs["negatives"] = mined(tmp_path / "collection", tmp_path / "negatives")
     if where == "stage":
         inputs["reranker"] = tmp_path / "reranker"
-    settings = {"reranker": "reranker" if where == "stage" else str(tmp_path / "reranker"), "negatives": "negatives-1"}
-    stage = stage_run("teacher", tmp_path / "teacher", inputs, settings)
-    metrics = stage.stage.load()(stage)
+    metrics = taught(tmp_path, inputs, model="" if where == "stage" else str(tmp_path / "reranker"))
     assert metrics["queries"] == 13
     assert metrics["pairs_per_second"] > 0
     assert len(metrics["weights"]) == 32
@@ -191,7 +196,7 @@ def test_the_stage_scores_with_a_real_cross_encoder(tmp_path, where):
     assert sorted(path.name for path in (tmp_path / "teacher").iterdir()) == [CHECKPOINTS, "scores.arrow"]
     judged, first = collection.positives("train"), []
     for place, query in enumerate(collection.queries("train")):
-        if query.query_id in judged and query.query_id in read_negatives(inputs["negatives-1"]):
+        if query.query_id in judged and query.query_id in read_negatives(inputs["negatives"]):
             own, scores = found.row(place)
             first.append(own[scores.argmax()] in collection.corpus.positions([*judged[query.query_id]]))
     assert metrics["positive_first"] == pytest.approx(np.mean(first), abs=1e-4)
@@ -200,10 +205,8 @@ def test_the_stage_scores_with_a_real_cross_encoder(tmp_path, where):
 
 def test_the_stage_reads_no_more_than_the_recipe_says(tmp_path):
     CrossEncoder.start_from(str(checkpoint(tmp_path / "lm")), max_length=64).save(tmp_path / "reranker")
-    inputs = {"collection": stored(tmp_path / "collection"), "reranker": tmp_path / "reranker"}
-    settings = {"reranker": "reranker", "negatives": "", "max_length": 16}
-    stage = stage_run("teacher", tmp_path / "teacher", inputs, settings)
-    metrics = stage.stage.load()(stage)
+    inputs = {**parts_of(stored(tmp_path / "collection"), "train"), "reranker": tmp_path / "reranker"}
+    metrics = taught(tmp_path, inputs, max_length=16)
     assert metrics["max_length"] == 16
     assert metrics["pairs"] == 14, "without negatives the positives alone"
     assert "positive_first" not in metrics, "nothing to tell apart"
@@ -211,10 +214,8 @@ def test_the_stage_reads_no_more_than_the_recipe_says(tmp_path):
 
 def test_the_stage_scores_the_queries_that_the_round_trains_on_alone(tmp_path):
     CrossEncoder.start_from(str(checkpoint(tmp_path / "lm")), max_length=32).save(tmp_path / "reranker")
-    inputs = {"collection": stored(tmp_path / "collection"), "reranker": tmp_path / "reranker"}
-    settings = {"reranker": "reranker", "negatives": "", "queries": 4, "draws": 2, "seed": 5}
-    stage = stage_run("teacher", tmp_path / "teacher", inputs, settings)
-    metrics = stage.stage.load()(stage)
+    inputs = {**parts_of(stored(tmp_path / "collection"), "train"), "reranker": tmp_path / "reranker"}
+    metrics = taught(tmp_path, inputs, queries=4, draws=2, seed=5)
     collection = open_collection(tmp_path / "collection")
     ids = [query.query_id for query in collection.queries("train")]
     pairs = training_pairs(ids, collection.positive_places("train"), {})
@@ -231,11 +232,11 @@ def test_a_teacher_that_knows_no_more_than_chance_is_told():
         noise.add(scores[:1].tolist(), scores[1:].tolist())
         good.add([scores.max() + (scores[0] > -1)], scores[1:].tolist())  # some wrong
     assert noise.is_chance
-    assert "noise" in noise.told()
+    assert "noise" in noise.in_words()
     assert noise.chance == pytest.approx(1 / 8)
     assert not good.is_chance
-    assert "noise" not in good.told()
-    assert "by chance: 12.5%" in good.told()
+    assert "noise" not in good.in_words()
+    assert "by chance: 12.5%" in good.in_words()
     tied = Agreement()
     tied.add([1.0], [1.0])
     assert (tied.queries, tied.first) == (1, 0), "a constant teacher tells nothing apart"
@@ -245,7 +246,7 @@ def test_an_agreement_over_nothing():
     nothing = Agreement()
     nothing.add([1.0], [])
     nothing.add([], [1.0])
-    assert nothing.figures() == {}
-    assert "nothing to tell apart" in nothing.told()
+    assert nothing.metrics() == {}
+    assert "nothing to compare" in nothing.in_words()
     with pytest.raises(DrkitError, match="no query"):
         _ = nothing.share

@@ -23,9 +23,12 @@ from drkit.runs.finetuning.pairs import training_pairs
 from drkit.runs.finetuning.reranker import GroupCollator, GroupRanker
 from drkit.runs.manifest import CHECKPOINTS
 from drkit.runs.progress import Silent
+from drkit.runs.stage import settings_from
+from drkit.runs.stages.reranker import RERANKER, RerankerSettings
+from drkit.runs.stages.teacher import TEACHER, TeacherSettings
 from drkit.runs.training import gradients
 from drkit.search import Reranker as Ranker
-from tests.rerank.toys import TOPICS, checkpoint, lines, mined, stage_run, stored
+from tests.rerank.toys import TOPICS, checkpoint, lines, mined, parts_of, stage_run, stored
 from tests.torchrun import torchrun
 
 # Scores that are nearly equal, as those of a new head are, would hang on rounding.
@@ -178,9 +181,9 @@ def trained(folder, name="reranker", seed=7, start_changes=DROPOUT, **changes):
         checkpoint(folder / "lm", **start_changes)
         mined(stored(folder / "collection", repeats=2), folder / "negatives")
     recipe = SimpleNamespace(reranker=settings(**changes), seed=seed)
-    inputs = {"collection": folder / "collection", "negatives-reranker": folder / "negatives", "start": folder / "lm"}
-    stage = stage_run("reranker", folder / name, inputs, {"start": "start", "negatives": "negatives-reranker"}, recipe)
-    return stage.stage.load()(stage)
+    inputs = {**parts_of(folder / "collection", "train"), "negatives": folder / "negatives", "start": folder / "lm"}
+    given = settings_from(RerankerSettings, recipe, training=recipe.reranker.alone())
+    return RERANKER.run(stage_run(RERANKER, folder / name, inputs, given))
 
 
 def test_the_stage_trains_and_leaves_a_cross_encoder(tmp_path):
@@ -291,15 +294,14 @@ def test_two_processes_have_the_gradients_of_one_big_batch_and_share_the_teacher
     assert not (tmp_path / "teacher-1" / "scores.arrow").exists()
 
 
-def taught(folder, name, joint=False):
+def taught(folder, name):
     """The teacher's stage, in blocks of a few pairs; a re-ranker is saved for it where there is none."""
     from drkit.runs.finetuning import teacher_scores
 
     teacher_scores.BLOCK_PAIRS = 30
-    inputs = {name: folder / name for name in ("collection", "negatives", "reranker")}
-    settings = {"reranker": "reranker", "negatives": "negatives"}
-    stage = stage_run("teacher", folder / name, inputs, settings, joint=joint)
-    return stage.stage.load()(stage)
+    inputs = {name: folder / name for name in ("negatives", "reranker")} | parts_of(folder / "collection", "train")
+    given = TeacherSettings(model="", max_length=None, queries=0, draws=1, seed=7)
+    return TEACHER.run(stage_run(TEACHER, folder / name, inputs, given))
 
 
 def process(folder):
@@ -331,7 +333,7 @@ def process(folder):
             if rank == 0:
                 found = {name: p.grad.contiguous() for name, p in module.named_parameters()}
                 save_file({**found, "loss": loss / 2}, folder / f"found-{chunk}.safetensors")
-        done = taught(folder, f"teacher-{rank}", joint=True)
+        done = taught(folder, f"teacher-{rank}")
     (folder / f"teacher-{rank}" / "scored").write_text(str(round(done["pairs_per_second"])))
 
 

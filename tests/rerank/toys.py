@@ -9,7 +9,7 @@ from drkit.core.types import Judgement, Mined, Passage, Query
 from drkit.data.tables import open_collection
 from drkit.data.writing import write_collection
 from drkit.runs.finetuning.negatives import write_negatives
-from drkit.runs.stage import Stage, StageRun
+from drkit.runs.stage import StageRun
 from tests.encoders.toys import tiny
 
 TOPICS = ["file", "list", "string", "module", "thread", "socket", "error", "number", "class", "object", "time", "path"]
@@ -78,14 +78,20 @@ def checkpoint(folder: Path, name: str = "bert", **changes) -> Path:
     return folder
 
 
-def stage_run(module: str, folder: Path, inputs, settings, recipe=None, joint: bool = False) -> StageRun:
-    """What a stage's function gets."""
+def parts_of(collection: Path, *splits: str) -> dict[str, Path]:
+    """The inputs of a stage that reads a collection's passages and these splits."""
+    return {"passages": collection / "passages", **{split: collection / split for split in splits}}
+
+
+def stage_run(spec, folder: Path, inputs, settings, progress=None) -> StageRun:
+    """What a stage's function gets; it may be given no input that its spec does not declare."""
     from drkit.core.discovery import installed
     from drkit.runs.progress import Silent
+    from drkit.runs.stage import Part, Stage
 
-    stage = Stage(module, f"drkit.runs.stages.{module}:run", "test", tuple(inputs), settings, joint=joint)
+    Stage(spec.name, spec, settings, "test", {name: Part(name) for name in inputs})
     folder.mkdir(parents=True, exist_ok=True)
-    return StageRun(stage, folder, inputs, recipe, registry=installed().registry, progress=Silent())
+    return StageRun(spec.name, settings, inputs, folder, registry=installed().registry, progress=progress or Silent())
 
 
 def lines(path: Path) -> list[dict]:

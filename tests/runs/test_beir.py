@@ -56,7 +56,7 @@ class Told(Silent):
     def __init__(self):
         self.begun, self.skipped = [], []
 
-    def begin(self, stage, summary):
+    def begin(self, stage, summary, reason=""):
         self.begun.append(stage)
 
     def skip(self, stage, summary):

@@ -1,13 +1,12 @@
 """The batch and the negatives that a run says it had are those it had."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
+from drkit.core.recipe import Choice, Training
 from drkit.losses import ContrastiveConfig, KlDistillationConfig, MarginMseConfig, PairwiseConfig
+from drkit.runs.finetuning.effective import effective_batch
 from drkit.runs.finetuning.pairs import PairCollator, TrainingPairs
-from drkit.runs.stages.finetune import _effective
 
 
 def effective(loss, monkeypatch, *, processes=1, accumulation=1, queries=100):
@@ -19,10 +18,8 @@ def effective(loss, monkeypatch, *, processes=1, accumulation=1, queries=100):
         negatives=[some[q % 4] for q in range(queries)],
     )
     collate = PairCollator(pairs=pairs, queries=None, passages=None, negatives=3, seed=1)
-    settings = SimpleNamespace(
-        per_device_train_batch_size=8, gradient_accumulation_steps=accumulation, loss=SimpleNamespace(config=loss)
-    )
-    return _effective(collate, settings)
+    training = Training(per_device_train_batch_size=8, gradient_accumulation_steps=accumulation)
+    return effective_batch(collate, training, Choice("any", loss))
 
 
 @pytest.mark.parametrize("loss", [ContrastiveConfig(), KlDistillationConfig()])

@@ -7,6 +7,7 @@ import pytest
 from drkit.core.types import Judgement, Passage, Query
 from drkit.data import write_collection
 from drkit.runs.progress import Silent
+from drkit.runs.stages.evaluate import EVALUATION, EvaluationSettings
 from drkit.search import write_run
 from drkit_cli.render import results
 from tests.rerank.toys import stage_run
@@ -50,16 +51,16 @@ def evaluated(tmp_path):
     for name, scores in {"bm25": (2, 1), "low-1": (1, 2), "low-2": (2, 1)}.items():
         rows = [("q1", list(zip(["a b", "c"], scores, strict=True)))]
         write_run(runs / f"{name}.trec", rows, tag=name)
-    settings = {
-        "split": "test",
-        "measures": ["RR@10"],
-        "systems": ["bm25", "low"],
-        "draws": {"low": ["low-1", "low-2"]},
-    }
-    inputs = {"collection": collection, "runs": runs}
-    stage = stage_run("evaluate", tmp_path / "evaluation", inputs, settings, SimpleNamespace())
-    object.__setattr__(stage, "progress", Notes())
-    return stage, stage.stage.load()(stage)
+    settings = EvaluationSettings(
+        systems=("bm25", "low"),
+        draws={"low": ("low-1", "low-2")},
+        measures=("RR@10",),
+        split="test",
+        exclude_self=False,
+    )
+    inputs = {"judged": collection / "test", "runs": runs}
+    stage = stage_run(EVALUATION, tmp_path / "evaluation", inputs, settings, Notes())
+    return stage, EVALUATION.run(stage)
 
 
 def test_queries_without_a_relevant_passage_are_counted_and_told(evaluated):
@@ -70,13 +71,13 @@ def test_queries_without_a_relevant_passage_are_counted_and_told(evaluated):
 
 
 def test_what_the_table_says_in_words_is_tested(evaluated, tmp_path, capsys):
-    stage, metrics = evaluated
+    _, metrics = evaluated
     assert metrics["against"] == {"bm25": {"RR@10": pytest.approx(0.5)}}
     for against, said in (
         (metrics["against"], "(p = 0.500: this may be chance)"),
         ({"bm25": {"RR@10": 1e-9}}, "(p < 0.001)"),
     ):
-        done = SimpleNamespace(metrics={**metrics, "against": against}, settings=stage.stage.settings)
+        done = SimpleNamespace(metrics={**metrics, "against": against})
         results(tmp_path, {"evaluation": done})
         printed = " ".join(capsys.readouterr().out.split())
         assert f"low is NOT ahead of BM25: RR@10 0.375 against 0.500 {said}" in printed
@@ -85,6 +86,6 @@ def test_what_the_table_says_in_words_is_tested(evaluated, tmp_path, capsys):
 def test_rows_that_are_means_of_draws_say_so_in_the_file_and_on_the_screen(evaluated, tmp_path, capsys):
     stage, metrics = evaluated
     assert "Means of several draws: low (2)." in (stage.folder / "table.md").read_text()
-    done = SimpleNamespace(metrics=metrics, settings=stage.stage.settings)
+    done = SimpleNamespace(metrics=metrics)
     results(tmp_path, {"evaluation": done})
     assert "Means of several draws: low (2)." in " ".join(capsys.readouterr().out.split())

@@ -1,6 +1,7 @@
 """The engine of stages: skip what stands, finish by one rename, lose nothing when cut off."""
 
 import errno
+import json
 import multiprocessing
 import os
 import signal
@@ -8,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from attrs import evolve
+from attrs import evolve, field, frozen
 
 from drkit.core.discovery import installed
 from drkit.core.layers import Wanted, compose
@@ -17,25 +18,41 @@ from drkit.runs.execute import execute
 from drkit.runs.folders import UNFINISHED
 from drkit.runs.manifest import read_manifest
 from drkit.runs.progress import Silent
-from drkit.runs.stage import Stage
+from drkit.runs.stage import Part, Stage, StageSpec
+from drkit.runs.survey import State, survey
 
 PARTS = installed()
 RECIPE = compose(Wanted(), PARTS)
-HERE = "tests.runs.test_execute"
 CALLS = []
 
 
+@frozen
+class Toy:
+    """Settings of the toy stages; note: changes no result."""
+
+    value: int = 0
+    note: str = field(default="", metadata={"observes": True})
+
+
+@frozen
+class Failing:
+    """Settings of the stage that fails: how."""
+
+    error: Exception
+
+
 def write(stage):
-    """A stage: copies its inputs' texts and adds its own setting."""
-    CALLS.append(stage.stage.name)
-    texts = [(path / "out.txt").read_text() for path in stage.inputs.values()]
-    (stage.folder / "out.txt").write_text("+".join([*texts, str(stage.stage.settings["value"])]))
+    """A stage: copies its inputs' texts and adds its own setting; its log tells how often it was called."""
+    CALLS.append(stage.name)
+    texts = [(path / "out.txt" if path.is_dir() else path).read_text() for path in stage.inputs.values()]
+    (stage.folder / "out.txt").write_text("+".join([*texts, str(stage.settings.value)]))
+    (stage.folder / "log.jsonl").write_text(stage.settings.note)
     return {"inputs": len(texts)}
 
 
 def fail(stage):
     (stage.folder / "half.txt").write_text("half")
-    raise stage.stage.settings["error"]
+    raise stage.settings.error
 
 
 def count_up(stage):
@@ -43,6 +60,9 @@ def count_up(stage):
     path = stage.folder / "steps.txt"
     done = int(path.read_text()) if path.exists() else 0
     path.write_text(str(done + 1))
+    checkpoint = stage.folder / "checkpoints" / f"checkpoint-{done + 1}"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / ".complete").touch()
     if done + 1 < 3:
         raise KeyboardInterrupt
     return {"steps": done + 1}
@@ -54,24 +74,57 @@ def linger(stage):
     return {}
 
 
+WRITE = StageSpec("write", 1, Toy, write, inputs={"from/*": "what is copied"}, records=("log.jsonl",))
+FAIL = StageSpec("fail", 1, Failing, fail, inputs={"from/*": "what it does not get to"})
+COUNT_UP = StageSpec("count-up", 1, Toy, count_up, resumable=True)
+LINGER = StageSpec("linger", 1, Toy, linger)
+
+
+def of(*parts):
+    """Inputs: each part under its stage's name."""
+    return {f"from/{part.stage}": part for part in parts}
+
+
 def chain(a=1, b=2, c=3):
     return (
-        Stage("a", f"{HERE}:write", "first", settings={"value": a}),
-        Stage("b", f"{HERE}:write", "second", needs=("a",), settings={"value": b}),
-        Stage("c", f"{HERE}:write", "third", needs=("a", "b"), settings={"value": c}),
+        Stage("a", WRITE, Toy(a), "first"),
+        Stage("b", WRITE, Toy(b), "second", of(Part("a"))),
+        Stage("c", WRITE, Toy(c), "third", of(Part("a"), Part("b"))),
     )
 
 
-def go(stages, run, recipe=RECIPE, **options):
+class Begun(Silent):
+    """Keeps why each stage was begun."""
+
+    def __init__(self):
+        self.reasons = {}
+
+    def begin(self, stage, summary, reason=""):
+        self.reasons[stage] = reason
+
+
+def go(stages, run, recipe=RECIPE, progress=None, **options):
     CALLS.clear()
-    return execute(stages, run, recipe, registry=PARTS.registry, progress=Silent(), **options)
+    return execute(stages, run, recipe, registry=PARTS.registry, progress=progress or Silent(), **options)
+
+
+def reasons(stages, run):
+    """Why stages were begun, by name; those that were kept are missing."""
+    progress = Begun()
+    go(stages, run, progress=progress)
+    return progress.reasons
+
+
+def found(stages, run, **options):
+    """What `survey` says of every stage."""
+    return {one.stage.name: one.words for one in survey(stages, run, **options)}
 
 
 def test_a_run_then_nothing_to_do(tmp_path):
     done = go(chain(), tmp_path / "run")
     assert (tmp_path / "run/c/out.txt").read_text() == "1+1+2+3"
     assert CALLS == ["a", "b", "c"]
-    assert done["c"].inputs == {"a": done["a"].content, "b": done["b"].content}
+    assert done["c"].inputs == {"from/a": done["a"].content(), "from/b": done["b"].content()}
     assert go(chain(), tmp_path / "run") == done
     assert CALLS == []
     assert not (tmp_path / "run" / UNFINISHED).exists()
@@ -105,7 +158,7 @@ def test_a_damaged_stage_is_made_again(tmp_path, harm):
 
 
 def test_a_failed_stage_leaves_no_folder_and_keeps_the_others(tmp_path):
-    broken = Stage("b", f"{HERE}:fail", "fails", needs=("a",), settings={"error": RuntimeError("bug")})
+    broken = Stage("b", FAIL, Failing(RuntimeError("bug")), "fails", of(Part("a")))
     with pytest.raises(RuntimeError, match="bug"):
         go((chain()[0], broken), tmp_path / "run")
     assert not (tmp_path / "run/b").exists()
@@ -115,18 +168,18 @@ def test_a_failed_stage_leaves_no_folder_and_keeps_the_others(tmp_path):
 
 
 def test_a_full_disk_is_told_in_words(tmp_path):
-    full = Stage("a", f"{HERE}:fail", "fails", settings={"error": OSError(errno.ENOSPC, "No space left on device")})
+    full = Stage("a", FAIL, Failing(OSError(errno.ENOSPC, "No space left on device")), "fails")
     with pytest.raises(DrkitError, match=r"disk is full .* in stage a.*drkit run"):
         go((full,), tmp_path / "run")
 
 
 def test_a_resumable_stage_goes_on(tmp_path):
-    stage = Stage("a", f"{HERE}:count_up", "counts", resumable=True)
+    stage = Stage("a", COUNT_UP, Toy(), "counts")
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
             go((stage,), tmp_path / "run")
     assert go((stage,), tmp_path / "run")["a"].metrics == {"steps": 3}
-    changed = evolve(stage, settings={"other": 1})
+    changed = evolve(stage, settings=Toy(1))
     with pytest.raises(KeyboardInterrupt):
         go((changed,), tmp_path / "run")
     assert (tmp_path / "run/a/steps.txt").read_text() == "3", "what stood is kept until the new one is whole"
@@ -149,8 +202,8 @@ def test_a_kill_before_the_rename_loses_nothing(tmp_path, monkeypatch, moment):
     assert CALLS == ["a"]
     done = go(chain(), tmp_path / "run")
     assert CALLS == ["b", "c"]
-    assert set(done["a"].files) == {"out.txt"}
-    assert sorted(p.name for p in (tmp_path / "run/a").iterdir()) == ["manifest.json", "out.txt"]
+    assert set(done["a"].files) == {"out.txt", "log.jsonl"}
+    assert sorted(p.name for p in (tmp_path / "run/a").iterdir()) == ["log.jsonl", "manifest.json", "out.txt"]
 
 
 def test_another_recipe_is_refused_and_redone_when_asked(tmp_path):
@@ -164,7 +217,7 @@ def test_another_recipe_is_refused_and_redone_when_asked(tmp_path):
 
 def test_a_foreign_folder_is_left_alone(tmp_path):
     (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(DrkitError, match="not empty and holds no run"):
+    with pytest.raises(DrkitError, match="not empty and not a run"):
         go(chain(), tmp_path)
 
 
@@ -175,7 +228,7 @@ def test_a_file_in_the_way_is_told(tmp_path):
 
 
 def _linger(run):
-    execute((Stage("a", f"{HERE}:linger", "waits"),), run, RECIPE, registry=PARTS.registry, progress=Silent())
+    execute((Stage("a", LINGER, Toy(), "waits"),), run, RECIPE, registry=PARTS.registry, progress=Silent())
 
 
 def test_a_kill_leaves_nothing_half_done_and_frees_the_run(tmp_path):
@@ -205,3 +258,173 @@ def test_equal_stages_of_another_run_are_taken_over_and_others_made(tmp_path):
     assert (tmp_path / "two/c/out.txt").read_text() == "1+1+7+3"
     go(chain(a=9), tmp_path / "two", redo=True)
     assert (tmp_path / "one/a/out.txt").read_text() == "1", "the other run's files are its own"
+
+
+# ------------------------------------------------------------------------------------------- why a stage is made again
+def test_a_run_of_an_older_layout_is_refused_in_one_line(tmp_path):
+    run = tmp_path / "run"
+    go(chain(), run)
+    before = json.loads((run / "a/manifest.json").read_text())
+    old = {key: before[key] for key in ("stage", "fingerprint", "settings", "inputs", "files", "metrics", "versions")}
+    (run / "a/manifest.json").write_text(json.dumps({**old, "content": "abc"}))
+    for attempt in (lambda: go(chain(), run), lambda: list(survey(chain(), run)), lambda: read_manifest(run / "a")):
+        with pytest.raises(DrkitError, match=r"made by another version of drkit.*--run-dir") as error:
+            attempt()
+        assert "\n" not in str(error.value)
+    assert CALLS == []
+    assert (run / "c/out.txt").read_text() == "1+1+2+3", "nothing is touched"
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"), [("truncated", "out.txt has 0 bytes, expected 3"), ("deleted", "out.txt is missing")]
+)
+def test_a_damaged_file_is_named_and_its_stage_made_again(tmp_path, harm, said):
+    run = tmp_path / "run"
+    go(chain(), run)
+    if harm == "truncated":
+        (run / "b/out.txt").write_text("")
+    else:
+        (run / "b/out.txt").unlink()
+    expected = {"a": "kept", "b": f"again because {said}", "c": "again because b may change"}
+    assert found(chain(), run) == expected
+    assert reasons(chain(), run) == {"b": f"again because {said}"}
+    assert (run / "b/out.txt").read_text() == "1+2"
+
+
+def test_a_changed_file_of_the_same_size_is_found_by_its_hash(tmp_path):
+    run = tmp_path / "run"
+    go(chain(), run)
+    (run / "b/out.txt").write_text("9+9")
+    assert found(chain(), run) == {"a": "kept", "b": "kept", "c": "kept"}
+    verified = found(chain(), run, verify=True)
+    assert verified == {"a": "kept", "b": "again because out.txt was changed", "c": "again because b may change"}
+
+
+def test_another_version_of_a_stage_makes_it_again_and_a_moved_function_does_not(tmp_path):
+    run = tmp_path / "run"
+    go(chain(), run)
+
+    def moved(stage):
+        return write(stage)
+
+    moved.__module__ = "another.place"
+    elsewhere = tuple(evolve(stage, spec=evolve(WRITE, run=moved)) for stage in chain())
+    assert reasons(elsewhere, run) == {}
+    a, b, c = chain()
+    newer = (a, evolve(b, spec=evolve(WRITE, version=2)), c)
+    said = "again because stage: write version 1 -> write version 2"
+    assert found(newer, run) == {"a": "kept", "b": said, "c": "again because b may change"}
+    assert reasons(newer, run) == {"b": said}
+    assert read_manifest(run / "b").stage_version == 2
+    assert reasons(newer, run) == {}
+
+
+def test_a_changed_setting_is_named_and_an_observing_one_changes_nothing(tmp_path):
+    run = tmp_path / "run"
+    go(chain(), run)
+    a, b, c = chain()
+    assert reasons((a, evolve(b, settings=Toy(2, note="other words")), c), run) == {}
+    told = reasons(chain(b=20), run)
+    assert told == {"b": "again because value: 2 -> 20", "c": "again because b changed"}
+
+
+def test_an_observed_input_of_other_content_keeps_the_stage(tmp_path):
+    def stages(watched):
+        return (
+            Stage("a", WRITE, Toy(watched), "first"),
+            Stage("b", WRITE, Toy(2), "second", {"from/a": Part("a", "out.txt", observed=True)}),
+        )
+
+    run = tmp_path / "run"
+    go(stages(1), run)
+    done = go(stages(9), run)
+    assert CALLS == ["a"]
+    assert (run / "b/out.txt").read_text() == "1+2", "as it was made"
+    assert done["b"].inputs == done["b"].origins == {}
+    unobserved = (stages(9)[0], evolve(stages(9)[1], inputs={"from/a": Part("a", "out.txt")}))
+    assert reasons(unobserved, run) == {"b": "again because from/a: not set -> a/out.txt"}
+
+
+def test_other_records_repeat_nothing_that_reads_the_folder_and_what_reads_them(tmp_path):
+    def stages(note):
+        return (
+            Stage("a", WRITE, Toy(1, note), "first"),
+            Stage("b", WRITE, Toy(2), "reads the folder", of(Part("a"))),
+            Stage("c", WRITE, Toy(3), "reads the log", of(Part("a", "log.jsonl"))),
+        )
+
+    run = tmp_path / "run"
+    go(stages("one"), run)
+    assert (run / "c/out.txt").read_text() == "one+3"
+    (run / "a/out.txt").unlink()  # what makes it again, with another log
+    told = reasons(stages("two"), run)
+    assert told == {"a": "again because out.txt is missing", "c": "again because a/log.jsonl changed"}
+    assert (run / "c/out.txt").read_text() == "two+3"
+
+
+def test_an_input_is_the_part_that_was_declared_and_no_more(tmp_path):
+    def two(stage):
+        CALLS.append(stage.name)
+        for name in ("one", "two"):
+            (stage.folder / name).mkdir()
+            (stage.folder / name / "out.txt").write_text(f"{name}{stage.settings.value if name == 'two' else ''}")
+        return {}
+
+    spec = StageSpec("two", 1, Toy, two)
+
+    def stages(value):
+        readers = [Stage(name, WRITE, Toy(), "reads", of(Part("both", name))) for name in ("one", "two")]
+        return (Stage("both", spec, Toy(value), "writes"), *readers)
+
+    run = tmp_path / "run"
+    go(stages(1), run)
+    assert reasons(stages(2), run) == {
+        "both": "again because value: 1 -> 2",
+        "two": "again because both/two changed",
+    }
+    with pytest.raises(DrkitError, match=r"the stage 'two' has no three; its files: one/out.txt, two/out.txt"):
+        go((stages(2)[0], Stage("x", WRITE, Toy(), "reads", of(Part("both", "three")))), run)
+
+
+def test_a_stage_takes_its_own_settings_and_declared_inputs_alone():
+    with pytest.raises(TypeError, match="a: expected Toy, got Failing"):
+        Stage("a", WRITE, Failing(RuntimeError()), "wrong settings")
+    with pytest.raises(TypeError, match="a: count-up declares no input 'from/b'"):
+        Stage("a", COUNT_UP, Toy(), "wrong input", of(Part("b")))
+
+
+def test_survey_of_a_half_finished_run(tmp_path):
+    """Kept, resumed from a step, to do, again because a setting changed: nothing is changed by asking."""
+    run = tmp_path / "run"
+    first, last = Stage("a", WRITE, Toy(1), "first"), Stage("z", WRITE, Toy(3), "last", of(Part("n")))
+    counting = Stage("n", COUNT_UP, Toy(), "counts")
+    stages = (first, counting, last)
+    assert found(stages, run) == {"a": "to do", "n": "to do", "z": "to do"}
+    assert not run.exists()
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            go(stages, run)
+    assert found(stages, run) == {"a": "kept", "n": "resumed from step 2", "z": "to do"}
+    one, two, three = survey(stages, run)
+    assert (one.state, two.state, three.state) == (State.KEPT, State.RESUMED, State.TO_DO)
+    assert (one.manifest, two.step, three.manifest) == (read_manifest(run / "a"), 2, None)
+    changed = (evolve(first, settings=Toy(7)), counting, last)
+    assert found(changed, run) == {"a": "again because value: 1 -> 7", "n": "resumed from step 2", "z": "to do"}
+    other = (first, evolve(counting, settings=Toy(5)), last)
+    assert found(other, run)["n"] == "to do", "what was begun was begun for other settings"
+    assert read_manifest(run / "a") is not None
+    before = sorted(path for path in run.rglob("*"))
+    list(survey(stages, run, verify=True))
+    assert sorted(path for path in run.rglob("*")) == before
+
+
+def test_a_resumed_stage_says_from_which_step(tmp_path):
+    run, progress = tmp_path / "run", Begun()
+    stage = Stage("n", COUNT_UP, Toy(), "counts")
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            go((stage,), run)
+    go((stage,), run, progress=progress)
+    assert progress.reasons == {"n": "resumed from step 2"}
+    assert found((stage,), run) == {"n": "kept"}
+    assert not (run / "n/checkpoints").exists()

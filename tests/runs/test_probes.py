@@ -409,7 +409,7 @@ def test_how_often_is_probed_changes_no_training_and_how_many_texts_does(folder)
     def fingerprint(*settings):
         recipe = compose(Wanted(collection=f"beir:{folder}", settings=(*SETTINGS, *settings)), PARTS)
         stage = next(stage for stage in plan(recipe, PARTS.registry).stages if stage.name == "pretrained")
-        return stage.fingerprint(dict.fromkeys(stage.needs, ""))
+        return stage.fingerprint(dict.fromkeys(stage.inputs, ""))
 
     assert fingerprint() == fingerprint("pretrain.probe.every=7", "pretrain.probe.queries=3")
     assert fingerprint() != fingerprint("pretrain.probe.texts=3")

@@ -190,7 +190,7 @@ def test_each_epoch_is_mined_by_the_model_as_it_is_when_it_begins(parts, tmp_pat
     go(module, collate, tmp_path / "run", refresher, steps=8, **settings)  # epochs of three steps: 0, 1 and 2
     stopped, collate, other = made(parts, tmp_path / "stopped", every=2)
     go(stopped, collate, tmp_path / "stopped", other, steps=6, **settings)
-    mined = {epoch: figures["weights"]["retriever"] for epoch, figures in refresher.figures().items()}
+    mined = {epoch: figures["weights"]["retriever"] for epoch, figures in refresher.metrics().items()}
     assert mined == {"0": start, "2": weights_hash(stopped.encoder.backbone)}
     assert start != mined["2"]
 
@@ -207,7 +207,7 @@ def test_what_is_mined_is_the_exact_ranking_of_the_models_own_vectors(parts, tmp
         judged = set(miner.corpus.positions(sorted(request.positives)).tolist())
         ranked = [place for place in np.argsort(-scores, kind="stable").tolist() if place not in judged]
         assert read[request.query_id].tolist() == ranked[1:9]
-    assert refresher.figures()["0"]["dropped"]["ranks"] == QUERIES * 4
+    assert refresher.metrics()["0"]["dropped"]["ranks"] == QUERIES * 4
 
 
 def test_mining_leaves_dropout_and_the_model_s_mode_alone(parts, tmp_path):
@@ -224,7 +224,7 @@ def test_negatives_mined_before_serve_the_first_epochs(parts, tmp_path):
     given = {f"q{i}": np.array([40 + i, 41 + i]) for i in range(QUERIES)}
     module, collate, refresher = made(parts, tmp_path, every=2, given=given)
     go(module, collate, tmp_path, refresher, steps=8)
-    assert list(refresher.figures()) == ["2"]
+    assert list(refresher.metrics()) == ["2"]
     assert refresher(0) is refresher(1) is collate.pairs.negatives
     assert refresher(2) is not refresher(0)
 

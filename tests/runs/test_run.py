@@ -28,6 +28,7 @@ STAGES = [
     "signal-importance",
     "initial",
     "pretrained",
+    "query-tokens",
     "negatives-retriever-1",
     "no-pretraining",
     "retriever-1",
@@ -117,12 +118,12 @@ def test_running_again_does_nothing_and_another_recipe_is_refused(tiny_run):
     run, first = tiny_run
     before = {stage: read_manifest(run / stage) for stage in STAGES}
     again = drkit("run", run)
-    assert again.stderr.count("done before") == len(STAGES)
+    assert again.stderr.count("; kept") == len(STAGES)
     assert {stage: read_manifest(run / stage) for stage in STAGES} == before
     assert again.stdout.splitlines()[:5] == first.splitlines()[:5]
     other = drkit("compose", "--masker", "uniform", *TINY, "--run-dir", run, check=False)
     assert other.returncode == 2
-    assert "pretrain.masker.use: 'pmi' -> 'uniform'" in other.stderr
+    assert "pretrain.masker.use: pmi -> uniform" in other.stderr
 
 
 def _kill_at_random(arguments, delays):
@@ -161,7 +162,10 @@ def test_killed_at_random_and_resumed_equals_uninterrupted(tiny_run, tmp_path):
     ):
         ours, theirs = read_manifest(run / stage), read_manifest(whole / stage)
         same = {name for name in ours.files if ours.files[name] == theirs.files.get(name)}
-        assert set(ours.files) - same <= {"log.jsonl", "README.md", "drkit.json"}, (stage, set(ours.files) - same)
+        assert set(ours.files) - same <= {"log.jsonl", "training.json", "README.md", "drkit.json"}, (
+            stage,
+            set(ours.files) - same,
+        )
 
 
 def test_ctrl_c_ends_cleanly_and_says_how_to_go_on(tmp_path):

@@ -21,7 +21,7 @@ TEXTS = ["Return the name of the logger.", "", "a message with an attachment " *
 def last(tiny_run):
     """The run and the stage that its encoder was exported from."""
     run, _ = tiny_run
-    return run, read_manifest(run / "encoder").settings["from"]
+    return run, read_manifest(run / "encoder").metrics["from"]
 
 
 def test_every_checkpoint_of_a_run_opens_and_exports(last, tmp_path):

@@ -7,20 +7,19 @@ from drkit.data.writing import write_collection
 from drkit.errors import DrkitError
 from drkit.evaluate import average, evaluate
 from drkit.runs.files.systems import System, evaluate_files, find_judgements, find_systems, read_any_qrels
-from drkit.runs.manifest import Manifest, content_hash, describe_files, write_manifest
+from drkit.runs.manifest import LAYOUT, Manifest, describe_files, write_manifest
 from drkit.search import read_run, write_qrels, write_run
 from tests.runs.test_probes import Topics
 
 MEASURES = ["RR@10", "AP"]
 
 
-def finished(folder, settings):
+def finished(folder, metrics):
     """Write the manifest that makes a folder a finished stage."""
     folder.mkdir(exist_ok=True)
-    files = describe_files(folder)
-    write_manifest(
-        Manifest(folder.name, "f", content_hash(files), {}, settings, files, {}, 1.0, "2026-01-01", {}), folder
-    )
+    about = {"settings": {}, "inputs": {}, "sources": {}, "origins": {}, "versions": {}, "finished": "2026-01-01"}
+    own = {"files": describe_files(folder), "metrics": metrics, "seconds": 1.0}
+    write_manifest(Manifest(LAYOUT, folder.name, 1, "f", **about, **own), folder)
 
 
 def ranking(shift):
@@ -28,15 +27,16 @@ def ranking(shift):
     return [(f"test{i}", [(f"d{(i + k + shift) % 60}", 10.0 - k) for k in range(10)]) for i in range(20)]
 
 
-def make_run(folder, **settings):
-    """What a run leaves for evaluating: its collection, rankings of three systems, and the evaluation's settings."""
+def make_run(folder, **changes):
+    """What a run leaves for evaluating: its collection, rankings of three systems, and the evaluation's metrics."""
     write_collection(Topics(), folder / "collection")
     finished(folder / "collection", {})
     (folder / "runs").mkdir()
     for name, shift in (("bm25", 59), ("first", 58), ("low-1", 59), ("low-2", 57)):
         write_run(folder / "runs" / f"{name}.trec", ranking(shift), name)
-    systems = {"systems": ["bm25", "first", "low"], "draws": {"low": ["low-1", "low-2"]}}
-    finished(folder / "evaluation", {"measures": MEASURES, "split": "test", **systems, **settings})
+    systems = {"bm25": ["bm25"], "first": ["first"], "low": ["low-1", "low-2"]}
+    found = {"measures": MEASURES, "split": "test", "runs": systems, "exclude_self": False, **changes}
+    finished(folder / "evaluation", found)
     return folder
 
 

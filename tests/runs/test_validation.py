@@ -1,7 +1,6 @@
 """Validation while fine-tuning: what is measured, the best weights, the early stop, and going on after a kill."""
 
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from torch import nn
 from drkit.core.discovery import installed
 from drkit.core.layers import Wanted, compose
 from drkit.core.recipe import Training, Validation
-from drkit.data.store import tokenise
+from drkit.data.store import TokenStore, tokenise
 from drkit.data.tables import open_collection
 from drkit.data.writing import write_collection
 from drkit.encoders import BertSizes, MaskedLmEncoder
@@ -21,11 +20,14 @@ from drkit.evaluate import evaluate
 from drkit.losses import ContrastiveConfig, ContrastiveLoss
 from drkit.runs.finetuning import retrieval_probe
 from drkit.runs.finetuning.biencoder import BiEncoder
-from drkit.runs.finetuning.validation import BestWeights, ValidationCallback, validating
+from drkit.runs.finetuning.validation import BestWeights, ValidationCallback, validation_task
 from drkit.runs.finetuning.validations import best_step, read_validations
 from drkit.runs.manifest import CHECKPOINTS
 from drkit.runs.pretraining.probes import ProbeLog
 from drkit.runs.progress import Silent
+from drkit.runs.reading import TextReading
+from drkit.runs.retriever import encoders_of
+from drkit.runs.stage import settings_from
 from drkit.runs.training.batches import Schedule
 from drkit.runs.training.training import train
 from tests.runs.test_probes import Topics, tokenizer
@@ -199,28 +201,42 @@ def test_best_step_of_nothing_is_none(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def collection(tmp_path_factory):
-    """Twenty topics, judged passages of each; tokens in a store."""
+def stored(tmp_path_factory):
+    """Twenty topics, judged passages of each, and their tokens in a store: the folder of both."""
     folder = tmp_path_factory.mktemp("validation")
     write_collection(Topics(), folder / "collection")
     found = open_collection(folder / "collection")
-    tokenise(((p.doc_id, p.content) for p in found.corpus), tokenizer(), folder / "tokens" / "passages", max_length=16)
-    return found
+    tokenise(((p.doc_id, p.content) for p in found.corpus), tokenizer(), folder / "tokens", max_length=16)
+    return folder
 
 
-def constructed(collection, folder, settings, *, exclude_self=False):
+@pytest.fixture(scope="module")
+def collection(stored):
+    return open_collection(stored / "collection")
+
+
+def constructed(stored, folder, validation, *, collection=None, exclude_self=False):
+    """The bi-encoder of a fine-tuning stage, and what validates it."""
     sizes = BertSizes(hidden=32, layers=1, heads=2, intermediate=64, max_positions=16, dropout=0.1)
     encoder = MaskedLmEncoder.from_scratch(sizes, tokenizer(), pooling="cls", seed=1)
     module = BiEncoder(encoder, ContrastiveLoss(ContrastiveConfig()))
-    recipe = compose(Wanted(settings=(f"evaluation.exclude_self={str(exclude_self).lower()}",)), installed())
-    stage = SimpleNamespace(
-        folder=folder, recipe=recipe, progress=Silent(), inputs={"tokens": collection.folder.parent / "tokens"}
+    recipe = compose(Wanted(), installed())
+    opened = open_collection(collection or stored / "collection")
+    task = validation_task(opened, validation, seed=recipe.seed, exclude_self=exclude_self)
+    made = ValidationCallback(
+        module,
+        encoders_of(module, tokenizer(), settings_from(TextReading, recipe)),
+        task,
+        TokenStore.open(stored / "tokens"),
+        validation,
+        folder=folder,
+        progress=Silent(),
     )
-    return module, validating(stage, module, tokenizer(), collection, settings)
+    return module, [made]
 
 
-def test_what_is_measured_is_the_measure_over_dev_queries_and_all_passages(collection, tmp_path):
-    _, (made,) = constructed(collection, tmp_path, Validation(every=1, measure="nDCG@7", queries=100))
+def test_what_is_measured_is_the_measure_over_dev_queries_and_all_passages(stored, collection, tmp_path):
+    _, (made,) = constructed(stored, tmp_path, Validation(every=1, measure="nDCG@7", queries=100))
     task, encoder = made._task, made._encoder
     assert (len(task.queries), task.split, len(task.places)) == (20, "dev", 60)
     texts, names = [p.content for p in collection.corpus], [p.doc_id for p in collection.corpus]
@@ -233,21 +249,21 @@ def test_what_is_measured_is_the_measure_over_dev_queries_and_all_passages(colle
     assert found == pytest.approx(expected, abs=1e-6)
 
 
-def test_passages_in_several_windows_are_ranked_as_in_one(collection, tmp_path, monkeypatch):
-    _, (made,) = constructed(collection, tmp_path, Validation(every=1, queries=100))
+def test_passages_in_several_windows_are_ranked_as_in_one(stored, tmp_path, monkeypatch):
+    _, (made,) = constructed(stored, tmp_path, Validation(every=1, queries=100))
     whole = made._task.measure(made._encoder, made._passages, "AP")
     monkeypatch.setattr(retrieval_probe, "WINDOW", 7)
     assert made._task.measure(made._encoder, made._passages, "AP") == pytest.approx(whole, abs=1e-6)
 
 
-def test_a_sample_of_passages_holds_the_judged_ones(collection, tmp_path):
-    _, (made,) = constructed(collection, tmp_path, Validation(every=1, queries=6, passages=30))
+def test_a_sample_of_passages_holds_the_judged_ones(stored, tmp_path):
+    _, (made,) = constructed(stored, tmp_path, Validation(every=1, queries=6, passages=30))
     assert len(made._task.places) == 30
     assert {int(judgement.doc_id) for judgement in made._task.judgements} <= set(made._task.places.tolist())
 
 
-def test_a_querys_own_passage_is_left_out(collection, tmp_path):
-    _, (made,) = constructed(collection, tmp_path, Validation(every=1), exclude_self=True)
+def test_a_querys_own_passage_is_left_out(stored, tmp_path):
+    _, (made,) = constructed(stored, tmp_path, Validation(every=1), exclude_self=True)
     assert made._task.own == {}, "no query has a passage's id here"
     asked = [judgement.query_id for judgement in made._task.judgements]
     judged = next(judgement for judgement in made._task.judgements if asked.count(judgement.query_id) == 1)
@@ -256,13 +272,12 @@ def test_a_querys_own_passage_is_left_out(collection, tmp_path):
     assert own.measure(made._encoder, made._passages, "RR") < whole
 
 
-def test_what_cannot_be_validated_is_told(collection, tmp_path):
-    assert constructed(collection, tmp_path, Validation())[1] == []
+def test_what_cannot_be_validated_is_told(stored, tmp_path):
     with pytest.raises(DrkitError, match="no measure 'mrr'"):
-        constructed(collection, tmp_path, Validation(every=1, measure="mrr"))
+        constructed(stored, tmp_path, Validation(every=1, measure="mrr"))
     write_collection(Topics(shown=("train", "test")), tmp_path / "no-dev")
-    with pytest.raises(DrkitError, match="no judged dev queries"):
-        constructed(open_collection(tmp_path / "no-dev"), tmp_path, Validation(every=1))
+    with pytest.raises(DrkitError, match="needs judged dev queries"):
+        constructed(stored, tmp_path, Validation(every=1), collection=tmp_path / "no-dev")
 
 
 def test_on_two_processes_the_first_measures_and_both_stop(tmp_path):

@@ -115,15 +115,18 @@ def test_broken_folders(tmp_path):
 def test_a_collection_too_small_for_product_quantisation_is_told_before_anything_is_trained(tmp_path):
     from drkit.core.discovery import installed
     from drkit.core.layers import Wanted, compose
+    from drkit.runs.stage import settings_from
+    from drkit.runs.stages.collection import COLLECTION, CollectionSettings
     from tests.data.test_files import beir
     from tests.rerank.toys import stage_run
 
     folder = beir(tmp_path)
     for index, problem in (("flat", None), ("ivf-pq", "too few for an ivf-pq index")):
         wanted = Wanted(collection=f"beir:{folder}", settings=(f"evaluation.index={index}",))
-        stage = stage_run("collection", tmp_path / index, {}, {}, compose(wanted, installed()))
+        settings = settings_from(CollectionSettings, compose(wanted, installed()))
+        stage = stage_run(COLLECTION, tmp_path / index, {}, settings)
         if problem is None:
-            assert stage.stage.load()(stage)["passages"] > 0
+            assert COLLECTION.run(stage)["passages"] > 0
         else:
             with pytest.raises(DrkitError, match=problem):
-                stage.stage.load()(stage)
+                COLLECTION.run(stage)

@@ -25,49 +25,42 @@ from drkit.runs.finetuning.validations import FILE, best_step
 from drkit.runs.manifest import CHECKPOINTS
 from drkit.runs.pretraining.branches import undisturbed
 from drkit.runs.pretraining.probes import ProbeLog
-from drkit.runs.retriever import encoders_of
 
 if TYPE_CHECKING:
     from torch import nn
 
     from drkit.core.recipe import Validation
     from drkit.data.tables import StoredCollection
-    from drkit.runs.stage import StageRun
-    from drkit.runs.stages.finetune import FinetuneSettings
-
-
-def validating(
-    stage: StageRun[FinetuneSettings], module: nn.Module, tokenizer: Any, collection: StoredCollection
-) -> list[ValidationCallback]:
-    """Return the callback that validates a fine-tuning stage, in a list that is empty where validation is off."""
-    settings = stage.settings.validation
-    return [ValidationCallback(stage, module, tokenizer, collection, settings)] if settings is not None else []
+    from drkit.runs.progress import Progress
+    from drkit.search import AnyEncoder
 
 
 class ValidationCallback(TrainerCallback):  # type: ignore[misc]
     """Validates at every multiple of `settings.every`, and after the last step.
 
-    module: the bi-encoder in training; the same weights are searched with as the recipe says. A tie is no gain: the
-    earlier weights stay the best.
+    module: the bi-encoder in training; encoder: the same weights, as queries and passages are encoded with them. task:
+    what is searched (`validation_task`); passages: the corpus' tokens. folder: of the stage, where `validation.jsonl`
+    goes. A tie is no gain: the earlier weights stay the best.
 
-    Raises DrkitError where the measure does not exist or the collection has no judged dev queries.
+    Raises DrkitError where the measure does not exist.
     """
 
     def __init__(
         self,
-        stage: StageRun[FinetuneSettings],
-        module: Any,
-        tokenizer: Any,
-        collection: StoredCollection,
+        module: nn.Module,
+        encoder: AnyEncoder,
+        task: RetrievalProbe,
+        passages: TokenStore,
         settings: Validation,
+        *,
+        folder: Path,
+        progress: Progress,
     ) -> None:
         check_measures([settings.measure])
-        self._settings, self._module, self._progress = settings, module, stage.progress
-        self._task = _task(stage, collection, settings)
-        self._encoder = encoders_of(module, tokenizer, stage.settings.reading)
-        self._passages = TokenStore.open(stage.inputs["tokens"])
-        self._log = ProbeLog(stage.folder, FILE)
-        self._best = BestWeights(stage.folder / CHECKPOINTS)
+        self._module, self._encoder, self._task, self._passages = module, encoder, task, passages
+        self._settings, self._progress = settings, progress
+        self._log = ProbeLog(folder, FILE)
+        self._best = BestWeights(folder / CHECKPOINTS)
 
     def on_train_begin(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
         """Take up what an earlier attempt measured up to the step that is resumed from."""
@@ -185,11 +178,17 @@ class BestWeights:
                 path.unlink(missing_ok=True)
 
 
-def _task(stage: StageRun[FinetuneSettings], collection: StoredCollection, settings: Validation) -> RetrievalProbe:
-    found = retrieval_probe(collection, settings, seed=stage.settings.seed, splits=("dev",))
+def validation_task(
+    collection: StoredCollection, settings: Validation, *, seed: int, exclude_self: bool
+) -> RetrievalProbe:
+    """Return the development queries to rank, and what they are searched in.
+
+    exclude_self: a passage with a query's own id is no hit. Raises DrkitError where there are no judged dev queries.
+    """
+    found = retrieval_probe(collection, settings, seed=seed, splits=("dev",))
     if found is None:
         raise DrkitError(
-            f"the collection has no judged dev queries to validate on (its splits: {', '.join(collection.splits())}); "
-            f"give it some, or leave validation out: --set finetune.validation.every=0"
+            f"validation needs judged dev queries, and the collection has none (its splits: "
+            f"{', '.join(collection.splits())}); add some, or turn it off: --set finetune.validation.every=0"
         )
-    return found.without_own(collection) if stage.settings.exclude_self else found
+    return found.without_own(collection) if exclude_self else found

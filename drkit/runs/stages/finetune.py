@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from drkit.runs.finetuning.biencoder import BiEncoder
     from drkit.runs.finetuning.pairs import PairCollator, TrainingPairs
     from drkit.runs.finetuning.refreshing import Refresher
+    from drkit.runs.finetuning.validation import ValidationCallback
 
 
 @frozen
@@ -50,7 +51,6 @@ def run(stage: StageRun[FinetuneSettings]) -> Mapping[str, Any]:
     from drkit.data.tables import collection_of
     from drkit.runs.checkpoints import save_encoders
     from drkit.runs.finetuning.effective import effective_batch, in_batch, in_words, mean_of
-    from drkit.runs.finetuning.validation import validating
     from drkit.runs.tokenizers import load_tokenizer
     from drkit.runs.training.training import train_in
 
@@ -59,7 +59,7 @@ def run(stage: StageRun[FinetuneSettings]) -> Mapping[str, Any]:
     module, collate = _bi_encoder(stage, tokenizer), _collator(stage, collection)
     refresher = _refresher(stage, module, tokenizer, collate, collection)
     collate = evolve(collate, refreshed=refresher)
-    validations = validating(stage, module, tokenizer, collection)
+    validations = _validations(stage, module, tokenizer, collate, collection)
     if not refresher:
         stage.progress.note(in_words(effective_batch(collate, settings.training, settings.loss)))
     result = train_in(
@@ -187,6 +187,29 @@ def _refresher(
         every=refresh.refresh_every,
         per_epoch=batches_per_epoch(len(ids), settings.training.per_device_train_batch_size * processes.count()),
     )
+
+
+def _validations(
+    stage: StageRun[FinetuneSettings],
+    module: BiEncoder,
+    tokenizer: Any,
+    collate: PairCollator,
+    collection: StoredCollection,
+) -> list[ValidationCallback]:
+    """The callback that validates while the retriever is trained, in a list that is empty where validation is off."""
+    from drkit.runs.finetuning.validation import ValidationCallback, validation_task
+    from drkit.runs.retriever import encoders_of
+
+    settings, validation = stage.settings, stage.settings.validation
+    if validation is None:
+        return []
+    task = validation_task(collection, validation, seed=settings.seed, exclude_self=settings.exclude_self)
+    encoder = encoders_of(module, tokenizer, settings.reading)
+    return [
+        ValidationCallback(
+            module, encoder, task, collate.passages, validation, folder=stage.folder, progress=stage.progress
+        )
+    ]
 
 
 FINETUNE = StageSpec(
