@@ -1,6 +1,5 @@
-"""A stranger's plugin, as a package in a folder: a signal, a loss that compares rows, a decoder with its own output."""
+"""A stranger's plugin: a signal, a loss that compares rows, and a decoder with an output and a loss of its own."""
 
-SPECS = '''
 from attrs import frozen
 from attrs.validators import gt
 
@@ -11,31 +10,34 @@ from drkit.plugin import ComponentSpec, Kind, hookimpl, setting
 class FlagsConfig:
     """Settings of `Flags`."""
 
-    weight: float = setting(1.0, gt(0), "value of a token that begins with a capital")
+    weight: float = setting(1.0, gt(0), "value of a token of a word that begins with a capital")
 
 
 @frozen
 class ApartConfig:
-    """Settings of `Apart`; `partners` and `similarity` are settings of its own and mean nothing to drkit."""
+    """Settings of `Apart`; these names mean something else in drkit's own settings, and nothing to drkit here."""
 
-    partners: int = setting(3, gt(0), "a setting")
-    similarity: str = setting("strict", None, "a setting")
+    partners: int = setting(3, gt(0), "how fast the push between two vectors fades")
+    similarity: str = setting("strict", None, "a word")
+    needs: str = setting("much", None, "a word")
 
 
 @frozen
 class CapitalsConfig:
-    """Settings of `Capitals`; `targets` is a number of its own, no share of positions."""
+    """Settings of `Capitals`; `targets` is a width here, not a share of positions."""
 
     targets: int = setting(16, gt(0), "width of its hidden layer")
+    signals: int = setting(1, gt(0), "a number")
 
 
 @frozen
-class CapitalsLossConfig:
-    """Settings of `CapitalsLoss`: none."""
+class CountLossConfig:
+    """Settings of `CountLoss`: none."""
 
 
 @hookimpl
 def drkit_components():
+    """The four parts."""
     return [
         ComponentSpec(
             kind=Kind.SIGNAL,
@@ -51,7 +53,7 @@ def drkit_components():
             name="apart",
             target="strangers.parts:Apart",
             config=ApartConfig,
-            summary="Pushes the vectors of a batch apart, the more the fewer flags they share",
+            summary="Pushes vectors apart whose texts have unlike numbers of flags",
             receives=("bottleneck",),
             signals=("entity-flags",),
             scope="batch",
@@ -61,19 +63,18 @@ def drkit_components():
             name="capitals",
             target="strangers.parts:Capitals",
             config=CapitalsConfig,
-            summary="How many flags each text has, from its vector",
+            summary="Tells from the vector how many flags a text has",
             signals=("entity-flags",),
-            provides=("flag-counts",),
-            trained_by="capitals-loss",
+            provides=("flag_counts",),
+            trained_by="flag-count",
         ),
         ComponentSpec(
             kind=Kind.LOSS,
-            name="capitals-loss",
-            target="strangers.parts:CapitalsLoss",
-            config=CapitalsLossConfig,
-            summary="Squared error of the number of flags",
-            receives=("flag-counts",),
+            name="flag-count",
+            target="strangers.parts:CountLoss",
+            config=CountLossConfig,
+            summary="Squared error of a text's number of flags",
+            receives=("flag_counts",),
             signals=("entity-flags",),
         ),
     ]
-'''
