@@ -11,10 +11,10 @@ from collections.abc import Iterable
 import attrs
 from attrs import frozen
 
-from drkit.core.compose import BESIDE_DECODER, ENCODER_PROVIDES, FROM_MASKER, check
+from drkit.core.compose import check
 from drkit.core.discovery import Installed
 from drkit.core.layers import Wanted, compose
-from drkit.core.reasons import MADE_FROM_TEXTS
+from drkit.core.provided import BATCH, ENCODER, FINETUNING, MADE_FOR_PRETRAINING, PROVIDED, RERANKING, provided_by
 from drkit.core.recipe import Choice, Recipe
 from drkit.core.spec import ComponentSpec, Kind
 from drkit.errors import DrkitError, ProblemsError
@@ -31,13 +31,18 @@ class Pair:
 
 @frozen
 class LossPlaces:
-    """Where a loss can stand: on the encoder's output, on that of some decoders, in fine-tuning; and what it needs."""
+    """Where a loss can stand: on the encoder's output, on that of some decoders, in fine-tuning, in the re-ranker.
+
+    needs: what its call receives, its signals, and what it requires of the run.
+    """
 
     name: str
     needs: tuple[str, ...]
     encoder: bool
     decoders: tuple[str, ...]
     finetuning: bool
+    reranking: bool
+    taught: bool
 
 
 @frozen
@@ -109,11 +114,9 @@ def _unambiguous(parts: Installed, kind: Kind) -> tuple[ComponentSpec, ...]:
 
 
 def _made(spec: ComponentSpec) -> tuple[str, ...]:
-    return tuple(sorted(_needs(spec) & MADE_FROM_TEXTS.keys()))
-
-
-def _needs(spec: ComponentSpec) -> frozenset[str]:
-    return spec.needs_of(_defaults(spec))
+    """The signals it reads and what it requires that a stage of the run makes."""
+    config = _defaults(spec)
+    return tuple(sorted({*spec.signals_of(config), *({*spec.requires_of(config)} & {*MADE_FOR_PRETRAINING})}))
 
 
 def _provides(spec: ComponentSpec) -> frozenset[str]:
@@ -128,12 +131,16 @@ def _defaults(spec: ComponentSpec) -> object:
 
 
 def _places(loss: ComponentSpec, decoders: Iterable[ComponentSpec]) -> LossPlaces:
-    wanted = _needs(loss) - MADE_FROM_TEXTS.keys()
-    fitting = [d.name for d in decoders if wanted <= {*_provides(d), *BESIDE_DECODER} and wanted - {*BESIDE_DECODER}]
+    config = _defaults(loss)
+    wanted, beside = loss.receives_of(config), {*provided_by(BATCH)}
+    fitting = [d.name for d in decoders if wanted <= {*_provides(d), *beside} and wanted - beside]
+    masked = {p.name for p in PROVIDED if p.if_masked}
     return LossPlaces(
         name=loss.name,
-        needs=tuple(sorted(_needs(loss))),
-        encoder=wanted <= {*ENCODER_PROVIDES, *FROM_MASKER},
+        needs=tuple(sorted({*wanted, *loss.signals_of(config), *loss.requires_of(config)})),
+        encoder=bool(wanted) and wanted <= {*provided_by(ENCODER, BATCH, masker=masked)},
         decoders=tuple(fitting),
-        finetuning=wanted <= {"pairs"},
+        finetuning=bool(wanted) and wanted <= {*provided_by(FINETUNING)},
+        reranking=bool(wanted) and wanted <= {*provided_by(RERANKING)},
+        taught="teacher" in loss.requires_of(config),
     )

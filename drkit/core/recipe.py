@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from attrs import Factory, evolve, field, fields, frozen
 from attrs.validators import and_, ge, gt, in_, le, lt, max_len, min_len, optional
 
+from drkit.core.protocols import SearchSimilarity
 from drkit.core.settings import setting
 from drkit.core.spec import Kind
 from drkit.encoders.pooling import POOLINGS
@@ -249,4 +250,9 @@ class Recipe:
     @property
     def similarity(self) -> str:
         """`cosine` or `dot`: what the fine-tuning loss trains for, and so what search uses."""
-        return getattr(self.finetune.loss.config, "similarity", "dot") if self.finetune else "cosine"
+        return similarity_of(self.finetune.loss) if self.finetune else "cosine"
+
+
+def similarity_of(loss: Choice) -> str:
+    """What a fine-tuning loss wants search to rank by: `cosine` or `dot`."""
+    return loss.config.search_similarity if isinstance(loss.config, SearchSimilarity) else "dot"

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from drkit.data.generation import generate_file as generate_file
     from drkit.data.generation import generate_queries as generate_queries
     from drkit.data.hf import HfCollection as HfCollection
-    from drkit.data.importance import Importance as Importance
     from drkit.data.irds import IrdsCollection as IrdsCollection
     from drkit.data.jsonl import JsonlCollection as JsonlCollection
     from drkit.data.ngrams import NgramCounts as NgramCounts

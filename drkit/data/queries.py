@@ -16,8 +16,8 @@ import numpy as np
 from attrs import frozen
 
 from drkit.data.arrays import Arrays, ArrayWriter
-from drkit.data.importance import Importance
 from drkit.data.rows import FORMATS, Row, read_rows, require_file
+from drkit.data.signals import SignalValues
 from drkit.data.store import TokenStore, TokenWriter, encoded
 from drkit.errors import DrkitError
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from drkit.data.spans import NamedTexts
 
-FILE, IMPORTANCE = "candidates.arrow", "importance"
+FILE = "candidates.arrow"
 LENGTH = 12  # tokens of an extractive query: a short question
 ID_COLUMNS = ("doc_id", "_id", "id")
 QUERY_COLUMNS = ("queries", "query")
@@ -61,7 +61,7 @@ def _queries_of(row: Row) -> list[str]:
 
 
 def extractive_queries(
-    store: TokenStore, importance: Importance, indices: ArrayLike | None = None, *, count: int = 5, length: int = 12
+    store: TokenStore, importance: SignalValues, indices: ArrayLike | None = None, *, count: int = 5, length: int = 12
 ) -> Iterator[list[tuple[int, int]]]:
     """Yield for each text the `count` spans with the highest mean importance, best first, as ranges of `flat_ids`.
 
@@ -159,7 +159,7 @@ def tokenise_given(
 
 def write_candidates(
     texts: TokenStore,
-    importance: Importance,
+    importance: SignalValues,
     tokenizer: Any,
     folder: Path,
     *,
@@ -245,8 +245,3 @@ class Queries:
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
-
-    def importance(self) -> Importance | None:
-        """The importance of the tokens of `store`, if it was written to the folder."""
-        folder = self.folder / IMPORTANCE
-        return Importance.open(folder) if folder.is_dir() else None

@@ -214,6 +214,7 @@ COLLECTIONS = (
         cite=BEIR,
         provides=_JUDGED,
         shorthand="path",
+        files=("path",),
     ),
     ComponentSpec(
         kind=Kind.COLLECTION,
@@ -272,5 +273,6 @@ COLLECTIONS = (
         summary="A file of texts alone, for pre-training only",
         provides=("texts",),
         shorthand="path",
+        files=("path",),
     ),
 )

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from drkit.core.files import replacing
-from drkit.core.protocols import Collection
+from drkit.core.protocols import CarriesNegatives, Collection
 from drkit.data.checks import SHOWN, KnownIds, locator, refusal
 from drkit.data.corpus import TEXTS, MappedTable, StoredCorpus, id_hash, write_index
 from drkit.data.tables import JUDGEMENTS, NEGATIVES, PASSAGES, QUERIES, SPLITS
@@ -160,9 +160,9 @@ def _refuse_contradictions(collection: Collection, split: str, hashes: NDArray[n
 
 def _write_negatives(collection: Collection, folder: Path, check: KnownIds, digest: Any) -> dict[str, Any]:
     """The negatives that came with the queries, by split; nothing is written where the collection has none."""
-    given = getattr(collection, "negatives", None)
-    if given is None:
+    if not isinstance(collection, CarriesNegatives):
         return {}
+    given = collection.negatives
     counts: dict[str, int] = {}
 
     def rows(split: str) -> Iterator[tuple[str, str]]:

@@ -8,14 +8,15 @@ import attrs
 from attrs import frozen
 
 from drkit.core.draws import Draws
+from drkit.core.protocols import ReplacingMasker
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
 from drkit.errors import DrkitError
-from drkit.inspect.source import Piece, TextSource
+from drkit.inspect.source import IMPORTANCE, Piece, TextSource
 from drkit.maskers.statistics import common_tokens, hidden_tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from torch import Tensor
 
@@ -101,14 +102,14 @@ def inspect_mask(
     spec = registry.get(Kind.MASKER, chosen.use)
     if draw.rows and "rows" not in spec.provides_of(chosen.config):
         raise DrkitError(f"masker {spec.name!r} draws no pattern per row; omit --rows")
-    needs = spec.needs_of(chosen.config)
-    needs_counts_for_queries_only = context is not None and "generated-queries" in needs
-    _check_counts(source, chosen, needed="importance" in needs and not needs_counts_for_queries_only)
+    from_queries = "generated-queries" in spec.requires_of(chosen.config)
+    wanted = spec.signals_of(chosen.config).get(IMPORTANCE)
+    _check_counts(source, chosen, None if context is not None and from_queries else wanted)
     has_context = "context" in spec.provides_of(chosen.config)
-    tokens, pieces = _read(text, source, chosen)
+    tokens, pieces = _read(text, source, wanted)
     other = pieces
     if has_context:
-        second, other = _read(_context(context, text, source, needs), source, chosen)
+        second, other = _read(_context(context, text, source, from_queries), source, wanted)
         tokens = attrs.evolve(tokens, context=second)
     masker = registry.build(Kind.MASKER, chosen.use, chosen.config, source.context())
     views = masker(tokens, _draws(draw))
@@ -145,17 +146,18 @@ def _draws(draw: Draw) -> Draws:
     return Draws(draw.seed, draw.epoch, [0])
 
 
-def _read(text: str, source: TextSource, chosen: Choice) -> tuple[TokenBatch, tuple[Piece, ...]]:
+def _read(text: str, source: TextSource, wanted: Mapping[str, Any] | None) -> tuple[TokenBatch, tuple[Piece, ...]]:
+    """wanted: the settings that the masker wants of the importance, where it reads it."""
     if not text.strip():
         raise DrkitError("the text is empty; give one or two sentences")
-    return source.read(text, pmi=getattr(chosen.config, "pmi", "fragment"))
+    return source.read(text, pmi=(wanted or {}).get("pmi", "fragment"))
 
 
-def _context(given: str | None, text: str, source: TextSource, needs: frozenset[str]) -> str:
+def _context(given: str | None, text: str, source: TextSource, from_queries: bool) -> str:
     """Return the decoder's text: the given one, or an extracted query."""
     if given is not None:
         return given
-    if "generated-queries" in needs and source.counts is not None:
+    if from_queries and source.counts is not None:
         return source.query_of(text)
     raise DrkitError(
         "this masker needs a second text for the decoder (another span of the same document, or a query): "
@@ -163,11 +165,11 @@ def _context(given: str | None, text: str, source: TextSource, needs: frozenset[
     )
 
 
-def _check_counts(source: TextSource, chosen: Choice, *, needed: bool) -> None:
-    """Raise DrkitError if the counts that a masker needs are missing, or were made with other settings."""
+def _check_counts(source: TextSource, chosen: Choice, wanted: Mapping[str, Any] | None) -> None:
+    """Raise DrkitError if the counts that a masker needs (`wanted`) are missing, or were made with other settings."""
     counts = source.counts
     if counts is None:
-        if needed:
+        if wanted is not None:
             raise DrkitError(
                 f"masker {chosen.use!r} needs n-gram counts, but {source.folder} has none, because its recipe's masker "
                 f"does not need them; inspect a collection instead (--collection pydocs, beir:FOLDER), or compose a "
@@ -175,8 +177,8 @@ def _check_counts(source: TextSource, chosen: Choice, *, needed: bool) -> None:
             )
         return
     for name in ("window", "min_count"):
-        expected, actual = getattr(chosen.config, name, None), getattr(counts, name)
-        if needed and expected not in (None, actual):
+        expected, actual = (wanted or {}).get(name), getattr(counts, name)
+        if expected not in (None, actual):
             raise DrkitError(
                 f"the n-gram counts of {source.folder} were made with {name} {actual}, not masker.{name}={expected}; "
                 f"inspect a collection instead: --collection pydocs --set masker.{name}={expected}"
@@ -189,9 +191,10 @@ def _replacer(source: TextSource, masker: Any) -> Any:
 
     trained = source.folder / "pretrained" / GENERATOR  # beside the encoder
     folder = trained if trained.is_dir() else source.folder / GENERATOR
-    if not hasattr(masker, "replacer") or not folder.is_dir():
+    if not isinstance(masker, ReplacingMasker) or not folder.is_dir():
         return None
-    return masker.replacer(attrs.evolve(source.context(), generator=load_generator(folder))).eval()
+    replacer: Any = masker.replacer(attrs.evolve(source.context(), generator=load_generator(folder)))
+    return replacer.eval()
 
 
 def _view(name: str, view: MaskedView, tokens: TokenBatch, source: TextSource, replacer: Any) -> View:

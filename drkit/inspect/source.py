@@ -33,16 +33,19 @@ from drkit.runs.execute import RECIPE, execute
 from drkit.runs.manifest import digest, read_manifest
 from drkit.runs.plan import plan
 from drkit.runs.stage import Stage, lasting_settings
+from drkit.runs.stages.signals import FITTED
 from drkit.runs.tokenizers import load_tokenizer
+from drkit.signals.importance import COUNTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from drkit.core.types import TokenBatch
-    from drkit.data.importance import Importance
+    from drkit.data.signals import SignalValues
     from drkit.runs.progress import Progress
 
-STATISTICS = "statistics"
+IMPORTANCE = "importance"
+COUNTS_STAGE = f"signal-{IMPORTANCE}"
 
 
 @frozen
@@ -69,8 +72,8 @@ class TextSource:
     @cached_property
     def counts(self) -> NgramCounts | None:
         """The n-gram counts of the run's texts, or None if its recipe does not compute them."""
-        is_finished = read_manifest(self.folder / STATISTICS) is not None
-        return NgramCounts(self.folder / STATISTICS / "counts") if is_finished else None
+        is_finished = read_manifest(self.folder / COUNTS_STAGE) is not None
+        return NgramCounts(self.folder / COUNTS_STAGE / FITTED / COUNTS) if is_finished else None
 
     def masker(self) -> Choice:
         """Return the recipe's masker. Raises DrkitError if the recipe has no pre-training."""
@@ -102,7 +105,7 @@ class TextSource:
         Raises DrkitError if the text has no known words.
         """
         with self._stored(text, pmi) as (store, weights):
-            tokens = store.batch([0], importance=weights)
+            tokens = store.batch([0], signals={} if weights is None else {IMPORTANCE: weights})
             values = None if weights is None else weights.values.tolist()
         if not bool(tokens.maskable.any()):
             raise DrkitError("the text has no words that the tokenizer knows; give one or two sentences")
@@ -123,7 +126,7 @@ class TextSource:
         return "".join(f" {piece.text}" if piece.spaced else piece.text for piece in pieces[start:stop]).strip()
 
     @contextmanager
-    def _stored(self, text: str, pmi: str = "fragment") -> Iterator[tuple[TokenStore, Importance | None]]:
+    def _stored(self, text: str, pmi: str = "fragment") -> Iterator[tuple[TokenStore, SignalValues | None]]:
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch)
             tokenise([("text", text)], self.tokenizer, folder, max_length=self.recipe.encoder.passage_length)
@@ -203,7 +206,7 @@ def statistics_stages(recipe: Recipe, parts: Installed) -> list[Stage[Any]]:
     if pretrain is not None and pretrain.masker.use != "pmi":
         pretrain = attrs.evolve(pretrain, masker=Choice("pmi", config()))
     planned = {stage.name: stage for stage in plan(attrs.evolve(recipe, pretrain=pretrain), parts.registry).stages}
-    pending, kept = [STATISTICS], set()
+    pending, kept = [COUNTS_STAGE], set()
     while pending:
         name = pending.pop()
         kept.add(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
@@ -40,6 +41,11 @@ class RefreshConfig:
     depth: int = setting(200, ge(1), "how deep the ranking is that negatives are drawn from")
     skip: int = setting(0, ge(0), "leave out this many of the best-ranked passages")
     memory_mb: int = setting(64, ge(1), "megabytes of hits held at once: how many queries are searched together")
+
+    @property
+    def refresh_every(self) -> int:
+        """Epochs between two minings."""
+        return self.every
 
 
 @frozen
@@ -105,14 +111,9 @@ class CrossEncoderFilterConfig:
     positive: str = setting("max", in_(("max", "min")), "which judged positive counts: the best-scored or the worst")
 
     @property
-    def needs(self) -> tuple[str, ...]:
+    def requires(self) -> Mapping[str, None]:
         """The run's re-ranker, where no model is named."""
-        return () if self.model else ("reranker",)
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        """What it reads from outside a run, besides the hub."""
-        return (self.model,) if self.model else ()
+        return {} if self.model else {"reranker": None}
 
 
 @frozen

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from drkit.core.discovery import installed
-from drkit.core.protocols import NegativeFilter
+from drkit.core.protocols import NegativeFilter, SearchesTexts
 from drkit.core.types import BuildContext
 from drkit.errors import DrkitError
 from drkit.miners.chain import Chain, build_chain, sources
@@ -168,7 +168,7 @@ class HardNegatives:
         from drkit.search import Retriever
         from drkit.search.sentence_transformers import as_encoder
 
-        if hasattr(self.source, "search"):
+        if isinstance(self.source, SearchesTexts):
             if not texts.named:
                 raise DrkitError("a retriever finds ids: give the corpus as {id: text}, that texts are known by them")
             return ByText(self.source, texts)

@@ -1,4 +1,4 @@
-"""The specs of the miners: sources of negatives, and filters (those that need `candidates`) to stand behind them."""
+"""The specs of the miners: sources of negatives, and filters (those that receive `candidates`) to stand behind them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ SOURCES = (
         config=DenseConfig,
         summary="The best-ranked unjudged passages of a trained retriever",
         cite=STAR,
-        needs=("retriever",),
+        requires=("retriever",),
     ),
     ComponentSpec(
         kind=Kind.MINER,
@@ -95,6 +95,7 @@ SOURCES = (
         config=RunFileConfig,
         summary="The best-ranked unjudged passages of any TREC run file",
         shorthand="path",
+        files=("path",),
     ),
 )
 FILTERS = (
@@ -105,8 +106,9 @@ FILTERS = (
         config=CrossEncoderFilterConfig,
         summary="Filter: drops what a cross-encoder takes for an answer",
         cite=ROCKETQA,
-        needs=("candidates",),
+        receives=("candidates",),
         shorthand="model",
+        files=("model",),
     ),
     ComponentSpec(
         kind=Kind.MINER,
@@ -115,7 +117,7 @@ FILTERS = (
         config=MarginConfig,
         summary="Filter: drops what scores too close to the positive",
         cite=NV_RETRIEVER,
-        needs=("candidates",),
+        receives=("candidates",),
     ),
     ComponentSpec(
         kind=Kind.MINER,
@@ -123,7 +125,7 @@ FILTERS = (
         target="drkit.miners.filters:MaxScoreFilter",
         config=MaxScoreConfig,
         summary="Filter: drops what scores above a number",
-        needs=("candidates",),
+        receives=("candidates",),
     ),
     ComponentSpec(
         kind=Kind.MINER,
@@ -131,7 +133,7 @@ FILTERS = (
         target="drkit.miners.filters:RanksFilter",
         config=RanksConfig,
         summary="Filter: keeps ranks A to B",
-        needs=("candidates",),
+        receives=("candidates",),
         shorthand="keep",
     ),
     ComponentSpec(
@@ -140,7 +142,7 @@ FILTERS = (
         target="drkit.miners.texts:SameTextFilter",
         config=SameTextConfig,
         summary="Filter: drops copies of a positive under another id",
-        needs=("candidates",),
+        receives=("candidates",),
     ),
 )
 MINERS = (*SOURCES, *FILTERS)

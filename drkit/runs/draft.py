@@ -10,6 +10,7 @@ from attrs import field, frozen
 
 from drkit.core.recipe import Recipe
 from drkit.core.registry import Registry
+from drkit.core.spec import ComponentSpec
 from drkit.runs.manifest import digest
 from drkit.runs.stage import Part, Stage, StageSpec, settings_from
 
@@ -66,7 +67,7 @@ def path_state(text: str | None) -> str:
     return digest([(p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in files])
 
 
-def config_state(config: Any) -> str:
-    """Return the state of the local files that a part reads: its settings' `files`, or its `path`."""
-    states = [path_state(path) for path in getattr(config, "files", (getattr(config, "path", None),))]
+def files_state(spec: ComponentSpec, config: Any) -> str:
+    """Return the state of the local files that a part reads with these settings."""
+    states = [path_state(path) for path in spec.paths_of(config)]
     return states[0] if len(states) == 1 else digest(states)

@@ -1,32 +1,32 @@
 """The first half of a plan: from texts to the encoder that fine-tuning starts from.
 
-    collection -> vocabulary -> tokens -> [spans -> statistics -> queries] -> initial
-               -> [frequencies, generator] -> pretrained
+    collection -> vocabulary -> tokens -> [spans -> queries] -> initial -> [signals, generator] -> pretrained
 
-A stage in brackets is planned if a part needs it (`drkit.core.compose.data_needs`).
+A stage in brackets is planned if a part needs it (`drkit.core.compose.wanted_signals` and `capabilities`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from drkit.core.compose import data_needs
-from drkit.core.recipe import Pretrain
+from drkit.core.compose import FOR_EXTRACTIVE, capabilities, wanted_signals
+from drkit.core.recipe import Choice, Pretrain
+from drkit.core.spec import Kind
 from drkit.errors import DrkitError
-from drkit.maskers.config import GeneratorConfig
+from drkit.maskers.config import GeneratorConfig, QuerySettings
 from drkit.runs import estimate
-from drkit.runs.draft import PASSAGES, Draft, config_state, path_state, queries_of, split_of
+from drkit.runs.draft import PASSAGES, Draft, files_state, path_state, queries_of, split_of
 from drkit.runs.reading import TextReading
 from drkit.runs.stage import Part, settings_from
 from drkit.runs.stages import generator, initial, vocabulary
 from drkit.runs.stages.collection import COLLECTION
-from drkit.runs.stages.frequencies import FREQUENCIES
 from drkit.runs.stages.generator import GeneratorSizes
 from drkit.runs.stages.pretrain import PRETRAIN
 from drkit.runs.stages.queries import QUERIES
+from drkit.runs.stages.signals import FITTED, QUERY_SIGNAL, SIGNAL, VALUES
 from drkit.runs.stages.spans import SPANS
-from drkit.runs.stages.statistics import STATISTICS
 from drkit.runs.stages.tokens import PASSAGE_TOKENS
 
 VOCABULARY, TOKENS = Part("vocabulary"), Part("tokens")
@@ -35,11 +35,12 @@ VOCABULARY, TOKENS = Part("vocabulary"), Part("tokens")
 def plan_texts(draft: Draft) -> None:
     """Add the stages that read the collection and tokenise its passages."""
     recipe = draft.recipe
+    source = draft.registry.get(Kind.COLLECTION, recipe.collection.use)
     draft.add(
         "collection",
         COLLECTION,
         "read texts, queries and judgements",
-        sources={"collection": config_state(recipe.collection.config)},
+        sources={"collection": files_state(source, recipe.collection.config)},
     )
     if recipe.encoder.pretrained:
         state = {"encoder.pretrained": path_state(recipe.encoder.pretrained)}
@@ -54,19 +55,19 @@ def plan_texts(draft: Draft) -> None:
 
 def plan_encoder(draft: Draft) -> str:
     """Add the stages up to the encoder that fine-tuning starts from; returns the last one's name."""
-    recipe, wanted = draft.recipe, data_needs(draft.recipe, draft.registry)
-    texts = _plan_contexts(draft, wanted)
+    recipe = draft.recipe
+    signals = wanted_signals(recipe.pretrain, draft.registry)
+    required = capabilities(recipe.pretrain, draft.registry)
+    texts = _plan_contexts(draft, signals, required)
     _plan_initial(draft)
+    texts |= _plan_signals(draft, signals, texts)
     pretrain = recipe.pretrain
     if pretrain is None:
         return "initial"
     inputs = {"start": Part("initial"), **texts}
-    if "idf" in wanted:
-        read = {"texts": _texts(draft), "encoder": Part("initial", "config.json")}
-        draft.add("frequencies", FREQUENCIES, "count the texts that each token occurs in", read)
-        inputs["frequencies"] = Part("frequencies")
-    if "generator" in wanted:
-        inputs["generator"] = Part(_plan_generator(draft, pretrain))
+    if "generator" in required:
+        wanted = required["generator"] or GeneratorConfig()
+        inputs["generator"] = Part(_plan_generator(draft, pretrain, wanted))
     return draft.add(
         "pretrained",
         PRETRAIN,
@@ -112,26 +113,60 @@ def _plan_initial(draft: Draft) -> None:
         )
 
 
-def _plan_contexts(draft: Draft, wanted: tuple[str, ...]) -> dict[str, Part]:
+def _plan_contexts(draft: Draft, signals: Mapping[str, Choice], required: Mapping[str, Any]) -> dict[str, Part]:
     """Add the stages that make other texts of the texts, and what is known of both; returns the inputs they give."""
-    masker = draft.recipe.pretrain.masker.config if draft.recipe.pretrain else None
     inputs = {"tokens": TOKENS}
-    if "spans" in wanted:
+    if "spans" in required:
         cut = {"passages": PASSAGES, "vocabulary": VOCABULARY}
         inputs = {"spans": Part(draft.add("spans", SPANS, "cut documents into spans of whole sentences", cut))}
-    if "importance" in wanted:
-        own = {key: getattr(masker, key) for key in ("window", "pmi", "min_count") if hasattr(masker, key)}
-        read = {"texts": _texts(draft)}
-        draft.add("statistics", STATISTICS, "PMI importance of every token", read, own=own)
-        inputs["statistics"] = Part("statistics")
-    if "generated-queries" in wanted:
-        inputs["queries"] = Part(_plan_queries(draft, masker, inputs))
+    if "generated-queries" in required:
+        weighed = _plan_signal(draft, signals[FOR_EXTRACTIVE])
+        wanted = required["generated-queries"] or QuerySettings()
+        inputs["queries"] = Part(_plan_queries(draft, wanted, {**inputs, "importance": Part(weighed, VALUES)}))
     return inputs
 
 
-def _plan_queries(draft: Draft, masker: Any, texts: dict[str, Part]) -> str:
-    origin = getattr(masker, "queries", "extractive")
-    kind, _, source = origin.partition(":")
+def _plan_signals(draft: Draft, signals: Mapping[str, Choice], texts: Mapping[str, Part]) -> dict[str, Part]:
+    """Add a stage for every signal, and one for its values of the queries that are contexts; returns the inputs."""
+    inputs = {}
+    for name, chosen in signals.items():
+        stage = _plan_signal(draft, chosen)
+        inputs[f"signals/{name}"] = Part(stage, VALUES)
+        scope = draft.registry.get(Kind.SIGNAL, name).scope_of(chosen.config)
+        if "queries" in texts and scope != "vocabulary":
+            read = {"texts": texts["queries"], "fitted": Part(stage, FITTED), **_beside_tokens(draft, chosen)}
+            summary, own = f"the signal {name} of the candidate queries", {"signal": chosen}
+            made = draft.add(f"{stage}-queries", QUERY_SIGNAL, summary, read, own=own)
+            inputs[f"query-signals/{name}"] = Part(made, VALUES)
+    return inputs
+
+
+def _plan_signal(draft: Draft, chosen: Choice) -> str:
+    """Add the stage of a signal of the texts; it reads what the signal's spec says, and no more."""
+    spec, read = draft.registry.get(Kind.SIGNAL, chosen.use), {"texts": _texts(draft)}
+    own: dict[str, Any] = {"signal": chosen}
+    read |= _beside_tokens(draft, chosen)
+    if "characters" in spec.requires_of(chosen.config):
+        read["passages"] = PASSAGES
+        read |= {"spans": Part("spans")} if "spans" in draft.stages else {}
+    else:
+        own["prompt"] = ""
+    sources = {"signal": files_state(spec, chosen.config)}
+    return draft.add(f"signal-{chosen.use}", SIGNAL, spec.summary, read, sources=sources, own=own)
+
+
+def _beside_tokens(draft: Draft, chosen: Choice) -> dict[str, Part]:
+    """What a signal reads beside the tokens of texts, whatever texts they are."""
+    spec, read = draft.registry.get(Kind.SIGNAL, chosen.use), {}
+    if "characters" in spec.requires_of(chosen.config):
+        read["vocabulary"] = VOCABULARY
+    if spec.scope_of(chosen.config) == "vocabulary":
+        read["encoder"] = Part("initial", "config.json")
+    return read
+
+
+def _plan_queries(draft: Draft, wanted: QuerySettings, texts: dict[str, Part]) -> str:
+    kind, _, source = wanted.origin.partition(":")
     if kind == "file" and not Path(source).expanduser().is_file():
         raise DrkitError(f"the file of queries {source} does not exist @ pretrain.masker.queries")
     how = {"file": f"read from {source}", "model": f"generated by {source}"}.get(kind, "the text's own best spans")
@@ -142,18 +177,13 @@ def _plan_queries(draft: Draft, masker: Any, texts: dict[str, Part]) -> str:
         f"candidate queries: {how}",
         {"vocabulary": VOCABULARY, **given, **texts},
         sources={"pretrain.masker.queries": path_state(source)},
-        own={
-            "queries": origin,
-            "candidates": getattr(masker, "candidates", 5),
-            "prefix": getattr(masker, "query_prefix", ""),
-            "pmi": getattr(masker, "pmi", "fragment"),
-        },
+        own={"queries": wanted.origin, "candidates": wanted.count, "prefix": wanted.prefix},
     )
 
 
-def _plan_generator(draft: Draft, pretrain: Pretrain) -> str:
+def _plan_generator(draft: Draft, pretrain: Pretrain, wanted: GeneratorConfig) -> str:
     """Add the masked LM that fills masked positions: a given one, random weights, or one that is trained first."""
-    wanted, encoder = GeneratorConfig.of(pretrain.masker.config), draft.recipe.encoder
+    encoder = draft.recipe.encoder
     sizes = GeneratorSizes(
         positions=max(encoder.passage_length, encoder.query_length),
         layers=wanted.generator_layers,

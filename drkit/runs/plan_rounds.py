@@ -17,7 +17,7 @@ from drkit.errors import DrkitError
 from drkit.miners.chain import refresh_of
 from drkit.miners.config import RunFileConfig
 from drkit.runs import estimate
-from drkit.runs.draft import PASSAGES, Draft, config_state, path_state, queries_of, split_of
+from drkit.runs.draft import PASSAGES, Draft, files_state, path_state, queries_of, split_of
 from drkit.runs.plan_encoder import TOKENS, VOCABULARY
 from drkit.runs.reading import TextReading
 from drkit.runs.stage import Part, settings_from
@@ -110,11 +110,11 @@ def _plan_negatives(draft: Draft, owner: str, chain: tuple[Choice, ...], previou
         if isinstance(miner.config, RunFileConfig) and not Path(miner.config.path).is_file():
             raise DrkitError(f"the miner run-file of {owner} reads {miner.config.path!r}, which does not exist")
     inputs, searches = {"passages": PASSAGES, "train": TRAIN}, False
-    needed = _needs_of(draft, chain)
-    if "retriever" in needed:
+    required = _required_by(draft, chain)
+    if "retriever" in required:
         index = add_index(draft, previous, "mined")
         inputs, searches = {**inputs, "encoder": Part(previous), "index": Part(index)}, True
-    if RERANKER in needed:
+    if RERANKER in required:
         inputs = {**inputs, "reranker": Part(RERANKER)}
     for stage in draft.stages.values():
         if stage.spec is NEGATIVES and stage.settings.miners == chain and stage.inputs == inputs:
@@ -124,19 +124,22 @@ def _plan_negatives(draft: Draft, owner: str, chain: tuple[Choice, ...], previou
         NEGATIVES,
         f"hard negatives by {' > '.join(miner.use for miner in chain)}",
         inputs,
-        sources=_sources_of(chain),
+        sources=_sources_of(draft, chain),
         own={"miners": chain, "reading": reading_of(draft) if searches else None},
     )
 
 
-def _sources_of(chain: tuple[Choice, ...]) -> dict[str, str]:
+def _sources_of(draft: Draft, chain: tuple[Choice, ...]) -> dict[str, str]:
     """The state of the local files that miners read."""
-    return {f"miners.{index}": config_state(miner.config) for index, miner in enumerate(chain)}
+    return {
+        f"miners.{index}": files_state(draft.registry.get(Kind.MINER, miner.use), miner.config)
+        for index, miner in enumerate(chain)
+    }
 
 
-def _needs_of(draft: Draft, chain: tuple[Choice, ...]) -> set[str]:
-    """What the miners of a chain need."""
-    return {need for miner in chain for need in draft.registry.get(Kind.MINER, miner.use).needs_of(miner.config)}
+def _required_by(draft: Draft, chain: tuple[Choice, ...]) -> set[str]:
+    """What the miners of a chain require of the run."""
+    return {name for miner in chain for name in draft.registry.get(Kind.MINER, miner.use).requires_of(miner.config)}
 
 
 def _plan_retriever(draft: Draft, current: _Retriever, negatives: str) -> System:
@@ -155,7 +158,7 @@ def _plan_retriever(draft: Draft, current: _Retriever, negatives: str) -> System
         inputs["negatives"] = Part(negatives)
     if own.teacher:
         inputs["teacher"] = Part(_plan_teacher(draft, own, negatives))
-    if refreshed and RERANKER in _needs_of(draft, refreshed):
+    if refreshed and RERANKER in _required_by(draft, refreshed):
         inputs["reranker"] = Part(RERANKER)
     origin = "without pre-training" if current.name == BASELINE else f"from {current.start}"
     encoders = " an encoder of queries and one of passages" if settings.encoders == "separate" else ""
@@ -165,7 +168,7 @@ def _plan_retriever(draft: Draft, current: _Retriever, negatives: str) -> System
             FINETUNE,
             f"fine-tune{encoders} {origin}, {estimate.schedule(settings)}",
             inputs,
-            sources=_sources_of(refreshed),
+            sources=_sources_of(draft, refreshed),
             own={
                 "miners": refreshed,
                 "queries": own.queries,

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from drkit.core.draws import Draws
 from drkit.core.spec import ComponentSpec, Kind
 from drkit.core.types import DecoderInput, MaskedView, TokenStates
-from drkit.testing.specs import check_spec, require, spec_of
-from drkit.testing.toys import MASK, VOCAB, toy_context, toy_encoder, toy_tokens
+from drkit.testing.specs import check_spec, require, signal_scopes, spec_of
+from drkit.testing.toys import MASK, VOCAB, toy_context, toy_encoder, toy_tokens, with_signals
 
 if TYPE_CHECKING:
     from drkit.core.protocols import Masker
@@ -40,6 +40,8 @@ def check_decoder(part: ComponentSpec | str, config: Any = None) -> None:
     """
     spec = spec_of(Kind.DECODER, part)
     check_spec(spec)
+    settings = spec.config() if config is None else config
+    spec = attrs.evolve(spec, signals=tuple(spec.signals_of(settings)))
     decoder, encoder = _build(spec, config), toy_encoder().eval()
     out = _decode(spec, decoder, encoder)
     missing = set(spec.provides) - set(out)
@@ -67,7 +69,7 @@ def _build(spec: ComponentSpec, config: Any) -> nn.Module:
 def _inputs(spec: ComponentSpec, decoder: Any, encoder: MaskedLmEncoder, padding: int = 0) -> DecoderInput:
     from drkit.maskers.views import keep_targets
 
-    tokens, masker = toy_tokens(padding=padding), _masker(spec)
+    tokens, masker = with_signals(toy_tokens(padding=padding), signal_scopes(spec, None)), _masker(spec)
     draws, rows = Draws(1, 0, tokens.keys.numpy()), decoder.rows(tokens.ids.shape[1])
     views = masker(tokens, draws, rows=rows)
     if 0 < rows < tokens.ids.shape[1]:
@@ -80,7 +82,7 @@ def _inputs(spec: ComponentSpec, decoder: Any, encoder: MaskedLmEncoder, padding
 def _masker(spec: ComponentSpec) -> Masker:
     from drkit.maskers import GeneratorConfig, GeneratorMasker, UniformConfig, UniformMasker
 
-    if "replaced" in spec.needs:
+    if "replaced" in spec.receives:
         return GeneratorMasker(GeneratorConfig(), toy_context())
     return UniformMasker(UniformConfig(), toy_context())
 
@@ -122,7 +124,7 @@ def _check_states(out: Mapping[str, Any], spec: ComponentSpec, inputs: DecoderIn
 
 def _possible_targets(spec: ComponentSpec, inputs: DecoderInput) -> dict[str, Tensor]:
     """What a decoder's labels may be, in reading order: one that reads its view has that view's targets."""
-    if {"view", "rows"} & {*spec.needs}:
+    if {"view", "rows"} & {*spec.receives}:
         return {"view's targets": inputs.view.labels[inputs.view.labels != -100]}
     assert inputs.encoder_view is not None
     tokens, own = inputs.tokens, inputs.encoder_view.labels

@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from drkit.core.reasons import MADE_FROM_TEXTS
-from drkit.core.spec import ComponentSpec, Kind
+from drkit.core.spec import ComponentSpec, Kind, keyword
 from drkit.core.types import StepOutput, TextStates, TokenStates
-from drkit.testing.specs import check_spec, require, spec_of
-from drkit.testing.toys import VOCAB, toy_context, toy_encoder, toy_groups, toy_pairs, toy_tokens
+from drkit.testing.specs import check_spec, require, signal_scopes, spec_of
+from drkit.testing.toys import VOCAB, rows_of, toy_context, toy_encoder, toy_groups, toy_pairs, toy_tokens, with_signals
 
 
 def check_loss(part: ComponentSpec | str, config: Any = None, inputs: dict[str, Any] | None = None) -> None:
     """Run the loss contract on a spec or an installed name, with its default settings or with `config`.
 
-    Its inputs are made for the needs `token_states`, `text_states`, `bottleneck`, `vocab_logits`, `words`,
-    `replaced_logits`, `replaced`, `partners`, `pairs` (with a teacher) and `groups`; give `inputs` for others, or to
-    add to them. The loss is a finite scalar, the same each time; gradient reaches what it needs; metrics carry none.
+    Its inputs are made for `token_states`, `text_states`, `bottleneck`, `vocab_logits`, `words`, `replaced_logits`,
+    `replaced`, `partners`, `pairs` (with a teacher), `groups`, and its signals of tokens and texts; give `inputs` for
+    others, or to add to them. The loss is a finite scalar, the same each time; gradient reaches what it receives;
+    metrics carry none.
     """
     spec = spec_of(Kind.LOSS, part)
     check_spec(spec)
     settings = spec.config() if config is None else config
-    needs = spec.needs_of(settings) - MADE_FROM_TEXTS.keys() - {"teacher"}  # that one stands within pairs
-    given = {**{need: _TOYS[need]() for need in needs if need in _TOYS}, **(inputs or {})}
+    needs = spec.receives_of(settings)
+    made = {need: _TOYS[need]() for need in needs if need in _TOYS}
+    given = {**made, **_signals(signal_scopes(spec, settings), needs), **(inputs or {})}
     unknown = needs - set(given)
     require(not unknown, f"{spec.name}: give check_loss inputs for {', '.join(sorted(unknown))}")
     loss = spec.load()(settings, toy_context())
@@ -43,6 +44,15 @@ def check_loss(part: ComponentSpec | str, config: Any = None, inputs: dict[str, 
     reached = [g for g in gradients if g is not None and bool(g.any())]
     require(reached, f"{spec.name}: no gradient reaches its inputs")
     require(all(bool(g.isfinite().all()) for g in reached), f"{spec.name}: a gradient is not finite")
+
+
+def _signals(scopes: Mapping[str, str], needs: Iterable[str]) -> dict[str, Tensor]:
+    """Toy signals of the texts that the other inputs belong to, by the loss's keywords."""
+    tokens = toy_tokens()
+    if not {"token_states", "text_states"} & set(needs):
+        tokens = rows_of(tokens, range(ROWS))
+    carried = {name for name, scope in scopes.items() if scope != "vocabulary"}
+    return {keyword(n): v for n, v in with_signals(tokens, scopes).signals.items() if n in carried}
 
 
 def _token_states() -> TokenStates:

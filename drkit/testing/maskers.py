@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
@@ -12,8 +12,8 @@ import torch
 from drkit.core.draws import Draws
 from drkit.core.spec import ComponentSpec, Kind
 from drkit.core.types import MaskedView, TokenBatch, Views, map_tensors
-from drkit.testing.specs import check_spec, require, spec_of
-from drkit.testing.toys import rows_of, toy_context, toy_pairs_of_texts, toy_tokens
+from drkit.testing.specs import check_spec, require, signal_scopes, spec_of
+from drkit.testing.toys import rows_of, toy_context, toy_pairs_of_texts, toy_tokens, with_signals
 
 NO_TARGET = -100
 SOME = [6, 0, 3]
@@ -31,7 +31,11 @@ def check_masker(part: ComponentSpec | str, config: Any = None) -> None:
     check_spec(spec)
     config = spec.config() if config is None else config
     masker, provided = spec.load()(config, toy_context()), spec.provides_of(config)
-    toys = toy_pairs_of_texts if "context" in provided else toy_tokens
+    scopes, plain = signal_scopes(spec, config), toy_pairs_of_texts if "context" in provided else toy_tokens
+
+    def toys(padding: int = 0) -> TokenBatch:
+        return with_signals(plain(padding=padding), scopes)
+
     for rows in (0, 33) if "rows" in provided else (0,):
         _check_one(masker, rows, spec.name, toys)
 
@@ -110,6 +114,8 @@ def _check_layout(masker: Any, toys: Callable[..., TokenBatch], views: Views, ro
 def _tensors(bundle: Any) -> list[torch.Tensor]:
     if attrs.has(type(bundle)):
         return [tensor for f in attrs.fields(type(bundle)) for tensor in _tensors(getattr(bundle, f.name))]
+    if isinstance(bundle, Mapping):
+        return [tensor for name in sorted(bundle) for tensor in _tensors(bundle[name])]
     return [] if bundle is None else [bundle]
 
 

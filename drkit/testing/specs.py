@@ -27,6 +27,18 @@ def spec_of(kind: Kind, part: ComponentSpec | str) -> ComponentSpec:
     return installed().registry.get(kind, part) if isinstance(part, str) else part
 
 
+def signal_scopes(spec: ComponentSpec, config: Any) -> dict[str, str]:
+    """The signals that a part reads with these settings, and their scopes; `token` where none is installed."""
+    from drkit.core.discovery import installed
+
+    registry = installed().registry
+    known = registry.names(Kind.SIGNAL)
+    return {
+        name: registry.get(Kind.SIGNAL, name).scope_of(None) if name in known else "token"
+        for name in sorted(spec.signals_of(config))
+    }
+
+
 def check_spec(spec: ComponentSpec) -> None:
     """The declaration of any part: target, settings, citation, and that its settings import no torch."""
     require(callable(spec.load()), f"{spec.name}: target {spec.target!r} is not callable")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -52,7 +52,7 @@ def toy_context(seed: int = 7) -> BuildContext:
         retriever=ToyRetriever(),
         reranker=ToyReranker(),
         negatives={request.query_id: ["d20", "d21", "nowhere", "d22"] for request in toy_requests(3000)},
-        idf=torch.linspace(0.1, 4.0, VOCAB),
+        signals={"idf": torch.linspace(0.1, 4.0, VOCAB)},
         seed=seed,
     )
 
@@ -76,7 +76,29 @@ def toy_tokens(lengths: Sequence[int] = (30, 22, 9, 4, 3, 2, 17, 30), padding: i
         importance[row, body] = torch.randn(length - 2, generator=draw)
     attention = ids != PAD
     keys = torch.arange(len(lengths)) * 1000 + 17
-    return TokenBatch(ids=ids, attention=attention, maskable=words >= 0, words=words, keys=keys, importance=importance)
+    signals = {"importance": importance}
+    return TokenBatch(ids=ids, attention=attention, maskable=words >= 0, words=words, keys=keys, signals=signals)
+
+
+def with_signals(tokens: TokenBatch, scopes: Mapping[str, str]) -> TokenBatch:
+    """The batch with toy signals of these names and scopes beside its own: f32[B,L] of a `token`, f32[B] of a `text`.
+
+    A text's values are the same whatever the padding and the texts beside it; contexts get them too.
+    """
+    made = {
+        name: _toy_signal(tokens, name, scope)
+        for name, scope in scopes.items()
+        if name not in tokens.signals and scope != "vocabulary"
+    }
+    context = None if tokens.context is None else with_signals(tokens.context, scopes)
+    return evolve(tokens, signals={**tokens.signals, **made}, context=context)
+
+
+def _toy_signal(tokens: TokenBatch, name: str, scope: str) -> torch.Tensor:
+    turn = 1.0 + len(name)
+    if scope == "text":
+        return torch.sin(turn * tokens.ids.sum(1).float())
+    return torch.sin(turn * tokens.ids.float()) * tokens.maskable
 
 
 def toy_pairs_of_texts(padding: int = 0) -> TokenBatch:

@@ -86,13 +86,11 @@ def pretraining(name, decoder, store):
         backbone=encoder.info(tokenizer),
         tokenizer=tokenizer,
         generator=MaskedLmEncoder(tiny(name, seed=2)[0]),
-        idf=torch.linspace(0.5, 2.0, len(tokenizer)),
+        signals={"idf": torch.linspace(0.5, 2.0, len(tokenizer))},
     )
     masker = PARTS.registry.build(Kind.MASKER, settings.masker.use, settings.masker.config, context)
     module = auto_encoder(settings, PARTS.registry, encoder, context, masker=masker)
-    collate = MaskingCollator(
-        store=store, importance=None, masker=masker, rows=module.decoder.rows, seed=1, paired=module.compares()
-    )
+    collate = MaskingCollator(store=store, masker=masker, rows=module.decoder.rows, seed=1, paired=module.paired())
     return module.train(), collate([(0, place) for place in range(len(TEXTS))])
 
 

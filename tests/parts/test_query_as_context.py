@@ -95,7 +95,7 @@ def test_ratios_are_those_of_each_side(base):
 def test_the_pmi_base_hides_what_is_important_in_the_context():
     tokens = toy_pairs_of_texts()
     weights = torch.where(tokens.context.maskable, torch.arange(30.0), 0.0)
-    tokens = attrs.evolve(tokens, context=attrs.evolve(tokens.context, importance=weights * 100))
+    tokens = attrs.evolve(tokens, context=attrs.evolve(tokens.context, signals={"importance": weights * 100}))
     views = built(base="pmi")(tokens, draws(tokens))
     hidden = views.decoder.labels != -100
     for row in np.flatnonzero(tokens.context.maskable.sum(1).numpy() > 1):
@@ -125,13 +125,13 @@ def test_a_missing_context_is_named():
         built(context="span")(tokens, draws(tokens))
     with pytest.raises(DrkitError, match="8 texts and 3 contexts"):
         built()(attrs.evolve(tokens, context=map_tensors(tokens, lambda t: t[:3])), draws(tokens))
-    bare = attrs.evolve(toy_pairs_of_texts().context, importance=None)
+    bare = attrs.evolve(toy_pairs_of_texts().context, signals={})
     with pytest.raises(DrkitError, match="needs the importance of every token"):
         built(base="pmi")(attrs.evolve(tokens, context=bare), draws(tokens))
 
 
 @pytest.mark.parametrize(
-    ("settings", "needs", "provides"),
+    ("settings", "needed", "provides"),
     [
         ({}, {"generated-queries", "importance"}, {"view", "rows", "context"}),
         ({"context": "self"}, set(), {"view", "rows"}),
@@ -141,10 +141,10 @@ def test_a_missing_context_is_named():
         ({"context": "span", "base": "generator"}, {"spans", "generator"}, {"view", "rows", "replaced", "context"}),
     ],
 )
-def test_needs_and_provides_follow_the_settings(settings, needs, provides):
+def test_signals_requirements_and_provides_follow_the_settings(settings, needed, provides):
     spec = installed().registry.get("masker", "query-as-context")
     config = QueryAsContextConfig(**settings)
-    assert spec.needs_of(config) == needs
+    assert {*spec.signals_of(config), *spec.requires_of(config)} == needed
     assert spec.provides_of(config) == provides
 
 

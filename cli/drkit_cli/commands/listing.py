@@ -9,7 +9,7 @@ import click
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
-KINDS = ("masker", "decoder", "loss", "miner", "collection", "pipeline", "recipe")
+KINDS = ("masker", "decoder", "loss", "miner", "collection", "signal", "pipeline", "recipe")
 
 
 @click.command("list")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from drkit.core.protocols import InBatchNegatives
 from drkit.runs import processes
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def in_words(effective: Mapping[str, Any]) -> str:
 
 def in_batch(loss: Choice) -> bool:
     """Whether a query stands against the passages of others."""
-    return bool(getattr(loss.config, "in_batch", True))
+    return loss.config.in_batch if isinstance(loss.config, InBatchNegatives) else True
 
 
 def mean_of(log: Sequence[Mapping[str, Any]], metric: str) -> float:

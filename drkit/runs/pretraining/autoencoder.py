@@ -5,14 +5,15 @@ The module takes and returns plain dicts of tensors: data parallelism finds no t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from attrs import evolve, frozen
 from torch import Tensor, nn
 
-from drkit.core.protocols import Decoder, Loss, Replacer
+from drkit.core.protocols import CountsItems, Decoder, LearningReplacer, Loss, Replacer
+from drkit.core.spec import keyword
 from drkit.core.types import DecoderInput, Encoded, MaskedView, StepOutput, TextStates, TokenBatch
 from drkit.decoders.replaced_token_detection import replaced_targets
 from drkit.encoders import MaskedLmEncoder
@@ -24,26 +25,43 @@ TOKENS = ("ids", "attention", "maskable", "words", "keys")
 VIEW = ("ids", "labels", "attention", "visible", "noise")
 # The generator's own loss stands beside the recipe's terms; its weight is the masker's business.
 GENERATOR = "generator"
+# Before the name of a signal, among a batch's tensors and the outputs that losses receive.
+SIGNAL = "signal."
 
 
 @frozen(eq=False)
 class Term:
-    """One term of the loss: what it needs, by name, from the outputs of `on` (encoder or decoder), and its weight."""
+    """One term of the loss: what it receives, by name, from the outputs of `on` (encoder or decoder), and its weight.
+
+    scope: `batch` where it compares rows of the batch with each other, else `rows`. signals: those that its call
+    receives, of the text that `on` reads or rebuilds.
+    """
 
     loss: Loss
-    needs: Sequence[str]
+    receives: Sequence[str]
     on: str
     weight: float = 1.0
+    scope: str = "rows"
+    signals: Sequence[str] = ()
+
+    @property
+    def arguments(self) -> dict[str, str]:
+        """Its call's keywords, each with the name of what it receives among the outputs."""
+        named = {keyword(name): f"{SIGNAL}{name}" for name in self.signals}
+        return {**{name: name for name in self.receives}, **named}
 
     @property
     def compares(self) -> bool:
         """Whether it compares rows of the batch with each other."""
-        return "partners" in self.needs
+        return self.scope == "batch"
+
+    def given(self, outputs: Mapping[str, Any]) -> dict[str, Any]:
+        """What its call receives, of what its side provides."""
+        return {name: outputs[output] for name, output in self.arguments.items()}
 
     def items(self, given: Mapping[str, Any], rows: Tensor) -> Tensor:
         """How many items its mean runs over: the rows of the batch, where it does not say."""
-        count: Callable[..., Tensor] | None = getattr(self.loss, "items", None)
-        return count(**given) if count else rows
+        return self.loss.items(**given) if isinstance(self.loss, CountsItems) else rows
 
 
 @frozen(eq=False)
@@ -67,6 +85,8 @@ class AutoEncoder(nn.Module):
     """
 
     numbering: Mapping[str, str] = {}
+    # What a signal has at the padding of a longer text, in another process.
+    padding: Mapping[str, float] = {}
 
     def __init__(
         self,
@@ -81,18 +101,23 @@ class AutoEncoder(nn.Module):
         self.replacer: Any = replacer
         self.terms = dict(terms)
         self.losses = nn.ModuleDict({n: term.loss for n, term in terms.items() if isinstance(term.loss, nn.Module)})
-        compared = [term for term in terms.values() if term.compares]
-        self.numbering = {f"{term.on}.partners": f"{term.on}.partners" for term in compared}
+        paired = [term for term in terms.values() if "partners" in term.receives]
+        self.numbering = {f"{term.on}.partners": f"{term.on}.partners" for term in paired}
+        self.padding = {f"{term.on}.{keyword(name)}": 0.0 for term in terms.values() for name in term.signals}
 
     @property
     def weights(self) -> Mapping[str, float]:
         """The weight of each loss that needs no comparing; the generator's, where it learns."""
         own = {name: term.weight for name, term in self.terms.items() if not term.compares}
-        return {**own, GENERATOR: 1.0} if getattr(self.replacer, "learns", False) else own
+        return {**own, GENERATOR: 1.0} if learns(self.replacer) else own
 
     def compares(self) -> bool:
         """Whether any loss compares rows."""
         return any(term.compares for term in self.terms.values())
+
+    def paired(self) -> bool:
+        """Whether any loss receives partners, so that texts come in pairs."""
+        return bool(self.numbering)
 
     def forward(self, *, local: bool = True, **tensors: Tensor) -> dict[str, Tensor]:
         """Local losses with their items and figures, and the rows to compare; without the losses if not `local`."""
@@ -101,9 +126,9 @@ class AutoEncoder(nn.Module):
         rows = torch.tensor(len(reading.view.ids), device=reading.view.ids.device)
         made: dict[str, Tensor] = {}
         for name, term in self.terms.items():
-            given = {need: outputs[term.on][need] for need in term.needs}
+            given = term.given(outputs[term.on])
             if term.compares:
-                made |= {f"{ROWS}{term.on}.{need}": value for need, value in given.items()}
+                made |= {f"{ROWS}{term.on}.{name}": value for name, value in given.items()}
                 continue
             made[ITEMS + name] = term.items(given, rows)
             if local:
@@ -119,7 +144,7 @@ class AutoEncoder(nn.Module):
         losses = []
         for name, term in self.terms.items():
             if term.compares:
-                step = term.loss(**{need: rows[f"{term.on}.{need}"] for need in term.needs})
+                step = term.loss(**{name: rows[f"{term.on}.{name}"] for name in term.arguments})
                 losses.append(term.weight * step.loss)
                 figures[f"{name}_loss"] = step.loss.detach()
                 figures |= {f"{name}_{key}": value for key, value in step.metrics.items()}
@@ -149,23 +174,29 @@ class AutoEncoder(nn.Module):
         }
         if reading.view.noise is not None:
             encoder["replaced"] = replaced_targets(reading.view, reading.source)
+        encoder |= _signals(reading.source)
         return {"encoder": {**encoder, **partners}, "decoder": {**self.decode(reading, tensors), **partners}}
 
     def decode(self, reading: Reading, tensors: Mapping[str, Tensor]) -> Mapping[str, Any]:
-        """What the decoder makes of a reading and the decoder's view."""
+        """What the decoder makes of a reading and the decoder's view, and the signals of the text that it rebuilds."""
         view, tokens = _view("decoder", tensors), _tokens("tokens", tensors)
         if self.replacer is not None and view.noise is not None:
             view, _ = self.replacer(view, tokens, learn=False)
         inputs = DecoderInput(reading.encoded, tokens, view, reading.view)
         output: Mapping[str, Any] = self.decoder(inputs, self.encoder.heads())
-        return output
+        return {**output, **_signals(tokens)}
+
+
+def learns(replacer: Any) -> bool:
+    """Whether a masker's replacer is trained beside the encoder."""
+    return isinstance(replacer, LearningReplacer) and replacer.learns
 
 
 def collated(views_source: TokenBatch, views: Any) -> dict[str, Tensor]:
     """The tensors of a batch and its views, by name, for `AutoEncoder.forward`; a text that is read twice goes once."""
-    tensors = {f"tokens.{name}": getattr(views.context, name) for name in TOKENS}
+    tensors = _named("tokens", views.context)
     if views.context is not views_source:
-        tensors |= {f"source.{name}": getattr(views_source, name) for name in TOKENS}
+        tensors |= _named("source", views_source)
     for side, view in (("encoder", views.encoder), ("decoder", views.decoder)):
         found = {f"{side}.{name}": getattr(view, name) for name in VIEW}
         tensors |= {name: tensor for name, tensor in found.items() if tensor is not None}
@@ -187,4 +218,16 @@ def _view(side: str, tensors: Mapping[str, Tensor]) -> MaskedView:
 
 def _tokens(side: str, tensors: Mapping[str, Tensor]) -> TokenBatch:
     prefix = side if f"{side}.ids" in tensors else "tokens"
-    return TokenBatch(**{name: tensors[f"{prefix}.{name}"] for name in TOKENS})  # type: ignore[arg-type]
+    start = f"{prefix}.{SIGNAL}"
+    signals = {name[len(start) :]: tensor for name, tensor in tensors.items() if name.startswith(start)}
+    return TokenBatch(**{name: tensors[f"{prefix}.{name}"] for name in TOKENS}, signals=signals)  # type: ignore[arg-type]
+
+
+def _named(side: str, tokens: TokenBatch) -> dict[str, Tensor]:
+    """The tensors of a text, for `_tokens` to read."""
+    signals = {f"{side}.{SIGNAL}{name}": values for name, values in tokens.signals.items()}
+    return {**{f"{side}.{name}": getattr(tokens, name) for name in TOKENS}, **signals}
+
+
+def _signals(tokens: TokenBatch) -> dict[str, Tensor]:
+    return {f"{SIGNAL}{name}": values for name, values in tokens.signals.items()}

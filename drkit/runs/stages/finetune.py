@@ -184,7 +184,7 @@ def _refresher(
         folder=stage.folder / CHECKPOINTS,
         query_ids=ids,
         first=collate.pairs.negatives if any(map(len, collate.pairs.negatives)) else None,
-        every=refresh.every,
+        every=refresh.refresh_every,
         per_epoch=batches_per_epoch(len(ids), settings.training.per_device_train_batch_size * processes.count()),
     )
 

@@ -117,11 +117,10 @@ def train(stage: StageRun[TrainedSettings]) -> Mapping[str, Any]:
     module = AutoEncoder(
         generator,
         NoDecoder(NoDecoderConfig(), context),
-        {"mlm": Term(mlm, needs=("token_states",), on="encoder")},
+        {"mlm": Term(mlm, receives=("token_states",), on="encoder")},
     )
     collate = MaskingCollator(
         store=store,
-        importance=None,
         masker=UniformMasker(UniformConfig(encoder_ratio=MASKED), context),
         rows=module.decoder.rows,
         seed=settings.seed,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 import torch.distributed as dist
@@ -36,11 +36,23 @@ class Comparing(Protocol):
         """The weighted losses f[] over the rows of the whole batch, and figures for the log."""
 
 
-class Comparable(Comparing, Protocol):
-    """A module whose gradients are taken here. Its forward takes and returns plain tensors (see `PREFIXES`).
+@runtime_checkable
+class PadsRows(Protocol):
+    """A module that says what stands at the padding of rows which differ in length between processes."""
 
-    One whose losses are local only may have `count(tensors)`, the items of a part by name: chunks are read once then.
-    """
+    padding: Mapping[str, float]
+
+
+@runtime_checkable
+class CountsParts(Protocol):
+    """A module with local losses only that knows their items before it has read a part: chunks are read once then."""
+
+    def count(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """How many items each loss of a part is a mean over, named as in a forward's result."""
+
+
+class Comparable(Comparing, Protocol):
+    """A module whose gradients are taken here. Its forward takes and returns plain tensors (see `PREFIXES`)."""
 
     @property
     def weights(self) -> Mapping[str, float]:
@@ -80,11 +92,9 @@ def backward(
     if len(parts) == 1:
         out = strategy.forward(**parts[0])
         return _finish(module, [out], [lambda: out], strategy)
-    count = getattr(module, "count", None)
-    if count and not module.compares():  # each part stands for itself: one forward is enough
-        return _finish(
-            module, [count(part) for part in parts], [partial(strategy.forward, **part) for part in parts], strategy
-        )
+    if isinstance(module, CountsParts) and not module.compares():  # each part stands for itself: one forward is enough
+        counts = [module.count(part) for part in parts]
+        return _finish(module, counts, [partial(strategy.forward, **part) for part in parts], strategy)
     replays, states = [], []
     for part in parts:
         states.append(random_state())
@@ -149,7 +159,7 @@ def compare_rows(
     if not module.compares():
         return next(iter(seen[0].values())).new_zeros((), dtype=torch.float32), {}, [{} for _ in seen]
     own = _joined(seen)
-    leaves, gathered = gather_rows(own, module.numbering)
+    leaves, gathered = gather_rows(own, module.numbering, module.padding if isinstance(module, PadsRows) else None)
     loss, figures = module.compare(gathered)
     wanted = [name for name, leaf in leaves.items() if leaf.requires_grad]
     gradients: Sequence[Tensor | None] = torch.autograd.grad(loss, [leaves[name] for name in wanted], allow_unused=True)

@@ -1,0 +1,114 @@
+"""A stranger's plugin brings data of its own: nothing in drkit is touched, and everything is carried."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cli.test_light_commands import drkit
+
+SOURCE = Path(__file__).parent / "strangers"
+CAPITALS = ("Ada", "Alan", "Grace")
+
+
+def beside(site):
+    return os.pathsep.join(filter(None, (str(site), os.environ.get("PYTHONPATH"))))
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The plugin, installed in a folder."""
+    folder = tmp_path_factory.mktemp("site")
+    shutil.copytree(SOURCE, folder / "strangers", ignore=shutil.ignore_patterns("__pycache__"))
+    metadata = folder / "strangers-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: strangers\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[drkit]\nstrangers = strangers\n")
+    return folder
+
+
+@pytest.fixture
+def texts(tmp_path):
+    """Texts with and without capitals, of unlike lengths."""
+    path = tmp_path / "texts.jsonl"
+    lines = [
+        {"text": " ".join([f"{who} wrote to {whom} in {year}", *["and again"] * (year % 7)])}
+        for who in (*CAPITALS, "nobody")
+        for whom in (*CAPITALS, "nobody")
+        for year in range(10)
+    ]
+    path.write_text("\n".join(json.dumps(line) for line in lines))
+    return path
+
+
+TINY = ("encoder.vocab_size=110", "encoder.hidden=16", "encoder.heads=2", "encoder.init_embeddings=random")
+APART = 'pretrain.losses.apart={use="apart", on="encoder", weight=0.1}'
+
+
+def test_it_composes_and_trains(site, texts, tmp_path):
+    settings = (*TINY, "pretrain.max_steps=3", APART)
+    code, out, err = drkit(
+        *("compose", "--masker", "uniform", "--decoder", "capitals", "--collection", f"jsonl:{texts}", "--quick"),
+        *(f"--set={setting}" for setting in settings),
+        *("--run-dir", str(tmp_path / "run")),
+        PYTHONPATH=beside(site),
+    )
+    assert code == 0, err + out
+    log = [json.loads(line) for line in (tmp_path / "run/pretrained/log.jsonl").read_text().splitlines()]
+    assert all(np.isfinite([line["decoder_loss"], line["apart_loss"]]).all() for line in log)
+    from drkit.data.signals import SignalValues
+    from drkit.data.store import TokenStore
+
+    store = TokenStore.open(tmp_path / "run/tokens")
+    values = SignalValues.open(tmp_path / "run/signal-entity-flags/values").values
+    assert len(values) == len(store.flat_ids)
+    assert values[store.offsets[0]] == 1  # Ada
+    last = store.offsets[-2]
+    assert not values[last:].any()  # nobody wrote to nobody
+
+
+def test_settings_of_such_names_are_not_read(site, texts):
+    """`targets = 16` once made an estimate of hours, `similarity` another search."""
+    code, out, err = drkit(
+        *("compose", "--masker", "uniform", "--decoder", "capitals", "--collection", f"jsonl:{texts}", "--dry-run"),
+        PYTHONPATH=beside(site),
+    )
+    assert code == 0, err
+    assert "signal-entity-flags" in out
+    plain = drkit("compose", "--decoder", "bow", "--collection", f"jsonl:{texts}", "--dry-run")[1]
+    minutes = [next(line for line in text.splitlines() if "training takes" in line) for text in (out, plain)]
+    assert minutes[0] == minutes[1]
+
+
+def test_its_parts_keep_the_contract(site):
+    code = (
+        "from drkit.testing import check_decoder, check_loss\n"
+        "import torch\n"
+        "check_decoder('capitals')\n"
+        "check_loss('apart')\n"
+        "check_loss('flag-count', inputs={'flag_counts': torch.randn(6, requires_grad=True)})\n"
+        "print('checked')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": beside(site)},
+        check=False,
+    )
+    assert "checked" in done.stdout, done.stderr
+
+
+def test_a_wrong_name_is_suggested(site, tmp_path):
+    broken = tmp_path / "site"
+    shutil.copytree(site, broken)
+    specs = broken / "strangers/__init__.py"
+    specs.write_text(specs.read_text().replace('signals=("entity-flags",)', 'signals=("entity-flag",)'))
+    code, _, err = drkit("compose", "--decoder", "capitals", "--dry-run", PYTHONPATH=beside(broken))
+    assert code == 2
+    assert "did you mean 'entity-flags'" in err
