@@ -166,7 +166,7 @@ def test_a_long_text_is_cut_as_in_the_run_and_says_so(source):
     found = inspect_mask("logger " * 300, source, installed().registry, Draw(seed=1))
     length = source.recipe.encoder.passage_length
     assert len(found.texts[0].pieces) == length - 2
-    assert any(f"cut to {length} tokens" in note for note in found.notes)
+    assert any(f"truncated to {length} tokens" in note for note in found.notes)
 
 
 def test_a_second_text_is_shown_where_the_decoder_rebuilds_another(source):
