@@ -87,6 +87,6 @@ def test_what_stages_make_is_named():
 
 
 def test_nothing_installed_is_an_empty_matrix():
-    made = matrix(Installed(Registry([]), {}, ()))
+    made = matrix(Installed(Registry([])))
     assert not made.pairs
     assert not made.losses
