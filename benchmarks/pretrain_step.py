@@ -85,8 +85,7 @@ def pair_step(masker_name: str, decoder: str, encoder, context):
     from drkit.runs.training.gradients import Way, take
 
     settings, registry = pretraining(masker_name, decoder), installed().registry
-    needs = registry.get("masker", masker_name).needs_of(settings.masker.config)
-    if "generator" in needs:
+    if "generator" in registry.get("masker", masker_name).requires_of(settings.masker.config):
         context = evolve(context, generator=MaskedLmEncoder.from_scratch(BertSizes(**GENERATOR), Tokenizer()))
     context = evolve(context, idf=torch.ones(VOCAB))
     masker = registry.build("masker", masker_name, settings.masker.config, context)

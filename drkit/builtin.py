@@ -12,6 +12,7 @@ from drkit.losses.specs import LOSSES
 from drkit.maskers.config import UniformConfig
 from drkit.miners.specs import MINERS
 from drkit.plugin import Citation, ComponentSpec, Kind, hookimpl
+from drkit.signals.specs import SIGNALS
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -41,7 +42,7 @@ DECODERS = (
         config=MlmDecoderConfig,
         summary="n transformer layers on the bottleneck and the masked text",
         cite=BERT,
-        needs=("view",),
+        receives=("view",),
         provides=("token_states",),
     ),
     ComponentSpec(
@@ -57,8 +58,8 @@ DECODERS = (
 
 @hookimpl
 def drkit_components() -> Sequence[ComponentSpec]:
-    """Maskers, decoders, losses, miners and collections that drkit itself brings."""
-    return [*MASKERS, *DECODERS, *LOSSES, *MINERS, *COLLECTIONS]
+    """Maskers, decoders, losses, miners, collections and signals that drkit itself brings."""
+    return [*MASKERS, *DECODERS, *LOSSES, *MINERS, *COLLECTIONS, *SIGNALS]
 
 
 @hookimpl

@@ -73,5 +73,6 @@ def _loss(loss: LossPlaces, made: Matrix) -> tuple[str, str, str]:
     decoders = "every decoder" if loss.decoders == made.decoders else ", ".join(loss.decoders)
     places = ["encoder"] if loss.encoder else []
     places += [f"decoder ({decoders})"] if loss.decoders else []
-    places += ["fine-tuning"] if loss.finetuning else []
+    places += [f"fine-tuning{' with a teacher' if loss.taught else ''}"] if loss.finetuning else []
+    places += ["re-ranker"] if loss.reranking else []
     return loss.name, ", ".join(loss.needs), "; ".join(places) or "nothing that is installed"

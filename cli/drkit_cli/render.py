@@ -77,7 +77,8 @@ def _parts(recipe: Recipe, registry: Registry) -> list[str]:
     lines = []
     for kind, name in dict.fromkeys(chosen):
         spec = registry.get(kind, name)
-        needs = f"  needs {', '.join(spec.needs)}" if spec.needs else ""
+        asked = (*spec.receives, *spec.signals, *spec.requires)
+        needs = f"  needs {', '.join(asked)}" if asked else ""
         gives = f"  provides {', '.join(spec.provides)}" if spec.provides else ""
         lines.append(f"{kind} {name}{needs}{gives}")
     return lines

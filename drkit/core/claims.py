@@ -19,9 +19,12 @@ class Claim(Protocol):
     """A thing with a name, brought by a package: `provider` is the package and its version."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Its name, without a package."""
+
     @property
-    def provider(self) -> str: ...
+    def provider(self) -> str:
+        """`PACKAGE VERSION`."""
 
 
 Claimed = TypeVar("Claimed", bound=Claim)

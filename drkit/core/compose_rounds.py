@@ -1,6 +1,6 @@
 """Which rounds of fine-tuning go together: losses with teachers, miners in chains, names of folders.
 
-Part of the check that `drkit.core.compose` makes of a whole recipe; the names that parts need stand there.
+Part of the check that `drkit.core.compose` makes of a whole recipe; `drkit.core.provided` lists the names.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 from drkit.core.loading import check_model_path
+from drkit.core.provided import FINETUNING, FOR_LOSSES, RERANKING, provided_by
 from drkit.core.reasons import listed, losses_for, missing_extras
 from drkit.core.recipe import RERANKER, Choice, Finetune, Recipe
 from drkit.core.registry import Registry
@@ -53,12 +54,12 @@ def rounds_problems(recipe: Recipe, registry: Registry) -> list[str]:
 
 def _finetune_problems(finetune: Finetune, registry: Registry) -> list[str]:
     """Losses, and the names of rounds, which become folders."""
-    problems = _fine_tuning_loss("finetune.loss", finetune.loss, ("pairs", "teacher"), registry)
+    problems = _fine_tuning_loss("finetune.loss", finetune.loss, FINETUNING, registry)
     for place, current in enumerate(finetune.rounds):
         loss = finetune.of(current).loss
         if current.loss:
-            problems += _fine_tuning_loss(f"finetune.rounds.{place}.loss", loss, ("pairs", "teacher"), registry)
-        if "teacher" in registry.get(Kind.LOSS, loss.use).needs_of(loss.config) and not current.teacher:
+            problems += _fine_tuning_loss(f"finetune.rounds.{place}.loss", loss, FINETUNING, registry)
+        if "teacher" in registry.get(Kind.LOSS, loss.use).requires_of(loss.config) and not current.teacher:
             problems.append(
                 f"loss {loss.use!r} learns from a teacher's scores, and the round has none: set teacher to reranker, "
                 f"or to a cross-encoder's path or hub id @ finetune.rounds.{place}"
@@ -72,15 +73,27 @@ def _finetune_problems(finetune: Finetune, registry: Registry) -> list[str]:
     return [*problems, *_name_problems([r.name for r in finetune.rounds])]
 
 
-def _fine_tuning_loss(path: str, loss: Choice, provided: tuple[str, ...], registry: Registry) -> list[str]:
-    spec = registry.get(Kind.LOSS, loss.use)
-    needs = spec.needs_of(loss.config)
-    if needs and needs <= {*provided}:
-        return []
-    return [
-        f"loss {spec.name!r} needs {listed(sorted(needs))}; this training provides {listed(provided)}. "
-        f"{losses_for(registry, provided)} @ {path}"
-    ]
+def _fine_tuning_loss(path: str, loss: Choice, source: str, registry: Registry) -> list[str]:
+    """source: `provided.FINETUNING` or `provided.RERANKING`."""
+    spec, offered = registry.get(Kind.LOSS, loss.use), provided_by(source)
+    receives = spec.receives_of(loss.config)
+    problems = []
+    if not receives or not receives <= {*offered}:
+        problems.append(
+            f"loss {spec.name!r} needs {listed(sorted(receives))}; this training provides {listed(offered)}. "
+            f"{losses_for(registry, offered)} @ {path}"
+        )
+    if signals := sorted(spec.signals_of(loss.config)):
+        problems.append(
+            f"loss {spec.name!r} reads the signal {listed(signals)}, and {source} carries none; signals reach the "
+            f"parts of [pretrain] @ {path}"
+        )
+    if lacking := sorted(spec.requires_of(loss.config).keys() - {*FOR_LOSSES}):
+        problems.append(
+            f"loss {spec.name!r} requires {listed(lacking)}; a loss of {source} may require {listed(FOR_LOSSES)} "
+            f"@ {path}"
+        )
+    return problems
 
 
 def _name_problems(names: list[str]) -> list[str]:
@@ -143,7 +156,7 @@ def _reranker_problems(recipe: Recipe, registry: Registry) -> list[str]:
     if recipe.finetune is None:
         return ["the re-ranker is trained on what a retriever finds: [finetune] is missing @ reranker"]
     return [
-        *_fine_tuning_loss("reranker.loss", recipe.reranker.loss, ("groups",), registry),
+        *_fine_tuning_loss("reranker.loss", recipe.reranker.loss, RERANKING, registry),
         *_chain_problems(recipe.reranker.miners, ("retriever",), registry, "reranker.miners"),
     ]
 
@@ -153,18 +166,18 @@ def _chain_problems(miners: tuple[Choice, ...], present: tuple[str, ...], regist
     problems = []
     for place, choice in enumerate(miners):
         miner = registry.get(Kind.MINER, choice.use)
-        needs = miner.needs_of(choice.config)
+        requires = miner.requires_of(choice.config)
         problems += missing_extras(miner)
-        if ("candidates" in needs) != bool(place):
+        if ("candidates" in miner.receives_of(choice.config)) != bool(place):
             what = "only filters what another miner found" if not place else "finds negatives itself"
             where = "put a source such as bm25 or dense before it" if not place else "a chain begins with it"
             problems.append(f"miner {miner.name!r} {what}; {where} @ {path}.{place}")
-        if "retriever" in needs and "retriever" not in present:
+        if "retriever" in requires and "retriever" not in present:
             problems.append(
                 f"miner {miner.name!r} searches with the retriever of the round before, and there is none; "
                 f"put a round with bm25 or random before it @ {path}.{place}"
             )
-        if RERANKER in needs and RERANKER not in present:
+        if RERANKER in requires and RERANKER not in present:
             problems.append(
                 f"miner {miner.name!r} scores with the run's re-ranker, which is not trained by then; "
                 f"give its `model` a cross-encoder's path or hub id @ {path}.{place}"

@@ -33,7 +33,7 @@ HOOKS = ("drkit_components", "drkit_recipes", "drkit_pipelines")
 
 @frozen
 class NamedFile:
-    """A recipe or pipeline that a plugin brings: its name, its TOML file, and why that cannot be read (empty: it can)."""
+    """A recipe or pipeline that a plugin brings: name, TOML file, and why that cannot be read (empty: it can)."""
 
     name: str
     file: Traversable

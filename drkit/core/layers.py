@@ -13,11 +13,10 @@ from typing import Any
 from attrs import field, frozen
 
 from drkit.core.assigning import assign
-from drkit.core.compose import BESIDE_DECODER
 from drkit.core.continuing import origin
 from drkit.core.discovery import Installed
+from drkit.core.provided import BATCH, provided_by
 from drkit.core.read import parse_toml, recipe_from_table
-from drkit.core.reasons import MADE_FROM_TEXTS
 from drkit.core.recipe import Recipe
 from drkit.core.registry import Registry
 from drkit.core.spec import ComponentSpec, Kind
@@ -118,7 +117,7 @@ def _train_decoder(pretrain: Table, registry: Registry) -> None:
         loss = _known(registry, Kind.LOSS, term)
         if decoder is None or loss is None or not decoder.trained_by or term.get("on") != "decoder":
             continue
-        if {*loss.needs} - {*decoder.provides, *BESIDE_DECODER, *MADE_FROM_TEXTS}:
+        if {*loss.receives} - {*decoder.provides, *provided_by(BATCH)}:
             kept = {key: term[key] for key in ("on", "weight") if key in term}
             pretrain["losses"][name] = {"use": decoder.trained_by, **kept}
 

@@ -8,27 +8,17 @@ from importlib.util import find_spec
 from drkit.core.registry import Registry
 from drkit.core.spec import ComponentSpec, Kind
 
-# What a stage of the run can make from texts alone.
-MADE_FROM_TEXTS = {
-    "importance": "statistics",
-    "idf": "frequencies",
-    "spans": "spans",
-    "generated-queries": "queries",
-    "generator": "generator",
-}
 
-
-def fitting(registry: Registry, kind: Kind, needs: Iterable[str]) -> str:
+def fitting(registry: Registry, kind: Kind, receives: Iterable[str]) -> str:
     """Which parts of a kind provide these."""
-    wanted = set(needs) - MADE_FROM_TEXTS.keys()
-    names = [spec.name for spec in registry.specs(kind) if wanted <= set(spec.provides)]
+    wanted = set(receives)
+    names = [registry.name_of(spec) for spec in registry.specs(kind) if wanted <= set(spec.provides)]
     return f"{kind}s that fit: {', '.join(names) or 'none'}"
 
 
 def losses_for(registry: Registry, provided: Iterable[str]) -> str:
-    """Which losses need no more than this."""
-    wanted = ((spec.name, {*spec.needs} - MADE_FROM_TEXTS.keys()) for spec in registry.specs(Kind.LOSS))
-    names = [name for name, needs in wanted if needs and needs <= {*provided}]
+    """Which losses receive no more than this."""
+    names = [registry.name_of(s) for s in registry.specs(Kind.LOSS) if s.receives and {*s.receives} <= {*provided}]
     return f"losses that fit: {', '.join(names) or 'none'}"
 
 

@@ -7,7 +7,7 @@ as in PMI-Masking (Levine et al. 2021). Computed once a text, kept beside its to
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,11 +38,18 @@ def importance(store: TokenStore, counts: NgramCounts, folder: Path, *, pmi: str
     _check(pmi)
     with ArrayWriter(Path(folder) / FILE, {"values": np.float32}, lists=True) as writer:
         writer.metadata = {"pmi": pmi, "window": counts.window, "min_count": counts.min_count}
-        for first, last in text_chunks(store.offsets, _TOKENS_AT_ONCE):
-            offsets = store.offsets[first : last + 1]
-            values = _ami(store.flat_ids[offsets[0] : offsets[-1]], offsets - offsets[0], counts, pmi)
-            writer.append(np.diff(offsets), values=values)
+        for values in token_values(store, counts, pmi=pmi):
+            writer.append(values=values)
+        writer.append(np.diff(store.offsets), values=np.empty(0, np.float32))
     return Importance.open(folder)
+
+
+def token_values(store: TokenStore, counts: NgramCounts, *, pmi: str = "fragment") -> Iterator[NDArray[np.float32]]:
+    """The importance of every content token of `store`, in order, some million tokens at a time."""
+    _check(pmi)
+    for first, last in text_chunks(store.offsets, _TOKENS_AT_ONCE):
+        offsets = store.offsets[first : last + 1]
+        yield _ami(store.flat_ids[offsets[0] : offsets[-1]], offsets - offsets[0], counts, pmi)
 
 
 def score(texts: Iterable[ArrayLike], counts: NgramCounts, *, pmi: str = "fragment") -> list[NDArray[np.float32]]:

@@ -11,11 +11,11 @@ from drkit.core.draws import Draws
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
 from drkit.errors import DrkitError
-from drkit.inspect.texts import Piece, TextSource
+from drkit.inspect.texts import IMPORTANCE, Piece, TextSource
 from drkit.maskers.statistics import common_tokens, hidden_tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from torch import Tensor
 
@@ -101,14 +101,14 @@ def inspect_mask(
     spec = registry.get(Kind.MASKER, chosen.use)
     if draw.rows and "rows" not in spec.provides_of(chosen.config):
         raise DrkitError(f"masker {spec.name!r} draws no pattern per row; leave --rows out")
-    needs = spec.needs_of(chosen.config)
-    only_for_queries = context is not None and "generated-queries" in needs
-    _check_counts(source, chosen, needed="importance" in needs and not only_for_queries)
+    from_queries = "generated-queries" in spec.requires_of(chosen.config)
+    wanted = spec.signals_of(chosen.config).get(IMPORTANCE)
+    _check_counts(source, chosen, None if context is not None and from_queries else wanted)
     brings_context = "context" in spec.provides_of(chosen.config)
-    tokens, pieces = _read(text, source, chosen)
+    tokens, pieces = _read(text, source, wanted)
     other = pieces
     if brings_context:
-        second, other = _read(_context(context, text, source, needs), source, chosen)
+        second, other = _read(_context(context, text, source, from_queries), source, wanted)
         tokens = attrs.evolve(tokens, context=second)
     masker = registry.build(Kind.MASKER, chosen.use, chosen.config, source.context())
     views = masker(tokens, _draws(draw))
@@ -142,17 +142,18 @@ def _draws(draw: Draw) -> Draws:
     return Draws(draw.seed, draw.epoch, [0])
 
 
-def _read(text: str, source: TextSource, chosen: Choice) -> tuple[TokenBatch, tuple[Piece, ...]]:
+def _read(text: str, source: TextSource, wanted: Mapping[str, Any] | None) -> tuple[TokenBatch, tuple[Piece, ...]]:
+    """wanted: the settings that the masker wants of the importance, where it reads it."""
     if not text.strip():
         raise DrkitError("the text is empty; give a sentence or two")
-    return source.read(text, pmi=getattr(chosen.config, "pmi", "fragment"))
+    return source.read(text, pmi=(wanted or {}).get("pmi", "fragment"))
 
 
-def _context(given: str | None, text: str, source: TextSource, needs: frozenset[str]) -> str:
+def _context(given: str | None, text: str, source: TextSource, from_queries: bool) -> str:
     """The decoder's text: the one given, else what an extractive query of the text would be."""
     if given is not None:
         return given
-    if "generated-queries" in needs and source.counts is not None:
+    if from_queries and source.counts is not None:
         return source.query_of(text)
     raise DrkitError(
         "this masker gives the decoder another text than the encoder's (another span of the same document, a query); "
@@ -160,11 +161,11 @@ def _context(given: str | None, text: str, source: TextSource, needs: frozenset[
     )
 
 
-def _check_counts(source: TextSource, chosen: Choice, *, needed: bool) -> None:
-    """The counts a masker needs are there, and are those its settings ask for."""
+def _check_counts(source: TextSource, chosen: Choice, wanted: Mapping[str, Any] | None) -> None:
+    """The counts a masker needs are there, and are those its settings ask for; wanted: None where it needs none."""
     counts = source.counts
     if counts is None:
-        if needed:
+        if wanted is not None:
             raise DrkitError(
                 f"masker {chosen.use!r} needs the n-gram counts of a collection, and {source.folder} has none: its "
                 f"recipe's masker did without. Look through a collection instead (--collection pydocs, beir:FOLDER), "
@@ -172,8 +173,8 @@ def _check_counts(source: TextSource, chosen: Choice, *, needed: bool) -> None:
             )
         return
     for name in ("window", "min_count"):
-        asked, taken = getattr(chosen.config, name, None), getattr(counts, name)
-        if needed and asked not in (None, taken):
+        asked, taken = (wanted or {}).get(name), getattr(counts, name)
+        if asked not in (None, taken):
             raise DrkitError(
                 f"the counts of {source.folder} were taken with {name} {taken}, and masker.{name}={asked} needs "
                 f"others; look through a collection: --collection pydocs --set masker.{name}={asked}"

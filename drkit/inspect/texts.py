@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from drkit.data.importance import Importance
     from drkit.runs.progress import Progress
 
-COUNTED = "statistics"
+COUNTED, IMPORTANCE = "statistics", "importance"
 
 
 @frozen

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from attrs import Attribute, field, frozen
@@ -119,9 +119,9 @@ class BowReconstructionConfig:
     idf: bool = setting(False, None, "weight every word by its inverse document frequency")
 
     @property
-    def needs(self) -> tuple[str, ...]:
-        """Document frequencies, where words are weighted by them."""
-        return ("idf",) if self.idf else ()
+    def signals(self) -> Mapping[str, Mapping[str, Any]]:
+        """Inverse document frequencies, where words are weighted by them."""
+        return {"idf": {}} if self.idf else {}
 
 
 @frozen

@@ -64,7 +64,7 @@ LOSSES = (
         config=MlmLossConfig,
         summary="Cross-entropy over the vocabulary at target positions",
         cite=BERT,
-        needs=("token_states",),
+        receives=("token_states",),
     ),
     ComponentSpec(
         kind=Kind.LOSS,
@@ -73,7 +73,8 @@ LOSSES = (
         config=ContrastiveConfig,
         summary="InfoNCE over in-batch and hard negatives, in up to four directions",
         cite=INFO_NCE,
-        needs=("pairs",),
+        receives=("pairs",),
+        scope="batch",
     ),
     ComponentSpec(
         kind=Kind.LOSS,
@@ -82,7 +83,8 @@ LOSSES = (
         config=PairwiseConfig,
         summary="Softplus of score differences to a query's own negatives",
         cite=RANKNET,
-        needs=("pairs",),
+        receives=("pairs",),
+        scope="batch",
     ),
     ComponentSpec(
         kind=Kind.LOSS,
@@ -91,7 +93,9 @@ LOSSES = (
         config=KlDistillationConfig,
         summary="A teacher's distribution over own passages, plus contrastive",
         cite=SIMLM,
-        needs=("pairs", "teacher"),
+        receives=("pairs",),
+        requires=("teacher",),
+        scope="batch",
     ),
     ComponentSpec(
         kind=Kind.LOSS,
@@ -100,7 +104,9 @@ LOSSES = (
         config=MarginMseConfig,
         summary="A teacher's margins between positive and own negatives",
         cite=MARGIN_MSE,
-        needs=("pairs", "teacher"),
+        receives=("pairs",),
+        requires=("teacher",),
+        scope="batch",
     ),
     ComponentSpec(
         kind=Kind.LOSS,
@@ -109,7 +115,7 @@ LOSSES = (
         config=ListwiseConfig,
         summary="Cross-encoder: the positive first among a query's passages",
         cite=LISTNET,
-        needs=("groups",),
+        receives=("groups",),
     ),
     ComponentSpec(
         kind=Kind.LOSS,
@@ -118,6 +124,7 @@ LOSSES = (
         config=InfoNceConfig,
         summary="Vectors of two views of a text together, those of others apart",
         cite=SIMCSE,
-        needs=("bottleneck", "partners"),
+        receives=("bottleneck", "partners"),
+        scope="batch",
     ),
 )

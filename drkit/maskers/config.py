@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from attrs import Attribute, fields, frozen
+from attrs import Attribute, field, frozen
 from attrs.validators import and_, ge, gt, in_, le, lt
 
 from drkit.core.settings import optional, setting, shares
@@ -39,6 +40,11 @@ class PmiConfig:
         (0.8, 0.1, 0.1), shares, "of the hidden tokens: share made [MASK], made random, kept"
     )
 
+    @property
+    def signals(self) -> Mapping[str, Mapping[str, Any]]:
+        """Importance, with the n-grams that these settings count."""
+        return {"importance": {"window": self.window, "pmi": self.pmi, "min_count": self.min_count}}
+
 
 @frozen
 class GeneratorConfig:
@@ -71,9 +77,9 @@ class GeneratorConfig:
             )
 
     @property
-    def needs(self) -> tuple[str, ...]:
-        """A masked LM, which a stage of the run loads or makes."""
-        return ("generator",)
+    def requires(self) -> Mapping[str, GeneratorConfig]:
+        """A masked LM, which a stage of the run loads or makes by these settings."""
+        return {"generator": self}
 
     @property
     def random(self) -> bool:
@@ -85,17 +91,25 @@ class GeneratorConfig:
         """Whether the run trains it alone, before pre-training."""
         return not self.model and not self.random
 
-    @classmethod
-    def of(cls, config: Any) -> GeneratorConfig:
-        """The generator's settings of any masker that needs one: those it has by the same names, else the defaults."""
-        return cls(**{a.name: getattr(config, a.name) for a in fields(cls) if hasattr(config, a.name)})
-
 
 def query_source(_instance: Any, attribute: Attribute[Any], value: str) -> None:
     """Validator: `extractive`, `file:PATH` or `model:PATH_OR_ID`."""
     kind, colon, rest = value.partition(":")
     if value != "extractive" and not (kind in ("file", "model") and colon and rest.strip()):
         raise ValueError(f"'{attribute.name}' takes extractive, file:PATH or model:PATH_OR_ID, got {value!r}")
+
+
+@frozen
+class QuerySettings:
+    """What a part wants of the candidate queries of every text (`generated-queries`).
+
+    origin: `extractive`, `file:PATH` or `model:PATH_OR_ID`; count: queries a text at most; prefix: what is put before
+    a text for the model.
+    """
+
+    origin: str = field(default="extractive", validator=query_source)
+    count: int = 5
+    prefix: str = ""
 
 
 @frozen
@@ -116,15 +130,30 @@ class QueryAsContextConfig:
     )
 
     @property
-    def needs(self) -> tuple[str, ...]:
-        """What these settings need from the data; extractive queries stand in wherever no other is given."""
-        wanted = {
-            "spans": self.context in ("span", "mixed"),
-            "generated-queries": self.context in ("query", "mixed"),
-            "importance": self.base == "pmi" or self.context in ("query", "mixed"),
-            "generator": self.base == "generator",
-        }
-        return tuple(name for name, needed in wanted.items() if needed)
+    def reads_queries(self) -> bool:
+        """Whether any context is a query."""
+        return self.context in ("query", "mixed")
+
+    @property
+    def signals(self) -> Mapping[str, Mapping[str, Any]]:
+        """Importance, where it decides what is hidden, and where it picks extractive queries."""
+        return {"importance": {}} if self.base == "pmi" or self.reads_queries else {}
+
+    @property
+    def requires(self) -> Mapping[str, Any]:
+        """What the run must make for these settings."""
+        wanted: dict[str, Any] = {"spans": None} if self.context in ("span", "mixed") else {}
+        if self.reads_queries:
+            wanted["generated-queries"] = QuerySettings(self.queries, self.candidates, self.query_prefix)
+        if self.base == "generator":
+            wanted["generator"] = self.generator
+        return wanted
+
+    @property
+    def generator(self) -> GeneratorConfig:
+        """The settings of the base `generator`."""
+        given: dict[str, Any] = {"encoder_ratio": self.encoder_ratio, "decoder_ratio": self.decoder_ratio}
+        return GeneratorConfig(**given, variant=self.variant, model=self.model)
 
     @property
     def provides(self) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from attrs import evolve
 
 from drkit.core.types import Views
 from drkit.errors import DrkitError
-from drkit.maskers.config import GeneratorConfig, PmiConfig, UniformConfig
+from drkit.maskers.config import PmiConfig, UniformConfig
 from drkit.maskers.generator import GeneratorMasker
 from drkit.maskers.pmi import PmiMasker
 from drkit.maskers.uniform import UniformMasker
@@ -62,7 +62,7 @@ def _context(tokens: TokenBatch, kind: str) -> TokenBatch:
 
 def _base_masker(config: QueryAsContextConfig, context: BuildContext) -> UniformMasker | PmiMasker | GeneratorMasker:
     if config.base == "generator":
-        return GeneratorMasker(GeneratorConfig.of(config), context)
+        return GeneratorMasker(config.generator, context)
     settings: dict[str, Any] = {"encoder_ratio": config.encoder_ratio, "decoder_ratio": config.decoder_ratio}
     if config.mask_token_share is not None:
         settings["mask_token_share"] = config.mask_token_share

@@ -90,7 +90,7 @@ def build_chain(choices: Sequence[Choice], registry: Registry, context: BuildCon
 
 def is_filter(choice: Choice, registry: Registry) -> bool:
     """Whether a chosen miner filters what another one found."""
-    return CANDIDATES in registry.get(Kind.MINER, choice.use).needs
+    return CANDIDATES in registry.get(Kind.MINER, choice.use).receives_of(choice.config)
 
 
 def refresh_of(choices: Sequence[Choice]) -> RefreshConfig | None:
@@ -101,7 +101,7 @@ def refresh_of(choices: Sequence[Choice]) -> RefreshConfig | None:
 
 def sources(registry: Registry) -> tuple[str, ...]:
     """The names of miners that a chain may begin with."""
-    return tuple(registry.name_of(spec) for spec in registry.specs(Kind.MINER) if CANDIDATES not in spec.needs)
+    return tuple(registry.name_of(spec) for spec in registry.specs(Kind.MINER) if CANDIDATES not in spec.receives)
 
 
 def left(mined: Mined, keep: Sequence[bool], reason: str) -> Mined:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
@@ -105,9 +106,9 @@ class CrossEncoderFilterConfig:
     positive: str = setting("max", in_(("max", "min")), "which judged positive counts: the best-scored or the worst")
 
     @property
-    def needs(self) -> tuple[str, ...]:
+    def requires(self) -> Mapping[str, None]:
         """The run's re-ranker, where no model is named."""
-        return () if self.model else ("reranker",)
+        return {} if self.model else {"reranker": None}
 
     @property
     def files(self) -> tuple[str, ...]:

@@ -89,5 +89,5 @@ def _by_name(problem: str, names: Sequence[str]) -> str:
 def wanted_by(choices: Sequence[Choice], registry: Registry) -> frozenset[str]:
     """What the miners of a chain need of their context."""
     return frozenset(
-        need for choice in choices for need in registry.get(Kind.MINER, choice.use).needs_of(choice.config)
+        name for choice in choices for name in registry.get(Kind.MINER, choice.use).requires_of(choice.config)
     )

@@ -1,4 +1,4 @@
-"""The specs of the miners: sources of negatives, and filters (those that need `candidates`) to stand behind them."""
+"""The specs of the miners: sources of negatives, and filters (those that receive `candidates`) to stand behind them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ SOURCES = (
         config=DenseConfig,
         summary="The best-ranked unjudged passages of a trained retriever",
         cite=STAR,
-        needs=("retriever",),
+        requires=("retriever",),
     ),
     ComponentSpec(
         kind=Kind.MINER,
@@ -105,7 +105,7 @@ FILTERS = (
         config=CrossEncoderFilterConfig,
         summary="Filter: drops what a cross-encoder takes for an answer",
         cite=ROCKETQA,
-        needs=("candidates",),
+        receives=("candidates",),
         shorthand="model",
     ),
     ComponentSpec(
@@ -115,7 +115,7 @@ FILTERS = (
         config=MarginConfig,
         summary="Filter: drops what scores too close to the positive",
         cite=NV_RETRIEVER,
-        needs=("candidates",),
+        receives=("candidates",),
     ),
     ComponentSpec(
         kind=Kind.MINER,
@@ -123,7 +123,7 @@ FILTERS = (
         target="drkit.miners.filters:MaxScoreFilter",
         config=MaxScoreConfig,
         summary="Filter: drops what scores above a number",
-        needs=("candidates",),
+        receives=("candidates",),
     ),
     ComponentSpec(
         kind=Kind.MINER,
@@ -131,7 +131,7 @@ FILTERS = (
         target="drkit.miners.filters:RanksFilter",
         config=RanksConfig,
         summary="Filter: keeps ranks A to B",
-        needs=("candidates",),
+        receives=("candidates",),
         shorthand="keep",
     ),
     ComponentSpec(
@@ -140,7 +140,7 @@ FILTERS = (
         target="drkit.miners.texts:SameTextFilter",
         config=SameTextConfig,
         summary="Filter: drops copies of a positive under another id",
-        needs=("candidates",),
+        receives=("candidates",),
     ),
 )
 MINERS = (*SOURCES, *FILTERS)

@@ -80,7 +80,7 @@ def _inputs(spec: ComponentSpec, decoder: Any, encoder: MaskedLmEncoder, padding
 def _masker(spec: ComponentSpec) -> Masker:
     from drkit.maskers import GeneratorConfig, GeneratorMasker, UniformConfig, UniformMasker
 
-    if "replaced" in spec.needs:
+    if "replaced" in spec.receives:
         return GeneratorMasker(GeneratorConfig(), toy_context())
     return UniformMasker(UniformConfig(), toy_context())
 
@@ -122,7 +122,7 @@ def _check_states(out: Mapping[str, Any], spec: ComponentSpec, inputs: DecoderIn
 
 def _possible_targets(spec: ComponentSpec, inputs: DecoderInput) -> dict[str, Tensor]:
     """What a decoder's labels may be, in reading order: one that reads its view has that view's targets."""
-    if {"view", "rows"} & {*spec.needs}:
+    if {"view", "rows"} & {*spec.receives}:
         return {"view's targets": inputs.view.labels[inputs.view.labels != -100]}
     assert inputs.encoder_view is not None
     tokens, own = inputs.tokens, inputs.encoder_view.labels

@@ -27,7 +27,7 @@ def check_filter(part: ComponentSpec | str | Callable[[], Any], config: Any = No
     if isinstance(part, (ComponentSpec, str)):
         spec = spec_of(Kind.MINER, part)
         check_spec(spec)
-        require("candidates" in spec.needs, f"{spec.name}: a filter's spec needs `candidates`")
+        require("candidates" in spec.receives, f"{spec.name}: a filter's spec has receives=('candidates',)")
         name = spec.name
 
         def make() -> Any:

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from drkit.core.reasons import MADE_FROM_TEXTS
 from drkit.core.spec import ComponentSpec, Kind
 from drkit.core.types import StepOutput, TextStates, TokenStates
 from drkit.testing.specs import check_spec, require, spec_of
@@ -18,14 +17,14 @@ from drkit.testing.toys import VOCAB, toy_context, toy_encoder, toy_groups, toy_
 def check_loss(part: ComponentSpec | str, config: Any = None, inputs: dict[str, Any] | None = None) -> None:
     """Run the loss contract on a spec or an installed name, with its default settings or with `config`.
 
-    Its inputs are made for the needs `token_states`, `text_states`, `bottleneck`, `vocab_logits`, `words`,
+    Its inputs are made for `token_states`, `text_states`, `bottleneck`, `vocab_logits`, `words`,
     `replaced_logits`, `replaced`, `partners`, `pairs` (with a teacher) and `groups`; give `inputs` for others, or to
     add to them. The loss is a finite scalar, the same each time; gradient reaches what it needs; metrics carry none.
     """
     spec = spec_of(Kind.LOSS, part)
     check_spec(spec)
     settings = spec.config() if config is None else config
-    needs = spec.needs_of(settings) - MADE_FROM_TEXTS.keys() - {"teacher"}  # that one stands within pairs
+    needs = spec.receives_of(settings)
     given = {**{need: _TOYS[need]() for need in needs if need in _TOYS}, **(inputs or {})}
     unknown = needs - set(given)
     require(not unknown, f"{spec.name}: give check_loss inputs for {', '.join(sorted(unknown))}")

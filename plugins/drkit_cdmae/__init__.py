@@ -31,7 +31,7 @@ def drkit_components() -> Sequence[ComponentSpec]:
             config=PmiConfig,
             summary="Hides from the decoder the tokens that carry most information",
             cite=CDMAE,
-            needs=("importance",),
+            signals=("importance",),
             provides=("view", "rows"),
         )
     ]

@@ -42,7 +42,7 @@ def drkit_components() -> Sequence[ComponentSpec]:
             config=BowReconstructionConfig,
             summary="Yes or no for every word of the vocabulary",
             cite=CPDAE,
-            needs=("vocab_logits", "words"),
+            receives=("vocab_logits", "words"),
         ),
         ComponentSpec(
             kind=Kind.LOSS,
@@ -51,7 +51,8 @@ def drkit_components() -> Sequence[ComponentSpec]:
             config=JsContrastiveConfig,
             summary="Word distributions of two maskings together, others apart",
             cite=CPDAE,
-            needs=("vocab_logits", "partners"),
+            receives=("vocab_logits", "partners"),
+            scope="batch",
         ),
     ]
 

@@ -58,7 +58,8 @@ def drkit_components() -> Sequence[ComponentSpec]:
             config=SpanContrastiveConfig,
             summary="Two texts find each other's vector; raw dot products",
             cite=COCONDENSER,
-            needs=("bottleneck", "partners"),
+            receives=("bottleneck", "partners"),
+            scope="batch",
         ),
     ]
 

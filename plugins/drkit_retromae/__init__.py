@@ -39,7 +39,7 @@ def drkit_components() -> Sequence[ComponentSpec]:
             config=EnhancedConfig,
             summary="One layer, two streams; every token from its own random context",
             cite=RETROMAE,
-            needs=("rows",),
+            receives=("rows",),
             provides=("token_states",),
         ),
         ComponentSpec(
@@ -49,7 +49,7 @@ def drkit_components() -> Sequence[ComponentSpec]:
             config=BagOfWordsConfig,
             summary="Which words the text has, by each word's best score over its tokens",
             cite=DUPMAE,
-            needs=("text_states",),
+            receives=("text_states",),
         ),
     ]
 

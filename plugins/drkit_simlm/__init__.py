@@ -54,7 +54,7 @@ PARTS = (
         config=MlmDecoderConfig,
         summary="n transformer layers that tell which tokens were replaced",
         cite=SIMLM,
-        needs=("view", "replaced"),
+        receives=("view", "replaced"),
         provides=("replaced_logits", "replaced"),
         trained_by="rtd",
     ),
@@ -65,7 +65,7 @@ PARTS = (
         config=ReplacedLmConfig,
         summary="Cross-entropy of the tokens before replacement, at all positions",
         cite=SIMLM,
-        needs=("token_states",),
+        receives=("token_states",),
     ),
     ComponentSpec(
         kind=Kind.LOSS,
@@ -74,7 +74,7 @@ PARTS = (
         config=RtdConfig,
         summary="Binary cross-entropy: was this token replaced",
         cite=ELECTRA,
-        needs=("replaced_logits", "replaced"),
+        receives=("replaced_logits", "replaced"),
     ),
     ComponentSpec(
         kind=Kind.LOSS,
@@ -83,7 +83,7 @@ PARTS = (
         config=RtdConfig,
         summary="The same on the encoder's states, with a head of its own",
         cite=ELECTRA,
-        needs=("text_states", "replaced"),
+        receives=("text_states", "replaced"),
     ),
 )
 

@@ -1,6 +1,7 @@
 """The guide's own package, installed as a stranger's would be."""
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -9,6 +10,11 @@ import pytest
 from tests.cli.test_light_commands import drkit
 
 GUIDE = Path(__file__).parents[2] / "docs" / "plugins.md"
+
+
+def beside(site):
+    """The folder before whatever is on the path."""
+    return os.pathsep.join(filter(None, (str(site), os.environ.get("PYTHONPATH"))))
 
 
 @pytest.fixture
@@ -32,11 +38,11 @@ def site(tmp_path):
 
 
 def test_the_guides_plugin_is_listed_shown_and_composed(site):
-    code, out, _ = drkit("list", "masker", PYTHONPATH=str(site))
+    code, out, _ = drkit("list", "masker", PYTHONPATH=beside(site))
     assert code == 0
     assert "every-other" in out
     assert "my-masker 1.0" in out
-    code, out, _ = drkit("show", "masker", "every-other", PYTHONPATH=str(site))
+    code, out, _ = drkit("show", "masker", "every-other", PYTHONPATH=beside(site))
     assert "hide every step-th token" in out
     assert "masker.py:" in out
     spread = 'pretrain.losses.spread={use="spread", on="encoder", weight=0.1}'
@@ -45,14 +51,13 @@ def test_the_guides_plugin_is_listed_shown_and_composed(site):
         ["--masker", "every-other", "--decoder", "from-place"],
         ["--paper", "simlm", "--decoder", "from-place", "--set", spread],
     ):
-        code, _, err = drkit("compose", *parts, "--dry-run", PYTHONPATH=str(site))
+        code, _, err = drkit("compose", *parts, "--dry-run", PYTHONPATH=beside(site))
         assert code == 0, err
-    code, out, _ = drkit("list", "--matrix", PYTHONPATH=str(site))
+    code, out, _ = drkit("list", "--matrix", PYTHONPATH=beside(site))
     assert "from-place" in out
 
 
 def test_the_guides_plugin_passes_the_contract(site):
-    import os
     import subprocess
     import sys
 
@@ -60,7 +65,7 @@ def test_the_guides_plugin_passes_the_contract(site):
         [sys.executable, str(site / "test_guide.py")],
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(site)},
+        env={**os.environ, "PYTHONPATH": beside(site)},
         check=False,
     )
     assert "checked" in done.stdout, done.stderr
@@ -68,10 +73,10 @@ def test_the_guides_plugin_passes_the_contract(site):
 
 def test_a_broken_plugin_takes_nobody_down(site):
     (site / "my_masker/__init__.py").write_text("import no_such_module\n")
-    code, out, _ = drkit("plugins", PYTHONPATH=str(site))
+    code, out, _ = drkit("plugins", PYTHONPATH=beside(site))
     assert code == 0
     assert "no_such_module" in out
-    code, out, _ = drkit("list", "masker", PYTHONPATH=str(site))
+    code, out, _ = drkit("list", "masker", PYTHONPATH=beside(site))
     assert code == 0
     assert "pmi" in out
 
@@ -91,7 +96,7 @@ def test_the_guides_parts_train(site, tmp_path):
         *("compose", "--masker", "every-other", "--decoder", "from-place", "--collection", f"jsonl:{texts}"),
         *(f"--set={setting}" for setting in settings),
         *("--run-dir", str(tmp_path / "run")),
-        PYTHONPATH=str(site),
+        PYTHONPATH=beside(site),
     )
     assert code == 0, err + out
     assert (tmp_path / "run/pretrained/decoder.safetensors").is_file()

@@ -59,7 +59,7 @@ def test_a_refused_pair_says_what_is_missing_and_what_would_fit():
 
 @pytest.mark.parametrize("kind", ["masker", "decoder"])
 def test_a_strangers_part_without_defaults_is_refused_and_takes_nobody_down(kind):
-    parts = with_parts(a_part(kind, "stranger", OneWithoutDefault, needs=(), provides=("view", "token_states")))
+    parts = with_parts(a_part(kind, "stranger", OneWithoutDefault, receives=(), provides=("view", "token_states")))
     made = matrix(parts)
     of_the_stranger = [pair for pair in made.pairs if getattr(pair, kind) == "stranger"]
     assert of_the_stranger
@@ -67,10 +67,13 @@ def test_a_strangers_part_without_defaults_is_refused_and_takes_nobody_down(kind
     assert any(not pair.problems for pair in made.pairs)
 
 
-def test_a_name_claimed_twice_is_left_out():
-    made = matrix(with_parts(a_part("masker", "pmi", provides=("view",))))
-    assert "pmi" not in made.maskers
-    assert "uniform" in made.maskers
+def test_a_name_claimed_twice_is_drkits_own_and_the_other_has_its_package():
+    made = matrix(with_parts(a_part("masker", "pmi", provides=("view",), provider="greedy 1.0")))
+    assert {"pmi", "greedy:pmi", "uniform"} <= {*made.maskers}
+    fits = {(pair.masker, pair.decoder): not pair.problems for pair in made.pairs}
+    assert fits["pmi", "enhanced"]
+    assert not fits["greedy:pmi", "enhanced"]
+    assert fits["greedy:pmi", "mlm"]
 
 
 def test_losses_stand_where_their_needs_are_met():
@@ -78,6 +81,11 @@ def test_losses_stand_where_their_needs_are_met():
     assert places["mlm"].encoder
     assert "mlm" in places["mlm"].decoders
     assert places["contrastive"].finetuning
+    assert places["kl-distillation"].finetuning
+    assert places["kl-distillation"].taught
+    assert not places["contrastive"].taught
+    assert places["listwise"].reranking
+    assert not places["contrastive"].reranking
     assert not places["contrastive"].encoder
     assert not places["contrastive"].decoders
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from drkit.core.compose import check, data_needs
+from drkit.core.compose import capabilities, check, wanted_signals
 from drkit.core.discovery import installed
 from drkit.core.layers import Wanted, compose, merge
 from drkit.core.read import parse_toml, read_recipe, recipe_from_table
@@ -123,12 +123,13 @@ NEEDS = {"generator": ("generator",), "pmi": ("importance",), "query-as-context"
 @pytest.mark.parametrize("decoder", REGISTRY.names("decoder"))
 def test_every_masker_goes_with_every_decoder(masker, decoder):
     recipe = compose(Wanted(masker=masker, decoder=decoder), PARTS)
-    if "replaced" in REGISTRY.get("decoder", decoder).needs and masker != "generator":
+    if "replaced" in REGISTRY.get("decoder", decoder).receives and masker != "generator":
         with pytest.raises(ProblemsError, match="maskers that fit: generator"):
             check(recipe, REGISTRY)
         return
     check(recipe, REGISTRY)
-    assert data_needs(recipe, REGISTRY) == NEEDS.get(masker, ())
+    needed = {*wanted_signals(recipe.pretrain, REGISTRY), *capabilities(recipe.pretrain, REGISTRY)}
+    assert tuple(sorted(needed)) == NEEDS.get(masker, ())
 
 
 @pytest.mark.parametrize(
@@ -153,7 +154,7 @@ def test_combinations_that_cannot_work_are_refused_with_the_reason(wanted, said)
 def test_unknown_collection_and_value_where_none_is_taken():
     with pytest.raises(UnknownNameError, match="did you mean 'beir'"):
         compose(Wanted(collection="bier:x"), PARTS)
-    with pytest.raises(DrkitError, match="nothing behind a colon"):
+    with pytest.raises(DrkitError, match="takes no value after a colon"):
         compose(Wanted(collection="pydocs:x"), PARTS)
 
 

@@ -75,6 +75,8 @@ def test_the_set_of_parts_is_this_one():
         "miner/refresh",
         "miner/run-file",
         "miner/same-text",
+        "signal/idf",
+        "signal/importance",
     ]
 
 
@@ -99,7 +101,13 @@ def test_a_name_claimed_twice_fails_only_when_asked_for():
         ({"target": "nowhere"}, "module:attribute"),
         ({"summary": "x" * 71}, "70"),
         ({"config": int}, "attrs class"),
-        ({"shorthand": "path"}, "no setting of Settings"),
+        ({"shorthand": "path"}, "not a setting of Settings"),
+        ({"files": ("path",)}, "files 'path' is not a setting of Settings"),
+        ({"requires": ("generater",)}, "did you mean 'generator'"),
+        ({"kind": "loss", "scope": "bach"}, "did you mean 'batch'"),
+        ({"scope": "batch"}, "a masker has no scope"),
+        ({"kind": "loss", "receives": ("partners",)}, "set scope='batch'"),
+        ({"receives": ("idf",), "signals": ("idf",)}, "name it once"),
     ],
 )
 def test_a_wrong_spec_says_what_is_wrong(changes, said):

@@ -100,8 +100,8 @@ def test_it_holds_for_certain_scores_and_half_precision():
 
 
 def test_idf_is_asked_for_only_where_it_is_used_and_moves_with_the_loss():
-    assert BowReconstructionConfig().needs == ()
-    assert BowReconstructionConfig(idf=True).needs == ("idf",)
+    assert BowReconstructionConfig().signals == {}
+    assert BowReconstructionConfig(idf=True).signals == {"idf": {}}
     loss = BowReconstructionLoss(BowReconstructionConfig(idf=True), toy_context()).double()
     assert loss.idf.dtype == torch.float64
     assert not loss.state_dict()

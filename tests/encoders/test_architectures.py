@@ -91,7 +91,7 @@ def pretraining(name, decoder, store):
     masker = PARTS.registry.build(Kind.MASKER, settings.masker.use, settings.masker.config, context)
     module = auto_encoder(settings, PARTS.registry, encoder, context, masker=masker)
     collate = MaskingCollator(
-        store=store, importance=None, masker=masker, rows=module.decoder.rows, seed=1, paired=module.compares()
+        store=store, importance=None, masker=masker, rows=module.decoder.rows, seed=1, paired=module.paired()
     )
     return module.train(), collate([(0, place) for place in range(len(TEXTS))])
 

@@ -28,7 +28,7 @@ FROM_FILES = ("run-file", "given", "refresh")
 
 @pytest.mark.parametrize("spec", list(REGISTRY), ids=lambda spec: f"{spec.kind}-{spec.name}")
 def test_every_part_keeps_its_contract(spec):
-    if spec.kind is Kind.MINER and "candidates" in spec.needs:
+    if spec.kind is Kind.MINER and "candidates" in spec.receives:
         check_filter(spec)
     elif spec.name in FROM_FILES:
         check_spec(spec)
@@ -192,7 +192,7 @@ def test_a_broken_decoder_or_loss_is_found():
     with pytest.raises(AssertionError, match="no gradient reaches its inputs"):
         check_loss(spec)
     with pytest.raises(AssertionError, match="give check_loss inputs for magic"):
-        check_loss(attrs.evolve(REGISTRY.get("loss", "mlm"), needs=("magic",)))
+        check_loss(attrs.evolve(REGISTRY.get("loss", "mlm"), receives=("magic",)))
 
 
 class ReturnsPositives:

@@ -92,7 +92,7 @@ def built(recipe, inputs):
         rows=module.decoder.rows,
         seed=recipe.seed,
         contexts=open_contexts(inputs, getattr(settings.masker.config, "context", "self")),
-        paired=module.compares(),
+        paired=module.paired(),
     )
     return module, collate
 

@@ -131,7 +131,7 @@ def test_a_missing_context_is_named():
 
 
 @pytest.mark.parametrize(
-    ("settings", "needs", "provides"),
+    ("settings", "needed", "provides"),
     [
         ({}, {"generated-queries", "importance"}, {"view", "rows", "context"}),
         ({"context": "self"}, set(), {"view", "rows"}),
@@ -141,10 +141,10 @@ def test_a_missing_context_is_named():
         ({"context": "span", "base": "generator"}, {"spans", "generator"}, {"view", "rows", "replaced", "context"}),
     ],
 )
-def test_needs_and_provides_follow_the_settings(settings, needs, provides):
+def test_signals_requirements_and_provides_follow_the_settings(settings, needed, provides):
     spec = installed().registry.get("masker", "query-as-context")
     config = QueryAsContextConfig(**settings)
-    assert spec.needs_of(config) == needs
+    assert {*spec.signals_of(config), *spec.requires_of(config)} == needed
     assert spec.provides_of(config) == provides
 
 

@@ -21,7 +21,7 @@ def drkit_components():
     return [
         part("masker", "pmi", config=Settings, provides=("view", "rows")),
         part("masker", "uniform", config=Settings, provides=("view", "rows")),
-        part("miner", "margin", config=Settings, needs=("candidates",)),
+        part("miner", "margin", config=Settings, receives=("candidates",)),
         part("collection", "shelf", config=Settings, shorthand="path", provides=("texts", "queries", "judgements")),
         part("collection", "beir", config=Settings, shorthand="path", provides=("texts", "queries", "judgements")),
     ]
@@ -87,11 +87,11 @@ def test_a_recipe_names_a_strangers_part_and_reads_back(greedy):
 
 
 def test_between_two_strangers_a_bare_name_is_an_error_that_names_both(greedy):
-    with pytest.raises(DrkitError, match="greedy 1.0 and my-other 2.1; write 'greedy:shelf' or 'my-other:shelf'"):
+    with pytest.raises(DrkitError, match=r"greedy 1\.0 and my-other 2\.1; write 'greedy:shelf' or 'my-other:shelf'"):
         compose(Wanted(collection="shelf"), greedy)
     assert compose(Wanted(collection="greedy:shelf:a:b"), greedy).collection.config.path == "a:b"
     assert compose(Wanted(collection="my-other:shelf"), greedy).collection.use == "my-other:shelf"
-    with pytest.raises(UnknownNameError, match="greedy:shelf, .*my-other:shelf"):
+    with pytest.raises(UnknownNameError, match=r"greedy:shelf, .*my-other:shelf"):
         compose(Wanted(collection="shelves"), greedy)
 
 
@@ -145,7 +145,7 @@ def test_a_name_that_one_package_registers_twice_says_so(site):
         "doubled",
         "@hookimpl\ndef drkit_components():\n    return [part('masker', 'same'), part('masker', 'same')]",
     )
-    with pytest.raises(DrkitError, match="registered twice by doubled 1.0"):
+    with pytest.raises(DrkitError, match=r"registered twice by doubled 1\.0"):
         installed_with(site).registry.get("masker", "same")
 
 
@@ -169,7 +169,7 @@ def test_clashes_are_marked_where_parts_are_listed(greedy, site):
     assert code == 0, err
 
 
-@pytest.mark.parametrize("kind", ["masker", "decoder", "loss", "miner", "collection", "pipeline", "recipe"])
+@pytest.mark.parametrize("kind", ["masker", "decoder", "loss", "miner", "collection", "signal", "pipeline", "recipe"])
 def test_every_name_of_every_kind_is_listed_and_shown(kind):
     from click.testing import CliRunner
 

@@ -68,7 +68,7 @@ def test_a_missing_recipe_file_takes_nothing_else_away(site):
     assert compose(Wanted(paper="found", masker="sound"), here).pretrain.masker.use == "sound"
     with pytest.raises(DrkitError, match=r"the recipe 'lost' of lost-recipe 1.0 is broken: .*lost.toml does not exist"):
         compose(Wanted(paper="lost"), here)
-    with pytest.raises(DrkitError, match="'number' of lost-recipe 1.0 is broken: 3 is not a path"):
+    with pytest.raises(DrkitError, match=r"'number' of lost-recipe 1.0 is broken: 3 is not a path"):
         here.recipe("number")
     code, out, _ = drkit("plugins", PYTHONPATH=path_with(site))
     assert code == 0
@@ -86,5 +86,5 @@ def test_settings_that_are_not_frozen_or_lack_defaults_are_refused_at_load(site)
     assert [spec.name for spec in report.specs] == ["sound"]
     assert "masker 'loose': settings class Loose is not frozen (use attrs.frozen)" in report.problems
     assert "masker 'asking': settings without a default: 'ratio'" in report.problems
-    with pytest.raises(UnknownNameError, match="Not loaded: .*settings class Loose is not frozen"):
+    with pytest.raises(UnknownNameError, match=r"Not loaded: .*settings class Loose is not frozen"):
         here.registry.get("masker", "loose")

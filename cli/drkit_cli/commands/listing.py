@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from drkit.core.discovery import Installed, NamedFile
 
-KINDS = ("masker", "decoder", "loss", "miner", "collection", "pipeline", "recipe")
+KINDS = ("masker", "decoder", "loss", "miner", "collection", "signal", "pipeline", "recipe")
 
 
 @click.command("list")

@@ -39,6 +39,7 @@ def show(kind: str, name: str) -> None:
 
 def _show_part(spec: ComponentSpec) -> None:
     from drkit.core.settings import describe_settings
+    from drkit.core.spec import SCOPES
     from drkit_cli.render import console, table
 
     screen = console()
@@ -50,8 +51,10 @@ def _show_part(spec: ComponentSpec) -> None:
         screen.print(table("settings", ("name", "default", "allowed", "meaning"), settings))
     if spec.cite:
         screen.print(f"paper     {spec.cite.title}, {spec.cite.year} {spec.cite.url}", soft_wrap=True)
-    screen.print(f"needs     {', '.join(spec.needs) or 'nothing'}")
-    screen.print(f"provides  {', '.join(spec.provides) or 'nothing'}")
+    for name in ("receives", "signals", "requires", "provides"):
+        screen.print(f"{name:9} {', '.join(getattr(spec, name)) or 'nothing'}")
+    if spec.kind in SCOPES:
+        screen.print(f"scope     {spec.scope_of(None)}")
     screen.print(f"from      {spec.provider}")
     screen.print(f"code      {_place(spec.target)}", soft_wrap=True)
 

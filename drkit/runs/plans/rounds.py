@@ -138,8 +138,8 @@ def _named(rounds: list[Table], name: str) -> Table:
 
 
 def _wanted(draft: Draft, chain: Sequence[Choice]) -> set[str]:
-    """What the miners of a chain need."""
-    return {need for miner in chain for need in draft.registry.get(Kind.MINER, miner.use).needs_of(miner.config)}
+    """What the miners of a chain require of the run."""
+    return {name for miner in chain for name in draft.registry.get(Kind.MINER, miner.use).requires_of(miner.config)}
 
 
 def _refresh(draft: Draft, own: Round) -> Table:

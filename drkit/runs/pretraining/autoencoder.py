@@ -28,17 +28,25 @@ GENERATOR = "generator"
 
 @frozen(eq=False)
 class Term:
-    """One term of the loss: what it needs, by name, from the outputs of `on` (encoder or decoder), and its weight."""
+    """One term of the loss: what it receives, by name, from the outputs of `on` (encoder or decoder), and its weight.
+
+    scope: `batch` where it compares rows of the batch with each other, else `rows`.
+    """
 
     loss: Loss
-    needs: Sequence[str]
+    receives: Sequence[str]
     on: str
     weight: float = 1.0
+    scope: str = "rows"
 
     @property
     def compares(self) -> bool:
         """Whether it compares rows of the batch with each other."""
-        return "partners" in self.needs
+        return self.scope == "batch"
+
+    def given(self, outputs: Mapping[str, Any]) -> dict[str, Any]:
+        """What its call receives, of what its side provides."""
+        return {name: outputs[name] for name in self.receives}
 
     def items(self, given: Mapping[str, Any], rows: Tensor) -> Tensor:
         """How many items its mean runs over: the rows of the batch, where it does not say."""
@@ -81,8 +89,8 @@ class AutoEncoder(nn.Module):
         self.replacer: Any = replacer
         self.terms = dict(terms)
         self.losses = nn.ModuleDict({n: term.loss for n, term in terms.items() if isinstance(term.loss, nn.Module)})
-        compared = [term for term in terms.values() if term.compares]
-        self.numbering = {f"{term.on}.partners": f"{term.on}.partners" for term in compared}
+        paired = [term for term in terms.values() if "partners" in term.receives]
+        self.numbering = {f"{term.on}.partners": f"{term.on}.partners" for term in paired}
 
     @property
     def weights(self) -> Mapping[str, float]:
@@ -94,6 +102,10 @@ class AutoEncoder(nn.Module):
         """Whether any loss compares rows."""
         return any(term.compares for term in self.terms.values())
 
+    def paired(self) -> bool:
+        """Whether any loss receives partners, so that texts come in pairs."""
+        return bool(self.numbering)
+
     def forward(self, *, local: bool = True, **tensors: Tensor) -> dict[str, Tensor]:
         """Local losses with their items and figures, and the rows to compare; without the losses if not `local`."""
         reading = self.read(tensors)
@@ -101,9 +113,9 @@ class AutoEncoder(nn.Module):
         rows = torch.tensor(len(reading.view.ids), device=reading.view.ids.device)
         made: dict[str, Tensor] = {}
         for name, term in self.terms.items():
-            given = {need: outputs[term.on][need] for need in term.needs}
+            given = term.given(outputs[term.on])
             if term.compares:
-                made |= {f"{ROWS}{term.on}.{need}": value for need, value in given.items()}
+                made |= {f"{ROWS}{term.on}.{received}": value for received, value in given.items()}
                 continue
             made[ITEMS + name] = term.items(given, rows)
             if local:
@@ -119,7 +131,7 @@ class AutoEncoder(nn.Module):
         losses = []
         for name, term in self.terms.items():
             if term.compares:
-                step = term.loss(**{need: rows[f"{term.on}.{need}"] for need in term.needs})
+                step = term.loss(**{received: rows[f"{term.on}.{received}"] for received in term.receives})
                 losses.append(term.weight * step.loss)
                 figures[f"{name}_loss"] = step.loss.detach()
                 figures |= {f"{name}_{key}": value for key, value in step.metrics.items()}

@@ -71,14 +71,14 @@ def _losses(module: AutoEncoder, outputs: Mapping[str, Outputs], rows: int) -> d
     found = {}
     for name, term in module.terms.items():
         if not term.compares and term.on in outputs:
-            given = {need: outputs[term.on][need] for need in term.needs}
+            given = term.given(outputs[term.on])
             found[name] = (float(term.loss(**given).loss), float(term.items(given, torch.tensor(rows))))
     return found
 
 
 def _add_accuracies(means: _Means, module: AutoEncoder, outputs: Mapping[str, Outputs]) -> None:
     for branch, provided in outputs.items():
-        needed = {need for term in module.terms.values() if term.on == branch for need in term.needs}
+        needed = {name for term in module.terms.values() if term.on == branch for name in term.receives}
         scored = accuracy({name: value for name, value in provided.items() if name in needed})
         if scored:
             means.add(f"{branch}_accuracy", *scored)

@@ -14,7 +14,9 @@ import attrs
 import numpy as np
 import torch
 
-from drkit.core.recipe import Recipe, Training
+from drkit.core.compose import capabilities
+from drkit.core.recipe import Pretrain, Recipe, Training
+from drkit.core.registry import Registry
 from drkit.core.types import BuildContext
 from drkit.data.store import TokenStore
 from drkit.decoders import NoDecoder, NoDecoderConfig
@@ -43,7 +45,7 @@ def run(stage: StageRun) -> Mapping[str, Any]:
     """Writes a masked-LM checkpoint of the run's vocabulary; returns its parameters, and steps where it was trained."""
     recipe = stage.recipe
     assert recipe.pretrain is not None
-    settings = GeneratorConfig.of(recipe.pretrain.masker.config)
+    settings = generator_settings(recipe.pretrain, stage.registry)
     tokenizer = load_tokenizer(str(stage.inputs["vocabulary"]))
     generator = _start(settings, recipe, tokenizer)
     backbone = attrs.evolve(generator.info(tokenizer), vocab=len(tokenizer))
@@ -57,6 +59,12 @@ def run(stage: StageRun) -> Mapping[str, Any]:
         figures |= {"steps": result.steps, "loss": result.loss, "seconds": result.seconds}
     save_masked_lm(generator, tokenizer, stage.folder)
     return figures
+
+
+def generator_settings(pretrain: Pretrain, registry: Registry) -> GeneratorConfig:
+    """What the masker wants of the generator; the defaults where it does not say."""
+    wanted = capabilities(pretrain, registry).get("generator")
+    return wanted if isinstance(wanted, GeneratorConfig) else GeneratorConfig()
 
 
 def _start(settings: GeneratorConfig, recipe: Recipe, tokenizer: Any) -> MaskedLmEncoder:
@@ -101,7 +109,7 @@ def _train(
     seen = np.bincount(store.flat_ids, minlength=len(context.tokenizer)) + 0.5
     generator.set_lm_bias(torch.from_numpy(np.log(seen / seen.sum())).float())
     mlm: Any = MlmLoss()
-    terms = {"mlm": Term(mlm, needs=("token_states",), on="encoder")}
+    terms = {"mlm": Term(mlm, receives=("token_states",), on="encoder")}
     module = AutoEncoder(generator, NoDecoder(NoDecoderConfig(), context), terms)
     masker = UniformMasker(UniformConfig(encoder_ratio=MASKED), context)
     collate = MaskingCollator(store=store, importance=None, masker=masker, rows=module.decoder.rows, seed=seed)

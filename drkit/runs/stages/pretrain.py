@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from drkit.core.compose import context_kind
 from drkit.core.protocols import Masker
 from drkit.core.recipe import Pretrain
 from drkit.core.registry import Registry
@@ -47,8 +48,8 @@ def run(stage: StageRun) -> Mapping[str, Any]:
         masker=masker,
         rows=module.decoder.rows,
         seed=recipe.seed,
-        contexts=open_contexts(stage.inputs, getattr(settings.masker.config, "context", "self")),
-        paired=module.compares(),
+        contexts=open_contexts(stage.inputs, context_kind(settings, stage.registry)),
+        paired=module.paired(),
     )
     documents = Spans.open(stage.inputs["spans"]).documents if "spans" in stage.inputs else None
     trained, kept = held_out(len(store), settings.probe.texts, seed=recipe.seed, documents=documents)
@@ -73,8 +74,9 @@ def auto_encoder(
         decoder.init_from(encoder)
     terms = {}
     for name, term in settings.losses.items():
-        needs = registry.get(Kind.LOSS, term.use).needs
-        terms[name] = Term(registry.build(Kind.LOSS, term.use, term.config, context), needs, term.on, term.weight)
+        spec, loss = registry.get(Kind.LOSS, term.use), registry.build(Kind.LOSS, term.use, term.config, context)
+        receives = tuple(sorted(spec.receives_of(term.config)))
+        terms[name] = Term(loss, receives, term.on, term.weight, spec.scope_of(term.config))
     replacer = masker.replacer(context) if hasattr(masker, "replacer") else None
     return AutoEncoder(encoder, decoder, terms, replacer)
 

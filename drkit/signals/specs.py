@@ -1,0 +1,58 @@
+"""The settings and specs of the signals; no torch here."""
+
+from __future__ import annotations
+
+from attrs import frozen
+from attrs.validators import and_, ge, in_, le
+
+from drkit.core.settings import setting
+from drkit.core.spec import Citation, ComponentSpec, Kind
+
+CDMAE = Citation(
+    key="li2023cdmae",
+    title="Challenging Decoder helps in Masked Auto-Encoder Pre-training for Dense Passage Retrieval",
+    year=2023,
+    url="https://arxiv.org/abs/2305.13197",
+)
+SPARCK_JONES = Citation(
+    key="sparckjones1972idf",
+    title="A statistical interpretation of term specificity and its application in retrieval",
+    year=1972,
+    url="https://doi.org/10.1108/eb026526",
+)
+
+
+@frozen
+class ImportanceConfig:
+    """Settings of `ImportanceSignal` (CDMAE section 3.2)."""
+
+    window: int = setting(4, and_(ge(2), le(8)), "longest n-gram that is counted")
+    pmi: str = setting("fragment", in_(("fragment", "specific")), "how an n-gram's PMI is taken apart")
+    min_count: int = setting(1, ge(1), "rarer n-grams contribute nothing")
+
+
+@frozen
+class IdfConfig:
+    """Settings of `IdfSignal`: none."""
+
+
+SIGNALS = (
+    ComponentSpec(
+        kind=Kind.SIGNAL,
+        name="importance",
+        target="drkit.signals.importance:ImportanceSignal",
+        config=ImportanceConfig,
+        summary="PMI of every token with the n-grams around it",
+        cite=CDMAE,
+        scope="token",
+    ),
+    ComponentSpec(
+        kind=Kind.SIGNAL,
+        name="idf",
+        target="drkit.signals.idf:IdfSignal",
+        config=IdfConfig,
+        summary="Inverse document frequency of every vocabulary entry",
+        cite=SPARCK_JONES,
+        scope="vocabulary",
+    ),
+)
