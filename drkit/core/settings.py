@@ -44,8 +44,9 @@ def config_problems(config: type) -> list[str]:
 
 def _is_frozen(config: type) -> bool:
     """Whether instances of an attrs class refuse to be changed; attrs' own `__setattr__` tells, without an instance."""
+    instance: Any = object.__new__(config)
     try:
-        config.__setattr__(object.__new__(config), "changed", True)
+        instance.changed = True
     except attrs.exceptions.FrozenInstanceError:
         return True
     except Exception:  # a stranger's own __setattr__ may fail in any way
