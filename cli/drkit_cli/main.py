@@ -27,6 +27,7 @@ from drkit_cli.commands.rerank import rerank
 from drkit_cli.commands.run import run
 from drkit_cli.commands.search import search
 from drkit_cli.commands.show import show
+from drkit_cli.commands.status import status
 
 
 def _with_examples(command: click.Command) -> click.Command:
@@ -49,6 +50,7 @@ def cli() -> None:
 for command in (
     compose,
     run,
+    status,
     search,
     evaluate,
     compare,

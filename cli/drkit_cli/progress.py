@@ -7,6 +7,7 @@ from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
 
 # Seconds between two lines of progress where output goes to a file.
 _QUIET = 15.0
@@ -45,19 +46,21 @@ class RichProgress:
     ) -> None:
         self._bar.stop()
 
-    def begin(self, stage: str, summary: str) -> None:
-        """A bar of unknown length, until the stage reports how much there is."""
+    def begin(self, stage: str, summary: str, reason: str = "") -> None:
+        """A bar of unknown length, until the stage reports how much there is; why it is made, where it was before."""
         self._place += 1
         self._name, self._started, self._said, self._from = stage, time.monotonic(), time.monotonic(), -1
         label = f"[bold]{stage}[/] {summary}"
         self._bar.reset(self._task, description=label, total=None, figures="", visible=True)
         if not self._live:
             self._console.print(f"{self._count()} {stage}: {summary} ..", soft_wrap=True)
+        if reason:
+            self._console.print(Text(f"      {stage}: {reason}", style="yellow"), soft_wrap=True)
 
     def skip(self, stage: str, summary: str) -> None:
         """One line for a stage that stands already."""
         self._place += 1
-        self._console.print(f"{self._count()} {stage}: [dim]{summary}; done before[/]", soft_wrap=True)
+        self._console.print(f"{self._count()} {stage}: [dim]{summary}; kept[/]", soft_wrap=True)
 
     def advance(self, done: int, total: int | None, unit: str, **figures: float) -> None:
         """Move the bar; rate and figures stand beside it."""

@@ -16,12 +16,14 @@ from rich.tree import Tree
 
 BASELINE = "no-pretraining"
 LABELS = {"bm25": "BM25", BASELINE: "without pre-training"}
+STYLES = {"kept": "not bold green", "to do": "not bold", "resumed": "not bold cyan", "again": "not bold yellow"}
 
 if TYPE_CHECKING:
     from drkit.core.recipe import Recipe
     from drkit.core.registry import Registry
     from drkit.runs.manifest import Manifest
-    from drkit.runs.plans.plan import Plan
+    from drkit.runs.plan import Plan
+    from drkit.runs.survey import Finding
 
 
 def console() -> Console:
@@ -39,7 +41,9 @@ def table(title: str, columns: Iterable[str], rows: Iterable[Sequence[str]]) -> 
 
 
 def plan_tree(recipe: Recipe, registry: Registry, plan: Plan, run: Path) -> Tree:
-    """The stages with what they read and cost, and what each part needs."""
+    """The stages with what they read and cost, what stands of them in the run, and what each part needs."""
+    from drkit.runs.survey import State, survey
+
     cores = os.cpu_count() or 1
     tree = Tree(Text(f"{recipe.name}  ->  {run}", style="bold"))
     for note in plan.notes:
@@ -48,8 +52,11 @@ def plan_tree(recipe: Recipe, registry: Registry, plan: Plan, run: Path) -> Tree
     for line in _parts(recipe, registry):
         parts.add(Text(line))
     stages = tree.add(f"{len(plan.stages)} stages")
-    for stage in plan.stages:
+    for found in survey(plan.stages, run):
+        stage = found.stage
         label = Text(stage.name, style="bold").append(f"  {stage.summary}", style="not bold")
+        if found.state is not State.TO_DO:
+            label.append(f"  {found.words}", style=STYLES[found.state])
         if stage.cost.tokens:
             seconds = stage.cost.seconds(cores)
             label.append(f"  (at most {stage.cost.tokens / 1e6:.1f}M tokens, about {_time(seconds)})", style="cyan")
@@ -61,6 +68,20 @@ def plan_tree(recipe: Recipe, registry: Registry, plan: Plan, run: Path) -> Tree
     if total:
         tree.add(Text(f"training takes about {_time(total)} on {cores} CPU cores; a rough estimate from sizes alone"))
     return tree
+
+
+def status_table(findings: Iterable[Finding]) -> Table:
+    """A row a stage: what happens to it when the run goes on, and which library versions have changed since."""
+    from drkit.runs.manifest import versions
+
+    now, drawn = versions(), Table("stage", "state", "made with", box=None, pad_edge=False)
+    for found in findings:
+        then = found.manifest.versions if found.manifest else {}
+        other = [
+            f"{name} {then[name]} (now {now.get(name, 'missing')})" for name in then if then[name] != now.get(name)
+        ]
+        drawn.add_row(Text(found.stage.name), Text(found.words, style=STYLES[found.state]), Text(", ".join(other)))
+    return drawn
 
 
 def _parts(recipe: Recipe, registry: Registry) -> list[str]:
@@ -85,7 +106,7 @@ def _parts(recipe: Recipe, registry: Registry) -> list[str]:
 
 
 def _sizes(recipe: Recipe) -> str:
-    from drkit.runs.plans.estimate import parameters
+    from drkit.runs.estimate import parameters
 
     if recipe.encoder.pretrained:
         return f"encoder: {recipe.encoder.pretrained}"
@@ -102,18 +123,17 @@ def results(run: Path, done: Mapping[str, Manifest]) -> None:
     screen = console()
     if "evaluation" in done:
         metrics = done["evaluation"].metrics
-        screen.print(_scores(metrics, done))
-        for line in verdict(metrics, done["evaluation"].settings["measures"][0]):
+        screen.print(_scores(metrics))
+        for line in verdict(metrics, metrics["measures"][0]):
             screen.print(line)
     screen.print(paths(run, done))
 
 
-def _scores(metrics: Mapping[str, Any], done: Mapping[str, Manifest]) -> Table:
+def _scores(metrics: Mapping[str, Any]) -> Table:
     from drkit.evaluate.table import meaning, stored_cell
 
-    settings = done["evaluation"].settings
-    measures = list(settings["measures"])
-    title = f"{metrics['queries']:,} {settings['split']} queries"
+    measures = list(metrics["measures"])
+    title = f"{metrics['queries']:,} {metrics['split']} queries"
     drawn = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
     drawn.add_column("system")
     for measure in measures:
@@ -167,6 +187,6 @@ def _a_query(run: Path, done: Mapping[str, Manifest]) -> str:
     """A short one of the collection's own, to try the run with."""
     from drkit.data.tables import open_collection
 
-    split = done["evaluation"].settings["split"] if "evaluation" in done else ""
+    split = done["evaluation"].metrics["split"] if "evaluation" in done else ""
     queries = open_collection(run / "collection").queries(split) if split else iter(())
     return min((" ".join(query.text.split()) for query in islice(queries, 50)), key=len, default="a query")

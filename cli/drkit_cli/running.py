@@ -27,7 +27,7 @@ def carry_out(
     from drkit.errors import DrkitError
     from drkit.runs import processes
     from drkit.runs.execute import RECIPE, execute
-    from drkit.runs.plans.plan import plan
+    from drkit.runs.plan import plan
     from drkit.runs.progress import Silent
     from drkit_cli.progress import RichProgress
     from drkit_cli.render import console, plan_tree, results

@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 
 from drkit.core.loading import check_model_path
+from drkit.core.protocols import RefreshesNegatives
 from drkit.core.provided import FINETUNING, FOR_LOSSES, RERANKING, provided_by
 from drkit.core.reasons import listed, losses_for, missing_extras
-from drkit.core.recipe import RERANKER, Choice, Finetune, Recipe
+from drkit.core.recipe import RERANKER, Choice, Finetune, Recipe, similarity_of
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
 from drkit.errors import DrkitError
@@ -64,7 +65,7 @@ def _finetune_problems(finetune: Finetune, registry: Registry) -> list[str]:
                 f"loss {loss.use!r} learns from a teacher's scores, and the round has none: set teacher to reranker, "
                 f"or to a cross-encoder's path or hub id @ finetune.rounds.{place}"
             )
-        similarities = {getattr(one.config, "similarity", "dot") for one in (finetune.loss, loss)}
+        similarities = {similarity_of(one) for one in (finetune.loss, loss)}
         if len(similarities) > 1:
             problems.append(
                 f"the round trains for another similarity than finetune.loss ({', '.join(sorted(similarities))}), and "
@@ -118,7 +119,7 @@ def _round_problems(recipe: Recipe, finetune: Finetune, registry: Registry) -> l
         if current.teacher == RERANKER:
             problems += _teacher_problems(recipe, place, path)
             trained = True
-        if current.teacher and any(miner.use == "refresh" for miner in current.miners):
+        if current.teacher and any(isinstance(m.config, RefreshesNegatives) for m in current.miners):
             problems.append(
                 f"a teacher scores the list that was mined before the round, and 'refresh' mines another one while it "
                 f"runs: take dense in its place @ {path}.miners"

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from attrs import Factory, evolve, field, frozen
+from attrs import Factory, evolve, field, fields, frozen
 from attrs.validators import and_, ge, gt, in_, le, lt, max_len, min_len, optional
 
+from drkit.core.protocols import SearchSimilarity
 from drkit.core.settings import setting
 from drkit.core.spec import Kind
 
@@ -91,10 +92,14 @@ class Training:
     weight_decay: float = setting(0.01, ge(0), "decoupled weight decay")
     max_grad_norm: float = setting(1.0, ge(0), "gradients are clipped to this norm")
     lr_scheduler_type: str = setting("linear", min_len(1), "schedule after the warm-up, by transformers' name")
-    logging_steps: int = setting(50, ge(1), "steps between two lines of the log")
-    save_steps: int = setting(500, ge(1), "steps between two checkpoints")
+    logging_steps: int = setting(50, ge(1), "steps between two lines of the log", observes=True)
+    save_steps: int = setting(500, ge(1), "steps between two checkpoints", observes=True)
     bf16: bool = setting(False, None, "mixed precision in bfloat16")
     arguments: dict[str, Any] = setting(Factory(dict), None, "any other of TrainingArguments, by name")
+
+    def alone(self) -> Training:
+        """The training settings alone, of a table that has more (`Pretrain`, `Finetune`, `Reranker`)."""
+        return Training(**{a.name: getattr(self, a.name) for a in fields(Training)})
 
 
 @frozen
@@ -104,10 +109,10 @@ class Probe:
     With `every = 0` nothing is measured, and the same texts are kept out: runs stay comparable.
     """
 
-    every: int = setting(500, ge(0), "steps between two probes, beside the first and the last; 0: none")
+    every: int = setting(500, ge(0), "steps between two probes, beside the first and the last; 0: none", observes=True)
     texts: int = setting(256, ge(0), "texts kept out of training and probed, a tenth of all at most")
-    queries: int = setting(200, ge(0), "dev queries of the retrieval probe")
-    passages: int = setting(2000, ge(2), "passages they are searched in, at most")
+    queries: int = setting(200, ge(0), "dev queries of the retrieval probe", observes=True)
+    passages: int = setting(2000, ge(2), "passages they are searched in, at most", observes=True)
 
 
 @frozen
@@ -244,4 +249,9 @@ class Recipe:
     @property
     def similarity(self) -> str:
         """`cosine` or `dot`: what the fine-tuning loss trains for, and so what search uses."""
-        return getattr(self.finetune.loss.config, "similarity", "dot") if self.finetune else "cosine"
+        return similarity_of(self.finetune.loss) if self.finetune else "cosine"
+
+
+def similarity_of(loss: Choice) -> str:
+    """What a fine-tuning loss wants search to rank by: `cosine` or `dot`."""
+    return loss.config.search_similarity if isinstance(loss.config, SearchSimilarity) else "dot"

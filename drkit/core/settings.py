@@ -8,9 +8,13 @@ from typing import Any
 import attrs
 
 
-def setting(default: Any, allowed: Callable[..., Any] | None, help: str) -> Any:
-    """An attrs field with a default, a validator (or None) and the meaning that `drkit show` prints."""
-    return attrs.field(default=default, validator=allowed, metadata={"help": help})
+def setting(default: Any, allowed: Callable[..., Any] | None, help: str, *, observes: bool = False) -> Any:
+    """An attrs field with a default, a validator (or None) and the meaning that `drkit show` prints.
+
+    observes: the setting changes only what is logged or saved on the way, never a result, so a finished stage is kept
+    when it changes.
+    """
+    return attrs.field(default=default, validator=allowed, metadata={"help": help, "observes": observes})
 
 
 def shares(_instance: Any, attribute: attrs.Attribute[Any], value: tuple[float, ...]) -> None:

@@ -74,7 +74,7 @@ class ComponentSpec:
 
     `trained_by` is the loss that trains a decoder where the recipe's own does not fit it (`none`: it has nothing to
     train). `shorthand` names the setting that `name:VALUE` fills on the command line (`beir:PATH`). `files` names the
-    settings that hold paths of local files, which a run reads.
+    settings that hold paths of local files, which a run reads; a property `files` returns further paths.
 
     Raises ValueError where the name is not kebab-case, the target is not `module:attribute`, the summary is
     longer than 70 characters, the config is not an attrs class, or a word of `requires` or `scope` is unknown.
@@ -159,8 +159,9 @@ class ComponentSpec:
         return str(declared_by(config, "scope", "") or self.scope or default)
 
     def paths_of(self, config: Any) -> tuple[str, ...]:
-        """The values of its settings that hold local paths."""
-        return tuple(str(getattr(config, name) or "") for name in self.files)
+        """The local paths that it reads with these settings; what is no path is left to the reader."""
+        named = (getattr(config, name) for name in self.files)
+        return tuple(str(path or "") for path in (*named, *declared_by(config, "files", ())))
 
     def _mapping(self, config: Any, name: str) -> Mapping[str, Any]:
         found = declared_by(config, name, {})

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TypeVar
 
-from drkit.core.protocols import Collection
+from drkit.core.protocols import Collection, LocatesRows, UnknownJudgements
 from drkit.data.corpus import StoredCorpus
 from drkit.errors import DrkitError
 
@@ -46,7 +46,8 @@ class KnownIds:
 
     def finish(self) -> None:
         """Raise DrkitError for what was left out, unless the collection is told to drop it."""
-        drop = getattr(getattr(self._collection, "config", None), "unknown_judgements", "refuse") == "drop"
+        settings = getattr(self._collection, "config", None)
+        drop = isinstance(settings, UnknownJudgements) and settings.unknown_judgements == "drop"
         if self.count and not drop:
             what = f"{self._table.removesuffix('s')}(s) that name unknown ids"
             advice = "; or leave them out with --set collection.unknown_judgements=drop"
@@ -63,4 +64,4 @@ def refusal(collection: Collection, what: str, shown: Sequence[str], count: int,
 def locator(collection: Collection) -> Callable[[str, str, int], str]:
     """The collection's own `locate`, where it has one: `file:line` of a row."""
     plain: Callable[[str, str, int], str] = lambda table, split, row: f"{split} {table} row {row + 1}".strip()  # noqa: E731
-    return getattr(collection, "locate", plain)
+    return collection.locate if isinstance(collection, LocatesRows) else plain

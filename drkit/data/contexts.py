@@ -125,7 +125,7 @@ def open_texts(inputs: Mapping[str, Path]) -> TokenStore:
     if "spans" in inputs:
         return TokenStore.open(inputs["spans"])
     if "tokens" in inputs:
-        return TokenStore.open(inputs["tokens"] / "passages")
+        return TokenStore.open(inputs["tokens"])
     raise DrkitError(f"no texts: neither 'spans' nor 'tokens' among the stages {', '.join(inputs) or 'given'}")
 
 

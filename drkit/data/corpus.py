@@ -18,7 +18,7 @@ from drkit.errors import DrkitError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-PASSAGES, INDEX = "passages.arrow", "doc_ids.arrow"
+TEXTS, INDEX = "texts.arrow", "ids.arrow"
 _SHOWN = 5
 
 
@@ -70,7 +70,7 @@ class StoredCorpus:
 
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
-        self._table = MappedTable(self.folder / PASSAGES)
+        self._table = MappedTable(self.folder / TEXTS)
         self._index = Arrays(self.folder / INDEX)
 
     def __reduce__(self) -> tuple[type[StoredCorpus], tuple[Path]]:

@@ -98,7 +98,7 @@ def _first_wrong(values: NDArray[np.float32]) -> int:
 
 
 @frozen(eq=False)
-class SignalTexts:
+class StoredTexts:
     """The texts that a signal is computed for.
 
     store: their tokens. tokenizer: the one that made them. vocab_size: entries of the encoder's table, at least the
@@ -123,7 +123,7 @@ class SignalTexts:
         return _spelled_out(self) if self.characters is None else _read(self, self.characters())
 
 
-def _read(texts: SignalTexts, characters: Iterable[str]) -> Iterator[tuple[str, NDArray[np.int64]]]:
+def _read(texts: StoredTexts, characters: Iterable[str]) -> Iterator[tuple[str, NDArray[np.int64]]]:
     from drkit.data.store import encoded
 
     store, skip, place = texts.store, len(texts.prompt), 0
@@ -140,7 +140,7 @@ def _read(texts: SignalTexts, characters: Iterable[str]) -> Iterator[tuple[str, 
         raise DrkitError(f"{place} texts, and the token store {store.path} has {len(store)}; tokenise them again")
 
 
-def _spelled_out(texts: SignalTexts) -> Iterator[tuple[str, NDArray[np.int64]]]:
+def _spelled_out(texts: StoredTexts) -> Iterator[tuple[str, NDArray[np.int64]]]:
     """The texts as their tokens spell them, a space before each word."""
     store = texts.store
     spellings: dict[int, str] = {}

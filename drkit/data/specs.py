@@ -63,6 +63,7 @@ COLLECTIONS = (
         cite=BEIR,
         provides=("texts", "queries", "judgements"),
         shorthand="path",
+        files=("path",),
     ),
     ComponentSpec(
         kind=Kind.COLLECTION,
@@ -121,5 +122,6 @@ COLLECTIONS = (
         summary="Texts alone, a JSON object or table row each: pre-training only",
         provides=("texts",),
         shorthand="path",
+        files=("path",),
     ),
 )

@@ -1,48 +1,71 @@
-"""A collection on disk: passages, queries, judgements and given negatives in Arrow, memory-mapped."""
+"""A collection on disk: passages, and each split's queries, judgements and given negatives, memory-mapped."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from drkit.core.types import Judgement, Query
 from drkit.data.corpus import MappedTable, StoredCorpus
+from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+SPLITS = ("train", "dev", "test")
+PASSAGES = "passages"
 QUERIES, JUDGEMENTS, NEGATIVES = "queries.arrow", "judgements.arrow", "negatives.arrow"
 
 
 def open_collection(folder: Path) -> StoredCollection:
-    """The collection that `write_collection` wrote to `folder`. Raises DrkitError where there is none."""
-    return StoredCollection(Path(folder))
+    """Open the collection that `write_collection` wrote to `folder`. Raises DrkitError where there is none."""
+    folder = Path(folder)
+    collection = collection_of({part: folder / part for part in (PASSAGES, *SPLITS) if (folder / part).is_dir()})
+    len(collection.corpus)
+    return collection
+
+
+def collection_of(parts: Mapping[str, Path]) -> StoredCollection:
+    """Open what a stage was given of a collection: `passages`, and splits by name; other names are ignored."""
+    return StoredCollection(parts.get(PASSAGES), {split: parts[split] for split in SPLITS if split in parts})
+
+
+def read_queries(path: Path) -> Iterator[Query]:
+    """Yield the queries in a split's `queries.arrow`."""
+    return (Query(query_id, text) for query_id, text in MappedTable(path).rows())
 
 
 class StoredCollection:
-    """A collection on disk: `corpus`, and queries, judgements and given negatives by split."""
+    """A collection on disk: `corpus`, and queries, judgements and given negatives by split.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.corpus = StoredCorpus(folder)
-        self._queries = MappedTable(folder / QUERIES)
-        self._judgements = MappedTable(folder / JUDGEMENTS)
+    passages: the folder of the passages, or None; splits: the folders of the splits, by name.
+    """
+
+    def __init__(self, passages: Path | None, splits: Mapping[str, Path]) -> None:
+        self._passages, self._splits = passages, dict(splits)
+
+    @cached_property
+    def corpus(self) -> StoredCorpus:
+        """The passages. Raises DrkitError where they are missing."""
+        if self._passages is None:
+            raise DrkitError("this collection was opened without its passages, or has none; run its stage again")
+        return StoredCorpus(self._passages)
 
     def splits(self) -> tuple[str, ...]:
         """The splits that have queries."""
-        present = {split for *_, split in self._queries.rows()}
-        return tuple(split for split in ("train", "dev", "test") if split in present)
+        return tuple(split for split in SPLITS if split in self._splits)
 
     def queries(self, split: str) -> Iterator[Query]:
         """The queries of a split, none where there is no such split."""
-        return (Query(query_id, text) for query_id, text, its in self._queries.rows() if its == split)
+        return read_queries(self._splits[split] / QUERIES) if split in self._splits else iter(())
 
     def judgements(self, split: str) -> Iterator[Judgement]:
         """The judgements of a split, none where there is no such split."""
-        return (Judgement(q, d, relevance) for q, d, relevance, its in self._judgements.rows() if its == split)
+        return (Judgement(*row) for row in self._rows(split, JUDGEMENTS))
 
     def positives(self, split: str) -> dict[str, dict[str, int]]:
         """Judged positives: query id -> passage id -> relevance, in the judgements' order."""
@@ -53,7 +76,7 @@ class StoredCollection:
         return found
 
     def positive_places(self, split: str) -> dict[str, NDArray[np.int64]]:
-        """Judged positives by where they stand in the corpus: query id -> places i64[n]."""
+        """Judged positives by their index in the corpus: query id -> indices i64[n]."""
         judged = self.positives(split)
         return {query: np.asarray(self.corpus.positions(list(docs))) for query, docs in judged.items()}
 
@@ -71,6 +94,9 @@ class StoredCollection:
         return {query_id: list(doc_ids) for query_id, doc_ids in found.items()}
 
     def _unwanted(self, split: str) -> Iterator[tuple[str, str]]:
-        if (path := self.folder / NEGATIVES).is_file():
-            yield from ((query_id, doc_id) for query_id, doc_id, its in MappedTable(path).rows() if its == split)
+        yield from ((query_id, doc_id) for query_id, doc_id in self._rows(split, NEGATIVES))
         yield from ((item.query_id, item.doc_id) for item in self.judgements(split) if item.relevance <= 0)
+
+    def _rows(self, split: str, name: str) -> Iterator[tuple[Any, ...]]:
+        path = self._splits[split] / name if split in self._splits else None
+        return MappedTable(path).rows() if path is not None and path.is_file() else iter(())

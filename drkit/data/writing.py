@@ -1,8 +1,13 @@
-"""A collection's passages, queries and judgements into Arrow files, checked while they are written."""
+"""A collection's passages, queries and judgements into Arrow files, checked while they are written.
+
+`passages/` holds the texts and the index of their ids; every split has a folder of its own, with its queries, its
+judgements and, where the collection brings some, its negatives: what reads one depends on no other.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import shutil
 from array import array
 from collections.abc import Iterator
 from itertools import islice
@@ -13,10 +18,10 @@ import numpy as np
 import pyarrow as pa
 
 from drkit.core.files import replacing
-from drkit.core.protocols import Collection
+from drkit.core.protocols import CarriesNegatives, Collection
 from drkit.data.checks import SHOWN, KnownIds, locator, refusal
-from drkit.data.corpus import PASSAGES, MappedTable, StoredCorpus, id_hash, write_index
-from drkit.data.tables import JUDGEMENTS, NEGATIVES, QUERIES
+from drkit.data.corpus import TEXTS, MappedTable, StoredCorpus, id_hash, write_index
+from drkit.data.tables import JUDGEMENTS, NEGATIVES, PASSAGES, QUERIES, SPLITS
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
@@ -25,11 +30,9 @@ if TYPE_CHECKING:
 _ROWS = 4096
 _TEXT = pa.large_string()
 _PASSAGE_SCHEMA = pa.schema([("doc_id", _TEXT), ("title", _TEXT), ("text", _TEXT)])
-_QUERY_SCHEMA = pa.schema([("query_id", _TEXT), ("text", _TEXT), ("split", pa.string())])
-_JUDGEMENT_SCHEMA = pa.schema(
-    [("query_id", _TEXT), ("doc_id", _TEXT), ("relevance", pa.int32()), ("split", pa.string())]
-)
-_NEGATIVE_SCHEMA = pa.schema([("query_id", _TEXT), ("doc_id", _TEXT), ("split", pa.string())])
+_QUERY_SCHEMA = pa.schema([("query_id", _TEXT), ("text", _TEXT)])
+_JUDGEMENT_SCHEMA = pa.schema([("query_id", _TEXT), ("doc_id", _TEXT), ("relevance", pa.int32())])
+_NEGATIVE_SCHEMA = pa.schema([("query_id", _TEXT), ("doc_id", _TEXT)])
 
 
 def write_collection(collection: Collection, folder: Path) -> dict[str, Any]:
@@ -46,12 +49,13 @@ def write_collection(collection: Collection, folder: Path) -> dict[str, Any]:
     collection can tell.
     """
     folder = Path(folder)
+    for part in (PASSAGES, *SPLITS):  # of a collection that was written here before
+        shutil.rmtree(folder / part, ignore_errors=True)
     digest = hashlib.sha256()
-    counts = _write_passages(collection, folder, digest)
-    corpus = StoredCorpus(folder)
-    splits = collection.splits()
+    counts = _write_passages(collection, folder / PASSAGES, digest)
+    corpus = StoredCorpus(folder / PASSAGES)
     queries = _write_queries(collection, folder, digest)
-    counts["queries"] = {split: len(queries[split]) for split in splits}
+    counts["queries"] = {split: len(ids) for split, ids in queries.items()}
     judged = _write_judgements(collection, folder, KnownIds(collection, corpus, queries), digest)
     given = _write_negatives(collection, folder, KnownIds(collection, corpus, queries, "negatives"), digest)
     return {**counts, **judged, **given, "content_sha256": digest.hexdigest()}
@@ -68,7 +72,7 @@ def _write_passages(collection: Collection, folder: Path, digest: Any) -> dict[s
             empty += not passage.content.strip()
             yield passage.doc_id, passage.title, passage.text
 
-    _write(rows(), folder / PASSAGES, _PASSAGE_SCHEMA, digest)
+    _write(rows(), folder / TEXTS, _PASSAGE_SCHEMA, digest)
     if not hashes:
         raise DrkitError(f"{collection.name} has no passages")
     write_index(np.frombuffer(hashes, dtype=np.uint64), folder)
@@ -91,40 +95,43 @@ def _write_queries(collection: Collection, folder: Path, digest: Any) -> dict[st
     """The ids of each split's queries; an id stands in one split only, or training would see test queries."""
     ids: dict[str, set[str]] = {split: set() for split in collection.splits()}
 
-    def rows() -> Iterator[tuple[str, str, str]]:
-        for split in ids:
-            for row, query in enumerate(collection.queries(split)):
-                before = next((s for s in ids if query.query_id in ids[s]), None)
-                if before:
-                    where = locator(collection)("queries", split, row)
-                    raise DrkitError(
-                        f"{collection.name}: the query id {query.query_id!r} is given twice, in {before} and in "
-                        f"{split} @ {where}; ids must be unique, and no query may stand in two splits"
-                    )
-                ids[split].add(query.query_id)
-                yield query.query_id, query.text, split
+    def rows(split: str) -> Iterator[tuple[str, str]]:
+        for row, query in enumerate(collection.queries(split)):
+            before = next((s for s in ids if query.query_id in ids[s]), None)
+            if before:
+                where = locator(collection)("queries", split, row)
+                raise DrkitError(
+                    f"{collection.name}: the query id {query.query_id!r} is given twice, in {before} and in "
+                    f"{split} @ {where}; ids must be unique, and no query may stand in two splits"
+                )
+            ids[split].add(query.query_id)
+            yield query.query_id, query.text
 
-    _write(rows(), folder / QUERIES, _QUERY_SCHEMA, digest)
+    for split in ids:
+        _write(rows(split), folder / split / QUERIES, _QUERY_SCHEMA, digest)
     return ids
 
 
 def _write_judgements(collection: Collection, folder: Path, check: KnownIds, digest: Any) -> dict[str, Any]:
     judgements: dict[str, int] = {}
     positives: dict[str, int] = {}
-    hashes = array("Q")
+    pairs: dict[str, array[int]] = {}
 
-    def rows() -> Iterator[tuple[str, str, int, str]]:
-        for split in collection.splits():
-            judgements[split] = positives[split] = 0
-            for item in check(collection.judgements(split), split, lambda item: (item.query_id, item.doc_id)):
-                hashes.append(id_hash(f"{item.query_id}\0{item.doc_id}"))
-                judgements[split] += 1
-                positives[split] += item.relevance > 0
-                yield item.query_id, item.doc_id, item.relevance, split
+    def rows(split: str) -> Iterator[tuple[str, str, int]]:
+        judgements[split] = positives[split] = 0
+        hashes = pairs[split] = array("Q")
+        for item in check(collection.judgements(split), split, lambda item: (item.query_id, item.doc_id)):
+            hashes.append(id_hash(f"{item.query_id}\0{item.doc_id}"))
+            judgements[split] += 1
+            positives[split] += item.relevance > 0
+            yield item.query_id, item.doc_id, item.relevance
 
-    _write(rows(), folder / JUDGEMENTS, _JUDGEMENT_SCHEMA, digest)
+    for split in collection.splits():
+        _write(rows(split), folder / split / JUDGEMENTS, _JUDGEMENT_SCHEMA, digest)
     check.finish()
-    _refuse_contradictions(collection, np.frombuffer(hashes, dtype=np.uint64), MappedTable(folder / JUDGEMENTS))
+    for split, hashes in pairs.items():
+        table = MappedTable(folder / split / JUDGEMENTS)
+        _refuse_contradictions(collection, split, np.frombuffer(hashes, dtype=np.uint64), table)
     for split, number in positives.items():
         if not number:
             raise DrkitError(
@@ -134,18 +141,18 @@ def _write_judgements(collection: Collection, folder: Path, check: KnownIds, dig
     return {"judgements": judgements, "positives": positives, "dropped_judgements": check.count}
 
 
-def _refuse_contradictions(collection: Collection, hashes: NDArray[np.uint64], table: MappedTable) -> None:
+def _refuse_contradictions(collection: Collection, split: str, hashes: NDArray[np.uint64], table: MappedTable) -> None:
     """A passage judged twice for a query must be judged alike; hashes u64[rows]: of the ids in each row."""
     order = np.argsort(hashes, kind="stable")
     again = np.flatnonzero(hashes[order][1:] == hashes[order][:-1])
     shown, count = [], 0
     for first, later in zip(order[again], order[again + 1], strict=True):
-        (query_id, doc_id, *said), (*ids, relevance, split) = table.take(np.array([first, later]))
-        if [query_id, doc_id] == ids and said != [relevance, split]:
+        (query_id, doc_id, before), (*ids, relevance) = table.take(np.array([first, later]))
+        if [query_id, doc_id] == ids and before != relevance:
             count += 1
             if count <= SHOWN:
                 shown.append(
-                    f"passage {doc_id!r} of query {query_id!r} has relevance {said[0]} and {relevance}, in {split}"
+                    f"passage {doc_id!r} of query {query_id!r} has relevance {before} and {relevance}, in {split}"
                 )
     if count:
         raise refusal(collection, "judgement(s) that contradict an earlier one", shown, count)
@@ -153,20 +160,19 @@ def _refuse_contradictions(collection: Collection, hashes: NDArray[np.uint64], t
 
 def _write_negatives(collection: Collection, folder: Path, check: KnownIds, digest: Any) -> dict[str, Any]:
     """The negatives that came with the queries, by split; nothing is written where the collection has none."""
-    given = getattr(collection, "negatives", None)
-    (folder / NEGATIVES).unlink(missing_ok=True)
-    if given is None:
+    if not isinstance(collection, CarriesNegatives):
         return {}
+    given = collection.negatives
     counts: dict[str, int] = {}
 
-    def rows() -> Iterator[tuple[str, str, str]]:
-        for split in collection.splits():
-            counts[split] = 0
-            for query_id, doc_id in check(given(split), split, lambda pair: pair):
-                counts[split] += 1
-                yield query_id, doc_id, split
+    def rows(split: str) -> Iterator[tuple[str, str]]:
+        counts[split] = 0
+        for query_id, doc_id in check(given(split), split, lambda pair: pair):
+            counts[split] += 1
+            yield query_id, doc_id
 
-    _write(rows(), folder / NEGATIVES, _NEGATIVE_SCHEMA, digest)
+    for split in collection.splits():
+        _write(rows(split), folder / split / NEGATIVES, _NEGATIVE_SCHEMA, digest)
     check.finish()
     return {"negatives": counts, "dropped_negatives": check.count}
 

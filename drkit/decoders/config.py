@@ -31,6 +31,11 @@ class EnhancedConfig:
     )
     projection: bool = setting(False, None, "project the bottleneck linearly before the decoder reads it")
 
+    @property
+    def target_share(self) -> float:
+        """The share of the positions that is rebuilt."""
+        return self.targets
+
 
 @frozen
 class BowDecoderConfig:

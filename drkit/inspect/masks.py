@@ -8,6 +8,7 @@ import attrs
 from attrs import frozen
 
 from drkit.core.draws import Draws
+from drkit.core.protocols import ReplacingMasker
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
 from drkit.errors import DrkitError
@@ -187,9 +188,10 @@ def _generator(source: TextSource, masker: Any) -> Any:
 
     trained = source.folder / "pretrained" / GENERATOR  # beside the encoder
     folder = trained if trained.is_dir() else source.folder / GENERATOR
-    if not hasattr(masker, "replacer") or not folder.is_dir():
+    if not isinstance(masker, ReplacingMasker) or not folder.is_dir():
         return None
-    return masker.replacer(attrs.evolve(source.context(), generator=load_generator(folder))).eval()
+    replacer: Any = masker.replacer(attrs.evolve(source.context(), generator=load_generator(folder)))
+    return replacer.eval()
 
 
 def _view(name: str, view: MaskedView, tokens: TokenBatch, source: TextSource, fill: Any) -> View:

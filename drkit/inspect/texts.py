@@ -31,8 +31,8 @@ from drkit.data.store import TokenStore, tokenise
 from drkit.errors import DrkitError
 from drkit.runs.execute import RECIPE, execute
 from drkit.runs.manifest import digest, read_manifest
-from drkit.runs.plans.plan import plan
-from drkit.runs.stage import Stage
+from drkit.runs.plan import plan
+from drkit.runs.stage import Stage, lasting_settings
 from drkit.runs.tokenizers import load_tokenizer
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ class Counting:
     """A collection whose vocabulary and n-gram counts are wanted: its recipe, the stages to do, and where."""
 
     recipe: Recipe
-    stages: tuple[Stage, ...]
+    stages: tuple[Stage[Any], ...]
     folder: Path
 
     @property
@@ -190,11 +190,11 @@ def of_collection(wanted: Wanted, parts: Installed, *, cache: Path | None = None
     asked = attrs.evolve(wanted, settings=tuple(map(spelled_out, wanted.settings)), name="inspected")
     recipe = compose(asked, parts)
     stages = counting_stages(recipe, parts)
-    known = digest([[stage.name, stage.settings] for stage in stages])
+    known = digest([[stage.name, lasting_settings(stage.settings), dict(stage.sources)] for stage in stages])
     return Counting(recipe, tuple(stages), (cache or cache_folder()) / known[:16])
 
 
-def counting_stages(recipe: Recipe, parts: Installed) -> list[Stage]:
+def counting_stages(recipe: Recipe, parts: Installed) -> list[Stage[Any]]:
     """The stages of a run up to its n-gram counts, whether or not the recipe's own masker asks for them."""
     config = parts.registry.get(Kind.MASKER, "pmi").config
     pretrain = recipe.pretrain

@@ -13,6 +13,7 @@ import torch
 from attrs import frozen
 
 from drkit.core.discovery import Installed
+from drkit.core.protocols import WordDistribution
 from drkit.core.read import parse_toml
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext
@@ -90,11 +91,12 @@ def _distribution(tokens: TokenBatch, source: TextSource, parts: Installed) -> T
     encoder = load_encoder(folder, pooling=recipe.encoder.pooling).eval()
     context = BuildContext(backbone=encoder.info(source.tokenizer), tokenizer=source.tokenizer, seed=recipe.seed)
     decoder = parts.registry.build(Kind.DECODER, chosen.use, chosen.config, context)
-    if not hasattr(decoder, "word_distribution"):
+    module: Any = decoder
+    if not isinstance(decoder, WordDistribution):
         raise DrkitError(f"the decoder {chosen.use!r} has no method word_distribution(bottleneck) to ask")
-    load_decoder(decoder, folder)
+    load_decoder(module, folder)
     with torch.no_grad():
-        shares: Tensor = decoder.eval().word_distribution(encoder.encode(tokens.ids, tokens.attention).bottleneck)
+        shares: Tensor = module.eval().word_distribution(encoder.encode(tokens.ids, tokens.attention).bottleneck)
     return shares[0].float()
 
 

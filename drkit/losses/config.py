@@ -43,12 +43,22 @@ class MlmLossConfig:
 
     targets: float = setting(1.0, and_(gt(0), le(1)), "share of the target positions that is scored, evenly spread")
 
+    @property
+    def target_share(self) -> float:
+        """The share of the positions that is scored."""
+        return self.targets
+
 
 @frozen
 class ReplacedLmConfig:
     """Settings of `ReplacedLmLoss`."""
 
     targets: float = setting(1.0, and_(gt(0), le(1)), "share of the target positions that is scored, evenly spread")
+
+    @property
+    def target_share(self) -> float:
+        """The share of the positions that is scored."""
+        return self.targets
 
 
 @frozen
@@ -69,6 +79,11 @@ class ContrastiveConfig:
         """Whether a query is compared with other queries' passages."""
         return "query-passage" in self.directions
 
+    @property
+    def search_similarity(self) -> str:
+        """What search ranks by."""
+        return self.similarity
+
 
 @frozen
 class PairwiseConfig:
@@ -78,6 +93,11 @@ class PairwiseConfig:
 
     temperature: float = setting(1.0, gt(0), "scores are divided by it")
     similarity: str = setting("dot", _SIMILARITIES, "cosine or dot product")
+
+    @property
+    def search_similarity(self) -> str:
+        """What search ranks by."""
+        return self.similarity
 
 
 @frozen
@@ -96,6 +116,11 @@ class KlDistillationConfig:
         """Whether a query is compared with other queries' passages."""
         return self.alpha > 0 and "query-passage" in self.directions
 
+    @property
+    def search_similarity(self) -> str:
+        """What search ranks by."""
+        return self.similarity
+
 
 @frozen
 class MarginMseConfig:
@@ -105,6 +130,11 @@ class MarginMseConfig:
 
     temperature: float = setting(1.0, gt(0), "the student's scores are divided by it, the teacher's never")
     similarity: str = setting("dot", _SIMILARITIES, "cosine or dot product")
+
+    @property
+    def search_similarity(self) -> str:
+        """What search ranks by."""
+        return self.similarity
 
 
 @frozen

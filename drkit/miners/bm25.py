@@ -23,6 +23,11 @@ class Bm25Miner:
         self.config, self.context = config, context
         self._retriever: Bm25Retriever | None = None
 
+    @property
+    def depth(self) -> int:
+        """How deep the ranking is that negatives are drawn from."""
+        return self.config.depth
+
     def index(self, corpus: Corpus) -> None:
         """Take in the passages, streamed."""
         self._retriever = Bm25Retriever(k1=self.config.k1, b=self.config.b).index(corpus)

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from attrs import evolve
 
-from drkit.core.protocols import Corpus, NegativeFilter, NegativeMiner
+from drkit.core.protocols import Corpus, LooksDeeper, NegativeFilter, NegativeMiner, RankingDepth, RefreshesNegatives
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.errors import DrkitError
-from drkit.miners.config import RefreshConfig
 
 if TYPE_CHECKING:
     from drkit.core.recipe import Choice
@@ -30,8 +29,8 @@ Asked = TypeVar("Asked")
 class Chain:
     """A source and the filters behind it, in their order.
 
-    source: any `NegativeMiner`; where it has a `config.depth`, that is how deep its ranking is read. The chain reads
-    it deeper where a filter asks for that (`reach`), and gives up to `depth` of what the filters leave. A judged
+    source: any `NegativeMiner`; one that is a `RankingDepth` says how deep its ranking is read. The chain reads
+    it deeper where a filter asks for that (`LooksDeeper`), and gives up to `depth` of what the filters leave. A judged
     positive, or an excluded passage, that a source lets through is left out here.
     """
 
@@ -42,9 +41,9 @@ class Chain:
     @property
     def depth(self) -> int:
         """How deep the source's ranking is read at least: its own setting, or what a filter needs."""
-        depth: int = getattr(getattr(self.source, "config", None), "depth", DEPTH)
+        depth = self.source.depth if isinstance(self.source, RankingDepth) else DEPTH
         for part in reversed(self.filters):
-            depth = max(depth, getattr(part, "reach", lambda _: 0)(depth))
+            depth = max(depth, part.reach(depth)) if isinstance(part, LooksDeeper) else depth
         return depth
 
     def index(self, corpus: Corpus) -> None:
@@ -93,10 +92,10 @@ def is_filter(choice: Choice, registry: Registry) -> bool:
     return CANDIDATES in registry.get(Kind.MINER, choice.use).receives_of(choice.config)
 
 
-def refresh_of(choices: Sequence[Choice]) -> RefreshConfig | None:
+def refresh_of(choices: Sequence[Choice]) -> RefreshesNegatives | None:
     """The settings of mining again while a model is trained, where a chain begins with that."""
     config = choices[0].config if choices else None
-    return config if isinstance(config, RefreshConfig) else None
+    return config if isinstance(config, RefreshesNegatives) else None
 
 
 def sources(registry: Registry) -> tuple[str, ...]:

@@ -42,6 +42,11 @@ class RefreshConfig:
     skip: int = setting(0, ge(0), "leave out this many of the best-ranked passages")
     memory_mb: int = setting(64, ge(1), "megabytes of hits held at once: how many queries are searched together")
 
+    @property
+    def refresh_every(self) -> int:
+        """Epochs between two minings."""
+        return self.every
+
 
 @frozen
 class RandomConfig:
@@ -109,11 +114,6 @@ class CrossEncoderFilterConfig:
     def requires(self) -> Mapping[str, None]:
         """The run's re-ranker, where no model is named."""
         return {} if self.model else {"reranker": None}
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        """What it reads from outside a run, besides the hub."""
-        return (self.model,) if self.model else ()
 
 
 @frozen

@@ -26,6 +26,11 @@ class DenseMiner:
         self.config, self._retriever = config, context.retriever
         self._size: int | None = None
 
+    @property
+    def depth(self) -> int:
+        """How deep the ranking is that negatives are drawn from."""
+        return self.config.depth
+
     def index(self, corpus: Corpus) -> None:
         """Note the corpus's size: the retriever has its index already."""
         self._size = len(corpus)

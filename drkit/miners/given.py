@@ -24,6 +24,11 @@ class GivenMiner:
         self._given = context.negatives if context is not None else None
         self._known: KnownIds | None = None
 
+    @property
+    def depth(self) -> int:
+        """How deep the ranking is that negatives are drawn from."""
+        return self.config.depth
+
     def index(self, corpus: Corpus) -> None:
         """Note which ids there are. Raises DrkitError where the collection carries no negatives."""
         if not self._given:

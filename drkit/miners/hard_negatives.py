@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from drkit.core.discovery import installed
-from drkit.core.protocols import NegativeFilter
+from drkit.core.protocols import NegativeFilter, SearchesTexts
 from drkit.core.ranks import Shard
 from drkit.core.types import BuildContext
 from drkit.errors import DrkitError
@@ -169,7 +169,7 @@ class HardNegatives:
         from drkit.search import FlatIndex, Retriever, Vectors, encode_corpus
         from drkit.search.adapters import as_encoder
 
-        if hasattr(self.source, "search"):
+        if isinstance(self.source, SearchesTexts):
             if not texts.named:
                 raise DrkitError("a retriever finds ids: give the corpus as {id: text}, that texts are known by them")
             return ByText(self.source, texts)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from drkit.core.protocols import Corpus
+from drkit.core.protocols import Corpus, FindsIds
 
 
 class KnownIds:
@@ -19,7 +19,7 @@ class KnownIds:
         """Whether the corpus has each of these ids."""
         if not doc_ids:
             return []
-        if hasattr(self._corpus, "find"):
+        if isinstance(self._corpus, FindsIds):
             return [place >= 0 for place in self._corpus.find(doc_ids)]
         return [doc_id in self._all for doc_id in doc_ids]
 

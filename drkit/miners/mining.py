@@ -47,13 +47,17 @@ def mine(
         names = [part for part in miners if isinstance(part, str)]
         registry = installed().registry
         chain = build_chain(chain_named(names, settings, registry), registry, context or BuildContext())
-    elif len(parts) < len(miners) or not hasattr(parts[0], "mine") or not all(hasattr(p, "keep") for p in parts[1:]):
+    elif len(parts) < len(miners) or not _is_chain(parts):
         raise DrkitError("give the miners all as names or all as objects: a source with `mine`, filters with `keep`")
     else:
         source, *filters = parts
         chain = Chain(source, filters)  # type: ignore[arg-type]
     chain.index(corpus)
     return chain.mine(requests, depth or chain.depth)
+
+
+def _is_chain(parts: Sequence[Any]) -> bool:
+    return isinstance(parts[0], NegativeMiner) and all(isinstance(part, NegativeFilter) for part in parts[1:])
 
 
 def chain_named(names: Sequence[str], settings: Sequence[str], registry: Registry) -> tuple[Choice, ...]:

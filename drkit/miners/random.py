@@ -29,6 +29,11 @@ class RandomMiner:
         self._seed = context.seed if context is not None else 42
         self._ids: list[str] | None = None
 
+    @property
+    def depth(self) -> int:
+        """How deep the ranking is that negatives are drawn from."""
+        return self.config.depth
+
     def index(self, corpus: Corpus) -> None:
         """Note the passages' ids."""
         self._ids = [passage.doc_id for passage in corpus]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from attrs import frozen
 
+from drkit.core.protocols import ScoringRetriever, VectorRetriever
 from drkit.core.types import Mined, MiningRequest
 from drkit.search.hits import Hits, batched
 
@@ -105,16 +106,17 @@ def negatives_of(
 
 def scorer(retriever: Any) -> Find:
     """`find` for any retriever: it searches, and scores positives where it can; queries are encoded once."""
-    encoder, index = getattr(retriever, "encoder", None), getattr(retriever, "index", None)
-    if hasattr(encoder, "encode_queries") and hasattr(index, "score"):
+    if isinstance(retriever, VectorRetriever) and isinstance(retriever.index, ScoringRetriever):
+        encoder, index = retriever.encoder, retriever.index
         return lambda texts, depth, positives: _with_vectors(encoder, index, texts, depth, positives)
 
     def find(texts: Sequence[str], depth: int, positives: Sequence[Sequence[str]]) -> tuple[Any, Any]:
         if not texts:
             return [], []
         hits = retriever.search(texts, depth)
-        score = getattr(retriever, "score", None)
-        return hits, score(texts, positives) if score else [[math.nan] * len(ids) for ids in positives]
+        if isinstance(retriever, ScoringRetriever):
+            return hits, retriever.score(texts, positives)
+        return hits, [[math.nan] * len(ids) for ids in positives]
 
     return find
 

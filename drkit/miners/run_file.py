@@ -38,6 +38,11 @@ class RunFileMiner:
         self._rankings: Rankings | None = None
         self._known: KnownIds | None = None
 
+    @property
+    def depth(self) -> int:
+        """How deep the ranking is that negatives are drawn from."""
+        return self.config.depth
+
     def index(self, corpus: Corpus) -> None:
         """Read the file, one query at a time. Raises DrkitError, with file and line, where it is no run."""
         self._rankings, self._known = Rankings(Path(self.config.path).expanduser()), KnownIds(corpus)

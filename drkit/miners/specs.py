@@ -95,6 +95,7 @@ SOURCES = (
         config=RunFileConfig,
         summary="The best-ranked unjudged passages of any TREC run file",
         shorthand="path",
+        files=("path",),
     ),
 )
 FILTERS = (
@@ -107,6 +108,7 @@ FILTERS = (
         cite=ROCKETQA,
         receives=("candidates",),
         shorthand="model",
+        files=("model",),
     ),
     ComponentSpec(
         kind=Kind.MINER,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from drkit.core.protocols import Corpus
+from drkit.core.protocols import Corpus, ScoringRetriever
 from drkit.core.types import Mined, MiningRequest, Passage
 from drkit.errors import DrkitError
 from drkit.miners.chain import left
@@ -98,7 +98,7 @@ class ByText:
 
     def __init__(self, retriever: Any, corpus: TextCorpus) -> None:
         self._retriever, self._corpus = retriever, corpus
-        if hasattr(retriever, "score"):
+        if isinstance(retriever, ScoringRetriever):
             self.score = self._score
 
     def search(self, texts: Sequence[str], depth: int) -> list[Hits]:

@@ -20,6 +20,7 @@ from drkit.core.quiet import without_bars
 from drkit.core.write import plain
 from drkit.encoders import MaskedLmEncoder
 from drkit.encoders.export import PASSAGES
+from drkit.runs.pretraining.autoencoder import learns
 
 if TYPE_CHECKING:
     from drkit.core.recipe import Choice, Pretrain
@@ -65,7 +66,7 @@ def save_parts(module: AutoEncoder, settings: Pretrain, tokenizer: Any, folder: 
     """Write all that pre-training goes on from: encoder, LM head, decoder, and a generator that was trained."""
     save_masked_lm(module.encoder, tokenizer, folder)
     save_decoder(module.decoder, settings.decoder, folder)
-    if getattr(module.replacer, "learns", False):
+    if learns(module.replacer):
         save_masked_lm(module.replacer.generator, tokenizer, folder / GENERATOR)
 
 
@@ -106,7 +107,7 @@ def restore(module: AutoEncoder, settings: Pretrain, folder: Path) -> Iterator[s
             f"the checkpoint's decoder is {_named(found)}, this recipe's is {_named(plain(settings.decoder))}: "
             f"the decoder starts anew"
         )
-    if getattr(module.replacer, "learns", False) and (folder / GENERATOR).is_dir():
+    if learns(module.replacer) and (folder / GENERATOR).is_dir():
         saved = load_encoder(folder / GENERATOR, pooling="cls")
         module.replacer.generator.load_state_dict(saved.state_dict())
         yield "going on with the generator of the checkpoint"

@@ -1,4 +1,4 @@
-"""Running a plan: skip what stands, resume what was cut off, finish every stage by one atomic rename.
+"""Running a plan: keep what is finished, resume what was cut off, finish every stage by one atomic rename.
 
 A stage writes into `RUN/.unfinished/STAGE` and is renamed to `RUN/STAGE` when its manifest is written, so that a
 kill at any moment leaves either the whole stage or none of it.
@@ -8,37 +8,39 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
 from drkit.core.read import read_recipe
 from drkit.core.recipe import Recipe
 from drkit.core.registry import Registry
-from drkit.core.write import recipe_table, write_recipe
+from drkit.core.write import write_recipe
 from drkit.errors import DrkitError
 from drkit.runs import processes
-from drkit.runs.folders import UNFINISHED, full_disk, publish, take_over, unfinished
+from drkit.runs.folders import full_disk, publish, take_over, unfinished
 from drkit.runs.manifest import (
     CHECKPOINTS,
+    LAYOUT,
     Manifest,
-    content_hash,
     describe_files,
     read_manifest,
     versions,
     write_manifest,
 )
 from drkit.runs.progress import Progress, Silent
-from drkit.runs.stage import Stage, StageRun
+from drkit.runs.stage import Stage, StageRun, lasting_settings
+from drkit.runs.survey import UNFINISHED, State, changes, contents, inspect_stage
 
 RECIPE = "recipe.toml"
 
 
 def execute(
-    stages: Sequence[Stage],
+    stages: Sequence[Stage[Any]],
     run: Path,
     recipe: Recipe,
     *,
@@ -47,41 +49,38 @@ def execute(
     redo: bool = False,
     reuse: Sequence[Path] = (),
 ) -> dict[str, Manifest]:
-    """Run every stage that does not stand yet; returns the manifests by stage.
+    """Run every stage that is not finished yet; returns the manifests by stage.
 
     `reuse` are other runs: a stage of theirs that had the very same inputs and settings is taken over (its files
     linked, or copied where the disk does not link), not made again.
 
-    Of several processes (torchrun) the first does this, and the others join it in the trainings.
+    Of several processes (torchrun) the first does this, and the others join it in the joint stages.
 
-    Raises DrkitError where the folder holds a run of another recipe (unless `redo`), another process works in
-    it, or the disk is full. Finished stages are never lost.
+    Raises DrkitError where the folder holds a run of another recipe (unless `redo`) or of another layout, another
+    process works in it, or the disk is full. Finished stages are never lost.
     """
     if processes.rank():
-        return _help(stages, run, recipe, registry)
+        return _work_along(stages, run, registry)
     with locked(run), processes.together():
-        _claim(run, recipe, registry, redo=redo)
+        claim(run, recipe, registry, redo=redo)
         done: dict[str, Manifest] = {}
         for stage in stages:
-            contents = {name: manifest.content for name, manifest in done.items()}
-            take_over(stage, run, stage.fingerprint(contents), reuse)
-            done[stage.name] = _stage(stage, run, recipe, done, registry=registry, progress=progress)
-        processes.tell(None)
+            take_over(stage, run, stage.fingerprint(contents(stage, done)), reuse)
+            done[stage.name] = _finish(stage, run, done, registry=registry, progress=progress)
+        processes.announce(None)
         shutil.rmtree(run / UNFINISHED, ignore_errors=True)
         return done
 
 
-def _help(stages: Sequence[Stage], run: Path, recipe: Recipe, registry: Registry) -> dict[str, Manifest]:
-    """What the second process and those after it do; they have no manifests of their own."""
+def _work_along(stages: Sequence[Stage[Any]], run: Path, registry: Registry) -> dict[str, Manifest]:
+    """Take part in joint stages as the second process or a later one; returns no manifests."""
     named = {stage.name: stage for stage in stages}
 
     def make(name: str, folder: Path) -> None:
-        stage = named[name]
-        inputs = {need: run / need for need in stage.needs}
-        stage.load()(StageRun(stage, folder, inputs, recipe, registry=registry, progress=Silent()))
+        _run(named[name], folder, run, registry=registry, progress=Silent())
 
     with processes.together():
-        processes.help_along(make, run / UNFINISHED)
+        processes.worker_loop(make, run / UNFINISHED)
     return {}
 
 
@@ -102,7 +101,7 @@ def locked(run: Path) -> Iterator[None]:
         lock.release()
 
 
-def _claim(run: Path, recipe: Recipe, registry: Registry, *, redo: bool) -> None:
+def claim(run: Path, recipe: Recipe, registry: Registry, *, redo: bool) -> None:
     """Write the recipe into a new run; an older, different one is only replaced when asked."""
     path = run / RECIPE
     if path.exists() and not redo:
@@ -114,70 +113,61 @@ def _claim(run: Path, recipe: Recipe, registry: Registry, *, redo: bool) -> None
                 f"choose another --run-dir, or give --redo to make again the stages that this changes"
             )
     if not path.exists() and any(p.name not in (".lock", UNFINISHED) for p in run.iterdir()):
-        raise DrkitError(f"{run} is not empty and holds no run; choose another --run-dir")
+        raise DrkitError(f"{run} is not empty and not a run (no {RECIPE}); choose another --run-dir")
     write_recipe(recipe, path)
 
 
 def differences(old: Recipe, new: Recipe) -> list[str]:
-    """`path: old -> new` for every setting in which two recipes differ (their names left out)."""
-    before, after = _flat(recipe_table(old)), _flat(recipe_table(new))
-    keys = sorted((before.keys() | after.keys()) - {"name"})
-    return [f"{k}: {before.get(k)!r} -> {after.get(k)!r}" for k in keys if before.get(k) != after.get(k)]
+    """Return `path: old -> new` for every setting in which two recipes differ, names and observing settings aside."""
+    before, after = ({k: v for k, v in lasting_settings(one).items() if k != "name"} for one in (old, new))
+    return changes(before, after)
 
 
-def _flat(value: object, path: str = "") -> dict[str, object]:
-    if isinstance(value, dict):
-        items = value.items()
-    elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
-        items = dict(enumerate(value)).items()
-    else:
-        return {path: value}
-    return {k: v for key, item in items for k, v in _flat(item, f"{path}.{key}" if path else str(key)).items()}
-
-
-def _stage(
-    stage: Stage, run: Path, recipe: Recipe, done: dict[str, Manifest], *, registry: Registry, progress: Progress
+def _finish(
+    stage: Stage[Any], run: Path, done: Mapping[str, Manifest], *, registry: Registry, progress: Progress
 ) -> Manifest:
-    fingerprint = stage.fingerprint({name: manifest.content for name, manifest in done.items()})
-    standing = read_manifest(run / stage.name)
-    if standing is not None and standing.fingerprint == fingerprint:
+    """Return the manifest of a stage: of the finished one, or after making it."""
+    known = contents(stage, done)
+    found = inspect_stage(stage, run, known)
+    if found.state is State.KEPT and found.manifest is not None:
         progress.skip(stage.name, stage.summary)
-        return standing
+        return found.manifest
+    identity = stage.identity(known)
     whole = read_manifest(run / UNFINISHED / stage.name)
-    if whole is not None and whole.fingerprint == fingerprint:  # cut off between its last word and its rename
+    if whole is not None and whole.fingerprint == stage.fingerprint(known):  # cut off just before its rename
         publish(run / UNFINISHED / stage.name, run / stage.name)
         progress.skip(stage.name, stage.summary)
         return whole
-    folder = unfinished(stage, run, fingerprint)
-    context = StageRun(
-        stage=stage,
-        folder=folder,
-        inputs={name: run / name for name in stage.needs},
-        recipe=recipe,
-        registry=registry,
-        progress=progress,
-    )
-    progress.begin(stage.name, stage.summary)
+    folder = unfinished(stage, run, identity)
+    progress.begin(stage.name, stage.summary, "" if found.state is State.TO_DO else found.words)
     started = time.perf_counter()
     with full_disk(stage.name, run):
-        if stage.joint:
+        if stage.spec.joint:
             (folder / CHECKPOINTS).mkdir(exist_ok=True)
-            processes.tell(stage.name)
-        metrics = stage.load()(context)
-        files = describe_files(folder)
+            processes.announce(stage.name)
+        metrics = _run(stage, folder, run, registry=registry, progress=progress)
         manifest = Manifest(
-            stage=stage.name,
-            fingerprint=fingerprint,
-            content=content_hash(files),
-            inputs={name: done[name].content for name in stage.needs},
-            settings=stage.settings,
-            files=files,
+            layout=LAYOUT,
+            stage=stage.spec.name,
+            stage_version=stage.spec.version,
+            fingerprint=stage.fingerprint(known),
+            settings=identity["settings"],
+            inputs=identity["inputs"],
+            sources=identity["sources"],
+            origins={name: str(part) for name, part in stage.inputs.items() if not part.observed},
+            files=describe_files(folder),
             metrics=metrics,
             seconds=round(time.perf_counter() - started, 3),
             finished=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             versions=versions(),
+            records=stage.spec.records,
         )
         write_manifest(manifest, folder)
         publish(folder, run / stage.name)
     progress.end(stage.name, manifest.seconds)
     return manifest
+
+
+def _run(stage: Stage[Any], folder: Path, run: Path, *, registry: Registry, progress: Progress) -> Mapping[str, Any]:
+    inputs = {name: run / part.stage / part.path for name, part in stage.inputs.items()}
+    return stage.spec.run(StageRun(stage.name, stage.settings, inputs, folder, registry, progress))

@@ -1,28 +1,31 @@
-"""The folder of a stage: unfinished until its manifest is written, then in its place by one rename, or taken over."""
+"""The folder of a stage: unfinished until its manifest is written, then put in place by one rename, or taken over."""
 
 from __future__ import annotations
 
 import errno
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from drkit.core.files import write_text
+from drkit.core.write import json_text
 from drkit.errors import DrkitError
-from drkit.runs.manifest import CHECKPOINTS, FINGERPRINT, read_manifest
+from drkit.runs.manifest import CHECKPOINTS, IDENTITY, digest, read_manifest
 from drkit.runs.stage import Stage
+from drkit.runs.survey import UNFINISHED, attempted
 
-UNFINISHED = ".unfinished"
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-# safetensors and torch say it in words alone.
-_SAID_OF_NO_ROOM = ("No space left", "File too large", "PytorchStreamWriter failed")
+# safetensors and torch report a full disk in words alone.
+_WORDS_OF_NO_ROOM = ("No space left", "File too large", "PytorchStreamWriter failed")
 
 
-def take_over(stage: Stage, run: Path, fingerprint: str, reuse: Sequence[Path]) -> None:
-    """Put the first finished stage of another run with this fingerprint in its place, unless one stands already."""
-    standing = read_manifest(run / stage.name)
-    if standing is not None and standing.fingerprint == fingerprint:
+def take_over(stage: Stage[Any], run: Path, fingerprint: str, reuse: Sequence[Path]) -> None:
+    """Put the first finished stage of another run with this fingerprint in place, unless the run has it already."""
+    own = read_manifest(run / stage.name)
+    if own is not None and own.fingerprint == fingerprint:
         return
     for other in reuse:
         found = read_manifest(other / stage.name)
@@ -43,26 +46,25 @@ def _link(source: str, target: str) -> None:
         shutil.copy2(source, target)
 
 
-def unfinished(stage: Stage, run: Path, fingerprint: str) -> Path:
-    """The folder a stage works in; what an interrupted attempt left is kept only where the stage can go on from it."""
+def unfinished(stage: Stage[Any], run: Path, identity: Mapping[str, Any]) -> Path:
+    """Return the folder a stage works in; an interrupted attempt is kept only where the stage can resume from it."""
     folder = run / UNFINISHED / stage.name
-    mark = folder / FINGERPRINT
-    ours = stage.resumable and mark.is_file() and mark.read_text() == fingerprint
+    ours = stage.spec.resumable and attempted(folder) == digest(identity)
     with full_disk(stage.name, run):
         if folder.exists() and not ours:
             shutil.rmtree(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        mark.write_text(fingerprint)
+        write_text(folder / IDENTITY, json_text(identity))
     return folder
 
 
 def publish(folder: Path, final: Path) -> None:
-    """Put a finished folder in its place by renames; a stage that stood there goes only when the new one is in.
+    """Put a finished folder in place by renames; the stage that it replaces goes only when the new one is in.
 
-    What served the attempt alone goes first: its manifest stands, so a kill here loses nothing.
+    What served the attempt alone goes first: its manifest is written, so a kill here loses nothing.
     """
     shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
-    (folder / FINGERPRINT).unlink(missing_ok=True)
+    (folder / IDENTITY).unlink(missing_ok=True)
     old = folder.with_name(f"{folder.name}.old")
     shutil.rmtree(old, ignore_errors=True)
     if final.exists():
@@ -84,7 +86,7 @@ def full_disk(stage: str, run: Path) -> Iterator[None]:
     except DrkitError:
         raise
     except Exception as error:
-        if not _says_full(error, run):
+        if not _is_full(error, run):
             raise
         raise DrkitError(
             f"the disk is full (or a file may not grow further), in stage {stage}; free some space and run "
@@ -92,7 +94,7 @@ def full_disk(stage: str, run: Path) -> Iterator[None]:
         ) from error
 
 
-def _says_full(error: Exception, run: Path) -> bool:
+def _is_full(error: Exception, run: Path) -> bool:
     code, text = getattr(error, "errno", None), str(error)
-    known = code in _NO_ROOM or any(words in text for words in _SAID_OF_NO_ROOM)
+    known = code in _NO_ROOM or any(words in text for words in _WORDS_OF_NO_ROOM)
     return known or shutil.disk_usage(run).free < 2**16

@@ -1,7 +1,7 @@
 """Several processes of one run, as torchrun or `accelerate launch` start them.
 
-The first makes every stage; the others wait, and take part in those that are trainings. What they write goes to a
-folder that is thrown away: the first process' results are the run's.
+The first makes every stage; the others wait, and take part in the joint ones. What they write goes to a folder that is
+thrown away: the first process' results are the run's.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from drkit.core.ranks import count, local_rank, rank
 from drkit.runs.manifest import CHECKPOINTS
 
-__all__ = ["agree", "count", "help_along", "local_rank", "rank", "tell", "together", "wait"]
+__all__ = ["agree", "announce", "count", "local_rank", "rank", "together", "wait", "worker_loop"]
 
 # The others wait for whatever the first does alone: counting, searching, mining.
 _PATIENCE = timedelta(days=14)
@@ -44,18 +44,19 @@ def together() -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def tell(stage: str | None) -> None:
-    """The first process says which training begins; None: there is no more to do."""
+def announce(stage: str | None) -> None:
+    """Tell the other processes which joint stage begins; None: the run is over."""
     if count() > 1:
         _broadcast(stage)
 
 
 def wait() -> None:
-    """Until all processes are here; alone, nothing happens."""
+    """Wait until all processes are here; alone, nothing happens."""
     if count() > 1:
+        import torch
         import torch.distributed as dist
 
-        dist.barrier()
+        dist.all_reduce(torch.zeros(1))  # a barrier that needs no device of its own
 
 
 def agree(decision: bool) -> bool:
@@ -69,8 +70,8 @@ def agree(decision: bool) -> bool:
     return held[0]
 
 
-def help_along(make: Callable[[str, Path], object], unfinished: Path) -> None:
-    """The other processes' part: `make(stage, folder)` for every training that the first begins."""
+def worker_loop(make: Callable[[str, Path], object], unfinished: Path) -> None:
+    """Call `make(stage, folder)` for every joint stage that the first process announces, until the run is over."""
     while (stage := _broadcast(None)) is not None:
         with tempfile.TemporaryDirectory() as scratch:
             # Checkpoints are shared: each process keeps its random state there.

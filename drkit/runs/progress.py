@@ -1,4 +1,4 @@
-"""How a run tells what it is doing; the command line draws it, a library user may ignore it."""
+"""How a run reports what it is doing; the command line draws it, a library user may ignore it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Protocol
 class Progress(Protocol):
     """Receives a run's events, in order, from one process."""
 
-    def begin(self, stage: str, summary: str) -> None:
-        """A stage starts, or goes on where it was cut off."""
+    def begin(self, stage: str, summary: str, reason: str = "") -> None:
+        """A stage starts; reason: why it is made again, or where it is resumed."""
 
     def skip(self, stage: str, summary: str) -> None:
-        """A stage was done before."""
+        """A finished stage is kept."""
 
     def advance(self, done: int, total: int | None, unit: str, **figures: float) -> None:
         """`done` of `total` units are through; `figures` are shown beside the bar (loss, learning_rate)."""
@@ -21,13 +21,13 @@ class Progress(Protocol):
         """A fact worth knowing: texts that were truncated, a search without faiss."""
 
     def end(self, stage: str, seconds: float) -> None:
-        """A stage is complete and stands in its folder."""
+        """A stage is finished, and its folder in place."""
 
 
 class Silent:
     """A `Progress` that says nothing."""
 
-    def begin(self, stage: str, summary: str) -> None:
+    def begin(self, stage: str, summary: str, reason: str = "") -> None:
         """Ignored."""
 
     def skip(self, stage: str, summary: str) -> None:

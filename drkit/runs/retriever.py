@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attrs import evolve, fields
+from attrs import asdict, evolve, fields
 
 from drkit.core.ranks import own_device
-from drkit.core.recipe import Recipe
 from drkit.encoders.export import PASSAGES, export_dual, export_encoder
 from drkit.errors import DrkitError
 from drkit.runs.checkpoints import load_encoder
 from drkit.runs.manifest import read_manifest
+from drkit.runs.reading import TextReading
 from drkit.runs.tokenizers import load_tokenizer
 from drkit.search import AnyEncoder, DualEncoder, Retriever, TextEncoder, open_index
 from drkit.search.dual import read_encoder
@@ -22,39 +22,30 @@ if TYPE_CHECKING:
     from drkit.runs.finetuning.biencoder import BiEncoder
 
 
-def load_text_encoder(folder: Path, recipe: Recipe, *, device: str | None = None) -> AnyEncoder:
-    """The encoder of a stage's folder, or the two of it, with the recipe's pooling, similarity, lengths and prompts."""
+def load_text_encoder(folder: Path, reading: TextReading, *, device: str | None = None) -> AnyEncoder:
+    """The encoder of a stage's folder, or the two of it; one that declares how it reads texts is read as it says."""
     device = device or own_device()
     if (folder / "modules.json").exists():
         return read_encoder(folder, device)
-    backbone = load_encoder(folder, pooling=recipe.encoder.pooling).backbone.to(device)
-    encoder = encoder_of(backbone, load_tokenizer(str(folder)), recipe)
+    backbone = load_encoder(folder, pooling=reading.pooling).backbone.to(device)
+    encoder = encoder_of(backbone, load_tokenizer(str(folder)), reading)
     if not (folder / PASSAGES).is_dir():
         return encoder
-    other = load_encoder(folder / PASSAGES, pooling=recipe.encoder.pooling).backbone.to(device)
+    other = load_encoder(folder / PASSAGES, pooling=reading.pooling).backbone.to(device)
     return DualEncoder(encoder, evolve(encoder, model=other))
 
 
-def encoders_of(module: BiEncoder, tokenizer: Any, recipe: Recipe) -> AnyEncoder:
+def encoders_of(module: BiEncoder, tokenizer: Any, reading: TextReading) -> AnyEncoder:
     """A bi-encoder, maybe one in training, as a run searches with it."""
-    encoder = encoder_of(module.encoder.backbone, tokenizer, recipe)
+    encoder = encoder_of(module.encoder.backbone, tokenizer, reading)
     if module.passage_encoder is None:
         return encoder
     return DualEncoder(encoder, evolve(encoder, model=module.passage_encoder.backbone))
 
 
-def encoder_of(backbone: Any, tokenizer: Any, recipe: Recipe) -> TextEncoder:
-    """A backbone, maybe one in training, as a run searches with it: the recipe's pooling, lengths and prompts."""
-    return TextEncoder(
-        backbone,
-        tokenizer,
-        pooling=recipe.encoder.pooling,
-        similarity=recipe.similarity,
-        query_length=recipe.encoder.query_length,
-        passage_length=recipe.encoder.passage_length,
-        query_prompt=recipe.encoder.query_prompt,
-        passage_prompt=recipe.encoder.passage_prompt,
-    )
+def encoder_of(backbone: Any, tokenizer: Any, reading: TextReading) -> TextEncoder:
+    """A backbone, maybe one in training, as a run searches with it."""
+    return TextEncoder(backbone, tokenizer, **asdict(reading))
 
 
 def write_encoder(encoder: AnyEncoder, folder: Path, provenance: Mapping[str, Any]) -> int:

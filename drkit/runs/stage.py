@@ -1,63 +1,177 @@
-"""A stage: one folder, made by one function from the folders of earlier stages."""
+"""A stage: one folder of a run, made by one function from declared settings and declared inputs, and nothing else.
+
+Every file in `drkit/runs/stages` declares a stage: a frozen class of settings, the inputs by name, the files that only
+record how it went, and the function. The plan (`drkit.runs.plan`) fills in the settings and says where inputs come
+from. The fingerprint covers exactly what the function can see, so a finished stage cannot be stale.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from importlib import import_module
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
+import attrs
 from attrs import field, frozen
 
 from drkit.core.recipe import Recipe
 from drkit.core.registry import Registry
+from drkit.core.write import plain
+from drkit.runs.estimate import Cost
 from drkit.runs.manifest import digest
-from drkit.runs.plans.estimate import Cost
 from drkit.runs.progress import Progress
+
+S = TypeVar("S")
+Metrics = Mapping[str, Any]
+
+
+def from_recipe(path: str, *, observes: bool = False) -> Any:
+    """Declare a stage's setting that the recipe has at a dotted path.
+
+    observes: it changes only records (a log, probes) or what is refused, never a result: the fingerprint leaves it out.
+    """
+    return field(metadata={"recipe": path, "observes": observes})
+
+
+def settings_from(cls: type[S], recipe: Recipe, **own: Any) -> S:
+    """Fill a stage's settings: from the recipe what `from_recipe` declares, the others from `own`."""
+    declared = {
+        a.name: _look_up(recipe, a.metadata["recipe"])
+        for a in attrs.fields(cls)  # type: ignore[arg-type]
+        if a.name not in own and a.metadata.get("recipe")
+    }
+    return cls(**declared, **own)
+
+
+def _look_up(value: Any, path: str) -> Any:
+    for name in path.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def lasting_settings(settings: Any) -> dict[str, Any]:
+    """Return what a result depends on, as plain values by the recipe's dotted paths; observing settings are left out.
+
+    >>> from drkit.core.recipe import Training
+    >>> lasting = lasting_settings(Training())
+    >>> lasting["learning_rate"], "logging_steps" in lasting
+    (0.001, False)
+    """
+    return dict(_flat(settings, ""))
+
+
+def _flat(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if attrs.has(type(value)) and not hasattr(value, "use"):
+        for a in attrs.fields(type(value)):
+            if not a.metadata.get("observes"):
+                name = a.metadata.get("recipe") or (f"{path}.{a.name}" if path else a.name)
+                yield from _flat(getattr(value, a.name), name)
+    elif isinstance(value, Mapping) or hasattr(value, "use"):
+        table = value if isinstance(value, Mapping) else plain(value)
+        for key, item in table.items():
+            yield from _flat(item, f"{path}.{key}")
+    elif isinstance(value, (list, tuple)) and any(hasattr(i, "use") or isinstance(i, Mapping) for i in value):
+        for index, item in enumerate(value):
+            yield from _flat(item, f"{path}.{index}")
+    else:
+        yield path, plain(value)
 
 
 @frozen
-class Stage:
-    """One step of a plan.
+class Part:
+    """Something that an earlier stage made: its folder, or one file or folder in it.
 
-    name: its folder under the run, and what the user reads. target: `module:function`, imported when the
-    stage runs. needs: the stages whose folders it reads. settings: plain data, all that its result depends on
-    besides those. resumable: its unfinished folder is kept, and the function goes on from what it finds there.
-    joint: all processes of a run take part, as in a training.
-    cost: what `--dry-run` says of it.
+    observed: it is read for records alone, so another content makes nothing again.
+
+    >>> str(Part("collection", "train/queries.arrow"))
+    'collection/train/queries.arrow'
+    """
+
+    stage: str
+    path: str = ""
+    observed: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.stage}/{self.path}" if self.path else self.stage
+
+
+@frozen
+class StageSpec(Generic[S]):
+    """What a stage is, wherever it stands in a plan.
+
+    name, version: its identity. Raise the version when the same settings and inputs give another result; a moved or
+    renamed module changes neither. settings: a frozen attrs class. inputs: what it may read, by name, with a meaning;
+    `NAME/*` stands for any number of them. records: files that tell how it went (logs, probes), which are no result.
+    resumable: its unfinished folder is kept, and `run` goes on from what is there. joint: all processes of a run take
+    part.
     """
 
     name: str
-    target: str
-    summary: str
-    needs: tuple[str, ...] = ()
-    settings: Mapping[str, Any] = field(factory=dict)
+    version: int
+    settings: type[S]
+    run: Callable[[StageRun[S]], Metrics]
+    inputs: Mapping[str, str] = field(factory=dict)
+    records: tuple[str, ...] = ()
     resumable: bool = False
     joint: bool = False
+
+
+@frozen
+class Stage(Generic[S]):
+    """A stage in a plan.
+
+    name: its folder in the run. sources: fingerprints of files outside the run, by the setting that names them.
+    cost: what `--dry-run` says of it.
+
+    Raises TypeError for settings of another class, or an input that the spec does not declare.
+    """
+
+    name: str
+    spec: StageSpec[S]
+    settings: S
+    summary: str
+    inputs: Mapping[str, Part] = field(factory=dict)
+    sources: Mapping[str, str] = field(factory=dict)
     cost: Cost = field(factory=Cost)
 
-    def fingerprint(self, contents: Mapping[str, str]) -> str:
-        """Hash of everything the result depends on; `contents` are the content hashes of finished stages."""
-        inputs = {name: contents[name] for name in self.needs}
-        return digest({"stage": self.name, "target": self.target, "settings": self.settings, "inputs": inputs})
+    def __attrs_post_init__(self) -> None:
+        if not isinstance(self.settings, self.spec.settings):
+            raise TypeError(f"{self.name}: expected {self.spec.settings.__name__}, got {type(self.settings).__name__}")
+        allowed = self.spec.inputs
+        for name in self.inputs:
+            if name not in allowed and f"{name.split('/')[0]}/*" not in allowed:
+                raise TypeError(f"{self.name}: {self.spec.name} declares no input {name!r}; declared: {[*allowed]}")
 
-    def load(self) -> Callable[[StageRun], Mapping[str, Any]]:
-        """The function behind `target`."""
-        module, name = self.target.split(":")
-        function: Callable[[StageRun], Mapping[str, Any]] = getattr(import_module(module), name)
-        return function
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The stages that it reads, in the order of its inputs."""
+        return tuple(dict.fromkeys(part.stage for part in self.inputs.values()))
+
+    def identity(self, contents: Mapping[str, str]) -> dict[str, Any]:
+        """Return all that the result depends on, as plain data; contents: the content hash of every input, by name."""
+        return {
+            "stage": self.spec.name,
+            "version": self.spec.version,
+            "settings": lasting_settings(self.settings),
+            "inputs": {name: contents[name] for name, part in self.inputs.items() if not part.observed},
+            "sources": dict(self.sources),
+        }
+
+    def fingerprint(self, contents: Mapping[str, str]) -> str:
+        """Return the hash of `identity`."""
+        return digest(self.identity(contents))
 
 
 @frozen(eq=False)
-class StageRun:
-    """What a stage's function gets: where to write, where its inputs stand, and the recipe.
+class StageRun(Generic[S]):
+    """All that a stage's function gets. It writes into `folder` and returns metrics for the manifest.
 
-    It writes into `folder` and returns figures for the manifest.
+    inputs: paths of the declared inputs, by name; an optional one that the plan left out is missing.
     """
 
-    stage: Stage
-    folder: Path
+    name: str
+    settings: S
     inputs: Mapping[str, Path]
-    recipe: Recipe
+    folder: Path
     registry: Registry
     progress: Progress

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from drkit.data.signals import SignalTexts
+    from drkit.core.protocols import SignalTexts
     from drkit.signals.specs import IdfConfig
 
 

@@ -19,7 +19,7 @@ from drkit.inspect.texts import of_collection, of_run
 from drkit.inspect.words import inspect_words, recipes_with_words
 from drkit.maskers import UniformConfig, UniformMasker
 from drkit.runs.execute import execute
-from drkit.runs.plans.plan import plan
+from drkit.runs.plan import plan
 from drkit.runs.progress import Silent
 
 PACKAGES = "collection.packages=['asyncio', 'email', 'logging']"

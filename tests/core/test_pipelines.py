@@ -14,7 +14,7 @@ from drkit.core.layers import Wanted, compose
 from drkit.core.read import recipe_from_table
 from drkit.core.write import recipe_table
 from drkit.errors import DrkitError, ProblemsError, UnknownNameError
-from drkit.runs.plans.plan import plan
+from drkit.runs.plan import plan
 
 PARTS = installed()
 REGISTRY = PARTS.registry

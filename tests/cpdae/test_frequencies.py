@@ -15,7 +15,7 @@ from drkit.data import frequencies, train_wordpiece
 from drkit.data.frequencies import document_frequencies, idf, open_idf, write_frequencies
 from drkit.data.store import TokenStore, tokenise
 from drkit.errors import DrkitError
-from drkit.runs.plans.plan import plan
+from drkit.runs.plan import plan
 
 TEXTS = ["the cat sat on the mat", "", "the dog sat", "cat and dog and cat", "a mat is a mat is a mat", "x y z"] * 7
 

@@ -113,7 +113,7 @@ from pathlib import Path
 from drkit.core.compose import check
 from drkit.core.discovery import installed
 from drkit.core.read import read_recipe
-from drkit.runs.plans.plan import plan
+from drkit.runs.plan import plan
 parts = installed()
 recipe = read_recipe(Path(sys.argv[1]), parts.registry)
 check(recipe, parts.registry)

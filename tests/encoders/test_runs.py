@@ -13,7 +13,7 @@ from drkit.core.layers import Wanted, compose
 from drkit.encoders import MaskedLmEncoder
 from drkit.errors import DrkitError
 from drkit.runs.execute import execute
-from drkit.runs.plans.plan import plan
+from drkit.runs.plan import plan
 from drkit.runs.progress import Silent
 from drkit.search import TextEncoder
 from tests.encoders.toys import tiny

@@ -18,7 +18,7 @@ from drkit.data.frequencies import open_idf
 from drkit.errors import ProblemsError
 from drkit.runs.checkpoints import load_encoder, load_generator
 from drkit.runs.execute import execute
-from drkit.runs.plans.plan import plan
+from drkit.runs.plan import plan
 from drkit.runs.pretraining.masking import MaskingCollator
 from drkit.runs.progress import Silent
 from drkit.runs.stages.pretrain import auto_encoder

@@ -13,7 +13,7 @@ from drkit.data.generation import QueryModel
 from drkit.data.queries import Queries
 from drkit.errors import DrkitError
 from drkit.runs.execute import execute
-from drkit.runs.plans.plan import plan
+from drkit.runs.plan import plan
 from drkit.runs.progress import Silent
 from tests.data.seq2seq import write_t5
 

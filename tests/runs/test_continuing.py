@@ -10,7 +10,7 @@ from drkit.core.discovery import installed
 from drkit.core.layers import Wanted, compose
 from drkit.errors import DrkitError
 from drkit.runs.execute import execute
-from drkit.runs.plans.plan import plan
+from drkit.runs.plan import plan
 from drkit.runs.progress import Silent
 
 PARTS = installed()

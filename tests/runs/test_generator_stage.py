@@ -19,7 +19,7 @@ from drkit.errors import DrkitError
 from drkit.losses import ReplacedLmConfig, ReplacedLmLoss
 from drkit.maskers import GeneratorConfig, GeneratorMasker
 from drkit.runs.execute import execute
-from drkit.runs.plans.plan import plan
+from drkit.runs.plan import plan
 from drkit.runs.pretraining.autoencoder import AutoEncoder, Term
 from drkit.runs.pretraining.masking import MaskingCollator
 from drkit.runs.progress import Silent

@@ -13,7 +13,7 @@ from drkit.core.discovery import installed
 from drkit.core.layers import Wanted, compose
 from drkit.core.matrix import matrix
 from drkit.runs.execute import execute
-from drkit.runs.plans.plan import plan
+from drkit.runs.plan import plan
 from drkit.runs.progress import Silent
 from drkit.search import TextEncoder
 

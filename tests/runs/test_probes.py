@@ -33,7 +33,7 @@ from drkit.maskers.config import UniformConfig
 from drkit.runs.execute import execute
 from drkit.runs.finetuning.retrieval_probe import retrieval_probe
 from drkit.runs.manifest import read_manifest
-from drkit.runs.plans.plan import plan
+from drkit.runs.plan import plan
 from drkit.runs.pretraining.autoencoder import AutoEncoder, Term
 from drkit.runs.pretraining.branches import accuracy, measure_branches
 from drkit.runs.pretraining.masking import MaskingCollator

@@ -12,7 +12,7 @@ from drkit.core.layers import Wanted, compose
 from drkit.report.curves import Line, Panel, draw, loss_panels, probe_panels
 from drkit.report.document import Figure, Heading, Table, Text, html_page, markdown
 from drkit.runs.execute import execute
-from drkit.runs.plans.plan import plan
+from drkit.runs.plan import plan
 from drkit.runs.pretraining.probes import read_probes
 from drkit.runs.progress import Silent
 

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import attrs
 
-from drkit.core.discovery import Installed, installed
+from drkit.core.discovery import installed
 from drkit.core.loading import may_be_hub_id, told_from
 from drkit.core.read import read_recipe
-from drkit.core.recipe import Recipe
 from drkit.errors import DrkitError
 from drkit.runs.execute import RECIPE
 from drkit.runs.manifest import read_manifest, versions
+from drkit.runs.reading import TextReading
 from drkit.runs.retriever import load_text_encoder, write_encoder
+from drkit.runs.stage import settings_from
 from drkit.search import AnyEncoder, DualEncoder, TextEncoder
 from drkit.search.dual import read_encoder
 from drkit.search.encode import choose_device
@@ -67,7 +68,7 @@ def last_checkpoint(run: Path) -> Path:
     Raises DrkitError where it has finished none.
     """
     if exported := read_manifest(run / "encoder"):
-        return run / str(exported.settings["from"])
+        return run / str(exported.metrics["from"])
     done = {folder: finished for folder in sorted(run.iterdir()) if (finished := _trained(folder))}
     if not done:
         raise DrkitError(f"{run} has no finished training yet; `drkit run {run}` goes on where it was cut off")
@@ -109,7 +110,8 @@ def _opened(folder: Path, pooling: str | None, device: str) -> AnyEncoder:
             f"(cross-encoders: drkit rerank, drkit distill)"
         )
     if (folder.parent / RECIPE).is_file() and (folder / "config.json").is_file():
-        return load_text_encoder(folder, _recipe(folder.parent, installed()), device=device)
+        recipe = read_recipe(folder.parent / RECIPE, installed().registry)
+        return load_text_encoder(folder, settings_from(TextReading, recipe), device=device)
     return TextEncoder.bare(folder, pooling=pooling, device=device) if pooling else TextEncoder.load(folder, device)
 
 
@@ -126,7 +128,3 @@ def _folder(path_or_id: str | Path) -> Path:
     with told_from(name, "fetch the encoder"):
         allowed, ignored = list(_OF_THE_HUB), list(_NOT_OF_THE_HUB)
         return Path(snapshot_download(name, allow_patterns=allowed, ignore_patterns=ignored))
-
-
-def _recipe(run: Path, parts: Installed) -> Recipe:
-    return read_recipe(run / RECIPE, parts.registry)

@@ -29,8 +29,7 @@ from drkit.runs.files.collections import kept_collection, named_collection
 from drkit.runs.files.encoders import open_encoder
 from drkit.runs.files.rerankers import open_reranker
 from drkit.runs.files.searching import find_index
-from drkit.runs.finetuning.negatives import requests
-from drkit.runs.stages.negatives import weights_of
+from drkit.runs.finetuning.negatives import requests, weights_of
 from drkit.search import FlatIndex, Retriever, Vectors, encode_corpus, open_index
 from drkit.search.hits import batched
 

@@ -15,7 +15,7 @@ from drkit.errors import DrkitError, did_you_mean
 from drkit.evaluate import MEASURES, Scores, average, evaluate
 from drkit.runs.execute import RECIPE
 from drkit.runs.files.collections import kept_collection, named_collection
-from drkit.runs.manifest import Manifest, read_manifest
+from drkit.runs.manifest import read_manifest
 from drkit.search import read_qrels, read_run
 
 EVALUATION, RUNS, COLLECTION = "evaluation", "runs", "collection"
@@ -57,12 +57,12 @@ def evaluate_files(
     Raises DrkitError for a file that cannot be read (naming its line), that ranks nothing, or that ranks none of the
     judged queries.
     """
-    names = measures or next((_settings(s.run)["measures"] for s in systems if s.run), MEASURES)
+    names = measures or next((_results(s.run)["measures"] for s in systems if s.run), MEASURES)
     known = {judgement.query_id for judgement in judged.judgements}
     wanted = {judgement.query_id for judgement in judged.judgements if judgement.relevance > 0}
     found = []
     for system in systems:
-        own = bool(system.run and _settings(system.run).get("exclude_self"))
+        own = bool(system.run and _results(system.run)["exclude_self"])
         scores = []
         for path in system.files:
             ranked: set[str] = set()
@@ -135,7 +135,7 @@ def read_any_qrels(path: Path) -> Iterator[Judgement]:
 def _found(text: str, several: bool) -> list[System]:
     path = Path(text)
     if path.is_dir():
-        named = [_system(path, name) for name in _settings(path)["systems"]]
+        named = [_system(path, name) for name in _results(path)["runs"]]
         return [System(f"{path.name}:{s.name}", s.files, path) for s in named] if several else named
     run, colon, name = text.rpartition(":")
     if not path.is_file() and colon and Path(run).is_dir():
@@ -147,25 +147,21 @@ def _found(text: str, several: bool) -> list[System]:
 
 
 def _system(run: Path, name: str) -> System:
-    settings = _settings(run)
-    if name not in settings["systems"]:
-        known = ", ".join(settings["systems"])
-        raise DrkitError(f"{run} has no system {name!r}{did_you_mean(name, settings['systems'])} known: {known}")
-    files = tuple(run / RUNS / f"{one}.trec" for one in settings.get("draws", {}).get(name, [name]))
+    runs = _results(run)["runs"]
+    if name not in runs:
+        raise DrkitError(f"{run} has no system {name!r}{did_you_mean(name, runs)} known: {', '.join(runs)}")
+    files = tuple(run / RUNS / f"{one}.trec" for one in runs[name])
     return System(name, files, run)
 
 
-def _settings(run: Path) -> Mapping[str, Any]:
-    return _manifest(run).settings
-
-
-def _manifest(run: Path) -> Manifest:
+def _results(run: Path) -> Mapping[str, Any]:
+    """What a run's evaluation found, and how it was measured."""
     found = read_manifest(run / EVALUATION)
     if found is None and not (run / RECIPE).is_file():
         raise DrkitError(f"{run} is no run (it has no {RECIPE}); give a run's folder, RUN:SYSTEM, or a TREC run file")
     if found is None:
         raise DrkitError(f"{run} has no finished evaluation; `drkit run {run}` goes on where it was cut off")
-    return found
+    return found.metrics
 
 
 def _common(path: Path, known: set[str], ranked: set[str]) -> Iterator[tuple[str, list[tuple[str, float]]]]:
@@ -184,7 +180,7 @@ def _common(path: Path, known: set[str], ranked: set[str]) -> Iterator[tuple[str
 
 
 def _of_run(run: Path, split: str | None) -> Judged:
-    return _of_collection(str(run), split or str(_settings(run)["split"]), ())
+    return _of_collection(str(run), split or str(_results(run)["split"]), ())
 
 
 def _of_collection(collection: str, split: str, settings: Sequence[str]) -> Judged:

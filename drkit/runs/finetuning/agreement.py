@@ -53,10 +53,10 @@ class Agreement:
         """Whether so few are first that it may be by chance: within two standard deviations of it, or below."""
         return self.first <= self.expected + 2 * sqrt(self._variance)
 
-    def told(self) -> str:
+    def in_words(self) -> str:
         """A sentence for a person; a second one where such a teacher had better not teach."""
         if not self.queries:
-            return "no query has both a positive and a negative: the teacher has nothing to tell apart"
+            return "no query has both a positive and a negative: the teacher has nothing to compare"
         found = (
             f"the teacher scores a positive above every negative for {self.share:.1%} of {self.queries:,} queries "
             f"(by chance: {self.chance:.1%})"
@@ -68,7 +68,7 @@ class Agreement:
             )
         return found
 
-    def figures(self) -> dict[str, Any]:
+    def metrics(self) -> dict[str, Any]:
         """Plain numbers for a manifest; none where nothing was counted."""
         return {"positive_first": round(self.share, 4), "by_chance": round(self.chance, 4)} if self.queries else {}
 

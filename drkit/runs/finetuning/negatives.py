@@ -10,10 +10,11 @@ import numpy as np
 import pyarrow as pa
 
 from drkit.core.files import replacing
-from drkit.core.types import Mined, MiningRequest
+from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.data.corpus import StoredCorpus
 from drkit.data.tables import StoredCollection
 from drkit.miners.tally import Tally
+from drkit.search.identity import weights_hash
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -64,3 +65,10 @@ def read_negatives(folder: Path, name: str = FILE) -> Mapping[str, NDArray[np.in
     flat, offsets = lists.flatten().to_numpy(zero_copy_only=False), lists.offsets.to_numpy()
     offsets = offsets - offsets[0] if len(offsets) else offsets
     return {q: flat[offsets[i] : offsets[i + 1]] for i, q in enumerate(table["query_id"].to_pylist())}
+
+
+def weights_of(context: BuildContext) -> dict[str, str]:
+    """Return hashes of the weights that a chain searches and scores with: names and paths say nothing of them."""
+    encoder, model = getattr(context.retriever, "encoder", None), getattr(context.reranker, "model", None)
+    found = {} if encoder is None else {"retriever": encoder.identity()["weights"]}
+    return found if model is None else {**found, "reranker": weights_hash(model)}

@@ -18,20 +18,15 @@ from attrs import evolve, field, frozen
 from transformers import TrainerCallback
 
 from drkit.core.files import write_text
-from drkit.core.ranks import Shard, own_device
-from drkit.core.recipe import RERANKER
+from drkit.core.ranks import Shard
 from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.data.corpus import StoredCorpus
 from drkit.data.store import TokenStore
-from drkit.data.tables import open_collection
 from drkit.errors import DrkitError
-from drkit.miners.chain import build_chain, refresh_of
+from drkit.miners.chain import build_chain
 from drkit.runs import processes
-from drkit.runs.finetuning.negatives import read_negatives, requests, write_negatives
-from drkit.runs.manifest import CHECKPOINTS
-from drkit.runs.retriever import encoders_of
-from drkit.runs.training.batches import batches_per_epoch
-from drkit.search import AnyEncoder, FlatIndex, Reranker, Retriever, Vectors, encode_corpus
+from drkit.runs.finetuning.negatives import read_negatives, write_negatives
+from drkit.search import AnyEncoder, FlatIndex, Retriever, Vectors, encode_corpus
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,9 +34,6 @@ if TYPE_CHECKING:
 
     from drkit.core.recipe import Choice
     from drkit.core.registry import Registry
-    from drkit.runs.finetuning.biencoder import BiEncoder
-    from drkit.runs.finetuning.pairs import PairCollator
-    from drkit.runs.stage import StageRun
 
 Lists = Sequence["NDArray[np.int64]"]
 
@@ -148,7 +140,7 @@ class Refresher(TrainerCallback):  # type: ignore[misc]
         if state.global_step < state.max_steps:
             self._before(state.global_step, args.gradient_accumulation_steps)
 
-    def figures(self) -> dict[str, Any]:
+    def metrics(self) -> dict[str, Any]:
         """What each mining found and dropped, by epoch."""
         paths = sorted(self._folder.glob("negatives-*.json"), key=lambda path: int(path.stem.partition("-")[2]))
         return {path.stem.partition("-")[2]: json.loads(path.read_text(encoding="utf-8")) for path in paths}
@@ -180,41 +172,6 @@ class Refresher(TrainerCallback):  # type: ignore[misc]
 
     def _stands(self, epoch: int) -> bool:
         return all((self._folder / f"negatives-{epoch}.{suffix}").is_file() for suffix in ("arrow", "json"))
-
-
-def refresher_of(stage: StageRun, module: BiEncoder, tokenizer: Any, collate: PairCollator) -> Refresher | None:
-    """What mines again while the stage's round is trained; None where its miners do not begin with `refresh`."""
-    finetune, recipe = stage.recipe.finetune, stage.recipe
-    assert finetune is not None
-    own = next(current for current in finetune.rounds if current.name == stage.stage.settings["round"])
-    refresh = refresh_of(own.miners)
-    if refresh is None or not collate.negatives:
-        return None
-    collection = open_collection(stage.inputs["collection"])
-    queries = list(collection.queries("train"))
-    ids = [queries[place].query_id for place in collate.pairs.queries]
-    wanted = {one.query_id: one for one in requests(collection, exclude_self=recipe.evaluation.exclude_self)}
-    reranker = stage.inputs.get(RERANKER)
-    miner = ChainMiner(
-        encoder=encoders_of(module, tokenizer, recipe),
-        passages=collate.passages,
-        corpus=collection.corpus,
-        requests=[wanted[query_id] for query_id in ids],
-        choices=own.miners,
-        registry=stage.registry,
-        scratch=stage.folder / CHECKPOINTS,
-        context=BuildContext(reranker=Reranker.load(reranker, own_device()) if reranker else None, seed=recipe.seed),
-    )
-    batch = finetune.of(own).per_device_train_batch_size * processes.count()
-    return Refresher(
-        miner,
-        collection.corpus,
-        folder=stage.folder / CHECKPOINTS,
-        query_ids=ids,
-        first=collate.pairs.negatives if any(map(len, collate.pairs.negatives)) else None,
-        every=refresh.every,
-        per_epoch=batches_per_epoch(len(ids), batch),
-    )
 
 
 def _file(epoch: int) -> str:

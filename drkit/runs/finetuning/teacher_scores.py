@@ -42,7 +42,7 @@ _TEACHER = b"teacher"
 
 
 @frozen(eq=False)
-class Asked:
+class ScoreRequest:
     """What is to be scored for one query: its place among the training queries, and passages i64[n], ascending."""
 
     place: int
@@ -65,10 +65,10 @@ class ScoreBlocks:
     rank: int = 0
     processes: int = 1
 
-    def make(self, asked: Sequence[Asked], progress: Progress) -> dict[str, float]:
+    def make(self, requests: Sequence[ScoreRequest], progress: Progress) -> dict[str, float]:
         """Make the blocks of this process that do not stand yet; the pairs that it scored now, and its seconds."""
-        cut = list(cut_blocks(asked))
-        total = sum(len(own.passages) for own in asked)
+        cut = list(cut_blocks(requests))
+        total = sum(len(own.passages) for own in requests)
         done = scored = 0
         started = time.perf_counter()
         for number, block in enumerate(cut):
@@ -80,19 +80,19 @@ class ScoreBlocks:
             progress.advance(done, total, "pairs")
         return {"scored": scored, "seconds": time.perf_counter() - started}
 
-    def join(self, asked: Sequence[Asked], folder: Path) -> Path:
+    def join(self, requests: Sequence[ScoreRequest], folder: Path) -> Path:
         """All blocks, as one file in `folder`, atomically.
 
         Raises DrkitError where one is missing, or holds the scores of another teacher.
         """
-        numbers = range(sum(1 for _ in cut_blocks(asked)))
+        numbers = range(sum(1 for _ in cut_blocks(requests)))
         missing = [number for number in numbers if not self._stands(number)]
         if missing:
             raise DrkitError(f"block {missing[0]} of the teacher's scores is missing in {self.blocks}; run it again")
         batches = (batch for number in numbers for batch in _batches(self._path(number)))
         return self._write(folder / FILE, batches)
 
-    def _make(self, number: int, block: Sequence[Asked]) -> None:
+    def _make(self, number: int, block: Sequence[ScoreRequest]) -> None:
         places = np.unique(np.concatenate([own.passages for own in block]))
         texts = dict(zip(places.tolist(), (p.content for p in self.corpus.at(places)), strict=True))
         pairs = [(own.query.text, texts[place]) for own in block for place in own.passages.tolist()]
@@ -109,11 +109,11 @@ class ScoreBlocks:
         self._write(self._path(number), [pa.record_batch(arrays, schema=SCHEMA)])
 
     def _write(self, path: Path, batches: Iterable[Any]) -> Path:
-        told = {_TEACHER: self.teacher.encode()}
-        schema = SCHEMA.with_metadata(told)
+        metadata = {_TEACHER: self.teacher.encode()}
+        schema = SCHEMA.with_metadata(metadata)
         with replacing(path) as new, pa.OSFile(str(new), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
             for batch in batches:
-                writer.write_batch(batch.replace_schema_metadata(told))
+                writer.write_batch(batch.replace_schema_metadata(metadata))
         return path
 
     def _stands(self, number: int) -> bool:
@@ -128,22 +128,24 @@ class ScoreBlocks:
         return self.blocks / f"block-{number:07d}.arrow"
 
 
-def ask(queries: Sequence[Query], positives: Mapping[str, Places], negatives: Mapping[str, Places]) -> list[Asked]:
+def score_requests(
+    queries: Sequence[Query], positives: Mapping[str, Places], negatives: Mapping[str, Places]
+) -> list[ScoreRequest]:
     """Every judged query's positives and mined negatives, each passage once; places i64 by query id."""
     none = np.empty(0, dtype=np.int64)
     return [
-        Asked(place, query, np.union1d(positives[query.query_id], negatives.get(query.query_id, none)))
+        ScoreRequest(place, query, np.union1d(positives[query.query_id], negatives.get(query.query_id, none)))
         for place, query in enumerate(queries)
         if len(positives.get(query.query_id, ()))
     ]
 
 
-def cut_blocks(asked: Sequence[Asked], pairs: int | None = None) -> Iterator[list[Asked]]:
+def cut_blocks(requests: Sequence[ScoreRequest], pairs: int | None = None) -> Iterator[list[ScoreRequest]]:
     """Runs of queries with about `pairs` pairs each (8192); no query is cut."""
     limit = BLOCK_PAIRS if pairs is None else pairs
-    block: list[Asked] = []
+    block: list[ScoreRequest] = []
     count = 0
-    for own in asked:
+    for own in requests:
         block.append(own)
         count += len(own.passages)
         if count >= limit:

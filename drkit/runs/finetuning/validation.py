@@ -33,13 +33,15 @@ if TYPE_CHECKING:
     from drkit.core.recipe import Validation
     from drkit.data.tables import StoredCollection
     from drkit.runs.stage import StageRun
+    from drkit.runs.stages.finetune import FinetuneSettings
 
 
 def validating(
-    stage: StageRun, module: nn.Module, tokenizer: Any, collection: StoredCollection, settings: Validation
+    stage: StageRun[FinetuneSettings], module: nn.Module, tokenizer: Any, collection: StoredCollection
 ) -> list[ValidationCallback]:
-    """The callback that validates a fine-tuning stage; none where its recipe wants none."""
-    return [ValidationCallback(stage, module, tokenizer, collection, settings)] if settings.every else []
+    """Return the callback that validates a fine-tuning stage, in a list that is empty where validation is off."""
+    settings = stage.settings.validation
+    return [ValidationCallback(stage, module, tokenizer, collection, settings)] if settings is not None else []
 
 
 class ValidationCallback(TrainerCallback):  # type: ignore[misc]
@@ -52,13 +54,18 @@ class ValidationCallback(TrainerCallback):  # type: ignore[misc]
     """
 
     def __init__(
-        self, stage: StageRun, module: Any, tokenizer: Any, collection: StoredCollection, settings: Validation
+        self,
+        stage: StageRun[FinetuneSettings],
+        module: Any,
+        tokenizer: Any,
+        collection: StoredCollection,
+        settings: Validation,
     ) -> None:
         check_measures([settings.measure])
         self._settings, self._module, self._progress = settings, module, stage.progress
         self._task = _task(stage, collection, settings)
-        self._encoder = encoders_of(module, tokenizer, stage.recipe)
-        self._passages = TokenStore.open(stage.inputs["tokens"] / "passages")
+        self._encoder = encoders_of(module, tokenizer, stage.settings.reading)
+        self._passages = TokenStore.open(stage.inputs["tokens"])
         self._log = ProbeLog(stage.folder, FILE)
         self._best = BestWeights(stage.folder / CHECKPOINTS)
 
@@ -178,11 +185,11 @@ class BestWeights:
                 path.unlink(missing_ok=True)
 
 
-def _task(stage: StageRun, collection: StoredCollection, settings: Validation) -> RetrievalProbe:
-    found = retrieval_probe(collection, settings, seed=stage.recipe.seed, splits=("dev",))
+def _task(stage: StageRun[FinetuneSettings], collection: StoredCollection, settings: Validation) -> RetrievalProbe:
+    found = retrieval_probe(collection, settings, seed=stage.settings.seed, splits=("dev",))
     if found is None:
         raise DrkitError(
             f"the collection has no judged dev queries to validate on (its splits: {', '.join(collection.splits())}); "
             f"give it some, or leave validation out: --set finetune.validation.every=0"
         )
-    return found.without_own(collection) if stage.recipe.evaluation.exclude_self else found
+    return found.without_own(collection) if stage.settings.exclude_self else found

@@ -5,14 +5,14 @@ The module takes and returns plain dicts of tensors: data parallelism finds no t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from attrs import evolve, frozen
 from torch import Tensor, nn
 
-from drkit.core.protocols import Decoder, Loss, Replacer
+from drkit.core.protocols import CountsItems, Decoder, LearningReplacer, Loss, Replacer
 from drkit.core.types import DecoderInput, Encoded, MaskedView, StepOutput, TextStates, TokenBatch
 from drkit.decoders.replaced_token_detection import replaced_targets
 from drkit.encoders import MaskedLmEncoder
@@ -50,8 +50,7 @@ class Term:
 
     def items(self, given: Mapping[str, Any], rows: Tensor) -> Tensor:
         """How many items its mean runs over: the rows of the batch, where it does not say."""
-        count: Callable[..., Tensor] | None = getattr(self.loss, "items", None)
-        return count(**given) if count else rows
+        return self.loss.items(**given) if isinstance(self.loss, CountsItems) else rows
 
 
 @frozen(eq=False)
@@ -96,7 +95,7 @@ class AutoEncoder(nn.Module):
     def weights(self) -> Mapping[str, float]:
         """The weight of each loss that needs no comparing; the generator's, where it learns."""
         own = {name: term.weight for name, term in self.terms.items() if not term.compares}
-        return {**own, GENERATOR: 1.0} if getattr(self.replacer, "learns", False) else own
+        return {**own, GENERATOR: 1.0} if learns(self.replacer) else own
 
     def compares(self) -> bool:
         """Whether any loss compares rows."""
@@ -171,6 +170,11 @@ class AutoEncoder(nn.Module):
         inputs = DecoderInput(reading.encoded, tokens, view, reading.view)
         output: Mapping[str, Any] = self.decoder(inputs, self.encoder.heads())
         return output
+
+
+def learns(replacer: Any) -> bool:
+    """Whether a masker's replacer is trained beside the encoder."""
+    return isinstance(replacer, LearningReplacer) and replacer.learns
 
 
 def collated(views_source: TokenBatch, views: Any) -> dict[str, Tensor]:

@@ -17,7 +17,7 @@ from transformers import TrainerCallback
 
 from drkit.core.files import write_text
 from drkit.data.store import TokenStore
-from drkit.data.tables import open_collection
+from drkit.data.tables import collection_of
 from drkit.evaluate.geometry import anisotropy, top_direction
 from drkit.runs.finetuning.retrieval_probe import MEASURE, RetrievalProbe, retrieval_probe
 from drkit.runs.pretraining.branches import measure_branches, undisturbed
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from drkit.runs.pretraining.masking import MaskingCollator
     from drkit.runs.progress import Progress
     from drkit.runs.stage import StageRun
+    from drkit.runs.stages.pretrain import PretrainSettings
     from drkit.search import TextEncoder
 
 FILE = "probes.jsonl"
@@ -104,21 +105,25 @@ class Probes:
 
 
 def probing(
-    stage: StageRun, module: AutoEncoder, tokenizer: Any, collate: MaskingCollator, *, held_out: NDArray[np.int64]
+    stage: StageRun[PretrainSettings],
+    module: AutoEncoder,
+    tokenizer: Any,
+    collate: MaskingCollator,
+    *,
+    held_out: NDArray[np.int64],
 ) -> list[ProbeCallback]:
-    """The callback that probes a pre-training stage; none where its recipe wants no probes."""
-    recipe = stage.recipe
-    assert recipe.pretrain is not None
-    settings = recipe.pretrain.probe
+    """Return the callback that probes a pre-training stage, in a list that is empty where probes are off."""
+    settings = stage.settings.pretrain.probe
     if not settings.every:
         return []
+    searched = {name.removeprefix("probe/"): path for name, path in stage.inputs.items() if name.startswith("probe/")}
     probes = Probes(
         module=module,
-        encoder=encoder_of(module.encoder.backbone, tokenizer, recipe),
+        encoder=encoder_of(module.encoder.backbone, tokenizer, stage.settings.reading),
         collate=collate,
-        passages=TokenStore.open(stage.inputs["tokens"] / "passages"),
+        passages=TokenStore.open(searched["tokens"]),
         held_out=held_out,
-        retrieval=retrieval_probe(open_collection(stage.inputs["collection"]), settings, seed=recipe.seed),
+        retrieval=retrieval_probe(collection_of(searched), settings, seed=stage.settings.seed),
     )
     return [ProbeCallback(probes, settings.every, ProbeLog(stage.folder), stage.progress)]
 

@@ -1,1 +1,4 @@
-"""The stages of a run, a module each: `run(StageRun) -> figures for the manifest`."""
+"""The stages of a run, one file each: its settings, its inputs, its version, and the function that makes it.
+
+The files import no torch: a plan reads them, and their functions import what they need when the stage runs.
+"""

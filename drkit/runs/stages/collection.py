@@ -5,21 +5,37 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from attrs import frozen
+
+from drkit.core.recipe import Choice
 from drkit.core.spec import Kind
-from drkit.data.writing import write_collection
-from drkit.runs.stage import StageRun
-from drkit.search.ivf_pq import IvfPq, fitted
+from drkit.runs.stage import StageRun, StageSpec, from_recipe
 
 
-def run(stage: StageRun) -> Mapping[str, Any]:
-    """Writes passages, queries and judgements; returns their counts and the collection's description."""
-    choice = stage.recipe.collection
+@frozen
+class CollectionSettings:
+    """Which collection; index and hidden size only decide whether it is large enough for the index."""
+
+    collection: Choice = from_recipe("collection")
+    index: str = from_recipe("evaluation.index", observes=True)
+    hidden: int = from_recipe("encoder.hidden", observes=True)
+
+
+def run(stage: StageRun[CollectionSettings]) -> Mapping[str, Any]:
+    """Write passages, queries and judgements; returns their counts and the collection's description."""
+    from drkit.data.writing import write_collection
+    from drkit.search.ivf_pq import IvfPq, fitted
+
+    choice = stage.settings.collection
     collection = stage.registry.build(Kind.COLLECTION, choice.use, choice.config)
     counts = write_collection(collection, stage.folder)
     if counts["dropped_judgements"]:
         stage.progress.note(f"{counts['dropped_judgements']:,} judgements name unknown ids and were left out")
     if counts["empty_passages"]:
-        stage.progress.note(f"{counts['empty_passages']:,} passages have no text: nothing can find them")
-    if stage.recipe.evaluation.index == "ivf-pq":  # refused now, and not when everything is trained
-        fitted(IvfPq(), counts["passages"], stage.recipe.encoder.hidden)
+        stage.progress.note(f"{counts['empty_passages']:,} passages have no text: no search can find them")
+    if stage.settings.index == "ivf-pq":  # refused now, not after all training
+        fitted(IvfPq(), counts["passages"], stage.settings.hidden)
     return {**counts, "description": dict(collection.describe())}
+
+
+COLLECTION = StageSpec(name="collection", version=1, settings=CollectionSettings, run=run)

@@ -4,53 +4,89 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
+from attrs import frozen
 
 from drkit.core.files import write_text
-from drkit.core.types import Judgement
-from drkit.data.tables import open_collection
-from drkit.evaluate import Scores, average, comparison, evaluate, paired_t_test, to_markdown
-from drkit.evaluate.table import meaning
-from drkit.runs.stage import StageRun
-from drkit.search import read_run, write_qrels
+from drkit.core.write import json_text
+from drkit.runs.stage import StageRun, StageSpec, from_recipe
+
+if TYPE_CHECKING:
+    from drkit.core.types import Judgement
+    from drkit.evaluate import Scores
 
 
-def run(stage: StageRun) -> Mapping[str, Any]:
-    """Writes `table.md`, `scores.json` (per query) and `qrels.txt`; returns the table's rows.
+@frozen
+class EvaluationSettings:
+    """What is measured, and of which systems; draws: the runs whose mean a system's row is, where it has several."""
+
+    systems: tuple[str, ...]
+    draws: Mapping[str, tuple[str, ...]]
+    measures: tuple[str, ...] = from_recipe("evaluation.measures")
+    split: str = from_recipe("evaluation.split")
+    exclude_self: bool = from_recipe("evaluation.exclude_self")
+
+
+def run(stage: StageRun[EvaluationSettings]) -> Mapping[str, Any]:
+    """Write `table.md`, `results.json`, `scores.json` (per query) and `qrels.txt`; returns what `results.json` holds.
 
     A system of several draws has a row of its own, whose values are means over the draws, query by query. `against`:
     the p of the last system's test against each other one.
     """
-    settings = stage.stage.settings
-    collection = open_collection(stage.inputs["collection"])
-    qrels = list(collection.judgements(settings["split"]))
-    draws = settings.get("draws", {})
-    measured = {name: [_scores(stage, one, qrels) for one in draws.get(name, [name])] for name in settings["systems"]}
+    from drkit.data.tables import collection_of
+    from drkit.evaluate import average, comparison, to_markdown
+    from drkit.evaluate.table import meaning
+    from drkit.search import write_qrels
+
+    settings, split = stage.settings, stage.settings.split
+    judgements = list(collection_of({split: stage.inputs["judged"]}).judgements(split))
+    measured = {name: _measured(stage, name, judgements) for name in settings.systems}
     systems = [(name, average(scores)) for name, scores in measured.items()]
     rows = comparison(systems)
-    if lost := rows[0].queries - len(collection.positives(settings["split"])):
+    positive = {judgement.query_id for judgement in judgements if judgement.relevance > 0}
+    if lost := rows[0].queries - len(positive):
         stage.progress.note(f"{lost:,} of {rows[0].queries:,} judged queries have no relevant passage: they count 0")
-    write_qrels(stage.folder / "qrels.txt", qrels)
+    write_qrels(stage.folder / "qrels.txt", judgements)
     said = meaning({name: len(scores) for name, scores in measured.items()})
-    write_text(stage.folder / "table.md", f"{to_markdown(rows)}\n\n{said}\n")
-    write_text(stage.folder / "scores.json", json.dumps({name: dict(s.per_query) for name, s in systems}))
-    told = {name: [one.means() for one in scores] for name, scores in measured.items() if len(scores) > 1}
-    return {
+    results = {
+        "split": split,
+        "measures": list(settings.measures),
+        "exclude_self": settings.exclude_self,
+        "runs": {name: list(settings.draws.get(name, (name,))) for name in settings.systems},
         "queries": rows[0].queries,
         "rows": [attrs.asdict(row) for row in rows],
-        "draws": told,
+        "draws": {name: [one.means() for one in scores] for name, scores in measured.items() if len(scores) > 1},
         "against": {name: _p(systems[-1][1], scores) for name, scores in systems[:-1]},
     }
+    write_text(stage.folder / "table.md", f"{to_markdown(rows)}\n\n{said}\n")
+    write_text(stage.folder / "scores.json", json.dumps({name: dict(s.per_query) for name, s in systems}))
+    write_text(stage.folder / "results.json", json_text(results))
+    return results
 
 
 def _p(one: Scores, other: Scores) -> dict[str, float]:
     """The p of a paired t-test between two systems, by measure."""
+    from drkit.evaluate import paired_t_test
+
     return {m: paired_t_test(values, other.per_query[m]).p for m, values in one.per_query.items()}
 
 
-def _scores(stage: StageRun, name: str, qrels: Sequence[Judgement]) -> Scores:
-    settings = stage.stage.settings
-    found = read_run(stage.inputs["runs"] / f"{name}.trec")
-    return evaluate(found, qrels, settings["measures"], exclude_self=settings.get("exclude_self", False))
+def _measured(stage: StageRun[EvaluationSettings], name: str, judgements: Sequence[Judgement]) -> list[Scores]:
+    """The scores of a system, or of each of its draws."""
+    from drkit.evaluate import evaluate
+    from drkit.search import read_run
+
+    settings = stage.settings
+    runs = (read_run(stage.inputs["runs"] / f"{one}.trec") for one in settings.draws.get(name, (name,)))
+    return [evaluate(found, judgements, settings.measures, exclude_self=settings.exclude_self) for found in runs]
+
+
+EVALUATION = StageSpec(
+    name="evaluation",
+    version=1,
+    settings=EvaluationSettings,
+    run=run,
+    inputs={"judged": "the evaluated split of the collection", "runs": "the systems' rankings"},
+)

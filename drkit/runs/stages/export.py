@@ -5,14 +5,34 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from drkit.runs.manifest import versions
-from drkit.runs.retriever import load_text_encoder, write_encoder
-from drkit.runs.stage import StageRun
+from attrs import frozen
+
+from drkit.runs.reading import TextReading
+from drkit.runs.stage import StageRun, StageSpec
 
 
-def run(stage: StageRun) -> Mapping[str, Any]:
-    """Writes the folder for SentenceTransformer and AutoModel; returns the number of parameters."""
-    recipe = stage.recipe
-    source = stage.inputs[stage.stage.settings["from"]]
-    made_of = {"recipe": recipe.name, "stage": source.name, **versions()}
-    return {"parameters": write_encoder(load_text_encoder(source, recipe, device="cpu"), stage.folder, made_of)}
+@frozen
+class ExportSettings:
+    """How the folder says that texts are read."""
+
+    reading: TextReading
+
+
+def run(stage: StageRun[ExportSettings]) -> Mapping[str, Any]:
+    """Write the folder for SentenceTransformer and AutoModel; returns its origin and number of parameters."""
+    from drkit.runs.manifest import versions
+    from drkit.runs.retriever import load_text_encoder, write_encoder
+
+    source = stage.inputs["checkpoint"]
+    encoder = load_text_encoder(source, stage.settings.reading, device="cpu")
+    parameters = write_encoder(encoder, stage.folder, {"stage": source.name, **versions()})
+    return {"from": source.name, "parameters": parameters}
+
+
+EXPORT = StageSpec(
+    name="export",
+    version=1,
+    settings=ExportSettings,
+    run=run,
+    inputs={"checkpoint": "the last retriever's checkpoint"},
+)

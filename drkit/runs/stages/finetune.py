@@ -2,178 +2,210 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from attrs import evolve
+from attrs import evolve, frozen
 
-from drkit.core.recipe import Finetune, Round
+from drkit.core.recipe import Choice, Training, Validation
 from drkit.core.spec import Kind
-from drkit.core.types import BuildContext
-from drkit.data.store import TokenStore
-from drkit.data.tables import open_collection
 from drkit.errors import DrkitError
-from drkit.runs import processes
-from drkit.runs.checkpoints import load_encoder, load_passage_encoder, save_encoders
-from drkit.runs.finetuning.biencoder import BiEncoder
-from drkit.runs.finetuning.drawing import draw_queries
-from drkit.runs.finetuning.negatives import read_negatives
-from drkit.runs.finetuning.pairs import PairCollator, TeacherScores, TrainingPairs, training_pairs
-from drkit.runs.finetuning.refreshing import refresher_of
-from drkit.runs.finetuning.validation import validating
-from drkit.runs.stage import StageRun
-from drkit.runs.tokenizers import load_tokenizer
-from drkit.runs.training.training import train_stage
+from drkit.runs.reading import TextReading
+from drkit.runs.stage import StageRun, StageSpec, from_recipe
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
+    from drkit.data.tables import StoredCollection
+    from drkit.runs.finetuning.biencoder import BiEncoder
+    from drkit.runs.finetuning.pairs import PairCollator, TrainingPairs
+    from drkit.runs.finetuning.refreshing import Refresher
 
-def run(stage: StageRun) -> Mapping[str, Any]:
-    """Writes the retriever's checkpoint; returns steps, losses, and the batch and negatives it really had."""
-    settings = round_settings(stage)
-    tokenizer = load_tokenizer(str(_start(stage)))
-    module, collate = _bi_encoder(stage, settings, tokenizer), _collator(stage, settings)
-    refresher = refresher_of(stage, module, tokenizer, collate)
+
+@frozen
+class FinetuneSettings:
+    """One retriever's training, a round's own settings in the place of those of all rounds.
+
+    miners: the chain that mines again while it trains, empty where none does. validation: None where it is off.
+    queries: how many training queries it learns from (0: all), of which `draw` is one draw among `draws`.
+    """
+
+    miners: tuple[Choice, ...]
+    queries: int
+    draw: int
+    reading: TextReading
+    draws: int = from_recipe("draws", observes=True)
+    validation: Validation | None = from_recipe("finetune.validation")
+    training: Training = from_recipe("finetune")
+    loss: Choice = from_recipe("finetune.loss")
+    negatives: int = from_recipe("finetune.negatives")
+    encoders: str = from_recipe("finetune.encoders")
+    exclude_self: bool = from_recipe("evaluation.exclude_self")
+    seed: int = from_recipe("seed")
+
+
+def run(stage: StageRun[FinetuneSettings]) -> Mapping[str, Any]:
+    """Write the retriever's checkpoint; returns steps, losses, and the batch and negatives it really had."""
+    from drkit.data.tables import collection_of
+    from drkit.runs.checkpoints import save_encoders
+    from drkit.runs.finetuning.effective import effective_batch, in_batch, in_words, mean_of
+    from drkit.runs.finetuning.validation import validating
+    from drkit.runs.tokenizers import load_tokenizer
+    from drkit.runs.training.training import train_in
+
+    settings = stage.settings
+    tokenizer, collection = load_tokenizer(str(stage.inputs["start"])), collection_of(stage.inputs)
+    module, collate = _bi_encoder(stage, tokenizer), _collator(stage, collection)
+    refresher = _refresher(stage, module, tokenizer, collate, collection)
     collate = evolve(collate, refreshed=refresher)
-    collection = open_collection(stage.inputs["collection"])
-    validations = validating(stage, module, tokenizer, collection, settings.validation)
+    validations = validating(stage, module, tokenizer, collection)
     if not refresher:
-        stage.progress.note(_said(_effective(collate, settings)))
-    result = train_stage(
-        stage,
+        stage.progress.note(in_words(effective_batch(collate, settings.training, settings.loss)))
+    result = train_in(
+        stage.folder,
         module,
         collate,
-        training=settings,
+        training=settings.training,
         lengths=collate.queries.lengths[collate.pairs.queries],
+        seed=settings.seed,
+        progress=stage.progress,
         callbacks=[*([refresher] if refresher else []), *validations],
     )
     save_encoders(module, tokenizer, stage.folder)
-    effective = _effective(collate, settings)
-    figures = {"steps": result.steps, "loss": result.loss, "seconds": result.seconds, **effective}
-    if _in_batch(settings):
-        figures["negatives_counted"] = round(_mean(result.log, "negatives"), 1)
-        stage.progress.note(f"negatives a query, without copies and judged positives: {figures['negatives_counted']:,}")
+    effective = effective_batch(collate, settings.training, settings.loss)
+    metrics = {"steps": result.steps, "loss": result.loss, "seconds": result.seconds, **effective}
+    if in_batch(settings.loss):
+        counted = metrics["negatives_counted"] = round(mean_of(result.log, "negatives"), 1)
+        stage.progress.note(f"negatives a query, without copies and judged positives: {counted:,}")
     if refresher:  # what it mines is known by now
-        stage.progress.note(_said(effective))
-        figures["refreshed"] = refresher.figures()
-    return {**figures, **{key: value for one in validations for key, value in one.result().items()}}
+        stage.progress.note(in_words(effective))
+        metrics["refreshed"] = refresher.metrics()
+    return {**metrics, **{key: value for one in validations for key, value in one.result().items()}}
 
 
-def _start(stage: StageRun) -> Path:
-    return stage.inputs[stage.stage.settings["start"]]
+def _bi_encoder(stage: StageRun[FinetuneSettings], tokenizer: Any) -> BiEncoder:
+    from drkit.core.types import BuildContext
+    from drkit.runs.checkpoints import load_encoder, load_passage_encoder
+    from drkit.runs.finetuning.biencoder import BiEncoder
 
-
-def _bi_encoder(stage: StageRun, settings: Finetune, tokenizer: Any) -> BiEncoder:
-    start, pooling = _start(stage), stage.recipe.encoder.pooling
+    settings, start, pooling = stage.settings, stage.inputs["start"], stage.settings.reading.pooling
     encoder = load_encoder(start, pooling=pooling)
-    context = BuildContext(backbone=encoder.info(tokenizer), tokenizer=tokenizer, seed=stage.recipe.seed)
+    context = BuildContext(backbone=encoder.info(tokenizer), tokenizer=tokenizer, seed=settings.seed)
     loss = stage.registry.build(Kind.LOSS, settings.loss.use, settings.loss.config, context)
     separate = settings.encoders == "separate"
     passages = load_passage_encoder(start, pooling=pooling) if separate else None
     return BiEncoder(encoder, loss, passage_encoder=passages)
 
 
-def _collator(stage: StageRun, settings: Finetune) -> PairCollator:
-    tokens, pairs = stage.inputs["tokens"], _pairs(stage)
+def _collator(stage: StageRun[FinetuneSettings], collection: StoredCollection) -> PairCollator:
+    from drkit.data.store import TokenStore
+    from drkit.runs.finetuning.pairs import PairCollator
+    from drkit.runs.finetuning.teacher_scores import read_scores
+
+    settings, inputs, pairs = stage.settings, stage.inputs, _pairs(stage, collection)
     return PairCollator(
         pairs=pairs,
-        queries=TokenStore.open(tokens / "queries"),
-        passages=TokenStore.open(tokens / "passages"),
+        queries=TokenStore.open(inputs["query-tokens"]),
+        passages=TokenStore.open(inputs["tokens"]),
         negatives=settings.negatives,
-        seed=stage.recipe.seed,
-        teacher=_teacher(stage),
-        own=_own_passages(stage, pairs) if stage.recipe.evaluation.exclude_self else None,
+        seed=settings.seed,
+        teacher=read_scores(inputs["teacher"]) if "teacher" in inputs else None,
+        own=_own_passages(collection, pairs) if settings.exclude_self else None,
     )
 
 
-def _own_passages(stage: StageRun, pairs: TrainingPairs) -> NDArray[np.int64]:
-    """Places i64[n] of the passages that have the queries' own ids; -1: there is none."""
-    collection = open_collection(stage.inputs["collection"])
+def _own_passages(collection: StoredCollection, pairs: TrainingPairs) -> NDArray[np.int64]:
+    """Indices i64[n] of the passages that have the queries' own ids, or -1."""
     ids = [query.query_id for query in collection.queries("train")]
-    return np.asarray(collection.corpus.find([ids[place] for place in pairs.queries.tolist()]), dtype=np.int64)
+    return collection.corpus.find([ids[index] for index in pairs.queries.tolist()])
 
 
-def round_settings(stage: StageRun) -> Finetune:
-    """The settings of the stage's own round."""
-    assert stage.recipe.finetune is not None
-    return stage.recipe.finetune.of(_round(stage))
+def _pairs(stage: StageRun[FinetuneSettings], collection: StoredCollection) -> TrainingPairs:
+    """As many of the queries as the round trains on, another draw of them for every `draw`."""
+    from drkit.runs.finetuning.drawing import draw_queries
+    from drkit.runs.finetuning.negatives import read_negatives
+    from drkit.runs.finetuning.pairs import training_pairs
 
-
-def _round(stage: StageRun) -> Round:
-    assert stage.recipe.finetune is not None
-    return next(own for own in stage.recipe.finetune.rounds if own.name == stage.stage.settings["round"])
-
-
-def _teacher(stage: StageRun) -> TeacherScores | None:
-    name = stage.stage.settings["teacher"]
-    if not name:
-        return None
-    from drkit.runs.finetuning.teacher_scores import read_scores
-
-    return read_scores(stage.inputs[name])
-
-
-def _pairs(stage: StageRun) -> TrainingPairs:
-    collection = open_collection(stage.inputs["collection"])
-    name = stage.stage.settings["negatives"]
-    negatives = read_negatives(stage.inputs[name]) if name else {}
+    settings = stage.settings
+    negatives = read_negatives(stage.inputs["negatives"]) if "negatives" in stage.inputs else {}
     positives = collection.positive_places("train")
     pairs = training_pairs([query.query_id for query in collection.queries("train")], positives, negatives)
     if not len(pairs):
-        raise DrkitError(
-            "no training query has a passage judged relevant (score > 0): there is nothing to fine-tune on"
-        )
-    return _drawn(pairs, stage)
-
-
-def _drawn(pairs: TrainingPairs, stage: StageRun) -> TrainingPairs:
-    """As many of the queries as the round trains on, another draw of them for every `draw`."""
-    wanted = stage.stage.settings["queries"]
-    if wanted > len(pairs):
-        alike = ", and every draw is the same" if _round(stage).draws > 1 else ""
+        raise DrkitError("no training query has a passage judged relevant (score > 0): fine-tuning needs at least one")
+    if settings.queries > len(pairs):
+        same = ", and every draw is the same" if settings.draws > 1 else ""
         stage.progress.note(
-            f"{wanted:,} training queries were asked for, and there are {len(pairs):,}: all are used{alike}"
+            f"{settings.queries:,} training queries were asked for, out of {len(pairs):,}: all are used{same}"
         )
-    return pairs.subset(draw_queries(len(pairs), wanted, seed=stage.recipe.seed, draw=stage.stage.settings["draw"]))
+    return pairs.subset(draw_queries(len(pairs), settings.queries, seed=settings.seed, draw=settings.draw))
 
 
-def _said(effective: Mapping[str, Any]) -> str:
-    return (
-        f"{effective['training_queries']:,} training queries, {effective['queries_per_batch']:,} a batch; "
-        f"negatives a query: {effective['negatives_per_query']:,} in the batch, "
-        f"{effective['hard_negatives_per_query']:g} of them mined for it"
+def _refresher(
+    stage: StageRun[FinetuneSettings],
+    module: BiEncoder,
+    tokenizer: Any,
+    collate: PairCollator,
+    collection: StoredCollection,
+) -> Refresher | None:
+    """What mines again while the retriever is trained; None where its miners do not begin with `refresh`."""
+    from drkit.core.ranks import own_device
+    from drkit.core.types import BuildContext
+    from drkit.miners.chain import refresh_of
+    from drkit.runs import processes
+    from drkit.runs.finetuning.negatives import requests
+    from drkit.runs.finetuning.refreshing import ChainMiner, Refresher
+    from drkit.runs.manifest import CHECKPOINTS
+    from drkit.runs.retriever import encoders_of
+    from drkit.runs.training.batches import batches_per_epoch
+    from drkit.search import Reranker
+
+    settings = stage.settings
+    refresh = refresh_of(settings.miners)
+    if refresh is None or not collate.negatives:
+        return None
+    queries = list(collection.queries("train"))
+    ids = [queries[index].query_id for index in collate.pairs.queries]
+    wanted = {one.query_id: one for one in requests(collection, exclude_self=settings.exclude_self)}
+    reranker = stage.inputs.get("reranker")
+    miner = ChainMiner(
+        encoder=encoders_of(module, tokenizer, settings.reading),
+        passages=collate.passages,
+        corpus=collection.corpus,
+        requests=[wanted[query_id] for query_id in ids],
+        choices=settings.miners,
+        registry=stage.registry,
+        scratch=stage.folder / CHECKPOINTS,
+        context=BuildContext(reranker=Reranker.load(reranker, own_device()) if reranker else None, seed=settings.seed),
+    )
+    return Refresher(
+        miner,
+        collection.corpus,
+        folder=stage.folder / CHECKPOINTS,
+        query_ids=ids,
+        first=collate.pairs.negatives if any(map(len, collate.pairs.negatives)) else None,
+        every=refresh.refresh_every,
+        per_epoch=batches_per_epoch(len(ids), settings.training.per_device_train_batch_size * processes.count()),
     )
 
 
-def _effective(collate: PairCollator, settings: Finetune) -> dict[str, Any]:
-    """The batch a step really sees: papers' numbers are lower elsewhere because nobody prints this.
-
-    A batch is that of all processes together, whatever chunks it is read in; accumulation adds up gradients of several,
-    and no negatives.
-    """
-    queries = min(settings.per_device_train_batch_size * processes.count(), len(collate.pairs))
-    lists = collate.refreshed(0) if collate.refreshed else collate.pairs.negatives
-    mined = np.array([min(len(n), collate.negatives) for n in lists])
-    hard = float(mined.mean())
-    return {
-        "training_queries": len(collate.pairs),
-        "processes": processes.count(),
-        "queries_per_batch": queries,
-        "queries_per_step": queries * settings.gradient_accumulation_steps,
-        "hard_negatives_per_query": round(hard, 3),
-        "negatives_per_query": round(queries * (1 + hard) - 1 if _in_batch(settings) else hard, 1),
-    }
-
-
-def _in_batch(settings: Finetune) -> bool:
-    """Whether a query stands against the passages of others."""
-    return bool(getattr(settings.loss.config, "in_batch", True))
-
-
-def _mean(log: Sequence[Mapping[str, Any]], figure: str) -> float:
-    """The mean of a figure over all steps: a line of the log has that of the steps since the line before."""
-    steps = np.diff([0, *(line["step"] for line in log)])
-    return float(np.average([line[figure] for line in log], weights=steps))
+FINETUNE = StageSpec(
+    name="finetune",
+    version=1,
+    settings=FinetuneSettings,
+    run=run,
+    inputs={
+        "start": "the checkpoint that training starts from",
+        "passages": "the corpus",
+        "train": "training queries and judgements",
+        "dev": "development queries and judgements, for validation",
+        "tokens": "the passages' tokens",
+        "query-tokens": "the training queries' tokens",
+        "negatives": "mined negatives",
+        "teacher": "a teacher's scores of positives and negatives",
+        "reranker": "a cross-encoder, where negatives are filtered while training",
+    },
+    records=("log.jsonl", "training.json", "validation.jsonl"),
+    resumable=True,
+    joint=True,
+)

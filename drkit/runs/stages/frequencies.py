@@ -5,15 +5,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from drkit.data.contexts import open_texts
-from drkit.data.frequencies import write_frequencies
-from drkit.runs.stage import StageRun
+from attrs import frozen
+
+from drkit.runs.stage import StageRun, StageSpec
 
 
-def run(stage: StageRun) -> Mapping[str, Any]:
-    """Writes the document frequency of every token of the encoder's vocabulary; returns counts."""
+@frozen
+class FrequencySettings:
+    """Settings of document frequencies: none."""
+
+
+def run(stage: StageRun[FrequencySettings]) -> Mapping[str, Any]:
+    """Write the document frequency of every token of the encoder's vocabulary; returns counts."""
     from transformers import AutoConfig
 
+    from drkit.data.frequencies import write_frequencies
+    from drkit.data.store import TokenStore
+
     # The encoder's table may be longer than its tokenizer's vocabulary (padded to a round number).
-    vocab_size = int(AutoConfig.from_pretrained(stage.inputs["initial"]).vocab_size)
-    return write_frequencies(open_texts(stage.inputs), stage.folder, vocab_size=vocab_size)
+    vocab_size = int(AutoConfig.from_pretrained(stage.inputs["encoder"]).vocab_size)
+    return write_frequencies(TokenStore.open(stage.inputs["texts"]), stage.folder, vocab_size=vocab_size)
+
+
+FREQUENCIES = StageSpec(
+    name="frequencies",
+    version=1,
+    settings=FrequencySettings,
+    run=run,
+    inputs={"texts": "tokens of the texts that pre-training reads", "encoder": "for the size of its vocabulary"},
+)

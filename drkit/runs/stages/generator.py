@@ -1,6 +1,6 @@
-"""Stage: the generator, a masked LM that fills masked positions: an existing one, or a small one trained on the texts.
+"""Stages: the generator, a masked LM that fills masked positions: an existing one, or a small one trained on the texts.
 
-ELECTRA's generators are a quarter to a half of the encoder's width, and so is what is made here at the embedded scale:
+ELECTRA's generators are a quarter to a half of the encoder's width, and so is what is made here at the small scale:
 one layer, trained by plain masked language modelling on the texts that pre-training sees.
 """
 
@@ -8,122 +8,189 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
-import numpy as np
-import torch
+from attrs import frozen
 
-from drkit.core.compose import capabilities
-from drkit.core.recipe import Pretrain, Recipe, Training
-from drkit.core.registry import Registry
-from drkit.core.types import BuildContext
-from drkit.data.store import TokenStore
-from drkit.decoders import NoDecoder, NoDecoderConfig
-from drkit.encoders import BertSizes, MaskedLmEncoder
-from drkit.encoders.architectures import longest_text
-from drkit.encoders.seeding import seeded
+from drkit.core.recipe import Training
 from drkit.errors import DrkitError
-from drkit.losses import MlmLoss
-from drkit.maskers import GeneratorConfig, UniformConfig, UniformMasker
-from drkit.maskers.generator import check_vocabulary
-from drkit.runs import processes
-from drkit.runs.checkpoints import save_masked_lm
-from drkit.runs.pretraining.autoencoder import AutoEncoder, Term
-from drkit.runs.pretraining.masking import MaskingCollator
-from drkit.runs.pretraining.probes import held_out
-from drkit.runs.stage import StageRun
-from drkit.runs.tokenizers import load_tokenizer
-from drkit.runs.training.batches import Chosen, count_batches
-from drkit.runs.training.training import TrainingResult, train_stage
+from drkit.runs.stage import StageRun, StageSpec, from_recipe
+
+if TYPE_CHECKING:
+    from drkit.encoders import MaskedLmEncoder
 
 # BERT's rate: the generator is to be a good language model, not a bottleneck.
 MASKED = 0.15
 
 
-def run(stage: StageRun) -> Mapping[str, Any]:
-    """Writes a masked-LM checkpoint of the run's vocabulary; returns its parameters, and steps where it was trained."""
-    recipe = stage.recipe
-    assert recipe.pretrain is not None
-    settings = generator_settings(recipe.pretrain, stage.registry)
-    tokenizer = load_tokenizer(str(stage.inputs["vocabulary"]))
-    generator = _start(settings, recipe, tokenizer)
-    backbone = attrs.evolve(generator.info(tokenizer), vocab=len(tokenizer))
-    context = BuildContext(backbone=backbone, tokenizer=tokenizer, seed=recipe.seed)
-    if settings.model:
-        check_vocabulary(generator, context)
-        _check_length(generator, settings.model, recipe)
-    figures: dict[str, Any] = {"parameters": sum(p.numel() for p in generator.backbone.parameters())}
-    if settings.trained_first:
-        result = _train(stage, generator, context, settings)
-        figures |= {"steps": result.steps, "loss": result.loss, "seconds": result.seconds}
+@frozen
+class GeneratorSizes:
+    """Sizes of a generator made from scratch; positions: tokens of the longest text."""
+
+    positions: int
+    layers: int
+    hidden: int
+    heads: int
+    intermediate: int
+
+
+@frozen
+class ExistingSettings:
+    """A generator that is not trained first: weights of `model`, or random ones in its sizes or in `sizes`."""
+
+    model: str
+    random: bool
+    sizes: GeneratorSizes | None
+    passage_length: int = from_recipe("encoder.passage_length")
+    seed: int = from_recipe("seed")
+
+
+@frozen
+class TrainedSettings:
+    """A small masked LM trained on the texts; steps: 0 takes a third of those of pre-training.
+
+    held_out: texts that pre-training keeps out, and so does this.
+    """
+
+    sizes: GeneratorSizes
+    steps: int
+    training: Training = from_recipe("pretrain")
+    held_out: int = from_recipe("pretrain.probe.texts")
+    seed: int = from_recipe("seed")
+
+
+def load(stage: StageRun[ExistingSettings]) -> Mapping[str, Any]:
+    """Write a masked-LM checkpoint of the run's vocabulary; returns its number of parameters."""
+    from drkit.core.types import BuildContext
+    from drkit.encoders import MaskedLmEncoder
+    from drkit.encoders.architectures import longest_text
+    from drkit.maskers.generator import check_vocabulary
+    from drkit.runs.checkpoints import save_masked_lm
+    from drkit.runs.tokenizers import load_tokenizer
+
+    settings, tokenizer = stage.settings, load_tokenizer(str(stage.inputs["vocabulary"]))
+    if settings.sizes is not None:
+        generator = _from_scratch(settings.sizes, tokenizer, settings.seed)
+    else:
+        generator = MaskedLmEncoder.from_pretrained(settings.model)
+        generator = _randomised(generator, settings.seed) if settings.random else generator
+        backbone = attrs.evolve(generator.info(tokenizer), vocab=len(tokenizer))
+        check_vocabulary(generator, BuildContext(backbone=backbone, tokenizer=tokenizer, seed=settings.seed))
+        longest = longest_text(generator.config)
+        if longest < settings.passage_length:
+            raise DrkitError(
+                f"the generator {settings.model!r} reads texts of {longest} tokens at most, passages have up to "
+                f"{settings.passage_length}: --set encoder.passage_length={longest}, or take another generator"
+            )
     save_masked_lm(generator, tokenizer, stage.folder)
-    return figures
+    return {"parameters": sum(p.numel() for p in generator.backbone.parameters())}
 
 
-def generator_settings(pretrain: Pretrain, registry: Registry) -> GeneratorConfig:
-    """What the masker wants of the generator; the defaults where it does not say."""
-    wanted = capabilities(pretrain, registry).get("generator")
-    return wanted if isinstance(wanted, GeneratorConfig) else GeneratorConfig()
+def train(stage: StageRun[TrainedSettings]) -> Mapping[str, Any]:
+    """Train a small masked LM on the passages and write its checkpoint; returns parameters, steps and loss."""
+    import numpy as np
+    import torch
+
+    from drkit.core.types import BuildContext
+    from drkit.data.store import TokenStore
+    from drkit.decoders import NoDecoder, NoDecoderConfig
+    from drkit.losses import MlmLoss
+    from drkit.maskers import UniformConfig, UniformMasker
+    from drkit.runs import processes
+    from drkit.runs.checkpoints import save_masked_lm
+    from drkit.runs.pretraining.autoencoder import AutoEncoder, Term
+    from drkit.runs.pretraining.masking import MaskingCollator
+    from drkit.runs.pretraining.probes import held_out
+    from drkit.runs.tokenizers import load_tokenizer
+    from drkit.runs.training.batches import Chosen, count_batches
+    from drkit.runs.training.training import train_in
+
+    settings, tokenizer = stage.settings, load_tokenizer(str(stage.inputs["vocabulary"]))
+    generator = _from_scratch(settings.sizes, tokenizer, settings.seed)
+    backbone = attrs.evolve(generator.info(tokenizer), vocab=len(tokenizer))
+    context = BuildContext(backbone=backbone, tokenizer=tokenizer, seed=settings.seed)
+    store = TokenStore.open(stage.inputs["tokens"])
+    seen = np.bincount(store.flat_ids, minlength=len(tokenizer)) + 0.5
+    generator.set_lm_bias(torch.from_numpy(np.log(seen / seen.sum())).float())
+    mlm: Any = MlmLoss()
+    module = AutoEncoder(
+        generator,
+        NoDecoder(NoDecoderConfig(), context),
+        {"mlm": Term(mlm, receives=("token_states",), on="encoder")},
+    )
+    collate = MaskingCollator(
+        store=store,
+        importance=None,
+        masker=UniformMasker(UniformConfig(encoder_ratio=MASKED), context),
+        rows=module.decoder.rows,
+        seed=settings.seed,
+    )
+    trained, _ = held_out(len(store), settings.held_out, seed=settings.seed)
+    batches = count_batches(settings.training, len(trained), processes=processes.count())
+    result = train_in(
+        stage.folder,
+        module,
+        Chosen(collate, trained),
+        training=schedule(settings.training, settings.steps, batches),
+        lengths=store.lengths[trained],
+        seed=settings.seed,
+        progress=stage.progress,
+    )
+    save_masked_lm(generator, tokenizer, stage.folder)
+    parameters = sum(p.numel() for p in generator.backbone.parameters())
+    return {"parameters": parameters, "steps": result.steps, "loss": result.loss, "seconds": result.seconds}
 
 
-def _start(settings: GeneratorConfig, recipe: Recipe, tokenizer: Any) -> MaskedLmEncoder:
-    """The masked LM of `model`; or random weights, in its sizes or in those of the settings."""
-    if not settings.model:
-        sizes = BertSizes(
-            hidden=settings.generator_hidden,
-            layers=settings.generator_layers,
-            heads=settings.generator_heads,
-            intermediate=settings.generator_intermediate,
-            max_positions=max(recipe.encoder.passage_length, recipe.encoder.query_length),
-            dropout=0.0,
-        )
-        return MaskedLmEncoder.from_scratch(sizes, tokenizer, seed=recipe.seed + 1)  # not the encoder's own start
-    loaded = MaskedLmEncoder.from_pretrained(settings.model)
-    return _random(loaded, recipe.seed) if settings.random else loaded
+def _from_scratch(sizes: GeneratorSizes, tokenizer: Any, seed: int) -> MaskedLmEncoder:
+    from drkit.encoders import BertSizes, MaskedLmEncoder
+
+    made = BertSizes(
+        hidden=sizes.hidden,
+        layers=sizes.layers,
+        heads=sizes.heads,
+        intermediate=sizes.intermediate,
+        max_positions=sizes.positions,
+        dropout=0.0,
+    )
+    return MaskedLmEncoder.from_scratch(made, tokenizer, seed=seed + 1)  # not the encoder's own start
 
 
-def _random(like: MaskedLmEncoder, seed: int) -> MaskedLmEncoder:
+def _randomised(like: MaskedLmEncoder, seed: int) -> MaskedLmEncoder:
     """A masked LM of the same architecture and sizes, with random weights."""
     from transformers import AutoModelForMaskedLM
+
+    from drkit.encoders import MaskedLmEncoder
+    from drkit.encoders.seeding import seeded
 
     with seeded(seed, "generator"):
         return MaskedLmEncoder(AutoModelForMaskedLM.from_config(like.config))
 
 
-def _check_length(generator: MaskedLmEncoder, name: str, recipe: Recipe) -> None:
-    longest, wanted = longest_text(generator.config), recipe.encoder.passage_length
-    if longest < wanted:
-        raise DrkitError(
-            f"the generator {name!r} reads texts of {longest} tokens at most, passages have up to {wanted}: "
-            f"--set encoder.passage_length={longest}, or take another generator"
-        )
+def schedule(pretrain: Training, steps: int, batches: int) -> Training:
+    """Pre-training's own batches and rates for the generator's steps: a third of its `batches` if `steps` is 0.
 
-
-def _train(
-    stage: StageRun, generator: MaskedLmEncoder, context: BuildContext, settings: GeneratorConfig
-) -> TrainingResult:
-    pretrain, seed = stage.recipe.pretrain, stage.recipe.seed
-    assert pretrain is not None
-    store = TokenStore.open(stage.inputs["tokens"] / "passages")
-    seen = np.bincount(store.flat_ids, minlength=len(context.tokenizer)) + 0.5
-    generator.set_lm_bias(torch.from_numpy(np.log(seen / seen.sum())).float())
-    mlm: Any = MlmLoss()
-    terms = {"mlm": Term(mlm, receives=("token_states",), on="encoder")}
-    module = AutoEncoder(generator, NoDecoder(NoDecoderConfig(), context), terms)
-    masker = UniformMasker(UniformConfig(encoder_ratio=MASKED), context)
-    collate = MaskingCollator(store=store, importance=None, masker=masker, rows=module.decoder.rows, seed=seed)
-    trained, _ = held_out(len(store), pretrain.probe.texts, seed=seed)
-    training = schedule(pretrain, settings, count_batches(pretrain, len(trained), processes=processes.count()))
-    return train_stage(stage, module, Chosen(collate, trained), training=training, lengths=store.lengths[trained])
-
-
-def schedule(pretrain: Training, settings: GeneratorConfig, batches: int) -> Training:
-    """Pre-training's own batches and rates, for the generator's steps: a third of its `batches` if no number is set.
-
-    >>> schedule(Training(), GeneratorConfig(), 300).max_steps
+    >>> schedule(Training(), 0, 300).max_steps
     100
     """
-    steps = settings.generator_steps or math.ceil(batches / pretrain.gradient_accumulation_steps / 3)
-    same = {a.name: getattr(pretrain, a.name) for a in attrs.fields(Training)}
-    return Training(**{**same, "max_steps": steps, "gradient_cache_chunk": 0})
+    wanted = steps or math.ceil(batches / pretrain.gradient_accumulation_steps / 3)
+    return attrs.evolve(pretrain, max_steps=wanted, gradient_cache_chunk=0)
+
+
+EXISTING = StageSpec(
+    name="existing-generator",
+    version=1,
+    settings=ExistingSettings,
+    run=load,
+    inputs={"vocabulary": "the run's tokenizer, which a model must share"},
+)
+TRAINED = StageSpec(
+    name="trained-generator",
+    version=1,
+    settings=TrainedSettings,
+    run=train,
+    inputs={"vocabulary": "the tokenizer", "tokens": "the passages' tokens"},
+    records=("log.jsonl", "training.json"),
+    resumable=True,
+    joint=True,
+)

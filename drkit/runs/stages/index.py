@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from drkit.core.ranks import Shard
-from drkit.data.store import TokenStore
-from drkit.data.tables import open_collection
-from drkit.runs import processes
-from drkit.runs.manifest import CHECKPOINTS
-from drkit.runs.retriever import load_text_encoder
-from drkit.runs.stage import StageRun
-from drkit.search import Vectors, build_index, encode_corpus
+from attrs import frozen
+
+from drkit.runs.reading import TextReading
+from drkit.runs.stage import StageRun, StageSpec
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,38 +17,61 @@ if TYPE_CHECKING:
 _VECTORS, _INDEX = "vectors", ".index"
 
 
-def run(stage: StageRun) -> Mapping[str, Any]:
-    """Writes the index; returns its size and kind, and the measured recall of an approximate one.
+@frozen
+class IndexSettings:
+    """How passages are encoded, and the kind of index: flat, hnsw, ivf-pq."""
 
-    The vectors are encoded in shards, which all processes share where the stage is a joint one; they are kept until the
-    index stands, so that a stage that was cut off goes on.
+    kind: str
+    reading: TextReading
+
+
+def run(stage: StageRun[IndexSettings]) -> Mapping[str, Any]:
+    """Write the index; returns its size and kind, and the measured recall of an approximate one.
+
+    The vectors are encoded in shards, which all processes share; they are kept until the index is written, so that a
+    stage that was cut off is resumed.
     """
-    joint = stage.stage.joint and processes.count() > 1
+    from drkit.core.ranks import Shard
+    from drkit.runs import processes
+    from drkit.runs.manifest import CHECKPOINTS
+    from drkit.runs.retriever import load_text_encoder
+    from drkit.search import Vectors, build_index, encode_corpus
+
+    joint = processes.count() > 1
     # resolved: in another process the folder is a link to where the first one works, which may not be there yet
     vectors = (stage.folder / CHECKPOINTS).resolve() / _VECTORS
-    encoder = load_text_encoder(stage.inputs[stage.stage.settings["encoder"]], stage.recipe)
+    encoder = load_text_encoder(stage.inputs["encoder"], stage.settings.reading)
     encode_corpus(encoder, _rows(stage), vectors, shard=Shard.of_environment() if joint else Shard())
     if joint:
         processes.wait()
         if processes.rank():
             return {}
-    kind = stage.stage.settings.get("kind", "flat")
-    shutil.rmtree(stage.folder / _INDEX, ignore_errors=True)  # half of it was moved up, where it was cut off there
-    index = build_index(Vectors.open(vectors), stage.folder / _INDEX, kind=kind)
-    _move_up(stage.folder / _INDEX)
-    return {"vectors": len(index), "dimensions": index.dimension, "kind": kind, **index.facts}
+    scratch = stage.folder / _INDEX
+    shutil.rmtree(scratch, ignore_errors=True)  # half of it was moved up, where an earlier attempt was cut off there
+    index = build_index(Vectors.open(vectors), scratch, kind=stage.settings.kind)
+    for path in scratch.iterdir():
+        path.replace(stage.folder / path.name)
+    scratch.rmdir()
+    return {"vectors": len(index), "dimensions": index.dimension, "kind": stage.settings.kind, **index.facts}
 
 
-def _rows(stage: StageRun) -> Iterator[tuple[str, NDArray[Any]]]:
-    store = TokenStore.open(stage.inputs["tokens"] / "passages")
-    doc_ids = open_collection(stage.inputs["collection"]).corpus.doc_ids
-    for place, doc_id in enumerate(doc_ids):
-        if place % 1000 == 0:
-            stage.progress.advance(place, len(store), "passages")
-        yield doc_id, store.tokens(place)
+def _rows(stage: StageRun[IndexSettings]) -> Iterator[tuple[str, NDArray[Any]]]:
+    from drkit.data.corpus import StoredCorpus
+    from drkit.data.store import TokenStore
+
+    store = TokenStore.open(stage.inputs["tokens"])
+    for index, doc_id in enumerate(StoredCorpus(stage.inputs["passages"]).doc_ids):
+        if index % 1000 == 0:
+            stage.progress.advance(index, len(store), "passages")
+        yield doc_id, store.tokens(index)
 
 
-def _move_up(folder: Path) -> None:
-    for path in folder.iterdir():
-        path.replace(folder.parent / path.name)
-    folder.rmdir()
+INDEX = StageSpec(
+    name="index",
+    version=1,
+    settings=IndexSettings,
+    run=run,
+    inputs={"encoder": "an encoder's folder", "tokens": "the passages' tokens", "passages": "for their ids"},
+    resumable=True,
+    joint=True,
+)

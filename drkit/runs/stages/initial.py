@@ -6,57 +6,89 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
+from attrs import frozen
 
-from drkit.core.recipe import Recipe
-from drkit.data.embeddings import ppmi_svd
-from drkit.data.store import TokenStore
-from drkit.encoders import BertSizes, MaskedLmEncoder
-from drkit.runs.checkpoints import copy_parts, save_masked_lm
-from drkit.runs.stage import StageRun
-from drkit.runs.tokenizers import load_tokenizer
+from drkit.runs.stage import StageRun, StageSpec, from_recipe
 
 
-def run(stage: StageRun) -> Mapping[str, Any]:
-    """Writes a masked-LM checkpoint; returns its number of parameters."""
-    recipe = stage.recipe
-    tokenizer = load_tokenizer(str(stage.inputs["vocabulary"]))
-    if recipe.encoder.pretrained:
-        encoder = MaskedLmEncoder.from_pretrained(recipe.encoder.pretrained, pooling=recipe.encoder.pooling)
-    else:
-        encoder = from_scratch(recipe, tokenizer, stage.inputs["tokens"])
-    save_masked_lm(encoder, tokenizer, stage.folder)
-    if recipe.encoder.pretrained:
-        copy_parts(Path(recipe.encoder.pretrained), stage.folder)
-    return {"parameters": sum(p.numel() for p in encoder.backbone.parameters())}
+@frozen
+class ScratchSettings:
+    """Sizes and start of an encoder made from scratch; positions: tokens of the longest text."""
+
+    positions: int
+    layers: int = from_recipe("encoder.layers")
+    hidden: int = from_recipe("encoder.hidden")
+    heads: int = from_recipe("encoder.heads")
+    intermediate: int = from_recipe("encoder.intermediate")
+    dropout: float = from_recipe("encoder.dropout")
+    lm_head: str = from_recipe("encoder.lm_head")
+    init_embeddings: str = from_recipe("encoder.init_embeddings")
+    seed: int = from_recipe("seed")
 
 
-def from_scratch(recipe: Recipe, tokenizer: Any, tokens: Path) -> MaskedLmEncoder:
-    """An untrained encoder of the recipe's sizes.
+@frozen
+class ExistingSettings:
+    """Which encoder."""
+
+    pretrained: str = from_recipe("encoder.pretrained")
+
+
+def make(stage: StageRun[ScratchSettings]) -> Mapping[str, Any]:
+    """Write an untrained masked-LM checkpoint; returns its number of parameters.
 
     With `init_embeddings = "ppmi-svd"` its word embeddings are the truncated SVD of the collection's PPMI matrix. The
     LM head's bias starts from the log frequencies of words, so that no vector has to carry them.
     """
-    sizes = recipe.encoder
-    store = TokenStore.open(tokens / "passages")
-    encoder = MaskedLmEncoder.from_scratch(
-        BertSizes(
-            hidden=sizes.hidden,
-            layers=sizes.layers,
-            heads=sizes.heads,
-            intermediate=sizes.intermediate,
-            max_positions=max(sizes.passage_length, sizes.query_length),
-            dropout=sizes.dropout,
-            lm_head=sizes.lm_head,
-        ),
-        tokenizer,
-        pooling=sizes.pooling,
-        seed=recipe.seed,
+    import numpy as np
+    import torch
+
+    from drkit.data.embeddings import ppmi_svd
+    from drkit.data.store import TokenStore
+    from drkit.encoders import BertSizes, MaskedLmEncoder
+    from drkit.runs.checkpoints import save_masked_lm
+    from drkit.runs.tokenizers import load_tokenizer
+
+    settings, tokenizer = stage.settings, load_tokenizer(str(stage.inputs["vocabulary"]))
+    sizes = BertSizes(
+        hidden=settings.hidden,
+        layers=settings.layers,
+        heads=settings.heads,
+        intermediate=settings.intermediate,
+        max_positions=settings.positions,
+        dropout=settings.dropout,
+        lm_head=settings.lm_head,
     )
+    encoder = MaskedLmEncoder.from_scratch(sizes, tokenizer, seed=settings.seed)
+    store = TokenStore.open(stage.inputs["tokens"])
     seen = np.bincount(store.flat_ids, minlength=len(tokenizer)) + 0.5
     encoder.set_lm_bias(torch.from_numpy(np.log(seen / seen.sum())).float())
-    if sizes.init_embeddings == "ppmi-svd":
-        matrix = ppmi_svd(store, vocab_size=len(tokenizer), dim=sizes.hidden, seed=recipe.seed, std=0.1)
+    if settings.init_embeddings == "ppmi-svd":
+        matrix = ppmi_svd(store, vocab_size=len(tokenizer), dim=settings.hidden, seed=settings.seed, std=0.1)
         encoder.set_word_embeddings(torch.from_numpy(matrix))
-    return encoder
+    save_masked_lm(encoder, tokenizer, stage.folder)
+    return {"parameters": sum(p.numel() for p in encoder.backbone.parameters())}
+
+
+def load(stage: StageRun[ExistingSettings]) -> Mapping[str, Any]:
+    """Write the existing encoder as a masked-LM checkpoint, with decoder and generator where it brings some."""
+    from drkit.encoders import MaskedLmEncoder
+    from drkit.runs.checkpoints import copy_parts, save_masked_lm
+    from drkit.runs.tokenizers import load_tokenizer
+
+    source = stage.settings.pretrained
+    encoder = MaskedLmEncoder.from_pretrained(source)
+    save_masked_lm(encoder, load_tokenizer(str(stage.inputs["vocabulary"])), stage.folder)
+    copy_parts(Path(source), stage.folder)
+    return {"parameters": sum(p.numel() for p in encoder.backbone.parameters())}
+
+
+FROM_SCRATCH = StageSpec(
+    name="encoder-from-scratch",
+    version=1,
+    settings=ScratchSettings,
+    run=make,
+    inputs={"vocabulary": "the tokenizer", "tokens": "passages, for word frequencies and embeddings"},
+)
+EXISTING = StageSpec(
+    name="existing-encoder", version=1, settings=ExistingSettings, run=load, inputs={"vocabulary": "the tokenizer"}
+)

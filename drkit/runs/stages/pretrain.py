@@ -3,62 +3,82 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from attrs import frozen
 
 from drkit.core.compose import context_kind
-from drkit.core.protocols import Masker
+from drkit.core.protocols import ReplacingMasker, StartsFromEncoder
 from drkit.core.recipe import Pretrain
-from drkit.core.registry import Registry
 from drkit.core.spec import Kind
-from drkit.core.types import BuildContext
-from drkit.data.contexts import open_contexts, open_importance, open_texts
-from drkit.data.spans import Spans
-from drkit.encoders import MaskedLmEncoder
-from drkit.runs.checkpoints import load_encoder, load_generator, restore, save_parts
-from drkit.runs.pretraining.autoencoder import AutoEncoder, Term
-from drkit.runs.pretraining.masking import MaskingCollator
-from drkit.runs.pretraining.probes import held_out, probing
-from drkit.runs.stage import StageRun
-from drkit.runs.tokenizers import load_tokenizer
-from drkit.runs.training.batches import Chosen
-from drkit.runs.training.training import train_stage
+from drkit.runs.reading import TextReading
+from drkit.runs.stage import StageRun, StageSpec, from_recipe
+
+if TYPE_CHECKING:
+    from drkit.core.protocols import Masker
+    from drkit.core.registry import Registry
+    from drkit.core.types import BuildContext
+    from drkit.encoders import MaskedLmEncoder
+    from drkit.runs.pretraining.autoencoder import AutoEncoder
 
 
-def run(stage: StageRun) -> Mapping[str, Any]:
-    """Writes the pre-trained masked LM, its decoder and generator; returns steps, seconds and the loss at the end."""
-    recipe, settings = stage.recipe, stage.recipe.pretrain
-    assert settings is not None
-    tokenizer = load_tokenizer(str(stage.inputs["initial"]))
-    encoder = load_encoder(stage.inputs["initial"], pooling=recipe.encoder.pooling)
+@frozen
+class PretrainSettings:
+    """The pre-training of the recipe; reading: how probes, which change no result, read whole texts."""
+
+    reading: TextReading = from_recipe("reading", observes=True)
+    pretrain: Pretrain = from_recipe("pretrain")
+    pooling: str = from_recipe("encoder.pooling")
+    seed: int = from_recipe("seed")
+
+
+def run(stage: StageRun[PretrainSettings]) -> Mapping[str, Any]:
+    """Write the pre-trained masked LM, its decoder and generator; returns steps, seconds and the loss at the end."""
+    from drkit.core.types import BuildContext
+    from drkit.data.contexts import open_contexts, open_importance, open_texts
+    from drkit.data.frequencies import open_idf
+    from drkit.data.spans import Spans
+    from drkit.runs.checkpoints import load_encoder, load_generator, restore, save_parts
+    from drkit.runs.pretraining.masking import MaskingCollator
+    from drkit.runs.pretraining.probes import held_out, probing
+    from drkit.runs.tokenizers import load_tokenizer
+    from drkit.runs.training.batches import Chosen
+    from drkit.runs.training.training import train_in
+
+    settings, inputs, registry = stage.settings.pretrain, stage.inputs, stage.registry
+    tokenizer = load_tokenizer(str(inputs["start"]))
+    encoder = load_encoder(inputs["start"], pooling=stage.settings.pooling)
     context = BuildContext(
         backbone=encoder.info(tokenizer),
         tokenizer=tokenizer,
-        generator=load_generator(stage.inputs.get("generator")),
-        idf=_idf(stage),
-        seed=recipe.seed,
+        generator=load_generator(inputs.get("generator")),
+        idf=open_idf(inputs["frequencies"]) if "frequencies" in inputs else None,
+        seed=stage.settings.seed,
     )
-    masker = stage.registry.build(Kind.MASKER, settings.masker.use, settings.masker.config, context)
-    module = auto_encoder(settings, stage.registry, encoder, context, masker=masker)
-    for note in restore(module, settings, stage.inputs["initial"]):
+    masker = registry.build(Kind.MASKER, settings.masker.use, settings.masker.config, context)
+    module = auto_encoder(settings, registry, encoder, context, masker=masker)
+    for note in restore(module, settings, inputs["start"]):
         stage.progress.note(note)
-    store = open_texts(stage.inputs)
+    store = open_texts(inputs)
     collate = MaskingCollator(
         store=store,
-        importance=open_importance(stage.inputs),
+        importance=open_importance(inputs),
         masker=masker,
         rows=module.decoder.rows,
-        seed=recipe.seed,
-        contexts=open_contexts(stage.inputs, context_kind(settings, stage.registry)),
+        seed=stage.settings.seed,
+        contexts=open_contexts(inputs, context_kind(settings, registry)),
         paired=module.paired(),
     )
-    documents = Spans.open(stage.inputs["spans"]).documents if "spans" in stage.inputs else None
-    trained, kept = held_out(len(store), settings.probe.texts, seed=recipe.seed, documents=documents)
-    result = train_stage(
-        stage,
+    documents = Spans.open(inputs["spans"]).documents if "spans" in inputs else None
+    trained, kept = held_out(len(store), settings.probe.texts, seed=stage.settings.seed, documents=documents)
+    result = train_in(
+        stage.folder,
         module,
         Chosen(collate, trained),
         training=settings,
         lengths=store.lengths[trained],
+        seed=stage.settings.seed,
+        progress=stage.progress,
         callbacks=probing(stage, module, tokenizer, collate, held_out=kept),
     )
     save_parts(module, settings, tokenizer, stage.folder)
@@ -68,22 +88,37 @@ def run(stage: StageRun) -> Mapping[str, Any]:
 def auto_encoder(
     settings: Pretrain, registry: Registry, encoder: MaskedLmEncoder, context: BuildContext, *, masker: Masker
 ) -> AutoEncoder:
-    """Encoder, decoder and weighted losses, built from the recipe; what a generator of the masker replaces with."""
+    """Build encoder, decoder and weighted losses from the recipe, and what fills in a generator's masked positions."""
+    from drkit.runs.pretraining.autoencoder import AutoEncoder, Term
+
     decoder = registry.build(Kind.DECODER, settings.decoder.use, settings.decoder.config, context)
-    if hasattr(decoder, "init_from"):
+    if isinstance(decoder, StartsFromEncoder):
         decoder.init_from(encoder)
     terms = {}
     for name, term in settings.losses.items():
         spec, loss = registry.get(Kind.LOSS, term.use), registry.build(Kind.LOSS, term.use, term.config, context)
         receives = tuple(sorted(spec.receives_of(term.config)))
         terms[name] = Term(loss, receives, term.on, term.weight, spec.scope_of(term.config))
-    replacer = masker.replacer(context) if hasattr(masker, "replacer") else None
+    replacer = masker.replacer(context) if isinstance(masker, ReplacingMasker) else None
     return AutoEncoder(encoder, decoder, terms, replacer)
 
 
-def _idf(stage: StageRun) -> Any:
-    if "frequencies" not in stage.inputs:
-        return None
-    from drkit.data.frequencies import open_idf
-
-    return open_idf(stage.inputs["frequencies"])
+PRETRAIN = StageSpec(
+    name="pretrain",
+    version=1,
+    settings=PretrainSettings,
+    run=run,
+    inputs={
+        "start": "the checkpoint that training starts from",
+        "tokens": "the passages' tokens, where these are read",
+        "spans": "the spans' tokens, where these are read",
+        "statistics": "importance of every token",
+        "queries": "candidate queries, as contexts",
+        "frequencies": "document frequencies of tokens",
+        "generator": "the masked LM that fills masked positions",
+        "probe/*": "what probes search in: tokens, passages and a split of the collection",
+    },
+    records=("log.jsonl", "training.json", "probes.jsonl"),
+    resumable=True,
+    joint=True,
+)

@@ -5,35 +5,52 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from drkit.data.contexts import open_importance, open_texts
-from drkit.data.importance import importance
-from drkit.data.ngrams import NgramCounts
-from drkit.data.queries import IMPORTANCE, Given, Queries, tokenise_given, write_candidates
-from drkit.data.query_files import generate_file, read_queries
-from drkit.data.spans import Spans
-from drkit.data.tables import open_collection
-from drkit.data.texts import NamedTexts, cut
+from attrs import frozen
+
 from drkit.errors import DrkitError
-from drkit.runs.stage import StageRun
-from drkit.runs.tokenizers import load_tokenizer
+from drkit.runs.stage import StageRun, StageSpec, from_recipe
+
+if TYPE_CHECKING:
+    from drkit.data.queries import Given
+    from drkit.data.texts import NamedTexts
 
 GENERATED = "queries.jsonl"
 _SCRATCH = "given"
 
 
-def run(stage: StageRun) -> Mapping[str, Any]:
-    """Writes a token store of queries, which text each is of, and their importance; returns counts.
+@frozen
+class QuerySettings:
+    """Where queries come from (`extractive`, `file:PATH`, `model:PATH_OR_ID`) and how many a text gets.
+
+    pmi: how an n-gram's mutual information is taken apart, for the importance of the queries' own tokens.
+    """
+
+    queries: str
+    candidates: int
+    prefix: str
+    pmi: str
+    max_length: int = from_recipe("encoder.query_length")
+    passage_length: int = from_recipe("encoder.passage_length")
+    seed: int = from_recipe("seed")
+
+
+def run(stage: StageRun[QuerySettings]) -> Mapping[str, Any]:
+    """Write a token store of queries, which text each is of, and their importance; returns counts.
 
     A model's queries are kept as `queries.jsonl`, which `queries = "file:PATH"` reads.
     """
-    settings, tokenizer = stage.stage.settings, load_tokenizer(str(stage.inputs["vocabulary"]))
+    from drkit.data.contexts import open_importance, open_texts
+    from drkit.data.importance import importance
+    from drkit.data.ngrams import NgramCounts
+    from drkit.data.queries import IMPORTANCE, Queries, write_candidates
+    from drkit.runs.tokenizers import load_tokenizer
+
+    settings, tokenizer = stage.settings, load_tokenizer(str(stage.inputs["vocabulary"]))
     statistics = open_importance(stage.inputs)
     if statistics is None:
-        raise DrkitError(
-            "candidate queries need the statistics of the run: those of texts without a query are extractive"
-        )
+        raise DrkitError("candidate queries need the run's statistics: texts without a query get extractive ones")
     scratch = stage.folder / _SCRATCH
     shutil.rmtree(scratch, ignore_errors=True)
     given, counts = _given(stage, tokenizer, scratch)
@@ -42,38 +59,46 @@ def run(stage: StageRun) -> Mapping[str, Any]:
         statistics,
         tokenizer,
         stage.folder,
-        count=settings["candidates"],
-        max_length=settings["max_length"],
+        count=settings.candidates,
+        max_length=settings.max_length,
         given=given,
     )
     del given
     shutil.rmtree(scratch, ignore_errors=True)
     grams = NgramCounts(stage.inputs["statistics"] / "counts")
-    importance(Queries.open(stage.folder).store, grams, stage.folder / IMPORTANCE, pmi=settings["pmi"])
+    importance(Queries.open(stage.folder).store, grams, stage.folder / IMPORTANCE, pmi=settings.pmi)
     counts = {**counts, **written}
-    if settings["queries"] != "extractive":
-        _tell(stage, counts)
+    if settings.queries != "extractive":
+        _report(stage, counts)
     return counts
 
 
-def _given(stage: StageRun, tokenizer: Any, scratch: Path) -> tuple[Given | None, dict[str, int]]:
+def _given(stage: StageRun[QuerySettings], tokenizer: Any, scratch: Path) -> tuple[Given | None, dict[str, int]]:
     """The queries of the file or the model, tokenised."""
-    kind, _, source = stage.stage.settings["queries"].partition(":")
+    from drkit.data.corpus import StoredCorpus
+    from drkit.data.queries import tokenise_given
+    from drkit.data.query_files import read_queries
+    from drkit.data.spans import Spans
+    from drkit.data.texts import NamedTexts
+
+    kind, _, source = stage.settings.queries.partition(":")
     if kind == "extractive":
         return None, {}
-    corpus = open_collection(stage.inputs["collection"]).corpus
+    corpus = StoredCorpus(stage.inputs["passages"])
     texts = NamedTexts(corpus, Spans.open(stage.inputs["spans"]) if "spans" in stage.inputs else None)
     path = _generated(stage, texts, tokenizer, source) if kind == "model" else Path(source)
-    return tokenise_given(read_queries(path), texts, tokenizer, scratch, max_length=stage.stage.settings["max_length"])
+    return tokenise_given(read_queries(path), texts, tokenizer, scratch, max_length=stage.settings.max_length)
 
 
-def _generated(stage: StageRun, texts: NamedTexts, tokenizer: Any, source: str) -> Path:
+def _generated(stage: StageRun[QuerySettings], texts: NamedTexts, tokenizer: Any, source: str) -> Path:
     from drkit.data.generation import QueryModel, Sampling
+    from drkit.data.query_files import generate_file
+    from drkit.data.texts import cut
 
-    settings = stage.stage.settings
-    sampling = Sampling(count=settings["candidates"], prefix=settings["prefix"], seed=stage.recipe.seed)
+    settings = stage.settings
+    sampling = Sampling(count=settings.candidates, prefix=settings.prefix, seed=settings.seed)
     path = generate_file(
-        cut(iter(texts), tokenizer, stage.recipe.encoder.passage_length),
+        cut(iter(texts), tokenizer, settings.passage_length),
         QueryModel.open(source, sampling),
         stage.folder / GENERATED,
         advance=lambda done: stage.progress.advance(done, len(texts), "texts"),
@@ -82,15 +107,32 @@ def _generated(stage: StageRun, texts: NamedTexts, tokenizer: Any, source: str) 
     return path
 
 
-def _tell(stage: StageRun, counts: Mapping[str, int]) -> None:
+def _report(stage: StageRun[QuerySettings], counts: Mapping[str, int]) -> None:
     if counts["unknown"]:
-        stage.progress.note(f"{counts['unknown']:,} queries are of passages that the collection has not: left out")
+        stage.progress.note(f"{counts['unknown']:,} queries name passages that the collection lacks: left out")
     if counts["surplus"]:
         stage.progress.note(
-            f"{counts['surplus']:,} queries are beyond the first {stage.stage.settings['candidates']} of their text: "
+            f"{counts['surplus']:,} queries are beyond the first {stage.settings.candidates} of their text: "
             f"left out (pretrain.masker.candidates)"
         )
     if counts["extractive"]:
         stage.progress.note(
-            f"{counts['extractive']:,} of {counts['texts']:,} texts have no query: their own most important spans serve"
+            f"{counts['extractive']:,} of {counts['texts']:,} texts have no query: their own most important spans "
+            f"are used"
         )
+
+
+QUERIES = StageSpec(
+    name="queries",
+    version=1,
+    settings=QuerySettings,
+    run=run,
+    inputs={
+        "vocabulary": "the tokenizer",
+        "passages": "texts that given queries belong to",
+        "tokens": "the passages' tokens, where pre-training reads these",
+        "spans": "the spans' tokens, where pre-training reads these",
+        "statistics": "n-gram counts and importance of the texts",
+    },
+    resumable=True,
+)

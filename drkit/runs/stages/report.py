@@ -3,31 +3,39 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from attrs import frozen
 
 from drkit.core.files import write_text
-from drkit.evaluate.table import meaning, stored_cell
-from drkit.report.curves import Panel, draw, loss_panels, probe_panels, validation_panel
-from drkit.report.document import Block, Figure, Heading, Table, Text, html_page, markdown
-from drkit.runs.finetuning.retrieval_probe import MEASURE
-from drkit.runs.finetuning.validations import best_step, read_validations
-from drkit.runs.manifest import Manifest, read_manifest
-from drkit.runs.pretraining.probes import FILE as PROBES
-from drkit.runs.pretraining.probes import Record, probe_line, read_probes
-from drkit.runs.stage import StageRun
+from drkit.runs.stage import StageRun, StageSpec, from_recipe
 
-LOG = "log.jsonl"
+if TYPE_CHECKING:
+    from drkit.report.curves import Panel
+    from drkit.report.document import Block, Figure, Table
+    from drkit.runs.pretraining.probes import Record
+
+LOG, TRAINING, PROBES, VALIDATION = "log.jsonl", "training.json", "probes.jsonl", "validation.jsonl"
 
 
-def run(stage: StageRun) -> Mapping[str, Any]:
-    """Writes `report.md`, `report.html` and the figures as PNG; returns how many of them there are."""
-    path = stage.inputs.get("pretrained", Path()) / PROBES
-    probes = read_probes(path) if path.is_file() else []
+@frozen
+class ReportSettings:
+    """The trainings whose curves are drawn; the inputs `RECORD/TRAINING` belong to them. title: the recipe's name."""
+
+    trainings: tuple[str, ...]
+    title: str = from_recipe("name", observes=True)
+
+
+def run(stage: StageRun[ReportSettings]) -> Mapping[str, Any]:
+    """Write `report.md`, `report.html` and the figures as PNG; returns how many of them there are."""
+    from drkit.report.document import Figure, Heading, Text, html_page, markdown
+
+    path = stage.inputs.get("probes")
+    probes = _lines(path) if path is not None and path.is_file() else []
     blocks = [
-        Heading(stage.recipe.name, level=1),
+        Heading(stage.settings.title, level=1),
         *_results(stage),
         *_probes(stage, probes),
         *_trainings(stage, probes),
@@ -39,27 +47,27 @@ def run(stage: StageRun) -> Mapping[str, Any]:
     return {"figures": sum(isinstance(block, Figure) for block in blocks)}
 
 
-def _manifest(stage: StageRun, name: str) -> Manifest:
-    found = read_manifest(stage.inputs[name])
-    assert found is not None, name  # the stage could not have started
-    return found
-
-
-def _results(stage: StageRun) -> Iterator[Block]:
+def _results(stage: StageRun[ReportSettings]) -> Iterator[Block]:
     """Every system's measures."""
-    if "evaluation" not in stage.inputs:
+    from drkit.evaluate.table import meaning, stored_cell
+    from drkit.report.document import Heading, Table, Text
+
+    if "results" not in stage.inputs:
         return
-    done = _manifest(stage, "evaluation")
-    rows = done.metrics["rows"]
+    results = json.loads(stage.inputs["results"].read_text(encoding="utf-8"))
+    rows = results["rows"]
     measures = list(rows[0]["values"])
     yield Heading("Results")
-    said = meaning({name: len(draws) for name, draws in done.metrics.get("draws", {}).items()})
-    yield Text(f"{done.metrics['queries']:,} {done.settings['split']} queries. {said}")
+    said = meaning({name: len(draws) for name, draws in results["draws"].items()})
+    yield Text(f"{results['queries']:,} {results['split']} queries. {said}")
     yield Table(["system", *measures], [[row["system"], *(stored_cell(row, m) for m in measures)] for row in rows])
 
 
-def _probes(stage: StageRun, probes: Sequence[Record]) -> Iterator[Block]:
+def _probes(stage: StageRun[ReportSettings], probes: Sequence[Record]) -> Iterator[Block]:
     """Is pre-training working?"""
+    from drkit.report.curves import probe_panels
+    from drkit.report.document import Heading, Text
+
     if not probes:
         return
     yield Heading("Is pre-training working?")
@@ -73,15 +81,20 @@ def _probes(stage: StageRun, probes: Sequence[Record]) -> Iterator[Block]:
 
 def _in_words(probes: Sequence[Record]) -> str:
     """The last probe in a line, and which one found most."""
-    said = f"The last one: {probe_line(probes[-1])}."
+    from drkit.runs.finetuning.retrieval_probe import MEASURE
+    from drkit.runs.pretraining.probes import probe_line
+
+    last = f"The last one: {probe_line(probes[-1])}."
     searched = [probe for probe in probes if MEASURE in probe]
     if not searched:
-        return said
+        return last
     best = max(searched, key=lambda probe: probe[MEASURE])
-    return f"{said} {MEASURE} was highest at step {best['step']:,} ({best[MEASURE]:.3f})."
+    return f"{last} {MEASURE} was highest at step {best['step']:,} ({best[MEASURE]:.3f})."
 
 
 def _probe_table(probes: Sequence[Record]) -> Table:
+    from drkit.report.document import Table
+
     names = list(dict.fromkeys(name for probe in probes for name in probe if name != "step"))
     return Table(
         ["step", *(name.replace("_", " ") for name in names)],
@@ -89,31 +102,41 @@ def _probe_table(probes: Sequence[Record]) -> Table:
     )
 
 
-def _trainings(stage: StageRun, probes: Sequence[Record]) -> Iterator[Block]:
+def _trainings(stage: StageRun[ReportSettings], probes: Sequence[Record]) -> Iterator[Block]:
     """Loss curves and what each training took."""
-    names = stage.stage.settings["trainings"]
+    from drkit.report.curves import loss_panels
+    from drkit.report.document import Heading, Table
+
+    names = stage.settings.trainings
     if not names:
         return
-    logs = {name: _log(stage.inputs[name] / LOG) for name in names}
     yield Heading("Trainings")
     yield from _figure(
         stage,
         "losses.png",
-        loss_panels(logs, probes),
+        loss_panels({name: _lines(stage.inputs[f"log/{name}"]) for name in names}, probes),
         "Losses: means between two lines of the log, and on texts that were kept out",
     )
     rows = []
     for name in names:
-        metrics = _manifest(stage, name).metrics
-        loss = f"{metrics['loss']:.3f}" if math.isfinite(metrics["loss"]) else "not logged"
-        rows.append([name, f"{metrics['steps']:,}", loss, f"{metrics['seconds']:,.0f}"])
+        done = json.loads(stage.inputs[f"training/{name}"].read_text(encoding="utf-8"))
+        loss = "not logged" if done["loss"] is None else f"{done['loss']:.3f}"
+        rows.append([name, f"{done['steps']:,}", loss, f"{done['seconds']:,.0f}"])
     yield Table(["training", "steps", "loss, last tenth", "seconds"], rows)
 
 
-def _validations(stage: StageRun) -> Iterator[Block]:
+def _validations(stage: StageRun[ReportSettings]) -> Iterator[Block]:
     """How good each retriever was on dev queries while it was trained, and which weights were kept."""
-    found = {name: read_validations(stage.inputs[name]) for name in stage.stage.settings["trainings"]}
-    found = {name: records for name, records in found.items() if records}
+    from drkit.report.curves import validation_panel
+    from drkit.report.document import Heading, Table
+    from drkit.runs.finetuning.validations import best_step, read_validations
+
+    paths = {
+        name: stage.inputs[f"validation/{name}"]
+        for name in stage.settings.trainings
+        if f"validation/{name}" in stage.inputs
+    }
+    found = {name: records for name, path in paths.items() if (records := read_validations(path.parent))}
     if not found:
         return
     yield Heading("Validation")
@@ -127,10 +150,28 @@ def _validations(stage: StageRun) -> Iterator[Block]:
     yield Table(["training", "measure", "best", "at step", "last step"], rows)
 
 
-def _figure(stage: StageRun, name: str, panels: Sequence[Panel], caption: str) -> Iterator[Figure]:
+def _figure(stage: StageRun[ReportSettings], name: str, panels: Sequence[Panel], caption: str) -> Iterator[Figure]:
+    from drkit.report.curves import draw
+    from drkit.report.document import Figure
+
     if any(line.points for panel in panels for line in panel.lines):
         yield Figure(draw(panels, stage.folder / name), caption)
 
 
-def _log(path: Path) -> list[Mapping[str, float]]:
+def _lines(path: Path) -> list[Mapping[str, float]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+REPORT = StageSpec(
+    name="report",
+    version=1,
+    settings=ReportSettings,
+    run=run,
+    inputs={
+        "results": "the table of the evaluation",
+        "probes": "probes of pre-training",
+        "log/*": "the log of a training",
+        "training/*": "steps, loss and seconds of a training",
+        "validation/*": "validations of a training",
+    },
+)

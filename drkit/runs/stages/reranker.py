@@ -1,82 +1,111 @@
-"""Stage: train the cross-encoder that ranks anew and teaches."""
+"""Stage: train the cross-encoder that re-ranks and teaches."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+from attrs import frozen
 
-from drkit.core.recipe import Reranker
+from drkit.core.recipe import Choice, Training
 from drkit.core.spec import Kind
-from drkit.core.types import BuildContext
-from drkit.data.tables import StoredCollection, open_collection
-from drkit.encoders import CrossEncoder
-from drkit.encoders.architectures import longest_text
-from drkit.encoders.checkpoints import read_config
 from drkit.errors import DrkitError
-from drkit.runs import processes
-from drkit.runs.finetuning.negatives import read_negatives
-from drkit.runs.finetuning.pairs import TrainingPairs, training_pairs
-from drkit.runs.finetuning.reranker import GroupCollator, GroupRanker
-from drkit.runs.stage import StageRun
-from drkit.runs.training.training import train_stage
+from drkit.runs.stage import StageRun, StageSpec, from_recipe
+
+if TYPE_CHECKING:
+    from drkit.data.tables import StoredCollection
+    from drkit.runs.finetuning.pairs import TrainingPairs
 
 
-def run(stage: StageRun) -> Mapping[str, Any]:
-    """Writes the cross-encoder; returns steps, losses, and the groups that it really had."""
-    settings = stage.recipe.reranker
-    assert settings is not None
-    start = settings.pretrained or str(stage.inputs[stage.stage.settings["start"]])
-    longest = _longest(stage, settings, start)
+@frozen
+class RerankerSettings:
+    """How the cross-encoder is trained; pretrained: what it starts from, None for the input `start`."""
+
+    pretrained: str | None = from_recipe("reranker.pretrained")
+    layers: int = from_recipe("reranker.layers")
+    training: Training = from_recipe("reranker")
+    loss: Choice = from_recipe("reranker.loss")
+    negatives: int = from_recipe("reranker.negatives")
+    forward_factor: int = from_recipe("reranker.forward_factor")
+    max_length: int = from_recipe("reranker.max_length")
+    seed: int = from_recipe("seed")
+
+
+def run(stage: StageRun[RerankerSettings]) -> Mapping[str, Any]:
+    """Write the cross-encoder; returns steps, losses, and the groups that it really had."""
+    import numpy as np
+
+    from drkit.core.types import BuildContext
+    from drkit.data.tables import collection_of
+    from drkit.encoders import CrossEncoder
+    from drkit.runs import processes
+    from drkit.runs.finetuning.reranker import GroupCollator, GroupRanker
+    from drkit.runs.training.training import train_in
+
+    settings = stage.settings
+    start = settings.pretrained or str(stage.inputs["start"])
     layers = 0 if settings.pretrained else settings.layers
-    encoder = CrossEncoder.start_from(start, max_length=longest, seed=stage.recipe.seed, layers=layers)
-    context = BuildContext(tokenizer=encoder.tokenizer, seed=stage.recipe.seed)
+    encoder = CrossEncoder.start_from(start, max_length=_longest(stage, start), seed=settings.seed, layers=layers)
+    context = BuildContext(tokenizer=encoder.tokenizer, seed=settings.seed)
     loss = stage.registry.build(Kind.LOSS, settings.loss.use, settings.loss.config, context)
-    collection = open_collection(stage.inputs["collection"])
+    collection = collection_of(stage.inputs)
     queries = list(collection.queries("train"))
     pairs = _pairs(stage, collection, [query.query_id for query in queries])
     collate = GroupCollator(
         pairs=pairs,
-        texts=[queries[place].text for place in pairs.queries],
+        texts=[queries[index].text for index in pairs.queries],
         corpus=collection.corpus,
         tokens=encoder.pairs,
         negatives=settings.negatives,
-        seed=stage.recipe.seed,
+        seed=settings.seed,
     )
-    # Groups are drawn anew every epoch, so none is longer than another beforehand.
-    lengths = np.ones(len(pairs), dtype=np.int32)
-    ranker = GroupRanker(encoder, loss, forward_factor=settings.forward_factor)
-    effective = _effective(pairs, settings)
-    stage.progress.note(_said(effective))
-    result = train_stage(stage, ranker, collate, training=settings, lengths=lengths)
+    effective = _effective_batch(pairs, settings)
+    stage.progress.note(_in_words(effective))
+    result = train_in(
+        stage.folder,
+        GroupRanker(encoder, loss, forward_factor=settings.forward_factor),
+        collate,
+        training=settings.training,
+        lengths=np.ones(len(pairs), dtype=np.int32),  # groups are drawn anew every epoch: none is longer beforehand
+        seed=settings.seed,
+        progress=stage.progress,
+    )
     if processes.rank() == 0:
         encoder.save_into(stage.folder)
     return {"steps": result.steps, "loss": result.loss, "seconds": result.seconds, **effective}
 
 
-def _longest(stage: StageRun, settings: Reranker, start: str) -> int:
-    """Tokens a pair at most: where no encoder was asked for, no more than the rounds' own has positions for."""
-    if settings.pretrained:
-        return settings.max_length
+def _longest(stage: StageRun[RerankerSettings], start: str) -> int:
+    """Tokens a pair at most: without an encoder of its own, no more than the rounds' encoder has positions for."""
+    from drkit.encoders.architectures import longest_text
+    from drkit.encoders.checkpoints import read_config
+
+    wanted = stage.settings.max_length
+    if stage.settings.pretrained:
+        return wanted
     positions = longest_text(read_config(start, trust_remote_code=False))
-    if settings.max_length > positions:
+    if wanted > positions:
         stage.progress.note(f"the re-ranker reads {positions} tokens a pair, as many as the encoder has positions for")
-    return min(settings.max_length, positions)
+    return min(wanted, positions)
 
 
-def _pairs(stage: StageRun, collection: StoredCollection, query_ids: list[str]) -> TrainingPairs:
+def _pairs(stage: StageRun[RerankerSettings], collection: StoredCollection, query_ids: Sequence[str]) -> TrainingPairs:
     """The judged queries that have at least one negative: a positive alone teaches a listwise loss nothing."""
-    negatives = read_negatives(stage.inputs[stage.stage.settings["negatives"]])
+    import numpy as np
+
+    from drkit.runs.finetuning.negatives import read_negatives
+    from drkit.runs.finetuning.pairs import training_pairs
+
+    negatives = read_negatives(stage.inputs["negatives"])
     positives = collection.positive_places("train")
-    # Wherever the list comes from: what answers a query is no negative of it.
+    # Wherever the list comes from: what answers a query is not a negative of it.
     mined = {query: own[~np.isin(own, positives.get(query, ()))] for query, own in negatives.items()}
     pairs = training_pairs(query_ids, positives, mined)
     kept = np.flatnonzero([len(own) > 0 for own in pairs.negatives])
     if not len(kept):
         raise DrkitError(
-            "no training query has both a passage judged relevant and a mined negative: there is nothing to train the "
-            "re-ranker on; loosen the filters behind reranker.miners, or take another source"
+            "no training query has both a passage judged relevant and a mined negative, and the re-ranker needs both; "
+            "loosen the filters behind reranker.miners, or take another source"
         )
     if len(kept) < len(pairs):
         stage.progress.note(
@@ -85,22 +114,44 @@ def _pairs(stage: StageRun, collection: StoredCollection, query_ids: list[str]) 
     return pairs.subset(kept)
 
 
-def _said(effective: Mapping[str, Any]) -> str:
+def _in_words(effective: Mapping[str, Any]) -> str:
     return (
         f"{effective['training_queries']:,} training queries, {effective['queries_per_batch']:,} a batch; "
         f"negatives a query: {effective['negatives_per_query']:g}, pairs a batch: {effective['pairs_per_batch']:,g}"
     )
 
 
-def _effective(pairs: TrainingPairs, settings: Reranker) -> dict[str, Any]:
+def _effective_batch(pairs: TrainingPairs, settings: RerankerSettings) -> dict[str, Any]:
     """The batch a step really sees."""
-    queries = min(settings.per_device_train_batch_size * processes.count(), len(pairs))
+    import numpy as np
+
+    from drkit.runs import processes
+
+    training = settings.training
+    queries = min(training.per_device_train_batch_size * processes.count(), len(pairs))
     hard = float(np.mean([min(len(own), settings.negatives) for own in pairs.negatives]))
     return {
         "training_queries": len(pairs),
         "processes": processes.count(),
         "queries_per_batch": queries,
-        "queries_per_step": queries * settings.gradient_accumulation_steps,
+        "queries_per_step": queries * training.gradient_accumulation_steps,
         "negatives_per_query": round(hard, 3),
         "pairs_per_batch": round(queries * (1 + hard), 1),
     }
+
+
+RERANKER = StageSpec(
+    name="reranker",
+    version=1,
+    settings=RerankerSettings,
+    run=run,
+    inputs={
+        "start": "the checkpoint that it starts from",
+        "passages": "the corpus",
+        "train": "training queries and judgements",
+        "negatives": "mined negatives",
+    },
+    records=("log.jsonl", "training.json"),
+    resumable=True,
+    joint=True,
+)

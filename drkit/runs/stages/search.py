@@ -1,49 +1,72 @@
-"""Stage: rank the evaluation queries with every system, then anew by the re-ranker; TREC run files."""
+"""Stage: rank the evaluation queries with every system, then re-rank; TREC run files."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from drkit.core.ranks import own_device
-from drkit.core.types import Query
-from drkit.data.tables import StoredCollection, open_collection
-from drkit.runs.retriever import load_text_encoder
-from drkit.runs.stage import StageRun
-from drkit.search import Bm25Retriever, Reranker, Retriever, open_index, read_run, rerank, write_run
+from attrs import frozen
+
+from drkit.runs.reading import TextReading
+from drkit.runs.stage import StageRun, StageSpec, from_recipe
+
+if TYPE_CHECKING:
+    from drkit.core.types import Query
+    from drkit.data.corpus import StoredCorpus
 
 BATCH = 256
 Ranking = tuple[str, list[tuple[str, float]]]
 
 
-def run(stage: StageRun) -> Mapping[str, Any]:
-    """Writes `SYSTEM.trec` for BM25, every retriever and the re-ranker; returns how many queries were searched."""
-    settings = stage.stage.settings
-    collection = open_collection(stage.inputs["collection"])
-    judged = collection.positives(settings["split"])
-    queries = [query for query in collection.queries(settings["split"]) if query.query_id in judged]
-    for name, retriever in _systems(stage, collection):
-        rankings = _rank(retriever, queries, stage, depth=settings["depth"])
-        write_run(stage.folder / f"{name}.trec", rankings, tag=name)
-    for name, source in settings["reranked"].items():
-        again = _rerank(stage, name, source, queries, collection)
-        write_run(stage.folder / f"{name}.trec", again, tag=name)
-    return {"queries": len(queries), "depth": settings["depth"]}
+@frozen
+class SearchSettings:
+    """Which systems rank: retrievers by name, and re-rankers with the retriever whose ranking they re-rank.
+
+    The inputs `encoder/NAME`, `index/NAME` and `reranker/NAME` belong to them.
+    """
+
+    retrievers: tuple[str, ...]
+    reranked: Mapping[str, str]
+    rerank_depth: int
+    reading: TextReading
+    depth: int = from_recipe("evaluation.depth")
+    bm25: bool = from_recipe("evaluation.bm25")
+    exclude_self: bool = from_recipe("evaluation.exclude_self")
 
 
-def _systems(stage: StageRun, collection: StoredCollection) -> Iterator[tuple[str, Any]]:
+def run(stage: StageRun[SearchSettings]) -> Mapping[str, Any]:
+    """Write `SYSTEM.trec` for BM25, every retriever and the re-ranker; returns how many queries were searched."""
+    from drkit.data.corpus import StoredCorpus
+    from drkit.data.tables import read_queries
+    from drkit.search import write_run
+
+    settings = stage.settings
+    corpus = StoredCorpus(stage.inputs["passages"])
+    queries = list(read_queries(stage.inputs["queries"]))
+    for name, retriever in _systems(stage, corpus):
+        write_run(stage.folder / f"{name}.trec", _rank(retriever, queries, stage), tag=name)
+    for name, source in settings.reranked.items():
+        write_run(stage.folder / f"{name}.trec", _rerank(stage, name, source, queries, corpus), tag=name)
+    return {"queries": len(queries), "depth": settings.depth}
+
+
+def _systems(stage: StageRun[SearchSettings], corpus: StoredCorpus) -> Iterator[tuple[str, Any]]:
     """Each system as it is needed: one index is in memory at a time."""
-    if stage.stage.settings["bm25"]:
-        yield "bm25", Bm25Retriever().index(collection.corpus)
-    for name, (encoder, index) in stage.stage.settings["systems"].items():
-        folder = stage.inputs[index]
-        yield name, Retriever(load_text_encoder(stage.inputs[encoder], stage.recipe), open_index(folder))
+    from drkit.runs.retriever import load_text_encoder
+    from drkit.search import Bm25Retriever, Retriever, open_index
+
+    if stage.settings.bm25:
+        yield "bm25", Bm25Retriever().index(corpus)
+    for name in stage.settings.retrievers:
+        encoder = load_text_encoder(stage.inputs[f"encoder/{name}"], stage.settings.reading)
+        yield name, Retriever(encoder, open_index(stage.inputs[f"index/{name}"]))
 
 
-def _rank(retriever: Any, queries: Sequence[Query], stage: StageRun, *, depth: int) -> Iterable[Ranking]:
-    own = bool(stage.stage.settings.get("exclude_self"))  # then one more is asked for, so that `depth` others remain
+def _rank(retriever: Any, queries: Sequence[Query], stage: StageRun[SearchSettings]) -> Iterable[Ranking]:
+    depth, own = stage.settings.depth, stage.settings.exclude_self
     for start in range(0, len(queries), BATCH):
         part = queries[start : start + BATCH]
+        # a query's own passage is left out afterwards: one more is searched for, so that `depth` others remain
         found = retriever.search([query.text for query in part], depth + own)
         stage.progress.advance(start + len(part), len(queries), "queries")
         for query, hits in zip(part, found, strict=True):
@@ -52,14 +75,31 @@ def _rank(retriever: Any, queries: Sequence[Query], stage: StageRun, *, depth: i
 
 
 def _rerank(
-    stage: StageRun, name: str, source: str, queries: Sequence[Query], collection: StoredCollection
+    stage: StageRun[SearchSettings], name: str, source: str, queries: Sequence[Query], corpus: StoredCorpus
 ) -> Iterator[Ranking]:
-    """The rankings of a retriever, their first passages ranked anew by a cross-encoder."""
-    scorer = Reranker.load(stage.inputs[name], own_device())
+    """The rankings of a retriever, their first passages re-ranked by a cross-encoder."""
+    from drkit.core.ranks import own_device
+    from drkit.search import Reranker, read_run, rerank
+
+    scorer = Reranker.load(stage.inputs[f"reranker/{name}"], own_device())
     found = read_run(stage.folder / f"{source}.trec")
     texts = {query.query_id: query.text for query in queries}
-    depth = stage.stage.settings["rerank_depth"]
-    rows = rerank(found, scorer, queries=texts, corpus=collection.corpus, depth=depth)
+    rows = rerank(found, scorer, queries=texts, corpus=corpus, depth=stage.settings.rerank_depth)
     for done, row in enumerate(rows, start=1):
-        stage.progress.advance(done, len(queries), "queries ranked anew")
+        stage.progress.advance(done, len(queries), "queries re-ranked")
         yield row
+
+
+SEARCH = StageSpec(
+    name="search",
+    version=1,
+    settings=SearchSettings,
+    run=run,
+    inputs={
+        "passages": "the corpus",
+        "queries": "the queries of the evaluated split",
+        "encoder/*": "the encoder of a retriever",
+        "index/*": "its index",
+        "reranker/*": "a cross-encoder",
+    },
+)

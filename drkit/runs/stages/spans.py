@@ -5,34 +5,51 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from drkit.data.corpus import StoredCorpus
-from drkit.data.sentences import Punkt, installed_punkt, sample, sampled_places, train_punkt
-from drkit.data.spans import split_documents
-from drkit.data.tables import open_collection
-from drkit.runs.stage import StageRun
-from drkit.runs.tokenizers import load_tokenizer
+from attrs import frozen
+
+from drkit.runs.stage import StageRun, StageSpec, from_recipe
 
 
-def run(stage: StageRun) -> Mapping[str, Any]:
-    """Writes a token store of all spans and their documents; returns counts, and where the sentence model is from."""
-    corpus = open_collection(stage.inputs["collection"]).corpus
-    splitter = installed_punkt() or _learnt(corpus, stage.recipe.seed)
+@frozen
+class SpanSettings:
+    """How long a span is; the seed draws the texts that a sentence model is trained on."""
+
+    max_length: int = from_recipe("encoder.passage_length")
+    prompt: str = from_recipe("encoder.passage_prompt")
+    seed: int = from_recipe("seed")
+
+
+def run(stage: StageRun[SpanSettings]) -> Mapping[str, Any]:
+    """Write a token store of all spans and their documents; returns counts, and the source of the sentence model."""
+    from drkit.data.corpus import StoredCorpus
+    from drkit.data.sentences import installed_punkt, sample, sampled_places, train_punkt
+    from drkit.data.spans import split_documents
+    from drkit.runs.tokenizers import load_tokenizer
+
+    corpus, settings = StoredCorpus(stage.inputs["passages"]), stage.settings
+    drawn = (passage.content for passage in corpus.at(sampled_places(len(corpus), settings.seed)))
+    splitter = installed_punkt() or train_punkt(sample(drawn))
     counts = split_documents(
         enumerate(passage.content for passage in corpus),
         load_tokenizer(str(stage.inputs["vocabulary"])),
         stage.folder,
-        max_length=stage.stage.settings["max_length"],
+        max_length=settings.max_length,
         splitter=splitter,
-        prompt=stage.recipe.encoder.passage_prompt,
+        prompt=settings.prompt,
     )
     stage.progress.note(
         f"{counts['documents']:,} documents of {counts['sentences']:,} sentences cut into {counts['spans']:,} spans "
         f"(sentences by Punkt, {splitter.source})"
     )
     if counts["alone"]:
-        stage.progress.note(f"{counts['alone']:,} documents have one sentence: they are whole, and their own context")
+        stage.progress.note(f"{counts['alone']:,} documents have one sentence: each is its own context, whole")
     return {**counts, "punkt": splitter.source}
 
 
-def _learnt(corpus: StoredCorpus, seed: int) -> Punkt:
-    return train_punkt(sample(passage.content for passage in corpus.at(sampled_places(len(corpus), seed))))
+SPANS = StageSpec(
+    name="spans",
+    version=1,
+    settings=SpanSettings,
+    run=run,
+    inputs={"passages": "documents to cut", "vocabulary": "the tokenizer"},
+)

@@ -5,17 +5,35 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from drkit.data.contexts import open_texts
-from drkit.data.importance import count, importance
-from drkit.runs.stage import StageRun
+from attrs import frozen
+
+from drkit.runs.stage import StageRun, StageSpec
 
 
-def run(stage: StageRun) -> Mapping[str, Any]:
-    """Writes the counts and the importance of every token of the spans where there are any, else of the passages."""
-    store = open_texts(stage.inputs)
-    settings = stage.stage.settings
-    counts = count(
-        store, stage.folder / "counts", window=settings.get("window", 4), min_count=settings.get("min_count", 1)
-    )
-    importance(store, counts, stage.folder / "importance", pmi=settings.get("pmi", "fragment"))
+@frozen
+class StatisticsSettings:
+    """How n-grams are counted, and how their mutual information is taken apart."""
+
+    window: int = 4
+    pmi: str = "fragment"
+    min_count: int = 1
+
+
+def run(stage: StageRun[StatisticsSettings]) -> Mapping[str, Any]:
+    """Write the counts, and the importance of every token of the texts."""
+    from drkit.data.importance import count, importance
+    from drkit.data.store import TokenStore
+
+    store, settings = TokenStore.open(stage.inputs["texts"]), stage.settings
+    counts = count(store, stage.folder / "counts", window=settings.window, min_count=settings.min_count)
+    importance(store, counts, stage.folder / "importance", pmi=settings.pmi)
     return {"ngrams": counts.describe()}
+
+
+STATISTICS = StageSpec(
+    name="statistics",
+    version=1,
+    settings=StatisticsSettings,
+    run=run,
+    inputs={"texts": "tokens of the texts that pre-training reads"},
+)

@@ -5,88 +5,113 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
+from attrs import frozen
 
-from drkit.core.ranks import own_device
-from drkit.data.tables import StoredCollection, open_collection
 from drkit.errors import DrkitError
-from drkit.runs import processes
-from drkit.runs.finetuning.agreement import Agreement
-from drkit.runs.finetuning.drawing import draw_queries
-from drkit.runs.finetuning.negatives import read_negatives
-from drkit.runs.finetuning.teacher_scores import Asked, ScoreBlocks, StoredScores, ask, read_scores
-from drkit.runs.manifest import CHECKPOINTS
-from drkit.runs.stage import StageRun
-from drkit.search import Reranker
-from drkit.search.identity import weights_hash
+from drkit.runs.stage import StageRun, StageSpec, from_recipe
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
+    from drkit.data.tables import StoredCollection
+    from drkit.runs.finetuning.agreement import Agreement
+    from drkit.runs.finetuning.teacher_scores import ScoreRequest, StoredScores
+    from drkit.search import Reranker
 
-def run(stage: StageRun) -> Mapping[str, Any]:
-    """Writes `scores.arrow`; returns how much was scored, how fast, by which weights."""
-    collection = open_collection(stage.inputs["collection"])
+
+@frozen
+class TeacherSettings:
+    """Who scores: a cross-encoder's path or hub id, empty for the run's own re-ranker.
+
+    max_length: tokens a pair, None for as many as the teacher reads. queries, draws: as many of the training queries
+    as the round draws (0: all); seed: of those draws.
+    """
+
+    model: str
+    max_length: int | None
+    queries: int
+    draws: int
+    seed: int = from_recipe("seed")
+
+
+def run(stage: StageRun[TeacherSettings]) -> Mapping[str, Any]:
+    """Write `scores.arrow`; returns how much was scored, how fast, by which weights."""
+    from drkit.data.tables import collection_of
+    from drkit.runs import processes
+    from drkit.runs.finetuning.agreement import Agreement
+    from drkit.runs.finetuning.teacher_scores import ScoreBlocks, read_scores
+    from drkit.runs.manifest import CHECKPOINTS
+    from drkit.search.identity import weights_hash
+
+    collection = collection_of(stage.inputs)
     teacher = _teacher(stage)
-    asked = _asked(stage, collection)
-    alone = not stage.stage.joint
+    requests = _requests(stage, collection)
     work = ScoreBlocks(
         scorer=teacher,
         teacher=weights_hash(teacher.model),
         corpus=collection.corpus,
         blocks=stage.folder / CHECKPOINTS,
-        rank=0 if alone else processes.rank(),
-        processes=1 if alone else processes.count(),
+        rank=processes.rank(),
+        processes=processes.count(),
     )
-    done = work.make(asked, stage.progress)
-    if not alone:
-        _wait()
+    done = work.make(requests, stage.progress)
+    processes.wait()
     agreement = Agreement()
     if work.rank == 0:
-        work.join(asked, stage.folder)
-        agreement = _agreement(read_scores(stage.folder), asked, collection.positive_places("train"))
-        stage.progress.note(agreement.told())
+        work.join(requests, stage.folder)
+        agreement = _agreement(read_scores(stage.folder), requests, collection.positive_places("train"))
+        stage.progress.note(agreement.in_words())
     return {
-        "queries": len(asked),
-        "pairs": sum(len(own.passages) for own in asked),
+        "queries": len(requests),
+        "pairs": sum(len(own.passages) for own in requests),
         "pairs_per_second": round(done["scored"] / max(done["seconds"], 1e-9), 1),
         "max_length": teacher.model.max_length,
         "weights": work.teacher,
-        **agreement.figures(),
+        **agreement.metrics(),
     }
 
 
-def _teacher(stage: StageRun) -> Reranker:
+def _teacher(stage: StageRun[TeacherSettings]) -> Reranker:
     """The run's own re-ranker, or one by path or hub id, on this process' device."""
-    name, limit = stage.stage.settings["reranker"], stage.stage.settings.get("max_length")
-    teacher = Reranker.load(stage.inputs.get(name, name), own_device())
+    from drkit.core.ranks import own_device
+    from drkit.search import Reranker
+
+    limit = stage.settings.max_length
+    teacher = Reranker.load(stage.inputs.get("reranker", stage.settings.model), own_device())
     if limit and limit < teacher.model.max_length:
         teacher.model.cut_at(limit)
     return teacher
 
 
-def _asked(stage: StageRun, collection: StoredCollection) -> list[Asked]:
-    name = stage.stage.settings["negatives"]
-    mined = read_negatives(stage.inputs[name]) if name else {}
-    asked = ask(list(collection.queries("train")), collection.positive_places("train"), mined)
-    if not asked:
-        raise DrkitError("no training query has a passage judged relevant (score > 0): there is nothing to score")
-    return _drawn(asked, stage)
+def _requests(stage: StageRun[TeacherSettings], collection: StoredCollection) -> list[ScoreRequest]:
+    """What is to be scored: every query that any draw of the round trains on, with its positives and negatives."""
+    import numpy as np
+
+    from drkit.runs.finetuning.drawing import draw_queries
+    from drkit.runs.finetuning.negatives import read_negatives
+    from drkit.runs.finetuning.teacher_scores import score_requests
+
+    settings = stage.settings
+    mined = read_negatives(stage.inputs["negatives"]) if "negatives" in stage.inputs else {}
+    found = score_requests(list(collection.queries("train")), collection.positive_places("train"), mined)
+    if not found:
+        raise DrkitError("no training query has a passage judged relevant (score > 0): a teacher needs at least one")
+    draws = settings.draws if settings.queries else 0
+    drawn = [draw_queries(len(found), settings.queries, seed=settings.seed, draw=draw) for draw in range(draws)]
+    return [found[index] for index in np.unique(np.concatenate(drawn))] if drawn else found
 
 
-def _drawn(asked: list[Asked], stage: StageRun) -> list[Asked]:
-    """The queries that any draw of the round trains on."""
-    own = stage.stage.settings
-    wanted = own.get("queries", 0)
-    draws = [draw_queries(len(asked), wanted, seed=own["seed"], draw=n) for n in range(own["draws"] if wanted else 0)]
-    return [asked[place] for place in np.unique(np.concatenate(draws))] if draws else asked
-
-
-def _agreement(scores: StoredScores, asked: list[Asked], positives: Mapping[str, NDArray[np.int64]]) -> Agreement:
+def _agreement(
+    scores: StoredScores, requests: list[ScoreRequest], positives: Mapping[str, NDArray[np.int64]]
+) -> Agreement:
     """The teacher against the judgements, over all that it scored."""
+    import numpy as np
+
+    from drkit.runs.finetuning.agreement import Agreement
+
     counted = Agreement()
-    for own in asked:
+    for own in requests:
         found = scores.row(own.place)
         if found is not None:
             relevant = np.isin(found[0], positives[own.query.query_id])
@@ -94,9 +119,17 @@ def _agreement(scores: StoredScores, asked: list[Asked], positives: Mapping[str,
     return counted
 
 
-def _wait() -> None:
-    """Until all processes have made their blocks."""
-    import torch.distributed as dist
-
-    if processes.count() > 1:
-        dist.all_reduce(torch.zeros(1))  # a barrier that needs no device of its own
+TEACHER = StageSpec(
+    name="teacher-scores",
+    version=1,
+    settings=TeacherSettings,
+    run=run,
+    inputs={
+        "passages": "the corpus",
+        "train": "training queries and judgements",
+        "negatives": "mined negatives",
+        "reranker": "the run's own cross-encoder",
+    },
+    resumable=True,
+    joint=True,
+)

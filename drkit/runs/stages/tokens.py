@@ -1,45 +1,74 @@
-"""Stage: tokenise every text once."""
+"""Stage: tokenise every passage, or every training query, once."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from drkit.data.store import tokenise
-from drkit.data.tables import StoredCollection, open_collection
-from drkit.runs.stage import StageRun
-from drkit.runs.tokenizers import load_tokenizer
+from attrs import frozen
 
-SPLITS = ("train", "dev", "test")
+from drkit.runs.stage import StageRun, StageSpec, from_recipe
 
 
-def run(stage: StageRun) -> Mapping[str, Any]:
-    """Writes `passages/` and `queries/`, memory-mapped stores; returns counts, also of texts that were truncated."""
-    collection = open_collection(stage.inputs["collection"])
+@frozen
+class PassageSettings:
+    """How passages are cut."""
+
+    length: int = from_recipe("encoder.passage_length")
+    prompt: str = from_recipe("encoder.passage_prompt")
+
+
+@frozen
+class QuerySettings:
+    """How queries are cut."""
+
+    length: int = from_recipe("encoder.query_length")
+    prompt: str = from_recipe("encoder.query_prompt")
+
+
+def tokenise_passages(stage: StageRun[PassageSettings]) -> Mapping[str, Any]:
+    """Write a memory-mapped store of all passages; returns counts, also of texts that were truncated."""
+    from drkit.data.corpus import StoredCorpus
+
+    passages = StoredCorpus(stage.inputs["passages"])
+    return _tokenise(stage, ((p.doc_id, p.content) for p in passages), "passages", "passage_length")
+
+
+def tokenise_queries(stage: StageRun[QuerySettings]) -> Mapping[str, Any]:
+    """Write a memory-mapped store of the training queries; returns counts, also of texts that were truncated."""
+    from drkit.data.tables import read_queries
+
+    queries = read_queries(stage.inputs["queries"])
+    return _tokenise(stage, ((query.query_id, query.text) for query in queries), "queries", "query_length")
+
+
+def _tokenise(stage: StageRun[Any], texts: Iterator[tuple[str, str]], what: str, setting: str) -> Mapping[str, Any]:
+    from drkit.data.store import tokenise
+    from drkit.runs.tokenizers import load_tokenizer
+
+    settings = stage.settings
     tokenizer = load_tokenizer(str(stage.inputs["vocabulary"]))
-    encoder = stage.recipe.encoder
-    passages = tokenise(
-        ((p.doc_id, p.content) for p in collection.corpus),
-        tokenizer,
-        stage.folder / "passages",
-        max_length=encoder.passage_length,
-        prompt=encoder.passage_prompt,
-    )
-    queries = tokenise(
-        _training_queries(collection),
-        tokenizer,
-        stage.folder / "queries",
-        max_length=encoder.query_length,
-        prompt=encoder.query_prompt,
-    )
-    for what, counts, length in (("passages", passages, "passage_length"), ("queries", queries, "query_length")):
-        if counts["truncated"]:
-            stage.progress.note(
-                f"{counts['truncated']:,} of {counts['texts']:,} {what} are longer than "
-                f"{getattr(encoder, length)} tokens and were cut (encoder.{length})"
-            )
-    return {"passages": passages, "queries": queries}
+    counts = tokenise(texts, tokenizer, stage.folder, max_length=settings.length, prompt=settings.prompt)
+    if counts["truncated"]:
+        stage.progress.note(
+            f"{counts['truncated']:,} of {counts['texts']:,} {what} are longer than {settings.length} tokens and were "
+            f"cut (encoder.{setting})"
+        )
+    return counts
 
 
-def _training_queries(collection: StoredCollection) -> Iterator[tuple[str, str]]:
-    return ((query.query_id, query.text) for query in collection.queries("train"))
+_VOCABULARY = {"vocabulary": "the tokenizer"}
+PASSAGE_TOKENS = StageSpec(
+    name="passage-tokens",
+    version=1,
+    settings=PassageSettings,
+    run=tokenise_passages,
+    inputs={"passages": "texts to tokenise", **_VOCABULARY},
+)
+QUERY_TOKENS = StageSpec(
+    name="query-tokens",
+    version=1,
+    settings=QuerySettings,
+    run=tokenise_queries,
+    inputs={"queries": "training queries to tokenise", **_VOCABULARY},
+)

@@ -5,30 +5,62 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from drkit.data.tables import StoredCollection, open_collection
-from drkit.data.vocabulary import train_wordpiece
-from drkit.encoders.checkpoints import check_start, check_vocabulary
-from drkit.runs.stage import StageRun
-from drkit.runs.tokenizers import load_tokenizer
+from attrs import frozen
+
+from drkit.runs.stage import StageRun, StageSpec, from_recipe
 
 
-def run(stage: StageRun) -> Mapping[str, Any]:
-    """Writes a tokenizer folder; returns the vocabulary's size."""
-    encoder = stage.recipe.encoder
-    if encoder.pretrained:
-        check_start(encoder.pretrained, length=max(encoder.passage_length, encoder.query_length))
-        tokenizer = load_tokenizer(encoder.pretrained)
-        check_vocabulary(encoder.pretrained, tokenizer)
-        tokenizer.save_pretrained(stage.folder)
-    else:
-        texts = _texts(open_collection(stage.inputs["collection"]))
-        tokenizer = train_wordpiece(texts, stage.folder, size=encoder.vocab_size)
+@frozen
+class WordPieceSettings:
+    """Settings of a vocabulary trained on the collection."""
+
+    vocab_size: int = from_recipe("encoder.vocab_size")
+
+
+@frozen
+class ExistingSettings:
+    """Whose tokenizer is taken; positions: how long texts may get, which the encoder must have positions for."""
+
+    pretrained: str = from_recipe("encoder.pretrained")
+    query_length: int = from_recipe("encoder.query_length", observes=True)
+    passage_length: int = from_recipe("encoder.passage_length", observes=True)
+
+
+def train(stage: StageRun[WordPieceSettings]) -> Mapping[str, Any]:
+    """Train a WordPiece vocabulary and write its tokenizer; returns its size."""
+    from drkit.data.vocabulary import train_wordpiece
+
+    return {"vocabulary": len(train_wordpiece(_texts(stage), stage.folder, size=stage.settings.vocab_size))}
+
+
+def take(stage: StageRun[ExistingSettings]) -> Mapping[str, Any]:
+    """Write the tokenizer of the encoder; returns the size of its vocabulary."""
+    from drkit.encoders.checkpoints import check_start, check_vocabulary
+    from drkit.runs.tokenizers import load_tokenizer
+
+    settings = stage.settings
+    check_start(settings.pretrained, length=max(settings.passage_length, settings.query_length))
+    tokenizer = load_tokenizer(settings.pretrained)
+    check_vocabulary(settings.pretrained, tokenizer)
+    tokenizer.save_pretrained(stage.folder)
     return {"vocabulary": len(tokenizer)}
 
 
-def _texts(collection: StoredCollection) -> Iterator[str]:
+def _texts(stage: StageRun[Any]) -> Iterator[str]:
     """Every passage, and the training queries: those of dev and test stay unseen."""
-    for passage in collection.corpus:
-        yield passage.content
-    for query in collection.queries("train"):
-        yield query.text
+    from drkit.data.corpus import StoredCorpus
+    from drkit.data.tables import read_queries
+
+    yield from (passage.content for passage in StoredCorpus(stage.inputs["passages"]))
+    if "queries" in stage.inputs:
+        yield from (query.text for query in read_queries(stage.inputs["queries"]))
+
+
+WORDPIECE = StageSpec(
+    name="wordpiece-vocabulary",
+    version=1,
+    settings=WordPieceSettings,
+    run=train,
+    inputs={"passages": "texts to train on", "queries": "training queries"},
+)
+EXISTING = StageSpec(name="existing-vocabulary", version=1, settings=ExistingSettings, run=take)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 import torch.distributed as dist
@@ -36,11 +36,16 @@ class Comparing(Protocol):
         """The weighted losses f[] over the rows of the whole batch, and figures for the log."""
 
 
-class Comparable(Comparing, Protocol):
-    """A module whose gradients are taken here. Its forward takes and returns plain tensors (see `PREFIXES`).
+@runtime_checkable
+class CountsParts(Protocol):
+    """A module with local losses only that knows their items before it has read a part: chunks are read once then."""
 
-    One whose losses are local only may have `count(tensors)`, the items of a part by name: chunks are read once then.
-    """
+    def count(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """How many items each loss of a part is a mean over, named as in a forward's result."""
+
+
+class Comparable(Comparing, Protocol):
+    """A module whose gradients are taken here. Its forward takes and returns plain tensors (see `PREFIXES`)."""
 
     @property
     def weights(self) -> Mapping[str, float]:
@@ -78,9 +83,9 @@ def take(module: Comparable, tensors: Mapping[str, Tensor], way: Way) -> tuple[T
     if len(parts) == 1:
         out = way.forward(**parts[0])
         return _finish(module, [out], [lambda: out], way)
-    count = getattr(module, "count", None)
-    if count and not module.compares():  # each part stands for itself: one forward is enough
-        return _finish(module, [count(part) for part in parts], [partial(way.forward, **part) for part in parts], way)
+    if isinstance(module, CountsParts) and not module.compares():  # each part stands for itself: one forward is enough
+        counts = [module.count(part) for part in parts]
+        return _finish(module, counts, [partial(way.forward, **part) for part in parts], way)
     replays, states = [], []
     for part in parts:
         states.append(random_state())

@@ -19,6 +19,7 @@ from torch import nn
 from transformers import TrainerCallback, TrainingArguments, set_seed
 from transformers.trainer_callback import PrinterCallback
 
+from drkit.core.write import json_text
 from drkit.errors import DrkitError
 from drkit.runs import processes
 from drkit.runs.manifest import CHECKPOINTS
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from drkit.core.recipe import Training
-    from drkit.runs.stage import StageRun
 
 _TRIM_STEPS = 50
 
@@ -47,37 +47,42 @@ class TrainingResult:
     log: tuple[Mapping[str, float], ...]
 
 
-def train_stage(
-    stage: StageRun,
+def train_in(
+    folder: Path,
     module: nn.Module,
     collate: Collate,
     *,
     training: Training,
     lengths: NDArray[np.int32],
+    seed: int,
+    progress: Progress,
     callbacks: Sequence[TrainerCallback] = (),
 ) -> TrainingResult:
     """Train a stage's module on examples of these lengths i32[n], resuming from what an earlier attempt left.
 
-    Leaves `log.jsonl` in the stage's folder; the checkpoints go when the stage is done.
+    Leaves `log.jsonl` and `training.json` (steps, loss, seconds) in the stage's folder; the checkpoints go when the
+    stage is done.
     """
     schedule = Schedule(
         lengths=lengths,
         batch_size=training.per_device_train_batch_size * processes.count(),
         batches=count_batches(training, len(lengths), processes=processes.count()),
-        seed=stage.recipe.seed,
+        seed=seed,
     )
     result = train(
         module,
         schedule,
         collate,
         training=training,
-        folder=stage.folder / CHECKPOINTS,
-        progress=stage.progress,
-        seed=stage.recipe.seed,
+        folder=folder / CHECKPOINTS,
+        progress=progress,
+        seed=seed,
         callbacks=callbacks,
     )
     lines = "".join(f"{json.dumps(dict(entry), sort_keys=True)}\n" for entry in result.log)
-    (stage.folder / "log.jsonl").write_text(lines, encoding="utf-8")
+    (folder / "log.jsonl").write_text(lines, encoding="utf-8")
+    done = {"steps": result.steps, "loss": result.loss, "seconds": result.seconds}
+    (folder / "training.json").write_text(json_text(done), encoding="utf-8")
     return result
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from attrs import frozen
 
+from drkit.core.protocols import TargetShare
 from drkit.core.recipe import EncoderSettings, Finetune, Recipe, Training
 
 # What a CPU core reached in the default run, all overheads included; an order of magnitude, not a promise.
@@ -58,10 +61,15 @@ def pretraining(recipe: Recipe) -> Cost:
         return Cost()
     tokens = _texts(recipe.pretrain) * recipe.encoder.passage_length
     tables, layers = parameters(recipe.encoder)
-    rows = getattr(recipe.pretrain.decoder.config, "targets", 1.0)
-    scored = [getattr(term.config, "targets", 1.0) for term in recipe.pretrain.losses.values() if term.on == "encoder"]
+    rows = _target_share(recipe.pretrain.decoder.config)
+    scored = [_target_share(term.config) for term in recipe.pretrain.losses.values() if term.on == "encoder"]
     targets = rows + _ENCODER_TARGETS * max(scored, default=0.0)
     return Cost(tokens, 6.0 * tokens * (layers + layers / recipe.encoder.layers + targets * tables))
+
+
+def _target_share(config: Any) -> float:
+    """The share of positions that a decoder or loss with these settings scores."""
+    return min(max(config.target_share, 0.0), 1.0) if isinstance(config, TargetShare) else 1.0
 
 
 def finetuning(recipe: Recipe, training: Finetune) -> Cost:

@@ -1,0 +1,33 @@
+"""`drkit status`: what stands of a run, and why a stage would be made again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
+@click.option("--verify", is_flag=True, help="Compare the content of every file with its hash, not only its size.")
+def status(run: Path, verify: bool) -> int:
+    r"""Show for each stage of RUN whether it is kept, to do, resumed, or made again, and because of what.
+
+    Nothing is changed. With --verify the exit code is 1 if a finished stage has to be made again.
+
+    \b
+    drkit status runs/R
+    drkit status runs/R --verify      # also files whose content was changed
+    """
+    from drkit.core.discovery import installed
+    from drkit.core.read import read_recipe
+    from drkit.runs.execute import RECIPE
+    from drkit.runs.plan import plan
+    from drkit.runs.survey import State, survey
+    from drkit_cli.render import console, status_table
+
+    registry = installed().registry
+    made = plan(read_recipe(run / RECIPE, registry), registry)
+    found = list(survey(made.stages, run, verify=verify))
+    console().print(status_table(found))
+    return int(verify and any(finding.state is State.AGAIN for finding in found))

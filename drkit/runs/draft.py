@@ -1,0 +1,73 @@
+"""A plan in the making: stages by name, and the state of files outside the run that they read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from attrs import field, frozen
+
+from drkit.core.recipe import Recipe
+from drkit.core.registry import Registry
+from drkit.core.spec import ComponentSpec
+from drkit.runs.manifest import digest
+from drkit.runs.stage import Part, Stage, StageSpec, settings_from
+
+PASSAGES = Part("collection", "passages")
+
+
+def split_of(name: str) -> Part:
+    """A split of the collection: its queries, judgements and given negatives."""
+    return Part("collection", name)
+
+
+def queries_of(name: str) -> Part:
+    """The queries of a split, without its judgements."""
+    return Part("collection", f"{name}/queries.arrow")
+
+
+@frozen
+class Draft:
+    """A plan in the making: the recipe, the splits of its collection, the parts there are, and the stages by name."""
+
+    recipe: Recipe
+    registry: Registry
+    splits: tuple[str, ...]
+    stages: dict[str, Stage[Any]] = field(factory=dict)
+
+    def add(
+        self,
+        name: str,
+        spec: StageSpec[Any],
+        summary: str,
+        inputs: Mapping[str, Part] | None = None,
+        *,
+        sources: Mapping[str, str] | None = None,
+        own: Mapping[str, Any] | None = None,
+        **rest: Any,
+    ) -> str:
+        """Add a stage unless there is one of this name; returns its name.
+
+        own: settings that the recipe does not have under one path; the others are taken from the recipe.
+        """
+        if name not in self.stages:
+            known = {key: state for key, state in (sources or {}).items() if state}
+            settings = settings_from(spec.settings, self.recipe, **(own or {}))
+            self.stages[name] = Stage(name, spec, settings, summary, inputs or {}, known, **rest)
+        return name
+
+
+def path_state(text: str | None) -> str:
+    """Return a fingerprint of the files at a local path (names, sizes, modification times); empty for anything else."""
+    path = Path(text).expanduser() if text else None
+    if path is None or not path.exists():
+        return ""
+    files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+    return digest([(p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in files])
+
+
+def files_state(spec: ComponentSpec, config: Any) -> str:
+    """Return the state of the local files that a part reads with these settings."""
+    states = [path_state(path) for path in spec.paths_of(config)]
+    return states[0] if len(states) == 1 else digest(states)

@@ -1,0 +1,134 @@
+"""From a recipe to its plan: the stages of a run, in order, and which made what another reads.
+
+    collection -> vocabulary -> tokens -> [spans -> statistics -> queries] -> initial -> pretrained
+               -> negatives, no-pretraining, retriever-1 -> index-retriever-1 -> negatives -> retriever-2
+               -> [index-retriever-2 -> negatives -> reranker -> teacher -> retriever-3]
+               -> encoder -> index -> runs -> evaluation -> report
+
+Every stage declares its settings and inputs in a file of `drkit/runs/stages`; the plan fills them in from the recipe.
+No torch here: `--dry-run` prints this.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import frozen
+
+from drkit.core.recipe import Recipe
+from drkit.core.registry import Registry
+from drkit.core.spec import Kind
+from drkit.errors import DrkitError
+from drkit.evaluate import check_measures
+from drkit.runs.draft import PASSAGES, Draft, queries_of, split_of
+from drkit.runs.plan_encoder import plan_encoder, plan_texts
+from drkit.runs.plan_rounds import System, add_index, plan_rounds, reading_of
+from drkit.runs.stage import Part, Stage
+from drkit.runs.stages.evaluate import EVALUATION
+from drkit.runs.stages.export import EXPORT
+from drkit.runs.stages.finetune import FINETUNE
+from drkit.runs.stages.pretrain import PRETRAIN
+from drkit.runs.stages.report import LOG, PROBES, REPORT, TRAINING, VALIDATION
+from drkit.runs.stages.reranker import RERANKER
+from drkit.runs.stages.search import SEARCH
+
+
+@frozen
+class Plan:
+    """The stages of a run, each after those it needs, and what the user should know before it starts."""
+
+    stages: tuple[Stage[Any], ...]
+    notes: tuple[str, ...] = ()
+
+
+def plan(recipe: Recipe, registry: Registry) -> Plan:
+    """Return the plan of a recipe; asks the collection for its splits, so DrkitError where its files are missing.
+
+    Also for a measure that does not exist, and a run file to mine that is missing.
+    """
+    check_measures(recipe.evaluation.measures)
+    if recipe.finetune:
+        check_measures([recipe.finetune.validation.measure])
+    splits = tuple(registry.build(Kind.COLLECTION, recipe.collection.use, recipe.collection.config).splits())
+    draft = Draft(recipe, registry, splits)
+    notes: list[str] = []
+    plan_texts(draft)
+    last = plan_encoder(draft)
+    systems = [System(last, (last,))]
+    if recipe.finetune and "train" in splits:
+        systems = plan_rounds(draft, start=last)
+    elif recipe.finetune:
+        notes.append(_no_training_queries(recipe, splits))
+    exported = next(system for system in reversed(systems) if not system.reranks).stages[0]
+    checkpoint = {"checkpoint": Part(exported)}
+    draft.add(
+        "encoder", EXPORT, f"the encoder folder, made from {exported}", checkpoint, own={"reading": reading_of(draft)}
+    )
+    if splits:
+        _plan_evaluation(draft, systems, exported)
+    _plan_report(draft)
+    return Plan(tuple(draft.stages.values()), tuple(notes))
+
+
+def _no_training_queries(recipe: Recipe, splits: tuple[str, ...]) -> str:
+    name = recipe.collection.use
+    if not splits:
+        return f"collection {name!r} has texts alone: the run ends with the pre-trained encoder"
+    return (
+        f"collection {name!r} has no training queries (splits: {', '.join(splits)}): no fine-tuning, the pre-trained "
+        f"encoder is evaluated as it is; --set collection.train_share=0.5 trains on half of the queries"
+    )
+
+
+def _plan_evaluation(draft: Draft, systems: list[System], exported: str) -> None:
+    wanted, splits = draft.recipe.evaluation, draft.splits
+    if wanted.split not in splits:
+        raise DrkitError(
+            f"the collection has no {wanted.split} queries to evaluate on; it has {', '.join(splits)}: "
+            f"--set evaluation.split={splits[-1]}"
+        )
+    retrievers = [stage for system in systems if not system.reranks for stage in system.stages]
+    reranked = {system.stages[0]: system.reranks for system in systems if system.reranks and wanted.rerank}
+    inputs = {"passages": PASSAGES, "queries": queries_of(wanted.split)}
+    for stage in retrievers:
+        encoder = "encoder" if stage == exported else stage  # the exported encoder's index is the run's own
+        inputs[f"encoder/{stage}"] = Part(encoder)
+        inputs[f"index/{stage}"] = Part(add_index(draft, encoder, "searched"))
+    inputs |= {f"reranker/{stage}": Part(stage) for stage in reranked}
+    draft.add(
+        "runs",
+        SEARCH,
+        f"search for the {wanted.split} queries",
+        inputs,
+        own={
+            "retrievers": tuple(retrievers),
+            "reranked": reranked,
+            "rerank_depth": draft.recipe.reranker.depth if draft.recipe.reranker and reranked else 0,
+            "reading": reading_of(draft),
+        },
+    )
+    shown = [system for system in systems if not system.reranks or wanted.rerank]
+    draft.add(
+        "evaluation",
+        EVALUATION,
+        ", ".join(wanted.measures),
+        {"judged": split_of(wanted.split), "runs": Part("runs")},
+        own={
+            "systems": (*(["bm25"] if wanted.bm25 else []), *(system.name for system in shown)),
+            "draws": {system.name: system.stages for system in shown if len(system.stages) > 1},
+        },
+    )
+
+
+def _plan_report(draft: Draft) -> None:
+    """Last: it reads what the trainings logged and the evaluation found."""
+    trainings = [name for name, stage in draft.stages.items() if stage.spec in (PRETRAIN, FINETUNE, RERANKER)]
+    inputs = {"results": Part("evaluation", "results.json")} if "evaluation" in draft.stages else {}
+    for name in trainings:
+        inputs |= {f"log/{name}": Part(name, LOG), f"training/{name}": Part(name, TRAINING)}
+        if "dev" in draft.stages[name].inputs:
+            inputs[f"validation/{name}"] = Part(name, VALIDATION, observed=True)
+    if "pretrained" in draft.stages:
+        inputs["probes"] = Part("pretrained", PROBES, observed=True)
+    own = {"trainings": tuple(trainings)}
+    draft.add("report", REPORT, "curves, tables, and whether pre-training works", inputs, own=own)

@@ -1,1 +1,0 @@
-"""From a recipe to the stages of its run, and what they will cost."""

@@ -1,0 +1,138 @@
+"""What stands in a run: for each stage of a plan, whether it is kept, to do, resumed, or made again, and why.
+
+`drkit.runs.execute` acts on it stage by stage; `--dry-run` and `drkit status` show it beforehand.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from attrs import frozen
+
+from drkit.runs.manifest import CHECKPOINTS, IDENTITY, Manifest, damages, digest, load_manifest
+from drkit.runs.stage import Stage
+
+UNFINISHED = ".unfinished"
+
+
+class State(str, Enum):
+    """What happens to a stage when the run goes on."""
+
+    KEPT = "kept"
+    TO_DO = "to do"
+    RESUMED = "resumed"
+    AGAIN = "again"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@frozen
+class Finding:
+    """One stage's state; reasons: why it is made again, one line each; step: where a training is resumed."""
+
+    stage: Stage[Any]
+    state: State
+    reasons: tuple[str, ...] = ()
+    step: int | None = None
+    manifest: Manifest | None = None
+
+    @property
+    def words(self) -> str:
+        """The state in a line: `again because encoder.pooling: mean -> cls`."""
+        if self.state is State.RESUMED:
+            return "resumed" if self.step is None else f"resumed from step {self.step:,}"
+        return f"{self.state} because {'; '.join(self.reasons)}" if self.reasons else str(self.state)
+
+
+def survey(stages: Sequence[Stage[Any]], run: Path, *, verify: bool = False) -> Iterator[Finding]:
+    """Yield a finding for each stage, in order; nothing is changed. verify: compare the content of every file.
+
+    A stage behind one that is made again may turn out to be kept after all, if its inputs come out the same.
+    """
+    kept: dict[str, Manifest] = {}
+    for stage in stages:
+        pending = [name for name in stage.needs if name not in kept]
+        found = (
+            behind(stage, run, pending) if pending else inspect_stage(stage, run, contents(stage, kept), verify=verify)
+        )
+        if found.state is State.KEPT and found.manifest is not None:
+            kept[stage.name] = found.manifest
+        yield found
+
+
+def contents(stage: Stage[Any], done: Mapping[str, Manifest]) -> dict[str, str]:
+    """Return the content hash of each input of a stage, by name; done: the manifests of the stages it needs."""
+    return {name: done[part.stage].content(part.path) for name, part in stage.inputs.items() if not part.observed}
+
+
+def inspect_stage(stage: Stage[Any], run: Path, known: Mapping[str, str], *, verify: bool = False) -> Finding:
+    """Return what happens to a stage whose inputs are all finished; known: their content hashes, by input."""
+    fingerprint = stage.fingerprint(known)
+    manifest = load_manifest(run / stage.name)
+    same = manifest is not None and manifest.fingerprint == fingerprint
+    broken = tuple(damages(manifest, run / stage.name, verify=verify)) if manifest is not None else ()
+    if same and not broken:
+        return Finding(stage, State.KEPT, manifest=manifest)
+    if stage.spec.resumable and attempted(run / UNFINISHED / stage.name) == fingerprint:
+        return Finding(stage, State.RESUMED, step=_newest_step(run / UNFINISHED / stage.name))
+    if manifest is None:
+        return Finding(stage, State.TO_DO)
+    return Finding(stage, State.AGAIN, broken if same else tuple(_differences(stage, manifest, known)))
+
+
+def behind(stage: Stage[Any], run: Path, pending: Sequence[str]) -> Finding:
+    """Return what happens to a stage that needs others which are not finished."""
+    manifest = load_manifest(run / stage.name)
+    if manifest is None:
+        return Finding(stage, State.TO_DO)
+    changed = tuple(_differences(stage, manifest, None))
+    return Finding(stage, State.AGAIN, changed or (f"{' and '.join(pending)} may change",))
+
+
+def attempted(folder: Path) -> str:
+    """Return the fingerprint of what an unfinished folder was begun for; empty where it does not say."""
+    try:
+        return digest(json.loads((folder / IDENTITY).read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return ""
+
+
+def _newest_step(folder: Path) -> int | None:
+    steps = [int(path.parent.name.rpartition("-")[2]) for path in (folder / CHECKPOINTS).glob("checkpoint-*/.complete")]
+    return max(steps, default=None)
+
+
+def _differences(stage: Stage[Any], old: Manifest, known: Mapping[str, str] | None) -> Iterator[str]:
+    """Yield why a finished stage no longer fits, by the names of settings and inputs; known: as in `inspect_stage`."""
+    new = stage.identity(known if known is not None else dict.fromkeys(stage.inputs, ""))
+    if (old.stage, old.stage_version) != (new["stage"], new["version"]):
+        yield f"stage: {old.stage} version {old.stage_version} -> {new['stage']} version {new['version']}"
+    yield from changes(old.settings, json.loads(json.dumps(new["settings"])))
+    yield from (f"{name}: files changed" for name, state in new["sources"].items() if old.sources.get(name) != state)
+    origins = {name: str(part) for name, part in stage.inputs.items() if not part.observed}
+    yield from changes(old.origins, origins)
+    if known is not None:
+        same = [name for name in origins if old.origins.get(name) == origins[name]]
+        yield from (f"{origins[name]} changed" for name in same if old.inputs.get(name) != known[name])
+
+
+def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Return `name: old -> new` for every name whose values differ.
+
+    >>> changes({"a": 1, "b": 2, "c": "x"}, {"a": 1, "b": 3, "d": True})
+    ['b: 2 -> 3', 'c: x -> not set', 'd: not set -> true']
+    """
+    names = sorted(old.keys() | new.keys())
+    return [f"{n}: {_shown(old, n)} -> {_shown(new, n)}" for n in names if old.get(n) != new.get(n)]
+
+
+def _shown(table: Mapping[str, Any], name: str) -> str:
+    value = table.get(name)
+    if value is None:
+        return "not set"
+    return value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False)
