@@ -179,6 +179,18 @@ class _LogAll(TrainerCallback):  # type: ignore[misc]
             control.should_log = True
 
 
+def _terms_behind(logs: Mapping[str, Any]) -> str:
+    """Return a clause that names the terms of the loss which are not finite; empty where the log has none of its own.
+
+    >>> _terms_behind({"loss": math.nan, "encoder_loss": math.nan, "decoder_loss": 2.0})
+    " (of its terms, 'encoder' is nan; finite: 'decoder')"
+    """
+    terms = {name.removesuffix("_loss"): float(value) for name, value in logs.items() if name.endswith("_loss")}
+    wrong = ", ".join(f"{name!r} is {value}" for name, value in terms.items() if not math.isfinite(value))
+    others = ", ".join(repr(name) for name, value in terms.items() if math.isfinite(value))
+    return f" (of its terms, {wrong}{f'; finite: {others}' if others else ''})" if wrong else ""
+
+
 class _Report(TrainerCallback):  # type: ignore[misc]
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -192,6 +204,7 @@ class _Report(TrainerCallback):  # type: ignore[misc]
             loss = float(logs["loss"])
             if not math.isfinite(loss):
                 raise DrkitError(
-                    f"the loss is {loss} at step {state.global_step}: lower learning_rate, or raise warmup_steps"
+                    f"the loss is {loss} at step {state.global_step}{_terms_behind(logs)}: lower learning_rate, or "
+                    f"raise warmup_steps"
                 )
             self._last = {"loss": loss}
