@@ -39,8 +39,8 @@ def toy_encoder(seed: int = 7, **sizes: int) -> MaskedLmEncoder:
     """A BERT of two layers and width 16, or of other `sizes` (of `BertSizes`)."""
     from drkit.encoders import BertSizes, MaskedLmEncoder
 
-    chosen = {"hidden": 16, "layers": 2, "heads": 2, "intermediate": 24, "max_positions": 64, **sizes}
-    return MaskedLmEncoder.from_scratch(BertSizes(**chosen, dropout=0.0), ToyTokenizer(), seed=seed)
+    tiny = BertSizes(hidden=16, layers=2, heads=2, intermediate=24, max_positions=64, dropout=0.0)
+    return MaskedLmEncoder.from_scratch(evolve(tiny, **sizes), ToyTokenizer(), seed=seed)
 
 
 def toy_context(seed: int = 7) -> BuildContext:

@@ -204,7 +204,7 @@ class _Report(TrainerCallback):  # type: ignore[misc]
             loss = float(logs["loss"])
             if not math.isfinite(loss):
                 raise DrkitError(
-                    f"the loss is {loss} at step {state.global_step}{_terms_behind(logs)}: lower learning_rate, or "
-                    f"raise warmup_steps"
+                    f"the loss is {loss} at step {state.global_step}: lower learning_rate, or raise warmup_steps"
+                    f"{_terms_behind(logs)}"
                 )
             self._last = {"loss": loss}
