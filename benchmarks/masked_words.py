@@ -21,7 +21,7 @@ from attrs import field, frozen
 from drkit.core.discovery import installed
 from drkit.core.draws import Draws
 from drkit.core.layers import Wanted
-from drkit.data.importance import Importance
+from drkit.data.signals import SignalValues
 from drkit.data.store import TokenStore
 from drkit.inspect.texts import TextSource, of_collection
 from drkit.maskers import PmiConfig, PmiMasker, UniformConfig, UniformMasker
@@ -42,13 +42,13 @@ class Texts:
     name: str
     source: TextSource
     store: TokenStore
-    importance: Importance
+    importance: SignalValues
 
     def batches(self):
         """The sample, batch by batch."""
         places = np.unique(np.linspace(0, len(self.store) - 1, TEXTS).astype(np.int64))
         for at in range(0, len(places), BATCH):
-            yield self.store.batch(places[at : at + BATCH], importance=self.importance)
+            yield self.store.batch(places[at : at + BATCH], signals={"importance": self.importance})
 
 
 @frozen(eq=False)
@@ -64,7 +64,7 @@ class Hidden:
 def opened(collection: str) -> Texts:
     parts = installed()
     source = of_collection(Wanted(masker="pmi", collection=collection), parts).carry_out(parts, Silent())
-    statistics = Importance.open(source.folder / "statistics" / "importance")
+    statistics = SignalValues.open(source.folder / "signal-importance" / "values")
     name = collection.rpartition("/")[2]
     return Texts(name, source, TokenStore.open(source.folder / "tokens" / "passages"), statistics)
 
@@ -90,7 +90,7 @@ def measure(texts: Texts, label: str, masker: Any, borders: np.ndarray) -> Hidde
         hidden = hidden_tokens(view) & tokens.maskable
         words.update(tokens.ids[hidden].tolist())
         for row, chosen in enumerate((tokens.maskable, hidden)):
-            places = np.searchsorted(borders, tokens.importance[chosen].numpy(), side="right")
+            places = np.searchsorted(borders, tokens.signals["importance"][chosen].numpy(), side="right")
             tenths[row] += np.bincount(places, minlength=TENTHS)
     assert total is not None
     return Hidden(label, total, words, tenths[1] / np.maximum(tenths[0], 1))
@@ -110,7 +110,7 @@ def example(texts: Texts) -> tuple[list[str], dict[str, np.ndarray]]:
     fitting = [int(place) for place in np.flatnonzero((lengths >= 18) & (lengths <= 22))]
     spread = {place: texts.importance.values[slice(*texts.store.offsets[place : place + 2])].std() for place in fitting}
     place = sorted(fitting, key=spread.__getitem__)[len(fitting) // 2]  # neither flat nor extreme
-    tokens = texts.store.batch([place], importance=texts.importance)
+    tokens = texts.store.batch([place], signals={"importance": texts.importance})
     index = find_words(tokens).index[0]
     inside = np.flatnonzero(tokens.maskable[0].numpy())
     groups = np.split(inside, np.flatnonzero(np.diff(index[inside])) + 1)
@@ -127,7 +127,7 @@ def example(texts: Texts) -> tuple[list[str], dict[str, np.ndarray]]:
 
 
 def look(texts: Texts) -> dict[str, Hidden]:
-    values = np.concatenate([tokens.importance[tokens.maskable].numpy() for tokens in texts.batches()])
+    values = np.concatenate([tokens.signals["importance"][tokens.maskable].numpy() for tokens in texts.batches()])
     borders = np.quantile(values, np.arange(1, TENTHS) / TENTHS)
     return {label: measure(texts, label, masker, borders) for label, masker in maskers(texts).items()}
 

@@ -46,7 +46,7 @@ def batch(seed: int = 0) -> TokenBatch:
         maskable=torch.from_numpy(words >= 0),
         words=torch.from_numpy(words),
         keys=torch.arange(TEXTS),
-        importance=torch.from_numpy(rng.normal(size=(TEXTS, LENGTH)).astype(np.float32)),
+        signals={"importance": torch.from_numpy(rng.normal(size=(TEXTS, LENGTH)).astype(np.float32))},
     )
 
 

@@ -53,7 +53,7 @@ def texts(seed: int):
         maskable=words >= 0,
         words=words,
         keys=torch.arange(TEXTS),
-        importance=torch.from_numpy(rng.random(ids.shape, dtype=np.float32)),
+        signals={"importance": torch.from_numpy(rng.random(ids.shape, dtype=np.float32))},
     )
 
 
@@ -82,18 +82,18 @@ def pair_step(masker_name: str, decoder: str, encoder, context):
     from drkit.encoders import BertSizes, MaskedLmEncoder
     from drkit.runs.pretraining.autoencoder import collated
     from drkit.runs.stages.pretrain import auto_encoder
-    from drkit.runs.training.gradients import Way, take
+    from drkit.runs.training.gradients import GradientStrategy, backward
 
     settings, registry = pretraining(masker_name, decoder), installed().registry
     if "generator" in registry.get("masker", masker_name).requires_of(settings.masker.config):
         context = evolve(context, generator=MaskedLmEncoder.from_scratch(BertSizes(**GENERATOR), Tokenizer()))
-    context = evolve(context, idf=torch.ones(VOCAB))
+    context = evolve(context, signals={"idf": torch.ones(VOCAB)})
     masker = registry.build("masker", masker_name, settings.masker.config, context)
     module = auto_encoder(settings, registry, encoder, context, masker=masker).train()
     tokens = evolve(texts(0), context=texts(1))
     views = masker(tokens, Draws(1, 0, tokens.keys.numpy()), rows=module.decoder.rows(LENGTH))
     tensors = collated(tokens, views)
-    return lambda: take(module, tensors, Way(forward=module, backward=torch.Tensor.backward))
+    return lambda: backward(module, tensors, GradientStrategy(forward=module, backward=torch.Tensor.backward))
 
 
 def pretraining(masker: str, decoder: str):

@@ -23,6 +23,9 @@ from drkit.core.registry import Registry
 from drkit.core.spec import ComponentSpec, Kind, scope_problems
 from drkit.errors import DrkitError, ProblemsError, did_you_mean
 
+# The signal by which texts without a given query are searched for spans that stand for one.
+FOR_EXTRACTIVE = "importance"
+
 
 @frozen
 class PartInUse:
@@ -60,9 +63,12 @@ def parts_in_use(pretrain: Pretrain, registry: Registry) -> Iterator[PartInUse]:
 def wanted_signals(pretrain: Pretrain | None, registry: Registry) -> dict[str, Choice]:
     """The signals that the parts of a pre-training read, by name, each with the settings wanted of it.
 
-    Settings that no part names have their defaults. Raises as `check` does for a recipe that it refuses.
+    Settings that no part names have their defaults. Candidate queries need `importance`, whoever reads it. Raises
+    UnknownNameError for a signal that nothing makes.
     """
     wanted: dict[str, dict[str, Any]] = {}
+    if "generated-queries" in capabilities(pretrain, registry):
+        wanted[FOR_EXTRACTIVE] = {}
     for part in parts_in_use(pretrain, registry) if pretrain else ():
         for name, settings in part.spec.signals_of(part.config).items():
             wanted.setdefault(name, {}).update(settings)

@@ -22,8 +22,6 @@ STAGE_NAMES = (
     "vocabulary",
     "tokens",
     "spans",
-    "statistics",
-    "frequencies",
     "queries",
     "generator",
     "initial",
@@ -37,7 +35,7 @@ STAGE_NAMES = (
     "bm25",
     "reranker",
 )
-STAGE_FAMILIES = ("index-", "negatives-", "teacher-")
+STAGE_FAMILIES = ("signal-", "index-", "negatives-", "teacher-")
 _ROUND_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 

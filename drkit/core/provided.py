@@ -58,6 +58,7 @@ CAPABILITIES: Mapping[str, str] = {
     "spans": "documents cut into spans of whole sentences, which are the texts then",
     "generated-queries": "candidate queries of every text; settings: `QuerySettings`",
     "generator": "a masked LM that fills masked positions; settings: `GeneratorConfig`",
+    "characters": "the characters of every text, beside its tokens",
     "teacher": "a cross-encoder's scores in `pairs` or `groups`",
     "retriever": "the retriever of the round before",
     "reranker": "the run's own re-ranker",
@@ -65,6 +66,7 @@ CAPABILITIES: Mapping[str, str] = {
 MADE_FOR_PRETRAINING = ("spans", "generated-queries", "generator")
 FOR_LOSSES = ("teacher",)
 FOR_MINERS = ("retriever", "reranker")
+FOR_SIGNALS = ("characters",)
 
 
 def provided_by(*sources: str, masker: Iterable[str] = ()) -> tuple[str, ...]:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import attrs
 from attrs import field, frozen
 
+from drkit.errors import DrkitError
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -32,6 +34,8 @@ def _map_value(value: Any, change: Any) -> Any:
         return change(value)
     if isinstance(value, tuple):
         return tuple(_map_value(item, change) for item in value)
+    if isinstance(value, Mapping):
+        return {name: _map_value(item, change) for name, item in value.items()}
     return map_tensors(value, change) if attrs.has(type(value)) else value
 
 
@@ -53,8 +57,9 @@ class TokenBatch(Movable):
 
     ids i64[B,L]; attention bool[B,L]; maskable bool[B,L] (False at special tokens and padding); words
     i64[B,L], the number of the word a token belongs to (-1 outside words); keys i64[B], permanent numbers of
-    the examples. Where a part asked for it, else None: importance f32[B,L]; context, another text a row that the
-    decoder is to rebuild instead (a span of the same document, a query).
+    the examples. signals: what parts asked for, by name: f32[B,L] or f32[B,L,K] of tokens, 0 at special tokens and
+    padding; f32[B] or f32[B,K] of texts. context: where the masker asks for it, another text a row that the decoder is
+    to rebuild instead (a span of the same document, a query).
     """
 
     ids: Tensor
@@ -62,8 +67,17 @@ class TokenBatch(Movable):
     maskable: Tensor
     words: Tensor
     keys: Tensor
-    importance: Tensor | None = None
+    signals: Mapping[str, Tensor] = field(factory=dict)
     context: TokenBatch | None = None
+
+    def signal(self, name: str) -> Tensor:
+        """A signal of these texts. Raises DrkitError where the batch does not carry it."""
+        if name not in self.signals:
+            raise DrkitError(
+                f"the batch carries no signal {name!r} (signals: {', '.join(self.signals) or 'none'}). In a run the "
+                f"part's spec names it in `signals`; in your own loop, give TokenBatch.signals[{name!r}]"
+            )
+        return self.signals[name]
 
 
 @frozen(eq=False)
@@ -260,8 +274,8 @@ class BuildContext:
     `backbone` is None for parts that see no tokens. `retriever` is what a miner may search with, `reranker` what a
     filter may score pairs with: `score(pairs: Sequence[tuple[str, str]]) -> f32[n]`. `negatives` are passages that
     the collection brings to train against, ids by query id. `generator` is the masked LM
-    (`drkit.encoders.MaskedLmEncoder`) that fills masked positions, and `idf` the inverse document frequency f32[V] of
-    every token, where a part asked for them.
+    (`drkit.encoders.MaskedLmEncoder`) that fills masked positions, where a part asked for it, and `signals` are the
+    signals of scope `vocabulary` that parts asked for, by name: f32[V] or f32[V,K].
     """
 
     backbone: BackboneInfo | None = None
@@ -270,5 +284,5 @@ class BuildContext:
     reranker: Any = None
     negatives: Mapping[str, Sequence[str]] | None = None
     generator: Any = None
-    idf: Any = None
+    signals: Mapping[str, Any] = field(factory=dict)
     seed: int = 42

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from drkit.data.extractive import extractive_queries
     from drkit.data.generation import QueryModel, Sampling, generate_queries
     from drkit.data.hf import HfCollection
-    from drkit.data.importance import Importance
     from drkit.data.irds import IrdsCollection
     from drkit.data.jsonl import JsonlCollection
     from drkit.data.ngrams import NgramCounts
@@ -47,7 +46,6 @@ __getattr__, __dir__ = attach(
         "BeirConfig": "config",
         "HfCollection": "hf",
         "HfConfig": "config",
-        "Importance": "importance",
         "IrdsCollection": "irds",
         "IrdsConfig": "config",
         "JsonlCollection": "jsonl",
@@ -91,7 +89,6 @@ __all__ = [
     "BeirConfig",
     "HfCollection",
     "HfConfig",
-    "Importance",
     "IrdsCollection",
     "IrdsConfig",
     "JsonlCollection",

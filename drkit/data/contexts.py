@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-from attrs import evolve, frozen
+from attrs import evolve, field, fields, frozen
 
 from drkit.core.draws import Draws
 from drkit.core.types import TokenBatch, map_tensors
-from drkit.data.importance import Importance
 from drkit.data.queries import Queries
+from drkit.data.signals import SignalValues
 from drkit.data.spans import Spans
 from drkit.data.store import TokenStore
 from drkit.errors import DrkitError
@@ -45,7 +45,7 @@ class SpanContexts:
 
     store: TokenStore
     spans: Spans
-    importance: Importance | None = None
+    signals: Mapping[str, SignalValues] = field(factory=dict)
 
     def batch(self, places: NDArray[np.int64], epoch: int, seed: int, pad_to: int | None = None) -> TokenBatch:
         """The contexts of the spans at these places."""
@@ -53,7 +53,7 @@ class SpanContexts:
         others = np.maximum(count - 1, 1)
         drawn = Draws(seed + _SPAN, epoch, places).integers(_LARGE) % others
         skip = (drawn >= places - first) & (count > 1)
-        batch = self.store.batch(first + drawn + skip, pad_to=pad_to, importance=self.importance)
+        batch = self.store.batch(first + drawn + skip, pad_to=pad_to, signals=self.signals)
         return _of(places, batch)
 
 
@@ -62,14 +62,14 @@ class QueryContexts:
     """One of the text's candidate queries."""
 
     queries: Queries
-    importance: Importance | None = None
+    signals: Mapping[str, SignalValues] = field(factory=dict)
 
     def batch(self, places: NDArray[np.int64], epoch: int, seed: int, pad_to: int | None = None) -> TokenBatch:
         """The contexts of the texts at these places."""
         first = self.queries.offsets[places]
         count = self.queries.offsets[places + 1] - first
         drawn = Draws(seed + _QUERY, epoch, places).integers(_LARGE) % count
-        return _of(places, self.queries.store.batch(first + drawn, pad_to=pad_to, importance=self.importance))
+        return _of(places, self.queries.store.batch(first + drawn, pad_to=pad_to, signals=self.signals))
 
 
 @frozen(eq=False)
@@ -92,23 +92,44 @@ class MixedContexts:
         return map_tensors(stacked(queries, spans, self.spans.store.pad_id), lambda tensor: tensor[rows])
 
 
+# What stands at padding, beside `pad_id` in ids.
+_PADDING = {"attention": False, "maskable": False, "words": -1}
+
+
 def stacked(first: TokenBatch, second: TokenBatch, pad_id: int) -> TokenBatch:
-    """The rows of both batches, one below the other, padded to the longer one; contexts are left behind."""
+    """The rows of both batches, one below the other, padded to the longer one; contexts are left behind.
+
+    Raises DrkitError where one carries signals that the other does not.
+    """
     import torch
+
+    padding = {**_PADDING, "ids": pad_id}
+    names = [a.name for a in fields(TokenBatch) if a.name not in ("signals", "context")]
+    joined = {
+        name: torch.cat(_even((getattr(first, name), getattr(second, name)), (first, second), padding.get(name, 0)))
+        for name in names
+    }
+    if first.signals.keys() != second.signals.keys():
+        alone = sorted(first.signals.keys() ^ second.signals.keys())
+        raise DrkitError(f"two batches are stacked, and only one of them carries the signal {', '.join(alone)}")
+    signals = {
+        name: torch.cat(_even((values, second.signals[name]), (first, second), 0.0))
+        for name, values in first.signals.items()
+    }
+    return TokenBatch(**joined, signals=signals)  # type: ignore[arg-type]
+
+
+def _even(values: tuple[Tensor, Tensor], batches: tuple[TokenBatch, TokenBatch], fill: float) -> list[Tensor]:
+    """Both as wide as the longer batch, where there is a value a token; else as they are."""
     import torch.nn.functional as F
 
-    fills = {"ids": pad_id, "attention": False, "maskable": False, "words": -1, "importance": 0.0}
-    width = max(first.ids.shape[1], second.ids.shape[1])
-
-    def joined(name: str) -> Tensor | None:
-        parts = [getattr(batch, name) for batch in (first, second)]
-        if any(part is None for part in parts):
-            return None
-        if name in fills:
-            parts = [F.pad(part, (0, width - part.shape[1]), value=fills[name]) for part in parts]
-        return torch.cat(parts)
-
-    return TokenBatch(**{name: joined(name) for name in (*fills, "keys")})  # type: ignore[arg-type]
+    lengths = [batch.ids.shape[1] for batch in batches]
+    # Texts have as many values in both batches, tokens as many as their batch is long.
+    if min(value.ndim for value in values) < 2 or [value.shape[1] for value in values] != lengths:
+        return list(values)
+    width = max(lengths)
+    pads = [(0, 0) * (value.ndim - 2) + (0, width - value.shape[1]) for value in values]
+    return [F.pad(value, pad, value=fill) for value, pad in zip(values, pads, strict=True)]
 
 
 def _of(places: NDArray[np.int64], contexts: TokenBatch) -> TokenBatch:
@@ -129,16 +150,20 @@ def open_texts(inputs: Mapping[str, Path]) -> TokenStore:
     raise DrkitError(f"no texts: neither 'spans' nor 'tokens' among the stages {', '.join(inputs) or 'given'}")
 
 
-def open_importance(inputs: Mapping[str, Path]) -> Importance | None:
-    """The importance of the tokens of `open_texts`, where the run has statistics."""
-    return Importance.open(inputs["statistics"] / "importance") if "statistics" in inputs else None
+def open_signals(inputs: Mapping[str, Path], of: str = "signals") -> dict[str, SignalValues]:
+    """The signals among a stage's inputs, by name.
+
+    of: `signals` for those of the texts, `query-signals` for those of the queries that are contexts.
+    """
+    prefix = f"{of}/"
+    return {name[len(prefix) :]: SignalValues.open(path) for name, path in inputs.items() if name.startswith(prefix)}
 
 
 def open_contexts(inputs: Mapping[str, Path], kind: str) -> Contexts | None:
     """The contexts of a kind (`self`, `span`, `query`, `mixed`) for the texts of `open_texts`; None for `self`.
 
-    Their importance is attached where the run has statistics. Raises DrkitError where a stage that they need is
-    missing, or there is no such kind.
+    They carry the signals that stand among the inputs. Raises DrkitError where a stage that they need is missing, or
+    there is no such kind.
     """
     if kind not in KINDS:
         raise DrkitError(f"no contexts {kind!r}; known: {', '.join(KINDS)}")
@@ -156,9 +181,13 @@ def open_contexts(inputs: Mapping[str, Path], kind: str) -> Contexts | None:
 
 
 def _span_contexts(inputs: Mapping[str, Path]) -> SpanContexts:
-    return SpanContexts(open_texts(inputs), Spans.open(inputs["spans"]), open_importance(inputs))
+    return SpanContexts(open_texts(inputs), Spans.open(inputs["spans"]), carried(open_signals(inputs)))
 
 
 def _query_contexts(inputs: Mapping[str, Path]) -> QueryContexts:
-    queries = Queries.open(inputs["queries"])
-    return QueryContexts(queries, queries.importance() if "statistics" in inputs else None)
+    return QueryContexts(Queries.open(inputs["queries"]), carried(open_signals(inputs, "query-signals")))
+
+
+def carried(signals: Mapping[str, SignalValues]) -> dict[str, SignalValues]:
+    """Those that a batch carries: of tokens and texts, not of the vocabulary."""
+    return {name: values for name, values in signals.items() if values.scope != "vocabulary"}

@@ -10,7 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-    from drkit.data.importance import Importance
+    from drkit.data.signals import SignalValues
     from drkit.data.store import TokenStore
 
 # What two chosen spans may share: a quarter of the shorter.
@@ -20,7 +20,7 @@ Range = tuple[int, int]
 
 
 def extractive_queries(
-    store: TokenStore, importance: Importance, places: ArrayLike | None = None, *, count: int = 5, length: int = 12
+    store: TokenStore, importance: SignalValues, places: ArrayLike | None = None, *, count: int = 5, length: int = 12
 ) -> Iterator[list[Range]]:
     """For each text the `count` spans with the highest mean importance, best first, as ranges of `store.flat_ids`.
 

@@ -14,42 +14,36 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from drkit.data.arrays import Arrays, ArrayWriter
 from drkit.data.ngrams import NgramCounts, count, remaining_tokens, text_chunks
-from drkit.data.store import Rows, TokenStore
+from drkit.data.signals import SignalValues, write_signal
+from drkit.data.store import TokenStore
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Importance", "NgramCounts", "count", "importance", "score"]
+__all__ = ["NgramCounts", "count", "importance", "score"]
 
-FILE = "importance.arrow"
 PMI = ("fragment", "specific")
 _TOKENS_AT_ONCE = 1 << 20
 
 
-def importance(store: TokenStore, counts: NgramCounts, folder: Path, *, pmi: str = "fragment") -> Importance:
+def importance(store: TokenStore, counts: NgramCounts, folder: Path, *, pmi: str = "fragment") -> SignalValues:
     """Write the importance of every content token of `store` to `folder`, and map it.
 
     `pmi`: `fragment`, log p(n-gram) - log p(token) - log p(rest of the n-gram); `specific`, log p(n-gram) - the sum of
     its tokens' log p.
     """
-    _check(pmi)
-    with ArrayWriter(Path(folder) / FILE, {"values": np.float32}, lists=True) as writer:
-        writer.metadata = {"pmi": pmi, "window": counts.window, "min_count": counts.min_count}
-        for values in token_values(store, counts, pmi=pmi):
-            writer.append(values=values)
-        writer.append(np.diff(store.offsets), values=np.empty(0, np.float32))
-    return Importance.open(folder)
+    known = {"pmi": pmi, "window": counts.window, "min_count": counts.min_count}
+    values = token_values(store, counts, pmi=pmi)
+    return write_signal("importance", values, folder, scope="token", count=len(store.flat_ids), metadata=known)
 
 
 def token_values(store: TokenStore, counts: NgramCounts, *, pmi: str = "fragment") -> Iterator[NDArray[np.float32]]:
     """The importance of every content token of `store`, in order, some million tokens at a time."""
     _check(pmi)
-    for first, last in text_chunks(store.offsets, _TOKENS_AT_ONCE):
-        offsets = store.offsets[first : last + 1]
-        yield _ami(store.flat_ids[offsets[0] : offsets[-1]], offsets - offsets[0], counts, pmi)
+    chunks = (store.offsets[first : last + 1] for first, last in text_chunks(store.offsets, _TOKENS_AT_ONCE))
+    return (_ami(store.flat_ids[o[0] : o[-1]], o - o[0], counts, pmi) for o in chunks)
 
 
 def score(texts: Iterable[ArrayLike], counts: NgramCounts, *, pmi: str = "fragment") -> list[NDArray[np.float32]]:
@@ -101,29 +95,3 @@ def _sides(
     before = np.repeat(np.diff(offsets), np.diff(offsets)) - 1 - after
     shares = (side / np.clip(n, 1, window - 1) for side, n in ((left, before), (right, after)))
     return np.asarray(sum(shares), dtype=np.float32)
-
-
-class Importance:
-    """Importance of every content token of a store, mapped: `values` f32[tokens], aligned with `store.flat_ids`.
-
-    Picklable; `TokenStore.batch(.., importance=this)` lays it out.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = Path(path)
-        self._arrays = Arrays(self.path)
-        self.values: NDArray[np.float32] = self._arrays["values"]
-        self.offsets = self._arrays.offsets("values")
-
-    @classmethod
-    def open(cls, folder: Path) -> Importance:
-        """What `importance` wrote to `folder`. Raises DrkitError where it is not there."""
-        return cls(Path(folder) / FILE)
-
-    def __reduce__(self) -> tuple[type[Importance], tuple[Path]]:
-        return Importance, (self.path,)
-
-    def batch(self, indices: ArrayLike, *, pad_to: int | None = None, longest: int = 2**31) -> NDArray[np.float32]:
-        """f32[B,L] of the texts at these places, laid out as their `TokenBatch`; 0 at special tokens and padding."""
-        rows = Rows.of(np.asarray(indices, dtype=np.int64), self.offsets, pad_to=pad_to, longest=longest)
-        return rows.scatter(self.values, 0.0, np.float32)

@@ -46,7 +46,7 @@ class PydocsCollection:
     """Docstrings of the installed Python packages; the same environment gives the same collection.
 
     `roots` are the folders that hold packages: by default the standard library and every `site-packages` in use,
-    drkit's own packages left out. What counts as a passage and as a query: docs/collections.md.
+    drkit's own packages left out. What counts as a passage and as a query: docs/guide/collections.md.
 
     Raises DrkitError where `config.packages` names a package that is not there, or nothing is found at all.
     """

@@ -16,7 +16,7 @@ from attrs import frozen
 
 from drkit.data.arrays import Arrays, ArrayWriter
 from drkit.data.extractive import extractive_queries
-from drkit.data.importance import Importance
+from drkit.data.signals import SignalValues
 from drkit.data.store import TokenStore, TokenWriter, encoded
 from drkit.errors import DrkitError
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from drkit.data.texts import NamedTexts
 
-FILE, IMPORTANCE = "candidates.arrow", "importance"
+FILE = "candidates.arrow"
 LENGTH = 12  # tokens of an extractive query: a short question
 _TEXTS_AT_ONCE = 4096
 
@@ -42,7 +42,7 @@ class Given:
 
 def write_candidates(
     texts: TokenStore,
-    importance: Importance,
+    importance: SignalValues,
     tokenizer: Any,
     folder: Path,
     *,
@@ -154,8 +154,3 @@ class Queries:
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
-
-    def importance(self) -> Importance | None:
-        """The importance of the tokens of `store`, where it was written to the folder."""
-        folder = self.folder / IMPORTANCE
-        return Importance.open(folder) if folder.is_dir() else None

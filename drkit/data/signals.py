@@ -102,8 +102,8 @@ class StoredTexts:
     """The texts that a signal is computed for.
 
     store: their tokens. tokenizer: the one that made them. vocab_size: entries of the encoder's table, at least the
-    tokenizer's. characters: the texts themselves, in the store's order, behind the prompt of `prompt` characters; None
-    where they are known by their tokens alone (extracted queries): they are spelled out from these then.
+    tokenizer's; 0 where the signal has no value an entry. characters: the texts themselves, in the store's order,
+    behind `prompt`; None where they are known by their tokens alone (candidate queries): these spell them out then.
     """
 
     store: TokenStore
@@ -118,8 +118,11 @@ class StoredTexts:
     def read(self) -> Iterator[tuple[str, NDArray[np.int64]]]:
         """(text, i64[tokens,2]: where in it each content token begins and ends), in the store's order; streams.
 
-        Tokens of the prompt are at (0, 0). Raises DrkitError where the texts are not those of the store.
+        Tokens of the prompt are at (0, 0). Raises DrkitError where the texts are not those of the store, or the
+        signal's spec does not require `characters`.
         """
+        if self.tokenizer is None:
+            raise DrkitError("this signal reads characters: its spec says so with requires=('characters',)")
         return _spelled_out(self) if self.characters is None else _read(self, self.characters())
 
 

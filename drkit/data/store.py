@@ -6,7 +6,7 @@ Kept are the content tokens and the word each belongs to; [CLS], [SEP] and paddi
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from drkit.errors import DrkitError
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-    from drkit.data.importance import Importance
+    from drkit.data.signals import SignalValues
 
 FILE = "tokens.arrow"
 _TEXTS_AT_ONCE = 1024
@@ -190,11 +190,12 @@ class TokenStore:
         return np.concatenate([[self.cls_id], content, [self.sep_id]]).astype(np.int32)
 
     def batch(
-        self, indices: ArrayLike, *, pad_to: int | None = None, importance: Importance | None = None
+        self, indices: ArrayLike, *, pad_to: int | None = None, signals: Mapping[str, SignalValues] | None = None
     ) -> TokenBatch:
         """The texts at these places, padded on the right to the longest of them; `keys` are the places.
 
-        `pad_to` rounds the length up to a multiple of itself, at most `max_length`: few shapes, steady memory.
+        `pad_to` rounds the length up to a multiple of itself, at most `max_length`: few shapes, steady memory. signals:
+        values of this store's tokens or texts, by name, which the batch is to carry.
         """
         import torch
 
@@ -203,14 +204,14 @@ class TokenStore:
         ids[:, 0] = self.cls_id
         np.put_along_axis(ids, rows.ends[:, None], self.sep_id, axis=1)
         words = rows.scatter(self.flat_words, -1, np.int64)
-        weights = None if importance is None else rows.scatter(importance.values, 0.0, np.float32)
+        carried = {name: rows.lay_out(given) for name, given in (signals or {}).items()}
         return TokenBatch(
             ids=torch.from_numpy(ids),
             attention=torch.from_numpy(np.arange(rows.width) <= rows.ends[:, None]),
             maskable=torch.from_numpy(words >= 0),
             words=torch.from_numpy(words),
             keys=torch.from_numpy(rows.keys),
-            importance=None if weights is None else torch.from_numpy(weights),
+            signals={name: torch.from_numpy(values) for name, values in carried.items()},
         )
 
 
@@ -241,7 +242,13 @@ class Rows:
         return cls(keys, starts, lengths, width)
 
     def scatter(self, flat: NDArray[Any], fill: float, dtype: type[np.generic]) -> NDArray[Any]:
-        """`flat`'s values of these texts in [B, L], `fill` everywhere else."""
-        out = np.full(self._inside.shape, fill, dtype)
+        """`flat`'s values of these texts, [n] or [n, K], in [B, L] or [B, L, K], `fill` everywhere else."""
+        out = np.full((*self._inside.shape, *flat.shape[1:]), fill, dtype)
         out[self._inside] = flat[self._places]
         return out
+
+    def lay_out(self, signal: SignalValues) -> NDArray[np.float32]:
+        """A signal's values of these texts: f32[B,L(,K)] of tokens, f32[B(,K)] of texts."""
+        if signal.scope == "token":
+            return self.scatter(signal.values, 0.0, np.float32)
+        return np.asarray(signal.values[self.keys], dtype=np.float32)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,11 +16,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def token_batch(encoding: Any, keys: Sequence[int] | None = None, importance: Any = None) -> TokenBatch:
+def token_batch(
+    encoding: Any, keys: Sequence[int] | None = None, signals: Mapping[str, Any] | None = None
+) -> TokenBatch:
     """The batch of a fast tokenizer's `BatchEncoding`, padded on the right.
 
     keys: the examples' permanent numbers, on which their masks depend; 0, 1, .. where None: give your own
-    (a row number of the data set), or every batch draws the same masks. importance: f32[B,L] or None.
+    (a row number of the data set), or every batch draws the same masks. signals: what parts read of these
+    texts, by name, such as `importance` f32[B,L].
 
     Raises DrkitError for a slow tokenizer (it has no word ids), or padding on the left.
     """
@@ -34,9 +37,9 @@ def token_batch(encoding: Any, keys: Sequence[int] | None = None, importance: An
         raise DrkitError("texts must be padded on the right: set tokenizer.padding_side = 'right'")
     words = torch.from_numpy(np.stack([_words(encoding, row) for row in range(len(ids))]).reshape(ids.shape))
     numbers = torch.arange(len(ids)) if keys is None else torch.as_tensor(keys, dtype=torch.long)
-    weights = None if importance is None else torch.as_tensor(importance, dtype=torch.float32)
+    given = {name: torch.as_tensor(values, dtype=torch.float32) for name, values in (signals or {}).items()}
     return TokenBatch(
-        ids=ids, attention=attention, maskable=attention & (words >= 0), words=words, keys=numbers, importance=weights
+        ids=ids, attention=attention, maskable=attention & (words >= 0), words=words, keys=numbers, signals=given
     )
 
 

@@ -33,16 +33,19 @@ from drkit.runs.execute import RECIPE, execute
 from drkit.runs.manifest import digest, read_manifest
 from drkit.runs.plan import plan
 from drkit.runs.stage import Stage, lasting_settings
+from drkit.runs.stages.signals import FITTED
 from drkit.runs.tokenizers import load_tokenizer
+from drkit.signals.importance import COUNTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from drkit.core.types import TokenBatch
-    from drkit.data.importance import Importance
+    from drkit.data.signals import SignalValues
     from drkit.runs.progress import Progress
 
-COUNTED, IMPORTANCE = "statistics", "importance"
+IMPORTANCE = "importance"
+COUNTED = f"signal-{IMPORTANCE}"
 
 
 @frozen
@@ -70,7 +73,7 @@ class TextSource:
     def counts(self) -> NgramCounts | None:
         """The n-gram counts of the run's texts, or None where its recipe took none."""
         stands = read_manifest(self.folder / COUNTED) is not None
-        return NgramCounts(self.folder / COUNTED / "counts") if stands else None
+        return NgramCounts(self.folder / COUNTED / FITTED / COUNTS) if stands else None
 
     def masker(self) -> Choice:
         """The recipe's masker."""
@@ -102,7 +105,7 @@ class TextSource:
         Raises DrkitError where the text has no words.
         """
         with self._stored(text, pmi) as (store, weights):
-            tokens = store.batch([0], importance=weights)
+            tokens = store.batch([0], signals={} if weights is None else {IMPORTANCE: weights})
             values = None if weights is None else weights.values.tolist()
         if not bool(tokens.maskable.any()):
             raise DrkitError("the text has no words that the tokenizer knows; give a sentence or two")
@@ -121,7 +124,7 @@ class TextSource:
         return "".join(f" {piece.text}" if piece.spaced else piece.text for piece in pieces[start:stop]).strip()
 
     @contextmanager
-    def _stored(self, text: str, pmi: str = "fragment") -> Iterator[tuple[TokenStore, Importance | None]]:
+    def _stored(self, text: str, pmi: str = "fragment") -> Iterator[tuple[TokenStore, SignalValues | None]]:
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch)
             tokenise([("text", text)], self.tokenizer, folder, max_length=self.recipe.encoder.passage_length)

@@ -63,12 +63,12 @@ class BowReconstructionLoss(nn.Module):
 
 
 def _idf(context: BuildContext | None) -> Tensor:
-    if context is None or context.idf is None:
+    if context is None or "idf" not in context.signals:
         raise DrkitError(
-            "bow-reconstruction with idf = true needs BuildContext.idf f32[V]: in a run the stage of document "
-            "frequencies gives it; in your own loop, drkit.data.frequencies has document_frequencies() and idf()"
+            "bow-reconstruction with idf = true needs BuildContext.signals['idf'] f32[V]: in a run the signal idf "
+            "gives it; in your own loop, drkit.data.frequencies has document_frequencies() and idf()"
         )
-    given: Tensor = context.idf
+    given: Tensor = context.signals["idf"]
     return given.detach().clone()
 
 

@@ -28,7 +28,7 @@ class PmiMasker:
     are hidden. With `unit = "word"` a word's importance is the mean over its tokens, and words are taken whole, as
     long as they fit k. With `rows` every row draws its own noise and hides its own k tokens.
 
-    Source: CDMAE section 3.2; importance is its averaged pointwise mutual information (`TokenBatch.importance`).
+    Source: CDMAE section 3.2; importance is its averaged pointwise mutual information (the signal `importance`).
     """
 
     def __init__(self, config: PmiConfig, context: BuildContext) -> None:
@@ -119,12 +119,13 @@ def mean_over_words(words: Words, importance: NDArray[np.float32]) -> NDArray[np
 
 
 def _importance(tokens: TokenBatch) -> NDArray[np.float32]:
-    if tokens.importance is None:
+    if "importance" not in tokens.signals:
         raise DrkitError(
             "the masker 'pmi' needs the importance of every token: the batch has none. In a run the stage of PMI "
-            "statistics stores it beside the token ids; in your own loop, give TokenBatch.importance f32[B,L]"
+            "statistics stores it beside the token ids; in your own loop, give TokenBatch.signals['importance'] "
+            "f32[B,L]"
         )
-    importance: NDArray[np.float32] = tokens.importance.numpy()
+    importance: NDArray[np.float32] = tokens.signals["importance"].numpy()
     if not np.isfinite(importance).all():
         raise DrkitError("the importance of some token is not finite: take the PMI statistics of this corpus again")
     return importance

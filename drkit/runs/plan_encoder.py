@@ -1,7 +1,6 @@
 """The first half of a plan: from texts to the encoder that fine-tuning starts from.
 
-    collection -> vocabulary -> tokens -> [spans -> statistics -> queries] -> initial
-               -> [frequencies, generator] -> pretrained
+    collection -> vocabulary -> tokens -> [spans -> queries] -> initial -> [signals, generator] -> pretrained
 
 A stage in brackets is planned if a part needs it (`drkit.core.compose.wanted_signals` and `capabilities`).
 """
@@ -12,9 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from attrs import asdict
-
-from drkit.core.compose import capabilities, wanted_signals
+from drkit.core.compose import FOR_EXTRACTIVE, capabilities, wanted_signals
 from drkit.core.recipe import Choice, Pretrain
 from drkit.core.spec import Kind
 from drkit.errors import DrkitError
@@ -25,12 +22,11 @@ from drkit.runs.reading import TextReading
 from drkit.runs.stage import Part, settings_from
 from drkit.runs.stages import generator, initial, vocabulary
 from drkit.runs.stages.collection import COLLECTION
-from drkit.runs.stages.frequencies import FREQUENCIES
 from drkit.runs.stages.generator import GeneratorSizes
 from drkit.runs.stages.pretrain import PRETRAIN
 from drkit.runs.stages.queries import QUERIES
+from drkit.runs.stages.signals import FITTED, QUERY_SIGNAL, SIGNAL, VALUES
 from drkit.runs.stages.spans import SPANS
-from drkit.runs.stages.statistics import STATISTICS
 from drkit.runs.stages.tokens import PASSAGE_TOKENS
 
 VOCABULARY, TOKENS = Part("vocabulary"), Part("tokens")
@@ -64,14 +60,11 @@ def plan_encoder(draft: Draft) -> str:
     required = capabilities(recipe.pretrain, draft.registry)
     texts = _plan_contexts(draft, signals, required)
     _plan_initial(draft)
+    texts |= _plan_signals(draft, signals, texts)
     pretrain = recipe.pretrain
     if pretrain is None:
         return "initial"
     inputs = {"start": Part("initial"), **texts}
-    if "idf" in signals:
-        read = {"texts": _texts(draft), "encoder": Part("initial", "config.json")}
-        draft.add("frequencies", FREQUENCIES, "count the texts that each token occurs in", read)
-        inputs["frequencies"] = Part("frequencies")
     if "generator" in required:
         wanted = required["generator"] or GeneratorConfig()
         inputs["generator"] = Part(_plan_generator(draft, pretrain, wanted))
@@ -126,18 +119,53 @@ def _plan_contexts(draft: Draft, signals: Mapping[str, Choice], required: Mappin
     if "spans" in required:
         cut = {"passages": PASSAGES, "vocabulary": VOCABULARY}
         inputs = {"spans": Part(draft.add("spans", SPANS, "cut documents into spans of whole sentences", cut))}
-    if "importance" in signals:
-        own = asdict(signals["importance"].config)
-        read = {"texts": _texts(draft)}
-        draft.add("statistics", STATISTICS, "PMI importance of every token", read, own=own)
-        inputs["statistics"] = Part("statistics")
     if "generated-queries" in required:
+        weighed = _plan_signal(draft, signals[FOR_EXTRACTIVE])
         wanted = required["generated-queries"] or QuerySettings()
-        inputs["queries"] = Part(_plan_queries(draft, wanted, signals["importance"].config.pmi, inputs))
+        inputs["queries"] = Part(_plan_queries(draft, wanted, {**inputs, "importance": Part(weighed, VALUES)}))
     return inputs
 
 
-def _plan_queries(draft: Draft, wanted: QuerySettings, pmi: str, texts: dict[str, Part]) -> str:
+def _plan_signals(draft: Draft, signals: Mapping[str, Choice], texts: Mapping[str, Part]) -> dict[str, Part]:
+    """Add a stage for every signal, and one for its values of the queries that are contexts; returns the inputs."""
+    inputs = {}
+    for name, chosen in signals.items():
+        stage = _plan_signal(draft, chosen)
+        inputs[f"signals/{name}"] = Part(stage, VALUES)
+        scope = draft.registry.get(Kind.SIGNAL, name).scope_of(chosen.config)
+        if "queries" in texts and scope != "vocabulary":
+            read = {"texts": texts["queries"], "fitted": Part(stage, FITTED), **_beside_tokens(draft, chosen)}
+            summary, own = f"the signal {name} of the candidate queries", {"signal": chosen}
+            made = draft.add(f"{stage}-queries", QUERY_SIGNAL, summary, read, own=own)
+            inputs[f"query-signals/{name}"] = Part(made, VALUES)
+    return inputs
+
+
+def _plan_signal(draft: Draft, chosen: Choice) -> str:
+    """Add the stage of a signal of the texts; it reads what the signal's spec says, and no more."""
+    spec, read = draft.registry.get(Kind.SIGNAL, chosen.use), {"texts": _texts(draft)}
+    own: dict[str, Any] = {"signal": chosen}
+    read |= _beside_tokens(draft, chosen)
+    if "characters" in spec.requires_of(chosen.config):
+        read["passages"] = PASSAGES
+        read |= {"spans": Part("spans")} if "spans" in draft.stages else {}
+    else:
+        own["prompt"] = ""
+    sources = {"signal": files_state(spec, chosen.config)}
+    return draft.add(f"signal-{chosen.use}", SIGNAL, spec.summary, read, sources=sources, own=own)
+
+
+def _beside_tokens(draft: Draft, chosen: Choice) -> dict[str, Part]:
+    """What a signal reads beside the tokens of texts, whatever texts they are."""
+    spec, read = draft.registry.get(Kind.SIGNAL, chosen.use), {}
+    if "characters" in spec.requires_of(chosen.config):
+        read["vocabulary"] = VOCABULARY
+    if spec.scope_of(chosen.config) == "vocabulary":
+        read["encoder"] = Part("initial", "config.json")
+    return read
+
+
+def _plan_queries(draft: Draft, wanted: QuerySettings, texts: dict[str, Part]) -> str:
     kind, _, source = wanted.origin.partition(":")
     if kind == "file" and not Path(source).expanduser().is_file():
         raise DrkitError(f"the file of queries {source} does not exist @ pretrain.masker.queries")
@@ -149,7 +177,7 @@ def _plan_queries(draft: Draft, wanted: QuerySettings, pmi: str, texts: dict[str
         f"candidate queries: {how}",
         {"vocabulary": VOCABULARY, **given, **texts},
         sources={"pretrain.masker.queries": path_state(source)},
-        own={"queries": wanted.origin, "candidates": wanted.count, "prefix": wanted.prefix, "pmi": pmi},
+        own={"queries": wanted.origin, "candidates": wanted.count, "prefix": wanted.prefix},
     )
 
 

@@ -52,7 +52,7 @@ def toy_context(seed: int = 7) -> BuildContext:
         retriever=ToyRetriever(),
         reranker=ToyReranker(),
         negatives={request.query_id: ["d20", "d21", "nowhere", "d22"] for request in toy_requests(3000)},
-        idf=torch.linspace(0.1, 4.0, VOCAB),
+        signals={"idf": torch.linspace(0.1, 4.0, VOCAB)},
         seed=seed,
     )
 
@@ -76,7 +76,8 @@ def toy_tokens(lengths: Sequence[int] = (30, 22, 9, 4, 3, 2, 17, 30), padding: i
         importance[row, body] = torch.randn(length - 2, generator=draw)
     attention = ids != PAD
     keys = torch.arange(len(lengths)) * 1000 + 17
-    return TokenBatch(ids=ids, attention=attention, maskable=words >= 0, words=words, keys=keys, importance=importance)
+    signals = {"importance": importance}
+    return TokenBatch(ids=ids, attention=attention, maskable=words >= 0, words=words, keys=keys, signals=signals)
 
 
 def toy_pairs_of_texts(padding: int = 0) -> TokenBatch:

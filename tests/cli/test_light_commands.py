@@ -104,7 +104,15 @@ def test_the_matrix_fits_eighty_columns():
 def test_dry_run_prints_stages_needs_and_cost(tmp_path):
     code, out, _ = drkit("compose", "--masker", "pmi", "--decoder", "enhanced", "--dry-run", cwd=tmp_path)
     assert code == 0
-    for word in ("collection", "vocabulary", "statistics", "pretrained", "retriever-2", "evaluation", "parameters"):
+    for word in (
+        "collection",
+        "vocabulary",
+        "signal-importance",
+        "pretrained",
+        "retriever-2",
+        "evaluation",
+        "parameters",
+    ):
         assert word in out
     assert "masker pmi  needs importance" in out
     assert not list(tmp_path.iterdir()), "a dry run writes nothing"

@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.test_light_commands import drkit
 
-GUIDE = Path(__file__).parents[2] / "docs" / "plugins.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "plugins.md"
 
 
 def beside(site):

@@ -83,7 +83,7 @@ def test_reconstruction_is_a_sum_over_the_vocabulary_and_a_mean_over_texts(weigh
     draw = torch.Generator().manual_seed(1)
     logits, words = torch.randn(5, 17, generator=draw) * 3, torch.rand(5, 17, generator=draw) < 0.3
     idf = torch.rand(17, generator=draw) * 5 if weighted else torch.ones(17)
-    loss = BowReconstructionLoss(BowReconstructionConfig(idf=weighted), BuildContext(idf=idf))
+    loss = BowReconstructionLoss(BowReconstructionConfig(idf=weighted), BuildContext(signals={"idf": idf}))
     out = loss(vocab_logits=logits, words=words)
     assert out.loss.item() == pytest.approx(naive(logits, words, idf), rel=1e-6)
     assert out.metrics["recall"].item() == pytest.approx(((logits > 0) & words).sum().item() / words.sum().item())
@@ -109,8 +109,8 @@ def test_idf_is_asked_for_only_where_it_is_used_and_moves_with_the_loss():
 
 def test_bad_input_is_refused():
     on = BowReconstructionConfig(idf=True)
-    with pytest.raises(DrkitError, match=r"needs BuildContext\.idf"):
-        BowReconstructionLoss(on, attrs.evolve(toy_context(), idf=None))
+    with pytest.raises(DrkitError, match=r"needs BuildContext\.signals\['idf'\]"):
+        BowReconstructionLoss(on, attrs.evolve(toy_context(), signals={}))
     with pytest.raises(DrkitError, match="two vocabularies"):
         BowReconstructionLoss(on, toy_context())(vocab_logits=torch.zeros(1, 3), words=torch.zeros(1, 3).bool())
     with pytest.raises(DrkitError, match=r"\[B,V\], got"):

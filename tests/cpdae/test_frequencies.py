@@ -69,7 +69,7 @@ def stages(paper: str) -> dict[str, tuple[str, ...]]:
 
 
 def test_the_stage_is_there_where_idf_is_wanted_alone():
-    assert "frequencies" not in stages("cpdae-no-cl")
+    assert "signal-idf" not in stages("cpdae-no-cl")
     with_idf = stages("cpdae-idf")
-    assert "tokens" in with_idf["frequencies"]
-    assert "frequencies" in with_idf["pretrained"]
+    assert "tokens" in with_idf["signal-idf"]
+    assert "signal-idf" in with_idf["pretrained"]

@@ -16,13 +16,13 @@ from drkit.data.contexts import (
     QueryContexts,
     SpanContexts,
     open_contexts,
-    open_importance,
+    open_signals,
     open_texts,
     stacked,
 )
 from drkit.data.importance import count, importance, score
 from drkit.data.ngrams import NgramCounts
-from drkit.data.queries import IMPORTANCE, Queries, write_candidates
+from drkit.data.queries import Queries, write_candidates
 from drkit.data.sentences import sample, train_punkt
 from drkit.data.spans import Spans, split_documents
 from drkit.errors import DrkitError
@@ -36,12 +36,13 @@ def inputs(real_texts, tokenizer, tmp_path_factory):
     run = tmp_path_factory.mktemp("run")
     punkt = train_punkt(sample(real_texts))
     split_documents(enumerate(real_texts), tokenizer, run / "spans", max_length=30, splitter=punkt)
-    found = {"spans": run / "spans", "statistics": run / "statistics", "queries": run / "queries"}
+    found = {"spans": run / "spans", "queries": run / "queries"}
+    found |= {"signals/importance": run / "importance", "query-signals/importance": run / "of-queries"}
     store = open_texts(found)
-    grams = count(store, run / "statistics" / "counts", workers=1)
-    weighed = importance(store, grams, run / "statistics" / "importance")
+    grams = count(store, run / "counts", workers=1)
+    weighed = importance(store, grams, run / "importance")
     write_candidates(store, weighed, tokenizer, run / "queries", count=4, max_length=16)
-    importance(Queries.open(run / "queries").store, grams, run / "queries" / IMPORTANCE)
+    importance(Queries.open(run / "queries").store, grams, run / "of-queries")
     return found
 
 
@@ -56,8 +57,8 @@ def content(store, place):
 
 def same(one, two):
     return all(
-        torch.equal(getattr(one, n), getattr(two, n)) for n in ("ids", "attention", "words", "keys", "importance")
-    )
+        torch.equal(getattr(one, n), getattr(two, n)) for n in ("ids", "attention", "words", "keys")
+    ) and torch.equal(one.signal("importance"), two.signal("importance"))
 
 
 @pytest.fixture(scope="module", params=["span", "query", "mixed"])
@@ -78,7 +79,7 @@ def test_a_context_depends_on_seed_epoch_and_text_alone(contexts, inputs):
     for at, place in enumerate(some):
         assert row(part, at) == row(whole, place)
         n = int(part.attention[at].sum())
-        assert torch.equal(part.importance[at, :n], whole.importance[place, :n])
+        assert torch.equal(part.signal("importance")[at, :n], whole.signal("importance")[place, :n])
         assert torch.equal(part.words[at, :n], whole.words[place, :n])
     assert part.keys.tolist() == some.tolist()
     assert same(contexts.batch(places, 3, SEED), whole)
@@ -140,14 +141,14 @@ def test_mixed_may_be_all_of_one_kind(inputs, share):
 
 
 def test_importance_is_that_of_the_contexts_own_tokens(inputs):
-    contexts, counts = open_contexts(inputs, "query"), NgramCounts(inputs["statistics"] / "counts")
+    contexts, counts = open_contexts(inputs, "query"), NgramCounts(inputs["spans"].parent / "counts")
     batch = contexts.batch(np.arange(12), 0, SEED)
     expected = score([row(batch, i) for i in range(12)], counts)
     for i, values in enumerate(expected):
-        np.testing.assert_allclose(batch.importance[i, 1 : len(values) + 1], values, rtol=1e-6)
-    assert open_importance({"tokens": inputs["spans"]}) is None
+        np.testing.assert_allclose(batch.signal("importance")[i, 1 : len(values) + 1], values, rtol=1e-6)
+    assert open_signals({"tokens": inputs["spans"]}) == {}
     bare = {name: inputs[name] for name in ("spans", "queries")}
-    assert open_contexts(bare, "mixed").batch(np.arange(4), 0, SEED).importance is None
+    assert open_contexts(bare, "mixed").batch(np.arange(4), 0, SEED).signals == {}
 
 
 def test_two_batches_are_stacked(inputs):
@@ -155,7 +156,7 @@ def test_two_batches_are_stacked(inputs):
     short, long = store.batch([int(store.lengths.argmin())]), store.batch([int(store.lengths.argmax()), 3])
     both = stacked(short, long, store.pad_id)
     assert both.ids.shape == (3, long.ids.shape[1])
-    assert both.importance is None
+    assert both.signals == {}
     assert torch.equal(map_tensors(both, lambda t: t[1:]).ids, long.ids)
     width = short.ids.shape[1]
     assert torch.equal(both.ids[0, :width], short.ids[0])

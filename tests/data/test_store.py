@@ -49,7 +49,7 @@ def test_a_batch_equals_padding_written_out(store, tokenizer, real_texts, data, 
     for name, expected in padded(store, tokenizer, texts, indices, pad_to).items():
         assert torch.equal(getattr(batch, name), expected), name
     assert batch.keys.tolist() == indices
-    assert batch.importance is None
+    assert batch.signals == {}
     assert batch.ids.dtype == batch.words.dtype == torch.int64
 
 

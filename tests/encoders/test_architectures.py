@@ -26,7 +26,7 @@ from drkit.errors import DrkitError, ProblemsError
 from drkit.runs.pretraining.autoencoder import AutoEncoder
 from drkit.runs.pretraining.masking import MaskingCollator
 from drkit.runs.stages.pretrain import auto_encoder
-from drkit.runs.training.gradients import Way, take
+from drkit.runs.training.gradients import GradientStrategy, backward
 from drkit.search import TextEncoder
 from tests.encoders.toys import MADE, NAMES, tiny, tokenizer_of
 from tests.parts.toys import texts
@@ -86,19 +86,17 @@ def pretraining(name, decoder, store):
         backbone=encoder.info(tokenizer),
         tokenizer=tokenizer,
         generator=MaskedLmEncoder(tiny(name, seed=2)[0]),
-        idf=torch.linspace(0.5, 2.0, len(tokenizer)),
+        signals={"idf": torch.linspace(0.5, 2.0, len(tokenizer))},
     )
     masker = PARTS.registry.build(Kind.MASKER, settings.masker.use, settings.masker.config, context)
     module = auto_encoder(settings, PARTS.registry, encoder, context, masker=masker)
-    collate = MaskingCollator(
-        store=store, importance=None, masker=masker, rows=module.decoder.rows, seed=1, paired=module.paired()
-    )
+    collate = MaskingCollator(store=store, masker=masker, rows=module.decoder.rows, seed=1, paired=module.paired())
     return module.train(), collate([(0, place) for place in range(len(TEXTS))])
 
 
 def gradients(module, tensors):
     module.zero_grad()
-    loss, _ = take(module, tensors, Way(module, torch.Tensor.backward))
+    loss, _ = backward(module, tensors, GradientStrategy(module, torch.Tensor.backward))
     return loss.item()
 
 

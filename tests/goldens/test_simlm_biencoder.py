@@ -84,8 +84,8 @@ def test_losses_vectors_and_gradients(path, variant, chunk):
     wanted, whole = recording.group(f"out.{variant}."), recording.group(f"grad.{variant}.")
     loss = loss_of(figures["opts"])
     module, batch = BiEncoder(shared_encoder(recording), loss), batch_of(recording)
-    way = gradients.Way(forward=module, backward=lambda total: total.backward(), chunk=chunk)
-    total, shown_figures = gradients.take(module, batch, way)
+    strategy = gradients.GradientStrategy(forward=module, backward=lambda total: total.backward(), chunk=chunk)
+    total, shown_figures = gradients.backward(module, batch, strategy)
     rows = module(**batch)
     queries, passages = rows["rows.queries"], rows["rows.passages"]
     made = vectors(EmbeddedPairs(queries, passages, batch["positives"]), loss.config.similarity)

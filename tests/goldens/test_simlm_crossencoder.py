@@ -55,8 +55,8 @@ def test_scores_loss_and_gradients(recording, variant, training, chunk):
         "types": recording.inputs["token_type_ids"],
         "sizes": torch.full((queries,), group),
     }
-    way = gradients.Way(forward=module, backward=lambda loss: loss.backward(), chunk=chunk)
-    loss, _ = gradients.take(module, batch, way)
+    strategy = gradients.GradientStrategy(forward=module, backward=lambda loss: loss.backward(), chunk=chunk)
+    loss, _ = gradients.backward(module, batch, strategy)
     assert encoder.training is training
     got = {"loss": loss}
     if not chunk:

@@ -33,7 +33,7 @@ def context(encoder, tokenizer):
 
 def given(encoder, tokenizer, context, decoder, masker=None):
     tokens = toy_batch(tokenizer, max_length=60)
-    tokens = attrs.evolve(tokens, importance=torch.rand(tokens.ids.shape))
+    tokens = attrs.evolve(tokens, signals={"importance": torch.rand(tokens.ids.shape)})
     masker = masker or UniformMasker(UniformConfig(), context)
     rng = Draws(1, 0, tokens.keys.numpy())
     views = masker(tokens, rng, rows=decoder.rows(tokens.ids.shape[1]))

@@ -13,7 +13,7 @@ import torch
 from drkit.core.discovery import installed
 from drkit.core.draws import Draws
 from drkit.core.layers import Wanted
-from drkit.data.importance import Importance
+from drkit.data.signals import SignalValues
 from drkit.data.store import TokenStore
 from drkit.inspect.texts import TextSource, of_collection
 from drkit.maskers import (
@@ -40,7 +40,7 @@ class Texts:
 
     source: TextSource
     store: TokenStore
-    importance: Importance
+    importance: SignalValues
     known: dict[str, tuple] = attrs.field(factory=dict)
 
     @property
@@ -51,7 +51,7 @@ class Texts:
     def batches(self):
         for at in range(0, len(self.keys), BATCH):
             keys = self.keys[at : at + BATCH]
-            yield keys, self.store.batch(keys, importance=self.importance)
+            yield keys, self.store.batch(keys, signals={"importance": self.importance})
 
     def views(self, masker, rows=0):
         """(clean tokens, views) of every batch."""
@@ -87,8 +87,8 @@ def corpus(request, tmp_path_factory):
     wanted = Wanted(masker="pmi", collection=name, settings=(setting, "encoder.vocab_size=4000"))
     made = of_collection(wanted, installed(), cache=tmp_path_factory.mktemp("counted"))
     source = made.carry_out(installed(), Silent())
-    statistics = source.folder / "statistics" / "importance"
-    return Texts(source, TokenStore.open(source.folder / "tokens" / "passages"), Importance.open(statistics))
+    statistics = source.folder / "signal-importance" / "values"
+    return Texts(source, TokenStore.open(source.folder / "tokens" / "passages"), SignalValues.open(statistics))
 
 
 # ------------------------------------------------------------------ how much is hidden
@@ -214,7 +214,7 @@ def test_a_context_is_masked_as_its_base_masks(corpus):
     masker = QueryAsContextMasker(QueryAsContextConfig(base="pmi", decoder_ratio=0.4), corpus.source.context())
     hidden = total = 0
     for keys, tokens in corpus.batches():
-        context = corpus.store.batch(np.roll(keys, 1), importance=corpus.importance)
+        context = corpus.store.batch(np.roll(keys, 1), signals={"importance": corpus.importance})
         views = masker(attrs.evolve(tokens, context=context), Draws(7, 0, keys))
         assert torch.equal(views.context.ids, context.ids)
         assert torch.equal(views.encoder.attention, tokens.attention)
@@ -258,9 +258,9 @@ def test_pmi_rows_hide_exactly_their_count_and_the_important_more_often(corpus):
         enough = wanted >= 1
         assert bool((hidden.sum(2)[enough] == wanted[enough, None]).all())
         often = hidden.float().mean(1)
-        median = torch.where(tokens.maskable, tokens.importance, torch.nan).nanmedian(1, keepdim=True).values
-        higher += float(often[tokens.maskable & (tokens.importance > median)].sum())
-        lower += float(often[tokens.maskable & (tokens.importance <= median)].sum())
+        median = torch.where(tokens.maskable, tokens.signals["importance"], torch.nan).nanmedian(1, keepdim=True).values
+        higher += float(often[tokens.maskable & (tokens.signals["importance"] > median)].sum())
+        lower += float(often[tokens.maskable & (tokens.signals["importance"] <= median)].sum())
     assert higher > 4 * lower
 
 
@@ -322,7 +322,7 @@ def test_nothing_hidden_is_no_division_by_zero(corpus):
     _, tokens = next(corpus.batches())
     hidden = torch.zeros_like(tokens.maskable)
     assert torn_words(hidden, tokens) == 0
-    empty = corpus.store.batch(np.empty(0, dtype=np.int64), importance=corpus.importance)
+    empty = corpus.store.batch(np.empty(0, dtype=np.int64), signals={"importance": corpus.importance})
     assert not common_tokens(empty, corpus.source.tokenizer).any()
 
 

@@ -92,7 +92,7 @@ def hidden(view):
 
 def important(tokens, seed=0):
     draw = torch.Generator().manual_seed(seed)
-    return attrs.evolve(tokens, importance=torch.randn(tokens.ids.shape, generator=draw) * tokens.maskable)
+    return attrs.evolve(tokens, signals={"importance": torch.randn(tokens.ids.shape, generator=draw) * tokens.maskable})
 
 
 def test_the_real_texts_are_worth_testing_on(real):
@@ -214,7 +214,7 @@ def test_pmi_without_noise_hides_the_most_important(real, context):
     tokens = important(real)
     views = PmiMasker(PmiConfig(sigma=0.0), context)(tokens, draws(tokens))
     for b in range(0, len(tokens.ids), 7):
-        scored = sorted(tokens.maskable[b].nonzero()[:, 0].tolist(), key=lambda i: -tokens.importance[b, i])
+        scored = sorted(tokens.maskable[b].nonzero()[:, 0].tolist(), key=lambda i: -tokens.signals["importance"][b, i])
         wanted = sorted(scored[: max(1, len(scored) // 2)])
         assert hidden(views.decoder)[b].nonzero()[:, 0].tolist() == wanted
 
@@ -228,7 +228,7 @@ def test_pmi_hides_more_often_what_matters_more(real, context, rows):
         view = masker(tokens, draws(tokens, epoch), rows=rows).decoder
         rates += (~view.visible).float().mean(1) if rows else hidden(view).float() / 30
     chosen = tokens.maskable & (tokens.maskable.sum(1) > 20)[:, None]
-    importance, rates = tokens.importance[chosen], rates[chosen]
+    importance, rates = tokens.signals["importance"][chosen], rates[chosen]
     steps = [rates[(importance >= a) & (importance < a + 0.5)].mean().item() for a in np.arange(-2, 2, 0.5)]
     assert steps == sorted(steps)
     assert steps[0] < 0.15
@@ -264,7 +264,7 @@ def test_pmi_by_word_without_noise_equals_the_naive_choice(real, context):
     tokens = important(real)
     view = PmiMasker(PmiConfig(unit="word", sigma=0.0), context)(tokens, draws(tokens)).decoder
     words = find_words(tokens)
-    means = mean_over_words(words, tokens.importance.numpy())
+    means = mean_over_words(words, tokens.signals["importance"].numpy())
     for b in range(0, len(tokens.ids), 9):
         chosen = naive_greedy(-means[b], words.sizes[b], max(1, words.counts[b] // 2))
         assert np.array_equal(hidden(view)[b].numpy(), np.append(chosen, False)[words.index[b]])
@@ -272,7 +272,7 @@ def test_pmi_by_word_without_noise_equals_the_naive_choice(real, context):
 
 @pytest.mark.parametrize("constant", [0.0, 3.5])
 def test_pmi_with_equal_importance_still_hides_k(real, context, constant):
-    tokens = attrs.evolve(real, importance=torch.full(real.ids.shape, constant))
+    tokens = attrs.evolve(real, signals={"importance": torch.full(real.ids.shape, constant)})
     for sigma in (0.0, 1.0):
         view = PmiMasker(PmiConfig(sigma=sigma), context)(tokens, draws(tokens)).decoder
         assert torch.equal(hidden(view).sum(1), (real.maskable.sum(1) // 2).clamp(min=1))
@@ -283,7 +283,7 @@ def test_what_cannot_work_says_why(real, context):
     masker = PmiMasker(PmiConfig(), context)
     with pytest.raises(DrkitError, match=r"needs the importance of every token.*PMI statistics"):
         masker(real, draws(real))
-    broken = attrs.evolve(real, importance=torch.full(real.ids.shape, float("nan")))
+    broken = attrs.evolve(real, signals={"importance": torch.full(real.ids.shape, float("nan"))})
     with pytest.raises(DrkitError, match="not finite"):
         masker(broken, draws(real))
     with pytest.raises(DrkitError, match="mask id and vocabulary"):

@@ -13,17 +13,16 @@ from drkit.core.layers import Wanted, compose
 from drkit.core.matrix import matrix
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext
-from drkit.data.contexts import open_contexts, open_importance, open_texts
-from drkit.data.frequencies import open_idf
+from drkit.data.contexts import carried, open_contexts, open_signals, open_texts
 from drkit.errors import ProblemsError
 from drkit.runs.checkpoints import load_encoder, load_generator
 from drkit.runs.execute import execute
 from drkit.runs.plan import plan
 from drkit.runs.pretraining.masking import MaskingCollator
 from drkit.runs.progress import Silent
-from drkit.runs.stages.pretrain import auto_encoder
+from drkit.runs.stages.pretrain import auto_encoder, of_vocabulary
 from drkit.runs.tokenizers import load_tokenizer
-from drkit.runs.training.gradients import Way, take
+from drkit.runs.training.gradients import GradientStrategy, backward
 from tests.parts.toys import texts
 
 PARTS = installed()
@@ -80,14 +79,14 @@ def built(recipe, inputs):
         backbone=encoder.info(tokenizer),
         tokenizer=tokenizer,
         generator=load_generator(inputs.get("generator")),
-        idf=open_idf(inputs["frequencies"]) if "frequencies" in inputs else None,
+        signals=of_vocabulary(open_signals(inputs)),
         seed=recipe.seed,
     )
     masker = PARTS.registry.build(Kind.MASKER, settings.masker.use, settings.masker.config, context)
     module = auto_encoder(settings, PARTS.registry, encoder, context, masker=masker).train()
     collate = MaskingCollator(
         store=open_texts(inputs),
-        importance=open_importance(inputs),
+        signals=carried(open_signals(inputs)),
         masker=masker,
         rows=module.decoder.rows,
         seed=recipe.seed,
@@ -105,7 +104,7 @@ def train_two_steps(recipe, inputs):
     for step in range(2):
         tensors = collate([(step, example) for example in range(6 * step, 6 * step + 6)])
         optimizer.zero_grad()
-        loss, figures = take(module, tensors, Way(module, torch.Tensor.backward))
+        loss, figures = backward(module, tensors, GradientStrategy(module, torch.Tensor.backward))
         assert loss.isfinite()
         assert {f"{name}_loss" for name in module.terms} <= figures.keys()
         optimizer.step()

@@ -95,7 +95,7 @@ def test_ratios_are_those_of_each_side(base):
 def test_the_pmi_base_hides_what_is_important_in_the_context():
     tokens = toy_pairs_of_texts()
     weights = torch.where(tokens.context.maskable, torch.arange(30.0), 0.0)
-    tokens = attrs.evolve(tokens, context=attrs.evolve(tokens.context, importance=weights * 100))
+    tokens = attrs.evolve(tokens, context=attrs.evolve(tokens.context, signals={"importance": weights * 100}))
     views = built(base="pmi")(tokens, draws(tokens))
     hidden = views.decoder.labels != -100
     for row in np.flatnonzero(tokens.context.maskable.sum(1).numpy() > 1):
@@ -125,7 +125,7 @@ def test_a_missing_context_is_named():
         built(context="span")(tokens, draws(tokens))
     with pytest.raises(DrkitError, match="8 texts and 3 contexts"):
         built()(attrs.evolve(tokens, context=map_tensors(tokens, lambda t: t[:3])), draws(tokens))
-    bare = attrs.evolve(toy_pairs_of_texts().context, importance=None)
+    bare = attrs.evolve(toy_pairs_of_texts().context, signals={})
     with pytest.raises(DrkitError, match="needs the importance of every token"):
         built(base="pmi")(attrs.evolve(tokens, context=bare), draws(tokens))
 

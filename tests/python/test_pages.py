@@ -49,7 +49,7 @@ def place(folder, tmp_path, monkeypatch):
 
 
 def test_the_whole_pipeline(place, capsys):
-    names = execute("python.md", {})
+    names = execute("guide/python.md", {})
     assert {"anchor", "positive", "negative_3", "label"} <= set(names["data"].column_names)
     assert len(names["doc_ids"]) == 10
     assert [name for name, _ in names["results"]] == ["dense", "again"]
@@ -68,7 +68,7 @@ def test_the_trainer_of_the_page_on_fine_tuning(place):
     texts = [f"{word} {letter}" for word in WORDS for letter in "ab"]
     names = {"queries": texts[:8], "passages": texts[2:10], "hard_negatives": texts[4:12]}
     before = None
-    (block,) = [block for block in blocks("fine-tuning.md") if "CachedGradients" in block]
+    (block,) = [block for block in blocks("guide/fine-tuning.md") if "CachedGradients" in block]
     *head, last = block.strip().splitlines()
     exec("\n".join(head), names)
     before = names["model"].encode(texts)

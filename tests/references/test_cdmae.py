@@ -70,15 +70,15 @@ def amis(corpus) -> list[list[float]]:
 def prepared(corpus, dtype=torch.float64):
     encoder = small_encoder(corpus.tokenizer)
     module, masker = composed("cdmae", encoder, context_from(encoder, corpus.tokenizer), settings=PLAIN)
-    tokens = corpus.store.batch(np.array(SOME), importance=corpus.importance)
+    tokens = corpus.store.batch(np.array(SOME), signals={"importance": corpus.importance})
     rng = Remembered(5, 0, tokens.keys.numpy())
     views = masker(tokens, rng)
     return module.to(dtype), tokens, collated(tokens, views), rng.noise
 
 
 def step(module, batch):
-    way = gradients.Way(forward=module, backward=torch.Tensor.backward)
-    return gradients.take(module, batch, way)
+    strategy = gradients.GradientStrategy(forward=module, backward=torch.Tensor.backward)
+    return gradients.backward(module, batch, strategy)
 
 
 def test_importance_is_the_naive_count(corpus, amis):

@@ -35,7 +35,9 @@ def prepared(paper: str, dtype=torch.float64, settings=()):
 
 def step(module, batch, chunk: int = 0):
     module.zero_grad()
-    return gradients.take(module, batch, gradients.Way(forward=module, backward=torch.Tensor.backward, chunk=chunk))
+    return gradients.backward(
+        module, batch, gradients.GradientStrategy(forward=module, backward=torch.Tensor.backward, chunk=chunk)
+    )
 
 
 def totals(paper: str, found) -> torch.Tensor:

@@ -51,8 +51,8 @@ def collator(folder, tokens, negatives=4):
 
 def taken(module, batch, chunk=0):
     module.zero_grad()
-    way = gradients.Way(forward=module, backward=lambda loss: loss.backward(), chunk=chunk)
-    loss, figures = gradients.take(module, batch, way)
+    strategy = gradients.GradientStrategy(forward=module, backward=lambda loss: loss.backward(), chunk=chunk)
+    loss, figures = gradients.backward(module, batch, strategy)
     return loss, figures, {n: p.grad.clone() for n, p in module.named_parameters() if p.grad is not None}
 
 
@@ -323,8 +323,10 @@ def process(folder):
         wrapped = DistributedDataParallel(module, broadcast_buffers=False)
         for chunk in (0, 5):
             module.zero_grad()
-            way = gradients.Way(wrapped, lambda loss: loss.backward(), chunk=chunk, accumulate=wrapped.no_sync)
-            loss, _ = gradients.take(module, batch, way)
+            strategy = gradients.GradientStrategy(
+                wrapped, lambda loss: loss.backward(), chunk=chunk, accumulate=wrapped.no_sync
+            )
+            loss, _ = gradients.backward(module, batch, strategy)
             dist.all_reduce(loss)
             if rank == 0:
                 found = {name: p.grad.contiguous() for name, p in module.named_parameters()}

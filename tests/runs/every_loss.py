@@ -143,10 +143,10 @@ def gradients_of_every_loss(rank):
         for chunk in CHUNKS:
             module = module_of(name).train()
             wrapped = DistributedDataParallel(module, find_unused_parameters=True, broadcast_buffers=False)
-            way = gradients.Way(
+            strategy = gradients.GradientStrategy(
                 forward=wrapped, backward=lambda loss: loss.backward(), chunk=chunk, accumulate=wrapped.no_sync
             )
-            loss, _ = gradients.take(module, batch_of(name, SHARES[rank]), way)
+            loss, _ = gradients.backward(module, batch_of(name, SHARES[rank]), strategy)
             dist.all_reduce(loss)
             found[f"{name} {chunk}.loss"] = loss / 2
             found |= {f"{name} {chunk}.{n}": p.grad for n, p in module.named_parameters() if p.grad is not None}

@@ -81,7 +81,7 @@ def test_every_context_trains(context, base, decoder, texts, tmp_path):
     done, said = run(texts, tmp_path / "run", f"context={context}", f"base={base}", decoder=decoder)
     wanted = {"span": {"spans"}, "query": {"queries"}, "mixed": {"spans", "queries"}, "self": set()}[context]
     assert done.keys() & {"spans", "queries"} == wanted
-    assert ("statistics" in done) == (base == "pmi" or "queries" in wanted)
+    assert ("signal-importance" in done) == (base == "pmi" or "queries" in wanted)
     assert done["pretrained"].metrics["steps"] == 3
     log = [json.loads(line) for line in (tmp_path / "run/pretrained/log.jsonl").read_text().splitlines()]
     assert all(np.isfinite(entry["loss"]) and entry["decoder_loss"] > 0 for entry in log)
@@ -93,7 +93,7 @@ def test_every_context_trains(context, base, decoder, texts, tmp_path):
         assert any("have one sentence" in note for note in said)
         inputs = {name: tmp_path / "run" / name for name in done}
         assert len(open_texts(inputs)) == figures["spans"] > 41
-        assert (tmp_path / "run/statistics").exists() == ("statistics" in done)
+        assert (tmp_path / "run/signal-importance").exists() == ("signal-importance" in done)
     if "queries" in done:
         assert done["queries"].metrics["texts"] == (done["spans"].metrics["spans"] if "spans" in done else 41)
 
@@ -102,7 +102,7 @@ def test_stages_follow_the_settings(texts, tmp_path):
     done, _ = run(texts, tmp_path / "run", "context=mixed")
     again, _ = run(texts, tmp_path / "run", "context=mixed", "candidates=2")
     same = {name for name in done if again[name].fingerprint == done[name].fingerprint}
-    assert {"spans", "statistics", "initial"} <= same
+    assert {"spans", "signal-importance", "initial"} <= same
     assert not {"queries", "pretrained"} & same
 
 

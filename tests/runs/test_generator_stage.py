@@ -24,7 +24,7 @@ from drkit.runs.pretraining.autoencoder import AutoEncoder, Term
 from drkit.runs.pretraining.masking import MaskingCollator
 from drkit.runs.progress import Silent
 from drkit.runs.tokenizers import load_tokenizer
-from drkit.runs.training.gradients import Way, take
+from drkit.runs.training.gradients import GradientStrategy, backward
 
 PARTS = installed()
 SETTINGS = (
@@ -172,7 +172,7 @@ def gradients(folder: Path, chunk: int) -> dict[str, torch.Tensor]:
     decoder = MlmDecoder(MlmDecoderConfig(layers=1), context)
     module = AutoEncoder(encoder, decoder, terms, masker.replacer(context)).train()
     store = TokenStore.open(folder / "tokens/passages")
-    collate = MaskingCollator(store=store, importance=None, masker=masker, rows=decoder.rows, seed=1)
+    collate = MaskingCollator(store=store, masker=masker, rows=decoder.rows, seed=1)
     tensors = collate([(0, example) for example in range(8)])
-    take(module, tensors, Way(forward=module, backward=lambda loss: loss.backward(), chunk=chunk))
+    backward(module, tensors, GradientStrategy(forward=module, backward=lambda loss: loss.backward(), chunk=chunk))
     return {name: p.grad for name, p in module.named_parameters() if p.grad is not None}

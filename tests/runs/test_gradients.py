@@ -63,8 +63,8 @@ def paired_batch():
 
 def taken(module, batch, chunk=0):
     module.zero_grad()
-    way = gradients.Way(forward=module, backward=lambda loss: loss.backward(), chunk=chunk)
-    loss, figures = gradients.take(module, batch, way)
+    strategy = gradients.GradientStrategy(forward=module, backward=lambda loss: loss.backward(), chunk=chunk)
+    loss, figures = gradients.backward(module, batch, strategy)
     return loss, figures, {n: p.grad.clone() for n, p in module.named_parameters() if p.grad is not None}
 
 

@@ -89,7 +89,7 @@ def make(decoder, store, *, dropout=0.0):
     masker = UniformMasker(UniformConfig(encoder_ratio=0.3, decoder_ratio=0.9), context)
     built = decoder(MlmDecoderConfig(layers=1), context)
     terms = {side: Term(MlmLoss(), ("token_states",), side) for side in ("encoder", "decoder")}
-    collate = MaskingCollator(store=store, importance=None, masker=masker, rows=built.rows, seed=3)
+    collate = MaskingCollator(store=store, masker=masker, rows=built.rows, seed=3)
     return AutoEncoder(encoder, built, terms), collate
 
 

@@ -25,7 +25,7 @@ STAGES = [
     "collection",
     "vocabulary",
     "tokens",
-    "statistics",
+    "signal-importance",
     "initial",
     "pretrained",
     "negatives-retriever-1",
@@ -150,7 +150,15 @@ def test_killed_at_random_and_resumed_equals_uninterrupted(tiny_run, tmp_path):
     drkit(*arguments)
     for stage in STAGES:
         assert read_manifest(run / stage) is not None
-    for stage in ("statistics", "pretrained", "negatives-retriever-2", "retriever-2", "encoder", "index", "runs"):
+    for stage in (
+        "signal-importance",
+        "pretrained",
+        "negatives-retriever-2",
+        "retriever-2",
+        "encoder",
+        "index",
+        "runs",
+    ):
         ours, theirs = read_manifest(run / stage), read_manifest(whole / stage)
         same = {name for name in ours.files if ours.files[name] == theirs.files.get(name)}
         assert set(ours.files) - same <= {"log.jsonl", "README.md", "drkit.json"}, (stage, set(ours.files) - same)
@@ -173,7 +181,7 @@ def test_ctrl_c_ends_cleanly_and_says_how_to_go_on(tmp_path):
     assert process.returncode == 130
     assert f"drkit run {run / 'recipe.toml'}" in err
     assert "Traceback" not in err
-    assert read_manifest(run / "statistics") is not None
+    assert read_manifest(run / "signal-importance") is not None
     assert read_manifest(run / "pretrained") is None
 
 

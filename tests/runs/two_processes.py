@@ -25,8 +25,10 @@ def main(kind, chunk, folder):
 
 def taken(module, batch, chunk):
     wrapped = DistributedDataParallel(module.train(), find_unused_parameters=True, broadcast_buffers=False)
-    way = gradients.Way(forward=wrapped, backward=lambda loss: loss.backward(), chunk=chunk, accumulate=wrapped.no_sync)
-    loss, _ = gradients.take(module, batch, way)
+    strategy = gradients.GradientStrategy(
+        forward=wrapped, backward=lambda loss: loss.backward(), chunk=chunk, accumulate=wrapped.no_sync
+    )
+    loss, _ = gradients.backward(module, batch, strategy)
     dist.all_reduce(loss)
     return loss / 2
 

@@ -24,13 +24,16 @@ TOKENS = ("ids", "attention", "maskable", "words", "keys")
 VIEW = ("ids", "labels", "attention", "visible", "noise")
 # The generator's own loss stands beside the recipe's terms; its weight is the masker's business.
 GENERATOR = "generator"
+# Before the name of a signal, among a batch's tensors and the outputs that losses receive.
+SIGNAL = "signal."
 
 
 @frozen(eq=False)
 class Term:
     """One term of the loss: what it receives, by name, from the outputs of `on` (encoder or decoder), and its weight.
 
-    scope: `batch` where it compares rows of the batch with each other, else `rows`.
+    scope: `batch` where it compares rows of the batch with each other, else `rows`. signals: those that its call
+    receives, of the text that `on` reads or rebuilds.
     """
 
     loss: Loss
@@ -38,6 +41,13 @@ class Term:
     on: str
     weight: float = 1.0
     scope: str = "rows"
+    signals: Sequence[str] = ()
+
+    @property
+    def arguments(self) -> dict[str, str]:
+        """Its call's keywords, each with the name of what it receives among the outputs."""
+        named = {keyword(name): f"{SIGNAL}{name}" for name in self.signals}
+        return {**{name: name for name in self.receives}, **named}
 
     @property
     def compares(self) -> bool:
@@ -46,7 +56,7 @@ class Term:
 
     def given(self, outputs: Mapping[str, Any]) -> dict[str, Any]:
         """What its call receives, of what its side provides."""
-        return {name: outputs[name] for name in self.receives}
+        return {name: outputs[output] for name, output in self.arguments.items()}
 
     def items(self, given: Mapping[str, Any], rows: Tensor) -> Tensor:
         """How many items its mean runs over: the rows of the batch, where it does not say."""
@@ -74,6 +84,8 @@ class AutoEncoder(nn.Module):
     """
 
     numbering: Mapping[str, str] = {}
+    # What a signal has at the padding of a longer text, in another process.
+    padding: Mapping[str, float] = {}
 
     def __init__(
         self,
@@ -90,6 +102,7 @@ class AutoEncoder(nn.Module):
         self.losses = nn.ModuleDict({n: term.loss for n, term in terms.items() if isinstance(term.loss, nn.Module)})
         paired = [term for term in terms.values() if "partners" in term.receives]
         self.numbering = {f"{term.on}.partners": f"{term.on}.partners" for term in paired}
+        self.padding = {f"{term.on}.{keyword(name)}": 0.0 for term in terms.values() for name in term.signals}
 
     @property
     def weights(self) -> Mapping[str, float]:
@@ -114,7 +127,7 @@ class AutoEncoder(nn.Module):
         for name, term in self.terms.items():
             given = term.given(outputs[term.on])
             if term.compares:
-                made |= {f"{ROWS}{term.on}.{received}": value for received, value in given.items()}
+                made |= {f"{ROWS}{term.on}.{name}": value for name, value in given.items()}
                 continue
             made[ITEMS + name] = term.items(given, rows)
             if local:
@@ -130,7 +143,7 @@ class AutoEncoder(nn.Module):
         losses = []
         for name, term in self.terms.items():
             if term.compares:
-                step = term.loss(**{received: rows[f"{term.on}.{received}"] for received in term.receives})
+                step = term.loss(**{name: rows[f"{term.on}.{name}"] for name in term.arguments})
                 losses.append(term.weight * step.loss)
                 figures[f"{name}_loss"] = step.loss.detach()
                 figures |= {f"{name}_{key}": value for key, value in step.metrics.items()}
@@ -160,16 +173,26 @@ class AutoEncoder(nn.Module):
         }
         if reading.view.noise is not None:
             encoder["replaced"] = replaced_targets(reading.view, reading.source)
+        encoder |= _signals(reading.source)
         return {"encoder": {**encoder, **partners}, "decoder": {**self.decode(reading, tensors), **partners}}
 
     def decode(self, reading: Reading, tensors: Mapping[str, Tensor]) -> Mapping[str, Any]:
-        """What the decoder makes of a reading and the decoder's view."""
+        """What the decoder makes of a reading and the decoder's view, and the signals of the text that it rebuilds."""
         view, tokens = _view("decoder", tensors), _tokens("tokens", tensors)
         if self.replacer is not None and view.noise is not None:
             view, _ = self.replacer(view, tokens, learn=False)
         inputs = DecoderInput(reading.encoded, tokens, view, reading.view)
         output: Mapping[str, Any] = self.decoder(inputs, self.encoder.heads())
-        return output
+        return {**output, **_signals(tokens)}
+
+
+def keyword(signal: str) -> str:
+    """The keyword by which a loss receives a signal.
+
+    >>> keyword("entity-flags")
+    'entity_flags'
+    """
+    return signal.replace("-", "_")
 
 
 def learns(replacer: Any) -> bool:
@@ -179,9 +202,9 @@ def learns(replacer: Any) -> bool:
 
 def collated(views_source: TokenBatch, views: Any) -> dict[str, Tensor]:
     """The tensors of a batch and its views, by name, for `AutoEncoder.forward`; a text that is read twice goes once."""
-    tensors = {f"tokens.{name}": getattr(views.context, name) for name in TOKENS}
+    tensors = _named("tokens", views.context)
     if views.context is not views_source:
-        tensors |= {f"source.{name}": getattr(views_source, name) for name in TOKENS}
+        tensors |= _named("source", views_source)
     for side, view in (("encoder", views.encoder), ("decoder", views.decoder)):
         found = {f"{side}.{name}": getattr(view, name) for name in VIEW}
         tensors |= {name: tensor for name, tensor in found.items() if tensor is not None}
@@ -203,4 +226,16 @@ def _view(side: str, tensors: Mapping[str, Tensor]) -> MaskedView:
 
 def _tokens(side: str, tensors: Mapping[str, Tensor]) -> TokenBatch:
     prefix = side if f"{side}.ids" in tensors else "tokens"
-    return TokenBatch(**{name: tensors[f"{prefix}.{name}"] for name in TOKENS})  # type: ignore[arg-type]
+    start = f"{prefix}.{SIGNAL}"
+    signals = {name[len(start) :]: tensor for name, tensor in tensors.items() if name.startswith(start)}
+    return TokenBatch(**{name: tensors[f"{prefix}.{name}"] for name in TOKENS}, signals=signals)  # type: ignore[arg-type]
+
+
+def _named(side: str, tokens: TokenBatch) -> dict[str, Tensor]:
+    """The tensors of a text, for `_tokens` to read."""
+    signals = {f"{side}.{SIGNAL}{name}": values for name, values in tokens.signals.items()}
+    return {**{f"{side}.{name}": getattr(tokens, name) for name in TOKENS}, **signals}
+
+
+def _signals(tokens: TokenBatch) -> dict[str, Tensor]:
+    return {f"{SIGNAL}{name}": values for name, values in tokens.signals.items()}

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from drkit.core.draws import Draws
 from drkit.core.protocols import Masker
 from drkit.core.types import TokenBatch
 from drkit.data.contexts import Contexts, stacked
-from drkit.data.importance import Importance
+from drkit.data.signals import SignalValues
 from drkit.data.store import TokenStore
 from drkit.maskers.views import keep_targets
 from drkit.runs.pretraining.autoencoder import collated
@@ -33,16 +33,17 @@ PARTNER = 1 << 40
 class MaskingCollator:
     """(epoch, example) pairs -> the tensors of `AutoEncoder.forward`, masked anew in every epoch.
 
-    rows: how many visibility rows the decoder wants for a given length. contexts: where a text's context comes from.
+    rows: how many visibility rows the decoder wants for a given length. signals: what parts read of the store's tokens
+    and texts, by name. contexts: where a text's context comes from.
     paired: each text is followed by its partner (row B + b belongs to row b): its context, or else the text itself,
     masked by draws of its own.
     """
 
     store: TokenStore
-    importance: Importance | None
     masker: Masker
     rows: Callable[[int], int]
     seed: int
+    signals: Mapping[str, SignalValues] = field(factory=dict)
     contexts: Contexts | None = None
     paired: bool = False
 
@@ -58,7 +59,7 @@ class MaskingCollator:
         return tensors
 
     def _tokens(self, places: NDArray[np.int64], epoch: int) -> TokenBatch:
-        tokens = self.store.batch(places, pad_to=BUCKET, importance=self.importance)
+        tokens = self.store.batch(places, pad_to=BUCKET, signals=self.signals)
         context = None
         if self.contexts is not None:
             context = self.contexts.batch(places, epoch, self.seed, pad_to=BUCKET)

@@ -1,7 +1,7 @@
 """Is pre-training working? Measured at steps that the recipe sets, on texts that are kept out of it, and on queries.
 
-`probes.jsonl` in the stage's folder has a line a probe, `{"step": 500, "gain": 0.42, ..}`; docs/is-it-working.md says
-what each number means. A training with probes and one without end with the same weights, bit for bit.
+`probes.jsonl` in the stage's folder has one line per probe, `{"step": 500, "gain": 0.42, ..}`;
+docs/guide/is-it-working.md says what each number means. Probes do not change the weights that training ends with.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Probes:
     retrieval: RetrievalProbe | None
 
     def measure(self) -> dict[str, float]:
-        """The figures of this moment, by name; see docs/is-it-working.md."""
+        """The figures of this moment, by name; see docs/guide/is-it-working.md."""
         found = measure_branches(self.module, self._batches())
         with undisturbed(self.module):
             if len(self.held_out) > 1:

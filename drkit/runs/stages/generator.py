@@ -121,7 +121,6 @@ def train(stage: StageRun[TrainedSettings]) -> Mapping[str, Any]:
     )
     collate = MaskingCollator(
         store=store,
-        importance=None,
         masker=UniformMasker(UniformConfig(encoder_ratio=MASKED), context),
         rows=module.decoder.rows,
         seed=settings.seed,

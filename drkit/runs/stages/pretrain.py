@@ -15,9 +15,13 @@ from drkit.runs.reading import TextReading
 from drkit.runs.stage import StageRun, StageSpec, from_recipe
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from drkit.core.protocols import Masker
     from drkit.core.registry import Registry
+    from drkit.core.spec import ComponentSpec
     from drkit.core.types import BuildContext
+    from drkit.data.signals import SignalValues
     from drkit.encoders import MaskedLmEncoder
     from drkit.runs.pretraining.autoencoder import AutoEncoder
 
@@ -35,8 +39,7 @@ class PretrainSettings:
 def run(stage: StageRun[PretrainSettings]) -> Mapping[str, Any]:
     """Write the pre-trained masked LM, its decoder and generator; returns steps, seconds and the loss at the end."""
     from drkit.core.types import BuildContext
-    from drkit.data.contexts import open_contexts, open_importance, open_texts
-    from drkit.data.frequencies import open_idf
+    from drkit.data.contexts import carried, open_contexts, open_signals, open_texts
     from drkit.data.spans import Spans
     from drkit.runs.checkpoints import load_encoder, load_generator, restore, save_parts
     from drkit.runs.pretraining.masking import MaskingCollator
@@ -48,11 +51,12 @@ def run(stage: StageRun[PretrainSettings]) -> Mapping[str, Any]:
     settings, inputs, registry = stage.settings.pretrain, stage.inputs, stage.registry
     tokenizer = load_tokenizer(str(inputs["start"]))
     encoder = load_encoder(inputs["start"], pooling=stage.settings.pooling)
+    signals = open_signals(inputs)
     context = BuildContext(
         backbone=encoder.info(tokenizer),
         tokenizer=tokenizer,
         generator=load_generator(inputs.get("generator")),
-        idf=open_idf(inputs["frequencies"]) if "frequencies" in inputs else None,
+        signals=of_vocabulary(signals),
         seed=stage.settings.seed,
     )
     masker = registry.build(Kind.MASKER, settings.masker.use, settings.masker.config, context)
@@ -62,7 +66,7 @@ def run(stage: StageRun[PretrainSettings]) -> Mapping[str, Any]:
     store = open_texts(inputs)
     collate = MaskingCollator(
         store=store,
-        importance=open_importance(inputs),
+        signals=carried(signals),
         masker=masker,
         rows=module.decoder.rows,
         seed=stage.settings.seed,
@@ -98,9 +102,27 @@ def auto_encoder(
     for name, term in settings.losses.items():
         spec, loss = registry.get(Kind.LOSS, term.use), registry.build(Kind.LOSS, term.use, term.config, context)
         receives = tuple(sorted(spec.receives_of(term.config)))
-        terms[name] = Term(loss, receives, term.on, term.weight, spec.scope_of(term.config))
+        signals = _carried_signals(spec, term.config, registry)
+        terms[name] = Term(loss, receives, term.on, term.weight, spec.scope_of(term.config), signals)
     replacer = masker.replacer(context) if isinstance(masker, ReplacingMasker) else None
     return AutoEncoder(encoder, decoder, terms, replacer)
+
+
+def _carried_signals(spec: ComponentSpec, config: Any, registry: Registry) -> tuple[str, ...]:
+    """The signals that a loss's call receives: those of the vocabulary are in its `BuildContext`."""
+    wanted = ((name, registry.get(Kind.SIGNAL, name)) for name in sorted(spec.signals_of(config)))
+    return tuple(name for name, signal in wanted if signal.scope_of(signal.config()) != "vocabulary")
+
+
+def of_vocabulary(signals: Mapping[str, SignalValues]) -> dict[str, Tensor]:
+    """The signals of the vocabulary, as parts get them: f32[V] or f32[V,K]."""
+    import torch
+
+    return {
+        name: torch.tensor(values.values, dtype=torch.float32)
+        for name, values in signals.items()
+        if values.scope == "vocabulary"
+    }
 
 
 PRETRAIN = StageSpec(
@@ -112,9 +134,9 @@ PRETRAIN = StageSpec(
         "start": "the checkpoint that training starts from",
         "tokens": "the passages' tokens, where these are read",
         "spans": "the spans' tokens, where these are read",
-        "statistics": "importance of every token",
+        "signals/*": "values of signals: of the texts' tokens, of the texts, or of the vocabulary",
+        "query-signals/*": "the same of the candidate queries",
         "queries": "candidate queries, as contexts",
-        "frequencies": "document frequencies of tokens",
         "generator": "the masked LM that fills masked positions",
         "probe/*": "what probes search in: tokens, passages and a split of the collection",
     },

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from drkit.errors import DrkitError
 from drkit.runs.stage import StageRun, StageSpec, from_recipe
 
 if TYPE_CHECKING:
@@ -22,41 +21,33 @@ _SCRATCH = "given"
 
 @frozen
 class QuerySettings:
-    """Where queries come from (`extractive`, `file:PATH`, `model:PATH_OR_ID`) and how many a text gets.
-
-    pmi: how an n-gram's mutual information is taken apart, for the importance of the queries' own tokens.
-    """
+    """Where queries come from (`extractive`, `file:PATH`, `model:PATH_OR_ID`) and how many a text gets."""
 
     queries: str
     candidates: int
     prefix: str
-    pmi: str
     max_length: int = from_recipe("encoder.query_length")
     passage_length: int = from_recipe("encoder.passage_length")
     seed: int = from_recipe("seed")
 
 
 def run(stage: StageRun[QuerySettings]) -> Mapping[str, Any]:
-    """Write a token store of queries, which text each is of, and their importance; returns counts.
+    """Write a token store of queries, and which text each is of; returns counts.
 
     A model's queries are kept as `queries.jsonl`, which `queries = "file:PATH"` reads.
     """
-    from drkit.data.contexts import open_importance, open_texts
-    from drkit.data.importance import importance
-    from drkit.data.ngrams import NgramCounts
-    from drkit.data.queries import IMPORTANCE, Queries, write_candidates
+    from drkit.data.contexts import open_texts
+    from drkit.data.queries import write_candidates
+    from drkit.data.signals import SignalValues
     from drkit.runs.tokenizers import load_tokenizer
 
     settings, tokenizer = stage.settings, load_tokenizer(str(stage.inputs["vocabulary"]))
-    statistics = open_importance(stage.inputs)
-    if statistics is None:
-        raise DrkitError("candidate queries need the run's statistics: texts without a query get extractive ones")
     scratch = stage.folder / _SCRATCH
     shutil.rmtree(scratch, ignore_errors=True)
     given, counts = _given(stage, tokenizer, scratch)
     written = write_candidates(
         open_texts(stage.inputs),
-        statistics,
+        SignalValues.open(stage.inputs["importance"]),
         tokenizer,
         stage.folder,
         count=settings.candidates,
@@ -65,8 +56,6 @@ def run(stage: StageRun[QuerySettings]) -> Mapping[str, Any]:
     )
     del given
     shutil.rmtree(scratch, ignore_errors=True)
-    grams = NgramCounts(stage.inputs["statistics"] / "counts")
-    importance(Queries.open(stage.folder).store, grams, stage.folder / IMPORTANCE, pmi=settings.pmi)
     counts = {**counts, **written}
     if settings.queries != "extractive":
         _report(stage, counts)
@@ -132,7 +121,7 @@ QUERIES = StageSpec(
         "passages": "texts that given queries belong to",
         "tokens": "the passages' tokens, where pre-training reads these",
         "spans": "the spans' tokens, where pre-training reads these",
-        "statistics": "n-gram counts and importance of the texts",
+        "importance": "of every token of the texts: those without a query get extractive ones",
     },
     resumable=True,
 )

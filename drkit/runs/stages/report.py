@@ -76,7 +76,7 @@ def _probes(stage: StageRun[ReportSettings], probes: Sequence[Record]) -> Iterat
     )
     yield Text(_in_words(probes))
     yield _probe_table(probes)
-    yield Text("docs/is-it-working.md says what each number means, and what healthy and sick runs look like.")
+    yield Text("docs/guide/is-it-working.md says what each number means, and what healthy and sick runs look like.")
 
 
 def _in_words(probes: Sequence[Record]) -> str:

@@ -17,12 +17,14 @@ def world_size() -> int:
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
-def gather_rows(rows: Rows, numbering: Mapping[str, str]) -> tuple[Rows, Rows]:
+def gather_rows(
+    rows: Rows, numbering: Mapping[str, str], padding: Mapping[str, float] | None = None
+) -> tuple[Rows, Rows]:
     """(this process' rows as leaves, the rows of all processes with those leaves among them).
 
     rows: [R, ..] by name, R may differ between processes; other axes are padded to the longest, with -1 where rows
-    hold integers, NaN where they hold floats. Rows named in `numbering` hold numbers of other rows and are moved on by
-    the rows of earlier processes; -1 stays -1.
+    hold integers, NaN where they hold floats, or with what `padding` says of a name. Rows named in `numbering` hold
+    numbers of other rows and are moved on by the rows of earlier processes; -1 stays -1.
     """
     leaves = {name: row.detach().requires_grad_(row.is_floating_point()) for name, row in rows.items()}
     if world_size() == 1:
@@ -30,8 +32,9 @@ def gather_rows(rows: Rows, numbering: Mapping[str, str]) -> tuple[Rows, Rows]:
     sizes = {name: _shapes(row) for name, row in rows.items()}
     rank, gathered = dist.get_rank(), {}
     for name, leaf in leaves.items():
-        blocks = _all_gather(leaf.detach(), sizes[name])
-        blocks[rank] = _widened(leaf, blocks[rank].shape)
+        fill = (padding or {}).get(name)
+        blocks = _all_gather(leaf.detach(), sizes[name], fill)
+        blocks[rank] = _widened(leaf, blocks[rank].shape, fill)
         if name in numbering:
             counted = [int(shape[0]) for shape in sizes[numbering[name]]]
             blocks = [torch.where(block < 0, block, block + sum(counted[:place])) for place, block in enumerate(blocks)]
@@ -46,10 +49,10 @@ def _shapes(row: Tensor) -> list[list[int]]:
     return [shape.tolist() for shape in found]
 
 
-def _all_gather(row: Tensor, shapes: Sequence[Sequence[int]]) -> list[Tensor]:
+def _all_gather(row: Tensor, shapes: Sequence[Sequence[int]], fill: float | None) -> list[Tensor]:
     """Every process' block: its own rows, all other axes as long as the longest."""
     longest = [max(sizes) for sizes in zip(*shapes, strict=True)]
-    mine = _widened(row, longest).contiguous()
+    mine = _widened(row, longest, fill).contiguous()
     # gloo has no bool: bytes go over the wire.
     sent = mine.byte() if mine.dtype == torch.bool else mine
     found = [torch.empty_like(sent) for _ in shapes]
@@ -57,10 +60,10 @@ def _all_gather(row: Tensor, shapes: Sequence[Sequence[int]]) -> list[Tensor]:
     return [block[: shape[0]].to(row.dtype) for block, shape in zip(found, shapes, strict=True)]
 
 
-def _widened(row: Tensor, shape: Sequence[int]) -> Tensor:
+def _widened(row: Tensor, shape: Sequence[int], fill: float | None) -> Tensor:
     missing = [size - have for size, have in zip(shape, row.shape, strict=True)]
     if not any(missing):
         return row
     pads = [amount for size in reversed(missing) for amount in (0, size)]
-    padding = math.nan if row.is_floating_point() else 0 if row.dtype == torch.bool else -1
-    return torch.nn.functional.pad(row, pads, value=padding)
+    usual = math.nan if row.is_floating_point() else 0 if row.dtype == torch.bool else -1
+    return torch.nn.functional.pad(row, pads, value=usual if fill is None else fill)

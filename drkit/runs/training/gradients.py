@@ -37,6 +37,13 @@ class Comparing(Protocol):
 
 
 @runtime_checkable
+class PadsRows(Protocol):
+    """A module that says what stands at the padding of rows which differ in length between processes."""
+
+    padding: Mapping[str, float]
+
+
+@runtime_checkable
 class CountsParts(Protocol):
     """A module with local losses only that knows their items before it has read a part: chunks are read once then."""
 
@@ -62,7 +69,7 @@ PREFIXES = (LOSS, ITEMS, ROWS, FIGURE)
 
 
 @frozen(eq=False)
-class Way:
+class GradientStrategy:
     """How gradients are taken. chunk: rows a forward (0: all); forward: the (wrapped) module; backward: of a loss f[].
 
     accumulate: the context in which a backward does not exchange gradients between processes.
@@ -74,31 +81,35 @@ class Way:
     accumulate: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
-def take(module: Comparable, tensors: Mapping[str, Tensor], way: Way) -> tuple[Tensor, dict[str, Tensor]]:
+def backward(
+    module: Comparable, tensors: Mapping[str, Tensor], strategy: GradientStrategy
+) -> tuple[Tensor, dict[str, Tensor]]:
     """Add the gradients of one batch to the module's parameters; the loss f[] of this process' share, and its figures.
 
     Averaged over processes (as DDP does it) gradients and losses are those of the whole batch.
     """
-    parts = module.chunks(tensors, way.chunk) if way.chunk else [dict(tensors)]
+    parts = module.chunks(tensors, strategy.chunk) if strategy.chunk else [dict(tensors)]
     if len(parts) == 1:
-        out = way.forward(**parts[0])
-        return _finish(module, [out], [lambda: out], way)
+        out = strategy.forward(**parts[0])
+        return _finish(module, [out], [lambda: out], strategy)
     if isinstance(module, CountsParts) and not module.compares():  # each part stands for itself: one forward is enough
         counts = [module.count(part) for part in parts]
-        return _finish(module, counts, [partial(way.forward, **part) for part in parts], way)
+        return _finish(module, counts, [partial(strategy.forward, **part) for part in parts], strategy)
     replays, states = [], []
     for part in parts:
         states.append(random_state())
         with torch.no_grad():
-            replays.append(way.forward(**part, local=False))
-    again = [_replay(way, part, state) for part, state in zip(parts, states, strict=True)]
-    return _finish(module, replays, again, way)
+            replays.append(strategy.forward(**part, local=False))
+    again = [_replay(strategy, part, state) for part, state in zip(parts, states, strict=True)]
+    return _finish(module, replays, again, strategy)
 
 
-def _replay(way: Way, part: dict[str, Tensor], state: list[Tensor]) -> Callable[[], dict[str, Tensor]]:
+def _replay(
+    strategy: GradientStrategy, part: dict[str, Tensor], state: list[Tensor]
+) -> Callable[[], dict[str, Tensor]]:
     def forward() -> dict[str, Tensor]:
         with random_numbers(state):
-            return way.forward(**part)
+            return strategy.forward(**part)
 
     return forward
 
@@ -107,7 +118,7 @@ def _finish(
     module: Comparable,
     seen: Sequence[Mapping[str, Tensor]],
     forwards: Sequence[Callable[[], dict[str, Tensor]]],
-    way: Way,
+    strategy: GradientStrategy,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Compare the rows of `seen`, then go backward through each of `forwards` with its rows' gradients."""
     processes = world_size()
@@ -116,12 +127,12 @@ def _finish(
     loss = compared.detach()
     for place, forward in enumerate(forwards):
         last = place == len(forwards) - 1
-        with nullcontext() if last else way.accumulate():  # round the forward too: DDP decides there
+        with nullcontext() if last else strategy.accumulate():  # round the forward too: DDP decides there
             out = forward()
             shares = {name: out[ITEMS + name] / totals[name] * processes for name in module.weights}
             local = [module.weights[name] * out[LOSS + name] * shares[name] for name in module.weights]
             carried = [(out[name] * gradient).sum() * processes for name, gradient in gradients[place].items()]
-            way.backward(_sum([*local, *carried]))
+            strategy.backward(_sum([*local, *carried]))
         loss = loss + _sum([term.detach() for term in local])
         _add_figures(figures, out, shares)
     return loss, figures
@@ -148,7 +159,7 @@ def compare_rows(
     if not module.compares():
         return next(iter(seen[0].values())).new_zeros((), dtype=torch.float32), {}, [{} for _ in seen]
     own = _joined(seen)
-    leaves, gathered = gather_rows(own, module.numbering)
+    leaves, gathered = gather_rows(own, module.numbering, module.padding if isinstance(module, PadsRows) else None)
     loss, figures = module.compare(gathered)
     wanted = [name for name, leaf in leaves.items() if leaf.requires_grad]
     gradients: Sequence[Tensor | None] = torch.autograd.grad(loss, [leaves[name] for name in wanted], allow_unused=True)

@@ -9,8 +9,9 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainingArguments
 
+from drkit.runs import processes
 from drkit.runs.training import gradients
 from drkit.runs.training.batches import Example, Schedule
 
@@ -31,7 +32,7 @@ class ScheduledTrainer(Trainer):  # type: ignore[misc]
     ) -> None:
         super().__init__(model=module, args=args, train_dataset=_Examples(), data_collator=collate)
         self._schedule, self._chunk = schedule, chunk
-        self._figures: dict[str, Tensor] = {}
+        self._metrics: dict[str, Tensor] = {}
         self._counted = 0
 
     def get_train_dataloader(self) -> Any:
@@ -45,51 +46,63 @@ class ScheduledTrainer(Trainer):  # type: ignore[misc]
         )
 
     def training_step(self, model: nn.Module, inputs: Mapping[str, Tensor], *_: Any, **__: Any) -> Tensor:
-        """The gradients of one batch; the module's figures are summed on the device until the next log."""
+        """The gradients of one batch; the module's metrics are summed on the device until the next log."""
         model.train()
         accumulated = self.current_gradient_accumulation_steps
-        way = gradients.Way(
+        strategy = gradients.GradientStrategy(
             forward=model,
             backward=lambda loss: self.accelerator.backward(loss / accumulated),
             chunk=self._chunk,
             accumulate=lambda: self.accelerator.no_sync(model),
         )
         module: Any = self.accelerator.unwrap_model(model)
-        loss, figures = gradients.take(module, self._prepare_inputs(inputs), way)
-        for name, value in figures.items():
-            self._figures[name] = self._figures.get(name, 0) + value.detach()
+        tensors = {name: tensor.to(self.args.device, non_blocking=True) for name, tensor in inputs.items()}
+        loss, metrics = gradients.backward(module, tensors, strategy)
+        for name, value in metrics.items():
+            self._metrics[name] = self._metrics.get(name, 0) + value.detach()
         self._counted += 1
         shown: Tensor = loss / accumulated
         return shown
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Adds the module's own figures, as means since the last log."""
+        """Adds the module's own metrics, as means since the last log."""
         if "loss" in logs and self._counted:
-            means = {name: float(total) / self._counted for name, total in self._figures.items()}
+            means = {name: float(total) / self._counted for name, total in self._metrics.items()}
             logs = {**logs, **{name: round(value, 5) for name, value in means.items()}}
-            self._figures, self._counted = {}, 0
+            self._metrics, self._counted = {}, 0
         super().log(logs, *args, **kwargs)
 
-    def _save(self, output_dir: str | None = None, **_: Any) -> None:
-        """Weights alone, tied ones once; the Trainer's own way would pickle its arguments beside them."""
-        from safetensors.torch import save_model
+    def save_model(self, output_dir: str | None = None, **how: Any) -> None:
+        """Write the weights as safetensors, tied ones under each of their names: nothing is missing when they load."""
+        from safetensors.torch import save_file
 
-        folder = Path(output_dir or self.args.output_dir)
-        folder.mkdir(parents=True, exist_ok=True)
-        save_model(self.accelerator.unwrap_model(self.model), str(folder / WEIGHTS))
+        if self.is_fsdp_enabled or self.is_deepspeed_enabled:  # weights in shards are theirs to gather
+            super().save_model(output_dir, **how)
+        elif self.args.should_save:
+            folder = Path(output_dir or self.args.output_dir)
+            folder.mkdir(parents=True, exist_ok=True)
+            weights = self.accelerator.unwrap_model(self.model).state_dict()
+            save_file({name: weight.clone() for name, weight in weights.items()}, str(folder / WEIGHTS))
 
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        from safetensors.torch import load_model
 
-        load_model(model or self.model, str(Path(resume_from_checkpoint) / WEIGHTS))
+class OneDevice(TrainingArguments):  # type: ignore[misc]
+    """TrainingArguments of one device a process; torch's DataParallel would cut a batch's pairs apart."""
 
-    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
-        super()._save_checkpoint(*args, **kwargs)
-        self.accelerator.wait_for_everyone()
-        # The mark comes last: a checkpoint that a kill cut short has none, and is ignored.
-        if self.is_world_process_zero():
-            Path(self.args.output_dir, f"checkpoint-{self.state.global_step}", COMPLETE).touch()
-        self.accelerator.wait_for_everyone()
+    @property
+    def n_gpu(self) -> int:
+        """At most 1: more devices come by torchrun."""
+        return min(int(super().n_gpu), 1)
+
+
+class MarkComplete(TrainerCallback):  # type: ignore[misc]
+    """Marks a checkpoint when all of it is written: one that a kill cut short has no mark, and is ignored."""
+
+    def on_save(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
+        """Wait for all processes' files, then mark."""
+        processes.wait()
+        if state.is_world_process_zero:
+            Path(args.output_dir, f"checkpoint-{state.global_step}", COMPLETE).touch()
+        processes.wait()
 
 
 def newest_checkpoint(folder: Path) -> Path | None:

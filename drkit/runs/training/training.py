@@ -26,7 +26,7 @@ from drkit.runs.manifest import CHECKPOINTS
 from drkit.runs.progress import Progress
 from drkit.runs.training.batches import Schedule, count_batches
 from drkit.runs.training.memory import trimmer
-from drkit.runs.training.trainer import Collate, ScheduledTrainer, newest_checkpoint
+from drkit.runs.training.trainer import Collate, MarkComplete, OneDevice, ScheduledTrainer, newest_checkpoint
 
 if TYPE_CHECKING:
     import numpy as np
@@ -105,7 +105,8 @@ def train(
     steps = len(schedule) // training.gradient_accumulation_steps
     arguments = _arguments(training, folder, steps, seed)
     trainer = ScheduledTrainer(module, schedule, collate, args=arguments, chunk=training.gradient_cache_chunk)
-    for callback in (_Report(progress), _GiveBack(), *callbacks, _LogAll()):  # the last hears what the others decide
+    # A checkpoint is marked before others act on it; the last callback hears what the others decide.
+    for callback in (MarkComplete(), _Report(progress), _GiveBack(), *callbacks, _LogAll()):
         trainer.add_callback(callback)
     trainer.remove_callback(PrinterCallback)
     set_seed(seed)  # dropout follows the run's seed, whatever ran before in this process
@@ -152,12 +153,9 @@ def _arguments(training: Training, folder: Path, steps: int, seed: int) -> Train
         "optim": "adamw_torch_fused",
     }
     try:
-        made = TrainingArguments(**{**own, **training.arguments})
+        return OneDevice(**{**own, **training.arguments})
     except (TypeError, ValueError) as error:
         raise DrkitError(f"the training arguments do not fit: {error}; see transformers.TrainingArguments") from error
-    # One device a process: torch's DataParallel would cut a batch's pairs apart. More devices come by torchrun.
-    made._n_gpu = min(made.n_gpu, 1)
-    return made
 
 
 class _GiveBack(TrainerCallback):  # type: ignore[misc]

@@ -1,0 +1,314 @@
+"""A finished stage is never stale and never repeated without need: by property over every setting, and by a table."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from functools import cache
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+import attrs
+import pytest
+
+from drkit.core.assigning import assign
+from drkit.core.discovery import installed
+from drkit.core.layers import Wanted, compose
+from drkit.core.read import recipe_from_table
+from drkit.core.recipe import Choice, Recipe
+from drkit.core.write import recipe_table
+from drkit.errors import DrkitError
+from drkit.runs.execute import execute
+from drkit.runs.manifest import read_manifest
+from drkit.runs.plan import plan
+from drkit.runs.progress import Silent
+from drkit.runs.survey import State, survey
+
+PARTS = installed()
+TINY = (
+    *("encoder.vocab_size=120", "encoder.hidden=16", "encoder.heads=2", "encoder.intermediate=32"),
+    *("encoder.passage_length=24", "encoder.query_length=16", "evaluation.depth=20"),
+    *("pretrain.max_steps=4", "pretrain.per_device_train_batch_size=4", "pretrain.probe.every=2"),
+    *("finetune.max_steps=4", "finetune.per_device_train_batch_size=4"),
+)
+RECIPES = {
+    "pmi": Wanted(masker="pmi", decoder="enhanced"),
+    "generator": Wanted(paper="simlm", pipeline="two-stage"),
+    "contexts": Wanted(paper="cocondenser-qac", pipeline="ance"),
+    "idf": Wanted(paper="cpdae-idf"),
+    "three-stage": Wanted(paper="cdmae"),
+}
+
+
+@pytest.fixture(scope="module")
+def beir(tmp_path_factory):
+    """Sixty passages on twenty topics, with queries of three splits."""
+    folder = tmp_path_factory.mktemp("beir")
+    (folder / "qrels").mkdir()
+    passages = [
+        {"_id": f"d{i}", "title": f"topic{i % 20}", "text": f"about topic{i % 20} and word{i} first. It says word{i}."}
+        for i in range(60)
+    ]
+    splits = {"train": range(12), "dev": range(12, 16), "test": range(16, 20)}
+    queries = [{"_id": f"q{t}", "text": f"what is topic{t} about"} for topics in splits.values() for t in topics]
+    write_lines(folder / "corpus.jsonl", passages)
+    write_lines(folder / "queries.jsonl", queries)
+    for split, topics in splits.items():
+        rows = [f"q{t}\td{t + 20 * n}\t{n + 1}" for t in topics for n in range(2)]
+        (folder / "qrels" / f"{split}.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *rows]) + "\n")
+    return folder
+
+
+def write_lines(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def recipe_of(name, folder, *settings):
+    return compose(attrs.evolve(RECIPES[name], collection=f"beir:{folder}", settings=(*TINY, *settings)), PARTS)
+
+
+class Begun(Silent):
+    """Keeps the stages that were made, and why."""
+
+    def __init__(self):
+        self.stages, self.reasons = [], {}
+
+    def begin(self, stage, summary, reason=""):
+        self.stages.append(stage)
+        self.reasons[stage] = reason
+
+
+def run(recipe, folder, upto=None):
+    stages = plan(recipe, PARTS.registry).stages
+    names = [stage.name for stage in stages]
+    begun = Begun()
+    kept = stages if upto is None else stages[: names.index(upto) + 1]
+    execute(kept, folder, recipe, registry=PARTS.registry, progress=begun, redo=True)
+    return begun
+
+
+# -- every leaf setting, from the attrs classes themselves
+
+
+def leaves(value: Any, declared: Any = None, path: str = "") -> Iterator[tuple[str, Any, attrs.Attribute[Any]]]:
+    """(dotted path, value, attribute) of every setting that is no table itself."""
+    if isinstance(value, Choice) or hasattr(value, "use"):
+        if hasattr(value, "weight"):
+            yield f"{path}.weight", value.weight, attrs.fields(type(value)).weight
+        yield from leaves(value.config, None, path)
+    elif attrs.has(type(value)):
+        for a in attrs.fields(type(value)):
+            yield from leaves(getattr(value, a.name), a, f"{path}.{a.name}" if path else a.name)
+    elif isinstance(value, dict) and value and all(hasattr(item, "use") for item in value.values()):
+        for key, item in value.items():
+            yield from leaves(item, declared, f"{path}.{key}")
+    elif isinstance(value, tuple) and value and all(attrs.has(type(item)) for item in value):
+        for index, item in enumerate(value):
+            yield from leaves(item, declared, f"{path}.{index}")
+    else:
+        yield path, value, declared
+
+
+def others(value: Any, attribute: Any) -> Iterator[Any]:
+    """Other values that the setting may have, the likeliest first."""
+    options = getattr(attribute.validator, "options", None)
+    if options is not None:
+        yield from (option for option in options if option != value)
+    elif isinstance(value, bool):
+        yield not value
+    elif isinstance(value, int):
+        yield from (value + 1, value - 1, value * 2, 2, 1)
+    elif isinstance(value, float):
+        yield from (value / 2, value * 1.5, 0.5, 0.1)
+    elif isinstance(value, str):
+        yield from (f"{value}x", "constant", "nDCG@10")
+    elif isinstance(value, tuple):
+        yield from ((0.6, 0.2, 0.2), ("RR@5",), ("query-passage", "query-query"), (), ("x",))
+    elif isinstance(value, dict):
+        yield {"adam_beta1": 0.8}
+    elif value is None:
+        yield from (1, 0.5, "x", (0.6, 0.2, 0.2))
+
+
+def toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {toml(item)}" for key, item in value.items()) + "}"
+    return json.dumps(value)
+
+
+def changed(recipe: Recipe, paths: dict[str, Any]) -> Recipe:
+    table = recipe_table(recipe)
+    for path, value in paths.items():
+        assign(table, f"{path}={toml(value)}")
+    made = recipe_from_table(table, PARTS.registry)
+    plan(made, PARTS.registry)
+    return made
+
+
+def variations(recipe: Recipe) -> dict[str, Any]:
+    """Another value for every leaf setting of a recipe that has one."""
+    found = {}
+    for path, value, attribute in leaves(recipe):
+        for other in others(value, attribute):
+            try:
+                changed(recipe, {path: other})
+            except (DrkitError, OSError):
+                continue
+            found[path] = other
+            break
+    return found
+
+
+def touched(recipe: Recipe, other: Recipe) -> set[str]:
+    """The stages whose own identity differs, and all that read them."""
+    before, after = ({s.name: s for s in plan(one, PARTS.registry).stages} for one in (recipe, other))
+    found: set[str] = set()
+    for name, stage in before.items():
+        new = after.get(name)
+        blank = dict.fromkeys(stage.inputs, "")
+        own = new is None or new.inputs != stage.inputs or new.identity(blank) != stage.identity(blank)
+        if own or any(part.stage in found for part in stage.inputs.values() if not part.observed):
+            found.add(name)
+    return found
+
+
+@pytest.fixture(scope="module")
+def varied(beir):
+    """Another value for every leaf setting of a recipe, found once."""
+    return cache(lambda name: variations(recipe_of(name, beir)))
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_setting_is_varied_and_one_that_observes_makes_nothing_again(name, beir, varied):
+    recipe, tried = recipe_of(name, beir), varied(name)
+    declared = {path: attribute for path, _, attribute in leaves(recipe)}
+    # no other value is possible alone: it must fit another setting, names a file, or is a table that is left out
+    alone = ("collection.path", "schema", "reranker", ".loss", ".model", ".queries", "pretrained", "teacher", "start")
+    fitting = ("base", "context", "variant", "heads", "generator_heads")
+    untried = {path for path in declared.keys() - tried.keys() if not path.endswith(alone)}
+    assert {path for path in untried if path.rpartition(".")[2] not in fitting} == set()
+    observing = {path for path, a in declared.items() if a is not None and a.metadata.get("observes")}
+    assert {"pretrain.logging_steps", "pretrain.probe.every", "finetune.save_steps"} <= observing
+    for path in observing:
+        assert not touched(recipe, changed(recipe, {path: tried[path]})), path
+
+
+@pytest.mark.parametrize(
+    ("name", "stage"),
+    [
+        *(("pmi", stage) for stage in ("collection", "vocabulary", "tokens", "initial", "pretrained", "retriever-1")),
+        *(("pmi", stage) for stage in ("encoder", "runs", "evaluation")),
+        ("generator", "generator"),
+        ("contexts", "queries"),
+        ("contexts", "retriever-2"),
+        ("idf", "pretrained"),
+    ],
+)
+def test_a_stage_that_is_kept_would_have_come_out_the_same(name, stage, beir, tmp_path_factory, finished, varied):
+    """All settings at once that leave the stage alone are changed; made from nothing, it is the same bit for bit."""
+    recipe = recipe_of(name, beir)
+    harmless: dict[str, Any] = {}
+    for path, value in varied(name).items():
+        try:
+            if stage not in touched(recipe, changed(recipe, {**harmless, path: value})):
+                harmless[path] = value
+        except (DrkitError, OSError):  # two changes that do not go together
+            continue
+    assert len(harmless) > 5
+    folder = tmp_path_factory.mktemp("again")
+    run(changed(recipe, harmless), folder, upto=stage)
+    one, two = read_manifest(finished(name) / stage), read_manifest(folder / stage)
+    assert one is not None
+    assert two is not None
+    assert one.fingerprint == two.fingerprint
+    same = {path: file for path, file in two.files.items() if path not in two.records and path != "README.md"}
+    assert {path: one.files[path] for path in same} == same
+
+
+@pytest.fixture(scope="module")
+def finished(beir, tmp_path_factory):
+    """A finished run of a recipe, made once."""
+    made: dict[str, Any] = {}
+
+    def of(name):
+        if name not in made:
+            made[name] = tmp_path_factory.mktemp("finished") / name
+            run(recipe_of(name, beir), made[name])
+        return made[name]
+
+    return of
+
+
+# -- a change, and exactly what it repeats
+
+REPORTED = {"evaluation", "report"}
+SEARCHED = {"runs", *REPORTED}
+FROM_RETRIEVER_2 = {"retriever-2", "encoder", "index", *SEARCHED}
+FROM_RETRIEVER_1 = {"retriever-1", "index-retriever-1", "negatives-retriever-2", *FROM_RETRIEVER_2}
+FINE_TUNED = {"no-pretraining", "index-no-pretraining", *FROM_RETRIEVER_1}
+FROM_PRETRAINED = {"pretrained", *FROM_RETRIEVER_1}
+CHANGES = {
+    "a test judgement": ({"collection"} | REPORTED, "qrels/test.tsv", "q16\td36\t2", "q16\td36\t3"),
+    "a dev judgement": ({"collection"}, "qrels/dev.tsv", "q12\td32\t2", "q12\td32\t1"),
+    "a training judgement": (
+        {"collection", "negatives-retriever-1"} | FINE_TUNED,
+        "qrels/train.tsv",
+        "q3\td23\t2",
+        "q3\td24\t2",
+    ),
+    "a test query": ({"collection"} | SEARCHED, "queries.jsonl", "what is topic17 about", "tell me of topic17"),
+    "a dev query": ({"collection"}, "queries.jsonl", "what is topic13 about", "tell me of topic13"),
+    "query_prompt": ({"query-tokens"} | FINE_TUNED, "encoder.query_prompt='ask: '"),
+    "evaluation.depth": (SEARCHED, "evaluation.depth=10"),
+    "evaluation.measures": (REPORTED, "evaluation.measures=['RR@5']"),
+    "evaluation.bm25": (SEARCHED, "evaluation.bm25=false"),
+    "a masker's setting": (FROM_PRETRAINED, "pretrain.masker.sigma=0.5"),
+    "a signal's setting": ({"statistics"} | FROM_PRETRAINED, "pretrain.masker.window=3"),
+    "the rate of fine-tuning": (FINE_TUNED, "finetune.learning_rate=5e-4"),
+    "the last round": (FROM_RETRIEVER_2, "finetune.rounds.1.learning_rate=5e-4"),
+    "mined negatives": ({"negatives-retriever-2"} | FROM_RETRIEVER_2, "finetune.rounds.1.miners.0.depth=7"),
+    "pooling": (FINE_TUNED | {"pretrained"}, "encoder.pooling=cls"),
+    "how often is logged": (set(), "pretrain.logging_steps=3"),
+    "how often is probed": (set(), "pretrain.probe.every=4"),
+    "validation that is off": (set(), "finetune.validation.patience=3"),
+    "the name": (set(), "name=another"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_repeats_exactly_these_stages(change, beir, tmp_path, finished):
+    expected, *how = CHANGES[change]
+    folder, again = tmp_path / "beir", tmp_path / "run"
+    shutil.copytree(beir, folder, copy_function=shutil.copy2)
+    run(recipe_of("pmi", folder), again) if len(how) > 1 else shutil.copytree(finished("pmi"), again)
+    if len(how) > 1:
+        file, before, after = how
+        text = (folder / file).read_text()
+        assert before in text
+        (folder / file).write_text(text.replace(before, after))
+        recipe = recipe_of("pmi", folder)
+    else:
+        recipe = recipe_of("pmi", beir, *how)
+    told = {finding.stage.name: finding for finding in survey(plan(recipe, PARTS.registry).stages, again)}
+    begun = run(recipe, again)
+    assert set(begun.stages) == expected
+    assert expected <= {name for name, finding in told.items() if finding.state is State.AGAIN}
+    assert all(begun.reasons[name].startswith("again because ") for name in begun.stages)
+    assert run(recipe, again).stages == []
+
+
+def test_the_reasons_are_settings_and_inputs_by_name(beir, tmp_path, finished):
+    again = tmp_path / "run"
+    shutil.copytree(finished("pmi"), again)
+    begun = run(recipe_of("pmi", beir, "encoder.pooling=cls"), again)
+    assert begun.reasons["pretrained"] == "again because encoder.pooling: mean -> cls"
+    assert "pretrained changed" in begun.reasons["retriever-1"]
+    assert begun.reasons["evaluation"] == "again because runs changed"
+
+
+def test_types_of_settings_are_all_known_to_this_test():
+    """A setting of a new type must be varied too."""
+    for spec in PARTS.registry:
+        for hint in get_type_hints(spec.config, include_extras=True).values():
+            origin = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+            assert any(word in str(origin) for word in ("str", "int", "float", "bool", "tuple")), (spec.name, hint)
