@@ -106,22 +106,26 @@ def trying(part: ChosenPart, doing: str) -> Iterator[None]:
         raise DrkitError(f"{part.title} failed on a toy batch, {doing}: {described(error)}{where}") from error
 
 
-def build_part(part: ChosenPart, context: BuildContext | None, methods: Sequence[str] = ()) -> Any:
-    """Build a part with its settings; None for one with a setting that names a local file or model.
-
-    Raises DrkitError, one line, where it cannot be built, or lacks one of `methods`.
-    """
+def target_of(part: ChosenPart) -> Any:
+    """Return what the target of a part names; raises DrkitError, one line, where it does not resolve."""
     spec = part.spec
     problems = config_problems(spec.config)
     if problems:
         raise DrkitError(f"{part.title}: {'; '.join(problems)}")
     try:
         factory = spec.load()
-    except Exception as error:
+    except Exception as error:  # a stranger's module may fail in any way
         raise DrkitError(f"{part.title}: its target {spec.target!r} does not resolve: {described(error)}") from error
     refuse_unless(callable(factory), f"{part.title}: its target {spec.target!r} is not callable")
-    if any(spec.paths_of(part.config)):
-        return None
+    return factory
+
+
+def build_part(part: ChosenPart, context: BuildContext | None, methods: Sequence[str] = ()) -> Any:
+    """Build a part with its settings.
+
+    Raises DrkitError, one line, where it cannot be built, or lacks one of `methods`.
+    """
+    factory = target_of(part)
     with trying(part, "while it was built"):
         made = factory(part.config, context)
         require_methods(part, made, methods)
@@ -143,15 +147,17 @@ def require_methods(part: ChosenPart, made: Any, names: Sequence[str]) -> None:
 def try_collection(recipe: Recipe, registry: Registry) -> None:
     """Build a recipe's collection and ask for its splits; raises DrkitError, one line, where that fails.
 
-    One that reads local files is left alone: reading may take long, and its own messages name file and line.
+    One that reads local files is not built: reading may take long, and its own messages name file and line.
     """
     part = chosen(Kind.COLLECTION, recipe.collection, registry)
+    if any(part.spec.paths_of(part.config)):
+        target_of(part)
+        return
     made = build_part(part, None, methods=COLLECTION_METHODS)
-    if made is not None:
-        with trying(part, "asked for its splits"):
-            splits = made.splits()
-            words = isinstance(splits, (tuple, list)) and all(isinstance(split, str) for split in splits)
-            require(words, f"{part.title}: splits() must be a tuple of names, got {splits!r}")
+    with trying(part, "asked for its splits"):
+        splits = made.splits()
+        words = isinstance(splits, (tuple, list)) and all(isinstance(split, str) for split in splits)
+        require(words, f"{part.title}: splits() must be a tuple of names, got {splits!r}")
 
 
 def _frames(error: BaseException) -> Iterator[FrameType]:

@@ -11,20 +11,25 @@ import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import attrs
 import numpy as np
 import torch
+from attrs import frozen
 from torch import Tensor, nn
 
 from drkit.core.compose import wanted_signals
 from drkit.core.draws import Draws
-from drkit.core.protocols import CountsItems, ReplacingMasker, StartsFromEncoder
+from drkit.core.protocols import CountsItems, FittedSignal, ReplacingMasker, StartsFromEncoder
 from drkit.core.recipe import Choice, EncoderSettings, Pretrain, Recipe
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext, Mined, StepOutput, TokenBatch, TokenStates, Views
+from drkit.data.contexts import carried
+from drkit.data.signals import SignalValues, StoredTexts, write_signal
+from drkit.data.store import TokenStore, tokenise
 from drkit.encoders.seeding import seeded
 from drkit.maskers.views import keep_targets
 from drkit.runs.attribution import (
@@ -33,10 +38,12 @@ from drkit.runs.attribution import (
     chosen,
     refuse_unless,
     require_methods,
+    target_of,
     try_collection,
     trying,
 )
 from drkit.runs.pretraining.autoencoder import AutoEncoder, Term, collated
+from drkit.runs.stages.pretrain import carried_signals, of_vocabulary
 from drkit.testing import toys
 from drkit.testing.decoders import PER_TARGET, SHAPES
 from drkit.testing.filters import check_kept, toy_candidates
@@ -47,7 +54,7 @@ from drkit.testing.specs import require
 if TYPE_CHECKING:
     from drkit.encoders.masked_lm import MaskedLmEncoder
 
-TEXTS, CONTEXTS = (30, 22, 9, 12, 17, 26, 14, 30), (12, 30, 22, 9, 14, 17, 30, 26)
+LONGEST_TEXT = 40
 HEAD_WIDTH, QUERIES, DEPTH = 8, 5, 5
 # What a hub id is taken for: its configuration is not fetched for a trial.
 UNKNOWN_LAYERS, UNKNOWN_HEADS = 12, 12
@@ -56,20 +63,18 @@ UNKNOWN_LAYERS, UNKNOWN_HEADS = 12, 12
 def try_parts(recipe: Recipe, registry: Registry) -> None:
     """Build every part of a recipe and run it once on a toy batch, forward and backward.
 
-    A part with a setting that names a local file or model is resolved only. Raises DrkitError, one line, for the first
-    part that is broken.
+    Of a collection or a miner with a setting that names a local file or model, only the target is resolved. Raises
+    DrkitError, one line, for the first part that is broken.
     """
     with undisturbed(recipe.seed):
         try_collection(recipe, registry)
         context = _context(recipe.encoder, recipe.seed)
         if recipe.pretrain:
-            for name, choice in wanted_signals(recipe.pretrain, registry).items():
-                build_part(ChosenPart(registry.get(Kind.SIGNAL, name), choice.config), context, methods=("values",))
-            _try_pretraining(recipe, recipe.pretrain, registry, context)
+            with TemporaryDirectory(prefix="drkit-trial-") as folder:
+                batch = _toy_batch(recipe.pretrain, registry, context, Path(folder))
+                _try_pretraining(recipe, recipe.pretrain, registry, batch)
         for part, given in _comparing_losses(recipe, registry):
-            loss = build_part(part, context)
-            if loss is not None:
-                _try_loss(part, loss, given, _learnt(given))
+            _try_loss(part, build_part(part, context), given, _learnt(given))
         for miners in _chains(recipe):
             _try_miners([chosen(Kind.MINER, miner, registry) for miner in miners], context)
 
@@ -89,8 +94,13 @@ def undisturbed(seed: int) -> Iterator[None]:
 def _context(sizes: EncoderSettings, seed: int) -> BuildContext:
     """What the parts are built with: a toy encoder's sizes and tokenizer, a toy retriever, re-ranker and generator."""
     encoder = _encoder(sizes)
+    tokenizer = toys.toy_tokenizer()
     return attrs.evolve(
-        toys.toy_context(seed), backbone=encoder.info(toys.ToyTokenizer()), generator=toys.toy_encoder(seed)
+        toys.toy_context(seed),
+        backbone=encoder.info(tokenizer),
+        tokenizer=tokenizer,
+        generator=toys.toy_encoder(seed),
+        signals={},
     )
 
 
@@ -108,15 +118,59 @@ def _encoder(sizes: EncoderSettings) -> MaskedLmEncoder:
 # Pre-training
 
 
-def _try_pretraining(recipe: Recipe, settings: Pretrain, registry: Registry, context: BuildContext) -> None:
+@frozen(eq=False)
+class ToyBatch:
+    """Toy texts with the signals that the parts read, other texts as their contexts, and what parts are built with."""
+
+    tokens: TokenBatch
+    contexts: TokenBatch
+    context: BuildContext
+
+    @property
+    def length(self) -> int:
+        """The longest text, in tokens."""
+        return int(self.tokens.ids.shape[1])
+
+
+def _toy_batch(settings: Pretrain, registry: Registry, context: BuildContext, folder: Path) -> ToyBatch:
+    """Tokenise the toy texts, make every signal that the parts read, and lay them out, as the stages of a run do."""
+    texts = toys.toy_texts()
+    tokenise(((str(n), text) for n, text in enumerate(texts)), context.tokenizer, folder, max_length=LONGEST_TEXT)
+    stored = StoredTexts(TokenStore.open(folder), context.tokenizer, len(context.tokenizer), lambda: iter(texts))
+    signals = {
+        name: _try_signal(ChosenPart(registry.get(Kind.SIGNAL, name), choice.config), stored, context, folder / name)
+        for name, choice in wanted_signals(settings, registry).items()
+    }
+    places = np.arange(len(texts))
+    return ToyBatch(
+        tokens=stored.store.batch(places, signals=carried(signals)),
+        contexts=stored.store.batch(places[::-1].copy(), signals=carried(signals)),
+        context=attrs.evolve(context, signals=of_vocabulary(signals)),
+    )
+
+
+def _try_signal(part: ChosenPart, texts: StoredTexts, context: BuildContext, folder: Path) -> SignalValues:
+    """The values of a signal for the toy texts, as many as its scope asks for."""
+    signal, scope = build_part(part, context, methods=("values",)), part.spec.scope_of(part.config)
+    counts = {"token": len(texts.store.flat_ids), "text": len(texts), "vocabulary": texts.vocab_size}
+    with trying(part, "while its values were computed"):
+        (folder / "fitted").mkdir(parents=True)
+        if isinstance(signal, FittedSignal):
+            signal.fit(texts, folder / "fitted")
+        values = signal.values(texts, folder / "fitted")
+        return write_signal(part.spec.name, values, folder, scope=scope, count=counts[scope])
+
+
+def _try_pretraining(recipe: Recipe, settings: Pretrain, registry: Registry, batch: ToyBatch) -> None:
     """The masker, the decoder and the losses on one toy batch, put together as a run does it."""
+    context = batch.context
     masker_part = chosen(Kind.MASKER, settings.masker, registry)
     decoder_part = chosen(Kind.DECODER, settings.decoder, registry)
     masker, decoder = build_part(masker_part, context), build_part(decoder_part, context)
     refuse_unless(callable(masker), f"{masker_part.title}: {type(masker).__name__} is not callable")
     encoder = _encoder(recipe.encoder)
     with trying(decoder_part, "while it was asked for its rows and layers"):
-        _check_decoder(decoder_part, decoder, encoder)
+        _check_decoder(decoder_part, decoder, encoder, batch)
     parts = {name: chosen(Kind.LOSS, term, registry) for name, term in settings.losses.items()}
     terms = {
         name: Term(
@@ -125,24 +179,25 @@ def _try_pretraining(recipe: Recipe, settings: Pretrain, registry: Registry, con
             settings.losses[name].on,
             settings.losses[name].weight,
             part.spec.scope_of(part.config),
+            carried_signals(part.spec, part.config, registry),
         )
         for name, part in parts.items()
     }
     with trying(masker_part, "while its replacer was built"):
         replacer = masker.replacer(context) if isinstance(masker, ReplacingMasker) else None
     module = AutoEncoder(encoder, decoder, terms, replacer).train()
-    tensors = _masked(masker_part, masker, decoder)
+    tensors = _masked(masker_part, masker, decoder, batch)
     _try_decoder(decoder_part, masker_part, module, tensors)
     for name, part in parts.items():
         _try_term(part, terms[name], module, tensors)
 
 
-def _masked(part: ChosenPart, masker: Any, decoder: Any) -> dict[str, Tensor]:
+def _masked(part: ChosenPart, masker: Any, decoder: Any, batch: ToyBatch) -> dict[str, Tensor]:
     """A toy batch with its views, as `AutoEncoder` takes it; each text's partner is one of the batch."""
-    tokens = toys.toy_tokens(TEXTS)
+    tokens, length, count = batch.tokens, batch.length, len(batch.tokens.ids)
     if "context" in part.spec.provides_of(part.config):
-        tokens = attrs.evolve(tokens, context=toys.toy_tokens(CONTEXTS))
-    clean, length = tokens.context or tokens, max(TEXTS)
+        tokens = attrs.evolve(tokens, context=batch.contexts)
+    clean = tokens.context or tokens
     rows, draws = decoder.rows(length), Draws(1, 0, tokens.keys.numpy())
     with trying(part, "called with (tokens, rng, rows=..)"):
         views = masker(tokens, draws, rows=rows)
@@ -150,7 +205,7 @@ def _masked(part: ChosenPart, masker: Any, decoder: Any) -> dict[str, Tensor]:
         _check_views(part, views, tokens, clean, rows)
     if 0 < rows < length:
         views = attrs.evolve(views, decoder=keep_targets(views.decoder, decoder.rows, draws))
-    return {**collated(tokens, views), "partners": torch.arange(len(TEXTS)).roll(len(TEXTS) // 2)}
+    return {**collated(tokens, views), "partners": torch.arange(count).roll(count // 2)}
 
 
 def _check_views(part: ChosenPart, views: Views, tokens: TokenBatch, clean: TokenBatch, rows: int) -> None:
@@ -160,24 +215,23 @@ def _check_views(part: ChosenPart, views: Views, tokens: TokenBatch, clean: Toke
         check_rows(views, rows, part.title)
 
 
-def _check_decoder(part: ChosenPart, decoder: Any, encoder: MaskedLmEncoder) -> None:
+def _check_decoder(part: ChosenPart, decoder: Any, encoder: MaskedLmEncoder, batch: ToyBatch) -> None:
     require(isinstance(decoder, nn.Module), f"{part.title}: expected an nn.Module, got {_kind_of(decoder)}")
     require_methods(part, decoder, ("rows",))
     require(hasattr(decoder, "needs_layers"), f"{part.title}: {type(decoder).__name__} has no attribute needs_layers")
-    rows = decoder.rows(max(TEXTS))
+    rows = decoder.rows(batch.length)
     require(isinstance(rows, int), f"{part.title}: rows(length) must be an int, got {_kind_of(rows)}")
     if isinstance(decoder, StartsFromEncoder):
         decoder.init_from(encoder)
-    tokens = toys.toy_tokens(TEXTS)
-    encoder.encode(tokens.ids, tokens.attention, tuple(decoder.needs_layers))
+    encoder.encode(batch.tokens.ids, batch.tokens.attention, tuple(decoder.needs_layers))
 
 
 def _try_decoder(part: ChosenPart, masker: ChosenPart, module: AutoEncoder, tensors: Mapping[str, Tensor]) -> None:
     """Its outputs by name, and a gradient of all of them for each of its weights."""
     with trying(masker, "while a model filled its masked positions"):
-        reading = module.read(tensors)
+        inputs = module.decoder_input(module.read(tensors), tensors)
     with trying(part, "called with (inputs, heads)"):
-        out = module.decode(reading, tensors)
+        out = module.decoder(inputs, module.encoder.heads())
         require(isinstance(out, Mapping), f"{part.title}: expected a mapping of names to outputs, got {_kind_of(out)}")
         provided = part.spec.provides_of(part.config)
         missing = sorted(provided - set(out))
@@ -190,7 +244,7 @@ def _try_decoder(part: ChosenPart, masker: ChosenPart, module: AutoEncoder, tens
 
 def _check_output(part: ChosenPart, name: str, value: Any, out: Mapping[str, Any], module: AutoEncoder) -> None:
     """Types, shapes and dtypes of the outputs that drkit's losses read; any other need only be finite."""
-    words, title = len(toys.ToyTokenizer()), f"{part.title}: {name}"
+    words, title = toys.VOCAB, f"{part.title}: {name}"
     if name == "token_states":
         require(isinstance(value, TokenStates), f"{title} must be TokenStates, got {_kind_of(value)}")
         labels, shape = value.labels, (len(value.labels), module.encoder.config.hidden_size)
@@ -203,7 +257,7 @@ def _check_output(part: ChosenPart, name: str, value: Any, out: Mapping[str, Any
     elif name in SHAPES:
         require(isinstance(value, Tensor), f"{title} must be a tensor, got {_kind_of(value)}")
         count = len(out["replaced"]) if isinstance(out.get("replaced"), Tensor) else len(value)
-        wanted = (count,) if name in PER_TARGET else (len(TEXTS), words)
+        wanted = (count,) if name in PER_TARGET else (len(toys.toy_texts()), words)
         require(value.shape == wanted, f"{title} has shape {tuple(value.shape)}, expected {wanted}")
         require(value.dtype == SHAPES[name], f"{title} is {value.dtype}, expected {SHAPES[name]}")
     if isinstance(value, Tensor):
@@ -309,9 +363,10 @@ def _chains(recipe: Recipe) -> list[tuple[Choice, ...]]:
 def _try_miners(parts: list[ChosenPart], context: BuildContext) -> None:
     for part in parts:
         is_filter = "candidates" in part.spec.receives_of(part.config)
-        made = build_part(part, context)
-        if made is not None:
-            (_try_filter if is_filter else _try_source)(part, made)
+        if any(part.spec.paths_of(part.config)):
+            target_of(part)
+        else:
+            (_try_filter if is_filter else _try_source)(part, build_part(part, context))
 
 
 def _try_source(part: ChosenPart, miner: Any) -> None:

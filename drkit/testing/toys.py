@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from attrs import evolve
@@ -33,6 +33,27 @@ class ToyTokenizer:
 
     def __len__(self) -> int:
         return VOCAB
+
+
+def toy_tokenizer() -> Any:
+    """A fast BERT tokenizer of the same size and special ids; its words are `b0` to `b45`, alone or as in `b7c3`."""
+    from transformers import BertTokenizerFast
+
+    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    pieces = (VOCAB - len(specials)) // 2
+    words = [*specials, *(f"b{n}" for n in range(pieces)), *(f"##c{n}" for n in range(pieces))]
+    return BertTokenizerFast(vocab={word: number for number, word in enumerate(words)})
+
+
+def toy_texts(lengths: Sequence[int] = (16, 12, 5, 7, 10, 14, 8, 16)) -> list[str]:
+    """Texts of so many words for `toy_tokenizer`; two words of three have two tokens."""
+    return [
+        " ".join(
+            f"b{(7 * row + 3 * word) % 46}" + (f"c{(5 * row + word) % 46}" if word % 3 else "")
+            for word in range(length)
+        )
+        for row, length in enumerate(lengths)
+    ]
 
 
 def toy_encoder(seed: int = 7, **sizes: int) -> MaskedLmEncoder:

@@ -235,3 +235,19 @@ class NoSplits:
 class NoValues:
     def __init__(self, config, context):
         pass
+
+
+class TooFewValues:
+    def __init__(self, config, context):
+        pass
+
+    def values(self, texts, folder):
+        yield torch.zeros(3).numpy()
+
+
+class NanValues:
+    def __init__(self, config, context):
+        pass
+
+    def values(self, texts, folder):
+        yield torch.full((len(texts.store.flat_ids),), float("nan")).numpy()

@@ -55,6 +55,11 @@ SOURCES = {
     "LeavesOneOut": "asked for q0, q1, q2, q3, q4 in this order, it answered q1, q2, q3, q4",
     "NoIndex": "NoIndex has no method index and no method mine",
 }
+SIGNALS = {
+    "NoValues": "NoValues has no method values",
+    "TooFewValues": "while its values were computed: the signal 'broken' gave 3 values, and there are [0-9]+",
+    "NanValues": "the signal 'broken' is not finite at token 0 of [0-9]+",
+}
 
 
 def with_part(kind, target, config=NoSettings, **rest):
@@ -134,11 +139,12 @@ def test_a_collection_without_methods():
     says("NoSplits has no method splits and no method queries", refusal(parts, "collection", collection="broken"))
 
 
-def test_a_signal_without_values():
-    parts = with_part("signal", "NoValues", scope="token")
+@pytest.mark.parametrize("target", SIGNALS)
+def test_signals(target):
+    parts = with_part("signal", target, scope="token")
     asking = ComponentSpec("decoder", "asking", f"{HERE}:Sound", NoSettings, "a part", signals=("broken",))
     parts = attrs.evolve(parts, registry=Registry([*parts.registry, attrs.evolve(asking, provides=("token_states",))]))
-    says("NoValues has no method values", refusal(parts, "signal", decoder="asking"))
+    says(SIGNALS[target], refusal(parts, "signal", decoder="asking"))
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,15 @@ from drkit.runs.manifest import CHECKPOINTS
 from drkit.runs.progress import Progress
 from drkit.runs.training.batches import Schedule, count_batches
 from drkit.runs.training.memory import trimmer
-from drkit.runs.training.trainer import Collate, MarkComplete, OneDevice, ScheduledTrainer, newest_checkpoint
+from drkit.runs.training.trainer import (
+    BROKEN,
+    TERM,
+    Collate,
+    MarkComplete,
+    OneDevice,
+    ScheduledTrainer,
+    newest_checkpoint,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -178,15 +186,16 @@ class _LogAll(TrainerCallback):  # type: ignore[misc]
 
 
 def _terms_behind(logs: Mapping[str, Any]) -> str:
-    """Return a clause that names the terms of the loss which are not finite; empty where the log has none of its own.
+    """Return a clause on the term of the loss that was the first not to be finite; empty where it has no terms.
 
-    >>> _terms_behind({"loss": math.nan, "encoder_loss": math.nan, "decoder_loss": 2.0})
-    " (of its terms, 'encoder' is nan; finite: 'decoder')"
+    One step later the weights, and so every term, are not finite either: the first has been so in the most steps.
+
+    >>> _terms_behind({"encoder_loss_not_finite": 2.0, "decoder_loss_not_finite": 1.0})
+    "; the first of its terms that was not finite: 'encoder'"
     """
-    terms = {name.removesuffix("_loss"): float(value) for name, value in logs.items() if name.endswith("_loss")}
-    wrong = ", ".join(f"{name!r} is {value}" for name, value in terms.items() if not math.isfinite(value))
-    others = ", ".join(repr(name) for name, value in terms.items() if math.isfinite(value))
-    return f" (of its terms, {wrong}{f'; finite: {others}' if others else ''})" if wrong else ""
+    steps = {name: count for name, count in logs.items() if name.endswith(TERM + BROKEN)}
+    first = [repr(name.removesuffix(TERM + BROKEN)) for name, count in steps.items() if count == max(steps.values())]
+    return f"; the first of its terms that was not finite: {' and '.join(first)}" if first else ""
 
 
 class _Report(TrainerCallback):  # type: ignore[misc]
