@@ -180,7 +180,10 @@ def _leave_out(pretrain: Table) -> None:
 
 def _known(registry: Registry, kind: Kind, slot: Any) -> ComponentSpec | None:
     """The part a slot names, or None where the reader of recipes will refuse it."""
-    return registry.get(kind, _use(slot)) if _use(slot) in registry.names(kind) else None
+    try:
+        return registry.get(kind, _use(slot))
+    except DrkitError:
+        return None
 
 
 def _named(parts: Installed, name: str, *above: str) -> Table:
@@ -200,11 +203,11 @@ def _slots(wanted: Wanted, parts: Installed) -> Table:
     """The user's parts as a table to lay over the recipe; each name is checked here, so that errors name the kind."""
     table: Table = {}
     if wanted.masker:
-        table = merge(table, {"pretrain": {"masker": {"use": parts.registry.get(Kind.MASKER, wanted.masker).name}}})
+        table = merge(table, {"pretrain": {"masker": part_table(Kind.MASKER, wanted.masker, parts.registry)}})
     if wanted.decoder:
-        table = merge(table, {"pretrain": {"decoder": {"use": parts.registry.get(Kind.DECODER, wanted.decoder).name}}})
+        table = merge(table, {"pretrain": {"decoder": part_table(Kind.DECODER, wanted.decoder, parts.registry)}})
     if wanted.loss:
-        table = merge(table, {"finetune": {"loss": {"use": parts.registry.get(Kind.LOSS, wanted.loss).name}}})
+        table = merge(table, {"finetune": {"loss": part_table(Kind.LOSS, wanted.loss, parts.registry)}})
     if wanted.miners:
         miners = [part_table(Kind.MINER, text, parts.registry) for text in wanted.miners]
         table = merge(table, {"finetune": {"rounds": [{"name": "retriever-1", "miners": miners}]}})
@@ -221,14 +224,10 @@ def collection_table(text: str, parts: Installed) -> Table:
 
 
 def part_table(kind: Kind, text: str, registry: Registry) -> Table:
-    """`NAME` or `NAME:VALUE` as the table of a part; raises DrkitError where the part takes no VALUE."""
-    name, colon, value = text.partition(":")
-    spec = registry.get(kind, name)
-    if not colon:
-        return {"use": spec.name}
-    if not spec.shorthand:
-        raise DrkitError(f"the {kind} {name!r} takes nothing behind a colon; write `--{kind} {name}`")
-    return {"use": spec.name, spec.shorthand: value}
+    """Return `NAME` or `NAME:VALUE`, with or without `PACKAGE:`, as the table of a part; see `Registry.split`."""
+    spec, value = registry.split(kind, text)
+    chosen = {"use": registry.name_of(spec)}
+    return chosen if value is None else {**chosen, spec.shorthand: value}
 
 
 def _describe(table: Mapping[str, Any], wanted: Wanted) -> str:
@@ -236,7 +235,8 @@ def _describe(table: Mapping[str, Any], wanted: Wanted) -> str:
     parts = [wanted.paper] if wanted.paper else [table["pretrain"][slot]["use"] for slot in ("masker", "decoder")]
     if "pretrain=none" in wanted.settings:
         parts = ["no-pretraining"]
-    return "-".join([table["collection"]["use"], *parts, *([wanted.pipeline] if wanted.pipeline else [])])
+    names = [table["collection"]["use"], *parts, *([wanted.pipeline] if wanted.pipeline else [])]
+    return "-".join(names).replace(":", "-")  # PACKAGE:NAME; some file systems refuse colons
 
 
 def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> Table:

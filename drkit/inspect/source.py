@@ -18,7 +18,7 @@ from attrs import frozen
 
 from drkit.core.assigning import assign
 from drkit.core.discovery import Installed
-from drkit.core.layers import Wanted, compose, merge
+from drkit.core.layers import Wanted, compose, merge, part_table
 from drkit.core.read import read_recipe, recipe_from_table
 from drkit.core.recipe import Choice, Recipe
 from drkit.core.spec import Kind
@@ -162,7 +162,7 @@ def run_source(run: Path, parts: Installed, *, masker: str | None = None, settin
     if "pretrain" not in table and (masker or settings):
         table["pretrain"] = recipe_table(compose(Wanted(), parts))["pretrain"]
     if masker:
-        table = merge(table, {"pretrain": {"masker": {"use": parts.registry.get(Kind.MASKER, masker).name}}})
+        table = merge(table, {"pretrain": {"masker": part_table(Kind.MASKER, masker, parts.registry)}})
     for assignment in settings:
         assign(table, full_path(assignment))
     return TextSource(run, recipe_from_table(table, parts.registry))

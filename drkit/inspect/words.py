@@ -121,10 +121,14 @@ def _advice(parts: Installed) -> str:
 
 def recipes_with_words(parts: Installed) -> list[str]:
     """Return the recipes whose decoder predicts words from the vector alone."""
-    decoders = {spec.name for spec in parts.registry.specs(Kind.DECODER) if "vocab_logits" in spec.provides}
+    registry = parts.registry
+    decoders = {registry.name_of(s) for s in registry.specs(Kind.DECODER) if "vocab_logits" in s.provides}
     names = []
-    for name, claims in sorted(parts.recipes.items()):
-        table: dict[str, Any] = parse_toml(claims[0].read_text(encoding="utf-8"), f"recipe {name}")
+    for recipe in parts.recipes.items():
+        if recipe.problem:
+            continue
+        name = parts.recipes.name_of(recipe)
+        table: dict[str, Any] = parse_toml(recipe.file.read_text(encoding="utf-8"), f"recipe {name}")
         decoder = table.get("pretrain", {}).get("decoder", {})
         if (decoder if isinstance(decoder, str) else decoder.get("use")) in decoders:
             names.append(name)

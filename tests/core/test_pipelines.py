@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
+from drkit.core.claims import Claims
 from drkit.core.compose import check
-from drkit.core.discovery import installed
+from drkit.core.discovery import NamedFile, installed
 from drkit.core.layers import Wanted, compose
 from drkit.core.read import recipe_from_table
 from drkit.core.write import recipe_table
@@ -209,7 +210,8 @@ def test_a_recipe_that_is_like_another_says_what_differs(tmp_path):
     def installed_with(**texts):
         for name, text in texts.items():
             (tmp_path / f"{name}.toml").write_text(text)
-        return evolve(PARTS, recipes={**PARTS.recipes, **{name: (tmp_path / f"{name}.toml",) for name in texts}})
+        mine = [NamedFile(name, tmp_path / f"{name}.toml") for name in texts]
+        return evolve(PARTS, recipes=Claims("recipe", [*PARTS.recipes.items(), *mine]))
 
     mine = installed_with(mine='like = "retromae"\n[pretrain.masker]\nuse = "uniform"\nencoder_ratio = 0.2')
     found, other = (compose(Wanted(paper=name), mine) for name in ("mine", "retromae"))

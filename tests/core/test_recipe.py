@@ -154,7 +154,7 @@ def test_combinations_that_cannot_work_are_refused_with_the_reason(wanted, said)
 def test_unknown_collection_and_value_where_none_is_taken():
     with pytest.raises(UnknownNameError, match="did you mean 'beir'"):
         compose(Wanted(collection="bier:x"), PARTS)
-    with pytest.raises(DrkitError, match="nothing behind a colon"):
+    with pytest.raises(DrkitError, match="takes no value after a colon"):
         compose(Wanted(collection="pydocs:x"), PARTS)
 
 

@@ -44,6 +44,11 @@ from drkit_cli.names import PartName, PipelineName, RecipeName
     help="Take over equal stages of another run.",
 )
 @click.option("--redo", is_flag=True, help="Use a folder of another recipe; make again what the change affects.")
+@click.option(
+    "--trial/--no-trial",
+    default=None,
+    help="Try every part on a toy batch first; the default for a run, and not for --dry-run.",
+)
 def compose(
     output: Path | None,
     dry_run: bool,
@@ -52,6 +57,7 @@ def compose(
     reuse: tuple[Path, ...],
     quick: bool,
     scale: str | None,
+    trial: bool | None,
     **wanted: Any,
 ) -> None:
     r"""Compose parts into a recipe and run it, from texts to an evaluated, searchable encoder.
@@ -74,4 +80,4 @@ def compose(
     if output:
         write_recipe(recipe, output)
         click.echo(f"recipe: {output}")
-    carry_out(recipe, parts.registry, run_dir=run_dir, dry_run=dry_run, redo=redo, reuse=reuse)
+    carry_out(recipe, parts.registry, run_dir=run_dir, dry_run=dry_run, redo=redo, reuse=reuse, trial=trial)
