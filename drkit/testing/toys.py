@@ -56,7 +56,7 @@ def toy_texts(lengths: Sequence[int] = (16, 12, 5, 7, 10, 14, 8, 16)) -> list[st
     ]
 
 
-def toy_encoder(seed: int = 7, **sizes: int) -> MaskedLmEncoder:
+def toy_encoder(seed: int = 7, **sizes: Any) -> MaskedLmEncoder:
     """A BERT of two layers and width 16, or of other `sizes` (of `BertSizes`)."""
     from drkit.encoders import BertSizes, MaskedLmEncoder
 
