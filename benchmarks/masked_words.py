@@ -20,14 +20,14 @@ from attrs import field, frozen
 
 from drkit.core.discovery import installed
 from drkit.core.draws import Draws
-from drkit.core.layers import Wanted
+from drkit.core.progress import Silent
 from drkit.data.signals import SignalValues
 from drkit.data.store import TokenStore
 from drkit.inspect.source import TextSource, collection_source
 from drkit.maskers import PmiConfig, PmiMasker, UniformConfig, UniformMasker
 from drkit.maskers.statistics import ViewStatistics, common_tokens, hidden_tokens, view_statistics
-from drkit.maskers.whole_words import find_words
-from drkit.runs.progress import Silent
+from drkit.maskers.views import find_words
+from drkit.recipe.compose import Wanted
 
 TEXTS, BATCH, DRAWS, TENTHS = 4000, 128, 400, 10
 SIGMAS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)

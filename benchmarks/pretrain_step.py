@@ -80,9 +80,9 @@ def pair_step(masker_name: str, decoder: str, encoder, context):
     from drkit.core.discovery import installed
     from drkit.core.draws import Draws
     from drkit.encoders import BertSizes, MaskedLmEncoder
-    from drkit.runs.pretraining.autoencoder import collated
     from drkit.runs.stages.pretrain import auto_encoder
-    from drkit.runs.training.gradients import GradientStrategy, backward
+    from drkit.train.gradients import GradientStrategy, backward
+    from drkit.train.pretrain import collated
 
     settings, registry = pretraining(masker_name, decoder), installed().registry
     if "generator" in registry.get("masker", masker_name).requires_of(settings.masker.config):
@@ -101,7 +101,7 @@ def pretraining(masker: str, decoder: str):
     from attrs import evolve
 
     from drkit.core.discovery import installed
-    from drkit.core.layers import Wanted, compose
+    from drkit.recipe.compose import Wanted, compose
 
     settings = compose(Wanted(masker=masker, decoder=decoder), installed()).pretrain
     terms = {name: evolve(term, config=type(term.config)(), weight=1.0) for name, term in settings.losses.items()}
@@ -132,7 +132,7 @@ def measured_apart(name: str, repeats: int) -> dict:
 def names(every_masker: bool = False) -> list[str]:
     """The plain masked LM, and the pairs to measure."""
     from drkit.core.discovery import installed
-    from drkit.core.matrix import matrix
+    from drkit.recipe.matrix import matrix
 
     made, found = matrix(installed()), [PLAIN]
     for decoder in made.decoders:

@@ -7,9 +7,9 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from drkit.data.specs import COLLECTIONS
-from drkit.decoders.config import MlmDecoderConfig, NoDecoderConfig
+from drkit.decoders.specs import MlmDecoderConfig, NoDecoderConfig
 from drkit.losses.specs import LOSSES
-from drkit.maskers.config import UniformConfig
+from drkit.maskers.specs import UniformConfig
 from drkit.miners.specs import MINERS
 from drkit.plugin import Citation, ComponentSpec, Kind, hookimpl
 from drkit.signals.specs import SIGNALS

@@ -9,7 +9,7 @@ A plugin is a package with an entry point in the group `drkit` and one or both h
         return [ComponentSpec(Kind.MASKER, "my-masker", "my_package.masker:MyMasker", MyConfig, "What it does.")]
 """
 
-from drkit.core.hooks import hookimpl
+from drkit.core.discovery import hookimpl
 from drkit.core.settings import setting
 from drkit.core.spec import Citation, ComponentSpec, Kind
 from drkit.core.types import BackboneInfo, BuildContext

@@ -14,7 +14,7 @@ from drkit_cli.render import table
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from drkit.core.matrix import LossPlaces, Matrix
+    from drkit.recipe.matrix import LossPlaces, Matrix
 
 WIDTH = 78  # of the pairs' table, so that an 80-column terminal breaks no row
 FITS = "yes"

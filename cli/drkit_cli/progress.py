@@ -14,7 +14,7 @@ _QUIET = 15.0
 
 
 class RichProgress:
-    """Draws the events of a run on standard error (see `drkit.runs.progress.Progress`)."""
+    """Draws the events of a run on standard error (see `drkit.core.progress.Progress`)."""
 
     def __init__(self, stages: int) -> None:
         self._console = Console(stderr=True, highlight=False)

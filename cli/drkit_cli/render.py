@@ -19,8 +19,8 @@ LABELS = {"bm25": "BM25", BASELINE: "without pre-training"}
 STYLES = {"kept": "not bold green", "to do": "not bold", "resumed": "not bold cyan", "again": "not bold yellow"}
 
 if TYPE_CHECKING:
-    from drkit.core.recipe import Recipe
     from drkit.core.registry import Registry
+    from drkit.recipe.schema import Recipe
     from drkit.runs.manifest import Manifest
     from drkit.runs.plan import Plan
     from drkit.runs.survey import Finding

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from drkit.core.recipe import Recipe
     from drkit.core.registry import Registry
+    from drkit.recipe.schema import Recipe
     from drkit.runs.plan import Plan
 
 
@@ -29,13 +29,13 @@ def carry_out(
 
     trial: whether its parts are tried on a toy batch first; None: before a run, and not for its plan alone.
     """
-    from drkit.core.compose import check
+    from drkit.core import processes
+    from drkit.core.progress import Silent
     from drkit.errors import DrkitError
-    from drkit.runs import processes
+    from drkit.recipe.check import check
     from drkit.runs.attribution import try_collection
     from drkit.runs.execute import RECIPE, execute
     from drkit.runs.plan import plan
-    from drkit.runs.progress import Silent
     from drkit_cli.progress import RichProgress
     from drkit_cli.render import console, plan_tree, results
 

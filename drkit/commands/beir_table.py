@@ -17,13 +17,13 @@ from attrs import frozen
 
 from drkit.commands.encode_search import search_to_run
 from drkit.commands.models import open_encoder
+from drkit.core.progress import Progress, Silent
 from drkit.core.registry import Registry
 from drkit.data.beir import BeirCollection
 from drkit.data.specs import BeirConfig
 from drkit.errors import DrkitError
 from drkit.evaluate import Scores, check_measures, evaluate
 from drkit.runs.manifest import digest
-from drkit.runs.progress import Progress, Silent
 from drkit.search import AnyEncoder, Bm25Retriever, build_index, encode_corpus, read_run, write_run
 
 DEPTH = 1000

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from drkit.core.discovery import Installed
-from drkit.core.layers import Wanted, compose
-from drkit.core.ranks import Shard
+from drkit.core.processes import Shard
 from drkit.core.spec import Kind
 from drkit.data.generation import QueryModel, Sampling, generate_file
 from drkit.errors import DrkitError
+from drkit.recipe.compose import Wanted, compose
 
 if TYPE_CHECKING:
-    from drkit.runs.progress import Progress
+    from drkit.core.progress import Progress
 
 STAGE = "queries"
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from attrs import field, frozen
 
 from drkit.core.discovery import Installed, installed
-from drkit.core.layers import Wanted, compose
 from drkit.core.spec import Kind
 from drkit.core.types import Passage, Query
 from drkit.data.readers import read_topics
 from drkit.data.tables import StoredCollection, open_collection
 from drkit.errors import DrkitError
+from drkit.recipe.compose import Wanted, compose
 from drkit.runs.execute import RECIPE
 from drkit.runs.manifest import read_manifest
 from drkit.search.vectors import Vectors

@@ -21,14 +21,13 @@ from drkit.data.corpus import StoredCorpus
 from drkit.data.tables import StoredCollection, open_collection
 from drkit.data.writing import write_collection
 from drkit.errors import DrkitError
-from drkit.miners.chain import build_chain, refresh_of
-from drkit.miners.known import KnownIds
+from drkit.miners.chain import Tally, build_chain, refresh_of
 from drkit.miners.mining import chain_named, wanted_by
-from drkit.miners.tally import Tally
+from drkit.miners.sources import KnownIds
 from drkit.runs.execute import RECIPE
-from drkit.runs.finetuning.negatives import requests, weights_of
 from drkit.search import Retriever, open_index
 from drkit.search.retrieve import batched
+from drkit.train.negatives import requests, weights_of
 
 FORMATS = ("ids", "triplets", "sentence-transformers")
 QUERIES_PER_BATCH = 64

@@ -9,14 +9,13 @@ import attrs
 
 from drkit.core.discovery import installed
 from drkit.core.loading import may_be_hub_id, told_from
-from drkit.core.read import read_recipe
-from drkit.core.recipe import RERANKER
 from drkit.core.registry import Registry
 from drkit.errors import DrkitError
+from drkit.recipe.read import read_recipe
+from drkit.recipe.schema import RERANKER
 from drkit.runs.execute import RECIPE
 from drkit.runs.manifest import read_manifest, versions
-from drkit.runs.reading import TextReading
-from drkit.runs.retriever import load_text_encoder, write_encoder
+from drkit.runs.retriever import TextReading, load_text_encoder, write_encoder
 from drkit.runs.stage import settings_from
 from drkit.search import AnyEncoder, DualEncoder, Reranker, TextEncoder
 from drkit.search.text_encoder import choose_device, read_encoder

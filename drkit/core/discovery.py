@@ -1,14 +1,14 @@
 """Finding plugins: every entry point in the group `drkit`, each loaded inside its own `try`.
 
-A broken plugin is listed with its error and takes nobody down; of a plugin with a broken part or recipe, the rest
-works. `drkit plugins` prints the reports.
+A plugin implements some of three hooks, which return data and change nothing. A broken plugin is listed with its error
+and takes nothing else down; `drkit plugins` prints the reports.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
@@ -17,15 +17,33 @@ import attrs
 import pluggy
 from attrs import field, frozen
 
-from drkit.core import hooks
-from drkit.core.claims import Claims
-from drkit.core.registry import Registry
+from drkit.core.registry import Claims, Registry
 from drkit.core.settings import config_problems
 from drkit.core.spec import ComponentSpec
 from drkit.errors import DrkitError, did_you_mean
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
+
+PROJECT = "drkit"
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
+
+@hookspec
+def drkit_components() -> Sequence[ComponentSpec]:  # type: ignore[empty-body]
+    """The parts this plugin adds."""
+
+
+@hookspec
+def drkit_recipes() -> Mapping[str, Traversable]:  # type: ignore[empty-body]
+    """The recipes this plugin adds: a name, and the TOML file that holds it."""
+
+
+@hookspec
+def drkit_pipelines() -> Mapping[str, Traversable]:  # type: ignore[empty-body]
+    """The fine-tuning pipelines this plugin adds: a name, and a TOML file with [finetune] and, maybe, [reranker]."""
+
 
 GROUP = "drkit"
 HOOKS = ("drkit_components", "drkit_recipes", "drkit_pipelines")
@@ -106,8 +124,8 @@ def load_plugin(entry: EntryPoint) -> PluginReport:
 
 def _report(plugin: Any, name: str, provider: str) -> PluginReport:
     """Ask the hooks of one plugin; each gives at most one answer."""
-    manager = pluggy.PluginManager(hooks.PROJECT)
-    manager.add_hookspecs(hooks)
+    manager = pluggy.PluginManager(PROJECT)
+    manager.add_hookspecs(sys.modules[__name__])
     manager.register(plugin, name)
     _refuse_unknown_hooks(manager)
     manager.check_pending()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -44,19 +43,3 @@ def _type_checking_imports(source: str) -> dict[str, str]:
     blocks = (node for node in ast.parse(source).body if isinstance(node, ast.If))
     imports = (node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom))
     return {alias.name: str(node.module) for node in imports for alias in node.names}
-
-
-def attach(package: str, names: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` for a package whose public names live in the submodules `names` maps them to.
-
-    Beside it, the package imports the same names under `TYPE_CHECKING`, so that type checkers see them.
-    """
-
-    def getattr_(name: str) -> Any:
-        if name not in names:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(import_module(f"{package}.{names[name]}"), name)
-        setattr(sys.modules[package], name, value)
-        return value
-
-    return getattr_, lambda: sorted({*names, *vars(sys.modules[package])})

@@ -10,6 +10,20 @@ from drkit.errors import DrkitError
 
 
 @contextmanager
+def without_bars() -> Iterator[None]:
+    """A block in which transformers draws no bar; its setting comes back afterwards."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+@contextmanager
 def told_from(path_or_id: str, doing: str, wanted: str = "") -> Iterator[None]:
     """A block that loads: its errors say what was tried, the reason, and what to do next.
 

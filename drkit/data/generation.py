@@ -26,9 +26,8 @@ from filelock import FileLock
 
 from drkit.core.draws import Draws
 from drkit.core.files import replacing, write_text
-from drkit.core.loading import told_from
-from drkit.core.quiet import without_bars
-from drkit.core.ranks import Shard, own_device
+from drkit.core.loading import told_from, without_bars
+from drkit.core.processes import Shard, own_device
 from drkit.core.settings import setting
 from drkit.data.store import encoded
 from drkit.errors import DrkitError

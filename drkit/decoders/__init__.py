@@ -1,68 +1,28 @@
 """Decoders: small networks that rebuild a text from its bottleneck, and are dropped after pre-training."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
-from drkit.core.lazy import attach
+from drkit.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from drkit.decoders.autoencoder import AutoencoderDecoder
-    from drkit.decoders.autoregressive import AutoregressiveDecoder
-    from drkit.decoders.autoregressive_block import AutoregressiveBlockDecoder
-    from drkit.decoders.bow import BowDecoder, word_distribution
-    from drkit.decoders.condenser import CondenserDecoder
-    from drkit.decoders.config import (
-        AutoregressiveBlockConfig,
-        AutoregressiveConfig,
-        BowDecoderConfig,
-        CondenserConfig,
-        EnhancedConfig,
-        MlmDecoderConfig,
-        NoDecoderConfig,
-    )
-    from drkit.decoders.enhanced import EnhancedDecoder
-    from drkit.decoders.mlm import MlmDecoder
-    from drkit.decoders.none import NoDecoder
-    from drkit.decoders.replaced_token_detection import ReplacedTokenDetectionDecoder
+    from drkit.decoders.autoencoder import AutoencoderDecoder as AutoencoderDecoder
+    from drkit.decoders.autoregressive import AutoregressiveBlockDecoder as AutoregressiveBlockDecoder
+    from drkit.decoders.autoregressive import AutoregressiveDecoder as AutoregressiveDecoder
+    from drkit.decoders.bow import BowDecoder as BowDecoder
+    from drkit.decoders.bow import word_distribution as word_distribution
+    from drkit.decoders.condenser import CondenserDecoder as CondenserDecoder
+    from drkit.decoders.enhanced import EnhancedDecoder as EnhancedDecoder
+    from drkit.decoders.mlm import MlmDecoder as MlmDecoder
+    from drkit.decoders.none import NoDecoder as NoDecoder
+    from drkit.decoders.replaced_token_detection import ReplacedTokenDetectionDecoder as ReplacedTokenDetectionDecoder
+    from drkit.decoders.specs import AutoregressiveBlockConfig as AutoregressiveBlockConfig
+    from drkit.decoders.specs import AutoregressiveConfig as AutoregressiveConfig
+    from drkit.decoders.specs import BowDecoderConfig as BowDecoderConfig
+    from drkit.decoders.specs import CondenserConfig as CondenserConfig
+    from drkit.decoders.specs import EnhancedConfig as EnhancedConfig
+    from drkit.decoders.specs import MlmDecoderConfig as MlmDecoderConfig
+    from drkit.decoders.specs import NoDecoderConfig as NoDecoderConfig
 
-__all__ = [
-    "AutoencoderDecoder",
-    "AutoregressiveBlockConfig",
-    "AutoregressiveBlockDecoder",
-    "AutoregressiveConfig",
-    "AutoregressiveDecoder",
-    "BowDecoder",
-    "BowDecoderConfig",
-    "CondenserConfig",
-    "CondenserDecoder",
-    "EnhancedConfig",
-    "EnhancedDecoder",
-    "MlmDecoder",
-    "MlmDecoderConfig",
-    "NoDecoder",
-    "NoDecoderConfig",
-    "ReplacedTokenDetectionDecoder",
-    "word_distribution",
-]
-
-__getattr__, __dir__ = attach(
-    __name__,
-    {
-        "AutoencoderDecoder": "autoencoder",
-        "AutoregressiveBlockConfig": "config",
-        "AutoregressiveBlockDecoder": "autoregressive_block",
-        "AutoregressiveConfig": "config",
-        "AutoregressiveDecoder": "autoregressive",
-        "BowDecoder": "bow",
-        "BowDecoderConfig": "config",
-        "CondenserConfig": "config",
-        "CondenserDecoder": "condenser",
-        "EnhancedConfig": "config",
-        "EnhancedDecoder": "enhanced",
-        "MlmDecoder": "mlm",
-        "MlmDecoderConfig": "config",
-        "NoDecoder": "none",
-        "NoDecoderConfig": "config",
-        "ReplacedTokenDetectionDecoder": "replaced_token_detection",
-        "word_distribution": "bow",
-    },
-)
+lazy_exports(__name__)

@@ -1,22 +1,53 @@
-"""Tell every token from the bottleneck and the few tokens before it: a weak decoder leans on the vector."""
+"""The next token, from the vector and a small window of the tokens before it (SEED, Query-as-context)."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torch import nn
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-from drkit.core.types import TokenStates
-from drkit.decoders.causal import causal_visibility, next_tokens
+from drkit.core.types import TokenBatch, TokenStates
 from drkit.decoders.layers import PostLnLayer, init_weights, sizes_of, with_bottleneck
 from drkit.encoders.seeding import seeded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from drkit.core.types import BuildContext, DecoderInput
-    from drkit.decoders.config import AutoregressiveConfig
+    from drkit.core.types import BackboneInfo, BuildContext, DecoderInput
+    from drkit.decoders.specs import AutoregressiveBlockConfig, AutoregressiveConfig
     from drkit.encoders.heads import Heads
+
+
+def next_tokens(tokens: TokenBatch, end_token: bool) -> Tensor:
+    """i64[B,L]: at each position the token after it where that is a target, else -100.
+
+    Targets are the maskable tokens of the clean text and, with `end_token`, its last token ([SEP]).
+    """
+    wanted = tokens.maskable
+    if end_token:
+        lengths = tokens.attention.sum(1, keepdim=True)
+        last = torch.arange(tokens.ids.shape[1], device=lengths.device) == lengths - 1
+        wanted = wanted | last
+    following = tokens.ids.masked_fill(~wanted, -100).roll(-1, 1)
+    following[:, -1] = -100
+    return following
+
+
+def causal_visibility(attention: Tensor, window: int) -> Tensor:
+    """bool[B,L,L]: position i sees position 0 (the bottleneck) and the last `window` positions, itself among them.
+
+    attention bool[B,L]; window 0: all positions up to i.
+
+    >>> causal_visibility(torch.ones(1, 5, dtype=torch.bool), 2)[0].int().tolist()
+    [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [1, 0, 1, 1, 0], [1, 0, 0, 1, 1]]
+    """
+    places = torch.arange(attention.shape[1], device=attention.device)
+    back = places[:, None] - places
+    sees = (back >= 0) & (back < window) if window else back >= 0
+    # Rows of padding see the bottleneck too: a row that sees nothing would send NaN into the gradient.
+    return (sees & attention[:, None]) | (places == 0)
 
 
 class AutoregressiveDecoder(nn.Module):
@@ -51,3 +82,75 @@ class AutoregressiveDecoder(nn.Module):
             states = layer(states, states, visible)
         found = self.layers[-1](states, states, visible, at=targets)
         return {"token_states": TokenStates(states=found, labels=labels[targets], heads=heads)}
+
+
+# GPT-2's feed-forward layer is so many times as wide as its states, whatever the encoder's.
+WIDENING = 4
+
+
+class AutoregressiveBlockDecoder(nn.Module):
+    """One GPT-2 block and a LayerNorm on `[h, e(x_1) + p_1, ..]` of the clean text; each position tells the next token.
+
+    A position sees h and the last `window` tokens, itself among them: x_t is told from h and the `window` tokens before
+    it, exactly. The text's last token is a target, as in the authors' code (`end_token`).
+
+    Source: the code of Query-as-context (Wu et al. 2023), which the paper does not mention.
+    """
+
+    needs_layers: tuple[int, ...] = ()
+
+    def __init__(self, config: AutoregressiveBlockConfig, context: BuildContext) -> None:
+        super().__init__()
+        self.config, sizes = config, sizes_of(context)
+        with seeded(context.seed, "decoder"):
+            self.block = PreLnBlock(sizes)
+            self.norm = nn.LayerNorm(sizes.hidden, eps=sizes.layer_norm_eps)
+            init_weights(self, sizes.initializer_range)
+
+    def rows(self, length: int) -> int:  # noqa: ARG002
+        """It reads the clean text, and no view of it."""
+        return 0
+
+    def forward(self, inputs: DecoderInput, heads: Heads) -> Mapping[str, TokenStates]:
+        """token_states: the states f[N,D] at the N positions before a target, and that target."""
+        tokens = inputs.tokens
+        labels = next_tokens(tokens, self.config.end_token)
+        targets, visible = labels != -100, causal_visibility(tokens.attention, self.config.window)
+        states = with_bottleneck(inputs.encoded.bottleneck, heads.embed(tokens.ids))
+        found = self.norm(self.block(states, visible, targets))
+        return {"token_states": TokenStates(states=found, labels=labels[targets], heads=heads)}
+
+
+class PreLnBlock(nn.Module):
+    """A GPT-2 block (LayerNorm, attention, add, LayerNorm, feed-forward, add); heads, activation as the encoder's."""
+
+    def __init__(self, sizes: BackboneInfo) -> None:
+        from transformers.activations import ACT2FN
+
+        super().__init__()
+        self.heads, self.dropout = sizes.heads, sizes.dropout
+        self.attention_norm = nn.LayerNorm(sizes.hidden, eps=sizes.layer_norm_eps)
+        self.attention = nn.Linear(sizes.hidden, 3 * sizes.hidden)
+        self.attention_output = nn.Linear(sizes.hidden, sizes.hidden)
+        self.intermediate_norm = nn.LayerNorm(sizes.hidden, eps=sizes.layer_norm_eps)
+        self.intermediate = nn.Linear(sizes.hidden, WIDENING * sizes.hidden)
+        self.activation: nn.Module = ACT2FN[sizes.activation]
+        self.output = nn.Linear(WIDENING * sizes.hidden, sizes.hidden)
+
+    def forward(self, states: Tensor, visible: Tensor, at: Tensor) -> Tensor:
+        """f[N,D], at the N places of at bool[B,L]; states f[B,L,D], visible bool[B,L,L]."""
+        attended = self._attend(self.attention_norm(states), visible)[at]
+        summed = states[at] + self._drop(self.attention_output(attended))
+        widened = self.activation(self.intermediate(self.intermediate_norm(summed)))
+        return summed + self._drop(self.output(widened))
+
+    def _attend(self, normed: Tensor, visible: Tensor) -> Tensor:
+        batch, length, _ = normed.shape
+        made = self.attention(normed).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        drop = self.dropout if self.training else 0.0
+        query, key, value = made.unbind()
+        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=visible[:, None], dropout_p=drop)
+        return mixed.transpose(1, 2).flatten(2)
+
+    def _drop(self, states: Tensor) -> Tensor:
+        return F.dropout(states, self.dropout, self.training)

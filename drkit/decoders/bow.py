@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from drkit.core.types import BuildContext, DecoderInput, TokenBatch
-    from drkit.decoders.config import BowDecoderConfig
+    from drkit.decoders.specs import BowDecoderConfig
     from drkit.encoders.heads import Heads
 
 

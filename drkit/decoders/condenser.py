@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from drkit.core.types import BuildContext, DecoderInput, MaskedView
-    from drkit.decoders.config import CondenserConfig
+    from drkit.decoders.specs import CondenserConfig
     from drkit.encoders.heads import Heads
 
 

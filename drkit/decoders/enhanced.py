@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from drkit.core.types import BuildContext, DecoderInput, MaskedView
-    from drkit.decoders.config import EnhancedConfig
+    from drkit.decoders.specs import EnhancedConfig
     from drkit.encoders.heads import Heads
 
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from drkit.core.types import BuildContext, DecoderInput
-    from drkit.decoders.config import NoDecoderConfig
+    from drkit.decoders.specs import NoDecoderConfig
     from drkit.encoders.heads import Heads
 
 

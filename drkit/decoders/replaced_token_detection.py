@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from drkit.core.types import BackboneInfo, BuildContext, DecoderInput, MaskedView, TokenBatch
-    from drkit.decoders.config import MlmDecoderConfig
+    from drkit.decoders.specs import MlmDecoderConfig
     from drkit.encoders.heads import Heads
     from drkit.encoders.masked_lm import MaskedLmEncoder
 

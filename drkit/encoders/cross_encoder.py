@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from drkit.core.files import replacing_folder, write_text
-from drkit.core.loading import told_from
-from drkit.core.quiet import without_bars
+from drkit.core.loading import told_from, without_bars
 from drkit.encoders.architectures import ARCHITECTURES, architecture, longest_text
 from drkit.encoders.masked_lm import read_config, without_report
 from drkit.encoders.pair_tokenizer import PairTokenizer, join_pairs, joins_pairs

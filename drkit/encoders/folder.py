@@ -19,8 +19,7 @@ from attrs import asdict, field, frozen
 from attrs.validators import ge, in_
 
 from drkit.core.files import replacing_folder
-from drkit.core.loading import told_from
-from drkit.core.quiet import without_bars
+from drkit.core.loading import told_from, without_bars
 from drkit.encoders.architectures import longest_text
 from drkit.encoders.pooling import POOLINGS
 from drkit.errors import DrkitError

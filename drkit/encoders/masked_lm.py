@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from drkit.core.loading import check_model_path, told_from
-from drkit.core.quiet import without_bars
+from drkit.core.loading import check_model_path, told_from, without_bars
 from drkit.core.types import Encoded
 from drkit.encoders.architectures import BertSizes, architecture, backbone_info, check_fit, longest_text
 from drkit.encoders.heads import TIED, Heads, tie_lm_head

@@ -13,8 +13,8 @@ import numpy as np
 from attrs import frozen
 
 from drkit.core.files import write_text
-from drkit.core.write import json_text
 from drkit.errors import DrkitError
+from drkit.recipe.write import json_text
 
 if TYPE_CHECKING:
     from drkit.core.types import Judgement

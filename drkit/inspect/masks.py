@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from drkit.core.recipe import Choice
     from drkit.core.types import MaskedView, TokenBatch, Views
+    from drkit.recipe.schema import Choice
 
 SEEN, MASKED, REPLACED, KEPT = "seen", "masked", "replaced", "kept"
 
@@ -187,7 +187,7 @@ def _check_counts(source: TextSource, chosen: Choice, wanted: Mapping[str, Any] 
 
 def _replacer(source: TextSource, masker: Any) -> Any:
     """Return the masker's replacer with the run's generator, or None if the masker or the run has none."""
-    from drkit.runs.checkpoints import GENERATOR, load_generator
+    from drkit.train.checkpoints import GENERATOR, load_generator
 
     trained = source.folder / "pretrained" / GENERATOR  # beside the encoder
     folder = trained if trained.is_dir() else source.folder / GENERATOR

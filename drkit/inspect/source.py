@@ -16,33 +16,32 @@ from typing import TYPE_CHECKING, Any
 import attrs
 from attrs import frozen
 
-from drkit.core.assigning import assign
 from drkit.core.discovery import Installed
-from drkit.core.layers import Wanted, compose, merge, part_table
-from drkit.core.read import read_recipe, recipe_from_table
-from drkit.core.recipe import Choice, Recipe
 from drkit.core.spec import Kind
 from drkit.core.types import BackboneInfo, BuildContext
-from drkit.core.write import recipe_table
-from drkit.data.importance import importance
 from drkit.data.ngrams import NgramCounts
 from drkit.data.queries import extractive_queries
 from drkit.data.store import TokenStore, tokenise
 from drkit.errors import DrkitError
+from drkit.recipe.assign import assign
+from drkit.recipe.compose import Wanted, compose, merge, part_table
+from drkit.recipe.read import read_recipe, recipe_from_table
+from drkit.recipe.schema import Choice, Recipe
+from drkit.recipe.write import recipe_table
 from drkit.runs.execute import RECIPE, execute
 from drkit.runs.manifest import digest, read_manifest
 from drkit.runs.plan import plan
 from drkit.runs.stage import Stage, lasting_settings
 from drkit.runs.stages.signals import FITTED
-from drkit.runs.tokenizers import load_tokenizer
-from drkit.signals.importance import COUNTS
+from drkit.signals.importance import COUNTS, importance
+from drkit.train.checkpoints import load_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from drkit.core.progress import Progress
     from drkit.core.types import TokenBatch
     from drkit.data.signals import SignalValues
-    from drkit.runs.progress import Progress
 
 IMPORTANCE = "importance"
 COUNTS_STAGE = f"signal-{IMPORTANCE}"

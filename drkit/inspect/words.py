@@ -14,13 +14,13 @@ from attrs import frozen
 
 from drkit.core.discovery import Installed
 from drkit.core.protocols import WordDistribution
-from drkit.core.read import parse_toml
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext
 from drkit.errors import DrkitError
 from drkit.inspect.source import Piece, TextSource, run_source
-from drkit.runs.checkpoints import load_decoder, load_encoder
+from drkit.recipe.read import parse_toml
 from drkit.runs.manifest import read_manifest
+from drkit.train.checkpoints import load_decoder, load_encoder
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -1,100 +1,39 @@
 """Losses: they see vectors or states and targets, never a model, a rank or a chunk."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
-from drkit.core.lazy import attach
+from drkit.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from drkit.losses.bag_of_words import BagOfWordsLoss
-    from drkit.losses.bow_reconstruction import BowReconstructionLoss
-    from drkit.losses.config import (
-        BagOfWordsConfig,
-        BowReconstructionConfig,
-        ContrastiveConfig,
-        InfoNceConfig,
-        JsContrastiveConfig,
-        KlDistillationConfig,
-        ListwiseConfig,
-        MarginMseConfig,
-        MlmLossConfig,
-        PairwiseConfig,
-        ReplacedLmConfig,
-        RtdConfig,
-        SpanContrastiveConfig,
-    )
-    from drkit.losses.contrastive import ContrastiveLoss
-    from drkit.losses.info_nce import InfoNceLoss
-    from drkit.losses.js_contrastive import JsContrastiveLoss, js_divergences
-    from drkit.losses.kl_distillation import KlDistillationLoss
-    from drkit.losses.listwise import ListwiseLoss
-    from drkit.losses.margin_mse import MarginMseLoss
-    from drkit.losses.mlm import MlmLoss
-    from drkit.losses.pairwise import PairwiseLoss
-    from drkit.losses.replaced_lm import ReplacedLmLoss
-    from drkit.losses.rtd import EncoderRtdLoss, RtdLoss
-    from drkit.losses.span_contrastive import SpanContrastiveLoss
+    from drkit.losses.bag_of_words import BagOfWordsLoss as BagOfWordsLoss
+    from drkit.losses.bow_reconstruction import BowReconstructionLoss as BowReconstructionLoss
+    from drkit.losses.contrastive import ContrastiveLoss as ContrastiveLoss
+    from drkit.losses.info_nce import InfoNceLoss as InfoNceLoss
+    from drkit.losses.js_contrastive import JsContrastiveLoss as JsContrastiveLoss
+    from drkit.losses.js_contrastive import js_divergences as js_divergences
+    from drkit.losses.kl_distillation import KlDistillationLoss as KlDistillationLoss
+    from drkit.losses.listwise import ListwiseLoss as ListwiseLoss
+    from drkit.losses.margin_mse import MarginMseLoss as MarginMseLoss
+    from drkit.losses.mlm import MlmLoss as MlmLoss
+    from drkit.losses.mlm import ReplacedLmLoss as ReplacedLmLoss
+    from drkit.losses.pairwise import PairwiseLoss as PairwiseLoss
+    from drkit.losses.rtd import EncoderRtdLoss as EncoderRtdLoss
+    from drkit.losses.rtd import RtdLoss as RtdLoss
+    from drkit.losses.span_contrastive import SpanContrastiveLoss as SpanContrastiveLoss
+    from drkit.losses.specs import BagOfWordsConfig as BagOfWordsConfig
+    from drkit.losses.specs import BowReconstructionConfig as BowReconstructionConfig
+    from drkit.losses.specs import ContrastiveConfig as ContrastiveConfig
+    from drkit.losses.specs import InfoNceConfig as InfoNceConfig
+    from drkit.losses.specs import JsContrastiveConfig as JsContrastiveConfig
+    from drkit.losses.specs import KlDistillationConfig as KlDistillationConfig
+    from drkit.losses.specs import ListwiseConfig as ListwiseConfig
+    from drkit.losses.specs import MarginMseConfig as MarginMseConfig
+    from drkit.losses.specs import MlmLossConfig as MlmLossConfig
+    from drkit.losses.specs import PairwiseConfig as PairwiseConfig
+    from drkit.losses.specs import ReplacedLmConfig as ReplacedLmConfig
+    from drkit.losses.specs import RtdConfig as RtdConfig
+    from drkit.losses.specs import SpanContrastiveConfig as SpanContrastiveConfig
 
-__all__ = [
-    "BagOfWordsConfig",
-    "BagOfWordsLoss",
-    "BowReconstructionConfig",
-    "BowReconstructionLoss",
-    "ContrastiveConfig",
-    "ContrastiveLoss",
-    "EncoderRtdLoss",
-    "InfoNceConfig",
-    "InfoNceLoss",
-    "JsContrastiveConfig",
-    "JsContrastiveLoss",
-    "KlDistillationConfig",
-    "KlDistillationLoss",
-    "ListwiseConfig",
-    "ListwiseLoss",
-    "MarginMseConfig",
-    "MarginMseLoss",
-    "MlmLoss",
-    "MlmLossConfig",
-    "PairwiseConfig",
-    "PairwiseLoss",
-    "ReplacedLmConfig",
-    "ReplacedLmLoss",
-    "RtdConfig",
-    "RtdLoss",
-    "SpanContrastiveConfig",
-    "SpanContrastiveLoss",
-    "js_divergences",
-]
-
-__getattr__, __dir__ = attach(
-    __name__,
-    {
-        "BagOfWordsConfig": "config",
-        "BagOfWordsLoss": "bag_of_words",
-        "BowReconstructionConfig": "config",
-        "BowReconstructionLoss": "bow_reconstruction",
-        "ContrastiveConfig": "config",
-        "ContrastiveLoss": "contrastive",
-        "EncoderRtdLoss": "rtd",
-        "InfoNceConfig": "config",
-        "InfoNceLoss": "info_nce",
-        "JsContrastiveConfig": "config",
-        "JsContrastiveLoss": "js_contrastive",
-        "KlDistillationConfig": "config",
-        "KlDistillationLoss": "kl_distillation",
-        "ListwiseConfig": "config",
-        "ListwiseLoss": "listwise",
-        "MarginMseConfig": "config",
-        "MarginMseLoss": "margin_mse",
-        "MlmLoss": "mlm",
-        "MlmLossConfig": "config",
-        "PairwiseConfig": "config",
-        "PairwiseLoss": "pairwise",
-        "ReplacedLmConfig": "config",
-        "ReplacedLmLoss": "replaced_lm",
-        "RtdConfig": "config",
-        "RtdLoss": "rtd",
-        "SpanContrastiveConfig": "config",
-        "SpanContrastiveLoss": "span_contrastive",
-        "js_divergences": "js_contrastive",
-    },
-)
+lazy_exports(__name__)

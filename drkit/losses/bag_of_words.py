@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from drkit.core.types import StepOutput
 from drkit.decoders.bow import words_of
-from drkit.losses.config import BagOfWordsConfig
+from drkit.losses.specs import BagOfWordsConfig
 
 if TYPE_CHECKING:
     from drkit.core.protocols import LmHeads

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from drkit.core.types import StepOutput
 from drkit.errors import DrkitError
-from drkit.losses.config import BowReconstructionConfig
+from drkit.losses.specs import BowReconstructionConfig
 
 if TYPE_CHECKING:
     from drkit.core.types import BuildContext
@@ -66,7 +66,7 @@ def _idf(context: BuildContext | None) -> Tensor:
     if context is None or "idf" not in context.signals:
         raise DrkitError(
             "bow-reconstruction with idf = true needs BuildContext.signals['idf'] f32[V]: in a run the signal idf "
-            "gives it; in your own loop, drkit.data.frequencies has document_frequencies() and idf()"
+            "gives it; in your own loop, drkit.signals.idf has document_frequencies() and idf()"
         )
     given: Tensor = context.signals["idf"]
     return given.detach().clone()

@@ -9,11 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from drkit.core.types import StepOutput
-from drkit.losses.pairs import answers, check_pairs, copies, first_copies, in_float32, vectors
+from drkit.losses.candidates import answers, check_pairs, copies, first_copies, in_float32, vectors
 
 if TYPE_CHECKING:
     from drkit.core.types import BuildContext, EmbeddedPairs
-    from drkit.losses.config import ContrastiveConfig, KlDistillationConfig
+    from drkit.losses.specs import ContrastiveConfig, KlDistillationConfig
 
 
 class ContrastiveLoss:

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from drkit.decoders.bow import word_distribution
-from drkit.losses.config import JsContrastiveConfig
-from drkit.losses.partners import check_rows, find_partner
+from drkit.losses.info_nce import check_rows, find_partner
+from drkit.losses.specs import JsContrastiveConfig
 
 if TYPE_CHECKING:
     from drkit.core.types import BuildContext, StepOutput

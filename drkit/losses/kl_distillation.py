@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from drkit.core.types import StepOutput
-from drkit.losses.config import KlDistillationConfig
+from drkit.losses.candidates import accuracy, copies, mean_over, own_passages, own_scores, taught
 from drkit.losses.contrastive import contrast
-from drkit.losses.pairs import accuracy, copies, mean_over, own_passages, own_scores, taught
+from drkit.losses.specs import KlDistillationConfig
 
 if TYPE_CHECKING:
     from drkit.core.types import BuildContext, EmbeddedPairs

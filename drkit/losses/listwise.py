@@ -9,8 +9,8 @@ import torch.nn.functional as F
 
 from drkit.core.types import StepOutput
 from drkit.errors import DrkitError
-from drkit.losses.config import ListwiseConfig
-from drkit.losses.pairs import accuracy
+from drkit.losses.candidates import accuracy
+from drkit.losses.specs import ListwiseConfig
 
 if TYPE_CHECKING:
     from drkit.core.types import BuildContext, ScoredGroups

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from drkit.core.types import StepOutput
-from drkit.losses.config import MarginMseConfig
-from drkit.losses.pairs import accuracy, mean_over, own_passages, own_scores, taught
+from drkit.losses.candidates import accuracy, mean_over, own_passages, own_scores, taught
+from drkit.losses.specs import MarginMseConfig
 
 if TYPE_CHECKING:
     from drkit.core.types import BuildContext, EmbeddedPairs

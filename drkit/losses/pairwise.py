@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import torch.nn.functional as F
 
 from drkit.core.types import StepOutput
-from drkit.losses.config import PairwiseConfig
-from drkit.losses.pairs import accuracy, mean_over, own_passages, own_scores
+from drkit.losses.candidates import accuracy, mean_over, own_passages, own_scores
+from drkit.losses.specs import PairwiseConfig
 
 if TYPE_CHECKING:
     from drkit.core.types import BuildContext, EmbeddedPairs

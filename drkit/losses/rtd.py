@@ -15,7 +15,7 @@ from drkit.encoders.seeding import seeded
 
 if TYPE_CHECKING:
     from drkit.core.types import BuildContext, TextStates
-    from drkit.losses.config import RtdConfig
+    from drkit.losses.specs import RtdConfig
 
 
 class RtdLoss:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from drkit.losses.config import SpanContrastiveConfig
-from drkit.losses.partners import check_rows, find_partner, products
+from drkit.losses.info_nce import check_rows, find_partner, products
+from drkit.losses.specs import SpanContrastiveConfig
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -1,17 +1,185 @@
-"""The specs of the losses that belong to no paper's plugin."""
+"""Settings and specs of the losses that belong to no paper's plugin; no torch here."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from attrs import Attribute, field, frozen
+from attrs.validators import and_, ge, gt, in_, le
+
+from drkit.core.settings import setting
 from drkit.core.spec import Citation, ComponentSpec, Kind
-from drkit.losses.config import (
-    ContrastiveConfig,
-    InfoNceConfig,
-    KlDistillationConfig,
-    ListwiseConfig,
-    MarginMseConfig,
-    MlmLossConfig,
-    PairwiseConfig,
-)
+
+DIRECTIONS = ("query-passage", "passage-query", "query-query", "passage-passage")
+_SIMILARITIES = in_(("cosine", "dot"))
+
+
+def _directions(value: str | Iterable[str]) -> tuple[str, ...]:
+    """The directions in their one order, "all" for every one; what is no direction is left for the validator."""
+    given = (value,) if isinstance(value, str) else tuple(value)
+    if "all" in given:
+        return DIRECTIONS
+    return given if set(given) - {*DIRECTIONS} else tuple(name for name in DIRECTIONS if name in given)
+
+
+class _SomeDirections:
+    options = (*DIRECTIONS, "all")
+
+    def __call__(self, _instance: Any, attribute: Attribute[Any], value: tuple[str, ...]) -> None:
+        if wrong := [name for name in value if name not in self.options]:
+            raise ValueError(f"'{attribute.name}' has {wrong[0]!r}; allowed: {', '.join(self.options)}")
+        if not value:
+            raise ValueError(f"'{attribute.name}' is empty; name some of: {', '.join(self.options)}")
+
+
+def _directions_setting() -> Any:
+    meaning = "the scores that a query's with its passage is contrasted with; all: SimLM's"
+    return field(default=DIRECTIONS[:1], converter=_directions, validator=_SomeDirections(), metadata={"help": meaning})
+
+
+@frozen
+class MlmLossConfig:
+    """Settings of `MlmLoss`."""
+
+    targets: float = setting(1.0, and_(gt(0), le(1)), "share of the target positions that is scored, evenly spread")
+
+    @property
+    def target_share(self) -> float:
+        """The share of the positions that is scored."""
+        return self.targets
+
+
+@frozen
+class ReplacedLmConfig:
+    """Settings of `ReplacedLmLoss`."""
+
+    targets: float = setting(1.0, and_(gt(0), le(1)), "share of the target positions that is scored, evenly spread")
+
+    @property
+    def target_share(self) -> float:
+        """The share of the positions that is scored."""
+        return self.targets
+
+
+@frozen
+class RtdConfig:
+    """Settings of `RtdLoss` and `EncoderRtdLoss`: none."""
+
+
+@frozen
+class ContrastiveConfig:
+    """Settings of `ContrastiveLoss`."""
+
+    temperature: float = setting(0.02, gt(0), "scores are divided by it")
+    similarity: str = setting("cosine", _SIMILARITIES, "cosine or dot product")
+    directions: tuple[str, ...] = _directions_setting()
+
+    @property
+    def in_batch(self) -> bool:
+        """Whether a query is compared with other queries' passages."""
+        return "query-passage" in self.directions
+
+    @property
+    def search_similarity(self) -> str:
+        """What search ranks by."""
+        return self.similarity
+
+
+@frozen
+class PairwiseConfig:
+    """Settings of `PairwiseLoss`; a query is compared with its own negatives alone."""
+
+    in_batch = False
+
+    temperature: float = setting(1.0, gt(0), "scores are divided by it")
+    similarity: str = setting("dot", _SIMILARITIES, "cosine or dot product")
+
+    @property
+    def search_similarity(self) -> str:
+        """What search ranks by."""
+        return self.similarity
+
+
+@frozen
+class KlDistillationConfig:
+    """Settings of `KlDistillationLoss`; the defaults are SimLM's."""
+
+    temperature: float = setting(0.02, gt(0), "the student's scores are divided by it, the teacher's never")
+    teacher_temperature: float = setting(1.0, gt(0), "the teacher's scores are divided by it")
+    similarity: str = setting("cosine", _SIMILARITIES, "cosine or dot product")
+    alpha: float = setting(0.2, ge(0), "weight of the contrastive loss beside the divergence; 0: none")
+    directions: tuple[str, ...] = _directions_setting()
+    mask_hard_negatives: bool = setting(False, None, "a query's own negatives are not in its contrastive loss")
+
+    @property
+    def in_batch(self) -> bool:
+        """Whether a query is compared with other queries' passages."""
+        return self.alpha > 0 and "query-passage" in self.directions
+
+    @property
+    def search_similarity(self) -> str:
+        """What search ranks by."""
+        return self.similarity
+
+
+@frozen
+class MarginMseConfig:
+    """Settings of `MarginMseLoss`; a query is compared with its own negatives alone."""
+
+    in_batch = False
+
+    temperature: float = setting(1.0, gt(0), "the student's scores are divided by it, the teacher's never")
+    similarity: str = setting("dot", _SIMILARITIES, "cosine or dot product")
+
+    @property
+    def search_similarity(self) -> str:
+        """What search ranks by."""
+        return self.similarity
+
+
+@frozen
+class ListwiseConfig:
+    """Settings of `ListwiseLoss`: none."""
+
+
+@frozen
+class BowReconstructionConfig:
+    """Settings of `BowReconstructionLoss` (CPDAE section 3.2.1)."""
+
+    idf: bool = setting(False, None, "weight every word by its inverse document frequency")
+
+    @property
+    def signals(self) -> Mapping[str, Mapping[str, Any]]:
+        """Inverse document frequencies, where words are weighted by them."""
+        return {"idf": {}} if self.idf else {}
+
+
+@frozen
+class JsContrastiveConfig:
+    """Settings of `JsContrastiveLoss` (CPDAE section 3.2.2)."""
+
+    reduction: str = setting("sum", in_(("sum", "mean")), "over the rows of the batch: sum, as in the paper, or mean")
+
+
+@frozen
+class InfoNceConfig:
+    """Settings of `InfoNceLoss`."""
+
+    temperature: float = setting(0.05, gt(0), "scores are divided by it")
+    similarity: str = setting("cosine", in_(("cosine", "dot")), "cosine or dot product")
+    reduction: str = setting("mean", in_(("mean", "sum")), "over the rows of the batch: mean or sum")
+
+
+@frozen
+class BagOfWordsConfig:
+    """Settings of `BagOfWordsLoss`: none."""
+
+
+@frozen
+class SpanContrastiveConfig:
+    """Settings of `SpanContrastiveLoss`: none."""
+
 
 BERT = Citation(
     key="devlin2019bert",

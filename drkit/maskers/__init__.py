@@ -1,39 +1,20 @@
 """Maskers: which tokens are hidden from the encoder and from the decoder."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
-from drkit.core.lazy import attach
+from drkit.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from drkit.maskers.config import GeneratorConfig, PmiConfig, QueryAsContextConfig, UniformConfig
-    from drkit.maskers.generator import GeneratorMasker, GeneratorReplacer
-    from drkit.maskers.pmi import PmiMasker
-    from drkit.maskers.query_as_context import QueryAsContextMasker
-    from drkit.maskers.uniform import UniformMasker
+    from drkit.maskers.generator import GeneratorMasker as GeneratorMasker
+    from drkit.maskers.generator import GeneratorReplacer as GeneratorReplacer
+    from drkit.maskers.pmi import PmiMasker as PmiMasker
+    from drkit.maskers.query_as_context import QueryAsContextMasker as QueryAsContextMasker
+    from drkit.maskers.specs import GeneratorConfig as GeneratorConfig
+    from drkit.maskers.specs import PmiConfig as PmiConfig
+    from drkit.maskers.specs import QueryAsContextConfig as QueryAsContextConfig
+    from drkit.maskers.specs import UniformConfig as UniformConfig
+    from drkit.maskers.uniform import UniformMasker as UniformMasker
 
-__all__ = [
-    "GeneratorConfig",
-    "GeneratorMasker",
-    "GeneratorReplacer",
-    "PmiConfig",
-    "PmiMasker",
-    "QueryAsContextConfig",
-    "QueryAsContextMasker",
-    "UniformConfig",
-    "UniformMasker",
-]
-
-__getattr__, __dir__ = attach(
-    __name__,
-    {
-        "GeneratorConfig": "config",
-        "GeneratorMasker": "generator",
-        "GeneratorReplacer": "generator",
-        "PmiConfig": "config",
-        "PmiMasker": "pmi",
-        "QueryAsContextConfig": "config",
-        "QueryAsContextMasker": "query_as_context",
-        "UniformConfig": "config",
-        "UniformMasker": "uniform",
-    },
-)
+lazy_exports(__name__)

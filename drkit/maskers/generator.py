@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from drkit.core.types import StepOutput
 from drkit.errors import DrkitError
-from drkit.maskers.config import UniformConfig
+from drkit.maskers.specs import UniformConfig
 from drkit.maskers.uniform import UniformMasker
 from drkit.maskers.views import NO_TARGET
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from drkit.core.types import BuildContext, MaskedView, TokenBatch, Views
     from drkit.encoders.heads import Heads
     from drkit.encoders.masked_lm import MaskedLmEncoder
-    from drkit.maskers.config import GeneratorConfig
+    from drkit.maskers.specs import GeneratorConfig
 
 # Probabilities held at once while sampling: 32 MB in float64.
 AT_ONCE = 2**22

@@ -10,15 +10,14 @@ import torch
 from drkit.core.types import Views
 from drkit.errors import DrkitError
 from drkit.maskers.uniform import draw_words
-from drkit.maskers.views import Corruption, clean_view, masked_view
-from drkit.maskers.whole_words import Words, choose_words, find_words
+from drkit.maskers.views import Corruption, Words, choose_words, clean_view, find_words, masked_view
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from drkit.core.draws import Draws
     from drkit.core.types import BuildContext, MaskedView, TokenBatch
-    from drkit.maskers.config import PmiConfig
+    from drkit.maskers.specs import PmiConfig
 
 
 class PmiMasker:

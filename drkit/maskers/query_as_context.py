@@ -8,15 +8,15 @@ from attrs import evolve
 
 from drkit.core.types import Views
 from drkit.errors import DrkitError
-from drkit.maskers.config import PmiConfig, UniformConfig
 from drkit.maskers.generator import GeneratorMasker
 from drkit.maskers.pmi import PmiMasker
+from drkit.maskers.specs import PmiConfig, UniformConfig
 from drkit.maskers.uniform import UniformMasker
 
 if TYPE_CHECKING:
     from drkit.core.draws import Draws
     from drkit.core.types import BuildContext, TokenBatch
-    from drkit.maskers.config import QueryAsContextConfig
+    from drkit.maskers.specs import QueryAsContextConfig
 
 
 class QueryAsContextMasker:

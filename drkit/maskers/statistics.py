@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from attrs import frozen
 
-from drkit.maskers.views import NO_TARGET
-from drkit.maskers.whole_words import find_words
+from drkit.maskers.views import NO_TARGET, find_words
 
 if TYPE_CHECKING:
     from torch import Tensor

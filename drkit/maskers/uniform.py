@@ -10,15 +10,14 @@ from torch import Tensor
 
 from drkit.core.types import Views
 from drkit.errors import DrkitError
-from drkit.maskers.views import Corruption, clean_view, masked_view
-from drkit.maskers.whole_words import Words, choose_words, find_words, rounded_budget
+from drkit.maskers.views import Corruption, Words, choose_words, clean_view, find_words, masked_view, rounded_budget
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from drkit.core.draws import Draws
     from drkit.core.types import BuildContext, MaskedView, TokenBatch
-    from drkit.maskers.config import UniformConfig
+    from drkit.maskers.specs import UniformConfig
 
 
 class UniformMasker:

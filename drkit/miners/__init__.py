@@ -1,91 +1,37 @@
 """Miners: where hard negatives come from, and filters that leave some of them out."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
-from drkit.core.lazy import attach
+from drkit.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from drkit.miners.bm25 import Bm25Miner
-    from drkit.miners.chain import Chain, build_chain
-    from drkit.miners.config import (
-        Bm25Config,
-        CrossEncoderFilterConfig,
-        DenseConfig,
-        GivenConfig,
-        MarginConfig,
-        MaxScoreConfig,
-        RandomConfig,
-        RanksConfig,
-        RefreshConfig,
-        RunFileConfig,
-        SameTextConfig,
-    )
-    from drkit.miners.dense import DenseMiner
-    from drkit.miners.filters import MarginFilter, MaxScoreFilter, RanksFilter
-    from drkit.miners.given import GivenMiner
-    from drkit.miners.hard_negatives import HardNegatives
-    from drkit.miners.mining import chain_named, mine
-    from drkit.miners.random import RandomMiner
-    from drkit.miners.run_file import RunFileMiner
-    from drkit.miners.texts import CrossEncoderFilter, SameTextFilter
+    from drkit.miners.chain import Chain as Chain
+    from drkit.miners.chain import build_chain as build_chain
+    from drkit.miners.filters import MarginFilter as MarginFilter
+    from drkit.miners.filters import MaxScoreFilter as MaxScoreFilter
+    from drkit.miners.filters import RanksFilter as RanksFilter
+    from drkit.miners.hard_negatives import HardNegatives as HardNegatives
+    from drkit.miners.mining import chain_named as chain_named
+    from drkit.miners.mining import mine as mine
+    from drkit.miners.sources import Bm25Miner as Bm25Miner
+    from drkit.miners.sources import DenseMiner as DenseMiner
+    from drkit.miners.sources import GivenMiner as GivenMiner
+    from drkit.miners.sources import RandomMiner as RandomMiner
+    from drkit.miners.sources import RunFileMiner as RunFileMiner
+    from drkit.miners.specs import Bm25Config as Bm25Config
+    from drkit.miners.specs import CrossEncoderFilterConfig as CrossEncoderFilterConfig
+    from drkit.miners.specs import DenseConfig as DenseConfig
+    from drkit.miners.specs import GivenConfig as GivenConfig
+    from drkit.miners.specs import MarginConfig as MarginConfig
+    from drkit.miners.specs import MaxScoreConfig as MaxScoreConfig
+    from drkit.miners.specs import RandomConfig as RandomConfig
+    from drkit.miners.specs import RanksConfig as RanksConfig
+    from drkit.miners.specs import RefreshConfig as RefreshConfig
+    from drkit.miners.specs import RunFileConfig as RunFileConfig
+    from drkit.miners.specs import SameTextConfig as SameTextConfig
+    from drkit.miners.text_pairs import CrossEncoderFilter as CrossEncoderFilter
+    from drkit.miners.text_pairs import SameTextFilter as SameTextFilter
 
-__all__ = [
-    "Bm25Config",
-    "Bm25Miner",
-    "Chain",
-    "CrossEncoderFilter",
-    "CrossEncoderFilterConfig",
-    "DenseConfig",
-    "DenseMiner",
-    "GivenConfig",
-    "GivenMiner",
-    "HardNegatives",
-    "MarginConfig",
-    "MarginFilter",
-    "MaxScoreConfig",
-    "MaxScoreFilter",
-    "RandomConfig",
-    "RandomMiner",
-    "RanksConfig",
-    "RanksFilter",
-    "RefreshConfig",
-    "RunFileConfig",
-    "RunFileMiner",
-    "SameTextConfig",
-    "SameTextFilter",
-    "build_chain",
-    "chain_named",
-    "mine",
-]
-
-__getattr__, __dir__ = attach(
-    __name__,
-    {
-        "Bm25Config": "config",
-        "Bm25Miner": "bm25",
-        "Chain": "chain",
-        "CrossEncoderFilter": "texts",
-        "CrossEncoderFilterConfig": "config",
-        "DenseConfig": "config",
-        "DenseMiner": "dense",
-        "GivenConfig": "config",
-        "GivenMiner": "given",
-        "HardNegatives": "hard_negatives",
-        "MarginConfig": "config",
-        "MarginFilter": "filters",
-        "MaxScoreConfig": "config",
-        "MaxScoreFilter": "filters",
-        "RandomConfig": "config",
-        "RandomMiner": "random",
-        "RanksConfig": "config",
-        "RanksFilter": "filters",
-        "RefreshConfig": "config",
-        "RunFileConfig": "config",
-        "RunFileMiner": "run_file",
-        "SameTextConfig": "config",
-        "SameTextFilter": "texts",
-        "build_chain": "chain",
-        "chain_named": "mining",
-        "mine": "mining",
-    },
-)
+lazy_exports(__name__)

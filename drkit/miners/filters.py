@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from drkit.core.protocols import Corpus
 from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.miners.chain import left
-from drkit.miners.config import MarginConfig, MaxScoreConfig, RanksConfig, ranks_of
+from drkit.miners.specs import MarginConfig, MaxScoreConfig, RanksConfig, ranks_of
 
 
 class MarginFilter:

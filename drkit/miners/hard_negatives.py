@@ -14,9 +14,8 @@ from drkit.core.discovery import installed
 from drkit.core.protocols import NegativeFilter, SearchesTexts
 from drkit.core.types import BuildContext
 from drkit.errors import DrkitError
-from drkit.miners.chain import Chain, build_chain, sources
+from drkit.miners.chain import Chain, Tally, build_chain, sources
 from drkit.miners.mining import chain_named
-from drkit.miners.tally import Tally
 from drkit.miners.text_pairs import ByText, NotTheQuery, TextCorpus, TextPairs, read_corpus
 from drkit.search.retrieve import batched
 

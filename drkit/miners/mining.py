@@ -6,17 +6,17 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from drkit.core.assigning import assign
 from drkit.core.discovery import installed
-from drkit.core.layers import part_table
 from drkit.core.protocols import Corpus, NegativeFilter, NegativeMiner
-from drkit.core.read import problems_of, recipe_converter
-from drkit.core.recipe import Choice, MinerChoice
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.errors import DrkitError, ProblemsError
 from drkit.miners.chain import Chain, build_chain
+from drkit.recipe.assign import assign
+from drkit.recipe.compose import part_table
+from drkit.recipe.read import problems_of, recipe_converter
+from drkit.recipe.schema import Choice, MinerChoice
 
 
 def mine(

@@ -1,21 +1,135 @@
-"""The specs of the miners: sources of negatives, and filters (those that receive `candidates`) to stand behind them."""
+"""Settings and specs of the miners; no torch here."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+from attrs import frozen
+from attrs.validators import and_, ge, gt, in_, le
+
+from drkit.core.settings import optional, setting
 from drkit.core.spec import Citation, ComponentSpec, Kind
-from drkit.miners.config import (
-    Bm25Config,
-    CrossEncoderFilterConfig,
-    DenseConfig,
-    GivenConfig,
-    MarginConfig,
-    MaxScoreConfig,
-    RandomConfig,
-    RanksConfig,
-    RefreshConfig,
-    RunFileConfig,
-    SameTextConfig,
-)
+
+_RANKS = re.compile(r"([1-9]\d*)-([1-9]\d*)")
+
+
+@frozen
+class Bm25Config:
+    """Settings of `Bm25Miner`."""
+
+    depth: int = setting(200, ge(1), "how deep the ranking is that negatives are drawn from")
+    k1: float = setting(1.2, gt(0), "BM25's term-frequency saturation")
+    b: float = setting(0.75, and_(ge(0), le(1)), "BM25's length normalisation")
+
+
+@frozen
+class DenseConfig:
+    """Settings of `DenseMiner`."""
+
+    depth: int = setting(200, ge(1), "how deep the ranking is that negatives are drawn from")
+    skip: int = setting(0, ge(0), "leave out this many of the best-ranked passages")
+    memory_mb: int = setting(64, ge(1), "megabytes of hits held at once: how many queries are searched together")
+
+
+@frozen
+class RefreshConfig:
+    """Settings of mining again while a retriever is trained."""
+
+    every: int = setting(1, ge(1), "epochs between two minings with the current model")
+    depth: int = setting(200, ge(1), "how deep the ranking is that negatives are drawn from")
+    skip: int = setting(0, ge(0), "leave out this many of the best-ranked passages")
+    memory_mb: int = setting(64, ge(1), "megabytes of hits held at once: how many queries are searched together")
+
+    @property
+    def refresh_every(self) -> int:
+        """Epochs between two minings."""
+        return self.every
+
+
+@frozen
+class RandomConfig:
+    """Settings of `RandomMiner`."""
+
+    depth: int = setting(200, ge(1), "how many passages are drawn per query")
+
+
+@frozen
+class RunFileConfig:
+    """Settings of `RunFileMiner`."""
+
+    path: str = setting("", None, "a TREC run file, of any retriever")
+    depth: int = setting(200, ge(1), "how deep the ranking is that negatives are drawn from")
+
+
+@frozen
+class GivenConfig:
+    """Settings of `GivenMiner`."""
+
+    depth: int = setting(1000, ge(1), "how many of a query's own negatives are taken")
+
+
+@frozen
+class MarginConfig:
+    """Settings of `MarginFilter`."""
+
+    absolute: float | None = setting(None, optional(ge(0)), "drop what scores above the positive minus this")
+    share: float = setting(
+        0.95, and_(gt(0), le(1)), "drop what scores above this share of the positive's, where absolute is none"
+    )
+    positive: str = setting("max", in_(("max", "min")), "which judged positive counts: the best-scored or the worst")
+
+
+def ranks_of(text: str) -> tuple[int, int]:
+    """`10-100` as (10, 100). Raises ValueError for anything else."""
+    found = _RANKS.fullmatch(text.strip())
+    if not found or int(found[1]) > int(found[2]):
+        raise ValueError(f"ranks are FIRST-LAST, counted from 1, as in 10-100; got {text!r}")
+    return int(found[1]), int(found[2])
+
+
+def _ranks(_instance: Any, _attribute: attrs.Attribute[Any], value: str) -> None:
+    """Validator: two ranks."""
+    ranks_of(value)
+
+
+@frozen
+class RanksConfig:
+    """Settings of `RanksFilter`."""
+
+    keep: str = setting("10-100", _ranks, "first and last rank that stay, counted from 1 without the positives")
+
+
+@frozen
+class CrossEncoderFilterConfig:
+    """Settings of `CrossEncoderFilter`."""
+
+    model: str = setting("", None, "path or hub id of a cross-encoder; empty: the run's re-ranker")
+    margin: float | None = setting(0.0, optional(ge(0)), "drop what it scores above the positive minus this; none: off")
+    maximum: float | None = setting(None, None, "drop what it scores above this")
+    positive: str = setting("max", in_(("max", "min")), "which judged positive counts: the best-scored or the worst")
+
+    @property
+    def requires(self) -> Mapping[str, None]:
+        """The run's re-ranker, where no model is named."""
+        return {} if self.model else {"reranker": None}
+
+
+@frozen
+class MaxScoreConfig:
+    """Settings of `MaxScoreFilter`."""
+
+    maximum: float = setting(1.0, None, "drop what the source scores above this")
+
+
+@frozen
+class SameTextConfig:
+    """Settings of `SameTextFilter`."""
+
+    ignore_case: bool = setting(True, None, "texts that differ in case alone are the same")
+
 
 BM25 = Citation(
     key="robertson2009bm25",
@@ -52,7 +166,7 @@ SOURCES = (
     ComponentSpec(
         kind=Kind.MINER,
         name="bm25",
-        target="drkit.miners.bm25:Bm25Miner",
+        target="drkit.miners.sources:Bm25Miner",
         config=Bm25Config,
         summary="The best-ranked unjudged passages of BM25",
         cite=BM25,
@@ -60,7 +174,7 @@ SOURCES = (
     ComponentSpec(
         kind=Kind.MINER,
         name="dense",
-        target="drkit.miners.dense:DenseMiner",
+        target="drkit.miners.sources:DenseMiner",
         config=DenseConfig,
         summary="The best-ranked unjudged passages of a trained retriever",
         cite=STAR,
@@ -69,21 +183,21 @@ SOURCES = (
     ComponentSpec(
         kind=Kind.MINER,
         name="given",
-        target="drkit.miners.given:GivenMiner",
+        target="drkit.miners.sources:GivenMiner",
         config=GivenConfig,
         summary="The negatives that the collection's own training file carries",
     ),
     ComponentSpec(
         kind=Kind.MINER,
         name="random",
-        target="drkit.miners.random:RandomMiner",
+        target="drkit.miners.sources:RandomMiner",
         config=RandomConfig,
         summary="Passages drawn at random from the collection",
     ),
     ComponentSpec(
         kind=Kind.MINER,
         name="refresh",
-        target="drkit.miners.dense:DenseMiner",
+        target="drkit.miners.sources:DenseMiner",
         config=RefreshConfig,
         summary="As dense, again every few epochs with the model in training",
         cite=ANCE,
@@ -91,7 +205,7 @@ SOURCES = (
     ComponentSpec(
         kind=Kind.MINER,
         name="run-file",
-        target="drkit.miners.run_file:RunFileMiner",
+        target="drkit.miners.sources:RunFileMiner",
         config=RunFileConfig,
         summary="The best-ranked unjudged passages of any TREC run file",
         shorthand="path",
@@ -102,7 +216,7 @@ FILTERS = (
     ComponentSpec(
         kind=Kind.MINER,
         name="cross-encoder-filter",
-        target="drkit.miners.texts:CrossEncoderFilter",
+        target="drkit.miners.text_pairs:CrossEncoderFilter",
         config=CrossEncoderFilterConfig,
         summary="Filter: drops what a cross-encoder takes for an answer",
         cite=ROCKETQA,
@@ -139,7 +253,7 @@ FILTERS = (
     ComponentSpec(
         kind=Kind.MINER,
         name="same-text",
-        target="drkit.miners.texts:SameTextFilter",
+        target="drkit.miners.text_pairs:SameTextFilter",
         config=SameTextConfig,
         summary="Filter: drops copies of a positive under another id",
         receives=("candidates",),

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from drkit.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from drkit.runs.finetuning.teacher_scores import read_scores as read_scores
-    from drkit.runs.training.cached import CachedGradients as CachedGradients
-    from drkit.runs.training.ranked_groups import RankedGroups as RankedGroups
+    from drkit.train.adapters import CachedGradients as CachedGradients
+    from drkit.train.adapters import RankedGroups as RankedGroups
+    from drkit.train.teacher import read_scores as read_scores
 
 lazy_exports(__name__)

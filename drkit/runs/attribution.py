@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from drkit.core.claims import OWN, package_of
-from drkit.core.recipe import Choice, Recipe, WeightedLoss
-from drkit.core.registry import Registry
+from drkit.core.registry import OWN, Registry, package_of
 from drkit.core.settings import config_problems
 from drkit.core.spec import ComponentSpec, Kind
 from drkit.errors import DrkitError
+from drkit.recipe.schema import Choice, Recipe, WeightedLoss
 from drkit.testing.specs import ContractError, require
 
 if TYPE_CHECKING:

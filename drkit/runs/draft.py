@@ -8,9 +8,9 @@ from typing import Any
 
 from attrs import field, frozen
 
-from drkit.core.recipe import Recipe
 from drkit.core.registry import Registry
 from drkit.core.spec import ComponentSpec
+from drkit.recipe.schema import Recipe
 from drkit.runs.manifest import digest
 from drkit.runs.stage import Part, Stage, StageSpec, settings_from
 

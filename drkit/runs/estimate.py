@@ -7,7 +7,7 @@ from typing import Any
 from attrs import frozen
 
 from drkit.core.protocols import TargetShare
-from drkit.core.recipe import EncoderSettings, Finetune, Recipe, Training
+from drkit.recipe.schema import EncoderSettings, Finetune, Recipe, Training
 
 # What a CPU core reached in the default run, all overheads included; an order of magnitude, not a promise.
 FLOPS_PER_CORE = 1e11

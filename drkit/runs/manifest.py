@@ -17,8 +17,8 @@ import cattrs
 from attrs import frozen
 
 from drkit.core.files import write_text
-from drkit.core.write import json_text
 from drkit.errors import DrkitError
+from drkit.recipe.write import json_text
 
 FILE = "manifest.json"
 # Raised when a run's folders mean something else than before; runs of another layout are refused.

@@ -15,11 +15,11 @@ from typing import Any
 
 from attrs import frozen
 
-from drkit.core.recipe import Recipe
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
 from drkit.errors import DrkitError
 from drkit.evaluate import check_measures
+from drkit.recipe.schema import Recipe
 from drkit.runs.draft import PASSAGES, Draft, queries_of, split_of
 from drkit.runs.plan_encoder import plan_encoder, plan_texts
 from drkit.runs.plan_rounds import System, add_index, plan_rounds, reading_of

@@ -2,7 +2,7 @@
 
     collection -> vocabulary -> tokens -> [spans -> queries] -> initial -> [signals, generator] -> pretrained
 
-A stage in brackets is planned if a part needs it (`drkit.core.compose.wanted_signals` and `capabilities`).
+A stage in brackets is planned if a part needs it (`drkit.recipe.check.wanted_signals` and `capabilities`).
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from drkit.core.compose import FOR_EXTRACTIVE, capabilities, wanted_signals
-from drkit.core.recipe import Choice, Pretrain
 from drkit.core.spec import Kind
 from drkit.errors import DrkitError
-from drkit.maskers.config import GeneratorConfig, QuerySettings
+from drkit.maskers.specs import GeneratorConfig, QuerySettings
+from drkit.recipe.check import FOR_EXTRACTIVE, capabilities, wanted_signals
+from drkit.recipe.schema import Choice, Pretrain
 from drkit.runs import estimate
 from drkit.runs.draft import PASSAGES, Draft, files_state, path_state, queries_of, split_of
-from drkit.runs.reading import TextReading
+from drkit.runs.retriever import TextReading
 from drkit.runs.stage import Part, settings_from
 from drkit.runs.stages import generator, initial, vocabulary
 from drkit.runs.stages.collection import COLLECTION

@@ -11,15 +11,15 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from drkit.core.recipe import RERANKER, Choice, Finetune, Round
 from drkit.core.spec import Kind
 from drkit.errors import DrkitError
 from drkit.miners.chain import refresh_of
-from drkit.miners.config import RunFileConfig
+from drkit.miners.specs import RunFileConfig
+from drkit.recipe.schema import RERANKER, Choice, Finetune, Round
 from drkit.runs import estimate
 from drkit.runs.draft import PASSAGES, Draft, files_state, path_state, queries_of, split_of
 from drkit.runs.plan_encoder import TOKENS, VOCABULARY
-from drkit.runs.reading import TextReading
+from drkit.runs.retriever import TextReading
 from drkit.runs.stage import Part, settings_from
 from drkit.runs.stages.finetune import FINETUNE
 from drkit.runs.stages.index import INDEX

@@ -6,18 +6,29 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attrs import asdict, evolve, fields
+from attrs import asdict, evolve, fields, frozen
 
-from drkit.core.ranks import own_device
+from drkit.core.processes import own_device
 from drkit.encoders.folder import PASSAGES, export_dual, export_encoder
-from drkit.runs.checkpoints import load_encoder
-from drkit.runs.reading import TextReading
-from drkit.runs.tokenizers import load_tokenizer
+from drkit.runs.stage import from_recipe
 from drkit.search import AnyEncoder, DualEncoder, TextEncoder
 from drkit.search.text_encoder import read_encoder
+from drkit.train.checkpoints import load_encoder, load_tokenizer
 
 if TYPE_CHECKING:
-    from drkit.runs.finetuning.biencoder import BiEncoder
+    from drkit.train.biencoder import BiEncoder
+
+
+@frozen
+class TextReading:
+    """Pooling, similarity, lengths (tokens, special ones included) and prompts, as the recipe has them."""
+
+    pooling: str = from_recipe("encoder.pooling")
+    similarity: str = from_recipe("similarity")
+    query_length: int = from_recipe("encoder.query_length")
+    passage_length: int = from_recipe("encoder.passage_length")
+    query_prompt: str = from_recipe("encoder.query_prompt")
+    passage_prompt: str = from_recipe("encoder.passage_prompt")
 
 
 def load_text_encoder(folder: Path, reading: TextReading, *, device: str | None = None) -> AnyEncoder:

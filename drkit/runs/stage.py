@@ -14,12 +14,12 @@ from typing import Any, Generic, TypeVar
 import attrs
 from attrs import field, frozen
 
-from drkit.core.recipe import Recipe
+from drkit.core.progress import Progress
 from drkit.core.registry import Registry
-from drkit.core.write import plain
+from drkit.recipe.schema import Recipe
+from drkit.recipe.write import plain
 from drkit.runs.estimate import Cost
 from drkit.runs.manifest import digest
-from drkit.runs.progress import Progress
 
 S = TypeVar("S")
 Metrics = Mapping[str, Any]
@@ -52,7 +52,7 @@ def _look_up(value: Any, path: str) -> Any:
 def lasting_settings(settings: Any) -> dict[str, Any]:
     """Return what a result depends on, as plain values by the recipe's dotted paths; observing settings are left out.
 
-    >>> from drkit.core.recipe import Training
+    >>> from drkit.recipe.schema import Training
     >>> lasting = lasting_settings(Training())
     >>> lasting["learning_rate"], "logging_steps" in lasting
     (0.001, False)

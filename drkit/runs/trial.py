@@ -20,10 +20,8 @@ import torch
 from attrs import frozen
 from torch import Tensor, nn
 
-from drkit.core.compose import wanted_signals
 from drkit.core.draws import Draws
 from drkit.core.protocols import CountsItems, FittedSignal, ReplacingMasker, StartsFromEncoder
-from drkit.core.recipe import Choice, EncoderSettings, Pretrain, Recipe
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext, Mined, StepOutput, TokenBatch, TokenStates, Views
@@ -32,6 +30,8 @@ from drkit.data.signals import SignalValues, StoredTexts, write_signal
 from drkit.data.store import TokenStore, tokenise
 from drkit.encoders.seeding import seeded
 from drkit.maskers.views import keep_targets
+from drkit.recipe.check import wanted_signals
+from drkit.recipe.schema import Choice, EncoderSettings, Pretrain, Recipe
 from drkit.runs.attribution import (
     ChosenPart,
     build_part,
@@ -42,14 +42,13 @@ from drkit.runs.attribution import (
     try_collection,
     trying,
 )
-from drkit.runs.pretraining.autoencoder import AutoEncoder, Term, collated
 from drkit.runs.stages.pretrain import carried_signals, of_vocabulary
 from drkit.testing import toys
 from drkit.testing.decoders import PER_TARGET, SHAPES
-from drkit.testing.filters import check_kept, toy_candidates
 from drkit.testing.maskers import check_rows, check_view
-from drkit.testing.miners import check_mined
+from drkit.testing.miners import check_kept, check_mined, toy_candidates
 from drkit.testing.specs import require
+from drkit.train.pretrain import AutoEncoder, Term, collated
 
 if TYPE_CHECKING:
     from drkit.encoders.masked_lm import MaskedLmEncoder

@@ -19,7 +19,7 @@ from filelock import FileLock
 from pyarrow import ArrowException
 
 from drkit.core.files import make_folder
-from drkit.core.ranks import Shard
+from drkit.core.processes import Shard
 from drkit.data.generation import blocks
 from drkit.errors import DrkitError
 from drkit.search.text_encoder import Encoder

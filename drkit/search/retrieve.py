@@ -88,7 +88,7 @@ class Retriever:
 
         Raises DrkitError as `encode_corpus` and `FlatIndex.build` do.
         """
-        from drkit.core.ranks import Shard
+        from drkit.core.processes import Shard
         from drkit.search.encode import encode_corpus
         from drkit.search.flat import FlatIndex
         from drkit.search.vectors import Vectors

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from drkit.core.loading import told_from
-from drkit.core.quiet import without_bars
+from drkit.core.loading import told_from, without_bars
 from drkit.encoders.architectures import longest_text
 from drkit.encoders.folder import pooling_modes
 from drkit.encoders.pooling import POOLINGS

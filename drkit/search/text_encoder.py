@@ -18,7 +18,7 @@ import torch
 from attrs.validators import ge, in_
 from torch import Tensor, nn
 
-from drkit.core.ranks import own_device
+from drkit.core.processes import own_device
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:

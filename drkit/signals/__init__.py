@@ -3,23 +3,16 @@
 Any masker, decoder or loss can read one by its name; see docs/plugins.md for one of your own.
 """
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
-from drkit.core.lazy import attach
+from drkit.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from drkit.signals.idf import IdfSignal
-    from drkit.signals.importance import ImportanceSignal
-    from drkit.signals.specs import IdfConfig, ImportanceConfig
+    from drkit.signals.idf import IdfSignal as IdfSignal
+    from drkit.signals.importance import ImportanceSignal as ImportanceSignal
+    from drkit.signals.specs import IdfConfig as IdfConfig
+    from drkit.signals.specs import ImportanceConfig as ImportanceConfig
 
-__all__ = ["IdfConfig", "IdfSignal", "ImportanceConfig", "ImportanceSignal"]
-
-__getattr__, __dir__ = attach(
-    __name__,
-    {
-        "IdfConfig": "specs",
-        "IdfSignal": "idf",
-        "ImportanceConfig": "specs",
-        "ImportanceSignal": "importance",
-    },
-)
+lazy_exports(__name__)

@@ -1,4 +1,8 @@
-"""The signal `idf`: the inverse document frequency of every entry of the encoder's vocabulary."""
+"""In how many texts each token occurs, and how rare that makes it: inverse document frequencies.
+
+`idf(v) = log(N / df(v))`, N texts, df(v) of them with v at least once (Sparck Jones 1972; CPDAE's IDF-REC names no
+variant). A token that occurs in no text counts as in one: it gets the largest weight, log N, and not infinity.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +10,73 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from drkit.data.frequencies import open_idf, write_frequencies
+import numpy as np
+
+from drkit.data.arrays import Arrays, ArrayWriter
+from drkit.data.ngrams import text_chunks
+from drkit.data.store import TokenStore
+from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+    from torch import Tensor
 
     from drkit.core.protocols import SignalTexts
     from drkit.signals.specs import IdfConfig
 
+FILE = "frequencies.arrow"
+_TOKENS_AT_ONCE = 1 << 22
+
+
+def document_frequencies(store: TokenStore, *, vocab_size: int) -> NDArray[np.int64]:
+    """i64[vocab_size]: the number of the store's texts that each token occurs in.
+
+    Memory: a few arrays of 4 million numbers, or of the longest text's, whatever the store.
+    Raises DrkitError where the store holds an id beyond `vocab_size`.
+    """
+    found = np.zeros(vocab_size, dtype=np.int64)
+    for first, last in text_chunks(store.offsets, _TOKENS_AT_ONCE):
+        offsets = store.offsets[first : last + 1]
+        ids = store.flat_ids[offsets[0] : offsets[-1]].astype(np.int64)
+        if len(ids) and int(ids.max()) >= vocab_size:
+            raise DrkitError(
+                f"the store holds token {int(ids.max())}, beyond a vocabulary of {vocab_size}; tokenise it again"
+            )
+        texts = np.repeat(np.arange(last - first, dtype=np.int64), np.diff(offsets))
+        pairs = np.unique(texts * vocab_size + ids)
+        found += np.bincount(pairs % vocab_size, minlength=vocab_size)
+    return found
+
+
+def write_frequencies(store: TokenStore, folder: Path, *, vocab_size: int) -> dict[str, int]:
+    """Write the document frequencies of a store to `folder`; returns counts: texts, words (tokens that occur)."""
+    found = document_frequencies(store, vocab_size=vocab_size)
+    with ArrayWriter(Path(folder) / FILE, {"texts": np.int64}) as writer:
+        writer.metadata = {"texts": len(store)}
+        writer.append(texts=found)
+    return {"texts": len(store), "words": int((found > 0).sum())}
+
+
+def open_idf(folder: Path) -> Tensor:
+    """The weights f32[V] from what `write_frequencies` wrote to `folder`. Raises DrkitError where it is not there."""
+    arrays = Arrays(Path(folder) / FILE)
+    return idf(arrays["texts"], texts=int(arrays.metadata["texts"]))
+
+
+def idf(frequencies: NDArray[np.int64], *, texts: int) -> Tensor:
+    """log(texts / frequency) of every token, f32[V]; a frequency of 0 counts as 1.
+
+    >>> idf(np.array([100, 10, 1, 0]), texts=100)
+    tensor([0.0000, 2.3026, 4.6052, 4.6052])
+    """
+    import torch
+
+    return torch.from_numpy(np.log(max(texts, 1) / np.maximum(frequencies, 1))).float()
+
 
 class IdfSignal:
-    """f32 a vocabulary entry: `log(texts / texts with it)` (`drkit.data.frequencies`)."""
+    """f32 a vocabulary entry: `log(texts / texts with it)` (`drkit.signals.idf`)."""
 
     def __init__(self, config: IdfConfig, _context: object = None) -> None:
         self.config = config

@@ -1,26 +1,109 @@
-"""The signal `importance`: PMI of every token with the n-grams around it, from n-gram counts of the corpus."""
+"""How much each token says of its surroundings: its averaged mutual information (AMI) with the n-grams around it.
+
+`AMI(w_i) = mean_j PMI(w_{i-j} .. w_i) + mean_j PMI(w_i .. w_{i+j})`, j = 1 .. window - 1, over the n-grams that do not
+leave the text; one that was not counted adds 0 and stays in the mean. CDMAE section 3.2; PMI of longer n-grams
+as in PMI-Masking (Levine et al. 2021).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from drkit.data.importance import token_values
-from drkit.data.ngrams import NgramCounts, count
+import numpy as np
+
+from drkit.data.ngrams import NgramCounts, count, remaining_tokens, text_chunks
+from drkit.data.signals import SignalValues, write_signal
+from drkit.data.store import TokenStore
+from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
     import numpy as np
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
     from drkit.core.protocols import SignalTexts
     from drkit.signals.specs import ImportanceConfig
+
+PMI = ("fragment", "specific")
+_TOKENS_AT_ONCE = 1 << 20
+
+
+def importance(store: TokenStore, counts: NgramCounts, folder: Path, *, pmi: str = "fragment") -> SignalValues:
+    """Write the importance of every content token of `store` to `folder`, and map it.
+
+    `pmi`: `fragment`, log p(n-gram) - log p(token) - log p(rest of the n-gram); `specific`, log p(n-gram) - the sum of
+    its tokens' log p.
+    """
+    known = {"pmi": pmi, "window": counts.window, "min_count": counts.min_count}
+    values = token_values(store, counts, pmi=pmi)
+    return write_signal("importance", values, folder, scope="token", count=len(store.flat_ids), metadata=known)
+
+
+def token_values(store: TokenStore, counts: NgramCounts, *, pmi: str = "fragment") -> Iterator[NDArray[np.float32]]:
+    """The importance of every content token of `store`, in order, some million tokens at a time."""
+    _check(pmi)
+    chunks = (store.offsets[first : last + 1] for first, last in text_chunks(store.offsets, _TOKENS_AT_ONCE))
+    return (_ami(store.flat_ids[o[0] : o[-1]], o - o[0], counts, pmi) for o in chunks)
+
+
+def score(texts: Iterable[ArrayLike], counts: NgramCounts, *, pmi: str = "fragment") -> list[NDArray[np.float32]]:
+    """The importance of the tokens of any texts, each given as its content ids; what was never counted adds 0."""
+    _check(pmi)
+    arrays = [np.asarray(text, dtype=np.int64).reshape(-1) for text in texts]
+    offsets = np.cumsum([0, *map(len, arrays)], dtype=np.int64)
+    values = _ami(np.concatenate([np.empty(0, np.int64), *arrays]), offsets, counts, pmi)
+    return [values[start:stop] for start, stop in pairwise(offsets)]
+
+
+def _check(pmi: str) -> None:
+    if pmi not in PMI:
+        raise DrkitError(f"pmi {pmi!r} is none of {', '.join(PMI)}")
+
+
+def _ami(ids: NDArray[Any], offsets: NDArray[np.int64], counts: NgramCounts, pmi: str) -> NDArray[np.float32]:
+    """f32[tokens]. `left[i]` sums over the n-grams that end at i, `right[i]` over those that start there."""
+    left, right = np.zeros(len(ids)), np.zeros(len(ids))
+    lower: NDArray[np.float64] = np.empty(0)
+    single: NDArray[np.float64] = np.empty(0)
+    summed: NDArray[np.float64] = np.empty(0)
+    for order, whole in enumerate(counts.log_shares(ids, offsets), start=1):
+        starts = len(ids) - order + 1
+        if order == 1:
+            lower, single, summed = whole, whole, whole
+            continue
+        if starts <= 0:
+            break
+        # The n-gram at s has its first token at s and its last at s + order - 1.
+        head, tail = slice(0, starts), slice(order - 1, None)
+        if pmi == "fragment":
+            ends_here = whole[head] - single[tail] - lower[head]
+            starts_here = whole[head] - single[head] - lower[1 : starts + 1]
+        else:
+            summed = summed[:starts] + single[tail]
+            ends_here = starts_here = whole[head] - summed
+        left[tail] += np.nan_to_num(ends_here, nan=0.0)
+        right[head] += np.nan_to_num(starts_here, nan=0.0)
+        lower = whole
+    return _sides(left, right, offsets, counts.window)
+
+
+def _sides(
+    left: NDArray[np.float64], right: NDArray[np.float64], offsets: NDArray[np.int64], window: int
+) -> NDArray[np.float32]:
+    """Each side divided by the number of n-grams that it really has."""
+    after = remaining_tokens(offsets) - 1
+    before = np.repeat(np.diff(offsets), np.diff(offsets)) - 1 - after
+    shares = (side / np.clip(n, 1, window - 1) for side, n in ((left, before), (right, after)))
+    return np.asarray(sum(shares), dtype=np.float32)
+
 
 COUNTS = "counts"
 
 
 class ImportanceSignal:
-    """f32 a token: its averaged PMI with the n-grams around it (`drkit.data.importance`).
+    """f32 a token: its averaged PMI with the n-grams around it (`drkit.signals.importance`).
 
     Source: CDMAE section 3.2 (Li et al. 2023).
     """

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from drkit.maskers.config import PmiConfig
+from drkit.maskers.specs import PmiConfig
 from drkit.plugin import Citation, ComponentSpec, Kind, hookimpl
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from drkit.decoders.config import BowDecoderConfig
-from drkit.losses.config import BowReconstructionConfig, JsContrastiveConfig
+from drkit.decoders.specs import BowDecoderConfig
+from drkit.losses.specs import BowReconstructionConfig, JsContrastiveConfig
 from drkit.plugin import Citation, ComponentSpec, Kind, hookimpl
 
 if TYPE_CHECKING:

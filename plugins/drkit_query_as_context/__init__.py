@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from drkit.decoders.config import AutoregressiveBlockConfig
-from drkit.losses.config import SpanContrastiveConfig
-from drkit.maskers.config import QueryAsContextConfig
+from drkit.decoders.specs import AutoregressiveBlockConfig
+from drkit.losses.specs import SpanContrastiveConfig
+from drkit.maskers.specs import QueryAsContextConfig
 from drkit.plugin import Citation, ComponentSpec, Kind, hookimpl
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def drkit_components() -> Sequence[ComponentSpec]:
         ComponentSpec(
             kind=Kind.DECODER,
             name="autoregressive-block",
-            target="drkit.decoders.autoregressive_block:AutoregressiveBlockDecoder",
+            target="drkit.decoders.autoregressive:AutoregressiveBlockDecoder",
             config=AutoregressiveBlockConfig,
             summary="The next token by one pre-LN block, from the last few",
             cite=QUERY_AS_CONTEXT,

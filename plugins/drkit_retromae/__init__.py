@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from drkit.decoders.config import EnhancedConfig
-from drkit.losses.config import BagOfWordsConfig
+from drkit.decoders.specs import EnhancedConfig
+from drkit.losses.specs import BagOfWordsConfig
 from drkit.plugin import Citation, ComponentSpec, Kind, hookimpl
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from drkit.decoders.config import AutoregressiveConfig
+from drkit.decoders.specs import AutoregressiveConfig
 from drkit.plugin import Citation, ComponentSpec, Kind, hookimpl
 
 if TYPE_CHECKING:

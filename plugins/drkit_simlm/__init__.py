@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from drkit.decoders.config import MlmDecoderConfig
-from drkit.losses.config import ReplacedLmConfig, RtdConfig
-from drkit.maskers.config import GeneratorConfig
+from drkit.decoders.specs import MlmDecoderConfig
+from drkit.losses.specs import ReplacedLmConfig, RtdConfig
+from drkit.maskers.specs import GeneratorConfig
 from drkit.plugin import Citation, ComponentSpec, Kind, hookimpl
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ PARTS = (
     ComponentSpec(
         kind=Kind.LOSS,
         name="replaced-lm",
-        target="drkit.losses.replaced_lm:ReplacedLmLoss",
+        target="drkit.losses.mlm:ReplacedLmLoss",
         config=ReplacedLmConfig,
         summary="Cross-entropy of the tokens before replacement, at all positions",
         cite=SIMLM,

@@ -10,7 +10,7 @@ import attrs
 import pytest
 
 from drkit.core.discovery import installed
-from drkit.core.layers import Wanted, compose
+from drkit.core.progress import Silent
 from drkit.core.registry import Registry
 from drkit.core.spec import ComponentSpec
 from drkit.errors import DrkitError
@@ -18,9 +18,9 @@ from drkit.inspect.masks import Draw, inspect_mask
 from drkit.inspect.source import collection_source, run_source
 from drkit.inspect.words import inspect_words, recipes_with_words
 from drkit.maskers import UniformConfig, UniformMasker
+from drkit.recipe.compose import Wanted, compose
 from drkit.runs.execute import execute
 from drkit.runs.plan import plan
-from drkit.runs.progress import Silent
 
 PACKAGES = "collection.packages=['asyncio', 'email', 'logging']"
 SMALL = (PACKAGES, "encoder.vocab_size=600")
@@ -183,7 +183,7 @@ def test_a_second_text_is_shown_where_the_decoder_rebuilds_another(source):
 
 def test_a_generators_samples_are_shown_where_the_run_has_one(source, counted, tmp_path):
     from drkit.encoders import BertSizes, MaskedLmEncoder
-    from drkit.runs.checkpoints import save_masked_lm
+    from drkit.train.checkpoints import save_masked_lm
 
     registry = installed().registry
     without = inspect_mask(TEXT, run_source(counted, installed(), masker="generator"), registry, Draw(seed=1))
@@ -310,7 +310,7 @@ def test_words_are_the_decoders_distribution(bag_of_words):
     import torch
 
     from drkit.encoders import context_from
-    from drkit.runs.checkpoints import load_decoder, load_encoder
+    from drkit.train.checkpoints import load_decoder, load_encoder
 
     found = inspect_words(TEXT, bag_of_words, installed(), top=10)
     source = run_source(bag_of_words, installed())

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from drkit.core.compose import check
-from drkit.core.declared import declared
 from drkit.core.discovery import installed
-from drkit.core.layers import Wanted, compose
 from drkit.errors import DrkitError, ProblemsError
+from drkit.recipe.check import check
+from drkit.recipe.compose import Wanted, compose
+from drkit.recipe.start import declared
 
 PARTS = installed()
 FLAGS = {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True, "include_prompt": True}

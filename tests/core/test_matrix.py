@@ -3,13 +3,13 @@
 import attrs
 import pytest
 
-from drkit.core.compose import check
 from drkit.core.discovery import Installed, installed
-from drkit.core.layers import Wanted, compose
-from drkit.core.matrix import matrix
 from drkit.core.registry import Registry
 from drkit.core.spec import ComponentSpec
 from drkit.errors import DrkitError
+from drkit.recipe.check import check
+from drkit.recipe.compose import Wanted, compose
+from drkit.recipe.matrix import matrix
 
 
 @attrs.frozen

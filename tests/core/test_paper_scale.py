@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from drkit.core.compose import check
 from drkit.core.discovery import installed
-from drkit.core.layers import Wanted, compose
-from drkit.core.read import parse_toml, read_recipe
-from drkit.core.recipe import Choice, Recipe
-from drkit.core.write import plain
+from drkit.recipe.check import check
+from drkit.recipe.compose import Wanted, compose
+from drkit.recipe.read import parse_toml, read_recipe
+from drkit.recipe.schema import Choice, Recipe
+from drkit.recipe.write import plain
 
 PARTS = installed()
 DOCUMENTED = Path(__file__).parents[2] / "docs" / "recipes"

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
-from drkit.core.claims import Claims
-from drkit.core.compose import check
 from drkit.core.discovery import NamedFile, installed
-from drkit.core.layers import Wanted, compose
-from drkit.core.read import recipe_from_table
-from drkit.core.write import recipe_table
+from drkit.core.registry import Claims
 from drkit.errors import DrkitError, ProblemsError, UnknownNameError
+from drkit.recipe.check import check
+from drkit.recipe.compose import Wanted, compose
+from drkit.recipe.read import recipe_from_table
+from drkit.recipe.write import recipe_table
 from drkit.runs.draft import PASSAGES, split_of
 from drkit.runs.plan import plan
 from drkit.runs.stage import Part

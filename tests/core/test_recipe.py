@@ -5,12 +5,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from drkit.core.compose import capabilities, check, wanted_signals
 from drkit.core.discovery import installed
-from drkit.core.layers import SCALES, Wanted, compose, merge
-from drkit.core.read import parse_toml, read_recipe, recipe_from_table
-from drkit.core.write import recipe_toml, write_recipe
 from drkit.errors import DrkitError, ProblemsError, UnknownNameError
+from drkit.recipe.check import capabilities, check, wanted_signals
+from drkit.recipe.compose import SCALES, Wanted, compose, merge
+from drkit.recipe.read import parse_toml, read_recipe, recipe_from_table
+from drkit.recipe.write import recipe_toml, write_recipe
 
 PARTS = installed()
 REGISTRY = PARTS.registry

@@ -10,12 +10,13 @@ import pytest
 import torch
 
 from drkit.core.discovery import installed
-from drkit.core.layers import Wanted, compose
-from drkit.data import frequencies, train_wordpiece
-from drkit.data.frequencies import document_frequencies, idf, open_idf, write_frequencies
+from drkit.data import train_wordpiece
 from drkit.data.store import TokenStore, tokenise
 from drkit.errors import DrkitError
+from drkit.recipe.compose import Wanted, compose
 from drkit.runs.plan import plan
+from drkit.signals import idf as frequencies
+from drkit.signals.idf import document_frequencies, idf, open_idf, write_frequencies
 
 TEXTS = ["the cat sat on the mat", "", "the dog sat", "cat and dog and cat", "a mat is a mat is a mat", "x y z"] * 7
 

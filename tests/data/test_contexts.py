@@ -20,11 +20,11 @@ from drkit.data.contexts import (
     open_texts,
     stacked,
 )
-from drkit.data.importance import count, importance, score
 from drkit.data.ngrams import NgramCounts
 from drkit.data.queries import Queries, write_candidates
 from drkit.data.spans import Spans, sample, split_documents, train_punkt
 from drkit.errors import DrkitError
+from drkit.signals.importance import count, importance, score
 
 SEED = 7
 

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from drkit.data.embeddings import log_frequencies, ppmi_svd
-from drkit.data.importance import NgramCounts, count, importance, score
 from drkit.data.ngrams import text_chunks
 from drkit.data.signals import SignalValues
 from drkit.data.store import TokenStore, tokenise
 from drkit.errors import DrkitError
+from drkit.signals.importance import NgramCounts, count, importance, score
 
 
 def sequences(store: TokenStore) -> list[list[int]]:

@@ -110,9 +110,9 @@ def refuse(*args, **kwargs):
     raise OSError("no network in this test")
 socket.socket.connect = socket.create_connection = refuse
 from pathlib import Path
-from drkit.core.compose import check
+from drkit.recipe.check import check
 from drkit.core.discovery import installed
-from drkit.core.read import read_recipe
+from drkit.recipe.read import read_recipe
 from drkit.runs.plan import plan
 parts = installed()
 recipe = read_recipe(Path(sys.argv[1]), parts.registry)

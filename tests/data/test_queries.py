@@ -19,10 +19,9 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drkit.core.ranks import Shard
+from drkit.core.processes import Shard
 from drkit.data import Sampling, extractive_queries, generate_queries
 from drkit.data.generation import NucleusDraw, QueryModel, generate_file, truncate_texts
-from drkit.data.importance import count, importance
 from drkit.data.jsonl import JsonlCollection
 from drkit.data.queries import (
     GivenQueries,
@@ -39,6 +38,7 @@ from drkit.data.store import TokenStore, tokenise
 from drkit.data.tables import open_collection
 from drkit.data.writing import write_collection
 from drkit.errors import DrkitError
+from drkit.signals.importance import count, importance
 from tests.data.seq2seq import write_t5
 
 
@@ -335,7 +335,7 @@ SCRIPT = """
 import json, sys
 from pathlib import Path
 from drkit.data.generation import QueryModel, Sampling
-from drkit.core.ranks import Shard
+from drkit.core.processes import Shard
 from drkit.data.generation import generate_file
 texts = json.load(open(sys.argv[1]))
 model = QueryModel.open(sys.argv[2], Sampling(count=3, max_new_tokens=5, batch_size=4, seed=5))

@@ -11,9 +11,7 @@ import torch
 import torch.nn.functional as F
 import transformers as hf
 
-from drkit.core.compose import check
 from drkit.core.discovery import installed
-from drkit.core.layers import Wanted, compose
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext
 from drkit.data.store import TokenStore, tokenise
@@ -23,11 +21,12 @@ from drkit.encoders.architectures import ARCHITECTURES, architecture, longest_te
 from drkit.encoders.folder import export_encoder
 from drkit.encoders.heads import tie_lm_head
 from drkit.errors import DrkitError, ProblemsError
-from drkit.runs.pretraining.autoencoder import AutoEncoder
-from drkit.runs.pretraining.masking import MaskingCollator
+from drkit.recipe.check import check
+from drkit.recipe.compose import Wanted, compose
 from drkit.runs.stages.pretrain import auto_encoder
-from drkit.runs.training.gradients import GradientStrategy, backward
 from drkit.search import TextEncoder
+from drkit.train.gradients import GradientStrategy, backward
+from drkit.train.pretrain import AutoEncoder, MaskingCollator
 from tests.encoders.toys import MADE, NAMES, tiny, tokenizer_of
 from tests.parts.toys import texts
 

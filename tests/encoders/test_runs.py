@@ -9,12 +9,12 @@ import pytest
 import transformers as hf
 
 from drkit.core.discovery import installed
-from drkit.core.layers import Wanted, compose
+from drkit.core.progress import Silent
 from drkit.encoders import MaskedLmEncoder
 from drkit.errors import DrkitError
+from drkit.recipe.compose import Wanted, compose
 from drkit.runs.execute import execute
 from drkit.runs.plan import plan
-from drkit.runs.progress import Silent
 from drkit.search import TextEncoder
 from tests.encoders.toys import tiny
 

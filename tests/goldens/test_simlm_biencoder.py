@@ -14,9 +14,9 @@ from transformers import BertConfig, BertForMaskedLM
 from drkit.core.types import EmbeddedPairs
 from drkit.encoders import MaskedLmEncoder
 from drkit.losses import ContrastiveConfig, ContrastiveLoss, KlDistillationConfig, KlDistillationLoss
-from drkit.losses.pairs import vectors
-from drkit.runs.finetuning.biencoder import BiEncoder
-from drkit.runs.training import gradients
+from drkit.losses.candidates import vectors
+from drkit.train import gradients
+from drkit.train.biencoder import BiEncoder
 from tests.goldens.recordings import Recorded, check_gradients, check_outputs, file_of, recordings, shown
 
 LM = "lm_q."

@@ -8,8 +8,8 @@ from torch import nn
 from transformers import BertConfig, BertForSequenceClassification
 
 from drkit.losses import ListwiseLoss
-from drkit.runs.finetuning.reranker import GroupRanker
-from drkit.runs.training import gradients
+from drkit.train import gradients
+from drkit.train.reranker import GroupRanker
 from tests.goldens.recordings import Recorded, check_gradients, check_outputs, file_of, recordings, shown
 
 FOUND = recordings("simlm_crossencoder")

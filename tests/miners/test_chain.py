@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drkit.builtin import drkit_components
-from drkit.core.recipe import Choice
 from drkit.core.registry import Registry
 from drkit.core.types import BuildContext, Mined, MiningRequest, Passage
 from drkit.errors import DrkitError
@@ -29,6 +28,7 @@ from drkit.miners import (
     SameTextFilter,
     build_chain,
 )
+from drkit.recipe.schema import Choice
 from drkit.testing import check_filter, check_miner
 from drkit.testing.toys import ToyReranker, toy_context
 from tests.miners.test_miners import InOrder, ListCorpus, corpus_of

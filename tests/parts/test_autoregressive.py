@@ -16,8 +16,7 @@ from drkit.decoders import (
     AutoregressiveConfig,
     AutoregressiveDecoder,
 )
-from drkit.decoders.autoregressive_block import PreLnBlock
-from drkit.decoders.causal import causal_visibility, next_tokens
+from drkit.decoders.autoregressive import PreLnBlock, causal_visibility, next_tokens
 from drkit.encoders import context_from
 from drkit.testing import check_decoder
 from tests.parts.toys import toy_batch, toy_encoder

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drkit.core.discovery import installed
-from drkit.core.read import recipe_converter
 from drkit.core.types import EmbeddedPairs, ScoredGroups
 from drkit.errors import DrkitError
 from drkit.losses import (
@@ -27,11 +26,12 @@ from drkit.losses import (
     PairwiseConfig,
     PairwiseLoss,
 )
-from drkit.losses.config import DIRECTIONS
-from drkit.runs.finetuning.biencoder import candidates, sharing
-from drkit.runs.finetuning.pairs import padded
+from drkit.losses.specs import DIRECTIONS
+from drkit.recipe.read import recipe_converter
 from drkit.testing import check_loss
 from drkit.testing.toys import toy_groups, toy_pairs
+from drkit.train.biencoder import candidates, sharing
+from drkit.train.pairs import padded
 
 WIDTH = 6
 

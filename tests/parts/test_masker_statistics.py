@@ -12,7 +12,7 @@ import torch
 
 from drkit.core.discovery import installed
 from drkit.core.draws import Draws
-from drkit.core.layers import Wanted
+from drkit.core.progress import Silent
 from drkit.data.signals import SignalValues
 from drkit.data.store import TokenStore
 from drkit.inspect.source import TextSource, collection_source
@@ -27,7 +27,7 @@ from drkit.maskers import (
     UniformMasker,
 )
 from drkit.maskers.statistics import common_tokens, is_common, torn_words, view_statistics
-from drkit.runs.progress import Silent
+from drkit.recipe.compose import Wanted
 
 SHARED = Path(os.environ.get("DRKIT_SHARED", Path(__file__).resolve().parents[2].parent / "shared")) / "collections"
 PYDOCS = ("pydocs", "collection.packages=['asyncio', 'email', 'logging', 'multiprocessing', 'unittest', 'xml']")

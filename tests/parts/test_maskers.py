@@ -13,7 +13,7 @@ from drkit.encoders import context_from
 from drkit.errors import DrkitError
 from drkit.maskers import PmiConfig, PmiMasker, UniformConfig, UniformMasker
 from drkit.maskers.pmi import largest, mean_over_words
-from drkit.maskers.whole_words import choose_words, find_words, rounded_budget
+from drkit.maskers.views import choose_words, find_words, rounded_budget
 from tests.parts.toys import texts, toy_batch, toy_encoder
 
 

@@ -7,22 +7,21 @@ import json
 import pytest
 import torch
 
-from drkit.core.compose import check
 from drkit.core.discovery import installed
-from drkit.core.layers import Wanted, compose
-from drkit.core.matrix import matrix
+from drkit.core.progress import Silent
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext
 from drkit.data.contexts import carried, open_contexts, open_signals, open_texts
 from drkit.errors import ProblemsError
-from drkit.runs.checkpoints import load_encoder, load_generator
+from drkit.recipe.check import check
+from drkit.recipe.compose import Wanted, compose
+from drkit.recipe.matrix import matrix
 from drkit.runs.execute import execute
 from drkit.runs.plan import plan
-from drkit.runs.pretraining.masking import MaskingCollator
-from drkit.runs.progress import Silent
 from drkit.runs.stages.pretrain import auto_encoder, of_vocabulary
-from drkit.runs.tokenizers import load_tokenizer
-from drkit.runs.training.gradients import GradientStrategy, backward
+from drkit.train.checkpoints import load_encoder, load_generator, load_tokenizer
+from drkit.train.gradients import GradientStrategy, backward
+from drkit.train.pretrain import MaskingCollator
 from tests.parts.toys import texts
 
 PARTS = installed()

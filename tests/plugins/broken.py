@@ -6,7 +6,7 @@ from torch import nn
 
 from drkit.core.types import Mined, StepOutput, TokenStates
 from drkit.decoders import MlmDecoder
-from drkit.decoders.config import MlmDecoderConfig
+from drkit.decoders.specs import MlmDecoderConfig
 from drkit.maskers import UniformConfig, UniformMasker
 
 

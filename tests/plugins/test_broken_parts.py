@@ -4,10 +4,10 @@ import attrs
 import pytest
 
 from drkit.core.discovery import installed
-from drkit.core.layers import Wanted, compose
 from drkit.core.registry import Registry
 from drkit.core.spec import ComponentSpec
 from drkit.errors import DrkitError
+from drkit.recipe.compose import Wanted, compose
 from drkit.runs.trial import try_parts
 from tests.cli.test_light_commands import drkit
 from tests.plugins.broken import Loose, NoSettings

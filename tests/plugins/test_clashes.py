@@ -2,8 +2,8 @@
 
 import pytest
 
-from drkit.core.layers import Wanted, compose
 from drkit.errors import DrkitError, UnknownNameError
+from drkit.recipe.compose import Wanted, compose
 from tests.cli.test_light_commands import drkit
 from tests.plugins.packages import installed_with, path_with, write_package
 
@@ -77,8 +77,8 @@ def test_everyones_part_is_named_by_its_package(greedy):
 
 
 def test_a_recipe_names_a_strangers_part_and_reads_back(greedy):
-    from drkit.core.read import parse_toml, recipe_from_table
-    from drkit.core.write import recipe_toml
+    from drkit.recipe.read import parse_toml, recipe_from_table
+    from drkit.recipe.write import recipe_toml
 
     wanted = Wanted(settings=('pretrain.masker.use="greedy:pmi"', "pretrain.masker.ratio=0.4"))
     found = compose(wanted, greedy)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from drkit.core.layers import Wanted, compose
 from drkit.errors import DrkitError, UnknownNameError
+from drkit.recipe.compose import Wanted, compose
 from tests.cli.test_light_commands import drkit
 from tests.plugins.packages import installed_with, path_with, write_package
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from drkit.core.discovery import installed
-from drkit.core.layers import Wanted, compose
+from drkit.recipe.compose import Wanted, compose
 from drkit.runs.trial import try_parts
 
 PARTS = installed()
@@ -25,7 +25,7 @@ def test_every_pipeline_passes(pipeline):
 
 
 def test_every_part_that_fits_the_default_recipe_passes():
-    from drkit.core.matrix import matrix
+    from drkit.recipe.matrix import matrix
 
     for pair in matrix(PARTS).pairs:
         if not pair.problems:

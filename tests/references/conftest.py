@@ -52,8 +52,8 @@ def randomised(module: torch.nn.Module, seed: int) -> torch.nn.Module:
 def composed(paper: str, encoder, context, *, settings: tuple[str, ...] = ()):
     """(the AutoEncoder of a paper's recipe with these settings, its masker), in float64."""
     from drkit.core.discovery import installed
-    from drkit.core.layers import Wanted, compose
     from drkit.core.spec import Kind
+    from drkit.recipe.compose import Wanted, compose
     from drkit.runs.stages.pretrain import auto_encoder
 
     parts = installed()

@@ -12,11 +12,11 @@ import torch
 from drkit.core.draws import Draws
 from drkit.data import train_wordpiece
 from drkit.data.docstrings import read_file, summary_and_rest
-from drkit.data.importance import count, importance
 from drkit.data.store import TokenStore, tokenise
 from drkit.encoders import context_from
-from drkit.runs.pretraining.autoencoder import collated
-from drkit.runs.training import gradients
+from drkit.signals.importance import count, importance
+from drkit.train import gradients
+from drkit.train.pretrain import collated
 from tests.references.cdmae import Counts, cdmae, masked_places
 from tests.references.conftest import CONFIG, PIECES, assert_gradients, composed, reference_weights, small_encoder
 

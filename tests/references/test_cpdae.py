@@ -7,10 +7,9 @@ import pytest
 import torch
 
 from drkit.core.draws import Draws
-from drkit.runs.pretraining.autoencoder import collated
-from drkit.runs.pretraining.masking import PARTNER, stacked
-from drkit.runs.training import gradients
 from drkit.testing.toys import VOCAB, ToyTokenizer, toy_context, toy_tokens
+from drkit.train import gradients
+from drkit.train.pretrain import PARTNER, collated, stacked
 from tests.references.conftest import CONFIG, assert_gradients, composed, reference_weights, small_encoder
 from tests.references.cpdae import cpdae, vectors_contrast
 

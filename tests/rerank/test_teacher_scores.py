@@ -8,20 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from drkit.core.progress import Silent
 from drkit.core.types import Query
 from drkit.data.tables import open_collection
 from drkit.encoders import CrossEncoder
 from drkit.errors import DrkitError
-from drkit.runs.finetuning import teacher_scores
-from drkit.runs.finetuning.agreement import Agreement
-from drkit.runs.finetuning.drawing import draw_queries
-from drkit.runs.finetuning.negatives import read_negatives
-from drkit.runs.finetuning.pairs import training_pairs
-from drkit.runs.finetuning.teacher_scores import ScoreBlocks, ScoreRequest, cut_blocks, read_scores, score_requests
 from drkit.runs.manifest import CHECKPOINTS
-from drkit.runs.progress import Silent
 from drkit.runs.stages.teacher import TEACHER, TeacherSettings
 from drkit.search import Reranker
+from drkit.train import teacher as teacher_scores
+from drkit.train.negatives import read_negatives
+from drkit.train.pairs import draw_queries, training_pairs
+from drkit.train.teacher import Agreement, ScoreBlocks, ScoreRequest, cut_blocks, read_scores, score_requests
 from tests.rerank.toys import checkpoint, mined, parts_of, stage_run, stored
 
 

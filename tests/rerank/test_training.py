@@ -11,23 +11,23 @@ import torch
 from safetensors.torch import load_file
 from torch.nn.parallel import DistributedDataParallel
 
-from drkit.core.recipe import Choice, Reranker
+from drkit.core import processes
+from drkit.core.progress import Silent
 from drkit.core.types import ScoredGroups
 from drkit.data.tables import open_collection
 from drkit.encoders import CrossEncoder
 from drkit.errors import DrkitError
 from drkit.losses import ListwiseConfig, ListwiseLoss
-from drkit.runs import processes
-from drkit.runs.finetuning.negatives import read_negatives
-from drkit.runs.finetuning.pairs import training_pairs
-from drkit.runs.finetuning.reranker import GroupCollator, GroupRanker
+from drkit.recipe.schema import Choice, Reranker
 from drkit.runs.manifest import CHECKPOINTS
-from drkit.runs.progress import Silent
 from drkit.runs.stage import settings_from
 from drkit.runs.stages.reranker import RERANKER, RerankerSettings
 from drkit.runs.stages.teacher import TEACHER, TeacherSettings
-from drkit.runs.training import gradients
 from drkit.search import Reranker as Ranker
+from drkit.train import gradients
+from drkit.train.negatives import read_negatives
+from drkit.train.pairs import training_pairs
+from drkit.train.reranker import GroupCollator, GroupRanker
 from tests.rerank.toys import TOPICS, checkpoint, lines, mined, parts_of, stage_run, stored
 from tests.torchrun import torchrun
 
@@ -250,7 +250,7 @@ def test_it_learns_to_rank(tmp_path):
 
 
 def test_nothing_to_train_on(tmp_path):
-    from drkit.runs.finetuning.negatives import write_negatives
+    from drkit.train.negatives import write_negatives
 
     checkpoint(tmp_path / "lm")
     collection = open_collection(stored(tmp_path / "collection"))
@@ -262,7 +262,7 @@ def test_nothing_to_train_on(tmp_path):
 
 def test_what_answers_a_query_is_dropped_from_its_negatives(tmp_path):
     from drkit.core.types import Mined
-    from drkit.runs.finetuning.negatives import write_negatives
+    from drkit.train.negatives import write_negatives
 
     checkpoint(tmp_path / "lm")
     collection = open_collection(stored(tmp_path / "collection"))
@@ -296,7 +296,7 @@ def test_two_processes_have_the_gradients_of_one_big_batch_and_share_the_teacher
 
 def taught(folder, name):
     """The teacher's stage, in blocks of a few pairs; a re-ranker is saved for it where there is none."""
-    from drkit.runs.finetuning import teacher_scores
+    from drkit.train import teacher as teacher_scores
 
     teacher_scores.BLOCK_PAIRS = 30
     inputs = {name: folder / name for name in ("negatives", "reranker")} | parts_of(folder / "collection", "train")

@@ -8,7 +8,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from drkit.runs import processes
+from drkit.core import processes
 
 
 def main(folder):

@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from drkit.core import processes
 from drkit.encoders import BertSizes, MaskedLmEncoder
 from drkit.losses import (
     ContrastiveConfig,
@@ -27,13 +28,13 @@ from drkit.losses import (
     MarginMseLoss,
     PairwiseLoss,
 )
-from drkit.losses.config import DIRECTIONS
-from drkit.runs import processes
-from drkit.runs.finetuning.biencoder import BiEncoder
-from drkit.runs.finetuning.pairs import padded
-from drkit.runs.finetuning.reranker import GroupRanker
-from drkit.runs.training import gathering, gradients
+from drkit.losses.specs import DIRECTIONS
 from drkit.testing.toys import ToyTokenizer, toy_tokens
+from drkit.train import gradients
+from drkit.train import gradients as gathering
+from drkit.train.biencoder import BiEncoder
+from drkit.train.pairs import padded
+from drkit.train.reranker import GroupRanker
 
 CHUNKS = (0, 2)
 LOSSES = {

@@ -10,11 +10,11 @@ from safetensors.torch import save_file
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from drkit.core.recipe import Training
-from drkit.runs import processes
-from drkit.runs.progress import Silent
-from drkit.runs.training.batches import Schedule
-from drkit.runs.training.training import train
+from drkit.core import processes
+from drkit.core.progress import Silent
+from drkit.recipe.schema import Training
+from drkit.train.batches import Schedule
+from drkit.train.trainer import train
 from tests.runs.every_loss import GROUPS, batch_of, module_of
 
 STEPS, BATCH = 4, 4

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drkit.core.recipe import Training
 from drkit.errors import DrkitError
-from drkit.runs.training.batches import Schedule, count_batches
+from drkit.recipe.schema import Training
+from drkit.train.batches import Schedule, count_batches
 
 
 @given(

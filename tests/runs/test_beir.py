@@ -6,9 +6,9 @@ import pytest
 
 from drkit.commands import beir_table as module
 from drkit.commands.beir_table import data_sets, evaluate_beir
+from drkit.core.progress import Silent
 from drkit.errors import DrkitError
 from drkit.evaluate import evaluate
-from drkit.runs.progress import Silent
 from drkit.search import Bm25Retriever, TextEncoder
 from tests.runs.test_probes import Topics, tokenizer
 

@@ -9,8 +9,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from drkit.data.store import TokenStore, tokenise
-from drkit.runs.finetuning.biencoder import candidates
-from drkit.runs.finetuning.pairs import PairCollator, TrainingPairs, padded, training_pairs
+from drkit.train.biencoder import candidates
+from drkit.train.pairs import PairCollator, TrainingPairs, padded, training_pairs
 
 WORDS = [f"w{i}" for i in range(60)]
 

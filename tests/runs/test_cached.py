@@ -10,7 +10,7 @@ from drkit.encoders.folder import export_encoder
 from drkit.errors import DrkitError
 from drkit.losses import ContrastiveConfig, ContrastiveLoss, KlDistillationConfig, KlDistillationLoss
 from drkit.runs import CachedGradients
-from drkit.runs.training.cached import _fingerprints
+from drkit.train.adapters import _fingerprints
 from tests.search.toys import TEXTS, masked_lm, tokenizer
 from tests.torchrun import torchrun
 

@@ -5,16 +5,16 @@ import json
 import numpy as np
 import pytest
 
-from drkit.core.compose import check
 from drkit.core.discovery import installed
-from drkit.core.layers import Wanted, compose
+from drkit.core.progress import Silent
 from drkit.data.contexts import open_texts
 from drkit.data.generation import QueryModel
 from drkit.data.queries import Queries
 from drkit.errors import DrkitError
+from drkit.recipe.check import check
+from drkit.recipe.compose import Wanted, compose
 from drkit.runs.execute import execute
 from drkit.runs.plan import plan
-from drkit.runs.progress import Silent
 from tests.data.seq2seq import write_t5
 
 PARTS = installed()

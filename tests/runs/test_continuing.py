@@ -7,11 +7,11 @@ import torch
 from safetensors.torch import load_file
 
 from drkit.core.discovery import installed
-from drkit.core.layers import Wanted, compose
+from drkit.core.progress import Silent
 from drkit.errors import DrkitError
+from drkit.recipe.compose import Wanted, compose
 from drkit.runs.execute import execute
 from drkit.runs.plan import plan
-from drkit.runs.progress import Silent
 
 PARTS = installed()
 SMALL = (

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from drkit.core.recipe import Choice, Training
 from drkit.losses import ContrastiveConfig, KlDistillationConfig, MarginMseConfig, PairwiseConfig
-from drkit.runs.finetuning.effective import effective_batch
-from drkit.runs.finetuning.pairs import PairCollator, TrainingPairs
+from drkit.recipe.schema import Choice, Training
+from drkit.train.pairs import PairCollator, TrainingPairs, effective_batch
 
 
 def effective(loss, monkeypatch, *, processes=1, accumulation=1, queries=100):

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from drkit.core.progress import Silent
 from drkit.core.types import Judgement, Passage, Query
 from drkit.data import write_collection
-from drkit.runs.progress import Silent
 from drkit.runs.stages.evaluate import EVALUATION, EvaluationSettings
 from drkit.search import write_run
 from drkit_cli.render import results

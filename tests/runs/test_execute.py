@@ -12,12 +12,11 @@ import pytest
 from attrs import evolve, field, frozen
 
 from drkit.core.discovery import installed
-from drkit.core.layers import Wanted, compose
+from drkit.core.progress import Silent
 from drkit.errors import DrkitError
-from drkit.runs.execute import execute
-from drkit.runs.folders import UNFINISHED
+from drkit.recipe.compose import Wanted, compose
+from drkit.runs.execute import UNFINISHED, execute
 from drkit.runs.manifest import read_manifest
-from drkit.runs.progress import Silent
 from drkit.runs.stage import Part, Stage, StageSpec
 from drkit.runs.survey import State, survey
 

@@ -10,7 +10,7 @@ import torch
 from transformers import BertConfig, BertForMaskedLM
 
 from drkit.core.discovery import installed
-from drkit.core.layers import Wanted, compose
+from drkit.core.progress import Silent
 from drkit.core.types import BuildContext
 from drkit.data.store import TokenStore
 from drkit.decoders import MlmDecoder, MlmDecoderConfig
@@ -18,13 +18,12 @@ from drkit.encoders import MaskedLmEncoder
 from drkit.errors import DrkitError
 from drkit.losses import ReplacedLmConfig, ReplacedLmLoss
 from drkit.maskers import GeneratorConfig, GeneratorMasker
+from drkit.recipe.compose import Wanted, compose
 from drkit.runs.execute import execute
 from drkit.runs.plan import plan
-from drkit.runs.pretraining.autoencoder import AutoEncoder, Term
-from drkit.runs.pretraining.masking import MaskingCollator
-from drkit.runs.progress import Silent
-from drkit.runs.tokenizers import load_tokenizer
-from drkit.runs.training.gradients import GradientStrategy, backward
+from drkit.train.checkpoints import load_tokenizer
+from drkit.train.gradients import GradientStrategy, backward
+from drkit.train.pretrain import AutoEncoder, MaskingCollator, Term
 
 PARTS = installed()
 SETTINGS = (

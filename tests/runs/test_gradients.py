@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from drkit.core.types import StepOutput
-from drkit.runs.finetuning.biencoder import BiEncoder
-from drkit.runs.pretraining.autoencoder import AutoEncoder, Term
-from drkit.runs.training import gradients
+from drkit.train import gradients
+from drkit.train.biencoder import BiEncoder
+from drkit.train.pretrain import AutoEncoder, Term
 from tests.torchrun import torchrun
 
 HERE = Path(__file__).parent
@@ -51,9 +51,8 @@ def paired_batch():
 
     from drkit.core.draws import Draws
     from drkit.maskers import UniformConfig, UniformMasker
-    from drkit.runs.pretraining.autoencoder import collated
-    from drkit.runs.pretraining.masking import PARTNER, stacked
     from drkit.testing.toys import toy_context, toy_tokens
+    from drkit.train.pretrain import PARTNER, collated, stacked
 
     tokens = toy_tokens()
     both = stacked(tokens, evolve(tokens, keys=tokens.keys + PARTNER), pad_id=0)
@@ -121,8 +120,8 @@ def bi_encoder():
 
 
 def pairs_batch():
-    from drkit.runs.finetuning.pairs import padded
     from drkit.testing.toys import toy_tokens
+    from drkit.train.pairs import padded
 
     queries, passages = toy_tokens((6, 5, 9, 4)), toy_tokens((30, 22, 9, 14, 13, 12, 17, 22, 8, 30))
     lists = [[3], [7, 9], [1], [4, 2, 6]]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from drkit.runs.training import gradients
+from drkit.train import gradients
 from tests.runs.every_loss import CHUNKS, GROUPS, LOSSES, SHARES, batch_of, module_of
 from tests.runs.every_training import STEPS, TRAININGS, trained
 from tests.torchrun import torchrun

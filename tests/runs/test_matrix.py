@@ -8,13 +8,13 @@ import json
 import numpy as np
 import pytest
 
-from drkit.core.compose import check
 from drkit.core.discovery import installed
-from drkit.core.layers import Wanted, compose
-from drkit.core.matrix import matrix
+from drkit.core.progress import Silent
+from drkit.recipe.check import check
+from drkit.recipe.compose import Wanted, compose
+from drkit.recipe.matrix import matrix
 from drkit.runs.execute import execute
 from drkit.runs.plan import plan
-from drkit.runs.progress import Silent
 from drkit.search import TextEncoder
 
 PARTS = installed()

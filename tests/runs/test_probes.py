@@ -14,32 +14,30 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from drkit.core.discovery import installed
-from drkit.core.layers import Wanted, compose
-from drkit.core.read import parse_toml, recipe_from_table
-from drkit.core.recipe import Probe
+from drkit.core.progress import Silent
 from drkit.core.types import BuildContext, Judgement, Passage, Query
-from drkit.core.write import recipe_toml
 from drkit.data.spans import Spans
 from drkit.data.store import TokenStore, tokenise
 from drkit.data.tables import open_collection
 from drkit.data.writing import write_collection
 from drkit.decoders import MlmDecoder
-from drkit.decoders.config import MlmDecoderConfig
+from drkit.decoders.specs import MlmDecoderConfig
 from drkit.encoders import BertSizes, MaskedLmEncoder
 from drkit.evaluate.geometry import anisotropy, top_direction
 from drkit.losses import MlmLoss
 from drkit.maskers import UniformMasker
-from drkit.maskers.config import UniformConfig
+from drkit.maskers.specs import UniformConfig
+from drkit.recipe.compose import Wanted, compose
+from drkit.recipe.read import parse_toml, recipe_from_table
+from drkit.recipe.schema import Probe
+from drkit.recipe.write import recipe_toml
 from drkit.runs.execute import execute
-from drkit.runs.finetuning.retrieval_probe import retrieval_probe
 from drkit.runs.manifest import read_manifest
 from drkit.runs.plan import plan
-from drkit.runs.pretraining.autoencoder import AutoEncoder, Term
-from drkit.runs.pretraining.branches import accuracy, measure_branches
-from drkit.runs.pretraining.masking import MaskingCollator
-from drkit.runs.pretraining.probes import EPOCH, ProbeLog, held_out, probe_line, read_probes
-from drkit.runs.progress import Silent
 from drkit.search import TextEncoder
+from drkit.train.pretrain import AutoEncoder, MaskingCollator, Term
+from drkit.train.probes import EPOCH, ProbeLog, accuracy, held_out, measure_branches, probe_line, read_probes
+from drkit.train.retrieval_probe import retrieval_probe
 
 PARTS = installed()
 TOPICS = 20

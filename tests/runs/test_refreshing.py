@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from drkit.builtin import drkit_components
 from drkit.core.draws import Draws
-from drkit.core.recipe import Choice, Training
+from drkit.core.progress import Silent
 from drkit.core.registry import Registry
 from drkit.core.types import Judgement, Mined, MiningRequest, Passage, Query
 from drkit.data.store import TokenStore, tokenise
@@ -21,15 +21,15 @@ from drkit.encoders import BertSizes, MaskedLmEncoder
 from drkit.errors import DrkitError
 from drkit.losses import ContrastiveConfig, ContrastiveLoss
 from drkit.miners import RanksConfig, RefreshConfig
-from drkit.runs.finetuning.biencoder import BiEncoder
-from drkit.runs.finetuning.negatives import read_negatives
-from drkit.runs.finetuning.pairs import PairCollator, training_pairs
-from drkit.runs.finetuning.refreshing import ChainMiner, Refresher
-from drkit.runs.progress import Silent
-from drkit.runs.training.batches import Schedule, batches_per_epoch
-from drkit.runs.training.training import train
+from drkit.recipe.schema import Choice, Training
 from drkit.search import TextEncoder
 from drkit.search.text_encoder import weights_hash
+from drkit.train.batches import Schedule, batches_per_epoch
+from drkit.train.biencoder import BiEncoder
+from drkit.train.negatives import read_negatives
+from drkit.train.pairs import PairCollator, training_pairs
+from drkit.train.refresh import ChainMiner, Refresher
+from drkit.train.trainer import train
 from tests.torchrun import torchrun
 
 QUERIES, PASSAGES, BATCH = 14, 60, 4

@@ -8,13 +8,13 @@ import sys
 import pytest
 
 from drkit.core.discovery import installed
-from drkit.core.layers import Wanted, compose
+from drkit.core.progress import Silent
+from drkit.recipe.compose import Wanted, compose
 from drkit.report.curves import Line, Panel, draw, loss_panels, probe_panels
 from drkit.report.document import Figure, Heading, Table, Text, html_page, markdown
 from drkit.runs.execute import execute
 from drkit.runs.plan import plan
-from drkit.runs.pretraining.probes import read_probes
-from drkit.runs.progress import Silent
+from drkit.train.probes import read_probes
 
 PARTS = installed()
 PNG = b"\x89PNG\r\n\x1a\n"

@@ -11,18 +11,18 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import attrs
 import pytest
 
-from drkit.core.assigning import assign
-from drkit.core.compose import check
 from drkit.core.discovery import installed
-from drkit.core.layers import Wanted, compose
-from drkit.core.read import recipe_from_table
-from drkit.core.recipe import Choice, Recipe
-from drkit.core.write import recipe_table
+from drkit.core.progress import Silent
 from drkit.errors import DrkitError
+from drkit.recipe.assign import assign
+from drkit.recipe.check import check
+from drkit.recipe.compose import Wanted, compose
+from drkit.recipe.read import recipe_from_table
+from drkit.recipe.schema import Choice, Recipe
+from drkit.recipe.write import recipe_table
 from drkit.runs.execute import execute
 from drkit.runs.manifest import read_manifest
 from drkit.runs.plan import plan
-from drkit.runs.progress import Silent
 from drkit.runs.survey import State, survey
 
 PARTS = installed()

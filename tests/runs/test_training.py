@@ -5,12 +5,11 @@ import pytest
 import torch
 from torch import nn
 
-from drkit.core.recipe import Training
+from drkit.core.progress import Silent
 from drkit.errors import DrkitError
-from drkit.runs.progress import Silent
-from drkit.runs.training.batches import Schedule
-from drkit.runs.training.trainer import COMPLETE, newest_checkpoint
-from drkit.runs.training.training import train
+from drkit.recipe.schema import Training
+from drkit.train.batches import Schedule
+from drkit.train.trainer import COMPLETE, newest_checkpoint, train
 
 STEPS = 12
 

@@ -9,8 +9,7 @@ from attrs import evolve, frozen
 from torch import nn
 
 from drkit.core.discovery import installed
-from drkit.core.layers import Wanted, compose
-from drkit.core.recipe import Training, Validation
+from drkit.core.progress import Silent
 from drkit.data.store import TokenStore, tokenise
 from drkit.data.tables import open_collection
 from drkit.data.writing import write_collection
@@ -18,18 +17,17 @@ from drkit.encoders import BertSizes, MaskedLmEncoder
 from drkit.errors import DrkitError
 from drkit.evaluate import evaluate
 from drkit.losses import ContrastiveConfig, ContrastiveLoss
-from drkit.runs.finetuning import retrieval_probe
-from drkit.runs.finetuning.biencoder import BiEncoder
-from drkit.runs.finetuning.validation import BestWeights, ValidationCallback, validation_task
-from drkit.runs.finetuning.validations import best_step, read_validations
+from drkit.recipe.compose import Wanted, compose
+from drkit.recipe.schema import Training, Validation
 from drkit.runs.manifest import CHECKPOINTS
-from drkit.runs.pretraining.probes import ProbeLog
-from drkit.runs.progress import Silent
-from drkit.runs.reading import TextReading
-from drkit.runs.retriever import encoders_of
+from drkit.runs.retriever import TextReading, encoders_of
 from drkit.runs.stage import settings_from
-from drkit.runs.training.batches import Schedule
-from drkit.runs.training.training import train
+from drkit.train import retrieval_probe
+from drkit.train.batches import Schedule
+from drkit.train.biencoder import BiEncoder
+from drkit.train.probes import ProbeLog
+from drkit.train.trainer import train
+from drkit.train.validation import BestWeights, ValidationCallback, best_step, read_validations, validation_task
 from tests.runs.test_probes import Topics, tokenizer
 from tests.torchrun import torchrun
 

@@ -9,8 +9,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from drkit.runs import processes
-from drkit.runs.training import gradients
+from drkit.core import processes
+from drkit.train import gradients
 from tests.runs.test_gradients import auto_encoder, bi_encoder, paired_batch, pairs_batch, shares
 
 

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from drkit.runs import processes
+from drkit.core import processes
 from tests.runs.test_refreshing import BATCH, PLAIN, go, made, word_tokenizer
 
 

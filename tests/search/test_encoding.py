@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from attrs import evolve
 
-from drkit.core.ranks import Shard
+from drkit.core.processes import Shard
 from drkit.errors import DrkitError
 from drkit.search import FlatIndex, Retriever, Storage, TextEncoder, Vectors, build_index, encode_corpus
 from drkit.search.text_encoder import length_sorted_batches

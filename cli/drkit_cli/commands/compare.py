@@ -54,9 +54,9 @@ def compare(
     import attrs
 
     from drkit.commands import evaluate_files, find_judgements, find_systems
-    from drkit.core.write import json_text
     from drkit.evaluate import compare as compare_scores
     from drkit.evaluate import versus_markdown
+    from drkit.recipe.write import json_text
 
     systems = find_systems(sources)
     judged = find_judgements(systems, qrels=qrels, collection=collection, split=split, settings=settings)

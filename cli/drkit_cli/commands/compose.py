@@ -68,9 +68,9 @@ def compose(
     drkit compose --masker uniform --decoder mlm --set pretrain.decoder.layers=1 --dry-run
     """
     from drkit.core.discovery import installed
-    from drkit.core.layers import Wanted
-    from drkit.core.layers import compose as compose_recipe
-    from drkit.core.write import write_recipe
+    from drkit.recipe.compose import Wanted
+    from drkit.recipe.compose import compose as compose_recipe
+    from drkit.recipe.write import write_recipe
     from drkit_cli.running import carry_out
 
     if quick and scale not in (None, "quick"):

@@ -102,9 +102,9 @@ def words(text: str, run: Path, top: int, html: Path | None) -> None:
 def _source(
     parts: Installed, run: Path | None, collection: str | None, masker: str | None, settings: tuple[str, ...]
 ) -> TextSource:
-    from drkit.core.layers import Wanted
+    from drkit.core.progress import Silent
     from drkit.inspect.source import collection_source, run_source
-    from drkit.runs.progress import Silent
+    from drkit.recipe.compose import Wanted
     from drkit_cli.progress import RichProgress
 
     if run:

@@ -31,7 +31,7 @@ def list_parts(kind: str | None, matrix: bool) -> None:
     if matrix:
         if kind:
             raise click.UsageError("--matrix is about all maskers, decoders and losses: leave KIND out")
-        from drkit.core.matrix import matrix as everything
+        from drkit.recipe.matrix import matrix as everything
         from drkit_cli.matrix import print_matrix
 
         print_matrix(everything(here), screen)

@@ -35,8 +35,8 @@ def queries(model: str, collection: str | None, settings: tuple[str, ...], outpu
     """
     from drkit.commands import generate_queries
     from drkit.core.discovery import installed
-    from drkit.core.layers import Wanted
     from drkit.data.generation import Sampling
+    from drkit.recipe.compose import Wanted
     from drkit_cli.progress import RichProgress
 
     request = Wanted(collection=collection, settings=settings)

@@ -35,7 +35,7 @@ def run(
     torchrun --nproc-per-node 4 -m drkit_cli.main run recipe.toml
     """
     from drkit.core.discovery import installed
-    from drkit.core.read import read_recipe
+    from drkit.recipe.read import read_recipe
     from drkit.runs.execute import RECIPE
     from drkit_cli.running import carry_out
 

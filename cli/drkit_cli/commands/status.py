@@ -20,7 +20,7 @@ def status(run: Path, verify: bool) -> int:
     drkit status runs/R --verify      # also files whose content was changed
     """
     from drkit.core.discovery import installed
-    from drkit.core.read import read_recipe
+    from drkit.recipe.read import read_recipe
     from drkit.runs.execute import RECIPE
     from drkit.runs.plan import plan
     from drkit.runs.survey import State, survey

@@ -7,8 +7,8 @@ from typing import Any
 
 from attrs import frozen
 
-from drkit.core.recipe import Choice
 from drkit.core.spec import Kind
+from drkit.recipe.schema import Choice
 from drkit.runs.stage import StageRun, StageSpec, from_recipe
 
 

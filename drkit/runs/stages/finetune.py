@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, frozen
 
-from drkit.core.recipe import Choice, Training, Validation
 from drkit.core.spec import Kind
 from drkit.errors import DrkitError
-from drkit.runs.reading import TextReading
+from drkit.recipe.schema import Choice, Training, Validation
+from drkit.runs.retriever import TextReading
 from drkit.runs.stage import StageRun, StageSpec, from_recipe
 
 if TYPE_CHECKING:
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from drkit.data.tables import StoredCollection
-    from drkit.runs.finetuning.biencoder import BiEncoder
-    from drkit.runs.finetuning.pairs import PairCollator, TrainingPairs
-    from drkit.runs.finetuning.refreshing import Refresher
-    from drkit.runs.finetuning.validation import ValidationCallback
+    from drkit.train.biencoder import BiEncoder
+    from drkit.train.pairs import PairCollator, TrainingPairs
+    from drkit.train.refresh import Refresher
+    from drkit.train.validation import ValidationCallback
 
 
 @frozen
@@ -49,10 +49,9 @@ class FinetuneSettings:
 def run(stage: StageRun[FinetuneSettings]) -> Mapping[str, Any]:
     """Write the retriever's checkpoint; returns steps, losses, and the batch and negatives it really had."""
     from drkit.data.tables import collection_of
-    from drkit.runs.checkpoints import save_encoders
-    from drkit.runs.finetuning.effective import effective_batch, in_batch, in_words, mean_of
-    from drkit.runs.tokenizers import load_tokenizer
-    from drkit.runs.training.training import train_in
+    from drkit.train.checkpoints import load_tokenizer, save_encoders
+    from drkit.train.pairs import effective_batch, in_batch, in_words, mean_of
+    from drkit.train.trainer import train_in
 
     settings = stage.settings
     tokenizer, collection = load_tokenizer(str(stage.inputs["start"])), collection_of(stage.inputs)
@@ -86,8 +85,8 @@ def run(stage: StageRun[FinetuneSettings]) -> Mapping[str, Any]:
 
 def _bi_encoder(stage: StageRun[FinetuneSettings], tokenizer: Any) -> BiEncoder:
     from drkit.core.types import BuildContext
-    from drkit.runs.checkpoints import load_encoder, load_passage_encoder
-    from drkit.runs.finetuning.biencoder import BiEncoder
+    from drkit.train.biencoder import BiEncoder
+    from drkit.train.checkpoints import load_encoder, load_passage_encoder
 
     settings, start, pooling = stage.settings, stage.inputs["start"], stage.settings.reading.pooling
     encoder = load_encoder(start, pooling=pooling)
@@ -100,8 +99,8 @@ def _bi_encoder(stage: StageRun[FinetuneSettings], tokenizer: Any) -> BiEncoder:
 
 def _collator(stage: StageRun[FinetuneSettings], collection: StoredCollection) -> PairCollator:
     from drkit.data.store import TokenStore
-    from drkit.runs.finetuning.pairs import PairCollator
-    from drkit.runs.finetuning.teacher_scores import read_scores
+    from drkit.train.pairs import PairCollator
+    from drkit.train.teacher import read_scores
 
     settings, inputs, pairs = stage.settings, stage.inputs, _pairs(stage, collection)
     return PairCollator(
@@ -123,9 +122,8 @@ def _own_passages(collection: StoredCollection, pairs: TrainingPairs) -> NDArray
 
 def _pairs(stage: StageRun[FinetuneSettings], collection: StoredCollection) -> TrainingPairs:
     """As many of the queries as the round trains on, another draw of them for every `draw`."""
-    from drkit.runs.finetuning.drawing import draw_queries
-    from drkit.runs.finetuning.negatives import read_negatives
-    from drkit.runs.finetuning.pairs import training_pairs
+    from drkit.train.negatives import read_negatives
+    from drkit.train.pairs import draw_queries, training_pairs
 
     settings = stage.settings
     negatives = read_negatives(stage.inputs["negatives"]) if "negatives" in stage.inputs else {}
@@ -149,16 +147,16 @@ def _refresher(
     collection: StoredCollection,
 ) -> Refresher | None:
     """What mines again while the retriever is trained; None where its miners do not begin with `refresh`."""
-    from drkit.core.ranks import own_device
+    from drkit.core import processes
+    from drkit.core.processes import own_device
     from drkit.core.types import BuildContext
     from drkit.miners.chain import refresh_of
-    from drkit.runs import processes
-    from drkit.runs.finetuning.negatives import requests
-    from drkit.runs.finetuning.refreshing import ChainMiner, Refresher
     from drkit.runs.manifest import CHECKPOINTS
     from drkit.runs.retriever import encoders_of
-    from drkit.runs.training.batches import batches_per_epoch
     from drkit.search import Reranker
+    from drkit.train.batches import batches_per_epoch
+    from drkit.train.negatives import requests
+    from drkit.train.refresh import ChainMiner, Refresher
 
     settings = stage.settings
     refresh = refresh_of(settings.miners)
@@ -197,8 +195,8 @@ def _validations(
     collection: StoredCollection,
 ) -> list[ValidationCallback]:
     """The callback that validates while the retriever is trained, in a list that is empty where validation is off."""
-    from drkit.runs.finetuning.validation import ValidationCallback, validation_task
     from drkit.runs.retriever import encoders_of
+    from drkit.train.validation import ValidationCallback, validation_task
 
     settings, validation = stage.settings, stage.settings.validation
     if validation is None:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 from attrs import frozen
 
-from drkit.core.recipe import Training
 from drkit.errors import DrkitError
+from drkit.recipe.schema import Training
 from drkit.runs.stage import StageRun, StageSpec, from_recipe
 
 if TYPE_CHECKING:
@@ -66,8 +66,7 @@ def load(stage: StageRun[ExistingSettings]) -> Mapping[str, Any]:
     from drkit.encoders import MaskedLmEncoder
     from drkit.encoders.architectures import longest_text
     from drkit.maskers.generator import check_vocabulary
-    from drkit.runs.checkpoints import save_masked_lm
-    from drkit.runs.tokenizers import load_tokenizer
+    from drkit.train.checkpoints import load_tokenizer, save_masked_lm
 
     settings, tokenizer = stage.settings, load_tokenizer(str(stage.inputs["vocabulary"]))
     if settings.sizes is not None:
@@ -92,19 +91,17 @@ def train(stage: StageRun[TrainedSettings]) -> Mapping[str, Any]:
     import numpy as np
     import torch
 
+    from drkit.core import processes
     from drkit.core.types import BuildContext
     from drkit.data.store import TokenStore
     from drkit.decoders import NoDecoder, NoDecoderConfig
     from drkit.losses import MlmLoss
     from drkit.maskers import UniformConfig, UniformMasker
-    from drkit.runs import processes
-    from drkit.runs.checkpoints import save_masked_lm
-    from drkit.runs.pretraining.autoencoder import AutoEncoder, Term
-    from drkit.runs.pretraining.masking import MaskingCollator
-    from drkit.runs.pretraining.probes import held_out
-    from drkit.runs.tokenizers import load_tokenizer
-    from drkit.runs.training.batches import Chosen, count_batches
-    from drkit.runs.training.training import train_in
+    from drkit.train.batches import Chosen, count_batches
+    from drkit.train.checkpoints import load_tokenizer, save_masked_lm
+    from drkit.train.pretrain import AutoEncoder, MaskingCollator, Term
+    from drkit.train.probes import held_out
+    from drkit.train.trainer import train_in
 
     settings, tokenizer = stage.settings, load_tokenizer(str(stage.inputs["vocabulary"]))
     generator = _from_scratch(settings.sizes, tokenizer, settings.seed)

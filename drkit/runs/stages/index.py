@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from drkit.runs.reading import TextReading
+from drkit.runs.retriever import TextReading
 from drkit.runs.stage import StageRun, StageSpec
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ def run(stage: StageRun[IndexSettings]) -> Mapping[str, Any]:
     The vectors are encoded in shards, which all processes share; they are kept until the index is written, so that a
     stage that was cut off is resumed.
     """
-    from drkit.core.ranks import Shard
-    from drkit.runs import processes
+    from drkit.core import processes
+    from drkit.core.processes import Shard
     from drkit.runs.manifest import CHECKPOINTS
     from drkit.runs.retriever import load_text_encoder
     from drkit.search import Vectors, build_index, encode_corpus

@@ -45,8 +45,7 @@ def make(stage: StageRun[ScratchSettings]) -> Mapping[str, Any]:
     from drkit.data.embeddings import ppmi_svd
     from drkit.data.store import TokenStore
     from drkit.encoders import BertSizes, MaskedLmEncoder
-    from drkit.runs.checkpoints import save_masked_lm
-    from drkit.runs.tokenizers import load_tokenizer
+    from drkit.train.checkpoints import load_tokenizer, save_masked_lm
 
     settings, tokenizer = stage.settings, load_tokenizer(str(stage.inputs["vocabulary"]))
     sizes = BertSizes(
@@ -72,8 +71,7 @@ def make(stage: StageRun[ScratchSettings]) -> Mapping[str, Any]:
 def load(stage: StageRun[ExistingSettings]) -> Mapping[str, Any]:
     """Write the existing encoder as a masked-LM checkpoint, with decoder and generator where it brings some."""
     from drkit.encoders import MaskedLmEncoder
-    from drkit.runs.checkpoints import copy_parts, save_masked_lm
-    from drkit.runs.tokenizers import load_tokenizer
+    from drkit.train.checkpoints import copy_parts, load_tokenizer, save_masked_lm
 
     source = stage.settings.pretrained
     encoder = MaskedLmEncoder.from_pretrained(source)

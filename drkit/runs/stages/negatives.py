@@ -7,8 +7,8 @@ from typing import Any
 
 from attrs import frozen
 
-from drkit.core.recipe import Choice
-from drkit.runs.reading import TextReading
+from drkit.recipe.schema import Choice
+from drkit.runs.retriever import TextReading
 from drkit.runs.stage import StageRun, StageSpec, from_recipe
 
 
@@ -24,13 +24,13 @@ class NegativeSettings:
 
 def run(stage: StageRun[NegativeSettings]) -> Mapping[str, Any]:
     """Write `negatives.arrow`; returns counts, what was dropped and why, and hashes of the weights that found it."""
-    from drkit.core.ranks import own_device
+    from drkit.core.processes import own_device
     from drkit.core.types import BuildContext
     from drkit.data.tables import collection_of
     from drkit.miners.chain import build_chain, refresh_of
-    from drkit.runs.finetuning.negatives import requests, weights_of, write_negatives
     from drkit.runs.retriever import load_text_encoder
     from drkit.search import FlatIndex, Reranker, Retriever
+    from drkit.train.negatives import requests, weights_of, write_negatives
 
     settings, inputs = stage.settings, stage.inputs
     collection = collection_of(inputs)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from drkit.core.compose import context_kind
 from drkit.core.protocols import ReplacingMasker, StartsFromEncoder
-from drkit.core.recipe import Pretrain
 from drkit.core.spec import Kind
-from drkit.runs.reading import TextReading
+from drkit.recipe.check import context_kind
+from drkit.recipe.schema import Pretrain
+from drkit.runs.retriever import TextReading
 from drkit.runs.stage import StageRun, StageSpec, from_recipe
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from drkit.core.types import BuildContext
     from drkit.data.signals import SignalValues
     from drkit.encoders import MaskedLmEncoder
-    from drkit.runs.pretraining.autoencoder import AutoEncoder
+    from drkit.train.pretrain import AutoEncoder
 
 
 @frozen
@@ -41,12 +41,11 @@ def run(stage: StageRun[PretrainSettings]) -> Mapping[str, Any]:
     from drkit.core.types import BuildContext
     from drkit.data.contexts import carried, open_contexts, open_signals, open_texts
     from drkit.data.spans import Spans
-    from drkit.runs.checkpoints import load_encoder, load_generator, restore, save_parts
-    from drkit.runs.pretraining.masking import MaskingCollator
-    from drkit.runs.pretraining.probes import held_out, probing
-    from drkit.runs.tokenizers import load_tokenizer
-    from drkit.runs.training.batches import Chosen
-    from drkit.runs.training.training import train_in
+    from drkit.train.batches import Chosen
+    from drkit.train.checkpoints import load_encoder, load_generator, load_tokenizer, restore, save_parts
+    from drkit.train.pretrain import MaskingCollator
+    from drkit.train.probes import held_out, probing
+    from drkit.train.trainer import train_in
 
     settings, inputs, registry = stage.settings.pretrain, stage.inputs, stage.registry
     tokenizer = load_tokenizer(str(inputs["start"]))
@@ -93,7 +92,7 @@ def auto_encoder(
     settings: Pretrain, registry: Registry, encoder: MaskedLmEncoder, context: BuildContext, *, masker: Masker
 ) -> AutoEncoder:
     """Build encoder, decoder and weighted losses from the recipe, and what fills in a generator's masked positions."""
-    from drkit.runs.pretraining.autoencoder import AutoEncoder, Term
+    from drkit.train.pretrain import AutoEncoder, Term
 
     decoder = registry.build(Kind.DECODER, settings.decoder.use, settings.decoder.config, context)
     if isinstance(decoder, StartsFromEncoder):

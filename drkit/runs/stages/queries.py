@@ -39,7 +39,7 @@ def run(stage: StageRun[QuerySettings]) -> Mapping[str, Any]:
     from drkit.data.contexts import open_texts
     from drkit.data.queries import write_candidates
     from drkit.data.signals import SignalValues
-    from drkit.runs.tokenizers import load_tokenizer
+    from drkit.train.checkpoints import load_tokenizer
 
     settings, tokenizer = stage.settings, load_tokenizer(str(stage.inputs["vocabulary"]))
     scratch = stage.folder / _SCRATCH

@@ -15,7 +15,7 @@ from drkit.runs.stage import StageRun, StageSpec, from_recipe
 if TYPE_CHECKING:
     from drkit.report.curves import Panel
     from drkit.report.document import Block, Figure, Table
-    from drkit.runs.pretraining.probes import Record
+    from drkit.train.probes import Record
 
 LOG, TRAINING, PROBES, VALIDATION = "log.jsonl", "training.json", "probes.jsonl", "validation.jsonl"
 
@@ -81,8 +81,8 @@ def _probes(stage: StageRun[ReportSettings], probes: Sequence[Record]) -> Iterat
 
 def _in_words(probes: Sequence[Record]) -> str:
     """The last probe in a line, and which one found most."""
-    from drkit.runs.finetuning.retrieval_probe import MEASURE
-    from drkit.runs.pretraining.probes import probe_line
+    from drkit.train.probes import probe_line
+    from drkit.train.retrieval_probe import MEASURE
 
     last = f"The last one: {probe_line(probes[-1])}."
     searched = [probe for probe in probes if MEASURE in probe]
@@ -129,7 +129,7 @@ def _validations(stage: StageRun[ReportSettings]) -> Iterator[Block]:
     """How good each retriever was on dev queries while it was trained, and which weights were kept."""
     from drkit.report.curves import validation_panel
     from drkit.report.document import Heading, Table
-    from drkit.runs.finetuning.validations import best_step, read_validations
+    from drkit.train.validation import best_step, read_validations
 
     paths = {
         name: stage.inputs[f"validation/{name}"]

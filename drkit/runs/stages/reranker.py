@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from drkit.core.recipe import Choice, Training
 from drkit.core.spec import Kind
 from drkit.errors import DrkitError
+from drkit.recipe.schema import Choice, Training
 from drkit.runs.stage import StageRun, StageSpec, from_recipe
 
 if TYPE_CHECKING:
     from drkit.data.tables import StoredCollection
-    from drkit.runs.finetuning.pairs import TrainingPairs
+    from drkit.train.pairs import TrainingPairs
 
 
 @frozen
@@ -35,12 +35,12 @@ def run(stage: StageRun[RerankerSettings]) -> Mapping[str, Any]:
     """Write the cross-encoder; returns steps, losses, and the groups that it really had."""
     import numpy as np
 
+    from drkit.core import processes
     from drkit.core.types import BuildContext
     from drkit.data.tables import collection_of
     from drkit.encoders import CrossEncoder
-    from drkit.runs import processes
-    from drkit.runs.finetuning.reranker import GroupCollator, GroupRanker
-    from drkit.runs.training.training import train_in
+    from drkit.train.reranker import GroupCollator, GroupRanker
+    from drkit.train.trainer import train_in
 
     settings = stage.settings
     start = settings.pretrained or str(stage.inputs["start"])
@@ -93,8 +93,8 @@ def _pairs(stage: StageRun[RerankerSettings], collection: StoredCollection, quer
     """The judged queries that have at least one negative: a positive alone teaches a listwise loss nothing."""
     import numpy as np
 
-    from drkit.runs.finetuning.negatives import read_negatives
-    from drkit.runs.finetuning.pairs import training_pairs
+    from drkit.train.negatives import read_negatives
+    from drkit.train.pairs import training_pairs
 
     negatives = read_negatives(stage.inputs["negatives"])
     positives = collection.positive_places("train")
@@ -125,7 +125,7 @@ def _effective_batch(pairs: TrainingPairs, settings: RerankerSettings) -> dict[s
     """The batch a step really sees."""
     import numpy as np
 
-    from drkit.runs import processes
+    from drkit.core import processes
 
     training = settings.training
     queries = min(training.per_device_train_batch_size * processes.count(), len(pairs))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from drkit.runs.reading import TextReading
+from drkit.runs.retriever import TextReading
 from drkit.runs.stage import StageRun, StageSpec, from_recipe
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def _rerank(
     stage: StageRun[SearchSettings], name: str, source: str, queries: Sequence[Query], corpus: StoredCorpus
 ) -> Iterator[Ranking]:
     """The rankings of a retriever, their first passages re-ranked by a cross-encoder."""
-    from drkit.core.ranks import own_device
+    from drkit.core.processes import own_device
     from drkit.search import Reranker, read_run, rerank
 
     scorer = Reranker.load(stage.inputs[f"reranker/{name}"], own_device())

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from attrs import frozen
 
 from drkit.core.protocols import FittedSignal
-from drkit.core.recipe import Choice
 from drkit.core.spec import Kind
+from drkit.recipe.schema import Choice
 from drkit.runs.stage import StageRun, StageSpec, from_recipe
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def _texts(inputs: Mapping[str, Path], prompt: str) -> StoredTexts:
     """The texts with as much beside their tokens as the plan has given."""
     from drkit.data.signals import StoredTexts
     from drkit.data.store import TokenStore
-    from drkit.runs.tokenizers import load_tokenizer
+    from drkit.train.checkpoints import load_tokenizer
 
     return StoredTexts(
         store=TokenStore.open(inputs["texts"]),

@@ -23,7 +23,7 @@ def run(stage: StageRun[SpanSettings]) -> Mapping[str, Any]:
     """Write a token store of all spans and their documents; returns counts, and the source of the sentence model."""
     from drkit.data.corpus import StoredCorpus
     from drkit.data.spans import installed_punkt, sample, sample_positions, split_documents, train_punkt
-    from drkit.runs.tokenizers import load_tokenizer
+    from drkit.train.checkpoints import load_tokenizer
 
     corpus, settings = StoredCorpus(stage.inputs["passages"]), stage.settings
     drawn = (passage.content for passage in corpus.at(sample_positions(len(corpus), settings.seed)))

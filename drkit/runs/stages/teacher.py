@@ -15,9 +15,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from drkit.data.tables import StoredCollection
-    from drkit.runs.finetuning.agreement import Agreement
-    from drkit.runs.finetuning.teacher_scores import ScoreRequest, StoredScores
     from drkit.search import Reranker
+    from drkit.train.teacher import Agreement, ScoreRequest, StoredScores
 
 
 @frozen
@@ -37,12 +36,11 @@ class TeacherSettings:
 
 def run(stage: StageRun[TeacherSettings]) -> Mapping[str, Any]:
     """Write `scores.arrow`; returns how much was scored, how fast, by which weights."""
+    from drkit.core import processes
     from drkit.data.tables import collection_of
-    from drkit.runs import processes
-    from drkit.runs.finetuning.agreement import Agreement
-    from drkit.runs.finetuning.teacher_scores import ScoreBlocks, read_scores
     from drkit.runs.manifest import CHECKPOINTS
     from drkit.search.text_encoder import weights_hash
+    from drkit.train.teacher import Agreement, ScoreBlocks, read_scores
 
     collection = collection_of(stage.inputs)
     teacher = _teacher(stage)
@@ -74,7 +72,7 @@ def run(stage: StageRun[TeacherSettings]) -> Mapping[str, Any]:
 
 def _teacher(stage: StageRun[TeacherSettings]) -> Reranker:
     """The run's own re-ranker, or one by path or hub id, on this process' device."""
-    from drkit.core.ranks import own_device
+    from drkit.core.processes import own_device
     from drkit.search import Reranker
 
     limit = stage.settings.max_length
@@ -88,9 +86,9 @@ def _requests(stage: StageRun[TeacherSettings], collection: StoredCollection) ->
     """What is to be scored: every query that any draw of the round trains on, with its positives and negatives."""
     import numpy as np
 
-    from drkit.runs.finetuning.drawing import draw_queries
-    from drkit.runs.finetuning.negatives import read_negatives
-    from drkit.runs.finetuning.teacher_scores import score_requests
+    from drkit.train.negatives import read_negatives
+    from drkit.train.pairs import draw_queries
+    from drkit.train.teacher import score_requests
 
     settings = stage.settings
     mined = read_negatives(stage.inputs["negatives"]) if "negatives" in stage.inputs else {}
@@ -108,7 +106,7 @@ def _agreement(
     """The teacher against the judgements, over all that it scored."""
     import numpy as np
 
-    from drkit.runs.finetuning.agreement import Agreement
+    from drkit.train.teacher import Agreement
 
     counted = Agreement()
     for own in requests:

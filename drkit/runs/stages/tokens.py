@@ -44,7 +44,7 @@ def tokenise_queries(stage: StageRun[QuerySettings]) -> Mapping[str, Any]:
 
 def _tokenise(stage: StageRun[Any], texts: Iterator[tuple[str, str]], what: str, setting: str) -> Mapping[str, Any]:
     from drkit.data.store import tokenise
-    from drkit.runs.tokenizers import load_tokenizer
+    from drkit.train.checkpoints import load_tokenizer
 
     settings = stage.settings
     tokenizer = load_tokenizer(str(stage.inputs["vocabulary"]))

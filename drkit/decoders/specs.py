@@ -1,0 +1,76 @@
+"""Settings and specs of the decoders; no torch here."""
+
+from __future__ import annotations
+
+from attrs import frozen
+from attrs.validators import and_, ge, gt, in_, le, lt
+
+from drkit.core.settings import optional, setting
+
+
+@frozen
+class MlmDecoderConfig:
+    """Settings of `MlmDecoder`."""
+
+    layers: int = setting(2, ge(1), "transformer layers")
+    init: str = setting("random", in_(("random", "encoder-tail")), "random, or a copy of the encoder's last layers")
+    projection: bool = setting(False, None, "project the bottleneck linearly before the decoder reads it")
+
+
+@frozen
+class EnhancedConfig:
+    """Settings of `EnhancedDecoder` (RetroMAE section 3.3)."""
+
+    targets: float = setting(
+        1.0, and_(gt(0), le(1)), "share of a text's positions rebuilt in a step; below 1: drawn anew, and faster"
+    )
+    query: str = setting(
+        "position",
+        in_(("position", "embedded")),
+        "queries: bottleneck plus position embedding (RetroMAE), or the embedding layer applied to it (DupMAE)",
+    )
+    projection: bool = setting(False, None, "project the bottleneck linearly before the decoder reads it")
+
+    @property
+    def target_share(self) -> float:
+        """The share of the positions that is rebuilt."""
+        return self.targets
+
+
+@frozen
+class BowDecoderConfig:
+    """Settings of `BowDecoder` (CPDAE section 3.1.2)."""
+
+    prior: float = setting(0.01, and_(gt(0), lt(1)), "probability of every word at the start")
+
+
+@frozen
+class NoDecoderConfig:
+    """Settings of `NoDecoder`: none."""
+
+
+@frozen
+class CondenserConfig:
+    """Settings of `CondenserDecoder` (Condenser)."""
+
+    layers: int = setting(2, ge(1), "transformer layers")
+    skip_from: int | None = setting(
+        None, optional(ge(0)), "encoder layer whose token states it reads; 0: the embeddings; none: half of the layers"
+    )
+
+
+@frozen
+class AutoregressiveConfig:
+    """Settings of `AutoregressiveDecoder` (SEED)."""
+
+    layers: int = setting(3, ge(1), "transformer layers")
+    window: int = setting(2, ge(0), "tokens a position sees, itself among them, beside the bottleneck; 0: all up to it")
+    end_token: bool = setting(False, None, "whether the text's last token ([SEP]) is a target too")
+
+
+@frozen
+class AutoregressiveBlockConfig:
+    """Settings of `AutoregressiveBlockDecoder`."""
+
+    window: int = setting(3, ge(0), "tokens a position sees, itself among them, beside the bottleneck; 0: all up to it")
+    end_token: bool = setting(True, None, "whether the text's last token ([SEP]) is a target too")

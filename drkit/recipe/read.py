@@ -1,0 +1,213 @@
+"""Reading a recipe: TOML -> frozen attrs, strictly, with every problem reported at once."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Union, get_args, get_origin
+
+import attrs
+from cattrs import BaseValidationError, Converter, IterableValidationError, transform_error
+from cattrs.errors import ForbiddenExtraKeysError, IterableValidationNote
+from cattrs.gen import make_dict_structure_fn, override
+
+from drkit.core.registry import Registry
+from drkit.core.spec import Kind
+from drkit.errors import DrkitError, ProblemsError, did_you_mean
+from drkit.recipe.schema import Choice, Recipe, WeightedLoss
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+def read_recipe(path: Path, registry: Registry) -> Recipe:
+    """The recipe in a TOML file. Raises DrkitError (unreadable, not TOML) or ProblemsError (what is wrong in it)."""
+    return recipe_from_table(read_table(path), registry, subject=str(path))
+
+
+def read_table(path: Path) -> dict[str, Any]:
+    """The table in a TOML file, unchecked. Raises DrkitError where it cannot be read or is not TOML."""
+    try:
+        return parse_toml(path.read_text(encoding="utf-8"), str(path))
+    except FileNotFoundError:
+        raise DrkitError(f"no recipe at {path}; `drkit compose -o {path} --dry-run` writes one") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DrkitError(f"cannot read the recipe {path}: {error}") from error
+
+
+def parse_toml(text: str, where: str) -> dict[str, Any]:
+    """TOML text as a table; DrkitError with line and column where it is malformed."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise DrkitError(f"{where} is not valid TOML: {error}") from None
+
+
+def recipe_from_table(table: Mapping[str, Any], registry: Registry, *, subject: str = "recipe") -> Recipe:
+    """A recipe from plain data. Raises ProblemsError that lists every problem with its path."""
+    try:
+        return recipe_converter(registry).structure(table, Recipe)
+    except (BaseValidationError, DrkitError, ValueError, TypeError) as error:
+        raise ProblemsError(subject, problems_of(error)) from None
+
+
+def problems_of(error: BaseException) -> list[str]:
+    """One line a problem: what is wrong, then `@` and the dotted path."""
+    lines = []
+    for line in transform_error(error, path="recipe", format_exception=_say):
+        what, _, path = line.rpartition(" @ ")
+        lines.append(f"{what} @ {path.removeprefix('recipe.')}" if what else line)
+    return lines
+
+
+def _say(error: BaseException, _expected: type | None) -> str:
+    if isinstance(error, ForbiddenExtraKeysError):
+        known = [a.name for a in attrs.fields(error.cl)] if attrs.has(error.cl) else []
+        return "; ".join(
+            f"no setting named {key!r}{did_you_mean(key, known)} known: {', '.join(known)}"
+            for key in sorted(error.extra_fields)
+        )
+    if isinstance(error, KeyError):
+        return f"required setting {error.args[0]!r} is missing"
+    if isinstance(error, ValueError) and error.args and isinstance(error.args[0], str):
+        return error.args[0]  # validators put the attribute and its class behind the message
+    return str(error) or type(error).__name__
+
+
+def recipe_converter(registry: Registry) -> Converter:
+    """A cattrs converter that knows the registry's parts: extra keys forbidden, scalars strict."""
+    converter = Converter(forbid_extra_keys=True, detailed_validation=True)
+    converter.register_structure_hook_factory(attrs.has, lambda cls: _table(converter, cls))
+    for scalar in (bool, int, float, str):
+        converter.register_structure_hook(scalar, _strict(scalar))
+    converter.register_structure_hook_func(lambda t: t is Any, lambda value, _: value)
+    converter.register_structure_hook_func(_is_union, _union(converter))
+    converter.register_structure_hook_func(_is_choice, _choice(converter, registry))
+    converter.register_structure_hook(WeightedLoss, _weighted_loss(converter, registry))
+    converter.register_structure_hook_func(_is_tuple, _tuple(converter))
+    return converter
+
+
+def _table(converter: Converter, cls: type) -> Callable[[Any, Any], Any]:
+    """Structure an attrs class from a table; each setting is validated on its own, so that no problem hides another."""
+    attrs.resolve_types(cls)
+    hooks: dict[str, Any] = {a.name: override(struct_hook=_setting(converter, a)) for a in attrs.fields(cls)}
+    inner: Callable[[Any, Any], Any] = make_dict_structure_fn(
+        cls, converter, _cattrs_forbid_extra_keys=True, _cattrs_detailed_validation=True, **hooks
+    )
+
+    def structure(value: Any, target: Any) -> Any:
+        if not isinstance(value, Mapping):
+            raise TypeError(f"expected a table of settings, got {value!r}")
+        return inner(value, target)
+
+    return structure
+
+
+def _setting(converter: Converter, attribute: attrs.Attribute[Any]) -> Callable[[Any, Any], Any]:
+    def structure(value: Any, target: Any) -> Any:
+        made = converter.structure(value, target)
+        if attribute.validator is not None:
+            attribute.validator(None, attribute, made)
+        return made
+
+    return structure
+
+
+def _strict(scalar: type) -> Callable[[Any, Any], Any]:
+    allowed = (int, float) if scalar is float else (scalar,)
+
+    def structure(value: Any, _: Any) -> Any:
+        if isinstance(value, bool) is not (scalar is bool) or not isinstance(value, allowed):
+            raise TypeError(f"expected {scalar.__name__}, got {value!r}")
+        return scalar(value)
+
+    return structure
+
+
+def _is_union(target: Any) -> bool:
+    return get_origin(target) in (Union, types.UnionType)
+
+
+def _union(converter: Converter) -> Callable[[Any, Any], Any]:
+    def structure(value: Any, target: Any) -> Any:
+        inner = next(t for t in get_args(target) if t is not type(None))  # every union here is `X | None`
+        return None if value is None else converter.structure(value, inner)
+
+    return structure
+
+
+def _is_tuple(target: Any) -> bool:
+    return get_origin(target) is tuple
+
+
+def _tuple(converter: Converter) -> Callable[[Any, Any], Any]:
+    def structure(value: Any, target: Any) -> Any:
+        items = get_args(target)
+        if isinstance(value, str) and items == (str, ...):
+            value = [value]
+        if not isinstance(value, (list, tuple)):
+            raise TypeError(f"expected a list, got {value!r}")
+        if items[-1] is not Ellipsis and len(value) != len(items):
+            raise TypeError(f"expected {len(items)} values, got {len(value)}")
+        done, errors = [], []
+        for place, item in enumerate(value):
+            try:
+                done.append(converter.structure(item, items[0]))
+            except Exception as error:
+                error.__notes__ = [
+                    *getattr(error, "__notes__", []),
+                    IterableValidationNote(f"item {place}", place, items[0]),
+                ]
+                errors.append(error)
+        if errors:
+            raise IterableValidationError("list", errors, target)
+        return tuple(done)
+
+    return structure
+
+
+def _is_choice(target: Any) -> bool:
+    return get_origin(target) is Annotated and get_args(target)[0] is Choice
+
+
+def _choice(converter: Converter, registry: Registry) -> Callable[[Any, Any], Choice]:
+    def structure(value: Any, target: Any) -> Choice:
+        use, config = _part(converter, registry, get_args(target)[1], value)
+        return Choice(use, config)
+
+    return structure
+
+
+def _weighted_loss(converter: Converter, registry: Registry) -> Callable[[Any, Any], WeightedLoss]:
+    def structure(value: Any, _: Any) -> WeightedLoss:
+        own = {k: v for k, v in value.items() if k in ("on", "weight")} if isinstance(value, Mapping) else {}
+        rest = {k: v for k, v in value.items() if k not in own} if isinstance(value, Mapping) else value
+        use, config = _part(converter, registry, Kind.LOSS, rest)
+        if "on" not in own:
+            raise KeyError("on")
+        return WeightedLoss(
+            use=use,
+            config=config,
+            on=converter.structure(own["on"], str),
+            weight=converter.structure(own.get("weight", 1.0), float),
+        )
+
+    return structure
+
+
+def _part(converter: Converter, registry: Registry, kind: Kind, value: Any) -> tuple[str, Any]:
+    """(name, config) of a part written as `"name"` or `{ use = "name", setting = value }`."""
+    if isinstance(value, str):
+        value = {"use": value}
+    if not isinstance(value, Mapping):
+        raise TypeError(f"expected a {kind} as {{ use = NAME, .. }}, got {value!r}")
+    if "use" not in value:
+        raise KeyError("use")
+    spec = registry.get(kind, converter.structure(value["use"], str))
+    settings = {key: item for key, item in value.items() if key != "use"}
+    return registry.name_of(spec), converter.structure(settings, spec.config)

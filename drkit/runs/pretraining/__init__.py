@@ -1,1 +1,0 @@
-"""What a pre-training trains: masked views, the bottlenecked auto-encoder, and probes of it."""

@@ -1,1 +1,0 @@
-"""One training of any module: batches decided beforehand, gradients however a batch is cut, whole checkpoints."""
