@@ -12,6 +12,8 @@ from drkit.errors import DrkitError
 
 # What a run leaves in a stage that stands (drkit.runs.manifest).
 _OF_A_RUN = "manifest.json"
+# What a stage keeps only until it is done: checkpoints of a training, shards, blocks.
+CHECKPOINTS = "checkpoints"
 
 
 @contextmanager

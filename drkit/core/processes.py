@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
 
 from attrs import frozen
-
-from drkit.runs.manifest import CHECKPOINTS
 
 
 def count() -> int:
@@ -85,12 +81,6 @@ def together() -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def announce(stage: str | None) -> None:
-    """Tell the other processes which joint stage begins; None: the run is over."""
-    if count() > 1:
-        _broadcast(stage)
-
-
 def wait() -> None:
     """Wait until all processes are here; alone, nothing happens."""
     if count() > 1:
@@ -111,16 +101,8 @@ def agree(decision: bool) -> bool:
     return held[0]
 
 
-def worker_loop(make: Callable[[str, Path], object], unfinished: Path) -> None:
-    """Call `make(stage, folder)` for every joint stage that the first process announces, until the run is over."""
-    while (stage := _broadcast(None)) is not None:
-        with tempfile.TemporaryDirectory() as scratch:
-            # Checkpoints are shared: each process keeps its random state there.
-            Path(scratch, CHECKPOINTS).symlink_to((unfinished / stage / CHECKPOINTS).resolve())
-            make(stage, Path(scratch))
-
-
-def _broadcast(value: str | None) -> str | None:
+def broadcast(value: str | None) -> str | None:
+    """Return the first process' value, in all of them; there must be several."""
     import torch.distributed as dist
 
     held = [value]

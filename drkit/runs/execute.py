@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from drkit.core import processes
-from drkit.core.files import write_text
+from drkit.core.files import CHECKPOINTS, write_text
 from drkit.core.progress import Progress, Silent
 from drkit.core.registry import Registry
 from drkit.errors import DrkitError
@@ -27,7 +28,6 @@ from drkit.recipe.read import read_recipe
 from drkit.recipe.schema import Recipe
 from drkit.recipe.write import json_text, write_recipe
 from drkit.runs.manifest import (
-    CHECKPOINTS,
     IDENTITY,
     LAYOUT,
     Manifest,
@@ -154,21 +154,31 @@ def execute(
         for stage in stages:
             take_over(stage, run, stage.fingerprint(contents(stage, done)), reuse)
             done[stage.name] = _finish(stage, run, done, registry=registry, progress=progress)
-        processes.announce(None)
+        _announce(None)
         shutil.rmtree(run / UNFINISHED, ignore_errors=True)
         return done
 
 
 def _work_along(stages: Sequence[Stage[Any]], run: Path, registry: Registry) -> dict[str, Manifest]:
-    """Take part in joint stages as the second process or a later one; returns no manifests."""
+    """Take part in joint stages as the second process or a later one; returns no manifests.
+
+    What this process writes goes to a folder that is thrown away: the first process' results are the run's.
+    """
     named = {stage.name: stage for stage in stages}
-
-    def make(name: str, folder: Path) -> None:
-        _run(named[name], folder, run, registry=registry, progress=Silent())
-
     with processes.together():
-        processes.worker_loop(make, run / UNFINISHED)
+        while (name := processes.broadcast(None)) is not None:
+            with tempfile.TemporaryDirectory() as scratch:
+                # Checkpoints are shared: each process keeps its random state there.
+                shared = (run / UNFINISHED / name / CHECKPOINTS).resolve()
+                Path(scratch, CHECKPOINTS).symlink_to(shared)
+                _run(named[name], Path(scratch), run, registry=registry, progress=Silent())
     return {}
+
+
+def _announce(stage: str | None) -> None:
+    """Tell the other processes which joint stage begins; None: the run is over."""
+    if processes.count() > 1:
+        processes.broadcast(stage)
 
 
 @contextmanager
@@ -231,7 +241,7 @@ def _finish(
     with full_disk(stage.name, run):
         if stage.spec.joint:
             (folder / CHECKPOINTS).mkdir(exist_ok=True)
-            processes.announce(stage.name)
+            _announce(stage.name)
         metrics = _run(stage, folder, run, registry=registry, progress=progress)
         manifest = Manifest(
             layout=LAYOUT,

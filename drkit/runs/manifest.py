@@ -16,16 +16,15 @@ import attrs
 import cattrs
 from attrs import frozen
 
-from drkit.core.files import write_text
+from drkit.core.files import CHECKPOINTS, write_text
 from drkit.errors import DrkitError
 from drkit.recipe.write import json_text
 
 FILE = "manifest.json"
 # Raised when a run's folders mean something else than before; runs of another layout are refused.
 LAYOUT = 2
-# What a stage keeps only until it is done: the mark of its attempt, and a training's checkpoints.
+# The mark of an unfinished attempt: what it was begun for.
 IDENTITY = ".identity.json"
-CHECKPOINTS = "checkpoints"
 PACKAGES = ("drkit", "torch", "transformers", "tokenizers", "accelerate", "faiss-cpu", "bm25s", "numpy")
 
 

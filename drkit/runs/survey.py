@@ -13,7 +13,8 @@ from typing import Any
 
 from attrs import frozen
 
-from drkit.runs.manifest import CHECKPOINTS, IDENTITY, Manifest, damages, digest, load_manifest
+from drkit.core.files import CHECKPOINTS
+from drkit.runs.manifest import IDENTITY, Manifest, damages, digest, load_manifest
 from drkit.runs.stage import Stage
 
 UNFINISHED = ".unfinished"

@@ -24,18 +24,14 @@ from transformers import TrainerCallback
 from drkit.core.files import write_text
 from drkit.core.types import TokenStates
 from drkit.data.store import TokenStore
-from drkit.data.tables import collection_of
 from drkit.evaluate.geometry import anisotropy, top_direction
-from drkit.runs.retriever import encoder_of
 from drkit.train.pretrain import AutoEncoder, with_bottleneck_of
-from drkit.train.retrieval_probe import MEASURE, RetrievalProbe, retrieval_probe
+from drkit.train.retrieval_probe import MEASURE, RetrievalProbe
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from drkit.core.progress import Progress
-    from drkit.runs.stage import StageRun
-    from drkit.runs.stages.pretrain import PretrainSettings
     from drkit.search import TextEncoder
     from drkit.train.pretrain import MaskingCollator
 
@@ -230,30 +226,6 @@ class Probes:
             return f"{texts}; no queries, so no retrieval probe"
         known = self.retrieval
         return f"{texts}, and {len(known.queries):,} {known.split} queries over {len(known.places):,} passages"
-
-
-def probing(
-    stage: StageRun[PretrainSettings],
-    module: AutoEncoder,
-    tokenizer: Any,
-    collate: MaskingCollator,
-    *,
-    held_out: NDArray[np.int64],
-) -> list[ProbeCallback]:
-    """Return the callback that probes a pre-training stage, in a list that is empty where probes are off."""
-    settings = stage.settings.pretrain.probe
-    if not settings.every:
-        return []
-    searched = {name.removeprefix("probe/"): path for name, path in stage.inputs.items() if name.startswith("probe/")}
-    probes = Probes(
-        module=module,
-        encoder=encoder_of(module.encoder.backbone, tokenizer, stage.settings.reading),
-        collate=collate,
-        passages=TokenStore.open(searched["tokens"]),
-        held_out=held_out,
-        retrieval=retrieval_probe(collection_of(searched), settings, seed=stage.settings.seed),
-    )
-    return [ProbeCallback(probes, settings.every, ProbeLog(stage.folder), stage.progress)]
 
 
 class ProbeLog:

@@ -24,10 +24,10 @@ from transformers import Trainer, TrainerCallback, TrainingArguments, set_seed
 from transformers.trainer_callback import PrinterCallback
 
 from drkit.core import processes
+from drkit.core.files import CHECKPOINTS
 from drkit.core.progress import Progress
 from drkit.errors import DrkitError
 from drkit.recipe.write import json_text
-from drkit.runs.manifest import CHECKPOINTS
 from drkit.train import gradients
 from drkit.train.batches import Example, Schedule, count_batches
 

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any
 from transformers import TrainerCallback
 
 from drkit.core import processes
-from drkit.core.files import replacing
+from drkit.core.files import CHECKPOINTS, replacing
 from drkit.data.store import TokenStore
 from drkit.errors import DrkitError
 from drkit.evaluate import check_measures
-from drkit.runs.manifest import CHECKPOINTS
 from drkit.train.probes import ProbeLog, undisturbed
 from drkit.train.retrieval_probe import RetrievalProbe, retrieval_probe
 

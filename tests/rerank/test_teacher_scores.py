@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from drkit.core.files import CHECKPOINTS
 from drkit.core.progress import Silent
 from drkit.core.types import Query
 from drkit.data.tables import open_collection
 from drkit.encoders import CrossEncoder
 from drkit.errors import DrkitError
-from drkit.runs.manifest import CHECKPOINTS
 from drkit.runs.stages.teacher import TEACHER, TeacherSettings
 from drkit.search import Reranker
 from drkit.train import teacher as teacher_scores

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from torch.nn.parallel import DistributedDataParallel
 
 from drkit.core import processes
+from drkit.core.files import CHECKPOINTS
 from drkit.core.progress import Silent
 from drkit.core.types import ScoredGroups
 from drkit.data.tables import open_collection
@@ -19,7 +20,6 @@ from drkit.encoders import CrossEncoder
 from drkit.errors import DrkitError
 from drkit.losses import ListwiseConfig, ListwiseLoss
 from drkit.recipe.schema import Choice, Reranker
-from drkit.runs.manifest import CHECKPOINTS
 from drkit.runs.stage import settings_from
 from drkit.runs.stages.reranker import RERANKER, RerankerSettings
 from drkit.runs.stages.teacher import TEACHER, TeacherSettings

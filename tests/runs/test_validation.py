@@ -9,6 +9,7 @@ from attrs import evolve, frozen
 from torch import nn
 
 from drkit.core.discovery import installed
+from drkit.core.files import CHECKPOINTS
 from drkit.core.progress import Silent
 from drkit.data.store import TokenStore, tokenise
 from drkit.data.tables import open_collection
@@ -19,7 +20,6 @@ from drkit.evaluate import evaluate
 from drkit.losses import ContrastiveConfig, ContrastiveLoss
 from drkit.recipe.compose import Wanted, compose
 from drkit.recipe.schema import Training, Validation
-from drkit.runs.manifest import CHECKPOINTS
 from drkit.runs.retriever import TextReading, encoders_of
 from drkit.runs.stage import settings_from
 from drkit.train import retrieval_probe

@@ -7,7 +7,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from drkit.core import processes
-from drkit.runs.manifest import CHECKPOINTS
+from drkit.core.files import CHECKPOINTS
 from tests.runs.test_validation import RISES_AND_FALLS, go, same
 
 

@@ -148,10 +148,10 @@ def _refresher(
 ) -> Refresher | None:
     """What mines again while the retriever is trained; None where its miners do not begin with `refresh`."""
     from drkit.core import processes
+    from drkit.core.files import CHECKPOINTS
     from drkit.core.processes import own_device
     from drkit.core.types import BuildContext
     from drkit.miners.chain import refresh_of
-    from drkit.runs.manifest import CHECKPOINTS
     from drkit.runs.retriever import encoders_of
     from drkit.search import Reranker
     from drkit.train.batches import batches_per_epoch

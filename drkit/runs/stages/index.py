@@ -32,8 +32,8 @@ def run(stage: StageRun[IndexSettings]) -> Mapping[str, Any]:
     stage that was cut off is resumed.
     """
     from drkit.core import processes
+    from drkit.core.files import CHECKPOINTS
     from drkit.core.processes import Shard
-    from drkit.runs.manifest import CHECKPOINTS
     from drkit.runs.retriever import load_text_encoder
     from drkit.search import Vectors, build_index, encode_corpus
 

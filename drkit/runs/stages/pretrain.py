@@ -15,6 +15,8 @@ from drkit.runs.retriever import TextReading
 from drkit.runs.stage import StageRun, StageSpec, from_recipe
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from drkit.core.protocols import Masker
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
     from drkit.core.types import BuildContext
     from drkit.data.signals import SignalValues
     from drkit.encoders import MaskedLmEncoder
-    from drkit.train.pretrain import AutoEncoder
+    from drkit.train.pretrain import AutoEncoder, MaskingCollator
+    from drkit.train.probes import ProbeCallback
 
 
 @frozen
@@ -44,7 +47,7 @@ def run(stage: StageRun[PretrainSettings]) -> Mapping[str, Any]:
     from drkit.train.batches import Chosen
     from drkit.train.checkpoints import load_encoder, load_generator, load_tokenizer, restore, save_parts
     from drkit.train.pretrain import MaskingCollator
-    from drkit.train.probes import held_out, probing
+    from drkit.train.probes import held_out
     from drkit.train.trainer import train_in
 
     settings, inputs, registry = stage.settings.pretrain, stage.inputs, stage.registry
@@ -82,10 +85,40 @@ def run(stage: StageRun[PretrainSettings]) -> Mapping[str, Any]:
         lengths=store.lengths[trained],
         seed=stage.settings.seed,
         progress=stage.progress,
-        callbacks=probing(stage, module, tokenizer, collate, held_out=kept),
+        callbacks=_probing(stage, module, tokenizer, collate, held_out=kept),
     )
     save_parts(module, settings, tokenizer, stage.folder)
     return {"steps": result.steps, "loss": result.loss, "seconds": result.seconds, "held_out": len(kept)}
+
+
+def _probing(
+    stage: StageRun[PretrainSettings],
+    module: AutoEncoder,
+    tokenizer: Any,
+    collate: MaskingCollator,
+    *,
+    held_out: NDArray[np.int64],
+) -> list[ProbeCallback]:
+    """The callback that probes pre-training, in a list that is empty where probes are off."""
+    from drkit.data.store import TokenStore
+    from drkit.data.tables import collection_of
+    from drkit.runs.retriever import encoder_of
+    from drkit.train.probes import ProbeCallback, ProbeLog, Probes
+    from drkit.train.retrieval_probe import retrieval_probe
+
+    settings = stage.settings.pretrain.probe
+    if not settings.every:
+        return []
+    searched = {name.removeprefix("probe/"): path for name, path in stage.inputs.items() if name.startswith("probe/")}
+    probes = Probes(
+        module=module,
+        encoder=encoder_of(module.encoder.backbone, tokenizer, stage.settings.reading),
+        collate=collate,
+        passages=TokenStore.open(searched["tokens"]),
+        held_out=held_out,
+        retrieval=retrieval_probe(collection_of(searched), settings, seed=stage.settings.seed),
+    )
+    return [ProbeCallback(probes, settings.every, ProbeLog(stage.folder), stage.progress)]
 
 
 def auto_encoder(

@@ -37,8 +37,8 @@ class TeacherSettings:
 def run(stage: StageRun[TeacherSettings]) -> Mapping[str, Any]:
     """Write `scores.arrow`; returns how much was scored, how fast, by which weights."""
     from drkit.core import processes
+    from drkit.core.files import CHECKPOINTS
     from drkit.data.tables import collection_of
-    from drkit.runs.manifest import CHECKPOINTS
     from drkit.search.text_encoder import weights_hash
     from drkit.train.teacher import Agreement, ScoreBlocks, read_scores
 
