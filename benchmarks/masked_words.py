@@ -23,7 +23,7 @@ from drkit.core.draws import Draws
 from drkit.core.layers import Wanted
 from drkit.data.signals import SignalValues
 from drkit.data.store import TokenStore
-from drkit.inspect.texts import TextSource, of_collection
+from drkit.inspect.source import TextSource, collection_source
 from drkit.maskers import PmiConfig, PmiMasker, UniformConfig, UniformMasker
 from drkit.maskers.statistics import ViewStatistics, common_tokens, hidden_tokens, view_statistics
 from drkit.maskers.whole_words import find_words
@@ -63,7 +63,7 @@ class Hidden:
 
 def opened(collection: str) -> Texts:
     parts = installed()
-    source = of_collection(Wanted(masker="pmi", collection=collection), parts).carry_out(parts, Silent())
+    source = collection_source(Wanted(masker="pmi", collection=collection), parts).finish(parts, Silent())
     statistics = SignalValues.open(source.folder / "signal-importance" / "values")
     name = collection.rpartition("/")[2]
     return Texts(name, source, TokenStore.open(source.folder / "tokens"), statistics)

@@ -65,8 +65,7 @@ def drkit_components() -> Sequence[ComponentSpec]:
 @hookimpl
 def drkit_recipes() -> Mapping[str, Traversable]:
     """The recipe that `drkit compose` starts from when no paper is named."""
-    folder = files("drkit") / "recipes"
-    return {"default": folder / "default.toml", "quick": folder / "quick.toml"}
+    return {"default": files("drkit") / "recipes" / "default.toml"}
 
 
 @hookimpl

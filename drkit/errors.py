@@ -19,13 +19,16 @@ class UnknownNameError(DrkitError):
 
     >>> print(UnknownNameError("masker", "pmii", ["pmi", "uniform"]))
     no masker named 'pmii'; did you mean 'pmi'? known: pmi, uniform; see `drkit list masker`
+
+    failed: a line for each plugin that could not be loaded, and so may lack the name.
     """
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
-        self.kind, self.name, self.known = kind, name, tuple(known)
+    def __init__(self, kind: str, name: str, known: Iterable[str], failed: Iterable[str] = ()) -> None:
+        self.kind, self.name, self.known, self.failed = kind, name, tuple(known), tuple(failed)
+        not_loaded = f". Not loaded: {'; '.join(self.failed)}; see `drkit plugins`" if self.failed else ""
         super().__init__(
             f"no {kind} named {name!r}{did_you_mean(name, self.known)} "
-            f"known: {', '.join(self.known) or 'none'}; see `drkit list {kind}`"
+            f"known: {', '.join(self.known) or 'none'}; see `drkit list {kind}`{not_loaded}"
         )
 
 

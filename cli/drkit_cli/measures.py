@@ -1,4 +1,4 @@
-"""Measures as they are written on the command line, and the table of what they gave."""
+"""The option `--measures`, and the table of scores."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def split_names(_context: Any, _option: Any, given: Sequence[str]) -> tuple[str, ...]:
-    """`RR@10 nDCG@10` or `RR@10,AP` as names; a comma within brackets belongs to its name.
+    """Split `RR@10 nDCG@10` or `RR@10,AP` into names; a comma within brackets belongs to its name.
 
     >>> split_names(None, None, ["RR@10 P(rel=2)@5,AP", "R@100"])
     ('RR@10', 'P(rel=2)@5', 'AP', 'R@100')
@@ -24,26 +24,26 @@ def split_names(_context: Any, _option: Any, given: Sequence[str]) -> tuple[str,
 
 
 def measures_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The option `--measures`."""
+    """Add the option `--measures` to a command."""
     option = click.option(
         "--measures",
         "-m",
         multiple=True,
         callback=split_names,
         metavar="NAMES",
-        help='By their ir_measures names: "RR@10 nDCG@10 R@1000"; may be given again.',
+        help='By their ir_measures names: "RR@10 nDCG@10 R@1000"; repeatable.',
     )
     return option(command)
 
 
-def tell(note: str) -> None:
-    """Say beside the table what a reader of its numbers has to know."""
+def print_note(note: str) -> None:
+    """Print a note about the scores to stderr."""
     click.echo(f"note: {note}", err=True)
 
 
 def score_table(rows: Sequence[Row]) -> Table:
-    """Systems by measures."""
-    from drkit.evaluate.table import cell
+    """Return a table of systems by measures."""
+    from drkit.evaluate.systems import cell
     from drkit_cli.render import LABELS, table
 
     measures = list(rows[0].values)

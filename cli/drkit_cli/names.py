@@ -8,17 +8,20 @@ import click
 
 
 class PartName(click.ParamType):  # type: ignore[type-arg]
-    """The name of a registered part of one kind, plugins' parts included; or `NAME:VALUE`, where the part takes one."""
+    """The name of a registered part of one kind, plugins' parts included; or `NAME:VALUE`, where the part takes one.
+
+    Either may have its package before it, `PACKAGE:NAME`, as `Registry.split` reads it.
+    """
 
     def __init__(self, kind: str) -> None:
         self.name = kind
 
     def convert(self, value: str, _param: click.Parameter | None, _ctx: click.Context | None) -> str:
-        """The name, if anybody registered it; UnknownNameError with a suggestion otherwise."""
+        """Return the text as it is; raises as `Registry.split` does where it names no part."""
         from drkit.core.discovery import installed
 
-        name, colon, rest = value.partition(":")
-        return f"{installed().registry.get(self.name, name).name}{colon}{rest}"
+        installed().registry.split(self.name, value)
+        return value
 
     def shell_complete(self, _ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[Any]:
         """Every registered name that starts so."""
@@ -26,15 +29,16 @@ class PartName(click.ParamType):  # type: ignore[type-arg]
 
         from drkit.core.discovery import installed
 
-        specs = installed().registry.specs(self.name)
-        return [CompletionItem(s.name, help=s.summary) for s in specs if s.name.startswith(incomplete)]
+        registry = installed().registry
+        named = {registry.name_of(spec): spec.summary for spec in registry.specs(self.name)}
+        return [CompletionItem(name, help=said) for name, said in named.items() if name.startswith(incomplete)]
 
 
 class _FileName(click.ParamType):  # type: ignore[type-arg]
     """The name of a file of settings that a plugin brings."""
 
     def convert(self, value: str, _param: click.Parameter | None, _ctx: click.Context | None) -> str:
-        """The name, if there is such a file; UnknownNameError with a suggestion otherwise."""
+        """Return the name; raises as `Installed.recipe` and `Installed.pipeline` do where it names no file."""
         from drkit.core.discovery import installed
 
         getattr(installed(), self.name)(value)
@@ -46,7 +50,7 @@ class _FileName(click.ParamType):  # type: ignore[type-arg]
 
         from drkit.core.discovery import installed
 
-        names = sorted(getattr(installed(), f"{self.name}s"))
+        names = getattr(installed(), f"{self.name}s")
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 

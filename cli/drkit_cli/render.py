@@ -130,7 +130,7 @@ def results(run: Path, done: Mapping[str, Manifest]) -> None:
 
 
 def _scores(metrics: Mapping[str, Any]) -> Table:
-    from drkit.evaluate.table import meaning, stored_cell
+    from drkit.evaluate.systems import stored_cell, table_caption
 
     measures = list(metrics["measures"])
     title = f"{metrics['queries']:,} {metrics['split']} queries"
@@ -141,7 +141,7 @@ def _scores(metrics: Mapping[str, Any]) -> Table:
     for row in metrics["rows"]:
         cells = [stored_cell(row, m) for m in measures]
         drawn.add_row(LABELS.get(row["system"], row["system"]), *cells)
-    drawn.caption = meaning({name: len(draws) for name, draws in metrics.get("draws", {}).items()})
+    drawn.caption = table_caption({name: len(draws) for name, draws in metrics.get("draws", {}).items()})
     drawn.caption_justify = "left"
     return drawn
 
@@ -163,7 +163,7 @@ def verdict(metrics: Mapping[str, Any], measure: str) -> list[str]:
 
 def _tested(metrics: Mapping[str, Any], other: str, measure: str) -> str:
     """The test between the two, as it is read: what may be chance is told to be."""
-    from drkit.evaluate.table import LEVEL, p_text
+    from drkit.evaluate.systems import LEVEL, p_text
 
     p = metrics.get("against", {}).get(other, {}).get(measure)
     if p is None:

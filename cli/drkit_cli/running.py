@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ import click
 if TYPE_CHECKING:
     from drkit.core.recipe import Recipe
     from drkit.core.registry import Registry
+    from drkit.runs.plan import Plan
 
 
 def carry_out(
@@ -21,11 +23,16 @@ def carry_out(
     dry_run: bool,
     redo: bool,
     reuse: Sequence[Path] = (),
+    trial: bool | None = None,
 ) -> None:
-    """Check the recipe, print its plan or run it, and print the results."""
+    """Check the recipe, print its plan or run it, and print the results.
+
+    trial: whether its parts are tried on a toy batch first; None: before a run, and not for its plan alone.
+    """
     from drkit.core.compose import check
     from drkit.errors import DrkitError
     from drkit.runs import processes
+    from drkit.runs.attribution import try_collection
     from drkit.runs.execute import RECIPE, execute
     from drkit.runs.plan import plan
     from drkit.runs.progress import Silent
@@ -33,24 +40,53 @@ def carry_out(
     from drkit_cli.render import console, plan_tree, results
 
     check(recipe, registry)
+    try_collection(recipe, registry)
     made = plan(recipe, registry)
     run = run_dir or Path("runs") / recipe.name
     strangers = [other for other in reuse if not (other / RECIPE).is_file()]
     if strangers:
         raise DrkitError(f"--reuse {strangers[0]}: there is no run; give the folder of one, with its {RECIPE}")
+    if trial or (trial is None and not dry_run and _unfinished(made, run)):
+        from drkit.runs.trial import try_parts
+
+        try_parts(recipe, registry)
     if dry_run and not processes.rank():
         console().print(plan_tree(recipe, registry, made, run))
     if dry_run:
         return
     if processes.rank():  # the first process speaks for all
-        execute(made.stages, run, recipe, registry=registry, progress=Silent())
+        with naming_parts(recipe, registry):
+            execute(made.stages, run, recipe, registry=registry, progress=Silent())
         return
     for note in made.notes:
         click.echo(f"note: {note}", err=True)
     try:
-        with RichProgress(len(made.stages)) as progress:
+        with naming_parts(recipe, registry), RichProgress(len(made.stages)) as progress:
             done = execute(made.stages, run, recipe, registry=registry, progress=progress, redo=redo, reuse=reuse)
     except KeyboardInterrupt:
         click.echo(f"interrupted; finished stages are kept. Go on with: drkit run {run / RECIPE}", err=True)
         raise
     results(run, done)
+
+
+@contextmanager
+def naming_parts(recipe: Recipe, registry: Registry) -> Iterator[None]:
+    """A block in which an exception in a part is announced by the part's name, package and version; it is raised on."""
+    from drkit.errors import DrkitError
+    from drkit.runs.attribution import chosen_parts, described, part_behind
+
+    try:
+        yield
+    except DrkitError:
+        raise
+    except Exception as error:
+        part = part_behind(error, chosen_parts(recipe, registry))
+        if part is not None:
+            click.echo(f"error in {part.title}: {described(error)}", err=True)
+        raise
+
+
+def _unfinished(made: Plan, run: Path) -> bool:
+    from drkit.runs.survey import State, survey
+
+    return any(finding.state is not State.KEPT for finding in survey(made.stages, run))

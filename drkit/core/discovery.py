@@ -1,13 +1,14 @@
 """Finding plugins: every entry point in the group `drkit`, each loaded inside its own `try`.
 
-A broken plugin is listed with its error and takes nobody down; `drkit plugins` prints the reports.
+A broken plugin is listed with its error and takes nobody down; of a plugin with a broken part or recipe, the rest
+works. `drkit plugins` prints the reports.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
@@ -17,28 +18,48 @@ import pluggy
 from attrs import field, frozen
 
 from drkit.core import hooks
+from drkit.core.claims import Claims
 from drkit.core.registry import Registry
+from drkit.core.settings import config_problems
 from drkit.core.spec import ComponentSpec
-from drkit.errors import DrkitError, UnknownNameError
+from drkit.errors import DrkitError, did_you_mean
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
 GROUP = "drkit"
+HOOKS = ("drkit_components", "drkit_recipes", "drkit_pipelines")
+
+
+@frozen
+class NamedFile:
+    """A recipe or pipeline that a plugin brings: name, TOML file, and why that cannot be read (empty: it can)."""
+
+    name: str
+    file: Traversable
+    provider: str = ""
+    problem: str = ""
 
 
 @frozen
 class PluginReport:
-    """How one plugin loaded: its parts and recipes, or the error that kept it out."""
+    """How one plugin loaded: its parts and recipes, what of them is broken, or the error that kept it all out."""
 
     name: str
     provider: str
-    seconds: float
+    seconds: float = 0.0
     specs: tuple[ComponentSpec, ...] = ()
-    recipes: Mapping[str, Traversable] = field(factory=dict)
-    pipelines: Mapping[str, Traversable] = field(factory=dict)
+    recipes: tuple[NamedFile, ...] = ()
+    pipelines: tuple[NamedFile, ...] = ()
+    problems: tuple[str, ...] = ()
     error: str = ""
     imported_torch: bool = False
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """Each thing that could not be loaded, in a line: the plugin, and the first line of the error."""
+        errors = (self.error, *self.problems) if self.error else self.problems
+        return tuple(f"{self.name} ({error.splitlines()[0]})" for error in errors)
 
 
 @frozen
@@ -46,90 +67,109 @@ class Installed:
     """Everything that is installed: the registry of parts, recipes and pipelines by name, and a report a plugin."""
 
     registry: Registry
-    recipes: Mapping[str, tuple[Traversable, ...]]
-    plugins: tuple[PluginReport, ...]
-    pipelines: Mapping[str, tuple[Traversable, ...]] = field(factory=dict)
+    recipes: Claims[NamedFile] = field(factory=lambda: Claims("recipe"))
+    plugins: tuple[PluginReport, ...] = ()
+    pipelines: Claims[NamedFile] = field(factory=lambda: Claims("pipeline"))
 
     def recipe(self, name: str) -> Traversable:
-        """The file of a named recipe; UnknownNameError where there is none, DrkitError where two claim it."""
-        return self._one("recipe", self.recipes, name)
+        """Return the file of a recipe by `NAME` or `PACKAGE:NAME`.
+
+        Raises UnknownNameError for an unknown name, DrkitError for an ambiguous one or a file that cannot be read.
+        """
+        return _readable("recipe", self.recipes.get(name))
 
     def pipeline(self, name: str) -> Traversable:
-        """The file of a named fine-tuning pipeline; raises as `recipe` does."""
-        return self._one("pipeline", self.pipelines, name)
+        """Return the file of a fine-tuning pipeline; raises as `recipe` does."""
+        return _readable("pipeline", self.pipelines.get(name))
 
-    def _one(self, what: str, files: Mapping[str, tuple[Traversable, ...]], name: str) -> Traversable:
-        claims = files.get(name, ())
-        if not claims:
-            raise UnknownNameError(what, name, sorted(files))
-        if len(claims) > 1:
-            owners = " and ".join(sorted(p.provider for p in self.plugins if name in {**p.recipes, **p.pipelines}))
-            raise DrkitError(f"the {what} name {name!r} is claimed by {owners}; uninstall one of them")
-        return claims[0]
+
+def _readable(what: str, found: NamedFile) -> Traversable:
+    if found.problem:
+        raise DrkitError(f"the {what} {found.name!r} of {found.provider} is broken: {found.problem}")
+    return found.file
 
 
 def load_plugin(entry: EntryPoint) -> PluginReport:
     """Load one plugin and check what its hooks return; an error becomes part of the report."""
     provider = f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
     had_torch, started = "torch" in sys.modules, time.perf_counter()
-    specs: tuple[ComponentSpec, ...] = ()
-    recipes: Mapping[str, Traversable] = {}
-    pipelines: Mapping[str, Traversable] = {}
-    error = ""
     try:
-        specs, recipes, pipelines = _ask(entry.load(), entry.name)
+        report = _report(entry.load(), entry.name, provider)
     except (Exception, SystemExit) as failure:  # a stranger's module may fail in any way
-        error = f"{type(failure).__name__}: {failure}"
-    return PluginReport(
-        name=entry.name,
-        provider=provider,
+        report = PluginReport(entry.name, provider, error=f"{type(failure).__name__}: {failure}")
+    return attrs.evolve(
+        report,
         seconds=time.perf_counter() - started,
-        specs=tuple(attrs.evolve(spec, provider=provider) for spec in specs),
-        recipes=recipes,
-        pipelines=pipelines,
-        error=error,
         imported_torch="torch" in sys.modules and not had_torch,
     )
 
 
-def _ask(
-    plugin: Any, name: str
-) -> tuple[tuple[ComponentSpec, ...], Mapping[str, Traversable], Mapping[str, Traversable]]:
+def _report(plugin: Any, name: str, provider: str) -> PluginReport:
+    """Ask the hooks of one plugin; each gives at most one answer."""
     manager = pluggy.PluginManager(hooks.PROJECT)
     manager.add_hookspecs(hooks)
     manager.register(plugin, name)
+    _refuse_unknown_hooks(manager)
     manager.check_pending()
-    # One plugin is asked at a time, so each hook gives at most one answer.
-    specs = tuple(spec for answer in manager.hook.drkit_components() for spec in answer)
+    specs = [spec for answer in manager.hook.drkit_components() for spec in answer]
     for spec in specs:
         if not isinstance(spec, ComponentSpec):
             raise TypeError(f"drkit_components returned {spec!r}, which is not a ComponentSpec")
-    return specs, _files(manager.hook, "recipe"), _files(manager.hook, "pipeline")
+    broken = {spec: problems for spec in specs if (problems := config_problems(spec.config))}
+    recipes = _files(manager.hook.drkit_recipes(), provider)
+    pipelines = _files(manager.hook.drkit_pipelines(), provider)
+    return PluginReport(
+        name,
+        provider,
+        specs=tuple(attrs.evolve(spec, provider=provider) for spec in specs if spec not in broken),
+        recipes=recipes,
+        pipelines=pipelines,
+        problems=(
+            *(f"{spec.kind} {spec.name!r}: {'; '.join(problems)}" for spec, problems in broken.items()),
+            *(f"recipe {file.name!r}: {file.problem}" for file in recipes if file.problem),
+            *(f"pipeline {file.name!r}: {file.problem}" for file in pipelines if file.problem),
+        ),
+    )
 
 
-def _files(hook: Any, what: str) -> Mapping[str, Traversable]:
-    answers = getattr(hook, f"drkit_{what}s")()
-    files = {name: file for answer in answers for name, file in answer.items()}
-    for name, file in files.items():
-        if not file.is_file():
-            raise FileNotFoundError(f"drkit_{what}s names {name!r}, but {file} is not a file")
-    return files
+def _refuse_unknown_hooks(manager: pluggy.PluginManager) -> None:
+    """Raise TypeError for a hook that drkit does not have, with the closest that it has."""
+    unknown = sorted(name for name in vars(manager.hook) if not name.startswith("_") and name not in HOOKS)
+    if unknown:
+        raise TypeError(f"no hook named {unknown[0]!r}{did_you_mean(unknown[0], HOOKS)} known: {', '.join(HOOKS)}")
+
+
+def _files(answers: Sequence[Any], provider: str) -> tuple[NamedFile, ...]:
+    return tuple(
+        NamedFile(str(name), file, provider, _file_problem(file))
+        for answer in answers
+        for name, file in dict(answer).items()
+    )
+
+
+def _file_problem(file: Any) -> str:
+    """Return why a recipe's file cannot be read, or an empty string."""
+    if not hasattr(file, "read_text"):
+        return f"{file!r} is not a path; use importlib.resources.files(PACKAGE) / FILE"
+    try:
+        file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return f"{file} does not exist"
+    except (OSError, UnicodeDecodeError) as error:
+        return f"{file} cannot be read: {error}"
+    return ""
 
 
 def discover(entries: Iterable[EntryPoint]) -> Installed:
     """Load every plugin in `entries`, broken ones included, and gather what they bring."""
     reports = tuple(load_plugin(entry) for entry in sorted(entries, key=lambda e: (e.name, e.value)))
-    registry = Registry(spec for report in reports for spec in report.specs)
-    recipes, pipelines = _claims(r.recipes for r in reports), _claims(r.pipelines for r in reports)
-    return Installed(registry, recipes, reports, pipelines)
-
-
-def _claims(found: Iterable[Mapping[str, Traversable]]) -> dict[str, tuple[Traversable, ...]]:
-    claims: dict[str, tuple[Traversable, ...]] = {}
-    for files in found:
-        for name, file in files.items():
-            claims[name] = (*claims.get(name, ()), file)
-    return claims
+    failed = [line for report in reports for line in report.failures]
+    return Installed(
+        registry=Registry((spec for report in reports for spec in report.specs), failed),
+        recipes=Claims("recipe", (file for report in reports for file in report.recipes), failed),
+        plugins=reports,
+        pipelines=Claims("pipeline", (file for report in reports for file in report.pipelines), failed),
+    )
 
 
 @cache

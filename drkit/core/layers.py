@@ -1,13 +1,14 @@
-"""Recipes in layers: the default, a pipeline, a paper's, what an existing encoder changes, the user's own.
+"""Recipes in layers: the default, a pipeline, a paper's recipe, the scale, the user's own parts and settings.
 
-A named recipe says only what differs from `default`, or from the recipe that it is `like`, and by `pipeline = NAME` how
-it is fine-tuned. A table `with_encoder` holds what changes when training starts from an existing encoder (`--encoder`):
-the paper's own schedule and lengths.
+A recipe says only what differs from `default`, or from the recipe that it is `like`, and by `pipeline = NAME` how it is
+fine-tuned. Its numbers are those of its paper. The small scale is a file of its own, `recipes/small.toml`, laid over
+any recipe where the encoder is made from scratch; what one recipe needs beside it stands in its table `small`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from importlib.resources import files
 from typing import Any
 
 from attrs import field, frozen
@@ -22,9 +23,13 @@ from drkit.core.registry import Registry
 from drkit.core.spec import ComponentSpec, Kind
 from drkit.errors import DrkitError
 
-WITH_ENCODER, WITH_RERANKER, PIPELINE, LIKE = "with_encoder", "with_reranker", "pipeline", "like"
+PAPER, SMALL, QUICK = SCALES = ("paper", "small", "quick")
+PIPELINE, LIKE = "pipeline", "like"
 # What belongs to fine-tuning, and is the chosen pipeline's alone.
 _SECOND_HALF = ("finetune", "reranker")
+_STEPS = ("max_steps", "num_train_epochs")
+# What a round sets for itself, and every scale sets anew.
+_NUMBERS = (*_STEPS, "negatives", "learning_rate", "per_device_train_batch_size")
 Table = dict[str, Any]
 
 
@@ -33,7 +38,8 @@ class Wanted:
     """What the user asked `compose` for; None and empty mean: as the recipe has it.
 
     `miners` are one chain: a source of negatives, then filters, each `NAME` or `NAME:VALUE`, as `collection` is;
-    `settings` are `dotted.path=TOML value`.
+    `settings` are `dotted.path=TOML value`. `scale` is `paper`, `small` or `quick`; None: the paper's with an existing
+    encoder, else small. `quick` is the scale that None gives, on little data and with few steps.
     """
 
     paper: str | None = None
@@ -46,24 +52,15 @@ class Wanted:
     encoder: str | None = None
     name: str | None = None
     settings: tuple[str, ...] = ()
-    quick: bool = False
+    scale: str | None = None
 
 
 def compose(wanted: Wanted, parts: Installed) -> Recipe:
     """The recipe that `wanted` describes, complete.
 
-    Raises UnknownNameError (a part or recipe nobody registered), ProblemsError (settings that do not fit).
+    Raises UnknownNameError (a part, recipe or scale that does not exist), ProblemsError (settings that do not fit).
     """
-    table = _start(wanted, parts)
-    changes = table.pop(WITH_ENCODER, {})
-    if wanted.encoder:
-        start = origin(wanted.encoder)
-        table = merge(table if start.small else merge(table, fitting(changes, table)), {"encoder": dict(start.encoder)})
-    if wanted.quick:
-        table = _quickened(table, _named(parts, "quick"))
-    small = table.pop(WITH_RERANKER, {})
-    table = merge(table, small) if "reranker" in table else table
-    table = merge(table, _slots(wanted, parts))
+    table = merge(_at_scale(_start(wanted, parts), wanted), _slots(wanted, parts))
     if wanted.name is None:
         table["name"] = _describe(table, wanted)
     _train_decoder(table.get("pretrain", {}), parts.registry)
@@ -78,14 +75,14 @@ def compose(wanted: Wanted, parts: Installed) -> Recipe:
 
 
 def _start(wanted: Wanted, parts: Installed) -> Table:
-    """The default, the pipeline's rounds in the place of its own, and the paper's recipe over both.
+    """The default, the pipeline's rounds in place of the default's own, and the paper's recipe over both.
 
-    A pipeline that the user names takes the place of what the paper's recipe says of fine-tuning.
+    A pipeline that the user names replaces what the paper's recipe says of fine-tuning.
     """
     paper = _named(parts, wanted.paper) if wanted.paper else {}
     own = paper.pop(PIPELINE, None)
     if wanted.pipeline:
-        paper = _without_second_half(paper)
+        paper = {**_without_second_half(paper), SMALL: _without_second_half(paper.get(SMALL, {}))}
     table = _named(parts, "default")
     if name := wanted.pipeline or own:
         file = parts.pipeline(name)
@@ -93,21 +90,73 @@ def _start(wanted: Wanted, parts: Installed) -> Table:
     return merge(table, paper)
 
 
-def _quickened(table: Table, quick: Table) -> Table:
+def _at_scale(table: Table, wanted: Wanted) -> Table:
+    """The recipe at the scale that was asked for, with the encoder that it starts from."""
+    if wanted.scale not in (None, *SCALES):
+        raise DrkitError(f"unknown scale {wanted.scale!r}; choose one of {', '.join(SCALES)}")
+    own = table.pop(SMALL, {})
+    start = origin(wanted.encoder) if wanted.encoder else None
+    if wanted.scale == SMALL or (wanted.scale != PAPER and (start is None or start.small)):
+        table = merge(_made_small(table), own)
+    if start:
+        table = merge(table, {"encoder": dict(start.encoder)})
+    return _quickened(table) if wanted.scale == QUICK else table
+
+
+def _made_small(table: Table) -> Table:
+    """The recipe with the numbers of the small scale; its parts, and what its rounds are, stay."""
+    small = _scale(SMALL)
+    entries, reranker = small["finetune"].pop("rounds"), small.pop("reranker")
+    table = merge(table, fitting(small, table))
+    table["finetune"]["rounds"] = [_small_round(current, entries) for current in table["finetune"]["rounds"]]
+    if "reranker" in table:
+        table["reranker"] = {**reranker, "loss": table["reranker"].get("loss", reranker["loss"])}
+    return table
+
+
+def _small_round(current: Table, entries: Iterable[Table]) -> Table:
+    """A round without numbers of its own, and with those that the small scale has for it."""
+    kept = {key: value for key, value in current.items() if key not in _NUMBERS}
+    for entry in entries:
+        if _round_of(entry) == _round_of(current):
+            chain = zip(_chain(current), entry["miners"], strict=True)
+            return {**kept, **entry, "miners": [merge(own, small) for own, small in chain]}
+    return kept
+
+
+def _round_of(table: Table) -> tuple[Any, ...]:
+    """What tells a round from others of its name: its start, and its miners' kinds."""
+    return table.get("name"), table.get("start", "pretrained"), [_use(miner) for miner in _chain(table)]
+
+
+def _chain(table: Table) -> list[Table]:
+    """A round's miners, each as a table: a recipe may name one by its name alone."""
+    return [miner if isinstance(miner, dict) else {"use": miner} for miner in table.get("miners", [])]
+
+
+def _quickened(table: Table) -> Table:
     """The recipe with the small sizes of `quick`; rounds without steps of their own; teachers score what is learned."""
-    table = merge(table, quick)
+    quick = _scale(QUICK)
+    collection, reranker = quick.pop("collection"), quick.pop("reranker")
+    table = merge(table, {"collection": collection, **fitting(quick, table)})
+    if "reranker" in table:
+        table["reranker"] = merge(table["reranker"], reranker)
+        table["reranker"].pop("pretrained", None)  # a smoke run downloads no model that the user has not named
     for current in table.get("finetune", {}).get("rounds", []):
-        current.pop("max_steps", None)
-        current.pop("num_train_epochs", None)
+        for key in _STEPS:
+            current.pop(key, None)
         if current.get("teacher") and "negatives" in current:
             for source in current.get("miners", [])[:1]:
                 source.update({"depth": min(current["negatives"], source["depth"])} if "depth" in source else {})
     return table
 
 
+def _scale(name: str) -> Table:
+    return parse_toml((files("drkit") / "recipes" / f"{name}.toml").read_text(encoding="utf-8"), f"scale {name}")
+
+
 def _without_second_half(table: Table) -> Table:
-    kept = {key: value for key, value in table.items() if key not in _SECOND_HALF}
-    return {**kept, WITH_ENCODER: _without_second_half(kept[WITH_ENCODER])} if WITH_ENCODER in kept else kept
+    return {key: value for key, value in table.items() if key not in _SECOND_HALF}
 
 
 def _train_decoder(pretrain: Table, registry: Registry) -> None:
@@ -131,7 +180,10 @@ def _leave_out(pretrain: Table) -> None:
 
 def _known(registry: Registry, kind: Kind, slot: Any) -> ComponentSpec | None:
     """The part a slot names, or None where the reader of recipes will refuse it."""
-    return registry.get(kind, _use(slot)) if _use(slot) in registry.names(kind) else None
+    try:
+        return registry.get(kind, _use(slot))
+    except DrkitError:
+        return None
 
 
 def _named(parts: Installed, name: str, *above: str) -> Table:
@@ -139,19 +191,23 @@ def _named(parts: Installed, name: str, *above: str) -> Table:
     if name in above:
         raise DrkitError(f"the recipes {' > '.join((*above, name))} are each like the next: one must stand by itself")
     table = parse_toml(parts.recipe(name).read_text(encoding="utf-8"), f"recipe {name}")
-    other = table.pop(LIKE, None)
-    return merge(_named(parts, other, *above, name), table) if other else table
+    if (other := table.pop(LIKE, None)) is None:
+        return table
+    under = _named(parts, other, *above, name)
+    # Of the other's small scale, what does not belong to a part that this recipe replaces.
+    small = merge(fitting(under.pop(SMALL, {}), table), table.pop(SMALL, {}))
+    return {**merge(under, table), SMALL: small}
 
 
 def _slots(wanted: Wanted, parts: Installed) -> Table:
     """The user's parts as a table to lay over the recipe; each name is checked here, so that errors name the kind."""
     table: Table = {}
     if wanted.masker:
-        table = merge(table, {"pretrain": {"masker": {"use": parts.registry.get(Kind.MASKER, wanted.masker).name}}})
+        table = merge(table, {"pretrain": {"masker": part_table(Kind.MASKER, wanted.masker, parts.registry)}})
     if wanted.decoder:
-        table = merge(table, {"pretrain": {"decoder": {"use": parts.registry.get(Kind.DECODER, wanted.decoder).name}}})
+        table = merge(table, {"pretrain": {"decoder": part_table(Kind.DECODER, wanted.decoder, parts.registry)}})
     if wanted.loss:
-        table = merge(table, {"finetune": {"loss": {"use": parts.registry.get(Kind.LOSS, wanted.loss).name}}})
+        table = merge(table, {"finetune": {"loss": part_table(Kind.LOSS, wanted.loss, parts.registry)}})
     if wanted.miners:
         miners = [part_table(Kind.MINER, text, parts.registry) for text in wanted.miners]
         table = merge(table, {"finetune": {"rounds": [{"name": "retriever-1", "miners": miners}]}})
@@ -168,14 +224,10 @@ def collection_table(text: str, parts: Installed) -> Table:
 
 
 def part_table(kind: Kind, text: str, registry: Registry) -> Table:
-    """`NAME` or `NAME:VALUE` as the table of a part; raises DrkitError where the part takes no VALUE."""
-    name, colon, value = text.partition(":")
-    spec = registry.get(kind, name)
-    if not colon:
-        return {"use": spec.name}
-    if not spec.shorthand:
-        raise DrkitError(f"the {kind} {name!r} takes nothing behind a colon; write `--{kind} {name}`")
-    return {"use": spec.name, spec.shorthand: value}
+    """Return `NAME` or `NAME:VALUE`, with or without `PACKAGE:`, as the table of a part; see `Registry.split`."""
+    spec, value = registry.split(kind, text)
+    chosen = {"use": registry.name_of(spec)}
+    return chosen if value is None else {**chosen, spec.shorthand: value}
 
 
 def _describe(table: Mapping[str, Any], wanted: Wanted) -> str:
@@ -183,7 +235,8 @@ def _describe(table: Mapping[str, Any], wanted: Wanted) -> str:
     parts = [wanted.paper] if wanted.paper else [table["pretrain"][slot]["use"] for slot in ("masker", "decoder")]
     if "pretrain=none" in wanted.settings:
         parts = ["no-pretraining"]
-    return "-".join([table["collection"]["use"], *parts, *([wanted.pipeline] if wanted.pipeline else [])])
+    names = [table["collection"]["use"], *parts, *([wanted.pipeline] if wanted.pipeline else [])]
+    return "-".join(names).replace(":", "-")  # PACKAGE:NAME; some file systems refuse colons
 
 
 def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> Table:

@@ -6,7 +6,7 @@ place of one that does not fit it included. No torch here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 import attrs
 from attrs import frozen
@@ -66,32 +66,32 @@ class Matrix:
 
 def matrix(parts: Installed) -> Matrix:
     """What goes together of everything installed."""
-    maskers, decoders = (_unambiguous(parts, kind) for kind in (Kind.MASKER, Kind.DECODER))
-    pairs = [pair for decoder in decoders for pair in _row(parts, decoder.name, maskers)]
-    made = {f"{s.kind} {s.name}": _made(s) for s in (*maskers, *decoders, *_unambiguous(parts, Kind.LOSS)) if _made(s)}
+    maskers, decoders, losses = (_by_name(parts, kind) for kind in (Kind.MASKER, Kind.DECODER, Kind.LOSS))
+    pairs = [pair for decoder in decoders for pair in _row(parts, decoder, maskers)]
+    named = [*maskers.items(), *decoders.items(), *losses.items()]
     return Matrix(
-        maskers=tuple(spec.name for spec in maskers),
-        decoders=tuple(spec.name for spec in decoders),
+        maskers=tuple(maskers),
+        decoders=tuple(decoders),
         pairs=tuple(pairs),
-        made=made,
-        losses=tuple(_places(loss, decoders) for loss in _unambiguous(parts, Kind.LOSS)),
+        made={f"{spec.kind} {name}": _made(spec) for name, spec in named if _made(spec)},
+        losses=tuple(_places(name, loss, decoders) for name, loss in losses.items()),
     )
 
 
-def _row(parts: Installed, decoder: str, maskers: Iterable[ComponentSpec]) -> list[Pair]:
+def _row(parts: Installed, decoder: str, maskers: Mapping[str, ComponentSpec]) -> list[Pair]:
     """One decoder with every masker. The recipe is composed once: a masker's defaults do not depend on the decoder."""
     try:
         recipe = compose(Wanted(decoder=decoder), parts)
     except DrkitError as error:
-        return [Pair(masker.name, decoder, _said(error)) for masker in maskers]
-    return [Pair(masker.name, decoder, _problems(recipe, masker, parts)) for masker in maskers]
+        return [Pair(name, decoder, _said(error)) for name in maskers]
+    return [Pair(name, decoder, _problems(recipe, name, masker, parts)) for name, masker in maskers.items()]
 
 
-def _problems(recipe: Recipe, masker: ComponentSpec, parts: Installed) -> tuple[str, ...]:
+def _problems(recipe: Recipe, name: str, masker: ComponentSpec, parts: Installed) -> tuple[str, ...]:
     try:
-        chosen = Choice(masker.name, masker.config())
+        chosen = Choice(name, masker.config())
     except TypeError as error:  # a stranger's config without a default
-        return (f"masker {masker.name!r} has settings without a default: {error}",)
+        return (f"masker {name!r} has settings without a default: {error}",)
     assert recipe.pretrain is not None
     try:
         check(attrs.evolve(recipe, pretrain=attrs.evolve(recipe.pretrain, masker=chosen)), parts.registry)
@@ -106,11 +106,9 @@ def _said(error: DrkitError) -> tuple[str, ...]:
     return tuple(problem.rpartition(" @ ")[0] or problem for problem in problems)
 
 
-def _unambiguous(parts: Installed, kind: Kind) -> tuple[ComponentSpec, ...]:
-    """The parts that can be named: a name that two providers claim is refused by every recipe."""
-    specs = parts.registry.specs(kind)
-    names = [spec.name for spec in specs]
-    return tuple(spec for spec in specs if names.count(spec.name) == 1)
+def _by_name(parts: Installed, kind: Kind) -> dict[str, ComponentSpec]:
+    """The parts of a kind by the names that recipes have for them: `PACKAGE:NAME` where a name is another's."""
+    return {parts.registry.name_of(spec): spec for spec in parts.registry.specs(kind)}
 
 
 def _made(spec: ComponentSpec) -> tuple[str, ...]:
@@ -130,13 +128,13 @@ def _defaults(spec: ComponentSpec) -> object:
         return None
 
 
-def _places(loss: ComponentSpec, decoders: Iterable[ComponentSpec]) -> LossPlaces:
+def _places(name: str, loss: ComponentSpec, decoders: Mapping[str, ComponentSpec]) -> LossPlaces:
     config = _defaults(loss)
     wanted, beside = loss.receives_of(config), {*provided_by(BATCH)}
-    fitting = [d.name for d in decoders if wanted <= {*_provides(d), *beside} and wanted - beside]
+    fitting = [n for n, d in decoders.items() if wanted <= {*_provides(d), *beside} and wanted - beside]
     masked = {p.name for p in PROVIDED if p.if_masked}
     return LossPlaces(
-        name=loss.name,
+        name=name,
         needs=tuple(sorted({*wanted, *loss.signals_of(config), *loss.requires_of(config)})),
         encoder=bool(wanted) and wanted <= {*provided_by(ENCODER, BATCH, masker=masked)},
         decoders=tuple(fitting),

@@ -212,4 +212,4 @@ def _part(converter: Converter, registry: Registry, kind: Kind, value: Any) -> t
         raise KeyError("use")
     spec = registry.get(kind, converter.structure(value["use"], str))
     settings = {key: item for key, item in value.items() if key != "use"}
-    return spec.name, converter.structure(settings, spec.config)
+    return registry.name_of(spec), converter.structure(settings, spec.config)

@@ -12,13 +12,13 @@ from drkit.core.spec import ComponentSpec, Kind
 def fitting(registry: Registry, kind: Kind, receives: Iterable[str]) -> str:
     """Which parts of a kind provide these."""
     wanted = set(receives)
-    names = [spec.name for spec in registry.specs(kind) if wanted <= set(spec.provides)]
+    names = [registry.name_of(spec) for spec in registry.specs(kind) if wanted <= set(spec.provides)]
     return f"{kind}s that fit: {', '.join(names) or 'none'}"
 
 
 def losses_for(registry: Registry, provided: Iterable[str]) -> str:
     """Which losses receive no more than this."""
-    names = [s.name for s in registry.specs(Kind.LOSS) if s.receives and {*s.receives} <= {*provided}]
+    names = [registry.name_of(s) for s in registry.specs(Kind.LOSS) if s.receives and {*s.receives} <= {*provided}]
     return f"losses that fit: {', '.join(names) or 'none'}"
 
 

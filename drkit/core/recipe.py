@@ -14,6 +14,7 @@ from attrs.validators import and_, ge, gt, in_, le, lt, max_len, min_len, option
 from drkit.core.protocols import SearchSimilarity
 from drkit.core.settings import setting
 from drkit.core.spec import Kind
+from drkit.encoders.pooling import POOLINGS
 
 SCHEMA = 1
 
@@ -64,7 +65,7 @@ class EncoderSettings:
         in_(("transform", "tied")),
         "LM head, when made from scratch: BERT's transform and tied projection, or the projection alone",
     )
-    pooling: str = setting("mean", in_(("cls", "mean")), "how the bottleneck is taken: cls or mean")
+    pooling: str = setting("mean", in_(tuple(POOLINGS)), "how hidden states become the bottleneck")
     query_length: int = setting(32, ge(4), "tokens of a query at most, special tokens included")
     passage_length: int = setting(128, ge(8), "tokens of a passage at most, special tokens included")
     query_prompt: str = setting("", None, "stands before every query, in training and search")

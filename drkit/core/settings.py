@@ -28,6 +28,36 @@ def optional(validator: Callable[..., Any]) -> Callable[..., Any]:
     return attrs.validators.optional(validator)
 
 
+def config_problems(config: type) -> list[str]:
+    """Return what is wrong with a config class: it must be frozen, and every setting needs a default.
+
+    >>> @attrs.define
+    ... class Loose:
+    ...     size: int
+    >>> config_problems(Loose)
+    ['settings class Loose is not frozen (use attrs.frozen)', "settings without a default: 'size'"]
+    """
+    problems = []
+    if not _is_frozen(config):
+        problems.append(f"settings class {config.__name__} is not frozen (use attrs.frozen)")
+    required = [repr(a.name) for a in attrs.fields(config) if a.default is attrs.NOTHING]
+    if required:
+        problems.append(f"settings without a default: {', '.join(required)}")
+    return problems
+
+
+def _is_frozen(config: type) -> bool:
+    """Whether instances of an attrs class refuse to be changed; attrs' own `__setattr__` tells, without an instance."""
+    instance: Any = object.__new__(config)
+    try:
+        instance.changed = True
+    except attrs.exceptions.FrozenInstanceError:
+        return True
+    except Exception:  # a stranger's own __setattr__ may fail in any way
+        return False
+    return False
+
+
 def describe_settings(config: type) -> list[tuple[str, str, str, str]]:
     """(name, default, what is allowed, meaning) of every setting of a config class, in its order."""
     rows = []

@@ -1,7 +1,7 @@
-"""Numpy arrays of any length in one Arrow file: appended to as streams, read back memory-mapped and whole.
+"""Numpy arrays of any length in one Arrow file: written as streams, read as memory-mapped arrays.
 
-A file holds one record batch, so that every column is one contiguous array: looking values up needs no loop
-over chunks. While it is written the values wait in plain files beside it; memory stays flat.
+A file has one record batch, so that every column is one contiguous array and lookups need no loop over chunks. While it
+is written, the values are kept in plain files beside it; memory stays flat.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 class ArrayWriter:
-    """Writes named columns of fixed dtypes to one Arrow file; nothing appears at `path` unless all went well.
+    """Writes named columns of fixed dtypes to one Arrow file, which appears at `path` only if all succeeds.
 
-    `columns` maps names to dtypes. Columns named in `lists` are lists: what is appended to them is the flat
-    values, and `lengths` says how many belong to each row.
+    columns: dtypes by name. lists: every column is a list column; `append` takes the flat values and the number of
+    values of each row, `lengths`.
     """
 
     def __init__(self, path: Path, columns: Mapping[str, DTypeLike], *, lists: bool = False) -> None:
@@ -47,7 +47,7 @@ class ArrayWriter:
         return self
 
     def append(self, lengths: NDArray[Any] | None = None, **values: NDArray[Any]) -> None:
-        """Rows for every column; for lists the flat values and the rows' lengths."""
+        """Append rows to every column; for lists, the flat values and the lengths of the rows."""
         for name, dtype in self._dtypes.items():
             self._files[name].write(np.ascontiguousarray(values[name], dtype=dtype).data)
         if lengths is not None and len(lengths):
@@ -84,9 +84,9 @@ class ArrayWriter:
 
 
 class Arrays:
-    """The columns of a file that `ArrayWriter` made, as read-only views of the mapped file; picklable by path.
+    """The columns of a file written by `ArrayWriter`, as read-only views of the memory-mapped file; picklable.
 
-    Raises DrkitError where the file is missing or no such file.
+    Raises DrkitError if the file is missing or not an Arrow file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -108,5 +108,5 @@ class Arrays:
         return values.to_numpy(zero_copy_only=True)
 
     def offsets(self, name: str) -> NDArray[np.int64]:
-        """i64[rows + 1]: where each row of a list column starts among its flat values."""
+        """Return where each row of a list column starts among its flat values, i64[rows + 1]."""
         return np.asarray(self._batch.column(name).offsets.to_numpy(zero_copy_only=True), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""What is wrong in a collection's files: ids that nothing has, told with the places where they stand."""
+"""Checks of a collection's rows: unknown ids are reported with the lines they were read from."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _Item = TypeVar("_Item")
 
 
 class KnownIds:
-    """Keeps the rows whose ids are known; counts the others, and refuses them unless the collection drops them."""
+    """Keeps rows whose ids are known; counts the others, and refuses them unless the collection drops them."""
 
     def __init__(
         self, collection: Collection, corpus: StoredCorpus, queries: Mapping[str, set[str]], table: str = "judgements"
@@ -26,11 +26,11 @@ class KnownIds:
         self.count = 0
 
     def __call__(self, items: Iterable[_Item], split: str, ids: Callable[[_Item], tuple[str, str]]) -> Iterator[_Item]:
-        """The rows of a split whose query and passage, which `ids` names, are there."""
+        """Yield the rows of a split whose query and passage exist; `ids` returns both ids of a row."""
         stream = enumerate(items)
         while batch := list(islice(stream, _ROWS)):
-            known = self._corpus.find([ids(item)[1] for _, item in batch]) >= 0
-            for (row, item), found in zip(batch, known, strict=True):
+            exists = self._corpus.find([ids(item)[1] for _, item in batch]) >= 0
+            for (row, item), found in zip(batch, exists, strict=True):
                 query_id, doc_id = ids(item)
                 if not found:
                     self._report(f"no passage {doc_id!r}", split, row)
@@ -45,23 +45,23 @@ class KnownIds:
             self._shown.append(f"{what} @ {locator(self._collection)(self._table, split, row)}")
 
     def finish(self) -> None:
-        """Raise DrkitError for what was left out, unless the collection is told to drop it."""
+        """Raise DrkitError for the rows left out, unless the collection is set to drop them."""
         settings = getattr(self._collection, "config", None)
         drop = isinstance(settings, UnknownJudgements) and settings.unknown_judgements == "drop"
         if self.count and not drop:
-            what = f"{self._table.removesuffix('s')}(s) that name unknown ids"
-            advice = "; or leave them out with --set collection.unknown_judgements=drop"
+            what = f"{self._table.removesuffix('s')}(s) with unknown ids"
+            advice = ", or drop them with --set collection.unknown_judgements=drop"
             raise refusal(self._collection, what, self._shown, self.count, advice)
 
 
 def refusal(collection: Collection, what: str, shown: Sequence[str], count: int, advice: str = "") -> DrkitError:
-    """The error for `count` wrong lines, of which `shown` are shown."""
+    """Return the error for `count` invalid rows, with the first ones in `shown`."""
     more = [f".. and {count - len(shown)} more"] if count > len(shown) else []
     lines = "".join(f"\n  - {line}" for line in [*shown, *more])
-    return DrkitError(f"{collection.name}: {count} {what}; mend the ids or delete the lines{advice}:{lines}")
+    return DrkitError(f"{collection.name}: {count} {what}; fix the ids or delete the lines{advice}:{lines}")
 
 
 def locator(collection: Collection) -> Callable[[str, str, int], str]:
-    """The collection's own `locate`, where it has one: `file:line` of a row."""
+    """Return the collection's own `locate`, which gives `file:line` of a row, or a plain description of the row."""
     plain: Callable[[str, str, int], str] = lambda table, split, row: f"{split} {table} row {row + 1}".strip()  # noqa: E731
     return collection.locate if isinstance(collection, LocatesRows) else plain

@@ -1,7 +1,7 @@
-"""Docstrings read from source files with `ast`; nothing is imported.
+"""Docstrings read from source files with `ast`, without importing them.
 
-Also a worker, `python -I docstrings.py < paths > lines`: it imports the standard library alone, so that parsing
-spreads over cores without forking a process that has threads, and without importing the caller's main module.
+This file is also a worker process, `python -I docstrings.py < paths > docstrings`, and so imports the standard library
+only. Parsing uses several cores this way without forking a process with threads or importing its main module again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def read_files(paths: list[Path], *, workers: int | None = None) -> Iterator[list[Found] | None]:
-    """The docstrings of each file, in order; None for a file that cannot be read or parsed."""
+    """Yield the docstrings of each file, in order; None for a file that cannot be read or parsed."""
     workers = min(workers or os.cpu_count() or 1, 16, 1 + len(paths) // 200)
     if workers == 1:
         yield from map(read_file, paths)
@@ -31,21 +31,21 @@ def read_files(paths: list[Path], *, workers: int | None = None) -> Iterator[lis
     parts = [paths[start::workers] for start in range(workers)]
     with ThreadPoolExecutor(workers) as pool:
         results = [iter(part) for part in pool.map(_in_subprocess, parts)]
-    for place in range(len(paths)):
-        yield next(results[place % workers])
+    for index in range(len(paths)):
+        yield next(results[index % workers])
 
 
 def _in_subprocess(paths: list[Path]) -> list[list[Found] | None]:
-    asked = json.dumps([str(path) for path in paths])
+    request = json.dumps([str(path) for path in paths])
     done = subprocess.run(
-        [sys.executable, "-I", __file__], input=asked, stdout=subprocess.PIPE, check=True, encoding="utf-8"
+        [sys.executable, "-I", __file__], input=request, stdout=subprocess.PIPE, check=True, encoding="utf-8"
     )
     found = json.loads(done.stdout)
     return [None if file is None else [(name, text) for name, text in file] for file in found]
 
 
 def read_file(path: Path) -> list[Found] | None:
-    """The docstrings of one source file, outermost first; None where it cannot be read or parsed."""
+    """Return the docstrings of one source file, outermost first; None if it cannot be read or parsed."""
     try:
         source = path.read_bytes()
         if b'"""' not in source and b"'''" not in source:
@@ -59,7 +59,7 @@ def read_file(path: Path) -> list[Found] | None:
 
 def _docstrings(node: ast.AST, name: str) -> Iterator[Found]:
     if isinstance(node, (ast.Module, *_NAMED)) and (text := ast.get_docstring(node)):
-        # A lone surrogate, written as an escape, is text that no file can hold.
+        # An unpaired surrogate, written as an escape, cannot be encoded.
         yield name, text.encode("utf-8", "replace").decode()
     for child in _statements(node):
         inner = child.name if isinstance(child, _NAMED) else ""
@@ -67,7 +67,7 @@ def _docstrings(node: ast.AST, name: str) -> Iterator[Found]:
 
 
 def _statements(node: ast.AST) -> Iterator[ast.AST]:
-    """The statements within a statement: only those can hold a definition, so expressions are not walked."""
+    """The statements inside a statement; only these can contain definitions, so expressions are skipped."""
     for field in ("body", "orelse", "handlers", "finalbody", "cases"):
         children = getattr(node, field, None)
         if isinstance(children, list):
@@ -75,7 +75,7 @@ def _statements(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def summary_and_rest(docstring: str) -> tuple[str, str]:
-    r"""The first paragraph and all that follows it, white space collapsed; the rest is empty where there is none.
+    r"""Split a docstring into its first paragraph and the rest (possibly empty), with white space collapsed.
 
     >>> summary_and_rest("Add two numbers.\n\nBoth are\nintegers.")
     ('Add two numbers.', 'Both are integers.')

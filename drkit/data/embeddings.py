@@ -1,7 +1,7 @@
-"""Word embeddings from counts: a truncated SVD of the PPMI matrix of words that occur near each other.
+"""Initial word embeddings from counts: a truncated SVD of the PPMI matrix of tokens that occur near each other.
 
 Levy and Goldberg 2014 (the factorisation); Levy, Goldberg and Dagan 2015 (smoothed contexts, powers of the singular
-values). Seconds instead of a training; a start for a small encoder.
+values). Takes seconds, and gives a small encoder a better start than random embeddings.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _UNSEEN_STD = 0.02
 
 
 def log_frequencies(store: TokenStore, *, vocab_size: int) -> NDArray[np.float32]:
-    """f32[vocab_size]: log of each token's share of the store; a token that never occurs counts as half a one."""
+    """Return the log of each token's share of the store, f32[vocab_size]; a token that never occurs counts as half."""
     _check(store, vocab_size)
     counts = np.bincount(store.flat_ids, minlength=vocab_size) + 0.5
     return np.asarray(np.log(counts / counts.sum()), dtype=np.float32)
@@ -40,13 +40,13 @@ def ppmi_svd(
     power: float = 0.5,
     std: float = 0.05,
 ) -> NDArray[np.float32]:
-    """f32[vocab_size, dim]: a row a token, near to those of tokens that occur in like surroundings.
+    """Return embeddings f32[vocab_size, dim] in which tokens with similar contexts are close.
 
-    Co-occurrences are counted up to `window` tokens apart within a text; context frequencies are raised to
-    `smoothing`, singular values to `power`; then the matrix is scaled to standard deviation `std`. Special tokens and
-    those that never occur get small random rows. The same store and seed give the same matrix.
+    Co-occurrences are counted up to `window` tokens apart within a text. Context frequencies are raised to `smoothing`,
+    singular values to `power`, and the result is scaled to standard deviation `std`. Special tokens and those that
+    never occur get small random rows. The same store and seed give the same matrix.
 
-    Raises DrkitError where the store's ids do not fit `vocab_size`, or too few tokens occur for `dim`.
+    Raises DrkitError if the store has ids beyond `vocab_size`, or too few tokens occur for `dim`.
     """
     from scipy.sparse.linalg import svds
 
@@ -55,8 +55,8 @@ def ppmi_svd(
     used = np.flatnonzero(np.diff(matrix.indptr))
     if dim >= len(used):
         raise DrkitError(
-            f"only {len(used)} tokens occur beside others: too few for embeddings of {dim} dimensions; give more "
-            f"texts, or start from random ones: --set encoder.init_embeddings=random"
+            f"only {len(used)} tokens co-occur with others: too few for embeddings of {dim} dimensions; use more "
+            f"texts, or random embeddings: --set encoder.init_embeddings=random"
         )
     rng = np.random.default_rng(seed)
     out = rng.normal(0.0, _UNSEEN_STD, (vocab_size, dim)).astype(np.float32)
@@ -71,11 +71,11 @@ def ppmi_svd(
 def _check(store: TokenStore, vocab_size: int) -> None:
     highest = int(store.flat_ids.max(initial=-1))
     if highest >= vocab_size:
-        raise DrkitError(f"the store holds token {highest}, beyond a vocabulary of {vocab_size}; tokenise it again")
+        raise DrkitError(f"the store has token {highest}, beyond a vocabulary of {vocab_size}; tokenise it again")
 
 
 def _cooccurrences(store: TokenStore, vocab_size: int, window: int) -> Any:
-    """Sparse symmetric [vocab_size, vocab_size]: how often two tokens stand at most `window` apart in a text."""
+    """Sparse symmetric [vocab_size, vocab_size]: how often two tokens are at most `window` apart in a text."""
     from scipy.sparse import coo_matrix
 
     shape = (vocab_size, vocab_size)
@@ -84,15 +84,15 @@ def _cooccurrences(store: TokenStore, vocab_size: int, window: int) -> Any:
     for first, last in text_chunks(store.offsets, _TOKENS_AT_ONCE):
         offsets = store.offsets[first : last + 1]
         flat, remaining = store.flat_ids[offsets[0] : offsets[-1]], remaining_tokens(offsets)
-        for apart in range(1, window + 1):
-            here = np.flatnonzero(remaining > apart)
-            pairs = coo_matrix((np.ones(len(here), np.float32), (flat[here], flat[here + apart])), shape=shape)
+        for distance in range(1, window + 1):
+            starts = np.flatnonzero(remaining > distance)
+            pairs = coo_matrix((np.ones(len(starts), np.float32), (flat[starts], flat[starts + distance])), shape=shape)
             total = total + pairs.tocsr()
     return total + total.T
 
 
 def _ppmi(counts: Any, smoothing: float) -> Any:
-    """Positive pointwise mutual information; symmetric: the mean of both ways to call one token the context."""
+    """Positive pointwise mutual information, symmetric: the mean over which of two tokens is the context."""
     from scipy.sparse import csr_matrix
 
     pairs = counts.tocoo()

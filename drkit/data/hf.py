@@ -1,24 +1,24 @@
-"""Data sets of Hugging Face, from a folder or from the hub: corpus, queries and judgements, or pairs of texts.
+"""Datasets of Hugging Face, from a folder or the hub: corpus, queries and judgements, or pairs of texts.
 
-Local data is streamed where it lies. Only a data set that is named by an id is downloaded; its code is never run.
+Local data is streamed from where it is. Only a dataset that is named by its id is downloaded; its code is never run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import cached_property
+from contextlib import contextmanager
+from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 from attrs import frozen
 
 from drkit.core.types import BuildContext, Judgement, Passage, Query
-from drkit.data.config import HfConfig
-from drkit.data.hf_sources import joined, open_part, parts_of
-from drkit.data.lines import Record, whole_number
-from drkit.data.pair_rows import PairColumns, PairTables, Rows
-from drkit.data.records import row_of
-from drkit.data.splits import HeldOut
-from drkit.data.text_files import Columns, passage_of, query_of
+from drkit.data.collection import FileCollection, Splits, judged_queries
+from drkit.data.pairs import PairColumns, PairTables, Rows
+from drkit.data.readers import SPLIT_NAMES, PassageColumns, parse_relevance, query_of, words_of
+from drkit.data.rows import FORMATS, Row, file_kind, read_rows
+from drkit.data.specs import HfConfig
 from drkit.errors import DrkitError
 
 _QRELS = (
@@ -26,59 +26,67 @@ _QRELS = (
     ("corpus-id", "corpus_id", "doc_id", "docid"),
     ("score", "relevance", "label"),
 )
+_SAVED = ("dataset_dict.json", "dataset_info.json")
+_FORMATS = (*FORMATS, ".arrow")
 
 
-class HfCollection:
-    """A data set with `corpus`, `queries` and judgements, as BEIR's are; or one with columns for query and passage.
+class HfCollection(FileCollection):
+    """A dataset with `corpus`, `queries` and judgements, as BEIR's have; or one with columns for query and passage.
 
-    A folder: one that `save_to_disk` wrote, or with Parquet, Arrow, JSON or CSV files, named by split; the parts of a
-    corpus in folders or files called `corpus`, `queries` and `qrels`. On the hub they are configurations, and the
-    judgements may be another data set (`qrels`). Pairs are read as `PairsCollection` reads them.
+    A folder: written by `save_to_disk`, or with Parquet, Arrow, JSON or CSV files named by split; corpus, queries and
+    judgements in folders or files named `corpus`, `queries` and `qrels`. On the hub these are configurations, and the
+    judgements may be a dataset of their own (`qrels`). Pairs are read as `PairsCollection` reads them.
 
-    Raises DrkitError where a data set cannot be had or lacks a part; bad rows are named when read.
+    Raises DrkitError if a dataset is not available or lacks a part; bad rows are named when they are read.
     """
 
     def __init__(self, config: HfConfig, _context: BuildContext | None = None) -> None:
         self.config = config
         if not config.path:
-            raise DrkitError("collection hf: no data set given; name a folder or a hub id, as in `hf:BeIR/scifact`")
+            raise DrkitError("collection hf: no dataset given; name a folder or a hub id, as in `hf:BeIR/scifact`")
         self.name = f"hf:{config.path}"
 
     @cached_property
     def _tables(self) -> PairTables | RetrievalTables:
         config = self.config
-        columns = PairColumns(config.anchor, config.positive, config.negatives, config.score, config.min_score)
-        parts = parts_of(config.path)
+        parts = _parts_of(config.path)
         if not config.subset and {"corpus", "queries"} <= parts:
-            judged = config.qrels or config.path
-            qrels = open_part(judged, "" if config.qrels else "qrels" if "qrels" in parts else "default")
-            corpus, queries = (joined(open_part(config.path, part)) for part in ("corpus", "queries"))
-            return RetrievalTables(corpus, queries, qrels)
-        sources = open_part(config.path, config.subset, columns)
-        return PairTables(sources, columns, HeldOut.of(sources, dev=config.dev_share, test=config.test_share))
+            qrels_part = "" if config.qrels else "qrels" if "qrels" in parts else "default"
+            qrels = _open_part(config.qrels or config.path, qrels_part)
+            corpus, queries = (_open_part(config.path, part) for part in ("corpus", "queries"))
+            return RetrievalTables(corpus, queries, qrels, Splits.of(self.name, qrels))
+        columns = PairColumns.of(config)
+        sources = _open_part(config.path, config.subset, columns)
+        divided = Splits.of(self.name, sources, dev_share=config.dev_share, test_share=config.test_share)
+        return PairTables(sources, columns, divided)
 
-    def passages(self) -> Iterator[Passage]:
+    @property
+    def divided(self) -> Splits:
+        """The splits of the judgements or pairs, and those taken from the training pairs."""
+        return self._tables.divided
+
+    def located_passages(self) -> Iterator[tuple[Row, Passage]]:
         """Every row of the corpus; of pairs, every passage once."""
         return self._tables.passages()
 
-    def splits(self) -> tuple[str, ...]:
-        """The splits of the judgements or pairs, and those taken from the training pairs."""
-        return self._tables.held_out.splits()
-
-    def queries(self, split: str) -> Iterator[Query]:
+    def located_queries(self, split: str) -> Iterator[tuple[object, Query]]:
         """The judged queries of a split."""
         return self._tables.queries(split)
 
-    def judgements(self, split: str) -> Iterator[Judgement]:
+    def located_judgements(self, split: str) -> Iterator[tuple[Row, Judgement]]:
         """The judgements of a split."""
         return self._tables.judgements(split)
 
-    def negatives(self, split: str) -> Iterator[tuple[str, str]]:
-        """(query id, passage id) of the negatives that came with the pairs."""
+    def located_negatives(self, split: str) -> Iterator[tuple[Row, tuple[str, str]]]:
+        """(query id, passage id) of the negatives that come with the pairs."""
         return self._tables.negatives(split)
 
+    def negatives(self, split: str) -> Iterator[tuple[str, str]]:
+        """Stream (query id, passage id) of the negatives of a split."""
+        return (ids for _, ids in self.located_negatives(split))
+
     def describe(self) -> Mapping[str, Any]:
-        """What was named, and the version of `datasets`."""
+        """The paths or ids that were given, and the version of `datasets`."""
         from importlib.metadata import version
 
         return {
@@ -86,59 +94,145 @@ class HfCollection:
             "path": self.config.path,
             "subset": self.config.subset,
             "qrels": self.config.qrels,
-            "shares": dict(self._tables.held_out.shares),
+            "shares": dict(self.divided.held_out),
             "datasets": version("datasets"),
         }
-
-    def locate(self, table: str, split: str, row: int) -> str:
-        """Which row of the data set row `row` of a table is."""
-        return self._tables.locate(table, split, row)
 
 
 @frozen
 class RetrievalTables:
-    """Rows of a corpus, of queries and of judgements by split, as the tables of a collection."""
+    """The tables of a collection, read from rows of a corpus, of queries and of judgements, each by split."""
 
-    corpus: Rows
-    all_queries: Rows
+    corpus: Mapping[str, Rows]
+    all_queries: Mapping[str, Rows]
     qrels: Mapping[str, Rows]
+    divided: Splits
 
-    @property
-    def held_out(self) -> HeldOut:
-        """Every split has judgements of its own."""
-        return HeldOut(self.qrels)
-
-    def passages(self) -> Iterator[Passage]:
+    def passages(self) -> Iterator[tuple[Row, Passage]]:
         """Every row of the corpus."""
-        return (passage_of(row, Columns()) for row in self.corpus())
+        columns = PassageColumns()
+        return ((row, columns.read(row)) for rows in self.corpus.values() for row in rows())
 
-    def queries(self, split: str) -> Iterator[Query]:
+    def queries(self, split: str) -> Iterator[tuple[object, Query]]:
         """The judged queries of a split."""
-        return (query for _, query in self._placed_queries(split))
+        queries = ((row, query_of(row)) for rows in self.all_queries.values() for row in rows())
+        return judged_queries(queries, (judgement for _, judgement in self.judgements(split)))
 
-    def judgements(self, split: str) -> Iterator[Judgement]:
+    def judgements(self, split: str) -> Iterator[tuple[Row, Judgement]]:
         """The judgements of a split."""
-        return (judgement for _, judgement in self._placed_judgements(split))
+        for row in self.qrels[self.divided.source(split)]():
+            query, doc, score = (row.first(names) for names in _QRELS)
+            relevance = parse_relevance(str(row.values[score]), str(row))
+            yield row, Judgement(row.id(query), row.id(doc), relevance)
 
-    def negatives(self, _split: str) -> Iterator[tuple[str, str]]:
-        """None beyond what is judged not relevant."""
+    def negatives(self, _split: str) -> Iterator[tuple[Row, tuple[str, str]]]:
+        """None, apart from what is judged not relevant."""
         return iter(())
 
-    def locate(self, table: str, split: str, row: int) -> str:
-        """Which row of the data set row `row` of a table is."""
-        tables: Mapping[str, Any] = {
-            "passages": lambda: ((record, None) for record in self.corpus()),
-            "queries": lambda: self._placed_queries(split),
-            "judgements": lambda: self._placed_judgements(split),
-        }
-        return row_of(tables[table](), row) if table in tables else ""
 
-    def _placed_queries(self, split: str) -> Iterator[tuple[Record, Query]]:
-        judged = {judgement.query_id for judgement in self.judgements(split)}
-        return ((row, query) for row in self.all_queries() if (query := query_of(row)).query_id in judged)
+def _parts_of(path: str) -> set[str]:
+    """The parts of a dataset: its configurations, and the files and folders of a folder, without suffixes."""
+    folder = Path(path).expanduser()
+    names = {entry.name.split(".")[0] for entry in folder.iterdir()} if folder.is_dir() else set()
+    if folder.is_dir() and not (folder / "README.md").is_file():
+        return names
+    import datasets
 
-    def _placed_judgements(self, split: str) -> Iterator[tuple[Record, Judgement]]:
-        for row in self.qrels[self.held_out.source(split)]():
-            query, doc, score = (row.first(names) for names in _QRELS)
-            relevance = whole_number(str(row.record[score]), str(row))
-            yield row, Judgement(row.id(query), row.id(doc), relevance)
+    with _reading(path):
+        return names | set(datasets.get_dataset_config_names(str(folder) if folder.is_dir() else path))
+
+
+def _open_part(path: str, part: str, columns: PairColumns | None = None) -> dict[str, Rows]:
+    """The rows of a dataset, or of its folder, file or configuration `part`, by split.
+
+    columns: of tables without a header. Raises DrkitError if there are no rows.
+    """
+    folder = Path(path).expanduser()
+    if not folder.is_dir():
+        return _load(path, part)
+    inner = folder / part if part and (folder / part).is_dir() else folder
+    if any((inner / name).is_file() for name in _SAVED):
+        return _load_saved(inner)
+    files = _data_files(inner)
+    if part and inner == folder:
+        files = [file for file in files if file.name.startswith(f"{part}.")]
+    if (folder / "README.md").is_file() and inner == folder and not (part and files):
+        # The README says which files are what; streaming copies nothing to a cache.
+        return _load(str(folder), part, streaming=True)
+    if not files:
+        missing = f"no part {part!r}" if part else "no data"
+        raise DrkitError(
+            f"collection hf: {folder} has {missing}; expected {', '.join(_FORMATS)} files or a saved dataset"
+        )
+    return _split_of_files(files, columns)
+
+
+def _load(path: str, part: str, **options: Any) -> dict[str, Rows]:
+    import datasets
+
+    with _reading(path):
+        loaded = datasets.load_dataset(path, part or None, **options)
+    return _by_split(loaded, f"{path}{f' ({part})' if part else ''}")
+
+
+def _load_saved(folder: Path) -> dict[str, Rows]:
+    import datasets
+
+    with _reading(str(folder)):
+        saved = datasets.load_from_disk(str(folder))
+    return _by_split(saved if isinstance(saved, datasets.DatasetDict) else {"train": saved}, str(folder))
+
+
+def _data_files(folder: Path) -> list[Path]:
+    files = (path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
+    return sorted(path for path in files if file_kind(path) in _FORMATS)
+
+
+def _split_of_files(files: list[Path], columns: PairColumns | None) -> dict[str, Rows]:
+    """Files by the split among the words of their names; those without one are train."""
+    found: dict[str, list[Path]] = {}
+    for path in files:
+        words = words_of(path.name)
+        split = next((split for split, names in SPLIT_NAMES.items() if words & {*names}), "train")
+        found.setdefault(split, []).append(path)
+    return {split: partial(_read_files, paths, columns) for split, paths in found.items()}
+
+
+def _read_files(paths: list[Path], columns: PairColumns | None) -> Iterator[Row]:
+    is_header = columns.is_header if columns else PassageColumns(texts=("text", "score", "_id", "id")).is_header
+    for path in paths:
+        yield from read_rows(path, is_header, columns.default_names if columns else lambda _: ())
+
+
+def _by_split(found: Mapping[str, Any], name: str) -> dict[str, Rows]:
+    """The splits with a known name; a single split with another name is train."""
+    names = {split: next((n for n in (split, *usual) if n in found), None) for split, usual in SPLIT_NAMES.items()}
+    known: dict[str, Rows] = {
+        split: partial(_stream, found[n], f"{name} [{n}]") for split, n in names.items() if n is not None
+    }
+    if not known and len(found) != 1:
+        raise DrkitError(
+            f"collection hf: {name} has the splits {', '.join(found)}; expected train, dev or test. Name another "
+            f"configuration with --set collection.subset=NAME"
+        )
+    return known or {"train": partial(_stream, next(iter(found.values())), name)}
+
+
+def _stream(table: Any, name: str) -> Iterator[Row]:
+    with _reading(name):
+        for number, values in enumerate(table, start=1):
+            yield Row(name, number, dict(values), "row")
+
+
+@contextmanager
+def _reading(name: str) -> Iterator[None]:
+    """Turn the many exceptions of `datasets` into one DrkitError."""
+    from datasets.exceptions import DatasetsError
+
+    try:
+        yield
+    except DrkitError:
+        raise
+    except (OSError, DatasetsError, ValueError, RuntimeError, KeyError) as error:
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise DrkitError(f"datasets cannot read {name!r}: {reason}; check the path, the id, or the network") from error

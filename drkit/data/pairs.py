@@ -1,105 +1,262 @@
-"""Training data of sentence-transformers and its like: files of queries, passages and negatives as texts."""
+"""Training data as sentence-transformers and others have it: rows of a query, its passage and negatives, as texts.
+
+Texts have no ids there, so the id of a text is its hash: the same text is the same passage, or query, everywhere.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from attrs import frozen
+
 from drkit.core.types import BuildContext, Judgement, Passage, Query
-from drkit.data.config import PairsConfig
-from drkit.data.layouts import SPLIT_NAMES
-from drkit.data.lines import Record, file_summary
-from drkit.data.pair_rows import UNNAMED, PairColumns, PairTables
-from drkit.data.records import FORMATS, existing_file, kind_of, records
-from drkit.data.splits import HeldOut
+from drkit.data.collection import FileCollection, Splits
+from drkit.data.readers import SPLIT_NAMES
+from drkit.data.rows import FORMATS, Row, file_kind, file_summary, read_rows, require_file
+from drkit.data.specs import HfConfig, PairsConfig
 from drkit.errors import DrkitError
 
+ANCHORS = ("anchor", "query", "question", "sentence1", "sentence_A")
+POSITIVES = ("positive", "pos", "positives", "answer", "passage", "document", "sentence2", "sentence_B")
+NEGATIVES = ("negative", "neg", "negatives")
+SCORES = ("score", "label")
+_NUMBERED = re.compile(r"negative_?\d+")
 
-class PairsCollection:
-    """Pairs or triples of texts: a query, a passage that answers it, negatives where there are some.
+Rows = Callable[[], Iterator[Row]]
+
+
+def text_id(text: str) -> str:
+    """Return the id of a text: 80 bits of its hash, in hexadecimal."""
+    return hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
+
+
+@frozen
+class Pair:
+    """A query, passages that answer it (relevance 1) or do not (0), and its negatives."""
+
+    anchor: str
+    positives: tuple[str, ...]
+    negatives: tuple[str, ...]
+    relevance: int
+
+
+@frozen
+class PairColumns:
+    """Names of the columns of a pair; an empty name stands for the names in common use.
+
+    A pair whose score is at least `min_score` is a positive. score `none`: ignore scores.
+    """
+
+    anchor: str = ""
+    positive: str = ""
+    negatives: tuple[str, ...] = ()
+    score: str = ""
+    min_score: float = 0.5
+
+    @classmethod
+    def of(cls, config: PairsConfig | HfConfig) -> PairColumns:
+        """The columns that a collection's settings name."""
+        return cls(config.anchor, config.positive, config.negatives, config.score, config.min_score)
+
+    def is_header(self, cells: Sequence[str]) -> bool:
+        """Whether a table's first line names the columns of query and passage."""
+        expected = ((self.anchor, ANCHORS), (self.positive, POSITIVES))
+        return all({own} & {*cells} if own else {*usual} & {*cells} for own, usual in expected)
+
+    def default_names(self, width: int) -> Sequence[str]:
+        """Names for a table without a header: query, passage, and negatives."""
+        return [*("anchor", "positive")[:width], *(f"negative_{number}" for number in range(1, width - 1))]
+
+    def read(self, row: Row) -> Pair:
+        """Return the pair in a row. Raises DrkitError if a column is missing, empty, or not text."""
+        anchor = row.text(self._column(row, self.anchor, ANCHORS, "anchor")).strip()
+        positives = _texts(row, self._column(row, self.positive, POSITIVES, "positive"))
+        columns = self._negative_columns(row)
+        negatives = [text for column in columns if row.values.get(column) for text in _texts(row, column)]
+        if not anchor or not positives or not all(positives):
+            empty = "query" if not anchor else "positive passage"
+            raise DrkitError(f"{row}: the {empty} is empty; give it a text or delete the row")
+        relevance = self._relevance(row, has_negatives=bool(columns))
+        return Pair(anchor, tuple(positives), tuple(filter(None, negatives)), relevance)
+
+    def _column(self, row: Row, own: str, usual: Sequence[str], role: str) -> str:
+        names = (own,) if own else usual
+        found = next((name for name in names if row.values.get(name) is not None), None)
+        if found is None:
+            raise DrkitError(
+                f"{row}: no column {' or '.join(map(repr, names))}; columns: {', '.join(row.values)}. Name the column "
+                f"of the {role} with --set collection.{role}=COLUMN"
+            )
+        return found
+
+    def _negative_columns(self, row: Row) -> Sequence[str]:
+        missing = [name for name in self.negatives if name not in row.values]
+        if missing:
+            raise DrkitError(f"{row}: no column {missing[0]!r}; columns: {', '.join(row.values)}")
+        return self.negatives or [name for name in row.values if name in NEGATIVES or _NUMBERED.fullmatch(name)]
+
+    def _relevance(self, row: Row, *, has_negatives: bool) -> int:
+        column = self.score or next((name for name in SCORES if row.values.get(name) is not None), "none")
+        if column == "none":
+            return 1
+        if has_negatives and not self.score:
+            raise DrkitError(
+                f"{row}: a column {column!r} beside negatives is ambiguous: it may score the pair, or the margin "
+                f"between the passages. --set collection.score={column} reads it as the pair's, "
+                f"--set collection.score=none ignores it"
+            )
+        value = row.values.get(column)
+        try:
+            return int(float(value) >= self.min_score)  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            raise DrkitError(f"{row}: {column!r} must be a number, got {value!r:.60}") from None
+
+
+def _texts(row: Row, column: str) -> list[str]:
+    """The text of a column, or its list of texts."""
+    value = row.values[column]
+    if isinstance(value, str):
+        return [row.text(column).strip()]
+    if not isinstance(value, (list, tuple)) or not all(isinstance(text, str) for text in value):
+        raise DrkitError(f"{row}: {column!r} must be a text or a list of texts, got {value!r:.60}")
+    return [row.check_unicode(text, column).strip() for text in value]
+
+
+@frozen
+class PairTables:
+    """The tables of a collection, read from rows of pairs; each table reads the rows again.
+
+    sources: the rows of each split that has its own. Memory: the hashes of all passages while they are read.
+    """
+
+    sources: Mapping[str, Rows]
+    columns: PairColumns
+    divided: Splits
+
+    def passages(self) -> Iterator[tuple[Row, Passage]]:
+        """Every passage, positives and negatives, once."""
+        seen: set[int] = set()
+        for rows in self.sources.values():
+            for row in rows():
+                pair = self.columns.read(row)
+                for text in (*pair.positives, *pair.negatives):
+                    doc_id = text_id(text)
+                    if (key := int(doc_id, 16)) not in seen:
+                        seen.add(key)
+                        yield row, Passage(doc_id, text)
+
+    def queries(self, split: str) -> Iterator[tuple[Row, Query]]:
+        """The queries of a split, each once, where it was read first."""
+        seen: set[str] = set()
+        for row, query_id, pair in self._pairs(split):
+            if query_id not in seen:
+                seen.add(query_id)
+                yield row, Query(query_id, pair.anchor)
+
+    def judgements(self, split: str) -> Iterator[tuple[Row, Judgement]]:
+        """The judgements of a split, one per pair."""
+        for row, query_id, pair in self._pairs(split):
+            yield from ((row, Judgement(query_id, text_id(text), pair.relevance)) for text in pair.positives)
+
+    def negatives(self, split: str) -> Iterator[tuple[Row, tuple[str, str]]]:
+        """(query id, passage id) of the negatives of a split."""
+        for row, query_id, pair in self._pairs(split):
+            yield from ((row, (query_id, text_id(text))) for text in pair.negatives)
+
+    def _pairs(self, split: str) -> Iterator[tuple[Row, str, Pair]]:
+        belongs = self.divided.membership(split)
+        for row in self.sources[self.divided.source(split)]():
+            pair = self.columns.read(row)
+            if belongs(query_id := text_id(pair.anchor)):
+                yield row, query_id, pair
+
+
+class PairsCollection(FileCollection):
+    """Pairs or triples of texts: a query, a passage that answers it, and negatives if there are any.
 
     Formats: .jsonl, .json (a list of objects), .tsv, .csv, gzipped or not, and .parquet; a table has a header or the
-    columns query, passage and negatives. Ids are made of the texts' hash. Without files for them, dev and test are
-    shares of the training queries.
+    columns query, passage and negatives. Without files of their own, dev and test are shares of the training queries.
 
-    Raises DrkitError where a file is missing; bad rows are named as `file:line` when read.
+    Raises DrkitError if a file is missing; bad rows are named as `file:line` when they are read.
     """
 
     def __init__(self, config: PairsConfig, _context: BuildContext | None = None) -> None:
         self.config = config
         if not config.path:
             raise DrkitError("collection pairs: no path given; name a training file or a folder, as in `pairs:PATH`")
-        self._files = split_files(config.path, {"dev": config.dev, "test": config.test}, "collection pairs")
         self.name = f"pairs:{Path(config.path).expanduser().resolve().name}"
-        columns = PairColumns(config.anchor, config.positive, config.negatives, config.score, config.min_score)
-        self._tables = PairTables(
-            {split: partial(_rows, paths, columns) for split, paths in self._files.items()},
-            columns,
-            HeldOut.of(self._files, dev=config.dev_share, test=config.test_share),
-        )
+        self._files = _split_files(config)
+        columns = PairColumns.of(config)
+        divided = Splits.of(self.name, self._files, dev_share=config.dev_share, test_share=config.test_share)
+        sources = {split: partial(_read_files, paths, columns) for split, paths in self._files.items()}
+        self._tables = PairTables(sources, columns, divided)
 
-    def passages(self) -> Iterator[Passage]:
+    @property
+    def divided(self) -> Splits:
+        """The splits with a file, and those that are a share of the training queries."""
+        return self._tables.divided
+
+    def located_passages(self) -> Iterator[tuple[Row, Passage]]:
         """Every passage of the files, positives and negatives, once."""
         return self._tables.passages()
 
-    def splits(self) -> tuple[str, ...]:
-        """Those with a file, and those taken from the training queries."""
-        return self._tables.held_out.splits()
-
-    def queries(self, split: str) -> Iterator[Query]:
-        """The queries of a split, each once, in the file's order."""
+    def located_queries(self, split: str) -> Iterator[tuple[Row, Query]]:
+        """The queries of a split, each once."""
         return self._tables.queries(split)
 
-    def judgements(self, split: str) -> Iterator[Judgement]:
-        """One a pair: relevance 1, or 0 where its score is too low."""
+    def located_judgements(self, split: str) -> Iterator[tuple[Row, Judgement]]:
+        """One judgement per pair: relevance 1, or 0 if its score is too low."""
         return self._tables.judgements(split)
 
-    def negatives(self, split: str) -> Iterator[tuple[str, str]]:
-        """(query id, passage id) of the negatives in the file's columns."""
+    def located_negatives(self, split: str) -> Iterator[tuple[Row, tuple[str, str]]]:
+        """(query id, passage id) of the negatives in the columns of the files."""
         return self._tables.negatives(split)
 
+    def negatives(self, split: str) -> Iterator[tuple[str, str]]:
+        """Stream (query id, passage id) of the negatives of a split, in the order of the files."""
+        return (ids for _, ids in self.located_negatives(split))
+
     def describe(self) -> Mapping[str, Any]:
-        """The size and SHA-256 of each file, and the shares that were taken from the training queries."""
+        """The size and SHA-256 of each file, and the shares taken from the training queries."""
         files = [path for paths in self._files.values() for path in paths]
         return {
             "collection": "pairs",
             "files": {str(path.resolve()): file_summary(path) for path in files},
-            "shares": dict(self._tables.held_out.shares),
+            "shares": dict(self.divided.held_out),
         }
 
-    def locate(self, table: str, split: str, row: int) -> str:
-        """Where row `row` of a table was read: `file:line`."""
-        return self._tables.locate(table, split, row)
 
-
-def _rows(paths: list[Path], columns: PairColumns) -> Iterator[Record]:
+def _read_files(paths: list[Path], columns: PairColumns) -> Iterator[Row]:
     for path in paths:
-        yield from records(path, columns.header, unnamed=UNNAMED)
+        yield from read_rows(path, columns.is_header, columns.default_names)
 
 
-def split_files(path: str, named: Mapping[str, str], what: str) -> dict[str, list[Path]]:
-    """The files of each split: a training file, or what a folder has under the splits' names; and those that are named.
+def _split_files(config: PairsConfig) -> dict[str, list[Path]]:
+    """The files of each split: the training file, or what a folder has under the split's name; and those that are set.
 
-    In a folder `train.jsonl`, `train-00000-of-00002.parquet`, `validation.csv.gz` and so on. Raises DrkitError where
-    one is missing, or a folder has no training file.
+    In a folder: `train.jsonl`, `train-00000-of-00002.parquet`, `validation.csv.gz` and so on.
     """
-    folder = Path(path).expanduser()
-    files = {split: [existing_file(text, what)] for split, text in named.items() if text}
+    subject, folder = "collection pairs", Path(config.path).expanduser()
+    given = {
+        split: [require_file(path, subject)] for split, path in (("dev", config.dev), ("test", config.test)) if path
+    }
     if not folder.is_dir():
-        return {"train": [existing_file(path, what)], **files}
-    found = {split: _of_split(folder, names) for split, names in SPLIT_NAMES.items()}
+        return {"train": [require_file(config.path, subject)], **given}
+    found = {split: _files_of(folder, names) for split, names in SPLIT_NAMES.items()}
     if not found["train"]:
-        raise DrkitError(f"{what}: {folder} has no training file; expected: train with {', '.join(FORMATS)}, or .gz")
-    return {**{split: paths for split, paths in found.items() if paths}, **files}
+        raise DrkitError(
+            f"{subject}: {folder} has no training file; expected train.* with one of {', '.join(FORMATS)} (or .gz)"
+        )
+    return {**{split: paths for split, paths in found.items() if paths}, **given}
 
 
-def _of_split(folder: Path, names: tuple[str, ...]) -> list[Path]:
-    """The files that a split's name begins; of the first of `names` that has any."""
-    candidates = sorted(path for path in folder.iterdir() if path.is_file() and kind_of(path) in FORMATS)
-    for name in names:
-        mine = [p for p in candidates if p.name.startswith(name) and p.name[len(name)] in ".-_"]
-        if mine:
-            return mine
-    return []
+def _files_of(folder: Path, names: tuple[str, ...]) -> list[Path]:
+    """The files whose names begin with a split's name; of the first of `names` that has any."""
+    candidates = sorted(path for path in folder.iterdir() if path.is_file() and file_kind(path) in FORMATS)
+    by_name = ([p for p in candidates if p.name.startswith(name) and p.name[len(name)] in ".-_"] for name in names)
+    return next(filter(None, by_name), [])

@@ -1,7 +1,7 @@
-"""The default collection: find the function from what it does.
+"""The default collection: find a function by what it does.
 
-A docstring's first paragraph is a query and the rest of it the passage to find. All of it is read from the sources
-of the standard library and of the packages installed beside drkit; whole modules go to train, dev or test.
+The first paragraph of a docstring is a query and the rest of it the passage to find. Docstrings are read from the
+sources of the standard library and of the installed packages; whole modules go to train, dev or test.
 """
 
 from __future__ import annotations
@@ -21,20 +21,19 @@ from typing import Any
 from attrs import evolve, frozen
 
 from drkit.core.types import BuildContext, Judgement, Passage, Query
-from drkit.data.config import PydocsConfig
+from drkit.data.collection import SPLITS, fraction, split_by_hash
 from drkit.data.docstrings import Found, read_files, summary_and_rest
-from drkit.data.splits import fraction, split_by_hash
+from drkit.data.specs import PydocsConfig
 from drkit.errors import DrkitError, did_you_mean
 
 # Tests describe themselves, and vendored folders hold second copies.
 _SKIPPED_FOLDERS = frozenset({"__pycache__", "test", "tests", "_vendor", "site-packages", "dist-packages"})
-SPLITS = ("train", "dev", "test")
 _WORD = re.compile(r"\w+")
 
 
 @frozen
 class Documented:
-    """A docstring that made it into the collection; `summary` is empty where it serves as no query."""
+    """A docstring of the collection; `summary` is empty if it is not used as a query."""
 
     doc_id: str
     module: str
@@ -48,7 +47,7 @@ class PydocsCollection:
     `roots` are the folders that hold packages: by default the standard library and every `site-packages` in use,
     drkit's own packages left out. What counts as a passage and as a query: docs/guide/collections.md.
 
-    Raises DrkitError where `config.packages` names a package that is not there, or nothing is found at all.
+    Raises DrkitError if a package in `config.packages` is not installed, or no docstring is found.
     """
 
     def __init__(
@@ -59,19 +58,19 @@ class PydocsCollection:
         self._roots = tuple(default_roots() if roots is None else roots)
 
     def passages(self) -> Iterator[Passage]:
-        """The rests of all docstrings, in the order of their modules' names."""
+        """Stream the rest of every docstring, in the order of module names."""
         return (Passage(found.doc_id, found.rest) for found in self._documented)
 
     def splits(self) -> tuple[str, ...]:
-        """Train, dev and test; asking reads no source."""
+        """Train, dev and test; known without reading any source."""
         return SPLITS
 
     def queries(self, split: str) -> Iterator[Query]:
-        """The summaries of the split's modules; a query is named after its passage."""
+        """Stream the summaries of the split's modules; a query has the id of its passage."""
         return (Query(found.doc_id, found.summary) for found in self._of(split))
 
     def judgements(self, split: str) -> Iterator[Judgement]:
-        """One judged passage a query."""
+        """Stream one judged passage per query."""
         return (Judgement(found.doc_id, found.doc_id, 1) for found in self._of(split))
 
     def _of(self, split: str) -> Iterator[Documented]:
@@ -83,7 +82,7 @@ class PydocsCollection:
         return split_by_hash(module, dev_share=self.config.dev_share, test_share=self.config.test_share)
 
     def describe(self) -> Mapping[str, Any]:
-        """Packages with versions and passages, counts of all kinds, and a hash of every passage and query."""
+        """Packages with their versions and passages, all counts, and a hash of every passage and query."""
         documented = self._documented
         digest = hashlib.sha256()
         for found in documented:
@@ -116,10 +115,10 @@ class PydocsCollection:
         present = {name.split(".")[0] for name in modules}
         for package in self.config.packages:
             if package not in present:
-                known = {name for root in self._roots for name in _packages(root)}
+                installed = {name for root in self._roots for name in _packages(root)}
                 raise DrkitError(
-                    f"collection pydocs: no package {package!r} is installed{did_you_mean(package, sorted(known))} "
-                    f"give the names that are imported, such as 'sklearn'"
+                    f"collection pydocs: package {package!r} is not installed"
+                    f"{did_you_mean(package, sorted(installed))} use the name that is imported, such as 'sklearn'"
                 )
         if not modules:
             raise DrkitError(
@@ -130,7 +129,7 @@ class PydocsCollection:
     def _documented(self) -> list[Documented]:
         found = _unambiguous(_first_of_each(_split_docstrings(self._docstrings, self.config)))
         if not found:
-            raise DrkitError("collection pydocs: no docstring is long enough; name other packages or lower the limits")
+            raise DrkitError("collection pydocs: no docstring is long enough; add packages or lower the limits")
         return found
 
     @cached_property
@@ -149,14 +148,14 @@ class PydocsCollection:
 
 
 def default_roots() -> list[Path]:
-    """The folders of the standard library and of the installed packages, each once, in a fixed order."""
+    """Return the folders of the standard library and of the installed packages, each once, in a fixed order."""
     paths = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     paths += sorted(path for path in sys.path if Path(path).name in ("site-packages", "dist-packages"))
     return list(dict.fromkeys(Path(path).resolve() for path in paths if Path(path).is_dir()))
 
 
 def _packages(root: Path) -> Iterator[str]:
-    """Names importable from `root`: modules, and folders that could be packages."""
+    """Names that can be imported from `root`: modules, and folders that may be packages."""
     for path in sorted(root.iterdir()):
         name = path.stem if path.suffix == ".py" else path.name
         kept = path.suffix == ".py" or (path.is_dir() and path.name not in _SKIPPED_FOLDERS)
@@ -165,7 +164,7 @@ def _packages(root: Path) -> Iterator[str]:
 
 
 def _sources(root: Path, packages: tuple[str, ...]) -> Iterator[tuple[str, Path]]:
-    """(module name, file) of every source file of these packages, or of all."""
+    """(module name, file) of every source file of these packages, or of all packages."""
     for package in _packages(root):
         if packages and package not in packages:
             continue
@@ -181,7 +180,7 @@ def _sources(root: Path, packages: tuple[str, ...]) -> Iterator[tuple[str, Path]
 
 
 def _split_docstrings(docstrings: Iterable[tuple[str, str, str]], config: PydocsConfig) -> Iterator[Documented]:
-    """Docstrings with a rest that is long enough, under unique ids; a summary of the wrong length is emptied."""
+    """The docstrings whose rest is long enough, with unique ids; a summary of the wrong length is emptied."""
     seen: Counter[str] = Counter()
     for module, name, text in docstrings:
         summary, rest = summary_and_rest(text)
@@ -190,14 +189,14 @@ def _split_docstrings(docstrings: Iterable[tuple[str, str, str]], config: Pydocs
         doc_id = f"{module}.{name}" if name else module
         seen[doc_id] += 1
         if seen[doc_id] > 1:
-            # Overloads, a property's setter, branches of an `if`: the same name again.
+            # Overloads, the setter of a property and the branches of an `if` have the same name.
             doc_id = f"{doc_id}#{seen[doc_id]}"
         fits = config.min_query_words <= len(_WORD.findall(summary)) <= config.max_query_words
         yield Documented(doc_id, module, summary if fits else "", rest)
 
 
 def _first_of_each(found: Iterable[Documented]) -> Iterator[Documented]:
-    """Without the docstrings whose rest was there before: their query would find it in another module."""
+    """Drop docstrings whose rest occurred before: their query would find it in another module."""
     seen: set[bytes] = set()
     for item in found:
         key = _key(item.rest)
@@ -207,25 +206,25 @@ def _first_of_each(found: Iterable[Documented]) -> Iterator[Documented]:
 
 
 def _unambiguous(found: Iterable[Documented]) -> list[Documented]:
-    """Summaries that several passages share are no queries: they would have one judged answer among many."""
+    """Empty summaries that several passages share: they would have one judged answer among many."""
     items = list(found)
     uses = Counter(_key(item.summary) for item in items)
     return [evolve(item, summary="") if uses[_key(item.summary)] > 1 else item for item in items]
 
 
 def _key(text: str) -> bytes:
-    """The same for texts that differ in case and punctuation alone."""
+    """A hash that is equal for texts that differ only in case and punctuation."""
     return hashlib.blake2b(" ".join(_WORD.findall(text.lower())).encode(), digest_size=16).digest()
 
 
 def _versions(passages: Mapping[str, int]) -> dict[str, dict[str, Any]]:
-    """Each package's version and passages, by name; the standard library's packages count as one."""
+    """The version and number of passages of each package; the standard library counts as one package."""
     owners = packages_distributions()
     table: dict[str, dict[str, Any]] = {}
     for package, number in sorted(passages.items()):
         owner = min(owners.get(package, [""]))
         standard = package in sys.stdlib_module_names and not owner
         name = "Python" if standard else owner or package
-        known = sys.version.split()[0] if standard else version(owner) if owner else ""
-        table.setdefault(name, {"version": known, "passages": 0})["passages"] += number
+        release = sys.version.split()[0] if standard else version(owner) if owner else ""
+        table.setdefault(name, {"version": release, "passages": 0})["passages"] += number
     return table

@@ -1,12 +1,13 @@
-"""Candidate queries of every text, tokenised: from a file, from a model, or else the text's own best spans.
+"""Candidate queries of every text, tokenised: given ones from a file or a model, otherwise extractive ones.
 
-A text that no query was given for keeps its extractive ones, so that every text has a context.
+Extractive queries need no model: they are the spans of a text whose tokens are most important (PMI). A text without a
+given query keeps its extractive ones, so that every text has a context.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,29 +16,145 @@ import numpy as np
 from attrs import frozen
 
 from drkit.data.arrays import Arrays, ArrayWriter
-from drkit.data.extractive import extractive_queries
+from drkit.data.rows import FORMATS, Row, read_rows, require_file
 from drkit.data.signals import SignalValues
 from drkit.data.store import TokenStore, TokenWriter, encoded
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
-    from drkit.data.texts import NamedTexts
+    from drkit.data.spans import NamedTexts
 
 FILE = "candidates.arrow"
 LENGTH = 12  # tokens of an extractive query: a short question
-_TEXTS_AT_ONCE = 4096
+ID_COLUMNS = ("doc_id", "_id", "id")
+QUERY_COLUMNS = ("queries", "query")
+_BATCH = 4096
+# Two chosen spans may share at most a quarter of the shorter one.
+_OVERLAP = 4
 
 Slice = tuple[TokenStore, int, int]
 
 
+def read_queries(path: Path) -> Iterator[tuple[str, str]]:
+    """Stream (passage id, query) of a file of queries: .jsonl, .json, .tsv, .csv (gzipped or not) or .parquet.
+
+    JSON: `doc_id` (or `_id`, `id`) and `query` or `queries`, a string or a list of strings. Tables: two columns, id and
+    query, or a header that names them; an id may be in many rows.
+
+    Raises DrkitError naming `file:line` at any other row.
+    """
+    path = require_file(str(path), "file of queries", FORMATS)
+    named = (ID_COLUMNS, QUERY_COLUMNS)
+    rows = read_rows(path, lambda cells: all({*names} & {*cells} for names in named), lambda _: ("doc_id", "query"))
+    return ((row.id(row.first(ID_COLUMNS)), query) for row in rows for query in _queries_of(row))
+
+
+def _queries_of(row: Row) -> list[str]:
+    column = row.first(QUERY_COLUMNS)
+    found = row.values[column]
+    queries = found if isinstance(found, list) else [found]
+    if not all(isinstance(query, str) for query in queries):
+        raise DrkitError(f"{row}: {column!r} must be a string or a list of strings, got {found!r:.60}")
+    return queries
+
+
+def extractive_queries(
+    store: TokenStore, importance: SignalValues, indices: ArrayLike | None = None, *, count: int = 5, length: int = 12
+) -> Iterator[list[tuple[int, int]]]:
+    """Yield for each text the `count` spans with the highest mean importance, best first, as ranges of `flat_ids`.
+
+    A span is a run of whole words, as many as fit `length` tokens; shorter than half of that only if the text has no
+    other. Two spans of a text share at most a quarter of the shorter one, so short texts have fewer. An empty text has
+    one empty span. indices: of the texts; None: all.
+
+        for ranges in extractive_queries(store, importance):
+            print([tokenizer.decode(store.flat_ids[start:stop]) for start, stop in ranges])
+    """
+    for index in np.arange(len(store)) if indices is None else np.asarray(indices, dtype=np.int64):
+        start, stop = (int(offset) for offset in store.offsets[index : index + 2])
+        if start == stop:
+            yield [(start, stop)]
+            continue
+        windows = _long_windows(word_windows(store.flat_words[start:stop], length), length)
+        sums = np.concatenate([[0.0], np.cumsum(importance.values[start:stop], dtype=np.float64)])
+        means = (sums[windows[:, 1]] - sums[windows[:, 0]]) / np.diff(windows, axis=1)[:, 0]
+        yield [(start + a, start + b) for a, b in best_windows(windows, means, count).tolist()]
+
+
+def _long_windows(windows: NDArray[np.int64], length: int) -> NDArray[np.int64]:
+    """The windows of at least half of `length` tokens, if any: the means of few tokens are extreme."""
+    long = 2 * (windows[:, 1] - windows[:, 0]) >= length
+    return windows[long] if long.any() else windows
+
+
+def word_windows(words: NDArray[np.signedinteger], length: int) -> NDArray[np.int64]:
+    """Return every maximal run of whole words of at most `length` tokens, i64[n,2].
+
+    words: the word of each token. A word of more than `length` tokens counts with its first ones.
+
+    >>> word_windows(np.array([0, 0, 1, 2, 2, 2]), 4).tolist()
+    [[0, 3], [2, 6]]
+    """
+    begins = np.flatnonzero(np.concatenate([[True], words[1:] != words[:-1]]))
+    boundaries = np.append(begins, len(words))
+    ends = boundaries[np.searchsorted(boundaries, begins + length, side="right") - 1]
+    ends = np.maximum(ends, np.minimum(begins + length, boundaries[1:]))
+    grows = np.concatenate([[True], ends[1:] > ends[:-1]])
+    windows: NDArray[np.int64] = np.stack([begins, ends], axis=1)[grows]
+    return windows
+
+
+def best_windows(windows: NDArray[np.int64], scores: NDArray[np.float64], count: int) -> NDArray[np.int64]:
+    """Return the windows of highest score, best first, i64[<=count,2]; none overlaps a better one by over a quarter."""
+    sizes = windows[:, 1] - windows[:, 0]
+    left = np.asarray(scores, dtype=np.float64).copy()
+    chosen: list[int] = []
+    while len(chosen) < count and np.isfinite(left).any():
+        best = int(np.argmax(left))
+        chosen.append(best)
+        shared = np.minimum(windows[:, 1], windows[best, 1]) - np.maximum(windows[:, 0], windows[best, 0])
+        left[shared * _OVERLAP > np.minimum(sizes, sizes[best])] = -np.inf
+    return windows[chosen]
+
+
 @frozen(eq=False)
-class Given:
-    """Queries that stand for texts: a store of them, and the place of each one's text, i64[queries], in any order."""
+class GivenQueries:
+    """Queries that a file or a model gives: a store of them, and the index of each one's text, i64[queries]."""
 
     store: TokenStore
     texts: NDArray[np.int64]
+
+
+def tokenise_given(
+    pairs: Iterable[tuple[str, str]], texts: NamedTexts, tokenizer: Any, folder: Path, *, max_length: int
+) -> tuple[GivenQueries, dict[str, int]]:
+    """Tokenise (text's name, query) pairs into a store in `folder`; a passage's query stands for all its spans.
+
+    Memory: 8 bytes per query. Returns counts: given (queries), unknown (queries of unknown texts).
+
+    Raises DrkitError if no query belongs to any of the texts.
+    """
+    counts, indices, shown = {"given": 0, "unknown": 0}, array("q"), ""
+    stream = iter(pairs)
+    with TokenWriter(folder, tokenizer, max_length=max_length) as writer:
+        while batch := list(islice(stream, _BATCH)):
+            found = texts.find([name for name, _ in batch])
+            encodings = [e for part in encoded((query for _, query in batch), tokenizer) for e in part]
+            repeated = [e for e, own in zip(encodings, found, strict=True) for _ in own]
+            writer.append([e.ids[: max_length - 2] for e in repeated], [e.word_ids[: max_length - 2] for e in repeated])
+            indices.extend(index for own in found for index in own.tolist())
+            counts["given"] += len(batch)
+            counts["unknown"] += sum(not len(own) for own in found)
+            shown = shown or batch[0][0]
+    if not indices:
+        example = next(iter(texts))[0]
+        raise DrkitError(
+            f"none of the {counts['given']:,} given queries belongs to a text of this collection: their ids look like "
+            f"{shown!r}, the collection's like {example!r}; use the ids of the collection"
+        )
+    return GivenQueries(TokenStore.open(folder), np.frombuffer(indices, dtype=np.int64)), counts
 
 
 def write_candidates(
@@ -48,11 +165,11 @@ def write_candidates(
     *,
     count: int,
     max_length: int,
-    given: Given | None = None,
+    given: GivenQueries | None = None,
 ) -> dict[str, int]:
     """Write at most `count` candidate queries of every text to `folder`: the first given ones, else extractive ones.
 
-    Memory: 16 bytes a given query. Returns counts: texts, queries, extractive (texts without a given query), surplus
+    Memory: 16 bytes per given query. Returns counts: texts, queries, extractive (texts without a given query), surplus
     (given queries beyond `count`).
     """
     order = _by_text(given)
@@ -63,34 +180,38 @@ def write_candidates(
         TokenWriter(folder, tokenizer, max_length=max_length) as writer,
         ArrayWriter(folder / FILE, {"counts": np.int32}) as arrays,
     ):
-        for start in range(0, len(texts), _TEXTS_AT_ONCE):
-            places = np.arange(start, min(start + _TEXTS_AT_ONCE, len(texts)))
-            borders = np.searchsorted(sorted_texts, [*places, places[-1] + 1])
-            own = np.diff(borders) == 0
-            ranges = extractive_queries(texts, importance, places[own], count=count, length=min(LENGTH, max_length - 2))
+        for start in range(0, len(texts), _BATCH):
+            indices = np.arange(start, min(start + _BATCH, len(texts)))
+            bounds = np.searchsorted(sorted_texts, [*indices, indices[-1] + 1])
+            own = np.diff(bounds) == 0
+            ranges = extractive_queries(
+                texts, importance, indices[own], count=count, length=min(LENGTH, max_length - 2)
+            )
             rows = [
-                [(texts, *span) for span in next(ranges)] if first == last else _given(given, order[first:last], count)
-                for first, last in pairwise(borders.tolist())
+                [(texts, *span) for span in next(ranges)]
+                if first == last
+                else _slices(given, order[first : min(last, first + count)])
+                for first, last in pairwise(bounds.tolist())
             ]
             _append(writer, [query for row in rows for query in row])
             arrays.append(counts=np.array([len(row) for row in rows]))
             counts["queries"] += sum(map(len, rows))
             counts["extractive"] += int(own.sum())
-            counts["surplus"] += int(np.maximum(np.diff(borders) - count, 0).sum())
+            counts["surplus"] += int(np.maximum(np.diff(bounds) - count, 0).sum())
     return counts
 
 
-def _by_text(given: Given | None) -> NDArray[np.int64]:
-    """The places of the given queries that are not empty, in the order of their texts, first given first."""
+def _by_text(given: GivenQueries | None) -> NDArray[np.int64]:
+    """The indices of the given queries that are not empty, in the order of their texts, first given first."""
     if given is None:
         return np.empty(0, np.int64)
     order = np.argsort(given.texts, kind="stable")
     return order[np.diff(given.store.offsets)[order] > 0]
 
 
-def _given(given: Given | None, places: NDArray[np.int64], count: int) -> list[Slice]:
+def _slices(given: GivenQueries | None, indices: NDArray[np.int64]) -> list[Slice]:
     assert given is not None
-    starts, stops = given.store.offsets[places[:count]], given.store.offsets[places[:count] + 1]
+    starts, stops = given.store.offsets[indices], given.store.offsets[indices + 1]
     return [(given.store, int(a), int(b)) for a, b in zip(starts, stops, strict=True)]
 
 
@@ -101,41 +222,11 @@ def _append(writer: TokenWriter, slices: Sequence[Slice]) -> None:
     )
 
 
-def tokenise_given(
-    pairs: Iterable[tuple[str, str]], texts: NamedTexts, tokenizer: Any, folder: Path, *, max_length: int
-) -> tuple[Given, dict[str, int]]:
-    """The tokens of (text's name, query) pairs, in a store in `folder`; a passage's query stands for all its spans.
-
-    Memory: 8 bytes a query. Returns counts: given (queries), unknown (queries of names that no text has).
-
-    Raises DrkitError where no query is one of these texts'.
-    """
-    counts, places, shown = {"given": 0, "unknown": 0}, array("q"), ""
-    stream = iter(pairs)
-    with TokenWriter(folder, tokenizer, max_length=max_length) as writer:
-        while batch := list(islice(stream, _TEXTS_AT_ONCE)):
-            found = texts.find([name for name, _ in batch])
-            encodings = [e for part in encoded((query for _, query in batch), tokenizer) for e in part]
-            repeated = [e for e, mine in zip(encodings, found, strict=True) for _ in mine]
-            writer.append([e.ids[: max_length - 2] for e in repeated], [e.word_ids[: max_length - 2] for e in repeated])
-            places.extend(place for mine in found for place in mine.tolist())
-            counts["given"] += len(batch)
-            counts["unknown"] += sum(not len(mine) for mine in found)
-            shown = shown or batch[0][0]
-    if not places:
-        known = next(iter(texts))[0]
-        raise DrkitError(
-            f"none of the {counts['given']:,} given queries is of a text of this collection: their ids are like "
-            f"{shown!r}, the collection's like {known!r}"
-        )
-    return Given(TokenStore.open(folder), np.frombuffer(places, dtype=np.int64)), counts
-
-
 class Queries:
-    """Candidate queries of every text; picklable, mapped.
+    """Candidate queries of every text; memory-mapped, picklable.
 
-    `store`: all of them, tokenised. `offsets` i64[texts + 1]: those of text i are at offsets[i] .. offsets[i + 1], one
-    at least.
+    `store`: all of them, tokenised. `offsets` i64[texts + 1]: those of text i are at offsets[i] .. offsets[i + 1], at
+    least one.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -146,7 +237,7 @@ class Queries:
 
     @classmethod
     def open(cls, folder: Path) -> Queries:
-        """What `write_candidates` wrote to `folder`. Raises DrkitError where it is not there."""
+        """Open what `write_candidates` wrote to `folder`. Raises DrkitError if it is missing."""
         return cls(folder)
 
     def __reduce__(self) -> tuple[type[Queries], tuple[Path]]:

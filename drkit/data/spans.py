@@ -1,7 +1,12 @@
-"""Documents cut into spans: whole sentences, one after the other, as many as fit the encoder.
+"""Documents cut into spans: whole sentences in order, as many as fit the encoder.
 
-A document is tokenised whole and its tokens are cut at sentence borders, so every token is kept once and in order. Two
-spans of one document are a pair (coCondenser; CoT-MAE): so a document of several sentences always gives two spans.
+A document is tokenised as a whole and its tokens are cut at sentence boundaries, so every token is kept once and in
+order. Two spans of one document are a training pair (coCondenser; CoT-MAE), so a document of several sentences always
+gives at least two spans.
+
+Sentences are found by nltk's Punkt: its English model if it is installed, otherwise one trained on the texts
+themselves. Punkt learns abbreviations, collocations and sentence starters without supervision (Kiss and Strunk 2006).
+Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -10,20 +15,85 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from attrs import frozen
 
 from drkit.data.arrays import Arrays, ArrayWriter
 from drkit.data.store import TokenStore, TokenWriter, encoded, prompt_tokens
+from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-    from drkit.data.sentences import SentenceSplitter
+    from drkit.data.corpus import StoredCorpus
 
 FILE = "spans.arrow"
-_TEXTS_AT_ONCE = 1024
+_BATCH = 1024
+# Enough for Punkt's counts to settle, in about 100 MB of memory.
+_SAMPLE_TEXTS, _SAMPLE_CHARACTERS, _SAMPLE_LONGEST = 5000, 2_000_000, 100_000
+
+
+class SentenceSplitter(Protocol):
+    """Finds the sentences of a text."""
+
+    def __call__(self, text: str) -> list[tuple[int, int]]:
+        """Return (start, end) of every sentence in characters, in order, without the white space between them."""
+
+
+class Punkt:
+    """Sentences by a trained Punkt tokenizer; `source` says where its model comes from. Picklable."""
+
+    def __init__(self, tokenizer: Any, source: str) -> None:
+        self._tokenizer, self.source = tokenizer, source
+
+    def __call__(self, text: str) -> list[tuple[int, int]]:
+        """Return (start, end) of every sentence in characters, in order, without the white space between them."""
+        return list(self._tokenizer.span_tokenize(text))
+
+
+def installed_punkt(language: str = "english") -> Punkt | None:
+    """Return nltk's own model of a language, or None if its data (`punkt_tab`) are not installed."""
+    import nltk.data
+    from nltk.tokenize.punkt import PunktTokenizer
+
+    try:
+        nltk.data.find(f"tokenizers/punkt_tab/{language}/")
+        return Punkt(PunktTokenizer(language), f"nltk's {language} model")
+    except LookupError:
+        return None
+
+
+def train_punkt(texts: Iterable[str]) -> Punkt:
+    """Train a model on these texts; the same texts give the same model. All are held in memory: pass a sample.
+
+    Raises DrkitError if the texts have no words.
+    """
+    from nltk.tokenize.punkt import PunktSentenceTokenizer, PunktTrainer
+
+    kept = [text for text in texts if text.strip()]
+    if not kept:
+        raise DrkitError("cannot train a sentence model: the texts have no words")
+    trainer = PunktTrainer()
+    # As paragraphs of one text: abbreviations are judged by the counts of all of them.
+    trainer.train("\n\n".join(kept))
+    return Punkt(PunktSentenceTokenizer(trainer.get_params()), f"trained on {len(kept):,} texts of the collection")
+
+
+def sample(texts: Iterable[str]) -> Iterator[str]:
+    """Yield texts up to 2 million characters in total, long ones truncated."""
+    left = _SAMPLE_CHARACTERS
+    for text in texts:
+        yield text[: min(left, _SAMPLE_LONGEST)]
+        left -= min(len(text), _SAMPLE_LONGEST)
+        if left <= 0:
+            return
+
+
+def sample_positions(count: int, seed: int) -> list[int]:
+    """Draw at most 5,000 of `count` positions by `seed`."""
+    return np.random.default_rng([seed, 0x5E]).permutation(count)[:_SAMPLE_TEXTS].tolist()  # type: ignore[no-any-return]
 
 
 def split_documents(
@@ -37,11 +107,11 @@ def split_documents(
 ) -> dict[str, int]:
     """Cut (number, text) pairs, numbers ascending, into spans of at most `max_length` tokens, [CLS] and [SEP] included.
 
-    Writes a `TokenStore` of all spans and a `Spans` beside it; memory stays flat. Sentences are packed in their order;
-    one that is longer is cut between words, a longer word between tokens; the last two spans of a document are made
-    even; a document that would give one span is cut in two at the sentence border nearest its middle. Empty documents
-    give no span. `prompt` stands before every span. Returns counts: documents, empty, alone (documents of one span,
-    their own context), spans, sentences, tokens, cut_sentences.
+    Writes a `TokenStore` of all spans and their `Spans` to `folder`; memory stays flat. Sentences are packed in order.
+    One that is too long is cut between words, and a word that is too long between tokens. The last two spans of a
+    document are balanced. A document that would give one span is cut in two at the sentence boundary nearest its
+    middle; an empty one gives none. Every span begins with `prompt`. Returns counts: documents, empty, alone (documents
+    of one span, which is its own context), spans, sentences, tokens, cut_sentences.
     """
     counts = Counter(dict.fromkeys(("documents", "empty", "alone", "spans", "sentences", "tokens", "cut_sentences"), 0))
     columns = {"documents": np.int64, "begins": np.int64, "ends": np.int64}
@@ -52,27 +122,26 @@ def split_documents(
         ArrayWriter(folder / FILE, columns) as arrays,
     ):
         before = prompt_tokens(prompt, tokenizer, max_length)
-        while batch := list(islice(stream, _TEXTS_AT_ONCE)):
-            texts = [text for _, text in batch]
-            encodings = [encoding for part in encoded(iter(texts), tokenizer) for encoding in part]
+        while batch := list(islice(stream, _BATCH)):
+            encodings = [e for part in encoded((text for _, text in batch), tokenizer) for e in part]
             for (number, text), encoding in zip(batch, encodings, strict=True):
-                cuts = _cuts(text, encoding, splitter, max_length - 2 - len(before), counts)
+                cuts = _cuts(encoding, splitter(text), max_length - 2 - len(before), counts)
                 _write(number, encoding, cuts, (writer, arrays), before)
     return dict(counts)
 
 
-def _cuts(text: str, encoding: Any, splitter: SentenceSplitter, limit: int, counts: Counter[str]) -> list[int]:
-    """Token places at which the spans of one document begin, and where the last one ends."""
-    borders = sentence_borders(encoding.offsets, splitter(text))
-    cuts = pack(borders, encoding.word_ids, limit)
+def _cuts(encoding: Any, sentences: Sequence[tuple[int, int]], limit: int, counts: Counter[str]) -> list[int]:
+    """Token positions at which the spans of one document begin, and the end of the last one."""
+    boundaries = sentence_boundaries(encoding.offsets, sentences)
+    cuts = pack(boundaries, encoding.word_ids, limit)
     spans = len(cuts) - 1
     counts["documents"] += 1
     counts["empty"] += spans == 0
     counts["alone"] += spans == 1
     counts["spans"] += spans
-    counts["sentences"] += len(borders) - 1
+    counts["sentences"] += len(boundaries) - 1
     counts["tokens"] += len(encoding.ids)
-    counts["cut_sentences"] += sum(stop - start > limit for start, stop in pairwise(borders))
+    counts["cut_sentences"] += sum(stop - start > limit for start, stop in pairwise(boundaries))
     return cuts
 
 
@@ -82,8 +151,8 @@ def _write(
     writer, arrays = writers
     spans = list(pairwise(cuts))
     ids, words, offsets = encoding.ids, encoding.word_ids, encoding.offsets
-    wordless = [None] * len(before)
-    writer.append([[*before, *ids[a:b]] for a, b in spans], [[*wordless, *words[a:b]] for a, b in spans])
+    no_words = [None] * len(before)
+    writer.append([[*before, *ids[a:b]] for a, b in spans], [[*no_words, *words[a:b]] for a, b in spans])
     arrays.append(
         documents=np.full(len(spans), number),
         begins=np.array([offsets[a][0] for a, _ in spans]),
@@ -91,13 +160,13 @@ def _write(
     )
 
 
-def sentence_borders(offsets: Sequence[tuple[int, int]], sentences: Sequence[tuple[int, int]]) -> list[int]:
-    """Token places at which sentences begin, from 0 to the number of tokens, strictly ascending.
+def sentence_boundaries(offsets: Sequence[tuple[int, int]], sentences: Sequence[tuple[int, int]]) -> list[int]:
+    """Return the token positions at which sentences begin, from 0 to the number of tokens, strictly ascending.
 
-    offsets: (first, last + 1) character of every token; sentences: of every sentence. A token belongs to the first
-    sentence that ends with it or later; a sentence without a token is none.
+    offsets: (start, end) of every token in characters; sentences: of every sentence. A token belongs to the first
+    sentence that does not end before it; sentences without a token are ignored.
 
-    >>> sentence_borders([(0, 2), (2, 3), (4, 6)], [(0, 3), (4, 6)])
+    >>> sentence_boundaries([(0, 2), (2, 3), (4, 6)], [(0, 3), (4, 6)])
     [0, 2, 3]
     """
     if not offsets:
@@ -109,56 +178,56 @@ def sentence_borders(offsets: Sequence[tuple[int, int]], sentences: Sequence[tup
     return sorted({0, *inner.tolist(), len(offsets)})
 
 
-def pack(borders: Sequence[int], words: Sequence[int | None], limit: int) -> list[int]:
-    """Where spans of at most `limit` tokens begin, and the last one ends: whole sentences while they fit.
+def pack(boundaries: Sequence[int], words: Sequence[int | None], limit: int) -> list[int]:
+    """Pack whole sentences into spans of at most `limit` tokens; return where spans begin, and the end of the last.
 
-    borders: where sentences begin, and the last one ends; words: the word of each token.
+    boundaries: where sentences begin, and the end of the last one; words: the word of each token.
 
     >>> pack([0, 3, 6, 9, 10], range(10), limit=6), pack([0, 2, 6], range(6), limit=6)
     ([0, 6, 10], [0, 2, 6])
     """
-    pieces = _fitting(borders, words, limit)
+    pieces = _pieces(boundaries, words, limit)
     cuts = pieces[:1]
-    for stop, after in pairwise(pieces):
-        if after - cuts[-1] > limit:
+    for stop, following in pairwise(pieces):
+        if following - cuts[-1] > limit:
             cuts.append(stop)
     if len(pieces) > 1:
         cuts.append(pieces[-1])
     first = cuts[-3] if len(cuts) > 2 else cuts[0]
-    return [*cuts[: max(len(cuts) - 2, 1)], *_evened(first, pieces, limit)] if len(cuts) > 1 else cuts
+    return [*cuts[: max(len(cuts) - 2, 1)], *_balanced(first, pieces, limit)] if len(cuts) > 1 else cuts
 
 
-def _evened(first: int, pieces: Sequence[int], limit: int) -> list[int]:
-    """The end of the tokens from `first` on, and before it the border that cuts them most evenly, if there is one."""
+def _balanced(first: int, pieces: Sequence[int], limit: int) -> list[int]:
+    """The end of the tokens from `first` on, preceded by the boundary that halves them best, if there is one."""
     last = pieces[-1]
     inner = [cut for cut in pieces if first < cut < last and max(cut - first, last - cut) <= limit]
     middle = (first + last) / 2
     return [*([min(inner, key=lambda cut: abs(cut - middle))] if inner else []), last]
 
 
-def _fitting(borders: Sequence[int], words: Sequence[int | None], limit: int) -> list[int]:
-    """The borders, and between them places at which sentences longer than `limit` are cut, into like parts."""
-    pieces = [borders[0]]
-    for stop in borders[1:]:
+def _pieces(boundaries: Sequence[int], words: Sequence[int | None], limit: int) -> list[int]:
+    """The boundaries, with cuts between them that divide sentences longer than `limit` into equal parts."""
+    pieces = [boundaries[0]]
+    for stop in boundaries[1:]:
         while (left := stop - pieces[-1]) > limit:
-            pieces.append(_word_border(pieces[-1], -(-left // -(-left // limit)), words))
+            pieces.append(_word_start(pieces[-1], -(-left // -(-left // limit)), words))
         pieces.append(stop)
     return pieces
 
 
-def _word_border(start: int, size: int, words: Sequence[int | None]) -> int:
-    """The last place at which a word begins, `size` tokens after `start` or less; mid-word where a word is longer."""
-    for place in range(start + size, start, -1):
-        if words[place] is None or words[place] != words[place - 1]:
-            return place
+def _word_start(start: int, size: int, words: Sequence[int | None]) -> int:
+    """The last word start at most `size` tokens after `start`; in the middle of a word if the word is longer."""
+    for position in range(start + size, start, -1):
+        if words[position] is None or words[position] != words[position - 1]:
+            return position
     return start + size
 
 
 class Spans:
-    """Which document each span of a store comes from; picklable, mapped.
+    """The document that each span of a store comes from; memory-mapped, picklable.
 
-    `documents` i64[spans], ascending: the number that the document was given. `begins`, `ends` i64[spans]: the span's
-    characters in the document's text.
+    `documents` i64[spans], ascending: the number that the document was given. `begins`, `ends` i64[spans]: the
+    characters of the span in the document's text.
     """
 
     def __init__(self, path: Path) -> None:
@@ -170,7 +239,7 @@ class Spans:
 
     @classmethod
     def open(cls, folder: Path) -> Spans:
-        """What `split_documents` wrote beside its store. Raises DrkitError where there is none."""
+        """Open what `split_documents` wrote beside its store. Raises DrkitError if it is missing."""
         return cls(Path(folder) / FILE)
 
     def __reduce__(self) -> tuple[type[Spans], tuple[Path]]:
@@ -180,18 +249,61 @@ class Spans:
         return len(self.documents)
 
     def of(self, documents: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """i64[n] each: the first span of these documents, and how many each has (0: it is empty)."""
+        """Return the first span of each document and its number of spans (0 if it is empty), i64[n] each."""
         first = np.searchsorted(self.documents, documents)
         return first, np.searchsorted(self.documents, documents, side="right") - first
 
     def names(self, doc_ids: Sequence[str]) -> Iterator[str]:
-        """The id of every span, `DOC#n`, n counted from 0 within the document; doc_ids: of all documents, by number."""
+        """Yield the name of every span, `DOC#n`, n counted from 0 in its document; doc_ids: of the documents."""
         first, _ = self.of(self.documents)
         return (
-            f"{doc_ids[d]}#{place - start}" for place, (d, start) in enumerate(zip(self.documents, first, strict=True))
+            f"{doc_ids[d]}#{span - start}" for span, (d, start) in enumerate(zip(self.documents, first, strict=True))
         )
 
 
 def open_spans(folder: Path) -> tuple[TokenStore, Spans]:
-    """The store of all spans, and their documents."""
+    """Open the store of all spans, and their documents."""
     return TokenStore.open(folder), Spans.open(folder)
+
+
+@frozen(eq=False)
+class NamedTexts:
+    """The texts that pre-training reads, with names: passages by their ids, or their spans as `DOC#n`."""
+
+    corpus: StoredCorpus
+    spans: Spans | None = None
+
+    def __len__(self) -> int:
+        return len(self.corpus) if self.spans is None else len(self.spans)
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        """(name, text) of each, in the order of their token store."""
+        if self.spans is None:
+            yield from ((passage.doc_id, passage.content) for passage in self.corpus)
+            return
+        for number, passage in enumerate(self.corpus):
+            first, count = (int(value) for value in self.spans.of(number))
+            own = slice(first, first + count)
+            characters = zip(self.spans.begins[own].tolist(), self.spans.ends[own].tolist(), strict=True)
+            for n, (begin, end) in enumerate(characters):
+                yield f"{passage.doc_id}#{n}", passage.content[begin:end]
+
+    def find(self, names: Sequence[str]) -> list[NDArray[np.int64]]:
+        """Return the indices of the texts of each name, none if it is unknown; a passage's id names all its spans."""
+        documents = self.corpus.find(names)
+        if self.spans is None:
+            return [np.array([index] if index >= 0 else [], dtype=np.int64) for index in documents]
+        first, count = self.spans.of(documents)
+        found = [np.arange(a, a + n) for a, n in zip(first, np.where(documents >= 0, count, 0), strict=True)]
+        for row in np.flatnonzero(documents < 0):
+            found[int(row)] = self._find_span(names[int(row)])
+        return found
+
+    def _find_span(self, name: str) -> NDArray[np.int64]:
+        assert self.spans is not None
+        doc_id, mark, number = name.rpartition("#")
+        document = int(self.corpus.find([doc_id])[0]) if mark and number.isdecimal() else -1
+        if document < 0:
+            return np.empty(0, np.int64)
+        first, count = (int(value) for value in self.spans.of(document))
+        return np.array([first + int(number)] if int(number) < count else [], dtype=np.int64)

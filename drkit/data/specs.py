@@ -1,18 +1,167 @@
-"""The specs of the collections: where texts, queries and judgements come from."""
+"""The collections: their settings and specs. No torch here."""
 
 from __future__ import annotations
 
+from typing import Any
+
+from attrs import frozen
+from attrs.validators import and_, ge, gt, in_, le, lt
+
+from drkit.core.settings import optional, setting
 from drkit.core.spec import Citation, ComponentSpec, Kind
-from drkit.data.config import (
-    BeirConfig,
-    HfConfig,
-    IrdsConfig,
-    JsonlConfig,
-    PairsConfig,
-    PydocsConfig,
-    TevatronConfig,
-    TrecConfig,
-)
+
+
+def _train_share() -> Any:
+    return setting(0.0, and_(ge(0), le(0.9)), "share of the test queries to train on if there is no train split")
+
+
+def _held_out(split: str) -> Any:
+    return setting(0.05, and_(ge(0), lt(0.5)), f"share of the training queries for {split} if it has no file")
+
+
+def _unknown(what: str = "judgements") -> Any:
+    return setting("refuse", in_(("refuse", "drop")), f"{what} that name unknown ids: refuse them, or drop and count")
+
+
+@frozen
+class PydocsConfig:
+    """Settings of `PydocsCollection`."""
+
+    packages: tuple[str, ...] = setting((), None, "only these packages (empty: all installed ones)")
+    min_query_words: int = setting(3, ge(1), "minimum number of words of a query")
+    max_query_words: int = setting(40, ge(1), "maximum number of words of a query")
+    min_passage_words: int = setting(8, ge(1), "minimum number of words of a passage")
+    dev_share: float = setting(0.05, and_(gt(0), lt(0.5)), "share of modules for dev")
+    test_share: float = setting(0.10, and_(gt(0), lt(0.5)), "share of modules for test")
+    limit: int | None = setting(None, optional(ge(1)), "maximum number of modules, drawn by hash")
+
+
+@frozen
+class BeirConfig:
+    """Settings of `BeirCollection`."""
+
+    path: str = setting("", None, "folder with corpus.jsonl, queries.jsonl and qrels/*.tsv")
+    train_share: float = _train_share()
+    unknown_judgements: str = _unknown()
+
+
+@frozen
+class IrdsConfig:
+    """Settings of `IrdsCollection`."""
+
+    dataset: str = setting("", None, "id of an ir_datasets dataset, as in `ir_datasets list`")
+    train_dataset: str | None = setting(None, None, "id of the dataset with the training queries")
+    dev_dataset: str | None = setting(None, None, "id of the dataset with the dev queries")
+    test_datasets: tuple[str, ...] = setting((), None, "ids of the datasets with the test queries (empty: `dataset`)")
+    train_share: float = _train_share()
+    dev_share: float = setting(
+        0.0, and_(ge(0), lt(0.5)), "share of the queries of `train_dataset` for dev if there is no `dev_dataset`"
+    )
+    unknown_judgements: str = _unknown()
+
+
+@frozen
+class JsonlConfig:
+    """Settings of `JsonlCollection`."""
+
+    path: str = setting("", None, "a file of texts: .jsonl, .tsv, .csv (gzipped or not), .json or .parquet")
+    text_field: str = setting("", None, "key or column of the text (empty: the usual names)")
+    id_field: str = setting("", None, "key or column of the id (empty: the usual names, else the row number)")
+    title_field: str = setting("", None, "key or column of the title (empty: `title`)")
+
+
+@frozen
+class TevatronConfig:
+    """Settings of `TevatronCollection`."""
+
+    path: str = setting("", None, "a training file (.jsonl, .jsonl.gz), or a folder with train, dev, test and corpus")
+    corpus: str = setting("", None, "file of all passages (docid, title, text); empty: the passages of the queries")
+    dev: str = setting("", None, "file of dev queries, in the format of the training file")
+    test: str = setting("", None, "file of test queries, in the format of the training file")
+    dev_qrels: str = setting("", None, "judgements of the dev queries, if their file has no positives")
+    test_qrels: str = setting("", None, "judgements of the test queries, if their file has no positives")
+    dev_share: float = _held_out("dev")
+    test_share: float = _held_out("test")
+    unknown_judgements: str = _unknown("judgements and negatives")
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Every path that is read."""
+        return (self.path, self.corpus, self.dev, self.test, self.dev_qrels, self.test_qrels)
+
+
+_ANCHOR = "column of the query (empty: anchor, query, question, ..)"
+_POSITIVE = "column of the passage (empty: positive, pos, answer, ..)"
+_NEGATIVES = "columns of negatives (empty: negative, neg, negative_1, ..)"
+_SCORE = "column of a score or label (empty: score, label); none: ignore it"
+_MIN_SCORE = "minimum score of a positive; a pair with a lower score is a negative"
+
+
+@frozen
+class PairsConfig:
+    """Settings of `PairsCollection`."""
+
+    path: str = setting("", None, "a training file (.jsonl, .json, .tsv, .csv, .parquet), or a folder with train.*")
+    dev: str = setting("", None, "file of dev pairs")
+    test: str = setting("", None, "file of test pairs")
+    anchor: str = setting("", None, _ANCHOR)
+    positive: str = setting("", None, _POSITIVE)
+    negatives: tuple[str, ...] = setting((), None, _NEGATIVES)
+    score: str = setting("", None, _SCORE)
+    min_score: float = setting(0.5, None, _MIN_SCORE)
+    dev_share: float = _held_out("dev")
+    test_share: float = _held_out("test")
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Every path that is read."""
+        return (self.path, self.dev, self.test)
+
+
+@frozen
+class TrecConfig:
+    """Settings of `TrecCollection`."""
+
+    path: str = setting("", None, "folder with corpus, topics and qrels under their usual names; or the corpus file")
+    corpus: str = setting("", None, "file of all passages: .jsonl, .tsv, .csv (gzipped or not), .json or .parquet")
+    train_topics: str = setting("", None, "training topics: TREC's <top>, .tsv, .csv or .jsonl")
+    train_qrels: str = setting("", None, "judgements of the training topics: TREC's four columns, or BEIR's three")
+    dev_topics: str = setting("", None, "dev topics")
+    dev_qrels: str = setting("", None, "judgements of the dev topics")
+    test_topics: str = setting("", None, "test topics")
+    test_qrels: str = setting("", None, "judgements of the test topics")
+    topic_field: str = setting("title", in_(("title", "desc", "narr")), "part of a <top> that is the query")
+    train_share: float = _train_share()
+    unknown_judgements: str = _unknown("judgements and negatives")
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Every path that is read."""
+        by_split = (f"{split}_{role}" for split in ("train", "dev", "test") for role in ("topics", "qrels"))
+        return (self.path, self.corpus, *(getattr(self, name) for name in by_split))
+
+
+@frozen
+class HfConfig:
+    """Settings of `HfCollection`."""
+
+    path: str = setting("", None, "folder of a dataset, or its id on the Hugging Face hub")
+    subset: str = setting("", None, "configuration of the dataset, if it has several")
+    qrels: str = setting("", None, "folder or id of the dataset with the judgements, if it is a different one")
+    anchor: str = setting("", None, _ANCHOR)
+    positive: str = setting("", None, _POSITIVE)
+    negatives: tuple[str, ...] = setting((), None, _NEGATIVES)
+    score: str = setting("", None, _SCORE)
+    min_score: float = setting(0.5, None, _MIN_SCORE)
+    dev_share: float = _held_out("dev")
+    test_share: float = _held_out("test")
+    unknown_judgements: str = _unknown("judgements and negatives")
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Every path that is read, if they are folders."""
+        return (self.path, self.qrels)
+
 
 BEIR = Citation(
     key="thakur2021beir",
@@ -45,6 +194,8 @@ HF_DATASETS = Citation(
     url="https://arxiv.org/abs/2109.02846",
 )
 
+_JUDGED = ("texts", "queries", "judgements")
+
 COLLECTIONS = (
     ComponentSpec(
         kind=Kind.COLLECTION,
@@ -52,7 +203,7 @@ COLLECTIONS = (
         target="drkit.data.pydocs:PydocsCollection",
         config=PydocsConfig,
         summary="Docstrings of the installed Python packages: find the function",
-        provides=("texts", "queries", "judgements"),
+        provides=_JUDGED,
     ),
     ComponentSpec(
         kind=Kind.COLLECTION,
@@ -61,7 +212,7 @@ COLLECTIONS = (
         config=BeirConfig,
         summary="A folder in the BEIR layout: corpus, queries, qrels",
         cite=BEIR,
-        provides=("texts", "queries", "judgements"),
+        provides=_JUDGED,
         shorthand="path",
         files=("path",),
     ),
@@ -70,9 +221,9 @@ COLLECTIONS = (
         name="irds",
         target="drkit.data.irds:IrdsCollection",
         config=IrdsConfig,
-        summary="Any data set of ir_datasets, by its id",
+        summary="Any dataset of ir_datasets, by its id",
         cite=IR_DATASETS,
-        provides=("texts", "queries", "judgements"),
+        provides=_JUDGED,
         shorthand="dataset",
     ),
     ComponentSpec(
@@ -82,7 +233,7 @@ COLLECTIONS = (
         config=TevatronConfig,
         summary="Tevatron's training files: queries with their passages",
         cite=TEVATRON,
-        provides=("texts", "queries", "judgements"),
+        provides=_JUDGED,
         shorthand="path",
     ),
     ComponentSpec(
@@ -92,7 +243,7 @@ COLLECTIONS = (
         config=PairsConfig,
         summary="Files of (query, passage, negatives) as texts; tables or JSON",
         cite=SBERT,
-        provides=("texts", "queries", "judgements"),
+        provides=_JUDGED,
         shorthand="path",
     ),
     ComponentSpec(
@@ -101,7 +252,7 @@ COLLECTIONS = (
         target="drkit.data.trec:TrecCollection",
         config=TrecConfig,
         summary="A corpus file, TREC topics and judgements by split",
-        provides=("texts", "queries", "judgements"),
+        provides=_JUDGED,
         shorthand="path",
     ),
     ComponentSpec(
@@ -109,9 +260,9 @@ COLLECTIONS = (
         name="hf",
         target="drkit.data.hf:HfCollection",
         config=HfConfig,
-        summary="A Hugging Face data set, by folder or id",
+        summary="A Hugging Face dataset, by folder or id",
         cite=HF_DATASETS,
-        provides=("texts", "queries", "judgements"),
+        provides=_JUDGED,
         shorthand="path",
     ),
     ComponentSpec(
@@ -119,7 +270,7 @@ COLLECTIONS = (
         name="jsonl",
         target="drkit.data.jsonl:JsonlCollection",
         config=JsonlConfig,
-        summary="Texts alone, a JSON object or table row each: pre-training only",
+        summary="A file of texts alone, for pre-training only",
         provides=("texts",),
         shorthand="path",
         files=("path",),

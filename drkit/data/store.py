@@ -15,7 +15,7 @@ import numpy as np
 
 from drkit.core.types import TokenBatch
 from drkit.data.arrays import Arrays, ArrayWriter
-from drkit.data.words import numbered, tells_words, vocabulary_borders
+from drkit.data.vocabulary import number_words, separates_words, vocabulary_boundaries
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class TokenWriter:
         self._writer.metadata = layout
         self._unknown = int(layout["unk"])
         self._specials = np.array(layout["specials"].split(), np.int32)
-        self._before, self._after = vocabulary_borders(tokenizer)
+        self._before, self._after = vocabulary_boundaries(tokenizer)
         self.counts = dict.fromkeys(("texts", "tokens", "empty", "unknown"), 0)
 
     def __enter__(self) -> TokenWriter:
@@ -104,7 +104,7 @@ class TokenWriter:
         flat = np.array([token for text in ids for token in text], dtype=np.int32)
         given = np.array([-1 if w is None else w for text in words for w in text], dtype=np.int64)
         starts = (np.cumsum(lengths) - lengths)[lengths > 0]
-        numbers = numbered(given, starts, self._before[flat], self._after[flat])
+        numbers = number_words(given, starts, self._before[flat], self._after[flat])
         numbers[(given < 0) | np.isin(flat, self._specials)] = -1  # a special token that a text spells out is no word
         self._writer.append(lengths, ids=flat, words=numbers)
         self.counts["texts"] += len(lengths)
@@ -122,7 +122,7 @@ def _layout(tokenizer: Any, max_length: int) -> dict[str, str]:
     cls, sep, pad = (getattr(tokenizer, f"{name}_token_id") for name in ("cls", "sep", "pad"))
     if None in (cls, sep, pad) or tokenizer("")["input_ids"] != [cls, sep]:
         raise DrkitError(f"{type(tokenizer).__name__} does not make '[CLS] text [SEP]'; take a masked LM's tokenizer")
-    if not tells_words(tokenizer):
+    if not separates_words(tokenizer):
         raise DrkitError(
             f"this {type(tokenizer).__name__} takes a whole text for one word: its tokenizer.json neither splits at "
             f"spaces (pre_tokenizer) nor marks beginnings of words; take another tokenizer, or give it a pre_tokenizer"

@@ -24,7 +24,8 @@ QUERIES, JUDGEMENTS, NEGATIVES = "queries.arrow", "judgements.arrow", "negatives
 def open_collection(folder: Path) -> StoredCollection:
     """Open the collection that `write_collection` wrote to `folder`. Raises DrkitError where there is none."""
     folder = Path(folder)
-    collection = collection_of({part: folder / part for part in (PASSAGES, *SPLITS) if (folder / part).is_dir()})
+    splits = {split: folder / split for split in SPLITS if (folder / split).is_dir()}
+    collection = collection_of({PASSAGES: folder / PASSAGES, **splits})
     len(collection.corpus)
     return collection
 

@@ -1,52 +1,67 @@
-"""A WordPiece vocabulary trained on the texts themselves; the same texts give the same vocabulary.
+"""WordPiece vocabularies trained on the texts themselves, and which tokens of a vocabulary make up words.
 
-The trainer numbers single characters as its hash tables happen to list them, and breaks ties between merges by these
-numbers. So the characters are counted here and handed over in a fixed order.
+The same texts give the same vocabulary. The trainer numbers single characters in the order of its hash tables and
+breaks ties between merges by these numbers, so the characters are counted here and handed over in a fixed order.
+
+A fast tokenizer numbers words by the splitting that precedes the vocabulary. That misses two things: scripts without
+spaces (Chinese, Japanese, Thai: a clause would be one word and be masked as a whole), and tokenizers that split nothing
+and mark word starts in the vocabulary alone (Gemma's, which multilingual ModernBERTs use: a text would be one word).
 """
 
 from __future__ import annotations
 
+import re
 import tempfile
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from drkit.errors import DrkitError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # Rare scripts would fill a small vocabulary with single characters.
 _ALPHABET = 200
 _SMALLEST = 100
+# Thai to Tibetan, Myanmar, Khmer; kana and CJK with their punctuation.
+_UNSPACED = re.compile(
+    "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3000-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
+)
+_BEGINNING = "\u2581"  # the space of SentencePiece vocabularies
 
 
 def train_wordpiece(texts: Iterator[str], folder: Path, *, size: int, lowercase: bool = True) -> Any:
-    """Train a BERT tokenizer of at most `size` entries on `texts`, save it to `folder` and return it.
+    """Train a BERT tokenizer with at most `size` entries on `texts`, save it to `folder` and return it.
 
     `AutoTokenizer.from_pretrained(folder)` loads it as a fast tokenizer that makes `[CLS] text [SEP]`. Characters
     beyond the most frequent ones become [UNK]. WordPiece: Schuster and Nakajima 2012; trained as byte-pair merges.
 
-    Raises DrkitError where `size` is too small, or the texts have no words.
+    Raises DrkitError if `size` is too small or the texts have no words.
     """
     from tokenizers import BertWordPieceTokenizer
     from transformers import BertTokenizerFast
 
     if size < _SMALLEST:
-        raise DrkitError(f"a vocabulary of {size} entries is too small; take {_SMALLEST} or more")
+        raise DrkitError(f"a vocabulary of {size} entries is too small; use at least {_SMALLEST}")
     trainer = BertWordPieceTokenizer(lowercase=lowercase)
     with tempfile.TemporaryDirectory() as scratch:
         lines = Path(scratch) / "texts"
-        alphabet = _alphabet(_spooled(texts, lines), trainer.normalizer, min(_ALPHABET, size // 4))
+        alphabet = _alphabet(_write_lines(texts, lines), trainer.normalizer, min(_ALPHABET, size // 4))
         if not alphabet:
-            raise DrkitError("no vocabulary can be trained: the texts have no words")
+            raise DrkitError("cannot train a vocabulary: the texts have no words")
         trainer.train(
             str(lines),
             vocab_size=size,
             min_frequency=2,
             initial_alphabet=alphabet,
             limit_alphabet=len(alphabet),
-            special_tokens=[*_SPECIALS, *alphabet, *(f"##{c}" for c in alphabet if _within_words(c))],
+            special_tokens=[*_SPECIALS, *alphabet, *(f"##{c}" for c in alphabet if _is_word_character(c))],
             show_progress=False,
         )
     tokenizer = BertTokenizerFast(vocab=trainer.get_vocab(), do_lower_case=lowercase)
@@ -54,8 +69,8 @@ def train_wordpiece(texts: Iterator[str], folder: Path, *, size: int, lowercase:
     return tokenizer
 
 
-def _spooled(texts: Iterator[str], path: Path) -> Counter[str]:
-    """Write the texts to a file, a line each, and count their characters."""
+def _write_lines(texts: Iterator[str], path: Path) -> Counter[str]:
+    """Write the texts to a file, one per line, and count their characters."""
     characters: Counter[str] = Counter()
     with path.open("w", encoding="utf-8", newline="\n") as file:
         for text in texts:
@@ -65,8 +80,8 @@ def _spooled(texts: Iterator[str], path: Path) -> Counter[str]:
     return characters
 
 
-def _within_words(character: str) -> bool:
-    """Whether BERT's pre-tokenizer leaves it in a word: it splits at Unicode punctuation and ASCII signs."""
+def _is_word_character(character: str) -> bool:
+    """Whether BERT's pre-tokenizer keeps it inside words: it splits at Unicode punctuation and ASCII symbols."""
     return character.isalnum() or (not character.isascii() and unicodedata.category(character)[0] != "P")
 
 
@@ -77,3 +92,48 @@ def _alphabet(characters: Counter[str], normalizer: Any, size: int) -> list[str]
         for normal in normalizer.normalize_str(character).split():
             seen.update(dict.fromkeys(normal, number))
     return sorted(sorted(seen, key=lambda c: (-seen[c], c))[:size])
+
+
+def word_boundaries(tokens: Iterable[str]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return before and after which tokens a word boundary lies, whatever the words' numbers; bool[n] each.
+
+    >>> before, after = word_boundaries(["\u2581the", "re", "\u6f22\u5b57"])
+    >>> before.tolist(), after.tolist()
+    ([True, False, True], [False, False, True])
+    """
+    tokens = list(tokens)
+    alone = np.array([bool(_UNSPACED.search(token)) for token in tokens], dtype=bool)
+    begins = np.array([token.startswith(_BEGINNING) for token in tokens], dtype=bool)
+    return begins | alone, alone
+
+
+def vocabulary_boundaries(tokenizer: Any) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return `word_boundaries` of a whole vocabulary, bool[V] each, by token id."""
+    return word_boundaries(tokenizer.convert_ids_to_tokens(list(range(len(tokenizer)))))
+
+
+def separates_words(tokenizer: Any) -> bool:
+    """Whether a fast tokenizer finds two words in a text of two words."""
+    encoding = tokenizer("one two", add_special_tokens=False)
+    before, _ = word_boundaries(encoding.tokens())
+    return len(set(encoding.word_ids())) > 1 or bool(before[1:].any())
+
+
+def number_words(
+    words: NDArray[np.int64], starts: NDArray[np.int64], before: NDArray[np.bool_], after: NDArray[np.bool_]
+) -> NDArray[np.int64]:
+    """Number the words of each text from 0 without gaps, so that no number exceeds the number of tokens; i64[n].
+
+    words i64[n]: the tokens' words as given, texts one after the other; starts: the first token of each text; before,
+    after bool[n]: boundaries in addition to those between different numbers.
+
+    >>> never, first = np.zeros(5, dtype=bool), np.arange(5) == 0
+    >>> number_words(np.array([4, 4, 7, 0, 0]), np.array([0, 3]), never, first).tolist()
+    [0, 1, 2, 0, 0]
+    """
+    begins = before.copy()
+    begins[1:] |= (words[1:] != words[:-1]) | after[:-1]
+    begins[starts] = True
+    counted = np.cumsum(begins, dtype=np.int64)
+    lengths = np.diff(np.append(starts, len(words)))
+    return np.asarray(counted - np.repeat(counted[starts], lengths))

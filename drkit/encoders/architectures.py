@@ -1,8 +1,8 @@
-"""Where each Hugging Face architecture keeps the pieces that drkit borrows: one record per model type.
+"""Supported Hugging Face architectures: where each keeps the modules that drkit uses, one record per model type.
 
-A new architecture is a new row of `ARCHITECTURES`; nothing else in drkit knows a model's attribute names. The word
-embeddings, the projection to the vocabulary and the masked LM without its head need no row: transformers names them
-itself (`get_input_embeddings`, `get_output_embeddings`, `base_model`).
+A new architecture is a new row of `ARCHITECTURES`; nothing else in drkit knows a model's attribute names. Word
+embeddings, the projection to the vocabulary and the masked LM without its head need no row: transformers has accessors
+for them (`get_input_embeddings`, `get_output_embeddings`, `base_model`). No torch here.
 """
 
 from __future__ import annotations
@@ -10,11 +10,41 @@ from __future__ import annotations
 from typing import Any
 
 from attrs import evolve, frozen
+from attrs.validators import and_, ge, in_, lt
 
+from drkit.core.settings import setting
+from drkit.core.types import BackboneInfo
 from drkit.errors import DrkitError, did_you_mean
 
-# A step of an LM head that is a function and no module.
+# A step of an LM head that is a function, not a module.
 GELU = "gelu()"
+
+
+@frozen
+class BertSizes:
+    """Sizes of a BERT that starts from random weights.
+
+    Raises ValueError if `hidden` is not a multiple of `heads`.
+    """
+
+    hidden: int = setting(128, ge(1), "width of the hidden states")
+    layers: int = setting(2, ge(1), "number of transformer layers")
+    heads: int = setting(2, ge(1), "attention heads; the width must be a multiple of them")
+    intermediate: int = setting(512, ge(1), "width of the feed-forward layers")
+    max_positions: int = setting(512, ge(2), "maximum length of a text in tokens")
+    dropout: float = setting(0.1, and_(ge(0), lt(1)), "dropout of hidden states and attention")
+    activation: str = setting(
+        "gelu", in_(("gelu", "relu", "silu", "gelu_new")), "activation of the feed-forward layers"
+    )
+    lm_head: str = setting(
+        "transform",
+        in_(("transform", "tied")),
+        "LM head: BERT's transform and tied projection, or the projection alone",
+    )
+
+    def __attrs_post_init__(self) -> None:
+        if self.hidden % self.heads:
+            raise ValueError(f"'hidden' must be a multiple of 'heads', got {self.hidden} and {self.heads}")
 
 
 @frozen
@@ -33,7 +63,7 @@ class LayerNames:
 
 @frozen
 class SizeNames:
-    """What a configuration calls its sizes; a number stands for itself."""
+    """Names of the sizes in a configuration; a number is used as it is."""
 
     intermediate: str = "intermediate_size"
     dropout: str = "hidden_dropout_prob"
@@ -45,12 +75,12 @@ class SizeNames:
 class Architecture:
     """One model type.
 
-    In the masked LM: transform, the steps of its head up to the projection, in order (paths, or `GELU`).
-    In its backbone: layers, the list of encoder layers; embeddings, what maps ids to the first hidden states;
-    embeddings_project, which brings them to the hidden size where the model has it; positions, the position table
-    ("": none, drkit lends sinusoids); final_norm, the LayerNorm after the last layer where layers end without one.
+    In the masked LM: transform, the steps of its head before the projection, in order (paths, or `GELU`).
+    In its backbone: layers, the list of encoder layers; embeddings, the module that maps ids to the first hidden
+    states; embeddings_project, the module that maps them to the hidden size, if any; positions, the position table
+    ("": none, drkit provides sinusoids); final_norm, the LayerNorm after the last layer, if layers end without one.
     position_offset: the table's row of the first token (None: the row after the padding id's).
-    layer: names inside a layer that is built as BERT's (None: it is built otherwise). attention: what attends.
+    layer: names inside a layer built like BERT's (None: built differently). attention: the implementation to use.
     """
 
     model_type: str
@@ -86,7 +116,7 @@ DISTILBERT_LAYER = LayerNames(
     output="ffn.lin2",
     output_norm="output_layer_norm",
 )
-# Its bias by distance belongs to the whole stack, not to a layer: a decoder's layer goes without it.
+# The relative position bias belongs to the whole stack, not to a layer, so a decoder's layer does not have it.
 MPNET_LAYER = LayerNames(
     query="attention.attn.q",
     key="attention.attn.k",
@@ -144,9 +174,9 @@ ARCHITECTURES = {
 
 
 def architecture(model_type: str) -> Architecture:
-    """The record of one model type.
+    """Return the record of a model type.
 
-    Raises DrkitError, with the reason and the known ones, where there is none.
+    Raises DrkitError with the reason and the supported ones if there is none.
 
     >>> architecture("distilbert").layers
     'transformer.layer'
@@ -154,24 +184,24 @@ def architecture(model_type: str) -> Architecture:
     if model_type not in ARCHITECTURES:
         raise DrkitError(
             f"encoders of the architecture {model_type!r} are not supported: {_reason(model_type)}"
-            f"{did_you_mean(model_type, ARCHITECTURES)} known: {', '.join(sorted(ARCHITECTURES))}; "
+            f"{did_you_mean(model_type, ARCHITECTURES)} supported: {', '.join(sorted(ARCHITECTURES))}; "
             f"start from a checkpoint of one of these"
         )
     return ARCHITECTURES[model_type]
 
 
 def first_position(config: Any) -> int:
-    """The row of the position table that a text's first token has; 0 where drkit does not know the model type."""
-    known = ARCHITECTURES.get(config.model_type)
-    if known is None:
+    """Return the row of the position table for the first token of a text; 0 for an unsupported model type."""
+    found = ARCHITECTURES.get(config.model_type)
+    if found is None:
         return 0
-    return int(config.pad_token_id) + 1 if known.position_offset is None else known.position_offset
+    return int(config.pad_token_id) + 1 if found.position_offset is None else found.position_offset
 
 
 def longest_text(config: Any) -> int:
-    """Tokens of the longest text that a model of this configuration reads, special ones included.
+    """Return the maximum number of tokens of a text for a model configuration, special ones included.
 
-    Raises DrkitError where the configuration does not say.
+    Raises DrkitError if the configuration has no `max_position_embeddings`.
     """
     positions = getattr(config, "max_position_embeddings", None)
     if not positions:
@@ -185,9 +215,69 @@ def _reason(model_type: str) -> str:
 
     if model_type in MASKED:
         return (
-            "transformers has a masked LM of it, but drkit has no record of where its embeddings, layers and LM head "
-            "are: a row of drkit.encoders.architectures.ARCHITECTURES"
+            "transformers has a masked LM of it, but drkit.encoders.architectures.ARCHITECTURES has no row that says "
+            "where its embeddings, layers and LM head are"
         )
     if model_type in MODEL_MAPPING_NAMES:
-        return "transformers has no masked LM of it, and pre-training needs one: it fills in what is masked"
+        return "transformers has no masked LM of it, which pre-training requires"
     return "transformers does not know it"
+
+
+def backbone_info(config: Any, tokenizer: Any) -> BackboneInfo:
+    """Return the sizes in a model configuration and the tokenizer's special ids.
+
+    Raises DrkitError for an unsupported architecture, or a tokenizer without a mask token.
+    """
+    names = architecture(config.model_type).sizes
+    eps = names.layer_norm_eps
+    if tokenizer.mask_token_id is None:
+        raise DrkitError(
+            "the tokenizer has no mask token, which masked auto-encoders require; use the tokenizer of a masked LM"
+        )
+    return BackboneInfo(
+        hidden=config.hidden_size,
+        heads=config.num_attention_heads,
+        intermediate=getattr(config, names.intermediate),
+        layers=config.num_hidden_layers,
+        vocab=config.vocab_size,
+        max_positions=longest_text(config),
+        mask_id=tokenizer.mask_token_id,
+        pad_id=config.pad_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id,
+        special_ids=tuple(sorted(tokenizer.all_special_ids)),
+        layer_norm_eps=eps if isinstance(eps, float) else getattr(config, eps),
+        dropout=getattr(config, names.dropout),
+        initializer_range=config.initializer_range,
+        activation=getattr(config, names.activation),
+    )
+
+
+def check_fit(model: Any, where: Architecture) -> None:
+    """Raise DrkitError if a model cannot be pre-trained because it lacks a module that its record names."""
+    name = type(model).__name__
+    if getattr(model.config, "is_decoder", False):
+        raise DrkitError(
+            f"this {name} attends from left to right (is_decoder = true in its config.json), but a masked auto-encoder "
+            f"needs a bidirectional encoder: set it to false, or use another checkpoint"
+        )
+    head = getattr(model, "get_output_embeddings", lambda: None)()
+    if head is None:
+        raise DrkitError(
+            f"a {name} has no language-model head. Load it with MaskedLmEncoder.from_pretrained(folder), or wrap the "
+            f"masked LM of its architecture (transformers' AutoModelForMaskedLM)"
+        )
+    in_backbone = filter(None, (where.embeddings, where.layers, where.positions, where.final_norm))
+    missing = [path for path in where.transform if path != GELU and not _has(model, path)]
+    missing += [f"{path} in the backbone" for path in in_backbone if not _has(model.base_model, path)]
+    if missing:
+        raise DrkitError(
+            f"this {name} has the model type {where.model_type!r} but not its modules (missing: {', '.join(missing)}); "
+            f"use transformers' own masked LM of that architecture"
+        )
+
+
+def _has(module: Any, path: str) -> bool:
+    try:
+        module.get_submodule(path)
+    except AttributeError:
+        return False
+    return True

@@ -1,4 +1,4 @@
-"""A cross-encoder: query and passage read together by one Hugging Face encoder, one score for the pair."""
+"""A cross-encoder: one Hugging Face encoder reads query and passage together and scores the pair."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from drkit.core.files import replacing_folder, write_text
 from drkit.core.loading import told_from
 from drkit.core.quiet import without_bars
 from drkit.encoders.architectures import ARCHITECTURES, architecture, longest_text
-from drkit.encoders.checkpoints import read_config, without_report
-from drkit.encoders.pairs import PairTokenizer, join_pairs, joins_pairs
+from drkit.encoders.masked_lm import read_config, without_report
+from drkit.encoders.pair_tokenizer import PairTokenizer, join_pairs, joins_pairs
 from drkit.encoders.seeding import seeded
-from drkit.encoders.stacking import stack_layers
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
@@ -26,18 +25,18 @@ MAX_LENGTH = 512
 TYPES = "token_type_ids"
 _HEAD = "ForSequenceClassification"
 _IDENTITY = "torch.nn.modules.linear.Identity"
-# Parts of a classifier that no masked LM has, by the beginning of their names: they may be new.
+# Prefixes of the weights that a classifier has and a masked LM does not: these may be new.
 _NEW = ("classifier.", "pre_classifier.", "score.", "head.", "pooler.")
 
 
 class CrossEncoder(nn.Module):
-    """Scores of (query, passage) pairs, higher is better.
+    """Scores (query, passage) pairs; higher is better.
 
-    model: a Hugging Face sequence classifier with one label. tokenizer: its fast tokenizer. max_length: tokens of a
-    pair at most, special ones included; the passage is what is cut.
+    model: a Hugging Face sequence classifier with one label. tokenizer: its fast tokenizer. max_length: maximum tokens
+    of a pair, special ones included; the passage is truncated.
 
-    Raises DrkitError for more than one label, a tokenizer that cannot join two texts, or a `max_length` that is more
-    than the model has positions for.
+    Raises DrkitError for more than one label, a tokenizer that cannot join two texts, or a `max_length` beyond the
+    positions of the model.
     """
 
     def __init__(self, model: nn.Module, tokenizer: Any, *, max_length: int) -> None:
@@ -47,7 +46,9 @@ class CrossEncoder(nn.Module):
         self.config = config
         longest = longest_text(self.config)
         if max_length > longest:
-            raise DrkitError(f"pairs of {max_length} tokens; this encoder reads at most {longest}: lower max_length")
+            raise DrkitError(
+                f"max_length {max_length} is too long: this encoder reads at most {longest} tokens; lower it"
+            )
         self.model: Any = model
         self.tokenizer = tokenizer
         types = _has_types(self.config) and TYPES in tokenizer.model_input_names
@@ -55,36 +56,36 @@ class CrossEncoder(nn.Module):
 
     @property
     def max_length(self) -> int:
-        """Tokens of a pair at most."""
+        """Maximum tokens of a pair."""
         return self.pairs.max_length
 
     def cut_at(self, max_length: int) -> None:
-        """From here on read at most so many tokens of a pair. Raises DrkitError where that leaves no room for text."""
+        """Set the maximum tokens of a pair. Raises DrkitError if that leaves no room for text."""
         self.pairs = PairTokenizer.of(
             self.tokenizer, max_length=max_length, longest=self.pairs.longest, types=self.pairs.types is not None
         )
 
     def forward(self, ids: Tensor, attention: Tensor, types: Tensor | None = None) -> Tensor:
-        """The scores f[B] of pairs: ids i64[B,L], attention bool[B,L], types i64[B,L] where it has token types."""
-        told = {} if types is None else {"token_type_ids": types}
-        scores: Tensor = self.model(input_ids=ids, attention_mask=attention, **told).logits.squeeze(-1)
+        """Score pairs, f[B]: ids i64[B,L], attention bool[B,L], types i64[B,L] if the model has token types."""
+        extra = {} if types is None else {TYPES: types}
+        scores: Tensor = self.model(input_ids=ids, attention_mask=attention, **extra).logits.squeeze(-1)
         return scores
 
     @classmethod
     def start_from(cls, path_or_id: str, *, max_length: int = 192, seed: int = 42, layers: int = 0) -> CrossEncoder:
-        """A cross-encoder to be trained: a checkpoint's encoder under a new head, whose weights follow the seed.
+        """Make a cross-encoder to be trained: a checkpoint's encoder under a new head, seeded by `seed`.
 
-        path_or_id: a masked LM, an encoder that drkit exported, a hub id of either; or a cross-encoder, whose head is
-        gone on with. layers: at least so many, copies of the checkpoint's where it has fewer.
+        path_or_id: folder or hub id of a masked LM, an exported encoder, or a cross-encoder, whose head is kept.
+        layers: minimum number of layers; if the checkpoint has fewer, copies of them are added.
 
-        Raises DrkitError where it is none of these, of an architecture that drkit does not know, or reads fewer than
-        `max_length` tokens; or where its layers are no copies of one another.
+        Raises DrkitError if it is none of these, has an unsupported architecture, reads fewer than `max_length` tokens,
+        or its layers cannot be repeated.
         """
         config = read_config(path_or_id)
         architecture(config.model_type)
         if longest_text(config) < max_length:
             raise DrkitError(
-                f"{path_or_id!r} reads at most {longest_text(config)} tokens, the pairs have up to {max_length}: "
+                f"{path_or_id!r} reads at most {longest_text(config)} tokens, but pairs have up to {max_length}: "
                 f"lower max_length, or start from an encoder with more positions"
             )
         model = _load(path_or_id, config, seed=seed)
@@ -97,16 +98,16 @@ class CrossEncoder(nn.Module):
 
     @classmethod
     def load(cls, path_or_id: str, *, max_length: int | None = None) -> CrossEncoder:
-        """A trained cross-encoder of drkit, of sentence-transformers, or any sequence classifier with one label.
+        """Load a trained cross-encoder of drkit or sentence-transformers, or any sequence classifier with one label.
 
-        max_length: None takes what was saved. Raises DrkitError where there is none, or it has no trained head.
+        max_length: None: as saved. Raises DrkitError if there is none, or it has no trained head.
         """
         config = read_config(path_or_id)
         if not _is_classifier(config):
-            made = (config.architectures or ["nothing known"])[0]
+            saved_as = (config.architectures or ["an unknown architecture"])[0]
             raise DrkitError(
-                f"{path_or_id!r} is no cross-encoder: it was saved as {made}, without a head that scores pairs; give "
-                f"the folder of a trained re-ranker, or a hub id such as cross-encoder/ms-marco-MiniLM-L6-v2"
+                f"{path_or_id!r} is not a cross-encoder: it was saved as {saved_as}, without a head that scores pairs; "
+                f"give the folder of a trained re-ranker, or a hub id such as cross-encoder/ms-marco-MiniLM-L6-v2"
             )
         tokenizer = _tokenizer(path_or_id)
         return cls(_load(path_or_id, config), tokenizer, max_length=max_length or _saved_length(config, tokenizer))
@@ -114,7 +115,7 @@ class CrossEncoder(nn.Module):
     def save(self, folder: str | Path) -> Path:
         """Write a folder, atomically, that `load` and sentence-transformers' `CrossEncoder` read.
 
-        Both give the same scores: the raw output of the head, no sigmoid.
+        Both give the same scores: the raw output of the head, without a sigmoid.
         """
         with replacing_folder(Path(folder), "config.json") as temporary:
             self.save_into(temporary)
@@ -140,7 +141,7 @@ class CrossEncoder(nn.Module):
 
 def _one_label(config: Any, what: str) -> None:
     if config.num_labels != 1:
-        raise DrkitError(f"{what} has {config.num_labels} labels; a re-ranker gives one score a pair (num_labels = 1)")
+        raise DrkitError(f"{what} has {config.num_labels} labels; a re-ranker needs exactly one (num_labels = 1)")
 
 
 def _has_types(config: Any) -> bool:
@@ -148,7 +149,7 @@ def _has_types(config: Any) -> bool:
 
 
 def _name_inputs(tokenizer: Any, *, types: bool) -> None:
-    """In place: whoever loads the tokenizer hands on what it names, and only some models have token types."""
+    """Set the inputs that a tokenizer returns, in place: only some models have token types."""
     names = ["input_ids", *([TYPES] if types else []), "attention_mask"]
     tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = names
 
@@ -158,32 +159,32 @@ def _is_classifier(config: Any) -> bool:
 
 
 def _load(path_or_id: str, config: Any, seed: int = 0) -> nn.Module:
-    """The classifier in float32 and evaluation mode; a head that the checkpoint lacks is drawn by the seed."""
+    """Load the classifier in float32 and evaluation mode; a head missing from the checkpoint is drawn by `seed`."""
     from transformers import AutoModelForSequenceClassification
 
     trained = _is_classifier(config)
     if trained:
         _one_label(config, repr(path_or_id))
-    known = ARCHITECTURES.get(config.model_type)
-    options = {"attn_implementation": known.attention} if known else {}
-    wanted = "A sequence classifier with one label, or an encoder to make one of, is wanted."
-    told = told_from(path_or_id, "load the cross-encoder", wanted)
-    with told, without_bars(), without_report(), seeded(seed, "cross-encoder head"):
+    found = ARCHITECTURES.get(config.model_type)
+    options = {"attn_implementation": found.attention} if found else {}
+    expected = "Expected a sequence classifier with one label, or an encoder to start one from."
+    errors = told_from(path_or_id, "load the cross-encoder", expected)
+    with errors, without_bars(), without_report(), seeded(seed, "cross-encoder head"):
         model, report = AutoModelForSequenceClassification.from_pretrained(
             path_or_id, num_labels=1, dtype="float32", output_loading_info=True, **options
         )
-    _judge_missing(path_or_id, report["missing_keys"], trained, model.base_model_prefix)
+    _check_missing(path_or_id, report["missing_keys"], trained, model.base_model_prefix)
     loaded: nn.Module = model.eval()
     return loaded
 
 
-def _judge_missing(path_or_id: str, missing: Iterable[str], trained: bool, backbone: str) -> None:
+def _check_missing(path_or_id: str, missing: Iterable[str], trained: bool, backbone: str) -> None:
     lacking = sorted(missing)
     body = [key for key in lacking if trained or not key.removeprefix(f"{backbone}.").startswith(_NEW)]
     if body:
         raise DrkitError(
-            f"{path_or_id!r} is not complete: {len(body)} of its weights are missing (the first: {body[0]}); it is cut "
-            f"off, or was saved from another kind of model"
+            f"{path_or_id!r} is not complete: {len(body)} weights are missing (first: {body[0]}); it is truncated, or "
+            f"was saved from another kind of model"
         )
 
 
@@ -193,12 +194,32 @@ def _tokenizer(path_or_id: str) -> Any:
     with told_from(path_or_id, "load the tokenizer of"):
         tokenizer = AutoTokenizer.from_pretrained(path_or_id)
     if not getattr(tokenizer, "is_fast", False):
-        raise DrkitError(f"the tokenizer of {path_or_id!r} is no fast one; save it with a tokenizer.json")
+        raise DrkitError(f"the tokenizer of {path_or_id!r} is not a fast one; save it with a tokenizer.json")
     return tokenizer
 
 
 def _saved_length(config: Any, tokenizer: Any) -> int:
-    """What the tokenizer says, where it says something; the model's positions, and 512, where it does not."""
-    told = tokenizer.model_max_length
+    """The tokenizer's maximum length, if it is set; otherwise the positions of the model, at most 512."""
+    saved = tokenizer.model_max_length
     longest = longest_text(config)
-    return int(told) if told <= longest else min(longest, MAX_LENGTH)
+    return int(saved) if saved <= longest else min(longest, MAX_LENGTH)
+
+
+def stack_layers(model: Any, layers: int) -> None:
+    """Give a Hugging Face model at least `layers` layers, in index, by repeating copies of its own in order.
+
+    A tower of copied trained layers learns faster than one with new layers on top (progressive stacking: Gong et al.,
+    ICML 2019). A model with as many layers or more is unchanged. Raises DrkitError if its layers are not all alike.
+    """
+    if layers <= model.config.num_hidden_layers:
+        return
+    found = architecture(model.config.model_type)
+    if found.layer is None:
+        raise DrkitError(
+            f"the layers of a {found.model_type} encoder are not all alike, so they cannot be repeated: "
+            f"keep their number (layers = 0), or start from a bert, electra or roberta"
+        )
+    tower: nn.ModuleList = model.base_model.get_submodule(found.layers)
+    own = list(tower)
+    tower.extend(copy.deepcopy(own[index % len(own)]) for index in range(len(own), layers))
+    model.config.num_hidden_layers = model.base_model.config.num_hidden_layers = layers

@@ -1,7 +1,7 @@
-"""The encoder's embeddings and language-model head, lent to a decoder or a loss for one call.
+"""The encoder's embeddings and language-model head, passed to a decoder or a loss for one call.
 
-The vocabulary projection is more than half of a pre-training step, so it is applied to target positions
-only, and its cross-entropy goes through torch's fused kernel where the installed torch has one.
+The vocabulary projection is more than half of a pre-training step, so it is applied to target positions only, and its
+cross-entropy uses torch's fused kernel if the installed torch has one.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from drkit.errors import DrkitError
 if TYPE_CHECKING:
     from drkit.encoders.architectures import Architecture
 
-# Kept in a checkpoint's config.json, so that loading it does not bring the transform back.
+# Saved in a checkpoint's config.json, so that loading it does not restore the transform.
 TIED = "drkit_tied_lm_head"
 # Logits held at once by the fused cross-entropy: 64 MB in float32. torch's own heuristic aims at the size of the
-# hidden states (16 rows for BERT's vocabulary) and is four to seven times slower on CPU; from about 500 rows a
-# chunk costs no time (measured at 1400 and 4200 targets, vocabularies of 4000 to 30522).
+# hidden states (16 rows for BERT's vocabulary) and is four to seven times slower on CPU. From about 500 rows on,
+# chunking costs no time (measured at 1400 and 4200 targets, vocabularies of 4000 to 30522).
 LOGITS_AT_ONCE = 2**24
 _FUSED = hasattr(F, "linear_cross_entropy") and hasattr(nn, "LinearCrossEntropyOptions")
 
 
 class Heads:
-    """Embeddings and LM head of a masked LM. Borrowed per call: no module, owns no parameter.
+    """Embeddings and LM head of a masked LM. Not a module: it owns no parameters and is made for each call.
 
-    model: the masked LM; where: the record that says where its pieces are. A model without position embeddings
-    (ModernBERT turns queries and keys instead) lends fixed sinusoids of the word embeddings' own size, and `embed` adds
-    them: a decoder's attention has no other way to tell places apart.
+    model: the masked LM; where: the record of its architecture. A model without position embeddings (ModernBERT rotates
+    queries and keys instead) provides fixed sinusoids of the word embeddings' size, and `embed` adds them, because a
+    decoder's attention could not distinguish positions otherwise.
     """
 
     def __init__(self, model: nn.Module, where: Architecture) -> None:
@@ -47,34 +47,34 @@ class Heads:
 
     @property
     def weight(self) -> Tensor:
-        """f[V,E]: the projection, which is the word embeddings too; E is D but in some ELECTRAs."""
+        """f[V,E]: the projection, tied to the word embeddings; E is D, except in some ELECTRAs."""
         weight = self._projection.weight
         assert isinstance(weight, Tensor)
         return weight
 
     def embed(self, ids: Tensor) -> Tensor:
-        """f[B,L,D]: the whole embedding layer (word, position, type, LayerNorm, dropout) of ids i64[B,L]."""
+        """Apply the whole embedding layer (word, position, type, LayerNorm, dropout) to ids i64[B,L]; f[B,L,D]."""
         if not self._where.positions:
             return self._embedded(inputs_embeds=self._words(ids) + self.positions(ids.shape[1]))
         return self._embedded(input_ids=ids)
 
     def embed_vectors(self, vectors: Tensor) -> Tensor:
-        """f[B,L,D]: the whole embedding layer (position, first type, LayerNorm, dropout) of word vectors f[B,L,D].
+        """Apply the embedding layer (position, first type, LayerNorm, dropout) to word vectors f[B,L,D]; f[B,L,D].
 
-        Raises DrkitError where word embeddings and hidden states have different sizes.
+        Raises DrkitError if word embeddings and hidden states have different sizes.
         """
         if self._project is not None:
             raise DrkitError(
-                f"this encoder's word vectors have {self._words.weight.shape[1]} dimensions, its hidden states "
-                f"{vectors.shape[-1]}: a bottleneck cannot stand in for a word. Query with positions alone "
-                f"(pretrain.decoder.query = 'position'), or take an encoder whose embeddings are as wide as it is"
+                f"this encoder's word vectors have {self._words.weight.shape[1]} dimensions and its hidden states "
+                f"{vectors.shape[-1]}, so a bottleneck cannot replace a word. Query with positions alone "
+                f"(pretrain.decoder.query = 'position'), or use an encoder with equally wide embeddings"
             )
         if not self._where.positions:
             return self._embedded(inputs_embeds=vectors + self.positions(vectors.shape[1]))
         return self._embedded(input_ids=None, inputs_embeds=vectors)
 
     def positions(self, length: int) -> Tensor:
-        """f[L,D]: raw position embeddings of the first `length` tokens, brought to D (without bias) where words are."""
+        """Return the raw position embeddings of the first `length` tokens, f[L,D], projected like words (no bias)."""
         if not self._where.positions:
             return sinusoids(length, self._words.weight)
         table = self._backbone.get_submodule(self._where.positions).weight
@@ -83,13 +83,13 @@ class Heads:
         return raw if self._project is None else F.linear(raw, self._project.weight)
 
     def logits(self, states: Tensor) -> Tensor:
-        """f[..., V]: transform, tied projection and bias of states f[..., D]."""
+        """Apply transform, tied projection and bias to states f[..., D]; f[..., V]."""
         return F.linear(self._transformed(states), self.weight, self._projection.bias)
 
     def lm_loss(self, states: Tensor, labels: Tensor) -> Tensor:
-        """f[]: the mean cross-entropy of states f[N,D] against labels i64[N].
+        """Return the mean cross-entropy of states f[N,D] against labels i64[N], f[].
 
-        With N = 0 it is a zero that still has a graph, so that ranks without a target keep in step.
+        With N = 0 it is a zero with a graph, so that ranks without targets stay in step.
         """
         if not len(labels):
             return self.logits(states).sum()
@@ -97,11 +97,11 @@ class Heads:
 
     @torch.no_grad()
     def lm_accuracy(self, states: Tensor, labels: Tensor) -> Tensor:
-        """f[]: the share of states f[N,D] whose best-scored word is the label, 0 where N = 0. For probes, not steps."""
-        right = torch.zeros((), dtype=torch.long, device=labels.device)
-        for part, wanted in _chunks(states, labels, len(self.weight)):
-            right += (self.logits(part).argmax(-1) == wanted).sum()
-        return right / max(1, len(labels))
+        """Return the share of states f[N,D] whose best token is the label, f[] (0 if N = 0); for probes, not steps."""
+        correct = torch.zeros((), dtype=torch.long, device=labels.device)
+        for part, targets in _chunks(states, labels, len(self.weight)):
+            correct += (self.logits(part).argmax(-1) == targets).sum()
+        return correct / max(1, len(labels))
 
     def _embedded(self, **given: Any) -> Tensor:
         embedded: Tensor = self._embeddings(**given)
@@ -114,10 +114,10 @@ class Heads:
 
 
 def sinusoids(length: int, words: Tensor) -> Tensor:
-    """f[L,D]: fixed sinusoidal positions whose root mean square is that of the word embeddings f[V,D].
+    """Return fixed sinusoidal positions f[L,D] with the root mean square of the word embeddings f[V,D].
 
-    A function of the weights alone, so that a resumed training finds the same ones; the size is read off every n-th
-    row, which costs nothing and is exact enough. Source: Vaswani et al. 2017, section 3.5.
+    A function of the weights alone, so that a resumed training gets the same ones. The size is estimated from every
+    n-th row, which is cheap and accurate enough. Source: Vaswani et al. 2017, section 3.5.
     """
     width = words.shape[1]
     size = words.detach()[:: max(1, len(words) // 1024)].float().square().mean().sqrt()
@@ -128,24 +128,24 @@ def sinusoids(length: int, words: Tensor) -> Tensor:
 
 
 def tie_lm_head(model: Any) -> None:
-    """Reduce the LM head to the tied projection: states are compared with word embeddings as they are.
+    """Reduce the LM head of a model, in place, to the tied projection: states are compared with word embeddings.
 
-    A small encoder whose embeddings start from counts keeps its geometry this way; the head has less to learn.
+    A small encoder with embeddings from counts keeps their geometry this way, and the head has less to learn.
 
-    Raises DrkitError where the head cannot be taken out: it is called as a function, or embeddings and hidden
-    states have different sizes.
+    Raises DrkitError if the transform cannot be removed: its activation is a function, or embeddings and hidden states
+    have different sizes.
     """
     where = architecture(model.config.model_type)
     if GELU in where.transform:
         raise DrkitError(
-            f"the LM head of a {type(model).__name__} calls its activation itself, so it cannot be reduced to the tied "
-            f"projection: keep it (lm_head = 'transform')"
+            f"the LM head of a {type(model).__name__} applies its activation as a function, so it cannot be reduced to "
+            f"the tied projection; set lm_head = 'transform'"
         )
     states, words = model.config.hidden_size, model.get_input_embeddings().weight.shape[1]
     if states != words:
         raise DrkitError(
-            f"the LM head of this {type(model).__name__} takes hidden states of {states} to words of {words}: "
-            f"the tied projection alone cannot; keep it (lm_head = 'transform')"
+            f"the LM head of this {type(model).__name__} maps hidden states of size {states} to word embeddings of "
+            f"size {words}, which the tied projection alone cannot; set lm_head = 'transform'"
         )
     for step in where.transform:
         model.set_submodule(step, nn.Identity())
@@ -153,17 +153,17 @@ def tie_lm_head(model: Any) -> None:
 
 
 def projected_cross_entropy(states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> Tensor:
-    """f[]: mean cross-entropy of `states @ weight.T + bias` without keeping the f[N,V] logits, where torch can.
+    """Return the mean cross-entropy of `states @ weight.T + bias`, f[]; if torch can, without keeping f[N,V] logits.
 
     states f[N,D], weight f[V,D], bias f[V] or None, labels i64[N], N > 0. The fused kernel computes its gradients in
-    the forward pass: its backward runs once (no `retain_graph`).
+    the forward pass, so its backward runs only once (no `retain_graph`).
     """
     if not _FUSED:
         return F.cross_entropy(F.linear(states, weight, bias), labels)
     if torch.is_autocast_enabled(states.device.type):  # the fused kernel is not on autocast's list
         dtype = torch.get_autocast_dtype(states.device.type)
         states, weight, bias = states.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
-    if not torch.is_grad_enabled():  # nothing to keep, and the chunked kernel is made for training
+    if not torch.is_grad_enabled():  # the fused kernel would compute gradients for nothing
         return _chunked_cross_entropy(states, weight, bias, labels)
     options = nn.LinearCrossEntropyOptions(batch_chunk_size=_rows(len(weight)))
     return F.linear_cross_entropy(states, weight, labels, linear_bias=bias, options=options)
@@ -171,8 +171,8 @@ def projected_cross_entropy(states: Tensor, weight: Tensor, bias: Tensor | None,
 
 def _chunked_cross_entropy(states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> Tensor:
     sums = [
-        F.cross_entropy(F.linear(part, weight, bias).float(), wanted, reduction="sum")
-        for part, wanted in _chunks(states, labels, len(weight))
+        F.cross_entropy(F.linear(part, weight, bias).float(), targets, reduction="sum")
+        for part, targets in _chunks(states, labels, len(weight))
     ]
     return torch.stack(sums).sum() / len(labels)
 
@@ -187,6 +187,6 @@ def _rows(vocab: int) -> int:
 
 
 def token_states(hidden: Tensor, labels: Tensor, heads: Heads) -> TokenStates:
-    """The states f[B,L,D] at target positions alone (labels i64[B,L], -100: no target), in reading order."""
+    """Select the states f[B,L,D] at target positions (labels i64[B,L], -100: not a target), in reading order."""
     targets = labels != -100
     return TokenStates(states=hidden[targets], labels=labels[targets], heads=heads)

@@ -1,47 +1,45 @@
-"""One adapter between drkit and Hugging Face's masked language models: hidden states, a bottleneck, borrowed heads."""
+"""The encoder: a masked language model of Hugging Face that gives hidden states, one vector per text, and its heads."""
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from drkit.core.loading import check_model_path, told_from
+from drkit.core.quiet import without_bars
 from drkit.core.types import Encoded
-from drkit.encoders.architectures import architecture, longest_text
-from drkit.encoders.config import BertSizes
-from drkit.encoders.context import backbone_info
-from drkit.encoders.fit import check_fit
-from drkit.encoders.heads import Heads, tie_lm_head
+from drkit.encoders.architectures import BertSizes, architecture, backbone_info, check_fit, longest_text
+from drkit.encoders.heads import TIED, Heads, tie_lm_head
+from drkit.encoders.pooling import check_pooling, pool
 from drkit.encoders.seeding import seeded
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
     from drkit.core.types import BackboneInfo
 
-POOLINGS = ("cls", "mean")
-
 
 class MaskedLmEncoder(nn.Module):
-    """A masked LM that gives its hidden states and one vector per text; logits are the business of its heads.
+    """A masked LM that gives its hidden states and one vector per text; logits are left to its `heads`.
 
-    model: a Hugging Face masked LM of a known architecture. pooling: `cls`, the first token's last hidden
-    state, or `mean`, the mean over all real tokens, special ones included (as sentence-transformers does it).
-    similarity: `cosine` or `dot`, how its vectors are meant to be compared; kept for export.
+    model: a Hugging Face masked LM of a supported architecture. pooling: a name of `drkit.encoders.pooling.POOLINGS`.
+    similarity: `cosine` or `dot`, how the vectors are to be compared; kept for export.
 
-    Raises DrkitError for an unknown pooling or architecture, or a model that lacks one of its pieces.
+    Raises DrkitError for an unsupported pooling or architecture, or a model that lacks one of its modules.
     """
 
     def __init__(self, model: nn.Module, *, pooling: str = "cls", similarity: str = "cosine") -> None:
         super().__init__()
-        if pooling not in POOLINGS:
-            raise DrkitError(f"no pooling named {pooling!r}; known: {', '.join(POOLINGS)}")
         config: Any = model.config
         self.config = config
         self.model: Any = model
         self.architecture = architecture(config.model_type)
         check_fit(model, self.architecture)
-        self.pooling = pooling
+        self.pooling = check_pooling(pooling)
         self.similarity = similarity
 
     @property
@@ -59,13 +57,13 @@ class MaskedLmEncoder(nn.Module):
         return stack
 
     def forward(self, ids: Tensor, attention: Tensor, layers: tuple[int, ...] = ()) -> dict[str, Any]:
-        """Plain tensors, as data parallelism wants them.
+        """Encode texts; returns a plain mapping of tensors, as data parallelism requires.
 
-        ids i64[B,L], attention bool[B,L] -> bottleneck f[B,D], hidden f[B,L,D], and layers, a tuple of f[B,L,D]:
-        the output of each layer asked for (0: the embeddings), through the encoder's last LayerNorm where its layers
-        end without one: decoders read normed states.
+        ids i64[B,L], attention bool[B,L] -> bottleneck f[B,D], hidden f[B,L,D], and layers, a tuple of f[B,L,D]: the
+        outputs of the given layers (0: the embeddings). Decoders read normed states, so if the layers end without a
+        LayerNorm, their outputs go through the encoder's last one.
 
-        Raises DrkitError for a text longer than the model's position table, or a layer it does not have.
+        Raises DrkitError for a text longer than the position table, or a layer that does not exist.
         """
         self._check(ids, layers)
         out = self.backbone(input_ids=ids, attention_mask=attention, output_hidden_states=bool(layers))
@@ -74,41 +72,38 @@ class MaskedLmEncoder(nn.Module):
         return {"bottleneck": self.pool(hidden, attention), "hidden": hidden, "layers": chosen}
 
     def encode(self, ids: Tensor, attention: Tensor, layers: tuple[int, ...] = ()) -> Encoded:
-        """`forward`, as a bundle."""
+        """Return the outputs of `forward` as an `Encoded`."""
         return Encoded(**self(ids, attention, layers))
 
     def pool(self, hidden: Tensor, attention: Tensor) -> Tensor:
-        """f[B,D]: the bottleneck of hidden f[B,L,D] under attention bool[B,L]."""
-        if self.pooling == "cls":
-            return hidden[:, 0]
-        real = attention.unsqueeze(-1).to(hidden.dtype)
-        return (hidden * real).sum(1) / real.sum(1).clamp(min=1e-9)
+        """Return the bottleneck f[B,D] of hidden f[B,L,D] under attention bool[B,L]."""
+        return pool(hidden, attention, self.pooling)
 
     def heads(self) -> Heads:
-        """Embeddings and LM head, to be lent for one call."""
+        """Return the embeddings and LM head, to be used for one call."""
         return Heads(self.model, self.architecture)
 
     def info(self, tokenizer: Any) -> BackboneInfo:
-        """What parts are built against: this model's sizes and the tokenizer's special ids."""
+        """Return what parts are built with: this model's sizes and the tokenizer's special ids."""
         return backbone_info(self.config, tokenizer)
 
     @torch.no_grad()
     def set_word_embeddings(self, matrix: Tensor) -> None:
-        """Start the word embeddings (and so the tied projection) from matrix f32[V,E]; E is D but in some ELECTRAs.
+        """Set the word embeddings (and so the tied projection) to f32[V,E]; E is D, except in some ELECTRAs.
 
-        Raises DrkitError where its shape is another.
+        Raises DrkitError if the shape does not match.
         """
         _copy(self.model.get_input_embeddings().weight, matrix, "word embeddings")
 
     @torch.no_grad()
     def set_lm_bias(self, log_frequencies: Tensor) -> None:
-        """Start the LM head's bias from log word frequencies f32[V], so that training does not have to learn them.
+        """Set the LM head's bias to log word frequencies f32[V], so that training does not have to learn them.
 
-        Raises DrkitError where their shape is another, or the head has no bias (ModernBERT's `decoder_bias = false`).
+        Raises DrkitError if the shape does not match, or the head has no bias (ModernBERT's `decoder_bias = false`).
         """
         bias = self.model.get_output_embeddings().bias
         if bias is None:
-            raise DrkitError(f"the LM head of this {self.config.model_type!r} encoder has no bias to start from")
+            raise DrkitError(f"the LM head of this {self.config.model_type!r} encoder has no bias to set")
         _copy(bias, log_frequencies, "bias of the LM head")
 
     @classmethod
@@ -117,19 +112,17 @@ class MaskedLmEncoder(nn.Module):
     ) -> MaskedLmEncoder:
         """Load a checkpoint folder or a model of the hub.
 
-        A checkpoint without an LM head (an exported encoder) gets a new head, and a warning says so.
+        A checkpoint without an LM head (an exported encoder) gets a new head, with a warning.
 
-        Raises DrkitError where it cannot be found, read, or is no masked LM of a known architecture.
+        Raises DrkitError if it is missing, cannot be read, or is not a masked LM of a supported architecture.
         """
-        from drkit.encoders.checkpoints import load_masked_lm
-
         return cls(load_masked_lm(path_or_id, trust_remote_code), pooling=pooling, similarity=similarity)
 
     @classmethod
     def from_scratch(
         cls, sizes: BertSizes, tokenizer: Any, *, pooling: str = "cls", similarity: str = "cosine", seed: int = 42
     ) -> MaskedLmEncoder:
-        """A BERT with random weights for the vocabulary of `tokenizer`; the global random state is left alone."""
+        """Make a BERT with random weights for the vocabulary of `tokenizer`; the global random state is unchanged."""
         from transformers import BertConfig, BertForMaskedLM
 
         config = BertConfig(
@@ -160,7 +153,7 @@ class MaskedLmEncoder(nn.Module):
             raise DrkitError(f"no encoder layer {wrong[0]}; this encoder has 0 (embeddings) to {len(self.layers)}")
 
     def _normed(self, states: Tensor, layer: int) -> Tensor:
-        """States f[B,L,D] of one layer; embeddings and the last layer's come normed."""
+        """States f[B,L,D] of one layer, normed; those of the embeddings and the last layer already are."""
         if not self.architecture.final_norm or layer in (0, len(self.layers)):
             return states
         normed: Tensor = self.backbone.get_submodule(self.architecture.final_norm)(states)
@@ -169,5 +162,87 @@ class MaskedLmEncoder(nn.Module):
 
 def _copy(target: Any, values: Tensor, what: str) -> None:
     if target.shape != values.shape:
-        raise DrkitError(f"the {what} have the shape {tuple(target.shape)}, got {tuple(values.shape)}")
+        raise DrkitError(f"expected the shape {tuple(target.shape)} for the {what}, got {tuple(values.shape)}")
     target.copy_(values)
+
+
+def load_masked_lm(path_or_id: str, trust_remote_code: bool = False) -> nn.Module:
+    """Load the masked LM of a folder or hub id in float32 and evaluation mode.
+
+    Raises DrkitError as `MaskedLmEncoder.from_pretrained` does.
+    """
+    from transformers import AutoModelForMaskedLM
+
+    where = architecture(read_config(path_or_id, trust_remote_code).model_type)
+    options = {"attn_implementation": where.attention, "dtype": "float32", "trust_remote_code": trust_remote_code}
+    with told_from(path_or_id, "load the encoder"), without_bars(), without_report(), seeded(0, "language-model head"):
+        model, report = AutoModelForMaskedLM.from_pretrained(path_or_id, output_loading_info=True, **options)
+    missing = set(report["missing_keys"])
+    if getattr(model.config, TIED, False):
+        tie_lm_head(model)
+        missing = {key for key in missing if not key.startswith(tuple(f"{step}." for step in where.transform))}
+    _check_missing(path_or_id, missing, model.base_model_prefix)
+    loaded: nn.Module = model
+    return loaded
+
+
+def check_start(path_or_id: str, *, length: int) -> None:
+    """Raise DrkitError if no run with texts of `length` tokens can start from a checkpoint.
+
+    Only its configuration is read: the architecture must be supported and the position table long enough.
+    """
+    config = read_config(path_or_id)
+    architecture(config.model_type)
+    longest = longest_text(config)
+    if length > longest:
+        raise DrkitError(
+            f"{path_or_id!r} reads at most {longest} tokens, but the recipe has texts of {length}: "
+            f"lower encoder.passage_length or encoder.query_length"
+        )
+
+
+def check_vocabulary(path_or_id: str, tokenizer: Any) -> None:
+    """Raise DrkitError if the tokenizer has more tokens than the checkpoint has embeddings."""
+    config = read_config(path_or_id)
+    if len(tokenizer) > config.vocab_size:
+        raise DrkitError(
+            f"the tokenizer of {path_or_id!r} has {len(tokenizer)} tokens, but the encoder has embeddings for only "
+            f"{config.vocab_size}; use the tokenizer that was saved with the encoder"
+        )
+
+
+def read_config(path_or_id: str, trust_remote_code: bool = False) -> Any:
+    """Return the configuration of a folder or hub id. Raises DrkitError if there is none."""
+    from transformers import AutoConfig
+
+    check_model_path(path_or_id)
+    with told_from(path_or_id, "read the configuration of the encoder"):
+        return AutoConfig.from_pretrained(path_or_id, trust_remote_code=trust_remote_code)
+
+
+@contextmanager
+def without_report() -> Iterator[None]:
+    """Silence transformers' load report in a block: drkit reports missing weights itself."""
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
+def _check_missing(path_or_id: str, missing: set[str], backbone: str) -> None:
+    """Warn if the LM head is new; raise DrkitError if weights of the encoder itself are missing."""
+    body = sorted(key for key in missing if key.startswith(f"{backbone}."))
+    if body:
+        raise DrkitError(
+            f"{path_or_id!r} is not a complete encoder: {len(body)} weights are missing (first: {body[0]}); "
+            f"it is truncated, or was saved from another kind of model"
+        )
+    if missing:
+        warnings.warn(
+            f"{path_or_id!r} has no language-model head, so a new one is initialised; it is learned in pre-training",
+            stacklevel=4,
+        )

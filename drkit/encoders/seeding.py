@@ -1,4 +1,4 @@
-"""Random weights that follow a seed and leave the global random state alone."""
+"""Random weights that depend on a seed and leave the global random state unchanged."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import torch
 
 @contextmanager
 def seeded(seed: int, what: str = "weights") -> Iterator[None]:
-    """A block whose CPU draws follow `seed` and `what` is drawn; after it the global generator is as before.
+    """Seed torch's CPU generator by `seed` and the name `what` in a block, and restore its state afterwards.
 
-    Two parts with one seed get different weights because their names differ.
+    Two parts with the same seed get different weights because their names differ.
 
     >>> with seeded(1, "decoder"):
     ...     first = torch.rand(2)

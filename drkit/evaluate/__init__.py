@@ -1,52 +1,25 @@
-"""Evaluation: measures per query, significance, and the tables of systems."""
+"""Evaluation: measures per query, significance tests, and tables of systems."""
 
 from typing import TYPE_CHECKING
 
-from drkit.core.lazy import attach
+from drkit.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from drkit.evaluate.measures import MEASURES, Scores, average, check_measures, cutoff, evaluate
-    from drkit.evaluate.significance import TTest, holm, paired_t_test
-    from drkit.evaluate.table import Row, comparison, to_markdown
-    from drkit.evaluate.versus import Change, Versus, compare, versus_markdown
+    from drkit.evaluate.measures import MEASURES as MEASURES
+    from drkit.evaluate.measures import Scores as Scores
+    from drkit.evaluate.measures import average as average
+    from drkit.evaluate.measures import check_measures as check_measures
+    from drkit.evaluate.measures import cutoff as cutoff
+    from drkit.evaluate.measures import evaluate as evaluate
+    from drkit.evaluate.significance import TTest as TTest
+    from drkit.evaluate.significance import holm as holm
+    from drkit.evaluate.significance import paired_t_test as paired_t_test
+    from drkit.evaluate.systems import Change as Change
+    from drkit.evaluate.systems import Row as Row
+    from drkit.evaluate.systems import Versus as Versus
+    from drkit.evaluate.systems import compare as compare
+    from drkit.evaluate.systems import comparison as comparison
+    from drkit.evaluate.systems import to_markdown as to_markdown
+    from drkit.evaluate.systems import versus_markdown as versus_markdown
 
-__all__ = [
-    "MEASURES",
-    "Change",
-    "Row",
-    "Scores",
-    "TTest",
-    "Versus",
-    "average",
-    "check_measures",
-    "compare",
-    "comparison",
-    "cutoff",
-    "evaluate",
-    "holm",
-    "paired_t_test",
-    "to_markdown",
-    "versus_markdown",
-]
-
-__getattr__, __dir__ = attach(
-    __name__,
-    {
-        "MEASURES": "measures",
-        "Change": "versus",
-        "Row": "table",
-        "Scores": "measures",
-        "TTest": "significance",
-        "Versus": "versus",
-        "average": "measures",
-        "check_measures": "measures",
-        "compare": "versus",
-        "comparison": "table",
-        "cutoff": "measures",
-        "evaluate": "measures",
-        "holm": "significance",
-        "paired_t_test": "significance",
-        "to_markdown": "table",
-        "versus_markdown": "versus",
-    },
-)
+lazy_exports(__name__)

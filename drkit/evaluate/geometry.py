@@ -1,4 +1,4 @@
-"""How vectors lie in space: do they spread over it, or crowd into one direction?"""
+"""Geometry of embeddings: do vectors spread over the space, or crowd into one direction?"""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 
 def anisotropy(vectors: NDArray[np.float32]) -> float:
-    """The mean cosine of two different vectors of f[n,D]: 0 where they spread evenly, 1 where all point one way.
+    """Return the mean cosine of two different vectors of f[n,D]: 0 if they spread evenly, 1 if all have one direction.
 
-    NaN for fewer than two vectors. A zero vector has the cosine 0 with every other.
+    NaN for fewer than two vectors. A zero vector has cosine 0 with every other vector.
 
-    Source: Ethayarajh 2019, section 4.1 (over all pairs instead of random ones).
+    Source: Ethayarajh 2019, section 4.1 (over all pairs instead of a random sample).
 
     >>> anisotropy(np.array([[1.0, 0.0], [0.0, 2.0]])), anisotropy(np.array([[1.0, 1.0], [3.0, 3.0]]))
     (0.0, 1.0)
@@ -31,9 +31,10 @@ def anisotropy(vectors: NDArray[np.float32]) -> float:
 
 
 def top_direction(vectors: NDArray[np.float32]) -> float:
-    """The share of the variance of f[n,D], mean taken off, that lies in one direction: 1/D at best, 1 at worst.
+    """Return the share of the variance of f[n,D] around its mean in one direction: 1/D at best, 1 at worst.
 
-    It tells what a common offset hides: vectors may share a mean and still spread around it. NaN where they are equal.
+    Unlike `anisotropy`, it ignores a common offset: vectors may share a mean and still spread around it. NaN if all
+    vectors are equal.
 
     >>> top_direction(np.array([[1.0, 5.0], [2.0, 5.0], [3.0, 5.0]]))
     1.0

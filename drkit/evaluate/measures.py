@@ -1,13 +1,19 @@
-"""Effectiveness by name and per query: trec_eval's values, by ir_measures, over the same queries for all measures."""
+"""Measures by name and per query: trec_eval's values, by ir_measures, over the same queries for all measures."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import csv
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from attrs import frozen
 
+from drkit.core.files import write_text
+from drkit.core.write import json_text
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
@@ -15,33 +21,33 @@ if TYPE_CHECKING:
     from drkit.search.trec import RunRow
 
 MEASURES = ("RR@10", "nDCG@10", "R@100", "R@1000")
-# trec_eval keeps a count for every grade, and goes wrong in silence where they do not fit.
+# trec_eval keeps one counter per grade, and silently fails if there are too many.
 _HIGHEST_GRADE = 1_000_000
 
 
 @frozen
 class Scores:
-    """One system's values: `per_query[measure][query_id]`, for every judged query."""
+    """Values of one system: `per_query[measure][query_id]`, for every judged query."""
 
     per_query: Mapping[str, Mapping[str, float]]
 
     @property
     def measures(self) -> tuple[str, ...]:
-        """The measures' names, in the order they were asked for."""
+        """Names of the measures, in the requested order."""
         return tuple(self.per_query)
 
     @property
     def queries(self) -> int:
-        """How many queries every mean is taken over."""
+        """Number of queries that every mean is taken over."""
         return len(next(iter(self.per_query.values()), ()))
 
     def mean(self, measure: str) -> float:
-        """The mean over all judged queries."""
+        """Return the mean over all judged queries."""
         values = self.per_query[measure]
         return sum(values.values()) / len(values)
 
     def means(self) -> dict[str, float]:
-        """All means, by measure."""
+        """Return all means, by measure."""
         return {measure: self.mean(measure) for measure in self.measures}
 
 
@@ -52,15 +58,15 @@ def evaluate(
     *,
     exclude_self: bool = False,
 ) -> Scores:
-    """The values of a run, as trec_eval computes them (relevance > 0 is relevant, ties by doc id, the last first).
+    """Evaluate a run as trec_eval does (relevance > 0 is relevant; ties by document id, in descending order).
 
-    run: (query_id, [(doc_id, score), ..]) rows, in any order of hits, as `read_run` gives them. Every judged query
-    counts: one that the run lacks, or without a positive judgement, with 0. Queries without any judgement are left
-    out. exclude_self: a hit whose id is the query's own is left out before anything is measured (as in ArguAna,
-    where every query is a passage too).
+    run: rows (query_id, [(doc_id, score), ..]), with hits in any order, as `read_run` returns them. Every judged query
+    counts; one that is missing from the run, or has no positive judgement, counts 0. Queries without judgements are
+    ignored. exclude_self: remove hits whose id equals the query's before measuring (as in ArguAna, where every query is
+    also a passage).
 
-    Raises DrkitError for a measure that does not exist, no judgements, two judgements or rows of one thing, or a
-    score that is NaN.
+    Raises DrkitError for an unknown measure, missing judgements, contradictory judgements, duplicate rows or documents,
+    or a NaN score.
 
     >>> from drkit.core.types import Judgement
     >>> evaluate([("q1", [("d1", 2.0), ("d2", 1.0)])], [Judgement("q1", "d2", 1)], ["RR@10", "R@1"]).means()
@@ -79,23 +85,23 @@ def evaluate(
 
 
 def average(scores: Sequence[Scores]) -> Scores:
-    """One system's values over several runs of it (seeds, draws of training queries): means per query and measure.
+    """Average several runs of one system (seeds, draws of training queries) per query and measure.
 
-    A test over them compares systems over queries, as for single runs; how far the runs lie apart it does not see.
+    A test on the result compares systems over queries, as for single runs; it ignores the variance between runs.
 
-    Raises DrkitError for no runs, or runs that were evaluated on different queries or by different measures.
+    Raises DrkitError for no runs, or runs that were evaluated on different queries or with different measures.
 
     >>> average([Scores({"RR@10": {"q": 1.0}}), Scores({"RR@10": {"q": 0.5}})]).per_query
     {'RR@10': {'q': 0.75}}
     """
     if not scores:
-        raise DrkitError("no runs to take an average of; give at least one")
+        raise DrkitError("cannot average zero runs; give at least one")
     first = scores[0].per_query
     for other in scores[1:]:
         if other.per_query.keys() != first.keys():
-            raise DrkitError("runs that were evaluated by different measures have no average; measure all alike")
+            raise DrkitError("cannot average runs evaluated with different measures; evaluate them with the same ones")
         if any(other.per_query[measure].keys() != first[measure].keys() for measure in first):
-            raise DrkitError("runs that were evaluated on different queries have no average; use the same judgements")
+            raise DrkitError("cannot average runs evaluated on different queries; use the same judgements")
     return Scores(
         {
             measure: {query: sum(one.per_query[measure][query] for one in scores) / len(scores) for query in values}
@@ -105,13 +111,13 @@ def average(scores: Sequence[Scores]) -> Scores:
 
 
 def check_measures(measures: Sequence[str]) -> None:
-    """Raises DrkitError for a name that is no measure."""
+    """Raise DrkitError for an unknown measure."""
     for name in measures:
         _measure(name)
 
 
 def cutoff(measure: str) -> int | None:
-    """How many hits a measure looks at; None where it looks at all. Raises DrkitError for a name that is no measure.
+    """Return the number of hits that a measure uses; None for all. Raises DrkitError for an unknown measure.
 
     >>> cutoff("RR@10"), cutoff("AP")
     (10, None)
@@ -130,7 +136,7 @@ def _measure(name: str) -> Any:
             return measure
     except (NameError, ValueError, AssertionError, SyntaxError, TypeError, AttributeError):
         pass
-    raise DrkitError(f"no measure {name!r}; write it as in {', '.join(MEASURES)}, P@5, AP or Success@10")
+    raise DrkitError(f"unknown measure {name!r}; examples of valid names: {', '.join(MEASURES)}, P@5, AP, Success@10")
 
 
 def _judged(qrels: Iterable[Judgement]) -> dict[str, dict[str, int]]:
@@ -138,24 +144,24 @@ def _judged(qrels: Iterable[Judgement]) -> dict[str, dict[str, int]]:
     for judgement in qrels:
         if judgement.relevance > _HIGHEST_GRADE:
             raise DrkitError(
-                f"document {judgement.doc_id!r} is judged {judgement.relevance} for query {judgement.query_id!r}; "
-                f"grades go up to {_HIGHEST_GRADE:,}"
+                f"document {judgement.doc_id!r} has relevance {judgement.relevance} for query {judgement.query_id!r}; "
+                f"the highest supported grade is {_HIGHEST_GRADE:,}"
             )
         grades = judged.setdefault(judgement.query_id, {})
         if grades.setdefault(judgement.doc_id, judgement.relevance) != judgement.relevance:
             raise DrkitError(
-                f"document {judgement.doc_id!r} is judged twice for query {judgement.query_id!r}, and differently: "
-                f"{grades[judgement.doc_id]} and {judgement.relevance}; keep one of the two judgements"
+                f"document {judgement.doc_id!r} is judged twice for query {judgement.query_id!r}, as "
+                f"{grades[judgement.doc_id]} and as {judgement.relevance}; remove one of the two judgements"
             )
     if not judged:
-        raise DrkitError("no judgements to evaluate against; give a collection, and a split of it, that has some")
+        raise DrkitError("no judgements to evaluate against; give a collection and a split that have judgements")
     return judged
 
 
 def _pooled(judged: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
-    """Without negative judgements: to trec_eval they are documents that nobody judged.
+    """Drop negative judgements, which trec_eval treats as unjudged.
 
-    It counts nothing for them, and reads past its arrays where a query has no others.
+    trec_eval reads past its arrays if a query has no other judgements.
     """
     return {query: {doc: grade for doc, grade in grades.items() if grade >= 0} for query, grades in judged.items()}
 
@@ -164,35 +170,71 @@ def _ranked(run: Iterable[RunRow], judged: Mapping[str, Any], *, exclude_self: b
     ranked: dict[str, dict[str, float]] = {}
     for query_id, hits in run:
         if query_id in ranked:
-            raise DrkitError(f"query {query_id!r} comes twice in one run; give every query's hits in one row")
+            raise DrkitError(f"duplicate query {query_id!r} in a run; give all hits of a query in one row")
         if query_id in judged:
             rows = [hit for hit in hits if not exclude_self or hit[0] != query_id]
             ranked[query_id] = _ranking(query_id, rows)
             if len(ranked[query_id]) < len(rows):
-                raise DrkitError(f"query {query_id!r} has the same document twice among its hits")
+                raise DrkitError(f"query {query_id!r} has a duplicate document among its hits")
     return ranked
 
 
 def _ranking(query_id: str, hits: Sequence[tuple[str, float]]) -> dict[str, float]:
-    """Scores without ties, in trec_eval's order (float32 score, then doc id as a file has it, the last first).
+    """Return scores without ties, in trec_eval's order (float32 score, then encoded document id, both descending).
 
-    The engines behind ir_measures break ties each in its own way, RR@10's by place; given these, they agree.
+    The engines behind ir_measures break ties differently (RR@10's by position); on these scores they agree.
     """
     scores = np.array([score for _, score in hits], dtype=np.float64).astype(np.float32)
     if np.isnan(scores).any():
         wrong = hits[int(np.isnan(scores).argmax())][0]
-        raise DrkitError(f"query {query_id!r}: the score of {wrong!r} is no number (NaN), so it has no rank")
+        raise DrkitError(f"query {query_id!r}: the score of {wrong!r} is NaN, so it cannot be ranked")
     names = [doc_id for doc_id, _ in hits]
     tied = len(np.unique(scores)) < len(scores)
-    keys = _in_files(names) if tied else names
+    keys = _encoded_ids(names) if tied else names
     order = sorted(zip(scores.tolist(), keys, names, strict=True), reverse=True)
     return {doc_id: float(-rank) for rank, (_, _, doc_id) in enumerate(order)}
 
 
-def _in_files(doc_ids: Sequence[str]) -> Sequence[str]:
-    """The ids as they stand in a run file: trec_eval breaks ties by what it reads there."""
+def _encoded_ids(doc_ids: Sequence[str]) -> Sequence[str]:
+    """Return the ids as written in a run file, because trec_eval breaks ties by these."""
     from drkit.search.trec import encode_id, is_safe
 
     if is_safe("".join(doc_ids)):
         return doc_ids
     return [encode_id(doc_id) if doc_id else "" for doc_id in doc_ids]
+
+
+def write_per_query(path: Path, systems: Sequence[tuple[str, Scores]]) -> None:
+    """Write a line per system and query: `system`, `query_id` and a value per measure; .jsonl, or .tsv with header.
+
+    Raises DrkitError for another file extension.
+    """
+    check_values_file(path)
+    rows = list(_query_rows(systems))
+    if path.suffix == ".jsonl":
+        write_text(path, "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows))
+        return
+    text = io.StringIO()
+    names = list(rows[0]) if rows else []
+    writer = csv.DictWriter(text, names, delimiter="\t", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(path, text.getvalue())
+
+
+def check_values_file(path: Path) -> None:
+    """Raise DrkitError unless the file is a .jsonl or .tsv file."""
+    if path.suffix not in (".jsonl", ".tsv"):
+        raise DrkitError(f"{path}: unsupported file extension; per-query values are written to .jsonl or .tsv files")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write plain data as JSON, atomically."""
+    write_text(path, json_text(value))
+
+
+def _query_rows(systems: Sequence[tuple[str, Scores]]) -> Iterator[dict[str, Any]]:
+    for system, scores in systems:
+        for query_id in next(iter(scores.per_query.values()), {}):
+            values = {measure: scores.per_query[measure][query_id] for measure in scores.measures}
+            yield {"system": system, "query_id": query_id, **values}

@@ -1,4 +1,4 @@
-"""What a masker hides of one text: from the encoder, from the decoder, from each row of a visibility pattern."""
+"""Inspect a masker: what it hides of a text from the encoder, the decoder, and each row of a visibility pattern."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from drkit.core.protocols import ReplacingMasker
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
 from drkit.errors import DrkitError
-from drkit.inspect.texts import IMPORTANCE, Piece, TextSource
+from drkit.inspect.source import IMPORTANCE, Piece, TextSource
 from drkit.maskers.statistics import common_tokens, hidden_tokens
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ SEEN, MASKED, REPLACED, KEPT = "seen", "masked", "replaced", "kept"
 
 @frozen
 class Cell:
-    """A token in a view: `seen`, `masked`, `replaced` by the word `shown`, or `kept` (a target, but left readable)."""
+    """A token in a view: `seen`, `masked`, `replaced` by the word `shown`, or `kept` (a target that stays readable)."""
 
     state: str
     shown: str = ""
@@ -36,7 +36,7 @@ class Cell:
 
 @frozen
 class View:
-    """What one reader sees of a text, token by token; row: of a visibility pattern which one, else None."""
+    """What the encoder or decoder sees of a text, token by token; row: number in a visibility pattern, or None."""
 
     name: str
     cells: tuple[Cell, ...]
@@ -44,15 +44,15 @@ class View:
 
     @property
     def hidden(self) -> int:
-        """How many tokens it does not simply see."""
+        """Number of tokens that are not plainly seen."""
         return sum(cell.state != SEEN for cell in self.cells)
 
 
 @frozen
 class InspectedText:
-    """A text, token by token, and who sees what of it.
+    """A text, token by token, with its views.
 
-    maskable: False at tokens that are never hidden (unknown and special ones). common: True at stop-words and
+    maskable: False for tokens that are never hidden (unknown and special ones). common: True for stop words and
     punctuation.
     """
 
@@ -63,14 +63,14 @@ class InspectedText:
     views: tuple[View, ...]
 
     def common_share(self, view: View) -> float:
-        """The share of stop-words and punctuation among what a view hides."""
+        """Return the share of stop words and punctuation among the tokens that a view hides."""
         hits = [common for common, cell in zip(self.common, view.cells, strict=True) if cell.state != SEEN]
         return sum(hits) / max(len(hits), 1)
 
 
 @frozen
 class InspectedMask:
-    """What `drkit inspect mask` shows: one text, or two where the decoder rebuilds another than the encoder reads."""
+    """The result of `drkit inspect mask`: one text, or two if the decoder reconstructs a text of its own."""
 
     masker: str
     settings: dict[str, Any]
@@ -80,7 +80,7 @@ class InspectedMask:
 
 @frozen
 class Draw:
-    """Which draw of the masks to look at: the run's seed, an epoch, and how many rows of a pattern (0: none)."""
+    """The draw of masks to inspect: the run's seed, an epoch, and rows of a visibility pattern (0: none)."""
 
     seed: int
     epoch: int = 0
@@ -90,38 +90,41 @@ class Draw:
 def inspect_mask(
     text: str, source: TextSource, registry: Registry, draw: Draw, *, context: str | None = None
 ) -> InspectedMask:
-    """The masks that the masker of `source.recipe` draws for a text, as for the first text of a run.
+    """Draw the masks of the masker of `source.recipe` for a text, as for the first text of a run.
 
-    context: the other text that the decoder rebuilds, for a masker that brings one; where None, a query of the text is
-    extracted as in a run without a query generator.
+    context: the text that the decoder reconstructs, for a masker that provides another one; if None, a query is
+    extracted from the text as in a run without a query generator.
 
-    Raises DrkitError where the text is empty, the masker needs counts that the source has not (or others), or has no
-    rows to show.
+    Raises DrkitError if the text is empty, the masker needs counts that the source does not have, or the masker draws
+    no rows.
     """
     chosen = source.masker()
     spec = registry.get(Kind.MASKER, chosen.use)
     if draw.rows and "rows" not in spec.provides_of(chosen.config):
-        raise DrkitError(f"masker {spec.name!r} draws no pattern per row; leave --rows out")
+        raise DrkitError(f"masker {spec.name!r} draws no pattern per row; omit --rows")
     from_queries = "generated-queries" in spec.requires_of(chosen.config)
     wanted = spec.signals_of(chosen.config).get(IMPORTANCE)
     _check_counts(source, chosen, None if context is not None and from_queries else wanted)
-    brings_context = "context" in spec.provides_of(chosen.config)
+    has_context = "context" in spec.provides_of(chosen.config)
     tokens, pieces = _read(text, source, wanted)
     other = pieces
-    if brings_context:
+    if has_context:
         second, other = _read(_context(context, text, source, from_queries), source, wanted)
         tokens = attrs.evolve(tokens, context=second)
     masker = registry.build(Kind.MASKER, chosen.use, chosen.config, source.context())
     views = masker(tokens, _draws(draw))
-    fill = _generator(source, masker)
-    of_decoder = [_view("decoder", views.decoder, views.context, source, fill)]
+    replacer = _replacer(source, masker)
+    decoder_views = [_view("decoder", views.decoder, views.context, source, replacer)]
     if draw.rows:
-        of_decoder += _rows(masker(tokens, _draws(draw), rows=draw.rows).decoder, other)
-    of_encoder = [_view("encoder", views.encoder, tokens, source, fill)]
-    if brings_context:
-        read = [("the encoder's text", tokens, pieces, of_encoder), ("its context", views.context, other, of_decoder)]
+        decoder_views += _rows(masker(tokens, _draws(draw), rows=draw.rows).decoder, other)
+    encoder_views = [_view("encoder", views.encoder, tokens, source, replacer)]
+    if has_context:
+        texts = [
+            ("the encoder's text", tokens, pieces, encoder_views),
+            ("its context", views.context, other, decoder_views),
+        ]
     else:
-        read = [("text", tokens, pieces, of_encoder + of_decoder)]
+        texts = [("text", tokens, pieces, encoder_views + decoder_views)]
     return InspectedMask(
         masker=chosen.use,
         settings=attrs.asdict(chosen.config),
@@ -133,9 +136,9 @@ def inspect_mask(
                 common=_inside(common_tokens(batch, source.tokenizer)[0]),
                 views=tuple(found),
             )
-            for title, batch, shown, found in read
+            for title, batch, shown, found in texts
         ),
-        notes=tuple(_notes(text, source, draw, views, fill)),
+        notes=tuple(_notes(text, source, draw, views, replacer)),
     )
 
 
@@ -146,44 +149,44 @@ def _draws(draw: Draw) -> Draws:
 def _read(text: str, source: TextSource, wanted: Mapping[str, Any] | None) -> tuple[TokenBatch, tuple[Piece, ...]]:
     """wanted: the settings that the masker wants of the importance, where it reads it."""
     if not text.strip():
-        raise DrkitError("the text is empty; give a sentence or two")
+        raise DrkitError("the text is empty; give one or two sentences")
     return source.read(text, pmi=(wanted or {}).get("pmi", "fragment"))
 
 
 def _context(given: str | None, text: str, source: TextSource, from_queries: bool) -> str:
-    """The decoder's text: the one given, else what an extractive query of the text would be."""
+    """Return the decoder's text: the given one, or an extracted query."""
     if given is not None:
         return given
     if from_queries and source.counts is not None:
         return source.query_of(text)
     raise DrkitError(
-        "this masker gives the decoder another text than the encoder's (another span of the same document, a query); "
-        "give one: --context TEXT"
+        "this masker needs a second text for the decoder (another span of the same document, or a query): "
+        "give one with --context TEXT"
     )
 
 
 def _check_counts(source: TextSource, chosen: Choice, wanted: Mapping[str, Any] | None) -> None:
-    """The counts a masker needs are there, and are those its settings ask for; wanted: None where it needs none."""
+    """Raise DrkitError if the counts that a masker needs (`wanted`) are missing, or were made with other settings."""
     counts = source.counts
     if counts is None:
         if wanted is not None:
             raise DrkitError(
-                f"masker {chosen.use!r} needs the n-gram counts of a collection, and {source.folder} has none: its "
-                f"recipe's masker did without. Look through a collection instead (--collection pydocs, beir:FOLDER), "
-                f"or make a run with --masker pmi"
+                f"masker {chosen.use!r} needs n-gram counts, but {source.folder} has none, because its recipe's masker "
+                f"does not need them; inspect a collection instead (--collection pydocs, beir:FOLDER), or compose a "
+                f"run with --masker pmi"
             )
         return
     for name in ("window", "min_count"):
-        asked, taken = (wanted or {}).get(name), getattr(counts, name)
-        if asked not in (None, taken):
+        expected, actual = (wanted or {}).get(name), getattr(counts, name)
+        if expected not in (None, actual):
             raise DrkitError(
-                f"the counts of {source.folder} were taken with {name} {taken}, and masker.{name}={asked} needs "
-                f"others; look through a collection: --collection pydocs --set masker.{name}={asked}"
+                f"the n-gram counts of {source.folder} were made with {name} {actual}, not masker.{name}={expected}; "
+                f"inspect a collection instead: --collection pydocs --set masker.{name}={expected}"
             )
 
 
-def _generator(source: TextSource, masker: Any) -> Any:
-    """What fills a generator's masks: made by the masker from the run's generator, where there are both."""
+def _replacer(source: TextSource, masker: Any) -> Any:
+    """Return the masker's replacer with the run's generator, or None if the masker or the run has none."""
     from drkit.runs.checkpoints import GENERATOR, load_generator
 
     trained = source.folder / "pretrained" / GENERATOR  # beside the encoder
@@ -194,13 +197,13 @@ def _generator(source: TextSource, masker: Any) -> Any:
     return replacer.eval()
 
 
-def _view(name: str, view: MaskedView, tokens: TokenBatch, source: TextSource, fill: Any) -> View:
+def _view(name: str, view: MaskedView, tokens: TokenBatch, source: TextSource, replacer: Any) -> View:
     hidden = _inside(hidden_tokens(view)[0])
-    if fill is not None and view.noise is not None:
+    if replacer is not None and view.noise is not None:
         import torch
 
         with torch.no_grad():
-            view, _ = fill(view, tokens, learn=False)
+            view, _ = replacer(view, tokens, learn=False)
     ids, clean = _inside(view.ids[0]), _inside(tokens.ids[0])
     return View(name, tuple(_cell(*each, source) for each in zip(hidden, ids, clean, strict=True)))
 
@@ -214,32 +217,32 @@ def _cell(hidden: bool, token: int, clean: int, source: TextSource) -> Cell:
 
 
 def _rows(pattern: MaskedView, pieces: tuple[Piece, ...]) -> list[View]:
-    """The rows of a visibility pattern bool[1,R,L]; row 0 belongs to [CLS], row i to the i-th token."""
+    """Return the rows of a visibility pattern bool[1,R,L]; row 0 is that of [CLS], row i that of the i-th token."""
     assert pattern.visible is not None
-    named = ["[CLS]", *(piece.text for piece in pieces), "[SEP]"]
+    names = ["[CLS]", *(piece.text for piece in pieces), "[SEP]"]
     rows = []
-    for number, (row, name) in enumerate(zip(pattern.visible[0], named, strict=False)):
+    for number, (row, name) in enumerate(zip(pattern.visible[0], names, strict=False)):
         cells = tuple(Cell(SEEN if sees else MASKED) for sees in row[1 : len(pieces) + 1].tolist())
         rows.append(View(f"row {number} {name}", cells, row=number))
     return rows
 
 
 def _inside(row: Tensor) -> tuple[Any, ...]:
-    """The values of a row i64[L] or bool[L] without [CLS] and [SEP]."""
+    """Return the values of a row i64[L] or bool[L] without [CLS] and [SEP]."""
     return tuple(row[1:-1].tolist())
 
 
-def _notes(text: str, source: TextSource, draw: Draw, views: Views, fill: Any) -> Iterator[str]:
-    """What the reader should know besides."""
+def _notes(text: str, source: TextSource, draw: Draw, views: Views, replacer: Any) -> Iterator[str]:
+    """Yield facts that the views do not show."""
     length = source.recipe.encoder.passage_length
-    left_out = len(source.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]) - (length - 2)
-    if left_out > 0:
-        yield f"the text is cut to {length} tokens, as in the run (encoder.passage_length): {left_out} are left out"
+    excess = len(source.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]) - (length - 2)
+    if excess > 0:
+        yield f"the text is truncated to {length} tokens, as in the run (encoder.passage_length): {excess} are left out"
     if unknown := int((views.context.attention & ~views.context.maskable).sum()) - 2:
-        yield f"{unknown} tokens are unknown to the vocabulary, or special; they are never hidden"
+        yield f"{unknown} tokens are unknown or special, and never hidden"
     if source.counts is None:
-        yield f"{source.folder} has no n-gram counts, so the importance of tokens is not known"
-    if views.decoder.noise is not None and fill is None:
-        yield f"a generator fills the masks in training; {source.folder} has none, so its samples are not shown"
+        yield f"{source.folder} has no n-gram counts, so the importance of tokens is unknown"
+    if views.decoder.noise is not None and replacer is None:
+        yield f"in training, a generator replaces masked tokens; {source.folder} has none, so its samples are not shown"
     if draw.rows:
-        yield "a decoder that reads rows also hides from each row the token that the row rebuilds"
+        yield "in each row, the decoder also hides the token that this row reconstructs"

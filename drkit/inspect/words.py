@@ -1,6 +1,6 @@
-"""Which words a bottleneck holds: the word distribution that a bag-of-words decoder reads from a text's vector.
+"""Inspect a bottleneck: the word distribution that a bag-of-words decoder predicts from a text's vector.
 
-Source: CPDAE table 4, which adds up the probabilities of a word's pieces.
+Source: CPDAE table 4, which sums the probabilities of a word's pieces.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from drkit.core.read import parse_toml
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext
 from drkit.errors import DrkitError
-from drkit.inspect.texts import Piece, TextSource, of_run
+from drkit.inspect.source import Piece, TextSource, run_source
 from drkit.runs.checkpoints import load_decoder, load_encoder
 from drkit.runs.manifest import read_manifest
 
@@ -41,10 +41,11 @@ class Word:
 
 @frozen
 class InspectedWords:
-    """What `drkit inspect words` shows.
+    """The result of `drkit inspect words`.
 
-    top: the most probable entries of the vocabulary, best first. words: the text's own, in its order, pieces added
-    up. own_share: how much of the distribution lies on entries that occur in the text. vocabulary: how many there are.
+    top: the most probable entries of the vocabulary, best first. words: the words of the text, in order, with the
+    probabilities of their pieces summed. own_share: probability of the entries that occur in the text. vocabulary: its
+    size.
     """
 
     top: tuple[Word, ...]
@@ -54,13 +55,13 @@ class InspectedWords:
 
 
 def inspect_words(text: str, run: Path, parts: Installed, *, top: int = 20) -> InspectedWords:
-    """The word distribution of a text under a run's pre-trained encoder and decoder; the text is read unmasked.
+    """Predict the word distribution of an unmasked text with a run's pre-trained encoder and decoder.
 
-    Raises DrkitError where the text is empty, pre-training is not finished, or the decoder gives no words.
+    Raises DrkitError if the text is empty, pre-training is not finished, or the decoder does not predict words.
     """
     if not text.strip():
-        raise DrkitError("the text is empty; give a sentence or two")
-    source = of_run(run, parts)
+        raise DrkitError("the text is empty; give one or two sentences")
+    source = run_source(run, parts)
     tokens, pieces = source.read(text)
     shares = _distribution(tokens, source, parts)
     own = set(tokens.ids[0, 1:-1].tolist())
@@ -77,23 +78,23 @@ def inspect_words(text: str, run: Path, parts: Installed, *, top: int = 20) -> I
 
 
 def _distribution(tokens: TokenBatch, source: TextSource, parts: Installed) -> Tensor:
-    """f32[V]: the word distribution of a batch of one text."""
+    """Return the word distribution f32[V] of a batch of one text."""
     folder, recipe = source.folder / PRETRAINED, source.recipe
     if recipe.pretrain is None:
         raise DrkitError(f"the run {source.folder} has no pre-training; {_advice(parts)}")
     chosen = recipe.pretrain.decoder
     if "vocab_logits" not in parts.registry.get(Kind.DECODER, chosen.use).provides_of(chosen.config):
-        raise DrkitError(f"the decoder of {source.folder} is {chosen.use!r}, which gives no words; {_advice(parts)}")
-    if read_manifest(folder) is None:
         raise DrkitError(
-            f"{source.folder} has not finished pre-training; `drkit run {source.folder}` goes on where it was cut off"
+            f"the decoder of {source.folder} is {chosen.use!r}, which does not predict words; {_advice(parts)}"
         )
+    if read_manifest(folder) is None:
+        raise DrkitError(f"{source.folder} has not finished pre-training; resume it with `drkit run {source.folder}`")
     encoder = load_encoder(folder, pooling=recipe.encoder.pooling).eval()
     context = BuildContext(backbone=encoder.info(source.tokenizer), tokenizer=source.tokenizer, seed=recipe.seed)
     decoder = parts.registry.build(Kind.DECODER, chosen.use, chosen.config, context)
     module: Any = decoder
     if not isinstance(decoder, WordDistribution):
-        raise DrkitError(f"the decoder {chosen.use!r} has no method word_distribution(bottleneck) to ask")
+        raise DrkitError(f"the decoder {chosen.use!r} lacks the method word_distribution(bottleneck)")
     load_decoder(module, folder)
     with torch.no_grad():
         shares: Tensor = module.eval().word_distribution(encoder.encode(tokens.ids, tokens.attention).bottleneck)
@@ -101,29 +102,33 @@ def _distribution(tokens: TokenBatch, source: TextSource, parts: Installed) -> T
 
 
 def _own_words(tokens: TokenBatch, pieces: tuple[Piece, ...], shares: Tensor) -> tuple[Word, ...]:
-    """The text's words; special tokens that it spells out are no words."""
+    """Return the words of the text, without special tokens."""
     numbers, values = tokens.words[0, 1:-1].tolist(), shares[tokens.ids[0, 1:-1]].tolist()
     words = []
     for number, group in groupby(zip(numbers, pieces, values, strict=True), key=lambda item: item[0]):
-        found = list(group)
+        members = list(group)
         if number >= 0:
-            words.append(Word("".join(p.text for _, p, _ in found), sum(value for _, _, value in found)))
+            words.append(Word("".join(p.text for _, p, _ in members), sum(value for _, _, value in members)))
     return tuple(words)
 
 
 def _advice(parts: Installed) -> str:
     recipes = recipes_with_words(parts)
     if not recipes:
-        return "no installed recipe has a decoder that does"
-    return f"recipes whose decoder does: {', '.join(recipes)} (drkit compose --paper {recipes[0]})"
+        return "no installed recipe has a decoder that predicts words"
+    return f"recipes with such a decoder: {', '.join(recipes)} (drkit compose --paper {recipes[0]})"
 
 
 def recipes_with_words(parts: Installed) -> list[str]:
-    """The recipes whose decoder scores the words of the vocabulary from the vector alone."""
-    decoders = {spec.name for spec in parts.registry.specs(Kind.DECODER) if "vocab_logits" in spec.provides}
+    """Return the recipes whose decoder predicts words from the vector alone."""
+    registry = parts.registry
+    decoders = {registry.name_of(s) for s in registry.specs(Kind.DECODER) if "vocab_logits" in s.provides}
     names = []
-    for name, claims in sorted(parts.recipes.items()):
-        table: dict[str, Any] = parse_toml(claims[0].read_text(encoding="utf-8"), f"recipe {name}")
+    for recipe in parts.recipes.items():
+        if recipe.problem:
+            continue
+        name = parts.recipes.name_of(recipe)
+        table: dict[str, Any] = parse_toml(recipe.file.read_text(encoding="utf-8"), f"recipe {name}")
         decoder = table.get("pretrain", {}).get("decoder", {})
         if (decoder if isinstance(decoder, str) else decoder.get("use")) in decoders:
             names.append(name)

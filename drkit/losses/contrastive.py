@@ -36,7 +36,7 @@ class ContrastiveLoss:
     | query-passage | s(q_i, p), every passage p | what else answers q_i; second copies |
     | passage-query | s(p_i, q_j), every other query | queries that p_i answers |
     | query-query | s(q_i, q_j), every other query | queries that share a judged positive with q_i |
-    | passage-passage | s(p_i, p_j), every other query's passage | where one query has both as answers; second copies |
+    | passage-passage | s(p_i, p_j), every other query's passage | pairs that any one query has both judged; copies |
 
     Memory: the scores, f[Q, P + 3Q] with all directions. Metrics: `accuracy`, the share of queries whose passage has
     the best score of all passages.
@@ -112,7 +112,7 @@ def _others(pairs: EmbeddedPairs) -> dict[str, Tensor]:
     either = answered | answered.T
     sharing = either if pairs.sharing is None else either | pairs.sharing
     numbers = copies(pairs)[pairs.positives]
-    same = numbers[:, None] == numbers
-    related = either.float() @ same.float() > 0  # what holds for one copy of a passage holds for all
-    again = same.tril(-1).any(1)
+    again = (numbers[:, None] == numbers).tril(-1).any(1)
+    # [i, j]: some query, whichever it is, has both passages judged relevant. Copies are among its answers already.
+    related = answered.T.float() @ answered.float() > 0
     return {"passage-query": ~answered.T, "query-query": ~sharing, "passage-passage": ~(related | again)}

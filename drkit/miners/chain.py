@@ -100,7 +100,7 @@ def refresh_of(choices: Sequence[Choice]) -> RefreshesNegatives | None:
 
 def sources(registry: Registry) -> tuple[str, ...]:
     """The names of miners that a chain may begin with."""
-    return tuple(spec.name for spec in registry.specs(Kind.MINER) if CANDIDATES not in spec.receives)
+    return tuple(registry.name_of(spec) for spec in registry.specs(Kind.MINER) if CANDIDATES not in spec.receives)
 
 
 def left(mined: Mined, keep: Sequence[bool], reason: str) -> Mined:

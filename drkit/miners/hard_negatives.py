@@ -12,14 +12,13 @@ import numpy as np
 
 from drkit.core.discovery import installed
 from drkit.core.protocols import NegativeFilter, SearchesTexts
-from drkit.core.ranks import Shard
 from drkit.core.types import BuildContext
 from drkit.errors import DrkitError
 from drkit.miners.chain import Chain, build_chain, sources
 from drkit.miners.mining import chain_named
 from drkit.miners.tally import Tally
 from drkit.miners.text_pairs import ByText, NotTheQuery, TextCorpus, TextPairs, read_corpus
-from drkit.search.hits import batched
+from drkit.search.retrieve import batched
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -166,8 +165,8 @@ class HardNegatives:
         return "dense"
 
     def _retriever(self, texts: TextCorpus, stack: ExitStack) -> Any:
-        from drkit.search import FlatIndex, Retriever, Vectors, encode_corpus
-        from drkit.search.adapters import as_encoder
+        from drkit.search import Retriever
+        from drkit.search.sentence_transformers import as_encoder
 
         if isinstance(self.source, SearchesTexts):
             if not texts.named:
@@ -175,16 +174,13 @@ class HardNegatives:
             return ByText(self.source, texts)
         encoder = as_encoder(self.source)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="drkit-mine-"))) / "vectors"
-        # Each process of a torchrun mines for itself.
-        encode_corpus(encoder, ((p.doc_id, p.content) for p in texts), folder, shard=Shard(0, 1))
-        vectors = Vectors.open(folder)
-        return Retriever(encoder, FlatIndex.build(vectors.shards, vectors.doc_ids, encoder=vectors.encoder))
+        return Retriever.build(encoder, ((p.doc_id, p.content) for p in texts), folder)
 
 
 def _teacher(given: Any) -> Scorer | None:
     if given is None:
         return None
-    from drkit.search.adapters import as_scorer
+    from drkit.search.reranking import as_scorer
 
     return as_scorer(given)
 

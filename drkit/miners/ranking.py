@@ -12,7 +12,7 @@ from attrs import frozen
 
 from drkit.core.protocols import ScoringRetriever, VectorRetriever
 from drkit.core.types import Mined, MiningRequest
-from drkit.search.hits import Hits, batched
+from drkit.search.retrieve import Hits, batched
 
 BATCH = 1024
 MEMORY_MB = 64

@@ -17,7 +17,7 @@ from drkit.miners.chain import counted
 from drkit.miners.config import RunFileConfig
 from drkit.miners.known import KnownIds
 from drkit.miners.ranking import negatives_of
-from drkit.search.hits import batched
+from drkit.search.retrieve import batched
 from drkit.search.trec import read_run
 
 _ROWS = 256

@@ -10,7 +10,7 @@ from drkit.core.protocols import Corpus, ScoringRetriever
 from drkit.core.types import Mined, MiningRequest, Passage
 from drkit.errors import DrkitError
 from drkit.miners.chain import left
-from drkit.search.hits import Hits
+from drkit.search.retrieve import Hits
 
 _IDS = ("doc_id", "_id", "id")
 

@@ -12,7 +12,7 @@ from drkit.errors import DrkitError
 from drkit.miners.chain import left
 from drkit.miners.config import CrossEncoderFilterConfig, SameTextConfig
 from drkit.miners.known import KnownIds
-from drkit.search.hits import batched
+from drkit.search.retrieve import batched
 
 QUERIES = 64
 Pair = tuple[MiningRequest, Mined]

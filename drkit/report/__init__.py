@@ -1,1 +1,1 @@
-"""Curves and documents: how a run shows what it found."""
+"""Reports: curves and documents that show the results of a run."""

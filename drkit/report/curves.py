@@ -1,6 +1,6 @@
-"""The curves of a run's report, drawn by matplotlib: small panels, readable in black and white.
+"""Plot the curves of a run's report with matplotlib: small panels, readable in black and white.
 
-matplotlib is imported when something is drawn, and draws to files alone, without a screen.
+matplotlib is imported only when plotting, and writes to files without a display.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 
 from attrs import frozen
 
-# Told apart without colours: by line first, then by mark.
+# Distinguishable without colours: by line style, then by marker.
 _LINES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)))
 _MARKS = ("o", "s", "^", "D", "v")
 _SHADES = ("#000000", "#0b5fa5", "#b2461b", "#4d7c0f", "#6b4a9c")
-_PANEL = (3.3, 2.2)  # inches, wide and high
-_FEW = 30  # points that are marked one by one
-_APART = 0.12  # of a panel's height, between two labels
+_PANEL = (3.3, 2.2)  # width and height in inches
+_MAX_MARKED = 30  # up to this many points get a marker each
+_LABEL_GAP = 0.12  # between two labels, as a share of the panel's height
 _STYLE: Any = {
     "font.size": 8.5,
     "axes.titlesize": 9.5,
@@ -38,7 +38,7 @@ _STYLE: Any = {
 
 @frozen
 class Line:
-    """One curve: its label, and (step, value) points in the order of their steps."""
+    """One curve: a label, and (step, value) points ordered by step."""
 
     label: str
     points: Sequence[tuple[float, float]]
@@ -46,7 +46,7 @@ class Line:
 
 @frozen
 class Panel:
-    """One small plot. unit: what stands at its y-axis; floor: the axis begins at 0."""
+    """One small plot. unit: label of the y-axis; floor: the axis starts at 0."""
 
     title: str
     unit: str
@@ -55,7 +55,7 @@ class Panel:
 
 
 def draw(panels: Sequence[Panel], path: Path) -> Path:
-    """Draw panels into one PNG file, two or three a row; those without a point are left out."""
+    """Draw panels into one PNG file, two or three per row; panels without points are left out."""
     shown = [panel for panel in panels if any(line.points for line in panel.lines)]
     columns = 3 if len(shown) % 3 == 0 else min(2, len(shown))
     rows = -(-len(shown) // columns)
@@ -64,7 +64,7 @@ def draw(panels: Sequence[Panel], path: Path) -> Path:
             _panel(cell, panel)
         for cell in cells[len(shown) :]:
             cell.set_axis_off()
-        figure.savefig(path, metadata={"Software": None})  # the same curves, the same file
+        figure.savefig(path, metadata={"Software": None})  # equal curves give equal files
     return path
 
 
@@ -84,15 +84,15 @@ def _figure(columns: int, rows: int) -> Iterator[tuple[Any, list[Any]]]:
 
 def _panel(cell: Any, panel: Panel) -> None:
     lines = [line for line in panel.lines if line.points]
-    for place, line in enumerate(lines):
-        few = len(line.points) <= _FEW
+    for number, line in enumerate(lines):
+        is_marked = len(line.points) <= _MAX_MARKED
         steps, values = zip(*line.points, strict=True)
         style = {
-            "linestyle": _LINES[place % 5],
-            "color": _SHADES[place % 5],
-            "marker": _MARKS[place % 5] if few else "",
+            "linestyle": _LINES[number % 5],
+            "color": _SHADES[number % 5],
+            "marker": _MARKS[number % 5] if is_marked else "",
         }
-        cell.plot(steps, values, clip_on=not few, **style)  # a mark on the axis is drawn whole
+        cell.plot(steps, values, clip_on=not is_marked, **style)  # markers on the axis are not clipped
     cell.set_title(panel.title)
     cell.set_xlabel("step")
     cell.set_ylabel(panel.unit)
@@ -104,28 +104,28 @@ def _panel(cell: Any, panel: Panel) -> None:
         below = min(value for line in lines for _, value in line.points) < 0
         cell.set_ylim(low if below else 0.0, max(high, 1e-3))
     if len(lines) > 1:
-        _name(cell, lines)
+        _label_lines(cell, lines)
 
 
-def _name(cell: Any, lines: Sequence[Line]) -> None:
-    """Each curve's label beside its end, moved apart where they would cover each other."""
+def _label_lines(cell: Any, lines: Sequence[Line]) -> None:
+    """Put each curve's label beside its end, moved apart if labels would overlap."""
     low, high = cell.get_ylim()
-    ends = sorted(((line.points[-1][1] - low) / (high - low), place) for place, line in enumerate(lines))
-    above = -_APART
-    for height, place in ends:
-        above = max(height, above + _APART)
-        colour = _SHADES[place % 5]
+    ends = sorted(((line.points[-1][1] - low) / (high - low), number) for number, line in enumerate(lines))
+    above = -_LABEL_GAP
+    for height, number in ends:
+        above = max(height, above + _LABEL_GAP)
+        colour = _SHADES[number % 5]
         cell.annotate(
-            lines[place].label, (1.02, above), xycoords="axes fraction", va="center", color=colour, fontsize=8
+            lines[number].label, (1.02, above), xycoords="axes fraction", va="center", color=colour, fontsize=8
         )
 
 
 def loss_panels(
     trainings: Mapping[str, Sequence[Mapping[str, float]]], probes: Sequence[Mapping[str, float]] = ()
 ) -> list[Panel]:
-    """The losses of the trainings' logs: a panel for each term of pre-training, and one for all fine-tunings.
+    """Return panels of the losses in training logs: one per pre-training term, and one for all fine-tunings.
 
-    Where probes measured a term on texts that were kept out, their curve stands beside it.
+    A term that probes measured on held-out texts gets a second curve.
     """
     panels, others = [], []
     for name, log in trainings.items():
@@ -139,12 +139,12 @@ def loss_panels(
 
 
 def probe_panels(probes: Sequence[Mapping[str, float]]) -> list[Panel]:
-    """Accuracy of each branch, gain from the bottleneck, anisotropy and retrieval, over the steps of the probes."""
+    """Return panels of accuracy per branch, gain from the bottleneck, anisotropy and retrieval, over the probes."""
     branches = [Line(branch, _points(probes, f"{branch}_accuracy", 100)) for branch in ("encoder", "decoder")]
     spread = [Line("mean cosine", _points(probes, "anisotropy"))]
     spread += [Line("top direction", _points(probes, "top_direction"))]
     return [
-        Panel("Accuracy on held-out texts", "% right", branches, floor=True),
+        Panel("Accuracy on held-out texts", "% correct", branches, floor=True),
         Panel("Gain from the bottleneck", "nats", [Line("gain", _points(probes, "gain"))], floor=True),
         Panel("Anisotropy", "cosine; share of variance", spread, floor=True),
         Panel("Retrieval probe", "RR@10", [Line("RR@10", _points(probes, "RR@10"))], floor=True),
@@ -152,7 +152,7 @@ def probe_panels(probes: Sequence[Mapping[str, float]]) -> list[Panel]:
 
 
 def validation_panel(trainings: Mapping[str, Sequence[Mapping[str, float]]]) -> Panel:
-    """One measure on dev queries over the steps of each training that was validated."""
+    """Return a panel of the validation measure on dev queries, for each validated training."""
     measures = dict.fromkeys(name for records in trainings.values() for record in records for name in record)
     shown = " ".join(name for name in measures if name != "step")
     lines = [

@@ -1,4 +1,4 @@
-"""A short document of headings, sentences, tables and figures, as Markdown and as one self-contained HTML page."""
+"""A short document of headings, paragraphs, tables and figures, as Markdown and as a self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Heading:
 
 @frozen
 class Table:
-    """Columns, and rows of cells; the first column is the row's name, the others are figures."""
+    """Columns, and rows of cells; the first column names the row, the others hold numbers."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -35,7 +35,7 @@ class Table:
 
 @frozen
 class Figure:
-    """A PNG file beside the document, and what it shows."""
+    """A PNG file beside the document, and its caption."""
 
     path: Path
     caption: str
@@ -45,7 +45,7 @@ Block = Text | Heading | Table | Figure
 
 
 def markdown(blocks: Sequence[Block]) -> str:
-    r"""The document as Markdown; figures are linked by their names.
+    r"""Format the document as Markdown; figures are linked by file name.
 
     >>> print(markdown([Heading("Run", level=1), Table(["system", "RR@10"], [["a|b", "0.5"]])]))
     # Run
@@ -81,7 +81,7 @@ figure { margin: 1.5rem 0 } img { max-width: 100% } figcaption { color: #444 }
 
 
 def html_page(blocks: Sequence[Block]) -> str:
-    """The document as one HTML page that needs no other file: figures are inside it."""
+    """Format the document as one HTML page with embedded figures, which needs no other file."""
     title = next((block.text for block in blocks if isinstance(block, Heading)), "report")
     body = "\n".join(map(_html, blocks))
     return (

@@ -19,8 +19,9 @@ from torch import nn
 from drkit.core.quiet import without_bars
 from drkit.core.write import plain
 from drkit.encoders import MaskedLmEncoder
-from drkit.encoders.export import PASSAGES
+from drkit.encoders.folder import PASSAGES
 from drkit.runs.pretraining.autoencoder import learns
+from drkit.runs.tokenizers import save_tokenizer
 
 if TYPE_CHECKING:
     from drkit.core.recipe import Choice, Pretrain
@@ -36,7 +37,7 @@ def save_masked_lm(encoder: MaskedLmEncoder, tokenizer: Any, folder: Path) -> No
     model: Any = encoder.model
     with without_bars():
         model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    save_tokenizer(tokenizer, folder)
 
 
 def load_encoder(folder: Path, *, pooling: str) -> MaskedLmEncoder:

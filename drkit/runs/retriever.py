@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any
 from attrs import asdict, evolve, fields
 
 from drkit.core.ranks import own_device
-from drkit.encoders.export import PASSAGES, export_dual, export_encoder
-from drkit.errors import DrkitError
+from drkit.encoders.folder import PASSAGES, export_dual, export_encoder
 from drkit.runs.checkpoints import load_encoder
-from drkit.runs.manifest import read_manifest
 from drkit.runs.reading import TextReading
 from drkit.runs.tokenizers import load_tokenizer
-from drkit.search import AnyEncoder, DualEncoder, Retriever, TextEncoder, open_index
-from drkit.search.dual import read_encoder
+from drkit.search import AnyEncoder, DualEncoder, TextEncoder
+from drkit.search.text_encoder import read_encoder
 
 if TYPE_CHECKING:
     from drkit.runs.finetuning.biencoder import BiEncoder
@@ -61,16 +59,3 @@ def write_encoder(encoder: AnyEncoder, folder: Path, provenance: Mapping[str, An
     else:
         export_encoder(*parts[0], folder, provenance=provenance, **declared)
     return sum(p.numel() for model, _ in parts for p in model.parameters())
-
-
-def open_run(run: Path) -> Retriever:
-    """The searchable retriever of a finished run. Raises DrkitError where the run has none, or not yet."""
-    if not run.is_dir():
-        raise DrkitError(f"no run at {run}; `drkit compose` makes one")
-    for stage in ("collection", "encoder", "index"):
-        if read_manifest(run / stage) is None:
-            raise DrkitError(
-                f"{run} has no finished stage {stage!r}, so it cannot be searched; "
-                f"`drkit run {run}` goes on where it was cut off"
-            )
-    return Retriever(read_encoder(run / "encoder"), open_index(run / "index"))

@@ -1,7 +1,8 @@
-"""Loading a tokenizer, with errors that say what to do."""
+"""Loading a tokenizer, with errors that say what to do, and saving it as it was loaded."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from drkit.errors import DrkitError
@@ -29,3 +30,11 @@ def load_tokenizer(path_or_id: str) -> Any:
     for key in _OF_THE_LOADING:
         tokenizer.init_kwargs.pop(key, None)
     return tokenizer
+
+
+def save_tokenizer(tokenizer: Any, folder: Path) -> None:
+    """Write a tokenizer without the padding and truncation of its last use, so that its files depend on no use."""
+    backend = tokenizer.backend_tokenizer
+    backend.no_padding()
+    backend.no_truncation()
+    tokenizer.save_pretrained(folder)

@@ -2,81 +2,34 @@
 
 from typing import TYPE_CHECKING
 
-from drkit.core.lazy import attach
+from drkit.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from drkit.search.adapters import CrossEncoderScorer, Encoder, SentenceTransformerEncoder
-    from drkit.search.bm25 import Bm25Retriever
-    from drkit.search.building import AnyIndex, build_index, open_index
-    from drkit.search.dual import AnyEncoder, DualEncoder
-    from drkit.search.encode import TextEncoder
-    from drkit.search.encoding import encode_corpus
-    from drkit.search.hits import Hits
-    from drkit.search.hnsw import Hnsw, HnswIndex
-    from drkit.search.index import FlatIndex
-    from drkit.search.ivf_pq import IvfPq, IvfPqIndex
-    from drkit.search.reranking import Reranker, rerank
-    from drkit.search.retrieve import Retriever
-    from drkit.search.trec import read_qrels, read_run, write_qrels, write_run
-    from drkit.search.vectors import Storage, Vectors
+    from drkit.search.approximate import Hnsw as Hnsw
+    from drkit.search.approximate import HnswIndex as HnswIndex
+    from drkit.search.approximate import IvfPq as IvfPq
+    from drkit.search.approximate import IvfPqIndex as IvfPqIndex
+    from drkit.search.bm25 import Bm25Retriever as Bm25Retriever
+    from drkit.search.encode import encode_corpus as encode_corpus
+    from drkit.search.flat import FlatIndex as FlatIndex
+    from drkit.search.index import AnyIndex as AnyIndex
+    from drkit.search.index import build_index as build_index
+    from drkit.search.index import open_index as open_index
+    from drkit.search.reranking import CrossEncoderScorer as CrossEncoderScorer
+    from drkit.search.reranking import Reranker as Reranker
+    from drkit.search.reranking import rerank as rerank
+    from drkit.search.retrieve import Hits as Hits
+    from drkit.search.retrieve import Retriever as Retriever
+    from drkit.search.sentence_transformers import SentenceTransformerEncoder as SentenceTransformerEncoder
+    from drkit.search.text_encoder import AnyEncoder as AnyEncoder
+    from drkit.search.text_encoder import DualEncoder as DualEncoder
+    from drkit.search.text_encoder import Encoder as Encoder
+    from drkit.search.text_encoder import TextEncoder as TextEncoder
+    from drkit.search.trec import read_qrels as read_qrels
+    from drkit.search.trec import read_run as read_run
+    from drkit.search.trec import write_qrels as write_qrels
+    from drkit.search.trec import write_run as write_run
+    from drkit.search.vectors import Storage as Storage
+    from drkit.search.vectors import Vectors as Vectors
 
-__all__ = [
-    "AnyEncoder",
-    "AnyIndex",
-    "Bm25Retriever",
-    "CrossEncoderScorer",
-    "DualEncoder",
-    "Encoder",
-    "FlatIndex",
-    "Hits",
-    "Hnsw",
-    "HnswIndex",
-    "IvfPq",
-    "IvfPqIndex",
-    "Reranker",
-    "Retriever",
-    "SentenceTransformerEncoder",
-    "Storage",
-    "TextEncoder",
-    "Vectors",
-    "build_index",
-    "encode_corpus",
-    "open_index",
-    "read_qrels",
-    "read_run",
-    "rerank",
-    "write_qrels",
-    "write_run",
-]
-
-__getattr__, __dir__ = attach(
-    __name__,
-    {
-        "AnyEncoder": "dual",
-        "AnyIndex": "building",
-        "Bm25Retriever": "bm25",
-        "CrossEncoderScorer": "adapters",
-        "DualEncoder": "dual",
-        "Encoder": "adapters",
-        "FlatIndex": "index",
-        "Hits": "hits",
-        "Hnsw": "hnsw",
-        "HnswIndex": "hnsw",
-        "IvfPq": "ivf_pq",
-        "IvfPqIndex": "ivf_pq",
-        "Reranker": "reranking",
-        "Retriever": "retrieve",
-        "SentenceTransformerEncoder": "adapters",
-        "Storage": "vectors",
-        "TextEncoder": "encode",
-        "Vectors": "vectors",
-        "build_index": "building",
-        "encode_corpus": "encoding",
-        "open_index": "building",
-        "read_qrels": "trec",
-        "read_run": "trec",
-        "rerank": "reranking",
-        "write_qrels": "trec",
-        "write_run": "trec",
-    },
-)
+lazy_exports(__name__)

@@ -1,34 +1,39 @@
-"""What approximate indexes by faiss share: ids, files, and a search that leaves out what was not found.
+"""Approximate indexes built with faiss: HNSW graphs and IVF-PQ, both by inner product.
 
-All rank by inner product. How much of the exact ranking they find is measured when they are built.
+How much of the exact ranking they find is measured when they are built.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
+from attrs import asdict, field, frozen
+from attrs.validators import ge
 from pyarrow import ArrowException
 
 from drkit.core.files import replacing_folder
 from drkit.errors import DrkitError, MissingExtraError
-from drkit.search.hits import Hits
-from drkit.search.ids import DocIds
-from drkit.search.index import check_search, score_places
-from drkit.search.index_files import ABOUT, FAISS, IDS, read_about, write_about
-from drkit.search.shards import float32_blocks
+from drkit.search.flat import ABOUT, FAISS, IDS, check_search, check_vectors, read_about, score_positions, write_about
+from drkit.search.retrieve import Hits
+from drkit.search.vectors import DocIds, float32_blocks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from drkit.search.vectors import Shards
+
 _BATCH = 1024
 Kind = TypeVar("Kind", bound="ApproximateIndex")
+MIN_VECTORS_FOR_PQ = 256
+_TRAIN_PER_LIST, _TRAIN_MAX = 64, 500_000
 
 
 class ApproximateIndex:
-    """An index of faiss, the ids of its vectors, and what index.json says; made by a kind's `build`, or by `load`."""
+    """A faiss index, the ids of its vectors, and its description (index.json); created by `build` or `load`."""
 
     kind: ClassVar[str]
 
@@ -38,28 +43,30 @@ class ApproximateIndex:
 
     @classmethod
     def load(cls: type[Kind], folder: str | Path) -> Kind:
-        """The index that `save` wrote, memory-mapped.
+        """Load a saved index, memory-mapped.
 
-        Raises DrkitError where files are missing, broken or do not fit each other.
+        Raises DrkitError if files are missing, broken or inconsistent.
         """
-        place, library = Path(folder), faiss_library()
-        about = read_about(place, cls.kind, (FAISS, IDS))
-        mapped = getattr(library, "IO_FLAG_MMAP_IFC", library.IO_FLAG_MMAP)
+        path, faiss = Path(folder), faiss_library()
+        about = read_about(path, cls.kind, (FAISS, IDS))
+        mapped = getattr(faiss, "IO_FLAG_MMAP_IFC", faiss.IO_FLAG_MMAP)
         try:
-            index, ids = library.read_index(str(place / FAISS), mapped), DocIds.read([place / IDS])
+            index, ids = faiss.read_index(str(path / FAISS), mapped), DocIds.read([path / IDS])
         except (OSError, RuntimeError, ArrowException) as error:
-            raise DrkitError(f"cannot read the index in {place}: {error}; build it again") from error
+            raise DrkitError(f"cannot read the index in {path}: {error}; rebuild it with `drkit index`") from error
         if not len(ids) == index.ntotal == about.get("count"):
-            raise DrkitError(f"{place}: {len(ids)} ids for {index.ntotal} vectors; build the index again")
+            raise DrkitError(
+                f"{path}: {len(ids)} ids do not match {index.ntotal} vectors; rebuild it with `drkit index`"
+            )
         return cls(index, ids, about)
 
     @classmethod
     def _filled(
         cls: type[Kind], index: Any, vectors: Any, ids: DocIds, *, settings: Any, encoder: Mapping[str, Any] | None
     ) -> Kind:
-        """With the vectors added, block by block."""
+        """Add the vectors block by block."""
         for _, block in float32_blocks(vectors):
-            if not index.is_trained:  # float16 storage has nothing to learn, but wants to be asked
+            if not index.is_trained:  # float16 storage learns nothing, but requires the call
                 index.train(block[:1])
             index.add(block)
         count, dimension = vectors.shape
@@ -70,35 +77,36 @@ class ApproximateIndex:
         return len(self._ids)
 
     def search(self, queries: NDArray[np.float32], depth: int) -> list[Hits]:
-        """The `depth` documents found for each query f32[Q,D], fewer where the search reaches no more.
+        """Return the `depth` documents found for each query f32[Q,D], or fewer if the search reaches fewer.
 
-        Raises DrkitError where the queries have another dimension, or `depth` is no positive number.
+        Raises DrkitError if the queries have another dimension, or `depth` is less than 1.
         """
         return list(self.stream(queries, depth))
 
     def stream(self, queries: NDArray[np.float32], depth: int) -> Iterator[Hits]:
-        """`search`, the hits of one query at a time; ties stand by place; what faiss leaves empty is no hit."""
+        """Yield what `search` returns, one query at a time; ties are ordered by position."""
         check_search(queries, depth, self.dimension)
         count, parameters = min(depth, len(self)), self._parameters(depth)
         for start in range(0, len(queries), _BATCH):
             part = np.ascontiguousarray(queries[start : start + _BATCH], dtype=np.float32)
-            for scores, places in zip(*self._index.search(part, count, params=parameters), strict=True):
-                scores, places = scores[places >= 0], places[places >= 0]
-                best = np.lexsort((places, -scores))
-                yield Hits(tuple(self._ids.take(places[best])), tuple(scores[best].tolist()))
+            for scores, positions in zip(*self._index.search(part, count, params=parameters), strict=True):
+                # faiss pads with position -1
+                scores, positions = scores[positions >= 0], positions[positions >= 0]
+                best = np.lexsort((positions, -scores))
+                yield Hits(tuple(self._ids.take(positions[best])), tuple(scores[best].tolist()))
 
     def _parameters(self, depth: int) -> Any:
-        """How hard faiss searches for so many documents."""
+        """Return faiss's search parameters for this depth."""
         raise NotImplementedError
 
     def score(self, queries: NDArray[np.float32], doc_ids: Sequence[Sequence[str]]) -> list[list[float]]:
-        """Products of each query f32[Q,D] with the stored vectors of documents of its own; NaN for an unknown id.
+        """Return the products of each query f32[Q,D] with the stored vectors of its own documents; NaN for unknown ids.
 
-        Raises DrkitError where there are more or fewer lists of ids than queries.
+        Raises DrkitError if the numbers of queries and lists differ.
         """
-        if hasattr(self._index, "make_direct_map"):  # lists: where each vector stands, made once
+        if hasattr(self._index, "make_direct_map"):  # inverted lists: where each vector is stored, computed once
             self._index.make_direct_map()
-        return score_places(queries, [self._ids.find(names) for names in doc_ids], self._index.reconstruct_batch)
+        return score_positions(queries, [self._ids.find(names) for names in doc_ids], self._index.reconstruct_batch)
 
     def save(self, folder: str | Path) -> Path:
         """Write index.faiss, ids.arrow and index.json, atomically."""
@@ -109,19 +117,151 @@ class ApproximateIndex:
         return Path(folder)
 
     def describe(self, **facts: Any) -> None:
-        """Add facts, as the measured recall, to what `save` writes into index.json."""
+        """Set the facts, such as the measured recall, that `save` writes into index.json."""
         self._about["facts"] = facts
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What is worth telling of it beside its size: the recall that was measured when it was built."""
+        """What to report about the index besides its size: the recall measured when it was built."""
         return dict(self._about.get("facts", {}))
 
 
 def faiss_library() -> Any:
-    """The module `faiss`; MissingExtraError where it is not installed."""
+    """Return the module `faiss`. Raises MissingExtraError if it is not installed."""
     try:
         import faiss
     except ImportError:
         raise MissingExtraError("an approximate index", "faiss", "cpu") from None
     return faiss
+
+
+@frozen
+class Hnsw:
+    """Settings of `HnswIndex`.
+
+    links: neighbours of each vector (twice as many in the lowest layer). construction, effort: candidates followed
+    while building and while searching the graph (never fewer than the requested depth). half: store float16 vectors.
+    """
+
+    links: int = field(default=32, validator=ge(2))
+    construction: int = field(default=200, validator=ge(1))
+    effort: int = field(default=128, validator=ge(1))
+    half: bool = False
+
+
+class HnswIndex(ApproximateIndex):
+    """An HNSW graph over complete vectors: fast, in memory or mapped. Scores are exact, hits may be missed.
+
+    Source: Malkov and Yashunin 2018.
+    """
+
+    kind: ClassVar[str] = "hnsw"
+
+    @classmethod
+    def build(
+        cls,
+        vectors: NDArray[Any] | Shards,
+        doc_ids: Sequence[str] | DocIds,
+        *,
+        settings: Hnsw | None = None,
+        encoder: Mapping[str, Any] | None = None,
+    ) -> HnswIndex:
+        """Build the graph of vectors [N,D]; with several threads, the result varies slightly between builds.
+
+        Raises DrkitError as `FlatIndex.build` does, or MissingExtraError without faiss.
+        """
+        faiss, settings, ids = faiss_library(), settings or Hnsw(), DocIds.of(doc_ids)
+        check_vectors(vectors, ids)
+        dimension, metric = vectors.shape[1], faiss.METRIC_INNER_PRODUCT
+        if settings.half:
+            index = faiss.IndexHNSWSQ(dimension, faiss.ScalarQuantizer.QT_fp16, settings.links, metric)
+        else:
+            index = faiss.IndexHNSWFlat(dimension, settings.links, metric)
+        index.hnsw.efConstruction = settings.construction
+        index.hnsw.efSearch = settings.effort  # for readers of the file that use faiss alone
+        return cls._filled(index, vectors, ids, settings=asdict(settings), encoder=encoder)
+
+    def _parameters(self, depth: int) -> Any:
+        return faiss_library().SearchParametersHNSW(efSearch=max(int(self._about["settings"]["effort"]), depth))
+
+
+@frozen
+class IvfPq:
+    """Settings of `IvfPqIndex`; 0 picks a value that suits the vectors.
+
+    lists: inverted lists (default: 4 times the square root of N, but at least 39 vectors each). code_bytes: bytes
+    per vector (default: an eighth of the dimension). probes: lists per search (default: an eighth, at least 16).
+    """
+
+    lists: int = field(default=0, validator=ge(0))
+    code_bytes: int = field(default=0, validator=ge(0))
+    probes: int = field(default=0, validator=ge(0))
+
+
+class IvfPqIndex(ApproximateIndex):
+    """Inverted lists of product-quantised vectors: small, mapped, and a search reads few lists. Scores are approximate.
+
+    Source: Jegou et al. 2011.
+    """
+
+    kind: ClassVar[str] = "ivf-pq"
+
+    @classmethod
+    def build(
+        cls,
+        vectors: NDArray[Any] | Shards,
+        doc_ids: Sequence[str] | DocIds,
+        *,
+        settings: IvfPq | None = None,
+        encoder: Mapping[str, Any] | None = None,
+    ) -> IvfPqIndex:
+        """Build the index of vectors [N,D], trained on a sample of at most 500,000.
+
+        Raises DrkitError as `FlatIndex.build` does, for fewer than 256 vectors, or for settings that do not suit them.
+        """
+        faiss, ids = faiss_library(), DocIds.of(doc_ids)
+        check_vectors(vectors, ids)
+        settings = fitted(settings or IvfPq(), *vectors.shape)
+        dimension, metric = vectors.shape[1], faiss.METRIC_INNER_PRODUCT
+        quantizer = faiss.IndexFlatIP(dimension)
+        index = faiss.IndexIVFPQ(quantizer, dimension, settings.lists, settings.code_bytes, 8, metric)
+        index.cp.min_points_per_centroid = index.pq.cp.min_points_per_centroid = 1
+        index.nprobe = settings.probes  # for readers of the file that use faiss alone
+        index.train(_sample(vectors, max(_TRAIN_PER_LIST * settings.lists, 64 * MIN_VECTORS_FOR_PQ)))
+        return cls._filled(index, vectors, ids, settings=asdict(settings), encoder=encoder)
+
+    def _parameters(self, depth: int) -> Any:  # noqa: ARG002
+        return faiss_library().SearchParametersIVF(nprobe=int(self._about["settings"]["probes"]))
+
+
+def fitted(settings: IvfPq, count: int, dimension: int) -> IvfPq:
+    """Replace zeros in the settings by values that suit `count` vectors of `dimension`.
+
+    Raises DrkitError for fewer than 256 vectors, more lists than vectors, or a code length that does not divide the
+    dimension.
+
+    >>> fitted(IvfPq(), 1000, 384)
+    IvfPq(lists=25, code_bytes=48, probes=16)
+    """
+    if count < MIN_VECTORS_FOR_PQ:
+        raise DrkitError(
+            f"an ivf-pq index needs at least {MIN_VECTORS_FOR_PQ} vectors to learn its codes, got {count}; "
+            f"use a flat index, which is exact and as fast at this size"
+        )
+    if settings.lists > count:
+        raise DrkitError(f"{settings.lists} lists are too many for {count} vectors; 0 picks a suitable number")
+    lists = settings.lists or max(1, min(int(4 * math.sqrt(count)), count // 39))
+    divisors = [size for size in range(1, dimension + 1) if dimension % size == 0]
+    if settings.code_bytes and settings.code_bytes not in divisors:
+        raise DrkitError(
+            f"code_bytes must divide the dimension of the vectors, {dimension}; got {settings.code_bytes}: "
+            f"use one of {', '.join(map(str, divisors))}, or 0 for a suitable value"
+        )
+    code_bytes = settings.code_bytes or max(size for size in divisors if size <= max(1, dimension // 8))
+    return IvfPq(lists, code_bytes, min(lists, settings.probes or max(16, lists // 8)))
+
+
+def _sample(vectors: Any, size: int) -> NDArray[np.float32]:
+    """Return evenly spaced vectors, the same ones each time."""
+    positions = np.linspace(0, len(vectors) - 1, min(len(vectors), size, _TRAIN_MAX)).astype(np.int64)
+    return np.ascontiguousarray(vectors[positions], dtype=np.float32)

@@ -1,203 +1,194 @@
-"""Texts to vectors: sorted by length, padded to little, batched by a budget of tokens, back in their own order."""
+"""Encode any number of texts into a folder of vectors: in shards, by several processes, and resumable.
+
+A shard holds consecutive texts. Process r of w writes every w-th missing shard. A finished shard is compared with the
+given texts by a hash of ids and texts, so vectors of another collection or another encoder are refused.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import hashlib
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 import numpy as np
-import torch
-from attrs.validators import ge, in_
-from torch import Tensor, nn
+import pyarrow as pa
+from attrs import frozen
+from filelock import FileLock
+from pyarrow import ArrowException
 
-from drkit.core.ranks import own_device
+from drkit.core.files import make_folder
+from drkit.core.ranks import Shard
+from drkit.data.generation import blocks
 from drkit.errors import DrkitError
-from drkit.search.identity import tokenizer_hash, weights_hash
+from drkit.search.text_encoder import Encoder
+from drkit.search.vectors import (
+    ABOUT,
+    Storage,
+    Vectors,
+    ids_file,
+    read_about,
+    read_table,
+    vectors_file,
+    write_about,
+    write_shard,
+    write_table,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-MULTIPLE = 16
+Text: TypeAlias = "str | NDArray[np.int32]"
+LOCK = ".lock"
+FLOAT16_MAX = float(np.finfo(np.float16).max)
+_HASH = "texts"
 
 
-@attrs.frozen(eq=False)
-class TextEncoder:
-    """A transformer, its tokenizer, and how one vector is made of a text.
+def encode_corpus(
+    encoder: Encoder,
+    texts: Iterable[tuple[str, Text]],
+    folder: str | Path,
+    *,
+    storage: Storage | None = None,
+    shard: Shard | None = None,
+) -> Vectors | None:
+    """Encode (id, text) pairs into a folder of vectors; None while other processes still write their shards.
 
-    model: a Hugging Face model that gives `last_hidden_state`, on its device. pooling: `cls` or `mean`.
-    similarity: `cosine` or `dot`; under cosine all vectors have length 1, so that their inner product is the cosine.
-    query_length, passage_length: tokens at most, special ones included. normalize: length 1 also under dot.
-    token_budget: tokens, padding included, that go through the model at once. Prompts stand before every text.
-    precision: `float32`, or `bfloat16` for the matrix products alone (autocast): faster on a GPU, vectors a little off.
+    encoder: a `TextEncoder`, a `DualEncoder`, a `SentenceTransformerEncoder`, or any `Encoder`.
+    texts: streamed; every process gets all of them. A text may be its token ids (with special tokens, truncated).
+    storage: dtype, file format, shard size, and whether these are passages or queries. shard: rank and number of
+    processes; from torchrun's environment if None. Repeated calls, with any number of processes, encode only the
+    missing shards.
+
+    Raises DrkitError if the folder holds vectors of another encoder, other settings or other texts, there are no
+    texts, an id is empty, or a vector is not finite or exceeds float16.
     """
-
-    model: Any
-    tokenizer: Any
-    pooling: str = attrs.field(default="cls", validator=in_(("cls", "mean")))
-    similarity: str = attrs.field(default="cosine", validator=in_(("cosine", "dot")))
-    query_length: int = attrs.field(default=32, validator=ge(2))
-    passage_length: int = attrs.field(default=64, validator=ge(2))
-    normalize: bool = False
-    token_budget: int = attrs.field(default=16_384, validator=ge(1))
-    query_prompt: str = ""
-    passage_prompt: str = ""
-    precision: str = attrs.field(default="float32", validator=in_(("float32", "bfloat16")))
-
-    @classmethod
-    def load(cls, folder: str | Path, device: str | torch.device = "cpu") -> TextEncoder:
-        """The encoder in a folder that drkit or sentence-transformers wrote; device `auto`: a GPU where there is one.
-
-        Raises DrkitError as `drkit.search.folders.read_encoder_settings` does.
-        """
-        from drkit.search.folders import load_backbone, read_encoder_settings
-
-        settings = read_encoder_settings(Path(folder))
-        model, tokenizer = load_backbone(settings.pop("transformer"))
-        return cls(model.to(choose_device(device)), tokenizer, **settings)
-
-    @classmethod
-    def bare(cls, folder: str | Path, *, pooling: str, device: str | torch.device = "cpu") -> TextEncoder:
-        """The encoder of a transformers checkpoint that does not say how it pools; cosine similarity, its full length.
-
-        Raises DrkitError where it cannot be loaded, or pooling is neither cls nor mean.
-        """
-        from drkit.search.folders import bare_settings, load_backbone
-
-        if pooling not in ("cls", "mean"):
-            raise DrkitError(f"pooling {pooling!r}; cls or mean")
-        settings = bare_settings(Path(folder), pooling)
-        model, tokenizer = load_backbone(Path(folder))
-        return cls(model.to(choose_device(device)), tokenizer, **settings)
-
-    @property
-    def dimension(self) -> int:
-        """D, the length of a vector."""
-        return int(self.model.config.hidden_size)
-
-    def identity(self) -> dict[str, Any]:
-        """What its vectors depend on, as plain data: content hashes of weights and tokenizer, and the settings."""
-        settings = attrs.asdict(self, filter=attrs.filters.exclude("model", "tokenizer", "token_budget"))
-        hashes = {"weights": weights_hash(self.model), "tokenizer": tokenizer_hash(self.tokenizer)}
-        return {**hashes, **settings, "normalize": self._unit}
-
-    def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """f32[n,D]; an empty text is encoded as its special tokens alone."""
-        return self.encode_tokens(self._tokens(texts, self.query_prompt, self.query_length))
-
-    def encode_passages(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """f32[n,D]; an empty text is encoded as its special tokens alone."""
-        return self.encode_tokens(self._tokens(texts, self.passage_prompt, self.passage_length))
-
-    def encode_tokens(self, rows: Sequence[Any]) -> NDArray[np.float32]:
-        """f32[n,D] of n texts given as token ids, special tokens included, already cut to length.
-
-        Raises DrkitError for a row without tokens.
-        """
-        lengths = np.fromiter((len(row) for row in rows), dtype=np.int64, count=len(rows))
-        if len(rows) and not lengths.min():
-            raise DrkitError(f"row {int(lengths.argmin())} has no tokens, not even the special ones; tokenise it again")
-        vectors = np.empty((len(rows), self.dimension), dtype=np.float32)
-        with inference(self.model):
-            for places in length_sorted_batches(lengths, self.token_budget):
-                vectors[places] = self._embed([rows[p] for p in places.tolist()]).float().cpu().numpy()
-        return vectors
-
-    def _tokens(self, texts: Sequence[str], prompt: str, length: int) -> list[list[int]]:
-        if not texts:
-            return []
-        ids: list[list[int]] = self.tokenizer(
-            [prompt + text for text in texts], truncation=True, max_length=length, return_attention_mask=False
-        )["input_ids"]
-        return ids
-
-    def _embed(self, rows: Sequence[Any]) -> Tensor:
-        ids, attention = padded(rows, self.tokenizer.pad_token_id or 0, longest=self._positions)
-        device = next(self.model.parameters()).device
-        ids, attention = ids.to(device), attention.to(device)
-        with torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
-            hidden = self.model(input_ids=ids, attention_mask=attention).last_hidden_state.float()
-        vectors = pool(hidden, attention, self.pooling)
-        return nn.functional.normalize(vectors, dim=-1) if self._unit else vectors
-
-    @property
-    def _unit(self) -> bool:
-        return self.normalize or self.similarity == "cosine"
-
-    @property
-    def _positions(self) -> int:
-        return int(getattr(self.model.config, "max_position_embeddings", 0) or 0)
+    storage, shard, path = storage or Storage(), shard or Shard.of_environment(), Path(folder)
+    _prepare(path, encoder, storage)
+    number = -1
+    for number, (first, batch) in enumerate(blocks(texts, storage.shard_size)):
+        job = ShardJob(encoder, storage, path, number)
+        text_hash = _hash_texts(batch)
+        if ids_file(path, number).is_file():
+            job.check(text_hash, first)
+        elif number % shard.processes == shard.rank:
+            job.write(batch, text_hash)
+    if number < 0:
+        raise DrkitError(f"no texts to encode into {path}; is the collection empty?")
+    return _finish(path, number + 1)
 
 
-def choose_device(name: str | torch.device) -> torch.device:
-    """`auto`: a GPU where there is one; any other as torch names it.
+@frozen
+class ShardJob:
+    """One shard of a folder, to be written or checked."""
 
-    Raises DrkitError for a name torch has not, or a GPU that is not there.
-    """
-    if name == "auto":
-        name = own_device()
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise DrkitError(f"no device {str(name)!r}; auto, cpu, cuda, cuda:0 ..") from None
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+    encoder: Encoder
+    storage: Storage
+    folder: Path
+    number: int
+
+    def write(self, batch: Sequence[tuple[str, Text]], text_hash: str) -> None:
+        """Encode and write the vectors, then the ids, which mark the shard as complete."""
+        names, texts = [name for name, _ in batch], [text for _, text in batch]
+        if "" in names:
+            raise DrkitError(f"text {self.number * self.storage.shard_size + names.index('') + 1} has an empty id")
+        vectors = self._encode(texts)
+        _check_values(vectors, names, self.storage.dtype)
+        write_shard(vectors_file(self.folder, self.number, self.storage.format), vectors.astype(self.storage.dtype))
+        write_table(ids_file(self.folder, self.number), pa.array(names, type=pa.large_string()), {_HASH: text_hash})
+
+    def check(self, text_hash: str, first: int) -> None:
+        """Raise DrkitError if the existing shard holds vectors of other texts, or is broken."""
+        path = ids_file(self.folder, self.number)
+        try:
+            stored = (read_table(path).schema.metadata or {}).get(_HASH.encode(), b"").decode()
+        except (OSError, ArrowException) as error:
+            raise DrkitError(f"cannot read {path}: {error}; delete this file to encode its shard again") from error
+        if stored != text_hash:
+            raise DrkitError(
+                f"{self.folder} holds vectors of other texts (they differ after text {first}): "
+                f"choose another folder, or delete this one"
+            )
+
+    def _encode(self, texts: Sequence[Text]) -> NDArray[np.float32]:
+        if not isinstance(texts[0], str):
+            if not hasattr(self.encoder, "encode_tokens"):
+                raise DrkitError(f"{type(self.encoder).__name__} cannot encode token ids; give texts")
+            vectors: NDArray[np.float32] = self.encoder.encode_tokens(texts)
+            return vectors
+        if self.storage.role == "queries":
+            return self.encoder.encode_queries(texts)  # type: ignore[arg-type]
+        return self.encoder.encode_passages(texts)  # type: ignore[arg-type]
+
+
+def _prepare(folder: Path, encoder: Encoder, storage: Storage) -> None:
+    """Describe the vectors in a new folder, or check that an existing folder has the same description."""
+    identity = encoder.identity()
+    ours = {"format_version": 1, "encoder": identity, "dimension": encoder.dimension, **attrs.asdict(storage)}
+    if folder.exists() and not folder.is_dir():
+        raise DrkitError(f"{folder} is a file; give the name of a folder")
+    if not (folder / ABOUT).is_file() and folder.is_dir() and any(p.name[0] != "." for p in folder.iterdir()):
+        raise DrkitError(f"{folder} is not empty and does not hold vectors; choose another folder")
+    make_folder(folder)
+    with FileLock(folder / LOCK):
+        theirs = read_about(folder)
+        if theirs is None:
+            write_about(folder, {**ours, "count": None, "shards": None})
+            return
+    changed = [key for key in identity if theirs["encoder"].get(key) != identity[key]]
+    changed += [key for key in ours if key != "encoder" and theirs.get(key) != ours[key]]
+    if changed:
         raise DrkitError(
-            f"no device {str(name)!r} here: torch sees {torch.cuda.device_count()} GPUs; auto takes what is"
+            f"{folder} holds vectors of another encoder or other settings ({', '.join(changed)} differ): "
+            f"use the same encoder and settings, choose another folder, or delete this one"
         )
-    return device
 
 
-def pool(hidden: Tensor, attention: Tensor, pooling: str) -> Tensor:
-    """f[B,D] of hidden f[B,L,D] and attention [B,L]: the first token, or the mean of all real ones."""
-    if pooling == "cls":
-        return hidden[:, 0]
-    real = attention.unsqueeze(-1).to(hidden.dtype)
-    return (hidden * real).sum(1) / real.sum(1).clamp(min=1e-9)
+def _finish(folder: Path, shards: int) -> Vectors | None:
+    """Record the number of vectors once all shards are written."""
+    with FileLock(folder / LOCK):
+        about = read_about(folder)
+        if about is None or not all(ids_file(folder, number).is_file() for number in range(shards)):
+            return None
+        if ids_file(folder, shards).is_file() or about["shards"] not in (None, shards):
+            raise DrkitError(
+                f"{folder} holds vectors of more texts than were given (these texts fill {shards} shards): "
+                f"choose another folder, or delete this one"
+            )
+        if about["count"] is None:
+            count = sum(read_table(ids_file(folder, number)).num_rows for number in range(shards))
+            write_about(folder, {**about, "count": count, "shards": shards})
+            for leftover in folder.glob(".*.tmp"):  # of killed processes
+                leftover.unlink(missing_ok=True)
+    return Vectors.open(folder)
 
 
-def padded(rows: Sequence[Any], pad_id: int, *, longest: int = 0) -> tuple[Tensor, Tensor]:
-    """Token ids i64[B,L] and attention i64[B,L], padded on the right to a multiple of 16, `longest` at most.
-
-    >>> ids, attention = padded([[5, 6], [7]], pad_id=0)
-    >>> tuple(ids.shape), attention.sum(1).tolist()
-    ((2, 16), [2, 1])
-    """
-    length = max(len(row) for row in rows)
-    width = -(-length // MULTIPLE) * MULTIPLE
-    width = max(length, min(width, longest)) if longest else width
-    ids = np.full((len(rows), width), pad_id, dtype=np.int64)
-    attention = np.zeros((len(rows), width), dtype=np.int64)
-    for place, row in enumerate(rows):
-        ids[place, : len(row)] = row
-        attention[place, : len(row)] = 1
-    return torch.from_numpy(ids), torch.from_numpy(attention)
+def _check_values(vectors: NDArray[np.float32], names: Sequence[str], dtype: str) -> None:
+    largest = FLOAT16_MAX if dtype == "float16" else np.inf
+    wrong = np.flatnonzero(~(np.abs(vectors) < largest).all(axis=1))
+    if len(wrong):
+        name, is_finite = names[int(wrong[0])], bool(np.isfinite(vectors[wrong[0]]).all())
+        raise DrkitError(
+            f"the vector of {name!r} has values above {largest:g}, the largest float16; use dtype float32"
+            if is_finite
+            else f"the vector of {name!r} is not finite; training may have diverged: try a lower learning rate"
+        )
 
 
-def length_sorted_batches(lengths: NDArray[np.int64], budget: int) -> Iterator[NDArray[np.int64]]:
-    """Places of texts of like length, longest first; a batch, padded, holds `budget` tokens at most, or one text.
-
-    >>> [b.tolist() for b in length_sorted_batches(np.array([3, 40, 5, 20]), budget=64)]
-    [[1], [3, 2], [0]]
-    """
-    order = np.argsort(-lengths, kind="stable")
-    start = 0
-    while start < len(order):
-        width = -(-int(lengths[order[start]]) // MULTIPLE) * MULTIPLE
-        size = max(1, budget // max(width, 1))
-        yield order[start : start + size]
-        start += size
+def _hash_texts(batch: Sequence[tuple[str, Text]]) -> str:
+    """Hash ids and texts, each preceded by its length, so that different lists never give the same bytes."""
+    state = hashlib.blake2b(digest_size=16)
+    for name, text in batch:
+        for part in (name, text):
+            content = _utf8(part, name) if isinstance(part, str) else np.asarray(part, dtype=np.int64).tobytes()
+            state.update(len(content).to_bytes(8, "little"))
+            state.update(content)
+    return state.hexdigest()
 
 
-@contextmanager
-def inference(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients; the model's own mode comes back afterwards."""
-    training = {module: module.training for module in model.modules()}
-    model.eval()
+def _utf8(text: str, name: str) -> bytes:
     try:
-        with torch.inference_mode():
-            yield
-    finally:
-        for module, mode in training.items():
-            module.training = mode
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise DrkitError(f"text {name!r}: its id or its text is not valid Unicode ({error.reason})") from None

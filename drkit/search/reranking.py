@@ -1,11 +1,11 @@
-"""Ranking anew: a cross-encoder reads each query together with the passages that a first search found."""
+"""Re-rank: a cross-encoder reads each query together with the passages that a first search found."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 import numpy as np
@@ -14,8 +14,8 @@ from attrs.validators import ge, in_
 
 from drkit.encoders.cross_encoder import CrossEncoder
 from drkit.errors import DrkitError
-from drkit.search.encode import choose_device, inference, length_sorted_batches
-from drkit.search.hits import batched
+from drkit.search.retrieve import batched
+from drkit.search.text_encoder import choose_device, inference, length_sorted_batches
 from drkit.search.trec import encode_id
 
 if TYPE_CHECKING:
@@ -30,19 +30,19 @@ Row = tuple[str, list[tuple[str, float]]]
 
 
 class Scorer(Protocol):
-    """Anything that scores pairs of texts: a `Reranker`, or your own."""
+    """Anything that scores pairs of texts: a `Reranker`, or your own class."""
 
     def score(self, pairs: Sequence[Pair]) -> NDArray[np.float32]:
-        """f32[n]: a score of each (query, passage), higher is better."""
+        """Return one score f32[n] per (query, passage) pair; higher is better."""
 
 
 @attrs.frozen(eq=False)
 class Reranker:
     """A trained cross-encoder that scores pairs of texts.
 
-    token_budget: tokens, padding included, that go through the model at once. precision: `float32`, or `bfloat16` for
-    the matrix products alone (autocast): faster on a GPU, scores a little off. The query stands whole, the passage is
-    cut to what the model's `max_length` leaves. Scores are the raw output of the head: no sigmoid.
+    token_budget: tokens per batch, padding included. precision: `float32`, or `bfloat16` for matrix products only
+    (autocast): faster on a GPU, slightly less accurate. Queries are never truncated; passages are, to what the model's
+    `max_length` leaves. Scores are the raw output of the head, without a sigmoid.
     """
 
     model: CrossEncoder
@@ -58,17 +58,17 @@ class Reranker:
         token_budget: int = 16_384,
         precision: str = "float32",
     ) -> Reranker:
-        """A re-ranker of drkit or a `CrossEncoder` of sentence-transformers, from a folder or the hub.
+        """Load a re-ranker of drkit or a `CrossEncoder` of sentence-transformers, from a folder or the hub.
 
-        device: as torch names it; `auto`: a GPU where there is one.
+        device: a torch device, or `auto` for a GPU if available.
 
-        Raises DrkitError where there is none, or it gives more than one score a pair.
+        Raises DrkitError if it is missing, or gives more than one score per pair.
         """
         model = CrossEncoder.load(str(folder_or_id)).to(choose_device(device))
         return cls(model.eval(), token_budget=token_budget, precision=precision)
 
     def score(self, pairs: Sequence[Pair]) -> NDArray[np.float32]:
-        """f32[n]: the scores of n (query, passage) pairs, higher is better; empty texts are scored like any other."""
+        """Return the scores f32[n] of n (query, passage) pairs; higher is better. Texts may be empty."""
         scores = [self._window(pairs[start : start + WINDOW]) for start in range(0, len(pairs), WINDOW)]
         return np.concatenate(scores) if scores else np.empty(0, dtype=np.float32)
 
@@ -78,11 +78,48 @@ class Reranker:
         scores = np.empty(len(pairs), dtype=np.float32)
         device = next(self.model.parameters()).device
         with inference(self.model), torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
-            for places in length_sorted_batches(tokens.lengths(queries, passages), self.token_budget):
-                batch = tokens.batch([queries[p] for p in places], [passages[p] for p in places])
-                made = self.model(**{name: tensor.to(device) for name, tensor in batch.items()})
-                scores[places] = made.float().cpu().numpy()
+            for positions in length_sorted_batches(tokens.lengths(queries, passages), self.token_budget):
+                batch = tokens.batch([queries[p] for p in positions], [passages[p] for p in positions])
+                outputs = self.model(**{name: tensor.to(device) for name, tensor in batch.items()})
+                scores[positions] = outputs.float().cpu().numpy()
         return scores
+
+
+class CrossEncoderScorer:
+    """A `CrossEncoder` of sentence-transformers as a scorer of pairs: for re-ranking, filtering, or as a teacher.
+
+    Its scores are raw, without a sigmoid, like those of a `Reranker`. Raises DrkitError for several scores per pair.
+    """
+
+    def __init__(self, model: Any, *, batch_size: int = 64) -> None:
+        if getattr(model, "num_labels", 1) != 1:
+            raise DrkitError(f"expected a cross-encoder with one score per pair, got {model.num_labels} scores")
+        self.model, self.batch_size = model, batch_size
+
+    def score(self, pairs: Sequence[Pair]) -> NDArray[np.float32]:
+        """Return the scores f32[n] of n (query, passage) pairs; higher is better."""
+        if not pairs:
+            return np.empty(0, dtype=np.float32)
+        raw, texts = torch.nn.Identity(), [list(pair) for pair in pairs]
+        scores = self.model.predict(texts, batch_size=self.batch_size, activation_fn=raw, show_progress_bar=False)
+        return np.asarray(scores, dtype=np.float32)
+
+
+def as_scorer(given: Any) -> Scorer:
+    """Return a scorer for a cross-encoder's folder or hub id, a `CrossEncoder`, or a scorer, returned unchanged.
+
+    Raises DrkitError for anything else, and as `Reranker.load` does.
+    """
+    if isinstance(given, (str, Path)):
+        return Reranker.load(given)
+    if hasattr(given, "score"):
+        return given  # type: ignore[no-any-return]
+    if hasattr(given, "predict"):
+        return CrossEncoderScorer(given)
+    raise DrkitError(
+        f"{type(given).__name__} cannot score pairs; give a cross-encoder's folder or hub id, a CrossEncoder of "
+        f"sentence-transformers, or an object with score(pairs)"
+    )
 
 
 def rerank(
@@ -94,15 +131,15 @@ def rerank(
     depth: int = 200,
     missing: Counter[str] | None = None,
 ) -> Iterator[Row]:
-    """Rank the first `depth` passages of every query anew, by their scores; the others stay below, in their order.
+    """Re-rank the first `depth` passages of every query by their scores; the others keep their order below them.
 
-    rows: a run, as `drkit.search.read_run` gives it. queries: texts by query id. corpus: a stored one
-    (`drkit.data.open_collection(folder).corpus`), or the passages' texts by id. Rows come out best first; passages
-    below the depth get scores below, one after the other, so that a run file keeps their order. A passage that the
-    corpus does not have stands below those that were scored, and a query without a text keeps its ranking; `missing`
-    counts both (`queries`, `passages`). Memory: some thousand pairs at a time.
+    rows: a run, as `drkit.search.read_run` returns it. queries: texts by query id. corpus: a stored corpus
+    (`drkit.data.open_collection(folder).corpus`), or passage texts by id. Rows are yielded best first; passages below
+    the depth get descending scores below the re-ranked ones, so that a run file keeps their order. A passage missing
+    from the corpus is ranked below those that were scored, and a query without a text keeps its ranking; `missing`
+    counts both (`queries`, `passages`). Memory: a few thousand pairs at a time.
 
-    Raises DrkitError for a score that is no finite number, and for `depth` below 1.
+    Raises DrkitError for a score that is not finite, and for `depth` below 1.
 
     >>> class Longest:
     ...     def score(self, pairs):
@@ -113,70 +150,64 @@ def rerank(
     [('q', [('d2', 12.0), ('d1', 5.0), ('d3', 4.0)])]
     """
     if depth < 1:
-        raise DrkitError(f"depth {depth}; rank at least one passage of each query anew")
+        raise DrkitError(f"depth must be at least 1, got {depth}")
     counts = Counter[str]() if missing is None else missing
     for some in batched(rows, max(1, WINDOW // depth)):
-        heads = [_Head.of(query, list(hits), depth) for query, hits in some]
-        asked = [head for head in heads if head.query_id in queries]
-        counts["queries"] += len(heads) - len(asked)
-        texts = [_texts(head, corpus) for head in asked]
-        pairs = [
-            (queries[head.query_id], text) for head, own in zip(asked, texts, strict=True) for text in own.values()
-        ]
+        rankings = [_Ranking.of(query, list(hits), depth) for query, hits in some]
+        known = [ranking for ranking in rankings if ranking.query_id in queries]
+        counts["queries"] += len(rankings) - len(known)
+        texts = [_texts(ranking, corpus) for ranking in known]
+        pairs = [(queries[r.query_id], text) for r, own in zip(known, texts, strict=True) for text in own.values()]
         scores = iter(scorer.score(pairs).tolist() if pairs else [])
-        scored = {h.query_id: {doc_id: next(scores) for doc_id in own} for h, own in zip(asked, texts, strict=True)}
-        counts["passages"] += sum(len(head.best) - len(scored[head.query_id]) for head in asked)
-        yield from ((head.query_id, head.ranked(scored.get(head.query_id, {}))) for head in heads)
+        scored = {r.query_id: {doc_id: next(scores) for doc_id in own} for r, own in zip(known, texts, strict=True)}
+        counts["passages"] += sum(len(ranking.head) - len(scored[ranking.query_id]) for ranking in known)
+        yield from ((ranking.query_id, ranking.reranked(scored.get(ranking.query_id, {}))) for ranking in rankings)
 
 
 @attrs.frozen(eq=False)
-class _Head:
-    """A query's ranking in the order in which trec_eval reads it, cut in two."""
+class _Ranking:
+    """A query's ranking in trec_eval's order, split into the passages to re-rank and the rest."""
 
     query_id: str
-    best: list[tuple[str, float]]
+    head: list[tuple[str, float]]
     rest: list[tuple[str, float]]
 
     @classmethod
-    def of(cls, query_id: str, hits: list[tuple[str, float]], depth: int) -> _Head:
+    def of(cls, query_id: str, hits: list[tuple[str, float]], depth: int) -> _Ranking:
         ordered = in_order(hits)
         return cls(query_id, ordered[:depth], ordered[depth:])
 
-    def ranked(self, scores: Mapping[str, float]) -> list[tuple[str, float]]:
-        """The whole ranking: what has a score by it, then the others in their order."""
+    def reranked(self, scores: Mapping[str, float]) -> list[tuple[str, float]]:
+        """Return the whole ranking: passages with a score first, then the others in their order."""
         if not scores:
-            return [*self.best, *self.rest]
+            return [*self.head, *self.rest]
         wrong = next((doc_id for doc_id, score in scores.items() if not np.isfinite(score)), None)
         if wrong is not None:
             raise DrkitError(
-                f"query {self.query_id!r}: the re-ranker's score of {wrong!r} is {scores[wrong]}, no finite number; "
+                f"query {self.query_id!r}: the re-ranker's score of {wrong!r} is {scores[wrong]}, which is not finite; "
                 f"its training may have diverged"
             )
         first = in_order(scores.items())
-        below = [doc_id for doc_id, _ in (*self.best, *self.rest) if doc_id not in scores]
+        below = [doc_id for doc_id, _ in (*self.head, *self.rest) if doc_id not in scores]
         floor = first[-1][1]
         step = max(1.0, 4 * float(np.spacing(np.float32(abs(floor) + len(below)))))
-        return [*first, *((doc_id, floor - place * step) for place, doc_id in enumerate(below, start=1))]
+        return [*first, *((doc_id, floor - number * step) for number, doc_id in enumerate(below, start=1))]
 
 
 def in_order(hits: Iterable[tuple[str, float]]) -> list[tuple[str, float]]:
-    """Hits as trec_eval orders them: by score, ties by document id, the last id first.
+    """Sort hits as trec_eval does: by score, ties by document id in descending order.
 
     >>> in_order([("a", 1.0), ("b", 1.0), ("c", 2.0)])
     [('c', 2.0), ('b', 1.0), ('a', 1.0)]
     """
-    return sorted(hits, key=_order, reverse=True)
+    return sorted(hits, key=lambda hit: (np.float32(hit[1]), encode_id(hit[0])), reverse=True)
 
 
-def _order(hit: tuple[str, float]) -> tuple[np.float32, str]:
-    return np.float32(hit[1]), encode_id(hit[0])
-
-
-def _texts(head: _Head, corpus: StoredCorpus | Mapping[str, str]) -> dict[str, str]:
-    """What is to be read of each of the best passages that the corpus has."""
-    doc_ids = [doc_id for doc_id, _ in head.best]
+def _texts(ranking: _Ranking, corpus: StoredCorpus | Mapping[str, str]) -> dict[str, str]:
+    """Return the text of each passage to re-rank that is in the corpus."""
+    doc_ids = [doc_id for doc_id, _ in ranking.head]
     if isinstance(corpus, Mapping):
         return {doc_id: corpus[doc_id] for doc_id in doc_ids if doc_id in corpus}
-    places = corpus.find(doc_ids)
-    there = [doc_id for doc_id, place in zip(doc_ids, places, strict=True) if place >= 0]
-    return {doc_id: p.content for doc_id, p in zip(there, corpus.at(places[places >= 0]), strict=True)}
+    positions = corpus.find(doc_ids)
+    known = [doc_id for doc_id, position in zip(doc_ids, positions, strict=True) if position >= 0]
+    return {doc_id: p.content for doc_id, p in zip(known, corpus.at(positions[positions >= 0]), strict=True)}

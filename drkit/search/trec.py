@@ -1,8 +1,8 @@
-"""TREC run and judgement files: streamed, atomic, and safe for any id.
+"""TREC run and judgement files: streamed, written atomically, and safe for any id.
 
-The format is split at white space, so white space in an id, and the percent sign, are written percent-encoded
-(`a b` as `a%20b`) and decoded on reading. Scores are written as the shortest decimal that reads back as the same
-float32. Ranks follow the order in which trec_eval reads the file: by score, ties by doc id, the last id first.
+Columns are separated by white space, so white space and percent signs in ids are percent-encoded on writing (`a b` as
+`a%20b`) and decoded on reading. Scores are written as the shortest decimal that reads back as the same float32. Ranks
+follow trec_eval: by score, ties by document id in descending order.
 """
 
 from __future__ import annotations
@@ -27,36 +27,38 @@ _UNSAFE = re.compile(r"[\s%\x00-\x1f\x7f\ufeff]")
 
 
 def write_run(path: Path, rows: Iterable[RunRow], tag: str) -> None:
-    """Write a run, one query after another as `rows` gives them: (query_id, [(doc_id, score), ..]).
+    """Write a run of rows (query_id, [(doc_id, score), ..]), one query at a time.
 
-    Raises DrkitError for an empty id, a query or document given twice, or a score that is no finite number.
+    Raises DrkitError for an empty id, a duplicate query or document, or a score that is not finite.
     """
     label = encode_id(tag)
     seen: set[str] = set()
     with replacing(Path(path)) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
         for query_id, hits in rows:
             if query_id in seen:
-                raise DrkitError(f"query {query_id!r} comes twice in one run; give every query's hits in one row")
+                raise DrkitError(f"duplicate query {query_id!r} in a run; give all hits of a query in one row")
             seen.add(query_id)
             file.writelines(_lines(query_id, hits, label))
 
 
 def read_run(path: Path) -> Iterator[tuple[str, list[tuple[str, float]]]]:
-    """The queries of a run file with their (doc_id, score), in the file's order, one query in memory at a time.
+    """Read each query of a run file with its (doc_id, score) pairs, in file order, one query in memory at a time.
 
-    Raises DrkitError, with file and line, for a line that is no TREC run line, or a query in two places.
+    Raises DrkitError, with file and line, for an invalid line, or a query whose lines are not consecutive.
     """
     seen: set[str] = set()
     for name, lines in groupby(_columns(Path(path), 6, "query Q0 document rank score tag"), key=_first_column):
-        query_id, held = decode_id(name), list(lines)
+        query_id, rows = decode_id(name), list(lines)
         if query_id in seen:
-            raise DrkitError(f"{path}:{held[0][0]}: query {query_id!r} stands in two places; a run names each once")
+            raise DrkitError(
+                f"{path}:{rows[0][0]}: query {query_id!r} occurs twice; all lines of a query must be consecutive"
+            )
         seen.add(query_id)
-        yield query_id, list(zip(_documents(path, query_id, held), _scores(path, held), strict=True))
+        yield query_id, list(zip(_documents(path, query_id, rows), _scores(path, rows), strict=True))
 
 
 def write_qrels(path: Path, judgements: Iterable[Judgement]) -> None:
-    """Write judgements: query id, 0, document id, relevance.
+    """Write judgements in TREC's four columns: query id, 0, document id, relevance.
 
     Raises DrkitError for an empty id.
     """
@@ -65,42 +67,42 @@ def write_qrels(path: Path, judgements: Iterable[Judgement]) -> None:
 
 
 def read_qrels(path: Path) -> Iterator[Judgement]:
-    """The judgements of a file in TREC's four columns.
+    """Read the judgements of a file in TREC's four columns.
 
-    Raises DrkitError, with file and line, for a line that has another shape.
+    Raises DrkitError, with file and line, for an invalid line.
     """
     for number, (query_id, _, doc_id, relevance) in _columns(Path(path), 4, "query 0 document relevance"):
         try:
             grade = int(relevance)
         except ValueError:
-            raise DrkitError(f"{path}:{number}: relevance {relevance!r} is no whole number") from None
+            raise DrkitError(f"{path}:{number}: relevance must be a whole number, got {relevance!r}") from None
         yield Judgement(decode_id(query_id), decode_id(doc_id), grade)
 
 
 def encode_id(name: str) -> str:
-    """An id as it stands in a file.
+    """Encode an id for a TREC file.
 
-    Raises DrkitError for an empty id, or one that UTF-8 cannot write.
+    Raises DrkitError for an empty id, or one that is not valid Unicode.
 
     >>> encode_id("os.path join 100%")
     'os.path%20join%20100%25'
     """
     if not name:
-        raise DrkitError("an empty id cannot be written to a TREC file; give every query and passage an id")
+        raise DrkitError("cannot write an empty id to a TREC file; give every query and passage an id")
     try:
         name.encode("utf-8")
     except UnicodeEncodeError:
-        raise DrkitError(f"the id {name!r} is no valid Unicode text and cannot be written to a TREC file") from None
+        raise DrkitError(f"cannot write the id {name!r} to a TREC file: it is not valid Unicode") from None
     return _UNSAFE.sub(lambda found: quote(found.group(), safe=""), name)
 
 
 def is_safe(names: str) -> bool:
-    """Whether ids, one after the other, stand in a file as they are."""
+    """Whether concatenated ids need no encoding."""
     return not _UNSAFE.search(names) and names.isprintable()
 
 
 def decode_id(name: str) -> str:
-    """The id that `encode_id` wrote; what it cannot have written, of another tool's file, stands as it is.
+    """Decode an id that `encode_id` wrote; return anything else, such as an id of another tool, unchanged.
 
     >>> decode_id("os.path%20join"), decode_id("caf%E9")
     ('os.path join', 'caf%E9')
@@ -120,10 +122,10 @@ def _lines(query_id: str, hits: Iterable[tuple[str, float]], label: str) -> Iter
 def _ranked(query_id: str, hits: Iterable[tuple[str, float]]) -> Sequence[tuple[str, np.float32]]:
     ranked = [(encode_id(doc_id), np.float32(score)) for doc_id, score in hits]
     if len({doc_id for doc_id, _ in ranked}) < len(ranked):
-        raise DrkitError(f"query {query_id!r} has the same document twice among its hits")
+        raise DrkitError(f"query {query_id!r} has a duplicate document among its hits")
     wrong = next((doc_id for doc_id, score in ranked if not math.isfinite(score)), None)
     if wrong is not None:
-        raise DrkitError(f"query {query_id!r}: the score of {wrong!r} is no finite number")
+        raise DrkitError(f"query {query_id!r}: the score of {wrong!r} is not finite")
     return sorted(ranked, key=lambda hit: (hit[1], hit[0]), reverse=True)
 
 
@@ -134,22 +136,21 @@ def _first_column(line: Line) -> str:
 def _documents(path: Path, query_id: str, lines: Sequence[Line]) -> list[str]:
     names = [decode_id(columns[2]) for _, columns in lines]
     if len(set(names)) < len(names):
-        first = {name: place for place, name in reversed(list(enumerate(names)))}
-        second = next(place for place, name in enumerate(names) if first[name] < place)
+        duplicate = next(i for i, name in enumerate(names) if name in names[:i])
         raise DrkitError(
-            f"{path}:{lines[second][0]}: query {query_id!r} names document {names[second]!r} twice; "
-            f"a run names each once"
+            f"{path}:{lines[duplicate][0]}: duplicate document {names[duplicate]!r} for query {query_id!r}; "
+            f"list each document once"
         )
     return names
 
 
 def _scores(path: Path, lines: Sequence[Line]) -> list[float]:
-    """The scores, as float32: what trec_eval keeps of them."""
+    """Return the scores as float32, as trec_eval stores them."""
     with np.errstate(over="ignore"):
         found = np.array([_number(columns[4]) for _, columns in lines]).astype(np.float32)
     if not np.isfinite(found).all():
         number, columns = lines[int(np.isfinite(found).argmin())]
-        raise DrkitError(f"{path}:{number}: score {columns[4]!r} is no finite number")
+        raise DrkitError(f"{path}:{number}: score must be a finite number, got {columns[4]!r}")
     scores: list[float] = found.tolist()
     return scores
 
@@ -162,7 +163,7 @@ def _number(text: str) -> float:
 
 
 def _columns(path: Path, count: int, names: str) -> Iterator[Line]:
-    """The lines of a file by number, split at blanks and tabs alone: ids may hold any other white space."""
+    """Yield (line number, columns), split only at blanks and tabs: ids may contain other white space."""
     try:
         with path.open(encoding="utf-8-sig", newline="\n") as file:
             for number, line in enumerate(file, start=1):
@@ -171,7 +172,7 @@ def _columns(path: Path, count: int, names: str) -> Iterator[Line]:
                     columns = [column for column in columns if column] or [""]
                 if len(columns) != count:
                     given = len(columns) if columns != [""] else 0
-                    raise DrkitError(f"{path}:{number}: {given} columns where a line has {count}: {names}")
+                    raise DrkitError(f"{path}:{number}: expected {count} columns ({names}), got {given}")
                 yield number, columns
     except UnicodeDecodeError as error:
         raise DrkitError(f"{path}: not a UTF-8 text file ({error.reason} at byte {error.start})") from None

@@ -1,36 +1,48 @@
-"""A folder of vectors: numbered shards of float32 or float16, their ids beside them, and what made them.
+"""A folder of vectors: numbered shards of float32 or float16, their ids, and the identity of the encoder.
 
-vectors.json     the encoder's identity, dtype, and, once all are there, the number of vectors
+vectors.json     the encoder's identity, dtype, and, once all shards are written, the number of vectors
 00000.npy        vectors of the first 16,384 texts (or 00000.safetensors, tensor `vectors`)
-00000.arrow      their ids, column `doc_id`; in the metadata a hash of the texts
+00000.arrow      their ids, column `doc_id`; the metadata holds a hash of the texts
+
+Shards are memory-mapped while they are read and released afterwards, so a corpus may be larger than memory.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from attrs import field, frozen
 from attrs.validators import ge, in_
 from pyarrow import ArrowException
 
-from drkit.core.files import write_text
+from drkit.core.files import replacing, write_text
 from drkit.errors import DrkitError
-from drkit.search.ids import DocIds
-from drkit.search.shards import FORMATS, Shards
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 ABOUT = "vectors.json"
+FORMATS = ("npy", "safetensors")
+TENSOR = "vectors"
+COLUMN = "doc_id"
+BLOCK_BYTES = 2**26
+_SAFETENSORS_DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2")}
 
 
 @frozen
 class Storage:
-    """How vectors are kept.
+    """How vectors are stored.
 
     role: `passages` or `queries`, which decides length and prompt. dtype: float32 or float16. format: npy or
-    safetensors. shard_size: texts a shard; a kill loses the shard in work.
+    safetensors. shard_size: texts per shard; an interrupted process loses only its current shard.
     """
 
     role: str = field(default="passages", validator=in_(("passages", "queries")))
@@ -41,26 +53,29 @@ class Storage:
 
 @frozen(slots=False)
 class Vectors:
-    """A finished folder of vectors, opened; nothing of the vectors is in memory."""
+    """A complete folder of vectors, opened; no vector is in memory."""
 
     folder: Path
     about: Mapping[str, Any]
 
     @classmethod
     def open(cls, folder: str | Path) -> Vectors:
-        """Raises DrkitError where there is none, it is unfinished, or files are missing, broken or do not fit."""
-        place = Path(folder)
-        about = read_about(place)
+        """Open a folder of vectors.
+
+        Raises DrkitError if it is missing or incomplete, or files are missing, broken or inconsistent.
+        """
+        path = Path(folder)
+        about = read_about(path)
         if about is None:
-            raise DrkitError(f"{place} is no folder of vectors: no {ABOUT}; `drkit encode` makes one")
+            raise DrkitError(f"{path} is not a folder of vectors (missing {ABOUT}); create one with `drkit encode`")
         if about.get("count") is None:
-            raise DrkitError(f"the vectors in {place} are unfinished; the same `drkit encode` again goes on")
-        found = cls(place, about)
-        wrong = (len(found.shards), len(found.doc_ids)) != (about["count"], about["count"])
-        if wrong or found.shards.shape[1] != about["dimension"]:
+            raise DrkitError(f"the vectors in {path} are incomplete; repeat the same `drkit encode` to finish them")
+        found = cls(path, about)
+        expected = (about["count"], about["dimension"])
+        if len(found.doc_ids) != about["count"] or found.shards.shape != expected:
             raise DrkitError(
-                f"{place}: {len(found.doc_ids)} ids and vectors of shape {found.shards.shape} where {ABOUT} says "
-                f"[{about['count']}, {about['dimension']}]; encode them again"
+                f"{path}: {ABOUT} declares vectors of shape {expected}, but the files hold {len(found.doc_ids)} ids "
+                f"and vectors of shape {found.shards.shape}; encode them again"
             )
         return found
 
@@ -74,18 +89,18 @@ class Vectors:
 
     @property
     def encoder(self) -> dict[str, Any]:
-        """The identity of the encoder that made them."""
+        """The identity of the encoder that made the vectors."""
         return dict(self.about["encoder"])
 
     @cached_property
     def shards(self) -> Shards:
-        """The vectors [N,D], read where they are sliced."""
+        """The vectors [N,D], read when they are sliced."""
         numbers = range(self.about["shards"])
         return Shards.read([vectors_file(self.folder, number, self.about["format"]) for number in numbers])
 
     @cached_property
     def doc_ids(self) -> DocIds:
-        """Their ids; of queries, the queries' ids."""
+        """The ids of the passages, or of the queries."""
         try:
             return DocIds.read([ids_file(self.folder, number) for number in range(self.about["shards"])])
         except (OSError, ArrowException) as error:
@@ -93,17 +108,17 @@ class Vectors:
 
 
 def vectors_file(folder: Path, number: int, format: str) -> Path:
-    """The vectors of one shard."""
+    """Return the file with the vectors of one shard."""
     return folder / f"{number:05d}.{format}"
 
 
 def ids_file(folder: Path, number: int) -> Path:
-    """The ids of one shard; written after its vectors, so that where it is, the shard is whole."""
+    """Return the file with the ids of one shard; it is written after the vectors, so it marks a complete shard."""
     return folder / f"{number:05d}.arrow"
 
 
 def read_about(folder: Path) -> dict[str, Any] | None:
-    """What vectors.json says; None where there is none. Raises DrkitError where it is broken."""
+    """Read vectors.json; None if there is no such file. Raises DrkitError if it is broken."""
     path = folder / ABOUT
     if not path.is_file():
         return None
@@ -111,9 +126,224 @@ def read_about(folder: Path) -> dict[str, Any] | None:
         about = json.loads(path.read_text(encoding="utf-8"))
         return {**about, "encoder": dict(about["encoder"])}
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise DrkitError(f"cannot read {path}: {error}; remove the folder and encode again") from error
+        raise DrkitError(f"cannot read {path}: {error}; delete the folder and encode again") from error
 
 
 def write_about(folder: Path, about: Mapping[str, Any]) -> None:
-    """Write vectors.json, atomically."""
+    """Write vectors.json atomically."""
     write_text(folder / ABOUT, json.dumps(about, indent=2, ensure_ascii=False) + "\n")
+
+
+@frozen
+class ShardFile:
+    """One file of vectors [rows, dimension], float32 or float16, which start at byte `offset`."""
+
+    path: Path
+    rows: int
+    dimension: int
+    dtype: np.dtype[Any]
+    offset: int
+
+    @classmethod
+    def read(cls, path: Path) -> ShardFile:
+        """Read the header of a .npy or .safetensors file.
+
+        Raises DrkitError if it is neither, truncated, or of another dtype.
+        """
+        try:
+            shape, dtype, offset = _safetensors_head(path) if path.suffix == ".safetensors" else _npy_head(path)
+            rows, dimension = shape
+            is_complete = path.stat().st_size >= offset + rows * dimension * dtype.itemsize
+        except (OSError, ValueError, KeyError) as error:
+            raise DrkitError(f"cannot read the vectors in {path}: {error}; encode them again") from error
+        if dtype not in _SAFETENSORS_DTYPES.values() or not is_complete:
+            why = f"of dtype {dtype}, not float32 or float16" if is_complete else "truncated"
+            raise DrkitError(f"the vectors in {path} are {why}; encode them again")
+        return cls(path, rows, dimension, dtype, offset)
+
+    def open(self) -> NDArray[Any]:
+        """Return the vectors, memory-mapped; the map is released with the array."""
+        return np.memmap(self.path, self.dtype, mode="r", offset=self.offset, shape=(self.rows, self.dimension))
+
+
+def _npy_head(path: Path) -> tuple[tuple[int, ...], np.dtype[Any], int]:
+    mapped = np.load(path, mmap_mode="r", allow_pickle=False)
+    return mapped.shape, mapped.dtype, int(mapped.offset)
+
+
+def _safetensors_head(path: Path) -> tuple[tuple[int, ...], np.dtype[Any], int]:
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if length > path.stat().st_size:
+            raise ValueError("not a safetensors file")
+        tensor = json.loads(file.read(length))[TENSOR]
+    return tuple(tensor["shape"]), _SAFETENSORS_DTYPES[tensor["dtype"]], 8 + length + int(tensor["data_offsets"][0])
+
+
+def write_shard(path: Path, vectors: NDArray[Any]) -> None:
+    """Write float32 or float16 vectors [n,D] as a .npy or .safetensors file, atomically."""
+    with replacing(path) as temporary:
+        if path.suffix == ".safetensors":
+            from safetensors.numpy import save_file
+
+            save_file({TENSOR: np.ascontiguousarray(vectors)}, temporary)
+        else:
+            with temporary.open("wb") as file:
+                np.save(file, vectors, allow_pickle=False)
+
+
+class Shards:
+    """The rows of several files, sliced and gathered like one array.
+
+    Raises DrkitError if the files differ in dimension or dtype.
+    """
+
+    def __init__(self, files: Sequence[ShardFile]) -> None:
+        self.files = tuple(files)
+        kinds = {(file.dimension, file.dtype) for file in files}
+        if len(kinds) != 1:
+            raise DrkitError(
+                f"{len(files)} shards have {len(kinds)} different combinations of dimension and dtype; "
+                f"encode them again"
+            )
+        ((dimension, self.dtype),) = kinds
+        self._starts = np.cumsum([0, *(file.rows for file in files)])
+        self.shape = (int(self._starts[-1]), dimension)
+        self.ndim = 2
+
+    @classmethod
+    def read(cls, paths: Sequence[Path]) -> Shards:
+        """Open these files, in this order."""
+        return cls([ShardFile.read(path) for path in paths])
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, positions: slice | NDArray[np.int64]) -> NDArray[Any]:
+        if isinstance(positions, slice):
+            start, stop, _ = positions.indices(len(self))
+            parts = [block for _, block in self.blocks(max(1, stop - start), start, stop)]
+            return parts[0] if len(parts) == 1 else np.concatenate([np.empty((0, self.shape[1]), self.dtype), *parts])
+        return self._gather(np.asarray(positions))
+
+    def blocks(self, rows: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, NDArray[Any]]]:
+        """Yield (position of the first row, rows) in blocks of at most `rows`; no block crosses two files."""
+        end = len(self) if stop is None else stop
+        while start < end:
+            number = int(np.searchsorted(self._starts, start, side="right")) - 1
+            block_end = min(start + rows, end, int(self._starts[number + 1]))
+            first = int(self._starts[number])
+            yield start, self.files[number].open()[start - first : block_end - first]
+            start = block_end
+
+    def _gather(self, positions: NDArray[np.int64]) -> NDArray[Any]:
+        out = np.empty((len(positions), self.shape[1]), dtype=self.dtype)
+        file_of = np.searchsorted(self._starts, positions, side="right") - 1
+        for number in np.unique(file_of).tolist():
+            own = np.flatnonzero(file_of == number)
+            out[own] = self.files[number].open()[positions[own] - self._starts[number]]
+        return out
+
+
+def float32_blocks(vectors: Any) -> Iterator[tuple[int, NDArray[np.float32]]]:
+    """Yield (position, f32[n,D]) of an array or `Shards`; in blocks of 64 MB if vectors are read or converted."""
+    rows = max(1, BLOCK_BYTES // (4 * vectors.shape[1]))
+    if isinstance(vectors, Shards):
+        pieces = vectors.blocks(rows)
+    elif vectors.dtype == np.float32:
+        pieces = iter([(0, vectors)])
+    else:
+        pieces = ((start, vectors[start : start + rows]) for start in range(0, len(vectors), rows))
+    for start, piece in pieces:
+        yield start, np.ascontiguousarray(piece, dtype=np.float32)
+
+
+class DocIds:
+    """Document ids by position, stored in Arrow memory; the first `find` hashes all of them, 16 bytes per id.
+
+    >>> ids = DocIds.of(["a", "b c", "é"])
+    >>> ids.take(np.array([2, 0])), ids.find(["b c", "none"]).tolist()
+    (['é', 'a'], [1, -1])
+    """
+
+    def __init__(self, column: pa.ChunkedArray) -> None:
+        self._column = column
+
+    @classmethod
+    def of(cls, doc_ids: DocIds | Iterable[str]) -> DocIds:
+        """Return the ids of any iterable."""
+        if isinstance(doc_ids, DocIds):
+            return doc_ids
+        return cls(pa.chunked_array([pa.array(list(doc_ids), type=pa.large_string())]))
+
+    @classmethod
+    def read(cls, paths: Sequence[Path]) -> DocIds:
+        """Memory-map the ids of several files, in order. Raises OSError or ArrowException."""
+        chunks = [chunk for path in paths for chunk in read_table(path).column(COLUMN).chunks]
+        return cls(pa.chunked_array(chunks, type=pa.large_string()))
+
+    def __len__(self) -> int:
+        return len(self._column)
+
+    def __getitem__(self, position: int) -> str:
+        return str(self._column[position].as_py())
+
+    def write(self, path: Path) -> None:
+        """Write them as an Arrow file with one column, `doc_id`."""
+        write_table(path, self._column)
+
+    def take(self, positions: NDArray[np.int64]) -> list[str]:
+        """Return the ids at these positions, in order."""
+        taken: list[str] = self._column.take(pa.array(positions)).to_pylist()
+        return taken
+
+    def find(self, doc_ids: Sequence[str]) -> NDArray[np.int64]:
+        """Return the position i64[n] of each id, or -1 if it is unknown."""
+        hashes, positions = self._sorted
+        wanted = np.fromiter(map(_hash, doc_ids), dtype=np.uint64, count=len(doc_ids))
+        slots = np.minimum(np.searchsorted(hashes, wanted), len(hashes) - 1)
+        found = np.where(hashes[slots] == wanted, positions[slots], -1)
+        names = self.take(np.maximum(found, 0))
+        for i in [i for i, name in enumerate(names) if found[i] >= 0 and name != doc_ids[i]]:  # hash collisions
+            same = positions[slots[i] : int(np.searchsorted(hashes, wanted[i], side="right"))].tolist()
+            found[i] = next((position for position in same if self[position] == doc_ids[i]), -1)
+        return found
+
+    def check_unique(self) -> None:
+        """Raise DrkitError for a duplicate id."""
+        if pc.count_distinct(self._column).as_py() < len(self):
+            counts = pc.value_counts(self._column)
+            duplicate = counts.filter(pc.greater(counts.field("counts"), 1))[0]["values"].as_py()
+            raise DrkitError(f"duplicate document id {duplicate!r}; every document needs its own id")
+
+    @cached_property
+    def _sorted(self) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+        hashes = np.empty(len(self), dtype=np.uint64)
+        done = 0
+        for chunk in self._column.chunks:
+            for start in range(0, len(chunk), 65_536):
+                names = chunk.slice(start, 65_536).to_pylist()
+                hashes[done : done + len(names)] = list(map(_hash, names))
+                done += len(names)
+        positions = np.argsort(hashes, kind="stable")
+        return hashes[positions], positions
+
+
+def _hash(name: str) -> int:
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
+
+
+def write_table(path: Path, column: Any, metadata: Mapping[str, str] | None = None) -> None:
+    """Write one column `doc_id` as an Arrow file, atomically; metadata: plain text stored with it."""
+    table = pa.table({COLUMN: column}).replace_schema_metadata(dict(metadata or {}))
+    with (
+        replacing(path) as temporary,
+        pa.OSFile(str(temporary), "wb") as file,
+        pa.ipc.new_file(file, table.schema) as writer,
+    ):
+        writer.write_table(table)
+
+
+def read_table(path: Path) -> Any:
+    """Memory-map the table in an Arrow file. Raises OSError or ArrowException."""
+    return pa.ipc.open_file(pa.memory_map(str(path))).read_all()

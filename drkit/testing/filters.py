@@ -38,7 +38,7 @@ def check_filter(part: ComponentSpec | str | Callable[[], Any], config: Any = No
     kept = list(make().keep(iter(pairs), ToyCorpus()))
     require([k.query_id for k in kept] == [m.query_id for _, m in pairs], f"{name}: answers are not in order")
     for (_, before), after in zip(pairs, kept, strict=True):
-        _check_answer(before, after, name)
+        check_kept(before, after, name)
     require(kept == list(make().keep(iter(pairs), ToyCorpus())), f"{name}: another run leaves others")
     alone = [next(iter(make().keep([pair], ToyCorpus()))) for pair in pairs]
     require(alone == kept, f"{name}: an answer depends on the queries beside it")
@@ -58,7 +58,8 @@ def toy_candidates(count: int) -> Iterator[Pair]:
         yield request, Mined(request.query_id, tuple(found), scores, positives, {"earlier": 2})
 
 
-def _check_answer(before: Mined, after: Mined, name: str) -> None:
+def check_kept(before: Mined, after: Mined, name: str) -> None:
+    """Check what a filter leaves of the candidates of one query."""
     own = dict(zip(before.doc_ids, before.scores, strict=True))
     query = after.query_id
     require(len(after.doc_ids) == len(after.scores), f"{name}: {query} has not one score a candidate")

@@ -44,10 +44,10 @@ def _check_one(masker: Any, rows: int, name: str, toys: Callable[..., TokenBatch
     tokens, untouched = toys(), toys()
     views = _mask(masker, tokens, rows)
     require(_same(tokens, untouched), f"{name}: the masker changed its input")
-    _check_view(views.encoder, tokens, f"{name}, encoder")
-    _check_view(views.decoder, views.context, f"{name}, decoder")
+    check_view(views.encoder, tokens, f"{name}, encoder")
+    check_view(views.decoder, views.context, f"{name}, decoder")
     if rows:
-        _check_rows(views, rows, name)
+        check_rows(views, rows, name)
     else:
         _check_something_hidden(views, name)
     _check_draws(masker, tokens, views, rows, name)
@@ -61,7 +61,8 @@ def _mask(masker: Any, tokens: TokenBatch, rows: int, *, seed: int = 1, epoch: i
     return views
 
 
-def _check_view(view: MaskedView, clean: TokenBatch, name: str) -> None:
+def check_view(view: MaskedView, clean: TokenBatch, name: str) -> None:
+    """Check shapes and types of a view, and that its targets are ordinary tokens with their own labels."""
     for piece in ("ids", "labels"):
         tensor = getattr(view, piece)
         require(tensor.dtype == torch.long, f"{name}: {piece} is {tensor.dtype}, wanted int64")
@@ -80,7 +81,8 @@ def _check_something_hidden(views: Views, name: str) -> None:
     require(not idle.any(), f"{name}, decoder: a text has tokens, and none is a target")
 
 
-def _check_rows(views: Views, rows: int, name: str) -> None:
+def check_rows(views: Views, rows: int, name: str) -> None:
+    """Check a decoder view's visibility pattern for `rows` rows."""
     visible, context = views.decoder.visible, views.context
     require(visible is not None, f"{name}: provides rows, but the decoder's view has no visible")
     assert visible is not None

@@ -57,12 +57,13 @@ def _check_answers(make: Callable[[], Any], depth: int, name: str) -> None:
     require([a.query_id for a in answers] == [r.query_id for r in requests], f"{name}: answers are not in order")
     known = {passage.doc_id for passage in ToyCorpus()}
     for request, mined in zip(requests, answers, strict=True):
-        _check_answer(request, mined, depth, known, name)
+        check_mined(request, mined, depth, known, name)
     require(any(a.doc_ids for a in answers), f"{name}: finds nothing")
     require(answers == list(_indexed(make).mine(iter(requests), depth)), f"{name}: another run gives other negatives")
 
 
-def _check_answer(request: MiningRequest, mined: Mined, depth: int, known: set[str], name: str) -> None:
+def check_mined(request: MiningRequest, mined: Mined, depth: int, known: set[str], name: str) -> None:
+    """Check the negatives of one query: known ids, each once, none judged relevant, at most `depth`, falling scores."""
     ids = mined.doc_ids
     require(not request.positives & set(ids), f"{name}: {mined.query_id} has a judged positive among its negatives")
     require(len(ids) == len(set(ids)), f"{name}: {mined.query_id} has a passage twice")

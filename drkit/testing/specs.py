@@ -9,15 +9,20 @@ from typing import Any
 import attrs
 import cattrs
 
+from drkit.core.settings import config_problems
 from drkit.core.spec import ComponentSpec, Kind
 
 HEAVY = ("torch", "transformers", "datasets", "faiss", "pyarrow")
 
 
+class ContractError(AssertionError):
+    """A part broke its contract; the message says which part, what was expected and what came."""
+
+
 def require(condition: Any, message: str) -> None:
-    """Raise AssertionError with `message` where the condition does not hold (also under `python -O`)."""
+    """Raise ContractError with `message` where the condition does not hold (also under `python -O`)."""
     if not condition:
-        raise AssertionError(message)
+        raise ContractError(message)
 
 
 def spec_of(kind: Kind, part: ComponentSpec | str) -> ComponentSpec:
@@ -43,7 +48,8 @@ def check_spec(spec: ComponentSpec) -> None:
     """The declaration of any part: target, settings, citation, and that its settings import no torch."""
     require(callable(spec.load()), f"{spec.name}: target {spec.target!r} is not callable")
     settings = spec.config()
-    require(_is_frozen(settings), f"{spec.name}: {spec.config.__name__} is not frozen; use attrs.frozen")
+    problems = config_problems(spec.config)
+    require(not problems, f"{spec.name}: {'; '.join(problems)}")
     for setting in attrs.fields(spec.config):
         require(setting.metadata.get("help"), f"{spec.name}: setting {setting.name!r} has no help")
     plain = cattrs.unstructure(settings)
@@ -53,16 +59,6 @@ def check_spec(spec: ComponentSpec) -> None:
         require(cite.key and cite.title and cite.year > 1900, f"{spec.name}: the citation lacks key, title or year")
     loaded = _loaded_by(spec.config.__module__)
     require(not loaded, f"{spec.name}: importing {spec.config.__module__} imports {', '.join(loaded)}")
-
-
-def _is_frozen(settings: Any) -> bool:
-    try:
-        settings.changed = True
-    except attrs.exceptions.FrozenInstanceError:
-        return True
-    except AttributeError:
-        return False
-    return False
 
 
 def _loaded_by(module: str) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from attrs import evolve
@@ -35,12 +35,33 @@ class ToyTokenizer:
         return VOCAB
 
 
-def toy_encoder(seed: int = 7) -> MaskedLmEncoder:
-    """A BERT of two layers and width 16."""
+def toy_tokenizer() -> Any:
+    """A fast BERT tokenizer of the same size and special ids; its words are `b0` to `b45`, alone or as in `b7c3`."""
+    from transformers import BertTokenizerFast
+
+    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    pieces = (VOCAB - len(specials)) // 2
+    words = [*specials, *(f"b{n}" for n in range(pieces)), *(f"##c{n}" for n in range(pieces))]
+    return BertTokenizerFast(vocab={word: number for number, word in enumerate(words)})
+
+
+def toy_texts(lengths: Sequence[int] = (16, 12, 5, 7, 10, 14, 8, 16)) -> list[str]:
+    """Texts of so many words for `toy_tokenizer`; two words of three have two tokens."""
+    return [
+        " ".join(
+            f"b{(7 * row + 3 * word) % 46}" + (f"c{(5 * row + word) % 46}" if word % 3 else "")
+            for word in range(length)
+        )
+        for row, length in enumerate(lengths)
+    ]
+
+
+def toy_encoder(seed: int = 7, **sizes: Any) -> MaskedLmEncoder:
+    """A BERT of two layers and width 16, or of other `sizes` (of `BertSizes`)."""
     from drkit.encoders import BertSizes, MaskedLmEncoder
 
-    sizes = BertSizes(hidden=16, layers=2, heads=2, intermediate=24, max_positions=64, dropout=0.0)
-    return MaskedLmEncoder.from_scratch(sizes, ToyTokenizer(), seed=seed)
+    tiny = BertSizes(hidden=16, layers=2, heads=2, intermediate=24, max_positions=64, dropout=0.0)
+    return MaskedLmEncoder.from_scratch(evolve(tiny, **sizes), ToyTokenizer(), seed=seed)
 
 
 def toy_context(seed: int = 7) -> BuildContext:

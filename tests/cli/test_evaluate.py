@@ -77,14 +77,14 @@ def test_bm25_on_a_folder_of_data_sets(files, tmp_path):
     ("arguments", "said"),
     [
         (["evaluate"], "give a run's folder"),
-        (["evaluate", "/no/such.trec"], "there is no /no/such.trec"),
+        (["evaluate", "/no/such.trec"], "not found: /no/such.trec"),
         (["evaluate", "one.trec"], "--qrels FILE or --collection"),
-        (["evaluate", "one.trec", "--qrels", "qrels.txt", "-m", "mrr"], "no measure 'mrr'"),
+        (["evaluate", "one.trec", "--qrels", "qrels.txt", "-m", "mrr"], "unknown measure 'mrr'"),
         (["evaluate", "one.trec", "--qrels", "qrels.txt", "--per-query", "v.csv"], ".jsonl or .tsv"),
         (["evaluate", "one.trec", "--beir", "."], "--beir FOLDER goes with"),
         (["evaluate", "--beir", "."], "--beir FOLDER goes with"),
-        (["compare", "one.trec", "--qrels", "qrels.txt"], "give two at least"),
-        (["compare", "one.trec", "one.trec", "--qrels", "qrels.txt"], "two of the systems are called 'one'"),
+        (["compare", "one.trec", "--qrels", "qrels.txt"], "give at least two"),
+        (["compare", "one.trec", "one.trec", "--qrels", "qrels.txt"], "two of the systems are named 'one'"),
     ],
 )
 def test_mistakes_end_with_two_and_a_word(files, arguments, said):

@@ -15,7 +15,7 @@ from drkit.core.registry import Registry
 from drkit.core.spec import ComponentSpec
 from drkit.errors import DrkitError
 from drkit.inspect.masks import Draw, inspect_mask
-from drkit.inspect.texts import of_collection, of_run
+from drkit.inspect.source import collection_source, run_source
 from drkit.inspect.words import inspect_words, recipes_with_words
 from drkit.maskers import UniformConfig, UniformMasker
 from drkit.runs.execute import execute
@@ -51,7 +51,7 @@ def cache(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def source(cache):
-    return of_collection(Wanted(masker="pmi", settings=SMALL), installed(), cache=cache).carry_out(
+    return collection_source(Wanted(masker="pmi", settings=SMALL), installed(), cache=cache).finish(
         installed(), Silent()
     )
 
@@ -133,7 +133,7 @@ def put_together(text):
 
 
 def test_without_noise_the_most_important_are_hidden(source):
-    changed = of_run(source.folder, installed(), settings=["masker.sigma=0.0"])
+    changed = run_source(source.folder, installed(), settings=["masker.sigma=0.0"])
     (text,) = inspect_mask(TEXT, changed, installed().registry, Draw(seed=1)).texts
     decoder = text.views[1]
     hidden = [p.importance for p, c in zip(text.pieces, decoder.cells, strict=True) if c.state != "seen"]
@@ -166,11 +166,11 @@ def test_a_long_text_is_cut_as_in_the_run_and_says_so(source):
     found = inspect_mask("logger " * 300, source, installed().registry, Draw(seed=1))
     length = source.recipe.encoder.passage_length
     assert len(found.texts[0].pieces) == length - 2
-    assert any(f"cut to {length} tokens" in note for note in found.notes)
+    assert any(f"truncated to {length} tokens" in note for note in found.notes)
 
 
 def test_a_second_text_is_shown_where_the_decoder_rebuilds_another(source):
-    query = of_run(source.folder, installed(), masker="query-as-context")
+    query = run_source(source.folder, installed(), masker="query-as-context")
     found = inspect_mask(TEXT, query, installed().registry, Draw(seed=1), context="what is the root logger")
     passage, context = found.texts
     assert [view.name for view in passage.views] == ["encoder"]
@@ -186,7 +186,7 @@ def test_a_generators_samples_are_shown_where_the_run_has_one(source, counted, t
     from drkit.runs.checkpoints import save_masked_lm
 
     registry = installed().registry
-    without = inspect_mask(TEXT, of_run(counted, installed(), masker="generator"), registry, Draw(seed=1))
+    without = inspect_mask(TEXT, run_source(counted, installed(), masker="generator"), registry, Draw(seed=1))
     states = {cell.state for view in without.texts[0].views for cell in view.cells}
     assert states == {"seen", "masked"}
     assert any("generator" in note for note in without.notes)
@@ -194,7 +194,7 @@ def test_a_generators_samples_are_shown_where_the_run_has_one(source, counted, t
     sizes = BertSizes(hidden=16, layers=1, heads=2, intermediate=16)
     made = MaskedLmEncoder.from_scratch(sizes, source.tokenizer)
     save_masked_lm(made, source.tokenizer, run / "generator")
-    found = inspect_mask(TEXT, of_run(run, installed(), masker="generator"), registry, Draw(seed=1))
+    found = inspect_mask(TEXT, run_source(run, installed(), masker="generator"), registry, Draw(seed=1))
     for view, unfilled in zip(found.texts[0].views, without.texts[0].views, strict=True):
         places = [place for place, cell in enumerate(unfilled.cells) if cell.state == "masked"]
         assert [place for place, cell in enumerate(view.cells) if cell.state != "seen"] == places
@@ -218,7 +218,7 @@ def test_rows_of_a_masker_without_them_are_refused(source):
         provides=("view",),
     )
     parts = attrs.evolve(installed(), registry=Registry([*installed().registry, spec]))
-    changed = of_run(source.folder, parts, masker="no-rows")
+    changed = run_source(source.folder, parts, masker="no-rows")
     with pytest.raises(DrkitError, match="no pattern per row"):
         inspect_mask(TEXT, changed, parts.registry, Draw(seed=1, rows=2))
     assert inspect_mask(TEXT, changed, parts.registry, Draw(seed=1)).masker == "no-rows"
@@ -239,7 +239,7 @@ def test_piped_output_has_brackets_no_colours_and_fits(drkit, counted):
 def test_a_terminal_gets_colours(counted, source):
     from rich.console import Console
 
-    from drkit_cli.glosses import print_masks
+    from drkit_cli.inspect_text import print_masks
 
     screen = Console(force_terminal=True, width=80, record=True, color_system="256", file=io.StringIO())
     print_masks(inspect_mask(TEXT, source, installed().registry, Draw(seed=1)), screen)
@@ -279,11 +279,11 @@ def test_a_collection_is_counted_once(drkit, cache, monkeypatch, counted):
         (["", "--masker", "pmi"], "the text is empty"),
         (["   ", "--run", "RUN"], "the text is empty"),
         (["text", "--masker", "pmii"], "did you mean 'pmi'"),
-        (["text", "--run", "/no/run"], "no run at /no/run"),
+        (["text", "--run", "/no/run"], "run not found: /no/run"),
         (["text", "--run", "RUN", "--collection", "pydocs"], "not both"),
         (["text", "--run", "RUN", "--set", "masker.sigm=1"], "did you mean 'sigma'"),
         (["text", "--run", "RUN", "--set", "masker.sigma=-1"], "sigma"),
-        (["text", "--run", "RUN", "--set", "masker.window=3"], "taken with window 4"),
+        (["text", "--run", "RUN", "--set", "masker.window=3"], "were made with window 4"),
         (["text", "--collection", "beir:/no/such/folder"], "/no/such/folder"),
         (["text", "--run", "UNCOUNTED", "--masker", "pmi"], "--collection pydocs"),
         (["\u4f60\u597d", "--run", "RUN"], "no words"),
@@ -313,7 +313,7 @@ def test_words_are_the_decoders_distribution(bag_of_words):
     from drkit.runs.checkpoints import load_decoder, load_encoder
 
     found = inspect_words(TEXT, bag_of_words, installed(), top=10)
-    source = of_run(bag_of_words, installed())
+    source = run_source(bag_of_words, installed())
     tokenizer = source.tokenizer
     encoder = load_encoder(bag_of_words / "pretrained", pooling=source.recipe.encoder.pooling).eval()
     decoder = installed().registry.build("decoder", "bow", None, context_from(encoder, tokenizer))
@@ -358,7 +358,7 @@ def test_words_are_printed_and_written_as_a_page(drkit, bag_of_words, tmp_path):
 def test_words_of_a_run_without_a_bag_of_words(drkit, counted, bag_of_words):
     code, _, err = drkit("inspect", "words", TEXT, "--run", counted)
     assert code == 2
-    assert "'enhanced', which gives no words" in err
+    assert "'enhanced', which does not predict words" in err
     assert "cpdae" in err
     code, _, err = drkit("inspect", "words", " ", "--run", bag_of_words)
     assert code == 2

@@ -138,7 +138,7 @@ def test_output_is_a_complete_recipe_that_runs_dry(tmp_path):
         (["compose", "--miner", "dense"], "there is none"),
         (["run", "/no/recipe.toml"], "no recipe at"),
         (["show", "masker", "mlm"], "no masker named 'mlm'"),
-        (["search", "/no/run", "words"], "no run at"),
+        (["search", "/no/run", "words"], "folder not found"),
         (["search", "/no/run", "  "], "query is empty"),
         (["list", "maskers"], "not one of"),
         (["list", "masker", "--matrix"], "leave KIND out"),

@@ -22,7 +22,7 @@ def said(monkeypatch, capsys):
     return tell
 
 
-def test_another_kind_of_work_starts_counting_anew(said):
+def test_another_kind_of_work_starts_counting_over(said):
     lines = said((1, 100, "queries"), (21, 300, "queries"), (61, 1, "pairs"), (81, 101, "pairs"))
     assert [line.strip() for line in lines] == [
         "runs: 300/300 queries  10.0/s, 0 s left",
@@ -31,7 +31,7 @@ def test_another_kind_of_work_starts_counting_anew(said):
     ]
 
 
-def test_a_second_pass_over_the_same_work_starts_counting_anew(said):
+def test_a_second_pass_over_the_same_work_starts_counting_over(said):
     lines = said((1, 100, "queries"), (2, 300, "queries"), (32, 100, "queries"), (52, 200, "queries"))
     assert [line.strip() for line in lines] == [
         "runs: 100/300 queries",

@@ -102,5 +102,5 @@ def test_a_runs_checkpoint_declares_what_its_recipe_says(tmp_path):
 
 def test_a_broken_file_is_named(tmp_path):
     (folder(tmp_path / "a") / "modules.json").write_text("[")
-    with pytest.raises(DrkitError, match=r"modules\.json cannot be read as JSON"):
+    with pytest.raises(DrkitError, match=r"modules\.json is not valid JSON"):
         declared(tmp_path / "a")

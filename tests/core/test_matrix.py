@@ -67,10 +67,13 @@ def test_a_strangers_part_without_defaults_is_refused_and_takes_nobody_down(kind
     assert any(not pair.problems for pair in made.pairs)
 
 
-def test_a_name_claimed_twice_is_left_out():
-    made = matrix(with_parts(a_part("masker", "pmi", provides=("view",))))
-    assert "pmi" not in made.maskers
-    assert "uniform" in made.maskers
+def test_a_name_claimed_twice_is_drkits_own_and_the_other_has_its_package():
+    made = matrix(with_parts(a_part("masker", "pmi", provides=("view",), provider="greedy 1.0")))
+    assert {"pmi", "greedy:pmi", "uniform"} <= {*made.maskers}
+    fits = {(pair.masker, pair.decoder): not pair.problems for pair in made.pairs}
+    assert fits["pmi", "enhanced"]
+    assert not fits["greedy:pmi", "enhanced"]
+    assert fits["greedy:pmi", "mlm"]
 
 
 def test_losses_stand_where_their_needs_are_met():
@@ -92,6 +95,6 @@ def test_what_stages_make_is_named():
 
 
 def test_nothing_installed_is_an_empty_matrix():
-    made = matrix(Installed(Registry([]), {}, ()))
+    made = matrix(Installed(Registry([])))
     assert not made.pairs
     assert not made.losses

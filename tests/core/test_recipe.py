@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from drkit.core.compose import capabilities, check, wanted_signals
 from drkit.core.discovery import installed
-from drkit.core.layers import Wanted, compose, merge
+from drkit.core.layers import SCALES, Wanted, compose, merge
 from drkit.core.read import parse_toml, read_recipe, recipe_from_table
 from drkit.core.write import recipe_toml, write_recipe
 from drkit.errors import DrkitError, ProblemsError, UnknownNameError
@@ -27,16 +27,16 @@ def names(kind):
     rate=st.floats(1e-8, 10, allow_nan=False),
     steps=st.integers(1, 10**9),
     pooling=st.sampled_from(["cls", "mean"]),
-    quick=st.booleans(),
+    scale=st.sampled_from([None, *SCALES]),
     encoder=st.sampled_from([None, "/a/path", "owner/name"]),
 )
-def test_what_is_written_reads_back_equal(masker, decoder, paper, rate, steps, pooling, quick, encoder):
+def test_what_is_written_reads_back_equal(masker, decoder, paper, rate, steps, pooling, scale, encoder):
     assume((paper, decoder) != ("simlm-autoencoder", "none"))  # it has no encoder loss: nothing would be trained
     wanted = Wanted(
         masker=masker,
         decoder=decoder,
         paper=paper,
-        quick=quick,
+        scale=scale,
         encoder=encoder,
         settings=(f"pretrain.learning_rate={rate}", f"pretrain.max_steps={steps}", f"encoder.pooling={pooling}"),
     )
@@ -154,7 +154,7 @@ def test_combinations_that_cannot_work_are_refused_with_the_reason(wanted, said)
 def test_unknown_collection_and_value_where_none_is_taken():
     with pytest.raises(UnknownNameError, match="did you mean 'beir'"):
         compose(Wanted(collection="bier:x"), PARTS)
-    with pytest.raises(DrkitError, match="nothing behind a colon"):
+    with pytest.raises(DrkitError, match="takes no value after a colon"):
         compose(Wanted(collection="pydocs:x"), PARTS)
 
 

@@ -89,8 +89,9 @@ def test_unknown_name_suggests():
 def test_a_name_claimed_twice_fails_only_when_asked_for():
     registry = Registry([spec(provider="a 1"), spec(provider="b 2"), spec(name="other")])
     assert registry.get("masker", "other").name == "other"
-    with pytest.raises(DrkitError, match="claimed by a 1 and b 2"):
+    with pytest.raises(DrkitError, match="claimed by a 1 and b 2; write 'a:toy' or 'b:toy'"):
         registry.get("masker", "toy")
+    assert registry.get("masker", "b:toy").provider == "b 2"
 
 
 @pytest.mark.parametrize(

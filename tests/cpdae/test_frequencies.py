@@ -64,7 +64,7 @@ def test_bad_input(store, tmp_path):
 
 def stages(paper: str) -> dict[str, tuple[str, ...]]:
     parts = installed()
-    recipe = compose(Wanted(paper=paper, quick=True), parts)
+    recipe = compose(Wanted(paper=paper, scale="quick"), parts)
     return {stage.name: stage.needs for stage in plan(recipe, parts.registry).stages}
 
 

@@ -62,7 +62,7 @@ def test_ids_with_spaces_in_judgements_parted_by_tabs(tmp_path):
     write_collection(TrecCollection(TrecConfig(path=str(tmp_path))), tmp_path / "out")
     assert open_collection(tmp_path / "out").positives("test") == {"q 1": {"d 2": 1}}
     (tmp_path / "qrels.txt").write_text("q 1 0 d 2 1\n")
-    with pytest.raises(DrkitError, match=r"qrels\.txt:1: 'q 1 0 d 2 1' found, .* parted by tabs or spaces"):
+    with pytest.raises(DrkitError, match=r"qrels\.txt:1: expected .* separated by tabs or spaces, got 'q 1 0 d 2 1'"):
         list(TrecCollection(TrecConfig(path=str(tmp_path))).judgements("test"))
 
 
@@ -118,7 +118,7 @@ def test_queries_without_judgements_are_left_out_and_negative_relevance_is_no_po
     ("qrels", "message"),
     [
         ("q\t1\t1\nq\t1\t0\n", "passage '1' of query 'q' has relevance 1 and 0, in test"),
-        ("q\t1\t99999999999\n", r"test\.tsv:2: the score '99999999999' is no whole number of 32 bits"),
+        ("q\t1\t99999999999\n", r"test\.tsv:2: the score '99999999999' is not a 32-bit integer"),
         ("q\t1\tnan\n", r"test\.tsv:2: the score 'nan'"),
         ("q\t1\t-1\n", "no judgement of test has a score above 0"),
         ("q\tnine\t1\nnobody\t1\t1\n", r"no passage 'nine' @ .*test\.tsv:2"),

@@ -23,8 +23,7 @@ from drkit.data.contexts import (
 from drkit.data.importance import count, importance, score
 from drkit.data.ngrams import NgramCounts
 from drkit.data.queries import Queries, write_candidates
-from drkit.data.sentences import sample, train_punkt
-from drkit.data.spans import Spans, split_documents
+from drkit.data.spans import Spans, sample, split_documents, train_punkt
 from drkit.errors import DrkitError
 
 SEED = 7

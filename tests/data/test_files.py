@@ -67,12 +67,12 @@ def test_gzipped_files_read_as_plain_ones(tmp_path):
     [
         ("", "empty line"),
         ('{"_id": "x", "text": ', "malformed JSON"),
-        ('["x"]', "list found"),
+        ('["x"]', "expected a JSON object, got list"),
         ('{"text": "no id"}', "'_id' is missing"),
         ('{"_id": "", "text": "x"}', "'_id' is empty"),
-        ('{"_id": true, "text": "x"}', "'_id' is bool"),
-        ('{"_id": "x", "text": 5}', "'text' is int"),
-        ('{"_id": "x", "title": ["a"], "text": "x"}', "'title' is list"),
+        ('{"_id": true, "text": "x"}', "'_id' must be a string or an integer, got bool"),
+        ('{"_id": "x", "text": 5}', "'text' must be a string, got int"),
+        ('{"_id": "x", "title": ["a"], "text": "x"}', "'title' must be a string, got list"),
     ],
 )
 def test_a_bad_corpus_line_is_named(tmp_path, line, message):
@@ -89,7 +89,7 @@ def test_bytes_that_are_no_text_and_a_torn_archive_are_named(tmp_path):
         list(collection(folder).passages())
     torn = tmp_path / "torn.jsonl.gz"
     torn.write_bytes(gzip.compress(b'{"text": "x"}\n' * 5000)[:-20])
-    with pytest.raises(DrkitError, match=r"torn\.jsonl\.gz: cannot be read past line"):
+    with pytest.raises(DrkitError, match=r"torn\.jsonl\.gz: cannot be read after line"):
         list(JsonlCollection(JsonlConfig(path=str(torn))).passages())
 
 
@@ -102,9 +102,9 @@ def test_an_empty_query_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ("q0 d0 1\n", "test.tsv:2: 'q0 d0 1' found"),
+        ("q0 d0 1\n", "test.tsv:2: expected 'query-id<TAB>corpus-id<TAB>score', got 'q0 d0 1'"),
         ("q0\td0\tmuch\n", "test.tsv:2: the score 'much'"),
-        ("q0\td0\t1\n\n", "test.tsv:3: '' found"),
+        ("q0\td0\t1\n\n", "test.tsv:3: expected 'query-id<TAB>corpus-id<TAB>score', got ''"),
     ],
 )
 def test_a_bad_judgement_line_is_named(tmp_path, rows, message):
@@ -116,7 +116,7 @@ def test_a_bad_judgement_line_is_named(tmp_path, rows, message):
 def test_a_missing_header_is_named(tmp_path):
     folder = beir(tmp_path)
     (folder / "qrels" / "test.tsv").write_text("q0\td0\t1\n")
-    with pytest.raises(DrkitError, match=r"test\.tsv:1: a judgement found, the header"):
+    with pytest.raises(DrkitError, match=r"test\.tsv:1: expected the header .*, got a judgement"):
         list(collection(folder).judgements("test"))
 
 
@@ -251,7 +251,7 @@ def test_empty_passages_are_kept_and_counted(tmp_path):
 
 
 def test_a_missing_table_says_so(tmp_path):
-    with pytest.raises(DrkitError, match="cannot be read as an Arrow file"):
+    with pytest.raises(DrkitError, match=r"passages/texts\.arrow: cannot be read as an Arrow file"):
         open_collection(tmp_path)
 
 
@@ -274,7 +274,7 @@ def test_jsonl_numbers_lines_without_ids(tmp_path):
     counts = write_collection(found, tmp_path / "out")
     assert (counts["passages"], counts["queries"], counts["judgements"]) == (3, {}, {})
     assert open_collection(tmp_path / "out").splits() == ()
-    with pytest.raises(DrkitError, match="has texts alone"):
+    with pytest.raises(DrkitError, match="has only texts, no 'test' queries"):
         found.queries("test")
 
 
@@ -287,7 +287,7 @@ def test_jsonl_names_bad_paths_and_lines(tmp_path):
         JsonlCollection(JsonlConfig(path=str(tmp_path / "none.jsonl")))
     path = tmp_path / "texts.jsonl"
     path.write_text('{"text": "a"}\n{"words": "b"}\n')
-    with pytest.raises(DrkitError, match=r"texts\.jsonl:2: one of 'text', .* is wanted; keys here: words"):
+    with pytest.raises(DrkitError, match=r"texts\.jsonl:2: expected one of 'text', .*; columns: words"):
         list(JsonlCollection(JsonlConfig(path=str(path))).passages())
     path.write_text('{"_id": "a", "text": "a"}\n{"_id": "a", "text": "b"}\n')
     with pytest.raises(DrkitError, match=r"'a' @ .*texts\.jsonl:1 and .*texts\.jsonl:2"):
@@ -340,9 +340,9 @@ def test_irds_reads_vaswani_without_a_network(shared, tmp_path):
 
 
 def test_irds_suggests_ids():
-    with pytest.raises(DrkitError, match="no data set 'vaswanni'; did you mean 'vaswani'"):
+    with pytest.raises(DrkitError, match="no dataset 'vaswanni'; did you mean 'vaswani'"):
         IrdsCollection(IrdsConfig(dataset="vaswanni"))
-    with pytest.raises(DrkitError, match="no data set given"):
+    with pytest.raises(DrkitError, match="no dataset given"):
         IrdsCollection(IrdsConfig())
     with pytest.raises(DrkitError, match="has no queries and no judgements"):
         IrdsCollection(IrdsConfig(dataset="vaswani", train_dataset="beir"))

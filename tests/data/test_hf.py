@@ -108,10 +108,10 @@ def test_rows_are_named_in_errors(tmp_path):
 
 
 def test_what_cannot_be_had_says_so(tmp_path):
-    with pytest.raises(DrkitError, match="no data set given"):
+    with pytest.raises(DrkitError, match="no dataset given"):
         HfCollection(HfConfig())
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DrkitError, match="has no data; data are"):
+    with pytest.raises(DrkitError, match="has no data; expected"):
         HfCollection(HfConfig(path=str(tmp_path / "empty"))).splits()
     (tmp_path / "corpus.jsonl").write_text('{"_id": "a", "text": "b"}\n')
     (tmp_path / "queries.jsonl").write_text('{"_id": "a", "text": "b"}\n')

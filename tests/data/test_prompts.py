@@ -6,11 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from drkit.data.sentences import Punkt, train_punkt
-from drkit.data.spans import open_spans, split_documents
+from drkit.data.spans import Punkt, open_spans, split_documents, train_punkt
 from drkit.data.store import TokenStore, tokenise
 from drkit.errors import DrkitError
-from drkit.search.encode import TextEncoder
+from drkit.search.text_encoder import TextEncoder
 
 PROMPT = "search for: "
 

@@ -146,7 +146,7 @@ def test_a_limit_takes_the_same_modules_each_time(packages):
 
 
 def test_an_unknown_package_is_named(packages):
-    with pytest.raises(DrkitError, match="no package 'alpah' is installed; did you mean 'alpha'"):
+    with pytest.raises(DrkitError, match="package 'alpah' is not installed; did you mean 'alpha'"):
         list(pydocs(packages, packages=("alpah",)).passages())
 
 

@@ -21,18 +21,22 @@ from hypothesis import strategies as st
 
 from drkit.core.ranks import Shard
 from drkit.data import Sampling, extractive_queries, generate_queries
-from drkit.data.config import JsonlConfig
-from drkit.data.extractive import best_windows, word_windows
-from drkit.data.generation import NucleusDraw, QueryModel
+from drkit.data.generation import NucleusDraw, QueryModel, generate_file, truncate_texts
 from drkit.data.importance import count, importance
 from drkit.data.jsonl import JsonlCollection
-from drkit.data.queries import Given, Queries, tokenise_given, write_candidates
-from drkit.data.query_files import generate_file, read_queries
-from drkit.data.sentences import sample, train_punkt
-from drkit.data.spans import open_spans, split_documents
+from drkit.data.queries import (
+    GivenQueries,
+    Queries,
+    best_windows,
+    read_queries,
+    tokenise_given,
+    word_windows,
+    write_candidates,
+)
+from drkit.data.spans import NamedTexts, open_spans, sample, split_documents, train_punkt
+from drkit.data.specs import JsonlConfig
 from drkit.data.store import TokenStore, tokenise
 from drkit.data.tables import open_collection
-from drkit.data.texts import NamedTexts, cut
 from drkit.data.writing import write_collection
 from drkit.errors import DrkitError
 from tests.data.seq2seq import write_t5
@@ -125,23 +129,31 @@ def test_queries_are_read_in_the_formats_people_have(tmp_path, name, text, packe
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("q.jsonl", '{"doc_id": "a", "query": "x"}\n{"doc_id": "a"}\n', r"q.jsonl:2: one of 'queries', 'query'"),
-        ("q.jsonl", '{"query": "x"}\n', r"q.jsonl:1: one of 'doc_id', '_id', 'id'"),
-        ("q.jsonl", '{"id": "a", "query": ["x", 3]}\n', r"q.jsonl:1: 'query' is \['x', 3\]"),
-        ("q.jsonl", '{"id": "a", "query": 3}\n', r"q.jsonl:1: 'query' is 3"),
+        (
+            "q.jsonl",
+            '{"doc_id": "a", "query": "x"}\n{"doc_id": "a"}\n',
+            r"jsonl:2: expected one of 'queries', 'query'",
+        ),
+        ("q.jsonl", '{"query": "x"}\n', r"q.jsonl:1: expected one of 'doc_id', '_id', 'id'"),
+        (
+            "q.jsonl",
+            '{"id": "a", "query": ["x", 3]}\n',
+            r"q.jsonl:1: 'query' must be a string or .*, got \['x', 3\]",
+        ),
+        ("q.jsonl", '{"id": "a", "query": 3}\n', r"q.jsonl:1: 'query' must be a string or a list of strings, got 3"),
         ("q.jsonl", "{", r"q.jsonl:1: malformed JSON"),
-        ("q.tsv", "a\tx\nb\n", r"q.tsv:2: 1 cells found, an id and a query"),
-        ("q.tsv", "a\tx\ty\n", r"q.tsv:1: 3 cells found"),
-        ("q.tsv", "a\tx\n\ty\n", r"q.tsv:2: 2 cells"),
-        ("q.csv", "id,query,n\na,x\n", r"q.csv:2: 2 cells found, the header has 3"),
-        ("q.txt", "a\n", r"read from .jsonl, .tsv, .csv"),
+        ("q.tsv", "a\tx\nb\n", r"q.tsv:2: expected 2 cells \(doc_id, query\) .*, got 1"),
+        ("q.tsv", "a\tx\ty\n", r"q.tsv:1: expected 2 cells .*, got 3"),
+        ("q.tsv", "a\tx\n\ty\n", r"q.tsv:2: 'doc_id' is empty"),
+        ("q.csv", "id,query,n\na,x\n", r"q.csv:2: expected 3 cells \(id, query, n\) .*, got 2"),
+        ("q.txt", "a\n", r"q.txt has an unsupported format; supported: .jsonl, .json, .tsv, .csv"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path, name, text, said):
     (tmp_path / name).write_text(text)
     with pytest.raises(DrkitError, match=said):
         list(read_queries(tmp_path / name))
-    with pytest.raises(DrkitError, match="no such file"):
+    with pytest.raises(DrkitError, match=r"absent\.tsv does not exist"):
         read_queries(tmp_path / "absent.tsv")
 
 
@@ -206,7 +218,7 @@ def test_spans_are_named_and_a_documents_queries_are_those_of_all_its_spans(corp
 
 
 def test_a_text_is_cut_where_its_tokens_are(corpus, tokenizer, store):
-    for place, (_, text) in enumerate(cut(iter(NamedTexts(corpus)), tokenizer, store.max_length)):
+    for place, (_, text) in enumerate(truncate_texts(iter(NamedTexts(corpus)), tokenizer, store.max_length)):
         assert tokenizer(text, add_special_tokens=False)["input_ids"] == content(store, place)
 
 
@@ -262,7 +274,7 @@ def test_two_shards_make_the_file_of_one(model, generated, real_texts, tmp_path)
     loaded = QueryModel.open(str(model), SHORT)
     texts = [(f"t{i}", text) for i, text in enumerate(real_texts[:14])]
     seen = []
-    whole = generate_file(iter(texts), loaded, tmp_path / "whole.jsonl", advance=seen.append)
+    whole = generate_file(iter(texts), loaded, tmp_path / "whole.jsonl", on_progress=seen.append)
     assert seen == [4, 8, 12, 14]
     lines = [json.loads(line) for line in whole.read_text(encoding="utf-8").splitlines()]
     assert lines == [{"doc_id": f"t{i}", "queries": queries} for i, queries in enumerate(generated)]
@@ -290,7 +302,7 @@ def test_it_goes_on_where_it_was_cut_off_with_other_processes_too(model, generat
 
     path = tmp_path / "queries.jsonl"
     with pytest.raises(Dies):
-        generate_file(iter(texts), loaded, path, advance=die)
+        generate_file(iter(texts), loaded, path, on_progress=die)
     parts = tmp_path / ".queries.jsonl.parts"
     with (parts / "part-0.jsonl").open("ab") as file:
         file.write(b'{"block": 2, "ids": ["t8"')  # a line that a kill left unfinished
@@ -324,7 +336,7 @@ import json, sys
 from pathlib import Path
 from drkit.data.generation import QueryModel, Sampling
 from drkit.core.ranks import Shard
-from drkit.data.query_files import generate_file
+from drkit.data.generation import generate_file
 texts = json.load(open(sys.argv[1]))
 model = QueryModel.open(sys.argv[2], Sampling(count=3, max_new_tokens=5, batch_size=4, seed=5))
 generate_file(((f"t{i}", text) for i, text in enumerate(texts)), model, Path(sys.argv[3]), shard=Shard.of_environment())
@@ -356,14 +368,14 @@ def test_processes_of_torchrun_killed_and_started_again(model, generated, real_t
 
 
 def test_what_is_no_seq2seq_model_is_refused(tmp_path):
-    with pytest.raises(DrkitError, match="sequence-to-sequence model is wanted"):
+    with pytest.raises(DrkitError, match="Expected a sequence-to-sequence model"):
         QueryModel.open(str(tmp_path))
 
 
 def test_given_queries_keep_their_order_in_a_text(store, weighed, tokenizer, tmp_path):
     words = ["one", "two", "three", "four"]
     tokenise(((w, w) for w in words), tokenizer, tmp_path / "given", max_length=16)
-    given = Given(TokenStore.open(tmp_path / "given"), np.array([2, 0, 2, 2]))
+    given = GivenQueries(TokenStore.open(tmp_path / "given"), np.array([2, 0, 2, 2]))
     write_candidates(store, weighed, tokenizer, tmp_path, count=5, max_length=16, given=given)
     queries = Queries.open(tmp_path)
     mine = [content(queries.store, place) for place in range(queries.offsets[2], queries.offsets[3])]

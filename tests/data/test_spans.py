@@ -15,9 +15,18 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from drkit.data.beir import BeirCollection
-from drkit.data.config import BeirConfig
-from drkit.data.sentences import installed_punkt, sample, sampled_places, train_punkt
-from drkit.data.spans import Spans, open_spans, pack, sentence_borders, split_documents
+from drkit.data.spans import (
+    Spans,
+    installed_punkt,
+    open_spans,
+    pack,
+    sample,
+    sample_positions,
+    sentence_boundaries,
+    split_documents,
+    train_punkt,
+)
+from drkit.data.specs import BeirConfig
 from drkit.data.store import TokenStore
 from drkit.data.vocabulary import train_wordpiece
 from drkit.errors import DrkitError
@@ -113,11 +122,11 @@ def test_a_long_sentence_is_cut_between_words_into_like_parts():
 
 
 def test_tokens_between_sentences_belong_to_one(tokenizer):
-    assert sentence_borders([(0, 2), (2, 3), (3, 6), (6, 9)], [(0, 3), (4, 9)]) == [0, 2, 4]
-    assert sentence_borders([(0, 2)], []) == [0, 1]
-    assert sentence_borders([], []) == [0]
+    assert sentence_boundaries([(0, 2), (2, 3), (3, 6), (6, 9)], [(0, 3), (4, 9)]) == [0, 2, 4]
+    assert sentence_boundaries([(0, 2)], []) == [0, 1]
+    assert sentence_boundaries([], []) == [0]
     # A sentence without a token is none, and what stands behind the last one belongs to it.
-    assert sentence_borders([(0, 2), (8, 9)], [(0, 2), (3, 4), (5, 6)]) == [0, 1, 2]
+    assert sentence_boundaries([(0, 2), (8, 9)], [(0, 2), (3, 4), (5, 6)]) == [0, 1, 2]
 
 
 def test_spans_know_their_text(tokenizer, tmp_path):
@@ -153,7 +162,7 @@ def test_punkt_learns_from_the_texts_and_downloads_nothing(monkeypatch, real_tex
         "It must not be, e.g. in a loop.",
     ]
     assert punkt("") == []
-    assert f"learnt from {sum(bool(t.strip()) for t in real_texts)} texts" in punkt.source
+    assert f"trained on {sum(bool(t.strip()) for t in real_texts)} texts" in punkt.source
     assert installed_punkt("no such language") is None
     with pytest.raises(DrkitError, match="no words"):
         train_punkt(["", " "])
@@ -161,7 +170,7 @@ def test_punkt_learns_from_the_texts_and_downloads_nothing(monkeypatch, real_tex
 
 def test_punkt_learns_the_same_in_another_process(real_texts):
     code = (
-        "import sys, json; from drkit.data.sentences import train_punkt; "
+        "import sys, json; from drkit.data.spans import train_punkt; "
         "texts = json.load(sys.stdin); punkt = train_punkt(texts); print(json.dumps([punkt(t) for t in texts]))"
     )
     outputs = [
@@ -182,9 +191,9 @@ def test_punkt_learns_the_same_in_another_process(real_texts):
 def test_the_sample_is_bounded_and_seeded():
     assert list(sample(["x" * 1_500_000, "y" * 90_000, "z"])) == ["x" * 100_000, "y" * 90_000, "z"]
     assert len(list(sample(["x" * 99_000] * 50))) == 21
-    assert sampled_places(10_000, 3) == sampled_places(10_000, 3) != sampled_places(10_000, 4)
-    assert len(set(sampled_places(10_000, 3))) == 5000
-    assert sorted(sampled_places(7, 1)) == list(range(7))
+    assert sample_positions(10_000, 3) == sample_positions(10_000, 3) != sample_positions(10_000, 4)
+    assert len(set(sample_positions(10_000, 3))) == 5000
+    assert sorted(sample_positions(7, 1)) == list(range(7))
 
 
 # ------------------------------------------------------------------------------------------------ real collections
@@ -196,7 +205,7 @@ def test_spans_of_a_real_collection(shared, tmp_path, name, alone):
     texts = [p.content for p in BeirCollection(BeirConfig(path=str(folder), unknown_judgements="drop")).passages()]
     texts = texts[::4]
     tokenizer = train_wordpiece(iter(texts), tmp_path / "vocabulary", size=2000)
-    punkt = train_punkt(sample(texts[i] for i in sampled_places(len(texts), 42)))
+    punkt = train_punkt(sample(texts[i] for i in sample_positions(len(texts), 42)))
     counts = split_documents(enumerate(texts), tokenizer, tmp_path / "spans", max_length=64, splitter=punkt)
     store, spans = open_spans(tmp_path / "spans")
     whole = np.concatenate([tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts])

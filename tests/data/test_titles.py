@@ -11,7 +11,7 @@ import pytest
 import drkit
 from drkit.core.types import BuildContext, Judgement, Mined, MiningRequest, Passage, Query
 from drkit.data import open_collection, write_collection
-from drkit.data.texts import NamedTexts
+from drkit.data.spans import NamedTexts
 from drkit.miners.config import CrossEncoderFilterConfig
 from drkit.miners.texts import CrossEncoderFilter
 from drkit.search import Bm25Retriever

@@ -20,7 +20,7 @@ from drkit.data.store import TokenStore, tokenise
 from drkit.decoders import MlmDecoder, MlmDecoderConfig
 from drkit.encoders import MaskedLmEncoder, context_from, token_batch
 from drkit.encoders.architectures import ARCHITECTURES, architecture, longest_text
-from drkit.encoders.export import export_encoder
+from drkit.encoders.folder import export_encoder
 from drkit.encoders.heads import tie_lm_head
 from drkit.errors import DrkitError, ProblemsError
 from drkit.runs.pretraining.autoencoder import AutoEncoder
@@ -181,7 +181,7 @@ def test_an_electra_of_two_sizes_projects_positions_and_refuses_vectors(size):
     ids = batch_of(tokenizer).ids
     assert heads.embed(ids).shape == (*ids.shape, 16)
     assert heads.weight.shape == (len(tokenizer), size)
-    with pytest.raises(DrkitError, match=rf"have {size} dimensions, its hidden states 16.*query = 'position'"):
+    with pytest.raises(DrkitError, match=rf"have {size} dimensions and its hidden states 16.*query = 'position'"):
         heads.embed_vectors(torch.zeros(1, 3, 16))
 
 
@@ -314,7 +314,7 @@ def test_a_checkpoint_without_a_layer_is_refused(name, tmp_path):
     last = f"{encoder.architecture.layers}.{len(encoder.layers) - 1}."
     kept = {key: value for key, value in load_file(file).items() if last not in key}
     save_file(kept, file, {"format": "pt"})
-    with pytest.raises(DrkitError, match="no complete encoder"):
+    with pytest.raises(DrkitError, match="is not a complete encoder"):
         MaskedLmEncoder.from_pretrained(str(tmp_path))
 
 
@@ -338,7 +338,7 @@ def test_models_that_do_not_fit_are_refused_with_the_reason(tmp_path):
         MaskedLmEncoder(model)
     stranger, _ = tiny("bert")
     stranger.cls.predictions.transform = None
-    with pytest.raises(DrkitError, match=r"built otherwise: it has no 'cls\.predictions\.transform'"):
+    with pytest.raises(DrkitError, match=r"not its modules \(missing: cls\.predictions\.transform\)"):
         MaskedLmEncoder(stranger)
     for model_type, reason in (("llama", "no masked LM of it"), ("albert", "no record of where its embeddings")):
         (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))

@@ -94,14 +94,14 @@ def test_a_run_from_a_folder(name, parts, collection, tmp_path):
 
 def test_what_cannot_start_a_run_is_told_before_anything_is_made(collection, tmp_path):
     short = checkpoint("roberta", tmp_path / "short", max_position_embeddings=22)
-    with pytest.raises(DrkitError, match=r"reads at most 20 tokens, the recipe has texts of 24"):
+    with pytest.raises(DrkitError, match=r"reads at most 20 tokens, but the recipe has texts of 24"):
         run(short, collection, tmp_path / "a")
     model, _ = tiny("roberta")
     _, foreign = tiny("bert")
     foreign.add_tokens([f"word{n}" for n in range(20)])
     model.save_pretrained(tmp_path / "mixed")
     foreign.save_pretrained(tmp_path / "mixed")
-    with pytest.raises(DrkitError, match=r"520 words, the encoder embeddings for 500"):
+    with pytest.raises(DrkitError, match=r"520 tokens, but the encoder has embeddings for only 500"):
         run(tmp_path / "mixed", collection, tmp_path / "b")
     config = hf.GPT2Config(n_embd=8, n_layer=1, n_head=1, vocab_size=500)
     hf.GPT2Model(config).save_pretrained(tmp_path / "causal")
@@ -115,7 +115,7 @@ def test_what_cannot_start_a_run_is_told_before_anything_is_made(collection, tmp
 
 
 def test_texts_are_cut_where_the_position_table_ends(tmp_path):
-    from drkit.encoders.export import export_encoder
+    from drkit.encoders.folder import export_encoder
 
     model, tokenizer = tiny("roberta")
     how = {"pooling": "mean", "similarity": "cosine", "query_length": 32, "passage_length": 32}

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from drkit.core.draws import Draws
 from drkit.core.types import BackboneInfo, BuildContext
 from drkit.data.store import TokenStore, tokenise
-from drkit.data.words import numbered, word_borders
+from drkit.data.vocabulary import number_words, word_boundaries
 from drkit.encoders import token_batch
 from drkit.errors import DrkitError
 from drkit.maskers import UniformConfig, UniformMasker
@@ -149,13 +149,13 @@ def test_numbering_equals_the_naive_one(some):
             before, then = text[place - 1] if place else (None, "")
             count += place == 0 or word != before or piece in ("▁a", "漢") or then == "漢"
             wanted.append(count)
-    borders = word_borders(piece for _, piece in flat)
-    assert numbered(np.array([word for word, _ in flat]), starts, *borders).tolist() == wanted
+    borders = word_boundaries(piece for _, piece in flat)
+    assert number_words(np.array([word for word, _ in flat]), starts, *borders).tolist() == wanted
 
 
 @given(PIECES)
 def test_borders_depend_on_the_token_alone(pieces):
-    before, after = word_borders(pieces)
+    before, after = word_boundaries(pieces)
     for place, piece in enumerate(pieces):
         assert before[place] == (piece[0] in "▁漢ก")
         assert after[place] == any(c in "漢ก字" for c in piece)

@@ -6,11 +6,11 @@ import pytest
 from click.testing import CliRunner
 from transformers import BertModel
 
+from drkit.commands import Miners, Output, mine_to_file
 from drkit.core.types import BuildContext, MiningRequest
-from drkit.encoders.export import export_encoder
+from drkit.encoders.folder import export_encoder
 from drkit.errors import DrkitError, ProblemsError, UnknownNameError
 from drkit.miners import MarginConfig, MarginFilter, RandomConfig, RandomMiner, mine
-from drkit.runs.files.mining import Miners, Output, mine_to_file
 from drkit.testing.toys import ToyCorpus, ToyRetriever, toy_requests
 from drkit_cli.main import cli
 from tests.search.toys import masked_lm, tokenizer
@@ -138,7 +138,7 @@ def test_texts_for_those_who_train_elsewhere(collection, tmp_path):
     ("arguments", "said"),
     [
         (["--miner", "dense"], "give one with --encoder"),
-        (["--miner", "refresh"], "the miner is dense"),
+        (["--miner", "refresh"], "use the miner dense"),
         (["--miner", "margin"], "stands first"),
         (["--miner", "bm25", "--split", "dev"], "no 'dev' query"),
         (["--miner", "bm25", "--miner", "cross-encoder-filter"], "nothing to score with"),

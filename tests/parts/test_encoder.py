@@ -111,7 +111,7 @@ def test_word_embeddings_stay_tied_when_set(tokenizer):
     head = encoder.model.cls.predictions
     assert head.decoder.weight is encoder.model.bert.embeddings.word_embeddings.weight
     assert torch.equal(head.decoder.bias, torch.arange(len(tokenizer)).float())
-    with pytest.raises(DrkitError, match="word embeddings have the shape"):
+    with pytest.raises(DrkitError, match=r"expected the shape .* for the word embeddings"):
         encoder.set_word_embeddings(matrix[:, :5])
 
 
@@ -175,7 +175,7 @@ def test_a_checkpoint_that_lacks_encoder_weights_is_refused(tokenizer, tmp_path)
     save_file(
         {k: v for k, v in weights.items() if "layer.1" not in k}, tmp_path / "model.safetensors", {"format": "pt"}
     )
-    with pytest.raises(DrkitError, match="no complete encoder"):
+    with pytest.raises(DrkitError, match="is not a complete encoder"):
         MaskedLmEncoder.from_pretrained(str(tmp_path))
 
 
@@ -194,7 +194,7 @@ def test_bad_input_to_the_encoder(tokenizer):
         encoder(ids, ids == 0)
     with pytest.raises(DrkitError, match="no encoder layer 3"):
         encoder(ids[:, :4], ids[:, :4] == 0, layers=(3,))
-    with pytest.raises(DrkitError, match="no pooling named 'max'"):
+    with pytest.raises(DrkitError, match="unsupported pooling 'max'"):
         toy_encoder(tokenizer, pooling="max")
     with pytest.raises(DrkitError, match="known: bert"):
         architecture("bort")

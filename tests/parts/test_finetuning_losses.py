@@ -118,9 +118,7 @@ def contrast_written_out(batch: Drawn, config, without=lambda _i: frozenset()) -
             "passage-query": [(p, batch.query(j)) for j in others if first[i] not in batch.judged[j]],
             "query-query": [(q, batch.query(j)) for j in others if not own & batch.judged[j]],
             "passage-passage": [
-                (p, batch.passage(x))
-                for x in {*first}
-                if x not in own and not any(first[j] == x and first[i] in batch.judged[j] for j in others)
+                (p, batch.passage(x)) for x in {*first} if not any({x, first[i]} <= judged for judged in batch.judged)
             ],
         }
         scores = [score(*two, config) for name in config.directions for two in beside[name]]
@@ -140,6 +138,20 @@ def test_contrast_in_every_direction_equals_its_formula_by_id(batch, directions,
     config = ContrastiveConfig(temperature=temperature, similarity=similarity, directions=directions)
     out = ContrastiveLoss(config)(pairs=batch.pairs)
     assert out.loss.item() == pytest.approx(contrast_written_out(batch, config), rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.parametrize("third", [{0, 1}, {0, 1, 2}])
+def test_passages_that_a_third_query_has_both_judged_relevant_do_not_stand_against_each_other(third):
+    """Queries 0 and 1 know nothing of each other's passage; query 2 was judged to be answered by both."""
+    config = ContrastiveConfig(temperature=1.0, similarity="dot", directions="passage-passage")
+    own = [max(third)]
+    apart = drawn([{0}, {1}, {*own}], [[0], [1], own], [[0.0]] * 3)
+    related = drawn([{0}, {1}, third], [[0], [1], own], [[0.0]] * 3)
+    found = [ContrastiveLoss(config)(pairs=batch.pairs).loss.item() for batch in (apart, related)]
+    assert found == pytest.approx([contrast_written_out(batch, config) for batch in (apart, related)], rel=1e-5)
+    if third == {0, 1, 2}:
+        assert found[1] == pytest.approx(0, abs=1e-6), "no passage is left to stand against another"
+    assert found[1] < found[0]
 
 
 @often

@@ -15,7 +15,7 @@ from drkit.core.draws import Draws
 from drkit.core.layers import Wanted
 from drkit.data.signals import SignalValues
 from drkit.data.store import TokenStore
-from drkit.inspect.texts import TextSource, of_collection
+from drkit.inspect.source import TextSource, collection_source
 from drkit.maskers import (
     GeneratorConfig,
     GeneratorMasker,
@@ -85,8 +85,8 @@ def corpus(request, tmp_path_factory):
     if request.param != "pydocs" and not (SHARED / request.param).is_dir():
         pytest.skip(f"no sample collection: {SHARED / request.param} is not there")
     wanted = Wanted(masker="pmi", collection=name, settings=(setting, "encoder.vocab_size=4000"))
-    made = of_collection(wanted, installed(), cache=tmp_path_factory.mktemp("counted"))
-    source = made.carry_out(installed(), Silent())
+    made = collection_source(wanted, installed(), cache=tmp_path_factory.mktemp("counted"))
+    source = made.finish(installed(), Silent())
     statistics = source.folder / "signal-importance" / "values"
     return Texts(source, TokenStore.open(source.folder / "tokens"), SignalValues.open(statistics))
 

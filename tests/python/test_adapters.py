@@ -18,7 +18,8 @@ from drkit.search import (
     encode_corpus,
     rerank,
 )
-from drkit.search.adapters import as_encoder, as_scorer
+from drkit.search.reranking import as_scorer
+from drkit.search.sentence_transformers import as_encoder
 from tests.search.toys import TEXTS
 
 
@@ -64,7 +65,7 @@ def test_its_mode_is_left_and_token_ids_are_refused(model, tmp_path):
     encoder = SentenceTransformerEncoder(model.train())
     encoder.encode_queries(["a"])
     assert all(module.training for module in model.modules())
-    with pytest.raises(DrkitError, match="reads texts"):
+    with pytest.raises(DrkitError, match="cannot encode token ids"):
         encode_corpus(encoder, [("a", np.array([1, 2], dtype=np.int32))], tmp_path / "v")
 
 
@@ -87,9 +88,9 @@ def test_a_cross_encoder_gives_raw_scores(judge, monkeypatch):
 def test_what_is_neither_is_told(folder, judge):
     assert isinstance(as_encoder(folder), TextEncoder)
     assert isinstance(as_scorer(judge), Reranker)
-    with pytest.raises(DrkitError, match="Passage is no encoder"):
+    with pytest.raises(DrkitError, match="Passage is not an encoder"):
         as_encoder(Passage("a", "b"))
-    with pytest.raises(DrkitError, match="Passage scores no pairs"):
+    with pytest.raises(DrkitError, match="Passage cannot score pairs"):
         as_scorer(Passage("a", "b"))
 
 

@@ -15,7 +15,7 @@ from drkit.errors import DrkitError, UnknownNameError
 from drkit.miners import HardNegatives
 from drkit.miners.chain import left
 from drkit.search import Bm25Retriever, FlatIndex, Retriever, TextEncoder
-from drkit.search.hits import Hits
+from drkit.search.retrieve import Hits
 
 
 def answers(pairs):
@@ -174,7 +174,7 @@ def test_any_retriever_and_what_it_gets_wrong():
         (("dense",), [("a", "b")], "no source 'dense' for texts.*bm25, random"),
         (("run-file:x.trec",), [("a", "b")], "no source 'run-file:x.trec'"),
         (("nowhere/model",), [("a", "b")], "no source 'nowhere/model'"),
-        ((object(),), [("a", "b")], "object is no encoder"),
+        ((object(),), [("a", "b")], "object is not an encoder"),
         (("bm25", ["random"]), [("a", "b")], "'random' stands behind"),
         (("bm25",), [], "no pairs"),
         (("bm25",), ["ab"], "row 1 of the data is 'ab'"),

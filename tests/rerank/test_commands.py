@@ -7,9 +7,9 @@ import sys
 import numpy as np
 import pytest
 
+from drkit.commands import NamedCollection, distill, rerank_file
 from drkit.encoders import CrossEncoder
 from drkit.errors import DrkitError
-from drkit.runs.files.ranking import Source, distill, rerank_file
 from drkit.search import Reranker, read_run, write_run
 from tests.rerank.toys import TOPICS, checkpoint, lines
 from tests.runs.conftest import drkit
@@ -63,7 +63,7 @@ def test_rerank_a_run_file(files, tmp_path):
     out = tmp_path / "reranked.trec"
     source = f"--collection=beir:{files / 'beir'}"
     done = drkit("rerank", files / "first.trec", "--model", files / "model", source, "--depth=5", "-o", out)
-    assert "4 queries ranked anew" in done.stdout
+    assert "4 queries re-ranked" in done.stdout
     assert "1 queries are not among the test queries" in done.stderr
     scorer = Reranker.load(files / "model")
     texts = {f"d {topic} ü": f"{topic} the {topic} is returned" for topic in TOPICS}
@@ -98,14 +98,14 @@ def test_what_is_wrong_is_said_without_a_traceback(files, tmp_path, arguments, s
 
 
 def test_a_device_that_torch_does_not_know(files):
-    with pytest.raises(DrkitError, match="no device 'quantum'"):
+    with pytest.raises(DrkitError, match="unknown device 'quantum'"):
         Reranker.load(files / "model", "quantum")
 
 
 def test_a_run_of_another_collection(files, tmp_path):
     write_run(tmp_path / "other.trec", [("q file 北", [("nowhere", 1.0)])], "other")
     with pytest.raises(DrkitError, match="none of its passages is in beir:"):
-        rerank_file(tmp_path / "other.trec", None, Source(f"beir:{files / 'beir'}"), tmp_path / "out.trec")
+        rerank_file(tmp_path / "other.trec", None, NamedCollection(f"beir:{files / 'beir'}"), tmp_path / "out.trec")
 
 
 @pytest.fixture(scope="module")
@@ -178,8 +178,14 @@ def test_sentence_transformers_distils_from_it(files, scored, tmp_path):
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ('{"query_id": "q", "query": "x", "positives": ["nowhere"], "negatives": []}', "no passage 'nowhere'"),
-        ('{"query_id": "q", "query": "x", "positives": "d empty", "negatives": []}', "'positives' is no list"),
+        (
+            '{"query_id": "q", "query": "x", "positives": ["nowhere"], "negatives": []}',
+            "passage 'nowhere' is not",
+        ),
+        (
+            '{"query_id": "q", "query": "x", "positives": "d empty", "negatives": []}',
+            "'positives' must be a list of",
+        ),
         ('{"query_id": "q", "positives": ["d empty"], "negatives": []}', "'query' is missing"),
         ("nonsense", "malformed JSON"),
         ("", "empty line"),
@@ -189,13 +195,13 @@ def test_a_bad_line_is_named(files, tmp_path, line, said):
     (tmp_path / "bad.jsonl").write_text(line + "\n", encoding="utf-8")
     scorer = Reranker.load(files / "model")
     with pytest.raises(DrkitError, match=said) as raised:
-        distill(tmp_path / "bad.jsonl", scorer, Source(f"beir:{files / 'beir'}"), tmp_path / "out.jsonl")
+        distill(tmp_path / "bad.jsonl", scorer, NamedCollection(f"beir:{files / 'beir'}"), tmp_path / "out.jsonl")
     assert "bad.jsonl:1" in str(raised.value)
     assert not (tmp_path / "out.jsonl").exists()
 
 
 def test_an_empty_file_and_a_diverged_teacher(files, tmp_path):
-    source = Source(f"beir:{files / 'beir'}")
+    source = NamedCollection(f"beir:{files / 'beir'}")
     (tmp_path / "empty.jsonl").touch()
     with pytest.raises(DrkitError, match="names no passage"):
         distill(tmp_path / "empty.jsonl", None, source, tmp_path / "out.jsonl")
@@ -204,7 +210,7 @@ def test_an_empty_file_and_a_diverged_teacher(files, tmp_path):
         def score(self, pairs):
             return np.full(len(pairs), np.nan, dtype=np.float32)
 
-    with pytest.raises(DrkitError, match=r"mined\.jsonl:1: the teacher gave nan"):
+    with pytest.raises(DrkitError, match=r"mined\.jsonl:1: the teacher's score is nan"):
         distill(files / "mined.jsonl", Diverged(), source, tmp_path / "out.jsonl")
     assert not (tmp_path / "out.jsonl").exists()
 
@@ -212,7 +218,7 @@ def test_an_empty_file_and_a_diverged_teacher(files, tmp_path):
 def test_a_run_stands_for_the_re_ranker_it_trained(files, tmp_path):
     from shutil import copytree
 
-    from drkit.runs.files.rerankers import open_reranker
+    from drkit.commands import open_reranker
     from tests.runs.test_systems import finished
 
     run = tmp_path / "run"

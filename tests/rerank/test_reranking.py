@@ -1,4 +1,4 @@
-"""Rankings made anew: what is scored, what stays below, and what happens where texts or scores are missing."""
+"""Re-ranking: what is scored, what stays below, and what happens where texts or scores are missing."""
 
 from collections import Counter
 
@@ -99,9 +99,9 @@ def test_nothing_found_and_no_rows():
 
 
 def test_bad_depth_and_scores():
-    with pytest.raises(DrkitError, match="depth 0"):
+    with pytest.raises(DrkitError, match="depth must be at least 1, got 0"):
         next(rerank([], Table({}), queries={}, corpus={}, depth=0))
-    with pytest.raises(DrkitError, match="score of 'd1' is nan, no finite number"):
+    with pytest.raises(DrkitError, match="score of 'd1' is nan, which is not finite"):
         list(rerank([("q", [("d1", 1.0)])], Table({"a": np.nan}), queries={"q": "?"}, corpus={"d1": "a"}))
 
 

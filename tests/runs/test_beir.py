@@ -4,10 +4,10 @@ import json
 
 import pytest
 
+from drkit.commands import beir_table as module
+from drkit.commands.beir_table import data_sets, evaluate_beir
 from drkit.errors import DrkitError
 from drkit.evaluate import evaluate
-from drkit.runs.files import beir as module
-from drkit.runs.files.beir import beir, data_sets
 from drkit.runs.progress import Silent
 from drkit.search import Bm25Retriever, TextEncoder
 from tests.runs.test_probes import Topics, tokenizer
@@ -42,7 +42,7 @@ def folder(tmp_path_factory):
 def encoder(tmp_path_factory):
     """A folder with a random encoder."""
     from drkit.encoders import BertSizes, MaskedLmEncoder
-    from drkit.encoders.export import export_encoder
+    from drkit.encoders.folder import export_encoder
 
     sizes = BertSizes(hidden=16, layers=1, heads=2, intermediate=32, max_positions=32, dropout=0.0)
     made = MaskedLmEncoder.from_scratch(sizes, tokenizer(), pooling="mean", seed=1)
@@ -65,8 +65,10 @@ class Told(Silent):
 
 def test_groups_count_once_and_the_average_is_over_data_sets(folder, tmp_path):
     assert {name: len(paths) for name, paths in data_sets(folder).items()} == {"group": 2, "one": 1, "two": 1}
-    found = beir(None, folder, tmp_path, measures=("nDCG@10", "R@100"), bm25=True)
-    single = [beir(None, folder / "group" / name, tmp_path, bm25=True).average("BM25", "nDCG@10") for name in "ab"]
+    found = evaluate_beir(None, folder, tmp_path, measures=("nDCG@10", "R@100"), bm25=True)
+    single = [
+        evaluate_beir(None, folder / "group" / name, tmp_path, bm25=True).average("BM25", "nDCG@10") for name in "ab"
+    ]
     group = found.means["group"]["BM25"]["nDCG@10"]
     assert group == pytest.approx(sum(single) / 2)
     values = [found.means[name]["BM25"]["nDCG@10"] for name in ("group", "one", "two")]
@@ -76,7 +78,7 @@ def test_groups_count_once_and_the_average_is_over_data_sets(folder, tmp_path):
 
 
 def test_the_numbers_are_those_of_searching_and_measuring(folder, encoder, tmp_path):
-    found = beir(str(encoder), folder / "one", tmp_path, bm25=True)
+    found = evaluate_beir(str(encoder), folder / "one", tmp_path, bm25=True)
     made, topics = TextEncoder.load(encoder), Topics()
     queries = list(topics.queries("test"))
     passages = [*((p.doc_id, p.text) for p in topics.passages()), ("test0", queries[0].text)]
@@ -92,15 +94,15 @@ def test_the_numbers_are_those_of_searching_and_measuring(folder, encoder, tmp_p
 
 def test_what_is_done_is_not_done_again_but_for_another_encoder_or_collection(folder, encoder, tmp_path):
     told, again, changed = Told(), Told(), Told()
-    first = beir(str(encoder), folder, tmp_path / "out", progress=told)
+    first = evaluate_beir(str(encoder), folder, tmp_path / "out", progress=told)
     assert len(told.begun) == 4
-    assert beir(str(encoder), folder, tmp_path / "out", measures=("AP",), progress=again).measures == ("AP",)
+    assert evaluate_beir(str(encoder), folder, tmp_path / "out", measures=("AP",), progress=again).measures == ("AP",)
     assert (again.begun, len(again.skipped)) == ([], 4)
     assert not list((tmp_path / "out").glob("*.work"))
     text = (folder / "one" / "corpus.jsonl").read_text()
     (folder / "one" / "corpus.jsonl").write_text(text + "\n" + json.dumps({"_id": "new", "title": "", "text": "w0-0"}))
     try:
-        second = beir(str(encoder), folder, tmp_path / "out", progress=changed)
+        second = evaluate_beir(str(encoder), folder, tmp_path / "out", progress=changed)
     finally:
         (folder / "one" / "corpus.jsonl").write_text(text)
     assert [name.rpartition("/")[2] for name in changed.begun] == ["one"]
@@ -108,21 +110,21 @@ def test_what_is_done_is_not_done_again_but_for_another_encoder_or_collection(fo
 
 
 def test_a_data_set_that_was_cut_off_is_gone_on_with(folder, encoder, tmp_path, monkeypatch):
-    whole = beir(str(encoder), folder / "one", tmp_path / "whole")
+    whole = evaluate_beir(str(encoder), folder / "one", tmp_path / "whole")
     search = module.search_to_run
     monkeypatch.setattr(module, "search_to_run", lambda *a, **k: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
-        beir(str(encoder), folder / "one", tmp_path / "cut")
+        evaluate_beir(str(encoder), folder / "one", tmp_path / "cut")
     monkeypatch.setattr(module, "search_to_run", search)
-    assert beir(str(encoder), folder / "one", tmp_path / "cut") == whole
+    assert evaluate_beir(str(encoder), folder / "one", tmp_path / "cut") == whole
 
 
 def test_what_cannot_be_evaluated_is_told(folder, tmp_path):
-    for given, said in ((tmp_path / "none", "there is no folder"), (folder / "notes", "is a data set")):
+    for given, said in ((tmp_path / "none", "folder not found"), (folder / "notes", "contains no data set")):
         with pytest.raises(DrkitError, match=said):
-            beir(None, given, tmp_path, bm25=True)
+            evaluate_beir(None, given, tmp_path, bm25=True)
     with pytest.raises(DrkitError, match="nothing to evaluate"):
-        beir(None, folder, tmp_path)
-    with pytest.raises(DrkitError, match="no measure"):
-        beir(None, folder, tmp_path, bm25=True, measures=("mrr",))
+        evaluate_beir(None, folder, tmp_path)
+    with pytest.raises(DrkitError, match="unknown measure"):
+        evaluate_beir(None, folder, tmp_path, bm25=True, measures=("mrr",))
     assert len(Bm25Retriever().index(Topics().passages())) == 60

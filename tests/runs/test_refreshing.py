@@ -29,7 +29,7 @@ from drkit.runs.progress import Silent
 from drkit.runs.training.batches import Schedule, batches_per_epoch
 from drkit.runs.training.training import train
 from drkit.search import TextEncoder
-from drkit.search.identity import weights_hash
+from drkit.search.text_encoder import weights_hash
 from tests.torchrun import torchrun
 
 QUERIES, PASSAGES, BATCH = 14, 60, 4

@@ -7,9 +7,9 @@ import json
 import numpy as np
 import pytest
 
+from drkit.commands import NamedCollection
+from drkit.commands.models import export_checkpoint, last_checkpoint, open_encoder
 from drkit.errors import DrkitError
-from drkit.runs.files.encoders import export_checkpoint, last_checkpoint, open_encoder
-from drkit.runs.files.searching import passages_of, queries_of
 from drkit.runs.manifest import read_manifest
 from drkit.search import TextEncoder, Vectors, open_index, read_run
 from tests.runs.conftest import TINY, drkit
@@ -38,9 +38,9 @@ def test_every_checkpoint_of_a_run_opens_and_exports(last, tmp_path):
         np.testing.assert_allclose(TextEncoder.load(tmp_path / "e").encode_queries(TEXTS), expected, atol=1e-6)
         assert np.abs(theirs.encode_query(TEXTS[:2]) - expected[:2]).max() < 1e-5
     assert np.abs(open_encoder(run / "pretrained").encode_queries(TEXTS) - encoder.encode_queries(TEXTS)).max() > 1e-3
-    with pytest.raises(DrkitError, match="no encoder folder"):
+    with pytest.raises(DrkitError, match="encoder folder not found"):
         open_encoder(run / "retriever-9")
-    with pytest.raises(DrkitError, match="holds no encoder"):
+    with pytest.raises(DrkitError, match="is not an encoder folder"):
         open_encoder(run / "collection")
 
 
@@ -60,9 +60,9 @@ def test_the_commands_rank_as_the_run_did(last, tmp_path):
     made = Vectors.open(tmp_path / "v")
     assert len(made.shards.files) > 2
     np.testing.assert_allclose(made.shards[:], open_index(run / "index").vectors[:], atol=1e-6)
-    assert len(list(passages_of(str(run)))) == len(made)
+    assert len(list(NamedCollection(str(run)).passages())) == len(made)
     with pytest.raises(DrkitError, match="no 'nodev' queries; its splits: "):
-        queries_of(str(run), "nodev")
+        NamedCollection(str(run)).queries("nodev")
 
 
 def test_a_run_with_an_approximate_index(tiny_run, tmp_path):

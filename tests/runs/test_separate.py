@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 
-from drkit.runs import export_checkpoint, open_encoder
+from drkit.commands import export_checkpoint, open_encoder
 from drkit.runs.manifest import read_manifest
 from drkit.search import DualEncoder, Retriever, read_run
 from tests.runs.conftest import drkit

@@ -12,6 +12,7 @@ import attrs
 import pytest
 
 from drkit.core.assigning import assign
+from drkit.core.compose import check
 from drkit.core.discovery import installed
 from drkit.core.layers import Wanted, compose
 from drkit.core.read import recipe_from_table
@@ -141,6 +142,7 @@ def changed(recipe: Recipe, paths: dict[str, Any]) -> Recipe:
     for path, value in paths.items():
         assign(table, f"{path}={toml(value)}")
     made = recipe_from_table(table, PARTS.registry)
+    check(made, PARTS.registry)
     plan(made, PARTS.registry)
     return made
 

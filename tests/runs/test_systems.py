@@ -2,11 +2,11 @@
 
 import pytest
 
+from drkit.commands.evaluation import System, evaluate_files, find_judgements, find_systems, read_any_qrels
 from drkit.core.types import Judgement
 from drkit.data.writing import write_collection
 from drkit.errors import DrkitError
 from drkit.evaluate import average, evaluate
-from drkit.runs.files.systems import System, evaluate_files, find_judgements, find_systems, read_any_qrels
 from drkit.runs.manifest import LAYOUT, Manifest, describe_files, write_manifest
 from drkit.search import read_run, write_qrels, write_run
 from tests.runs.test_probes import Topics
@@ -101,9 +101,9 @@ def test_a_querys_own_passage_is_left_out_where_the_run_says_so(tmp_path):
     [
         ("", "run.trec is empty"),
         ("other Q0 d1 1 1.0 t\n", "none of the 1 queries of .* is judged"),
-        ("test1 Q0 d1 1 nan t\n", r"run\.trec:1: score 'nan' is no finite number"),
-        ("test1 Q0 d1 1 1.0 t\ntest1 Q0 d1 2 0.5 t\n", r"run\.trec:2: query 'test1' names document 'd1' twice"),
-        ("test1 Q0 d1 1.0 t\n", r"run\.trec:1: 5 columns where a line has 6"),
+        ("test1 Q0 d1 1 nan t\n", r"run\.trec:1: score must be a finite number, got 'nan'"),
+        ("test1 Q0 d1 1 1.0 t\ntest1 Q0 d1 2 0.5 t\n", r"run\.trec:2: duplicate document 'd1' for query 'test1'"),
+        ("test1 Q0 d1 1.0 t\n", r"run\.trec:1: expected 6 columns .*, got 5"),
     ],
 )
 def test_a_run_that_cannot_be_measured_is_told(run, tmp_path, text, said):
@@ -118,7 +118,7 @@ def test_judgements_that_cannot_be_used_are_told(run, tmp_path):
     for text, said in (
         ("", "no judgements"),
         ("test1 0 d1 1\ntest1 0 d1 2\n", "judged twice"),
-        ("test1 0 d1 x\n", r"qrels:1: relevance 'x'"),
+        ("test1 0 d1 x\n", r"qrels:1: relevance must be a whole number, got 'x'"),
     ):
         (tmp_path / "qrels").write_text(text)
         with pytest.raises(DrkitError, match=said):
@@ -133,7 +133,7 @@ def test_queries_without_a_ranking_are_told(run, tmp_path):
     systems, notes = find_systems([str(tmp_path / "some.trec")]), []
     judged = find_judgements(systems, qrels=tmp_path / "qrels")
     evaluate_files(systems, judged, ["RR@10"], note=notes.append)
-    assert notes == [f"{tmp_path / 'some.trec'} ranks nothing for 1 of the 2 queries: they count 0"]
+    assert notes == [f"{tmp_path / 'some.trec'} has no hits for 1 of the 2 queries: they count 0"]
 
 
 def test_what_is_no_system_is_told(run, tmp_path):
@@ -141,11 +141,11 @@ def test_what_is_no_system_is_told(run, tmp_path):
     cut_off.mkdir()
     (cut_off / "recipe.toml").write_text("")
     for given, said in (
-        (["/no/such"], "there is no /no/such"),
+        (["/no/such"], "not found: /no/such"),
         ([f"{run}:firts"], "did you mean 'first'"),
-        ([str(tmp_path)], "is no run"),
+        ([str(tmp_path)], "is not a run"),
         ([str(cut_off)], "no finished evaluation"),
-        ([f"{run}:first", f"{run}:first"], "two of the systems are called 'r:first'"),
+        ([f"{run}:first", f"{run}:first"], "two of the systems are named 'r:first'"),
     ):
         with pytest.raises(DrkitError, match=said):
             find_systems(given)

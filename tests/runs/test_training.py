@@ -129,6 +129,20 @@ def test_a_loss_that_is_not_finite_ends_the_training_in_words(tmp_path):
         go(Diverging(), tmp_path / "late", logging_steps=50, save_steps=500)
 
 
+def test_the_term_that_was_first_not_finite_is_named(tmp_path):
+    class TwoTerms(Toy):
+        def __init__(self):
+            super().__init__()
+            self.weights = {"copy": 1.0, "other": 1.0}
+
+        def forward(self, x):
+            out = super().forward(x)
+            return {**out, "loss.other": out["loss.copy"] * float("nan"), "items.other": out["items.copy"]}
+
+    with pytest.raises(DrkitError, match=r"not finite: 'other'$"):
+        go(TwoTerms(), tmp_path, logging_steps=4)
+
+
 @pytest.mark.skipif(torch.cuda.is_available() or torch.backends.mps.is_available(), reason="of a processor alone")
 def test_bfloat16_trains_on_a_processor(tmp_path):
     torch.manual_seed(0)

@@ -273,7 +273,7 @@ def test_a_querys_own_passage_is_left_out(stored, tmp_path):
 
 
 def test_what_cannot_be_validated_is_told(stored, tmp_path):
-    with pytest.raises(DrkitError, match="no measure 'mrr'"):
+    with pytest.raises(DrkitError, match="unknown measure 'mrr'"):
         constructed(stored, tmp_path, Validation(every=1, measure="mrr"))
     write_collection(Topics(shown=("train", "test")), tmp_path / "no-dev")
     with pytest.raises(DrkitError, match="needs judged dev queries"):

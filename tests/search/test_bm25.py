@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from drkit.core.types import Passage
 from drkit.errors import DrkitError
-from drkit.search.bm25 import Bm25Retriever, best_places
+from drkit.search.bm25 import Bm25Retriever, best_positions
 
 TEXTS = {
     "d1": "remove suffix string",
@@ -69,7 +69,7 @@ def test_equal_scores_stand_in_the_order_of_the_corpus():
     assert retriever.search(["text"], 4)[0].doc_ids == ("d0", "d1", "d2", "d3")
 
 
-def test_titles_count_and_indexing_again_starts_anew():
+def test_titles_count_and_indexing_again_starts_over():
     retriever = Bm25Retriever().index([Passage("a", "body", title="heading")])
     assert retriever.search(["heading"], 1)[0].doc_ids == ("a",)
     retriever.index([Passage("b", "other words")])
@@ -86,7 +86,7 @@ def test_empty_input():
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=40), st.integers(1, 45))
-def test_best_places_is_a_stable_sort(values, depth):
+def test_best_positions_is_a_stable_sort(values, depth):
     scores = np.array(values, dtype=np.float32)
     expected = [p for p in sorted(range(len(values)), key=lambda p: (-values[p], p)) if values[p] > 0][:depth]
-    assert best_places(scores, depth).tolist() == expected
+    assert best_positions(scores, depth).tolist() == expected

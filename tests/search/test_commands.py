@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from transformers import BertConfig, BertForSequenceClassification
 
-from drkit.encoders.export import export_encoder
+from drkit.encoders.folder import export_encoder
 from drkit.search import Retriever, TextEncoder, Vectors, open_index, read_run
 from tests.search.toys import TEXTS, masked_lm, tokenizer
 
@@ -106,28 +106,28 @@ def test_half_precision_safetensors_and_a_graph(drkit, tmp_path):
     assert json.loads((index / "index.json").read_text())["settings"]["half"] is True
     code, said = drkit("index", vectors, "--kind", "ivf-pq", "-o", tmp_path / "j")
     assert code == 2
-    assert "7 vectors are too few for an ivf-pq index" in said
+    assert "an ivf-pq index needs at least 256 vectors to learn its codes, got 7" in said
 
 
 def test_what_cannot_be_is_said(drkit, files, tmp_path):
     vectors, index = tmp_path / "v", tmp_path / "i"
     encode = ("encode", "--collection", "beir:beir", "-o", vectors)
     for arguments, message in [
-        ((*encode, "--encoder", "bare"), "no modules.json, so its pooling is unknown; say which: --pooling"),
+        ((*encode, "--encoder", "bare"), "no modules.json, so its pooling is unknown; set it with --pooling cls"),
         ((*encode, "--encoder", "encoder", "--pooling", "cls"), "declares mean pooling, not cls"),
-        ((*encode, "--encoder", "encoder", "--device", "cuda:99"), "no device 'cuda:99' here"),
+        ((*encode, "--encoder", "encoder", "--device", "cuda:99"), "device 'cuda:99' is not available"),
         ((*encode, "--encoder", "scorer"), "is a cross-encoder, which scores pairs"),
         (("export", "scorer", "--pooling", "cls", "-o", tmp_path / "e"), "is a cross-encoder, which scores pairs"),
-        ((*encode, "--encoder", "beir"), "beir holds no encoder"),
-        ((*encode, "--encoder", "./none"), "no encoder folder './none'"),
+        ((*encode, "--encoder", "beir"), "beir is not an encoder folder"),
+        ((*encode, "--encoder", "./none"), "encoder folder not found: './none'"),
         ((*encode, "--encoder", "no-such-encoder"), "cannot fetch the encoder 'no-such-encoder'"),
-        ((*encode, "--encoder", "encoder", "--device", "abacus"), "no device 'abacus'"),
+        ((*encode, "--encoder", "encoder", "--device", "abacus"), "unknown device 'abacus'"),
         ((*encode, "--encoder", "encoder", "--split", "dev"), "has no 'dev' queries; its splits: test"),
-        (("index", vectors, "-o", index), "no folder of vectors"),
+        (("index", vectors, "-o", index), "is not a folder of vectors"),
         (("index", vectors, "--effort", 9, "-o", index), "--effort is a setting of --kind hnsw, not of flat"),
         (("index", vectors, "--kind", "hnsw", "--code-bytes", 8, "-o", index), "--code-bytes is a setting of --kind i"),
-        (("search", index, "a"), "no run at"),
-        (("search", files / "encoder", "a"), "is no index"),
+        (("search", index, "a"), "folder not found"),
+        (("search", files / "encoder", "a"), "is not an index"),
         (("export", "bare", "-o", tmp_path / "e"), "its pooling is unknown"),
         (("export", "encoder", "-o", "encoder"), "holds the encoder itself"),
     ]:
@@ -158,11 +158,11 @@ def test_what_cannot_be_is_said(drkit, files, tmp_path):
     empty = tmp_path / "empty.jsonl"
     empty.write_text('{"_id": "q", "text": " "}\n')
     for arguments, message in [
-        (("search", index, "a"), "give the encoder that it was made with (--encoder)"),
-        (("search", index, "a", "--encoder", "other"), "vectors of another encoder (weights differ)"),
+        (("search", index, "a"), "give the encoder it was built with (--encoder)"),
+        (("search", index, "a", "--encoder", "other"), "the index was built with another encoder (weights differ)"),
         (("search", index, "--encoder", "other", "--collection", "beir:beir", "-o", out), "(weights differ)"),
         (("search", index, "--queries", vectors, "-o", out), "holds vectors of passages"),
-        (("search", index, "--encoder", "encoder", "--queries", "none.tsv", "-o", out), "no file of queries none.tsv"),
+        (("search", index, "--encoder", "encoder", "--queries", "none.tsv", "-o", out), "queries not found: none.tsv"),
         (("search", index, "--encoder", "encoder", "--queries", empty, "-o", out), "empty"),
         (("search", index, "--encoder", "encoder", "--collection", "beir:beir"), "with -o FILE"),
         (("search", index, " ", "--encoder", "encoder"), "the query is empty"),

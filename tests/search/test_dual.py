@@ -8,11 +8,11 @@ from attrs import evolve
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Router
 
-from drkit.encoders.export import export_dual, export_encoder
+from drkit.encoders.folder import export_dual, export_encoder
 from drkit.errors import DrkitError
 from drkit.search import DualEncoder, FlatIndex, Retriever, Storage, TextEncoder, encode_corpus
-from drkit.search.adapters import as_encoder
-from drkit.search.dual import read_encoder
+from drkit.search.sentence_transformers import as_encoder
+from drkit.search.text_encoder import read_encoder
 from tests.search.toys import TEXTS, masked_lm, tokenizer
 
 DECLARED = {"pooling": "mean", "query_length": 8, "passage_length": 40, "query_prompt": "q ", "passage_prompt": "p "}
@@ -79,7 +79,7 @@ def test_tokens_are_those_of_passages(folder):
 def test_two_of_different_spaces_are_refused(folder):
     one = TextEncoder.load(folder / "queries")
     for setting in ({"pooling": "cls"}, {"similarity": "dot"}):
-        with pytest.raises(DrkitError, match="give two encoders of one space"):
+        with pytest.raises(DrkitError, match="both encoders must share a vector space"):
             DualEncoder(one, evolve(one, **setting))
 
 
@@ -95,7 +95,7 @@ def test_a_router_of_other_routes_is_refused(folder, tmp_path):
     told = json.loads(path.read_text())
     told["structure"]["text"] = told["structure"].pop("document")
     path.write_text(json.dumps(told))
-    with pytest.raises(DrkitError, match="does not say which modules read a query"):
+    with pytest.raises(DrkitError, match="does not define the modules for queries and documents"):
         read_encoder(tmp_path / "m")
     path.write_text("{")
     with pytest.raises(DrkitError, match=r"router_config.json"):
@@ -116,5 +116,5 @@ def test_what_stands_behind_the_router_is_part_of_both(folder, tmp_path):
     np.testing.assert_allclose(np.linalg.norm(ours.encode_queries(["who"])), 1, atol=1e-6)
     dense = SentenceTransformer(modules=[router, Dense(theirs.get_embedding_dimension(), 4)], device="cpu")
     dense.save_pretrained(str(tmp_path / "d"))
-    with pytest.raises(DrkitError, match="drkit reads Transformer, Pooling"):
+    with pytest.raises(DrkitError, match="drkit supports Transformer, Pooling"):
         read_encoder(tmp_path / "d")

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drkit.core.types import BuildContext, MiningRequest, Passage
-from drkit.encoders.export import export_encoder
+from drkit.encoders.folder import export_encoder
 from drkit.errors import DrkitError
 from drkit.miners import DenseConfig, DenseMiner
-from drkit.search.encode import TextEncoder, length_sorted_batches
-from drkit.search.index import FlatIndex
+from drkit.search.flat import FlatIndex
 from drkit.search.retrieve import Retriever
+from drkit.search.text_encoder import TextEncoder, length_sorted_batches
 from tests.search.toys import TEXTS, masked_lm, tokenizer
 
 
@@ -104,5 +104,5 @@ def test_a_retriever_of_a_run_folder_and_a_miner_on_it(tmp_path):
     assert set(mined.doc_ids) == {p.doc_id for p in passages} - {"d0"}
     with pytest.raises(DrkitError, match="no folder encoder and no folder index"):
         Retriever.load(tmp_path / "other")
-    with pytest.raises(DrkitError, match="32 dimensions and an index of 4"):
+    with pytest.raises(DrkitError, match="the encoder has 32 dimensions, the index 4"):
         Retriever(made, FlatIndex.build(np.ones((1, 4), np.float32), ["a"]))

@@ -18,7 +18,7 @@ from attrs import evolve
 from drkit.core.ranks import Shard
 from drkit.errors import DrkitError
 from drkit.search import FlatIndex, Retriever, Storage, TextEncoder, Vectors, build_index, encode_corpus
-from drkit.search.encode import length_sorted_batches
+from drkit.search.text_encoder import length_sorted_batches
 from tests.search.toys import TEXTS, masked_lm, tokenizer
 
 PAIRS = [(f"d {i} é\t%", text) for i, text in enumerate(TEXTS * 3)]
@@ -71,7 +71,7 @@ def test_an_outsider_searches_the_saved_index_with_faiss(tmp_path):
 def test_two_processes_write_what_one_writes(tmp_path):
     encode_corpus(encoder(), PAIRS, tmp_path / "one", storage=SMALL)
     assert encode_corpus(encoder(), PAIRS, tmp_path / "two", storage=SMALL, shard=Shard(1, 2)) is None
-    with pytest.raises(DrkitError, match="unfinished; the same `drkit encode`"):
+    with pytest.raises(DrkitError, match="incomplete; repeat the same `drkit encode`"):
         Vectors.open(tmp_path / "two")
     assert encode_corpus(encoder(), PAIRS, tmp_path / "two", storage=SMALL, shard=Shard(0, 2)) is not None
     assert files(tmp_path / "one") == files(tmp_path / "two")
@@ -90,7 +90,7 @@ def test_only_what_is_missing_is_encoded(tmp_path, monkeypatch):
         seen.append(len(lengths))
         return length_sorted_batches(lengths, budget)
 
-    monkeypatch.setattr("drkit.search.encode.length_sorted_batches", counted)
+    monkeypatch.setattr("drkit.search.text_encoder.length_sorted_batches", counted)
     encode_corpus(encoder(), PAIRS, tmp_path / "v", storage=SMALL)
     assert seen == [4]
     assert files(tmp_path / "v") == before
@@ -106,9 +106,9 @@ def test_only_what_is_missing_is_encoded(tmp_path, monkeypatch):
         (lambda e, t, s: (evolve(e, passage_prompt="a"), t, s), r"\(passage_prompt differ\)"),
         (lambda e, t, s: (e, t, evolve(s, dtype="float16")), r"\(dtype differ\)"),
         (lambda e, t, s: (e, t, evolve(s, role="queries")), r"\(role differ\)"),
-        (lambda e, t, s: (e, [*t[:5], ("d 5 é\t%", "other"), *t[6:]], s), r"other texts \(from text 5 on\)"),
-        (lambda e, t, s: (e, t[:4], s), "more texts than the 1 shards"),
-        (lambda e, t, s: (e, [*t, ("more", "a")], s), r"other texts \(from text 21 on\)"),
+        (lambda e, t, s: (e, [*t[:5], ("d 5 é\t%", "other"), *t[6:]], s), r"other texts \(they differ after text 4\)"),
+        (lambda e, t, s: (e, t[:4], s), r"more texts than were given \(these texts fill 1 shards\)"),
+        (lambda e, t, s: (e, [*t, ("more", "a")], s), r"other texts \(they differ after text 20\)"),
     ],
 )
 def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path, change, message):
@@ -125,13 +125,13 @@ def test_bad_input_and_broken_folders(tmp_path):
         encode_corpus(encoder(), [], tmp_path / "none")
     with pytest.raises(DrkitError, match="text 2 has an empty id"):
         encode_corpus(encoder(), [("a", "a"), ("", "b")], tmp_path / "ids")
-    with pytest.raises(DrkitError, match="no valid Unicode"):
+    with pytest.raises(DrkitError, match="not valid Unicode"):
         encode_corpus(encoder(), [("\ud800", "a")], tmp_path / "ids")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").write_text("mine")
-    with pytest.raises(DrkitError, match="not empty and holds no vectors"):
+    with pytest.raises(DrkitError, match="not empty and does not hold vectors"):
         encode_corpus(encoder(), PAIRS, tmp_path / "full")
-    with pytest.raises(DrkitError, match=r"no vectors\.json"):
+    with pytest.raises(DrkitError, match=r"missing vectors\.json"):
         Vectors.open(tmp_path / "full")
     diverged = encoder()
     diverged.model.embeddings.LayerNorm.weight.data.fill_(float("nan"))
@@ -139,10 +139,10 @@ def test_bad_input_and_broken_folders(tmp_path):
         encode_corpus(diverged, PAIRS, tmp_path / "nan")
     large = encoder(similarity="dot")
     large.model.encoder.layer[-1].output.LayerNorm.weight.data.mul_(1e6)
-    with pytest.raises(DrkitError, match="keep them as float32"):
+    with pytest.raises(DrkitError, match="use dtype float32"):
         encode_corpus(large, PAIRS, tmp_path / "large", storage=Storage(dtype="float16"))
     encode_corpus(encoder(), [*PAIRS, PAIRS[0]], tmp_path / "v", storage=SMALL)
-    with pytest.raises(DrkitError, match=r"id 'd 0 é\\t%' stands twice"):
+    with pytest.raises(DrkitError, match=r"duplicate document id 'd 0 é\\t%'"):
         build_index(tmp_path / "v", tmp_path / "i")
     shard = tmp_path / "v" / "00001.npy"
     shard.write_bytes(shard.read_bytes()[:-8])
@@ -171,21 +171,21 @@ def test_an_index_knows_its_encoder(tmp_path, kind):
     assert best.doc_ids[0] in ("d 0 é\t%", "d 7 é\t%", "d 14 é\t%")
     assert Retriever(encoder(passage_prompt="other", precision="bfloat16"), index)
     for other in (encoder(seed=1), encoder(pooling="mean"), encoder(similarity="dot")):
-        with pytest.raises(DrkitError, match="vectors of another encoder"):
+        with pytest.raises(DrkitError, match="was built with another encoder"):
             Retriever(other, index)
     about = json.loads((tmp_path / "i" / "index.json").read_text())
     assert about["encoder"]["weights"] == encoder().identity()["weights"]
     assert kind == "flat" or about["facts"]["recall@10"] == 1
-    with pytest.raises(DrkitError, match="no index of kind 'tree'"):
+    with pytest.raises(DrkitError, match="unsupported index kind 'tree'"):
         build_index(made, tmp_path / "j", kind="tree")
 
 
 WORKER = """
 import sys, time
-from drkit.search import Storage, encode_corpus, encode
+from drkit.search import Storage, encode_corpus, text_encoder
 from tests.search.test_encoding import PAIRS, SMALL, encoder
-slow = encode.TextEncoder._embed
-encode.TextEncoder._embed = lambda *a: (time.sleep(0.15), slow(*a))[1]
+slow = text_encoder.TextEncoder._embed
+text_encoder.TextEncoder._embed = lambda *a: (time.sleep(0.15), slow(*a))[1]
 encode_corpus(encoder(), PAIRS, sys.argv[1], storage=SMALL)
 """
 

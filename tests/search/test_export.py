@@ -12,9 +12,9 @@ from safetensors import safe_open
 from transformers import AutoModel, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
-from drkit.encoders.export import export_encoder
+from drkit.encoders.folder import export_encoder
 from drkit.errors import DrkitError
-from drkit.search.encode import TextEncoder
+from drkit.search.text_encoder import TextEncoder
 from tests.search.toys import TEXTS, masked_lm, tokenizer
 
 HOW = {"pooling": "mean", "similarity": "cosine", "query_length": 48, "passage_length": 48}
@@ -122,9 +122,13 @@ def test_exporting_leaves_everything_else_alone_and_replaces_as_a_whole(tmp_path
     ("file", "content", "message"),
     [
         ("modules.json", None, "no modules.json"),
-        ("modules.json", "{", "no valid JSON"),
-        ("modules.json", [{"type": "x.Transformer", "path": ""}, {"type": "x.Dense", "path": "1"}], "drkit reads"),
-        ("1_Pooling/config.json", {"pooling_mode": "max"}, "pooling max"),
+        ("modules.json", "{", "is not valid JSON"),
+        (
+            "modules.json",
+            [{"type": "x.Transformer", "path": ""}, {"type": "x.Dense", "path": "1"}],
+            r"unsupported modules \(Transformer, Dense",
+        ),
+        ("1_Pooling/config.json", {"pooling_mode": "max"}, r"unsupported pooling \(max\)"),
         ("1_Pooling/config.json", {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}, "cls, mean"),
         ("config_sentence_transformers.json", {"similarity_fn_name": "manhattan"}, "similarity 'manhattan'"),
         ("model.safetensors", "cut off", "cannot load the encoder"),
@@ -137,5 +141,5 @@ def test_folders_that_cannot_be_read(tmp_path, file, content, message):
         path.write_text(content if isinstance(content, str) else json.dumps(content))
     with pytest.raises(DrkitError, match=message):
         TextEncoder.load(tmp_path / "e")
-    with pytest.raises(DrkitError, match="no encoder folder"):
+    with pytest.raises(DrkitError, match="encoder folder not found"):
         TextEncoder.load(tmp_path / "none")

@@ -10,8 +10,8 @@ import pytest
 
 from drkit.errors import DrkitError
 from drkit.search import FlatIndex, Hnsw, HnswIndex, IvfPq, IvfPqIndex, open_index
-from drkit.search.building import recall
-from drkit.search.ids import DocIds
+from drkit.search.index import recall
+from drkit.search.vectors import DocIds
 
 pytest.importorskip("faiss")
 
@@ -75,9 +75,9 @@ def test_fewer_hits_than_asked_for_are_no_hits_of_the_last_document():
 @pytest.mark.parametrize(
     ("settings", "count", "message"),
     [
-        (IvfPq(), 255, "255 vectors are too few for an ivf-pq index"),
-        (IvfPq(lists=400), 300, "400 lists for 300 vectors"),
-        (IvfPq(code_bytes=5), 300, "codes of 5 bytes for vectors of 32"),
+        (IvfPq(), 255, "needs at least 256 vectors to learn its codes, got 255"),
+        (IvfPq(lists=400), 300, "400 lists are too many for 300 vectors"),
+        (IvfPq(code_bytes=5), 300, "must divide the dimension of the vectors, 32; got 5"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_the_reason(settings, count, message):
@@ -98,17 +98,17 @@ def test_broken_folders(tmp_path):
     with pytest.raises(DrkitError, match="kind 'hnsw', not 'ivf-pq'"):
         IvfPqIndex.load(tmp_path / "i")
     (tmp_path / "i" / "index.faiss").write_bytes(b"cut off")
-    with pytest.raises(DrkitError, match="build it again"):
+    with pytest.raises(DrkitError, match="rebuild it with `drkit index`"):
         open_index(tmp_path / "i")
     (tmp_path / "i" / "index.faiss").unlink()
-    with pytest.raises(DrkitError, match=r"index\.faiss missing"):
+    with pytest.raises(DrkitError, match=r"missing index\.faiss"):
         open_index(tmp_path / "i")
     about = json.loads((tmp_path / "i" / "index.json").read_text())
     (tmp_path / "i" / "index.json").write_text(json.dumps({**about, "kind": "tree"}))
-    with pytest.raises(DrkitError, match="kind 'tree'; drkit reads flat, hnsw, ivf-pq"):
+    with pytest.raises(DrkitError, match="kind 'tree'; drkit supports flat, hnsw, ivf-pq"):
         open_index(tmp_path / "i")
     (tmp_path / "i" / "index.json").write_text("[]")
-    with pytest.raises(DrkitError, match="no description of an index"):
+    with pytest.raises(DrkitError, match="does not describe an index"):
         open_index(tmp_path / "i")
 
 
@@ -121,7 +121,7 @@ def test_a_collection_too_small_for_product_quantisation_is_told_before_anything
     from tests.rerank.toys import stage_run
 
     folder = beir(tmp_path)
-    for index, problem in (("flat", None), ("ivf-pq", "too few for an ivf-pq index")):
+    for index, problem in (("flat", None), ("ivf-pq", "an ivf-pq index needs at least 256 vectors")):
         wanted = Wanted(collection=f"beir:{folder}", settings=(f"evaluation.index={index}",))
         settings = settings_from(CollectionSettings, compose(wanted, installed()))
         stage = stage_run(COLLECTION, tmp_path / index, {}, settings)

@@ -10,8 +10,8 @@ import pytest
 from drkit.core.types import Passage
 from drkit.errors import DrkitError
 from drkit.search import Bm25Retriever, FlatIndex, Retriever, TextEncoder
-from drkit.search import ids as ids_module
-from drkit.search.ids import DocIds
+from drkit.search import vectors as vectors_module
+from drkit.search.vectors import DocIds
 from tests.search.toys import TEXTS, masked_lm, tokenizer
 
 NAMES = [f"d {i} é" for i in range(len(TEXTS))]
@@ -54,7 +54,7 @@ def test_unknown_ids_no_ids_and_wrong_counts(make):
 
 
 def test_ids_with_one_hash_are_told_apart(monkeypatch):
-    monkeypatch.setattr(ids_module, "_hash", lambda name: len(name))
+    monkeypatch.setattr(vectors_module, "_hash", lambda name: len(name))
     names = ["aa", "b", "cc", "dd"]
     ids = DocIds.of(names)
     assert ids.find(["dd", "aa", "xx", "b", "cc", "long"]).tolist() == [3, 0, -1, 1, 2, -1]

@@ -65,10 +65,10 @@ def test_judgements_come_back(tmp_path):
     [
         ([("q", [("", 1.0)])], "empty id"),
         ([("", [("d", 1.0)])], "empty id"),
-        ([("q", [("d", float("nan"))])], "no finite number"),
-        ([("q", [("d", 1.0), ("d", 2.0)])], "same document twice"),
-        ([("q", [("d", 1.0)]), ("q", [("e", 1.0)])], "comes twice"),
-        ([("q\ud800", [("d", 1.0)])], "no valid Unicode"),
+        ([("q", [("d", float("nan"))])], "is not finite"),
+        ([("q", [("d", 1.0), ("d", 2.0)])], "duplicate document among its hits"),
+        ([("q", [("d", 1.0)]), ("q", [("e", 1.0)])], "duplicate query 'q' in a run"),
+        ([("q\ud800", [("d", 1.0)])], "not valid Unicode"),
     ],
 )
 def test_what_cannot_be_written_leaves_no_file(tmp_path, rows, message):
@@ -80,12 +80,12 @@ def test_what_cannot_be_written_leaves_no_file(tmp_path, rows, message):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("q Q0 d 1 0.5", r"r:2: 5 columns where a line has 6"),
-        ("", r"r:2: 0 columns"),
-        ("q Q0 e 1 high t", r"r:2: score 'high'"),
-        ("q Q0 e 1 nan t", r"r:2: score 'nan'"),
-        ("q Q0 d 1 0.5 t", r"r:2: query 'q' names document 'd' twice"),
-        ("p Q0 d 1 0.5 t\nq Q0 e 1 0.5 t", r"r:3: query 'q' stands in two places"),
+        ("q Q0 d 1 0.5", r"r:2: expected 6 columns .*, got 5"),
+        ("", r"r:2: expected 6 columns .*, got 0"),
+        ("q Q0 e 1 high t", r"r:2: score must be a finite number, got 'high'"),
+        ("q Q0 e 1 nan t", r"r:2: score must be a finite number, got 'nan'"),
+        ("q Q0 d 1 0.5 t", r"r:2: duplicate document 'd' for query 'q'"),
+        ("p Q0 d 1 0.5 t\nq Q0 e 1 0.5 t", r"r:3: query 'q' occurs twice"),
     ],
 )
 def test_a_wrong_line_is_named(tmp_path, line, message):
@@ -120,5 +120,5 @@ def test_a_missing_or_binary_file_is_an_error_of_the_user(tmp_path):
     with pytest.raises(DrkitError, match="UTF-8"):
         list(read_run(tmp_path / "b"))
     (tmp_path / "q").write_text("q 0 d high\n")
-    with pytest.raises(DrkitError, match="q:1: relevance 'high'"):
+    with pytest.raises(DrkitError, match="q:1: relevance must be a whole number, got 'high'"):
         list(read_qrels(tmp_path / "q"))

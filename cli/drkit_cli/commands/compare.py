@@ -1,4 +1,4 @@
-"""`drkit compare`: systems against systems, with significance, and the queries that make the difference."""
+"""`drkit compare`: compare systems, with significance tests and the queries that differ most."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from drkit_cli.measures import measures_option, tell
+from drkit_cli.measures import measures_option, print_note
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -18,11 +18,17 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     "--collection", metavar="NAME[:VALUE]", help="Judgements of a collection: beir:FOLDER, or a run's folder."
 )
 @click.option("--set", "settings", metavar="PATH=VALUE", multiple=True, help="A setting: collection.train_share=0.5")
-@click.option("--split", type=click.Choice(["train", "dev", "test"]), help="Whose judgements (test, or the run's own).")
+@click.option(
+    "--split",
+    type=click.Choice(["train", "dev", "test"]),
+    help="Split of the judgements (default: test, or the run's).",
+)
 @measures_option
-@click.option("--exclude-self", is_flag=True, help="A passage whose id is the query's own is no hit.")
-@click.option("--all-pairs", is_flag=True, help="Every system against every other one, not the first alone.")
-@click.option("--queries", "shown", default=5, show_default=True, type=click.IntRange(0), help="Queries to name.")
+@click.option("--exclude-self", is_flag=True, help="Ignore hits whose id equals the query's.")
+@click.option("--all-pairs", is_flag=True, help="Compare all pairs, not only with the first system.")
+@click.option(
+    "--queries", "shown", default=5, show_default=True, type=click.IntRange(0), help="Number of queries to list."
+)
 @click.option("--format", "kind", default="markdown", show_default=True, type=click.Choice(["markdown", "json"]))
 def compare(
     sources: tuple[str, ...],
@@ -36,7 +42,7 @@ def compare(
     shown: int,
     kind: str,
 ) -> None:
-    r"""Compare systems query by query; the first one is what the others are held against.
+    r"""Compare systems query by query; the first one is the baseline.
 
     A, B .. are RUN:SYSTEM, a run's folder (all its systems) or a TREC run file. Paired two-tailed t-tests, corrected by
     Holm over all comparisons made; 95 % intervals; wins, ties and losses; the queries that gain and lose most.
@@ -47,14 +53,14 @@ def compare(
     """
     import attrs
 
+    from drkit.commands import evaluate_files, find_judgements, find_systems
     from drkit.core.write import json_text
     from drkit.evaluate import compare as compare_scores
     from drkit.evaluate import versus_markdown
-    from drkit.runs.files.systems import evaluate_files, find_judgements, find_systems
 
     systems = find_systems(sources)
     judged = find_judgements(systems, qrels=qrels, collection=collection, split=split, settings=settings)
-    scores = evaluate_files(systems, judged, measures or None, exclude_self=exclude_self, note=tell)
+    scores = evaluate_files(systems, judged, measures or None, exclude_self=exclude_self, note=print_note)
     found = compare_scores(scores, all_pairs=all_pairs, shown=shown)
     if kind == "json":
         click.echo(json_text({"comparisons": [attrs.asdict(one) for one in found]}), nl=False)

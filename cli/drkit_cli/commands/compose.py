@@ -26,7 +26,12 @@ from drkit_cli.names import PartName, PipelineName, RecipeName
 @click.option("--collection", metavar="NAME[:VALUE]", help="pydocs, beir:FOLDER, irds:ID, jsonl:FILE ...")
 @click.option("--encoder", metavar="PATH_OR_ID", help="Start from an existing encoder: a folder or hub id.")
 @click.option("--set", "settings", metavar="PATH=VALUE", multiple=True, help="A setting: pretrain.learning_rate=1e-4")
-@click.option("--quick", is_flag=True, help="A smoke run: every stage, on little data.")
+@click.option(
+    "--scale",
+    type=click.Choice(["paper", "small", "quick"]),
+    help="The paper's numbers (as with --encoder), minutes on a CPU (as without it), or a smoke run of either.",
+)
+@click.option("--quick", is_flag=True, help="A smoke run, every stage on little data: short for --scale quick.")
 @click.option("--name", help="Name of the recipe and of its run folder.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Also write the complete recipe to this file.")
 @click.option("--dry-run", is_flag=True, help="Print the plan and stop.")
@@ -39,8 +44,21 @@ from drkit_cli.names import PartName, PipelineName, RecipeName
     help="Take over equal stages of another run.",
 )
 @click.option("--redo", is_flag=True, help="Use a folder of another recipe; make again what the change affects.")
+@click.option(
+    "--trial/--no-trial",
+    default=None,
+    help="Try every part on a toy batch first; the default for a run, and not for --dry-run.",
+)
 def compose(
-    output: Path | None, dry_run: bool, run_dir: Path | None, redo: bool, reuse: tuple[Path, ...], **wanted: Any
+    output: Path | None,
+    dry_run: bool,
+    run_dir: Path | None,
+    redo: bool,
+    reuse: tuple[Path, ...],
+    quick: bool,
+    scale: str | None,
+    trial: bool | None,
+    **wanted: Any,
 ) -> None:
     r"""Compose parts into a recipe and run it, from texts to an evaluated, searchable encoder.
 
@@ -55,9 +73,11 @@ def compose(
     from drkit.core.write import write_recipe
     from drkit_cli.running import carry_out
 
+    if quick and scale not in (None, "quick"):
+        raise click.UsageError(f"--quick is short for --scale quick; it cannot be combined with --scale {scale}")
     parts = installed()
-    recipe = compose_recipe(Wanted(**wanted), parts)
+    recipe = compose_recipe(Wanted(scale="quick" if quick else scale, **wanted), parts)
     if output:
         write_recipe(recipe, output)
         click.echo(f"recipe: {output}")
-    carry_out(recipe, parts.registry, run_dir=run_dir, dry_run=dry_run, redo=redo, reuse=reuse)
+    carry_out(recipe, parts.registry, run_dir=run_dir, dry_run=dry_run, redo=redo, reuse=reuse, trial=trial)

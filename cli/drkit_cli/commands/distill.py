@@ -1,4 +1,4 @@
-"""`drkit distill`: a teacher's scores of mined negatives, as training data."""
+"""`drkit distill`: score mined negatives with a teacher, as training data."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ def distill(
     device: str,
     output: Path,
 ) -> None:
-    r"""Score every query's positives and negatives by a teacher: data to distil from.
+    r"""Score the positives and negatives of every query with a teacher, as data for distillation.
 
-    A line a query: texts, ids and scores of its positives and negatives. Nothing is trained here.
+    Writes one line per query: texts, ids and scores of its positives and negatives. Nothing is trained.
 
     \b
     drkit mine --miner bm25 --collection beir:FOLDER -o negatives.jsonl
     drkit distill --teacher runs/R --negatives negatives.jsonl --collection beir:FOLDER -o scored.jsonl
     """
-    from drkit.runs.files import ranking
-    from drkit.runs.files.rerankers import open_reranker
+    from drkit.commands import NamedCollection, open_reranker
+    from drkit.commands import distill as distill_file
     from drkit_cli.progress import RichProgress
 
     scorer = open_reranker(teacher, device, token_budget=token_budget, precision=precision)
     with RichProgress(1) as progress:
         progress.begin("distill", f"scores of {negatives} by {teacher}")
-        done = ranking.distill(
+        done = distill_file(
             negatives,
             scorer,
-            ranking.Source(collection, settings),
+            NamedCollection(collection, settings),
             output,
-            told=lambda lines: progress.advance(lines, None, "queries"),
+            on_progress=lambda lines: progress.advance(lines, None, "queries"),
         )
     click.echo(f"scores   {output}: {done.queries:,} queries, {done.pairs:,} pairs")
     click.echo(f"teacher  {done.agreement.in_words()}")

@@ -1,4 +1,4 @@
-"""`drkit encode`: a collection's passages, or its queries, as a folder of vectors."""
+"""`drkit encode`: encode the passages or queries of a collection into a folder of vectors."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import click
 @click.command()
 @click.option("--encoder", required=True, metavar="PATH_OR_ID", help="A folder, a run, RUN/retriever-1, or a hub id.")
 @click.option("--collection", required=True, metavar="RUN|NAME:VALUE", help="A run's folder, beir:FOLDER, irds:ID ...")
-@click.option("--split", help="Encode the queries of this split, not the passages.")
+@click.option("--split", help="Encode the queries of this split instead of the passages.")
 @click.option("--set", "settings", metavar="PATH=VALUE", multiple=True, help="A setting: collection.limit=1000")
 @click.option("--dtype", type=click.Choice(["float32", "float16"]), default="float32", show_default=True)
 @click.option("--format", "format_", type=click.Choice(["npy", "safetensors"]), default="npy", show_default=True)
-@click.option("--shard-size", default=16_384, show_default=True, type=click.IntRange(1), help="Texts a shard.")
-@click.option("--pooling", type=click.Choice(["cls", "mean"]), help="Of a checkpoint that does not say it.")
+@click.option("--shard-size", default=16_384, show_default=True, type=click.IntRange(1), help="Texts per shard.")
+@click.option("--pooling", type=click.Choice(["cls", "mean"]), help="For a checkpoint that does not declare it.")
 @click.option("--precision", type=click.Choice(["float32", "bfloat16"]), default="float32", show_default=True)
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda ..")
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The folder of vectors.")
@@ -34,15 +34,14 @@ def encode(
 ) -> None:
     r"""Encode a collection into shards of vectors (.npy or .safetensors) with their ids (.arrow).
 
-    Stopped, it goes on when it is called again; at most the shard in work is lost. torchrun shares the shards.
+    An interrupted command resumes when repeated, and loses at most the current shard. torchrun shares the shards.
 
     \b
     drkit encode --encoder runs/R --collection beir:FOLDER -o vectors/
     drkit encode --encoder runs/R --collection beir:FOLDER --split test -o queries/
     torchrun --nproc-per-node 8 -m drkit_cli.main encode --encoder E --collection beir:FOLDER -o vectors/
     """
-    from drkit.runs.files.encoders import open_encoder
-    from drkit.runs.files.searching import encode_collection
+    from drkit.commands import encode_collection, open_encoder
     from drkit.search import Storage
     from drkit_cli.progress import RichProgress
 
@@ -56,10 +55,10 @@ def encode(
             split=split,
             settings=settings,
             storage=Storage(dtype=dtype, format=format_, shard_size=shard_size),
-            told=lambda count: progress.advance(count, None, "texts"),
+            on_progress=lambda count: progress.advance(count, None, "texts"),
         )
     if vectors is None:
-        click.echo("this process is done; others are still at their shards", err=True)
+        click.echo("this process is done; others are still writing their shards", err=True)
         return
     click.echo(f"vectors  {output}: {len(vectors):,} of {vectors.dimension}, {dtype}")
     click.echo(f"use      drkit {'search INDEX --queries' if split else 'index'} {output} -o ..")

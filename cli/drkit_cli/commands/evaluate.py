@@ -1,4 +1,4 @@
-"""`drkit evaluate`: measures of rankings that stand in files, or of an encoder on folders of BEIR."""
+"""`drkit evaluate`: evaluate rankings in files, or an encoder on data sets in BEIR's layout."""
 
 from __future__ import annotations
 
@@ -19,12 +19,16 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     "--collection", metavar="NAME[:VALUE]", help="Judgements of a collection: beir:FOLDER, or a run's folder."
 )
 @click.option("--set", "settings", metavar="PATH=VALUE", multiple=True, help="A setting: collection.train_share=0.5")
-@click.option("--split", type=click.Choice(["train", "dev", "test"]), help="Whose judgements (test, or the run's own).")
+@click.option(
+    "--split",
+    type=click.Choice(["train", "dev", "test"]),
+    help="Split of the judgements (default: test, or the run's).",
+)
 @measures_option
-@click.option("--exclude-self", is_flag=True, help="A passage whose id is the query's own is no hit.")
+@click.option("--exclude-self", is_flag=True, help="Ignore hits whose id equals the query's.")
 @click.option("--per-query", type=_FILE, help="Also write every query's values: .jsonl or .tsv.")
 @click.option("--json", "as_json", type=_FILE, help="Also write the table to this file, as JSON.")
-@click.option("--encoder", metavar="FOLDER_OR_RUN", help="An encoder, to be evaluated on --beir.")
+@click.option("--encoder", metavar="FOLDER_OR_RUN", help="An encoder to evaluate on --beir.")
 @click.option("--beir", type=click.Path(path_type=Path, file_okay=False), help="A folder of folders in BEIR's layout.")
 @click.option("--bm25", is_flag=True, help="With --beir: also rank by BM25.")
 @click.option(
@@ -45,7 +49,7 @@ def evaluate(
     bm25: bool,
     output: Path | None,
 ) -> None:
-    r"""Measure a run's systems again, any TREC run file, or an encoder on every data set of a folder.
+    r"""Evaluate the systems of a run, any TREC run file, or an encoder on every data set of a folder.
 
     \b
     drkit evaluate runs/pydocs-pmi-enhanced --measures "RR@10 AP"
@@ -72,11 +76,11 @@ def _files(
 ) -> None:
     import attrs
 
+    from drkit.commands import evaluate_files, find_judgements, find_systems
     from drkit.evaluate import comparison
-    from drkit.evaluate.table import meaning
-    from drkit.evaluate.values import check_values_file, write_json, write_per_query
-    from drkit.runs.files.systems import evaluate_files, find_judgements, find_systems
-    from drkit_cli.measures import score_table, tell
+    from drkit.evaluate.measures import check_values_file, write_json, write_per_query
+    from drkit.evaluate.systems import table_caption
+    from drkit_cli.measures import print_note, score_table
     from drkit_cli.render import console
 
     if per_query:
@@ -84,12 +88,12 @@ def _files(
     qrels, collection, split, settings = against
     systems = find_systems([source])
     judged = find_judgements(systems, qrels=qrels, collection=collection, split=split, settings=settings)
-    scores = evaluate_files(systems, judged, measures or None, exclude_self=exclude_self, note=tell)
+    scores = evaluate_files(systems, judged, measures or None, exclude_self=exclude_self, note=print_note)
     rows = comparison(scores)
     screen = console()
     screen.print(score_table(rows))
     if len(rows) > 1:
-        screen.print(meaning({system.name: len(system.files) for system in systems}), markup=False)
+        screen.print(table_caption({system.name: len(system.files) for system in systems}), markup=False)
     if per_query:
         write_per_query(per_query, scores)
     if as_json:
@@ -105,15 +109,18 @@ def _beir(
     output: Path | None,
     as_json: Path | None,
 ) -> None:
-    from drkit.evaluate.values import write_json
-    from drkit.runs.files.beir import beir, data_sets
+    from drkit.commands import evaluate_beir
+    from drkit.commands.beir_table import data_sets
+    from drkit.evaluate.measures import write_json
     from drkit_cli.progress import RichProgress
     from drkit_cli.render import console, table
 
     chosen = tuple(measures) or ("nDCG@10",)
     searches = sum(map(len, data_sets(folder).values())) * (bm25 + (encoder is not None))
     with RichProgress(searches) as progress:
-        found = beir(encoder, folder, output or Path("runs/beir"), measures=chosen, bm25=bm25, progress=progress)
+        found = evaluate_beir(
+            encoder, folder, output or Path("runs/beir"), measures=chosen, bm25=bm25, progress=progress
+        )
     for measure in chosen:
         console().print(table(measure, ("data set", *found.systems), found.rows(measure)))
     if as_json:

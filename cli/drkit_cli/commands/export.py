@@ -1,4 +1,4 @@
-"""`drkit export`: the encoder folder that others load, from any checkpoint."""
+"""`drkit export`: write an encoder folder from any checkpoint."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import click
 
 @click.command()
 @click.argument("source", metavar="RUN_OR_CHECKPOINT")
-@click.option("--pooling", type=click.Choice(["cls", "mean"]), help="Of a checkpoint that does not say it.")
+@click.option("--pooling", type=click.Choice(["cls", "mean"]), help="For a checkpoint that does not declare it.")
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The encoder folder.")
 def export(source: str, pooling: str | None, output: Path) -> None:
-    r"""Write a clean encoder folder for SentenceTransformer and AutoModel: no head, no decoder, pooling declared.
+    r"""Write an encoder folder for SentenceTransformer and AutoModel, without head and decoder, with declared pooling.
 
     \b
     drkit export runs/R -o encoder/
     drkit export runs/R/retriever-1 -o encoder/
     """
-    from drkit.runs.files.encoders import export_checkpoint
+    from drkit.commands import export_checkpoint
 
     click.echo(f"encoder  {export_checkpoint(source, output, pooling=pooling)}")

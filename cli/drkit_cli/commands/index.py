@@ -1,4 +1,4 @@
-"""`drkit index`: an index of a folder of vectors."""
+"""`drkit index`: build an index of a folder of vectors."""
 
 from __future__ import annotations
 
@@ -13,13 +13,25 @@ _OF_KIND = {"hnsw": ("links", "construction", "effort", "half"), "ivf-pq": ("lis
 @click.command()
 @click.argument("vectors", type=click.Path(path_type=Path))
 @click.option("--kind", type=click.Choice(["flat", "hnsw", "ivf-pq"]), default="flat", show_default=True)
-@click.option("--links", default=32, show_default=True, type=click.IntRange(2), help="hnsw: neighbours a vector keeps.")
-@click.option("--construction", default=200, show_default=True, type=click.IntRange(1), help="hnsw: care in building.")
-@click.option("--effort", default=128, show_default=True, type=click.IntRange(1), help="hnsw: care in searching.")
-@click.option("--half", is_flag=True, help="hnsw: keep the vectors as float16.")
-@click.option("--lists", default=0, type=click.IntRange(0), help="ivf-pq: inverted lists (0: as fits).")
-@click.option("--code-bytes", default=0, type=click.IntRange(0), help="ivf-pq: bytes a vector becomes (0: as fits).")
-@click.option("--probes", default=0, type=click.IntRange(0), help="ivf-pq: lists that a search reads (0: as fits).")
+@click.option("--links", default=32, show_default=True, type=click.IntRange(2), help="hnsw: neighbours per vector.")
+@click.option(
+    "--construction",
+    default=200,
+    show_default=True,
+    type=click.IntRange(1),
+    help="hnsw: candidates followed while building.",
+)
+@click.option(
+    "--effort",
+    default=128,
+    show_default=True,
+    type=click.IntRange(1),
+    help="hnsw: candidates followed while searching.",
+)
+@click.option("--half", is_flag=True, help="hnsw: store float16 vectors.")
+@click.option("--lists", default=0, type=click.IntRange(0), help="ivf-pq: inverted lists (0: automatic).")
+@click.option("--code-bytes", default=0, type=click.IntRange(0), help="ivf-pq: bytes per vector (0: automatic).")
+@click.option("--probes", default=0, type=click.IntRange(0), help="ivf-pq: lists read per search (0: automatic).")
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The folder of the index.")
 def index(
     vectors: Path,
@@ -33,7 +45,7 @@ def index(
     probes: int,
     output: Path,
 ) -> None:
-    r"""Build an index of VECTORS, which `drkit encode` made. flat is exact; of the others the recall is measured.
+    r"""Build an index of VECTORS made by `drkit encode`. flat is exact; the recall of other kinds is measured.
 
     \b
     drkit index vectors/ -o index/
@@ -60,7 +72,7 @@ def index(
 
 
 def _check_kind(kind: str) -> None:
-    """Raises UsageError for a setting of another kind of index, which would do nothing."""
+    """Raise UsageError for a setting of another kind of index, which would have no effect."""
     given = click.get_current_context().get_parameter_source
     for other, names in _OF_KIND.items():
         for name in names if other != kind else ():

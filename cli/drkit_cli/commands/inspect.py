@@ -1,4 +1,4 @@
-"""`drkit inspect`: what a masker hides of a text, and which words a bottleneck holds."""
+"""`drkit inspect`: show what a masker hides of a text, and which words a bottleneck predicts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from drkit_cli.names import PartName
 
 if TYPE_CHECKING:
     from drkit.core.discovery import Installed
-    from drkit.inspect.texts import TextSource
+    from drkit.inspect.source import TextSource
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _FOLDER = click.Path(path_type=Path)
@@ -19,20 +19,22 @@ _FOLDER = click.Path(path_type=Path)
 
 @click.group()
 def inspect() -> None:
-    """Look inside: what is hidden of a text, or which words a trained bottleneck holds."""
+    """Show what a masker hides of a text, or which words a trained bottleneck predicts."""
 
 
 @inspect.command("mask")
 @click.argument("text")
-@click.option("--masker", type=PartName("masker"), help="The masker; the run's own where it is left out.")
-@click.option("--run", type=_FOLDER, help="Look with a run's tokenizer, statistics and settings.")
-@click.option("--collection", metavar="NAME[:VALUE]", help="Look with a collection's: pydocs, beir:FOLDER ...")
+@click.option("--masker", type=PartName("masker"), help="The masker (default: the run's own).")
+@click.option("--run", type=_FOLDER, help="Use the tokenizer, statistics and settings of a run.")
+@click.option("--collection", metavar="NAME[:VALUE]", help="Use those of a collection: pydocs, beir:FOLDER ...")
 @click.option("--set", "settings", metavar="PATH=VALUE", multiple=True, help="A setting: masker.sigma=0.5")
-@click.option("--context", help="The decoder's text, for a masker that gives it another one.")
-@click.option("--rows", default=0, type=click.IntRange(0, 512), help="Also show so many rows of a visibility pattern.")
-@click.option("--epoch", default=0, type=click.IntRange(0), help="The epoch whose draw is shown.")
-@click.option("--seed", type=click.IntRange(0), help="Another seed than the run's.")
-@click.option("--html", type=_FILE, help="Also write it to this file, as a page of its own.")
+@click.option("--context", help="The decoder's text, for a masker with a second text.")
+@click.option(
+    "--rows", default=0, type=click.IntRange(0, 512), help="Also show this many rows of a visibility pattern."
+)
+@click.option("--epoch", default=0, type=click.IntRange(0), help="The epoch of the draw.")
+@click.option("--seed", type=click.IntRange(0), help="A seed other than the run's.")
+@click.option("--html", type=_FILE, help="Also write an HTML page to this file.")
 def mask(
     text: str,
     masker: str | None,
@@ -47,7 +49,7 @@ def mask(
 ) -> None:
     r"""Show what each view hides of TEXT, and how important every token is.
 
-    Without --run, a vocabulary and n-gram counts are made of a collection (pydocs: half a minute the first time).
+    Without --run, the vocabulary and n-gram counts of a collection are computed (pydocs: half a minute, once).
 
     \b
     drkit inspect mask "a text" --masker pmi --run runs/pydocs-pmi-enhanced
@@ -56,11 +58,11 @@ def mask(
     from drkit.core.discovery import installed
     from drkit.errors import DrkitError
     from drkit.inspect.masks import Draw, inspect_mask
-    from drkit_cli.glosses import print_masks
+    from drkit_cli.inspect_text import print_masks
     from drkit_cli.render import console
 
     if not text.strip():
-        raise DrkitError("the text is empty; give a sentence or two")
+        raise DrkitError("the text is empty; give one or two sentences")
     if run and collection:
         raise click.UsageError("give --run or --collection, not both")
     parts = installed()
@@ -69,30 +71,30 @@ def mask(
     found = inspect_mask(text, source, parts.registry, draw, context=context)
     print_masks(found, console())
     if html:
-        from drkit_cli.pages import mask_page
+        from drkit_cli.inspect_html import mask_page
 
         _write(html, mask_page(found))
 
 
 @inspect.command("words")
 @click.argument("text")
-@click.option("--run", type=_FOLDER, required=True, help="A run whose decoder is a bag of words.")
+@click.option("--run", type=_FOLDER, required=True, help="A run with a bag-of-words decoder.")
 @click.option("--top", default=20, show_default=True, type=click.IntRange(1, 1000), help="Words to list.")
-@click.option("--html", type=_FILE, help="Also write it to this file, as a page of its own.")
+@click.option("--html", type=_FILE, help="Also write an HTML page to this file.")
 def words(text: str, run: Path, top: int, html: Path | None) -> None:
-    """Show which words RUN's decoder reads from the one vector that TEXT becomes."""
+    """Show which words RUN's decoder predicts from the vector of TEXT."""
     from drkit.core.discovery import installed
     from drkit.errors import DrkitError
     from drkit.inspect.words import inspect_words
-    from drkit_cli.glosses import print_words
+    from drkit_cli.inspect_text import print_words
     from drkit_cli.render import console
 
     if not text.strip():
-        raise DrkitError("the text is empty; give a sentence or two")
+        raise DrkitError("the text is empty; give one or two sentences")
     found = inspect_words(text, run, installed(), top=top)
     print_words(found, console())
     if html:
-        from drkit_cli.pages import words_page
+        from drkit_cli.inspect_html import words_page
 
         _write(html, words_page(found))
 
@@ -101,18 +103,18 @@ def _source(
     parts: Installed, run: Path | None, collection: str | None, masker: str | None, settings: tuple[str, ...]
 ) -> TextSource:
     from drkit.core.layers import Wanted
-    from drkit.inspect.texts import of_collection, of_run
+    from drkit.inspect.source import collection_source, run_source
     from drkit.runs.progress import Silent
     from drkit_cli.progress import RichProgress
 
     if run:
-        return of_run(run, parts, masker=masker, settings=settings)
-    counting = of_collection(Wanted(masker=masker, collection=collection, settings=settings), parts)
-    if counting.stands:
-        return counting.carry_out(parts, Silent())
-    click.echo(f"vocabulary and n-gram counts of the collection are made once, in {counting.folder}", err=True)
-    with RichProgress(len(counting.stages)) as progress:
-        return counting.carry_out(parts, progress)
+        return run_source(run, parts, masker=masker, settings=settings)
+    pending = collection_source(Wanted(masker=masker, collection=collection, settings=settings), parts)
+    if pending.is_finished:
+        return pending.finish(parts, Silent())
+    click.echo(f"computing the vocabulary and n-gram counts of the collection, once, in {pending.folder}", err=True)
+    with RichProgress(len(pending.stages)) as progress:
+        return pending.finish(parts, progress)
 
 
 def _write(path: Path, page: str) -> None:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from importlib.resources.abc import Traversable
+    from rich.console import Console
+
+    from drkit.core.discovery import Installed, NamedFile
 
 KINDS = ("masker", "decoder", "loss", "miner", "collection", "signal", "pipeline", "recipe")
 
@@ -23,35 +25,41 @@ def list_parts(kind: str | None, matrix: bool) -> None:
     drkit list --matrix
     """
     from drkit.core.discovery import installed
-    from drkit_cli.render import console, table
+    from drkit_cli.render import console
 
-    parts = installed()
+    here, screen = installed(), console()
     if matrix:
         if kind:
             raise click.UsageError("--matrix is about all maskers, decoders and losses: leave KIND out")
-        _matrix()
+        from drkit.core.matrix import matrix as everything
+        from drkit_cli.matrix import print_matrix
+
+        print_matrix(everything(here), screen)
         return
-    screen = console()
-    for wanted in [kind] if kind else KINDS:
-        if wanted in ("pipeline", "recipe"):
-            files = parts.recipes if wanted == "recipe" else parts.pipelines
-            rows = [(name, _first_comment(files[name][0])) for name in sorted(files)]
-            screen.print(table(wanted, ("name", "what it is"), rows))
-            continue
-        specs = parts.registry.specs(wanted)
-        found = [(s.name, s.summary, s.cite.key if s.cite else "", s.provider) for s in specs]
-        screen.print(table(wanted, ("name", "what it does", "paper", "from"), found))
+    for one in [kind] if kind else KINDS:
+        _print_kind(one, here, screen)
 
 
-def _first_comment(file: Traversable) -> str:
-    line = file.read_text(encoding="utf-8").splitlines()[0]
+def _print_kind(kind: str, here: Installed, screen: Console) -> None:
+    from drkit_cli.render import table
+
+    if kind in ("pipeline", "recipe"):
+        files = here.recipes if kind == "recipe" else here.pipelines
+        rows = [(files.name_of(file), _first_comment(file)) for file in files.items()]
+        screen.print(table(kind, ("name", "what it is"), sorted(rows)))
+        clashes = files.clashes()
+    else:
+        registry = here.registry
+        specs = {registry.name_of(spec): spec for spec in registry.specs(kind)}
+        found = [(name, s.summary, s.cite.key if s.cite else "", s.provider) for name, s in sorted(specs.items())]
+        screen.print(table(kind, ("name", "what it does", "paper", "from"), found))
+        clashes = registry.clashes(kind)
+    for line in clashes:
+        screen.print(line, markup=False, soft_wrap=True)
+
+
+def _first_comment(found: NamedFile) -> str:
+    if found.problem:
+        return f"broken: {found.problem}"
+    line = found.file.read_text(encoding="utf-8").partition("\n")[0]
     return line.lstrip("# ") if line.startswith("#") else ""
-
-
-def _matrix() -> None:
-    from drkit.core.discovery import installed
-    from drkit.core.matrix import matrix
-    from drkit_cli.matrix import print_matrix
-    from drkit_cli.render import console
-
-    print_matrix(matrix(installed()), console())

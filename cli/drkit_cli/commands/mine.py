@@ -1,4 +1,4 @@
-"""`drkit mine`: hard negatives of a collection's queries, as a file."""
+"""`drkit mine`: mine hard negatives for a collection's queries into a file."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import click
     required=True,
     multiple=True,
     metavar="NAME[:VALUE]",
-    help="A source (dense, bm25, run-file:FILE ..), then, given again, filters (margin, ranks:10-100 ..).",
+    help="First a source (dense, bm25, run-file:FILE ..), then any filters (margin, ranks:10-100 ..).",
 )
 @click.option("--encoder", metavar="PATH_OR_ID", help="For dense: a folder, a run, RUN/retriever-1, or a hub id.")
-@click.option("--pooling", type=click.Choice(["cls", "mean"]), help="Of a checkpoint that does not say it.")
-@click.option("--reranker", metavar="PATH_OR_ID", help="For cross-encoder-filter, where it names no model.")
-@click.option("--split", default="train", show_default=True, help="The judged queries that get negatives.")
-@click.option("--depth", type=click.IntRange(1), help="Negatives a query at most; else as deep as the source is read.")
+@click.option("--pooling", type=click.Choice(["cls", "mean"]), help="For a checkpoint that does not declare it.")
+@click.option("--reranker", metavar="PATH_OR_ID", help="For a cross-encoder-filter without a model of its own.")
+@click.option("--split", default="train", show_default=True, help="The split whose judged queries get negatives.")
+@click.option("--depth", type=click.IntRange(1), help="Maximum negatives per query (default: depth of the source).")
 @click.option("--set", "settings", metavar="PATH=VALUE", multiple=True, help="margin.absolute=0.1, collection.limit=9")
 @click.option(
     "--format",
@@ -29,10 +29,16 @@ import click
     type=click.Choice(["ids", "triplets", "sentence-transformers"]),
     default="ids",
     show_default=True,
-    help="A line a query with ids, or texts for training elsewhere.",
+    help="One line per query with ids, or texts for training elsewhere.",
 )
-@click.option("--negatives", "count", default=0, type=click.IntRange(0), help="Written a query; else all (texts: 5).")
-@click.option("--exclude-self", is_flag=True, help="The passage whose id is the query's own is no negative of it.")
+@click.option(
+    "--negatives",
+    "count",
+    default=0,
+    type=click.IntRange(0),
+    help="Negatives to write per query (default: all; texts: 5).",
+)
+@click.option("--exclude-self", is_flag=True, help="Never use a passage whose id equals the query's.")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda ..")
 @click.option("--seed", default=42, show_default=True, type=click.IntRange(0))
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The file: NAME.jsonl.")
@@ -52,16 +58,16 @@ def mine(
     seed: int,
     output: Path,
 ) -> None:
-    r"""Mine hard negatives: a source finds candidates, filters drop some, and what was dropped is counted.
+    r"""Mine hard negatives: a source finds candidates, and filters drop some of them; dropped ones are counted.
 
-    Judged positives are never among them. The file takes its place when it is whole.
+    Judged positives are never negatives. The file appears once it is complete.
 
     \b
     drkit mine --collection beir:FOLDER --miner bm25 -o negatives.jsonl
     drkit mine --collection beir:FOLDER --miner dense --encoder E --miner margin --set margin.share=0.9 -o n.jsonl
     drkit mine --collection runs/R --miner dense --miner ranks:10-100 --format sentence-transformers -o train.jsonl
     """
-    from drkit.runs.files.mining import Miners, Output, mine_to_file
+    from drkit.commands import Miners, Output, mine_to_file
     from drkit_cli.progress import RichProgress
 
     of_collection = tuple(text for text in settings if text.startswith("collection."))
@@ -84,12 +90,12 @@ def mine(
             split=split,
             settings=of_collection,
             depth=depth,
-            told=lambda queries, total: progress.advance(queries, total, "queries"),
+            on_progress=lambda queries, total: progress.advance(queries, total, "queries"),
         )
     dropped = ", ".join(f"{reason} {number:,}" for reason, number in done["dropped"].items()) or "nothing"
     click.echo(f"queries    {done['queries']:,}, {done['queries_without']:,} of them without a negative")
     click.echo(f"negatives  {done['negatives']:,}, {done['negatives_per_query']:g} a query")
     click.echo(f"dropped    {dropped}")
-    for name, told in done["weights"].items():
-        click.echo(f"weights    {name} {told}")
+    for name, weights in done["weights"].items():
+        click.echo(f"weights    {name} {weights}")
     click.echo(f"file       {output}: {done['lines']:,} lines")

@@ -1,4 +1,4 @@
-"""`drkit queries`: generate queries of a collection's passages with a sequence-to-sequence model."""
+"""`drkit queries`: generate queries for a collection's passages with a sequence-to-sequence model."""
 
 from __future__ import annotations
 
@@ -11,34 +11,38 @@ import click
 @click.option("--model", required=True, metavar="PATH_OR_ID", help="A sequence-to-sequence model: a folder or hub id.")
 @click.option("--collection", metavar="NAME[:VALUE]", help="pydocs, beir:FOLDER, irds:ID, jsonl:FILE ...")
 @click.option("--set", "settings", metavar="PATH=VALUE", multiple=True, help="A setting: collection.limit=1000")
-@click.option("--count", default=5, show_default=True, type=click.IntRange(1), help="Queries a passage.")
+@click.option("--count", default=5, show_default=True, type=click.IntRange(1), help="Queries per passage.")
 @click.option("--prefix", default="", help="Put before every passage, as in 'text2query: '.")
 @click.option("--top-p", default=0.95, show_default=True, type=click.FloatRange(0, 1, min_open=True))
 @click.option("--top-k", default=25, show_default=True, type=click.IntRange(1))
-@click.option("--max-new-tokens", default=64, show_default=True, type=click.IntRange(1), help="Tokens of a query.")
-@click.option("--max-source-tokens", default=512, show_default=True, type=click.IntRange(2), help="Of a passage.")
-@click.option("--batch-size", default=32, show_default=True, type=click.IntRange(1), help="Passages at once.")
+@click.option(
+    "--max-new-tokens", default=64, show_default=True, type=click.IntRange(1), help="Maximum tokens per query."
+)
+@click.option(
+    "--max-source-tokens", default=512, show_default=True, type=click.IntRange(2), help="Maximum tokens per passage."
+)
+@click.option("--batch-size", default=32, show_default=True, type=click.IntRange(1), help="Passages per batch.")
 @click.option("--seed", default=42, show_default=True, type=click.IntRange(0))
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The file: NAME.jsonl.")
 def queries(model: str, collection: str | None, settings: tuple[str, ...], output: Path, **sampling: object) -> None:
-    r"""Generate queries of every passage, once, for any run: --set pretrain.masker.queries=file:FILE.
+    r"""Generate queries for every passage, once for any number of runs: --set pretrain.masker.queries=file:FILE.
 
-    Stopped, it goes on where it was when it is called again. torchrun shares the work among processes.
+    An interrupted command resumes when repeated. torchrun shares the work among processes.
 
     \b
     drkit queries --model doc2query/all-with-prefix-t5-base-v1 --prefix "text2query: " --collection beir:F -o q.jsonl
     torchrun --nproc-per-node 8 -m drkit_cli.main queries --model M --collection beir:FOLDER -o q.jsonl
     """
+    from drkit.commands import generate_queries
     from drkit.core.discovery import installed
     from drkit.core.layers import Wanted
     from drkit.data.generation import Sampling
-    from drkit.runs.files.generating import generate_for
     from drkit_cli.progress import RichProgress
 
-    wanted = Wanted(collection=collection, settings=settings)
+    request = Wanted(collection=collection, settings=settings)
     how = Sampling(**sampling)  # type: ignore[arg-type]
     with RichProgress(1) as progress:
-        done = generate_for(wanted, model, output, sampling=how, parts=installed(), progress=progress)
+        done = generate_queries(request, model, output, sampling=how, parts=installed(), progress=progress)
     if done:
         click.echo(f"queries  {done}")
         click.echo(f"use      drkit compose --masker query-as-context --set pretrain.masker.queries=file:{done}")

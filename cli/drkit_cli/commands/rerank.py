@@ -1,4 +1,4 @@
-"""`drkit rerank`: rank a run anew by a cross-encoder."""
+"""`drkit rerank`: re-rank a run with a cross-encoder."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ import click
 @click.option("--collection", required=True, metavar="RUN|NAME:VALUE", help="A run's folder, beir:FOLDER, irds:ID ...")
 @click.option("--set", "settings", metavar="PATH=VALUE", multiple=True, help="A setting: collection.limit=1000")
 @click.option("--split", default="test", show_default=True, help="Whose queries the run ranks.")
-@click.option(
-    "--depth", default=200, show_default=True, type=click.IntRange(1), help="Passages of a query to rank anew."
-)
+@click.option("--depth", default=200, show_default=True, type=click.IntRange(1), help="Passages per query to re-rank.")
 @click.option("--token-budget", default=16_384, show_default=True, type=click.IntRange(1), help="Tokens read at once.")
 @click.option("--precision", type=click.Choice(["float32", "bfloat16"]), default="float32", show_default=True)
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda ..")
@@ -32,14 +30,13 @@ def rerank(
     device: str,
     output: Path,
 ) -> None:
-    r"""Rank the first passages of every query of RUNFILE anew; the others stay below, in their order.
+    r"""Re-rank the first passages of every query of RUNFILE; the others stay below, in their order.
 
     \b
     drkit rerank bm25.trec --model runs/R --collection runs/R -o reranked.trec
     drkit rerank bm25.trec --model cross-encoder/ms-marco-MiniLM-L6-v2 --collection beir:FOLDER -o reranked.trec
     """
-    from drkit.runs.files.ranking import Source, rerank_file
-    from drkit.runs.files.rerankers import open_reranker
+    from drkit.commands import NamedCollection, open_reranker, rerank_file
     from drkit_cli.progress import RichProgress
 
     scorer = open_reranker(model, device, token_budget=token_budget, precision=precision)
@@ -48,16 +45,19 @@ def rerank(
         counts = rerank_file(
             run,
             scorer,
-            Source(collection, settings),
+            NamedCollection(collection, settings),
             output,
             split=split,
             depth=depth,
-            told=lambda done: progress.advance(done, None, "queries"),
+            on_progress=lambda done: progress.advance(done, None, "queries"),
         )
-    click.echo(f"run      {output}: {counts['ranked']:,} queries ranked anew by {model}")
+    click.echo(f"run      {output}: {counts['ranked']:,} queries re-ranked by {model}")
     if counts["queries"]:
         click.echo(
-            f"note: {counts['queries']:,} queries are not among the {split} queries: kept as they were", err=True
+            f"note: {counts['queries']:,} queries are not among the {split} queries: their rankings are unchanged",
+            err=True,
         )
     if counts["passages"]:
-        click.echo(f"note: {counts['passages']:,} passages are not in the collection: below the others", err=True)
+        click.echo(
+            f"note: {counts['passages']:,} passages are not in the collection: ranked below the others", err=True
+        )

@@ -19,7 +19,14 @@ import click
     help="Take over equal stages of another run.",
 )
 @click.option("--redo", is_flag=True, help="Use a folder of another recipe; make again what the change affects.")
-def run(recipe: Path, dry_run: bool, run_dir: Path | None, redo: bool, reuse: tuple[Path, ...]) -> None:
+@click.option(
+    "--trial/--no-trial",
+    default=None,
+    help="Try every part on a toy batch first; the default for a run, and not for --dry-run.",
+)
+def run(
+    recipe: Path, dry_run: bool, run_dir: Path | None, redo: bool, reuse: tuple[Path, ...], trial: bool | None
+) -> None:
     r"""Run RECIPE (a TOML file, or a run's folder): repeat it, or go on where it was cut off.
 
     \b
@@ -37,4 +44,4 @@ def run(recipe: Path, dry_run: bool, run_dir: Path | None, redo: bool, reuse: tu
     read = read_recipe(path, parts.registry)
     if run_dir is None and path.name == RECIPE and (path.parent / ".lock").exists():
         run_dir = path.parent
-    carry_out(read, parts.registry, run_dir=run_dir, dry_run=dry_run, redo=redo, reuse=reuse)
+    carry_out(read, parts.registry, run_dir=run_dir, dry_run=dry_run, redo=redo, reuse=reuse, trial=trial)

@@ -1,4 +1,4 @@
-"""`drkit search`: ask a finished run, or rank the passages of an index for a whole file of queries."""
+"""`drkit search`: search a finished run, or rank the passages of an index for a file of queries."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _SHOWN, _RANKED = 5, 1000
 @click.command()
 @click.argument("where", metavar="RUN_OR_INDEX", type=click.Path(path_type=Path))
 @click.argument("query", required=False)
-@click.option("-k", "--depth", type=click.IntRange(1), help=f"Passages a query ({_SHOWN}; {_RANKED} with -o).")
-@click.option("--encoder", metavar="PATH_OR_ID", help="What the index was made with; a run has its own.")
+@click.option("-k", "--depth", type=click.IntRange(1), help=f"Passages per query ({_SHOWN}; {_RANKED} with -o).")
+@click.option("--encoder", metavar="PATH_OR_ID", help="The encoder of the index (a run has its own).")
 @click.option("--queries", metavar="FILE", help="Queries: .tsv, .jsonl, TREC topics .., or a folder of their vectors.")
 @click.option("--collection", metavar="RUN|NAME:VALUE", help="Search for a collection's queries.")
-@click.option("--split", default="test", show_default=True, help="Which of the collection's.")
-@click.option("--pooling", type=click.Choice(["cls", "mean"]), help="Of an encoder that does not say it.")
+@click.option("--split", default="test", show_default=True, help="Split of the collection.")
+@click.option("--pooling", type=click.Choice(["cls", "mean"]), help="For an encoder that does not declare it.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write a TREC run to this file.")
 def search(
     where: Path,
@@ -36,7 +36,7 @@ def search(
     pooling: str | None,
     output: Path | None,
 ) -> None:
-    r"""Print the passages that answer QUERY best, or write the rankings of many queries as a TREC run.
+    r"""Print the best passages for QUERY, or write the rankings of many queries as a TREC run.
 
     \b
     drkit search runs/R "remove a suffix"
@@ -49,7 +49,7 @@ def search(
     if (query is None) != many or (queries and collection) or (many and not output):
         raise click.UsageError("give one QUERY, or --queries or --collection with -o FILE")
     if query is not None and not query.strip():
-        raise DrkitError("the query is empty; give the words to search for")
+        raise DrkitError("the query is empty; it must contain at least one word")
     if query is not None:
         _show(where, query, depth or _SHOWN, encoder, pooling)
         return
@@ -58,27 +58,27 @@ def search(
 
 
 def _queries(where: Path, file: str | None, collection: str | None, split: str) -> Iterable[Query] | Vectors:
-    from drkit.runs.files.searching import find_queries, queries_of
+    from drkit.commands import NamedCollection, find_queries
 
-    return find_queries(file) if file else queries_of(collection or str(where), split)
+    return find_queries(file) if file else NamedCollection(collection or str(where)).queries(split)
 
 
 def _encoder(where: Path, name: str | None, pooling: str | None, queries: object = None) -> AnyEncoder | None:
+    from drkit.commands import open_encoder
     from drkit.errors import DrkitError
-    from drkit.runs.files.encoders import open_encoder
     from drkit.search import Vectors
 
     if isinstance(queries, Vectors):
         return None
     if name is None and (where / "index.json").is_file():
-        raise DrkitError(f"{where} is an index alone: give the encoder that it was made with (--encoder)")
+        raise DrkitError(f"{where} is an index without an encoder: give the encoder it was built with (--encoder)")
     return open_encoder(name or where, pooling=pooling)
 
 
 def _write(
     where: Path, queries: Iterable[Query] | Vectors, output: Path | None, depth: int, encoder: AnyEncoder | None
 ) -> None:
-    from drkit.runs.files.searching import find_index, search_to_run
+    from drkit.commands import find_index, search_to_run
     from drkit.search import open_index
 
     assert output is not None
@@ -88,8 +88,8 @@ def _write(
 
 
 def _show(where: Path, query: str, depth: int, encoder: str | None, pooling: str | None) -> None:
+    from drkit.commands import find_index
     from drkit.data.tables import open_collection
-    from drkit.runs.files.searching import find_index
     from drkit.search import Retriever, open_index
 
     folder = find_index(where)

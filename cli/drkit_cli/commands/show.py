@@ -19,18 +19,20 @@ if TYPE_CHECKING:
 @click.argument("kind", type=click.Choice(KINDS))
 @click.argument("name")
 def show(kind: str, name: str) -> None:
-    r"""Show one part (its settings with defaults and meaning, its paper, its file) or one recipe.
+    r"""Show one part (its settings with defaults and meaning, its paper, its file), one recipe, or one pipeline.
 
     \b
     drkit show masker pmi
     drkit show miner margin
     drkit show recipe retromae
+    drkit show pipeline three-stage
     """
     from drkit.core.discovery import installed
 
     parts = installed()
-    if kind == "recipe":
-        click.echo(parts.recipe(name).read_text(encoding="utf-8"), nl=False)
+    if kind in ("recipe", "pipeline"):
+        file = parts.recipe(name) if kind == "recipe" else parts.pipeline(name)
+        click.echo(file.read_text(encoding="utf-8"), nl=False)
     else:
         _show_part(parts.registry.get(kind, name))
 
@@ -60,7 +62,10 @@ def _show_part(spec: ComponentSpec) -> None:
 def _place(target: str) -> str:
     """`file:line` of a target, found in its source: the module is not imported."""
     module, _, attribute = target.partition(":")
-    found = find_spec(module)
+    try:
+        found = find_spec(module)
+    except ModuleNotFoundError:  # its package is missing
+        found = None
     if found is None or found.origin is None:
         return target
     tree = ast.parse(Path(found.origin).read_text(encoding="utf-8"))

@@ -14,7 +14,7 @@ from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.data.corpus import StoredCorpus
 from drkit.data.tables import StoredCollection
 from drkit.miners.tally import Tally
-from drkit.search.identity import weights_hash
+from drkit.search.text_encoder import weights_hash
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

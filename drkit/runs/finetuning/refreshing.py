@@ -68,8 +68,7 @@ class ChainMiner:
         processes.wait()
         if processes.rank():
             return
-        made = Vectors.open(vectors)
-        index = FlatIndex.build(made.shards, made.doc_ids, encoder=made.encoder)
+        index = FlatIndex.over(Vectors.open(vectors))
         chain = build_chain(self.choices, self.registry, evolve(self.context, retriever=Retriever(self.encoder, index)))
         chain.index(self.corpus)
         yield from chain.mine(self.requests, chain.depth)

@@ -18,7 +18,7 @@ from drkit.core.protocols import Loss
 from drkit.core.types import ScoredGroups
 from drkit.data.corpus import StoredCorpus
 from drkit.encoders import CrossEncoder
-from drkit.encoders.pairs import PairTokenizer
+from drkit.encoders.pair_tokenizer import PairTokenizer
 from drkit.runs.finetuning.drawing import draw_passages
 from drkit.runs.finetuning.pairs import TrainingPairs
 from drkit.runs.training.batches import Example

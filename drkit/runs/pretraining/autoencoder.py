@@ -179,12 +179,16 @@ class AutoEncoder(nn.Module):
 
     def decode(self, reading: Reading, tensors: Mapping[str, Tensor]) -> Mapping[str, Any]:
         """What the decoder makes of a reading and the decoder's view, and the signals of the text that it rebuilds."""
+        inputs = self.decoder_input(reading, tensors)
+        output: Mapping[str, Any] = self.decoder(inputs, self.encoder.heads())
+        return {**output, **_signals(inputs.tokens)}
+
+    def decoder_input(self, reading: Reading, tensors: Mapping[str, Tensor]) -> DecoderInput:
+        """Return what the decoder is called with: the decoder's view, its masked positions filled, and a reading."""
         view, tokens = _view("decoder", tensors), _tokens("tokens", tensors)
         if self.replacer is not None and view.noise is not None:
             view, _ = self.replacer(view, tokens, learn=False)
-        inputs = DecoderInput(reading.encoded, tokens, view, reading.view)
-        output: Mapping[str, Any] = self.decoder(inputs, self.encoder.heads())
-        return {**output, **_signals(tokens)}
+        return DecoderInput(reading.encoded, tokens, view, reading.view)
 
 
 def learns(replacer: Any) -> bool:

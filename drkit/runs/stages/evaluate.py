@@ -37,7 +37,7 @@ def run(stage: StageRun[EvaluationSettings]) -> Mapping[str, Any]:
     """
     from drkit.data.tables import collection_of
     from drkit.evaluate import average, comparison, to_markdown
-    from drkit.evaluate.table import meaning
+    from drkit.evaluate.systems import table_caption
     from drkit.search import write_qrels
 
     settings, split = stage.settings, stage.settings.split
@@ -49,7 +49,7 @@ def run(stage: StageRun[EvaluationSettings]) -> Mapping[str, Any]:
     if lost := rows[0].queries - len(positive):
         stage.progress.note(f"{lost:,} of {rows[0].queries:,} judged queries have no relevant passage: they count 0")
     write_qrels(stage.folder / "qrels.txt", judgements)
-    said = meaning({name: len(scores) for name, scores in measured.items()})
+    said = table_caption({name: len(scores) for name, scores in measured.items()})
     results = {
         "split": split,
         "measures": list(settings.measures),

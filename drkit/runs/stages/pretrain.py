@@ -102,13 +102,13 @@ def auto_encoder(
     for name, term in settings.losses.items():
         spec, loss = registry.get(Kind.LOSS, term.use), registry.build(Kind.LOSS, term.use, term.config, context)
         receives = tuple(sorted(spec.receives_of(term.config)))
-        signals = _carried_signals(spec, term.config, registry)
+        signals = carried_signals(spec, term.config, registry)
         terms[name] = Term(loss, receives, term.on, term.weight, spec.scope_of(term.config), signals)
     replacer = masker.replacer(context) if isinstance(masker, ReplacingMasker) else None
     return AutoEncoder(encoder, decoder, terms, replacer)
 
 
-def _carried_signals(spec: ComponentSpec, config: Any, registry: Registry) -> tuple[str, ...]:
+def carried_signals(spec: ComponentSpec, config: Any, registry: Registry) -> tuple[str, ...]:
     """The signals that a loss's call receives: those of the vocabulary are in its `BuildContext`."""
     wanted = ((name, registry.get(Kind.SIGNAL, name)) for name in sorted(spec.signals_of(config)))
     return tuple(name for name, signal in wanted if signal.scope_of(signal.config()) != "vocabulary")

@@ -12,8 +12,8 @@ from attrs import frozen
 from drkit.runs.stage import StageRun, StageSpec, from_recipe
 
 if TYPE_CHECKING:
-    from drkit.data.queries import Given
-    from drkit.data.texts import NamedTexts
+    from drkit.data.queries import GivenQueries
+    from drkit.data.spans import NamedTexts
 
 GENERATED = "queries.jsonl"
 _SCRATCH = "given"
@@ -62,13 +62,11 @@ def run(stage: StageRun[QuerySettings]) -> Mapping[str, Any]:
     return counts
 
 
-def _given(stage: StageRun[QuerySettings], tokenizer: Any, scratch: Path) -> tuple[Given | None, dict[str, int]]:
+def _given(stage: StageRun[QuerySettings], tokenizer: Any, scratch: Path) -> tuple[GivenQueries | None, dict[str, int]]:
     """The queries of the file or the model, tokenised."""
     from drkit.data.corpus import StoredCorpus
-    from drkit.data.queries import tokenise_given
-    from drkit.data.query_files import read_queries
-    from drkit.data.spans import Spans
-    from drkit.data.texts import NamedTexts
+    from drkit.data.queries import read_queries, tokenise_given
+    from drkit.data.spans import NamedTexts, Spans
 
     kind, _, source = stage.settings.queries.partition(":")
     if kind == "extractive":
@@ -80,17 +78,15 @@ def _given(stage: StageRun[QuerySettings], tokenizer: Any, scratch: Path) -> tup
 
 
 def _generated(stage: StageRun[QuerySettings], texts: NamedTexts, tokenizer: Any, source: str) -> Path:
-    from drkit.data.generation import QueryModel, Sampling
-    from drkit.data.query_files import generate_file
-    from drkit.data.texts import cut
+    from drkit.data.generation import QueryModel, Sampling, generate_file, truncate_texts
 
     settings = stage.settings
     sampling = Sampling(count=settings.candidates, prefix=settings.prefix, seed=settings.seed)
     path = generate_file(
-        cut(iter(texts), tokenizer, settings.passage_length),
+        truncate_texts(iter(texts), tokenizer, settings.passage_length),
         QueryModel.open(source, sampling),
         stage.folder / GENERATED,
-        advance=lambda done: stage.progress.advance(done, len(texts), "texts"),
+        on_progress=lambda done: stage.progress.advance(done, len(texts), "texts"),
     )
     assert path is not None  # one process alone always finishes last
     return path

@@ -49,7 +49,7 @@ def run(stage: StageRun[ReportSettings]) -> Mapping[str, Any]:
 
 def _results(stage: StageRun[ReportSettings]) -> Iterator[Block]:
     """Every system's measures."""
-    from drkit.evaluate.table import meaning, stored_cell
+    from drkit.evaluate.systems import stored_cell, table_caption
     from drkit.report.document import Heading, Table, Text
 
     if "results" not in stage.inputs:
@@ -58,7 +58,7 @@ def _results(stage: StageRun[ReportSettings]) -> Iterator[Block]:
     rows = results["rows"]
     measures = list(rows[0]["values"])
     yield Heading("Results")
-    said = meaning({name: len(draws) for name, draws in results["draws"].items()})
+    said = table_caption({name: len(draws) for name, draws in results["draws"].items()})
     yield Text(f"{results['queries']:,} {results['split']} queries. {said}")
     yield Table(["system", *measures], [[row["system"], *(stored_cell(row, m) for m in measures)] for row in rows])
 

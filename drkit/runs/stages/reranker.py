@@ -78,7 +78,7 @@ def run(stage: StageRun[RerankerSettings]) -> Mapping[str, Any]:
 def _longest(stage: StageRun[RerankerSettings], start: str) -> int:
     """Tokens a pair at most: without an encoder of its own, no more than the rounds' encoder has positions for."""
     from drkit.encoders.architectures import longest_text
-    from drkit.encoders.checkpoints import read_config
+    from drkit.encoders.masked_lm import read_config
 
     wanted = stage.settings.max_length
     if stage.settings.pretrained:

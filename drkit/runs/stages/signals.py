@@ -86,8 +86,7 @@ def _vocab_size(config: Path) -> int:
 
 def _characters(inputs: Mapping[str, Path]) -> Any:
     from drkit.data.corpus import StoredCorpus
-    from drkit.data.spans import Spans
-    from drkit.data.texts import NamedTexts
+    from drkit.data.spans import NamedTexts, Spans
 
     corpus = StoredCorpus(inputs["passages"])
     named = NamedTexts(corpus, Spans.open(inputs["spans"]) if "spans" in inputs else None)

@@ -42,7 +42,7 @@ def run(stage: StageRun[TeacherSettings]) -> Mapping[str, Any]:
     from drkit.runs.finetuning.agreement import Agreement
     from drkit.runs.finetuning.teacher_scores import ScoreBlocks, read_scores
     from drkit.runs.manifest import CHECKPOINTS
-    from drkit.search.identity import weights_hash
+    from drkit.search.text_encoder import weights_hash
 
     collection = collection_of(stage.inputs)
     teacher = _teacher(stage)

@@ -35,14 +35,14 @@ def train(stage: StageRun[WordPieceSettings]) -> Mapping[str, Any]:
 
 def take(stage: StageRun[ExistingSettings]) -> Mapping[str, Any]:
     """Write the tokenizer of the encoder; returns the size of its vocabulary."""
-    from drkit.encoders.checkpoints import check_start, check_vocabulary
-    from drkit.runs.tokenizers import load_tokenizer
+    from drkit.encoders.masked_lm import check_start, check_vocabulary
+    from drkit.runs.tokenizers import load_tokenizer, save_tokenizer
 
     settings = stage.settings
     check_start(settings.pretrained, length=max(settings.passage_length, settings.query_length))
     tokenizer = load_tokenizer(settings.pretrained)
     check_vocabulary(settings.pretrained, tokenizer)
-    tokenizer.save_pretrained(stage.folder)
+    save_tokenizer(tokenizer, stage.folder)
     return {"vocabulary": len(tokenizer)}
 
 

@@ -17,6 +17,8 @@ from drkit.runs.training.batches import Example, Schedule
 
 WEIGHTS = "model.safetensors"
 COMPLETE = ".complete"
+# In the log: what the name of a term's loss ends with, and the steps in which it was not finite.
+TERM, BROKEN = "_loss", "_not_finite"
 Collate = Callable[[list[Example]], Mapping[str, Tensor]]
 
 
@@ -33,6 +35,7 @@ class ScheduledTrainer(Trainer):  # type: ignore[misc]
         super().__init__(model=module, args=args, train_dataset=_Examples(), data_collator=collate)
         self._schedule, self._chunk = schedule, chunk
         self._metrics: dict[str, Tensor] = {}
+        self._broken: dict[str, Tensor] = {}  # steps in which a term of the loss was not finite
         self._counted = 0
 
     def get_train_dataloader(self) -> Any:
@@ -60,6 +63,8 @@ class ScheduledTrainer(Trainer):  # type: ignore[misc]
         loss, metrics = gradients.backward(module, tensors, strategy)
         for name, value in metrics.items():
             self._metrics[name] = self._metrics.get(name, 0) + value.detach()
+            if name.endswith(TERM):
+                self._broken[name] = self._broken.get(name, 0) + (~value.detach().isfinite()).float()
         self._counted += 1
         shown: Tensor = loss / accumulated
         return shown
@@ -68,8 +73,9 @@ class ScheduledTrainer(Trainer):  # type: ignore[misc]
         """Adds the module's own metrics, as means since the last log."""
         if "loss" in logs and self._counted:
             means = {name: float(total) / self._counted for name, total in self._metrics.items()}
-            logs = {**logs, **{name: round(value, 5) for name, value in means.items()}}
-            self._metrics, self._counted = {}, 0
+            broken = {f"{name}{BROKEN}": steps for name, total in self._broken.items() if (steps := float(total))}
+            logs = {**logs, **{name: round(value, 5) for name, value in means.items()}, **broken}
+            self._metrics, self._broken, self._counted = {}, {}, 0
         super().log(logs, *args, **kwargs)
 
     def save_model(self, output_dir: str | None = None, **how: Any) -> None:

@@ -26,7 +26,15 @@ from drkit.runs.manifest import CHECKPOINTS
 from drkit.runs.progress import Progress
 from drkit.runs.training.batches import Schedule, count_batches
 from drkit.runs.training.memory import trimmer
-from drkit.runs.training.trainer import Collate, MarkComplete, OneDevice, ScheduledTrainer, newest_checkpoint
+from drkit.runs.training.trainer import (
+    BROKEN,
+    TERM,
+    Collate,
+    MarkComplete,
+    OneDevice,
+    ScheduledTrainer,
+    newest_checkpoint,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -177,6 +185,19 @@ class _LogAll(TrainerCallback):  # type: ignore[misc]
             control.should_log = True
 
 
+def _terms_behind(logs: Mapping[str, Any]) -> str:
+    """Return a clause on the term of the loss that was the first not to be finite; empty where it has no terms.
+
+    One step later the weights, and so every term, are not finite either: the first has been so in the most steps.
+
+    >>> _terms_behind({"encoder_loss_not_finite": 2.0, "decoder_loss_not_finite": 1.0})
+    "; the first of its terms that was not finite: 'encoder'"
+    """
+    steps = {name: count for name, count in logs.items() if name.endswith(TERM + BROKEN)}
+    first = [repr(name.removesuffix(TERM + BROKEN)) for name, count in steps.items() if count == max(steps.values())]
+    return f"; the first of its terms that was not finite: {' and '.join(first)}" if first else ""
+
+
 class _Report(TrainerCallback):  # type: ignore[misc]
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -191,5 +212,6 @@ class _Report(TrainerCallback):  # type: ignore[misc]
             if not math.isfinite(loss):
                 raise DrkitError(
                     f"the loss is {loss} at step {state.global_step}: lower learning_rate, or raise warmup_steps"
+                    f"{_terms_behind(logs)}"
                 )
             self._last = {"loss": loss}

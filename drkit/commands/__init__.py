@@ -1,0 +1,28 @@
+"""Commands: what the command line does outside a run, as functions on collections, models and files."""
+
+from typing import TYPE_CHECKING
+
+from drkit.core.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from drkit.commands.beir_table import BeirTable as BeirTable
+    from drkit.commands.beir_table import evaluate_beir as evaluate_beir
+    from drkit.commands.encode_search import encode_collection as encode_collection
+    from drkit.commands.encode_search import search_to_run as search_to_run
+    from drkit.commands.evaluation import evaluate_files as evaluate_files
+    from drkit.commands.evaluation import find_judgements as find_judgements
+    from drkit.commands.evaluation import find_systems as find_systems
+    from drkit.commands.generate import generate_queries as generate_queries
+    from drkit.commands.inputs import NamedCollection as NamedCollection
+    from drkit.commands.inputs import find_index as find_index
+    from drkit.commands.inputs import find_queries as find_queries
+    from drkit.commands.mine import Miners as Miners
+    from drkit.commands.mine import Output as Output
+    from drkit.commands.mine import mine_to_file as mine_to_file
+    from drkit.commands.models import export_checkpoint as export_checkpoint
+    from drkit.commands.models import open_encoder as open_encoder
+    from drkit.commands.models import open_reranker as open_reranker
+    from drkit.commands.rerank_distill import distill as distill
+    from drkit.commands.rerank_distill import rerank_file as rerank_file
+
+lazy_exports(__name__)

@@ -1,0 +1,102 @@
+"""Encode the passages or queries of a collection, and search an index for many queries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import attrs
+import numpy as np
+
+from drkit.commands.inputs import NamedCollection
+from drkit.core.discovery import Installed
+from drkit.core.types import Query
+from drkit.errors import DrkitError
+from drkit.search import Storage, Vectors, encode_corpus, write_run
+from drkit.search.retrieve import batched, check_same_encoder
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from drkit.search import AnyIndex, Encoder
+
+QUERIES_PER_PASS = 4096
+Batch: TypeAlias = "tuple[Sequence[str], NDArray[np.float32]]"
+
+
+def encode_collection(
+    encoder: Encoder,
+    collection: str,
+    folder: str | Path,
+    *,
+    split: str | None = None,
+    settings: Sequence[str] = (),
+    storage: Storage | None = None,
+    on_progress: Callable[[int], None] | None = None,
+    parts: Installed | None = None,
+) -> Vectors | None:
+    """Encode the passages of a collection, or the queries of a split, into a folder of vectors.
+
+    collection, settings, parts: see `NamedCollection`. storage: how vectors are stored; its role is set here.
+    on_progress: called with the number of texts read so far. Returns None while other processes of a torchrun still
+    write their shards. Repeated calls resume.
+
+    Raises DrkitError as `encode_corpus` does, or if the collection or split does not exist.
+    """
+    source = NamedCollection(collection, tuple(settings), parts)
+    queries = ((q.query_id, q.text) for q in source.queries(split)) if split else None
+    texts = _counted(queries or source.contents(), on_progress)
+    role = "queries" if split else "passages"
+    return encode_corpus(encoder, texts, folder, storage=attrs.evolve(storage or Storage(), role=role))
+
+
+def search_to_run(
+    index: AnyIndex,
+    queries: Iterable[Query] | Vectors,
+    path: str | Path,
+    *,
+    encoder: Encoder | None = None,
+    depth: int = 1000,
+) -> int:
+    """Search for all queries (texts, or vectors from `drkit encode --split`) and write a TREC run; returns the number.
+
+    encoder: required for texts. Each pass over the index serves 4,096 queries; hits are streamed, and the file appears
+    once it is complete.
+
+    Raises DrkitError if vectors or encoder do not match the index, or a query is empty.
+    """
+    done = 0
+
+    def rows() -> Iterator[tuple[str, Iterable[tuple[str, float]]]]:
+        nonlocal done
+        for names, vectors in _batches(index, queries, encoder):
+            for name, hits in zip(names, index.stream(vectors, depth), strict=True):
+                done += 1
+                yield name, hits.pairs()
+
+    write_run(Path(path), rows(), tag="drkit")
+    return done
+
+
+def _counted(texts: Iterable[tuple[str, str]], on_progress: Callable[[int], None] | None) -> Iterator[tuple[str, str]]:
+    for done, pair in enumerate(texts, start=1):
+        if on_progress and done % 1000 == 0:
+            on_progress(done)
+        yield pair
+
+
+def _batches(index: AnyIndex, queries: Iterable[Query] | Vectors, encoder: Encoder | None) -> Iterator[Batch]:
+    if isinstance(queries, Vectors):
+        check_same_encoder(index.encoder, queries.encoder, "the index")
+        for start in range(0, len(queries), QUERIES_PER_PASS):
+            block = np.asarray(queries.shards[start : start + QUERIES_PER_PASS], dtype=np.float32)
+            yield queries.doc_ids.take(np.arange(start, start + len(block))), block
+        return
+    if encoder is None:
+        raise DrkitError("searching for texts needs an encoder: give the one that the index was built with (--encoder)")
+    check_same_encoder(index.encoder, encoder.identity(), "the index")
+    for batch in batched(queries, QUERIES_PER_PASS):
+        if empty := [query.query_id for query in batch if not query.text.strip()]:
+            raise DrkitError(f"query {empty[0]!r} is empty; it must contain at least one word, or be removed")
+        yield [query.query_id for query in batch], encoder.encode_queries([query.text for query in batch])

@@ -1,0 +1,189 @@
+"""Evaluate rankings in files: the systems of a run, or any TREC run file, against judgements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from attrs import field, frozen
+
+from drkit.commands.inputs import NamedCollection
+from drkit.core.discovery import Installed
+from drkit.core.types import Judgement
+from drkit.data.readers import read_judgements
+from drkit.errors import DrkitError, did_you_mean
+from drkit.evaluate import MEASURES, Scores, average, evaluate
+from drkit.runs.execute import RECIPE
+from drkit.runs.manifest import read_manifest
+from drkit.search import read_qrels, read_run
+
+EVALUATION, RUNS, COLLECTION = "evaluation", "runs", "collection"
+_WHAT_TO_GIVE = "give a run's folder, RUN:SYSTEM, or a TREC run file"
+
+
+@frozen(eq=False)
+class JudgedQueries:
+    """Judgements, and the texts of the queries as far as they are known (query id -> text)."""
+
+    judgements: tuple[Judgement, ...]
+    texts: Mapping[str, str] = field(factory=dict)
+
+
+@frozen
+class System:
+    """Rankings with a name: one TREC run file, or one per draw of a system, whose values are averaged.
+
+    run: the folder of the run it belongs to, if any.
+    """
+
+    name: str
+    files: tuple[Path, ...]
+    run: Path | None = None
+
+
+def evaluate_files(
+    systems: Sequence[System],
+    judged: JudgedQueries,
+    measures: Sequence[str] | None = None,
+    *,
+    exclude_self: bool = False,
+    note: Callable[[str], None] | None = None,
+) -> list[tuple[str, Scores]]:
+    """Return (name, scores) of every system, in order; see `drkit.evaluate.evaluate`.
+
+    measures: those of the first system's run if None. exclude_self: also set if a system's own run sets it.
+    note: called with a message for every file that lacks judged queries, which count 0.
+
+    Raises DrkitError for a file that cannot be read (naming the line), is empty, or ranks none of the judged queries.
+    """
+    names = measures or next((_results(s.run)["measures"] for s in systems if s.run), MEASURES)
+    judged_ids = {judgement.query_id for judgement in judged.judgements}
+    with_relevant = {judgement.query_id for judgement in judged.judgements if judgement.relevance > 0}
+    results = []
+    for system in systems:
+        excludes_self = exclude_self or bool(system.run and _results(system.run)["exclude_self"])
+        scores = []
+        for path in system.files:
+            ranked: set[str] = set()
+            rows = _checked_rows(path, judged_ids, ranked)
+            scores.append(evaluate(rows, judged.judgements, names, exclude_self=excludes_self))
+            missing = len(with_relevant - ranked)
+            if note and missing:
+                note(f"{path} has no hits for {missing:,} of the {len(with_relevant):,} queries: they count 0")
+        results.append((system.name, average(scores)))
+    return results
+
+
+def find_systems(given: Sequence[str]) -> list[System]:
+    """Return the systems of each `RUN` (all of a run's folder, in table order), `RUN:SYSTEM` or TREC run file.
+
+    Systems of a single run are named as in its table, those of several runs `RUN:SYSTEM`, and files by file name.
+
+    Raises DrkitError if a file or finished run does not exist, or two systems have the same name.
+    """
+    several = len(given) > 1
+    found = [system for text in given for system in _systems_of(text, several)]
+    names = [system.name for system in found]
+    duplicate = next((name for name in names if names.count(name) > 1), None)
+    if duplicate is not None:
+        raise DrkitError(f"two of the systems are named {duplicate!r}; give each once, and rename files if necessary")
+    return found
+
+
+def find_judgements(
+    systems: Sequence[System],
+    *,
+    qrels: Path | None = None,
+    collection: str | None = None,
+    split: str | None = None,
+    settings: Sequence[str] = (),
+    parts: Installed | None = None,
+) -> JudgedQueries:
+    """Return the judgements of a file (TREC's or BEIR's format), of a collection's split, or of the systems' runs.
+
+    collection, settings, parts: see `NamedCollection`. split: test if None (for systems of a run: the split that the
+    run was evaluated on).
+
+    Raises DrkitError if nothing is given and no system belongs to a run, or two runs have different judgements.
+    """
+    named = NamedCollection(collection, tuple(settings), parts) if collection is not None else None
+    if qrels is not None:
+        return JudgedQueries(tuple(read_any_qrels(qrels)), _texts(named, split or "test") if named else {})
+    if named is not None:
+        return _judged(named, split or "test")
+    runs = list(dict.fromkeys(system.run for system in systems if system.run))
+    if not runs:
+        raise DrkitError(f"no judgements for {systems[0].files[0]}; give --qrels FILE or --collection NAME")
+    first, *others = [_judged(NamedCollection(str(r)), split or str(_results(r)["split"])) for r in runs]
+    for run, other in zip(runs[1:], others, strict=True):
+        if set(other.judgements) != set(first.judgements):
+            raise DrkitError(f"{runs[0]} and {run} were evaluated with different judgements; give --qrels FILE")
+    return first
+
+
+def read_any_qrels(path: Path) -> Iterator[Judgement]:
+    """Read judgements in TREC's four columns or BEIR's three. Raises DrkitError, naming the line."""
+    try:
+        with Path(path).open(encoding="utf-8-sig") as file:
+            line = file.readline()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DrkitError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+    columns = line.rstrip("\r\n").split("\t") if "\t" in line else line.split()
+    return (judgement for _, judgement in read_judgements(path)) if len(columns) == 3 else read_qrels(path)
+
+
+def _systems_of(text: str, several: bool) -> list[System]:
+    path = Path(text)
+    if path.is_dir():
+        systems = [_system(path, name) for name in _results(path)["runs"]]
+        return [System(f"{path.name}:{s.name}", s.files, path) for s in systems] if several else systems
+    run, colon, name = text.rpartition(":")
+    if not path.is_file() and colon and Path(run).is_dir():
+        system = _system(Path(run), name)
+        return [System(f"{Path(run).name}:{name}", system.files, Path(run))]
+    if not path.is_file():
+        raise DrkitError(f"not found: {text}; {_WHAT_TO_GIVE}")
+    return [System(path.name.removesuffix(".trec"), (path,))]
+
+
+def _system(run: Path, name: str) -> System:
+    runs = _results(run)["runs"]
+    if name not in runs:
+        raise DrkitError(f"{run} has no system {name!r}{did_you_mean(name, runs)} known: {', '.join(runs)}")
+    files = tuple(run / RUNS / f"{draw}.trec" for draw in runs[name])
+    return System(name, files, run)
+
+
+def _results(run: Path) -> Mapping[str, Any]:
+    """Return the results of a run's evaluation, and how it was measured. Raises DrkitError if it has none."""
+    manifest = read_manifest(run / EVALUATION)
+    if manifest is None and not (run / RECIPE).is_file():
+        raise DrkitError(f"{run} is not a run (missing {RECIPE}); {_WHAT_TO_GIVE}")
+    if manifest is None:
+        raise DrkitError(f"{run} has no finished evaluation; resume it with `drkit run {run}`")
+    return manifest.metrics
+
+
+def _checked_rows(path: Path, judged: set[str], ranked: set[str]) -> Iterator[tuple[str, list[tuple[str, float]]]]:
+    """Yield the rows of a run file and add their queries to `ranked`; raise DrkitError if none of them is judged."""
+    for query_id, hits in read_run(path):
+        ranked.add(query_id)
+        yield query_id, hits
+    if not ranked:
+        raise DrkitError(f"{path} is empty: expected a line per retrieved passage")
+    if not ranked & judged:
+        example = sorted(judged)[0] if judged else ""
+        raise DrkitError(
+            f"none of the {len(ranked):,} queries of {path} is judged; the judged queries have ids such as "
+            f"{example!r}: are both of the same collection and split?"
+        )
+
+
+def _judged(collection: NamedCollection, split: str) -> JudgedQueries:
+    collection.check_split(split)
+    return JudgedQueries(tuple(collection.source.judgements(split)), _texts(collection, split))
+
+
+def _texts(collection: NamedCollection, split: str) -> dict[str, str]:
+    return {query.query_id: query.text for query in collection.source.queries(split)}

@@ -1,0 +1,267 @@
+"""Rows of data files, one at a time: JSON Lines, JSON, .tsv, .csv (each gzipped or not), Parquet and Arrow.
+
+Errors name the line, `file:line`, or the row. Parquet and Arrow are read by pyarrow. Text formats are not: pyarrow and
+`datasets` infer one type a column and report a bad row without its line.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import hashlib
+import json
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
+from pathlib import Path
+from typing import IO, Any
+
+from attrs import frozen
+
+from drkit.errors import DrkitError
+
+FORMATS = (".jsonl", ".json", ".tsv", ".csv", ".parquet")
+_SEPARATORS = {".tsv": "\t", ".csv": ","}
+_LONGEST_CELL = 2**30
+
+
+@frozen
+class Row:
+    """The values of one row, and where they were read: `path:number`, or `path: unit number`, from 1."""
+
+    path: Path | str
+    number: int
+    values: dict[str, Any]
+    unit: str = ""
+
+    def text(self, key: str, *, default: str | None = None) -> str:
+        """Return the string under `key`, or `default` if the key is missing or null.
+
+        Raises DrkitError if it is missing without a default, not a string, or not valid Unicode.
+        """
+        value = self.values.get(key)
+        if value is None and default is not None:
+            return default
+        if not isinstance(value, str):
+            problem = f"must be a string, got {type(value).__name__}" if key in self.values else "is missing"
+            raise DrkitError(f"{self}: {key!r} {problem}; columns: {', '.join(self.values)}")
+        return self.check_unicode(value, key)
+
+    def check_unicode(self, value: str, key: str) -> str:
+        r"""Return `value`; raise DrkitError if it has an unpaired surrogate, such as `"\ud83d"` alone in JSON."""
+        if not value.isascii():
+            try:
+                value.encode()
+            except UnicodeEncodeError as error:
+                broken = value[error.start].encode("unicode_escape").decode()
+                raise DrkitError(f"{self}: {key!r} has {broken}, half a character; write the whole one") from None
+        return value
+
+    def id(self, key: str) -> str:
+        """Return the id under `key`, a string or an integer. Raises DrkitError for anything else, and an empty one."""
+        value = self.values.get(key)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return str(value)
+        if not isinstance(value, str) and key in self.values:
+            raise DrkitError(f"{self}: {key!r} must be a string or an integer, got {type(value).__name__}")
+        if value == "":
+            raise DrkitError(f"{self}: {key!r} is empty; an id may be any non-empty string")
+        return self.text(key)
+
+    def first(self, keys: Sequence[str]) -> str:
+        """Return the first of `keys` with a value; a single key is returned as it is. Raises DrkitError for none."""
+        for key in keys:
+            if len(keys) == 1 or self.values.get(key) is not None:
+                return key
+        raise DrkitError(f"{self}: expected one of {', '.join(map(repr, keys))}; columns: {', '.join(self.values)}")
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.unit} {self.number}" if self.unit else f"{self.path}:{self.number}"
+
+
+def file_kind(path: Path) -> str:
+    """Return the suffix that says what a file is, ignoring `.gz`.
+
+    >>> file_kind(Path("train.jsonl.gz")), file_kind(Path("a.csv"))
+    ('.jsonl', '.csv')
+    """
+    return (path.with_suffix("") if path.suffix == ".gz" else path).suffix
+
+
+def require_file(text: str, subject: str, formats: Sequence[str] = FORMATS) -> Path:
+    """Return the path that a setting gives. Raises DrkitError if it is missing or in an unsupported format."""
+    path = Path(text).expanduser()
+    if not path.is_file():
+        problem = "is a folder" if path.is_dir() else "does not exist"
+        raise DrkitError(f"{subject}: {path} {problem}; expected a file ({', '.join(formats)})")
+    if file_kind(path) not in formats:
+        raise DrkitError(
+            f"{subject}: {path} has an unsupported format; supported: {', '.join(formats)} (gzipped or not). "
+            f"Rename the file if it has one of these"
+        )
+    return path
+
+
+def read_rows(
+    path: Path, is_header: Callable[[Sequence[str]], bool], default_names: Callable[[int], Sequence[str]]
+) -> Iterator[Row]:
+    """Stream the rows of a file.
+
+    Of a table (.tsv, .csv) `is_header` says whether the cells of the first line are column names; if not, the columns
+    get `default_names(number of columns)`. Raises DrkitError naming `file:line` at a row that cannot be read.
+    """
+    kind = file_kind(path)
+    if kind == ".jsonl":
+        return read_jsonl(path)
+    if kind == ".json":
+        return _read_json(path)
+    return _read_table(path, is_header, default_names) if kind in _SEPARATORS else _read_arrow(path)
+
+
+def read_jsonl(path: Path) -> Iterator[Row]:
+    """Stream the objects of a `.jsonl` or `.jsonl.gz` file, one per line.
+
+    Raises DrkitError naming `file:line` at an empty line, malformed JSON, or a line that is not an object.
+    """
+    for number, line in read_lines(path):
+        if not line.strip():
+            raise DrkitError(f"{path}:{number}: empty line; expected a JSON object, delete the line")
+        try:
+            values = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise DrkitError(f"{path}:{number}: malformed JSON ({error}); expected one object per line") from None
+        yield Row(path, number, _require_object(values, f"{path}:{number}"))
+
+
+def _require_object(values: Any, where: str) -> dict[str, Any]:
+    if not isinstance(values, dict):
+        raise DrkitError(f"{where}: expected a JSON object, got {type(values).__name__}")
+    return values
+
+
+def _read_json(path: Path) -> Iterator[Row]:
+    """The objects of one JSON list; JSON Lines in a file named .json are read as such."""
+    first = next((line for _, line in read_lines(path) if line.strip()), "")
+    if not first.lstrip().startswith("["):
+        yield from read_jsonl(path)
+        return
+    try:
+        items = json.loads("\n".join(line for _, line in read_lines(path)))
+    except (ValueError, RecursionError) as error:
+        line = f":{error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
+        raise DrkitError(f"{path}{line}: malformed JSON ({error}); expected a list of objects") from None
+    for number, item in enumerate(items, start=1):
+        yield Row(path, number, _require_object(item, f"{path}: item {number}"), "item")
+
+
+def _read_arrow(path: Path) -> Iterator[Row]:
+    """The rows of a Parquet file, or of an Arrow stream as `datasets` writes it."""
+    import pyarrow as pa
+
+    numbers = count(1)
+    try:
+        for batch in _arrow_batches(path):
+            for values in batch.to_pylist():
+                yield Row(path, next(numbers), values, "row")
+    except (OSError, pa.ArrowException) as error:
+        kind = file_kind(path).removeprefix(".").capitalize()
+        raise DrkitError(f"{path}: cannot be read as {kind} after row {next(numbers) - 1} ({error})") from None
+
+
+def _arrow_batches(path: Path) -> Iterator[Any]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if file_kind(path) == ".parquet":
+        with pq.ParquetFile(path) as file:
+            yield from file.iter_batches(1024)
+    else:
+        with pa.memory_map(str(path)) as source:
+            yield from pa.ipc.open_stream(source)
+
+
+def _read_table(
+    path: Path, is_header: Callable[[Sequence[str]], bool], default_names: Callable[[int], Sequence[str]]
+) -> Iterator[Row]:
+    names: Sequence[str] = ()
+    for index, (number, cells) in enumerate(_read_cells(path)):
+        if index == 0:
+            named = is_header(cells)
+            names = cells if named else default_names(len(cells))
+            _check_names(names, f"{path}:{number}")
+            if named:
+                continue
+        if len(cells) != len(names):
+            raise DrkitError(
+                f"{path}:{number}: expected {len(names)} cells ({', '.join(names)}) separated by "
+                f"{_SEPARATORS[file_kind(path)]!r}, got {len(cells)}"
+            )
+        yield Row(path, number, dict(zip(names, cells, strict=True)))
+
+
+def _check_names(names: Sequence[str], where: str) -> None:
+    if not names:
+        raise DrkitError(f"{where}: expected a header line with the names of the columns; add one")
+    twice = sorted({name for name in names if list(names).count(name) > 1})
+    if twice:
+        raise DrkitError(f"{where}: the header has {', '.join(map(repr, twice))} twice; rename one of the columns")
+
+
+def _read_cells(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """(line number, cells) of every line of a .tsv (never quoted) or .csv (quoted if needed)."""
+    if file_kind(path) == ".tsv":
+        lines: Iterator[tuple[int, list[str]]] = ((number, line.split("\t")) for number, line in read_lines(path))
+    else:
+        lines = _read_csv(path)
+    for number, cells in lines:
+        if not any(cells):
+            raise DrkitError(f"{path}:{number}: empty line; delete it")
+        yield number, cells
+
+
+def _read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
+    # Python limits cells to 128 KiB, for the whole process; documents are longer.
+    csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_CELL))
+    reader = csv.reader((f"{line}\n" for _, line in read_lines(path)), strict=True)
+    try:
+        for cells in reader:
+            yield reader.line_num, cells
+    except csv.Error as error:
+        raise DrkitError(
+            f"{path}:{reader.line_num}: {error}; a cell with commas or quotes must be quoted as a whole"
+        ) from None
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Stream (line number, line) of a UTF-8 text file, gzipped or not; numbers start at 1, line ends are removed.
+
+    Raises DrkitError if the file cannot be opened or read, with the last line that was read.
+    """
+    number = 0
+    with _opened(path) as lines:
+        try:
+            for number, line in enumerate(lines, start=1):
+                yield number, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise DrkitError(f"{path}:{number}: not UTF-8 ({error.reason} at byte {error.start})") from None
+        except (OSError, EOFError, zlib.error) as error:
+            raise DrkitError(f"{path}: cannot be read after line {number} ({error})") from None
+
+
+def _opened(path: Path) -> IO[bytes]:
+    try:
+        return gzip.open(path) if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
+    except OSError as error:
+        raise DrkitError(f"{path}: cannot be read ({error.strerror or error})") from None
+
+
+def file_summary(path: Path) -> dict[str, Any]:
+    """Return the size in bytes and SHA-256 of a file."""
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+        return {"bytes": path.stat().st_size, "sha256": digest.hexdigest()}
+    except OSError as error:
+        raise DrkitError(f"{path}: cannot be read ({error.strerror or error})") from None

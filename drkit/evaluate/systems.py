@@ -1,0 +1,291 @@
+"""Compare systems: a table with each system tested against the row above, and pairs of systems query by query.
+
+Stars and corrected p-values use Holm's correction over all tests of a table, or over all comparisons made.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+from attrs import evolve, field, frozen
+
+from drkit.errors import DrkitError
+from drkit.evaluate.measures import Scores
+from drkit.evaluate.significance import TTest, holm, paired_t_test
+
+LEVEL = 0.05
+CAPTION = (
+    "In brackets: paired two-tailed t-test against the row above; "
+    "* if p is below 0.05 after Holm's correction over all tests of the table."
+)
+
+
+def table_caption(draws: Mapping[str, int]) -> str:
+    """Return the caption of a table; draws: number of draws that each system's row averages.
+
+    >>> table_caption({"retriever-100": 3, "retriever-1k": 3}).rpartition("table. ")[2]
+    'Means of several draws: retriever-100 (3), retriever-1k (3).'
+    """
+    several = ", ".join(f"{name} ({count})" for name, count in draws.items() if count > 1)
+    return f"{CAPTION} Means of several draws: {several}." if several else CAPTION
+
+
+@frozen
+class Row:
+    """One system: its means, and for each measure the test against the row above (empty for the first row).
+
+    corrected: p of each test after Holm's correction over all tests of the table.
+    """
+
+    system: str
+    values: Mapping[str, float]
+    tests: Mapping[str, TTest]
+    queries: int
+    corrected: Mapping[str, float] = field(factory=dict)
+
+
+def comparison(systems: Sequence[tuple[str, Scores]], measures: Sequence[str] | None = None) -> list[Row]:
+    """Return one row per (name, scores), in order; measures: those of the first system if None.
+
+    Raises DrkitError if the systems were evaluated on different queries, or one lacks a measure.
+    """
+    names = _common_measures(systems, measures)
+    return _corrected([_row(systems, position, names) for position in range(len(systems))])
+
+
+def to_markdown(rows: Sequence[Row]) -> str:
+    """Format the rows as a Markdown table; see `table_caption` for the values in brackets.
+
+    >>> a = Scores({"RR@10": {"q1": 0.5, "q2": 1.0, "q3": 0.0}})
+    >>> b = Scores({"RR@10": {"q1": 1.0, "q2": 1.0, "q3": 0.5}})
+    >>> print(to_markdown(comparison([("BM25", a), ("retriever-1", b)])))
+    | system | RR@10 |
+    |---|---|
+    | BM25 | 0.500 |
+    | retriever-1 | 0.833 (p = 0.184) |
+    """
+    measures = list(rows[0].values) if rows else []
+    lines = [["system", *measures], *([row.system, *(cell(row, m) for m in measures)] for row in rows)]
+    text = [f"| {' | '.join(item.replace('|', chr(92) + '|') for item in line)} |" for line in lines]
+    return "\n".join([text[0], "|---" * (len(measures) + 1) + "|", *text[1:]])
+
+
+def cell(row: Row, measure: str) -> str:
+    """Format one value, with the p of its test if there is one."""
+    test = row.tests.get(measure)
+    tested = None if test is None else test.p
+    return cell_text(row.values[measure], tested, row.corrected.get(measure, math.nan))
+
+
+def cell_text(value: float, p: float | None, corrected: float = math.nan) -> str:
+    """Format a value, the p of its test if there is one, and a star if it is significant after correction.
+
+    >>> cell_text(0.5, None), cell_text(0.5, 0.02, 0.04), cell_text(0.5, 0.02, 0.06)
+    ('0.500', '0.500 (p = 0.020*)', '0.500 (p = 0.020)')
+    """
+    star = "*" if corrected < LEVEL else ""
+    return f"{value:.3f}" if p is None else f"{value:.3f} ({p_text(p)}{star})"
+
+
+def stored_cell(row: Mapping[str, Any], measure: str) -> str:
+    """Format one value of a row stored in a manifest, where a NaN is null; see `cell`.
+
+    >>> stored_cell({"values": {"AP": 0.5}, "tests": {"AP": {"p": None}}, "corrected": {"AP": None}}, "AP")
+    '0.500 (not tested)'
+    """
+    test, corrected = row["tests"].get(measure), row.get("corrected", {}).get(measure)
+    p = None if test is None else _number(test["p"])
+    return cell_text(row["values"][measure], p, _number(corrected))
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def p_text(p: float) -> str:
+    """Format a p-value.
+
+    >>> p_text(0.0004), p_text(0.25), p_text(float("nan"))
+    ('p < 0.001', 'p = 0.250', 'not tested')
+    """
+    if math.isnan(p):
+        return "not tested"
+    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+
+
+def _row(systems: Sequence[tuple[str, Scores]], position: int, measures: Sequence[str]) -> Row:
+    name, scores = systems[position]
+    tests = {}
+    if position:
+        above = systems[position - 1][1]
+        tests = {m: paired_t_test(scores.per_query[m], above.per_query[m]) for m in measures}
+    return Row(name, {m: scores.mean(m) for m in measures}, tests, scores.queries)
+
+
+def _corrected(rows: Sequence[Row]) -> list[Row]:
+    corrected = iter(holm([test.p for row in rows for test in row.tests.values()]))
+    return [evolve(row, corrected={measure: next(corrected) for measure in row.tests}) for row in rows]
+
+
+@frozen
+class Change:
+    """A query whose value differs: under the baseline (before) and under the system (after)."""
+
+    query_id: str
+    before: float
+    after: float
+
+
+@frozen
+class Versus:
+    """A system compared with a baseline by one measure.
+
+    test: the paired t-test of system minus baseline, with the confidence interval of the mean difference; corrected:
+    its p after Holm's correction over all comparisons made. wins, ties, losses: number of queries where the system is
+    better, equal, worse. gained, lost: the queries with the largest differences, largest first.
+    """
+
+    system: str
+    baseline: str
+    measure: str
+    value: float
+    against: float
+    test: TTest
+    corrected: float
+    wins: int
+    ties: int
+    losses: int
+    gained: tuple[Change, ...]
+    lost: tuple[Change, ...]
+
+
+def compare(
+    systems: Sequence[tuple[str, Scores]],
+    measures: Sequence[str] | None = None,
+    *,
+    all_pairs: bool = False,
+    shown: int = 5,
+) -> list[Versus]:
+    """Compare every system with the first (all_pairs: with every earlier one) by each measure.
+
+    systems: (name, scores), evaluated on the same queries; measures: those of the first system if None; shown: maximum
+    number of queries in `gained` and in `lost`.
+
+    Raises DrkitError for fewer than two systems, a duplicate name, different queries, or a missing measure.
+
+    >>> bm25 = Scores({"RR@10": {"q1": 0.5, "q2": 1.0, "q3": 0.0}})
+    >>> dense = Scores({"RR@10": {"q1": 1.0, "q2": 1.0, "q3": 0.5}})
+    >>> (found,) = compare([("BM25", bm25), ("dense", dense)])
+    >>> found.wins, found.ties, found.losses, found.gained[0]
+    (2, 1, 0, Change(query_id='q1', before=0.5, after=1.0))
+    """
+    _check_names(systems)
+    names = _common_measures(systems, measures)
+    pairs = combinations(systems, 2) if all_pairs else ((systems[0], other) for other in systems[1:])
+    found = [_versus(pair[0], pair[1], measure, shown) for pair in pairs for measure in names]
+    corrected = holm([one.test.p for one in found])
+    return [evolve(one, corrected=p) for one, p in zip(found, corrected, strict=True)]
+
+
+def versus_markdown(found: Sequence[Versus], texts: Mapping[str, str] | None = None) -> str:
+    """Format all comparisons as a table, with the queries that differ most; texts: known query texts by query id."""
+    lines = [
+        "| measure | system | against | difference | 95 % interval | p | p (Holm) | wins | ties | losses |",
+        "|---|---|---|---:|---|---|---|---:|---:|---:|",
+        *(f"| {' | '.join(map(_escape, _cells(one)))} |" for one in found),
+        "",
+        f"{comparison_caption(found)}",
+    ]
+    for one in found:
+        for label, changes in (("gains", one.gained), ("losses", one.lost)):
+            if changes:
+                lines += ["", f"{one.measure}, largest {label} of {one.system} against {one.baseline}:", ""]
+                lines += [f"- {line}" for line in change_lines(changes, texts or {})]
+    return "\n".join(lines)
+
+
+def comparison_caption(found: Sequence[Versus]) -> str:
+    """One-sentence description of the significance tests."""
+    queries = found[0].test.queries if found else 0
+    return (
+        f"Paired two-tailed t-tests over {queries:,} queries; Holm's correction over all {len(found)} comparisons "
+        f"made; * if the corrected p is below {LEVEL}."
+    )
+
+
+def change_lines(changes: Sequence[Change], texts: Mapping[str, str]) -> Iterator[str]:
+    """Yield a line per query: `+0.500 (0.500 -> 1.000) q1: text of the query`."""
+    for change in changes:
+        text = " ".join(texts.get(change.query_id, "").split())
+        query = f"{change.query_id}: {text}" if text else change.query_id
+        yield f"{change.after - change.before:+.3f} ({change.before:.3f} -> {change.after:.3f}) {query}"
+
+
+def _cells(one: Versus) -> list[str]:
+    star = "*" if one.corrected < LEVEL else ""
+    return [
+        one.measure,
+        f"{one.system} ({one.value:.3f})",
+        f"{one.baseline} ({one.against:.3f})",
+        f"{one.test.difference:+.3f}",
+        interval(one.test),
+        p_text(one.test.p),
+        f"{p_text(one.corrected)}{star}",
+        *map(str, (one.wins, one.ties, one.losses)),
+    ]
+
+
+def interval(test: TTest) -> str:
+    """Format the confidence interval of the mean difference; empty if it was not tested."""
+    return "" if test.low != test.low else f"{test.low:+.3f} .. {test.high:+.3f}"
+
+
+def _escape(text: str) -> str:
+    return text.replace("|", r"\|")
+
+
+def _check_names(systems: Sequence[tuple[str, Scores]]) -> None:
+    if len(systems) < 2:
+        raise DrkitError(f"cannot compare {len(systems)} system; give at least two")
+    names = [name for name, _ in systems]
+    duplicate = next((name for name in names if names.count(name) > 1), None)
+    if duplicate is not None:
+        raise DrkitError(f"two systems are named {duplicate!r}; give each its own name")
+
+
+def _common_measures(systems: Sequence[tuple[str, Scores]], measures: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the measures to compare by, which every system must have."""
+    names = tuple(measures) if measures is not None else (systems[0][1].measures if systems else ())
+    for system, scores in systems:
+        if missing := [name for name in names if name not in scores.per_query]:
+            raise DrkitError(f"{system!r} has no {', '.join(missing)}; evaluate all systems with the same measures")
+    return names
+
+
+def _versus(baseline: tuple[str, Scores], system: tuple[str, Scores], measure: str, shown: int) -> Versus:
+    before, after = baseline[1].per_query[measure], system[1].per_query[measure]
+    test = paired_t_test(after, before)
+    changes = sorted((Change(q, before[q], after[q]) for q in after if after[q] != before[q]), key=_order)
+    wins = sum(change.after > change.before for change in changes)
+    losses = len(changes) - wins
+    return Versus(
+        system=system[0],
+        baseline=baseline[0],
+        measure=measure,
+        value=system[1].mean(measure),
+        against=baseline[1].mean(measure),
+        test=test,
+        corrected=test.p,
+        wins=wins,
+        ties=test.queries - len(changes),
+        losses=losses,
+        gained=tuple(changes[: min(shown, wins)]),
+        lost=tuple(reversed(changes[len(changes) - min(shown, losses) :])),
+    )
+
+
+def _order(change: Change) -> tuple[float, str]:
+    return change.before - change.after, change.query_id

@@ -1,0 +1,230 @@
+"""Sources of a tokenizer and n-gram counts with which any text is inspected: a run, or a collection.
+
+A finished run has both. For a collection, the first stages of a run (vocabulary, tokens, n-gram counts) are executed in
+a cache folder, which takes seconds for a few thousand texts, and reused the next time.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+from attrs import frozen
+
+from drkit.core.assigning import assign
+from drkit.core.discovery import Installed
+from drkit.core.layers import Wanted, compose, merge, part_table
+from drkit.core.read import read_recipe, recipe_from_table
+from drkit.core.recipe import Choice, Recipe
+from drkit.core.spec import Kind
+from drkit.core.types import BackboneInfo, BuildContext
+from drkit.core.write import recipe_table
+from drkit.data.importance import importance
+from drkit.data.ngrams import NgramCounts
+from drkit.data.queries import extractive_queries
+from drkit.data.store import TokenStore, tokenise
+from drkit.errors import DrkitError
+from drkit.runs.execute import RECIPE, execute
+from drkit.runs.manifest import digest, read_manifest
+from drkit.runs.plan import plan
+from drkit.runs.stage import Stage, lasting_settings
+from drkit.runs.stages.signals import FITTED
+from drkit.runs.tokenizers import load_tokenizer
+from drkit.signals.importance import COUNTS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from drkit.core.types import TokenBatch
+    from drkit.data.signals import SignalValues
+    from drkit.runs.progress import Progress
+
+IMPORTANCE = "importance"
+COUNTS_STAGE = f"signal-{IMPORTANCE}"
+
+
+@frozen
+class Piece:
+    """A token of a text: its characters, whether a space precedes it, and its importance if counts are available."""
+
+    text: str
+    spaced: bool
+    importance: float | None = None
+
+
+@frozen(slots=False)
+class TextSource:
+    """A run's folder, and the recipe used for inspection (the run's own, or with changed settings)."""
+
+    folder: Path
+    recipe: Recipe
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """The tokenizer of the run."""
+        return load_tokenizer(str(self.folder / "vocabulary"))
+
+    @cached_property
+    def counts(self) -> NgramCounts | None:
+        """The n-gram counts of the run's texts, or None if its recipe does not compute them."""
+        is_finished = read_manifest(self.folder / COUNTS_STAGE) is not None
+        return NgramCounts(self.folder / COUNTS_STAGE / FITTED / COUNTS) if is_finished else None
+
+    def masker(self) -> Choice:
+        """Return the recipe's masker. Raises DrkitError if the recipe has no pre-training."""
+        if self.recipe.pretrain is None:
+            raise DrkitError(
+                f"the recipe of {self.folder} has no pre-training and therefore no masker; choose one: --masker uniform"
+            )
+        return self.recipe.pretrain.masker
+
+    def context(self) -> BuildContext:
+        """Return the context that a masker is built with."""
+        tokenizer, encoder = self.tokenizer, self.recipe.encoder
+        backbone = BackboneInfo(
+            hidden=encoder.hidden,
+            heads=encoder.heads,
+            intermediate=encoder.intermediate,
+            layers=encoder.layers,
+            vocab=len(tokenizer),
+            max_positions=encoder.passage_length,
+            mask_id=tokenizer.mask_token_id,
+            pad_id=tokenizer.pad_token_id,
+            special_ids=tuple(sorted(tokenizer.all_special_ids)),
+        )
+        return BuildContext(backbone=backbone, tokenizer=tokenizer, seed=self.recipe.seed)
+
+    def read(self, text: str, *, pmi: str = "fragment") -> tuple[TokenBatch, tuple[Piece, ...]]:
+        """Tokenize the text as in the run, truncated to `passage_length`; returns a batch of one, and its pieces.
+
+        Raises DrkitError if the text has no known words.
+        """
+        with self._stored(text, pmi) as (store, weights):
+            tokens = store.batch([0], signals={} if weights is None else {IMPORTANCE: weights})
+            values = None if weights is None else weights.values.tolist()
+        if not bool(tokens.maskable.any()):
+            raise DrkitError("the text has no words that the tokenizer knows; give one or two sentences")
+        return tokens, tuple(_pieces(text, self.tokenizer, int(tokens.attention.sum()) - 2, values))
+
+    def query_of(self, text: str) -> str:
+        """Return the most important span of the text, which a run without a query generator uses as its query.
+
+        Raises DrkitError if the source has no counts.
+        """
+        with self._stored(text) as (store, weights):
+            if weights is None:
+                raise DrkitError(
+                    f"{self.folder} has no n-gram counts, which are needed to find the most important span"
+                )
+            (start, stop), *_ = next(extractive_queries(store, weights, count=1))
+        _, pieces = self.read(text)
+        return "".join(f" {piece.text}" if piece.spaced else piece.text for piece in pieces[start:stop]).strip()
+
+    @contextmanager
+    def _stored(self, text: str, pmi: str = "fragment") -> Iterator[tuple[TokenStore, SignalValues | None]]:
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = Path(scratch)
+            tokenise([("text", text)], self.tokenizer, folder, max_length=self.recipe.encoder.passage_length)
+            store = TokenStore.open(folder)
+            yield store, None if self.counts is None else importance(store, self.counts, folder, pmi=pmi)
+
+
+def _pieces(text: str, tokenizer: Any, count: int, values: list[float] | None) -> Iterable[Piece]:
+    encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+    spans, ids = encoding["offset_mapping"][:count], encoding["input_ids"]
+    end = 0
+    for position, (start, stop) in enumerate(spans):
+        # Some tokenizers include the space before a word in its span.
+        spaced = any(c.isspace() for c in text[end:start]) or text[start:stop][:1].isspace()
+        # Tokens that share a character (its bytes) are shown by name.
+        shown = text[max(start, end) : stop].strip() or tokenizer.convert_ids_to_tokens(ids[position])
+        yield Piece(shown, spaced, None if values is None else values[position])
+        end = max(end, stop)
+
+
+def run_source(run: Path, parts: Installed, *, masker: str | None = None, settings: Iterable[str] = ()) -> TextSource:
+    """Open a run for inspection; `masker` and `settings` (`masker.sigma=0.5`) change the recipe, but not the run.
+
+    Raises DrkitError if the run does not exist or has no tokenizer, or a setting is invalid.
+    """
+    if not (run / RECIPE).is_file():
+        raise DrkitError(
+            f"run not found: {run}; create one with `drkit compose`, or inspect a collection: --collection pydocs"
+        )
+    if read_manifest(run / "vocabulary") is None:
+        raise DrkitError(f"{run} has no tokenizer; resume it with `drkit run {run}`")
+    table = recipe_table(read_recipe(run / RECIPE, parts.registry))
+    if "pretrain" not in table and (masker or settings):
+        table["pretrain"] = recipe_table(compose(Wanted(), parts))["pretrain"]
+    if masker:
+        table = merge(table, {"pretrain": {"masker": part_table(Kind.MASKER, masker, parts.registry)}})
+    for assignment in settings:
+        assign(table, full_path(assignment))
+    return TextSource(run, recipe_from_table(table, parts.registry))
+
+
+@frozen
+class CollectionSource:
+    """The vocabulary and n-gram counts of a collection: the recipe and stages that make them, and their folder."""
+
+    recipe: Recipe
+    stages: tuple[Stage[Any], ...]
+    folder: Path
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all stages are finished."""
+        return all(read_manifest(self.folder / stage.name) is not None for stage in self.stages)
+
+    def finish(self, parts: Installed, progress: Progress) -> TextSource:
+        """Execute the stages that are not finished, and open the result."""
+        execute(self.stages, self.folder, self.recipe, registry=parts.registry, progress=progress, redo=True)
+        return TextSource(self.folder, self.recipe)
+
+
+def collection_source(request: Wanted, parts: Installed, *, cache: Path | None = None) -> CollectionSource:
+    """Plan the vocabulary and n-gram counts of a collection, kept in `cache` (`cache_folder()` if None).
+
+    request: as for `drkit compose`. Raises DrkitError if it cannot be composed, or the collection does not exist.
+    """
+    request = attrs.evolve(request, settings=tuple(map(full_path, request.settings)), name="inspected")
+    recipe = compose(request, parts)
+    stages = statistics_stages(recipe, parts)
+    key = digest([[stage.name, lasting_settings(stage.settings), dict(stage.sources)] for stage in stages])
+    return CollectionSource(recipe, tuple(stages), (cache or cache_folder()) / key[:16])
+
+
+def statistics_stages(recipe: Recipe, parts: Installed) -> list[Stage[Any]]:
+    """Return the stages of a run up to its n-gram counts, even if the recipe's masker does not need them."""
+    config = parts.registry.get(Kind.MASKER, "pmi").config
+    pretrain = recipe.pretrain
+    if pretrain is not None and pretrain.masker.use != "pmi":
+        pretrain = attrs.evolve(pretrain, masker=Choice("pmi", config()))
+    planned = {stage.name: stage for stage in plan(attrs.evolve(recipe, pretrain=pretrain), parts.registry).stages}
+    pending, kept = [COUNTS_STAGE], set()
+    while pending:
+        name = pending.pop()
+        kept.add(name)
+        pending += [need for need in planned[name].needs if need not in kept]
+    return [stage for name, stage in planned.items() if name in kept]
+
+
+def full_path(assignment: str) -> str:
+    """Expand `masker.sigma=1` to `pretrain.masker.sigma=1`; return anything else unchanged.
+
+    >>> full_path("masker.sigma=0.5")
+    'pretrain.masker.sigma=0.5'
+    """
+    return f"pretrain.{assignment}" if assignment.startswith(("masker.", "masker=")) else assignment
+
+
+def cache_folder() -> Path:
+    """Return the folder for vocabularies and counts of collections: `$DRKIT_CACHE`, or `drkit` in the user's cache."""
+    given = os.environ.get("DRKIT_CACHE")
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(given) if given else base / "drkit"

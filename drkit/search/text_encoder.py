@@ -1,0 +1,324 @@
+"""Text encoders: a transformer and its tokenizer, with everything that turns a text into one vector.
+
+Texts are sorted by length, padded as little as possible, batched by a token budget, and returned in their own order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import attrs
+import numpy as np
+import torch
+from attrs.validators import ge, in_
+from torch import Tensor, nn
+
+from drkit.core.ranks import own_device
+from drkit.errors import DrkitError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+AnyEncoder: TypeAlias = "TextEncoder | DualEncoder"
+MULTIPLE = 16
+
+
+class Encoder(Protocol):
+    """What indexes and retrievers require of an encoder: a `TextEncoder`, or any object with these members."""
+
+    @property
+    def dimension(self) -> int:
+        """D, the length of a vector."""
+
+    def identity(self) -> Mapping[str, Any]:
+        """Everything the vectors depend on, as plain data; `weights`, `pooling`, `normalize` decide comparability."""
+
+    def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Encode n queries as f32[n,D]."""
+
+    def encode_passages(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Encode n passages as f32[n,D]."""
+
+
+@attrs.frozen(eq=False)
+class TextEncoder:
+    """A transformer, its tokenizer, and the settings that turn a text into one vector.
+
+    model: a Hugging Face model that returns `last_hidden_state`, already on its device. pooling: `cls` or `mean`.
+    similarity: `cosine` or `dot`; under cosine all vectors have length 1, so that their inner product is the cosine.
+    query_length, passage_length: maximum number of tokens, special ones included. normalize: length 1 also under dot.
+    token_budget: tokens per batch, padding included. Prompts are put before every text.
+    precision: `float32`, or `bfloat16` for matrix products only (autocast): faster on a GPU, slightly less accurate.
+    """
+
+    model: Any
+    tokenizer: Any
+    pooling: str = attrs.field(default="cls", validator=in_(("cls", "mean")))
+    similarity: str = attrs.field(default="cosine", validator=in_(("cosine", "dot")))
+    query_length: int = attrs.field(default=32, validator=ge(2))
+    passage_length: int = attrs.field(default=64, validator=ge(2))
+    normalize: bool = False
+    token_budget: int = attrs.field(default=16_384, validator=ge(1))
+    query_prompt: str = ""
+    passage_prompt: str = ""
+    precision: str = attrs.field(default="float32", validator=in_(("float32", "bfloat16")))
+
+    @classmethod
+    def load(cls, folder: str | Path, device: str | torch.device = "cpu") -> TextEncoder:
+        """Load an encoder folder written by drkit or sentence-transformers; device `auto` picks a GPU if available.
+
+        Raises DrkitError as `drkit.search.sentence_transformers.read_encoder_settings` does.
+        """
+        from drkit.search.sentence_transformers import load_backbone, read_encoder_settings
+
+        settings = read_encoder_settings(Path(folder))
+        model, tokenizer = load_backbone(settings.pop("transformer"))
+        return cls(model.to(choose_device(device)), tokenizer, **settings)
+
+    @classmethod
+    def bare(cls, folder: str | Path, *, pooling: str, device: str | torch.device = "cpu") -> TextEncoder:
+        """Load a transformers checkpoint that does not declare its pooling: cosine similarity, its maximum length.
+
+        Raises DrkitError if it cannot be loaded, or if pooling is neither cls nor mean.
+        """
+        from drkit.search.sentence_transformers import bare_settings, load_backbone
+
+        if pooling not in ("cls", "mean"):
+            raise DrkitError(f"unsupported pooling {pooling!r}; use cls or mean")
+        settings = bare_settings(Path(folder), pooling)
+        model, tokenizer = load_backbone(Path(folder))
+        return cls(model.to(choose_device(device)), tokenizer, **settings)
+
+    @property
+    def dimension(self) -> int:
+        """D, the length of a vector."""
+        return int(self.model.config.hidden_size)
+
+    def identity(self) -> dict[str, Any]:
+        """Everything the vectors depend on, as plain data: content hashes of weights and tokenizer, and settings."""
+        settings = attrs.asdict(self, filter=attrs.filters.exclude("model", "tokenizer", "token_budget"))
+        hashes = {"weights": weights_hash(self.model), "tokenizer": tokenizer_hash(self.tokenizer)}
+        return {**hashes, **settings, "normalize": self.has_unit_length}
+
+    @property
+    def has_unit_length(self) -> bool:
+        """Whether all vectors have length 1."""
+        return self.normalize or self.similarity == "cosine"
+
+    def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Encode n queries as f32[n,D]; an empty text is encoded as its special tokens."""
+        return self.encode_tokens(self._tokens(texts, self.query_prompt, self.query_length))
+
+    def encode_passages(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Encode n passages as f32[n,D]; an empty text is encoded as its special tokens."""
+        return self.encode_tokens(self._tokens(texts, self.passage_prompt, self.passage_length))
+
+    def encode_tokens(self, rows: Sequence[Any]) -> NDArray[np.float32]:
+        """Encode n texts given as token ids (with special tokens, already truncated) as f32[n,D].
+
+        Raises DrkitError for a row without tokens.
+        """
+        lengths = np.fromiter((len(row) for row in rows), dtype=np.int64, count=len(rows))
+        if len(rows) and not lengths.min():
+            raise DrkitError(f"row {int(lengths.argmin())} has no tokens, not even special ones; tokenise it again")
+        vectors = np.empty((len(rows), self.dimension), dtype=np.float32)
+        with inference(self.model):
+            for positions in length_sorted_batches(lengths, self.token_budget):
+                vectors[positions] = self._embed([rows[p] for p in positions.tolist()]).float().cpu().numpy()
+        return vectors
+
+    def _tokens(self, texts: Sequence[str], prompt: str, length: int) -> list[list[int]]:
+        if not texts:
+            return []
+        ids: list[list[int]] = self.tokenizer(
+            [prompt + text for text in texts], truncation=True, max_length=length, return_attention_mask=False
+        )["input_ids"]
+        return ids
+
+    def _embed(self, rows: Sequence[Any]) -> Tensor:
+        longest = int(getattr(self.model.config, "max_position_embeddings", 0) or 0)
+        ids, attention = padded(rows, self.tokenizer.pad_token_id or 0, longest=longest)
+        device = next(self.model.parameters()).device
+        ids, attention = ids.to(device), attention.to(device)
+        with torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
+            hidden = self.model(input_ids=ids, attention_mask=attention).last_hidden_state.float()
+        vectors = pool(hidden, attention, self.pooling)
+        return nn.functional.normalize(vectors, dim=-1) if self.has_unit_length else vectors
+
+
+@attrs.frozen(eq=False)
+class DualEncoder:
+    """Separate encoders for queries and passages (Karpukhin et al. 2020), usable wherever a shared encoder is.
+
+    Raises DrkitError if their vectors are not comparable: different dimension, pooling or similarity.
+    """
+
+    queries: TextEncoder
+    passages: TextEncoder
+
+    def __attrs_post_init__(self) -> None:
+        one, two = (_vector_space(side) for side in (self.queries, self.passages))
+        if one != two:
+            raise DrkitError(
+                f"queries are encoded with {one}, passages with {two}; both encoders must share a vector space"
+            )
+
+    @classmethod
+    def load(cls, folder: str | Path, device: str | torch.device = "cpu") -> DualEncoder:
+        """Load the two encoders of a folder written by drkit or sentence-transformers (a `Router`).
+
+        Raises DrkitError as `TextEncoder.load` does, or if a route is missing.
+        """
+        from drkit.search.sentence_transformers import load_backbone, read_encoder_settings, read_routes
+
+        settings = [read_encoder_settings(Path(folder), modules) for modules in read_routes(Path(folder))]
+        loaded = [load_backbone(one.pop("transformer")) for one in settings]
+        target = choose_device(device)
+        return cls(*(TextEncoder(m.to(target), t, **one) for (m, t), one in zip(loaded, settings, strict=True)))
+
+    @property
+    def dimension(self) -> int:
+        """D, the length of a vector."""
+        return self.passages.dimension
+
+    @property
+    def pooling(self) -> str:
+        """The pooling of both encoders."""
+        return self.passages.pooling
+
+    def identity(self) -> dict[str, Any]:
+        """Everything the vectors depend on, as plain data; the hashes cover weights and tokenizers of both."""
+        queries, passages = self.queries.identity(), self.passages.identity()
+        both = {key: _hash(f"{queries[key]} {passages[key]}".encode()) for key in ("weights", "tokenizer")}
+        return {**passages, **both}
+
+    def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Encode n queries with the query encoder as f32[n,D]."""
+        return self.queries.encode_queries(texts)
+
+    def encode_passages(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Encode n passages with the passage encoder as f32[n,D]."""
+        return self.passages.encode_passages(texts)
+
+    def encode_tokens(self, rows: Sequence[Any]) -> NDArray[np.float32]:
+        """Encode n passages given as token ids as f32[n,D]; see `TextEncoder.encode_tokens`."""
+        return self.passages.encode_tokens(rows)
+
+    def evolve(self, **settings: Any) -> DualEncoder:
+        """Return a copy with other settings of `TextEncoder` in both encoders."""
+        return DualEncoder(attrs.evolve(self.queries, **settings), attrs.evolve(self.passages, **settings))
+
+
+def _vector_space(encoder: TextEncoder) -> str:
+    length = "of length 1" if encoder.has_unit_length else "of any length"
+    return f"{encoder.pooling} pooling to {encoder.dimension} dimensions {length}, {encoder.similarity} similarity"
+
+
+def read_encoder(folder: str | Path, device: str | torch.device = "cpu") -> AnyEncoder:
+    """Load the shared encoder of a folder, or its two separate ones. Raises DrkitError as `TextEncoder.load` does."""
+    from drkit.search.sentence_transformers import is_dual
+
+    return DualEncoder.load(folder, device) if is_dual(Path(folder)) else TextEncoder.load(folder, device)
+
+
+def choose_device(name: str | torch.device) -> torch.device:
+    """Return the device of a torch name; `auto` picks a GPU if one is available.
+
+    Raises DrkitError if torch does not know the name, or the GPU is not available.
+    """
+    if name == "auto":
+        name = own_device()
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise DrkitError(f"unknown device {str(name)!r}; use auto, cpu, cuda, cuda:0 ..") from None
+    count = torch.cuda.device_count()
+    if device.type == "cuda" and (device.index or 0) >= count:
+        sees = f"{count} GPU{'s' if count > 1 else ''}" if count else "no GPU"
+        raise DrkitError(f"device {str(name)!r} is not available: torch sees {sees}; use auto or cpu")
+    return device
+
+
+def pool(hidden: Tensor, attention: Tensor, pooling: str) -> Tensor:
+    """Pool hidden states f[B,L,D] under attention [B,L] to f[B,D]: the first token, or the mean over real tokens."""
+    if pooling == "cls":
+        return hidden[:, 0]
+    real = attention.unsqueeze(-1).to(hidden.dtype)
+    return (hidden * real).sum(1) / real.sum(1).clamp(min=1e-9)
+
+
+def padded(rows: Sequence[Any], pad_id: int, *, longest: int = 0) -> tuple[Tensor, Tensor]:
+    """Pad rows of token ids on the right to a multiple of 16, at most `longest`: ids i64[B,L], attention i64[B,L].
+
+    >>> ids, attention = padded([[5, 6], [7]], pad_id=0)
+    >>> tuple(ids.shape), attention.sum(1).tolist()
+    ((2, 16), [2, 1])
+    """
+    length = max(len(row) for row in rows)
+    width = -(-length // MULTIPLE) * MULTIPLE
+    width = max(length, min(width, longest)) if longest else width
+    ids = np.full((len(rows), width), pad_id, dtype=np.int64)
+    attention = np.zeros((len(rows), width), dtype=np.int64)
+    for i, row in enumerate(rows):
+        ids[i, : len(row)] = row
+        attention[i, : len(row)] = 1
+    return torch.from_numpy(ids), torch.from_numpy(attention)
+
+
+def length_sorted_batches(lengths: NDArray[np.int64], budget: int) -> Iterator[NDArray[np.int64]]:
+    """Yield positions of texts of similar length, longest first; a padded batch holds `budget` tokens or one text.
+
+    >>> [b.tolist() for b in length_sorted_batches(np.array([3, 40, 5, 20]), budget=64)]
+    [[1], [3, 2], [0]]
+    """
+    order = np.argsort(-lengths, kind="stable")
+    start = 0
+    while start < len(order):
+        width = -(-int(lengths[order[start]]) // MULTIPLE) * MULTIPLE
+        size = max(1, budget // max(width, 1))
+        yield order[start : start + size]
+        start += size
+
+
+@contextmanager
+def inference(model: nn.Module) -> Iterator[None]:
+    """Run a block in evaluation mode without gradients; restore the training mode of every module afterwards."""
+    training = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        for module, mode in training.items():
+            module.training = mode
+
+
+def weights_hash(model: nn.Module) -> str:
+    """Hash a model's weights by name, shape and float32 value; the pooler is left out, since no vector uses it."""
+    state = hashlib.blake2b(digest_size=16)
+    for name, value in sorted(model.state_dict().items()):
+        if not name.startswith("pooler."):
+            value = value.detach().cpu()
+            value = value.float() if value.is_floating_point() else value
+            state.update(f"{name} {tuple(value.shape)}\n".encode())
+            state.update(memoryview(value.contiguous().numpy()).cast("B"))
+    return state.hexdigest()
+
+
+def tokenizer_hash(tokenizer: Any) -> str:
+    """Hash how a tokenizer splits texts; padding and truncation are left out, since every caller sets them."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        content: Any = sorted(tokenizer.get_vocab().items())
+    else:
+        content = {**json.loads(backend.to_str()), "padding": None, "truncation": None}
+    return _hash(json.dumps(content, sort_keys=True).encode())
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()

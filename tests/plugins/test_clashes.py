@@ -1,0 +1,189 @@
+"""Names that several packages claim: drkit's own keep working, and everyone's can be named."""
+
+import pytest
+
+from drkit.core.layers import Wanted, compose
+from drkit.errors import DrkitError, UnknownNameError
+from tests.cli.test_light_commands import drkit
+from tests.plugins.packages import installed_with, path_with, write_package
+
+# Claims the recipes that every `compose` starts from, and a part and a pipeline of drkit's own.
+GREEDY = """
+HERE = Path(__file__).parent
+
+@frozen
+class Settings:
+    ratio: float = setting(0.3, None, "share of tokens")
+    path: str = setting("", None, "a file")
+
+@hookimpl
+def drkit_components():
+    return [
+        part("masker", "pmi", config=Settings, provides=("view", "rows")),
+        part("masker", "uniform", config=Settings, provides=("view", "rows")),
+        part("miner", "margin", config=Settings, receives=("candidates",)),
+        part("collection", "shelf", config=Settings, shorthand="path", provides=("texts", "queries", "judgements")),
+        part("collection", "beir", config=Settings, shorthand="path", provides=("texts", "queries", "judgements")),
+    ]
+
+@hookimpl
+def drkit_recipes():
+    return {name: HERE / "own.toml" for name in ("default", "quick", "small", "retromae")}
+
+@hookimpl
+def drkit_pipelines():
+    return {"two-stage": HERE / "own.toml"}
+"""
+OTHER = """
+@hookimpl
+def drkit_components():
+    return [part("collection", "shelf"), part("masker", "only-mine", provides=("view", "rows"))]
+"""
+
+
+@pytest.fixture
+def greedy(site):
+    (site / "own.toml").write_text('# a recipe of a stranger\nlike = "simlm"\n')
+    write_package(site, "greedy", GREEDY)
+    write_package(site, "my-other", OTHER, version="2.1")
+    return installed_with(site)
+
+
+def test_drkits_own_names_mean_drkits_own(greedy):
+    from drkit.core.discovery import installed
+
+    for wanted in (
+        Wanted(),
+        Wanted(quick=True),
+        Wanted(paper="retromae", masker="pmi"),
+        Wanted(pipeline="two-stage", collection="beir:folder", miners=("bm25", "margin")),
+    ):
+        assert compose(wanted, greedy) == compose(wanted, installed())
+    assert greedy.registry.get("masker", "pmi").provider.startswith("drkit ")
+    assert greedy.recipe("default") == installed().recipe("default")
+
+
+def test_everyones_part_is_named_by_its_package(greedy):
+    found = compose(Wanted(masker="greedy:pmi", collection="greedy:beir:folder"), greedy)
+    assert (found.pretrain.masker.use, found.pretrain.masker.config.ratio) == ("greedy:pmi", 0.3)
+    assert (found.collection.use, found.collection.config.path) == ("greedy:beir", "folder")
+    assert found.name == "greedy-beir-greedy-pmi-enhanced"
+    assert compose(Wanted(masker="drkit:pmi"), greedy) == compose(Wanted(masker="pmi"), greedy)
+    assert compose(Wanted(masker="my_other:only-mine"), greedy).pretrain.masker.use == "only-mine"
+    chained = compose(Wanted(miners=("run-file:x.trec", "greedy:margin")), greedy).finetune.rounds[0].miners
+    assert [c.use for c in chained] == ["run-file", "greedy:margin"]
+    assert chained[0].config.path == "x.trec"
+    assert compose(Wanted(paper="greedy:retromae"), greedy).pretrain == compose(Wanted(paper="simlm"), greedy).pretrain
+
+
+def test_a_recipe_names_a_strangers_part_and_reads_back(greedy):
+    from drkit.core.read import parse_toml, recipe_from_table
+    from drkit.core.write import recipe_toml
+
+    wanted = Wanted(settings=('pretrain.masker.use="greedy:pmi"', "pretrain.masker.ratio=0.4"))
+    found = compose(wanted, greedy)
+    assert found.pretrain.masker.config.ratio == 0.4
+    assert recipe_from_table(parse_toml(recipe_toml(found), "recipe"), greedy.registry) == found
+
+
+def test_between_two_strangers_a_bare_name_is_an_error_that_names_both(greedy):
+    with pytest.raises(DrkitError, match=r"greedy 1\.0 and my-other 2\.1; write 'greedy:shelf' or 'my-other:shelf'"):
+        compose(Wanted(collection="shelf"), greedy)
+    assert compose(Wanted(collection="greedy:shelf:a:b"), greedy).collection.config.path == "a:b"
+    assert compose(Wanted(collection="my-other:shelf"), greedy).collection.use == "my-other:shelf"
+    with pytest.raises(UnknownNameError, match=r"greedy:shelf, .*my-other:shelf"):
+        compose(Wanted(collection="shelves"), greedy)
+
+
+def test_the_word_before_a_colon_is_a_part_of_drkits_own_first_then_a_package_then_a_part(site):
+    write_package(
+        site,
+        "beir",  # a package with the name of a part of drkit's own
+        """
+        @frozen
+        class Settings:
+            path: str = setting("", None, "a file")
+
+        @hookimpl
+        def drkit_components():
+            return [part("collection", name, config=Settings, shorthand="path") for name in ("beir", "old", "new")]
+        """,
+    )
+    write_package(
+        site,
+        "old",
+        """
+        @frozen
+        class Settings:
+            path: str = setting("", None, "a file")
+
+        @hookimpl
+        def drkit_components():
+            return [part("collection", name, config=Settings, shorthand="path") for name in ("shelf", "box")]
+        """,
+    )
+    registry = installed_with(site).registry
+
+    def read(text):
+        spec, value = registry.split("collection", text)
+        return spec.provider.split()[0], spec.name, value
+
+    assert read("beir:new") == ("drkit", "beir", "new")
+    assert read("beir") == ("drkit", "beir", None)
+    assert read("old:shelf") == ("old", "shelf", None)
+    assert read("old:shelf:x") == ("old", "shelf", "x")
+    assert read("old:letters") == ("beir", "old", "letters")
+    assert read("new:x") == ("beir", "new", "x")
+    assert registry.get("collection", "beir:beir").provider == "beir 1.0"
+    with pytest.raises(DrkitError, match="'margin' takes no value after a colon; write `margin`"):
+        registry.split("miner", "margin:3")
+
+
+def test_a_name_that_one_package_registers_twice_says_so(site):
+    write_package(
+        site,
+        "doubled",
+        "@hookimpl\ndef drkit_components():\n    return [part('masker', 'same'), part('masker', 'same')]",
+    )
+    with pytest.raises(DrkitError, match=r"registered twice by doubled 1\.0"):
+        installed_with(site).registry.get("masker", "same")
+
+
+def test_clashes_are_marked_where_parts_are_listed(greedy, site):
+    code, out, _ = drkit("list", "masker", PYTHONPATH=path_with(site))
+    assert code == 0
+    assert "masker 'pmi' is claimed by drkit and greedy: 'pmi' means drkit's, write 'greedy:pmi' for the other" in out
+    assert "greedy:pmi " in out
+    code, out, _ = drkit("list", "recipe", PYTHONPATH=path_with(site))
+    assert "recipe 'default' is claimed by drkit and greedy" in out
+    assert "a recipe of a stranger" in out
+    code, out, _ = drkit("plugins", PYTHONPATH=path_with(site))
+    assert code == 0
+    assert "collection 'shelf' is claimed by greedy and my-other: write 'greedy:shelf' or 'my-other:shelf'" in out
+    assert "pipeline 'two-stage' is claimed by drkit and greedy" in out
+    code, out, _ = drkit("show", "masker", "greedy:pmi", PYTHONPATH=path_with(site))
+    assert "share of tokens" in out
+    code, _, err = drkit(
+        "compose", "--masker", "greedy:pmi", "--decoder", "enhanced", "--dry-run", PYTHONPATH=path_with(site)
+    )
+    assert code == 0, err
+
+
+@pytest.mark.parametrize("kind", ["masker", "decoder", "loss", "miner", "collection", "signal", "pipeline", "recipe"])
+def test_every_name_of_every_kind_is_listed_and_shown(kind):
+    from click.testing import CliRunner
+
+    from drkit.core.discovery import installed
+    from drkit_cli.main import cli
+
+    here = installed()
+    files = {"pipeline": here.pipelines, "recipe": here.recipes}
+    names = list(files[kind]) if kind in files else here.registry.names(kind)
+    listed = CliRunner().invoke(cli, ["list", kind])
+    assert listed.exit_code == 0
+    assert names
+    for name in names:
+        assert name in listed.output
+        shown = CliRunner().invoke(cli, ["show", kind, name])
+        assert shown.exit_code == 0, (name, shown.output)
+        assert shown.output.strip()

@@ -1,0 +1,90 @@
+"""Plugins that cannot be loaded, in whole or in part: each is named, and takes nobody down."""
+
+import pytest
+
+from drkit.core.layers import Wanted, compose
+from drkit.errors import DrkitError, UnknownNameError
+from tests.cli.test_light_commands import drkit
+from tests.plugins.packages import installed_with, path_with, write_package
+
+LOST_RECIPE = """
+@hookimpl
+def drkit_components():
+    return [part("masker", "sound", provides=("view", "rows"))]
+
+@hookimpl
+def drkit_recipes():
+    here = Path(__file__).parent
+    return {"lost": here / "lost.toml", "found": here / "found.toml", "number": 3}
+"""
+LOOSE = """
+@define
+class Loose:
+    ratio: float = 0.1
+
+@frozen
+class Asking:
+    ratio: float
+
+@hookimpl
+def drkit_components():
+    return [part("masker", "loose", config=Loose), part("masker", "asking", config=Asking), part("masker", "sound")]
+"""
+BROKEN = {
+    "import-error": ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
+    "misspelled": ("@hookimpl\ndef drkit_componets():\n    return []", "did you mean 'drkit_components'"),
+    "not-a-spec": ("@hookimpl\ndef drkit_components():\n    return ['pmi']", "'pmi', which is not a ComponentSpec"),
+    "many-lines": ("raise RuntimeError('first line\\nsecond line')", "RuntimeError: first line"),
+}
+
+
+def report_of(here, name):
+    return next(report for report in here.plugins if report.name == name)
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_an_unknown_name_lists_the_plugins_that_failed(name, site):
+    source, said = BROKEN[name]
+    write_package(site, name, source)
+    here = installed_with(site)
+    assert said in report_of(here, name).error
+    with pytest.raises(UnknownNameError) as caught:
+        here.registry.get("masker", "theirs")
+    assert f"Not loaded: {name} (" in str(caught.value)
+    assert said in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+    with pytest.raises(UnknownNameError, match="Not loaded"):
+        compose(Wanted(paper="theirs"), here)
+    assert compose(Wanted(), here).name == "pydocs-pmi-enhanced"
+
+
+def test_a_missing_recipe_file_takes_nothing_else_away(site):
+    (site / "found.toml").write_text('like = "retromae"\n')
+    write_package(site, "lost-recipe", LOST_RECIPE)
+    here = installed_with(site)
+    report = report_of(here, "lost-recipe")
+    assert not report.error
+    assert [spec.name for spec in report.specs] == ["sound"]
+    assert compose(Wanted(paper="found", masker="sound"), here).pretrain.masker.use == "sound"
+    with pytest.raises(DrkitError, match=r"the recipe 'lost' of lost-recipe 1.0 is broken: .*lost.toml does not exist"):
+        compose(Wanted(paper="lost"), here)
+    with pytest.raises(DrkitError, match=r"'number' of lost-recipe 1.0 is broken: 3 is not a path"):
+        here.recipe("number")
+    code, out, _ = drkit("plugins", PYTHONPATH=path_with(site))
+    assert code == 0
+    assert "lost-recipe (lost-recipe 1.0): recipe 'lost':" in out
+    code, out, err = drkit("list", PYTHONPATH=path_with(site))
+    assert code == 0, err
+    code, _, err = drkit("show", "recipe", "lost", PYTHONPATH=path_with(site))
+    assert (code, len(err.splitlines())) == (2, 1)
+
+
+def test_settings_that_are_not_frozen_or_lack_defaults_are_refused_at_load(site):
+    write_package(site, "loose", LOOSE)
+    here = installed_with(site)
+    report = report_of(here, "loose")
+    assert [spec.name for spec in report.specs] == ["sound"]
+    assert "masker 'loose': settings class Loose is not frozen (use attrs.frozen)" in report.problems
+    assert "masker 'asking': settings without a default: 'ratio'" in report.problems
+    with pytest.raises(UnknownNameError, match=r"Not loaded: .*settings class Loose is not frozen"):
+        here.registry.get("masker", "loose")
