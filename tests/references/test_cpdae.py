@@ -55,7 +55,7 @@ def test_total_and_gradients(paper, chunk):
     module, batch = prepared(paper)
     loss, figures = step(module, batch, chunk)
     weights = reference_weights(module, NAMES)
-    idf = toy_context().idf.tolist() if paper == "cpdae-idf" else None
+    idf = toy_context().signals["idf"].tolist() if paper == "cpdae-idf" else None
     found = cpdae(weights, SIZES, batch, idf)
     if paper == "cpdae-r":
         found["vectors"] = vectors_contrast(list(found["h"]), batch["partners"].tolist(), 0.05)

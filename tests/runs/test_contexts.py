@@ -180,7 +180,6 @@ def test_generating_goes_on_where_it_was_cut_off(texts, tmp_path, monkeypatch):
     assert ours == theirs, "all but how long it took"
     assert sorted(p.name for p in (tmp_path / "cut/queries").iterdir()) == [
         "candidates.arrow",
-        "importance",
         "manifest.json",
         "queries.jsonl",
         "tokens.arrow",

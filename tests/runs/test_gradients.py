@@ -40,7 +40,7 @@ def auto_encoder(dropout=0.0):
     terms = {
         "encoder": Term(mlm, ("token_states",), "encoder", 0.7),
         "decoder": Term(mlm, ("token_states",), "decoder", 1.0),
-        "contrast": Term(Contrast(), ("bottleneck", "partners"), "encoder", 0.3),
+        "contrast": Term(Contrast(), ("bottleneck", "partners"), "encoder", 0.3, "batch"),
     }
     return AutoEncoder(encoder, decoder, terms)
 
@@ -58,6 +58,54 @@ def paired_batch():
     both = stacked(tokens, evolve(tokens, keys=tokens.keys + PARTNER), pad_id=0)
     views = UniformMasker(UniformConfig(), toy_context())(both, Draws(1, 0, both.keys.numpy()))
     return {**collated(both, views), "partners": torch.arange(16).roll(8)}
+
+
+class Apart:
+    """Compares rows without partners, and each row by its signals: f[B,L] of tokens, f[B] of texts."""
+
+    def __call__(self, *, bottleneck, importance, a_mark):
+        near = torch.exp(-(bottleneck[:, None] - bottleneck).pow(2).sum(2))
+        unlike = (importance.sum(1)[:, None] - importance.sum(1)).pow(2) + (a_mark[:, None] - a_mark).pow(2)
+        assert importance.isfinite().all()
+        return StepOutput(loss=(near * unlike).mean())
+
+
+def signal_encoder():
+    """The toy auto-encoder with a loss over the batch that receives signals, and none that receives partners."""
+    module = auto_encoder()
+    apart = Term(Apart(), ("bottleneck",), "encoder", 0.3, "batch", ("importance", "a-mark"))
+    terms = {name: term for name, term in module.terms.items() if name != "contrast"}
+    return AutoEncoder(module.encoder, module.decoder, {**terms, "apart": apart})
+
+
+def signal_batch():
+    """Eight texts with a signal of their tokens and one of each text."""
+    from drkit.core.draws import Draws
+    from drkit.maskers import UniformConfig, UniformMasker
+    from drkit.testing.toys import toy_context, toy_tokens, with_signals
+    from drkit.train.pretrain import collated
+
+    tokens = with_signals(toy_tokens(), {"a-mark": "text"})
+    return collated(tokens, UniformMasker(UniformConfig(), toy_context())(tokens, Draws(1, 0, tokens.keys.numpy())))
+
+
+TRAINED = {
+    "pretrain": (auto_encoder, paired_batch),
+    "signals": (signal_encoder, signal_batch),
+}
+
+
+def test_a_loss_over_the_batch_needs_no_partners():
+    module, batch = signal_encoder().train(), signal_batch()
+    assert module.compares()
+    assert not module.paired()
+    whole, figures, expected = taken(module, batch)
+    assert float(figures["apart_loss"]) > 0
+    for chunk in (1, 3, 5):
+        loss, shown, found = taken(module, batch, chunk)
+        assert float(loss) == pytest.approx(float(whole), rel=1e-5)
+        assert float(shown["apart_loss"]) == pytest.approx(float(figures["apart_loss"]), rel=1e-5)
+        close(found, expected, 2e-6)
 
 
 def taken(module, batch, chunk=0):
@@ -145,8 +193,16 @@ def test_a_bi_encoder_in_chunks_has_the_same_gradients():
         close(found, expected)
 
 
+TRAINED["finetune"] = (bi_encoder, pairs_batch)
+
+
 def shares(batch, kind):
     """What each of two processes gets of a batch; row numbers are its own."""
+    if kind == "signals":
+        # The first has shorter texts only, padded less: its signals are padded to the others' length when gathered.
+        short, rest = [1, 2, 3, 4], [0, 5, 6, 7]
+        part = {n: t[short, :22] if t.ndim > 1 and t.shape[1] == 30 else t[short] for n, t in batch.items()}
+        return [part, {name: tensor[rest] for name, tensor in batch.items()}]
     if kind == "pretrain":
         halves = [[0, 1, 2, 8, 9, 10], [3, 4, 5, 6, 7, 11, 12, 13, 14, 15]]
         out = [{name: tensor[rows] for name, tensor in batch.items()} for rows in halves]
@@ -164,9 +220,9 @@ def shares(batch, kind):
 
 
 @pytest.mark.parametrize("chunk", [0, 2])
-@pytest.mark.parametrize("kind", ["pretrain", "finetune"])
+@pytest.mark.parametrize("kind", ["pretrain", "signals", "finetune"])
 def test_two_processes_have_the_gradients_of_one_big_batch(tmp_path, kind, chunk):
-    module, batch = (auto_encoder(), paired_batch()) if kind == "pretrain" else (bi_encoder(), pairs_batch())
+    module, batch = (made() for made in TRAINED[kind])
     whole, _, expected = taken(module.train(), batch)
     torchrun("tests/runs/two_processes.py", kind, chunk, tmp_path)
     found = torch.load(tmp_path / "found.pt", weights_only=True)

@@ -11,11 +11,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from drkit.core import processes
 from drkit.train import gradients
-from tests.runs.test_gradients import auto_encoder, bi_encoder, paired_batch, pairs_batch, shares
+from tests.runs.test_gradients import TRAINED, shares
 
 
 def main(kind, chunk, folder):
-    module, batch = (auto_encoder(), paired_batch()) if kind == "pretrain" else (bi_encoder(), pairs_batch())
+    module, batch = (made() for made in TRAINED[kind])
     with processes.together():
         loss = taken(module, shares(batch, kind)[processes.rank()], int(chunk))
     if processes.rank() == 0:

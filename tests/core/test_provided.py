@@ -1,0 +1,93 @@
+"""The table of names is what the documentation says, and what specs are checked against."""
+
+from pathlib import Path
+
+import attrs
+import pytest
+
+from drkit.core import protocols
+from drkit.core.discovery import installed
+from drkit.core.provided import CAPABILITIES, PROVIDED
+from drkit.core.registry import Registry
+from drkit.core.spec import ComponentSpec
+from drkit.errors import ProblemsError
+from drkit.recipe.check import check, wanted_signals
+from drkit.recipe.compose import Wanted, compose
+from drkit.recipe.schema import WeightedLoss
+
+PAGE = (Path(__file__).parents[2] / "docs/reference/protocols.md").read_text(encoding="utf-8")
+
+
+@attrs.frozen
+class Plain:
+    """A stranger's loss without settings."""
+
+
+@attrs.frozen
+class WantsWindow:
+    """A loss that wants importance with n-grams of up to three tokens."""
+
+    @property
+    def signals(self):
+        return {"importance": {"window": 3}}
+
+
+@attrs.frozen
+class NamedAlike:
+    """Settings that are called as declarations are."""
+
+    receives: str = "partners"
+    signals: str = "magic"
+    scope: str = "wide"
+
+
+def test_the_page_lists_every_name():
+    for name in PROVIDED:
+        assert f"| `{name.name}` | {name.source} | {name.meaning} |" in PAGE
+    for name, meaning in CAPABILITIES.items():
+        assert f"| `{name}` | {meaning} |" in PAGE
+
+
+def test_the_page_lists_every_optional_protocol():
+    beside = {"LmHeads", "Replacer", "Corpus", "SignalTexts"}
+    named = {n for n, value in vars(protocols).items() if getattr(value, "_is_protocol", False)} - {"Protocol"} - beside
+    assert not {name for name in named if f"`{name}`" not in PAGE}
+
+
+def with_loss(config=Plain, on="encoder", **rest):
+    """A recipe whose masker is `pmi`, with one more loss, and the registry that has it."""
+    spec = ComponentSpec(kind="loss", name="mine", target="no:Where", config=config, summary="a loss", **rest)
+    registry = Registry([*installed().registry, spec])
+    recipe = compose(Wanted(masker="pmi", decoder="mlm"), installed())
+    term = WeightedLoss("mine", config(), on)
+    pretrain = attrs.evolve(recipe.pretrain, losses={**recipe.pretrain.losses, "mine": term})
+    return attrs.evolve(recipe, pretrain=pretrain), registry
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        ({"receives": ("bottelneck",)}, "nothing installed provides 'bottelneck'; did you mean 'bottleneck'"),
+        ({"receives": ("bottleneck",), "signals": ("importanse",)}, "did you mean 'importance'"),
+        ({"receives": ("token_states",), "scope": "batch"}, "cannot be gathered"),
+        ({"receives": ("bottleneck",), "config": WantsWindow}, "wants it with 4, and a run has it once"),
+        ({"receives": ("bottleneck",), "requires": ("retriever",)}, "no stage of a pre-training makes"),
+    ],
+)
+def test_what_cannot_be_given_is_refused_with_a_suggestion(loss, said):
+    with pytest.raises(ProblemsError, match=said):
+        check(*with_loss(**loss))
+
+
+def test_settings_called_like_declarations_declare_nothing():
+    recipe, registry = with_loss(NamedAlike, receives=("bottleneck",))
+    check(recipe, registry)
+    spec, config = registry.get("loss", "mine"), NamedAlike()
+    assert (spec.receives_of(config), spec.signals_of(config), spec.scope_of(config)) == ({"bottleneck"}, {}, "rows")
+
+
+def test_a_signal_is_wanted_with_the_settings_that_parts_name():
+    recipe, registry = with_loss(receives=("bottleneck",), signals=("importance", "idf"))
+    wanted = wanted_signals(recipe.pretrain, registry)
+    assert list(wanted) == ["idf", "importance"]
+    assert wanted["importance"].config.window == recipe.pretrain.masker.config.window
