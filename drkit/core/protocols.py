@@ -1,6 +1,6 @@
 """What a part looks like: one or two methods a kind, matched by shape, never inherited from.
 
-What a part may do besides is a protocol of its own, asked for with isinstance; docs/reference/protocols.md lists them all.
+What a part may do besides is a protocol of its own, asked for with isinstance: docs/reference/protocols.md has all.
 """
 
 from __future__ import annotations

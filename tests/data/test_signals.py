@@ -8,7 +8,6 @@ import attrs
 import numpy as np
 import pytest
 import torch
-from drkit.data.sentences import sample, train_punkt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,7 +15,7 @@ from drkit.core.types import TokenBatch, map_tensors
 from drkit.data.contexts import MixedContexts, QueryContexts, SpanContexts, stacked
 from drkit.data.queries import Queries, write_candidates
 from drkit.data.signals import SignalValues, StoredTexts, write_signal
-from drkit.data.spans import Spans, split_documents
+from drkit.data.spans import Spans, sample, split_documents, train_punkt
 from drkit.data.store import TokenStore, tokenise
 from drkit.errors import DrkitError
 from drkit.testing.toys import rows_of, toy_tokens
