@@ -146,7 +146,7 @@ def test_a_file_that_does_not_fit_is_refused(texts, tmp_path):
     with pytest.raises(DrkitError, match="none of the 1 given queries"):
         run(texts, tmp_path / "run", f"queries=file:{path}")
     path.write_text("d1\twhat\nd2\n")
-    with pytest.raises(DrkitError, match=r"queries.tsv:2: 1 cells"):
+    with pytest.raises(DrkitError, match=r"queries.tsv:2: expected 2 cells"):
         run(texts, tmp_path / "run", f"queries=file:{path}")
 
 
