@@ -18,7 +18,7 @@ from drkit.data.store import TokenStore, tokenise
 from drkit.decoders import MlmDecoder, MlmDecoderConfig
 from drkit.encoders import MaskedLmEncoder, context_from, token_batch
 from drkit.encoders.architectures import ARCHITECTURES, architecture, longest_text
-from drkit.encoders.folder import export_encoder
+from drkit.encoders.export import export_encoder
 from drkit.encoders.heads import tie_lm_head
 from drkit.errors import DrkitError, ProblemsError
 from drkit.recipe.check import check

@@ -115,7 +115,7 @@ def test_what_cannot_start_a_run_is_told_before_anything_is_made(collection, tmp
 
 
 def test_texts_are_cut_where_the_position_table_ends(tmp_path):
-    from drkit.encoders.folder import export_encoder
+    from drkit.encoders.export import export_encoder
 
     model, tokenizer = tiny("roberta")
     how = {"pooling": "mean", "similarity": "cosine", "query_length": 32, "passage_length": 32}

@@ -8,7 +8,7 @@ from attrs import evolve
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Router
 
-from drkit.encoders.folder import export_dual, export_encoder
+from drkit.encoders.export import export_dual, export_encoder
 from drkit.errors import DrkitError
 from drkit.search import DualEncoder, FlatIndex, Retriever, Storage, TextEncoder, encode_corpus
 from drkit.search.sentence_transformers import as_encoder

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drkit.core.types import BuildContext, MiningRequest, Passage
-from drkit.encoders.folder import export_encoder
+from drkit.encoders.export import export_encoder
 from drkit.errors import DrkitError
 from drkit.miners import DenseConfig, DenseMiner
 from drkit.search.flat import FlatIndex
