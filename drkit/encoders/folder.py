@@ -110,8 +110,8 @@ def read_modules(folder: Path) -> dict[str, str]:
         raise _not_an_encoder(folder)
     if not (folder / MODULES).is_file():
         raise DrkitError(
-            f"{folder} has no {MODULES}, so its pooling is unknown; set it with --pooling ({', '.join(POOLINGS)}; in "
-            f"Python: TextEncoder.bare)"
+            f"{folder} has no {MODULES}, so its pooling is unknown; set it with "
+            f"{' or '.join(f'--pooling {name}' for name in POOLINGS)} (in Python: TextEncoder.bare)"
         )
     return {str(m["type"]).rsplit(".", 1)[-1]: m["path"] for m in _read_json(folder / MODULES)}
 

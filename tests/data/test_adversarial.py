@@ -120,8 +120,8 @@ def test_queries_without_judgements_are_left_out_and_negative_relevance_is_no_po
         ("q\t1\t1\nq\t1\t0\n", "passage '1' of query 'q' has relevance 1 and 0, in test"),
         ("q\t1\t99999999999\n", r"test\.tsv:2: the score '99999999999' is not a 32-bit integer"),
         ("q\t1\tnan\n", r"test\.tsv:2: the score 'nan'"),
-        ("q\t1\t-1\n", "no judgement of test has a score above 0"),
-        ("q\tnine\t1\nnobody\t1\t1\n", r"no passage 'nine' @ .*test\.tsv:2"),
+        ("q\t1\t-1\n", "no judgement of test has a relevance above 0"),
+        ("q\tnine\t1\nnobody\t1\t1\n", r"unknown passage 'nine' @ .*test\.tsv:2"),
     ],
 )
 def test_bad_judgements_are_refused(tmp_path, qrels, message):

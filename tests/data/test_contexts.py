@@ -169,9 +169,9 @@ def test_what_is_missing_is_named(inputs, store, tmp_path):
         open_contexts({}, "mixed")
     with pytest.raises(DrkitError, match="need the stage queries"):
         open_contexts({"spans": inputs["spans"]}, "query")
-    with pytest.raises(DrkitError, match="known: self, span, query, mixed"):
+    with pytest.raises(DrkitError, match="choose from self, span, query, mixed"):
         open_contexts(inputs, "neighbour")
-    with pytest.raises(DrkitError, match="neither 'spans' nor 'tokens'"):
+    with pytest.raises(DrkitError, match="pre-training needs the stage 'tokens' or 'spans', got no stages"):
         open_texts({})
     (tmp_path / "tokens").symlink_to(store.path.parent)
     assert len(open_texts({"tokens": tmp_path / "tokens"})) == len(store)

@@ -92,9 +92,9 @@ def test_a_router_of_other_routes_is_refused(folder, tmp_path):
     theirs = SentenceTransformer(str(folder / "both"), device="cpu")
     theirs.save_pretrained(str(tmp_path / "m"))
     path = tmp_path / "m/router_config.json"
-    told = json.loads(path.read_text())
-    told["structure"]["text"] = told["structure"].pop("document")
-    path.write_text(json.dumps(told))
+    config = json.loads(path.read_text())
+    config["structure"]["text"] = config["structure"].pop("document")
+    path.write_text(json.dumps(config))
     with pytest.raises(DrkitError, match="does not define the modules for queries and documents"):
         read_encoder(tmp_path / "m")
     path.write_text("{")
