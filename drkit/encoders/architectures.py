@@ -176,7 +176,7 @@ ARCHITECTURES = {
 def architecture(model_type: str) -> Architecture:
     """Return the record of a model type.
 
-    Raises DrkitError with the reason and the supported ones if there is none.
+    Raises DrkitError with the reason and the supported architectures if it is not supported.
 
     >>> architecture("distilbert").layers
     'transformer.layer'

@@ -211,7 +211,7 @@ def check_vocabulary(path_or_id: str, tokenizer: Any) -> None:
 
 
 def read_config(path_or_id: str, trust_remote_code: bool = False) -> Any:
-    """Return the configuration of a folder or hub id. Raises DrkitError if there is none."""
+    """Return the configuration of a folder or hub id. Raises DrkitError if it is missing."""
     from transformers import AutoConfig
 
     check_model_path(path_or_id)

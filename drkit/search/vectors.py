@@ -115,7 +115,7 @@ def ids_file(folder: Path, number: int) -> Path:
 
 
 def read_about(folder: Path) -> dict[str, Any] | None:
-    """Read vectors.json; None if there is no such file. Raises DrkitError if it is broken."""
+    """Read vectors.json; None if it does not exist. Raises DrkitError if it is broken."""
     path = folder / ABOUT
     if not path.is_file():
         return None
@@ -237,8 +237,8 @@ class Shards:
         out = np.empty((len(positions), self.shape[1]), dtype=self.dtype)
         file_of = np.searchsorted(self._starts, positions, side="right") - 1
         for number in np.unique(file_of).tolist():
-            own = np.flatnonzero(file_of == number)
-            out[own] = self.files[number].open()[positions[own] - self._starts[number]]
+            in_file = np.flatnonzero(file_of == number)
+            out[in_file] = self.files[number].open()[positions[in_file] - self._starts[number]]
         return out
 
 
