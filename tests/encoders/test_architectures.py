@@ -339,9 +339,14 @@ def test_models_that_do_not_fit_are_refused_with_the_reason(tmp_path):
     stranger.cls.predictions.transform = None
     with pytest.raises(DrkitError, match=r"not its modules \(missing: cls\.predictions\.transform\)"):
         MaskedLmEncoder(stranger)
-    for model_type, reason in (("llama", "no masked LM of it"), ("albert", "no record of where its embeddings")):
+    for model_type, reason in (
+        ("llama", "no masked LM for it"),
+        ("albert", "has no row that says where its embeddings"),
+    ):
         (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
-        with pytest.raises(DrkitError, match=f"'{model_type}' are not supported: .*{reason}.*supported: bert, camembert"):
+        with pytest.raises(
+            DrkitError, match=f"'{model_type}' are not supported: .*{reason}.*supported: bert, camembert"
+        ):
             MaskedLmEncoder.from_pretrained(str(tmp_path))
     with pytest.raises(DrkitError, match=r"does not know it; did you mean 'modernbert'\?"):
         architecture("modern-bert")
