@@ -196,7 +196,7 @@ def test_bad_input_to_the_encoder(tokenizer):
         encoder(ids[:, :4], ids[:, :4] == 0, layers=(3,))
     with pytest.raises(DrkitError, match="unsupported pooling 'max'"):
         toy_encoder(tokenizer, pooling="max")
-    with pytest.raises(DrkitError, match="known: bert"):
+    with pytest.raises(DrkitError, match="supported: bert"):
         architecture("bort")
     with pytest.raises(ValueError, match="multiple"):
         BertSizes(hidden=30, heads=4)
