@@ -42,7 +42,7 @@ def random_encoder(folder: Path, texts: list[str]) -> Path:
     from transformers import BertConfig, BertModel
 
     from drkit.data import train_wordpiece
-    from drkit.encoders.folder import export_encoder
+    from drkit.encoders.export import export_encoder
 
     tokenizer = train_wordpiece(iter(texts), folder.parent / "tokenizer", size=30_522)
     torch.manual_seed(0)

@@ -71,7 +71,7 @@ def evaluate_beir(
     are kept. Test queries are used, or dev queries if a data set has no test queries (MS MARCO). registry: see
     `open_encoder`.
 
-    Raises DrkitError if there is no data set, one cannot be read, or a measure is unknown.
+    Raises DrkitError for no data set, an unreadable data set, or an unknown measure.
     """
     check_measures(measures)
     found = data_sets(folder)

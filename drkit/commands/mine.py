@@ -184,9 +184,9 @@ def _as_triplets(batch: Sequence[MinedQuery], corpus: StoredCorpus, count: int) 
 
 
 def _as_columns(batch: Sequence[MinedQuery], corpus: StoredCorpus, count: int) -> Iterator[dict[str, Any]]:
-    wanted = count or 5
-    for anchor, positive, negatives in _texts(batch, corpus, wanted):
-        if len(negatives) == wanted:
+    n_negatives = count or 5
+    for anchor, positive, negatives in _texts(batch, corpus, n_negatives):
+        if len(negatives) == n_negatives:
             columns = {f"negative_{number}": text for number, text in enumerate(negatives, start=1)}
             yield {"anchor": anchor, "positive": positive, **columns}
 

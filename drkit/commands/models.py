@@ -36,9 +36,9 @@ def open_encoder(
     """Open the encoder at a path or hub id; a `DualEncoder` if queries and passages have separate encoders.
 
     path_or_id: a folder written by drkit or sentence-transformers; a run (its `encoder`); a checkpoint of a run
-    (`RUN/retriever-1`, with the run's settings); or a transformers checkpoint, which needs `pooling` (cls or mean).
-    device: auto, cpu, cuda ..; precision: float32, or bfloat16 for matrix products only. registry: where the parts of
-    a run's recipe are looked up; everything that is installed if None.
+    (`RUN/retriever-1`, with the run's settings); or a transformers checkpoint, which needs `pooling`, a name of
+    `drkit.encoders.pooling.POOLINGS`. device: auto, cpu, cuda ..; precision: float32, or bfloat16 for matrix products
+    only. registry: where the parts of a run's recipe are looked up; None: all installed parts.
 
     Raises DrkitError if the encoder is missing or cannot be loaded, or its pooling is unknown.
     """

@@ -1,7 +1,7 @@
 """Numpy arrays of any length in one Arrow file: written as streams, read as memory-mapped arrays.
 
-A file has one record batch, so that every column is one contiguous array and lookups need no loop over chunks. While it
-is written, the values are kept in plain files beside it; memory stays flat.
+A file has one record batch, so every column is one contiguous array and lookups need no loop over chunks. While a file
+is written, its values are kept in plain files beside it; memory stays flat.
 """
 
 from __future__ import annotations

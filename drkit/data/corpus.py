@@ -1,8 +1,7 @@
-"""Passages on disk, mapped: by place, and by id through a sorted index of 64-bit hashes (16 bytes a passage)."""
+"""Passages on disk, memory-mapped: read by index, or by id through sorted 64-bit hashes (16 bytes per passage)."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -13,29 +12,30 @@ import pyarrow as pa
 
 from drkit.core.types import Passage
 from drkit.data.arrays import Arrays, ArrayWriter
+from drkit.data.ids import find_ids
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 TEXTS, INDEX = "texts.arrow", "ids.arrow"
+# The columns of `ids.arrow`; the second has its name from the first version of the format.
+_HASHES, _INDICES = "hashes", "places"
 _SHOWN = 5
 
 
-def id_hash(identifier: str) -> int:
-    """64 bits that stand for an id."""
-    return int.from_bytes(hashlib.blake2b(identifier.encode(), digest_size=8).digest(), "little")
-
-
 def write_index(hashes: NDArray[np.uint64], folder: Path) -> None:
-    """Write the index of the passages whose ids have these hashes, in their order."""
+    """Write the index of the passages whose ids have these hashes, in the order of the passages."""
     order = np.argsort(hashes, kind="stable")
-    with ArrayWriter(folder / INDEX, {"hashes": np.uint64, "places": np.int64}) as writer:
-        writer.append(hashes=hashes[order], places=order)
+    with ArrayWriter(folder / INDEX, {_HASHES: np.uint64, _INDICES: np.int64}) as writer:
+        writer.append(**{_HASHES: hashes[order], _INDICES: order})
 
 
 class MappedTable:
-    """A memory-mapped Arrow file of several record batches, read row by row or by places."""
+    """A memory-mapped Arrow file of several record batches, read as a stream of rows or by row indices.
+
+    Raises DrkitError if the file is missing or not an Arrow file.
+    """
 
     def __init__(self, path: Path) -> None:
         try:
@@ -49,29 +49,41 @@ class MappedTable:
         return int(self.starts[-1])
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
-        """Every row."""
+        """Yield every row."""
         for batch in self.batches:
             yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
-    def take(self, places: NDArray[np.int64]) -> list[tuple[Any, ...]]:
-        """The rows at these places, in their order."""
-        which = np.searchsorted(self.starts, places, side="right") - 1
-        out: list[tuple[Any, ...]] = [()] * len(places)
-        for number in np.unique(which):
-            mine = np.flatnonzero(which == number)
-            taken = self.batches[number].take(pa.array(places[mine] - self.starts[number]))
-            for place, row in zip(mine, zip(*(c.to_pylist() for c in taken.columns), strict=True), strict=True):
-                out[place] = row
+    def take(self, indices: NDArray[np.int64]) -> list[tuple[Any, ...]]:
+        """Return the rows at these indices, in this order."""
+        batch_of = self._batch_of(indices)
+        out: list[tuple[Any, ...]] = [()] * len(indices)
+        for number in np.unique(batch_of):
+            positions = np.flatnonzero(batch_of == number)
+            taken = self.batches[number].take(pa.array(indices[positions] - self.starts[number]))
+            rows = zip(*(column.to_pylist() for column in taken.columns), strict=True)
+            for position, row in zip(positions, rows, strict=True):
+                out[position] = row
         return out
+
+    def take_first_column(self, indices: NDArray[np.int64]) -> list[Any]:
+        """Return the values of the first column at these indices, in this order; reads no other column."""
+        batch_of = self._batch_of(indices)
+        rows = (indices - self.starts[batch_of]).tolist()
+        return [self.batches[n].column(0)[row].as_py() for n, row in zip(batch_of.tolist(), rows, strict=True)]
+
+    def _batch_of(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.searchsorted(self.starts, indices, side="right") - 1
 
 
 class StoredCorpus:
-    """Passages on disk, by place and by id; picklable, each process maps the files itself."""
+    """Passages on disk, read by index and by id; picklable, each process maps the files itself."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
         self._table = MappedTable(self.folder / TEXTS)
-        self._index = Arrays(self.folder / INDEX)
+        index = Arrays(self.folder / INDEX)
+        self._hashes: NDArray[np.uint64] = index[_HASHES]
+        self._indices: NDArray[np.int64] = index[_INDICES]
 
     def __reduce__(self) -> tuple[type[StoredCorpus], tuple[Path]]:
         return StoredCorpus, (self.folder,)
@@ -83,56 +95,37 @@ class StoredCorpus:
         return (Passage(doc_id, text, title) for doc_id, title, text in self._table.rows())
 
     def get_many(self, doc_ids: Sequence[str]) -> list[Passage]:
-        """The passages of these ids, in their order. Raises DrkitError at an unknown id."""
+        """Return the passages with these ids, in this order. Raises DrkitError for an unknown id."""
         return self.at(self.positions(doc_ids))
 
-    def at(self, places: Sequence[int] | NDArray[np.int64]) -> list[Passage]:
-        """The passages at these places, in their order."""
-        rows = self._table.take(np.asarray(places, dtype=np.int64))
+    def at(self, indices: Sequence[int] | NDArray[np.int64]) -> list[Passage]:
+        """Return the passages at these indices, in this order."""
+        rows = self._table.take(np.asarray(indices, dtype=np.int64))
         return [Passage(doc_id, text, title) for doc_id, title, text in rows]
 
     @cached_property
     def doc_ids(self) -> list[str]:
-        """The ids of all passages, by place."""
+        """The ids of all passages, in the order of the passages."""
         return [doc_id for batch in self._table.batches for doc_id in batch.column("doc_id").to_pylist()]
 
     def positions(self, doc_ids: Sequence[str]) -> NDArray[np.int64]:
-        """i64[n]: the places of these ids. Raises DrkitError at an unknown id."""
-        places = self.find(doc_ids)
-        if (places < 0).any():
-            unknown = [doc_ids[int(i)] for i in np.flatnonzero(places < 0)[:_SHOWN]]
+        """Return the index i64[n] of each id. Raises DrkitError for an unknown id."""
+        indices = self.find(doc_ids)
+        if (indices < 0).any():
+            unknown = [doc_ids[int(i)] for i in np.flatnonzero(indices < 0)[:_SHOWN]]
             raise DrkitError(
-                f"{self.folder}: no passage {', '.join(map(repr, unknown))}; ids are those of the collection"
+                f"{self.folder}: unknown passage {', '.join(map(repr, unknown))}; use the ids of the collection"
             )
-        return places
+        return indices
 
     def find(self, doc_ids: Sequence[str]) -> NDArray[np.int64]:
-        """i64[n]: the places of these ids, -1 where there is none."""
-        asked = np.array([id_hash(doc_id) for doc_id in doc_ids], dtype=np.uint64)
-        slots = np.searchsorted(self._index["hashes"], asked)
-        slots = np.minimum(slots, len(self) - 1)
-        hit = self._index["hashes"][slots] == asked
-        places = np.where(hit, self._index["places"][slots], -1)
-        # A passage whose id has another's hash is one step on; 64 bits make that a curiosity, not a cost.
-        for i in np.flatnonzero(hit):
-            if self._id_at(places[i]) != doc_ids[int(i)]:
-                places[i] = next((p for p in self._same_hash(slots[i]) if self._id_at(p) == doc_ids[int(i)]), -1)
-        return places
-
-    def _same_hash(self, slot: int) -> NDArray[np.int64]:
-        hashes = self._index["hashes"]
-        stop = int(np.searchsorted(hashes, hashes[slot], side="right"))
-        return np.asarray(self._index["places"][slot:stop])
-
-    def _id_at(self, place: int) -> str:
-        which = int(np.searchsorted(self._table.starts, place, side="right")) - 1
-        text: str = self._table.batches[which].column(0)[int(place - self._table.starts[which])].as_py()
-        return text
+        """Return the index i64[n] of each id, or -1 if it is unknown."""
+        return find_ids(doc_ids, self._hashes, self._indices, self._table.take_first_column)
 
     def duplicates(self) -> Iterator[tuple[str, int, int]]:
-        """(id, first place, later place) of every id that stands there twice."""
-        hashes = self._index["hashes"]
-        for slot in np.flatnonzero(hashes[1:] == hashes[:-1]):
-            first, later = (int(p) for p in self._index["places"][slot : slot + 2])
-            if self._id_at(first) == self._id_at(later):
-                yield self._id_at(first), first, later
+        """Yield (id, first index, later index) of every id that occurs twice."""
+        for slot in np.flatnonzero(self._hashes[1:] == self._hashes[:-1]):
+            pair = np.asarray(self._indices[slot : slot + 2])
+            first, later = self._table.take_first_column(pair)
+            if first == later:
+                yield first, int(pair[0]), int(pair[1])

@@ -145,7 +145,7 @@ def _parts_of(path: str) -> set[str]:
 def _open_part(path: str, part: str, columns: PairColumns | None = None) -> dict[str, Rows]:
     """The rows of a dataset, or of its folder, file or configuration `part`, by split.
 
-    columns: of tables without a header. Raises DrkitError if there are no rows.
+    columns: of tables without a header. Raises DrkitError for a dataset without rows.
     """
     folder = Path(path).expanduser()
     if not folder.is_dir():
@@ -205,17 +205,17 @@ def _read_files(paths: list[Path], columns: PairColumns | None) -> Iterator[Row]
 
 
 def _by_split(found: Mapping[str, Any], name: str) -> dict[str, Rows]:
-    """The splits with a known name; a single split with another name is train."""
+    """Return the splits by drkit's names; a single split with another name is train."""
     names = {split: next((n for n in (split, *usual) if n in found), None) for split, usual in SPLIT_NAMES.items()}
-    known: dict[str, Rows] = {
+    named: dict[str, Rows] = {
         split: partial(_stream, found[n], f"{name} [{n}]") for split, n in names.items() if n is not None
     }
-    if not known and len(found) != 1:
+    if not named and len(found) != 1:
         raise DrkitError(
             f"collection hf: {name} has the splits {', '.join(found)}; expected train, dev or test. Name another "
             f"configuration with --set collection.subset=NAME"
         )
-    return known or {"train": partial(_stream, next(iter(found.values())), name)}
+    return named or {"train": partial(_stream, next(iter(found.values())), name)}
 
 
 def _stream(table: Any, name: str) -> Iterator[Row]:

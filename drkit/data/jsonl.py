@@ -31,7 +31,7 @@ class JsonlCollection(FileCollection):
 
     @property
     def divided(self) -> Splits:
-        """No splits: there are no queries."""
+        """Return no splits: the collection has only texts."""
         return Splits.of(self.name, ())
 
     def located_passages(self) -> Iterator[tuple[Row, Passage]]:
@@ -39,11 +39,11 @@ class JsonlCollection(FileCollection):
         return read_passages(self.path, self._columns)
 
     def located_queries(self, split: str) -> NoReturn:
-        """Raise DrkitError: there are no queries."""
+        """Raise DrkitError: the collection has only texts."""
         raise DrkitError(f"{self.path} has only texts, no {split!r} queries")
 
     def located_judgements(self, split: str) -> NoReturn:
-        """Raise DrkitError: there are no judgements."""
+        """Raise DrkitError: the collection has only texts."""
         raise DrkitError(f"{self.path} has only texts, no {split!r} judgements")
 
     def describe(self) -> Mapping[str, Any]:

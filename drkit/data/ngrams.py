@@ -1,8 +1,8 @@
-"""N-gram counts of a token store: exact, without collisions, in bounded memory whatever the corpus.
+"""Exact n-gram counts of a token store, in bounded memory for a corpus of any size.
 
-An n-gram's key is (rank of its first n - 1 tokens among the (n-1)-grams) * base + its last token, so that any order
-over any vocabulary fits 64 bits. Each order is counted in chunks, sorted on every core at once; the sorted runs wait
-on disk and are merged by ranges of keys that fit the memory allowed.
+The key of an n-gram is (rank of its first n - 1 tokens among the (n-1)-grams) * base + its last token, so that n-grams
+of any order over any vocabulary fit 64 bits. Each order is counted in chunks, which are sorted in parallel and written
+to disk as sorted runs; the runs are merged by ranges of keys that fit the memory limit.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from drkit.data.store import TokenStore
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# Measured at the peak: keys, ranks, their order while they are sorted, and copies.
-_BYTES_A_TOKEN = 112
+# Measured peak: keys, ranks, sort order and copies.
+_BYTES_PER_TOKEN = 112
 _SMALLEST_CHUNK = 1 << 16
 
-Run = tuple["NDArray[np.int64]", "NDArray[np.int64]"]  # keys, sorted and unique; how often each occurs
+Run = tuple["NDArray[np.int64]", "NDArray[np.int64]"]  # keys, sorted and unique, and their counts
 
 
 def count(
@@ -39,10 +39,10 @@ def count(
     memory_mb: int = 256,
     workers: int | None = None,
 ) -> NgramCounts:
-    """Count all n-grams of n = 1 .. `window` content tokens, never across a text's border, into `folder`.
+    """Count all n-grams of n = 1 .. `window` content tokens within a text, and write the counts to `folder`.
 
-    N-grams that occur less than `min_count` times are dropped after counting. About `memory_mb` MiB are held; the
-    result does not depend on it, nor on the number of `workers` (all cores where None).
+    N-grams that occur less than `min_count` times are dropped after counting. memory_mb: approximate memory limit in
+    MiB; workers: number of threads (None: all cores). Neither affects the result.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -69,14 +69,14 @@ def count(
 
 
 def _chunk_size(store: TokenStore, memory_mb: int, workers: int) -> int:
-    """Tokens a worker takes at once: what memory allows, and not all of a small corpus to one of them."""
-    allowed = memory_mb * 2**20 // (_BYTES_A_TOKEN * workers)
+    """Return the tokens per chunk: limited by memory, and small enough that every worker of a small corpus has some."""
+    allowed = memory_mb * 2**20 // (_BYTES_PER_TOKEN * workers)
     share = max(-(-len(store.flat_ids) // workers), _SMALLEST_CHUNK)
     return max(min(allowed, share), 1)
 
 
 def text_chunks(offsets: NDArray[np.int64], size: int) -> Iterator[tuple[int, int]]:
-    """Ranges of texts with about `size` tokens each, at least one text."""
+    """Yield ranges (first, last) of texts with about `size` tokens each, at least one text."""
     first, texts = 0, len(offsets) - 1
     while first < texts:
         last = int(np.searchsorted(offsets, offsets[first] + size, side="right")) - 1
@@ -86,7 +86,7 @@ def text_chunks(offsets: NDArray[np.int64], size: int) -> Iterator[tuple[int, in
 
 
 def _in_parallel(pool: ThreadPoolExecutor, job: Any, chunks: Iterable[tuple[int, int]], ahead: int) -> Iterator[Run]:
-    """`job(chunk)` for all chunks in their order, at most `ahead` of them held at once."""
+    """Yield `job(chunk)` for all chunks in order; at most `ahead` results are held in memory."""
     waiting: list[Any] = []
     for chunk in chunks:
         waiting.append(pool.submit(job, chunk))
@@ -116,7 +116,7 @@ def _sorted_run(
 
 
 def remaining_tokens(offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-    """i64[tokens]: how many tokens there are from each to the end of its text, itself included."""
+    """Return the number of tokens i64[tokens] from each token to the end of its text, including itself."""
     ends = np.repeat(offsets[1:], np.diff(offsets))
     return ends - np.arange(int(offsets[0]), int(offsets[-1]), dtype=np.int64)
 
@@ -128,9 +128,9 @@ def ngram_keys(
     ranks: NDArray[np.int64] | None,
     base: int,
 ) -> NDArray[np.int64]:
-    """i64[tokens]: key of the n-gram that starts at each token; -1 where it leaves the text or was never counted.
+    """Return the key i64[tokens] of the n-gram that starts at each token; -1 if it leaves the text or was not counted.
 
-    `ranks` are those of the n-grams of one order less (None for single tokens).
+    ranks: of the n-grams of order n - 1 (None for single tokens).
     """
     keys = np.full(len(flat), -1, dtype=np.int64)
     starts = len(flat) - order + 1
@@ -154,7 +154,7 @@ def _spill(run: Run, path: Path) -> Run:
 
 
 def _merged(runs: list[Run], size: int) -> Iterator[Run]:
-    """All runs as one, in parts of about `size` keys each, in the keys' order."""
+    """Merge sorted runs; yield the result in the order of keys, in parts of about `size` keys."""
     stored = sum(len(keys) for keys, _ in runs)
     parts = max(-(-stored // size), 1)
     steps = [max(len(keys) // (64 * parts), 1) for keys, _ in runs]
@@ -184,7 +184,7 @@ def _sum_of(runs: list[Run]) -> Run:
 
 
 class NgramTable:
-    """The n-grams of one order: keys i64[n], sorted; counts i64[n]; total, all n-grams of this order."""
+    """The n-grams of one order: sorted keys i64[n], counts i64[n], and `total`, the number of all n-grams."""
 
     def __init__(self, path: Path) -> None:
         self._arrays = Arrays(path)
@@ -194,16 +194,16 @@ class NgramTable:
         self.metadata = self._arrays.metadata
 
     def ranks(self, keys: NDArray[np.int64]) -> NDArray[np.int64]:
-        """i64: place of each key in the table, -1 where it is not there (or is -1)."""
+        """Return the index i64[n] of each key in the table, or -1 if it is missing (or is -1)."""
         if not len(self.keys):
             return np.full(len(keys), -1, dtype=np.int64)
-        # Sorted keys walk the table from front to back, whatever its size.
+        # Sorted keys read the memory-mapped table from front to back.
         distinct, inverse = np.unique(keys, return_inverse=True)
-        places = np.minimum(np.searchsorted(self.keys, distinct), len(self.keys) - 1)
-        return np.where(self.keys[places] == distinct, places, -1)[inverse]
+        indices = np.minimum(np.searchsorted(self.keys, distinct), len(self.keys) - 1)
+        return np.where(self.keys[indices] == distinct, indices, -1)[inverse]
 
     def log_shares(self, ranks: NDArray[np.int64]) -> NDArray[np.float64]:
-        """f64: log of count / total for each rank; NaN at -1."""
+        """Return log(count / total) f64[n] of each rank; NaN for rank -1."""
         if not len(self.keys):
             return np.full(len(ranks), np.nan)
         shares = np.log(self.counts[np.maximum(ranks, 0)]) - np.log(self.total)
@@ -211,16 +211,16 @@ class NgramTable:
 
 
 class NgramCounts:
-    """The tables that `count` wrote to a folder. Raises DrkitError where they are not there."""
+    """The tables that `count` wrote to a folder. Raises DrkitError if they are missing."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
-        known = NgramTable(self.folder / "1.arrow").metadata
-        self.window, self.min_count, self.base = (int(known[name]) for name in ("window", "min_count", "base"))
+        metadata = NgramTable(self.folder / "1.arrow").metadata
+        self.window, self.min_count, self.base = (int(metadata[name]) for name in ("window", "min_count", "base"))
         self.tables = tuple(NgramTable(self.folder / f"{order}.arrow") for order in range(1, self.window + 1))
 
     def describe(self) -> dict[str, Any]:
-        """Window, min_count, and for each order the n-grams in all and the different ones kept."""
+        """Return window, min_count, and for each order the total n-grams and the distinct ones kept."""
         return {
             "window": self.window,
             "min_count": self.min_count,
@@ -229,9 +229,9 @@ class NgramCounts:
         }
 
     def log_shares(self, ids: NDArray[Any], offsets: NDArray[np.int64]) -> Iterator[NDArray[np.float64]]:
-        """For n = 1 .. window, f64[tokens]: log p of the n-gram that starts at each token of these texts.
+        """Yield for n = 1 .. window the log-probability f64[tokens] of the n-gram that starts at each token.
 
-        NaN where the n-gram was not counted (or dropped), or leaves the text.
+        NaN if the n-gram was not counted, was dropped, or leaves the text.
         """
         flat, remaining = ids.astype(np.int64), remaining_tokens(offsets)
         ranks: NDArray[np.int64] | None = None

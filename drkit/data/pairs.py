@@ -47,7 +47,7 @@ class Pair:
 
 @frozen
 class PairColumns:
-    """Names of the columns of a pair; an empty name stands for the names in common use.
+    """Names of the columns of a pair; an empty name means the names in common use.
 
     A pair whose score is at least `min_score` is a positive. score `none`: ignore scores.
     """

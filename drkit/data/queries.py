@@ -130,7 +130,7 @@ class GivenQueries:
 def tokenise_given(
     pairs: Iterable[tuple[str, str]], texts: NamedTexts, tokenizer: Any, folder: Path, *, max_length: int
 ) -> tuple[GivenQueries, dict[str, int]]:
-    """Tokenise (text's name, query) pairs into a store in `folder`; a passage's query stands for all its spans.
+    """Tokenise (text's name, query) pairs into a store in `folder`; a passage's query belongs to all its spans.
 
     Memory: 8 bytes per query. Returns counts: given (queries), unknown (queries of unknown texts).
 

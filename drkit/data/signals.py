@@ -1,7 +1,7 @@
-"""Values of signals: what is known of every token, text or vocabulary entry, written once and mapped.
+"""Values of signals: a number or vector per token, text or vocabulary entry, written once and memory-mapped.
 
-A signal (`drkit.core.protocols.Signal`) says what the values are; `write_signal` checks and stores them, and a
-`TokenStore` lays them out beside the tokens of a batch.
+A signal (`drkit.core.protocols.Signal`) computes the values, `write_signal` checks and stores them, and a `TokenStore`
+aligns them with the tokens of a batch.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ FILE = "values.arrow"
 
 
 class SignalValues:
-    """The values of a signal, mapped: `values` f32[n] or f32[n,K], n content tokens, texts or vocabulary entries.
+    """The memory-mapped values of a signal, f32[n] or f32[n,K], for n content tokens, texts or vocabulary entries.
 
-    Those of tokens are aligned with `TokenStore.flat_ids`. Picklable; `TokenStore.batch(.., signals={name: this})` lays
-    them out.
+    Values of tokens are aligned with `TokenStore.flat_ids`; `TokenStore.batch(.., signals={name: this})` adds them to a
+    batch. Picklable.
     """
 
     def __init__(self, path: Path) -> None:
@@ -42,7 +42,7 @@ class SignalValues:
 
     @classmethod
     def open(cls, folder: Path) -> SignalValues:
-        """What `write_signal` wrote to `folder`. Raises DrkitError where it is not there."""
+        """Open what `write_signal` wrote to `folder`. Raises DrkitError if it is missing."""
         return cls(Path(folder) / FILE)
 
     def __reduce__(self) -> tuple[type[SignalValues], tuple[Path]]:
@@ -55,11 +55,11 @@ class SignalValues:
 def write_signal(
     name: str, chunks: Iterable[ArrayLike], folder: Path, *, scope: str, count: int, metadata: Mapping[str, Any] = {}
 ) -> SignalValues:
-    """Write the values of a signal, given in order in chunks of f32[n] or f32[n,K], to `folder`, and map them.
+    """Write the values of a signal to `folder`, and open them; chunks: f32[n] or f32[n,K], in order.
 
-    scope: `token`, `text` or `vocabulary`; count: how many there must be of it.
+    scope: `token`, `text` or `vocabulary`; count: the required number of values.
 
-    Raises DrkitError where there are more or fewer, a value is not finite, or the chunks differ in K.
+    Raises DrkitError for more or fewer values, a value that is not finite, or chunks that differ in K.
     """
     width, written = None, 0
     with ArrayWriter(Path(folder) / FILE, {"values": np.float32}) as writer:
@@ -69,26 +69,28 @@ def write_signal(
             if not np.isfinite(values).all():
                 raise DrkitError(
                     f"the signal {name!r} is not finite at {scope} {written + _first_wrong(values)} of {count}; "
-                    f"a signal is a number everywhere, 0 where nothing is known"
+                    f"use 0 if a value is unknown"
                 )
             writer.append(values=values)
             written += len(values)
         writer.metadata = {"scope": scope, "width": width or 0, **metadata}
         if written != count:
             raise DrkitError(
-                f"the signal {name!r} gave {written:,} values, and there are {count:,} of scope {scope!r}: one each is "
-                f"wanted, in order"
+                f"the signal {name!r} gave {written:,} values for {count:,} of scope {scope!r}; give exactly one value "
+                f"for each, in order"
             )
     return SignalValues.open(folder)
 
 
 def _width(name: str, values: NDArray[np.float32], before: int | None) -> int:
-    """K of f32[n,K], 0 of f32[n]."""
+    """Return K of f32[n,K], or 0 of f32[n]. Raises DrkitError if it differs from the earlier chunks."""
     if values.ndim not in (1, 2):
         raise DrkitError(f"the signal {name!r} gave values of shape {values.shape}; give f32[n] or f32[n,K]")
     width = values.shape[1] if values.ndim == 2 else 0
     if before is not None and width != before:
-        raise DrkitError(f"the signal {name!r} gave vectors of {width} values after some of {before}; give the same K")
+        raise DrkitError(
+            f"the signal {name!r} gave vectors of {width} values after vectors of {before}; K must be constant"
+        )
     return width
 
 
@@ -101,9 +103,10 @@ def _first_wrong(values: NDArray[np.float32]) -> int:
 class StoredTexts:
     """The texts that a signal is computed for.
 
-    store: their tokens. tokenizer: the one that made them. vocab_size: entries of the encoder's table, at least the
-    tokenizer's; 0 where the signal has no value an entry. characters: the texts themselves, in the store's order,
-    behind `prompt`; None where they are known by their tokens alone (candidate queries): these spell them out then.
+    store: their tokens. tokenizer: the tokenizer that made the store. vocab_size: rows of the encoder's embedding
+    matrix, which may exceed the tokenizer's vocabulary; 0 if the signal has no values per entry. characters: the texts
+    in the order of the store, without `prompt`; None if only their tokens are kept (candidate queries), which are then
+    decoded.
     """
 
     store: TokenStore
@@ -116,35 +119,39 @@ class StoredTexts:
         return len(self.store)
 
     def read(self) -> Iterator[tuple[str, NDArray[np.int64]]]:
-        """(text, i64[tokens,2]: where in it each content token begins and ends), in the store's order; streams.
+        """Stream (text, i64[tokens,2]: start and end of each content token in it), in the order of the store.
 
-        Tokens of the prompt are at (0, 0). Raises DrkitError where the texts are not those of the store, or the
-        signal's spec does not require `characters`.
+        Tokens of the prompt have (0, 0). Raises DrkitError if the texts are not those of the store, or the signal's
+        spec does not require `characters`.
         """
         if self.tokenizer is None:
-            raise DrkitError("this signal reads characters: its spec says so with requires=('characters',)")
-        return _spelled_out(self) if self.characters is None else _read(self, self.characters())
+            raise DrkitError("this signal reads characters: add requires=('characters',) to its spec")
+        return _decode(self) if self.characters is None else _read(self, self.characters())
 
 
 def _read(texts: StoredTexts, characters: Iterable[str]) -> Iterator[tuple[str, NDArray[np.int64]]]:
     from drkit.data.store import encoded
 
-    store, skip, place = texts.store, len(texts.prompt), 0
+    store, skip, index = texts.store, len(texts.prompt), 0
     own, read = tee(characters)
     encodings = chain.from_iterable(encoded((texts.prompt + text for text in read), texts.tokenizer))
     for text, encoding in zip(own, encodings, strict=True):
-        kept = int(store.offsets[place + 1] - store.offsets[place]) if place < len(store) else -1
+        kept = int(store.offsets[index + 1] - store.offsets[index]) if index < len(store) else -1
         if not 0 <= kept <= len(encoding.ids):
-            raise DrkitError(f"text {place} is not the one in the token store {store.path}; tokenise the texts again")
+            raise DrkitError(
+                f"text {index} differs from the one in the token store {store.path}; tokenise the texts again"
+            )
         spans = np.array(encoding.offsets[:kept], dtype=np.int64).reshape(-1, 2)
         yield text, np.maximum(spans - skip, 0)
-        place += 1
-    if place != len(store):
-        raise DrkitError(f"{place} texts, and the token store {store.path} has {len(store)}; tokenise them again")
+        index += 1
+    if index != len(store):
+        raise DrkitError(
+            f"got {index} texts, but the token store {store.path} has {len(store)}; tokenise the texts again"
+        )
 
 
-def _spelled_out(texts: StoredTexts) -> Iterator[tuple[str, NDArray[np.int64]]]:
-    """The texts as their tokens spell them, a space before each word."""
+def _decode(texts: StoredTexts) -> Iterator[tuple[str, NDArray[np.int64]]]:
+    """Yield the texts decoded from their tokens, with a space before each word."""
     store = texts.store
     spellings: dict[int, str] = {}
     for first, last in pairwise(store.offsets.tolist()):

@@ -1,6 +1,6 @@
 """Texts as token ids, tokenised once and memory-mapped; batches are cut out of one flat array.
 
-Kept are the content tokens and the word each belongs to; [CLS], [SEP] and padding are added when a batch is made.
+The store holds the content tokens and the word of each; [CLS], [SEP] and padding are added when a batch is made.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _TEXTS_AT_ONCE = 1024
 def tokenise(
     texts: Iterable[tuple[str, str]], tokenizer: Any, folder: Path, *, max_length: int, prompt: str = ""
 ) -> dict[str, int | float]:
-    """Write the tokens of (id, text) pairs to `folder`, in their order; memory stays flat.
+    """Write the tokens of (id, text) pairs to `folder`, in order; memory stays flat.
 
-    tokenizer: a fast one of transformers. Texts longer than `max_length` tokens ([CLS] and [SEP] included) are
-    cut. `prompt` stands before every text; its tokens belong to no word, so that pre-training reads and never hides
-    them. Returns counts: texts, tokens (kept), truncated (texts), empty (texts), unknown_rate (share of tokens).
+    tokenizer: a fast tokenizer of transformers. Texts longer than `max_length` tokens ([CLS] and [SEP] included) are
+    truncated. prompt: put before every text; its tokens do not belong to a word, so pre-training never masks them.
+    Returns counts: texts, tokens (kept), truncated (texts), empty (texts), unknown_rate (share of tokens).
 
-    Raises DrkitError where the tokenizer is not fast, does not make `[CLS] text [SEP]`, or cannot tell words apart; or
-    where the prompt leaves no room for text.
+    Raises DrkitError if the tokenizer is not fast, does not produce `[CLS] text [SEP]`, or cannot separate words, or
+    if the prompt leaves no room for text.
     """
     truncated = 0
     with TokenWriter(folder, tokenizer, max_length=max_length) as writer:
@@ -57,7 +57,7 @@ def tokenise(
 
 
 def prompt_tokens(prompt: str, tokenizer: Any, max_length: int) -> list[int]:
-    """The tokens of a prompt by itself. Raises DrkitError where they leave no room for text in `max_length`."""
+    """Return the tokens of a prompt. Raises DrkitError if they leave no room for text in `max_length`."""
     ids: list[int] = next(encoded(iter([prompt]), tokenizer))[0].ids if prompt else []
     if prompt and len(ids) >= max_length - 2:
         raise DrkitError(
@@ -68,7 +68,7 @@ def prompt_tokens(prompt: str, tokenizer: Any, max_length: int) -> list[int]:
 
 
 def _words(encoding: Any, prompt: int) -> Sequence[int | None]:
-    """The words of a text's tokens, None for those of its first `prompt` characters."""
+    """Return the word of each token of a text; None for tokens of its first `prompt` characters."""
     words: Sequence[int | None] = encoding.word_ids
     if not prompt:
         return words
@@ -76,7 +76,7 @@ def _words(encoding: Any, prompt: int) -> Sequence[int | None]:
 
 
 class TokenWriter:
-    """Writes a `TokenStore` to a folder, text by text; nothing appears there unless all went well.
+    """Writes a `TokenStore` to a folder, text by text; it appears there only if all succeeds.
 
     `counts`: texts, tokens, empty (texts) and unknown (tokens) so far.
     """
@@ -99,13 +99,13 @@ class TokenWriter:
         self._writer.__exit__(*error)
 
     def append(self, ids: Sequence[Sequence[int]], words: Sequence[Sequence[int | None]]) -> None:
-        """Texts by their content ids and the number of each token's word (None: no word), counted from anywhere."""
+        """Append texts: their content ids, and the word number of each token (None: none), counted from any number."""
         lengths = np.array([len(text) for text in ids], dtype=np.int64)
         flat = np.array([token for text in ids for token in text], dtype=np.int32)
         given = np.array([-1 if w is None else w for text in words for w in text], dtype=np.int64)
         starts = (np.cumsum(lengths) - lengths)[lengths > 0]
         numbers = number_words(given, starts, self._before[flat], self._after[flat])
-        numbers[(given < 0) | np.isin(flat, self._specials)] = -1  # a special token that a text spells out is no word
+        numbers[(given < 0) | np.isin(flat, self._specials)] = -1  # special tokens spelled out in a text are not words
         self._writer.append(lengths, ids=flat, words=numbers)
         self.counts["texts"] += len(lengths)
         self.counts["tokens"] += len(flat)
@@ -114,18 +114,20 @@ class TokenWriter:
 
 
 def _layout(tokenizer: Any, max_length: int) -> dict[str, str]:
-    """What a batch is built with, as the store keeps it."""
+    """Return the tokenizer's properties that batches need, as the store keeps them."""
     if max_length < 3:
-        raise DrkitError(f"max_length {max_length} leaves no room for text; [CLS], [SEP] and a token take 3")
+        raise DrkitError(f"max_length must be at least 3 ([CLS], a token, [SEP]), got {max_length}")
     if not getattr(tokenizer, "is_fast", False):
-        raise DrkitError(f"{type(tokenizer).__name__} is no fast tokenizer, so words cannot be told apart")
+        raise DrkitError(f"{type(tokenizer).__name__} cannot separate words; use a fast tokenizer")
     cls, sep, pad = (getattr(tokenizer, f"{name}_token_id") for name in ("cls", "sep", "pad"))
     if None in (cls, sep, pad) or tokenizer("")["input_ids"] != [cls, sep]:
-        raise DrkitError(f"{type(tokenizer).__name__} does not make '[CLS] text [SEP]'; take a masked LM's tokenizer")
+        raise DrkitError(
+            f"{type(tokenizer).__name__} does not produce '[CLS] text [SEP]'; use the tokenizer of a masked LM"
+        )
     if not separates_words(tokenizer):
         raise DrkitError(
-            f"this {type(tokenizer).__name__} takes a whole text for one word: its tokenizer.json neither splits at "
-            f"spaces (pre_tokenizer) nor marks beginnings of words; take another tokenizer, or give it a pre_tokenizer"
+            f"this {type(tokenizer).__name__} treats the whole text as a single word: its tokenizer.json neither "
+            f"splits at spaces (pre_tokenizer) nor marks word starts; use another tokenizer, or add a pre_tokenizer"
         )
     return {
         "cls": str(cls),
@@ -138,10 +140,10 @@ def _layout(tokenizer: Any, max_length: int) -> dict[str, str]:
 
 
 def encoded(texts: Iterator[str], tokenizer: Any) -> Iterator[list[Any]]:
-    """Batches of encodings without special tokens, uncut; the tokenizers library spreads each over the cores."""
+    """Yield batches of encodings without special tokens or truncation; the library uses all cores for each batch."""
     from tokenizers import Tokenizer
 
-    # The library stays on one core after a fork unless told otherwise; a user's own choice stands.
+    # After a fork the library uses one core unless this is set; an existing setting is kept.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     backend.no_truncation()
@@ -151,10 +153,10 @@ def encoded(texts: Iterator[str], tokenizer: Any) -> Iterator[list[Any]]:
 
 
 class TokenStore:
-    """Tokenised texts, by place; picklable and safe to fork (each process maps the file itself).
+    """Tokenised texts, by index; picklable and safe to fork (each process maps the file itself).
 
-    `flat_ids` i32[tokens] are the content tokens of all texts, `flat_words` the word each belongs to (-1: none),
-    `offsets` i64[texts + 1] where each text starts.
+    flat_ids i32[tokens]: the content tokens of all texts. flat_words: the word of each token, or -1. offsets
+    i64[texts + 1]: where each text starts.
     """
 
     def __init__(self, path: Path) -> None:
@@ -163,14 +165,14 @@ class TokenStore:
         self.offsets = self._arrays.offsets("ids")
         self.flat_ids: NDArray[np.int32] = self._arrays["ids"]
         self.flat_words: NDArray[np.signedinteger[Any]] = self._arrays["words"]
-        known = self._arrays.metadata
-        self.max_length = int(known["max_length"])
-        self.cls_id, self.sep_id, self.pad_id = (int(known[name]) for name in ("cls", "sep", "pad"))
-        self.special_ids = tuple(map(int, known["specials"].split()))
+        metadata = self._arrays.metadata
+        self.max_length = int(metadata["max_length"])
+        self.cls_id, self.sep_id, self.pad_id = (int(metadata[name]) for name in ("cls", "sep", "pad"))
+        self.special_ids = tuple(map(int, metadata["specials"].split()))
 
     @classmethod
     def open(cls, folder: Path) -> TokenStore:
-        """The store that `tokenise` wrote to `folder`. Raises DrkitError where there is none."""
+        """Open the store that `tokenise` wrote to `folder`. Raises DrkitError if it is missing."""
         return cls(Path(folder) / FILE)
 
     def __reduce__(self) -> tuple[type[TokenStore], tuple[Path]]:
@@ -181,21 +183,22 @@ class TokenStore:
 
     @property
     def lengths(self) -> NDArray[np.int32]:
-        """i32[n]: tokens of each text, [CLS] and [SEP] included."""
+        """The number of tokens i32[n] of each text, [CLS] and [SEP] included."""
         return (np.diff(self.offsets) + 2).astype(np.int32)
 
-    def tokens(self, place: int) -> NDArray[np.int32]:
-        """i32[L]: the token ids of one text, [CLS] and [SEP] included."""
-        content = self.flat_ids[self.offsets[place] : self.offsets[place + 1]]
+    def tokens(self, index: int) -> NDArray[np.int32]:
+        """Return the token ids i32[L] of one text, [CLS] and [SEP] included."""
+        content = self.flat_ids[self.offsets[index] : self.offsets[index + 1]]
         return np.concatenate([[self.cls_id], content, [self.sep_id]]).astype(np.int32)
 
     def batch(
         self, indices: ArrayLike, *, pad_to: int | None = None, signals: Mapping[str, SignalValues] | None = None
     ) -> TokenBatch:
-        """The texts at these places, padded on the right to the longest of them; `keys` are the places.
+        """Return the texts at these indices, padded on the right to the longest; `keys` are the indices.
 
-        `pad_to` rounds the length up to a multiple of itself, at most `max_length`: few shapes, steady memory. signals:
-        values of this store's tokens or texts, by name, which the batch is to carry.
+        pad_to: round the length up to a multiple of this number, at most `max_length`: few shapes, steady memory.
+        signals: values of this store's tokens or texts for the batch to carry, by name. Raises IndexError for an index
+        outside the store.
         """
         import torch
 
@@ -216,9 +219,9 @@ class TokenStore:
 
 
 class Rows:
-    """Where the tokens of some texts go in a padded matrix: column 0 is [CLS]'s, content follows, then [SEP].
+    """Where the tokens of some texts go in a padded matrix: [CLS] in column 0, then the content, then [SEP].
 
-    keys i64[B]; ends i64[B], the column of [SEP]; width L.
+    keys i64[B]: the indices of the texts; ends i64[B]: the column of [SEP]; width: L.
     """
 
     def __init__(
@@ -227,13 +230,15 @@ class Rows:
         self.keys, self.ends, self.width = keys, lengths + 1, width
         columns = np.arange(width)
         self._inside = (columns >= 1) & (columns <= lengths[:, None])
-        self._places = (starts[:, None] - 1 + columns)[self._inside]
+        self._sources = (starts[:, None] - 1 + columns)[self._inside]
 
     @classmethod
     def of(cls, keys: NDArray[np.int64], offsets: NDArray[np.int64], *, pad_to: int | None, longest: int) -> Rows:
-        """The rows of the texts `keys`, each `offsets[key]` to `offsets[key + 1]` of a flat array."""
+        """Return the rows of the texts `keys`; a text is `offsets[key]` to `offsets[key + 1]` of a flat array."""
         if len(keys) and (keys.min() < 0 or keys.max() >= len(offsets) - 1):
-            raise IndexError(f"places {keys.min()} to {keys.max()} asked of a store of {len(offsets) - 1} texts")
+            raise IndexError(
+                f"indices {keys.min()} to {keys.max()} are out of range for a store of {len(offsets) - 1} texts"
+            )
         starts = offsets[keys]
         lengths = offsets[keys + 1] - starts
         width = int(lengths.max(initial=0)) + 2
@@ -242,13 +247,13 @@ class Rows:
         return cls(keys, starts, lengths, width)
 
     def scatter(self, flat: NDArray[Any], fill: float, dtype: type[np.generic]) -> NDArray[Any]:
-        """`flat`'s values of these texts, [n] or [n, K], in [B, L] or [B, L, K], `fill` everywhere else."""
+        """Copy the texts' values from `flat`, [n] or [n, K], to [B, L] or [B, L, K] filled with `fill`."""
         out = np.full((*self._inside.shape, *flat.shape[1:]), fill, dtype)
-        out[self._inside] = flat[self._places]
+        out[self._inside] = flat[self._sources]
         return out
 
     def lay_out(self, signal: SignalValues) -> NDArray[np.float32]:
-        """A signal's values of these texts: f32[B,L(,K)] of tokens, f32[B(,K)] of texts."""
+        """Return a signal's values for these texts: f32[B,L(,K)] of tokens, f32[B(,K)] of texts."""
         if signal.scope == "token":
             return self.scatter(signal.values, 0.0, np.float32)
         return np.asarray(signal.values[self.keys], dtype=np.float32)

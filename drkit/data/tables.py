@@ -22,7 +22,7 @@ QUERIES, JUDGEMENTS, NEGATIVES = "queries.arrow", "judgements.arrow", "negatives
 
 
 def open_collection(folder: Path) -> StoredCollection:
-    """Open the collection that `write_collection` wrote to `folder`. Raises DrkitError where there is none."""
+    """Open the collection that `write_collection` wrote to `folder`. Raises DrkitError if it is missing."""
     folder = Path(folder)
     splits = {split: folder / split for split in SPLITS if (folder / split).is_dir()}
     collection = collection_of({PASSAGES: folder / PASSAGES, **splits})
@@ -31,7 +31,7 @@ def open_collection(folder: Path) -> StoredCollection:
 
 
 def collection_of(parts: Mapping[str, Path]) -> StoredCollection:
-    """Open what a stage was given of a collection: `passages`, and splits by name; other names are ignored."""
+    """Open the parts of a collection that a stage reads: `passages`, and splits by name; other names are ignored."""
     return StoredCollection(parts.get(PASSAGES), {split: parts[split] for split in SPLITS if split in parts})
 
 
@@ -51,9 +51,9 @@ class StoredCollection:
 
     @cached_property
     def corpus(self) -> StoredCorpus:
-        """The passages. Raises DrkitError where they are missing."""
+        """The passages. Raises DrkitError if they are missing."""
         if self._passages is None:
-            raise DrkitError("this collection was opened without its passages, or has none; run its stage again")
+            raise DrkitError("this collection was opened without its passages; run the stage that writes them again")
         return StoredCorpus(self._passages)
 
     def splits(self) -> tuple[str, ...]:
@@ -61,40 +61,40 @@ class StoredCollection:
         return tuple(split for split in SPLITS if split in self._splits)
 
     def queries(self, split: str) -> Iterator[Query]:
-        """The queries of a split, none where there is no such split."""
+        """Yield the queries of a split; none if the split is missing."""
         return read_queries(self._splits[split] / QUERIES) if split in self._splits else iter(())
 
     def judgements(self, split: str) -> Iterator[Judgement]:
-        """The judgements of a split, none where there is no such split."""
+        """Yield the judgements of a split; none if the split is missing."""
         return (Judgement(*row) for row in self._rows(split, JUDGEMENTS))
 
     def positives(self, split: str) -> dict[str, dict[str, int]]:
-        """Judged positives: query id -> passage id -> relevance, in the judgements' order."""
+        """Return the judged positives: query id -> passage id -> relevance, in the order of the judgements."""
         found: dict[str, dict[str, int]] = {}
         for judgement in self.judgements(split):
             if judgement.relevance > 0:
                 found.setdefault(judgement.query_id, {})[judgement.doc_id] = judgement.relevance
         return found
 
-    def positive_places(self, split: str) -> dict[str, NDArray[np.int64]]:
-        """Judged positives by their index in the corpus: query id -> indices i64[n]."""
+    def positive_indices(self, split: str) -> dict[str, NDArray[np.int64]]:
+        """Return the judged positives by their indices in the corpus: query id -> indices i64[n]."""
         judged = self.positives(split)
         return {query: np.asarray(self.corpus.positions(list(docs))) for query, docs in judged.items()}
 
     def negatives(self, split: str) -> dict[str, list[str]]:
-        """Negatives that came with the collection: query id -> passage ids, each once and never a judged positive.
+        """Return the collection's own negatives: query id -> passage ids, each once and never a judged positive.
 
-        Those of the training file come first, in its order; then what was judged not relevant. Queries without any
-        are left out.
+        Negatives of the training file come first, in its order; then passages judged not relevant. Queries without
+        negatives are left out.
         """
         positives = self.positives(split)
         found: dict[str, dict[str, None]] = {}
-        for query_id, doc_id in self._unwanted(split):
+        for query_id, doc_id in self._candidate_negatives(split):
             if doc_id not in positives.get(query_id, ()):
                 found.setdefault(query_id, {})[doc_id] = None
         return {query_id: list(doc_ids) for query_id, doc_ids in found.items()}
 
-    def _unwanted(self, split: str) -> Iterator[tuple[str, str]]:
+    def _candidate_negatives(self, split: str) -> Iterator[tuple[str, str]]:
         yield from ((query_id, doc_id) for query_id, doc_id in self._rows(split, NEGATIVES))
         yield from ((item.query_id, item.doc_id) for item in self.judgements(split) if item.relevance <= 0)
 

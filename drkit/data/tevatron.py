@@ -8,7 +8,7 @@ from typing import Any
 
 from drkit.core.types import BuildContext, Judgement, Passage, Query
 from drkit.data.collection import FileCollection, Splits, judged_queries
-from drkit.data.corpus import id_hash
+from drkit.data.ids import id_hash
 from drkit.data.readers import (
     CORPUS_NAMES,
     ID_COLUMNS,
@@ -53,7 +53,7 @@ class TevatronCollection(FileCollection):
         qrels = {"dev": config.dev_qrels, "test": config.test_qrels}
         self._qrels = {split: require_file(path, _SUBJECT, QRELS_FORMATS) for split, path in qrels.items() if path}
         for split in sorted(self._qrels.keys() - self._queries.keys()):
-            raise DrkitError(f"{_SUBJECT}: {split}_qrels is set but there is no file of {split} queries; set {split}")
+            raise DrkitError(f"{_SUBJECT}: {split}_qrels needs the {split} queries; set {split} to their file")
 
     @property
     def divided(self) -> Splits:
@@ -76,7 +76,7 @@ class TevatronCollection(FileCollection):
                     elif seen[key] != content:
                         raise DrkitError(
                             f"{row}: the passage {passage.doc_id!r} has a different title or text than on an earlier "
-                            f"line; give each text an id of its own"
+                            f"line; give each text a unique id"
                         )
 
     def located_queries(self, split: str) -> Iterator[tuple[object, Query]]:

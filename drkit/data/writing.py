@@ -1,7 +1,7 @@
-"""A collection's passages, queries and judgements into Arrow files, checked while they are written.
+"""Write a collection's passages, queries and judgements to Arrow files, and check them on the way.
 
-`passages/` holds the texts and the index of their ids; every split has a folder of its own, with its queries, its
-judgements and, where the collection brings some, its negatives: what reads one depends on no other.
+`passages/` holds the texts and the index of their ids. Every split has its own folder, with its queries, its judgements
+and, if the collection has any, its negatives, so a stage that reads one split depends on no other.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import pyarrow as pa
 
 from drkit.core.files import replacing
 from drkit.core.protocols import CarriesNegatives, Collection, LocatesRows, UnknownJudgements
-from drkit.data.corpus import TEXTS, MappedTable, StoredCorpus, id_hash, write_index
+from drkit.data.corpus import TEXTS, MappedTable, StoredCorpus, write_index
+from drkit.data.ids import id_hash
 from drkit.data.tables import JUDGEMENTS, NEGATIVES, PASSAGES, QUERIES, SPLITS
 from drkit.errors import DrkitError
 
@@ -31,8 +32,8 @@ _ROWS = 4096
 _Item = TypeVar("_Item")
 
 
-class KnownIds:
-    """Keeps rows whose ids are known; counts the others, and refuses them unless the collection drops them."""
+class UnknownIdFilter:
+    """Keeps the rows whose ids exist, and counts the others, which are an error unless the collection drops them."""
 
     def __init__(
         self, collection: Collection, corpus: StoredCorpus, queries: Mapping[str, set[str]], table: str = "judgements"
@@ -42,16 +43,16 @@ class KnownIds:
         self.count = 0
 
     def __call__(self, items: Iterable[_Item], split: str, ids: Callable[[_Item], tuple[str, str]]) -> Iterator[_Item]:
-        """Yield the rows of a split whose query and passage exist; `ids` returns both ids of a row."""
+        """Yield the rows of a split whose query and passage exist; ids: returns the (query id, passage id) of a row."""
         stream = enumerate(items)
         while batch := list(islice(stream, _ROWS)):
             exists = self._corpus.find([ids(item)[1] for _, item in batch]) >= 0
             for (row, item), found in zip(batch, exists, strict=True):
                 query_id, doc_id = ids(item)
                 if not found:
-                    self._report(f"no passage {doc_id!r}", split, row)
+                    self._report(f"unknown passage {doc_id!r}", split, row)
                 elif query_id not in self._queries[split]:
-                    self._report(f"no query {query_id!r}", split, row)
+                    self._report(f"unknown query {query_id!r}", split, row)
                 else:
                     yield item
 
@@ -61,7 +62,7 @@ class KnownIds:
             self._shown.append(f"{what} @ {locator(self._collection)(self._table, split, row)}")
 
     def finish(self) -> None:
-        """Raise DrkitError for the rows left out, unless the collection is set to drop them."""
+        """Raise DrkitError if rows were left out, unless the collection is set to drop them."""
         settings = getattr(self._collection, "config", None)
         drop = isinstance(settings, UnknownJudgements) and settings.unknown_judgements == "drop"
         if self.count and not drop:
@@ -94,26 +95,24 @@ _NEGATIVE_SCHEMA = pa.schema([("query_id", _TEXT), ("doc_id", _TEXT)])
 def write_collection(collection: Collection, folder: Path) -> dict[str, Any]:
     """Stream a collection to `folder`, check it, and return its counts.
 
-    Counts: passages, empty_passages (kept, but nothing can find them), queries, judgements and positives by split,
-    dropped_judgements (only where the collection's `unknown_judgements` is `drop`), and `content_sha256`, a hash of
-    everything written. Where the collection has a method `negatives(split)`, (query id, passage id) pairs that its
-    makers chose to train against, they are kept and counted too.
-    Memory: 24 bytes a passage, and the ids of the queries.
+    Counts: passages, empty_passages (kept, but never found), queries, judgements and positives by split,
+    dropped_judgements (only if the collection's `unknown_judgements` is `drop`), and `content_sha256`, a hash of
+    everything written. If the collection has a method `negatives(split)`, which yields (query id, passage id) pairs to
+    train against, these are written and counted too. Memory: 24 bytes per passage, and the ids of the queries.
 
-    Raises DrkitError where there are no passages; an id is given twice; a judgement names an unknown query or
-    passage; a split has no positive judgement. The first few places are named, as `file:line` where the
-    collection can tell.
+    Raises DrkitError for a collection without passages, a duplicate id, a judgement of an unknown query or passage, or
+    a split without a positive judgement. It names the first few rows, as `file:line` if the collection has `locate`.
     """
     folder = Path(folder)
-    for part in (PASSAGES, *SPLITS):  # of a collection that was written here before
+    for part in (PASSAGES, *SPLITS):  # from an earlier collection
         shutil.rmtree(folder / part, ignore_errors=True)
     digest = hashlib.sha256()
     counts = _write_passages(collection, folder / PASSAGES, digest)
     corpus = StoredCorpus(folder / PASSAGES)
     queries = _write_queries(collection, folder, digest)
     counts["queries"] = {split: len(ids) for split, ids in queries.items()}
-    judged = _write_judgements(collection, folder, KnownIds(collection, corpus, queries), digest)
-    given = _write_negatives(collection, folder, KnownIds(collection, corpus, queries, "negatives"), digest)
+    judged = _write_judgements(collection, folder, UnknownIdFilter(collection, corpus, queries), digest)
+    given = _write_negatives(collection, folder, UnknownIdFilter(collection, corpus, queries, "negatives"), digest)
     return {**counts, **judged, **given, "content_sha256": digest.hexdigest()}
 
 
@@ -138,17 +137,17 @@ def _write_passages(collection: Collection, folder: Path, digest: Any) -> dict[s
 
 def _refuse_duplicates(collection: Collection, corpus: StoredCorpus) -> None:
     where = locator(collection)
-    twins = corpus.duplicates()
+    duplicates = corpus.duplicates()
     shown = [
         f"{doc_id!r} @ {where('passages', '', first)} and {where('passages', '', later)}"
-        for doc_id, first, later in islice(twins, SHOWN)
+        for doc_id, first, later in islice(duplicates, SHOWN)
     ]
     if shown:
-        raise refusal(collection, "passage id(s) given twice", shown, len(shown) + sum(1 for _ in twins))
+        raise refusal(collection, "duplicate passage id(s)", shown, len(shown) + sum(1 for _ in duplicates))
 
 
 def _write_queries(collection: Collection, folder: Path, digest: Any) -> dict[str, set[str]]:
-    """The ids of each split's queries; an id stands in one split only, or training would see test queries."""
+    """Write the queries; return the ids of each split. Ids are unique, so that training never sees a test query."""
     ids: dict[str, set[str]] = {split: set() for split in collection.splits()}
 
     def rows(split: str) -> Iterator[tuple[str, str]]:
@@ -157,8 +156,8 @@ def _write_queries(collection: Collection, folder: Path, digest: Any) -> dict[st
             if before:
                 where = locator(collection)("queries", split, row)
                 raise DrkitError(
-                    f"{collection.name}: the query id {query.query_id!r} is given twice, in {before} and in "
-                    f"{split} @ {where}; ids must be unique, and no query may stand in two splits"
+                    f"{collection.name}: duplicate query id {query.query_id!r}, in {before} and in {split} @ {where}; "
+                    f"query ids must be unique within and across splits"
                 )
             ids[split].add(query.query_id)
             yield query.query_id, query.text
@@ -168,7 +167,7 @@ def _write_queries(collection: Collection, folder: Path, digest: Any) -> dict[st
     return ids
 
 
-def _write_judgements(collection: Collection, folder: Path, check: KnownIds, digest: Any) -> dict[str, Any]:
+def _write_judgements(collection: Collection, folder: Path, check: UnknownIdFilter, digest: Any) -> dict[str, Any]:
     judgements: dict[str, int] = {}
     positives: dict[str, int] = {}
     pairs: dict[str, array[int]] = {}
@@ -191,14 +190,14 @@ def _write_judgements(collection: Collection, folder: Path, check: KnownIds, dig
     for split, number in positives.items():
         if not number:
             raise DrkitError(
-                f"{collection.name}: no judgement of {split} has a score above 0, so nothing can be found; leave the "
-                f"split out (a share of few queries may be empty: set its share to 0, or higher)"
+                f"{collection.name}: no judgement of {split} has a relevance above 0; leave the split out "
+                f"(a share of few queries may be empty: set the share to 0, or higher)"
             )
     return {"judgements": judgements, "positives": positives, "dropped_judgements": check.count}
 
 
 def _refuse_contradictions(collection: Collection, split: str, hashes: NDArray[np.uint64], table: MappedTable) -> None:
-    """A passage judged twice for a query must be judged alike; hashes u64[rows]: of the ids in each row."""
+    """Refuse different judgements of one query and passage; hashes u64[rows]: of the ids in each row."""
     order = np.argsort(hashes, kind="stable")
     again = np.flatnonzero(hashes[order][1:] == hashes[order][:-1])
     shown, count = [], 0
@@ -211,11 +210,11 @@ def _refuse_contradictions(collection: Collection, split: str, hashes: NDArray[n
                     f"passage {doc_id!r} of query {query_id!r} has relevance {before} and {relevance}, in {split}"
                 )
     if count:
-        raise refusal(collection, "judgement(s) that contradict an earlier one", shown, count)
+        raise refusal(collection, "judgement(s) that contradict an earlier judgement", shown, count)
 
 
-def _write_negatives(collection: Collection, folder: Path, check: KnownIds, digest: Any) -> dict[str, Any]:
-    """The negatives that came with the queries, by split; nothing is written where the collection has none."""
+def _write_negatives(collection: Collection, folder: Path, check: UnknownIdFilter, digest: Any) -> dict[str, Any]:
+    """Write the collection's own negatives by split; nothing if it has none."""
     if not isinstance(collection, CarriesNegatives):
         return {}
     given = collection.negatives

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from drkit.encoders.architectures import Architecture as Architecture
     from drkit.encoders.architectures import BertSizes as BertSizes
     from drkit.encoders.cross_encoder import CrossEncoder as CrossEncoder
-    from drkit.encoders.folder import export_encoder as export_encoder
+    from drkit.encoders.export import export_encoder as export_encoder
     from drkit.encoders.heads import Heads as Heads
     from drkit.encoders.masked_lm import MaskedLmEncoder as MaskedLmEncoder
     from drkit.encoders.own_loop import context_from as context_from

@@ -176,7 +176,7 @@ ARCHITECTURES = {
 def architecture(model_type: str) -> Architecture:
     """Return the record of a model type.
 
-    Raises DrkitError with the reason and the supported ones if there is none.
+    Raises DrkitError with the reason and the supported architectures if it is not supported.
 
     >>> architecture("distilbert").layers
     'transformer.layer'
@@ -215,11 +215,11 @@ def _reason(model_type: str) -> str:
 
     if model_type in MASKED:
         return (
-            "transformers has a masked LM of it, but drkit.encoders.architectures.ARCHITECTURES has no row that says "
+            "transformers has a masked LM for it, but drkit.encoders.architectures.ARCHITECTURES has no row that says "
             "where its embeddings, layers and LM head are"
         )
     if model_type in MODEL_MAPPING_NAMES:
-        return "transformers has no masked LM of it, which pre-training requires"
+        return "transformers has no masked LM for it, which pre-training requires"
     return "transformers does not know it"
 
 

@@ -99,7 +99,7 @@ class CrossEncoder(nn.Module):
     def load(cls, path_or_id: str, *, max_length: int | None = None) -> CrossEncoder:
         """Load a trained cross-encoder of drkit or sentence-transformers, or any sequence classifier with one label.
 
-        max_length: None: as saved. Raises DrkitError if there is none, or it has no trained head.
+        max_length: None: as saved. Raises DrkitError if the model is missing, or lacks a trained head.
         """
         config = read_config(path_or_id)
         if not _is_classifier(config):
@@ -205,7 +205,7 @@ def _saved_length(config: Any, tokenizer: Any) -> int:
 
 
 def stack_layers(model: Any, layers: int) -> None:
-    """Give a Hugging Face model at least `layers` layers, in index, by repeating copies of its own in order.
+    """Give a Hugging Face model at least `layers` layers, in place, by repeating copies of its layers in order.
 
     A tower of copied trained layers learns faster than one with new layers on top (progressive stacking: Gong et al.,
     ICML 2019). A model with as many layers or more is unchanged. Raises DrkitError if its layers are not all alike.

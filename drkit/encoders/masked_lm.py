@@ -146,10 +146,12 @@ class MaskedLmEncoder(nn.Module):
     def _check(self, ids: Tensor, layers: tuple[int, ...]) -> None:
         longest = longest_text(self.config)
         if ids.shape[1] > longest:
-            raise DrkitError(f"a text of {ids.shape[1]} tokens; this encoder reads at most {longest}: lower max_length")
+            raise DrkitError(
+                f"got a text of {ids.shape[1]} tokens, but this encoder reads at most {longest}; lower max_length"
+            )
         wrong = [layer for layer in layers if not 0 <= layer <= len(self.layers)]
         if wrong:
-            raise DrkitError(f"no encoder layer {wrong[0]}; this encoder has 0 (embeddings) to {len(self.layers)}")
+            raise DrkitError(f"layer {wrong[0]} is out of range; this encoder has 0 (embeddings) to {len(self.layers)}")
 
     def _normed(self, states: Tensor, layer: int) -> Tensor:
         """States f[B,L,D] of one layer, normed; those of the embeddings and the last layer already are."""
@@ -211,7 +213,7 @@ def check_vocabulary(path_or_id: str, tokenizer: Any) -> None:
 
 
 def read_config(path_or_id: str, trust_remote_code: bool = False) -> Any:
-    """Return the configuration of a folder or hub id. Raises DrkitError if there is none."""
+    """Return the configuration of a folder or hub id. Raises DrkitError if it is missing."""
     from transformers import AutoConfig
 
     check_model_path(path_or_id)

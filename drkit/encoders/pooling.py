@@ -36,7 +36,7 @@ def mean_over_tokens(hidden: Tensor, attention: Tensor) -> Tensor:
     return (hidden * real).sum(1) / real.sum(1).clamp(min=1e-9)
 
 
-# The only place that says which poolings there are.
+# The only list of supported poolings: options, checks and messages are made from it.
 POOLINGS: Mapping[str, Pooling] = {
     "cls": Pooling(first_token, saved_as="cls"),
     "mean": Pooling(mean_over_tokens, saved_as="mean"),

@@ -78,8 +78,8 @@ def evaluate(
     judged = _pooled(_judged(qrels))
     ranked = _ranked(run, judged, exclude_self=exclude_self)
     values: dict[Any, dict[str, float]] = {measure: dict.fromkeys(judged, 0.0) for measure in parsed.values()}
-    known = {query: grades for query, grades in judged.items() if grades}
-    for result in ir_measures.iter_calc(list(values), known, ranked) if known else ():
+    with_grades = {query: grades for query, grades in judged.items() if grades}
+    for result in ir_measures.iter_calc(list(values), with_grades, ranked) if with_grades else ():
         values[result.measure][result.query_id] = float(result.value)
     return Scores({name: values[measure] for name, measure in parsed.items()})
 

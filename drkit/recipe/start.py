@@ -13,7 +13,7 @@ from typing import Any
 
 from attrs import frozen
 
-from drkit.encoders.folder import declared_settings
+from drkit.encoders.folder import CONFIG, MODULES, declared_settings
 from drkit.errors import DrkitError
 from drkit.recipe.read import read_table
 from drkit.recipe.schema import EncoderSettings
@@ -63,11 +63,11 @@ def declared(folder: Path) -> Declared | None:
 
     Raises DrkitError where a file of it is no valid JSON.
     """
-    if (folder / "modules.json").is_file():
+    if (folder / MODULES).is_file():
         settings, longest = declared_settings(folder)
         return Declared(folder, {key: settings[key] for key in KEPT if key in settings}, longest)
     recipe = folder.parent / RECIPE
-    if (folder / "config.json").is_file() and recipe.is_file():
+    if (folder / CONFIG).is_file() and recipe.is_file():
         encoder = read_table(recipe).get("encoder", {})
         return Declared(folder, {key: encoder[key] for key in KEPT if key in encoder})
     return None

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from attrs import asdict, evolve, fields, frozen
 
 from drkit.core.processes import own_device
-from drkit.encoders.folder import PASSAGES, export_dual, export_encoder
+from drkit.encoders.export import export_dual, export_encoder
+from drkit.encoders.folder import PASSAGES
 from drkit.runs.stage import from_recipe
 from drkit.search import AnyEncoder, DualEncoder, TextEncoder
 from drkit.search.text_encoder import read_encoder

@@ -11,8 +11,8 @@ import numpy as np
 import Stemmer
 
 from drkit.errors import DrkitError
+from drkit.search.doc_ids import DocIds
 from drkit.search.retrieve import Hits, batched, check_one_list_per_query, check_queries
-from drkit.search.vectors import DocIds
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -22,6 +22,7 @@ from drkit.core.files import make_folder
 from drkit.core.processes import Shard
 from drkit.data.generation import blocks
 from drkit.errors import DrkitError
+from drkit.search.doc_ids import read_id_table, write_id_table
 from drkit.search.text_encoder import Encoder
 from drkit.search.vectors import (
     ABOUT,
@@ -29,11 +30,9 @@ from drkit.search.vectors import (
     Vectors,
     ids_file,
     read_about,
-    read_table,
     vectors_file,
     write_about,
     write_shard,
-    write_table,
 )
 
 if TYPE_CHECKING:
@@ -96,13 +95,13 @@ class ShardJob:
         vectors = self._encode(texts)
         _check_values(vectors, names, self.storage.dtype)
         write_shard(vectors_file(self.folder, self.number, self.storage.format), vectors.astype(self.storage.dtype))
-        write_table(ids_file(self.folder, self.number), pa.array(names, type=pa.large_string()), {_HASH: text_hash})
+        write_id_table(ids_file(self.folder, self.number), pa.array(names, type=pa.large_string()), {_HASH: text_hash})
 
     def check(self, text_hash: str, first: int) -> None:
         """Raise DrkitError if the existing shard holds vectors of other texts, or is broken."""
         path = ids_file(self.folder, self.number)
         try:
-            stored = (read_table(path).schema.metadata or {}).get(_HASH.encode(), b"").decode()
+            stored = (read_id_table(path).schema.metadata or {}).get(_HASH.encode(), b"").decode()
         except (OSError, ArrowException) as error:
             raise DrkitError(f"cannot read {path}: {error}; delete this file to encode its shard again") from error
         if stored != text_hash:
@@ -157,7 +156,7 @@ def _finish(folder: Path, shards: int) -> Vectors | None:
                 f"choose another folder, or delete this one"
             )
         if about["count"] is None:
-            count = sum(read_table(ids_file(folder, number)).num_rows for number in range(shards))
+            count = sum(read_id_table(ids_file(folder, number)).num_rows for number in range(shards))
             write_about(folder, {**about, "count": count, "shards": shards})
             for leftover in folder.glob(".*.tmp"):  # of killed processes
                 leftover.unlink(missing_ok=True)

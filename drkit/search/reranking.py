@@ -154,13 +154,15 @@ def rerank(
     counts = Counter[str]() if missing is None else missing
     for some in batched(rows, max(1, WINDOW // depth)):
         rankings = [_Ranking.of(query, list(hits), depth) for query, hits in some]
-        known = [ranking for ranking in rankings if ranking.query_id in queries]
-        counts["queries"] += len(rankings) - len(known)
-        texts = [_texts(ranking, corpus) for ranking in known]
-        pairs = [(queries[r.query_id], text) for r, own in zip(known, texts, strict=True) for text in own.values()]
+        with_query = [ranking for ranking in rankings if ranking.query_id in queries]
+        counts["queries"] += len(rankings) - len(with_query)
+        texts = [_texts(ranking, corpus) for ranking in with_query]
+        pairs = [(queries[r.query_id], text) for r, own in zip(with_query, texts, strict=True) for text in own.values()]
         scores = iter(scorer.score(pairs).tolist() if pairs else [])
-        scored = {r.query_id: {doc_id: next(scores) for doc_id in own} for r, own in zip(known, texts, strict=True)}
-        counts["passages"] += sum(len(ranking.head) - len(scored[ranking.query_id]) for ranking in known)
+        scored = {
+            r.query_id: {doc_id: next(scores) for doc_id in own} for r, own in zip(with_query, texts, strict=True)
+        }
+        counts["passages"] += sum(len(ranking.head) - len(scored[ranking.query_id]) for ranking in with_query)
         yield from ((ranking.query_id, ranking.reranked(scored.get(ranking.query_id, {}))) for ranking in rankings)
 
 
@@ -209,5 +211,5 @@ def _texts(ranking: _Ranking, corpus: StoredCorpus | Mapping[str, str]) -> dict[
     if isinstance(corpus, Mapping):
         return {doc_id: corpus[doc_id] for doc_id in doc_ids if doc_id in corpus}
     positions = corpus.find(doc_ids)
-    known = [doc_id for doc_id, position in zip(doc_ids, positions, strict=True) if position >= 0]
-    return {doc_id: p.content for doc_id, p in zip(known, corpus.at(positions[positions >= 0]), strict=True)}
+    found = [doc_id for doc_id, position in zip(doc_ids, positions, strict=True) if position >= 0]
+    return {doc_id: p.content for doc_id, p in zip(found, corpus.at(positions[positions >= 0]), strict=True)}

@@ -22,7 +22,7 @@ COMPARABLE = ("weights", "pooling", "normalize")
 
 
 class Hits(NamedTuple):
-    """The passages found for one query, best first; fewer than requested if there are no more.
+    """The passages found for one query, best first; possibly fewer than requested.
 
     >>> doc_ids, scores = Hits(("d1", "d2"), (2.5, 1.0))
     >>> Hits(doc_ids, scores).without({"d1"}).top(5)

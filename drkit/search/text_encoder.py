@@ -19,6 +19,15 @@ from attrs.validators import ge, in_
 from torch import Tensor, nn
 
 from drkit.core.processes import own_device
+from drkit.encoders.folder import (
+    SIMILARITIES,
+    bare_settings,
+    is_dual,
+    load_backbone,
+    read_encoder_settings,
+    read_routes,
+)
+from drkit.encoders.pooling import POOLINGS, check_pooling, pool
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
@@ -49,7 +58,7 @@ class Encoder(Protocol):
 class TextEncoder:
     """A transformer, its tokenizer, and the settings that turn a text into one vector.
 
-    model: a Hugging Face model that returns `last_hidden_state`, already on its device. pooling: `cls` or `mean`.
+    model: a Hugging Face model that returns `last_hidden_state`, already on its device. pooling: a name of `POOLINGS`.
     similarity: `cosine` or `dot`; under cosine all vectors have length 1, so that their inner product is the cosine.
     query_length, passage_length: maximum number of tokens, special ones included. normalize: length 1 also under dot.
     token_budget: tokens per batch, padding included. Prompts are put before every text.
@@ -58,8 +67,8 @@ class TextEncoder:
 
     model: Any
     tokenizer: Any
-    pooling: str = attrs.field(default="cls", validator=in_(("cls", "mean")))
-    similarity: str = attrs.field(default="cosine", validator=in_(("cosine", "dot")))
+    pooling: str = attrs.field(default="cls", validator=in_(tuple(POOLINGS)))
+    similarity: str = attrs.field(default="cosine", validator=in_(SIMILARITIES))
     query_length: int = attrs.field(default=32, validator=ge(2))
     passage_length: int = attrs.field(default=64, validator=ge(2))
     normalize: bool = False
@@ -72,10 +81,8 @@ class TextEncoder:
     def load(cls, folder: str | Path, device: str | torch.device = "cpu") -> TextEncoder:
         """Load an encoder folder written by drkit or sentence-transformers; device `auto` picks a GPU if available.
 
-        Raises DrkitError as `drkit.search.sentence_transformers.read_encoder_settings` does.
+        Raises DrkitError as `drkit.encoders.folder.read_encoder_settings` does.
         """
-        from drkit.search.sentence_transformers import load_backbone, read_encoder_settings
-
         settings = read_encoder_settings(Path(folder))
         model, tokenizer = load_backbone(settings.pop("transformer"))
         return cls(model.to(choose_device(device)), tokenizer, **settings)
@@ -84,13 +91,9 @@ class TextEncoder:
     def bare(cls, folder: str | Path, *, pooling: str, device: str | torch.device = "cpu") -> TextEncoder:
         """Load a transformers checkpoint that does not declare its pooling: cosine similarity, its maximum length.
 
-        Raises DrkitError if it cannot be loaded, or if pooling is neither cls nor mean.
+        Raises DrkitError if it cannot be loaded, or the pooling is not supported.
         """
-        from drkit.search.sentence_transformers import bare_settings, load_backbone
-
-        if pooling not in ("cls", "mean"):
-            raise DrkitError(f"unsupported pooling {pooling!r}; use cls or mean")
-        settings = bare_settings(Path(folder), pooling)
+        settings = bare_settings(Path(folder), check_pooling(pooling))
         model, tokenizer = load_backbone(Path(folder))
         return cls(model.to(choose_device(device)), tokenizer, **settings)
 
@@ -174,8 +177,6 @@ class DualEncoder:
 
         Raises DrkitError as `TextEncoder.load` does, or if a route is missing.
         """
-        from drkit.search.sentence_transformers import load_backbone, read_encoder_settings, read_routes
-
         settings = [read_encoder_settings(Path(folder), modules) for modules in read_routes(Path(folder))]
         loaded = [load_backbone(one.pop("transformer")) for one in settings]
         target = choose_device(device)
@@ -221,8 +222,6 @@ def _vector_space(encoder: TextEncoder) -> str:
 
 def read_encoder(folder: str | Path, device: str | torch.device = "cpu") -> AnyEncoder:
     """Load the shared encoder of a folder, or its two separate ones. Raises DrkitError as `TextEncoder.load` does."""
-    from drkit.search.sentence_transformers import is_dual
-
     return DualEncoder.load(folder, device) if is_dual(Path(folder)) else TextEncoder.load(folder, device)
 
 
@@ -242,14 +241,6 @@ def choose_device(name: str | torch.device) -> torch.device:
         sees = f"{count} GPU{'s' if count > 1 else ''}" if count else "no GPU"
         raise DrkitError(f"device {str(name)!r} is not available: torch sees {sees}; use auto or cpu")
     return device
-
-
-def pool(hidden: Tensor, attention: Tensor, pooling: str) -> Tensor:
-    """Pool hidden states f[B,L,D] under attention [B,L] to f[B,D]: the first token, or the mean over real tokens."""
-    if pooling == "cls":
-        return hidden[:, 0]
-    real = attention.unsqueeze(-1).to(hidden.dtype)
-    return (hidden * real).sum(1) / real.sum(1).clamp(min=1e-9)
 
 
 def padded(rows: Sequence[Any], pad_id: int, *, longest: int = 0) -> tuple[Tensor, Tensor]:

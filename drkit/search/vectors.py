@@ -9,22 +9,20 @@ Shards are memory-mapped while they are read and released afterwards, so a corpu
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from attrs import field, frozen
 from attrs.validators import ge, in_
 from pyarrow import ArrowException
 
 from drkit.core.files import replacing, write_text
 from drkit.errors import DrkitError
+from drkit.search.doc_ids import DocIds
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
 ABOUT = "vectors.json"
 FORMATS = ("npy", "safetensors")
 TENSOR = "vectors"
-COLUMN = "doc_id"
 BLOCK_BYTES = 2**26
 _SAFETENSORS_DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2")}
 
@@ -118,7 +115,7 @@ def ids_file(folder: Path, number: int) -> Path:
 
 
 def read_about(folder: Path) -> dict[str, Any] | None:
-    """Read vectors.json; None if there is no such file. Raises DrkitError if it is broken."""
+    """Read vectors.json; None if it does not exist. Raises DrkitError if it is broken."""
     path = folder / ABOUT
     if not path.is_file():
         return None
@@ -240,8 +237,8 @@ class Shards:
         out = np.empty((len(positions), self.shape[1]), dtype=self.dtype)
         file_of = np.searchsorted(self._starts, positions, side="right") - 1
         for number in np.unique(file_of).tolist():
-            own = np.flatnonzero(file_of == number)
-            out[own] = self.files[number].open()[positions[own] - self._starts[number]]
+            in_file = np.flatnonzero(file_of == number)
+            out[in_file] = self.files[number].open()[positions[in_file] - self._starts[number]]
         return out
 
 
@@ -256,94 +253,3 @@ def float32_blocks(vectors: Any) -> Iterator[tuple[int, NDArray[np.float32]]]:
         pieces = ((start, vectors[start : start + rows]) for start in range(0, len(vectors), rows))
     for start, piece in pieces:
         yield start, np.ascontiguousarray(piece, dtype=np.float32)
-
-
-class DocIds:
-    """Document ids by position, stored in Arrow memory; the first `find` hashes all of them, 16 bytes per id.
-
-    >>> ids = DocIds.of(["a", "b c", "é"])
-    >>> ids.take(np.array([2, 0])), ids.find(["b c", "none"]).tolist()
-    (['é', 'a'], [1, -1])
-    """
-
-    def __init__(self, column: pa.ChunkedArray) -> None:
-        self._column = column
-
-    @classmethod
-    def of(cls, doc_ids: DocIds | Iterable[str]) -> DocIds:
-        """Return the ids of any iterable."""
-        if isinstance(doc_ids, DocIds):
-            return doc_ids
-        return cls(pa.chunked_array([pa.array(list(doc_ids), type=pa.large_string())]))
-
-    @classmethod
-    def read(cls, paths: Sequence[Path]) -> DocIds:
-        """Memory-map the ids of several files, in order. Raises OSError or ArrowException."""
-        chunks = [chunk for path in paths for chunk in read_table(path).column(COLUMN).chunks]
-        return cls(pa.chunked_array(chunks, type=pa.large_string()))
-
-    def __len__(self) -> int:
-        return len(self._column)
-
-    def __getitem__(self, position: int) -> str:
-        return str(self._column[position].as_py())
-
-    def write(self, path: Path) -> None:
-        """Write them as an Arrow file with one column, `doc_id`."""
-        write_table(path, self._column)
-
-    def take(self, positions: NDArray[np.int64]) -> list[str]:
-        """Return the ids at these positions, in order."""
-        taken: list[str] = self._column.take(pa.array(positions)).to_pylist()
-        return taken
-
-    def find(self, doc_ids: Sequence[str]) -> NDArray[np.int64]:
-        """Return the position i64[n] of each id, or -1 if it is unknown."""
-        hashes, positions = self._sorted
-        wanted = np.fromiter(map(_hash, doc_ids), dtype=np.uint64, count=len(doc_ids))
-        slots = np.minimum(np.searchsorted(hashes, wanted), len(hashes) - 1)
-        found = np.where(hashes[slots] == wanted, positions[slots], -1)
-        names = self.take(np.maximum(found, 0))
-        for i in [i for i, name in enumerate(names) if found[i] >= 0 and name != doc_ids[i]]:  # hash collisions
-            same = positions[slots[i] : int(np.searchsorted(hashes, wanted[i], side="right"))].tolist()
-            found[i] = next((position for position in same if self[position] == doc_ids[i]), -1)
-        return found
-
-    def check_unique(self) -> None:
-        """Raise DrkitError for a duplicate id."""
-        if pc.count_distinct(self._column).as_py() < len(self):
-            counts = pc.value_counts(self._column)
-            duplicate = counts.filter(pc.greater(counts.field("counts"), 1))[0]["values"].as_py()
-            raise DrkitError(f"duplicate document id {duplicate!r}; every document needs its own id")
-
-    @cached_property
-    def _sorted(self) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-        hashes = np.empty(len(self), dtype=np.uint64)
-        done = 0
-        for chunk in self._column.chunks:
-            for start in range(0, len(chunk), 65_536):
-                names = chunk.slice(start, 65_536).to_pylist()
-                hashes[done : done + len(names)] = list(map(_hash, names))
-                done += len(names)
-        positions = np.argsort(hashes, kind="stable")
-        return hashes[positions], positions
-
-
-def _hash(name: str) -> int:
-    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
-
-
-def write_table(path: Path, column: Any, metadata: Mapping[str, str] | None = None) -> None:
-    """Write one column `doc_id` as an Arrow file, atomically; metadata: plain text stored with it."""
-    table = pa.table({COLUMN: column}).replace_schema_metadata(dict(metadata or {}))
-    with (
-        replacing(path) as temporary,
-        pa.OSFile(str(temporary), "wb") as file,
-        pa.ipc.new_file(file, table.schema) as writer,
-    ):
-        writer.write_table(table)
-
-
-def read_table(path: Path) -> Any:
-    """Memory-map the table in an Arrow file. Raises OSError or ArrowException."""
-    return pa.ipc.open_file(pa.memory_map(str(path))).read_all()

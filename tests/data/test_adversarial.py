@@ -40,9 +40,9 @@ def test_ids_of_any_kind_survive(tmp_path):
             "query_id": f"q{name}",
             "query": f"about {name}",
             "positive_passages": [{"docid": name, "text": f"text {name}"}],
-            "negative_passages": [{"docid": STRANGE[(place + 1) % len(STRANGE)], "text": None}],
+            "negative_passages": [{"docid": STRANGE[(index + 1) % len(STRANGE)], "text": None}],
         }
-        for place, name in enumerate(STRANGE)
+        for index, name in enumerate(STRANGE)
     ]
     lines(tmp_path / "train.jsonl", rows)
     lines(tmp_path / "corpus.jsonl", [{"docid": name, "text": f"text {name}"} for name in STRANGE])
@@ -120,8 +120,8 @@ def test_queries_without_judgements_are_left_out_and_negative_relevance_is_no_po
         ("q\t1\t1\nq\t1\t0\n", "passage '1' of query 'q' has relevance 1 and 0, in test"),
         ("q\t1\t99999999999\n", r"test\.tsv:2: the score '99999999999' is not a 32-bit integer"),
         ("q\t1\tnan\n", r"test\.tsv:2: the score 'nan'"),
-        ("q\t1\t-1\n", "no judgement of test has a score above 0"),
-        ("q\tnine\t1\nnobody\t1\t1\n", r"no passage 'nine' @ .*test\.tsv:2"),
+        ("q\t1\t-1\n", "no judgement of test has a relevance above 0"),
+        ("q\tnine\t1\nnobody\t1\t1\n", r"unknown passage 'nine' @ .*test\.tsv:2"),
     ],
 )
 def test_bad_judgements_are_refused(tmp_path, qrels, message):
@@ -193,7 +193,7 @@ NAMES = ("a.jsonl", "a.json", "a.tsv", "a.csv", "a.jsonl.gz", "a.parquet")
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=st.one_of(st.binary(max_size=200), st.text(max_size=200).map(str.encode)), name=st.sampled_from(NAMES))
 def test_any_bytes_are_read_or_refused(tmp_path, content, name):
-    """Whatever stands in a file, the only error is one that names it."""
+    """Whatever a file contains, the only error is one that names the file."""
     path = tmp_path / name
     path.write_bytes(content)
     for found in (

@@ -45,13 +45,13 @@ def inputs(real_texts, tokenizer, tmp_path_factory):
     return found
 
 
-def row(batch, place):
+def row(batch, index):
     """The content tokens of one row."""
-    return batch.ids[place][batch.attention[place]].tolist()[1:-1]
+    return batch.ids[index][batch.attention[index]].tolist()[1:-1]
 
 
-def content(store, place):
-    return store.flat_ids[store.offsets[place] : store.offsets[place + 1]].tolist()
+def content(store, index):
+    return store.flat_ids[store.offsets[index] : store.offsets[index + 1]].tolist()
 
 
 def same(one, two):
@@ -71,20 +71,20 @@ def test_the_kinds_are_what_they_say(inputs):
 
 
 def test_a_context_depends_on_seed_epoch_and_text_alone(contexts, inputs):
-    places = np.arange(len(open_texts(inputs)))
-    whole = contexts.batch(places, 3, SEED)
+    indices = np.arange(len(open_texts(inputs)))
+    whole = contexts.batch(indices, 3, SEED)
     some = np.array([40, 2, 11])
     part = contexts.batch(some, 3, SEED)
-    for at, place in enumerate(some):
-        assert row(part, at) == row(whole, place)
+    for at, index in enumerate(some):
+        assert row(part, at) == row(whole, index)
         n = int(part.attention[at].sum())
-        assert torch.equal(part.signal("importance")[at, :n], whole.signal("importance")[place, :n])
-        assert torch.equal(part.words[at, :n], whole.words[place, :n])
+        assert torch.equal(part.signal("importance")[at, :n], whole.signal("importance")[index, :n])
+        assert torch.equal(part.words[at, :n], whole.words[index, :n])
     assert part.keys.tolist() == some.tolist()
-    assert same(contexts.batch(places, 3, SEED), whole)
-    assert same(pickle.loads(pickle.dumps(contexts)).batch(places, 3, SEED), whole)
-    for other in (contexts.batch(places, 4, SEED), contexts.batch(places, 3, SEED + 1)):
-        assert sum(row(other, p) != row(whole, p) for p in places.tolist()) > len(places) // 10
+    assert same(contexts.batch(indices, 3, SEED), whole)
+    assert same(pickle.loads(pickle.dumps(contexts)).batch(indices, 3, SEED), whole)
+    for other in (contexts.batch(indices, 4, SEED), contexts.batch(indices, 3, SEED + 1)):
+        assert sum(row(other, p) != row(whole, p) for p in indices.tolist()) > len(indices) // 10
     probed = contexts.batch(some, -1, SEED, pad_to=8)  # the epoch of probes
     assert probed.ids.shape[1] % 8 == 0 or probed.ids.shape[1] == 30
 
@@ -94,9 +94,9 @@ def test_a_span_gets_every_other_span_of_its_document_alike(inputs):
     store = open_texts(inputs)
     first, number = (int(v) for v in np.array(spans.of(np.bincount(spans.documents).argmax())).ravel())
     assert number > 3
-    place = first + 1
-    drawn = Counter(tuple(row(contexts.batch(np.array([place]), epoch, SEED), 0)) for epoch in range(40 * number))
-    others = Counter(tuple(content(store, p)) for p in range(first, first + number) if p != place)
+    index = first + 1
+    drawn = Counter(tuple(row(contexts.batch(np.array([index]), epoch, SEED), 0)) for epoch in range(40 * number))
+    others = Counter(tuple(content(store, p)) for p in range(first, first + number) if p != index)
     assert drawn.keys() == others.keys()
     assert all(20 * times < drawn[other] < 70 * times for other, times in others.items())
     alone = np.flatnonzero(np.bincount(spans.documents)[spans.documents] == 1)
@@ -107,35 +107,35 @@ def test_a_span_gets_every_other_span_of_its_document_alike(inputs):
 
 def test_a_text_gets_each_of_its_candidates(inputs):
     contexts, queries = open_contexts(inputs, "query"), Queries.open(inputs["queries"])
-    place = int(np.diff(queries.offsets).argmax())
-    candidates = [content(queries.store, q) for q in range(queries.offsets[place], queries.offsets[place + 1])]
+    index = int(np.diff(queries.offsets).argmax())
+    candidates = [content(queries.store, q) for q in range(queries.offsets[index], queries.offsets[index + 1])]
     assert len(candidates) >= 3
-    drawn = [row(contexts.batch(np.array([place]), epoch, SEED), 0) for epoch in range(120)]
+    drawn = [row(contexts.batch(np.array([index]), epoch, SEED), 0) for epoch in range(120)]
     assert {tuple(d) for d in drawn} == {tuple(c) for c in candidates}
     assert all(10 < drawn.count(c) < 80 for c in candidates)
 
 
 def test_mixed_takes_either_half_of_the_time_as_they_would_have_been(inputs):
     mixed, query, span = (open_contexts(inputs, kind) for kind in ("mixed", "query", "span"))
-    places = np.arange(len(open_texts(inputs)))
+    indices = np.arange(len(open_texts(inputs)))
     queries = 0
     for epoch in range(4):
-        made, of_query, of_span = (c.batch(places, epoch, SEED) for c in (mixed, query, span))
-        for place in places.tolist():
-            assert row(made, place) in (row(of_query, place), row(of_span, place))
-            if row(of_query, place) != row(of_span, place):
-                queries += row(made, place) == row(of_query, place)
-    assert 0.4 < queries / (4 * len(places)) < 0.6
-    assert made.keys.tolist() == places.tolist()
+        made, of_query, of_span = (c.batch(indices, epoch, SEED) for c in (mixed, query, span))
+        for index in indices.tolist():
+            assert row(made, index) in (row(of_query, index), row(of_span, index))
+            if row(of_query, index) != row(of_span, index):
+                queries += row(made, index) == row(of_query, index)
+    assert 0.4 < queries / (4 * len(indices)) < 0.6
+    assert made.keys.tolist() == indices.tolist()
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0])
 def test_mixed_may_be_all_of_one_kind(inputs, share):
     mixed = open_contexts(inputs, "mixed")
     one = MixedContexts(mixed.queries, mixed.spans, share)
-    places = np.arange(5)
-    only = (mixed.queries if share else mixed.spans).batch(places, 0, SEED)
-    made = one.batch(places, 0, SEED)
+    indices = np.arange(5)
+    only = (mixed.queries if share else mixed.spans).batch(indices, 0, SEED)
+    made = one.batch(indices, 0, SEED)
     assert [row(made, i) for i in range(5)] == [row(only, i) for i in range(5)]
 
 
@@ -169,9 +169,9 @@ def test_what_is_missing_is_named(inputs, store, tmp_path):
         open_contexts({}, "mixed")
     with pytest.raises(DrkitError, match="need the stage queries"):
         open_contexts({"spans": inputs["spans"]}, "query")
-    with pytest.raises(DrkitError, match="known: self, span, query, mixed"):
+    with pytest.raises(DrkitError, match="choose from self, span, query, mixed"):
         open_contexts(inputs, "neighbour")
-    with pytest.raises(DrkitError, match="neither 'spans' nor 'tokens'"):
+    with pytest.raises(DrkitError, match="pre-training needs the stage 'tokens' or 'spans', got no stages"):
         open_texts({})
     (tmp_path / "tokens").symlink_to(store.path.parent)
     assert len(open_texts({"tokens": tmp_path / "tokens"})) == len(store)

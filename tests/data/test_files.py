@@ -180,7 +180,7 @@ def test_written_and_opened_again(tmp_path):
     assert stored.positives("test") == {"q0": {"d0": 1}, "q1": {"d2": 2}}
     assert stored.splits() == ("test",)
     assert not stored.positives("train")
-    with pytest.raises(DrkitError, match="no passage 'd9'"):
+    with pytest.raises(DrkitError, match="unknown passage 'd9'"):
         stored.corpus.get_many(["d9"])
 
 
@@ -194,7 +194,7 @@ def test_passages_of_many_batches_are_found_by_place_and_id(tmp_path):
 
 
 def test_ids_with_one_hash_are_told_apart(tmp_path, monkeypatch):
-    monkeypatch.setattr("drkit.data.corpus.id_hash", lambda _: 7)
+    monkeypatch.setattr("drkit.data.ids.id_hash", lambda _: 7)
     monkeypatch.setattr("drkit.data.writing.id_hash", lambda _: 7)
     write_collection(collection(beir(tmp_path)), tmp_path / "out")
     corpus = open_collection(tmp_path / "out").corpus
@@ -204,14 +204,14 @@ def test_ids_with_one_hash_are_told_apart(tmp_path, monkeypatch):
 
 def test_duplicate_ids_are_named_with_both_lines(tmp_path):
     folder = beir(tmp_path, corpus=[{"_id": i, "text": i} for i in ("d0", "d1", "d0", "d2")])
-    with pytest.raises(DrkitError, match="given twice") as error:
+    with pytest.raises(DrkitError, match=r"duplicate passage id\(s\)") as error:
         write_collection(collection(folder), tmp_path / "out")
     assert f"'d0' @ {folder}/corpus.jsonl:1 and {folder}/corpus.jsonl:3" in str(error.value)
 
 
 def test_a_query_id_given_twice_is_named(tmp_path):
     twice = [{"_id": "q0", "text": "a"}, {"_id": "q1", "text": "b"}, {"_id": "q0", "text": "c"}]
-    with pytest.raises(DrkitError, match=r"'q0' is given twice, in test and in test @ .*queries\.jsonl:3"):
+    with pytest.raises(DrkitError, match=r"duplicate query id 'q0', in test and in test @ .*queries\.jsonl:3"):
         write_collection(collection(beir(tmp_path, queries=twice)), tmp_path / "out")
 
 
@@ -226,15 +226,15 @@ def test_judgements_of_unknown_ids_are_counted_and_the_first_named(tmp_path):
     with pytest.raises(DrkitError) as error:
         write_collection(collection(beir(tmp_path, test=rows)), tmp_path / "out")
     message = str(error.value)
-    assert "no query 'q9' @" in message
+    assert "unknown query 'q9' @" in message
     assert "qrels/test.tsv:3" in message
-    assert "no passage 'x0' @" in message
+    assert "unknown passage 'x0' @" in message
     assert "qrels/test.tsv:4" in message
     assert ".. and 3 more" in message
 
 
 def test_a_split_without_positives_is_refused(tmp_path):
-    with pytest.raises(DrkitError, match="no judgement of test has a score above 0"):
+    with pytest.raises(DrkitError, match="no judgement of test has a relevance above 0"):
         write_collection(collection(beir(tmp_path, test="q0\td0\t0\n")), tmp_path / "out")
 
 
@@ -303,7 +303,7 @@ def test_sample_collections_are_written_whole(shared, tmp_path):
 def test_a_sample_whose_judgements_name_unknown_passages_is_refused(shared, tmp_path):
     with pytest.raises(DrkitError, match="55 judgement") as error:
         write_collection(collection(shared / "collections" / "cacm"), tmp_path / "out")
-    assert "no passage 'CACM-756' @" in str(error.value)
+    assert "unknown passage 'CACM-756' @" in str(error.value)
     assert "qrels/test.tsv:28" in str(error.value)
     assert "unknown_judgements=drop" in str(error.value)
     config = BeirConfig(path=str(shared / "collections" / "cacm"), unknown_judgements="drop")

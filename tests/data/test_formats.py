@@ -126,7 +126,7 @@ class TestTevatron:
     def test_ids_that_the_corpus_does_not_have_are_named_by_line(self, tmp_path):
         train, corpus = jsonl(tmp_path / "train.jsonl", TEVATRON), jsonl(tmp_path / "c.jsonl", [passage("d1")])
         config = TevatronConfig(path=str(train), corpus=str(corpus), **WHOLE)
-        with pytest.raises(DrkitError, match=rf"no passage 'd3' @ {train}:2"):
+        with pytest.raises(DrkitError, match=rf"unknown passage 'd3' @ {train}:2"):
             write_collection(TevatronCollection(config), tmp_path / "out")
 
 
@@ -235,7 +235,7 @@ class TestPairs:
     def test_a_query_in_two_splits_is_refused(self, tmp_path):
         for name in ("train", "test"):
             jsonl(tmp_path / f"{name}.jsonl", ROWS)
-        with pytest.raises(DrkitError, match=r"given twice, in train and in test @ .*test\.jsonl:1"):
+        with pytest.raises(DrkitError, match=r"duplicate query id .*, in train and in test @ .*test\.jsonl:1"):
             write_collection(PairsCollection(PairsConfig(path=str(tmp_path))), tmp_path / "out")
 
 
@@ -315,8 +315,8 @@ class TestTrec:
                 r"qrels\.test\.txt:2: the score '0\.5' is not a 32-bit",
             ),
             ("qrels.test.txt", "301 0 d3 1\n301 0 d3 1e30\n", r"qrels\.test\.txt:2: the score '1e30'"),
-            ("qrels.test.txt", "301 0 d3 1\n301 0 d9 1\n", r"no passage 'd9' @ .*qrels\.test\.txt:2"),
-            ("qrels.test.txt", "301 0 d3 1\n400 0 d1 1\n", r"no query '400' @ .*qrels\.test\.txt:2"),
+            ("qrels.test.txt", "301 0 d3 1\n301 0 d9 1\n", r"unknown passage 'd9' @ .*qrels\.test\.txt:2"),
+            ("qrels.test.txt", "301 0 d3 1\n400 0 d1 1\n", r"unknown query '400' @ .*qrels\.test\.txt:2"),
             ("qrels.test.txt", "301 0 d3 1\n301 0 d3 2\n", "passage 'd3' of query '301' has relevance 1 and 2"),
             (
                 "topics.txt",

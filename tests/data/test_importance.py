@@ -99,7 +99,7 @@ def test_counts_equal_a_counter(small, tmp_path, min_count):
 def test_chunks_spilled_and_merged_count_as_one_pass(store, tmp_path, monkeypatch, workers):
     whole = count(store, tmp_path / "whole", workers=1)
     monkeypatch.setattr("drkit.data.ngrams._SMALLEST_CHUNK", 1)
-    monkeypatch.setattr("drkit.data.ngrams._BYTES_A_TOKEN", 2**20 // 150)
+    monkeypatch.setattr("drkit.data.ngrams._BYTES_PER_TOKEN", 2**20 // 150)
     parts = count(store, tmp_path / "parts", workers=workers, memory_mb=1)
     assert len(list(text_chunks(store.offsets, 150 // workers))) > 20
     for one, other in zip(whole.tables, parts.tables, strict=True):

@@ -95,7 +95,8 @@ def test_another_corpus_and_a_query_in_two_splits_are_refused(home, tmp_path):
     other = join(home, tmp_path / "out", dataset="vaswani", train_dataset="cranfield/train")
     assert "'cranfield/train' judges the documents of 'CranfieldDocs'" in other["error"]
     twice = join(home, tmp_path / "out", dataset="vaswani", train_dataset="vaswani/train")
-    assert "given twice, in train and in test" in twice["error"]
+    assert "duplicate query id " in twice["error"]
+    assert ", in train and in test @" in twice["error"]
 
 
 def test_cranfield_has_titles_and_judgements_of_every_grade(home, tmp_path):

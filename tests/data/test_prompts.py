@@ -1,4 +1,4 @@
-"""Prompts stand before texts in training as in encoding, are never hidden, and leave room for the text."""
+"""Prompts precede texts in training and in encoding, are never masked, and leave room for the text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_training_reads_the_tokens_that_encoding_makes(tokenizer, real_texts, tm
     store = TokenStore.open(tmp_path)
     encoder = TextEncoder(SimpleNamespace(), tokenizer, passage_length=40, passage_prompt=PROMPT)
     expected = encoder._tokens(texts, PROMPT, 40)
-    assert [store.tokens(place).tolist() for place in range(len(store))] == expected
+    assert [store.tokens(index).tolist() for index in range(len(store))] == expected
 
 
 def test_a_prompts_tokens_belong_to_no_word(tokenizer, real_texts, tmp_path):
@@ -30,9 +30,9 @@ def test_a_prompts_tokens_belong_to_no_word(tokenizer, real_texts, tmp_path):
         batch = TokenStore.open(tmp_path / "p").batch(range(20))
         size = len(tokenizer(prompt, add_special_tokens=False)["input_ids"])
         assert not batch.maskable[:, : 1 + size].any()
-        for place, text in enumerate(texts):
+        for index, text in enumerate(texts):
             words = len(tokenizer(text, add_special_tokens=False)["input_ids"])
-            assert int(batch.maskable[place].sum()) == min(words, 58 - size)
+            assert int(batch.maskable[index].sum()) == min(words, 58 - size)
 
 
 def test_every_span_begins_with_the_prompt(tokenizer, real_texts, tmp_path):
@@ -45,12 +45,12 @@ def test_every_span_begins_with_the_prompt(tokenizer, real_texts, tmp_path):
     store, spans = open_spans(tmp_path / "with")
     bare, _ = open_spans(tmp_path / "without")
     assert max(store.lengths) <= 40
-    rows = [store.tokens(place).tolist()[1:-1] for place in range(len(store))]
+    rows = [store.tokens(index).tolist()[1:-1] for index in range(len(store))]
     assert all(row[: len(ids)] == ids for row in rows)
     assert not store.batch(range(len(store))).maskable[:, : 1 + len(ids)].any()
     # Without its prompts each document is what it is without any: no token is lost.
     content = [token for row in rows for token in row[len(ids) :]]
-    assert content == [int(token) for place in range(len(bare)) for token in bare.tokens(place)[1:-1]]
+    assert content == [int(token) for index in range(len(bare)) for token in bare.tokens(index)[1:-1]]
     assert len(spans) == len(store)
 
 

@@ -121,7 +121,7 @@ def test_short_and_long_texts(packages):
         function("a", "Too short.", REST.format("a"))
         + function("b", long, REST.format("b"))
         + function("c", "A fine summary here.", "Too short a rest.")
-        + 'def d():\n    """One paragraph alone is no passage: nothing of it is left for one to find."""\n'
+        + 'def d():\n    """One paragraph alone is not a passage: the summary is all of it."""\n'
         + function("e", "A fine summary this.", REST.format("e")),
     )
     assert list(texts(found)) == ["single.a", "single.b", "single.e"]

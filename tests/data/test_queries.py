@@ -85,8 +85,8 @@ def test_windows_are_chosen_by_score_and_share_little():
 def test_extractive_queries_are_the_windows_of_highest_mean_importance(store, weighed):
     found = list(extractive_queries(store, weighed, count=3, length=6))
     assert len(found) == len(store)
-    for place, ranges in enumerate(found):
-        start, stop = (int(v) for v in store.offsets[place : place + 2])
+    for index, ranges in enumerate(found):
+        start, stop = (int(v) for v in store.offsets[index : index + 2])
         if start == stop:
             assert ranges == [(start, stop)]
             continue
@@ -158,8 +158,8 @@ def test_a_bad_line_is_named(tmp_path, name, text, said):
 
 
 # ------------------------------------------------------------------------------------------------ what each text gets
-def content(store, place):
-    return store.flat_ids[store.offsets[place] : store.offsets[place + 1]].tolist()
+def content(store, index):
+    return store.flat_ids[store.offsets[index] : store.offsets[index + 1]].tolist()
 
 
 def test_texts_get_their_given_queries_and_the_others_their_own(store, weighed, corpus, tokenizer, tmp_path):
@@ -171,17 +171,17 @@ def test_texts_get_their_given_queries_and_the_others_their_own(store, weighed, 
     queries = Queries.open(tmp_path)
     assert counts == {"texts": len(store), "queries": len(queries.store), "extractive": len(store) - 2, "surplus": 2}
     assert len(queries) == len(store)
-    ids = [content(queries.store, place) for place in range(len(queries.store))]
+    ids = [content(queries.store, index) for index in range(len(queries.store))]
     written = {
         1: ["a path", "question 0", "question 1"],
         3: ["raise an error", "if it is empty"],
     }
-    for place, ranges in enumerate(extractive_queries(store, weighed, count=3)):
-        mine = ids[queries.offsets[place] : queries.offsets[place + 1]]
+    for index, ranges in enumerate(extractive_queries(store, weighed, count=3)):
+        mine = ids[queries.offsets[index] : queries.offsets[index + 1]]
         expected = [store.flat_ids[a:b].tolist() for a, b in ranges]
-        if place in written:
-            expected = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in written[place]]
-        assert mine == expected, place
+        if index in written:
+            expected = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in written[index]]
+        assert mine == expected, index
     batch = queries.store.batch(np.arange(queries.offsets[1], queries.offsets[1] + 3))
     assert batch.words[0].tolist()[:3] == [-1, 0, 1]
 
@@ -199,14 +199,14 @@ def test_spans_are_named_and_a_documents_queries_are_those_of_all_its_spans(corp
     store, spans = open_spans(tmp_path)
     named = NamedTexts(corpus, spans)
     assert len(named) == len(store)
-    for place, (name, text) in enumerate(named):
-        assert tokenizer(text, add_special_tokens=False)["input_ids"] == content(store, place), name
-        assert named.find([name])[0].tolist() == [place]
+    for index, (name, text) in enumerate(named):
+        assert tokenizer(text, add_special_tokens=False)["input_ids"] == content(store, index), name
+        assert named.find([name])[0].tolist() == [index]
     assert [name for name, _ in named] == list(spans.names([passage.doc_id for passage in corpus]))
     first, number = (int(value) for value in spans.of(5))
     assert number > 1
     found = named.find(["t5", "t5#1", f"t5#{number}", "t5#x", "nowhere#0", "nowhere", f"t{len(texts) - 1}"])
-    assert [places.tolist() for places in found] == [
+    assert [indices.tolist() for indices in found] == [
         list(range(first, first + number)),
         [first + 1],
         [],
@@ -218,8 +218,8 @@ def test_spans_are_named_and_a_documents_queries_are_those_of_all_its_spans(corp
 
 
 def test_a_text_is_cut_where_its_tokens_are(corpus, tokenizer, store):
-    for place, (_, text) in enumerate(truncate_texts(iter(NamedTexts(corpus)), tokenizer, store.max_length)):
-        assert tokenizer(text, add_special_tokens=False)["input_ids"] == content(store, place)
+    for index, (_, text) in enumerate(truncate_texts(iter(NamedTexts(corpus)), tokenizer, store.max_length)):
+        assert tokenizer(text, add_special_tokens=False)["input_ids"] == content(store, index)
 
 
 # ------------------------------------------------------------------------------------------------ generated
@@ -378,5 +378,5 @@ def test_given_queries_keep_their_order_in_a_text(store, weighed, tokenizer, tmp
     given = GivenQueries(TokenStore.open(tmp_path / "given"), np.array([2, 0, 2, 2]))
     write_candidates(store, weighed, tokenizer, tmp_path, count=5, max_length=16, given=given)
     queries = Queries.open(tmp_path)
-    mine = [content(queries.store, place) for place in range(queries.offsets[2], queries.offsets[3])]
+    mine = [content(queries.store, index) for index in range(queries.offsets[2], queries.offsets[3])]
     assert mine == [tokenizer(w, add_special_tokens=False)["input_ids"] for w in ("one", "three", "four")]

@@ -53,8 +53,8 @@ def test_every_token_is_kept_once_and_in_order(tokenizer, tmp_path_factory, text
     store, spans = open_spans(folder)
     whole = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
     rebuilt = [[] for _ in texts]
-    for place, document in enumerate(spans.documents):
-        rebuilt[document] += store.flat_ids[store.offsets[place] : store.offsets[place + 1]].tolist()
+    for index, document in enumerate(spans.documents):
+        rebuilt[document] += store.flat_ids[store.offsets[index] : store.offsets[index + 1]].tolist()
     assert rebuilt == whole
     assert (store.lengths <= max_length).all()
     assert (store.lengths > 2).all()
@@ -125,7 +125,7 @@ def test_tokens_between_sentences_belong_to_one(tokenizer):
     assert sentence_boundaries([(0, 2), (2, 3), (3, 6), (6, 9)], [(0, 3), (4, 9)]) == [0, 2, 4]
     assert sentence_boundaries([(0, 2)], []) == [0, 1]
     assert sentence_boundaries([], []) == [0]
-    # A sentence without a token is none, and what stands behind the last one belongs to it.
+    # A sentence without a token is ignored, and whatever follows the last sentence belongs to it.
     assert sentence_boundaries([(0, 2), (8, 9)], [(0, 2), (3, 4), (5, 6)]) == [0, 1, 2]
 
 
@@ -133,9 +133,9 @@ def test_spans_know_their_text(tokenizer, tmp_path):
     texts = ["One sentence here. Another one there. A third.", "", "Alone", "Two of them. Here."]
     split_documents(enumerate(texts), tokenizer, tmp_path, max_length=12, splitter=sentences_at("."))
     store, spans = pickle.loads(pickle.dumps(open_spans(tmp_path)))
-    for place, document in enumerate(spans.documents):
-        text = texts[document][spans.begins[place] : spans.ends[place]]
-        ids = store.flat_ids[store.offsets[place] : store.offsets[place + 1]].tolist()
+    for index, document in enumerate(spans.documents):
+        text = texts[document][spans.begins[index] : spans.ends[index]]
+        ids = store.flat_ids[store.offsets[index] : store.offsets[index + 1]].tolist()
         assert tokenizer(text, add_special_tokens=False)["input_ids"] == ids
     first, count = spans.of([0, 1, 2, 3])
     assert count.tolist()[1:3] == [0, 1]

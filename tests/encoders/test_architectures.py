@@ -18,7 +18,7 @@ from drkit.data.store import TokenStore, tokenise
 from drkit.decoders import MlmDecoder, MlmDecoderConfig
 from drkit.encoders import MaskedLmEncoder, context_from, token_batch
 from drkit.encoders.architectures import ARCHITECTURES, architecture, longest_text
-from drkit.encoders.folder import export_encoder
+from drkit.encoders.export import export_encoder
 from drkit.encoders.heads import tie_lm_head
 from drkit.errors import DrkitError, ProblemsError
 from drkit.recipe.check import check
@@ -90,7 +90,7 @@ def pretraining(name, decoder, store):
     masker = PARTS.registry.build(Kind.MASKER, settings.masker.use, settings.masker.config, context)
     module = auto_encoder(settings, PARTS.registry, encoder, context, masker=masker)
     collate = MaskingCollator(store=store, masker=masker, rows=module.decoder.rows, seed=1, paired=module.paired())
-    return module.train(), collate([(0, place) for place in range(len(TEXTS))])
+    return module.train(), collate([(0, index) for index in range(len(TEXTS))])
 
 
 def gradients(module, tensors):
@@ -339,9 +339,14 @@ def test_models_that_do_not_fit_are_refused_with_the_reason(tmp_path):
     stranger.cls.predictions.transform = None
     with pytest.raises(DrkitError, match=r"not its modules \(missing: cls\.predictions\.transform\)"):
         MaskedLmEncoder(stranger)
-    for model_type, reason in (("llama", "no masked LM of it"), ("albert", "no record of where its embeddings")):
+    for model_type, reason in (
+        ("llama", "no masked LM for it"),
+        ("albert", "has no row that says where its embeddings"),
+    ):
         (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
-        with pytest.raises(DrkitError, match=f"'{model_type}' are not supported: .*{reason}.*known: bert, camembert"):
+        with pytest.raises(
+            DrkitError, match=f"'{model_type}' are not supported: .*{reason}.*supported: bert, camembert"
+        ):
             MaskedLmEncoder.from_pretrained(str(tmp_path))
     with pytest.raises(DrkitError, match=r"does not know it; did you mean 'modernbert'\?"):
         architecture("modern-bert")
@@ -355,8 +360,8 @@ def test_every_row_of_the_table_is_tested():
 
 
 def test_code_that_comes_with_a_checkpoint_is_not_run_unasked(tmp_path):
-    told = {"model_type": "strange", "auto_map": {"AutoConfig": "code.Config", "AutoModelForMaskedLM": "code.Model"}}
-    (tmp_path / "config.json").write_text(json.dumps(told))
+    config = {"model_type": "strange", "auto_map": {"AutoConfig": "code.Config", "AutoModelForMaskedLM": "code.Model"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\n")
     with pytest.raises(DrkitError, match="cannot read the configuration"):
         MaskedLmEncoder.from_pretrained(str(tmp_path))

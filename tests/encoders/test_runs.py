@@ -106,7 +106,7 @@ def test_what_cannot_start_a_run_is_told_before_anything_is_made(collection, tmp
     config = hf.GPT2Config(n_embd=8, n_layer=1, n_head=1, vocab_size=500)
     hf.GPT2Model(config).save_pretrained(tmp_path / "causal")
     foreign.save_pretrained(tmp_path / "causal")
-    with pytest.raises(DrkitError, match=r"'gpt2' are not supported: transformers has no masked LM of it"):
+    with pytest.raises(DrkitError, match=r"'gpt2' are not supported: transformers has no masked LM for it"):
         run(tmp_path / "causal", collection, tmp_path / "c")
     nested = tmp_path / "nested"
     checkpoint("bert", nested / "0_Transformer")
@@ -115,7 +115,7 @@ def test_what_cannot_start_a_run_is_told_before_anything_is_made(collection, tmp
 
 
 def test_texts_are_cut_where_the_position_table_ends(tmp_path):
-    from drkit.encoders.folder import export_encoder
+    from drkit.encoders.export import export_encoder
 
     model, tokenizer = tiny("roberta")
     how = {"pooling": "mean", "similarity": "cosine", "query_length": 32, "passage_length": 32}

@@ -129,7 +129,7 @@ def test_a_tokenizer_that_cannot_tell_words_is_refused(tmp_path):
     tokenizer = FAMILIES["byte-level"]()
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     try:
-        with pytest.raises(DrkitError, match="takes a whole text for one word"):
+        with pytest.raises(DrkitError, match="treats the whole text as a single word"):
             tokenise([("1", "two words")], tokenizer, tmp_path, max_length=16)
     finally:
         tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -145,9 +145,9 @@ def test_numbering_equals_the_naive_one(some):
     wanted = []
     for text in some:
         count = -1
-        for place, (word, piece) in enumerate(text):
-            before, then = text[place - 1] if place else (None, "")
-            count += place == 0 or word != before or piece in ("▁a", "漢") or then == "漢"
+        for index, (word, piece) in enumerate(text):
+            before, then = text[index - 1] if index else (None, "")
+            count += index == 0 or word != before or piece in ("▁a", "漢") or then == "漢"
             wanted.append(count)
     borders = word_boundaries(piece for _, piece in flat)
     assert number_words(np.array([word for word, _ in flat]), starts, *borders).tolist() == wanted
@@ -156,6 +156,6 @@ def test_numbering_equals_the_naive_one(some):
 @given(PIECES)
 def test_borders_depend_on_the_token_alone(pieces):
     before, after = word_boundaries(pieces)
-    for place, piece in enumerate(pieces):
-        assert before[place] == (piece[0] in "▁漢ก")
-        assert after[place] == any(c in "漢ก字" for c in piece)
+    for index, piece in enumerate(pieces):
+        assert before[index] == (piece[0] in "▁漢ก")
+        assert after[index] == any(c in "漢ก字" for c in piece)

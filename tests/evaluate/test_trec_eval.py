@@ -115,8 +115,8 @@ def test_ties_follow_the_ids_as_the_file_has_them(tmp_path):
 def test_a_querys_own_passage_is_no_hit_where_it_is_left_out(tmp_path):
     run = {"q1": {"q1": 9.0, "a": 2.0, "b": 1.0}, "q2": {"a": 2.0, "b": 1.0}, "q3": {"q3": 1.0}}
     qrels = {"q1": {"a": 1}, "q2": {"b": 1}, "q3": {"a": 1}}
-    told = [(query, ((doc, score) for doc, score in hits.items())) for query, hits in run.items()]
-    ours = evaluate(told, judgements(qrels), list(NAMES), exclude_self=True)
+    rankings = [(query, ((doc, score) for doc, score in hits.items())) for query, hits in run.items()]
+    ours = evaluate(rankings, judgements(qrels), list(NAMES), exclude_self=True)
     without = {query: {doc: s for doc, s in hits.items() if doc != query} for query, hits in run.items()}
     assert ours == evaluate(rows(without), judgements(qrels), list(NAMES))
     assert ours.per_query["RR"] == {"q1": 1.0, "q2": 0.5, "q3": 0.0}

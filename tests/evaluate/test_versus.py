@@ -30,21 +30,21 @@ def test_holm_by_hand():
 
 def rejected(p_values, level):
     """Holm's procedure as it is written: the smallest p against level / m, the next against level / (m - 1), ..."""
-    order = sorted(range(len(p_values)), key=lambda place: p_values[place])
+    order = sorted(range(len(p_values)), key=lambda index: p_values[index])
     out = set()
-    for rank, place in enumerate(order):
-        if p_values[place] > level / (len(p_values) - rank):
+    for rank, index in enumerate(order):
+        if p_values[index] > level / (len(p_values) - rank):
             break
-        out.add(place)
+        out.add(index)
     return out
 
 
 @given(st.lists(st.floats(0, 1), max_size=12), st.floats(0.001, 0.2))
 def test_holm_rejects_what_the_stepwise_procedure_rejects(p_values, level):
     corrected = holm(p_values)
-    ours = {place for place, p in enumerate(corrected) if p <= level}
+    ours = {index for index, p in enumerate(corrected) if p <= level}
     # (A corrected p may differ from the level by rounding alone.)
-    unsure = {place for place, p in enumerate(corrected) if math.isclose(p, level)}
+    unsure = {index for index, p in enumerate(corrected) if math.isclose(p, level)}
     assert ours - unsure <= rejected(p_values, level) | unsure
     assert rejected(p_values, level) - unsure <= ours
     assert all(p <= q <= 1 for p, q in zip(p_values, corrected, strict=True))

@@ -8,7 +8,7 @@ from transformers import BertModel
 
 from drkit.commands import Miners, Output, mine_to_file
 from drkit.core.types import BuildContext, MiningRequest
-from drkit.encoders.folder import export_encoder
+from drkit.encoders.export import export_encoder
 from drkit.errors import DrkitError, ProblemsError, UnknownNameError
 from drkit.miners import MarginConfig, MarginFilter, RandomConfig, RandomMiner, mine
 from drkit.testing.toys import ToyCorpus, ToyRetriever, toy_requests

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from drkit.encoders import CrossEncoder
-from drkit.encoders.folder import export_encoder
+from drkit.encoders.export import export_encoder
 from tests.search.toys import WORDS, masked_lm, tokenizer
 
 LETTERS = "abcdefgh"

@@ -115,7 +115,7 @@ def test_the_encoder_is_the_checkpoints_own(checkpoint):
 
 
 def test_an_exported_encoder_may_be_started_from(checkpoint, tmp_path):
-    from drkit.encoders.folder import export_encoder
+    from drkit.encoders.export import export_encoder
 
     model, tokenizer = tiny("bert")
     lengths = {"query_length": 8, "passage_length": 16}

@@ -216,7 +216,7 @@ def test_the_stage_scores_the_queries_that_the_round_trains_on_alone(tmp_path):
     metrics = taught(tmp_path, inputs, queries=4, draws=2, seed=5)
     collection = open_collection(tmp_path / "collection")
     ids = [query.query_id for query in collection.queries("train")]
-    pairs = training_pairs(ids, collection.positive_places("train"), {})
+    pairs = training_pairs(ids, collection.positive_indices("train"), {})
     drawn = {int(pairs.queries[p]) for draw in (0, 1) for p in draw_queries(len(pairs), 4, seed=5, draw=draw)}
     found = read_scores(tmp_path / "teacher")
     assert {place for place in range(len(ids)) if found.row(place) is not None} == drawn

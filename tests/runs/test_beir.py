@@ -42,7 +42,7 @@ def folder(tmp_path_factory):
 def encoder(tmp_path_factory):
     """A folder with a random encoder."""
     from drkit.encoders import BertSizes, MaskedLmEncoder
-    from drkit.encoders.folder import export_encoder
+    from drkit.encoders.export import export_encoder
 
     sizes = BertSizes(hidden=16, layers=1, heads=2, intermediate=32, max_positions=32, dropout=0.0)
     made = MaskedLmEncoder.from_scratch(sizes, tokenizer(), pooling="mean", seed=1)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from drkit.encoders.folder import export_encoder
+from drkit.encoders.export import export_encoder
 from drkit.errors import DrkitError
 from drkit.losses import ContrastiveConfig, ContrastiveLoss, KlDistillationConfig, KlDistillationLoss
 from drkit.runs import CachedGradients

@@ -68,6 +68,6 @@ def test_none_at_all(tmp_path, corpus):
 
 
 def test_a_stream_that_breaks_leaves_no_file(tmp_path, corpus):
-    with pytest.raises(DrkitError, match="no passage 'nowhere'"):
+    with pytest.raises(DrkitError, match="unknown passage 'nowhere'"):
         write_negatives([Mined("q", ("nowhere",), (1.0,))], corpus, tmp_path)
     assert not list(tmp_path.glob("*.arrow"))

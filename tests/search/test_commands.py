@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from transformers import BertConfig, BertForSequenceClassification
 
-from drkit.encoders.folder import export_encoder
+from drkit.encoders.export import export_encoder
 from drkit.search import Retriever, TextEncoder, Vectors, open_index, read_run
 from tests.search.toys import TEXTS, masked_lm, tokenizer
 

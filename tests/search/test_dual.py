@@ -8,7 +8,7 @@ from attrs import evolve
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Router
 
-from drkit.encoders.folder import export_dual, export_encoder
+from drkit.encoders.export import export_dual, export_encoder
 from drkit.errors import DrkitError
 from drkit.search import DualEncoder, FlatIndex, Retriever, Storage, TextEncoder, encode_corpus
 from drkit.search.sentence_transformers import as_encoder
@@ -92,9 +92,9 @@ def test_a_router_of_other_routes_is_refused(folder, tmp_path):
     theirs = SentenceTransformer(str(folder / "both"), device="cpu")
     theirs.save_pretrained(str(tmp_path / "m"))
     path = tmp_path / "m/router_config.json"
-    told = json.loads(path.read_text())
-    told["structure"]["text"] = told["structure"].pop("document")
-    path.write_text(json.dumps(told))
+    config = json.loads(path.read_text())
+    config["structure"]["text"] = config["structure"].pop("document")
+    path.write_text(json.dumps(config))
     with pytest.raises(DrkitError, match="does not define the modules for queries and documents"):
         read_encoder(tmp_path / "m")
     path.write_text("{")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drkit.core.types import BuildContext, MiningRequest, Passage
-from drkit.encoders.folder import export_encoder
+from drkit.encoders.export import export_encoder
 from drkit.errors import DrkitError
 from drkit.miners import DenseConfig, DenseMiner
 from drkit.search.flat import FlatIndex
@@ -60,7 +60,7 @@ def test_the_mode_of_the_model_comes_back_and_dropout_is_off():
 @given(st.lists(st.integers(1, 300), max_size=60), st.integers(1, 1000))
 def test_every_text_is_in_one_batch_within_the_budget(lengths, budget):
     batches = list(length_sorted_batches(np.array(lengths, dtype=np.int64), budget))
-    assert sorted(place for batch in batches for place in batch.tolist()) == list(range(len(lengths)))
+    assert sorted(index for batch in batches for index in batch.tolist()) == list(range(len(lengths)))
     for batch in batches:
         width = -(-max(lengths[p] for p in batch) // 16) * 16
         assert len(batch) == 1 or width * len(batch) <= budget

@@ -49,8 +49,8 @@ def test_an_outsider_reads_the_shards_and_their_ids(tmp_path, kind, dtype):
     tables = [pa.ipc.open_file(str(part)).read_all() for part in sorted((tmp_path / "v").glob("*.arrow"))]
     assert pa.concat_tables(tables).column("doc_id").to_pylist() == [name for name, _ in PAIRS]
     np.testing.assert_array_equal(made.shards[:], loaded)
-    places = np.array([20, 0, 7, 7])
-    np.testing.assert_array_equal(made.shards[places], loaded[places])
+    positions = np.array([20, 0, 7, 7])
+    np.testing.assert_array_equal(made.shards[positions], loaded[positions])
     exact = encoder().encode_passages([text for _, text in PAIRS])
     np.testing.assert_allclose(loaded, exact, atol=1e-5 if dtype == "float32" else 1e-3)
 
@@ -61,9 +61,9 @@ def test_an_outsider_searches_the_saved_index_with_faiss(tmp_path):
     index = build_index(made, tmp_path / "i")
     queries = encoder().encode_queries(["remove suffix", "file b"])
     ids = pa.ipc.open_file(str(tmp_path / "i" / "ids.arrow")).read_all().column("doc_id").to_pylist()
-    scores, places = faiss.read_index(str(tmp_path / "i" / "index.faiss")).search(queries, 3)
-    for hits, found, of in zip(index.search(queries, 3), places, scores, strict=True):
-        assert list(hits.doc_ids) == [ids[place] for place in found]
+    scores, positions = faiss.read_index(str(tmp_path / "i" / "index.faiss")).search(queries, 3)
+    for hits, found, of in zip(index.search(queries, 3), positions, scores, strict=True):
+        assert list(hits.doc_ids) == [ids[position] for position in found]
         np.testing.assert_allclose(hits.scores, of, atol=1e-5)
     np.testing.assert_array_equal(np.load(tmp_path / "i" / "vectors.npy"), made.shards[:])
 

@@ -12,7 +12,7 @@ from safetensors import safe_open
 from transformers import AutoModel, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
-from drkit.encoders.folder import export_encoder
+from drkit.encoders.export import export_encoder
 from drkit.errors import DrkitError
 from drkit.search.text_encoder import TextEncoder
 from tests.search.toys import TEXTS, masked_lm, tokenizer

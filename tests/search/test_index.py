@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drkit.errors import DrkitError
-from drkit.search import flat
+from drkit.search import engines, flat
 from drkit.search.flat import FlatIndex
 
-ENGINES = ["torch", pytest.param("faiss", marks=pytest.mark.skipif(not flat._has_faiss(), reason="faiss missing"))]
+ENGINES = ["torch", pytest.param("faiss", marks=pytest.mark.skipif(not engines._has_faiss(), reason="faiss missing"))]
 
 
 def vectors(count, dimension, seed=0):
@@ -23,8 +23,8 @@ def vectors(count, dimension, seed=0):
 
 def by_full_sort(query, matrix, ids, depth):
     scores = [np.float32(np.sum(row.astype(np.float64) * query.astype(np.float64))) for row in matrix]
-    order = sorted(range(len(ids)), key=lambda place: (-scores[place], place))[:depth]
-    return [ids[place] for place in order], [float(scores[place]) for place in order]
+    order = sorted(range(len(ids)), key=lambda i: (-scores[i], i))[:depth]
+    return [ids[i] for i in order], [float(scores[i]) for i in order]
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -39,7 +39,7 @@ def test_search_is_a_full_sort(engine, depth):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_ties_stand_by_place_however_many(engine):
+def test_ties_are_ordered_by_position_however_many(engine):
     matrix = np.repeat(vectors(3, 8), [150, 150, 1], axis=0)
     order = np.random.default_rng(0).permutation(len(matrix))
     index = FlatIndex.build(matrix[order], [str(i) for i in range(len(matrix))], engine=engine)
@@ -50,7 +50,7 @@ def test_ties_stand_by_place_however_many(engine):
 @settings(deadline=None, max_examples=25)
 @given(st.integers(1, 60), st.integers(1, 9), st.integers(1, 70), st.integers(0, 10_000))
 def test_the_engines_agree(count, dimension, depth, seed):
-    if not flat._has_faiss():
+    if not engines._has_faiss():
         pytest.skip("faiss missing")
     # coarse values: many equal scores
     matrix = np.round(vectors(count, dimension, seed) * 2) / 2
@@ -62,7 +62,8 @@ def test_the_engines_agree(count, dimension, depth, seed):
 def test_torch_goes_through_the_vectors_in_pieces(monkeypatch):
     matrix, ids, queries = vectors(100, 8), [str(i) for i in range(100)], vectors(3, 8, seed=2)
     whole = FlatIndex.build(matrix, ids, engine="torch").search(queries, 20)
-    monkeypatch.setattr(flat, "ROWS", 7)
+    for module in (flat, engines):
+        monkeypatch.setattr(module, "ROWS", 7)
     assert FlatIndex.build(matrix, ids, engine="torch").search(queries, 20) == whole
 
 
@@ -87,12 +88,12 @@ def test_a_saved_index_answers_as_before(tmp_path, engine):
 
 def test_without_faiss_torch_searches_and_says_so_once(monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "faiss", None)
-    flat._has_faiss.cache_clear()
+    engines._has_faiss.cache_clear()
     try:
         matrix = vectors(20, 4)
         made = [FlatIndex.build(matrix, [str(i) for i in range(20)]) for _ in range(2)]
     finally:
-        flat._has_faiss.cache_clear()
+        engines._has_faiss.cache_clear()
     assert [index.engine.name for index in made] == ["torch", "torch"]
     assert [r.getMessage() for r in caplog.records if "faiss" in r.getMessage()] == [caplog.records[0].getMessage()]
     assert made[0].search(matrix[3:4], 1)[0].doc_ids == ("3",)

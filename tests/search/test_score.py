@@ -10,8 +10,7 @@ import pytest
 from drkit.core.types import Passage
 from drkit.errors import DrkitError
 from drkit.search import Bm25Retriever, FlatIndex, Retriever, TextEncoder
-from drkit.search import vectors as vectors_module
-from drkit.search.vectors import DocIds
+from drkit.search.doc_ids import DocIds
 from tests.search.toys import TEXTS, masked_lm, tokenizer
 
 NAMES = [f"d {i} é" for i in range(len(TEXTS))]
@@ -53,8 +52,9 @@ def test_unknown_ids_no_ids_and_wrong_counts(make):
         retriever.score(["number", ""], [[], []])
 
 
-def test_ids_with_one_hash_are_told_apart(monkeypatch):
-    monkeypatch.setattr(vectors_module, "_hash", lambda name: len(name))
+def test_ids_with_the_same_hash_are_found(monkeypatch):
+    for module in ("drkit.data.ids", "drkit.search.doc_ids"):
+        monkeypatch.setattr(f"{module}.id_hash", len)
     names = ["aa", "b", "cc", "dd"]
     ids = DocIds.of(names)
     assert ids.find(["dd", "aa", "xx", "b", "cc", "long"]).tolist() == [3, 0, -1, 1, 2, -1]

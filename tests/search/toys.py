@@ -12,7 +12,7 @@ TEXTS = ["remove suffix", "", "string from each number file " * 9, "a", "abba ca
 
 
 def tokenizer():
-    backend = BertWordPieceTokenizer({word: place for place, word in enumerate(VOCABULARY)})
+    backend = BertWordPieceTokenizer({word: index for index, word in enumerate(VOCABULARY)})
     return PreTrainedTokenizerFast(
         tokenizer_object=backend._tokenizer,
         pad_token="[PAD]",

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from drkit.encoders.pooling import POOLINGS
+
 
 @click.command()
 @click.option("--encoder", required=True, metavar="PATH_OR_ID", help="A folder, a run, RUN/retriever-1, or a hub id.")
@@ -15,7 +17,7 @@ import click
 @click.option("--dtype", type=click.Choice(["float32", "float16"]), default="float32", show_default=True)
 @click.option("--format", "format_", type=click.Choice(["npy", "safetensors"]), default="npy", show_default=True)
 @click.option("--shard-size", default=16_384, show_default=True, type=click.IntRange(1), help="Texts per shard.")
-@click.option("--pooling", type=click.Choice(["cls", "mean"]), help="For a checkpoint that does not declare it.")
+@click.option("--pooling", type=click.Choice(list(POOLINGS)), help="For a checkpoint that does not declare it.")
 @click.option("--precision", type=click.Choice(["float32", "bfloat16"]), default="float32", show_default=True)
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda ..")
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The folder of vectors.")

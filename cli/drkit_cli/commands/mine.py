@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from drkit.encoders.pooling import POOLINGS
+
 
 @click.command()
 @click.option("--collection", required=True, metavar="RUN|NAME:VALUE", help="A run's folder, beir:FOLDER, irds:ID ...")
@@ -18,7 +20,7 @@ import click
     help="First a source (dense, bm25, run-file:FILE ..), then any filters (margin, ranks:10-100 ..).",
 )
 @click.option("--encoder", metavar="PATH_OR_ID", help="For dense: a folder, a run, RUN/retriever-1, or a hub id.")
-@click.option("--pooling", type=click.Choice(["cls", "mean"]), help="For a checkpoint that does not declare it.")
+@click.option("--pooling", type=click.Choice(list(POOLINGS)), help="For a checkpoint that does not declare it.")
 @click.option("--reranker", metavar="PATH_OR_ID", help="For a cross-encoder-filter without a model of its own.")
 @click.option("--split", default="train", show_default=True, help="The split whose judged queries get negatives.")
 @click.option("--depth", type=click.IntRange(1), help="Maximum negatives per query (default: depth of the source).")

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from drkit.encoders.pooling import POOLINGS
+
 if TYPE_CHECKING:
     from drkit.core.types import Query
     from drkit.search import AnyEncoder, Hits, Vectors
@@ -23,7 +25,7 @@ _SHOWN, _RANKED = 5, 1000
 @click.option("--queries", metavar="FILE", help="Queries: .tsv, .jsonl, TREC topics .., or a folder of their vectors.")
 @click.option("--collection", metavar="RUN|NAME:VALUE", help="Search for a collection's queries.")
 @click.option("--split", default="test", show_default=True, help="Split of the collection.")
-@click.option("--pooling", type=click.Choice(["cls", "mean"]), help="For an encoder that does not declare it.")
+@click.option("--pooling", type=click.Choice(list(POOLINGS)), help="For an encoder that does not declare it.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write a TREC run to this file.")
 def search(
     where: Path,

@@ -127,7 +127,7 @@ def _pairs(stage: StageRun[FinetuneSettings], collection: StoredCollection) -> T
 
     settings = stage.settings
     negatives = read_negatives(stage.inputs["negatives"]) if "negatives" in stage.inputs else {}
-    positives = collection.positive_places("train")
+    positives = collection.positive_indices("train")
     pairs = training_pairs([query.query_id for query in collection.queries("train")], positives, negatives)
     if not len(pairs):
         raise DrkitError("no training query has a passage judged relevant (score > 0): fine-tuning needs at least one")

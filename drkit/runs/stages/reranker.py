@@ -97,7 +97,7 @@ def _pairs(stage: StageRun[RerankerSettings], collection: StoredCollection, quer
     from drkit.train.pairs import training_pairs
 
     negatives = read_negatives(stage.inputs["negatives"])
-    positives = collection.positive_places("train")
+    positives = collection.positive_indices("train")
     # Wherever the list comes from: what answers a query is not a negative of it.
     mined = {query: own[~np.isin(own, positives.get(query, ()))] for query, own in negatives.items()}
     pairs = training_pairs(query_ids, positives, mined)

@@ -58,7 +58,7 @@ def run(stage: StageRun[TeacherSettings]) -> Mapping[str, Any]:
     agreement = Agreement()
     if work.rank == 0:
         work.join(requests, stage.folder)
-        agreement = _agreement(read_scores(stage.folder), requests, collection.positive_places("train"))
+        agreement = _agreement(read_scores(stage.folder), requests, collection.positive_indices("train"))
         stage.progress.note(agreement.in_words())
     return {
         "queries": len(requests),
@@ -92,7 +92,7 @@ def _requests(stage: StageRun[TeacherSettings], collection: StoredCollection) ->
 
     settings = stage.settings
     mined = read_negatives(stage.inputs["negatives"]) if "negatives" in stage.inputs else {}
-    found = score_requests(list(collection.queries("train")), collection.positive_places("train"), mined)
+    found = score_requests(list(collection.queries("train")), collection.positive_indices("train"), mined)
     if not found:
         raise DrkitError("no training query has a passage judged relevant (score > 0): a teacher needs at least one")
     draws = settings.draws if settings.queries else 0

@@ -1,0 +1,232 @@
+"""Write encoder folders that sentence-transformers and AutoModel load; `drkit.encoders.folder` describes the format."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from attrs import asdict, field, frozen
+from attrs.validators import ge, in_
+
+from drkit.core.files import replacing_folder
+from drkit.core.loading import without_bars
+from drkit.encoders.folder import (
+    DRKIT,
+    LENGTH,
+    MODULES,
+    PASSAGES,
+    POOLING_FLAGS,
+    QUERIES,
+    ROUTER,
+    ROUTES,
+    SETTINGS,
+    SIMILARITIES,
+    SUPPORTED_MODULES,
+)
+from drkit.encoders.pooling import POOLINGS
+from drkit.errors import DrkitError
+
+_MODULE = "sentence_transformers.models."
+
+
+@frozen
+class _Declarations:
+    """How hidden states become a vector; validated here, written to several files."""
+
+    pooling: str = field(validator=in_(tuple(POOLINGS)))
+    similarity: str = field(validator=in_(SIMILARITIES))
+    query_length: int = field(validator=ge(2))
+    passage_length: int = field(validator=ge(2))
+    query_prompt: str = ""
+    passage_prompt: str = ""
+    normalize: bool = False
+
+    @property
+    def longest(self) -> int:
+        """The length limit of sentence-transformers, which has one for queries and passages."""
+        return max(self.query_length, self.passage_length)
+
+
+def export_encoder(
+    model: Any,
+    tokenizer: Any,
+    folder: str | Path,
+    *,
+    pooling: str,
+    similarity: str,
+    query_length: int,
+    passage_length: int,
+    query_prompt: str = "",
+    passage_prompt: str = "",
+    normalize: bool = False,
+    provenance: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write the encoder folder, atomically: weights, tokenizer, pooling, similarity, lengths and a model card.
+
+    model: a Hugging Face backbone, or a masked LM, whose head is dropped. pooling: a name of
+    `drkit.encoders.pooling.POOLINGS`. similarity: `cosine` or `dot`. query_length, passage_length: in tokens, special
+    ones included. Prompts are put before every text, in sentence-transformers by `encode_query` and `encode_document`.
+    normalize: vectors of length 1 also under dot. provenance: where the model comes from, for the model card.
+
+    Raises DrkitError if a setting is invalid, or AutoModel cannot rebuild the model.
+    """
+    try:
+        declared = _Declarations(
+            pooling, similarity, query_length, passage_length, query_prompt, passage_prompt, normalize=normalize
+        )
+    except ValueError as error:
+        raise DrkitError(f"cannot export the encoder: {error.args[0]}") from None
+    backbone = _as_auto_model(getattr(model, "base_model", model))
+    with replacing_folder(Path(folder), MODULES) as temporary:
+        with without_bars():
+            backbone.save_pretrained(temporary)
+        _save_tokenizer(tokenizer, temporary, declared)
+        _write_declarations(temporary, declared, int(backbone.config.hidden_size))
+        _write_json(temporary / DRKIT, {"format": 1, **asdict(declared), "provenance": dict(provenance or {})})
+        (temporary / "README.md").write_text(_model_card(declared, provenance or {}), encoding="utf-8")
+    return Path(folder)
+
+
+def export_dual(
+    queries: tuple[Any, Any],
+    passages: tuple[Any, Any],
+    folder: str | Path,
+    *,
+    provenance: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> Path:
+    """Write a folder with two encoders, atomically: a `Router` of sentence-transformers with one encoder per route.
+
+    `query_encoder/` and `passage_encoder/` are written by `export_encoder`, so each can be loaded by itself; in
+    sentence-transformers, `encode_query` uses one and `encode_document` the other. queries, passages: (model,
+    tokenizer) of each; settings: the other settings of `export_encoder`.
+
+    Raises DrkitError as `export_encoder` does.
+    """
+    with replacing_folder(Path(folder), MODULES) as temporary:
+        for name, (model, tokenizer) in ((QUERIES, queries), (PASSAGES, passages)):
+            export_encoder(model, tokenizer, temporary / name, provenance=provenance, **settings)
+        declared = _Declarations(**settings)
+        _write_json(temporary / MODULES, [{"idx": 0, "name": "0", "path": "", "type": f"{_MODULE}Router"}])
+        _write_json(temporary / ROUTER, _router_config(_modules_of(declared)))
+        _write_json(temporary / SETTINGS, _model_settings(declared))
+        (temporary / "README.md").write_text(_model_card(declared, provenance or {}), encoding="utf-8")
+    return Path(folder)
+
+
+def _router_config(modules: Mapping[str, str]) -> dict[str, Any]:
+    encoders = dict(zip(ROUTES, (QUERIES, PASSAGES), strict=True))
+    paths = {
+        route: {f"{encoder}/{path}" if path else encoder: name for name, path in modules.items()}
+        for route, encoder in encoders.items()
+    }
+    return {
+        "types": {path: _MODULE + name for names in paths.values() for path, name in names.items()},
+        "structure": {route: list(names) for route, names in paths.items()},
+        "parameters": {"default_route": None, "allow_empty_key": True},
+    }
+
+
+def _as_auto_model(backbone: Any) -> Any:
+    """Return a float32 copy on the CPU, of the class that `AutoModel` builds for the configuration."""
+    from transformers import AutoModel
+
+    from drkit.encoders.seeding import seeded
+
+    with seeded(0, "export"):
+        model = AutoModel.from_config(copy.deepcopy(backbone.config)).float()
+    weights = {name: value.detach().cpu().float() for name, value in backbone.state_dict().items()}
+    missing, unexpected = model.load_state_dict(weights, strict=False)
+    wrong = [name for name in missing if not name.startswith("pooler.")] + list(unexpected)
+    if wrong:
+        raise DrkitError(
+            f"cannot export a {type(backbone).__name__}: its weights do not match {type(model).__name__} (first: "
+            f"{wrong[0]!r}); export the backbone of a Hugging Face masked LM"
+        )
+    if missing:
+        _neutral_pooler(model.pooler)
+    return model.eval()
+
+
+def _neutral_pooler(pooler: Any) -> None:
+    """Set a pooler to the identity: masked LMs lack one, and AutoModel would warn and draw it at random."""
+    import torch
+
+    with torch.no_grad():
+        for parameter in pooler.parameters():
+            parameter.copy_(torch.eye(*parameter.shape) if parameter.ndim == 2 else torch.zeros_like(parameter))
+
+
+def _save_tokenizer(tokenizer: Any, folder: Path, declared: _Declarations) -> None:
+    exported = copy.deepcopy(tokenizer)
+    exported.model_max_length = declared.longest
+    exported.save_pretrained(folder)
+    # Training leaves its last padding and truncation in this file; every loader sets its own.
+    file = folder / "tokenizer.json"
+    if file.is_file():
+        content = json.loads(file.read_text(encoding="utf-8"))
+        file.write_text(json.dumps({**content, "padding": None, "truncation": None}, ensure_ascii=False, indent=2))
+
+
+def _write_declarations(folder: Path, declared: _Declarations, hidden: int) -> None:
+    named = _modules_of(declared)
+    for path in filter(None, named.values()):
+        (folder / path).mkdir()
+    modules = [
+        {"idx": idx, "name": str(idx), "path": path, "type": _MODULE + name}
+        for idx, (name, path) in enumerate(named.items())
+    ]
+    flags = {flag: name == POOLINGS[declared.pooling].saved_as for name, flag in POOLING_FLAGS.items()}
+    _write_json(folder / MODULES, modules)
+    _write_json(
+        folder / "1_Pooling" / "config.json", {"word_embedding_dimension": hidden, **flags, "include_prompt": True}
+    )
+    _write_json(folder / LENGTH, {"max_seq_length": declared.longest, "do_lower_case": False})
+    _write_json(folder / SETTINGS, _model_settings(declared))
+
+
+def _modules_of(declared: _Declarations) -> dict[str, str]:
+    """Return the folder of each sentence-transformers module, by module name."""
+    names = SUPPORTED_MODULES[declared.similarity == "cosine" or declared.normalize]
+    return {name: f"{index}_{name}" if index else "" for index, name in enumerate(names)}
+
+
+def _model_settings(declared: _Declarations) -> dict[str, Any]:
+    import torch
+
+    return {
+        "__version__": {"pytorch": torch.__version__, "transformers": version("transformers")},
+        "prompts": {"query": declared.query_prompt, "document": declared.passage_prompt},
+        "default_prompt_name": None,
+        "similarity_fn_name": declared.similarity,
+    }
+
+
+def _model_card(declared: _Declarations, provenance: Mapping[str, Any]) -> str:
+    facts = "".join(f"| {key} | {_cell(value)} |\n" for key, value in {**asdict(declared), **provenance}.items())
+    return (
+        "---\nlibrary_name: sentence-transformers\npipeline_tag: sentence-similarity\n"
+        "tags: [drkit, sentence-transformers, feature-extraction]\n---\n\n"
+        "# Dense retriever trained with drkit\n\n"
+        "```python\nfrom sentence_transformers import SentenceTransformer\n\n"
+        'encoder = SentenceTransformer("path/to/this/folder")\n'
+        'queries, passages = encoder.encode_query(["a query"]), encoder.encode_document(["a passage"])\n'
+        "scores = encoder.similarity(queries, passages)\n```\n\n"
+        f"drkit truncates queries at {declared.query_length} tokens and passages at {declared.passage_length}; "
+        f"sentence-transformers has one limit for both, {declared.longest}. A text is "
+        "encoded title first, then body, with a space between.\n\n"
+        f"| | |\n|---|---|\n{facts}"
+    )
+
+
+def _cell(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def _write_json(path: Path, content: Any) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False, default=str) + "\n", encoding="utf-8")
