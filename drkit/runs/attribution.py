@@ -41,7 +41,7 @@ def chosen(kind: Kind, choice: Choice | WeightedLoss, registry: Registry) -> Cho
     return ChosenPart(registry.get(kind, choice.use), choice.config)
 
 
-def chosen_parts(recipe: Recipe, registry: Registry) -> Iterator[ChosenPart]:
+def all_parts(recipe: Recipe, registry: Registry) -> Iterator[ChosenPart]:
     """Yield every part that a recipe names, from the collection to the re-ranker's miners."""
     yield chosen(Kind.COLLECTION, recipe.collection, registry)
     if recipe.pretrain:
@@ -57,7 +57,7 @@ def chosen_parts(recipe: Recipe, registry: Registry) -> Iterator[ChosenPart]:
     yield from (chosen(Kind.MINER, miner, registry) for miner in miners)
 
 
-def part_behind(error: BaseException, parts: Iterable[ChosenPart]) -> ChosenPart | None:
+def failing_part(error: BaseException, parts: Iterable[ChosenPart]) -> ChosenPart | None:
     """Return the part whose code raised an exception, the innermost where parts call each other; None: no part did.
 
     A part's code is the class or function of its target; for a package other than drkit, any module of the package.
@@ -82,7 +82,7 @@ def described(error: BaseException) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 
 
-def raised_at(error: BaseException, spec: ComponentSpec) -> str:
+def error_location(error: BaseException, spec: ComponentSpec) -> str:
     """Return `file:line` of a part's own code that an exception came through last, or an empty string."""
     traceback, place = error.__traceback__, ""
     while traceback is not None:
@@ -100,7 +100,7 @@ def trying(part: ChosenPart, doing: str) -> Iterator[None]:
     except ContractError as error:
         raise DrkitError(str(error)) from None
     except Exception as error:  # a stranger's part may fail in any way
-        place = raised_at(error, part.spec)
+        place = error_location(error, part.spec)
         where = f" ({place})" if place else ""
         raise DrkitError(f"{part.title} failed on a toy batch, {doing}: {described(error)}{where}") from error
 

@@ -42,13 +42,13 @@ from drkit.runs.attribution import (
     try_collection,
     trying,
 )
-from drkit.runs.stages.pretrain import carried_signals, of_vocabulary
+from drkit.runs.stages.pretrain import loss_call_signals, vocabulary_signals
 from drkit.testing import toys
 from drkit.testing.decoders import PER_TARGET, SHAPES
 from drkit.testing.maskers import check_rows, check_view
 from drkit.testing.miners import check_kept, check_mined, toy_candidates
 from drkit.testing.specs import require
-from drkit.train.pretrain import AutoEncoder, Term, collated
+from drkit.train.pretrain import AutoEncoder, Term, batch_tensors
 
 if TYPE_CHECKING:
     from drkit.encoders.masked_lm import MaskedLmEncoder
@@ -144,7 +144,7 @@ def _toy_batch(settings: Pretrain, registry: Registry, context: BuildContext, fo
     return ToyBatch(
         tokens=stored.store.batch(places, signals=carried(signals)),
         contexts=stored.store.batch(places[::-1].copy(), signals=carried(signals)),
-        context=attrs.evolve(context, signals=of_vocabulary(signals)),
+        context=attrs.evolve(context, signals=vocabulary_signals(signals)),
     )
 
 
@@ -178,7 +178,7 @@ def _try_pretraining(recipe: Recipe, settings: Pretrain, registry: Registry, bat
             settings.losses[name].on,
             settings.losses[name].weight,
             part.spec.scope_of(part.config),
-            carried_signals(part.spec, part.config, registry),
+            loss_call_signals(part.spec, part.config, registry),
         )
         for name, part in parts.items()
     }
@@ -204,7 +204,7 @@ def _masked(part: ChosenPart, masker: Any, decoder: Any, batch: ToyBatch) -> dic
         _check_views(part, views, tokens, clean, rows)
     if 0 < rows < length:
         views = attrs.evolve(views, decoder=keep_targets(views.decoder, decoder.rows, draws))
-    return {**collated(tokens, views), "partners": torch.arange(count).roll(count // 2)}
+    return {**batch_tensors(tokens, views), "partners": torch.arange(count).roll(count // 2)}
 
 
 def _check_views(part: ChosenPart, views: Views, tokens: TokenBatch, clean: TokenBatch, rows: int) -> None:
@@ -228,7 +228,7 @@ def _check_decoder(part: ChosenPart, decoder: Any, encoder: MaskedLmEncoder, bat
 def _try_decoder(part: ChosenPart, masker: ChosenPart, module: AutoEncoder, tensors: Mapping[str, Tensor]) -> None:
     """Its outputs by name, and a gradient of all of them for each of its weights."""
     with trying(masker, "while a model filled its masked positions"):
-        inputs = module.decoder_input(module.read(tensors), tensors)
+        inputs = module.decoder_input(module.encode(tensors), tensors)
     with trying(part, "called with (inputs, heads)"):
         out = module.decoder(inputs, module.encoder.heads())
         require(isinstance(out, Mapping), f"{part.title}: expected a mapping of names to outputs, got {_kind_of(out)}")
@@ -288,8 +288,8 @@ def _check_weights(part: ChosenPart, module: Any, figures: list[Tensor | None]) 
 
 
 def _try_term(part: ChosenPart, term: Term, module: AutoEncoder, tensors: Mapping[str, Tensor]) -> None:
-    outputs = module.outputs(module.read(tensors), tensors)
-    given = term.given(outputs[term.on])
+    outputs = module.outputs(module.encode(tensors), tensors)
+    given = term.inputs(outputs[term.on])
     weights = [
         weight for weight in (*module.encoder.parameters(), *module.decoder.parameters()) if weight.requires_grad
     ]

@@ -48,15 +48,15 @@ def collator(folder, tokens, negatives=4):
     queries = list(collection.queries("train"))
     mine = read_negatives(mined(folder / "collection", folder / "negatives"))
     pairs = training_pairs([query.query_id for query in queries], positives, mine)
-    texts = [queries[place].text for place in pairs.queries]
+    texts = [queries[index].text for index in pairs.queries]
     return GroupCollator(pairs, texts, collection.corpus, tokens, negatives=negatives, seed=3)
 
 
 def taken(module, batch, chunk=0):
     module.zero_grad()
     strategy = gradients.GradientStrategy(forward=module, backward=lambda loss: loss.backward(), chunk=chunk)
-    loss, figures = gradients.backward(module, batch, strategy)
-    return loss, figures, {n: p.grad.clone() for n, p in module.named_parameters() if p.grad is not None}
+    loss, metrics = gradients.backward(module, batch, strategy)
+    return loss, metrics, {n: p.grad.clone() for n, p in module.named_parameters() if p.grad is not None}
 
 
 def close(one, two, tolerance=2e-7):
@@ -94,10 +94,10 @@ def test_a_group_is_a_positive_and_distinct_negatives_drawn_anew(tmp_path):
 def test_chunks_of_groups_add_up(tmp_path, chunk):
     module = ranker(tmp_path)
     batch = collator(tmp_path, module.encoder.pairs)([(0, query) for query in range(9)])
-    loss, figures, expected = taken(module.train(), batch)
+    loss, metrics, expected = taken(module.train(), batch)
     again, others, found = taken(module, batch, chunk)
     assert float(again) == pytest.approx(float(loss), rel=1e-5)
-    assert float(others["ranking_accuracy"]) == pytest.approx(float(figures["ranking_accuracy"]))
+    assert float(others["ranking_accuracy"]) == pytest.approx(float(metrics["ranking_accuracy"]))
     close(found, expected)
     parts = module.chunks(batch, chunk)
     assert sum(len(part["ids"]) for part in parts) == len(batch["ids"])
@@ -318,7 +318,7 @@ def process(folder):
     queries = list(collection.queries("train"))
     mine = read_negatives(folder / "negatives")
     pairs = training_pairs([query.query_id for query in queries], positives, mine)
-    texts = [queries[place].text for place in pairs.queries]
+    texts = [queries[index].text for index in pairs.queries]
     collate = GroupCollator(pairs, texts, collection.corpus, encoder.pairs, negatives=4, seed=3)
     batch = collate([(0, query) for query in range(7)][rank::2])
     with processes.together():

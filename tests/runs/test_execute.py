@@ -306,7 +306,7 @@ def test_another_version_of_a_stage_makes_it_again_and_a_moved_function_does_not
     def moved(stage):
         return write(stage)
 
-    moved.__module__ = "another.place"
+    moved.__module__ = "another.index"
     elsewhere = tuple(evolve(stage, spec=evolve(WRITE, run=moved)) for stage in chain())
     assert reasons(elsewhere, run) == {}
     a, b, c = chain()

@@ -90,8 +90,8 @@ def judged(tmp_path_factory):
             queries.write(json.dumps({"_id": f"q {i}", "text": f"what did {n} do for {o}"}) + "\n")
             for j, deed in enumerate(deeds):
                 corpus.write(json.dumps({"_id": f"d {i} {j}", "text": f"{n} {deed} and gave it to {o}"}) + "\n")
-    for split, places in {"train": range(14), "test": range(14, len(pairs))}.items():
-        lines = [f"q {i}\td {i} {j}\t1\n" for i in places for j in (0, 1)]
+    for split, indices in {"train": range(14), "test": range(14, len(pairs))}.items():
+        lines = [f"q {i}\td {i} {j}\t1\n" for i in indices for j in (0, 1)]
         (folder / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(lines))
     return folder
 

@@ -50,7 +50,7 @@ def run(stage: StageRun[FinetuneSettings]) -> Mapping[str, Any]:
     """Write the retriever's checkpoint; returns steps, losses, and the batch and negatives it really had."""
     from drkit.data.tables import collection_of
     from drkit.train.checkpoints import load_tokenizer, save_encoders
-    from drkit.train.pairs import effective_batch, in_batch, in_words, mean_of
+    from drkit.train.pairs import describe_batch, effective_batch, mean_metric, uses_in_batch_negatives
     from drkit.train.trainer import train_in
 
     settings = stage.settings
@@ -60,7 +60,7 @@ def run(stage: StageRun[FinetuneSettings]) -> Mapping[str, Any]:
     collate = evolve(collate, refreshed=refresher)
     validations = _validations(stage, module, tokenizer, collate, collection)
     if not refresher:
-        stage.progress.note(in_words(effective_batch(collate, settings.training, settings.loss)))
+        stage.progress.note(describe_batch(effective_batch(collate, settings.training, settings.loss)))
     result = train_in(
         stage.folder,
         module,
@@ -74,11 +74,11 @@ def run(stage: StageRun[FinetuneSettings]) -> Mapping[str, Any]:
     save_encoders(module, tokenizer, stage.folder)
     effective = effective_batch(collate, settings.training, settings.loss)
     metrics = {"steps": result.steps, "loss": result.loss, "seconds": result.seconds, **effective}
-    if in_batch(settings.loss):
-        counted = metrics["negatives_counted"] = round(mean_of(result.log, "negatives"), 1)
+    if uses_in_batch_negatives(settings.loss):
+        counted = metrics["negatives_counted"] = round(mean_metric(result.log, "negatives"), 1)
         stage.progress.note(f"negatives a query, without copies and judged positives: {counted:,}")
     if refresher:  # what it mines is known by now
-        stage.progress.note(in_words(effective))
+        stage.progress.note(describe_batch(effective))
         metrics["refreshed"] = refresher.metrics()
     return {**metrics, **{key: value for one in validations for key, value in one.result().items()}}
 
@@ -110,11 +110,11 @@ def _collator(stage: StageRun[FinetuneSettings], collection: StoredCollection) -
         negatives=settings.negatives,
         seed=settings.seed,
         teacher=read_scores(inputs["teacher"]) if "teacher" in inputs else None,
-        own=_own_passages(collection, pairs) if settings.exclude_self else None,
+        self_passages=_self_passages(collection, pairs) if settings.exclude_self else None,
     )
 
 
-def _own_passages(collection: StoredCollection, pairs: TrainingPairs) -> NDArray[np.int64]:
+def _self_passages(collection: StoredCollection, pairs: TrainingPairs) -> NDArray[np.int64]:
     """Indices i64[n] of the passages that have the queries' own ids, or -1."""
     ids = [query.query_id for query in collection.queries("train")]
     return collection.corpus.find([ids[index] for index in pairs.queries.tolist()])
@@ -155,7 +155,7 @@ def _refresher(
     from drkit.runs.retriever import encoders_of
     from drkit.search import Reranker
     from drkit.train.batches import batches_per_epoch
-    from drkit.train.negatives import requests
+    from drkit.train.negatives import mining_requests
     from drkit.train.refresh import ChainMiner, Refresher
 
     settings = stage.settings
@@ -164,7 +164,7 @@ def _refresher(
         return None
     queries = list(collection.queries("train"))
     ids = [queries[index].query_id for index in collate.pairs.queries]
-    wanted = {one.query_id: one for one in requests(collection, exclude_self=settings.exclude_self)}
+    wanted = {one.query_id: one for one in mining_requests(collection, exclude_self=settings.exclude_self)}
     reranker = stage.inputs.get("reranker")
     miner = ChainMiner(
         encoder=encoders_of(module, tokenizer, settings.reading),
@@ -181,7 +181,7 @@ def _refresher(
         collection.corpus,
         folder=stage.folder / CHECKPOINTS,
         query_ids=ids,
-        first=collate.pairs.negatives if any(map(len, collate.pairs.negatives)) else None,
+        initial=collate.pairs.negatives if any(map(len, collate.pairs.negatives)) else None,
         every=refresh.refresh_every,
         per_epoch=batches_per_epoch(len(ids), settings.training.per_device_train_batch_size * processes.count()),
     )

@@ -97,7 +97,7 @@ def train(stage: StageRun[TrainedSettings]) -> Mapping[str, Any]:
     from drkit.decoders import NoDecoder, NoDecoderConfig
     from drkit.losses import MlmLoss
     from drkit.maskers import UniformConfig, UniformMasker
-    from drkit.train.batches import Chosen, count_batches
+    from drkit.train.batches import SubsetCollator, count_batches
     from drkit.train.checkpoints import load_tokenizer, save_masked_lm
     from drkit.train.pretrain import AutoEncoder, MaskingCollator, Term
     from drkit.train.probes import held_out
@@ -127,7 +127,7 @@ def train(stage: StageRun[TrainedSettings]) -> Mapping[str, Any]:
     result = train_in(
         stage.folder,
         module,
-        Chosen(collate, trained),
+        SubsetCollator(collate, trained),
         training=schedule(settings.training, settings.steps, batches),
         lengths=store.lengths[trained],
         seed=settings.seed,

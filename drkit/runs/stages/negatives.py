@@ -30,7 +30,7 @@ def run(stage: StageRun[NegativeSettings]) -> Mapping[str, Any]:
     from drkit.miners.chain import build_chain, refresh_of
     from drkit.runs.retriever import load_text_encoder
     from drkit.search import FlatIndex, Reranker, Retriever
-    from drkit.train.negatives import requests, weights_of, write_negatives
+    from drkit.train.negatives import mining_requests, weight_hashes, write_negatives
 
     settings, inputs = stage.settings, stage.inputs
     collection = collection_of(inputs)
@@ -49,12 +49,12 @@ def run(stage: StageRun[NegativeSettings]) -> Mapping[str, Any]:
     miner = build_chain(settings.miners, stage.registry, context)
     miner.index(collection.corpus)
     total = len(collection.positives("train"))
-    wanted = requests(collection, exclude_self=settings.exclude_self)
+    wanted = mining_requests(collection, exclude_self=settings.exclude_self)
     mined = _reporting(miner.mine(wanted, miner.depth), total, stage)
     counts = write_negatives(mined, collection.corpus, stage.folder)
     if counts["queries_without"]:
         stage.progress.note(_without(counts))
-    return {**counts, "weights": weights_of(context)}
+    return {**counts, "weights": weight_hashes(context)}
 
 
 def _without(counts: Mapping[str, Any]) -> str:

@@ -44,7 +44,7 @@ def run(stage: StageRun[PretrainSettings]) -> Mapping[str, Any]:
     from drkit.core.types import BuildContext
     from drkit.data.contexts import carried, open_contexts, open_signals, open_texts
     from drkit.data.spans import Spans
-    from drkit.train.batches import Chosen
+    from drkit.train.batches import SubsetCollator
     from drkit.train.checkpoints import load_encoder, load_generator, load_tokenizer, restore, save_parts
     from drkit.train.pretrain import MaskingCollator
     from drkit.train.probes import held_out
@@ -58,7 +58,7 @@ def run(stage: StageRun[PretrainSettings]) -> Mapping[str, Any]:
         backbone=encoder.info(tokenizer),
         tokenizer=tokenizer,
         generator=load_generator(inputs.get("generator")),
-        signals=of_vocabulary(signals),
+        signals=vocabulary_signals(signals),
         seed=stage.settings.seed,
     )
     masker = registry.build(Kind.MASKER, settings.masker.use, settings.masker.config, context)
@@ -80,7 +80,7 @@ def run(stage: StageRun[PretrainSettings]) -> Mapping[str, Any]:
     result = train_in(
         stage.folder,
         module,
-        Chosen(collate, trained),
+        SubsetCollator(collate, trained),
         training=settings,
         lengths=store.lengths[trained],
         seed=stage.settings.seed,
@@ -134,19 +134,19 @@ def auto_encoder(
     for name, term in settings.losses.items():
         spec, loss = registry.get(Kind.LOSS, term.use), registry.build(Kind.LOSS, term.use, term.config, context)
         receives = tuple(sorted(spec.receives_of(term.config)))
-        signals = carried_signals(spec, term.config, registry)
+        signals = loss_call_signals(spec, term.config, registry)
         terms[name] = Term(loss, receives, term.on, term.weight, spec.scope_of(term.config), signals)
     replacer = masker.replacer(context) if isinstance(masker, ReplacingMasker) else None
     return AutoEncoder(encoder, decoder, terms, replacer)
 
 
-def carried_signals(spec: ComponentSpec, config: Any, registry: Registry) -> tuple[str, ...]:
+def loss_call_signals(spec: ComponentSpec, config: Any, registry: Registry) -> tuple[str, ...]:
     """The signals that a loss's call receives: those of the vocabulary are in its `BuildContext`."""
     wanted = ((name, registry.get(Kind.SIGNAL, name)) for name in sorted(spec.signals_of(config)))
     return tuple(name for name, signal in wanted if signal.scope_of(signal.config()) != "vocabulary")
 
 
-def of_vocabulary(signals: Mapping[str, SignalValues]) -> dict[str, Tensor]:
+def vocabulary_signals(signals: Mapping[str, SignalValues]) -> dict[str, Tensor]:
     """The signals of the vocabulary, as parts get them: f32[V] or f32[V,K]."""
     import torch
 

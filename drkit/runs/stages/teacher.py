@@ -59,10 +59,10 @@ def run(stage: StageRun[TeacherSettings]) -> Mapping[str, Any]:
     if work.rank == 0:
         work.join(requests, stage.folder)
         agreement = _agreement(read_scores(stage.folder), requests, collection.positive_places("train"))
-        stage.progress.note(agreement.in_words())
+        stage.progress.note(agreement.summary())
     return {
         "queries": len(requests),
-        "pairs": sum(len(own.passages) for own in requests),
+        "pairs": sum(len(request.passages) for request in requests),
         "pairs_per_second": round(done["scored"] / max(done["seconds"], 1e-9), 1),
         "max_length": teacher.model.max_length,
         "weights": work.teacher,
@@ -71,7 +71,7 @@ def run(stage: StageRun[TeacherSettings]) -> Mapping[str, Any]:
 
 
 def _teacher(stage: StageRun[TeacherSettings]) -> Reranker:
-    """The run's own re-ranker, or one by path or hub id, on this process' device."""
+    """The run's request re-ranker, or one by path or hub id, on this process' device."""
     from drkit.core.processes import own_device
     from drkit.search import Reranker
 
@@ -109,10 +109,10 @@ def _agreement(
     from drkit.train.teacher import Agreement
 
     counted = Agreement()
-    for own in requests:
-        found = scores.row(own.place)
+    for request in requests:
+        found = scores.row(request.index)
         if found is not None:
-            relevant = np.isin(found[0], positives[own.query.query_id])
+            relevant = np.isin(found[0], positives[request.query.query_id])
             counted.add(found[1][relevant].tolist(), found[1][~relevant].tolist())
     return counted
 
