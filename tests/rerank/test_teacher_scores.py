@@ -234,7 +234,7 @@ def test_a_teacher_that_knows_no_more_than_chance_is_told():
     assert noise.chance == pytest.approx(1 / 8)
     assert not good.is_chance
     assert "noise" not in good.summary()
-    assert "by chance: 12.5%" in good.summary()
+    assert "expected by chance: 12.5%" in good.summary()
     tied = Agreement()
     tied.add([1.0], [1.0])
     assert (tied.queries, tied.first) == (1, 0), "a constant teacher tells nothing apart"

@@ -345,4 +345,4 @@ def test_the_stage_says_what_batch_it_really_has(tmp_path):
     told = []
     with patch.object(Silent, "note", lambda _, text: told.append(text)):
         trained(tmp_path)
-    assert "25 training queries, 4 a batch; negatives a query: 4.88, pairs a batch: 23.5" in told
+    assert "25 training queries, 4 per batch; negatives per query: 4.88, pairs per batch: 23.5" in told

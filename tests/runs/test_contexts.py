@@ -90,7 +90,7 @@ def test_every_context_trains(context, base, decoder, texts, tmp_path):
         assert metrics["documents"] == 41
         assert metrics["empty"] == 1
         assert metrics["alone"] > 0
-        assert any("have one sentence" in note for note in said)
+        assert any("have only one sentence" in note for note in said)
         inputs = {name: tmp_path / "run" / name for name in done}
         assert len(open_texts(inputs)) == metrics["spans"] > 41
         assert (tmp_path / "run/signal-importance").exists() == ("signal-importance" in done)
@@ -119,8 +119,8 @@ def test_queries_of_a_file_stand_for_their_texts(texts, tmp_path):
         "extractive": 39,
         "surplus": 1,
     }
-    assert any("1 queries name passages that the collection lacks: left out" in note for note in said)
-    assert any("39 of 41 texts have no query: their own most important spans are used" in note for note in said)
+    assert any("1 queries of passages that the collection lacks were left out" in note for note in said)
+    assert any("39 of 41 texts have no query; their most important spans are used instead" in note for note in said)
     assert any("beyond the first 1 of their text" in note for note in said)
     path.write_text("d1\tsomething else entirely\nd2\twhat broke\n")
     again, _ = run(texts, tmp_path / "run", f"queries=file:{path}", "candidates=1")

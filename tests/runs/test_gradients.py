@@ -40,7 +40,7 @@ def auto_encoder(dropout=0.0):
     terms = {
         "encoder": Term(mlm, ("token_states",), "encoder", 0.7),
         "decoder": Term(mlm, ("token_states",), "decoder", 1.0),
-        "contrast": Term(Contrast(), ("bottleneck", "partners"), "encoder", 0.3, scope="batch"),
+        "contrast": Term(Contrast(), ("bottleneck", "partners"), "encoder", 0.3, "batch"),
     }
     return AutoEncoder(encoder, decoder, terms)
 

@@ -265,7 +265,7 @@ def test_a_querys_own_passage_is_left_out(stored, tmp_path):
     assert made._task.own == {}, "no query has a passage's id here"
     asked = [judgement.query_id for judgement in made._task.judgements]
     judged = next(judgement for judgement in made._task.judgements if asked.count(judgement.query_id) == 1)
-    own = evolve(made._task, own={judged.query_id: judged.doc_id})
+    own = evolve(made._task, self_passages={judged.query_id: judged.doc_id})
     whole = made._task.measure(made._encoder, made._passages, "RR")
     assert own.measure(made._encoder, made._passages, "RR") < whole
 
