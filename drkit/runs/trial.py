@@ -258,8 +258,8 @@ def _check_output(part: ChosenPart, name: str, value: Any, out: Mapping[str, Any
     elif name in SHAPES:
         require(isinstance(value, Tensor), f"{title} must be a tensor, got {_kind_of(value)}")
         count = len(out["replaced"]) if isinstance(out.get("replaced"), Tensor) else len(value)
-        shape = (count,) if name in PER_TARGET else (len(toys.toy_texts()), words)
-        require(value.shape == shape, f"{title} has shape {tuple(value.shape)}, expected {shape}")
+        expected = (count,) if name in PER_TARGET else (len(toys.toy_texts()), words)
+        require(value.shape == expected, f"{title} has shape {tuple(value.shape)}, expected {expected}")
         require(value.dtype == SHAPES[name], f"{title} is {value.dtype}, expected {SHAPES[name]}")
     if isinstance(value, Tensor):
         require(bool(value.isfinite().all()), f"{title} has values that are nan or infinite, expected finite numbers")

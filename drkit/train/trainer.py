@@ -105,10 +105,10 @@ def train(
     seed: int,
     callbacks: Sequence[TrainerCallback] = (),
 ) -> TrainingResult:
-    """Train `module` in place; checkpoints go to `folder`, and the newest whole one there is gone on from.
+    """Train `module` in place; checkpoints go to `folder`, and training resumes from the newest complete one.
 
-    `module` is what `drkit.train.gradients` takes gradients of. Raises DrkitError for an argument
-    that TrainingArguments refuses, and where the loss is no longer finite.
+    module: a `drkit.train.gradients.Comparable`. Raises DrkitError for an argument that TrainingArguments rejects, and
+    when the loss is not finite.
     """
     steps = len(schedule) // training.gradient_accumulation_steps
     arguments = _arguments(training, folder, steps, seed)

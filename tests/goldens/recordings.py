@@ -24,7 +24,7 @@ NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}  
 
 
 def recordings(name: str, but: str = " ") -> list[Path | None]:
-    """Every batch of a method that lies there; `but`: a longer name that starts alike. [None] where there is none."""
+    """Every recorded batch of a method, or [None]; `but`: a longer name with the same start, to be excluded."""
     found: list[Path | None] = []
     for weights in sorted(SHARED.glob(f"{name}_*_weights.safetensors")):
         if not weights.name.startswith(f"{but}_"):

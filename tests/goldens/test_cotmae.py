@@ -111,8 +111,8 @@ def test_heads_for_queries(path, variant, training):
     check_outputs({**losses, "cls": encoded.bottleneck, "enc_last_hidden": encoded.hidden}, wanted, metrics)
     indices = given["enc_head_labels"] != -100
     torch.testing.assert_close(first.states, wanted["enc_head_hidden"][indices], rtol=1e-5, atol=1e-5)
-    told = clean[1] & (torch.arange(clean[0].shape[1]) < clean[1].sum(1, keepdim=True) - 1)
-    torch.testing.assert_close(second.states, wanted["dec_head_hidden"][told], rtol=1e-5, atol=1e-5)
+    inner = clean[1] & (torch.arange(clean[0].shape[1]) < clean[1].sum(1, keepdim=True) - 1)
+    torch.testing.assert_close(second.states, wanted["dec_head_hidden"][inner], rtol=1e-5, atol=1e-5)
     losses["loss"].backward()
     gradients = recording.gradients(encoder, both) | causal_gradients(causal)
     check_gradients(gradients, recording.group(f"grad.{variant}."), metrics)

@@ -30,8 +30,8 @@ class Encoder(nn.Module):
         self.scores = None
 
     def forward(self, ids, attention, types):
-        told = {"input_ids": ids, "attention_mask": attention, "token_type_ids": types}
-        scores = self.hf_model(**told).logits.squeeze(-1)
+        inputs = {"input_ids": ids, "attention_mask": attention, "token_type_ids": types}
+        scores = self.hf_model(**inputs).logits.squeeze(-1)
         if scores.requires_grad:
             self.scores = scores
         return scores

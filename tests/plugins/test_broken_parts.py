@@ -57,7 +57,7 @@ SOURCES = {
 }
 SIGNALS = {
     "NoValues": "NoValues has no method values",
-    "TooFewValues": "while its values were computed: the signal 'broken' gave 3 values, and there are [0-9]+",
+    "TooFewValues": "while computing its values: the signal 'broken' gave 3 values, and there are [0-9]+",
     "NanValues": "the signal 'broken' is not finite at token 0 of [0-9]+",
 }
 

@@ -295,7 +295,7 @@ def test_two_processes_have_the_gradients_of_one_big_batch_and_share_the_teacher
 
 
 def taught(folder, name):
-    """The teacher's stage, in blocks of a few pairs; a re-ranker is saved for it where there is none."""
+    """The teacher's stage, in blocks of a few pairs; a re-ranker is saved for it unless one is given."""
     from drkit.train import teacher as teacher_scores
 
     teacher_scores.BLOCK_PAIRS = 30
@@ -342,7 +342,7 @@ if __name__ == "__main__":
 
 
 def test_the_stage_says_what_batch_it_really_has(tmp_path):
-    told = []
-    with patch.object(Silent, "note", lambda _, text: told.append(text)):
+    notes = []
+    with patch.object(Silent, "note", lambda _, text: notes.append(text)):
         trained(tmp_path)
-    assert "25 training queries, 4 per batch; negatives per query: 4.88, pairs per batch: 23.5" in told
+    assert "25 training queries, 4 per batch; negatives per query: 4.88, pairs per batch: 23.5" in notes

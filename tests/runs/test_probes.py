@@ -166,8 +166,8 @@ def test_words_are_scored_by_r_precision_and_replacements_by_accuracy():
     words = torch.tensor([[True, True, False, False], [False, False, False, True]])
     logits = torch.tensor([[3.0, 1.0, 2.0, 0.0], [0.0, 1.0, 2.0, 3.0]])
     assert accuracy({"vocab_logits": logits, "words": words}) == (2.0, 3.0)
-    told = {"replaced_logits": torch.tensor([1.0, -1.0, 2.0]), "replaced": torch.tensor([True, False, False])}
-    assert accuracy(told) == (2.0, 3)
+    outputs = {"replaced_logits": torch.tensor([1.0, -1.0, 2.0]), "replaced": torch.tensor([True, False, False])}
+    assert accuracy(outputs) == (2.0, 3)
     assert accuracy({"vocab_logits": logits}) is None
 
 

@@ -95,7 +95,7 @@ def test_a_run_of_texts_alone_ends_with_a_report(tmp_path, every):
         for record in read_probes(run / "pretrained/probes.jsonl"):
             assert f"| {record['step']} |" in text
             assert f"{record['gain']:.3f}" in text
-        assert "RR@10" not in text, "there are no queries"
+        assert "RR@10" not in text, "the collection has no queries"
     else:
         assert "Is pre-training working?" not in text
 

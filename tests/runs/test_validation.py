@@ -64,7 +64,7 @@ class Collate:
 
 @frozen
 class Task:
-    """Gives told values, one a validation, and draws random numbers as dropout would."""
+    """Returns given values, one per validation, and draws random numbers as dropout would."""
 
     values: dict
     module: nn.Module
