@@ -116,7 +116,7 @@ def reasons(stages, run):
 
 def found(stages, run, **options):
     """What `survey` says of every stage."""
-    return {one.stage.name: one.words for one in survey(stages, run, **options)}
+    return {one.stage.name: one.summary for one in survey(stages, run, **options)}
 
 
 def test_a_run_then_nothing_to_do(tmp_path):
