@@ -82,7 +82,7 @@ def pair_step(masker_name: str, decoder: str, encoder, context):
     from drkit.encoders import BertSizes, MaskedLmEncoder
     from drkit.runs.stages.pretrain import auto_encoder
     from drkit.train.gradients import GradientStrategy, backward
-    from drkit.train.pretrain import collated
+    from drkit.train.pretrain import batch_tensors
 
     settings, registry = pretraining(masker_name, decoder), installed().registry
     if "generator" in registry.get("masker", masker_name).requires_of(settings.masker.config):
@@ -92,7 +92,7 @@ def pair_step(masker_name: str, decoder: str, encoder, context):
     module = auto_encoder(settings, registry, encoder, context, masker=masker).train()
     tokens = evolve(texts(0), context=texts(1))
     views = masker(tokens, Draws(1, 0, tokens.keys.numpy()), rows=module.decoder.rows(LENGTH))
-    tensors = collated(tokens, views)
+    tensors = batch_tensors(tokens, views)
     return lambda: backward(module, tensors, GradientStrategy(forward=module, backward=torch.Tensor.backward))
 
 

@@ -56,7 +56,7 @@ def plan_tree(recipe: Recipe, registry: Registry, plan: Plan, run: Path) -> Tree
         stage = found.stage
         label = Text(stage.name, style="bold").append(f"  {stage.summary}", style="not bold")
         if found.state is not State.TO_DO:
-            label.append(f"  {found.words}", style=STYLES[found.state])
+            label.append(f"  {found.summary}", style=STYLES[found.state])
         if stage.cost.tokens:
             seconds = stage.cost.seconds(cores)
             label.append(f"  (at most {stage.cost.tokens / 1e6:.1f}M tokens, about {_time(seconds)})", style="cyan")
@@ -80,7 +80,7 @@ def status_table(findings: Iterable[Finding]) -> Table:
         other = [
             f"{name} {then[name]} (now {now.get(name, 'missing')})" for name in then if then[name] != now.get(name)
         ]
-        drawn.add_row(Text(found.stage.name), Text(found.words, style=STYLES[found.state]), Text(", ".join(other)))
+        drawn.add_row(Text(found.stage.name), Text(found.summary, style=STYLES[found.state]), Text(", ".join(other)))
     return drawn
 
 

@@ -73,16 +73,16 @@ def carry_out(
 def naming_parts(recipe: Recipe, registry: Registry) -> Iterator[None]:
     """A block in which an exception in a part is announced by the part's name, package and version; it is raised on."""
     from drkit.errors import DrkitError
-    from drkit.runs.attribution import chosen_parts, described, part_behind
+    from drkit.runs.attribution import all_parts, describe_error, failing_part
 
     try:
         yield
     except DrkitError:
         raise
     except Exception as error:
-        part = part_behind(error, chosen_parts(recipe, registry))
+        part = failing_part(error, all_parts(recipe, registry))
         if part is not None:
-            click.echo(f"error in {part.title}: {described(error)}", err=True)
+            click.echo(f"error in {part.title}: {describe_error(error)}", err=True)
         raise
 
 

@@ -27,7 +27,7 @@ from drkit.miners.sources import KnownIds
 from drkit.runs.execute import RECIPE
 from drkit.search import Retriever, open_index
 from drkit.search.retrieve import batched
-from drkit.train.negatives import requests, weights_of
+from drkit.train.negatives import mining_requests, weight_hashes
 
 FORMATS = ("ids", "triplets", "sentence-transformers")
 QUERIES_PER_BATCH = 64
@@ -114,10 +114,10 @@ def mine_to_file(
         chain = build_chain(choices, registry, context)
         chain.index(stored.corpus)
         tally = Tally()
-        queries = partial(requests, stored, split, exclude_self=miners.exclude_self)
+        queries = partial(mining_requests, stored, split, exclude_self=miners.exclude_self)
         mined = zip(queries(), tally.watch(chain.mine(queries(), depth or chain.depth)), strict=True)
         lines = _write(_reported(mined, total, on_progress), stored.corpus, output)
-    return {**tally.figures(), "weights": weights_of(context), "lines": lines}
+    return {**tally.figures(), "weights": weight_hashes(context), "lines": lines}
 
 
 def _stored(collection: NamedCollection, scratch: Path) -> StoredCollection:

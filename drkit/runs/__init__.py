@@ -1,4 +1,4 @@
-"""Runs: plans of stages, and the only place that knows trainers, ranks and devices."""
+"""Runs: plan the stages of a recipe, and execute them."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""A plan in the making: stages by name, and the state of files outside the run that they read."""
+"""A plan under construction: stages by name, and the states of files outside the run that they read."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ PASSAGES = Part("collection", "passages")
 
 
 def split_of(name: str) -> Part:
-    """A split of the collection: its queries, judgements and given negatives."""
+    """Return a split of the collection: its queries, judgements and given negatives."""
     return Part("collection", name)
 
 
 def queries_of(name: str) -> Part:
-    """The queries of a split, without its judgements."""
+    """Return the queries of a split, without its judgements."""
     return Part("collection", f"{name}/queries.arrow")
 
 
 @frozen
 class Draft:
-    """A plan in the making: the recipe, the splits of its collection, the parts there are, and the stages by name."""
+    """A plan under construction: recipe, installed parts, splits of the collection, and stages by name."""
 
     recipe: Recipe
     registry: Registry
@@ -44,17 +44,18 @@ class Draft:
         inputs: Mapping[str, Part] | None = None,
         *,
         sources: Mapping[str, str] | None = None,
-        own: Mapping[str, Any] | None = None,
-        **rest: Any,
+        extra: Mapping[str, Any] | None = None,
+        **options: Any,
     ) -> str:
-        """Add a stage unless there is one of this name; returns its name.
+        """Add a stage unless the draft has one with this name; returns the name.
 
-        own: settings that the recipe does not have under one path; the others are taken from the recipe.
+        extra: settings that are not at one path of the recipe; the others are read from the recipe. options: further
+        fields of the `Stage`.
         """
         if name not in self.stages:
-            known = {key: state for key, state in (sources or {}).items() if state}
-            settings = settings_from(spec.settings, self.recipe, **(own or {}))
-            self.stages[name] = Stage(name, spec, settings, summary, inputs or {}, known, **rest)
+            states = {key: state for key, state in (sources or {}).items() if state}
+            settings = settings_from(spec.settings, self.recipe, **(extra or {}))
+            self.stages[name] = Stage(name, spec, settings, summary, inputs or {}, states, **options)
         return name
 
 

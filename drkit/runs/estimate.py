@@ -1,4 +1,4 @@
-"""What a run will cost, before it starts: tokens, parameters and floating-point operations, counted from sizes."""
+"""Estimate the cost of a run before it starts: tokens, parameters and floating-point operations, from sizes."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ from attrs import frozen
 from drkit.core.protocols import TargetShare
 from drkit.recipe.schema import EncoderSettings, Finetune, Recipe, Training
 
-# What a CPU core reached in the default run, all overheads included; an order of magnitude, not a promise.
+# Measured per CPU core in the default run, with all overheads; an order of magnitude, not a promise.
 FLOPS_PER_CORE = 1e11
-# Shares of positions that are targets where a part does not say otherwise: all rows, a third of the tokens.
+# Share of the encoder's positions that are targets.
 _ENCODER_TARGETS = 0.3
 
 
 @frozen
 class Cost:
-    """Tokens read at most, and floating-point operations; zero where the collection's size decides."""
+    """Maximum number of tokens, and floating-point operations; zero if they depend on the size of the collection."""
 
     tokens: int = 0
     flops: float = 0.0
 
     def seconds(self, cores: int) -> float:
-        """A rough time on `cores` CPU cores."""
+        """Return a rough time on `cores` CPU cores."""
         return self.flops / (FLOPS_PER_CORE * max(cores, 1))
 
 
 def parameters(encoder: EncoderSettings) -> tuple[int, int]:
-    """(embedding parameters, parameters of the transformer layers) of an encoder made from scratch."""
+    """Return the numbers of embedding and transformer-layer parameters of an encoder made from scratch."""
     tables = encoder.vocab_size * encoder.hidden
     layer = 4 * encoder.hidden**2 + 2 * encoder.hidden * encoder.intermediate
     return tables, encoder.layers * layer
 
 
 def steps(training: Training) -> int:
-    """Optimizer steps where the recipe fixes them, else 0: epochs depend on the collection."""
+    """Return the number of optimizer steps if the recipe fixes it, else 0: epochs depend on the collection."""
     return max(training.max_steps, 0)
 
 
 def schedule(training: Training) -> str:
-    """The length of a training in words.
+    """Return the length of a training in words.
 
     >>> schedule(Training(max_steps=3000)), schedule(Training(num_train_epochs=3))
     ('3,000 steps of 64', '3 epochs in steps of 64')
@@ -56,7 +56,7 @@ def _texts(training: Training) -> int:
 
 
 def pretraining(recipe: Recipe) -> Cost:
-    """Encoder, one decoder layer, and the vocabulary projection at target positions; three passes a step."""
+    """Return the cost of encoder, one decoder layer, and vocabulary projection at targets; three passes per step."""
     if recipe.pretrain is None or recipe.encoder.pretrained:
         return Cost()
     tokens = _texts(recipe.pretrain) * recipe.encoder.passage_length
@@ -68,12 +68,12 @@ def pretraining(recipe: Recipe) -> Cost:
 
 
 def _target_share(config: Any) -> float:
-    """The share of positions that a decoder or loss with these settings scores."""
+    """Return the share of positions that a decoder or loss with these settings scores."""
     return min(max(config.target_share, 0.0), 1.0) if isinstance(config, TargetShare) else 1.0
 
 
 def finetuning(recipe: Recipe, training: Finetune) -> Cost:
-    """Queries, positives and hard negatives of one round through the transformer layers."""
+    """Return the cost of the queries, positives and hard negatives of one round in the transformer layers."""
     if recipe.encoder.pretrained:
         return Cost()
     lengths = recipe.encoder.query_length + (1 + training.negatives) * recipe.encoder.passage_length
@@ -82,7 +82,7 @@ def finetuning(recipe: Recipe, training: Finetune) -> Cost:
 
 
 def reranking(recipe: Recipe) -> Cost:
-    """Every query with each passage of its group through the cross-encoder."""
+    """Return the cost of every query with each passage of its group in the cross-encoder."""
     if recipe.reranker is None or recipe.encoder.pretrained or recipe.reranker.pretrained:
         return Cost()
     tokens = _texts(recipe.reranker) * (1 + recipe.reranker.negatives) * recipe.reranker.max_length
@@ -91,5 +91,5 @@ def reranking(recipe: Recipe) -> Cost:
 
 
 def encoding(_recipe: Recipe) -> Cost:
-    """Every passage once; how many there are is known when the collection is read."""
+    """Return an unknown cost: the number of passages is known only once the collection is read."""
     return Cost()

@@ -1,7 +1,7 @@
-"""Running a plan: keep what is finished, resume what was cut off, finish every stage by one atomic rename.
+"""Execute a plan: keep finished stages, resume interrupted ones, and finish every stage with one atomic rename.
 
-A stage writes into `RUN/.unfinished/STAGE` and is renamed to `RUN/STAGE` when its manifest is written, so that a
-kill at any moment leaves either the whole stage or none of it.
+A stage writes into `RUN/.unfinished/STAGE` and is renamed to `RUN/STAGE` when its manifest is written, so a kill
+at any moment leaves either the whole stage or nothing of it.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from drkit.runs.manifest import (
     write_manifest,
 )
 from drkit.runs.stage import Stage, StageRun, lasting_settings
-from drkit.runs.survey import UNFINISHED, State, attempted, changes, contents, inspect_stage
+from drkit.runs.survey import UNFINISHED, State, attempt_fingerprint, changes, input_hashes, inspect_stage
 
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-# safetensors and torch report a full disk in words alone.
-_WORDS_OF_NO_ROOM = ("No space left", "File too large", "PytorchStreamWriter failed")
+_DISK_FULL_CODES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# safetensors and torch report a full disk only in the message.
+_DISK_FULL_MESSAGES = ("No space left", "File too large", "PytorchStreamWriter failed")
 
 
 def take_over(stage: Stage[Any], run: Path, fingerprint: str, reuse: Sequence[Path]) -> None:
-    """Put the first finished stage of another run with this fingerprint in place, unless the run has it already."""
-    own = read_manifest(run / stage.name)
-    if own is not None and own.fingerprint == fingerprint:
+    """Copy a finished stage with this fingerprint from another run, unless this run already has it."""
+    current = read_manifest(run / stage.name)
+    if current is not None and current.fingerprint == fingerprint:
         return
     for other in reuse:
         found = read_manifest(other / stage.name)
@@ -62,17 +62,17 @@ def take_over(stage: Stage[Any], run: Path, fingerprint: str, reuse: Sequence[Pa
 
 
 def _link(source: str, target: str) -> None:
-    """A finished stage's files never change, so two runs may share them."""
+    """Hard-link a file if possible, else copy it: finished files never change, so two runs may share them."""
     try:
         os.link(source, target)
     except OSError:
         shutil.copy2(source, target)
 
 
-def unfinished(stage: Stage[Any], run: Path, identity: Mapping[str, Any]) -> Path:
-    """Return the folder a stage works in; an interrupted attempt is kept only where the stage can resume from it."""
+def prepare_attempt(stage: Stage[Any], run: Path, identity: Mapping[str, Any]) -> Path:
+    """Return the folder in which a stage works; keeps an interrupted attempt only if the stage can resume it."""
     folder = run / UNFINISHED / stage.name
-    ours = stage.spec.resumable and attempted(folder) == digest(identity)
+    ours = stage.spec.resumable and attempt_fingerprint(folder) == digest(identity)
     with full_disk(stage.name, run):
         if folder.exists() and not ours:
             shutil.rmtree(folder)
@@ -82,9 +82,9 @@ def unfinished(stage: Stage[Any], run: Path, identity: Mapping[str, Any]) -> Pat
 
 
 def publish(folder: Path, final: Path) -> None:
-    """Put a finished folder in place by renames; the stage that it replaces goes only when the new one is in.
+    """Move a finished folder into the run by renames; the stage that it replaces is removed last.
 
-    What served the attempt alone goes first: its manifest is written, so a kill here loses nothing.
+    Files that only the attempt needed are removed first: the manifest is written, so a kill here loses nothing.
     """
     shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
     (folder / IDENTITY).unlink(missing_ok=True)
@@ -103,7 +103,7 @@ def publish(folder: Path, final: Path) -> None:
 
 @contextmanager
 def full_disk(stage: str, run: Path) -> Iterator[None]:
-    """Turn whatever a library raises on a full disk into one message (they differ: OSError, SafetensorError ..)."""
+    """Turn any library's exception for a full disk (OSError, SafetensorError, ..) into one message."""
     try:
         yield
     except DrkitError:
@@ -112,15 +112,15 @@ def full_disk(stage: str, run: Path) -> Iterator[None]:
         if not _is_full(error, run):
             raise
         raise DrkitError(
-            f"the disk is full (or a file may not grow further), in stage {stage}; free some space and run "
-            f"`drkit run {run}`: finished stages are kept"
+            f"the disk is full (or a file size limit is reached) in stage {stage}. Free some space and run "
+            f"`drkit run {run}`; finished stages are kept."
         ) from error
 
 
 def _is_full(error: Exception, run: Path) -> bool:
     code, text = getattr(error, "errno", None), str(error)
-    known = code in _NO_ROOM or any(words in text for words in _WORDS_OF_NO_ROOM)
-    return known or shutil.disk_usage(run).free < 2**16
+    is_known = code in _DISK_FULL_CODES or any(words in text for words in _DISK_FULL_MESSAGES)
+    return is_known or shutil.disk_usage(run).free < 2**16
 
 
 RECIPE = "recipe.toml"
@@ -138,52 +138,52 @@ def execute(
 ) -> dict[str, Manifest]:
     """Run every stage that is not finished yet; returns the manifests by stage.
 
-    `reuse` are other runs: a stage of theirs that had the very same inputs and settings is taken over (its files
-    linked, or copied where the disk does not link), not made again.
+    reuse: other runs. A stage of theirs with the same inputs and settings is reused (its files are hard-linked, or
+    copied if that fails) instead of running again.
 
-    Of several processes (torchrun) the first does this, and the others join it in the joint stages.
+    With several processes (torchrun), the first runs the plan, and the others join it in the joint stages.
 
-    Raises DrkitError where the folder holds a run of another recipe (unless `redo`) or of another layout, another
+    Raises DrkitError if the folder contains a run of another recipe (unless `redo`) or of another layout, another
     process works in it, or the disk is full. Finished stages are never lost.
     """
     if processes.rank():
-        return _work_along(stages, run, registry)
+        return _join_stages(stages, run, registry)
     with locked(run), processes.together():
         claim(run, recipe, registry, redo=redo)
         done: dict[str, Manifest] = {}
         for stage in stages:
-            take_over(stage, run, stage.fingerprint(contents(stage, done)), reuse)
+            take_over(stage, run, stage.fingerprint(input_hashes(stage, done)), reuse)
             done[stage.name] = _finish(stage, run, done, registry=registry, progress=progress)
         _announce(None)
         shutil.rmtree(run / UNFINISHED, ignore_errors=True)
         return done
 
 
-def _work_along(stages: Sequence[Stage[Any]], run: Path, registry: Registry) -> dict[str, Manifest]:
-    """Take part in joint stages as the second process or a later one; returns no manifests.
+def _join_stages(stages: Sequence[Stage[Any]], run: Path, registry: Registry) -> dict[str, Manifest]:
+    """Join the joint stages as the second or a later process; returns no manifests.
 
-    What this process writes goes to a folder that is thrown away: the first process' results are the run's.
+    This process writes to a temporary folder; the run keeps the results of the first process.
     """
-    named = {stage.name: stage for stage in stages}
+    by_name = {stage.name: stage for stage in stages}
     with processes.together():
         while (name := processes.broadcast(None)) is not None:
             with tempfile.TemporaryDirectory() as scratch:
                 # Checkpoints are shared: each process keeps its random state there.
                 shared = (run / UNFINISHED / name / CHECKPOINTS).resolve()
                 Path(scratch, CHECKPOINTS).symlink_to(shared)
-                _run(named[name], Path(scratch), run, registry=registry, progress=Silent())
+                _run(by_name[name], Path(scratch), run, registry=registry, progress=Silent())
     return {}
 
 
 def _announce(stage: str | None) -> None:
-    """Tell the other processes which joint stage begins; None: the run is over."""
+    """Announce the next joint stage to the other processes, or None at the end of the run."""
     if processes.count() > 1:
         processes.broadcast(stage)
 
 
 @contextmanager
 def locked(run: Path) -> Iterator[None]:
-    """Hold the run's lock; DrkitError where another process has it, or the folder cannot be made."""
+    """Hold the run's lock; raises DrkitError if another process has it, or the folder cannot be created."""
     try:
         run.mkdir(parents=True, exist_ok=True)
         lock = FileLock(run / ".lock", timeout=0)
@@ -199,15 +199,15 @@ def locked(run: Path) -> Iterator[None]:
 
 
 def claim(run: Path, recipe: Recipe, registry: Registry, *, redo: bool) -> None:
-    """Write the recipe into a new run; an older, different one is only replaced when asked."""
+    """Write the recipe into the run; raises DrkitError if the run has a different recipe, unless `redo`."""
     path = run / RECIPE
     if path.exists() and not redo:
         changed = differences(read_recipe(path, registry), recipe)
         if changed:
             listed = "\n".join(f"  - {line}" for line in changed[:20])
             raise DrkitError(
-                f"{run} holds a run of another recipe:\n{listed}\n"
-                f"choose another --run-dir, or give --redo to make again the stages that this changes"
+                f"{run} contains a run of another recipe:\n{listed}\n"
+                f"choose another --run-dir, or use --redo to run the affected stages again"
             )
     if not path.exists() and any(p.name not in (".lock", UNFINISHED) for p in run.iterdir()):
         raise DrkitError(f"{run} is not empty and not a run (no {RECIPE}); choose another --run-dir")
@@ -215,7 +215,7 @@ def claim(run: Path, recipe: Recipe, registry: Registry, *, redo: bool) -> None:
 
 
 def differences(old: Recipe, new: Recipe) -> list[str]:
-    """Return `path: old -> new` for every setting in which two recipes differ, names and observing settings aside."""
+    """Return `path: old -> new` for every setting that differs, without names and observing settings."""
     before, after = ({k: v for k, v in lasting_settings(one).items() if k != "name"} for one in (old, new))
     return changes(before, after)
 
@@ -223,20 +223,20 @@ def differences(old: Recipe, new: Recipe) -> list[str]:
 def _finish(
     stage: Stage[Any], run: Path, done: Mapping[str, Manifest], *, registry: Registry, progress: Progress
 ) -> Manifest:
-    """Return the manifest of a stage: of the finished one, or after making it."""
-    known = contents(stage, done)
-    found = inspect_stage(stage, run, known)
+    """Return the manifest of a stage, after running the stage if it is not finished."""
+    hashes = input_hashes(stage, done)
+    found = inspect_stage(stage, run, hashes)
     if found.state is State.KEPT and found.manifest is not None:
         progress.skip(stage.name, stage.summary)
         return found.manifest
-    identity = stage.identity(known)
-    whole = read_manifest(run / UNFINISHED / stage.name)
-    if whole is not None and whole.fingerprint == stage.fingerprint(known):  # cut off just before its rename
+    identity = stage.identity(hashes)
+    written = read_manifest(run / UNFINISHED / stage.name)
+    if written is not None and written.fingerprint == stage.fingerprint(hashes):  # interrupted just before its rename
         publish(run / UNFINISHED / stage.name, run / stage.name)
         progress.skip(stage.name, stage.summary)
-        return whole
-    folder = unfinished(stage, run, identity)
-    progress.begin(stage.name, stage.summary, "" if found.state is State.TO_DO else found.words)
+        return written
+    folder = prepare_attempt(stage, run, identity)
+    progress.begin(stage.name, stage.summary, "" if found.state is State.TO_DO else found.summary)
     started = time.perf_counter()
     with full_disk(stage.name, run):
         if stage.spec.joint:
@@ -247,7 +247,7 @@ def _finish(
             layout=LAYOUT,
             stage=stage.spec.name,
             stage_version=stage.spec.version,
-            fingerprint=stage.fingerprint(known),
+            fingerprint=stage.fingerprint(hashes),
             settings=identity["settings"],
             inputs=identity["inputs"],
             sources=identity["sources"],

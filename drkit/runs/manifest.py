@@ -1,4 +1,4 @@
-"""A stage's manifest: what it was made from, what it made, and the hashes that tell whether it is intact."""
+"""A stage's manifest: its settings, inputs and output files, with the hashes that show whether they are intact."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from drkit.errors import DrkitError
 from drkit.recipe.write import json_text
 
 FILE = "manifest.json"
-# Raised when a run's folders mean something else than before; runs of another layout are refused.
+# Raised when the meaning of a run's folders changes; runs of another layout are rejected.
 LAYOUT = 2
-# The mark of an unfinished attempt: what it was begun for.
+# The identity of the stage for which an unfinished attempt was started.
 IDENTITY = ".identity.json"
 PACKAGES = ("drkit", "torch", "transformers", "tokenizers", "accelerate", "faiss-cpu", "bm25s", "numpy")
 
 
 @frozen
-class Written:
-    """One file of a stage: bytes, and the hash of its content."""
+class FileEntry:
+    """One file of a stage: its size in bytes, and the hash of its content."""
 
     bytes: int
     blake2b: str
@@ -38,12 +38,12 @@ class Written:
 
 @frozen
 class Manifest:
-    """What is kept in a finished stage's folder beside its files.
+    """The record of a finished stage, kept beside its files.
 
     stage, stage_version: the identity of its `StageSpec`. fingerprint: covers settings, inputs and sources. settings:
     plain values by the recipe's dotted paths. inputs: content hashes by name. sources: states of files outside the run,
-    by the setting that names them. origins: where each input came from (`collection/train`). records: files that tell
-    how it went and are no result.
+    by the setting that names them. origins: where each input came from (`collection/train`). records: files that
+    document the stage (logs, probes) and are not results.
     """
 
     layout: int
@@ -54,7 +54,7 @@ class Manifest:
     inputs: Mapping[str, str]
     sources: Mapping[str, str]
     origins: Mapping[str, str]
-    files: Mapping[str, Written]
+    files: Mapping[str, FileEntry]
     metrics: Mapping[str, Any]
     seconds: float
     finished: str
@@ -62,31 +62,31 @@ class Manifest:
     records: tuple[str, ...] = ()
 
     def content(self, path: str = "") -> str:
-        """Return one hash over the stage's files, or over those at `path` (a file, or a folder of them).
+        """Return one hash over the stage's files, or over those at `path` (a file or folder).
 
-        Records are left out, unless `path` names one. Raises DrkitError where there is no such file.
+        Records are left out, unless `path` names one. Raises DrkitError if the stage has no file at `path`.
         """
-        chosen = {
-            name: written.blake2b
-            for name, written in self.files.items()
+        hashes = {
+            name: entry.blake2b
+            for name, entry in self.files.items()
             if (name == path or name.startswith(f"{path}/") if path else name not in self.records)
         }
-        if path and not chosen:
+        if path and not hashes:
             raise DrkitError(f"the stage {self.stage!r} has no {path}; its files: {', '.join(self.files) or 'none'}")
-        return digest(chosen)
+        return digest(hashes)
 
 
 def digest(value: Any) -> str:
-    """A short, stable hash of plain data."""
+    """Return a short, stable hash of plain data."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def describe_files(folder: Path) -> dict[str, Written]:
-    """Return every file under `folder` that is to stay (the manifest left out), with its size and content hash."""
-    passing = {FILE, IDENTITY, CHECKPOINTS}
-    paths = sorted(p for p in folder.rglob("*") if p.is_file() and p.relative_to(folder).parts[0] not in passing)
-    return {p.relative_to(folder).as_posix(): Written(p.stat().st_size, file_hash(p)) for p in paths}
+def describe_files(folder: Path) -> dict[str, FileEntry]:
+    """Return size and content hash of every file under `folder`, without the manifest and temporary files."""
+    excluded = {FILE, IDENTITY, CHECKPOINTS}
+    paths = sorted(p for p in folder.rglob("*") if p.is_file() and p.relative_to(folder).parts[0] not in excluded)
+    return {p.relative_to(folder).as_posix(): FileEntry(p.stat().st_size, file_hash(p)) for p in paths}
 
 
 def file_hash(path: Path) -> str:
@@ -99,14 +99,14 @@ def file_hash(path: Path) -> str:
 
 
 def write_manifest(manifest: Manifest, folder: Path) -> None:
-    """Write it last: a folder without a manifest is not finished."""
+    """Write the manifest; must be the last step, because a folder without a manifest is not finished."""
     write_text(folder / FILE, json_text(attrs.asdict(manifest)))
 
 
 def load_manifest(folder: Path) -> Manifest | None:
-    """Return the manifest in `folder`, whatever became of the files; None where it is missing or damaged.
+    """Read the manifest in `folder` without checking the files; None if it is missing or damaged.
 
-    Raises DrkitError where another version of drkit wrote it in another layout.
+    Raises DrkitError if another version of drkit wrote it in another layout.
     """
     try:
         table = json.loads((folder / FILE).read_text(encoding="utf-8"))
@@ -114,8 +114,8 @@ def load_manifest(folder: Path) -> Manifest | None:
         return None
     if isinstance(table, dict) and table.get("layout") != LAYOUT and "fingerprint" in table:
         raise DrkitError(
-            f"{folder.parent} was made by another version of drkit, in another layout; choose another --run-dir "
-            f"(its encoder folder can still be used: --encoder {folder.parent / 'encoder'})"
+            f"{folder.parent} was made by another version of drkit, in another layout; choose another --run-dir. "
+            f"Its encoder folder can still be used: --encoder {folder.parent / 'encoder'}"
         )
     try:
         return cattrs.structure(table, Manifest)
@@ -124,26 +124,26 @@ def load_manifest(folder: Path) -> Manifest | None:
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """Return the manifest of an intact stage; None where it is missing, or a file is missing or of another size."""
+    """Read the manifest of an intact stage; None if it is missing, or a file is missing or has another size."""
     manifest = load_manifest(folder)
     return manifest if manifest is not None and not any(damages(manifest, folder)) else None
 
 
 def damages(manifest: Manifest, folder: Path, *, verify: bool = False) -> Iterable[str]:
-    """Yield a line for each file that is missing or of another size; with `verify`, also for changed content."""
-    for name, written in manifest.files.items():
+    """Yield a line for each file that is missing or has another size; with `verify`, also for changed content."""
+    for name, entry in manifest.files.items():
         path = folder / name
         if not path.is_file():
             yield f"{name} is missing"
-        elif (size := path.stat().st_size) != written.bytes:
-            yield f"{name} has {size:,} bytes, expected {written.bytes:,}"
-        elif verify and file_hash(path) != written.blake2b:
+        elif (size := path.stat().st_size) != entry.bytes:
+            yield f"{name} has {size:,} bytes, expected {entry.bytes:,}"
+        elif verify and file_hash(path) != entry.blake2b:
             yield f"{name} was changed"
 
 
 @cache
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that decide a run's numbers: recorded, never hashed."""
+    """Return the versions of Python and of packages that affect a run's results: recorded, never hashed."""
     found = {"python": platform.python_version(), "platform": f"{sys.platform}-{platform.machine()}"}
     for package in PACKAGES:
         try:

@@ -1,4 +1,4 @@
-"""From a recipe to its plan: the stages of a run, in order, and which made what another reads.
+"""Plan a run: from a recipe to its stages, in order, with the inputs that each stage reads from earlier ones.
 
     collection -> vocabulary -> tokens -> [spans -> statistics -> queries] -> initial -> pretrained
                -> negatives, no-pretraining, retriever-1 -> index-retriever-1 -> negatives -> retriever-2
@@ -6,7 +6,7 @@
                -> encoder -> index -> runs -> evaluation -> report
 
 Every stage declares its settings and inputs in a file of `drkit/runs/stages`; the plan fills them in from the recipe.
-No torch here: `--dry-run` prints this.
+Imports no torch, so that `--dry-run` is quick.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from drkit.runs.stages.search import SEARCH
 
 @frozen
 class Plan:
-    """The stages of a run, each after those it needs, and what the user should know before it starts."""
+    """The stages of a run, each after those that it needs, and notes for the user before the run starts."""
 
     stages: tuple[Stage[Any], ...]
     notes: tuple[str, ...] = ()
 
 
 def plan(recipe: Recipe, registry: Registry) -> Plan:
-    """Return the plan of a recipe; asks the collection for its splits, so DrkitError where its files are missing.
+    """Return the plan of a recipe; builds the collection to read its splits.
 
-    Also for a measure that does not exist, and a run file to mine that is missing.
+    Raises DrkitError if files of the collection or a run file to mine are missing, or a measure does not exist.
     """
     check_measures(recipe.evaluation.measures)
     if recipe.finetune:
@@ -62,7 +62,7 @@ def plan(recipe: Recipe, registry: Registry) -> Plan:
     exported = next(system for system in reversed(systems) if not system.reranks).stages[0]
     checkpoint = {"checkpoint": Part(exported)}
     draft.add(
-        "encoder", EXPORT, f"the encoder folder, made from {exported}", checkpoint, own={"reading": reading_of(draft)}
+        "encoder", EXPORT, f"the encoder folder, made from {exported}", checkpoint, extra={"reading": reading_of(draft)}
     )
     if splits:
         _plan_evaluation(draft, systems, exported)
@@ -73,55 +73,55 @@ def plan(recipe: Recipe, registry: Registry) -> Plan:
 def _no_training_queries(recipe: Recipe, splits: tuple[str, ...]) -> str:
     name = recipe.collection.use
     if not splits:
-        return f"collection {name!r} has texts alone: the run ends with the pre-trained encoder"
+        return f"collection {name!r} has only texts: the run ends with the pre-trained encoder"
     return (
-        f"collection {name!r} has no training queries (splits: {', '.join(splits)}): no fine-tuning, the pre-trained "
-        f"encoder is evaluated as it is; --set collection.train_share=0.5 trains on half of the queries"
+        f"collection {name!r} has no training queries (splits: {', '.join(splits)}): the pre-trained encoder is "
+        f"evaluated without fine-tuning. --set collection.train_share=0.5 trains on half of the queries."
     )
 
 
 def _plan_evaluation(draft: Draft, systems: list[System], exported: str) -> None:
-    wanted, splits = draft.recipe.evaluation, draft.splits
-    if wanted.split not in splits:
+    evaluation, splits = draft.recipe.evaluation, draft.splits
+    if evaluation.split not in splits:
         raise DrkitError(
-            f"the collection has no {wanted.split} queries to evaluate on; it has {', '.join(splits)}: "
-            f"--set evaluation.split={splits[-1]}"
+            f"the collection has no {evaluation.split} queries to evaluate on (splits: {', '.join(splits)}); "
+            f"choose another split: --set evaluation.split={splits[-1]}"
         )
     retrievers = [stage for system in systems if not system.reranks for stage in system.stages]
-    reranked = {system.stages[0]: system.reranks for system in systems if system.reranks and wanted.rerank}
-    inputs = {"passages": PASSAGES, "queries": queries_of(wanted.split)}
+    reranked = {system.stages[0]: system.reranks for system in systems if system.reranks and evaluation.rerank}
+    inputs = {"passages": PASSAGES, "queries": queries_of(evaluation.split)}
     for stage in retrievers:
-        encoder = "encoder" if stage == exported else stage  # the exported encoder's index is the run's own
+        encoder = "encoder" if stage == exported else stage  # the index of the exported encoder is the index of the run
         inputs[f"encoder/{stage}"] = Part(encoder)
         inputs[f"index/{stage}"] = Part(add_index(draft, encoder, "searched"))
     inputs |= {f"reranker/{stage}": Part(stage) for stage in reranked}
     draft.add(
         "runs",
         SEARCH,
-        f"search for the {wanted.split} queries",
+        f"search for the {evaluation.split} queries",
         inputs,
-        own={
+        extra={
             "retrievers": tuple(retrievers),
             "reranked": reranked,
             "rerank_depth": draft.recipe.reranker.depth if draft.recipe.reranker and reranked else 0,
             "reading": reading_of(draft),
         },
     )
-    shown = [system for system in systems if not system.reranks or wanted.rerank]
+    shown = [system for system in systems if not system.reranks or evaluation.rerank]
     draft.add(
         "evaluation",
         EVALUATION,
-        ", ".join(wanted.measures),
-        {"judged": split_of(wanted.split), "runs": Part("runs")},
-        own={
-            "systems": (*(["bm25"] if wanted.bm25 else []), *(system.name for system in shown)),
+        ", ".join(evaluation.measures),
+        {"judged": split_of(evaluation.split), "runs": Part("runs")},
+        extra={
+            "systems": (*(["bm25"] if evaluation.bm25 else []), *(system.name for system in shown)),
             "draws": {system.name: system.stages for system in shown if len(system.stages) > 1},
         },
     )
 
 
 def _plan_report(draft: Draft) -> None:
-    """Last: it reads what the trainings logged and the evaluation found."""
+    """Add the report, which reads the logs of the trainings and the results of the evaluation."""
     trainings = [name for name, stage in draft.stages.items() if stage.spec in (PRETRAIN, FINETUNE, RERANKER)]
     inputs = {"results": Part("evaluation", "results.json")} if "evaluation" in draft.stages else {}
     for name in trainings:
@@ -130,5 +130,5 @@ def _plan_report(draft: Draft) -> None:
             inputs[f"validation/{name}"] = Part(name, VALIDATION, observed=True)
     if "pretrained" in draft.stages:
         inputs["probes"] = Part("pretrained", PROBES, observed=True)
-    own = {"trainings": tuple(trainings)}
-    draft.add("report", REPORT, "curves, tables, and whether pre-training works", inputs, own=own)
+    extra = {"trainings": tuple(trainings)}
+    draft.add("report", REPORT, "curves, tables, and whether pre-training works", inputs, extra=extra)

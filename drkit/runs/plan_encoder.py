@@ -1,4 +1,4 @@
-"""The first half of a plan: from texts to the encoder that fine-tuning starts from.
+"""Plan the first half of a run: from texts to the encoder that fine-tuning starts from.
 
     collection -> vocabulary -> tokens -> [spans -> queries] -> initial -> [signals, generator] -> pretrained
 
@@ -54,7 +54,7 @@ def plan_texts(draft: Draft) -> None:
 
 
 def plan_encoder(draft: Draft) -> str:
-    """Add the stages up to the encoder that fine-tuning starts from; returns the last one's name."""
+    """Add the stages up to the encoder that fine-tuning starts from; returns the name of the last one."""
     recipe = draft.recipe
     signals = wanted_signals(recipe.pretrain, draft.registry)
     required = capabilities(recipe.pretrain, draft.registry)
@@ -66,21 +66,21 @@ def plan_encoder(draft: Draft) -> str:
         return "initial"
     inputs = {"start": Part("initial"), **texts}
     if "generator" in required:
-        wanted = required["generator"] or GeneratorConfig()
-        inputs["generator"] = Part(_plan_generator(draft, pretrain, wanted))
+        config = required["generator"] or GeneratorConfig()
+        inputs["generator"] = Part(_plan_generator(draft, pretrain, config))
     return draft.add(
         "pretrained",
         PRETRAIN,
         f"pre-train with masker {pretrain.masker.use} and decoder {pretrain.decoder.use}, "
         f"{estimate.schedule(pretrain)}",
-        {**inputs, **_probed(draft)},
-        own={"reading": settings_from(TextReading, recipe)},
+        {**inputs, **_probe_inputs(draft)},
+        extra={"reading": settings_from(TextReading, recipe)},
         cost=estimate.pretraining(recipe),
     )
 
 
-def _probed(draft: Draft) -> dict[str, Part]:
-    """What probes search in; nothing that they read changes the result."""
+def _probe_inputs(draft: Draft) -> dict[str, Part]:
+    """Return the inputs of probes, all observed: they do not affect the result."""
     split = next((split for split in ("dev", "train") if split in draft.splits), None)
     parts: dict[str, Part] = {"tokens": TOKENS, "passages": PASSAGES}
     if split:
@@ -88,8 +88,8 @@ def _probed(draft: Draft) -> dict[str, Part]:
     return {f"probe/{name}": Part(part.stage, part.path, observed=True) for name, part in parts.items()}
 
 
-def _texts(draft: Draft) -> Part:
-    """The tokens of the texts that pre-training reads: those of the spans where there are any, else of the passages."""
+def _pretraining_texts(draft: Draft) -> Part:
+    """Return the tokens that pre-training reads: of the spans if there are any, else of the passages."""
     return Part("spans") if "spans" in draft.stages else TOKENS
 
 
@@ -109,54 +109,54 @@ def _plan_initial(draft: Draft) -> None:
             initial.FROM_SCRATCH,
             "make the encoder from scratch",
             {"vocabulary": VOCABULARY, "tokens": TOKENS},
-            own={"positions": max(encoder.passage_length, encoder.query_length)},
+            extra={"positions": max(encoder.passage_length, encoder.query_length)},
         )
 
 
 def _plan_contexts(draft: Draft, signals: Mapping[str, Choice], required: Mapping[str, Any]) -> dict[str, Part]:
-    """Add the stages that make other texts of the texts, and what is known of both; returns the inputs they give."""
+    """Add the stages that make spans and candidate queries from the texts; returns the resulting inputs."""
     inputs = {"tokens": TOKENS}
     if "spans" in required:
-        cut = {"passages": PASSAGES, "vocabulary": VOCABULARY}
-        inputs = {"spans": Part(draft.add("spans", SPANS, "cut documents into spans of whole sentences", cut))}
+        documents = {"passages": PASSAGES, "vocabulary": VOCABULARY}
+        inputs = {"spans": Part(draft.add("spans", SPANS, "cut documents into spans of whole sentences", documents))}
     if "generated-queries" in required:
-        weighed = _plan_signal(draft, signals[FOR_EXTRACTIVE])
-        wanted = required["generated-queries"] or QuerySettings()
-        inputs["queries"] = Part(_plan_queries(draft, wanted, {**inputs, "importance": Part(weighed, VALUES)}))
+        importance = Part(_plan_signal(draft, signals[FOR_EXTRACTIVE]), VALUES)
+        settings = required["generated-queries"] or QuerySettings()
+        inputs["queries"] = Part(_plan_queries(draft, settings, {**inputs, "importance": importance}))
     return inputs
 
 
 def _plan_signals(draft: Draft, signals: Mapping[str, Choice], texts: Mapping[str, Part]) -> dict[str, Part]:
-    """Add a stage for every signal, and one for its values of the queries that are contexts; returns the inputs."""
+    """Add a stage for every signal, and one for its values of candidate queries; returns the resulting inputs."""
     inputs = {}
     for name, chosen in signals.items():
         stage = _plan_signal(draft, chosen)
         inputs[f"signals/{name}"] = Part(stage, VALUES)
         scope = draft.registry.get(Kind.SIGNAL, name).scope_of(chosen.config)
         if "queries" in texts and scope != "vocabulary":
-            read = {"texts": texts["queries"], "fitted": Part(stage, FITTED), **_beside_tokens(draft, chosen)}
-            summary, own = f"the signal {name} of the candidate queries", {"signal": chosen}
-            made = draft.add(f"{stage}-queries", QUERY_SIGNAL, summary, read, own=own)
-            inputs[f"query-signals/{name}"] = Part(made, VALUES)
+            read = {"texts": texts["queries"], "fitted": Part(stage, FITTED), **_signal_inputs(draft, chosen)}
+            summary, extra = f"the signal {name} of the candidate queries", {"signal": chosen}
+            query_stage = draft.add(f"{stage}-queries", QUERY_SIGNAL, summary, read, extra=extra)
+            inputs[f"query-signals/{name}"] = Part(query_stage, VALUES)
     return inputs
 
 
 def _plan_signal(draft: Draft, chosen: Choice) -> str:
-    """Add the stage of a signal of the texts; it reads what the signal's spec says, and no more."""
-    spec, read = draft.registry.get(Kind.SIGNAL, chosen.use), {"texts": _texts(draft)}
-    own: dict[str, Any] = {"signal": chosen}
-    read |= _beside_tokens(draft, chosen)
+    """Add the stage of a signal of the texts, with exactly the inputs that the signal's spec requires."""
+    spec, read = draft.registry.get(Kind.SIGNAL, chosen.use), {"texts": _pretraining_texts(draft)}
+    extra: dict[str, Any] = {"signal": chosen}
+    read |= _signal_inputs(draft, chosen)
     if "characters" in spec.requires_of(chosen.config):
         read["passages"] = PASSAGES
         read |= {"spans": Part("spans")} if "spans" in draft.stages else {}
     else:
-        own["prompt"] = ""
+        extra["prompt"] = ""
     sources = {"signal": files_state(spec, chosen.config)}
-    return draft.add(f"signal-{chosen.use}", SIGNAL, spec.summary, read, sources=sources, own=own)
+    return draft.add(f"signal-{chosen.use}", SIGNAL, spec.summary, read, sources=sources, extra=extra)
 
 
-def _beside_tokens(draft: Draft, chosen: Choice) -> dict[str, Part]:
-    """What a signal reads beside the tokens of texts, whatever texts they are."""
+def _signal_inputs(draft: Draft, chosen: Choice) -> dict[str, Part]:
+    """Return the inputs of a signal besides the tokens, the same for passages and queries."""
     spec, read = draft.registry.get(Kind.SIGNAL, chosen.use), {}
     if "characters" in spec.requires_of(chosen.config):
         read["vocabulary"] = VOCABULARY
@@ -165,46 +165,46 @@ def _beside_tokens(draft: Draft, chosen: Choice) -> dict[str, Part]:
     return read
 
 
-def _plan_queries(draft: Draft, wanted: QuerySettings, texts: dict[str, Part]) -> str:
-    kind, _, source = wanted.origin.partition(":")
+def _plan_queries(draft: Draft, settings: QuerySettings, texts: dict[str, Part]) -> str:
+    kind, _, source = settings.origin.partition(":")
     if kind == "file" and not Path(source).expanduser().is_file():
         raise DrkitError(f"the file of queries {source} does not exist @ pretrain.masker.queries")
-    how = {"file": f"read from {source}", "model": f"generated by {source}"}.get(kind, "the text's own best spans")
-    given: dict[str, Part] = {} if kind == "extractive" else {"passages": PASSAGES}
+    origin = {"file": f"read from {source}", "model": f"generated by {source}"}.get(kind, "the text's best spans")
+    passages: dict[str, Part] = {} if kind == "extractive" else {"passages": PASSAGES}
     return draft.add(
         "queries",
         QUERIES,
-        f"candidate queries: {how}",
-        {"vocabulary": VOCABULARY, **given, **texts},
+        f"candidate queries: {origin}",
+        {"vocabulary": VOCABULARY, **passages, **texts},
         sources={"pretrain.masker.queries": path_state(source)},
-        own={"queries": wanted.origin, "candidates": wanted.count, "prefix": wanted.prefix},
+        extra={"queries": settings.origin, "candidates": settings.count, "prefix": settings.prefix},
     )
 
 
-def _plan_generator(draft: Draft, pretrain: Pretrain, wanted: GeneratorConfig) -> str:
-    """Add the masked LM that fills masked positions: a given one, random weights, or one that is trained first."""
+def _plan_generator(draft: Draft, pretrain: Pretrain, config: GeneratorConfig) -> str:
+    """Add the masked LM that fills masked positions: an existing model, random weights, or one trained first."""
     encoder = draft.recipe.encoder
     sizes = GeneratorSizes(
         positions=max(encoder.passage_length, encoder.query_length),
-        layers=wanted.generator_layers,
-        hidden=wanted.generator_hidden,
-        heads=wanted.generator_heads,
-        intermediate=wanted.generator_intermediate,
+        layers=config.generator_layers,
+        hidden=config.generator_hidden,
+        heads=config.generator_heads,
+        intermediate=config.generator_intermediate,
     )
-    if wanted.trained_first:
+    if config.trained_first:
         return draft.add(
             "generator",
             generator.TRAINED,
             "the generator: train a small masked LM",
             {"vocabulary": VOCABULARY, "tokens": TOKENS},
-            own={"sizes": sizes, "steps": wanted.generator_steps, "training": pretrain.alone()},
+            extra={"sizes": sizes, "steps": config.generator_steps, "training": pretrain.alone()},
         )
-    how = "random weights" if wanted.random else "load"
+    action = "random weights" if config.random else "load"
     return draft.add(
         "generator",
         generator.EXISTING,
-        f"the generator: {' '.join(filter(None, (how, wanted.model)))}",
+        f"the generator: {' '.join(filter(None, (action, config.model)))}",
         {"vocabulary": VOCABULARY},
-        sources={"pretrain.masker.model": path_state(wanted.model)},
-        own={"model": wanted.model, "random": wanted.random, "sizes": None if wanted.model else sizes},
+        sources={"pretrain.masker.model": path_state(config.model)},
+        extra={"model": config.model, "random": config.random, "sizes": None if config.model else sizes},
     )

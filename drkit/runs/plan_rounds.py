@@ -1,4 +1,4 @@
-"""The second half of a plan: one retriever after the other, each on its own negatives, and the re-ranker between them.
+"""Plan the second half of a run: the retrievers in order, each with its own negatives, and the re-ranker.
 
 negatives-retriever-1 -> no-pretraining, retriever-1 -> index-retriever-1 -> negatives-retriever-2 -> retriever-2
 -> index-retriever-2 -> negatives-reranker -> reranker -> teacher-retriever-3 -> retriever-3
@@ -34,7 +34,7 @@ TRAIN = split_of("train")
 
 @frozen
 class System:
-    """What is evaluated under one name: its stages, one a draw; and the stage whose ranking it re-ranks, if it does."""
+    """A system to evaluate: its stages, one per draw, and the stage whose ranking it re-ranks, if it is a re-ranker."""
 
     name: str
     stages: tuple[str, ...]
@@ -43,40 +43,40 @@ class System:
 
 @frozen
 class _Retriever:
-    """A retriever to plan: its round, all its settings, the checkpoint it starts from, and the retriever before it."""
+    """A retriever to plan: its round, all its settings, the checkpoint it starts from, and the previous retriever."""
 
     name: str
-    own: Round
+    recipe_round: Round
     settings: Finetune
     start: str
     previous: str
 
 
 def plan_rounds(draft: Draft, *, start: str) -> list[System]:
-    """Add the stages of every round, and of the re-ranker where it belongs; returns the systems, in order."""
+    """Add the stages of every round, and of the re-ranker before the first round that needs it; returns the systems."""
     finetune, systems = draft.recipe.finetune, []
     assert finetune is not None
     if finetune.validation.every and "dev" not in draft.splits:
         raise DrkitError(
-            f"validation ranks dev queries, and the collection has none (splits: {', '.join(draft.splits)}): "
-            f"--set finetune.validation.every=0 @ finetune.validation"
+            f"validation needs dev queries, but the collection has none (splits: {', '.join(draft.splits)}); turn it "
+            f"off: --set finetune.validation.every=0 @ finetune.validation"
         )
-    tokenised = {"queries": queries_of("train"), "vocabulary": VOCABULARY}
-    draft.add("query-tokens", QUERY_TOKENS, "tokenise every training query once", tokenised)
+    inputs = {"queries": queries_of("train"), "vocabulary": VOCABULARY}
+    draft.add("query-tokens", QUERY_TOKENS, "tokenise every training query once", inputs)
     previous = ""
-    for index, own in enumerate(finetune.rounds):
-        if own.teacher == RERANKER and RERANKER not in draft.stages:
+    for index, current in enumerate(finetune.rounds):
+        if current.teacher == RERANKER and RERANKER not in draft.stages:
             systems.append(_plan_reranker(draft, start, previous))
-        current = _Retriever(own.name, own, finetune.of(own), start, previous)
+        retriever = _Retriever(current.name, current, finetune.of(current), start, previous)
         negatives = ""
-        if own.miners and current.settings.negatives:
-            negatives = _plan_negatives(draft, own.name, own.miners, previous)
+        if current.miners and retriever.settings.negatives:
+            negatives = _plan_negatives(draft, current.name, current.miners, previous)
         if index == 0 and finetune.baseline and start != "initial":
-            baseline = evolve(current, name=BASELINE, start="initial")
+            baseline = evolve(retriever, name=BASELINE, start="initial")
             systems.append(_plan_retriever(draft, baseline, negatives))
-        if own.start == "previous" and previous:
-            current = evolve(current, start=previous)
-        systems.append(_plan_retriever(draft, current, negatives))
+        if current.start == "previous" and previous:
+            retriever = evolve(retriever, start=previous)
+        systems.append(_plan_retriever(draft, retriever, negatives))
         previous = systems[-1].stages[0]
     if draft.recipe.reranker and RERANKER not in draft.stages:
         systems.append(_plan_reranker(draft, start, previous))
@@ -84,12 +84,12 @@ def plan_rounds(draft: Draft, *, start: str) -> list[System]:
 
 
 def reading_of(draft: Draft) -> TextReading:
-    """How the recipe's encoders read texts."""
+    """Return how the recipe's encoders read texts."""
     return settings_from(TextReading, draft.recipe)
 
 
 def add_index(draft: Draft, encoder: str, purpose: str) -> str:
-    """Add the index of an encoder; purpose `mined`: always exact; `searched`: as the evaluation wants it."""
+    """Add the index of an encoder; purpose: `mined` (always exact) or `searched` (the kind that evaluation uses)."""
     kind = draft.recipe.evaluation.index if purpose == "searched" else "flat"
     name = "index" if encoder == "encoder" else f"index-{encoder}"
     if name in draft.stages and draft.stages[name].settings.kind != kind:
@@ -99,16 +99,16 @@ def add_index(draft: Draft, encoder: str, purpose: str) -> str:
         INDEX,
         f"encode all passages with {encoder}",
         {"encoder": Part(encoder), "tokens": TOKENS, "passages": PASSAGES},
-        own={"kind": kind, "reading": reading_of(draft)},
+        extra={"kind": kind, "reading": reading_of(draft)},
         cost=estimate.encoding(draft.recipe),
     )
 
 
 def _plan_negatives(draft: Draft, owner: str, chain: tuple[Choice, ...], previous: str) -> str:
-    """Add the stage that mines for a round or the re-ranker; a list that is mined already is not mined again."""
+    """Add the stage that mines for a round or the re-ranker; reuses an equal stage if there is one."""
     for miner in chain:
         if isinstance(miner.config, RunFileConfig) and not Path(miner.config.path).is_file():
-            raise DrkitError(f"the miner run-file of {owner} reads {miner.config.path!r}, which does not exist")
+            raise DrkitError(f"the run file {miner.config.path!r} does not exist (miner run-file of {owner})")
     inputs, searches = {"passages": PASSAGES, "train": TRAIN}, False
     required = _required_by(draft, chain)
     if "retriever" in required:
@@ -125,12 +125,12 @@ def _plan_negatives(draft: Draft, owner: str, chain: tuple[Choice, ...], previou
         f"hard negatives by {' > '.join(miner.use for miner in chain)}",
         inputs,
         sources=_sources_of(draft, chain),
-        own={"miners": chain, "reading": reading_of(draft) if searches else None},
+        extra={"miners": chain, "reading": reading_of(draft) if searches else None},
     )
 
 
 def _sources_of(draft: Draft, chain: tuple[Choice, ...]) -> dict[str, str]:
-    """The state of the local files that miners read."""
+    """Return the states of the local files that miners read."""
     return {
         f"miners.{index}": files_state(draft.registry.get(Kind.MINER, miner.use), miner.config)
         for index, miner in enumerate(chain)
@@ -138,15 +138,15 @@ def _sources_of(draft: Draft, chain: tuple[Choice, ...]) -> dict[str, str]:
 
 
 def _required_by(draft: Draft, chain: tuple[Choice, ...]) -> set[str]:
-    """What the miners of a chain require of the run."""
+    """Return everything that the miners of a chain require from the run."""
     return {name for miner in chain for name in draft.registry.get(Kind.MINER, miner.use).requires_of(miner.config)}
 
 
-def _plan_retriever(draft: Draft, current: _Retriever, negatives: str) -> System:
-    own, settings = current.own, current.settings
-    refreshed = own.miners if refresh_of(own.miners) else ()
+def _plan_retriever(draft: Draft, retriever: _Retriever, negatives: str) -> System:
+    recipe_round, settings = retriever.recipe_round, retriever.settings
+    refreshed = recipe_round.miners if refresh_of(recipe_round.miners) else ()
     inputs = {
-        "start": Part(current.start),
+        "start": Part(retriever.start),
         "passages": PASSAGES,
         "train": TRAIN,
         "tokens": TOKENS,
@@ -156,24 +156,24 @@ def _plan_retriever(draft: Draft, current: _Retriever, negatives: str) -> System
         inputs["dev"] = split_of("dev")
     if negatives:
         inputs["negatives"] = Part(negatives)
-    if own.teacher:
-        inputs["teacher"] = Part(_plan_teacher(draft, own, negatives))
+    if recipe_round.teacher:
+        inputs["teacher"] = Part(_plan_teacher(draft, recipe_round, negatives))
     if refreshed and RERANKER in _required_by(draft, refreshed):
         inputs["reranker"] = Part(RERANKER)
-    origin = "without pre-training" if current.name == BASELINE else f"from {current.start}"
-    encoders = " an encoder of queries and one of passages" if settings.encoders == "separate" else ""
-    made = [
+    origin = "without pre-training" if retriever.name == BASELINE else f"from {retriever.start}"
+    encoders = " separate encoders of queries and passages" if settings.encoders == "separate" else ""
+    stages = [
         draft.add(
-            current.name if own.draws == 1 else f"{current.name}-draw-{draw + 1}",
+            retriever.name if recipe_round.draws == 1 else f"{retriever.name}-draw-{draw + 1}",
             FINETUNE,
             f"fine-tune{encoders} {origin}, {estimate.schedule(settings)}",
             inputs,
             sources=_sources_of(draft, refreshed),
-            own={
+            extra={
                 "miners": refreshed,
-                "queries": own.queries,
+                "queries": recipe_round.queries,
                 "draw": draw,
-                "draws": own.draws,
+                "draws": recipe_round.draws,
                 "reading": reading_of(draft),
                 "training": settings.alone(),
                 "loss": settings.loss,
@@ -182,30 +182,30 @@ def _plan_retriever(draft: Draft, current: _Retriever, negatives: str) -> System
             },
             cost=estimate.finetuning(draft.recipe, settings),
         )
-        for draw in range(own.draws)
+        for draw in range(recipe_round.draws)
     ]
-    return System(current.name, tuple(made))
+    return System(retriever.name, tuple(stages))
 
 
-def _plan_teacher(draft: Draft, own: Round, negatives: str) -> str:
+def _plan_teacher(draft: Draft, recipe_round: Round, negatives: str) -> str:
     """Add the stage that scores a round's positives and negatives by its teacher."""
-    ranks = own.teacher == RERANKER
+    is_reranker = recipe_round.teacher == RERANKER
     inputs = {"passages": PASSAGES, "train": TRAIN}
     if negatives:
         inputs["negatives"] = Part(negatives)
-    if ranks:
+    if is_reranker:
         inputs["reranker"] = Part(RERANKER)
     return draft.add(
-        f"teacher-{own.name}",
+        f"teacher-{recipe_round.name}",
         TEACHER,
-        f"scores of positives and negatives by {own.teacher}",
+        f"scores of positives and negatives by {recipe_round.teacher}",
         inputs,
-        sources={} if ranks else {"teacher": path_state(own.teacher)},
-        own={
-            "model": "" if ranks else own.teacher,
+        sources={} if is_reranker else {"teacher": path_state(recipe_round.teacher)},
+        extra={
+            "model": "" if is_reranker else recipe_round.teacher,
             "max_length": draft.recipe.reranker.max_length if draft.recipe.reranker else None,
-            "queries": own.queries,
-            "draws": own.draws if own.queries else 1,
+            "queries": recipe_round.queries,
+            "draws": recipe_round.draws if recipe_round.queries else 1,
         },
     )
 
@@ -215,18 +215,19 @@ def _plan_reranker(draft: Draft, start: str, previous: str) -> System:
     assert reranker is not None
     if refresh_of(reranker.miners):
         raise DrkitError(
-            "refresh mines with the model in training, and a re-ranker cannot search: use dense @ reranker.miners"
+            "the miner refresh searches with the model in training, but a re-ranker cannot search; use dense "
+            "@ reranker.miners"
         )
     origin = previous if reranker.start == "previous" else start
-    begin: dict[str, Any] = {} if reranker.pretrained else {"start": Part(origin)}
+    start_input: dict[str, Any] = {} if reranker.pretrained else {"start": Part(origin)}
     negatives = _plan_negatives(draft, RERANKER, reranker.miners, previous)
     stage = draft.add(
         RERANKER,
         RERANKER_STAGE,
         f"train the cross-encoder from {reranker.pretrained or origin}, {estimate.schedule(reranker)}",
-        {**begin, "passages": PASSAGES, "train": TRAIN, "negatives": Part(negatives)},
+        {**start_input, "passages": PASSAGES, "train": TRAIN, "negatives": Part(negatives)},
         sources={"reranker.pretrained": path_state(reranker.pretrained)},
-        own={"training": reranker.alone()},
+        extra={"training": reranker.alone()},
         cost=estimate.reranking(draft.recipe),
     )
     return System(RERANKER, (stage,), reranks=previous)

@@ -1,4 +1,4 @@
-"""Encoders of a run for searching: of a training checkpoint, of the exported folder, or of a model in training."""
+"""Encoders of a run for searching: from a checkpoint, from the exported folder, or from a model in training."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TextReading:
 
 
 def load_text_encoder(folder: Path, reading: TextReading, *, device: str | None = None) -> AnyEncoder:
-    """The encoder of a stage's folder, or the two of it; one that declares how it reads texts is read as it says."""
+    """Load the encoder (or both encoders) of a stage's folder; an exported folder's own settings replace `reading`."""
     device = device or own_device()
     if (folder / "modules.json").exists():
         return read_encoder(folder, device)
@@ -46,7 +46,7 @@ def load_text_encoder(folder: Path, reading: TextReading, *, device: str | None 
 
 
 def encoders_of(module: BiEncoder, tokenizer: Any, reading: TextReading) -> AnyEncoder:
-    """A bi-encoder, maybe one in training, as a run searches with it."""
+    """Return the text encoder(s) of a bi-encoder, which may be in training."""
     encoder = encoder_of(module.encoder.backbone, tokenizer, reading)
     if module.passage_encoder is None:
         return encoder
@@ -54,12 +54,12 @@ def encoders_of(module: BiEncoder, tokenizer: Any, reading: TextReading) -> AnyE
 
 
 def encoder_of(backbone: Any, tokenizer: Any, reading: TextReading) -> TextEncoder:
-    """A backbone, maybe one in training, as a run searches with it."""
+    """Return the text encoder of a backbone, which may be in training."""
     return TextEncoder(backbone, tokenizer, **asdict(reading))
 
 
 def write_encoder(encoder: AnyEncoder, folder: Path, provenance: Mapping[str, Any]) -> int:
-    """Write the folder that users load, of one encoder or two; returns the number of parameters."""
+    """Write the folder that users load, with one encoder or two; returns the number of parameters."""
     sides = [encoder.queries, encoder.passages] if isinstance(encoder, DualEncoder) else [encoder]
     declared = {field.name: getattr(sides[-1], field.name) for field in fields(TextEncoder)}
     for name in ("model", "tokenizer", "token_budget", "precision"):

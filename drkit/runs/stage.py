@@ -1,8 +1,8 @@
-"""A stage: one folder of a run, made by one function from declared settings and declared inputs, and nothing else.
+"""A stage: one folder of a run, made by one function from declared settings and declared inputs only.
 
-Every file in `drkit/runs/stages` declares a stage: a frozen class of settings, the inputs by name, the files that only
-record how it went, and the function. The plan (`drkit.runs.plan`) fills in the settings and says where inputs come
-from. The fingerprint covers exactly what the function can see, so a finished stage cannot be stale.
+Every file in `drkit/runs/stages` declares a stage: a frozen class of settings, the inputs by name, the record files
+(logs, probes), and the function. The plan (`drkit.runs.plan`) fills in the settings and connects the inputs.
+The fingerprint covers exactly what the function can see, so a finished stage cannot be stale.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ Metrics = Mapping[str, Any]
 
 
 def from_recipe(path: str, *, observes: bool = False) -> Any:
-    """Declare a stage's setting that the recipe has at a dotted path.
+    """Declare a setting of a stage that comes from a dotted path of the recipe.
 
-    observes: it changes only records (a log, probes) or what is refused, never a result: the fingerprint leaves it out.
+    observes: the setting affects only records (a log, probes) or checks, never a result; the fingerprint excludes it.
     """
     return field(metadata={"recipe": path, "observes": observes})
 
 
-def settings_from(cls: type[S], recipe: Recipe, **own: Any) -> S:
-    """Fill a stage's settings: from the recipe what `from_recipe` declares, the others from `own`."""
+def settings_from(cls: type[S], recipe: Recipe, **extra: Any) -> S:
+    """Build a stage's settings: those declared with `from_recipe` from the recipe, the others from `extra`."""
     declared = {
         a.name: _look_up(recipe, a.metadata["recipe"])
         for a in attrs.fields(cls)  # type: ignore[arg-type]
-        if a.name not in own and a.metadata.get("recipe")
+        if a.name not in extra and a.metadata.get("recipe")
     }
-    return cls(**declared, **own)
+    return cls(**declared, **extra)
 
 
 def _look_up(value: Any, path: str) -> Any:
@@ -50,7 +50,7 @@ def _look_up(value: Any, path: str) -> Any:
 
 
 def lasting_settings(settings: Any) -> dict[str, Any]:
-    """Return what a result depends on, as plain values by the recipe's dotted paths; observing settings are left out.
+    """Return the settings that affect a result, as plain values by the recipe's dotted paths (without observing ones).
 
     >>> from drkit.recipe.schema import Training
     >>> lasting = lasting_settings(Training())
@@ -79,9 +79,9 @@ def _flat(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 @frozen
 class Part:
-    """Something that an earlier stage made: its folder, or one file or folder in it.
+    """Output of an earlier stage: its folder, or one file or folder in it.
 
-    observed: it is read for records alone, so another content makes nothing again.
+    observed: the part is read only for records, so changed content does not repeat any stage.
 
     >>> str(Part("collection", "train/queries.arrow"))
     'collection/train/queries.arrow'
@@ -97,13 +97,12 @@ class Part:
 
 @frozen
 class StageSpec(Generic[S]):
-    """What a stage is, wherever it stands in a plan.
+    """The declaration of a stage, independent of any plan.
 
-    name, version: its identity. Raise the version when the same settings and inputs give another result; a moved or
-    renamed module changes neither. settings: a frozen attrs class. inputs: what it may read, by name, with a meaning;
-    `NAME/*` stands for any number of them. records: files that tell how it went (logs, probes), which are no result.
-    resumable: its unfinished folder is kept, and `run` goes on from what is there. joint: all processes of a run take
-    part.
+    name, version: its identity. Raise the version when the same settings and inputs give another result; moving or
+    renaming a module changes neither. settings: a frozen attrs class. inputs: a description of each input, by name;
+    `NAME/*` stands for any number of inputs. records: files that document the stage (logs, probes) and are not results.
+    resumable: an unfinished folder is kept, and `run` continues from it. joint: all processes of a run take part.
     """
 
     name: str
@@ -121,7 +120,7 @@ class Stage(Generic[S]):
     """A stage in a plan.
 
     name: its folder in the run. sources: fingerprints of files outside the run, by the setting that names them.
-    cost: what `--dry-run` says of it.
+    cost: the estimate that `--dry-run` shows.
 
     Raises TypeError for settings of another class, or an input that the spec does not declare.
     """
@@ -144,11 +143,11 @@ class Stage(Generic[S]):
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """The stages that it reads, in the order of its inputs."""
+        """The stages that this stage reads, in the order of its inputs."""
         return tuple(dict.fromkeys(part.stage for part in self.inputs.values()))
 
     def identity(self, contents: Mapping[str, str]) -> dict[str, Any]:
-        """Return all that the result depends on, as plain data; contents: the content hash of every input, by name."""
+        """Return everything that affects the result, as plain data; contents: content hashes of inputs, by name."""
         return {
             "stage": self.spec.name,
             "version": self.spec.version,
@@ -164,9 +163,9 @@ class Stage(Generic[S]):
 
 @frozen(eq=False)
 class StageRun(Generic[S]):
-    """All that a stage's function gets. It writes into `folder` and returns metrics for the manifest.
+    """The argument of a stage's function, which writes into `folder` and returns metrics for the manifest.
 
-    inputs: paths of the declared inputs, by name; an optional one that the plan left out is missing.
+    inputs: paths of the declared inputs, by name, without optional inputs that the plan does not use.
     """
 
     name: str

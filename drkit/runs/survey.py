@@ -1,6 +1,6 @@
-"""What stands in a run: for each stage of a plan, whether it is kept, to do, resumed, or made again, and why.
+"""The state of a run: for each stage of a plan, whether it is kept, to do, resumed, or repeated, and why.
 
-`drkit.runs.execute` acts on it stage by stage; `--dry-run` and `drkit status` show it beforehand.
+`drkit.runs.execute` acts on it stage by stage; `--dry-run` and `drkit status` show it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ UNFINISHED = ".unfinished"
 
 
 class State(str, Enum):
-    """What happens to a stage when the run goes on."""
+    """What happens to a stage when the run continues."""
 
     KEPT = "kept"
     TO_DO = "to do"
@@ -34,7 +34,7 @@ class State(str, Enum):
 
 @frozen
 class Finding:
-    """One stage's state; reasons: why it is made again, one line each; step: where a training is resumed."""
+    """One stage's state; reasons: why it runs again, one line each; step: the step that a training resumes from."""
 
     stage: Stage[Any]
     state: State
@@ -43,51 +43,53 @@ class Finding:
     manifest: Manifest | None = None
 
     @property
-    def words(self) -> str:
-        """The state in a line: `again because encoder.pooling: mean -> cls`."""
+    def summary(self) -> str:
+        """The state in one line: `again because encoder.pooling: mean -> cls`."""
         if self.state is State.RESUMED:
             return "resumed" if self.step is None else f"resumed from step {self.step:,}"
         return f"{self.state} because {'; '.join(self.reasons)}" if self.reasons else str(self.state)
 
 
 def survey(stages: Sequence[Stage[Any]], run: Path, *, verify: bool = False) -> Iterator[Finding]:
-    """Yield a finding for each stage, in order; nothing is changed. verify: compare the content of every file.
+    """Yield a finding for each stage, in order, without changing anything. verify: compare the content of every file.
 
-    A stage behind one that is made again may turn out to be kept after all, if its inputs come out the same.
+    A stage that depends on a repeated one may still be kept in the end, if its inputs turn out the same.
     """
     kept: dict[str, Manifest] = {}
     for stage in stages:
         pending = [name for name in stage.needs if name not in kept]
         found = (
-            behind(stage, run, pending) if pending else inspect_stage(stage, run, contents(stage, kept), verify=verify)
+            inspect_pending(stage, run, pending)
+            if pending
+            else inspect_stage(stage, run, input_hashes(stage, kept), verify=verify)
         )
         if found.state is State.KEPT and found.manifest is not None:
             kept[stage.name] = found.manifest
         yield found
 
 
-def contents(stage: Stage[Any], done: Mapping[str, Manifest]) -> dict[str, str]:
-    """Return the content hash of each input of a stage, by name; done: the manifests of the stages it needs."""
+def input_hashes(stage: Stage[Any], done: Mapping[str, Manifest]) -> dict[str, str]:
+    """Return the content hash of each input of a stage, by name; done: the manifests of the stages that it needs."""
     return {name: done[part.stage].content(part.path) for name, part in stage.inputs.items() if not part.observed}
 
 
-def inspect_stage(stage: Stage[Any], run: Path, known: Mapping[str, str], *, verify: bool = False) -> Finding:
-    """Return what happens to a stage whose inputs are all finished; known: their content hashes, by input."""
-    fingerprint = stage.fingerprint(known)
+def inspect_stage(stage: Stage[Any], run: Path, hashes: Mapping[str, str], *, verify: bool = False) -> Finding:
+    """Return the finding of a stage whose inputs are all finished; hashes: their content hashes, by input."""
+    fingerprint = stage.fingerprint(hashes)
     manifest = load_manifest(run / stage.name)
-    same = manifest is not None and manifest.fingerprint == fingerprint
-    broken = tuple(damages(manifest, run / stage.name, verify=verify)) if manifest is not None else ()
-    if same and not broken:
+    is_same = manifest is not None and manifest.fingerprint == fingerprint
+    damaged = tuple(damages(manifest, run / stage.name, verify=verify)) if manifest is not None else ()
+    if is_same and not damaged:
         return Finding(stage, State.KEPT, manifest=manifest)
-    if stage.spec.resumable and attempted(run / UNFINISHED / stage.name) == fingerprint:
+    if stage.spec.resumable and attempt_fingerprint(run / UNFINISHED / stage.name) == fingerprint:
         return Finding(stage, State.RESUMED, step=_newest_step(run / UNFINISHED / stage.name))
     if manifest is None:
         return Finding(stage, State.TO_DO)
-    return Finding(stage, State.AGAIN, broken if same else tuple(_differences(stage, manifest, known)))
+    return Finding(stage, State.AGAIN, damaged if is_same else tuple(_differences(stage, manifest, hashes)))
 
 
-def behind(stage: Stage[Any], run: Path, pending: Sequence[str]) -> Finding:
-    """Return what happens to a stage that needs others which are not finished."""
+def inspect_pending(stage: Stage[Any], run: Path, pending: Sequence[str]) -> Finding:
+    """Return the finding of a stage that needs unfinished stages (`pending`)."""
     manifest = load_manifest(run / stage.name)
     if manifest is None:
         return Finding(stage, State.TO_DO)
@@ -95,8 +97,8 @@ def behind(stage: Stage[Any], run: Path, pending: Sequence[str]) -> Finding:
     return Finding(stage, State.AGAIN, changed or (f"{' and '.join(pending)} may change",))
 
 
-def attempted(folder: Path) -> str:
-    """Return the fingerprint of what an unfinished folder was begun for; empty where it does not say."""
+def attempt_fingerprint(folder: Path) -> str:
+    """Return the fingerprint of the stage for which an unfinished folder was started; empty if unknown."""
     try:
         return digest(json.loads((folder / IDENTITY).read_text(encoding="utf-8")))
     except (OSError, ValueError):
@@ -108,18 +110,18 @@ def _newest_step(folder: Path) -> int | None:
     return max(steps, default=None)
 
 
-def _differences(stage: Stage[Any], old: Manifest, known: Mapping[str, str] | None) -> Iterator[str]:
-    """Yield why a finished stage no longer fits, by the names of settings and inputs; known: as in `inspect_stage`."""
-    new = stage.identity(known if known is not None else dict.fromkeys(stage.inputs, ""))
+def _differences(stage: Stage[Any], old: Manifest, hashes: Mapping[str, str] | None) -> Iterator[str]:
+    """Yield the differences that make a finished stage run again; hashes: as in `inspect_stage`, None if unknown."""
+    new = stage.identity(hashes if hashes is not None else dict.fromkeys(stage.inputs, ""))
     if (old.stage, old.stage_version) != (new["stage"], new["version"]):
         yield f"stage: {old.stage} version {old.stage_version} -> {new['stage']} version {new['version']}"
     yield from changes(old.settings, json.loads(json.dumps(new["settings"])))
     yield from (f"{name}: files changed" for name, state in new["sources"].items() if old.sources.get(name) != state)
     origins = {name: str(part) for name, part in stage.inputs.items() if not part.observed}
     yield from changes(old.origins, origins)
-    if known is not None:
+    if hashes is not None:
         same = [name for name in origins if old.origins.get(name) == origins[name]]
-        yield from (f"{origins[name]} changed" for name in same if old.inputs.get(name) != known[name])
+        yield from (f"{origins[name]} changed" for name in same if old.inputs.get(name) != hashes[name])
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

@@ -1,8 +1,8 @@
-"""The trial of parts: before a run starts, every part of its recipe is built and run once on a toy batch.
+"""Try every part of a recipe once on a toy batch, before a run starts.
 
-A broken part is named in one line within seconds, with its package and version, what was expected and what came.
-Without the trial it would show as a traceback, after the stages before it. The toy encoder has as many layers and
-heads as the recipe's; widths and texts are tiny. Nothing of the run and no global random state is touched.
+Within seconds, one line names a broken part, its package and version, what was expected and what it returned. Without
+the trial, the part would fail with a traceback, after the stages before it. The toy encoder has as many layers and
+heads as the recipe's; widths and texts are tiny. The trial changes neither the run nor global random states.
 """
 
 from __future__ import annotations
@@ -35,52 +35,52 @@ from drkit.recipe.schema import Choice, EncoderSettings, Pretrain, Recipe
 from drkit.runs.attribution import (
     ChosenPart,
     build_part,
-    chosen,
+    chosen_part,
     refuse_unless,
     require_methods,
     target_of,
     try_collection,
     trying,
 )
-from drkit.runs.stages.pretrain import carried_signals, of_vocabulary
+from drkit.runs.stages.pretrain import loss_call_signals, vocabulary_signals
 from drkit.testing import toys
 from drkit.testing.decoders import PER_TARGET, SHAPES
 from drkit.testing.maskers import check_rows, check_view
 from drkit.testing.miners import check_kept, check_mined, toy_candidates
 from drkit.testing.specs import require
-from drkit.train.pretrain import AutoEncoder, Term, collated
+from drkit.train.pretrain import AutoEncoder, Term, batch_tensors
 
 if TYPE_CHECKING:
     from drkit.encoders.masked_lm import MaskedLmEncoder
 
 LONGEST_TEXT = 40
 HEAD_WIDTH, QUERIES, DEPTH = 8, 5, 5
-# What a hub id is taken for: its configuration is not fetched for a trial.
+# Assumed for a hub id, because its configuration is not downloaded for a trial.
 UNKNOWN_LAYERS, UNKNOWN_HEADS = 12, 12
 
 
 def try_parts(recipe: Recipe, registry: Registry) -> None:
     """Build every part of a recipe and run it once on a toy batch, forward and backward.
 
-    Of a collection or a miner with a setting that names a local file or model, only the target is resolved. Raises
-    DrkitError, one line, for the first part that is broken.
+    For a collection or miner with a setting that names a local file or model, only the target is imported. Raises a
+    one-line DrkitError for the first broken part.
     """
-    with undisturbed(recipe.seed):
+    with preserve_random_states(recipe.seed):
         try_collection(recipe, registry)
         context = _context(recipe.encoder, recipe.seed)
         if recipe.pretrain:
             with TemporaryDirectory(prefix="drkit-trial-") as folder:
                 batch = _toy_batch(recipe.pretrain, registry, context, Path(folder))
                 _try_pretraining(recipe, recipe.pretrain, registry, batch)
-        for part, given in _comparing_losses(recipe, registry):
-            _try_loss(part, build_part(part, context), given, _learnt(given))
+        for part, inputs in _comparing_losses(recipe, registry):
+            _try_loss(part, build_part(part, context), inputs, _learnt(inputs))
         for miners in _chains(recipe):
-            _try_miners([chosen(Kind.MINER, miner, registry) for miner in miners], context)
+            _try_miners([chosen_part(Kind.MINER, miner, registry) for miner in miners], context)
 
 
 @contextmanager
-def undisturbed(seed: int) -> Iterator[None]:
-    """A block after which the global random states of torch, numpy and Python are as before."""
+def preserve_random_states(seed: int) -> Iterator[None]:
+    """Run a block with a seed of its own, and restore the random states of torch, numpy and Python afterwards."""
     python, numbers = random.getstate(), np.random.get_state()
     try:
         with seeded(seed, "trial"), torch.enable_grad():
@@ -91,7 +91,7 @@ def undisturbed(seed: int) -> Iterator[None]:
 
 
 def _context(sizes: EncoderSettings, seed: int) -> BuildContext:
-    """What the parts are built with: a toy encoder's sizes and tokenizer, a toy retriever, re-ranker and generator."""
+    """Return the context of the parts: toy encoder sizes, tokenizer, retriever, re-ranker and generator."""
     encoder = _encoder(sizes)
     tokenizer = toys.toy_tokenizer()
     return attrs.evolve(
@@ -108,9 +108,9 @@ def _encoder(sizes: EncoderSettings) -> MaskedLmEncoder:
     if sizes.pretrained:
         from drkit.encoders.masked_lm import read_config
 
-        known = read_config(sizes.pretrained) if Path(sizes.pretrained).expanduser().is_dir() else None
-        layers = getattr(known, "num_hidden_layers", UNKNOWN_LAYERS)
-        heads = getattr(known, "num_attention_heads", UNKNOWN_HEADS)
+        config = read_config(sizes.pretrained) if Path(sizes.pretrained).expanduser().is_dir() else None
+        layers = getattr(config, "num_hidden_layers", UNKNOWN_LAYERS)
+        heads = getattr(config, "num_attention_heads", UNKNOWN_HEADS)
     return toys.toy_encoder(layers=layers, heads=heads, hidden=HEAD_WIDTH * heads)
 
 
@@ -119,7 +119,7 @@ def _encoder(sizes: EncoderSettings) -> MaskedLmEncoder:
 
 @frozen(eq=False)
 class ToyBatch:
-    """Toy texts with the signals that the parts read, other texts as their contexts, and what parts are built with."""
+    """Toy texts with the signals that the parts read, their contexts, and the context that parts are built with."""
 
     tokens: TokenBatch
     contexts: TokenBatch
@@ -132,7 +132,7 @@ class ToyBatch:
 
 
 def _toy_batch(settings: Pretrain, registry: Registry, context: BuildContext, folder: Path) -> ToyBatch:
-    """Tokenise the toy texts, make every signal that the parts read, and lay them out, as the stages of a run do."""
+    """Tokenise the toy texts and compute every signal that the parts read, like the stages of a run."""
     texts = toys.toy_texts()
     tokenise(((str(n), text) for n, text in enumerate(texts)), context.tokenizer, folder, max_length=LONGEST_TEXT)
     stored = StoredTexts(TokenStore.open(folder), context.tokenizer, len(context.tokenizer), lambda: iter(texts))
@@ -140,19 +140,19 @@ def _toy_batch(settings: Pretrain, registry: Registry, context: BuildContext, fo
         name: _try_signal(ChosenPart(registry.get(Kind.SIGNAL, name), choice.config), stored, context, folder / name)
         for name, choice in wanted_signals(settings, registry).items()
     }
-    places = np.arange(len(texts))
+    indices = np.arange(len(texts))
     return ToyBatch(
-        tokens=stored.store.batch(places, signals=carried(signals)),
-        contexts=stored.store.batch(places[::-1].copy(), signals=carried(signals)),
-        context=attrs.evolve(context, signals=of_vocabulary(signals)),
+        tokens=stored.store.batch(indices, signals=carried(signals)),
+        contexts=stored.store.batch(indices[::-1].copy(), signals=carried(signals)),
+        context=attrs.evolve(context, signals=vocabulary_signals(signals)),
     )
 
 
 def _try_signal(part: ChosenPart, texts: StoredTexts, context: BuildContext, folder: Path) -> SignalValues:
-    """The values of a signal for the toy texts, as many as its scope asks for."""
+    """Compute a signal for the toy texts and check that it has as many values as its scope requires."""
     signal, scope = build_part(part, context, methods=("values",)), part.spec.scope_of(part.config)
     counts = {"token": len(texts.store.flat_ids), "text": len(texts), "vocabulary": texts.vocab_size}
-    with trying(part, "while its values were computed"):
+    with trying(part, "while computing its values"):
         (folder / "fitted").mkdir(parents=True)
         if isinstance(signal, FittedSignal):
             signal.fit(texts, folder / "fitted")
@@ -161,16 +161,16 @@ def _try_signal(part: ChosenPart, texts: StoredTexts, context: BuildContext, fol
 
 
 def _try_pretraining(recipe: Recipe, settings: Pretrain, registry: Registry, batch: ToyBatch) -> None:
-    """The masker, the decoder and the losses on one toy batch, put together as a run does it."""
+    """Run the masker, the decoder and the losses on one toy batch, combined as in a run."""
     context = batch.context
-    masker_part = chosen(Kind.MASKER, settings.masker, registry)
-    decoder_part = chosen(Kind.DECODER, settings.decoder, registry)
+    masker_part = chosen_part(Kind.MASKER, settings.masker, registry)
+    decoder_part = chosen_part(Kind.DECODER, settings.decoder, registry)
     masker, decoder = build_part(masker_part, context), build_part(decoder_part, context)
     refuse_unless(callable(masker), f"{masker_part.title}: {type(masker).__name__} is not callable")
     encoder = _encoder(recipe.encoder)
-    with trying(decoder_part, "while it was asked for its rows and layers"):
+    with trying(decoder_part, "while reading its rows and layers"):
         _check_decoder(decoder_part, decoder, encoder, batch)
-    parts = {name: chosen(Kind.LOSS, term, registry) for name, term in settings.losses.items()}
+    parts = {name: chosen_part(Kind.LOSS, term, registry) for name, term in settings.losses.items()}
     terms = {
         name: Term(
             build_part(part, context),
@@ -178,11 +178,11 @@ def _try_pretraining(recipe: Recipe, settings: Pretrain, registry: Registry, bat
             settings.losses[name].on,
             settings.losses[name].weight,
             part.spec.scope_of(part.config),
-            carried_signals(part.spec, part.config, registry),
+            loss_call_signals(part.spec, part.config, registry),
         )
         for name, part in parts.items()
     }
-    with trying(masker_part, "while its replacer was built"):
+    with trying(masker_part, "while building its replacer"):
         replacer = masker.replacer(context) if isinstance(masker, ReplacingMasker) else None
     module = AutoEncoder(encoder, decoder, terms, replacer).train()
     tensors = _masked(masker_part, masker, decoder, batch)
@@ -192,7 +192,7 @@ def _try_pretraining(recipe: Recipe, settings: Pretrain, registry: Registry, bat
 
 
 def _masked(part: ChosenPart, masker: Any, decoder: Any, batch: ToyBatch) -> dict[str, Tensor]:
-    """A toy batch with its views, as `AutoEncoder` takes it; each text's partner is one of the batch."""
+    """Return a masked toy batch as tensors for `AutoEncoder`; each text's partner is another text of the batch."""
     tokens, length, count = batch.tokens, batch.length, len(batch.tokens.ids)
     if "context" in part.spec.provides_of(part.config):
         tokens = attrs.evolve(tokens, context=batch.contexts)
@@ -204,7 +204,7 @@ def _masked(part: ChosenPart, masker: Any, decoder: Any, batch: ToyBatch) -> dic
         _check_views(part, views, tokens, clean, rows)
     if 0 < rows < length:
         views = attrs.evolve(views, decoder=keep_targets(views.decoder, decoder.rows, draws))
-    return {**collated(tokens, views), "partners": torch.arange(count).roll(count // 2)}
+    return {**batch_tensors(tokens, views), "partners": torch.arange(count).roll(count // 2)}
 
 
 def _check_views(part: ChosenPart, views: Views, tokens: TokenBatch, clean: TokenBatch, rows: int) -> None:
@@ -226,23 +226,23 @@ def _check_decoder(part: ChosenPart, decoder: Any, encoder: MaskedLmEncoder, bat
 
 
 def _try_decoder(part: ChosenPart, masker: ChosenPart, module: AutoEncoder, tensors: Mapping[str, Tensor]) -> None:
-    """Its outputs by name, and a gradient of all of them for each of its weights."""
-    with trying(masker, "while a model filled its masked positions"):
-        inputs = module.decoder_input(module.read(tensors), tensors)
+    """Check a decoder's outputs by name, and that a gradient reaches each of its weights."""
+    with trying(masker, "while filling masked positions"):
+        inputs = module.decoder_input(module.encode(tensors), tensors)
     with trying(part, "called with (inputs, heads)"):
         out = module.decoder(inputs, module.encoder.heads())
         require(isinstance(out, Mapping), f"{part.title}: expected a mapping of names to outputs, got {_kind_of(out)}")
         provided = part.spec.provides_of(part.config)
         missing = sorted(provided - set(out))
-        came = ", ".join(map(str, out)) or "nothing"
-        require(not missing, f"{part.title}: its spec provides {', '.join(missing)}; its output has {came}")
+        names = ", ".join(map(str, out)) or "nothing"
+        require(not missing, f"{part.title}: its spec provides {', '.join(missing)}; its output has {names}")
         for name, value in out.items():
             _check_output(part, name, value, out, module)
-        _check_weights(part, module.decoder, [_figure(value) for value in out.values()])
+        _check_weights(part, module.decoder, [_scalar(value) for value in out.values()])
 
 
 def _check_output(part: ChosenPart, name: str, value: Any, out: Mapping[str, Any], module: AutoEncoder) -> None:
-    """Types, shapes and dtypes of the outputs that drkit's losses read; any other need only be finite."""
+    """Check types, shapes and dtypes of the outputs that drkit's losses read; other outputs only need to be finite."""
     words, title = toys.VOCAB, f"{part.title}: {name}"
     if name == "token_states":
         require(isinstance(value, TokenStates), f"{title} must be TokenStates, got {_kind_of(value)}")
@@ -250,37 +250,39 @@ def _check_output(part: ChosenPart, name: str, value: Any, out: Mapping[str, Any
         require(labels.dtype == torch.long, f"{title} has labels of {labels.dtype}, expected int64")
         require(value.states.shape == shape, f"{title} has states {tuple(value.states.shape)}, expected {shape}")
         require(value.states.is_floating_point(), f"{title} has states of {value.states.dtype}, expected a float")
-        inside = bool(((labels >= 0) & (labels < words)).all())
-        require(inside, f"{title} has labels outside the vocabulary (expected 0 to {words - 1}, at targets only)")
+        in_vocabulary = bool(((labels >= 0) & (labels < words)).all())
+        require(
+            in_vocabulary, f"{title} has labels outside the vocabulary (expected 0 to {words - 1}, at targets only)"
+        )
         value = value.states
     elif name in SHAPES:
         require(isinstance(value, Tensor), f"{title} must be a tensor, got {_kind_of(value)}")
         count = len(out["replaced"]) if isinstance(out.get("replaced"), Tensor) else len(value)
-        wanted = (count,) if name in PER_TARGET else (len(toys.toy_texts()), words)
-        require(value.shape == wanted, f"{title} has shape {tuple(value.shape)}, expected {wanted}")
+        expected = (count,) if name in PER_TARGET else (len(toys.toy_texts()), words)
+        require(value.shape == expected, f"{title} has shape {tuple(value.shape)}, expected {expected}")
         require(value.dtype == SHAPES[name], f"{title} is {value.dtype}, expected {SHAPES[name]}")
     if isinstance(value, Tensor):
         require(bool(value.isfinite().all()), f"{title} has values that are nan or infinite, expected finite numbers")
 
 
-def _figure(value: Any) -> Tensor | None:
-    """A number that depends on all of an output."""
+def _scalar(value: Any) -> Tensor | None:
+    """Return a scalar that depends on all of an output; None if the output carries no gradient."""
     if isinstance(value, TokenStates):
         return value.heads.lm_loss(value.states, value.labels)
     return value.pow(2).sum() if isinstance(value, Tensor) and value.requires_grad else None
 
 
-def _check_weights(part: ChosenPart, module: Any, figures: list[Tensor | None]) -> None:
-    """Every weight of a module that asks for a gradient gets one, of one of these figures."""
+def _check_weights(part: ChosenPart, module: Any, scalars: list[Tensor | None]) -> None:
+    """Check that every weight that requires a gradient gets one from one of `scalars`."""
     if not isinstance(module, nn.Module):
         return
-    own = {name: weight for name, weight in module.named_parameters() if weight.requires_grad}
-    total = [figure for figure in figures if figure is not None and figure.requires_grad]
-    if not own:
+    weights = {name: weight for name, weight in module.named_parameters() if weight.requires_grad}
+    total = [scalar for scalar in scalars if scalar is not None and scalar.requires_grad]
+    if not weights:
         return
     require(total, f"{part.title}: no output carries a gradient; do not detach what the decoder or loss computes")
-    found = torch.autograd.grad(torch.stack(total).sum(), list(own.values()), retain_graph=True, allow_unused=True)
-    idle = [name for name, gradient in zip(own, found, strict=True) if gradient is None]
+    found = torch.autograd.grad(torch.stack(total).sum(), list(weights.values()), retain_graph=True, allow_unused=True)
+    idle = [name for name, gradient in zip(weights, found, strict=True) if gradient is None]
     require(
         not idle,
         f"{part.title}: no gradient reaches its weights {', '.join(idle)}; use them, or set requires_grad to False",
@@ -288,23 +290,23 @@ def _check_weights(part: ChosenPart, module: Any, figures: list[Tensor | None]) 
 
 
 def _try_term(part: ChosenPart, term: Term, module: AutoEncoder, tensors: Mapping[str, Tensor]) -> None:
-    outputs = module.outputs(module.read(tensors), tensors)
-    given = term.given(outputs[term.on])
+    outputs = module.outputs(module.encode(tensors), tensors)
+    inputs = term.inputs(outputs[term.on])
     weights = [
         weight for weight in (*module.encoder.parameters(), *module.decoder.parameters()) if weight.requires_grad
     ]
-    _try_loss(part, term.loss, given, weights)
+    _try_loss(part, term.loss, inputs, weights)
 
 
 # Losses
 
 
-def _try_loss(part: ChosenPart, loss: Any, given: Mapping[str, Any], learnt: list[Tensor]) -> None:
-    """A finite scalar, with a gradient for something that is learnt and for its own weights."""
+def _try_loss(part: ChosenPart, loss: Any, inputs: Mapping[str, Any], learnt: list[Tensor]) -> None:
+    """Check that a loss is a finite scalar with a gradient for its inputs (`learnt`) and for its own weights."""
     refuse_unless(callable(loss), f"{part.title}: {type(loss).__name__} is not callable")
     title = part.title
-    with trying(part, f"called with ({', '.join(f'{name}=..' for name in given)})"):
-        step = loss(**given)
+    with trying(part, f"called with ({', '.join(f'{name}=..' for name in inputs)})"):
+        step = loss(**inputs)
         require(isinstance(step, StepOutput), f"{title}: expected StepOutput(loss=..), got {_kind_of(step)}")
         value = step.loss
         require(isinstance(value, Tensor), f"{title}: StepOutput.loss must be a tensor, got {_kind_of(value)}")
@@ -316,36 +318,36 @@ def _try_loss(part: ChosenPart, loss: Any, given: Mapping[str, Any], learnt: lis
         )
         gradients = torch.autograd.grad(value, learnt, retain_graph=True, allow_unused=True)
         reached = [gradient for gradient in gradients if gradient is not None]
-        require(reached, f"{title}: no gradient of the loss reaches what it was called with")
+        require(reached, f"{title}: no gradient of the loss reaches its inputs")
         finite = all(bool(gradient.isfinite().all()) for gradient in reached)
         require(finite, f"{title}: a gradient of the loss is nan or infinite, expected finite numbers")
         _check_weights(part, loss, [value])
         if isinstance(loss, CountsItems):
-            items = loss.items(**given)
+            items = loss.items(**inputs)
             require(isinstance(items, Tensor), f"{title}: items(..) must be a tensor, got {_kind_of(items)}")
 
 
 def _comparing_losses(recipe: Recipe, registry: Registry) -> Iterator[tuple[ChosenPart, dict[str, Any]]]:
-    """The losses of fine-tuning and of the re-ranker, each with what it is called with; each once."""
+    """Yield the losses of fine-tuning and of the re-ranker with toy inputs, each loss once."""
     seen: list[tuple[Choice, bool]] = []
-    for own in recipe.finetune.rounds if recipe.finetune else ():
+    for current in recipe.finetune.rounds if recipe.finetune else ():
         assert recipe.finetune is not None
-        loss, taught = recipe.finetune.of(own).loss, bool(own.teacher)
-        if (loss, taught) not in seen:
-            seen.append((loss, taught))
+        loss, has_teacher = recipe.finetune.of(current).loss, bool(current.teacher)
+        if (loss, has_teacher) not in seen:
+            seen.append((loss, has_teacher))
             pairs = toys.toy_pairs()
             yield (
-                chosen(Kind.LOSS, loss, registry),
-                {"pairs": pairs if taught else attrs.evolve(pairs, teacher=None)},
+                chosen_part(Kind.LOSS, loss, registry),
+                {"pairs": pairs if has_teacher else attrs.evolve(pairs, teacher=None)},
             )
     if recipe.reranker:
         groups = attrs.evolve(toys.toy_groups(), teacher=None)
-        yield chosen(Kind.LOSS, recipe.reranker.loss, registry), {"groups": groups}
+        yield chosen_part(Kind.LOSS, recipe.reranker.loss, registry), {"groups": groups}
 
 
-def _learnt(given: Mapping[str, Any]) -> list[Tensor]:
-    """The tensors of a bundle that a loss is to send gradients into."""
-    values = [getattr(bundle, a.name) for bundle in given.values() for a in attrs.fields(type(bundle))]
+def _learnt(inputs: Mapping[str, Any]) -> list[Tensor]:
+    """Return the tensors in bundles of inputs that require gradients."""
+    values = [getattr(bundle, a.name) for bundle in inputs.values() for a in attrs.fields(type(bundle))]
     return [value for value in values if isinstance(value, Tensor) and value.requires_grad]
 
 
@@ -353,10 +355,10 @@ def _learnt(given: Mapping[str, Any]) -> list[Tensor]:
 
 
 def _chains(recipe: Recipe) -> list[tuple[Choice, ...]]:
-    """The chains of miners, each once."""
-    found = [own.miners for own in recipe.finetune.rounds if own.miners] if recipe.finetune else []
+    """Return the chains of miners, each once."""
+    found = [one.miners for one in recipe.finetune.rounds if one.miners] if recipe.finetune else []
     found += [recipe.reranker.miners] if recipe.reranker else []
-    return [chain for place, chain in enumerate(found) if chain not in found[:place]]
+    return [chain for index, chain in enumerate(found) if chain not in found[:index]]
 
 
 def _try_miners(parts: list[ChosenPart], context: BuildContext) -> None:
@@ -370,31 +372,34 @@ def _try_miners(parts: list[ChosenPart], context: BuildContext) -> None:
 
 def _try_source(part: ChosenPart, miner: Any) -> None:
     requests = list(toys.toy_requests(QUERIES))
-    known = {passage.doc_id for passage in toys.ToyCorpus()}
-    with trying(part, "mining negatives"):
+    doc_ids = {passage.doc_id for passage in toys.ToyCorpus()}
+    with trying(part, "while mining negatives"):
         require_methods(part, miner, ("index", "mine"))
         miner.index(toys.ToyCorpus())
         answers = list(miner.mine(iter(requests), DEPTH))
         _check_answers(part, [request.query_id for request in requests], answers)
         for request, mined in zip(requests, answers, strict=True):
-            check_mined(request, mined, DEPTH, known, part.title)
+            check_mined(request, mined, DEPTH, doc_ids, part.title)
 
 
-def _try_filter(part: ChosenPart, made: Any) -> None:
+def _try_filter(part: ChosenPart, miner_filter: Any) -> None:
     pairs = list(toy_candidates(QUERIES))
-    with trying(part, "filtering candidates"):
-        require_methods(part, made, ("keep",))
-        answers = list(made.keep(iter(pairs), toys.ToyCorpus()))
+    with trying(part, "while filtering candidates"):
+        require_methods(part, miner_filter, ("keep",))
+        answers = list(miner_filter.keep(iter(pairs), toys.ToyCorpus()))
         _check_answers(part, [mined.query_id for _, mined in pairs], answers)
         for (_, before), after in zip(pairs, answers, strict=True):
             check_kept(before, after, part.title)
 
 
-def _check_answers(part: ChosenPart, asked: list[str], answers: list[Any]) -> None:
+def _check_answers(part: ChosenPart, query_ids: list[str], answers: list[Any]) -> None:
     wrong = next((answer for answer in answers if not isinstance(answer, Mined)), None)
     require(wrong is None, f"{part.title}: expected Mined, got {_kind_of(wrong)}")
-    came = [answer.query_id for answer in answers]
-    require(came == asked, f"{part.title}: asked for {', '.join(asked)} in this order, it answered {', '.join(came)}")
+    found = [answer.query_id for answer in answers]
+    require(
+        found == query_ids,
+        f"{part.title}: expected results for {', '.join(query_ids)} in this order, got {', '.join(found)}",
+    )
 
 
 def _kind_of(value: Any) -> str:

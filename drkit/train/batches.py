@@ -1,7 +1,7 @@
 """Which examples make up each batch of a training: decided before it starts, from the seed alone.
 
-Examples of like length share a batch (little padding, few shapes); every epoch is another permutation. A batch
-lists (epoch, example) pairs, so that the collator's draws depend on nothing else.
+Examples of similar length share a batch (little padding, few shapes); every epoch is another permutation. A batch
+lists (epoch, example) pairs, so the collator's random draws depend on nothing else.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
     from drkit.recipe.schema import Training
 
+# (epoch, example)
 Example = tuple[int, int]
-# Batches are sorted by length within pools of this many: little padding, and order stays random.
+# Examples are sorted by length within pools of this many batches: little padding, and the order stays random.
 POOL = 50
 
 
@@ -30,7 +31,7 @@ POOL = 50
 class Schedule:
     """All batches of a training, as a batch sampler.
 
-    lengths: i32[n], tokens of each example. Each epoch drops the remainder that fills no batch (another one every
+    lengths: i32[n], tokens of each example. Each epoch drops the examples that do not fill a batch (others every
     epoch), unless there are fewer examples than one batch.
     """
 
@@ -52,19 +53,19 @@ class Schedule:
             epoch += 1
 
     def share(self, rank: int, processes: int) -> Share:
-        """The part of every batch that one of several processes takes.
+        """Return the part of every batch that one of several processes reads.
 
-        Raises DrkitError where there are fewer examples than processes.
+        Raises DrkitError if there are fewer examples than processes.
         """
         if len(self.lengths) < processes:
             raise DrkitError(
-                f"{len(self.lengths)} training examples for {processes} processes: each needs one of every batch; "
-                f"start fewer processes"
+                f"{len(self.lengths)} training examples for {processes} processes: each process needs at least one "
+                f"example per batch. Start fewer processes."
             )
         return Share(self, rank, processes)
 
     def epoch(self, epoch: int) -> list[NDArray[np.int64]]:
-        """The batches of one epoch, each an array of example numbers."""
+        """Return the batches of one epoch, each an array of example indices."""
         rng = np.random.default_rng([self.seed, epoch])
         order = rng.permutation(len(self.lengths))
         size = min(self.batch_size, len(order))
@@ -74,12 +75,12 @@ class Schedule:
             for pool in (pool[np.argsort(self.lengths[pool], kind="stable")] for pool in pools)
             for start in range(0, len(pool) - size + 1, size)
         ]
-        return [batches[place] for place in rng.permutation(len(batches))]
+        return [batches[index] for index in rng.permutation(len(batches))]
 
 
 @frozen(eq=False)
 class Share:
-    """One process' part of every batch of a schedule: every n-th example, so that lengths are alike everywhere."""
+    """One process' part of every batch: every n-th example, so that lengths are similar in all processes."""
 
     schedule: Schedule
     rank: int
@@ -93,19 +94,19 @@ class Share:
 
 
 @frozen(eq=False)
-class Chosen:
-    """A collator for some examples of another's: example i of a schedule is its example `places[i]`."""
+class SubsetCollator:
+    """A collator over a subset of examples: example i of the schedule is example `indices[i]` of `collate`."""
 
     collate: Callable[[list[Example]], Mapping[str, Tensor]]
-    places: NDArray[np.int64]
+    indices: NDArray[np.int64]
 
     def __call__(self, examples: Sequence[Example]) -> Mapping[str, Tensor]:
-        """What the other collator makes of them."""
-        return self.collate([(epoch, int(self.places[example])) for epoch, example in examples])
+        """Return the batch of `collate` for these examples of the subset."""
+        return self.collate([(epoch, int(self.indices[example])) for epoch, example in examples])
 
 
 def batches_per_epoch(examples: int, batch_size: int) -> int:
-    """How many batches an epoch has: the remainder is dropped, unless there are fewer examples than one batch.
+    """Return the number of full batches in an epoch, at least 1.
 
     >>> batches_per_epoch(40, 16), batches_per_epoch(5, 16)
     (2, 1)
@@ -114,9 +115,9 @@ def batches_per_epoch(examples: int, batch_size: int) -> int:
 
 
 def count_batches(training: Training, examples: int, *, processes: int = 1) -> int:
-    """Batches of a training: `max_steps`, or what `num_train_epochs` gives, times accumulation.
+    """Return the number of batches of a training: the steps of `max_steps` or `num_train_epochs`, times accumulation.
 
-    A batch is that of all processes together.
+    A batch spans all processes.
     """
     per_step = training.gradient_accumulation_steps
     if training.max_steps > 0:

@@ -1,9 +1,9 @@
-"""What training starts from and leaves behind: a whole masked LM with its tokenizer, so that it can be continued.
+"""Training checkpoints: a whole masked LM with its tokenizer, which training can start from or continue.
 
-A checkpoint folder is what `save_pretrained` writes (with the LM head), the tokenizer, and, after pre-training,
-`decoder.safetensors` and, where a generator was trained beside the encoder, `generator/`. Where passages have an
-encoder of their own, the folder is that of queries and holds the other as `passage_encoder/`. The encoder that users
-load is exported separately, clean.
+A checkpoint folder holds what `save_pretrained` writes (with the LM head), the tokenizer, and, after pre-training,
+`decoder.safetensors`, and `generator/` if a generator was trained beside the encoder. If queries and passages have
+separate encoders, the folder is the query encoder and contains the passage encoder as `passage_encoder/`. The encoder
+that users load is exported separately, without any of this.
 """
 
 from __future__ import annotations
@@ -21,48 +21,17 @@ from drkit.encoders import MaskedLmEncoder
 from drkit.encoders.folder import PASSAGES
 from drkit.errors import DrkitError
 from drkit.recipe.write import plain
-from drkit.train.pretrain import learns
+from drkit.train.pretrain import trains_generator
 
 if TYPE_CHECKING:
     from drkit.recipe.schema import Choice, Pretrain
     from drkit.train.biencoder import BiEncoder
     from drkit.train.pretrain import AutoEncoder
 
-# transformers writes into a saved tokenizer how it was loaded; a run's files must not depend on that.
-_OF_THE_LOADING = ("is_local", "local_files_only")
-
-
-def load_tokenizer(path_or_id: str) -> Any:
-    """A fast tokenizer from a folder or hub id.
-
-    Raises DrkitError where there is none, it is not a fast one (no word ids), or it lacks a mask token.
-    """
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(path_or_id)
-    except (OSError, ValueError, KeyError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise DrkitError(f"cannot load the tokenizer of {path_or_id!r}: {reason}") from error
-    if not tokenizer.is_fast:
-        raise DrkitError(f"the tokenizer of {path_or_id!r} is no fast one: words cannot be told apart for masking")
-    if tokenizer.mask_token_id is None:
-        raise DrkitError(f"the tokenizer of {path_or_id!r} has no mask token, so nothing can be masked")
-    for key in _OF_THE_LOADING:
-        tokenizer.init_kwargs.pop(key, None)
-    return tokenizer
-
-
-def save_tokenizer(tokenizer: Any, folder: Path) -> None:
-    """Write a tokenizer without the padding and truncation of its last use, so that its files depend on no use."""
-    backend = tokenizer.backend_tokenizer
-    backend.no_padding()
-    backend.no_truncation()
-    tokenizer.save_pretrained(folder)
-
-
 DECODER = "decoder.safetensors"
 GENERATOR = "generator"
+# transformers writes into a saved tokenizer how it was loaded; a run's files must not depend on that.
+_LOADING_OPTIONS = ("is_local", "local_files_only")
 
 
 def save_masked_lm(encoder: MaskedLmEncoder, tokenizer: Any, folder: Path) -> None:
@@ -73,47 +42,72 @@ def save_masked_lm(encoder: MaskedLmEncoder, tokenizer: Any, folder: Path) -> No
     save_tokenizer(tokenizer, folder)
 
 
-def load_encoder(folder: Path, *, pooling: str) -> MaskedLmEncoder:
-    """The masked LM of a checkpoint folder."""
-    return MaskedLmEncoder.from_pretrained(str(folder), pooling=pooling)
-
-
-def load_passage_encoder(folder: Path, *, pooling: str) -> MaskedLmEncoder:
-    """The encoder of passages of a checkpoint folder; a second copy of its only one, where it has no other."""
-    own = folder / PASSAGES
-    return load_encoder(own if own.is_dir() else folder, pooling=pooling)
-
-
-def load_generator(folder: Path | None) -> MaskedLmEncoder | None:
-    """The generator of a folder, where there is one."""
-    return load_encoder(folder, pooling="cls") if folder else None
-
-
 def save_encoders(module: BiEncoder, tokenizer: Any, folder: Path) -> None:
-    """Write the encoder of a bi-encoder, or both."""
+    """Write the encoder of a bi-encoder, or both of its encoders."""
     save_masked_lm(module.encoder, tokenizer, folder)
     if module.passage_encoder is not None:
         save_masked_lm(module.passage_encoder, tokenizer, folder / PASSAGES)
 
 
 def save_parts(module: AutoEncoder, settings: Pretrain, tokenizer: Any, folder: Path) -> None:
-    """Write all that pre-training goes on from: encoder, LM head, decoder, and a generator that was trained."""
+    """Write all that pre-training continues from: encoder, LM head, decoder, and the generator if it was trained."""
     save_masked_lm(module.encoder, tokenizer, folder)
     save_decoder(module.decoder, settings.decoder, folder)
-    if learns(module.replacer):
+    if trains_generator(module.replacer):
         save_masked_lm(module.replacer.generator, tokenizer, folder / GENERATOR)
 
 
-def save_decoder(decoder: nn.Module, made_of: Choice, folder: Path) -> None:
-    """Write a decoder's own weights beside the checkpoint, and in their metadata which part they belong to."""
+def load_encoder(folder: Path, *, pooling: str) -> MaskedLmEncoder:
+    """Load the masked LM of a checkpoint folder."""
+    return MaskedLmEncoder.from_pretrained(str(folder), pooling=pooling)
+
+
+def load_passage_encoder(folder: Path, *, pooling: str) -> MaskedLmEncoder:
+    """Load the passage encoder of a checkpoint folder; a second copy of its shared encoder if it has only one."""
+    separate = folder / PASSAGES
+    return load_encoder(separate if separate.is_dir() else folder, pooling=pooling)
+
+
+def load_generator(folder: Path | None) -> MaskedLmEncoder | None:
+    """Load the generator of a folder; None if there is no folder."""
+    return load_encoder(folder, pooling="cls") if folder else None
+
+
+def restore(module: AutoEncoder, settings: Pretrain, folder: Path) -> Iterator[str]:
+    """Load a checkpoint's decoder and generator into a module if they fit; yields notes for the user."""
+    found = saved_decoder(folder)
+    if found and found["use"] == settings.decoder.use and _fits(module.decoder, folder):
+        load_decoder(module.decoder, folder)
+        yield f"continuing with the decoder {found['use']!r} of the checkpoint"
+    elif found:
+        yield (
+            f"the checkpoint's decoder is {_describe_part(found)}, but this recipe's is "
+            f"{_describe_part(plain(settings.decoder))}: the decoder starts from scratch"
+        )
+    if trains_generator(module.replacer) and (folder / GENERATOR).is_dir():
+        saved = load_encoder(folder / GENERATOR, pooling="cls")
+        module.replacer.generator.load_state_dict(saved.state_dict())
+        yield "continuing with the generator of the checkpoint"
+
+
+def copy_parts(source: Path, folder: Path) -> None:
+    """Copy a checkpoint's decoder and generator, if it has them."""
+    if (source / DECODER).is_file():
+        copyfile(source / DECODER, folder / DECODER)
+    if (source / GENERATOR).is_dir():
+        copytree(source / GENERATOR, folder / GENERATOR)
+
+
+def save_decoder(decoder: nn.Module, choice: Choice, folder: Path) -> None:
+    """Write a decoder's own weights, if it has any, beside the checkpoint; their metadata names the part."""
     from safetensors.torch import save_model
 
     if any(True for _ in decoder.parameters()):
-        save_model(decoder, str(folder / DECODER), metadata={"decoder": json.dumps(plain(made_of))})
+        save_model(decoder, str(folder / DECODER), metadata={"decoder": json.dumps(plain(choice))})
 
 
 def saved_decoder(folder: Path) -> dict[str, Any] | None:
-    """The part, as a recipe's table, that the decoder of a checkpoint is; None where it has none."""
+    """Return the part, as a recipe's table, of a checkpoint's decoder; None if the checkpoint has no decoder."""
     from safetensors import safe_open
 
     if not (folder / DECODER).is_file():
@@ -124,27 +118,10 @@ def saved_decoder(folder: Path) -> dict[str, Any] | None:
 
 
 def load_decoder(decoder: nn.Module, folder: Path) -> None:
-    """Read a decoder's weights from a checkpoint folder into a decoder built with the same settings."""
+    """Load a decoder's weights from a checkpoint folder into a decoder built with the same settings."""
     from safetensors.torch import load_model
 
     load_model(decoder, str(folder / DECODER))
-
-
-def restore(module: AutoEncoder, settings: Pretrain, folder: Path) -> Iterator[str]:
-    """Go on from a checkpoint's decoder and generator where they fit; yields what the user should know."""
-    found = saved_decoder(folder)
-    if found and found["use"] == settings.decoder.use and _fits(module.decoder, folder):
-        load_decoder(module.decoder, folder)
-        yield f"going on with the decoder {found['use']!r} of the checkpoint"
-    elif found:
-        yield (
-            f"the checkpoint's decoder is {_named(found)}, this recipe's is {_named(plain(settings.decoder))}: "
-            f"the decoder starts anew"
-        )
-    if learns(module.replacer) and (folder / GENERATOR).is_dir():
-        saved = load_encoder(folder / GENERATOR, pooling="cls")
-        module.replacer.generator.load_state_dict(saved.state_dict())
-        yield "going on with the generator of the checkpoint"
 
 
 def _fits(decoder: nn.Module, folder: Path) -> bool:
@@ -152,18 +129,45 @@ def _fits(decoder: nn.Module, folder: Path) -> bool:
 
     with safe_open(str(folder / DECODER), framework="pt") as file:
         saved = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-    own = {name: tuple(weight.shape) for name, weight in decoder.state_dict().items()}
-    return all(own.get(name) == shape for name, shape in saved.items())
+    shapes = {name: tuple(weight.shape) for name, weight in decoder.state_dict().items()}
+    return all(shapes.get(name) == shape for name, shape in saved.items())
 
 
-def copy_parts(source: Path, folder: Path) -> None:
-    """Copy a checkpoint's decoder and generator, where it has them."""
-    if (source / DECODER).is_file():
-        copyfile(source / DECODER, folder / DECODER)
-    if (source / GENERATOR).is_dir():
-        copytree(source / GENERATOR, folder / GENERATOR)
-
-
-def _named(table: dict[str, Any]) -> str:
+def _describe_part(table: dict[str, Any]) -> str:
     settings = ", ".join(f"{key} = {value!r}" for key, value in table.items() if key != "use")
     return f"{table.get('use')!r} ({settings})" if settings else f"{table.get('use')!r}"
+
+
+def load_tokenizer(path_or_id: str) -> Any:
+    """Load a fast tokenizer from a folder or hub id.
+
+    Raises DrkitError if it is missing, is not a fast tokenizer (without word ids), or lacks a mask token.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path_or_id)
+    except (OSError, ValueError, KeyError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise DrkitError(f"cannot load the tokenizer of {path_or_id!r}: {reason}") from error
+    if not tokenizer.is_fast:
+        raise DrkitError(
+            f"the tokenizer of {path_or_id!r} is not a fast tokenizer, which masking needs to know words; choose an "
+            f"encoder with a fast one"
+        )
+    if tokenizer.mask_token_id is None:
+        raise DrkitError(
+            f"the tokenizer of {path_or_id!r} has no mask token, which masking needs; choose an encoder that was "
+            f"trained as a masked language model"
+        )
+    for key in _LOADING_OPTIONS:
+        tokenizer.init_kwargs.pop(key, None)
+    return tokenizer
+
+
+def save_tokenizer(tokenizer: Any, folder: Path) -> None:
+    """Write a tokenizer without the padding and truncation of its last use, on which its files must not depend."""
+    backend = tokenizer.backend_tokenizer
+    backend.no_padding()
+    backend.no_truncation()
+    tokenizer.save_pretrained(folder)

@@ -1,11 +1,11 @@
-"""The gradients of one batch, however it is cut: into chunks of rows (cached gradients), over processes, or not at all.
+"""The gradients of one batch, however it is cut: into chunks (cached gradients), over processes, or not at all.
 
-Losses come in two sorts. A *local* one (scope `rows`) is a mean over items that can be taken part by part: a part's
-loss counts by its share of all items. One that *compares* rows (scope `batch`) needs those of the whole batch, from
-every process: the rows are computed without a graph, gathered, compared once, and the gradient of each row is carried
-into a second, chunked forward with the same random numbers (GradCache, Gao et al. 2021, which does not replay
-dropout). A batch in one piece needs one forward only. The result is the gradient of one big batch, whatever the number
-of chunks and processes.
+There are two sorts of losses. A *local* loss (scope `rows`) is a mean over items and can be computed chunk by chunk: a
+chunk's loss counts by its share of all items. A *comparing* loss (scope `batch`) needs the rows of the whole batch,
+from every process: the rows are computed without a graph, gathered, compared once, and the gradient of each row is
+carried into a second, chunked forward with the same random numbers (GradCache, Gao et al. 2021, which does not replay
+dropout). A batch in one chunk needs only one forward. The result is the gradient of the whole batch, whatever the
+number of chunks and processes.
 """
 
 from __future__ import annotations
@@ -22,39 +22,203 @@ from attrs import frozen
 from torch import Tensor
 
 Rows = dict[str, Tensor]
+# The tensors that a forward returns, by prefix: local losses, the number of items each is a mean over, the rows to
+# compare, and metrics for the log as `metric.LOSS.NAME`.
+LOSS, ITEMS, ROWS, METRIC = "loss.", "items.", "rows.", "metric."
+PREFIXES = (LOSS, ITEMS, ROWS, METRIC)
 
 
-def world_size() -> int:
-    """How many processes train together."""
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+@frozen(eq=False)
+class GradientStrategy:
+    """How gradients are computed.
+
+    chunk: rows per forward (0: all); forward: the (wrapped) module; backward: called with a loss f[]; accumulate: the
+    context in which a backward does not exchange gradients between processes.
+    """
+
+    forward: Callable[..., dict[str, Tensor]]
+    backward: Callable[[Tensor], None]
+    chunk: int = 0
+    accumulate: Callable[[], AbstractContextManager[None]] = nullcontext
+
+
+class Comparing(Protocol):
+    """Compares rows of the whole batch."""
+
+    # Rows that hold indices of other rows: name -> the rows they index.
+    numbering: Mapping[str, str]
+
+    def compares(self) -> bool:
+        """Return whether any loss compares rows."""
+
+    def compare(self, rows: Rows) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the weighted losses f[] over the rows of the whole batch, and metrics for the log."""
+
+
+class Comparable(Comparing, Protocol):
+    """A module whose gradients are computed here. Its forward takes and returns plain tensors (see `PREFIXES`)."""
+
+    @property
+    def weights(self) -> Mapping[str, float]:
+        """The weight of each local loss."""
+
+    def chunks(self, tensors: Mapping[str, Tensor], size: int) -> list[dict[str, Tensor]]:
+        """Cut a batch into chunks of at most `size` rows."""
+
+
+@runtime_checkable
+class PadsRows(Protocol):
+    """A module that declares the padding value of rows whose length differs between processes."""
+
+    padding: Mapping[str, float]
+
+
+@runtime_checkable
+class CountsParts(Protocol):
+    """A module with local losses only that counts their items before reading a chunk, so that one forward suffices."""
+
+    def count(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the number of items of each loss in a chunk, named as in a forward's result."""
+
+
+def backward(
+    module: Comparable, tensors: Mapping[str, Tensor], strategy: GradientStrategy
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Add the gradients of one batch to the module's parameters.
+
+    Returns the loss f[] of this process' share, and its metrics. Averaged over processes (as by DDP), gradients and
+    losses are those of the whole batch.
+    """
+    chunks = module.chunks(tensors, strategy.chunk) if strategy.chunk else [dict(tensors)]
+    if len(chunks) == 1:
+        out = strategy.forward(**chunks[0])
+        return _finish(module, [out], [lambda: out], strategy)
+    if isinstance(module, CountsParts) and not module.compares():  # chunks are independent: one forward is enough
+        counts = [module.count(chunk) for chunk in chunks]
+        return _finish(module, counts, [partial(strategy.forward, **chunk) for chunk in chunks], strategy)
+    outputs, states = [], []
+    for chunk in chunks:
+        states.append(get_random_state())
+        with torch.no_grad():
+            outputs.append(strategy.forward(**chunk, local=False))
+    replays = [_replay(strategy, chunk, state) for chunk, state in zip(chunks, states, strict=True)]
+    return _finish(module, outputs, replays, strategy)
+
+
+def _replay(
+    strategy: GradientStrategy, chunk: dict[str, Tensor], state: list[Tensor]
+) -> Callable[[], dict[str, Tensor]]:
+    def forward() -> dict[str, Tensor]:
+        with use_random_state(state):
+            return strategy.forward(**chunk)
+
+    return forward
+
+
+def _finish(
+    module: Comparable,
+    outputs: Sequence[Mapping[str, Tensor]],
+    forwards: Sequence[Callable[[], dict[str, Tensor]]],
+    strategy: GradientStrategy,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Compare the rows of `outputs`, then go backward through each of `forwards` with its rows' gradients."""
+    processes = world_size()
+    totals = _count_items(outputs, module.weights)
+    compared, metrics, gradients = compare_rows(module, outputs)
+    loss = compared.detach()
+    for index, forward in enumerate(forwards):
+        is_last = index == len(forwards) - 1
+        with nullcontext() if is_last else strategy.accumulate():  # around the forward too: DDP decides there
+            out = forward()
+            shares = {name: out[ITEMS + name] / totals[name] * processes for name in module.weights}
+            local = [module.weights[name] * out[LOSS + name] * shares[name] for name in module.weights]
+            carried = [(out[name] * gradient).sum() * processes for name, gradient in gradients[index].items()]
+            strategy.backward(_sum([*local, *carried]))
+        loss = loss + _sum([term.detach() for term in local])
+        _add_metrics(metrics, out, shares)
+    return loss, metrics
+
+
+def _sum(terms: Sequence[Tensor]) -> Tensor:
+    return torch.stack([term.float() for term in terms]).sum() if terms else torch.zeros(())
+
+
+def _count_items(outputs: Sequence[Mapping[str, Tensor]], weights: Mapping[str, float]) -> dict[str, Tensor]:
+    """Return the number of items of each local loss, over all chunks and processes; at least 1."""
+    if not weights:
+        return {}
+    counts = torch.stack([_sum([out[ITEMS + name] for out in outputs]) for name in weights])
+    if world_size() > 1:
+        dist.all_reduce(counts)
+    return dict(zip(weights, counts.clamp(min=1).unbind(), strict=True))
+
+
+def _add_metrics(metrics: dict[str, Tensor], out: Mapping[str, Tensor], shares: Mapping[str, Tensor]) -> None:
+    """Add a chunk's local losses and their metrics, weighted by the chunk's share of the items."""
+    for name, share in shares.items():
+        for key, value in out.items():
+            if key == LOSS + name or key.startswith(f"{METRIC}{name}."):
+                shown = f"{name}_loss" if key == LOSS + name else key[len(METRIC) :].replace(".", "_")
+                metrics[shown] = metrics.get(shown, torch.zeros_like(share)) + value.detach() * share
+
+
+def compare_rows(
+    module: Comparing, outputs: Sequence[Mapping[str, Tensor]]
+) -> tuple[Tensor, dict[str, Tensor], list[dict[str, Tensor]]]:
+    """Return the comparing losses, their metrics, and for each chunk the gradient of each of its rows."""
+    if not module.compares():
+        return next(iter(outputs[0].values())).new_zeros((), dtype=torch.float32), {}, [{} for _ in outputs]
+    padding = module.padding if isinstance(module, PadsRows) else None
+    leaves, gathered = gather_rows(join_rows(outputs), module.numbering, padding)
+    loss, metrics = module.compare(gathered)
+    names = [name for name, leaf in leaves.items() if leaf.requires_grad]
+    gradients: Sequence[Tensor | None] = torch.autograd.grad(loss, [leaves[name] for name in names], allow_unused=True)
+    by_chunk: list[dict[str, Tensor]] = [{} for _ in outputs]
+    for name, gradient in zip(names, gradients, strict=True):
+        if gradient is None:
+            continue
+        start = 0
+        for chunk, out in zip(by_chunk, outputs, strict=True):
+            if ROWS + name in out:
+                rows = len(out[ROWS + name])
+                chunk[ROWS + name] = gradient[start : start + rows]
+                start += rows
+    return loss, metrics, by_chunk
+
+
+def join_rows(outputs: Sequence[Mapping[str, Tensor]]) -> Rows:
+    """Concatenate the rows of all chunks, by name, detached."""
+    # Sorted: all processes gather in the same order, even if they cut their batches differently.
+    names = sorted({name for out in outputs for name in out if name.startswith(ROWS)})
+    return {name[len(ROWS) :]: torch.cat([out[name].detach() for out in outputs if name in out]) for name in names}
 
 
 def gather_rows(
     rows: Rows, numbering: Mapping[str, str], padding: Mapping[str, float] | None = None
 ) -> tuple[Rows, Rows]:
-    """(this process' rows as leaves, the rows of all processes with those leaves among them).
+    """Return this process' rows as leaves, and the rows of all processes with those leaves among them.
 
-    rows: [R, ..] by name, R may differ between processes; other axes are padded to the longest, with -1 where rows
-    hold integers, NaN where they hold floats, or with what `padding` says of a name. Rows named in `numbering` hold
-    numbers of other rows and are moved on by the rows of earlier processes; -1 stays -1.
+    rows: [R, ..] by name. R may differ between processes; other axes are padded to the longest, with -1 for integers,
+    NaN for floats, or the value that `padding` has for a name. Rows named in `numbering` hold indices of other rows and
+    are shifted by the number of rows of earlier processes; -1 stays -1.
     """
     leaves = {name: row.detach().requires_grad_(row.is_floating_point()) for name, row in rows.items()}
     if world_size() == 1:
         return leaves, leaves
-    sizes = {name: _shapes(row) for name, row in rows.items()}
+    shapes = {name: _gather_shapes(row) for name, row in rows.items()}
     rank, gathered = dist.get_rank(), {}
     for name, leaf in leaves.items():
         fill = (padding or {}).get(name)
-        blocks = _all_gather(leaf.detach(), sizes[name], fill)
-        blocks[rank] = _widened(leaf, blocks[rank].shape, fill)
+        blocks = _all_gather(leaf.detach(), shapes[name], fill)
+        blocks[rank] = _pad_to(leaf, blocks[rank].shape, fill)
         if name in numbering:
-            counted = [int(shape[0]) for shape in sizes[numbering[name]]]
-            blocks = [torch.where(block < 0, block, block + sum(counted[:place])) for place, block in enumerate(blocks)]
+            counts = [int(shape[0]) for shape in shapes[numbering[name]]]
+            blocks = [torch.where(block < 0, block, block + sum(counts[:at])) for at, block in enumerate(blocks)]
         gathered[name] = torch.cat(blocks)
     return leaves, gathered
 
 
-def _shapes(row: Tensor) -> list[list[int]]:
+def _gather_shapes(row: Tensor) -> list[list[int]]:
     mine = torch.tensor(row.shape, device=row.device)
     found = [torch.empty_like(mine) for _ in range(world_size())]
     dist.all_gather(found, mine)
@@ -62,17 +226,17 @@ def _shapes(row: Tensor) -> list[list[int]]:
 
 
 def _all_gather(row: Tensor, shapes: Sequence[Sequence[int]], fill: float | None) -> list[Tensor]:
-    """Every process' block: its own rows, all other axes as long as the longest."""
+    """Return every process' block: its own number of rows, all other axes padded to the longest."""
     longest = [max(sizes) for sizes in zip(*shapes, strict=True)]
-    mine = _widened(row, longest, fill).contiguous()
-    # gloo has no bool: bytes go over the wire.
+    mine = _pad_to(row, longest, fill).contiguous()
+    # gloo does not support bool: send bytes.
     sent = mine.byte() if mine.dtype == torch.bool else mine
     found = [torch.empty_like(sent) for _ in shapes]
     dist.all_gather(found, sent)
     return [block[: shape[0]].to(row.dtype) for block, shape in zip(found, shapes, strict=True)]
 
 
-def _widened(row: Tensor, shape: Sequence[int], fill: float | None) -> Tensor:
+def _pad_to(row: Tensor, shape: Sequence[int], fill: float | None) -> Tensor:
     missing = [size - have for size, have in zip(shape, row.shape, strict=True)]
     if not any(missing):
         return row
@@ -81,16 +245,21 @@ def _widened(row: Tensor, shape: Sequence[int], fill: float | None) -> Tensor:
     return torch.nn.functional.pad(row, pads, value=usual if fill is None else fill)
 
 
-def random_state() -> list[Tensor]:
-    """Where the random generators stand, the processor's and the accelerator's."""
+def world_size() -> int:
+    """Return the number of processes that train together."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def get_random_state() -> list[Tensor]:
+    """Return the states of torch's random generators: the CPU's, and the accelerator's if available."""
     state = [torch.get_rng_state()]
     return [*state, torch.cuda.get_rng_state()] if torch.cuda.is_available() else state
 
 
 @contextmanager
-def random_numbers(state: list[Tensor]) -> Iterator[None]:
-    """A block that draws the numbers that followed `state`; after it the generators go on as if it had not been."""
-    before = random_state()
+def use_random_state(state: list[Tensor]) -> Iterator[None]:
+    """Run a block with torch's random generators in `state`, and restore them afterwards."""
+    before = get_random_state()
     _set_random_state(state)
     try:
         yield
@@ -104,179 +273,11 @@ def _set_random_state(state: list[Tensor]) -> None:
         torch.cuda.set_rng_state(state[1])
 
 
-def precision(device: torch.device) -> partial[torch.autocast]:
-    """What makes blocks in which models compute on a device as they do now: a backward runs outside of autocast.
+def current_autocast(device: torch.device) -> partial[torch.autocast]:
+    """Return a factory of contexts with the current autocast of a device, for use in a backward, which runs outside it.
 
-    Casts of weights are not kept: one of a pass without gradients would stand in the way of theirs.
+    Casts of weights are not cached: a cast made without gradients would be reused where gradients are needed.
     """
     kind = device.type
     enabled, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
     return partial(torch.autocast, kind, dtype=dtype, enabled=enabled, cache_enabled=False)
-
-
-class Comparing(Protocol):
-    """What is compared between rows of the whole batch."""
-
-    # Rows that hold numbers of other rows: name -> the rows they number.
-    numbering: Mapping[str, str]
-
-    def compares(self) -> bool:
-        """Whether any loss compares rows."""
-
-    def compare(self, rows: Rows) -> tuple[Tensor, dict[str, Tensor]]:
-        """The weighted losses f[] over the rows of the whole batch, and figures for the log."""
-
-
-@runtime_checkable
-class PadsRows(Protocol):
-    """A module that says what stands at the padding of rows which differ in length between processes."""
-
-    padding: Mapping[str, float]
-
-
-@runtime_checkable
-class CountsParts(Protocol):
-    """A module with local losses only that knows their items before it has read a part: chunks are read once then."""
-
-    def count(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """How many items each loss of a part is a mean over, named as in a forward's result."""
-
-
-class Comparable(Comparing, Protocol):
-    """A module whose gradients are taken here. Its forward takes and returns plain tensors (see `PREFIXES`)."""
-
-    @property
-    def weights(self) -> Mapping[str, float]:
-        """The weight of each local loss."""
-
-    def chunks(self, tensors: Mapping[str, Tensor], size: int) -> list[dict[str, Tensor]]:
-        """A batch in parts of at most `size` rows."""
-
-
-# What a forward returns, by the beginning of a name: local losses, how many items each is a mean over, the rows to
-# compare, and figures for the log as `figure.LOSS.NAME`.
-LOSS, ITEMS, ROWS, FIGURE = "loss.", "items.", "rows.", "figure."
-PREFIXES = (LOSS, ITEMS, ROWS, FIGURE)
-
-
-@frozen(eq=False)
-class GradientStrategy:
-    """How gradients are taken. chunk: rows a forward (0: all); forward: the (wrapped) module; backward: of a loss f[].
-
-    accumulate: the context in which a backward does not exchange gradients between processes.
-    """
-
-    forward: Callable[..., dict[str, Tensor]]
-    backward: Callable[[Tensor], None]
-    chunk: int = 0
-    accumulate: Callable[[], AbstractContextManager[None]] = nullcontext
-
-
-def backward(
-    module: Comparable, tensors: Mapping[str, Tensor], strategy: GradientStrategy
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """Add the gradients of one batch to the module's parameters; the loss f[] of this process' share, and its figures.
-
-    Averaged over processes (as DDP does it) gradients and losses are those of the whole batch.
-    """
-    parts = module.chunks(tensors, strategy.chunk) if strategy.chunk else [dict(tensors)]
-    if len(parts) == 1:
-        out = strategy.forward(**parts[0])
-        return _finish(module, [out], [lambda: out], strategy)
-    if isinstance(module, CountsParts) and not module.compares():  # each part stands for itself: one forward is enough
-        counts = [module.count(part) for part in parts]
-        return _finish(module, counts, [partial(strategy.forward, **part) for part in parts], strategy)
-    replays, states = [], []
-    for part in parts:
-        states.append(random_state())
-        with torch.no_grad():
-            replays.append(strategy.forward(**part, local=False))
-    again = [_replay(strategy, part, state) for part, state in zip(parts, states, strict=True)]
-    return _finish(module, replays, again, strategy)
-
-
-def _replay(
-    strategy: GradientStrategy, part: dict[str, Tensor], state: list[Tensor]
-) -> Callable[[], dict[str, Tensor]]:
-    def forward() -> dict[str, Tensor]:
-        with random_numbers(state):
-            return strategy.forward(**part)
-
-    return forward
-
-
-def _finish(
-    module: Comparable,
-    seen: Sequence[Mapping[str, Tensor]],
-    forwards: Sequence[Callable[[], dict[str, Tensor]]],
-    strategy: GradientStrategy,
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """Compare the rows of `seen`, then go backward through each of `forwards` with its rows' gradients."""
-    processes = world_size()
-    totals = _totals(seen, module.weights)
-    compared, figures, gradients = compare_rows(module, seen)
-    loss = compared.detach()
-    for place, forward in enumerate(forwards):
-        last = place == len(forwards) - 1
-        with nullcontext() if last else strategy.accumulate():  # round the forward too: DDP decides there
-            out = forward()
-            shares = {name: out[ITEMS + name] / totals[name] * processes for name in module.weights}
-            local = [module.weights[name] * out[LOSS + name] * shares[name] for name in module.weights]
-            carried = [(out[name] * gradient).sum() * processes for name, gradient in gradients[place].items()]
-            strategy.backward(_sum([*local, *carried]))
-        loss = loss + _sum([term.detach() for term in local])
-        _add_figures(figures, out, shares)
-    return loss, figures
-
-
-def _sum(terms: Sequence[Tensor]) -> Tensor:
-    return torch.stack([term.float() for term in terms]).sum() if terms else torch.zeros(())
-
-
-def _totals(seen: Sequence[Mapping[str, Tensor]], weights: Mapping[str, float]) -> dict[str, Tensor]:
-    """How many items each local loss is a mean over, in all parts and processes; at least 1."""
-    if not weights:
-        return {}
-    counts = torch.stack([_sum([out[ITEMS + name] for out in seen]) for name in weights])
-    if world_size() > 1:
-        dist.all_reduce(counts)
-    return dict(zip(weights, counts.clamp(min=1).unbind(), strict=True))
-
-
-def compare_rows(
-    module: Comparing, seen: Sequence[Mapping[str, Tensor]]
-) -> tuple[Tensor, dict[str, Tensor], list[dict[str, Tensor]]]:
-    """The comparing losses, their figures, and for each part the gradient of each of its rows."""
-    if not module.compares():
-        return next(iter(seen[0].values())).new_zeros((), dtype=torch.float32), {}, [{} for _ in seen]
-    own = _joined(seen)
-    leaves, gathered = gather_rows(own, module.numbering, module.padding if isinstance(module, PadsRows) else None)
-    loss, figures = module.compare(gathered)
-    wanted = [name for name, leaf in leaves.items() if leaf.requires_grad]
-    gradients: Sequence[Tensor | None] = torch.autograd.grad(loss, [leaves[name] for name in wanted], allow_unused=True)
-    parts: list[dict[str, Tensor]] = [{} for _ in seen]
-    for name, gradient in zip(wanted, gradients, strict=True):
-        if gradient is None:
-            continue
-        start = 0
-        for place, out in enumerate(seen):
-            if ROWS + name in out:
-                rows = len(out[ROWS + name])
-                parts[place][ROWS + name] = gradient[start : start + rows]
-                start += rows
-    return loss, figures, parts
-
-
-def _joined(seen: Sequence[Mapping[str, Tensor]]) -> Rows:
-    # In one order everywhere: processes gather name by name, and may have cut their batches differently.
-    names = sorted({name for out in seen for name in out if name.startswith(ROWS)})
-    return {name[len(ROWS) :]: torch.cat([out[name].detach() for out in seen if name in out]) for name in names}
-
-
-def _add_figures(figures: dict[str, Tensor], out: Mapping[str, Tensor], shares: Mapping[str, Tensor]) -> None:
-    """Adds a part's figures; a loss and its metrics count by their share of the items."""
-    for name, share in shares.items():
-        for key, value in out.items():
-            if key == LOSS + name or key.startswith(f"{FIGURE}{name}."):
-                shown = f"{name}_loss" if key == LOSS + name else key[len(FIGURE) :].replace(".", "_")
-                figures[shown] = figures.get(shown, torch.zeros_like(share)) + value.detach() * share

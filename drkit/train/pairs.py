@@ -1,6 +1,6 @@
-"""Batches of fine-tuning: queries, each with a positive and hard negatives drawn anew every epoch, as tokens.
+"""Batches of fine-tuning: queries, each with a positive and hard negatives, drawn again every epoch, as tokens.
 
-Which queries a round trains on, which passages a batch holds, and how many negatives a query really has.
+Also which queries a round trains on, and how many negatives a query really has.
 """
 
 from __future__ import annotations
@@ -23,93 +23,46 @@ from drkit.train.pretrain import BUCKET
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Places = NDArray[np.int64]
     from drkit.recipe.schema import Choice, Training
 
-
-def draw_queries(queries: int, wanted: int, *, seed: int, draw: int = 0) -> Places:
-    """Places i64, ascending, of `wanted` of so many queries, others for every `draw`; 0, or too many: all of them.
-
-    >>> draw_queries(10, 3, seed=1).tolist(), draw_queries(2, 3, seed=1).tolist()
-    ([4, 7, 8], [0, 1])
-    """
-    if not 0 < wanted < queries:
-        return np.arange(queries)
-    return np.sort(np.random.default_rng([seed, draw]).permutation(queries)[:wanted])
-
-
-def draw_passages(
-    positives: Sequence[Places], mined: Sequence[Places], draws: Draws, *, negatives: int
-) -> tuple[Places, list[Places]]:
-    """One positive i64[Q] of each query, and up to `negatives` of its mined passages, without repeats, a list a query.
-
-    positives, mined: places in the corpus, a list a query; draws: of those queries. What a query gets depends on its
-    own lists and draws alone; one with fewer mined passages gets all it has.
-    """
-    which = draws.uniform(1)[:, 0]
-    one = np.array([p[int(u * len(p))] for p, u in zip(positives, which, strict=True)], dtype=np.int64)
-    width = max((len(m) for m in mined), default=0)
-    if not negatives or not width:
-        return one, [np.empty(0, dtype=np.int64) for _ in mined]
-    keys = draws.uniform(width)
-    keys[np.arange(width)[None, :] >= np.array([len(m) for m in mined])[:, None]] = 2.0  # past a query's own list
-    order = np.argsort(keys, axis=1)[:, :negatives]
-    kept = np.take_along_axis(keys, order, axis=1) < 2.0
-    return one, [m[row[keep]] for m, row, keep in zip(mined, order, kept, strict=True)]
+    Indices = NDArray[np.int64]
 
 
 @frozen(eq=False)
 class TrainingPairs:
-    """Judged training queries, as places in the stores.
+    """Judged training queries and their passages, as indices.
 
-    queries: i64[n], places in the query store. positives, negatives: places in the corpus, a list a query;
-    negatives may be empty.
+    queries: i64[n], indices in the query store. positives, negatives: indices in the corpus, one array per query;
+    arrays of negatives may be empty.
     """
 
-    queries: NDArray[np.int64]
-    positives: Sequence[NDArray[np.int64]]
-    negatives: Sequence[NDArray[np.int64]]
+    queries: Indices
+    positives: Sequence[Indices]
+    negatives: Sequence[Indices]
 
     def __len__(self) -> int:
         return len(self.queries)
 
-    def subset(self, places: NDArray[np.int64]) -> TrainingPairs:
-        """The queries at these places i64[m]."""
-        return TrainingPairs(
-            self.queries[places], [self.positives[p] for p in places], [self.negatives[p] for p in places]
-        )
-
-
-def training_pairs(
-    query_ids: Sequence[str],
-    positives: Mapping[str, NDArray[np.int64]],
-    negatives: Mapping[str, NDArray[np.int64]],
-) -> TrainingPairs:
-    """The judged queries among `query_ids` (the query store's order), with their passages."""
-    kept = [(place, query) for place, query in enumerate(query_ids) if len(positives.get(query, ()))]
-    none = np.empty(0, dtype=np.int64)
-    return TrainingPairs(
-        queries=np.array([place for place, _ in kept], dtype=np.int64),
-        positives=[positives[query] for _, query in kept],
-        negatives=[negatives.get(query, none) for _, query in kept],
-    )
+    def subset(self, rows: Indices) -> TrainingPairs:
+        """Return the pairs of these queries, by row i64[m]."""
+        return TrainingPairs(self.queries[rows], [self.positives[r] for r in rows], [self.negatives[r] for r in rows])
 
 
 class TeacherScores(Protocol):
-    """What a teacher thought of passages, by place."""
+    """A teacher's scores of passages, by index."""
 
-    def lookup(self, query_place: int, passages: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Its scores f32[n] of passages i64[n] for a query, all by their places in the stores; NaN: unscored."""
+    def lookup(self, query_index: int, passages: Indices) -> NDArray[np.float32]:
+        """Return scores f32[n] of passages i64[n] for a query, all by index in the stores; NaN if not scored."""
 
 
 @frozen(eq=False)
 class PairCollator:
-    """(epoch, query) pairs -> queries, one positive each, `negatives` hard negatives each.
+    """Turns (epoch, query) pairs into token batches: each query with one positive and up to `negatives` hard negatives.
 
-    Which of several positives, and which of the mined negatives, is drawn anew every epoch, without repeats;
-    a query with fewer mined negatives brings what it has. With a teacher, its scores of every query's own passages.
-    refreshed: negatives of an epoch, a list a query, in the place of those that `pairs` has. own: i64[n], the passage
-    with a query's own id, which does not stand against it either; -1: there is none.
+    Every epoch draws again which of several positives, and which of the mined negatives, without repeats; a query with
+    fewer mined negatives gets all of them. With a teacher, batches contain its scores of every query's own passages.
+    refreshed: returns an epoch's negatives, one array per query, which replace those of `pairs`. self_passages: i64[n],
+    the passage with a query's own id, which is never its negative either, or -1.
     """
 
     pairs: TrainingPairs
@@ -118,63 +71,107 @@ class PairCollator:
     negatives: int
     seed: int
     teacher: TeacherScores | None = None
-    refreshed: Callable[[int], Sequence[NDArray[np.int64]]] | None = None
-    own: NDArray[np.int64] | None = None
+    refreshed: Callable[[int], Sequence[Indices]] | None = None
+    self_passages: Indices | None = None
 
     def __call__(self, examples: Sequence[Example]) -> dict[str, Tensor]:
-        """All examples of a batch belong to one epoch."""
-        chosen = np.array([example for _, example in examples], dtype=np.int64)
-        positives, negatives = self._draw(chosen, examples[0][0])
-        places = np.concatenate([positives, *negatives])
-        numbers = groups([len(own) for own in negatives])
-        queries = self.queries.batch(self.pairs.queries[chosen], pad_to=BUCKET)
-        passages = self.passages.batch(places, pad_to=BUCKET)
-        taught = (
-            {} if self.teacher is None else {"teacher": self._teach(self.teacher, chosen, places[numbers], numbers)}
-        )
-        return {
+        """Return the tensors of `BiEncoder.forward`; all examples of a batch belong to one epoch."""
+        rows = np.array([example for _, example in examples], dtype=np.int64)
+        positives, negatives = self._draw(rows, examples[0][0])
+        passage_indices = np.concatenate([positives, *negatives])
+        groups = group_indices([len(mined) for mined in negatives])
+        queries = self.queries.batch(self.pairs.queries[rows], pad_to=BUCKET)
+        passages = self.passages.batch(passage_indices, pad_to=BUCKET)
+        batch = {
             "query.ids": queries.ids,
             "query.attention": queries.attention,
             "passage.ids": passages.ids,
             "passage.attention": passages.attention,
-            "positives": torch.arange(len(chosen)),
-            "judged": self._judged(chosen),
-            "places": torch.from_numpy(places),
-            "groups": torch.from_numpy(numbers),
-            **taught,
+            "positives": torch.arange(len(rows)),
+            "judged": self._judged(rows),
+            "passage_indices": torch.from_numpy(passage_indices),
+            "groups": torch.from_numpy(groups),
         }
+        if self.teacher is not None:
+            batch["teacher"] = self._teacher_scores(self.teacher, rows, passage_indices[groups], groups >= 0)
+        return batch
 
-    def _judged(self, chosen: NDArray[np.int64]) -> Tensor:
-        """i64[Q,J]: what is no negative of each query, padded with -1."""
-        judged = padded([self.pairs.positives[q] for q in chosen])
-        if self.own is None:
+    def _judged(self, rows: Indices) -> Tensor:
+        """Return i64[Q,J]: the passages that are never negatives of each query, padded with -1."""
+        judged = pad_lists([self.pairs.positives[row] for row in rows])
+        if self.self_passages is None:
             return judged
-        return torch.cat([judged, torch.from_numpy(self.own[chosen])[:, None]], dim=1)
+        return torch.cat([judged, torch.from_numpy(self.self_passages[rows])[:, None]], dim=1)
 
-    def _teach(
-        self, teacher: TeacherScores, chosen: NDArray[np.int64], places: NDArray[np.int64], numbers: NDArray[np.int64]
+    def _teacher_scores(
+        self, teacher: TeacherScores, rows: Indices, passages: Indices, present: NDArray[np.bool_]
     ) -> Tensor:
-        scores = np.full(numbers.shape, np.nan, dtype=np.float32)
-        for row, query, own, there in zip(scores, self.pairs.queries[chosen], places, numbers >= 0, strict=True):
-            row[there] = teacher.lookup(int(query), own[there])
+        scores = np.full(present.shape, np.nan, dtype=np.float32)
+        for row, query, group, mask in zip(scores, self.pairs.queries[rows], passages, present, strict=True):
+            row[mask] = teacher.lookup(int(query), group[mask])
         return torch.from_numpy(scores)
 
-    def _draw(self, chosen: NDArray[np.int64], epoch: int) -> tuple[NDArray[np.int64], list[NDArray[np.int64]]]:
-        lists = self.pairs.negatives if self.refreshed is None else self.refreshed(epoch)
+    def _draw(self, rows: Indices, epoch: int) -> tuple[Indices, list[Indices]]:
+        mined = self.pairs.negatives if self.refreshed is None else self.refreshed(epoch)
         return draw_passages(
-            [self.pairs.positives[q] for q in chosen],
-            [lists[q] for q in chosen],
-            Draws(self.seed, epoch, chosen),
+            [self.pairs.positives[row] for row in rows],
+            [mined[row] for row in rows],
+            Draws(self.seed, epoch, rows),
             negatives=self.negatives,
         )
 
 
-def groups(negatives: Sequence[int]) -> NDArray[np.int64]:
-    """i64[Q, 1 + most]: the rows of each query's own passages, given how many negatives each has; -1: none.
+def training_pairs(
+    query_ids: Sequence[str], positives: Mapping[str, Indices], negatives: Mapping[str, Indices]
+) -> TrainingPairs:
+    """Return the judged queries among `query_ids` (in the query store's order), with their passages."""
+    judged = [(index, query) for index, query in enumerate(query_ids) if len(positives.get(query, ()))]
+    none = np.empty(0, dtype=np.int64)
+    return TrainingPairs(
+        queries=np.array([index for index, _ in judged], dtype=np.int64),
+        positives=[positives[query] for _, query in judged],
+        negatives=[negatives.get(query, none) for _, query in judged],
+    )
 
-    The passages of a batch are all queries' positives, then the negatives of the first query, of the second, ..
 
-    >>> groups([2, 0, 1])
+def draw_queries(queries: int, count: int, *, seed: int, draw: int = 0) -> Indices:
+    """Draw `count` of `queries` indices i64, ascending, different for every `draw`; all if `count` is 0 or too large.
+
+    >>> draw_queries(10, 3, seed=1).tolist(), draw_queries(2, 3, seed=1).tolist()
+    ([4, 7, 8], [0, 1])
+    """
+    if not 0 < count < queries:
+        return np.arange(queries)
+    return np.sort(np.random.default_rng([seed, draw]).permutation(queries)[:count])
+
+
+def draw_passages(
+    positives: Sequence[Indices], mined: Sequence[Indices], draws: Draws, *, negatives: int
+) -> tuple[Indices, list[Indices]]:
+    """Draw one positive of each query, i64[Q], and up to `negatives` of its mined passages, without repeats.
+
+    positives, mined: indices in the corpus, one array per query; draws: of those queries. The passages of a query
+    depend only on its own arrays and draws; a query with fewer mined passages gets all of them.
+    """
+    which = draws.uniform(1)[:, 0]
+    drawn = np.array([p[int(u * len(p))] for p, u in zip(positives, which, strict=True)], dtype=np.int64)
+    width = max((len(m) for m in mined), default=0)
+    if not negatives or not width:
+        return drawn, [np.empty(0, dtype=np.int64) for _ in mined]
+    keys = draws.uniform(width)
+    keys[np.arange(width)[None, :] >= np.array([len(m) for m in mined])[:, None]] = 2.0  # beyond a query's own list
+    order = np.argsort(keys, axis=1)[:, :negatives]
+    kept = np.take_along_axis(keys, order, axis=1) < 2.0
+    return drawn, [m[row[keep]] for m, row, keep in zip(mined, order, kept, strict=True)]
+
+
+def group_indices(negatives: Sequence[int]) -> Indices:
+    """Return i64[Q, 1 + most]: the rows of each query's own passages in a batch, padded with -1.
+
+    negatives: the number of negatives of each query. The passages of a batch are the positives of all queries, then the
+    negatives of the first query, of the second, and so on.
+
+    >>> group_indices([2, 0, 1])
     array([[ 0,  3,  4],
            [ 1, -1, -1],
            [ 2,  5, -1]])
@@ -185,48 +182,48 @@ def groups(negatives: Sequence[int]) -> NDArray[np.int64]:
     return np.concatenate([np.arange(len(counts))[:, None], np.where(columns < counts[:, None], rows, -1)], axis=1)
 
 
-def padded(lists: Sequence[NDArray[np.int64]]) -> Tensor:
-    """i64[n, longest]: lists of numbers, padded with -1."""
+def pad_lists(lists: Sequence[Indices]) -> Tensor:
+    """Stack arrays of different lengths as i64[n, longest], padded with -1."""
     out = np.full((len(lists), max(map(len, lists), default=0)), -1, dtype=np.int64)
-    for row, numbers in zip(out, lists, strict=True):
-        row[: len(numbers)] = numbers
+    for row, values in zip(out, lists, strict=True):
+        row[: len(values)] = values
     return torch.from_numpy(out)
 
 
 def effective_batch(collate: PairCollator, training: Training, loss: Choice) -> dict[str, Any]:
-    """Return the batch a step really sees: papers' numbers are lower elsewhere because nobody prints this.
+    """Return the size of the batch that a step really sees, in queries and negatives.
 
-    A batch is that of all processes together, whatever chunks it is read in; accumulation adds up gradients of several,
-    and no negatives.
+    A batch spans all processes and all chunks; accumulation adds up the gradients of several batches without adding
+    negatives.
     """
     queries = min(training.per_device_train_batch_size * processes.count(), len(collate.pairs))
-    lists = collate.refreshed(0) if collate.refreshed else collate.pairs.negatives
-    hard = float(np.array([min(len(n), collate.negatives) for n in lists]).mean())
+    mined = collate.refreshed(0) if collate.refreshed else collate.pairs.negatives
+    hard = float(np.array([min(len(n), collate.negatives) for n in mined]).mean())
     return {
         "training_queries": len(collate.pairs),
         "processes": processes.count(),
         "queries_per_batch": queries,
         "queries_per_step": queries * training.gradient_accumulation_steps,
         "hard_negatives_per_query": round(hard, 3),
-        "negatives_per_query": round(queries * (1 + hard) - 1 if in_batch(loss) else hard, 1),
+        "negatives_per_query": round(queries * (1 + hard) - 1 if uses_in_batch_negatives(loss) else hard, 1),
     }
 
 
-def in_words(effective: Mapping[str, Any]) -> str:
-    """Return the effective batch in a line."""
+def describe_batch(effective: Mapping[str, Any]) -> str:
+    """Return an effective batch in one line."""
     return (
-        f"{effective['training_queries']:,} training queries, {effective['queries_per_batch']:,} a batch; "
-        f"negatives a query: {effective['negatives_per_query']:,} in the batch, "
-        f"{effective['hard_negatives_per_query']:g} of them mined for it"
+        f"{effective['training_queries']:,} training queries, {effective['queries_per_batch']:,} per batch; "
+        f"negatives per query: {effective['negatives_per_query']:,}, including "
+        f"{effective['hard_negatives_per_query']:g} mined for the query"
     )
 
 
-def in_batch(loss: Choice) -> bool:
-    """Whether a query stands against the passages of others."""
+def uses_in_batch_negatives(loss: Choice) -> bool:
+    """Return whether the passages of other queries are negatives of a query."""
     return loss.config.in_batch if isinstance(loss.config, InBatchNegatives) else True
 
 
-def mean_of(log: Sequence[Mapping[str, Any]], metric: str) -> float:
-    """Return the mean of a metric over all steps: a line of the log has that of the steps since the line before."""
-    steps = np.diff([0, *(line["step"] for line in log)])
-    return float(np.average([line[metric] for line in log], weights=steps))
+def mean_metric(log: Sequence[Mapping[str, Any]], metric: str) -> float:
+    """Return the mean of a metric over all steps; each log entry has the mean since the entry before."""
+    steps = np.diff([0, *(entry["step"] for entry in log)])
+    return float(np.average([entry[metric] for entry in log], weights=steps))

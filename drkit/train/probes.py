@@ -1,9 +1,9 @@
-"""Is pre-training working? Measured at steps that the recipe sets, on held-out texts, and on queries.
+"""Is pre-training working? Probes measure it at steps that the recipe sets, on held-out texts and on queries.
 
-What the two branches of the auto-encoder can do, what the vector is worth to the decoder, how vectors are spread, and
-what they find. `probes.jsonl` in the stage's folder has a line a probe, `{"step": 500, "gain": 0.42, ..}`;
-docs/guide/is-it-working.md says what each number means. A training with probes and one without end with the same
-weights, bit for bit.
+They measure what the encoder and the decoder predict, how much the vector helps the decoder, how the vectors are
+spread, and how well they retrieve. `probes.jsonl` in the stage's folder has one line per probe,
+`{"step": 500, "gain": 0.42, ..}`; docs/guide/is-it-working.md explains each number. Training with and without probes
+gives the same weights, bit for bit.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from drkit.core.files import write_text
 from drkit.core.types import TokenStates
 from drkit.data.store import TokenStore
 from drkit.evaluate.geometry import anisotropy, top_direction
-from drkit.train.pretrain import AutoEncoder, with_bottleneck_of
+from drkit.train.pretrain import AutoEncoder, replace_bottleneck
 from drkit.train.retrieval_probe import MEASURE, RetrievalProbe
 
 if TYPE_CHECKING:
@@ -35,9 +35,87 @@ if TYPE_CHECKING:
     from drkit.search import TextEncoder
     from drkit.train.pretrain import MaskingCollator
 
+FILE = "probes.jsonl"
+# Every probe uses the masks of this epoch, which training never reaches.
+EPOCH = -1
+BATCH = 32
+_SEED = 0x68656C64
+Record = Mapping[str, float]
 Outputs = Mapping[str, Any]
-# (how many were right, of how many)
+# (number of correct predictions, number of predictions)
 Score = tuple[float, float]
+
+
+@frozen(eq=False)
+class Probes:
+    """Everything that a probe measures.
+
+    held_out: i64[n], indices of the held-out texts in the store of `collate`, which masks them as in training. encoder:
+    encodes whole texts with the module's weights. passages: the tokens of the corpus that `retrieval` searches.
+    retrieval: None if the collection has no queries.
+    """
+
+    module: AutoEncoder
+    encoder: TextEncoder
+    collate: MaskingCollator
+    passages: TokenStore
+    held_out: NDArray[np.int64]
+    retrieval: RetrievalProbe | None
+
+    def measure(self) -> dict[str, float]:
+        """Return the current metrics by name; see docs/guide/is-it-working.md."""
+        metrics = measure_branches(self.module, self._batches())
+        with evaluating(self.module):
+            if len(self.held_out) > 1:
+                vectors = self.encoder.encode_tokens([self.collate.store.tokens(index) for index in self.held_out])
+                metrics |= {"anisotropy": anisotropy(vectors), "top_direction": top_direction(vectors)}
+            if self.retrieval is not None:
+                metrics[MEASURE] = self.retrieval.measure(self.encoder, self.passages)
+        return {name: float(f"{value:.6g}") for name, value in metrics.items()}
+
+    def describe(self) -> str:
+        """Return in one line what is measured, and on what."""
+        texts = f"probing {len(self.held_out):,} texts held out of pre-training"
+        probe = self.retrieval
+        if probe is None:
+            return f"{texts}; the collection has no queries for a retrieval probe"
+        return f"{texts}, and {len(probe.queries):,} {probe.split} queries over {len(probe.indices):,} passages"
+
+    def _batches(self) -> Iterator[Mapping[str, Tensor]]:
+        """Yield batches of at least two texts, because the gain is measured by swapping vectors within a batch."""
+        if len(self.held_out) > 1:
+            for indices in np.array_split(self.held_out, -(-len(self.held_out) // BATCH)):
+                yield self.collate([(EPOCH, int(index)) for index in indices])
+
+
+def measure_branches(module: AutoEncoder, batches: Iterable[Mapping[str, Tensor]]) -> dict[str, float]:
+    """Return losses and accuracies of encoder and decoder, and the decoder's gain from the bottleneck.
+
+    batches: of at least two texts each. The metrics are `TERM_loss` for each local loss; `encoder_accuracy` and
+    `decoder_accuracy` in [0, 1], if a loss reads an output with an accuracy (see `accuracy`); and `gain` in nats: how
+    much the decoder's losses rise if every text gets the vector of another text of the batch, all else equal.
+
+    The module's mode and weights and torch's random state do not change.
+    """
+    means = _Means()
+    with evaluating(module):
+        device = next(module.parameters()).device
+        for batch in batches:
+            tensors = {name: tensor.to(device) for name, tensor in batch.items()}
+            encoder_pass = module.encode(tensors)
+            outputs = module.outputs(encoder_pass, tensors)
+            rows = len(encoder_pass.view.ids)
+            right = _local_losses(module, outputs, rows)
+            _add_accuracies(means, module, outputs)
+            swapped = replace_bottleneck(encoder_pass, encoder_pass.encoded.bottleneck.roll(1, 0))
+            wrong = _local_losses(module, {"decoder": module.decode(swapped, tensors)}, rows)
+            for name, (loss, items) in right.items():
+                means.add(f"{name}_loss", loss * items, items)
+                if module.terms[name].on == "decoder":
+                    means.add(f"{name}_gain", (wrong[name][0] - loss) * items, items)
+    found = means.result()
+    gains = [found.pop(name) for name in list(found) if name.endswith("_gain")]
+    return {**found, "gain": sum(gains)} if gains else found
 
 
 class _Means:
@@ -55,43 +133,13 @@ class _Means:
         return {name: self._sums[name] / weight for name, weight in self._weights.items() if weight}
 
 
-def measure_branches(module: AutoEncoder, batches: Iterable[Mapping[str, Tensor]]) -> dict[str, float]:
-    """Losses and accuracies of both branches, and the decoder's gain from the bottleneck, over batches of two or more.
-
-    `TERM_loss` for each loss that is no comparison of rows; `encoder_accuracy` and `decoder_accuracy` in [0, 1],
-    where an output tells one (see `accuracy`) and a loss reads it; `gain`, in nats: the decoder's losses when every
-    text gets the vector of another one of the batch, minus those with its own; all else, masks too, is the same.
-
-    The module stays as it was: its mode, its weights, torch's random numbers.
-    """
-    means = _Means()
-    with undisturbed(module):
-        device = next(module.parameters()).device
-        for batch in batches:
-            tensors = {name: tensor.to(device) for name, tensor in batch.items()}
-            reading = module.read(tensors)
-            outputs = module.outputs(reading, tensors)
-            rows = len(reading.view.ids)
-            right = _losses(module, outputs, rows)
-            _add_accuracies(means, module, outputs)
-            others = with_bottleneck_of(reading, reading.encoded.bottleneck.roll(1, 0))
-            wrong = _losses(module, {"decoder": module.decode(others, tensors)}, rows)
-            for name, (loss, items) in right.items():
-                means.add(f"{name}_loss", loss * items, items)
-                if module.terms[name].on == "decoder":
-                    means.add(f"{name}_gain", (wrong[name][0] - loss) * items, items)
-    found = means.result()
-    gains = [found.pop(name) for name in list(found) if name.endswith("_gain")]
-    return {**found, "gain": sum(gains)} if gains else found
-
-
-def _losses(module: AutoEncoder, outputs: Mapping[str, Outputs], rows: int) -> dict[str, tuple[float, float]]:
-    """(loss, items it is a mean over) of each term on these outputs that compares no rows."""
+def _local_losses(module: AutoEncoder, outputs: Mapping[str, Outputs], rows: int) -> dict[str, tuple[float, float]]:
+    """Return each local loss on these outputs, with the number of items that it is a mean over."""
     found = {}
     for name, term in module.terms.items():
         if not term.compares and term.on in outputs:
-            given = term.given(outputs[term.on])
-            found[name] = (float(term.loss(**given).loss), float(term.items(given, torch.tensor(rows))))
+            inputs = term.inputs(outputs[term.on])
+            found[name] = (float(term.loss(**inputs).loss), float(term.items(inputs, torch.tensor(rows))))
     return found
 
 
@@ -104,10 +152,10 @@ def _add_accuracies(means: _Means, module: AutoEncoder, outputs: Mapping[str, Ou
 
 
 def accuracy(outputs: Outputs) -> Score | None:
-    """(right, of how many) for the first of these outputs that says what was wanted; None where none does.
+    """Return (correct, total) for the first of these outputs that has an accuracy; None if none has.
 
-    `token_states`: targets whose best-scored token is the right one. `vocab_logits` with `words`: of a text's n words,
-    those among its n best-scored (R-precision). `replaced_logits` with `replaced`: tokens rightly told original or
+    `token_states`: targets whose best-scored token is correct. `vocab_logits` with `words`: of a text's n words, those
+    among its n best-scored (R-precision). `replaced_logits` with `replaced`: tokens correctly classified as original or
     replaced.
     """
     for names, measure in _ACCURACIES.items():
@@ -116,14 +164,14 @@ def accuracy(outputs: Outputs) -> Score | None:
     return None
 
 
-def _of_tokens(outputs: Outputs) -> Score:
+def _token_accuracy(outputs: Outputs) -> Score:
     states: TokenStates = outputs["token_states"]
     heads: Any = states.heads
     count = len(states.labels)
     return float(heads.lm_accuracy(states.states, states.labels)) * count, count
 
 
-def _of_words(outputs: Outputs) -> Score:
+def _word_accuracy(outputs: Outputs) -> Score:
     logits, words = outputs["vocab_logits"], outputs["words"].bool()
     counts = words.sum(1)
     best = logits.topk(max(int(counts.max()), 1), dim=1).indices
@@ -131,22 +179,22 @@ def _of_words(outputs: Outputs) -> Score:
     return float((words.gather(1, best) & within).sum()), float(counts.sum())
 
 
-def _of_replaced(outputs: Outputs) -> Score:
+def _replaced_accuracy(outputs: Outputs) -> Score:
     replaced = outputs["replaced"].bool()
     right = (outputs["replaced_logits"] > 0) == replaced
     return float(right.sum()), right.numel()
 
 
 _ACCURACIES: Mapping[tuple[str, ...], Callable[[Outputs], Score]] = {
-    ("token_states",): _of_tokens,
-    ("vocab_logits", "words"): _of_words,
-    ("replaced_logits", "replaced"): _of_replaced,
+    ("token_states",): _token_accuracy,
+    ("vocab_logits", "words"): _word_accuracy,
+    ("replaced_logits", "replaced"): _replaced_accuracy,
 }
 
 
 @contextmanager
-def undisturbed(module: nn.Module) -> Iterator[None]:
-    """A block that uses a module without dropout or graph, and leaves its mode and torch's random numbers alone."""
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Run a block without dropout or graph; the module's mode and torch's random state are restored afterwards."""
     modes = {part: part.training for part in module.modules()}
     devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     module.eval()
@@ -158,128 +206,47 @@ def undisturbed(module: nn.Module) -> Iterator[None]:
             part.training = mode
 
 
-FILE = "probes.jsonl"
-Record = Mapping[str, float]
-# The epoch whose masks a probe sees, every time: no training comes there.
-EPOCH = -1
-BATCH = 32
-_SEED = 0x68656C64
-
-
 def held_out(
     count: int, texts: int, *, seed: int, documents: NDArray[np.int64] | None = None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(places that are trained on, places kept out), both in order; kept out are `texts` at random, a tenth at most.
+    """Split `count` texts at random; returns the indices to train on and those held out, both in ascending order.
 
-    documents: i64[count], which document each text is a part of. A document is kept out whole, or its parts would be
-    seen as each other's contexts. None: every text is a document of its own.
+    texts: how many to hold out, a tenth of all at most. documents: i64[count], the document that each text is a part
+    of. Documents are held out whole, because their parts are contexts of each other. None: every text is a document.
 
     >>> trained, kept = held_out(30, 2, seed=1)
     >>> len(trained), len(kept), len(np.union1d(trained, kept))
     (28, 2, 30)
     """
-    wanted = min(texts, count // 10)
-    given = np.arange(count) if documents is None else documents
-    numbers, sizes = np.unique(given, return_counts=True)
-    drawn = np.random.default_rng([seed, _SEED]).choice(len(numbers), min(wanted, len(numbers)), replace=False)
-    kept = np.isin(given, numbers[drawn[np.cumsum(sizes[drawn]) <= wanted]])
+    limit = min(texts, count // 10)
+    document_of = np.arange(count) if documents is None else documents
+    numbers, sizes = np.unique(document_of, return_counts=True)
+    drawn = np.random.default_rng([seed, _SEED]).choice(len(numbers), min(limit, len(numbers)), replace=False)
+    kept = np.isin(document_of, numbers[drawn[np.cumsum(sizes[drawn]) <= limit]])
     return np.flatnonzero(~kept), np.flatnonzero(kept)
 
 
-@frozen(eq=False)
-class Probes:
-    """All that a probe measures.
-
-    held_out: i64[n], places of the texts that are kept out, in the store of `collate`, which masks them as in training.
-    encoder: the same weights as the module's, for whole texts. retrieval: None where the collection has no queries;
-    passages: the tokens of what it searches in.
-    """
-
-    module: AutoEncoder
-    encoder: TextEncoder
-    collate: MaskingCollator
-    passages: TokenStore
-    held_out: NDArray[np.int64]
-    retrieval: RetrievalProbe | None
-
-    def measure(self) -> dict[str, float]:
-        """The figures of this moment, by name; see docs/guide/is-it-working.md."""
-        found = measure_branches(self.module, self._batches())
-        with undisturbed(self.module):
-            if len(self.held_out) > 1:
-                vectors = self.encoder.encode_tokens([self.collate.store.tokens(place) for place in self.held_out])
-                found |= {"anisotropy": anisotropy(vectors), "top_direction": top_direction(vectors)}
-            if self.retrieval is not None:
-                found[MEASURE] = self.retrieval.measure(self.encoder, self.passages)
-        return {name: float(f"{value:.6g}") for name, value in found.items()}
-
-    def _batches(self) -> Iterator[Mapping[str, Tensor]]:
-        """Batches of two texts at least, or none: a vector must have another one to be exchanged for."""
-        if len(self.held_out) > 1:
-            for places in np.array_split(self.held_out, -(-len(self.held_out) // BATCH)):
-                yield self.collate([(EPOCH, int(place)) for place in places])
-
-    def describe(self) -> str:
-        """What is measured on what, in a line."""
-        texts = f"{len(self.held_out):,} texts are kept out of pre-training and probed"
-        if self.retrieval is None:
-            return f"{texts}; no queries, so no retrieval probe"
-        known = self.retrieval
-        return f"{texts}, and {len(known.queries):,} {known.split} queries over {len(known.places):,} passages"
-
-
-class ProbeLog:
-    """What was measured during a training, a line each; what came after the step that is resumed from is done anew."""
-
-    def __init__(self, folder: Path, name: str = FILE) -> None:
-        self.path = folder / name
-        self.records: list[Record] = []
-
-    def resume(self, step: int) -> None:
-        """Keep what was measured up to `step`, whatever a kill left behind it."""
-        before = read_probes(self.path) if self.path.exists() else []
-        self.records = [record for record in before if record["step"] <= step]
-        self._write()
-
-    def has(self, step: int) -> bool:
-        """Whether this step was probed."""
-        return any(record["step"] == step for record in self.records)
-
-    def add(self, record: Record) -> None:
-        """Write one more probe."""
-        self.records.append(record)
-        self._write()
-
-    def _write(self) -> None:
-        write_text(self.path, "".join(f"{json.dumps(dict(record))}\n" for record in self.records))
-
-
-def read_probes(path: Path) -> list[Record]:
-    """The probes in a file, in the order of their steps."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
 class ProbeCallback(TrainerCallback):  # type: ignore[misc]
-    """Probes at step 0, at every multiple of `every`, and at the end; on the first process alone."""
+    """Probes at step 0, at every multiple of `every`, and at the end; on the first process only."""
 
     def __init__(self, probes: Probes, every: int, log: ProbeLog, progress: Progress) -> None:
         self._probes, self._every, self._log, self._progress = probes, every, log, progress
 
     def on_train_begin(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
-        """Take up what an earlier attempt measured; the first probe comes before the first step."""
-        if _may_measure(args, state):
+        """Resume the log of an earlier attempt, and probe before the first step."""
+        if _can_measure(args, state):
             self._progress.note(self._probes.describe())
             self._log.resume(state.global_step)
             self._probe(state.global_step, due=state.global_step % self._every == 0)
 
     def on_step_end(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
-        """A probe where one is due."""
-        if _may_measure(args, state):
+        """Probe if a probe is due."""
+        if _can_measure(args, state):
             self._probe(state.global_step, due=state.global_step % self._every == 0)
 
     def on_train_end(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
-        """The last probe."""
-        if _may_measure(args, state):
+        """Probe for the last time."""
+        if _can_measure(args, state):
             self._probe(state.global_step, due=True)
 
     def _probe(self, step: int, *, due: bool) -> None:
@@ -289,11 +256,43 @@ class ProbeCallback(TrainerCallback):  # type: ignore[misc]
             self._progress.note(probe_line(record))
 
 
-def _may_measure(args: Any, state: Any) -> bool:
-    """On the first process, where it has the whole module: weights in shards cannot be used by one process."""
+def _can_measure(args: Any, state: Any) -> bool:
+    """Return whether this is the first process and it has the whole module; one process cannot use sharded weights."""
     return bool(state.is_world_process_zero) and not args.fsdp and not args.deepspeed
 
 
+class ProbeLog:
+    """The measurements of a training, one line each; those after the step that training resumes from are repeated."""
+
+    def __init__(self, folder: Path, name: str = FILE) -> None:
+        self.path = folder / name
+        self.records: list[Record] = []
+
+    def resume(self, step: int) -> None:
+        """Keep the measurements up to `step`; an interrupted attempt may have left later ones."""
+        before = read_probes(self.path) if self.path.exists() else []
+        self.records = [record for record in before if record["step"] <= step]
+        self._write()
+
+    def has(self, step: int) -> bool:
+        """Return whether this step was measured."""
+        return any(record["step"] == step for record in self.records)
+
+    def add(self, record: Record) -> None:
+        """Append a measurement and write the file."""
+        self.records.append(record)
+        self._write()
+
+    def _write(self) -> None:
+        write_text(self.path, "".join(f"{json.dumps(dict(record))}\n" for record in self.records))
+
+
+def read_probes(path: Path) -> list[Record]:
+    """Read the probes of a file, ordered by step."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+# (metric, label, unit) of each metric that `probe_line` shows.
 _LINE: Sequence[tuple[str, str, str]] = (
     ("encoder_accuracy", "encoder", "%"),
     ("decoder_accuracy", "decoder", "%"),
@@ -304,16 +303,16 @@ _LINE: Sequence[tuple[str, str, str]] = (
 
 
 def probe_line(record: Record) -> str:
-    """A probe in one line.
+    """Format a probe in one line.
 
     >>> probe_line({"step": 500, "encoder_accuracy": 0.3121, "gain": 0.42, "RR@10": 0.2124})
     'probe @ 500: encoder 31.2 % · gain 0.42 nats · RR@10 0.212'
     """
-    shown = [f"{label} {_figure(record[name], unit)}" for name, label, unit in _LINE if name in record]
+    shown = [f"{label} {_format_value(record[name], unit)}" for name, label, unit in _LINE if name in record]
     return f"probe @ {record['step']:,}: {' · '.join(shown) or 'nothing to measure'}"
 
 
-def _figure(value: float, unit: str) -> str:
+def _format_value(value: float, unit: str) -> str:
     if unit == "%":
         return f"{100 * value:.1f} %"
     return f"{round(value, 2) + 0.0:.2f} nats" if unit == "nats" else f"{value:.3f}"

@@ -1,7 +1,7 @@
-"""Mining again while a retriever is trained: the negatives of an epoch are found by the model as it is when it begins.
+"""Mining again while a retriever is trained: an epoch's negatives are mined with the model at the start of the epoch.
 
-The step after which an epoch is mined is decided by the schedule alone, and what is mined is kept beside the
-checkpoints: a run that is cut off and goes on reads the same negatives. Xiong et al. 2021; every k epochs as in CPDAE.
+The schedule alone decides before which step an epoch is mined, and mined negatives are kept beside the checkpoints, so
+that a resumed run reads the same negatives. Xiong et al. 2021; every k epochs as in CPDAE.
 """
 
 from __future__ import annotations
@@ -35,16 +35,17 @@ if TYPE_CHECKING:
     from drkit.core.registry import Registry
     from drkit.recipe.schema import Choice
 
-Lists = Sequence["NDArray[np.int64]"]
+# Negatives as corpus indices, one array per query.
+Negatives = Sequence["NDArray[np.int64]"]
 
 
 @frozen(eq=False)
 class ChainMiner:
-    """A chain of miners that searches with a model as it is at the moment.
+    """A chain of miners that searches with the current weights of a model.
 
     encoder: the model in training, with its tokenizer, pooling and lengths. passages: the tokens of the corpus, in its
-    order. context: what the chain is built with, beside the retriever. scratch: where vectors go for the time being.
-    All processes encode, each its shards; what `mine` gives is the first one's business.
+    order. context: the context that the chain is built with, except for the retriever. scratch: a folder for temporary
+    vectors. All processes encode their shards; only the first one mines.
     """
 
     encoder: AnyEncoder
@@ -57,13 +58,13 @@ class ChainMiner:
     context: BuildContext = field(factory=BuildContext)
 
     def weights(self) -> dict[str, str]:
-        """The hash of the model as it is."""
+        """Return the hash of the current weights."""
         return {"retriever": self.encoder.identity()["weights"]}
 
     def mine(self) -> Iterable[Mined]:
-        """The negatives of every request, by the model as it is."""
+        """Mine negatives for every request with the current model."""
         vectors = self.scratch / f"vectors-{self.weights()['retriever'][:16]}"
-        rows = ((doc_id, self.passages.tokens(place)) for place, doc_id in enumerate(self.corpus.doc_ids))
+        rows = ((doc_id, self.passages.tokens(index)) for index, doc_id in enumerate(self.corpus.doc_ids))
         encode_corpus(self.encoder, rows, vectors, shard=Shard.of_environment())
         processes.wait()
         if processes.rank():
@@ -72,27 +73,27 @@ class ChainMiner:
         chain = build_chain(self.choices, self.registry, evolve(self.context, retriever=Retriever(self.encoder, index)))
         chain.index(self.corpus)
         yield from chain.mine(self.requests, chain.depth)
-        for old in self.scratch.glob("vectors-*"):  # also what a killed attempt left
+        for old in self.scratch.glob("vectors-*"):  # also those that a killed attempt left
             shutil.rmtree(old)
 
 
 class CurrentMiner(Protocol):
-    """What mines with the model in training."""
+    """Mines with the model in training."""
 
     def mine(self) -> Iterable[Mined]:
-        """Negatives of every query, by the model as it is."""
+        """Mine negatives for every query with the current model."""
 
     def weights(self) -> dict[str, str]:
-        """Hashes of what finds them."""
+        """Return hashes of the weights that are used for mining."""
 
 
 class Refresher(TrainerCallback):  # type: ignore[misc]
-    """Negatives by epoch; mined before the first step of every `every`-th epoch, and kept in `folder`.
+    """Mines negatives before the first step of every `every`-th epoch, and keeps them in `folder`.
 
-    miner: finds negatives by the model as it is, all processes at once, streamed by the first. first: negatives, a
-    list a query, for the epochs before the second mining; None: epoch 0 is mined too. query_ids: the queries in the
-    order of the lists. per_epoch: batches of an epoch. A `PairCollator` takes it as `refreshed`, the training as a
-    callback.
+    It is both the `refreshed` of a `PairCollator` and a callback of the training. miner: mines with the current model;
+    all processes call it, and the first streams the result. initial: negatives for the epochs before the second
+    mining; None: epoch 0 is mined too. query_ids: the queries in the order of the negatives. per_epoch: batches per
+    epoch.
     """
 
     def __init__(
@@ -102,74 +103,75 @@ class Refresher(TrainerCallback):  # type: ignore[misc]
         *,
         folder: Path,
         query_ids: Sequence[str],
-        first: Lists | None,
+        initial: Negatives | None,
         every: int,
         per_epoch: int,
     ) -> None:
         self._miner, self._corpus, self._folder = miner, corpus, folder
-        self._query_ids, self._first, self._every, self._per_epoch = query_ids, first, every, per_epoch
-        self._held: tuple[int, Lists] | None = None
+        self._query_ids, self._initial, self._every, self._per_epoch = query_ids, initial, every, per_epoch
+        self._loaded: tuple[int, Negatives] | None = None
 
-    def __call__(self, epoch: int) -> Lists:
-        """The negatives of an epoch, a list a query. Raises DrkitError where they are not mined yet."""
+    def __call__(self, epoch: int) -> Negatives:
+        """Return the negatives of an epoch, one array per query. Raises DrkitError if they are not mined yet."""
         mined = epoch // self._every * self._every
-        if not mined and self._first is not None:
-            return self._first
-        if self._held is None or self._held[0] != mined:
-            if not self._stands(mined):
+        if not mined and self._initial is not None:
+            return self._initial
+        if self._loaded is None or self._loaded[0] != mined:
+            if not self._is_mined(mined):
                 raise DrkitError(
-                    f"the negatives of epoch {mined} are not in {self._folder}: batches are made ahead of the steps "
-                    f"(set dataloader_num_workers to 0), or a file is gone (run the stage again from its start)"
+                    f"the negatives of epoch {mined} are not in {self._folder}. Either batches are prepared ahead of "
+                    f"the steps (set dataloader_num_workers to 0), or a file was deleted (delete "
+                    f"{self._folder.parent} and run the stage again)."
                 )
             found = read_negatives(self._folder, _file(mined))
-            self._held = mined, [found[query_id] for query_id in self._query_ids]
-        return self._held[1]
+            self._loaded = mined, [found[query_id] for query_id in self._query_ids]
+        return self._loaded[1]
 
     def on_train_begin(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
-        """Mine where the first step, or the first after going on, begins an epoch."""
+        """Mine if the first step, or the first step after resuming, begins an epoch."""
         if args.dataloader_num_workers:
             raise DrkitError(
-                "negatives are mined by the model in training, and workers would make batches before that: "
-                "set dataloader_num_workers to 0, or take the miner dense"
+                "the miner refresh mines with the model in training, but data loader workers prepare batches before "
+                "that. Set dataloader_num_workers to 0, or use the miner dense."
             )
-        self._before(state.global_step, args.gradient_accumulation_steps)
+        self._mine_before(state.global_step, args.gradient_accumulation_steps)
 
     def on_step_end(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
-        """Mine where the next step begins an epoch."""
+        """Mine if the next step begins an epoch."""
         if state.global_step < state.max_steps:
-            self._before(state.global_step, args.gradient_accumulation_steps)
+            self._mine_before(state.global_step, args.gradient_accumulation_steps)
 
     def metrics(self) -> dict[str, Any]:
-        """What each mining found and dropped, by epoch."""
+        """Return the counts of each mining, by epoch."""
         paths = sorted(self._folder.glob("negatives-*.json"), key=lambda path: int(path.stem.partition("-")[2]))
         return {path.stem.partition("-")[2]: json.loads(path.read_text(encoding="utf-8")) for path in paths}
 
-    def _before(self, step: int, accumulated: int) -> None:
-        """Mine for the epochs whose first batch belongs to this step."""
-        for epoch in self.epochs_at(step, accumulated):
-            given = not epoch and self._first is not None
-            if not given and not processes.agree(self._stands(epoch)):
-                self._make(epoch)
+    def _mine_before(self, step: int, accumulation: int) -> None:
+        """Mine the epochs whose first batch belongs to this step."""
+        for epoch in self.epochs_at(step, accumulation):
+            has_initial = not epoch and self._initial is not None
+            if not has_initial and not processes.agree(self._is_mined(epoch)):
+                self._mine(epoch)
 
-    def epochs_at(self, step: int, accumulated: int) -> list[int]:
-        """The epochs to be mined before a step, counted from 0, of so many batches."""
-        batches = range(step * accumulated, (step + 1) * accumulated)
+    def epochs_at(self, step: int, accumulation: int) -> list[int]:
+        """Return the epochs to mine before a step (counted from 0) of `accumulation` batches."""
+        batches = range(step * accumulation, (step + 1) * accumulation)
         begun = [batch // self._per_epoch for batch in batches if batch % self._per_epoch == 0]
         return [epoch for epoch in begun if epoch % self._every == 0]
 
-    def _make(self, epoch: int) -> None:
+    def _mine(self, epoch: int) -> None:
         devices = range(torch.cuda.device_count())
-        with torch.random.fork_rng(devices=devices):  # dropout goes on as if nothing had been mined
+        with torch.random.fork_rng(devices=devices):  # dropout continues as if there had been no mining
             mined = self._miner.mine()
             if processes.rank():
                 deque(mined, maxlen=0)
             else:
-                figures = write_negatives(mined, self._corpus, self._folder, _file(epoch))
-                figures["weights"] = self._miner.weights()
-                write_text(self._folder / f"negatives-{epoch}.json", json.dumps(figures))
+                counts = write_negatives(mined, self._corpus, self._folder, _file(epoch))
+                counts["weights"] = self._miner.weights()
+                write_text(self._folder / f"negatives-{epoch}.json", json.dumps(counts))
         processes.wait()
 
-    def _stands(self, epoch: int) -> bool:
+    def _is_mined(self, epoch: int) -> bool:
         return all((self._folder / f"negatives-{epoch}.{suffix}").is_file() for suffix in ("arrow", "json"))
 
 

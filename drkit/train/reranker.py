@@ -1,6 +1,6 @@
-"""Training a cross-encoder: each query with its positive and mined negatives, and a loss over every query's own scores.
+"""Training a cross-encoder: each query with its positive and mined negatives, and a loss over every query's scores.
 
-Nothing is compared between queries: a batch may be cut anywhere but inside a query's group.
+Queries are not compared with each other, so a batch may be cut anywhere except within a query's group.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from drkit.data.corpus import StoredCorpus
 from drkit.encoders import CrossEncoder
 from drkit.encoders.pair_tokenizer import PairTokenizer
 from drkit.train.batches import Example
-from drkit.train.gradients import FIGURE, ITEMS, LOSS, Rows
+from drkit.train.gradients import ITEMS, LOSS, METRIC, Rows
 from drkit.train.pairs import TrainingPairs, draw_passages
 
 NAME = "ranking"
@@ -28,12 +28,12 @@ PAIR = ("ids", "attention", "types")
 
 
 class GroupRanker(nn.Module):
-    """A cross-encoder, and a loss over the scores of each query's own passages.
+    """A cross-encoder, and a loss over the scores of each query's group of passages.
 
-    What it takes are the tensors of `GroupCollator`; what it returns is what `drkit.train.gradients` takes
-    gradients of.
-    forward_factor: of a query's own G passages only G / forward_factor, two at least, go into the loss: the positive
-    and the negatives that score best now, found without gradients and dropout (SimLM's `rerank_forward_factor`).
+    The module takes the tensors of `GroupCollator` and returns the losses of which `drkit.train.gradients` computes the
+    gradients. forward_factor: only G / forward_factor of a query's G passages, at least two, go into the loss: the
+    positive and the negatives with the best current scores, computed without gradients and dropout (SimLM's
+    `rerank_forward_factor`).
     """
 
     numbering: Mapping[str, str] = {}
@@ -46,52 +46,51 @@ class GroupRanker(nn.Module):
         self.forward_factor = forward_factor
 
     def compares(self) -> bool:
-        """No query is compared with another."""
+        """Return False: queries are not compared with each other."""
         return False
 
     def compare(self, rows: Rows) -> tuple[Tensor, dict[str, Tensor]]:
-        """Nothing: there are no rows to compare."""
-        raise NotImplementedError(f"a re-ranker compares no rows, got {sorted(rows)}")
+        """Raise NotImplementedError: a re-ranker does not compare rows."""
+        raise NotImplementedError(f"a re-ranker does not compare rows, got {sorted(rows)}")
 
     def count(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """How many queries a batch has, without reading a text."""
+        """Return the number of queries in a batch, without reading a text."""
         return {ITEMS + NAME: torch.tensor(len(tensors["sizes"]), device=tensors["ids"].device)}
 
     def forward(self, *, sizes: Tensor, local: bool = True, **pairs: Tensor) -> dict[str, Tensor]:
-        """The loss of these queries; sizes i64[Q]: how many of the pairs, in order, are each query's own."""
-        made = self.count({**pairs, "sizes": sizes})
+        """Return the loss of these queries; sizes i64[Q]: the number of pairs of each query, in order."""
+        out = self.count({**pairs, "sizes": sizes})
         rows = group_rows(sizes)
         if self.forward_factor > 1:
             rows = self._hardest(pairs, rows)
         step = self.loss(groups=self._scored(pairs, rows))
         if local:
-            made[LOSS + NAME] = step.loss
-        return {**made, **{f"{FIGURE}{NAME}.{key}": value for key, value in step.metrics.items()}}
+            out[LOSS + NAME] = step.loss
+        return {**out, **{f"{METRIC}{NAME}.{key}": value for key, value in step.metrics.items()}}
 
     def chunks(self, tensors: Mapping[str, Tensor], size: int) -> list[dict[str, Tensor]]:
-        """Whole groups, at most `size` pairs at a time, or one group."""
+        """Cut a batch into chunks of whole groups with at most `size` pairs; a larger group is a chunk by itself."""
         sizes = tensors["sizes"].tolist()
-        parts: list[dict[str, Tensor]] = []
+        chunks: list[dict[str, Tensor]] = []
         query = pair = 0
         while query < len(sizes):
             last, end = query + 1, pair + sizes[query]
             while last < len(sizes) and end + sizes[last] - pair <= size:
                 last, end = last + 1, end + sizes[last]
-            own = {name: tensors[name][pair:end] for name in PAIR if name in tensors}
-            parts.append({**own, "sizes": tensors["sizes"][query:last]})
+            pairs = {name: tensors[name][pair:end] for name in PAIR if name in tensors}
+            chunks.append({**pairs, "sizes": tensors["sizes"][query:last]})
             query, pair = last, end
-        return parts
+        return chunks
 
     def _scored(self, pairs: Mapping[str, Tensor], rows: Tensor) -> ScoredGroups:
-        """Scores of the pairs i64[Q,G] (-1: none); where those are not all of them, the others are not read."""
-        there = rows >= 0
-        chosen = rows[there]
-        scores = self.encoder(**{name: tensor[chosen] for name, tensor in pairs.items()})
-        places = (there.flatten().cumsum(0) - 1).clamp(min=0).view_as(rows)
-        return ScoredGroups(scores=scores[places].masked_fill(~there, 0.0), mask=there)
+        """Score only the pairs of `rows` i64[Q,G], which is padded with -1."""
+        mask = rows >= 0
+        scores = self.encoder(**{name: tensor[rows[mask]] for name, tensor in pairs.items()})
+        indices = (mask.flatten().cumsum(0) - 1).clamp(min=0).view_as(rows)
+        return ScoredGroups(scores=scores[indices].masked_fill(~mask, 0.0), mask=mask)
 
     def _hardest(self, pairs: Mapping[str, Tensor], rows: Tensor) -> Tensor:
-        """Rows i64[Q,K] (-1: none): of each query the positive, and the negatives that score best now."""
+        """Return rows i64[Q,K], padded with -1: each query's positive, and its best-scored negatives now."""
         training = self.encoder.training
         self.encoder.eval()
         with torch.no_grad():
@@ -99,7 +98,7 @@ class GroupRanker(nn.Module):
         self.encoder.train(training)
         scores = found.scores.float().masked_fill(~found.mask, -torch.inf)
         scores[:, 0] = torch.inf
-        # By each query's own size: how many it keeps must not depend on what else is in the batch.
+        # From each query's own size: the number that it keeps must not depend on the rest of the batch.
         sizes = found.mask.sum(1)
         kept = (sizes // self.forward_factor).clamp(min=2).minimum(sizes)
         best = rows.gather(1, scores.topk(int(kept.max()), dim=1).indices)
@@ -107,7 +106,7 @@ class GroupRanker(nn.Module):
 
 
 def group_rows(sizes: Tensor) -> Tensor:
-    """i64[Q,G]: the rows of each query's own pairs, given how many each has; -1: none.
+    """Return i64[Q,G]: the rows of each query's pairs, padded with -1; sizes: the number of pairs of each query.
 
     >>> group_rows(torch.tensor([2, 1, 3])).tolist()
     [[0, 1, -1], [2, -1, -1], [3, 4, 5]]
@@ -119,10 +118,10 @@ def group_rows(sizes: Tensor) -> Tensor:
 
 @frozen(eq=False)
 class GroupCollator:
-    """(epoch, query) pairs -> token pairs: of each query one positive, then up to `negatives` mined passages.
+    """Turns (epoch, query) pairs into token pairs: each query with one positive, then up to `negatives` mined passages.
 
-    pairs: the training queries; texts: theirs, in the same order; corpus: the passages. What stands in a group is drawn
-    as for a bi-encoder (`drkit.train.pairs`).
+    pairs: the training queries; texts: their texts, in the same order; corpus: the passages. Groups are drawn as for a
+    bi-encoder (`drkit.train.pairs`).
     """
 
     pairs: TrainingPairs
@@ -133,22 +132,22 @@ class GroupCollator:
     seed: int
 
     def __call__(self, examples: Sequence[Example]) -> dict[str, Tensor]:
-        """Ids, attention, types where there are, and sizes i64[Q]; all examples of a batch belong to one epoch."""
-        chosen = np.array([example for _, example in examples], dtype=np.int64)
-        draws = Draws(self.seed, examples[0][0], chosen)
+        """Return ids, attention, types (if the encoder has them) and sizes i64[Q]; a batch belongs to one epoch."""
+        rows = np.array([example for _, example in examples], dtype=np.int64)
+        draws = Draws(self.seed, examples[0][0], rows)
         positives, negatives = draw_passages(
-            [self.pairs.positives[q] for q in chosen],
-            [self.pairs.negatives[q] for q in chosen],
+            [self.pairs.positives[q] for q in rows],
+            [self.pairs.negatives[q] for q in rows],
             draws,
             negatives=self.negatives,
         )
-        groups = [np.append(one, own) for one, own in zip(positives, negatives, strict=True)]
+        groups = [np.append(positive, mined) for positive, mined in zip(positives, negatives, strict=True)]
         sizes = np.array([len(group) for group in groups], dtype=np.int64)
-        places, which = np.unique(np.concatenate(groups), return_inverse=True)
-        passages = self.tokens.encode([passage.content for passage in self.corpus.at(places)])
-        queries = self.tokens.encode([self.texts[q] for q in chosen])
+        indices, which = np.unique(np.concatenate(groups), return_inverse=True)
+        passages = self.tokens.encode([passage.content for passage in self.corpus.at(indices)])
+        queries = self.tokens.encode([self.texts[q] for q in rows])
         batch = self.tokens.batch(
             [query for query, size in zip(queries, sizes, strict=True) for _ in range(size)],
-            [passages[place] for place in which],
+            [passages[index] for index in which],
         )
         return {**batch, "sizes": torch.from_numpy(sizes)}

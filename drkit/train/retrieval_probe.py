@@ -21,61 +21,61 @@ if TYPE_CHECKING:
     from drkit.search import AnyEncoder
 
 MEASURE = "RR@10"
-# Hits a query, for a measure that looks at all.
+# Hits per query, for a measure without a cutoff.
 DEPTH = 1000
 # Passages whose vectors are in memory at once.
 WINDOW = 65_536
-# Queries before pre-training is over: never those that the run is evaluated on.
+# Queries that probes of pre-training may use: never those that the run is evaluated on.
 SPLITS = ("dev", "train")
 _SEED = 0x72657472
 
 
 @frozen(eq=False)
 class RetrievalProbe:
-    """Queries of a split, the passages they are searched in (i64[P], places in the corpus), and judgements.
+    """Queries of a split, their judgements, and the passages to search, as indices i64[P] in the corpus.
 
-    In the judgements a passage is named by its place. own: the place of the passage that has a query's own id, by
-    query id, where that is to be no hit.
+    Judgements name a passage by its index. self_passages: by query id, the index of the passage with the same id, if
+    that passage is not to count as a hit.
     """
 
     split: str
     queries: tuple[Query, ...]
-    places: NDArray[np.int64]
+    indices: NDArray[np.int64]
     judgements: tuple[Judgement, ...]
-    own: Mapping[str, str] = field(factory=dict)
+    self_passages: Mapping[str, str] = field(factory=dict)
 
     def measure(self, encoder: AnyEncoder, passages: TokenStore, measure: str = MEASURE) -> float:
-        """A measure (by its ir_measures name) of an encoder; `passages` are the corpus' tokens."""
-        depth = (cutoff(measure) or DEPTH) + bool(self.own)
+        """Return a measure (by its ir_measures name) of an encoder; passages: the tokens of the corpus."""
+        depth = (cutoff(measure) or DEPTH) + bool(self.self_passages)
         queries = encoder.encode_queries([query.text for query in self.queries])
         found = self._search(queries, encoder, passages, depth)
         run = [
-            (query.query_id, list(hits.without([self.own.get(query.query_id, "")]).pairs()))
+            (query.query_id, list(hits.without([self.self_passages.get(query.query_id, "")]).pairs()))
             for query, hits in zip(self.queries, found, strict=True)
         ]
         return evaluate(run, self.judgements, [measure]).mean(measure)
 
-    def without_own(self, collection: StoredCollection) -> RetrievalProbe:
-        """The same task, where a passage whose id is the query's own is no hit."""
+    def excluding_self(self, collection: StoredCollection) -> RetrievalProbe:
+        """Return the same task without passages whose id is the query's own id."""
         found = collection.corpus.find([query.query_id for query in self.queries]).tolist()
-        own = {query.query_id: str(p) for query, p in zip(self.queries, found, strict=True) if p >= 0}
-        return evolve(self, own=own)
+        same = {query.query_id: str(index) for query, index in zip(self.queries, found, strict=True) if index >= 0}
+        return evolve(self, self_passages=same)
 
     def _search(
         self, queries: NDArray[np.float32], encoder: AnyEncoder, passages: TokenStore, depth: int
     ) -> list[Hits]:
         best = [Hits((), ()) for _ in self.queries]
-        for start in range(0, len(self.places), WINDOW):
-            part = self.places[start : start + WINDOW].tolist()
-            vectors = encoder.encode_tokens([passages.tokens(place) for place in part])
-            index = FlatIndex.build(vectors, [str(place) for place in part], engine="torch")
+        for start in range(0, len(self.indices), WINDOW):
+            window = self.indices[start : start + WINDOW].tolist()
+            vectors = encoder.encode_tokens([passages.tokens(index) for index in window])
+            index = FlatIndex.build(vectors, [str(index) for index in window], engine="torch")
             found = index.search(queries, depth)
-            best = [_joined(one, two, depth) for one, two in zip(best, found, strict=True)]
+            best = [_merge(one, two, depth) for one, two in zip(best, found, strict=True)]
         return best
 
 
-def _joined(one: Hits, two: Hits, depth: int) -> Hits:
-    """The best of both, of equal ones the first's."""
+def _merge(one: Hits, two: Hits, depth: int) -> Hits:
+    """Return the best hits of both; of equal scores, those of `one` come first."""
     rows = sorted([*one.pairs(), *two.pairs()], key=lambda hit: -hit[1])[:depth]
     return Hits(tuple(doc_id for doc_id, _ in rows), tuple(score for _, score in rows))
 
@@ -83,29 +83,23 @@ def _joined(one: Hits, two: Hits, depth: int) -> Hits:
 def retrieval_probe(
     collection: StoredCollection, settings: Probe | Validation, *, seed: int, splits: Sequence[str] = SPLITS
 ) -> RetrievalProbe | None:
-    """The probe of a collection: queries of the first of these splits that has any; None without any.
+    """Draw the probe of a collection, with queries of the first of `splits` that has any; None if none has.
 
-    Queries are taken in a seeded order, as long as their judged passages fill no more than half of the index; random
-    other passages fill the rest. Where the settings say 0 passages, all are searched, for as many queries as wanted.
+    Queries are taken in a seeded order as long as their judged passages fill at most half of `settings.passages`;
+    random other passages fill the rest. With 0 passages, all are searched, for `settings.queries` queries.
     """
     rng = np.random.default_rng([seed, _SEED])
     for split in splits:
         judged = collection.positives(split)
         queries = [query for query in collection.queries(split) if query.query_id in judged and query.text.strip()]
         if queries and settings.queries:
-            order = [queries[place] for place in rng.permutation(len(queries))[: settings.queries]]
-            return _drawn(
-                collection,
-                split,
-                order,
-                judged=judged,
-                passages=settings.passages or 2 * len(collection.corpus),
-                rng=rng,
-            )
+            order = [queries[index] for index in rng.permutation(len(queries))[: settings.queries]]
+            passages = settings.passages or 2 * len(collection.corpus)
+            return _draw_probe(collection, split, order, judged=judged, passages=passages, rng=rng)
     return None
 
 
-def _drawn(
+def _draw_probe(
     collection: StoredCollection,
     split: str,
     queries: list[Query],
@@ -116,17 +110,17 @@ def _drawn(
 ) -> RetrievalProbe:
     kept: list[Query] = []
     judgements: list[Judgement] = []
-    chosen: set[int] = set()
+    relevant: set[int] = set()
     for query in queries:
         grades = judged[query.query_id]
-        places = collection.corpus.positions(list(grades)).tolist()
-        if kept and len(chosen.union(places)) > passages // 2:
+        found = collection.corpus.positions(list(grades)).tolist()
+        if kept and len(relevant.union(found)) > passages // 2:
             break
         kept.append(query)
-        chosen.update(places)
-        judgements += [Judgement(query.query_id, str(p), g) for p, g in zip(places, grades.values(), strict=True)]
+        relevant.update(found)
+        judgements += [Judgement(query.query_id, str(i), g) for i, g in zip(found, grades.values(), strict=True)]
     size = len(collection.corpus)
     drawn = rng.choice(size, min(size, passages), replace=False)
-    others = drawn[~np.isin(drawn, list(chosen))][: max(passages - len(chosen), 0)]
-    places = np.sort(np.concatenate([np.array(list(chosen), dtype=np.int64), others]))
-    return RetrievalProbe(split, tuple(kept), places, tuple(judgements))
+    others = drawn[~np.isin(drawn, list(relevant))][: max(passages - len(relevant), 0)]
+    indices = np.sort(np.concatenate([np.array(list(relevant), dtype=np.int64), others]))
+    return RetrievalProbe(split, tuple(kept), indices, tuple(judgements))

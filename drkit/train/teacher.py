@@ -1,7 +1,7 @@
-"""A teacher's scores of every query's positives and negatives, and how well they agree with the judgements.
+"""A teacher's scores of every query's positives and negatives, and their agreement with the judgements.
 
-Scores are made block by block, on disk, and looked up by index. A block is a fixed run of queries, so that the same
-scores come out of one process or many, of one go or several: a kill costs the block at hand.
+Scores are computed in blocks, on disk, and looked up by index. A block is a fixed range of queries, so the scores are
+the same for any number of processes and interruptions: a kill loses only the current block.
 """
 
 from __future__ import annotations
@@ -27,75 +27,7 @@ if TYPE_CHECKING:
     from drkit.core.progress import Progress
     from drkit.search.reranking import Scorer
 
-    Places = NDArray[np.int64]
-
-
-@define
-class Agreement:
-    """A teacher against the judgements, counted query by query; queries without a negative do not count.
-
-    queries: how many counted; first: of how many a positive scores best; expected: how many that were by chance.
-
-    >>> told = Agreement()
-    >>> told.add([2.0], [1.0, 0.5]); told.add([1.0], [3.0, 0.5])
-    >>> told.share, round(told.chance, 2)
-    (0.5, 0.33)
-    """
-
-    queries: int = 0
-    first: int = 0
-    expected: float = 0.0
-    _variance: float = 0.0
-
-    def add(self, positives: Sequence[float], negatives: Sequence[float]) -> None:
-        """The scores of one query's positives and negatives; a tie with a negative is not first."""
-        if not len(positives) or not len(negatives):
-            return
-        chance = len(positives) / (len(positives) + len(negatives))
-        self.queries += 1
-        self.first += max(positives) > max(negatives)
-        self.expected += chance
-        self._variance += chance * (1 - chance)
-
-    @property
-    def share(self) -> float:
-        """Of these queries, the share whose best score is a positive's. Raises DrkitError where there are none."""
-        return self.first / self._counted()
-
-    @property
-    def chance(self) -> float:
-        """The share that scores drawn at random would have. Raises DrkitError where there are no queries."""
-        return self.expected / self._counted()
-
-    @property
-    def is_chance(self) -> bool:
-        """Whether so few are first that it may be by chance: within two standard deviations of it, or below."""
-        return self.first <= self.expected + 2 * sqrt(self._variance)
-
-    def in_words(self) -> str:
-        """A sentence for a person; a second one where such a teacher had better not teach."""
-        if not self.queries:
-            return "no query has both a positive and a negative: the teacher has nothing to compare"
-        found = (
-            f"the teacher scores a positive above every negative for {self.share:.1%} of {self.queries:,} queries "
-            f"(by chance: {self.chance:.1%})"
-        )
-        if self.is_chance:
-            found += (
-                ". That is no better than chance, and what is distilled from it is noise: train it longer, on easier "
-                "negatives, or take a trained one (reranker.pretrained, teacher)"
-            )
-        return found
-
-    def metrics(self) -> dict[str, Any]:
-        """Plain numbers for a manifest; none where nothing was counted."""
-        return {"positive_first": round(self.share, 4), "by_chance": round(self.chance, 4)} if self.queries else {}
-
-    def _counted(self) -> int:
-        if not self.queries:
-            raise DrkitError("no query has both a positive and a negative: there is no share of them")
-        return self.queries
-
+    Indices = NDArray[np.int64]
 
 FILE = "scores.arrow"
 BLOCK_PAIRS = 8192
@@ -112,19 +44,19 @@ _TEACHER = b"teacher"
 
 @frozen(eq=False)
 class ScoreRequest:
-    """What is to be scored for one query: its place among the training queries, and passages i64[n], ascending."""
+    """Passages i64[n], ascending, to score for one query; index: of the query among the training queries."""
 
-    place: int
+    index: int
     query: Query
-    passages: Places
+    passages: Indices
 
 
 @frozen(eq=False)
 class ScoreBlocks:
-    """Scores made block by block in a folder, which may be shared by several processes.
+    """Computes scores in blocks, in a folder that several processes may share.
 
-    scorer: anything with `score(pairs)`; teacher: what tells it from others (a hash of its weights): blocks of another
-    one are made again. blocks: where they wait. rank, processes: this process takes every n-th block.
+    scorer: anything with `score(pairs)`; teacher: identifies it (a hash of its weights), and blocks of another teacher
+    are computed again. blocks: the folder of the blocks. rank, processes: this process computes every n-th block.
     """
 
     scorer: Scorer
@@ -135,46 +67,47 @@ class ScoreBlocks:
     processes: int = 1
 
     def make(self, requests: Sequence[ScoreRequest], progress: Progress) -> dict[str, float]:
-        """Make the blocks of this process that do not stand yet; the pairs that it scored now, and its seconds."""
-        cut = list(cut_blocks(requests))
-        total = sum(len(own.passages) for own in requests)
+        """Compute the missing blocks of this process; returns the number of pairs scored now, and the seconds."""
+        total = sum(len(request.passages) for request in requests)
         done = scored = 0
         started = time.perf_counter()
-        for number, block in enumerate(cut):
-            pairs = sum(len(own.passages) for own in block)
-            if number % self.processes == self.rank and not self._stands(number):
-                self._make(number, block)
+        for number, block in enumerate(cut_blocks(requests)):
+            pairs = sum(len(request.passages) for request in block)
+            if number % self.processes == self.rank and not self._is_finished(number):
+                self._score(number, block)
                 scored += pairs
             done += pairs
             progress.advance(done, total, "pairs")
         return {"scored": scored, "seconds": time.perf_counter() - started}
 
     def join(self, requests: Sequence[ScoreRequest], folder: Path) -> Path:
-        """All blocks, as one file in `folder`, atomically.
+        """Join all blocks into one file in `folder`, atomically.
 
-        Raises DrkitError where one is missing, or holds the scores of another teacher.
+        Raises DrkitError if a block is missing, or holds the scores of another teacher.
         """
         numbers = range(sum(1 for _ in cut_blocks(requests)))
-        missing = [number for number in numbers if not self._stands(number)]
+        missing = [number for number in numbers if not self._is_finished(number)]
         if missing:
-            raise DrkitError(f"block {missing[0]} of the teacher's scores is missing in {self.blocks}; run it again")
-        batches = (batch for number in numbers for batch in _batches(self._path(number)))
+            raise DrkitError(
+                f"block {missing[0]} of the teacher's scores is missing in {self.blocks}; run the stage again"
+            )
+        batches = (batch for number in numbers for batch in _read_batches(self._path(number)))
         return self._write(folder / FILE, batches)
 
-    def _make(self, number: int, block: Sequence[ScoreRequest]) -> None:
-        places = np.unique(np.concatenate([own.passages for own in block]))
-        texts = dict(zip(places.tolist(), (p.content for p in self.corpus.at(places)), strict=True))
-        pairs = [(own.query.text, texts[place]) for own in block for place in own.passages.tolist()]
+    def _score(self, number: int, block: Sequence[ScoreRequest]) -> None:
+        indices = np.unique(np.concatenate([request.passages for request in block]))
+        texts = dict(zip(indices.tolist(), (p.content for p in self.corpus.at(indices)), strict=True))
+        pairs = [(request.query.text, texts[index]) for request in block for index in request.passages.tolist()]
         scores = np.asarray(self.scorer.score(pairs), dtype=np.float32)
         _check(scores, pairs)
-        ends = np.cumsum([len(own.passages) for own in block])
+        ends = np.cumsum([len(request.passages) for request in block])
         columns = (
-            [own.place for own in block],
-            [own.query.query_id for own in block],
-            [own.passages for own in block],
+            [request.index for request in block],
+            [request.query.query_id for request in block],
+            [request.passages for request in block],
             np.split(scores, ends[:-1]),
         )
-        arrays = [pa.array(column, kept.type) for column, kept in zip(columns, SCHEMA, strict=True)]
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
         self._write(self._path(number), [pa.record_batch(arrays, schema=SCHEMA)])
 
     def _write(self, path: Path, batches: Iterable[Any]) -> Path:
@@ -185,7 +118,7 @@ class ScoreBlocks:
                 writer.write_batch(batch.replace_schema_metadata(metadata))
         return path
 
-    def _stands(self, number: int) -> bool:
+    def _is_finished(self, number: int) -> bool:
         path = self._path(number)
         if not path.is_file():
             return False
@@ -198,25 +131,28 @@ class ScoreBlocks:
 
 
 def score_requests(
-    queries: Sequence[Query], positives: Mapping[str, Places], negatives: Mapping[str, Places]
+    queries: Sequence[Query], positives: Mapping[str, Indices], negatives: Mapping[str, Indices]
 ) -> list[ScoreRequest]:
-    """Every judged query's positives and mined negatives, each passage once; places i64 by query id."""
+    """Return a request for every judged query: its positives and mined negatives, each passage once.
+
+    positives, negatives: corpus indices i64[n] by query id.
+    """
     none = np.empty(0, dtype=np.int64)
     return [
-        ScoreRequest(place, query, np.union1d(positives[query.query_id], negatives.get(query.query_id, none)))
-        for place, query in enumerate(queries)
+        ScoreRequest(index, query, np.union1d(positives[query.query_id], negatives.get(query.query_id, none)))
+        for index, query in enumerate(queries)
         if len(positives.get(query.query_id, ()))
     ]
 
 
 def cut_blocks(requests: Sequence[ScoreRequest], pairs: int | None = None) -> Iterator[list[ScoreRequest]]:
-    """Runs of queries with about `pairs` pairs each (8192); no query is cut."""
+    """Yield ranges of queries with about `pairs` pairs each (default 8192), without splitting a query."""
     limit = BLOCK_PAIRS if pairs is None else pairs
     block: list[ScoreRequest] = []
     count = 0
-    for own in requests:
-        block.append(own)
-        count += len(own.passages)
+    for request in requests:
+        block.append(request)
+        count += len(request.passages)
         if count >= limit:
             yield block
             block, count = [], 0
@@ -227,38 +163,38 @@ def cut_blocks(requests: Sequence[ScoreRequest], pairs: int | None = None) -> It
 def _check(scores: NDArray[np.float32], pairs: Sequence[tuple[str, str]]) -> None:
     if scores.shape != (len(pairs),):
         raise DrkitError(
-            f"the teacher gave scores of shape {scores.shape} for {len(pairs)} pairs; one a pair is wanted"
+            f"the teacher returned scores of shape {scores.shape} for {len(pairs)} pairs, expected one score per pair"
         )
     wrong = np.flatnonzero(~np.isfinite(scores))
     if len(wrong):
         query, passage = pairs[int(wrong[0])]
         raise DrkitError(
-            f"the teacher's score of the query {query[:50]!r} and the passage {passage[:50]!r} is no finite number: "
-            f"its training may have diverged"
+            f"the teacher's score of the query {query[:50]!r} and the passage {passage[:50]!r} is not finite: "
+            f"its training may have diverged. Lower its learning rate, or use another teacher."
         )
 
 
-def _batches(path: Path) -> list[Any]:
+def _read_batches(path: Path) -> list[Any]:
     try:
         reader = pa.ipc.open_file(pa.memory_map(str(path)))
         return [reader.get_batch(number) for number in range(reader.num_record_batches)]
     except (OSError, pa.ArrowException) as error:
-        raise DrkitError(f"{path}: no file of a teacher's scores ({error}); run its stage again") from None
+        raise DrkitError(f"{path} is not a file of teacher scores ({error}); run the teacher stage again") from None
 
 
 def read_scores(folder: Path) -> StoredScores:
-    """The scores that a stage left in `folder`. Raises DrkitError where there are none."""
+    """Open the scores that a teacher stage wrote to `folder`. Raises DrkitError if they are missing."""
     return StoredScores(Path(folder) / FILE)
 
 
 class StoredScores:
-    """A teacher's scores, memory-mapped; picklable by path. `len` is the number of queries."""
+    """A teacher's scores, memory-mapped; pickled as a path. `len` is the number of queries."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        batches = [batch for batch in _batches(path) if batch.num_rows]
+        batches = [batch for batch in _read_batches(path) if batch.num_rows]
         if batches and not {field.name for field in SCHEMA} <= set(batches[0].schema.names):
-            raise DrkitError(f"{path}: no file of a teacher's scores; run its stage again")
+            raise DrkitError(f"{path} is not a file of teacher scores (missing columns); run the teacher stage again")
         self._batches = [_Batch.of(batch) for batch in batches]
         self._starts = np.array([batch.queries[0] for batch in self._batches], dtype=np.int64)
 
@@ -268,20 +204,20 @@ class StoredScores:
     def __len__(self) -> int:
         return sum(len(batch.queries) for batch in self._batches)
 
-    def row(self, query_place: int) -> tuple[Places, NDArray[np.float32]] | None:
-        """The passages i64[n] that were scored for a query, ascending, and their scores f32[n]; None: it has none."""
-        which = int(np.searchsorted(self._starts, query_place, side="right")) - 1
-        return self._batches[which].row(query_place) if which >= 0 else None
+    def row(self, query_index: int) -> tuple[Indices, NDArray[np.float32]] | None:
+        """Return the passages i64[n] scored for a query, ascending, and their scores f32[n]; None without scores."""
+        which = int(np.searchsorted(self._starts, query_index, side="right")) - 1
+        return self._batches[which].row(query_index) if which >= 0 else None
 
-    def lookup(self, query_place: int, passages: Places) -> NDArray[np.float32]:
-        """The scores f32[n] of passages i64[n] for a query, by places in collection and training queries; NaN: none."""
+    def lookup(self, query_index: int, passages: Indices) -> NDArray[np.float32]:
+        """Return scores f32[n] of passages i64[n] for a query, by index in the stores; NaN if missing."""
         out = np.full(len(passages), np.nan, dtype=np.float32)
-        found = self.row(query_place)
+        found = self.row(query_index)
         if found is None:
             return out
-        own, scores = found
-        slots = np.minimum(np.searchsorted(own, passages), len(own) - 1)
-        hit = own[slots] == passages
+        scored, scores = found
+        slots = np.minimum(np.searchsorted(scored, passages), len(scored) - 1)
+        hit = scored[slots] == passages
         out[hit] = scores[slots[hit]]
         return out
 
@@ -290,8 +226,8 @@ class StoredScores:
 class _Batch:
     """Views of one record batch: queries i64[n], ascending; passages and scores, flat; starts i32[n + 1]."""
 
-    queries: Places
-    passages: Places
+    queries: Indices
+    passages: Indices
     scores: NDArray[np.float32]
     starts: NDArray[np.int32]
 
@@ -305,9 +241,77 @@ class _Batch:
             passages.offsets.to_numpy(),
         )
 
-    def row(self, query: int) -> tuple[Places, NDArray[np.float32]] | None:
-        place = int(np.searchsorted(self.queries, query))
-        if place == len(self.queries) or self.queries[place] != query:
+    def row(self, query: int) -> tuple[Indices, NDArray[np.float32]] | None:
+        index = int(np.searchsorted(self.queries, query))
+        if index == len(self.queries) or self.queries[index] != query:
             return None
-        own = slice(self.starts[place], self.starts[place + 1])
-        return self.passages[own], self.scores[own]
+        row = slice(self.starts[index], self.starts[index + 1])
+        return self.passages[row], self.scores[row]
+
+
+@define
+class Agreement:
+    """The agreement of a teacher with the judgements, over queries with both positives and negatives.
+
+    queries: number of queries; first: number of queries whose best score is a positive's; expected: the same number for
+    random scores.
+
+    >>> agreement = Agreement()
+    >>> agreement.add([2.0], [1.0, 0.5]); agreement.add([1.0], [3.0, 0.5])
+    >>> agreement.share, round(agreement.chance, 2)
+    (0.5, 0.33)
+    """
+
+    queries: int = 0
+    first: int = 0
+    expected: float = 0.0
+    _variance: float = 0.0
+
+    def add(self, positives: Sequence[float], negatives: Sequence[float]) -> None:
+        """Add the scores of one query's positives and negatives; a positive that ties with a negative is not first."""
+        if not len(positives) or not len(negatives):
+            return
+        chance = len(positives) / (len(positives) + len(negatives))
+        self.queries += 1
+        self.first += max(positives) > max(negatives)
+        self.expected += chance
+        self._variance += chance * (1 - chance)
+
+    @property
+    def share(self) -> float:
+        """The share of queries whose best score is a positive's. Raises DrkitError without queries."""
+        return self.first / self._counted()
+
+    @property
+    def chance(self) -> float:
+        """The share that random scores would have. Raises DrkitError without queries."""
+        return self.expected / self._counted()
+
+    @property
+    def is_chance(self) -> bool:
+        """Whether `first` is at most two standard deviations above the number expected by chance."""
+        return self.first <= self.expected + 2 * sqrt(self._variance)
+
+    def summary(self) -> str:
+        """Return the agreement in a sentence, with a warning if it is no better than chance."""
+        if not self.queries:
+            return "the teacher's agreement is unknown: no query has both a positive and a negative"
+        text = (
+            f"the teacher scores a positive above every negative for {self.share:.1%} of {self.queries:,} queries "
+            f"(expected by chance: {self.chance:.1%})"
+        )
+        if self.is_chance:
+            text += (
+                ". That is no better than chance, so its scores are noise: train it longer, train it on easier "
+                "negatives, or use a trained one (reranker.pretrained, teacher)"
+            )
+        return text
+
+    def metrics(self) -> dict[str, Any]:
+        """Return plain numbers for a manifest; empty without queries."""
+        return {"positive_first": round(self.share, 4), "by_chance": round(self.chance, 4)} if self.queries else {}
+
+    def _counted(self) -> int:
+        if not self.queries:
+            raise DrkitError("the agreement is undefined: no query has both a positive and a negative")
+        return self.queries

@@ -1,7 +1,7 @@
-"""One training over transformers' Trainer: a module that takes and returns plain dicts, batches decided beforehand.
+"""Training a module with transformers' Trainer, over a schedule of batches that is fixed beforehand.
 
-The Trainer brings devices, mixed precision, accumulation, schedules and checkpoints; drkit brings the batches, and
-checkpoints that are either whole or ignored.
+The Trainer handles devices, mixed precision, accumulation, learning rate schedules and checkpoints. drkit adds the
+batches, and checkpoints that are either complete or ignored.
 """
 
 from __future__ import annotations
@@ -37,140 +37,17 @@ if TYPE_CHECKING:
 
     from drkit.recipe.schema import Training
 
-
-def trimmer() -> Callable[[], None]:
-    """A function that gives freed heap pages back (glibc's malloc_trim); it does nothing on other systems."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
-
-    def give_back() -> None:
-        if trim is not None:
-            trim(0)
-
-    return give_back
-
-
 WEIGHTS = "model.safetensors"
 COMPLETE = ".complete"
-# In the log: what the name of a term's loss ends with, and the steps in which it was not finite.
-TERM, BROKEN = "_loss", "_not_finite"
+# Endings of names in the log: the loss of a term, and the number of steps in which it was not finite.
+TERM_LOSS, NOT_FINITE = "_loss", "_not_finite"
 Collate = Callable[[list[Example]], Mapping[str, Tensor]]
-
-
-class ScheduledTrainer(Trainer):  # type: ignore[misc]
-    """transformers' Trainer over a fixed schedule of batches, with safetensors-only model checkpoints.
-
-    The schedule's batches are those of all processes together: each takes its share of every batch, so that a run on
-    two processes sees what a run on one sees with a batch twice the size. chunk: rows a forward pass (0: all).
-    """
-
-    def __init__(
-        self, module: nn.Module, schedule: Schedule, collate: Collate, *, args: TrainingArguments, chunk: int = 0
-    ) -> None:
-        super().__init__(model=module, args=args, train_dataset=_Examples(), data_collator=collate)
-        self._schedule, self._chunk = schedule, chunk
-        self._metrics: dict[str, Tensor] = {}
-        self._broken: dict[str, Tensor] = {}  # steps in which a term of the loss was not finite
-        self._counted = 0
-
-    def get_train_dataloader(self) -> Any:
-        """The schedule's batches, of each this process' share."""
-        return DataLoader(
-            self.train_dataset,
-            batch_sampler=self._schedule.share(self.args.process_index, self.args.world_size),
-            collate_fn=self.data_collator,
-            num_workers=self.args.dataloader_num_workers,
-            pin_memory=self.args.dataloader_pin_memory,
-        )
-
-    def training_step(self, model: nn.Module, inputs: Mapping[str, Tensor], *_: Any, **__: Any) -> Tensor:
-        """The gradients of one batch; the module's metrics are summed on the device until the next log."""
-        model.train()
-        accumulated = self.current_gradient_accumulation_steps
-        strategy = gradients.GradientStrategy(
-            forward=model,
-            backward=lambda loss: self.accelerator.backward(loss / accumulated),
-            chunk=self._chunk,
-            accumulate=lambda: self.accelerator.no_sync(model),
-        )
-        module: Any = self.accelerator.unwrap_model(model)
-        tensors = {name: tensor.to(self.args.device, non_blocking=True) for name, tensor in inputs.items()}
-        loss, metrics = gradients.backward(module, tensors, strategy)
-        for name, value in metrics.items():
-            self._metrics[name] = self._metrics.get(name, 0) + value.detach()
-            if name.endswith(TERM):
-                self._broken[name] = self._broken.get(name, 0) + (~value.detach().isfinite()).float()
-        self._counted += 1
-        shown: Tensor = loss / accumulated
-        return shown
-
-    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Adds the module's own metrics, as means since the last log."""
-        if "loss" in logs and self._counted:
-            means = {name: float(total) / self._counted for name, total in self._metrics.items()}
-            broken = {f"{name}{BROKEN}": steps for name, total in self._broken.items() if (steps := float(total))}
-            logs = {**logs, **{name: round(value, 5) for name, value in means.items()}, **broken}
-            self._metrics, self._broken, self._counted = {}, {}, 0
-        super().log(logs, *args, **kwargs)
-
-    def save_model(self, output_dir: str | None = None, **how: Any) -> None:
-        """Write the weights as safetensors, tied ones under each of their names: nothing is missing when they load."""
-        from safetensors.torch import save_file
-
-        if self.is_fsdp_enabled or self.is_deepspeed_enabled:  # weights in shards are theirs to gather
-            super().save_model(output_dir, **how)
-        elif self.args.should_save:
-            folder = Path(output_dir or self.args.output_dir)
-            folder.mkdir(parents=True, exist_ok=True)
-            weights = self.accelerator.unwrap_model(self.model).state_dict()
-            save_file({name: weight.clone() for name, weight in weights.items()}, str(folder / WEIGHTS))
-
-
-class OneDevice(TrainingArguments):  # type: ignore[misc]
-    """TrainingArguments of one device a process; torch's DataParallel would cut a batch's pairs apart."""
-
-    @property
-    def n_gpu(self) -> int:
-        """At most 1: more devices come by torchrun."""
-        return min(int(super().n_gpu), 1)
-
-
-class MarkComplete(TrainerCallback):  # type: ignore[misc]
-    """Marks a checkpoint when all of it is written: one that a kill cut short has no mark, and is ignored."""
-
-    def on_save(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
-        """Wait for all processes' files, then mark."""
-        processes.wait()
-        if state.is_world_process_zero:
-            Path(args.output_dir, f"checkpoint-{state.global_step}", COMPLETE).touch()
-        processes.wait()
-
-
-def newest_checkpoint(folder: Path) -> Path | None:
-    """The newest whole checkpoint in `folder`; those that a kill cut short are removed."""
-    found = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))
-    for path in found:
-        if not (path / COMPLETE).exists():
-            shutil.rmtree(path, ignore_errors=True)  # another process may be at it too
-    whole = [path for path in found if path.exists()]
-    return whole[-1] if whole else None
-
-
-class _Examples(Dataset[Example]):
-    """The schedule's pairs themselves: what stands behind them is looked up by the collator, a batch at a time."""
-
-    def __getitem__(self, example: Example) -> Example:
-        return example
-
-    def __len__(self) -> int:
-        return 2**62
-
-
 _TRIM_STEPS = 50
 
 
 @frozen
 class TrainingResult:
-    """What a training did: optimizer steps, seconds, the mean loss over its last tenth, and its log."""
+    """The result of a training: optimizer steps, seconds, the mean loss over the last tenth of its log, and the log."""
 
     steps: int
     seconds: float
@@ -189,10 +66,10 @@ def train_in(
     progress: Progress,
     callbacks: Sequence[TrainerCallback] = (),
 ) -> TrainingResult:
-    """Train a stage's module on examples of these lengths i32[n], resuming from what an earlier attempt left.
+    """Train a stage's module on examples of these lengths i32[n], resuming an earlier attempt if there was one.
 
-    Leaves `log.jsonl` and `training.json` (steps, loss, seconds) in the stage's folder; the checkpoints go when the
-    stage is done.
+    Writes `log.jsonl` and `training.json` (steps, loss, seconds) to the stage's folder. Checkpoints are removed when
+    the stage is finished.
     """
     schedule = Schedule(
         lengths=lengths,
@@ -228,22 +105,22 @@ def train(
     seed: int,
     callbacks: Sequence[TrainerCallback] = (),
 ) -> TrainingResult:
-    """Train `module` in place; checkpoints go to `folder`, and the newest whole one there is gone on from.
+    """Train `module` in place; checkpoints go to `folder`, and training resumes from the newest complete one.
 
-    `module` is what `drkit.train.gradients` takes gradients of. Raises DrkitError for an argument
-    that TrainingArguments refuses, and where the loss is no longer finite.
+    module: a `drkit.train.gradients.Comparable`. Raises DrkitError for an argument that TrainingArguments rejects, and
+    when the loss is not finite.
     """
     steps = len(schedule) // training.gradient_accumulation_steps
     arguments = _arguments(training, folder, steps, seed)
     trainer = ScheduledTrainer(module, schedule, collate, args=arguments, chunk=training.gradient_cache_chunk)
-    # A checkpoint is marked before others act on it; the last callback hears what the others decide.
-    for callback in (MarkComplete(), _Report(progress), _GiveBack(), *callbacks, _LogAll()):
+    # A checkpoint is marked before other callbacks act on it; the last callback sees their decisions.
+    for callback in (MarkComplete(), _Report(progress), _TrimHeap(), *callbacks, _LogAll()):
         trainer.add_callback(callback)
     trainer.remove_callback(PrinterCallback)
     set_seed(seed)  # dropout follows the run's seed, whatever ran before in this process
     resumed = newest_checkpoint(folder)
     with warnings.catch_warnings():
-        # accelerate means to rename what transformers hands it; once a process and training, nobody can mend it.
+        # accelerate plans to rename an option that transformers passes; users cannot do anything about it.
         warnings.filterwarnings("ignore", message=".*broadcast_buffers", category=FutureWarning)
         done = trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
     log = tuple(entry for entry in trainer.state.log_history if "loss" in entry)
@@ -258,7 +135,7 @@ def train(
 
 def _arguments(training: Training, folder: Path, steps: int, seed: int) -> TrainingArguments:
     warmup = training.warmup_steps
-    own = {
+    arguments = {
         "output_dir": str(folder),
         "max_steps": steps,
         "per_device_train_batch_size": training.per_device_train_batch_size,
@@ -274,54 +151,169 @@ def _arguments(training: Training, folder: Path, steps: int, seed: int) -> Train
         "seed": seed,
         "save_total_limit": 2,
         "report_to": "none",
-        "logging_nan_inf_filter": False,  # a loss that is not finite must be seen, not averaged away
+        "logging_nan_inf_filter": False,  # a loss that is not finite must show, not be averaged away
         "disable_tqdm": True,
         "remove_unused_columns": False,
-        # Several processes, or bfloat16, without an accelerator: they want to be told.
+        # transformers must know if several processes, or bfloat16, run without an accelerator.
         "use_cpu": not torch.cuda.is_available() and (processes.count() > 1 or not torch.backends.mps.is_available()),
         "ddp_broadcast_buffers": False,  # processes may have different numbers of chunks
         "dataloader_pin_memory": torch.cuda.is_available(),
         "optim": "adamw_torch_fused",
     }
     try:
-        return OneDevice(**{**own, **training.arguments})
+        return OneDevice(**{**arguments, **training.arguments})
     except (TypeError, ValueError) as error:
-        raise DrkitError(f"the training arguments do not fit: {error}; see transformers.TrainingArguments") from error
+        raise DrkitError(f"invalid training arguments: {error}; see transformers.TrainingArguments") from error
 
 
-class _GiveBack(TrainerCallback):  # type: ignore[misc]
-    """Hands freed memory back now and then: often enough to stay flat, seldom enough to cost nothing."""
+class ScheduledTrainer(Trainer):  # type: ignore[misc]
+    """transformers' Trainer over a fixed schedule of batches, with model checkpoints in safetensors only.
+
+    The schedule's batches span all processes: each reads its share of every batch, so that two processes see the same
+    as one process with a batch twice as large. chunk: rows per forward pass (0: all).
+    """
+
+    def __init__(
+        self, module: nn.Module, schedule: Schedule, collate: Collate, *, args: TrainingArguments, chunk: int = 0
+    ) -> None:
+        super().__init__(model=module, args=args, train_dataset=_Examples(), data_collator=collate)
+        self._schedule, self._chunk = schedule, chunk
+        self._metrics: dict[str, Tensor] = {}
+        self._not_finite: dict[str, Tensor] = {}  # number of steps in which a term of the loss was not finite
+        self._steps = 0
+
+    def get_train_dataloader(self) -> Any:
+        """Return a loader of this process' share of every batch."""
+        return DataLoader(
+            self.train_dataset,
+            batch_sampler=self._schedule.share(self.args.process_index, self.args.world_size),
+            collate_fn=self.data_collator,
+            num_workers=self.args.dataloader_num_workers,
+            pin_memory=self.args.dataloader_pin_memory,
+        )
+
+    def training_step(self, model: nn.Module, inputs: Mapping[str, Tensor], *_: Any, **__: Any) -> Tensor:
+        """Compute the gradients of one batch; the module's metrics are summed on the device until the next log."""
+        model.train()
+        accumulation = self.current_gradient_accumulation_steps
+        strategy = gradients.GradientStrategy(
+            forward=model,
+            backward=lambda loss: self.accelerator.backward(loss / accumulation),
+            chunk=self._chunk,
+            accumulate=lambda: self.accelerator.no_sync(model),
+        )
+        module: Any = self.accelerator.unwrap_model(model)
+        tensors = {name: tensor.to(self.args.device, non_blocking=True) for name, tensor in inputs.items()}
+        loss, metrics = gradients.backward(module, tensors, strategy)
+        for name, value in metrics.items():
+            self._metrics[name] = self._metrics.get(name, 0) + value.detach()
+            if name.endswith(TERM_LOSS):
+                self._not_finite[name] = self._not_finite.get(name, 0) + (~value.detach().isfinite()).float()
+        self._steps += 1
+        shown: Tensor = loss / accumulation
+        return shown
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """Log the module's own metrics too, as means since the last log."""
+        if "loss" in logs and self._steps:
+            means = {name: float(total) / self._steps for name, total in self._metrics.items()}
+            not_finite = {
+                f"{name}{NOT_FINITE}": steps for name, total in self._not_finite.items() if (steps := float(total))
+            }
+            logs = {**logs, **{name: round(value, 5) for name, value in means.items()}, **not_finite}
+            self._metrics, self._not_finite, self._steps = {}, {}, 0
+        super().log(logs, *args, **kwargs)
+
+    def save_model(self, output_dir: str | None = None, **options: Any) -> None:
+        """Write the weights as safetensors, tied ones under each of their names, so that loading finds all of them."""
+        from safetensors.torch import save_file
+
+        if self.is_fsdp_enabled or self.is_deepspeed_enabled:  # they gather sharded weights themselves
+            super().save_model(output_dir, **options)
+        elif self.args.should_save:
+            folder = Path(output_dir or self.args.output_dir)
+            folder.mkdir(parents=True, exist_ok=True)
+            weights = self.accelerator.unwrap_model(self.model).state_dict()
+            save_file({name: weight.clone() for name, weight in weights.items()}, str(folder / WEIGHTS))
+
+
+class _Examples(Dataset[Example]):
+    """A dataset whose items are the schedule's pairs; the collator looks up their data, a batch at a time."""
+
+    def __getitem__(self, example: Example) -> Example:
+        return example
+
+    def __len__(self) -> int:
+        return 2**62
+
+
+class OneDevice(TrainingArguments):  # type: ignore[misc]
+    """TrainingArguments with one device per process; torch's DataParallel would split a batch's pairs."""
+
+    @property
+    def n_gpu(self) -> int:
+        """At most 1; use torchrun for more devices."""
+        return min(int(super().n_gpu), 1)
+
+
+def newest_checkpoint(folder: Path) -> Path | None:
+    """Return the newest complete checkpoint in `folder`, and remove incomplete ones."""
+    found = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))
+    for path in found:
+        if not (path / COMPLETE).exists():
+            shutil.rmtree(path, ignore_errors=True)  # another process may be removing it too
+    complete = [path for path in found if path.exists()]
+    return complete[-1] if complete else None
+
+
+class MarkComplete(TrainerCallback):  # type: ignore[misc]
+    """Marks a checkpoint once all of it is written; one without the mark is ignored."""
+
+    def on_save(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
+        """Wait for the files of all processes, then write the mark."""
+        processes.wait()
+        if state.is_world_process_zero:
+            Path(args.output_dir, f"checkpoint-{state.global_step}", COMPLETE).touch()
+        processes.wait()
+
+
+class _TrimHeap(TrainerCallback):  # type: ignore[misc]
+    """Returns freed memory to the system every 50 steps: often enough to stay flat, and at no noticeable cost."""
 
     def __init__(self) -> None:
-        self._give_back = trimmer()
+        self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None  # glibc only
 
     def on_step_end(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
-        if state.global_step % _TRIM_STEPS == 0:
-            self._give_back()
+        if self._trim is not None and state.global_step % _TRIM_STEPS == 0:
+            self._trim(0)
 
 
 class _LogAll(TrainerCallback):  # type: ignore[misc]
-    """A line of the log after the last step, and before a checkpoint, which would forget the steps since the last."""
+    """Logs after the last step and before a checkpoint, which would lose the steps since the last log."""
 
     def on_step_end(self, _args: Any, state: Any, control: Any, **_: Any) -> None:
         if control.should_save or control.should_training_stop or state.global_step >= state.max_steps:
             control.should_log = True
 
 
-def _terms_behind(logs: Mapping[str, Any]) -> str:
-    """Return a clause on the term of the loss that was the first not to be finite; empty where it has no terms.
+def _first_not_finite(logs: Mapping[str, Any]) -> str:
+    """Return a clause that names the first term of the loss that was not finite; empty if the loss has no terms.
 
-    One step later the weights, and so every term, are not finite either: the first has been so in the most steps.
+    One step later the weights, and therefore all terms, are not finite either, so the first has the highest count.
 
-    >>> _terms_behind({"encoder_loss_not_finite": 2.0, "decoder_loss_not_finite": 1.0})
-    "; the first of its terms that was not finite: 'encoder'"
+    >>> _first_not_finite({"encoder_loss_not_finite": 2.0, "decoder_loss_not_finite": 1.0})
+    "; the first term that was not finite: 'encoder'"
     """
-    steps = {name: count for name, count in logs.items() if name.endswith(TERM + BROKEN)}
-    first = [repr(name.removesuffix(TERM + BROKEN)) for name, count in steps.items() if count == max(steps.values())]
-    return f"; the first of its terms that was not finite: {' and '.join(first)}" if first else ""
+    steps = {name: count for name, count in logs.items() if name.endswith(TERM_LOSS + NOT_FINITE)}
+    first = [
+        repr(name.removesuffix(TERM_LOSS + NOT_FINITE)) for name, count in steps.items() if count == max(steps.values())
+    ]
+    return f"; the first term that was not finite: {' and '.join(first)}" if first else ""
 
 
 class _Report(TrainerCallback):  # type: ignore[misc]
+    """Reports progress, and stops a training whose loss is not finite."""
+
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._last: dict[str, float] = {}
@@ -335,6 +327,6 @@ class _Report(TrainerCallback):  # type: ignore[misc]
             if not math.isfinite(loss):
                 raise DrkitError(
                     f"the loss is {loss} at step {state.global_step}: lower learning_rate, or raise warmup_steps"
-                    f"{_terms_behind(logs)}"
+                    f"{_first_not_finite(logs)}"
                 )
             self._last = {"loss": loss}

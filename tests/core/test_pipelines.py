@@ -34,7 +34,7 @@ def stages(recipe):
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"miners": ("run-file:no/such.trec",)}, "reads 'no/such.trec', which does not exist"),
+        ({"miners": ("run-file:no/such.trec",)}, "the run file 'no/such.trec' does not exist"),
         ({"settings": ("finetune.validation.measure=RR@ten",)}, "unknown measure 'RR@ten'"),
         ({"settings": ("evaluation.measures=['RR@10', 'nDGC@10']",)}, "unknown measure 'nDGC@10'"),
     ],

@@ -24,7 +24,7 @@ NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}  
 
 
 def recordings(name: str, but: str = " ") -> list[Path | None]:
-    """Every batch of a method that lies there; `but`: a longer name that starts alike. [None] where there is none."""
+    """Every recorded batch of a method, or [None]; `but`: a longer name with the same start, to be excluded."""
     found: list[Path | None] = []
     for weights in sorted(SHARED.glob(f"{name}_*_weights.safetensors")):
         if not weights.name.startswith(f"{but}_"):
@@ -107,26 +107,26 @@ class Recorded:
 def text(ids: Tensor, attention: Tensor) -> TokenBatch:
     """Clean texts `[CLS] .. [SEP]`, as a decoder gets them."""
     attention = attention.bool()
-    places, unused = torch.arange(ids.shape[1]), torch.zeros_like(ids)
-    inner = attention & (places > 0) & (places < attention.sum(1, keepdim=True) - 1)
+    indices, unused = torch.arange(ids.shape[1]), torch.zeros_like(ids)
+    inner = attention & (indices > 0) & (indices < attention.sum(1, keepdim=True) - 1)
     return TokenBatch(ids=ids, attention=attention, maskable=inner, words=unused, keys=unused[:, 0])
 
 
-def check_outputs(got: dict[str, Tensor], wanted: dict[str, Tensor], figures: dict) -> None:
+def check_outputs(got: dict[str, Tensor], wanted: dict[str, Tensor], metrics: dict) -> None:
     """Losses and vectors to 1e-5, losses also against the recorded float64 ones."""
     for name, value in got.items():
         torch.testing.assert_close(value, wanted[name], rtol=1e-5, atol=1e-5, msg=lambda m, name=name: f"{name}: {m}")
-    for name, value in figures["losses64"].items():
+    for name, value in metrics["losses64"].items():
         assert got[name].item() == pytest.approx(value, rel=1e-5), name
 
 
-def check_gradients(got: dict[str, Tensor | None], wanted: dict[str, Tensor], figures: dict) -> None:
+def check_gradients(got: dict[str, Tensor | None], wanted: dict[str, Tensor], metrics: dict) -> None:
     """Whole gradients to 1e-4 relative, and the norm of every other one."""
     assert wanted
     for name, value in wanted.items():
         error = (got[name] - value).norm() / value.norm()
         assert error < 1e-4, f"{name}: relative error {error:.2e}"
-    norms = figures["grad_norms"]
+    norms = metrics["grad_norms"]
     largest = max(norms.values())
     assert set(norms) <= set(got)
     for name, value in norms.items():  # a gradient that is zero by its formula (a key's bias) is rounding noise

@@ -64,20 +64,20 @@ def layer_norm(w: Weights, name: str, x: Tensor, eps: float) -> Tensor:
 
 
 def layer(w: Weights, name: str, config: dict, queries: Tensor, context: Tensor, sees: list[list[int]]) -> Tensor:
-    """One text: queries [Q,D], context [L,D], and for every query the places it sees."""
+    """One text: queries [Q,D], context [L,D], and for every query the indices it sees."""
     heads = config["num_attention_heads"]
     width = config["hidden_size"] // heads
     q = dense(w, f"{name}.attention.self.query", queries)
     k = dense(w, f"{name}.attention.self.key", context)
     v = dense(w, f"{name}.attention.self.value", context)
     rows = []
-    for i, places in enumerate(sees):
+    for i, indices in enumerate(sees):
         parts = []
         for head in range(heads):
             cut = slice(head * width, (head + 1) * width)
-            scores = k[places][:, cut] @ q[i, cut] / math.sqrt(width)
+            scores = k[indices][:, cut] @ q[i, cut] / math.sqrt(width)
             share = torch.exp(scores - scores.max())
-            parts.append((share / share.sum()) @ v[places][:, cut])
+            parts.append((share / share.sum()) @ v[indices][:, cut])
         rows.append(torch.cat(parts))
     attended = dense(w, f"{name}.attention.output.dense", torch.stack(rows))
     eps = config["layer_norm_eps"]
@@ -110,18 +110,18 @@ def retromae(w: Weights, config: dict, inputs: dict[str, Tensor]) -> dict[str, T
         hidden = embed(w, config, inputs["encoder_input_ids"][b])
         for number in range(config["num_hidden_layers"]):
             hidden = layer(w, f"lm.bert.encoder.layer.{number}", config, hidden, hidden, [real] * length)
-        for place, label in enumerate(inputs["encoder_labels"][b].tolist()):
+        for index, label in enumerate(inputs["encoder_labels"][b].tolist()):
             if label != -100:
-                encoder_losses.append(token_loss(w, config, hidden[place], label))
+                encoder_losses.append(token_loss(w, config, hidden[index], label))
         h = hidden[0]
         bottlenecks.append(h)
-        places = [i for i, label in enumerate(inputs["decoder_labels"][b].tolist()) if label != -100]
-        queries = torch.stack([h + w["lm.bert.embeddings.position_embeddings.weight"][i] for i in places])
+        indices = [i for i, label in enumerate(inputs["decoder_labels"][b].tolist()) if label != -100]
+        queries = torch.stack([h + w["lm.bert.embeddings.position_embeddings.weight"][i] for i in indices])
         context = torch.cat([h[None], embed(w, config, inputs["decoder_input_ids"][b])[1:]])
-        sees = [inputs["decoder_attention_mask"][b, i].nonzero()[:, 0].tolist() for i in places]
+        sees = [inputs["decoder_attention_mask"][b, i].nonzero()[:, 0].tolist() for i in indices]
         states = layer(w, "c_head", config, queries, context, sees)
-        for place, state in zip(places, states, strict=True):
-            decoder_losses.append(token_loss(w, config, state, int(inputs["decoder_labels"][b, place])))
+        for index, state in zip(indices, states, strict=True):
+            decoder_losses.append(token_loss(w, config, state, int(inputs["decoder_labels"][b, index])))
     losses = {"loss_enc": torch.stack(encoder_losses).mean(), "loss_dec": torch.stack(decoder_losses).mean()}
     return {**losses, "loss": losses["loss_enc"] + losses["loss_dec"], "cls": torch.stack(bottlenecks)}
 

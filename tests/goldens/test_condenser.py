@@ -59,10 +59,10 @@ def test_losses_vectors_and_gradients(recording, training):
     settings = CondenserConfig(layers=recording.head_layers(), skip_from=skip_layer(recording, encoder))
     decoder = recording.load_head(CondenserDecoder(settings, recording.context())).train(training)
     got = run(recording, encoder, decoder)
-    figures = recording.variants["main"]
-    check_outputs(got, recording.group("out."), figures)
+    metrics = recording.variants["main"]
+    check_outputs(got, recording.group("out."), metrics)
     got["loss"].backward()
-    check_gradients(recording.gradients(encoder, decoder), recording.group("grad."), figures)
+    check_gradients(recording.gradients(encoder, decoder), recording.group("grad."), metrics)
 
 
 def test_the_default_layer_is_half_of_the_encoders(recording):

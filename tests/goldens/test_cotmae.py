@@ -38,14 +38,14 @@ def test_cotmae(path, training):
     states, loss = decode(decoder, encoded, heads, *partner)
     losses = {"loss_enc": MlmLoss()(token_states=own).loss, "loss_dec": loss}
     losses["loss"] = losses["loss_enc"] + losses["loss_dec"]
-    figures = recording.variants["main"]
+    metrics = recording.variants["main"]
     check_outputs(
-        {**losses, "cls": encoded.bottleneck, "enc_last_hidden": encoded.hidden}, recording.group("out."), figures
+        {**losses, "cls": encoded.bottleneck, "enc_last_hidden": encoded.hidden}, recording.group("out."), metrics
     )
     wanted = recording.tensors["out.dec_hidden"][given["decoder_labels"] != -100]
     torch.testing.assert_close(states.states, wanted, rtol=1e-5, atol=1e-5)
     losses["loss"].backward()
-    check_gradients(recording.gradients(encoder, decoder), recording.group("grad."), figures)
+    check_gradients(recording.gradients(encoder, decoder), recording.group("grad."), metrics)
 
 
 # GPT-2's weights lie the other way round, and the file leaves out c_attn's bias, which was 0 when it was recorded.
@@ -91,9 +91,9 @@ def variants():
 def test_heads_for_queries(path, variant, training):
     """A bidirectional and a causal head on one vector, summed; each is a decoder of drkit's."""
     recording = Recorded(file_of(path, "CoT-MAE with query context"))
-    figures, given = recording.variants[variant], recording.inputs
+    metrics, given = recording.variants[variant], recording.inputs
     encoder, both = recording.encoder().train(training), mlm_head(recording).train(training)
-    causal = causal_head(recording, figures["opts"]["attn_window"]).train(training)
+    causal = causal_head(recording, metrics["opts"]["attn_window"]).train(training)
     heads = encoder.heads()
     encoded = encoder.encode(given["input_ids"], given["attention_mask"].bool())
     own = token_states(encoded.hidden, given["labels"], heads)
@@ -108,11 +108,11 @@ def test_heads_for_queries(path, variant, training):
     }
     losses["loss"] = torch.stack([*losses.values()]).sum()
     wanted = recording.group(f"out.{variant}.")
-    check_outputs({**losses, "cls": encoded.bottleneck, "enc_last_hidden": encoded.hidden}, wanted, figures)
-    places = given["enc_head_labels"] != -100
-    torch.testing.assert_close(first.states, wanted["enc_head_hidden"][places], rtol=1e-5, atol=1e-5)
-    told = clean[1] & (torch.arange(clean[0].shape[1]) < clean[1].sum(1, keepdim=True) - 1)
-    torch.testing.assert_close(second.states, wanted["dec_head_hidden"][told], rtol=1e-5, atol=1e-5)
+    check_outputs({**losses, "cls": encoded.bottleneck, "enc_last_hidden": encoded.hidden}, wanted, metrics)
+    indices = given["enc_head_labels"] != -100
+    torch.testing.assert_close(first.states, wanted["enc_head_hidden"][indices], rtol=1e-5, atol=1e-5)
+    inner = clean[1] & (torch.arange(clean[0].shape[1]) < clean[1].sum(1, keepdim=True) - 1)
+    torch.testing.assert_close(second.states, wanted["dec_head_hidden"][inner], rtol=1e-5, atol=1e-5)
     losses["loss"].backward()
     gradients = recording.gradients(encoder, both) | causal_gradients(causal)
-    check_gradients(gradients, recording.group(f"grad.{variant}."), figures)
+    check_gradients(gradients, recording.group(f"grad.{variant}."), metrics)

@@ -71,7 +71,7 @@ def test_losses_vectors_and_gradients(recording, training, at_once, monkeypatch)
     got = recording.run(encoder, decoder)
     for name in ("loss_enc", "loss_dec", "loss_bow", "loss", "cls"):
         torch.testing.assert_close(got[name], recording.wanted[name], rtol=1e-5, atol=1e-5)
-    for name, value in recording.figures["losses64"].items():
+    for name, value in recording.metrics["losses64"].items():
         assert got[name].item() == pytest.approx(value, rel=1e-5)
     targets = recording.view().labels != -100
     torch.testing.assert_close(got["dec_hidden"], recording.wanted["dec_hidden"][targets], rtol=1e-5, atol=1e-5)
@@ -80,7 +80,7 @@ def test_losses_vectors_and_gradients(recording, training, at_once, monkeypatch)
     gradients = {f"lm.{name}": p.grad for name, p in encoder.model.named_parameters()}
     back = {mine: theirs for theirs, mine in _decoder_names().items()}
     gradients |= {back[name]: p.grad for name, p in decoder.named_parameters()}
-    check_gradients(gradients, recording.gradients, recording.figures)
+    check_gradients(gradients, recording.gradients, recording.metrics)
 
 
 def test_targets_and_maxima(recording):

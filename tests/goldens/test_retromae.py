@@ -44,7 +44,7 @@ class Recording:
         self.inputs = {k.removeprefix("in."): v for k, v in tensors.items() if k.startswith("in.")}
         self.wanted = {k.removeprefix("out."): v for k, v in tensors.items() if k.startswith("out.")}
         self.gradients = {k.removeprefix("grad."): v for k, v in tensors.items() if k.startswith("grad.")}
-        self.figures = json.loads(path.with_suffix(".json").read_text())["variants"]["main"]
+        self.metrics = json.loads(path.with_suffix(".json").read_text())["variants"]["main"]
 
     def encoder(self) -> MaskedLmEncoder:
         model = BertForMaskedLM(BertConfig(**self.config))
@@ -124,7 +124,7 @@ def test_losses_vectors_and_gradients(recording, training):
     got = recording.run(encoder, decoder)
     for name in ("loss_enc", "loss_dec", "loss", "cls"):
         torch.testing.assert_close(got[name], recording.wanted[name], rtol=1e-5, atol=1e-5)
-    for name, value in recording.figures["losses64"].items():
+    for name, value in recording.metrics["losses64"].items():
         assert got[name].item() == pytest.approx(value, rel=1e-5)
     if "dec_hidden" in recording.wanted:
         targets = recording.view().labels != -100
@@ -134,7 +134,7 @@ def test_losses_vectors_and_gradients(recording, training):
     gradients = {f"lm.{name}": p.grad for name, p in encoder.model.named_parameters()}
     back = {mine: theirs for theirs, mine in _decoder_names().items()}
     gradients |= {back[name]: p.grad for name, p in decoder.named_parameters()}
-    check_gradients(gradients, recording.gradients, recording.figures)
+    check_gradients(gradients, recording.gradients, recording.metrics)
 
 
 def test_the_decoders_own_rules_change_nothing_at_targets(recording):
@@ -145,6 +145,6 @@ def test_the_decoders_own_rules_change_nothing_at_targets(recording):
 def test_the_literal_reference_agrees(recording):
     exact = {name: value.double() for name, value in recording.weights.items()}
     out = retromae(exact, recording.config, recording.inputs)
-    for name, value in recording.figures["losses64"].items():
+    for name, value in recording.metrics["losses64"].items():
         assert out[name].item() == pytest.approx(value, rel=1e-9)
     torch.testing.assert_close(out["cls"].float(), recording.wanted["cls"], rtol=1e-5, atol=1e-5)

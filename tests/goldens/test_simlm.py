@@ -56,7 +56,7 @@ class SimLm:
         self.weights, tensors = load_file(path.with_name(f"{stem}_weights.safetensors")), load_file(path)
         self.inputs = under("in.", tensors)
         self.wanted, self.gradients = under(f"out.{variant}.", tensors), under(f"grad.{variant}.", tensors)
-        self.figures = json.loads(path.with_suffix(".json").read_text())["variants"][variant]
+        self.metrics = json.loads(path.with_suffix(".json").read_text())["variants"][variant]
         self.learns = variant == "trained_gen"
 
     def encoder(self) -> MaskedLmEncoder:
@@ -141,7 +141,7 @@ class SimLm:
             hook.remove()
 
     def run(self, encoder, decoder, replacer):
-        """As a run does it: replace, encode, replace again, decode; all original tokens told by both."""
+        """As a run does it: replace, encode, replace again, decode; both classify all original tokens."""
         tokens, heads, loss = self.tokens(), encoder.heads(), ReplacedLmLoss()
         with self.segments("enc", encoder, replacer.generator):
             view, learned = replacer(self.view("enc"), tokens, learn=True)
@@ -177,7 +177,7 @@ def test_losses_samples_states_and_gradients(path, variant, training):
     assert torch.equal(again.ids, recording.inputs["dec_sampled_input_ids"])
     for name in ("loss_enc", "loss_dec", "loss_gen", "loss", "cls"):
         torch.testing.assert_close(got[name], recording.wanted[name], rtol=1e-5, atol=1e-5)
-    for name, value in recording.figures["losses64"].items():
+    for name, value in recording.metrics["losses64"].items():
         if name != "replace_ratio":
             assert got[name].item() == pytest.approx(value, rel=1e-5)
     real = view.attention
@@ -191,7 +191,7 @@ def test_losses_samples_states_and_gradients(path, variant, training):
     got["loss"].backward()
     gradients = _gradients(encoder, decoder, replacer)
     assert any(name.startswith("generator.") for name in gradients) == recording.learns
-    check_gradients(gradients, recording.gradients, recording.figures)
+    check_gradients(gradients, recording.gradients, recording.metrics)
 
 
 def _gradients(encoder, decoder, replacer) -> dict[str, Tensor]:

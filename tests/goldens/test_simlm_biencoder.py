@@ -70,7 +70,7 @@ def batch_of(recording: Recorded) -> dict[str, Tensor]:
         "passage.attention": recording.inputs["d_attention_mask"].bool(),
         "positives": groups[:, 0],
         "judged": groups[:, :1],
-        "places": torch.arange(passages),
+        "passage_indices": torch.arange(passages),
         "groups": groups,
         "teacher": recording.inputs["kd_labels"],
     }
@@ -80,20 +80,20 @@ def batch_of(recording: Recorded) -> dict[str, Tensor]:
 @pytest.mark.parametrize(("path", "variant"), recorded_variants(), ids=lambda v: v if isinstance(v, str) else shown(v))
 def test_losses_vectors_and_gradients(path, variant, chunk):
     recording = Recorded(file_of(path, "SimLM's bi-encoder"), lm=LM)
-    figures = recording.variants[variant]
+    metrics = recording.variants[variant]
     wanted, whole = recording.group(f"out.{variant}."), recording.group(f"grad.{variant}.")
-    loss = loss_of(figures["opts"])
+    loss = loss_of(metrics["opts"])
     module, batch = BiEncoder(shared_encoder(recording), loss), batch_of(recording)
     strategy = gradients.GradientStrategy(forward=module, backward=lambda total: total.backward(), chunk=chunk)
-    total, shown_figures = gradients.backward(module, batch, strategy)
+    total, shown_metrics = gradients.backward(module, batch, strategy)
     rows = module(**batch)
     queries, passages = rows["rows.queries"], rows["rows.passages"]
     made = vectors(EmbeddedPairs(queries, passages, batch["positives"]), loss.config.similarity)
-    got = {"loss": total, "loss_ce": shown_figures.get("contrastive", total), "q_reps": made[0], "p_reps": made[1]}
-    if "kl" in shown_figures:
-        got["loss_kl"] = shown_figures["kl"]
+    got = {"loss": total, "loss_ce": shown_metrics.get("contrastive", total), "q_reps": made[0], "p_reps": made[1]}
+    if "kl" in shown_metrics:
+        got["loss_kl"] = shown_metrics["kl"]
     assert {name for name in wanted if name.startswith("loss")} == {name for name in got if name.startswith("loss")}
-    check_outputs({name: value.detach() for name, value in got.items()}, wanted, figures)
+    check_outputs({name: value.detach() for name, value in got.items()}, wanted, metrics)
     found = {f"{LM}{name.removeprefix('bert.')}": p.grad for name, p in module.encoder.model.named_parameters()}
-    assert {*figures["grad_norms"]} == {name for name, gradient in found.items() if gradient is not None}
-    check_gradients(found, whole, figures)
+    assert {*metrics["grad_norms"]} == {name for name, gradient in found.items() if gradient is not None}
+    check_gradients(found, whole, metrics)

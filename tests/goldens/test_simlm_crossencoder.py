@@ -30,8 +30,8 @@ class Encoder(nn.Module):
         self.scores = None
 
     def forward(self, ids, attention, types):
-        told = {"input_ids": ids, "attention_mask": attention, "token_type_ids": types}
-        scores = self.hf_model(**told).logits.squeeze(-1)
+        inputs = {"input_ids": ids, "attention_mask": attention, "token_type_ids": types}
+        scores = self.hf_model(**inputs).logits.squeeze(-1)
         if scores.requires_grad:
             self.scores = scores
         return scores
@@ -61,8 +61,8 @@ def test_scores_loss_and_gradients(recording, variant, training, chunk):
     got = {"loss": loss}
     if not chunk:
         got["logits"] = encoder.scores.view(queries, -1)
-    figures, outputs = recording.variants[variant], recording.group(f"out.{variant}.")
-    check_outputs(got, outputs, figures)
+    metrics, outputs = recording.variants[variant], recording.group(f"out.{variant}.")
+    check_outputs(got, outputs, metrics)
     check_gradients(
-        {name: p.grad for name, p in encoder.named_parameters()}, recording.group(f"grad.{variant}."), figures
+        {name: p.grad for name, p in encoder.named_parameters()}, recording.group(f"grad.{variant}."), metrics
     )

@@ -30,7 +30,7 @@ from drkit.losses.specs import DIRECTIONS
 from drkit.recipe.read import recipe_converter
 from drkit.testing import check_loss
 from drkit.testing.toys import toy_groups, toy_pairs
-from drkit.train.biencoder import candidates, sharing
+from drkit.train.biencoder import candidate_mask, share_positive
 from drkit.train.pairs import padded
 
 WIDTH = 6
@@ -85,11 +85,11 @@ def drawn(judged, groups, teacher):
         queries=torch.randn(len(groups), WIDTH, generator=torch.Generator().manual_seed(2)),
         passages=vectors[numbers],
         positives=positives,
-        candidates=candidates(numbers, lists, positives),
+        candidates=candidate_mask(numbers, lists, positives),
         groups=placed,
         teacher=scores,
         numbers=numbers,
-        sharing=sharing(lists),
+        sharing=share_positive(lists),
     )
     return Drawn(judged, groups, teacher, pairs)
 

@@ -18,7 +18,7 @@ from drkit.recipe.compose import Wanted, compose
 from drkit.recipe.matrix import matrix
 from drkit.runs.execute import execute
 from drkit.runs.plan import plan
-from drkit.runs.stages.pretrain import auto_encoder, of_vocabulary
+from drkit.runs.stages.pretrain import auto_encoder, vocabulary_signals
 from drkit.train.checkpoints import load_encoder, load_generator, load_tokenizer
 from drkit.train.gradients import GradientStrategy, backward
 from drkit.train.pretrain import MaskingCollator
@@ -78,7 +78,7 @@ def built(recipe, inputs):
         backbone=encoder.info(tokenizer),
         tokenizer=tokenizer,
         generator=load_generator(inputs.get("generator")),
-        signals=of_vocabulary(open_signals(inputs)),
+        signals=vocabulary_signals(open_signals(inputs)),
         seed=recipe.seed,
     )
     masker = PARTS.registry.build(Kind.MASKER, settings.masker.use, settings.masker.config, context)

@@ -32,7 +32,7 @@ DECODERS = {
     "FloatLabels": "token_states has labels of torch.float32, expected int64",
     "NanStates": "token_states has values that are nan or infinite",
     "IdleWeights": "no gradient reaches its weights never_used.weight, never_used.bias",
-    "NoSuchLayer": "while it was asked for its rows and layers: .*40",
+    "NoSuchLayer": "while reading its rows and layers: .*40",
     "RaisesLongMessage": "RuntimeError: the first of many words .*[.][.][.] (.*broken.py:[0-9]+)",
 }
 LOSSES = {
@@ -52,12 +52,12 @@ SOURCES = {
     "FindsPositives": "q0 has a judged positive among its negatives",
     "Unsorted": "scores do not fall",
     "TooMany": "q0 has 8 negatives, asked for 5",
-    "LeavesOneOut": "asked for q0, q1, q2, q3, q4 in this order, it answered q1, q2, q3, q4",
+    "LeavesOneOut": "expected results for q0, q1, q2, q3, q4 in this order, got q1, q2, q3, q4",
     "NoIndex": "NoIndex has no method index and no method mine",
 }
 SIGNALS = {
     "NoValues": "NoValues has no method values",
-    "TooFewValues": "while its values were computed: the signal 'broken' gave 3 values for [0-9]+ of scope",
+    "TooFewValues": "while computing its values: the signal 'broken' gave 3 values for [0-9]+ of scope",
     "NanValues": "the signal 'broken' is not finite at token 0 of [0-9]+",
 }
 
@@ -152,9 +152,9 @@ def test_signals(target):
     [
         (
             "no_such_package.module:Part",
-            "its target 'no_such_package.module:Part' does not resolve: ModuleNotFoundError",
+            "cannot import its target 'no_such_package.module:Part': ModuleNotFoundError",
         ),
-        (f"{HERE}:NoSuchClass", "does not resolve: AttributeError: .*NoSuchClass"),
+        (f"{HERE}:NoSuchClass", "cannot import its target .*: AttributeError: .*NoSuchClass"),
         (f"{HERE}:__name__", "its target .* is not callable"),
     ],
 )

@@ -35,7 +35,7 @@ def test_the_loss_is_over_each_querys_own_passages(cross_encoder, judge):
     scores[1, 1] = -torch.inf  # file: the positive again
     wanted = nn.functional.cross_entropy(scores, torch.zeros(2, dtype=torch.long))
     assert got.item() == pytest.approx(wanted.item(), rel=1e-4)
-    assert 0 <= loss.figures["accuracy"] <= 1
+    assert 0 <= loss.metrics["accuracy"] <= 1
     assert loss(columns, [torch.zeros(3)] * 2).item() == pytest.approx(got.item())
 
 

@@ -52,7 +52,7 @@ class Counts:
 
 
 def masked_places(importance: list[float], noise: list[float], ratio: float, sigma: float) -> set[int]:
-    """The k = floor(n * ratio) places (at least one) with the largest t_i = AMI_i + sigma * noise_i."""
+    """The k = floor(n * ratio) indices (at least one) with the largest t_i = AMI_i + sigma * noise_i."""
     t = [a + sigma * e for a, e in zip(importance, noise, strict=True)]
     k = max(1, math.floor(len(t) * ratio + 1e-9)) if t else 0
     return set(sorted(range(len(t)), key=lambda i: -t[i])[:k])
@@ -66,16 +66,16 @@ def cdmae(w: Weights, config: dict, batch: dict[str, Tensor]) -> dict[str, Tenso
     encoder, decoder, hs = [], [], []
     for b in range(len(batch["encoder.ids"])):
         hidden = encode(w, config, batch["encoder.ids"][b], batch["encoder.attention"][b])
-        for place, label in enumerate(batch["encoder.labels"][b].tolist()):
+        for index, label in enumerate(batch["encoder.labels"][b].tolist()):
             if label != -100:
-                encoder.append(token_loss(w, config, hidden[place], label))
+                encoder.append(token_loss(w, config, hidden[index], label))
         hs.append(hidden[0])
         h = dense(w, "decoder.projection", hidden[0])
         states = torch.cat([h[None], embed(w, config, batch["decoder.ids"][b])[1:]])
         real = batch["decoder.attention"][b].nonzero()[:, 0].tolist()
         for number in (0, 1):
             states = layer(w, f"decoder.{number}", config, states, states, [real] * len(states))
-        for place, label in enumerate(batch["decoder.labels"][b].tolist()):
+        for index, label in enumerate(batch["decoder.labels"][b].tolist()):
             if label != -100:
-                decoder.append(token_loss(w, config, states[place], label))
+                decoder.append(token_loss(w, config, states[index], label))
     return {"encoder": sum(encoder) / len(encoder), "decoder": sum(decoder) / len(decoder), "h": torch.stack(hs)}

@@ -57,7 +57,7 @@ def words_contrast(zs: list[Tensor], partners: list[int]) -> Tensor:
 
 
 def vectors_contrast(hs: list[Tensor], partners: list[int], temperature: float) -> Tensor:
-    """The same with the cosine of the vectors in the place of -JS (CPDAE_R), over a temperature."""
+    """The same with the cosine of the vectors instead of -JS (CPDAE_R), over a temperature."""
     return contrast(lambda i, k: hs[i] @ hs[k] / hs[i].norm() / hs[k].norm() / temperature, partners)
 
 
@@ -83,9 +83,9 @@ def cpdae(w: Weights, config: dict, batch: dict[str, Tensor], idf: list[float] |
     mlm, recs, zs, hs = [], [], [], []
     for b in range(rows):
         hidden = encode(w, config, batch["encoder.ids"][b], batch["encoder.attention"][b])
-        for place, label in enumerate(batch["encoder.labels"][b].tolist()):
+        for index, label in enumerate(batch["encoder.labels"][b].tolist()):
             if label != -100:
-                mlm.append(token_loss(w, config, hidden[place], label))
+                mlm.append(token_loss(w, config, hidden[index], label))
         hs.append(hidden[0])
         zs.append(scores(w, config, hidden[0]))
         words = set(batch["tokens.ids"][b][batch["tokens.maskable"][b]].tolist())

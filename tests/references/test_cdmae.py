@@ -16,7 +16,7 @@ from drkit.data.store import TokenStore, tokenise
 from drkit.encoders import context_from
 from drkit.signals.importance import count, importance
 from drkit.train import gradients
-from drkit.train.pretrain import collated
+from drkit.train.pretrain import batch_tensors
 from tests.references.cdmae import Counts, cdmae, masked_places
 from tests.references.conftest import CONFIG, PIECES, assert_gradients, composed, reference_weights, small_encoder
 
@@ -73,7 +73,7 @@ def prepared(corpus, dtype=torch.float64):
     tokens = corpus.store.batch(np.array(SOME), signals={"importance": corpus.importance})
     rng = Remembered(5, 0, tokens.keys.numpy())
     views = masker(tokens, rng)
-    return module.to(dtype), tokens, collated(tokens, views), rng.noise
+    return module.to(dtype), tokens, batch_tensors(tokens, views), rng.noise
 
 
 def step(module, batch):
@@ -91,23 +91,23 @@ def test_the_decoder_loses_the_most_important_tokens_after_the_same_noise(corpus
     _, tokens, batch, noise = prepared(corpus)
     for row, text in enumerate(SOME):
         content = tokens.maskable[row].nonzero()[:, 0].tolist()
-        aligned = [amis[text][place - 1] for place in content]
-        wanted = masked_places(aligned, [float(noise[row, 0, place]) for place in content], 0.5, 1.0)
+        aligned = [amis[text][index - 1] for index in content]
+        wanted = masked_places(aligned, [float(noise[row, 0, index]) for index in content], 0.5, 1.0)
         hidden = (batch["decoder.labels"][row] != -100).nonzero()[:, 0].tolist()
         assert set(hidden) == {content[i] for i in wanted}
 
 
 def test_losses_and_gradients(corpus):
     module, _, batch, _ = prepared(corpus)
-    loss, figures = step(module, batch)
+    loss, metrics = step(module, batch)
     weights = reference_weights(module, NAMES)
     found = cdmae(weights, {**CONFIG, "vocab_size": len(corpus.tokenizer)}, batch)
-    reading = module.read(batch)
-    torch.testing.assert_close(reading.encoded.bottleneck, found["h"], rtol=1e-10, atol=1e-12)
+    encoder_pass = module.encode(batch)
+    torch.testing.assert_close(encoder_pass.encoded.bottleneck, found["h"], rtol=1e-10, atol=1e-12)
     total = found["encoder"] + found["decoder"]
     assert loss.item() == pytest.approx(total.item(), rel=1e-6)
     for branch in ("encoder", "decoder"):
-        assert figures[f"{branch}_loss"].item() == pytest.approx(found[branch].item(), rel=1e-6)
+        assert metrics[f"{branch}_loss"].item() == pytest.approx(found[branch].item(), rel=1e-6)
     total.backward()
     assert_gradients(module, weights, NAMES, rtol=1e-6)
 

@@ -9,7 +9,7 @@ import torch
 from drkit.core.draws import Draws
 from drkit.testing.toys import VOCAB, ToyTokenizer, toy_context, toy_tokens
 from drkit.train import gradients
-from drkit.train.pretrain import PARTNER, collated, stacked
+from drkit.train.pretrain import PARTNER, batch_tensors, stacked
 from tests.references.conftest import CONFIG, assert_gradients, composed, reference_weights, small_encoder
 from tests.references.cpdae import cpdae, vectors_contrast
 
@@ -28,7 +28,7 @@ def prepared(paper: str, dtype=torch.float64, settings=()):
     both = stacked(tokens, attrs.evolve(tokens, keys=tokens.keys + PARTNER), pad_id=0)
     views = masker(both, Draws(1, 0, both.keys.numpy()))
     rows = len(LENGTHS)
-    batch = {**collated(both, views), "partners": torch.arange(2 * rows).roll(rows)}
+    batch = {**batch_tensors(both, views), "partners": torch.arange(2 * rows).roll(rows)}
     return module.to(dtype), batch
 
 
@@ -53,7 +53,7 @@ def totals(paper: str, found) -> torch.Tensor:
 @pytest.mark.parametrize("paper", ["cpdae", "cpdae-r", "cpdae-no-cl", "cpdae-idf"])
 def test_total_and_gradients(paper, chunk):
     module, batch = prepared(paper)
-    loss, figures = step(module, batch, chunk)
+    loss, metrics = step(module, batch, chunk)
     weights = reference_weights(module, NAMES)
     idf = toy_context().signals["idf"].tolist() if paper == "cpdae-idf" else None
     found = cpdae(weights, SIZES, batch, idf)
@@ -62,11 +62,11 @@ def test_total_and_gradients(paper, chunk):
     total = totals(paper, found)
     # Sums of losses are kept in float32 by the run.
     assert loss.item() == pytest.approx(total.item(), rel=1e-6)
-    assert figures["decoder_loss"].item() == pytest.approx(found["rec"].item(), rel=1e-6)
-    assert figures["encoder_loss"].item() == pytest.approx(found["mlm"].item(), rel=1e-6)
+    assert metrics["decoder_loss"].item() == pytest.approx(found["rec"].item(), rel=1e-6)
+    assert metrics["encoder_loss"].item() == pytest.approx(found["mlm"].item(), rel=1e-6)
     if paper in ("cpdae", "cpdae-r"):
         wanted = found["words" if paper == "cpdae" else "vectors"].item()
-        assert figures["contrast_loss"].item() == pytest.approx(wanted, rel=1e-9)
+        assert metrics["contrast_loss"].item() == pytest.approx(wanted, rel=1e-9)
     total.backward()
     assert_gradients(module, weights, NAMES, rtol=1e-6)
 
@@ -74,10 +74,10 @@ def test_total_and_gradients(paper, chunk):
 def test_parts_in_float64_agree_to_the_last_digits():
     module, batch = prepared("cpdae")
     found = cpdae(reference_weights(module, NAMES), SIZES, batch)
-    outputs = module.outputs(module.read(batch), batch)
+    outputs = module.outputs(module.encode(batch), batch)
     torch.testing.assert_close(outputs["encoder"]["bottleneck"], found["h"], rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(outputs["decoder"]["vocab_logits"], found["z"], rtol=1e-10, atol=1e-12)
-    terms = {name: term.loss(**term.given(outputs[term.on])).loss for name, term in module.terms.items()}
+    terms = {name: term.loss(**term.inputs(outputs[term.on])).loss for name, term in module.terms.items()}
     for name, wanted in (("decoder", "rec"), ("encoder", "mlm"), ("contrast", "words")):
         assert terms[name].item() == pytest.approx(found[wanted].item(), rel=1e-11)
 
@@ -86,12 +86,12 @@ def test_parts_in_float64_agree_to_the_last_digits():
 def test_in_float32_to_1e_5(paper):
     exact, batch = prepared(paper)
     module, _ = prepared(paper, torch.float32)
-    wanted, wanted_figures = step(exact, batch)
-    got, figures = step(module, batch)
+    wanted, expected_metrics = step(exact, batch)
+    got, metrics = step(module, batch)
     assert got.item() == pytest.approx(wanted.item(), rel=1e-5)
     for name in ("decoder_loss", "encoder_loss", "contrast_loss"):
-        if name in figures:
-            assert figures[name].item() == pytest.approx(wanted_figures[name].item(), rel=1e-5)
+        if name in metrics:
+            assert metrics[name].item() == pytest.approx(expected_metrics[name].item(), rel=1e-5)
     for mine, theirs in zip(module.parameters(), exact.parameters(), strict=True):
         if theirs.grad is not None and theirs.grad.norm() > 1e-6:
             assert (mine.grad - theirs.grad).norm() < 1e-4 * theirs.grad.norm()

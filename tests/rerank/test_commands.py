@@ -30,7 +30,7 @@ def files(tmp_path_factory):
         judged = [f"q {topic} 北\td {topic} ü\t1\n" for topic in topics]
         (beir / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(judged), encoding="utf-8")
     ids = [passage["_id"] for passage in passages]
-    run = [(f"q {topic} 北", [(doc_id, float(-place)) for place, doc_id in enumerate(ids)]) for topic in TOPICS[:4]]
+    run = [(f"q {topic} 北", [(doc_id, float(-index)) for index, doc_id in enumerate(ids)]) for topic in TOPICS[:4]]
     run.append(("q unknown", [(ids[0], 1.0), (ids[1], 0.5)]))
     write_run(folder / "first.trec", run, "first")
     mined = []

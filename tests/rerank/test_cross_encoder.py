@@ -62,8 +62,8 @@ def test_layers_are_copied_in_order_and_saved(checkpoint, tmp_path, name):
     tower = architecture(whole.config.model_type).layers
     before, after = (list(one.model.base_model.get_submodule(tower)) for one in (whole, made))
     assert (len(after), made.config.num_hidden_layers) == (5, 5)
-    for place, layer in enumerate(after):
-        for key, weight in before[place % len(before)].state_dict().items():
+    for index, layer in enumerate(after):
+        for key, weight in before[index % len(before)].state_dict().items():
             torch.testing.assert_close(layer.state_dict()[key], weight, rtol=0, atol=0)
     assert after[0] is not after[len(before)], "copies learn apart"
     folder = made.save(tmp_path / "re-ranker")

@@ -63,8 +63,8 @@ def test_every_judged_query_with_its_positives_and_negatives(work, tmp_path):
     assert len(found) == len(asked) == len(queries) - 1, "all but the unjudged one"
     corpus, judged = collection.corpus, collection.positives("train")
     texts = [passage.content for passage in corpus]
-    for place, query in enumerate(queries):
-        scores = found.lookup(place, np.arange(len(corpus)))
+    for index, query in enumerate(queries):
+        scores = found.lookup(index, np.arange(len(corpus)))
         for passage, score in enumerate(scores):
             known = query.query_id in judged and (
                 query.query_id != "q file 0" or passage in corpus.positions([*judged["q file 0"]]) or passage in (1, 2)
@@ -83,11 +83,11 @@ def test_looking_up_in_any_order_and_for_unknown_queries(work, tmp_path):
     found = pickle.loads(pickle.dumps(read_scores(tmp_path)))
     first = asked[1]
     turned = first.passages[::-1]
-    np.testing.assert_array_equal(found.lookup(first.place, turned), found.lookup(first.place, first.passages)[::-1])
+    np.testing.assert_array_equal(found.lookup(first.index, turned), found.lookup(first.index, first.passages)[::-1])
     assert np.isnan(found.lookup(10**6, first.passages)).all()
-    assert np.isnan(found.lookup(first.place, np.array([10**9]))).all()
-    assert found.lookup(first.place, np.empty(0, dtype=np.int64)).shape == (0,)
-    assert found.lookup(first.place, first.passages).dtype == np.float32
+    assert np.isnan(found.lookup(first.index, np.array([10**9]))).all()
+    assert found.lookup(first.index, np.empty(0, dtype=np.int64)).shape == (0,)
+    assert found.lookup(first.index, first.passages).dtype == np.float32
 
 
 def test_a_kill_costs_a_block(work, tmp_path):
@@ -141,17 +141,17 @@ def test_scores_that_are_no_numbers_are_refused(work, value):
             return np.full(len(pairs), value, dtype=np.float32)
 
     _, asked, blocks = work
-    with pytest.raises(DrkitError, match="no finite number"):
+    with pytest.raises(DrkitError, match="is not finite"):
         blocks(Broken()).make(asked, Silent())
 
 
 def test_another_file_is_no_scores(tmp_path):
-    with pytest.raises(DrkitError, match=r"scores\.arrow: no file of a teacher's scores"):
+    with pytest.raises(DrkitError, match=r"scores\.arrow is not a file of teacher scores"):
         read_scores(tmp_path)
     table = pa.table({"query": [1]})
     with pa.OSFile(str(tmp_path / "scores.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
-    with pytest.raises(DrkitError, match="no file of a teacher's scores"):
+    with pytest.raises(DrkitError, match="is not a file of teacher scores"):
         read_scores(tmp_path)
 
 
@@ -160,7 +160,7 @@ def test_another_file_is_no_scores(tmp_path):
 def test_blocks_hold_whole_queries_in_order(sizes, limit):
     asked = [ScoreRequest(i, Query(str(i), ""), np.arange(size)) for i, size in enumerate(sizes)]
     blocks = list(cut_blocks(asked, limit))
-    assert [own.place for block in blocks for own in block] == list(range(len(sizes)))
+    assert [own.index for block in blocks for own in block] == list(range(len(sizes)))
     for block in blocks:
         assert sum(len(own.passages) for own in block[:-1]) < limit
 
@@ -193,9 +193,9 @@ def test_the_stage_scores_with_a_real_cross_encoder(tmp_path, where):
     np.testing.assert_allclose(found.lookup(0, passages), expected, atol=1e-6)
     assert sorted(path.name for path in (tmp_path / "teacher").iterdir()) == [CHECKPOINTS, "scores.arrow"]
     judged, first = collection.positives("train"), []
-    for place, query in enumerate(collection.queries("train")):
+    for index, query in enumerate(collection.queries("train")):
         if query.query_id in judged and query.query_id in read_negatives(inputs["negatives"]):
-            own, scores = found.row(place)
+            own, scores = found.row(index)
             first.append(own[scores.argmax()] in collection.corpus.positions([*judged[query.query_id]]))
     assert metrics["positive_first"] == pytest.approx(np.mean(first), abs=1e-4)
     assert 0 < metrics["by_chance"] < 0.5
@@ -219,7 +219,7 @@ def test_the_stage_scores_the_queries_that_the_round_trains_on_alone(tmp_path):
     pairs = training_pairs(ids, collection.positive_indices("train"), {})
     drawn = {int(pairs.queries[p]) for draw in (0, 1) for p in draw_queries(len(pairs), 4, seed=5, draw=draw)}
     found = read_scores(tmp_path / "teacher")
-    assert {place for place in range(len(ids)) if found.row(place) is not None} == drawn
+    assert {index for index in range(len(ids)) if found.row(index) is not None} == drawn
     assert metrics["queries"] == len(drawn) < len(pairs)
 
 
@@ -230,11 +230,11 @@ def test_a_teacher_that_knows_no_more_than_chance_is_told():
         noise.add(scores[:1].tolist(), scores[1:].tolist())
         good.add([scores.max() + (scores[0] > -1)], scores[1:].tolist())  # some wrong
     assert noise.is_chance
-    assert "noise" in noise.in_words()
+    assert "noise" in noise.summary()
     assert noise.chance == pytest.approx(1 / 8)
     assert not good.is_chance
-    assert "noise" not in good.in_words()
-    assert "by chance: 12.5%" in good.in_words()
+    assert "noise" not in good.summary()
+    assert "expected by chance: 12.5%" in good.summary()
     tied = Agreement()
     tied.add([1.0], [1.0])
     assert (tied.queries, tied.first) == (1, 0), "a constant teacher tells nothing apart"
@@ -245,6 +245,6 @@ def test_an_agreement_over_nothing():
     nothing.add([1.0], [])
     nothing.add([], [1.0])
     assert nothing.metrics() == {}
-    assert "nothing to compare" in nothing.in_words()
+    assert "no query has both a positive and a negative" in nothing.summary()
     with pytest.raises(DrkitError, match="no query"):
         _ = nothing.share

@@ -48,15 +48,15 @@ def collator(folder, tokens, negatives=4):
     queries = list(collection.queries("train"))
     mine = read_negatives(mined(folder / "collection", folder / "negatives"))
     pairs = training_pairs([query.query_id for query in queries], positives, mine)
-    texts = [queries[place].text for place in pairs.queries]
+    texts = [queries[index].text for index in pairs.queries]
     return GroupCollator(pairs, texts, collection.corpus, tokens, negatives=negatives, seed=3)
 
 
 def taken(module, batch, chunk=0):
     module.zero_grad()
     strategy = gradients.GradientStrategy(forward=module, backward=lambda loss: loss.backward(), chunk=chunk)
-    loss, figures = gradients.backward(module, batch, strategy)
-    return loss, figures, {n: p.grad.clone() for n, p in module.named_parameters() if p.grad is not None}
+    loss, metrics = gradients.backward(module, batch, strategy)
+    return loss, metrics, {n: p.grad.clone() for n, p in module.named_parameters() if p.grad is not None}
 
 
 def close(one, two, tolerance=2e-7):
@@ -94,10 +94,10 @@ def test_a_group_is_a_positive_and_distinct_negatives_drawn_anew(tmp_path):
 def test_chunks_of_groups_add_up(tmp_path, chunk):
     module = ranker(tmp_path)
     batch = collator(tmp_path, module.encoder.pairs)([(0, query) for query in range(9)])
-    loss, figures, expected = taken(module.train(), batch)
+    loss, metrics, expected = taken(module.train(), batch)
     again, others, found = taken(module, batch, chunk)
     assert float(again) == pytest.approx(float(loss), rel=1e-5)
-    assert float(others["ranking_accuracy"]) == pytest.approx(float(figures["ranking_accuracy"]))
+    assert float(others["ranking_accuracy"]) == pytest.approx(float(metrics["ranking_accuracy"]))
     close(found, expected)
     parts = module.chunks(batch, chunk)
     assert sum(len(part["ids"]) for part in parts) == len(batch["ids"])
@@ -295,7 +295,7 @@ def test_two_processes_have_the_gradients_of_one_big_batch_and_share_the_teacher
 
 
 def taught(folder, name):
-    """The teacher's stage, in blocks of a few pairs; a re-ranker is saved for it where there is none."""
+    """The teacher's stage, in blocks of a few pairs; a re-ranker is saved for it unless one is given."""
     from drkit.train import teacher as teacher_scores
 
     teacher_scores.BLOCK_PAIRS = 30
@@ -318,7 +318,7 @@ def process(folder):
     queries = list(collection.queries("train"))
     mine = read_negatives(folder / "negatives")
     pairs = training_pairs([query.query_id for query in queries], positives, mine)
-    texts = [queries[place].text for place in pairs.queries]
+    texts = [queries[index].text for index in pairs.queries]
     collate = GroupCollator(pairs, texts, collection.corpus, encoder.pairs, negatives=4, seed=3)
     batch = collate([(0, query) for query in range(7)][rank::2])
     with processes.together():
@@ -342,7 +342,7 @@ if __name__ == "__main__":
 
 
 def test_the_stage_says_what_batch_it_really_has(tmp_path):
-    told = []
-    with patch.object(Silent, "note", lambda _, text: told.append(text)):
+    notes = []
+    with patch.object(Silent, "note", lambda _, text: notes.append(text)):
         trained(tmp_path)
-    assert "25 training queries, 4 a batch; negatives a query: 4.88, pairs a batch: 23.5" in told
+    assert "25 training queries, 4 per batch; negatives per query: 4.88, pairs per batch: 23.5" in notes

@@ -33,7 +33,7 @@ from drkit.testing.toys import ToyTokenizer, toy_tokens
 from drkit.train import gradients
 from drkit.train import gradients as gathering
 from drkit.train.biencoder import BiEncoder
-from drkit.train.pairs import padded
+from drkit.train.pairs import pad_lists
 from drkit.train.reranker import GroupRanker
 
 CHUNKS = (0, 2)
@@ -98,12 +98,12 @@ def batch_of(name, chosen=(0, 1, 2, 3, 4)):
         ids = texts.ids[flat].clone()
         ids[:, 1] = torch.tensor([20 + q for q, own in zip(chosen, groups, strict=True) for _ in own])
         return {"ids": ids, "attention": texts.attention[flat], "sizes": torch.tensor([len(own) for own in groups])}
-    places = [own[0] for own in groups] + [passage for own in groups for passage in own[1:]]
+    indices = [own[0] for own in groups] + [passage for own in groups for passage in own[1:]]
     rows, start = [], len(groups)
     for number, own in enumerate(groups):
         rows.append(np.array([number, *range(start, start + len(own) - 1)]))
         start += len(own) - 1
-    numbers = padded(rows)
+    numbers = pad_lists(rows)
     teacher = torch.full(numbers.shape, math.nan)
     for row, query in zip(teacher, chosen, strict=True):
         row[: len(TEACHER[query])] = torch.tensor(TEACHER[query])
@@ -111,11 +111,11 @@ def batch_of(name, chosen=(0, 1, 2, 3, 4)):
     return {
         "query.ids": queries.ids[list(chosen)],
         "query.attention": queries.attention[list(chosen)],
-        "passage.ids": texts.ids[places],
-        "passage.attention": texts.attention[places],
+        "passage.ids": texts.ids[indices],
+        "passage.attention": texts.attention[indices],
         "positives": torch.arange(len(groups)),
-        "judged": padded(judged),
-        "places": torch.tensor(places),
+        "judged": pad_lists(judged),
+        "passage_indices": torch.tensor(indices),
         "groups": numbers,
         "teacher": teacher,
     }
@@ -124,7 +124,7 @@ def batch_of(name, chosen=(0, 1, 2, 3, 4)):
 def small_rows(rank):
     """Rows of which one process has narrower ones."""
     return {
-        "places": torch.arange(3),
+        "passage_indices": torch.arange(3),
         "groups": torch.tensor([[0, 2], [1, -1]] if rank == 0 else [[0, 1], [2, -1]]),
         "teacher": torch.full((2, 3), math.nan)[:, : 3 - rank].index_fill(1, torch.tensor([0]), 1.0),
         "flags": torch.ones(2, 1 + rank, dtype=torch.bool),
@@ -151,7 +151,7 @@ def gradients_of_every_loss(rank):
             dist.all_reduce(loss)
             found[f"{name} {chunk}.loss"] = loss / 2
             found |= {f"{name} {chunk}.{n}": p.grad for n, p in module.named_parameters() if p.grad is not None}
-    _, rows = gathering.gather_rows(small_rows(rank), {"groups": "places"})
+    _, rows = gathering.gather_rows(small_rows(rank), {"groups": "passage_indices"})
     return found | {name: row.detach() for name, row in rows.items()}
 
 

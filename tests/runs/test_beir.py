@@ -52,7 +52,7 @@ def encoder(tmp_path_factory):
     return path
 
 
-class Told(Silent):
+class RecordedProgress(Silent):
     def __init__(self):
         self.begun, self.skipped = [], []
 
@@ -93,9 +93,9 @@ def test_the_numbers_are_those_of_searching_and_measuring(folder, encoder, tmp_p
 
 
 def test_what_is_done_is_not_done_again_but_for_another_encoder_or_collection(folder, encoder, tmp_path):
-    told, again, changed = Told(), Told(), Told()
-    first = evaluate_beir(str(encoder), folder, tmp_path / "out", progress=told)
-    assert len(told.begun) == 4
+    progress, again, changed = RecordedProgress(), RecordedProgress(), RecordedProgress()
+    first = evaluate_beir(str(encoder), folder, tmp_path / "out", progress=progress)
+    assert len(progress.begun) == 4
     assert evaluate_beir(str(encoder), folder, tmp_path / "out", measures=("AP",), progress=again).measures == ("AP",)
     assert (again.begun, len(again.skipped)) == ([], 4)
     assert not list((tmp_path / "out").glob("*.work"))

@@ -9,8 +9,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from drkit.data.store import TokenStore, tokenise
-from drkit.train.biencoder import candidates
-from drkit.train.pairs import PairCollator, TrainingPairs, padded, training_pairs
+from drkit.train.biencoder import candidate_mask
+from drkit.train.pairs import PairCollator, TrainingPairs, pad_lists, training_pairs
 
 WORDS = [f"w{i}" for i in range(60)]
 
@@ -40,13 +40,13 @@ def pairs_of(rng):
 
 
 @given(st.lists(st.integers(0, 9), min_size=3, max_size=12), st.integers(0, 2**31))
-def test_candidates_equal_the_rule_written_out(places, seed):
+def test_candidates_equal_the_rule_written_out(indices, seed):
     rng = np.random.default_rng(seed)
-    judged = [np.unique(np.append(rng.choice(10, 3), places[q])) for q in range(3)]
-    allowed = candidates(torch.tensor(places), padded(judged), torch.arange(3))
+    judged = [np.unique(np.append(rng.choice(10, 3), indices[q])) for q in range(3)]
+    allowed = candidate_mask(torch.tensor(indices), pad_lists(judged), torch.arange(3))
     for q in range(3):
-        for p, place in enumerate(places):
-            may_stand = place not in judged[q] and place not in places[:p]
+        for p, index in enumerate(indices):
+            may_stand = index not in judged[q] and index not in indices[:p]
             assert allowed[q, p] == (p == q or may_stand), (q, p)
 
 
@@ -57,19 +57,19 @@ def test_a_batch_holds_queries_positives_and_distinct_negatives(stores, wanted):
     collate = PairCollator(pairs=pairs, queries=queries, passages=passages, negatives=wanted, seed=5)
     batch = collate([(0, q) for q in range(12)])
     first = batch["passage.ids"][:, 1].tolist()
-    places = [token - 5 for token in first]
+    indices = [token - 5 for token in first]
     assert batch["query.ids"][:, 1].tolist() == [5 + q for q in range(12)]
     assert batch["positives"].tolist() == list(range(12))
     for q in range(12):
-        assert places[q] in pairs.positives[q]
-    rest = iter(places[12:])
+        assert indices[q] in pairs.positives[q]
+    rest = iter(indices[12:])
     for q in range(12):
         mine = [next(rest) for _ in range(min(wanted, len(pairs.negatives[q])))]
         assert len(set(mine)) == len(mine)
         assert set(mine) <= set(pairs.negatives[q])
     assert not list(rest)
-    assert batch["places"].tolist() == places
-    judged = [[int(place) for place in row if place >= 0] for row in batch["judged"]]
+    assert batch["passage_indices"].tolist() == indices
+    judged = [[int(index) for index in row if index >= 0] for row in batch["judged"]]
     assert judged == [positive.tolist() for positive in pairs.positives]
 
 
@@ -79,15 +79,15 @@ def test_a_querys_own_passage_does_not_stand_against_it_in_the_batch(stores):
     plain = PairCollator(pairs=pairs, queries=queries, passages=passages, negatives=2, seed=5)(
         [(0, q) for q in range(12)]
     )
-    own = plain["places"].numpy()[(np.arange(12) + 1) % 12].copy()  # each query is the next one's answer
+    own = plain["passage_indices"].numpy()[(np.arange(12) + 1) % 12].copy()  # each query is the next one's answer
     own[3] = -1
-    collate = PairCollator(pairs=pairs, queries=queries, passages=passages, negatives=2, seed=5, own=own)
+    collate = PairCollator(pairs=pairs, queries=queries, passages=passages, negatives=2, seed=5, self_passages=own)
     batch = collate([(0, q) for q in range(12)])
-    before, after = (candidates(b["places"], b["judged"], b["positives"]) for b in (plain, batch))
+    before, after = (candidate_mask(b["passage_indices"], b["judged"], b["positives"]) for b in (plain, batch))
     for q in range(12):
-        gone = {int(p) for p in batch["places"][before[q] & ~after[q]]}
+        gone = {int(p) for p in batch["passage_indices"][before[q] & ~after[q]]}
         assert gone <= {int(own[q])}
-        stands = {int(p) for p in batch["places"][after[q]]} - {int(batch["places"][q])}
+        stands = {int(p) for p in batch["passage_indices"][after[q]]} - {int(batch["passage_indices"][q])}
         assert int(own[q]) not in stands
     assert (before[3] == after[3]).all()
     assert (before != after).any()
@@ -117,8 +117,8 @@ def test_queries_without_a_positive_are_left_out():
 class Sums:
     """A teacher that has not read every passage: its score tells query and passage."""
 
-    def lookup(self, query_place, passages):
-        return np.where(passages % 7 == 0, np.nan, 100 * query_place + passages).astype(np.float32)
+    def lookup(self, query_index, passages):
+        return np.where(passages % 7 == 0, np.nan, 100 * query_index + passages).astype(np.float32)
 
 
 def test_a_query_brings_its_own_group_and_what_a_teacher_thinks_of_it(stores):
@@ -128,13 +128,13 @@ def test_a_query_brings_its_own_group_and_what_a_teacher_thinks_of_it(stores):
     collate = PairCollator(pairs=pairs, queries=queries, passages=passages, negatives=4, seed=5, teacher=Sums())
     chosen = [7, 0, 3, 11]
     batch = collate([(1, q) for q in chosen])
-    groups, places = batch["groups"], batch["places"]
+    groups, indices = batch["groups"], batch["passage_indices"]
     assert groups[:, 0].tolist() == batch["positives"].tolist()
-    assert sorted(groups[groups >= 0].tolist()) == list(range(len(places))), "every passage is some query's own"
+    assert sorted(groups[groups >= 0].tolist()) == list(range(len(indices))), "every passage is some query's own"
     for row, (q, own) in enumerate(zip(chosen, groups.tolist(), strict=True)):
-        real = [place for place in own if place >= 0]
+        real = [index for index in own if index >= 0]
         assert len(real) == 1 + min(4, len(pairs.negatives[q]))
-        assert {int(places[p]) for p in real[1:]} <= {*pairs.negatives[q]}
-        expected = Sums().lookup(int(pairs.queries[q]), places[real].numpy())
+        assert {int(indices[p]) for p in real[1:]} <= {*pairs.negatives[q]}
+        expected = Sums().lookup(int(pairs.queries[q]), indices[real].numpy())
         np.testing.assert_array_equal(batch["teacher"][row, : len(real)].numpy(), expected)
         assert batch["teacher"][row, len(real) :].isnan().all()

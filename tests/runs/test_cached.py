@@ -144,21 +144,21 @@ def test_evaluation_needs_no_gradient():
     with torch.no_grad():
         value = loss(features)
     assert value.item() == pytest.approx(loss(features).item())
-    assert loss.figures["accuracy"] <= 1
+    assert loss.metrics["accuracy"] <= 1
 
 
 @pytest.mark.parametrize(
     ("features", "labels", "said"),
     [
-        (columns(1), None, "1 column"),
-        ([*columns(1, rows=3), *columns(1, rows=4)], None, "3, 4 rows"),
+        (columns(1), None, "at least 2 columns of texts .*got 1"),
+        ([*columns(1, rows=3), *columns(1, rows=4)], None, "same number of rows.*3, 4"),
         (columns(3), torch.zeros(10), "teacher"),
     ],
 )
 def test_what_does_not_fit_is_told(features, labels, said):
     with pytest.raises(DrkitError, match=said):
         CachedGradients(Bag(), ContrastiveLoss(CONTRASTIVE))(features, labels)
-    with pytest.raises(DrkitError, match="chunk is 0"):
+    with pytest.raises(DrkitError, match="chunk must be at least 1, got 0"):
         CachedGradients(Bag(), ContrastiveLoss(CONTRASTIVE), chunk=0)
 
 
@@ -181,7 +181,7 @@ def test_the_value_is_sentence_transformers_own(sentence_transformer):
 
     model = sentence_transformer().eval()
     # No text twice: theirs does not know a copy of a positive.
-    features = [model.preprocess(TEXTS[place : place + 2]) for place in (0, 2, 4)]
+    features = [model.preprocess(TEXTS[index : index + 2]) for index in (0, 2, 4)]
     reference = CachedMultipleNegativesRankingLoss(model, scale=20.0, mini_batch_size=1)
     theirs = reference([dict(f) for f in features], torch.zeros(2))
     ours = CachedGradients(model, ContrastiveLoss(CONTRASTIVE), chunk=1)([dict(f) for f in features])

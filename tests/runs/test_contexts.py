@@ -86,13 +86,13 @@ def test_every_context_trains(context, base, decoder, texts, tmp_path):
     log = [json.loads(line) for line in (tmp_path / "run/pretrained/log.jsonl").read_text().splitlines()]
     assert all(np.isfinite(entry["loss"]) and entry["decoder_loss"] > 0 for entry in log)
     if "spans" in done:
-        figures = done["spans"].metrics
-        assert figures["documents"] == 41
-        assert figures["empty"] == 1
-        assert figures["alone"] > 0
-        assert any("have one sentence" in note for note in said)
+        metrics = done["spans"].metrics
+        assert metrics["documents"] == 41
+        assert metrics["empty"] == 1
+        assert metrics["alone"] > 0
+        assert any("have only one sentence" in note for note in said)
         inputs = {name: tmp_path / "run" / name for name in done}
-        assert len(open_texts(inputs)) == figures["spans"] > 41
+        assert len(open_texts(inputs)) == metrics["spans"] > 41
         assert (tmp_path / "run/signal-importance").exists() == ("signal-importance" in done)
     if "queries" in done:
         assert done["queries"].metrics["texts"] == (done["spans"].metrics["spans"] if "spans" in done else 41)
@@ -119,8 +119,8 @@ def test_queries_of_a_file_stand_for_their_texts(texts, tmp_path):
         "extractive": 39,
         "surplus": 1,
     }
-    assert any("1 queries name passages that the collection lacks: left out" in note for note in said)
-    assert any("39 of 41 texts have no query: their own most important spans are used" in note for note in said)
+    assert any("1 queries of passages that the collection lacks were left out" in note for note in said)
+    assert any("39 of 41 texts have no query; their most important spans are used instead" in note for note in said)
     assert any("beyond the first 1 of their text" in note for note in said)
     path.write_text("d1\tsomething else entirely\nd2\twhat broke\n")
     again, _ = run(texts, tmp_path / "run", f"queries=file:{path}", "candidates=1")
@@ -132,10 +132,10 @@ def test_a_documents_queries_serve_all_its_spans(texts, tmp_path):
     path = tmp_path / "queries.jsonl"
     path.write_text("\n".join(json.dumps({"doc_id": f"d{n}", "query": f"who {DEEDS[n % 5]}"}) for n in range(40)))
     done, _ = run(texts, tmp_path / "run", "context=mixed", f"queries=file:{path}")
-    figures = done["queries"].metrics
-    assert figures["extractive"] == 0
-    assert figures["given"] == 40
-    assert figures["queries"] == figures["texts"] == done["spans"].metrics["spans"]
+    metrics = done["queries"].metrics
+    assert metrics["extractive"] == 0
+    assert metrics["given"] == 40
+    assert metrics["queries"] == metrics["texts"] == done["spans"].metrics["spans"]
 
 
 def test_a_file_that_does_not_fit_is_refused(texts, tmp_path):

@@ -68,7 +68,7 @@ def test_a_run_goes_on_with_encoder_head_and_decoder(texts, first, tmp_path):
         decoder="enhanced",
         encoder=str(first),
     )
-    assert "going on with the decoder 'enhanced' of the checkpoint" in said
+    assert "continuing with the decoder 'enhanced' of the checkpoint" in said
     assert recipe.encoder.pooling == "mean", "the first run's own, not that of an encoder from elsewhere"
     assert recipe.pretrain.decoder.config.targets == 0.125, "the small scale's schedule"
     for name in ("model.safetensors", "decoder.safetensors"):
@@ -81,7 +81,7 @@ def test_a_run_goes_on_with_encoder_head_and_decoder(texts, first, tmp_path):
 
 def test_another_decoder_starts_anew_and_that_is_said(texts, first, tmp_path):
     _, said = go(texts, tmp_path / "second", masker="uniform", decoder="mlm", encoder=str(first))
-    assert any("the checkpoint's decoder is 'enhanced'" in line and "starts anew" in line for line in said)
+    assert any("the checkpoint's decoder is 'enhanced'" in line and "starts from scratch" in line for line in said)
 
 
 def test_going_on_twice_keeps_the_small_scale(texts, first, tmp_path):

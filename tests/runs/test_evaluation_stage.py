@@ -67,7 +67,7 @@ def test_queries_without_a_relevant_passage_are_counted_and_told(evaluated):
     stage, metrics = evaluated
     assert metrics["queries"] == 2
     assert [row["values"]["RR@10"] for row in metrics["rows"]] == [0.5, 0.375]
-    assert stage.progress.notes == ["1 of 2 judged queries have no relevant passage: they count 0"]
+    assert stage.progress.notes == ["1 of 2 judged queries have no relevant passage and score 0"]
 
 
 def test_what_the_table_says_in_words_is_tested(evaluated, tmp_path, capsys):

@@ -116,7 +116,7 @@ def reasons(stages, run):
 
 def found(stages, run, **options):
     """What `survey` says of every stage."""
-    return {one.stage.name: one.words for one in survey(stages, run, **options)}
+    return {one.stage.name: one.summary for one in survey(stages, run, **options)}
 
 
 def test_a_run_then_nothing_to_do(tmp_path):
@@ -306,7 +306,7 @@ def test_another_version_of_a_stage_makes_it_again_and_a_moved_function_does_not
     def moved(stage):
         return write(stage)
 
-    moved.__module__ = "another.place"
+    moved.__module__ = "another.index"
     elsewhere = tuple(evolve(stage, spec=evolve(WRITE, run=moved)) for stage in chain())
     assert reasons(elsewhere, run) == {}
     a, b, c = chain()
@@ -323,8 +323,8 @@ def test_a_changed_setting_is_named_and_an_observing_one_changes_nothing(tmp_pat
     go(chain(), run)
     a, b, c = chain()
     assert reasons((a, evolve(b, settings=Toy(2, note="other words")), c), run) == {}
-    told = reasons(chain(b=20), run)
-    assert told == {"b": "again because value: 2 -> 20", "c": "again because b changed"}
+    found = reasons(chain(b=20), run)
+    assert found == {"b": "again because value: 2 -> 20", "c": "again because b changed"}
 
 
 def test_an_observed_input_of_other_content_keeps_the_stage(tmp_path):
@@ -356,8 +356,8 @@ def test_other_records_repeat_nothing_that_reads_the_folder_and_what_reads_them(
     go(stages("one"), run)
     assert (run / "c/out.txt").read_text() == "one+3"
     (run / "a/out.txt").unlink()  # what makes it again, with another log
-    told = reasons(stages("two"), run)
-    assert told == {"a": "again because out.txt is missing", "c": "again because a/log.jsonl changed"}
+    found = reasons(stages("two"), run)
+    assert found == {"a": "again because out.txt is missing", "c": "again because a/log.jsonl changed"}
     assert (run / "c/out.txt").read_text() == "two+3"
 
 

@@ -52,12 +52,12 @@ def paired_batch():
     from drkit.core.draws import Draws
     from drkit.maskers import UniformConfig, UniformMasker
     from drkit.testing.toys import toy_context, toy_tokens
-    from drkit.train.pretrain import PARTNER, collated, stacked
+    from drkit.train.pretrain import PARTNER, batch_tensors, stacked
 
     tokens = toy_tokens()
     both = stacked(tokens, evolve(tokens, keys=tokens.keys + PARTNER), pad_id=0)
     views = UniformMasker(UniformConfig(), toy_context())(both, Draws(1, 0, both.keys.numpy()))
-    return {**collated(both, views), "partners": torch.arange(16).roll(8)}
+    return {**batch_tensors(both, views), "partners": torch.arange(16).roll(8)}
 
 
 class Apart:
@@ -111,8 +111,8 @@ def test_a_loss_over_the_batch_needs_no_partners():
 def taken(module, batch, chunk=0):
     module.zero_grad()
     strategy = gradients.GradientStrategy(forward=module, backward=lambda loss: loss.backward(), chunk=chunk)
-    loss, figures = gradients.backward(module, batch, strategy)
-    return loss, figures, {n: p.grad.clone() for n, p in module.named_parameters() if p.grad is not None}
+    loss, metrics = gradients.backward(module, batch, strategy)
+    return loss, metrics, {n: p.grad.clone() for n, p in module.named_parameters() if p.grad is not None}
 
 
 def written_out(module, parts, rows):
@@ -150,12 +150,12 @@ def test_cached_gradients_are_those_of_one_graph_with_dropout_on(chunk):
 
 def test_the_size_of_chunks_changes_nothing_without_dropout():
     module, batch = auto_encoder().train(), paired_batch()
-    whole, figures, expected = taken(module, batch)
+    whole, metrics, expected = taken(module, batch)
     for chunk in (1, 3, 8, 100):
         loss, shown, found = taken(module, batch, chunk)
         assert float(loss) == pytest.approx(float(whole), rel=1e-5)
         assert {n: float(v) for n, v in shown.items() if n.endswith("_loss")} == pytest.approx(
-            {n: float(v) for n, v in figures.items() if n.endswith("_loss")}, rel=1e-4
+            {n: float(v) for n, v in metrics.items() if n.endswith("_loss")}, rel=1e-4
         )
         close(found, expected, 2e-6)
 
@@ -169,7 +169,7 @@ def bi_encoder():
 
 def pairs_batch():
     from drkit.testing.toys import toy_tokens
-    from drkit.train.pairs import padded
+    from drkit.train.pairs import pad_lists
 
     queries, passages = toy_tokens((6, 5, 9, 4)), toy_tokens((30, 22, 9, 14, 13, 12, 17, 22, 8, 30))
     lists = [[3], [7, 9], [1], [4, 2, 6]]
@@ -179,8 +179,8 @@ def pairs_batch():
         "passage.ids": passages.ids,
         "passage.attention": passages.attention,
         "positives": torch.arange(4),
-        "judged": padded(lists),
-        "places": torch.tensor([3, 7, 1, 4, 9, 2, 3, 11, 6, 12]),
+        "judged": pad_lists(lists),
+        "passage_indices": torch.tensor([3, 7, 1, 4, 9, 2, 3, 11, 6, 12]),
     }
 
 
@@ -214,7 +214,7 @@ def shares(batch, kind):
     queries = [[0], [1, 2, 3]]
     out = []
     for q, p in zip(queries, passages, strict=True):
-        part = {n: t[p] if n.startswith("passage") or n == "places" else t[q] for n, t in batch.items()}
+        part = {n: t[p] if n.startswith("passage") or n == "passage_indices" else t[q] for n, t in batch.items()}
         out.append({**part, "positives": torch.arange(len(q)), "judged": part["judged"][:, : 1 if q == [0] else 3]})
     return out
 
@@ -244,6 +244,6 @@ def test_a_part_without_a_target_counts_nothing():
 def test_the_toy_contrast_is_no_constant():
     assert isinstance(auto_encoder(), nn.Module)
     module, batch = auto_encoder().train(), paired_batch()
-    _, figures, found = taken(module, batch)
-    assert float(figures["contrast_loss"]) > 0
+    _, metrics, found = taken(module, batch)
+    assert float(metrics["contrast_loss"]) > 0
     assert all(gradient.isfinite().all() for gradient in found.values())

@@ -17,8 +17,8 @@ HERE = Path(__file__).parent
 def taken(module, batch, chunk=0):
     module.zero_grad()
     strategy = gradients.GradientStrategy(forward=module, backward=lambda loss: loss.backward(), chunk=chunk)
-    loss, figures = gradients.backward(module, batch, strategy)
-    return float(loss), figures, {n: p.grad.clone() for n, p in module.named_parameters() if p.grad is not None}
+    loss, metrics = gradients.backward(module, batch, strategy)
+    return float(loss), metrics, {n: p.grad.clone() for n, p in module.named_parameters() if p.grad is not None}
 
 
 def one_graph(module, parts):

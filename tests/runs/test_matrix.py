@@ -53,14 +53,14 @@ def texts(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """A place for each run, and the runs whose stages it may take over."""
+    """A folder for each run, and the runs whose stages it may take over."""
     made = []
 
-    def place():
+    def run_folder():
         made.append(tmp_path_factory.mktemp("run") / "run")
         return made[-1], made[:-1]
 
-    return place
+    return run_folder
 
 
 def trained(runs, texts, pooling, **wanted):

@@ -50,8 +50,8 @@ def test_written_read_and_counted(tmp_path, corpus):
         "dropped": {"judged-positive": 1, "margin": 5},
     }
     read = read_negatives(tmp_path)
-    assert {query: places.tolist() for query, places in read.items()} == {"q 1": [1, 3], "ü": []}
-    assert all(places.dtype == np.int64 for places in read.values())
+    assert {query: indices.tolist() for query, indices in read.items()} == {"q 1": [1, 3], "ü": []}
+    assert all(indices.dtype == np.int64 for indices in read.values())
 
 
 def test_more_than_one_block(tmp_path, corpus):
@@ -59,7 +59,7 @@ def test_more_than_one_block(tmp_path, corpus):
     write_negatives(iter(mined), corpus, tmp_path, "other.arrow")
     read = read_negatives(tmp_path, "other.arrow")
     assert len(read) == 9000
-    assert all(places.tolist() == [2] * (n % 3 == 0) for n, places in enumerate(read.values()))
+    assert all(indices.tolist() == [2] * (n % 3 == 0) for n, indices in enumerate(read.values()))
 
 
 def test_none_at_all(tmp_path, corpus):

@@ -91,28 +91,28 @@ def make(decoder, store, *, dropout=0.0):
     return AutoEncoder(encoder, built, terms), collate
 
 
-def trained(module, collate, places, steps=150):
+def trained(module, collate, indices, steps=150):
     optimizer = torch.optim.AdamW(module.parameters(), lr=5e-3)
     for step in range(steps):
-        chosen = np.random.default_rng(step).choice(places, 32, replace=False)
-        out = module(**collate([(step, int(place)) for place in chosen]))
+        chosen = np.random.default_rng(step).choice(indices, 32, replace=False)
+        out = module(**collate([(step, int(index)) for index in chosen]))
         optimizer.zero_grad()
         (out["loss.encoder"] + out["loss.decoder"]).backward()
         optimizer.step()
     return module
 
 
-def probed(module, collate, places, size=16):
-    parts = np.array_split(places, -(-len(places) // size))
-    return measure_branches(module, [collate([(EPOCH, int(place)) for place in part]) for part in parts])
+def probed(module, collate, indices, size=16):
+    parts = np.array_split(indices, -(-len(indices) // size))
+    return measure_branches(module, [collate([(EPOCH, int(index)) for index in part]) for part in parts])
 
 
 def test_gain_is_what_the_decoder_gets_from_the_vector(store):
-    places, kept = held_out(len(store), 16, seed=0)
-    hearing = probed(trained(*make(MlmDecoder, store), places), make(MlmDecoder, store)[1], kept)
+    indices, kept = held_out(len(store), 16, seed=0)
+    hearing = probed(trained(*make(MlmDecoder, store), indices), make(MlmDecoder, store)[1], kept)
     deaf_module, collate = make(Deaf, store)
     untrained = probed(make(MlmDecoder, store)[0], collate, kept)
-    deaf = probed(trained(deaf_module, collate, places), collate, kept)
+    deaf = probed(trained(deaf_module, collate, indices), collate, kept)
     assert abs(deaf["gain"]) < 1e-6
     assert abs(untrained["gain"]) < 0.05
     assert hearing["gain"] > 1.0, "the topic is worth log(20) at most, and little else tells it"
@@ -123,11 +123,11 @@ def test_gain_is_what_the_decoder_gets_from_the_vector(store):
 
 def test_figures_are_means_over_targets_written_out(store):
     module, collate = make(MlmDecoder, store)
-    batch = collate([(EPOCH, place) for place in range(10)])
+    batch = collate([(EPOCH, index) for index in range(10)])
     found = measure_branches(module, [batch])
     with torch.no_grad():
-        reading = module.read(batch)
-        outputs = module.outputs(reading, batch)
+        encoder_pass = module.encode(batch)
+        outputs = module.outputs(encoder_pass, batch)
         for branch in ("encoder", "decoder"):
             states = outputs[branch]["token_states"]
             logits = states.heads.logits(states.states)
@@ -166,8 +166,8 @@ def test_words_are_scored_by_r_precision_and_replacements_by_accuracy():
     words = torch.tensor([[True, True, False, False], [False, False, False, True]])
     logits = torch.tensor([[3.0, 1.0, 2.0, 0.0], [0.0, 1.0, 2.0, 3.0]])
     assert accuracy({"vocab_logits": logits, "words": words}) == (2.0, 3.0)
-    told = {"replaced_logits": torch.tensor([1.0, -1.0, 2.0]), "replaced": torch.tensor([True, False, False])}
-    assert accuracy(told) == (2.0, 3)
+    outputs = {"replaced_logits": torch.tensor([1.0, -1.0, 2.0]), "replaced": torch.tensor([True, False, False])}
+    assert accuracy(outputs) == (2.0, 3)
     assert accuracy({"vocab_logits": logits}) is None
 
 
@@ -196,19 +196,19 @@ def test_anisotropy_equals_the_mean_over_pairs(seed):
 
 @given(count=st.integers(1, 400), texts=st.integers(0, 60), seed=st.integers(0, 9))
 def test_held_out_texts_are_a_tenth_at_most_and_the_same_each_time(count, texts, seed):
-    places, kept = held_out(count, texts, seed=seed)
+    indices, kept = held_out(count, texts, seed=seed)
     assert len(kept) == min(texts, count // 10)
-    assert sorted([*places, *kept]) == list(range(count))
+    assert sorted([*indices, *kept]) == list(range(count))
     assert (held_out(count, texts, seed=seed)[1] == kept).all()
 
 
 @given(sizes=st.lists(st.integers(1, 6), min_size=1, max_size=60), texts=st.integers(0, 30), seed=st.integers(0, 9))
 def test_documents_are_kept_out_whole(sizes, texts, seed):
     documents = np.repeat(np.arange(len(sizes)) * 3, sizes)
-    places, kept = held_out(len(documents), texts, seed=seed, documents=documents)
-    assert sorted([*places, *kept]) == list(range(len(documents)))
+    indices, kept = held_out(len(documents), texts, seed=seed, documents=documents)
+    assert sorted([*indices, *kept]) == list(range(len(documents)))
     assert len(kept) <= min(texts, len(documents) // 10)
-    assert not set(documents[places]) & set(documents[kept])
+    assert not set(documents[indices]) & set(documents[kept])
 
 
 @frozen
@@ -251,12 +251,12 @@ def test_the_retrieval_probe_equals_ir_measures_over_a_full_ranking(topics, tmp_
     tokenise(((p.doc_id, p.content) for p in collection.corpus), tokenizer(), tmp_path, max_length=16)
     passages = TokenStore.open(tmp_path)
     probe = retrieval_probe(collection, Probe(queries=12, passages=40), seed=4)
-    assert (probe.split, len(probe.queries), len(probe.places)) == ("dev", 12, 40)
+    assert (probe.split, len(probe.queries), len(probe.indices)) == ("dev", 12, 40)
     encoder = TextEncoder(make(MlmDecoder, store)[0].encoder.backbone, tokenizer(), passage_length=16)
     found = probe.measure(encoder, passages)
-    texts = [passage.content for passage in collection.corpus.at(probe.places)]
+    texts = [passage.content for passage in collection.corpus.at(probe.indices)]
     scores = encoder.encode_queries([q.text for q in probe.queries]) @ encoder.encode_passages(texts).T
-    names = [passage.doc_id for passage in collection.corpus.at(probe.places)]
+    names = [passage.doc_id for passage in collection.corpus.at(probe.indices)]
     run = {
         q.query_id: dict(zip(names, map(float, row), strict=True)) for q, row in zip(probe.queries, scores, strict=True)
     }
@@ -279,9 +279,9 @@ def test_the_queries_of_the_probe(topics):
     assert one.queries != two.queries
     again = retrieval_probe(topics("dev"), settings, seed=1)
     assert again.queries == one.queries
-    assert (again.places == one.places).all()
+    assert (again.indices == one.indices).all()
     narrow = retrieval_probe(topics("dev"), Probe(queries=20, passages=10), seed=1)
-    assert len(narrow.places) == 10
+    assert len(narrow.indices) == 10
     assert 0 < len(narrow.queries) <= 5, "judged passages fill half of the index at most"
 
 
@@ -337,7 +337,7 @@ class Heard(Silent):
     def note(self, text):
         self.notes.append(text)
 
-    def advance(self, done, total, unit, **figures):
+    def advance(self, done, total, unit, **metrics):
         if unit == "steps" and done == self.stop:
             raise KeyboardInterrupt
 
@@ -370,7 +370,7 @@ def test_a_training_with_probes_and_one_without_end_with_the_same_weights(folder
         assert all(np.isfinite(value) for value in record.values())
     said = [note for note in heard.notes if note.startswith("probe @ ")]
     assert said == [probe_line(record) for record in records]
-    assert any("6 texts are kept out" in note and "8 dev queries over 30 passages" in note for note in heard.notes)
+    assert any("6 texts held out" in note and "8 dev queries over 30 passages" in note for note in heard.notes)
 
 
 @pytest.mark.parametrize("stop", [1, 5, 9])
@@ -398,9 +398,9 @@ def test_texts_kept_out_are_never_trained_on(folder, tmp_path, monkeypatch, mask
         settings = (*settings, "pretrain.masker.context=span")
     stage = pretrained(folder, tmp_path / "run", *settings, masker=masker)
     documents = Spans.open(stage.parent / "spans").documents if masker == "query-as-context" else np.arange(60)
-    places, kept = held_out(len(documents), 256, seed=42, documents=documents)
+    indices, kept = held_out(len(documents), 256, seed=42, documents=documents)
     assert 0 < len(kept) == read_manifest(stage).metrics["held_out"] <= len(documents) // 10
-    assert seen == set(places.tolist()), "as a text or as another text's context"
+    assert seen == set(indices.tolist()), "as a text or as another text's context"
 
 
 def test_how_often_is_probed_changes_no_training_and_how_many_texts_does(folder):

@@ -90,8 +90,8 @@ def judged(tmp_path_factory):
             queries.write(json.dumps({"_id": f"q {i}", "text": f"what did {n} do for {o}"}) + "\n")
             for j, deed in enumerate(deeds):
                 corpus.write(json.dumps({"_id": f"d {i} {j}", "text": f"{n} {deed} and gave it to {o}"}) + "\n")
-    for split, places in {"train": range(14), "test": range(14, len(pairs))}.items():
-        lines = [f"q {i}\td {i} {j}\t1\n" for i in places for j in (0, 1)]
+    for split, indices in {"train": range(14), "test": range(14, len(pairs))}.items():
+        lines = [f"q {i}\td {i} {j}\t1\n" for i in indices for j in (0, 1)]
         (folder / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(lines))
     return folder
 
@@ -119,7 +119,7 @@ def test_three_stages_on_two_processes_are_those_of_one_with_twice_the_batch(jud
     assert read[0]["negatives_per_query"] == read[1]["negatives_per_query"]
     # Every query has two answers, of which one is its positive here; some of the others' passages are copies.
     assert 0 < read[0]["negatives_counted"] == read[1]["negatives_counted"] < read[0]["negatives_per_query"]
-    # What shifts all scores alike, as the head's bias does, is no part of a listwise loss, and nowhere fixed.
+    # What shifts all scores alike, as the head's bias does, does not change a listwise loss, and is not determined.
     taught = [
         _teachers_differences(tmp_path / run / "teacher-retriever-distilled/scores.arrow") for run in ("one", "two")
     ]

@@ -117,7 +117,7 @@ def made(parts, checkpoints, *, every=1, given=None, dropout=0.2):
         collection.corpus,
         folder=checkpoints,
         query_ids=[r.query_id for r in miner.requests],
-        first=pairs.negatives if given else None,
+        initial=pairs.negatives if given else None,
         every=every,
         per_epoch=batches_per_epoch(QUERIES, BATCH),
     )
@@ -190,14 +190,14 @@ def test_each_epoch_is_mined_by_the_model_as_it_is_when_it_begins(parts, tmp_pat
     go(module, collate, tmp_path / "run", refresher, steps=8, **settings)  # epochs of three steps: 0, 1 and 2
     stopped, collate, other = made(parts, tmp_path / "stopped", every=2)
     go(stopped, collate, tmp_path / "stopped", other, steps=6, **settings)
-    mined = {epoch: figures["weights"]["retriever"] for epoch, figures in refresher.metrics().items()}
+    mined = {epoch: metrics["weights"]["retriever"] for epoch, metrics in refresher.metrics().items()}
     assert mined == {"0": start, "2": weights_hash(stopped.encoder.backbone)}
     assert start != mined["2"]
 
 
 def test_what_is_mined_is_the_exact_ranking_of_the_models_own_vectors(parts, tmp_path):
     _, _, refresher = made(parts, tmp_path)
-    refresher._before(0, 1)
+    refresher._mine_before(0, 1)
     miner = refresher._miner
     texts = [p.content for p in miner.corpus]
     passages = miner.encoder.encode_passages(texts)
@@ -205,7 +205,7 @@ def test_what_is_mined_is_the_exact_ranking_of_the_models_own_vectors(parts, tmp
     read = read_negatives(tmp_path, "negatives-0.arrow")
     for request, scores in zip(miner.requests, queries.astype(float) @ passages.astype(float).T, strict=True):
         judged = set(miner.corpus.positions(sorted(request.positives)).tolist())
-        ranked = [place for place in np.argsort(-scores, kind="stable").tolist() if place not in judged]
+        ranked = [index for index in np.argsort(-scores, kind="stable").tolist() if index not in judged]
         assert read[request.query_id].tolist() == ranked[1:9]
     assert refresher.metrics()["0"]["dropped"]["ranks"] == QUERIES * 4
 
@@ -265,11 +265,11 @@ def test_a_file_without_its_figures_is_mined_again(parts, tmp_path):
 
     _, _, refresher = made(parts, tmp_path)
     refresher._miner = Counts()
-    refresher._before(0, 1)
-    refresher._before(0, 1)
+    refresher._mine_before(0, 1)
+    refresher._mine_before(0, 1)
     assert Counts.calls == 1
     (tmp_path / "negatives-0.json").unlink()
-    refresher._before(0, 1)
+    refresher._mine_before(0, 1)
     assert Counts.calls == 2
 
 

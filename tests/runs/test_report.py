@@ -45,7 +45,7 @@ def test_probe_panels_show_what_was_measured_and_no_more():
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 7])
 def test_the_same_curves_give_the_same_file(tmp_path, count):
     lines = [Line("one", [(0, 1.0), (10, 1.0)]), Line("two", [(0, 1.0), (10, 1.001)]), Line("none", [])]
-    panels = [Panel(f"Panel {place}", "nats", lines, floor=place % 2 == 0) for place in range(count)]
+    panels = [Panel(f"Panel {index}", "nats", lines, floor=index % 2 == 0) for index in range(count)]
     one, two = (draw([*panels, Panel("empty", "", [])], tmp_path / name).read_bytes() for name in ("a.png", "b.png"))
     assert one == two
     assert one.startswith(PNG)
@@ -95,7 +95,7 @@ def test_a_run_of_texts_alone_ends_with_a_report(tmp_path, every):
         for record in read_probes(run / "pretrained/probes.jsonl"):
             assert f"| {record['step']} |" in text
             assert f"{record['gain']:.3f}" in text
-        assert "RR@10" not in text, "there are no queries"
+        assert "RR@10" not in text, "the collection has no queries"
     else:
         assert "Is pre-training working?" not in text
 

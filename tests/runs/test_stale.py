@@ -92,7 +92,7 @@ def run(recipe, folder, upto=None):
 
 
 def leaves(value: Any, declared: Any = None, path: str = "") -> Iterator[tuple[str, Any, attrs.Attribute[Any]]]:
-    """(dotted path, value, attribute) of every setting that is no table itself."""
+    """(dotted path, value, attribute) of every setting that is not a table."""
     if isinstance(value, Choice) or hasattr(value, "use"):
         if hasattr(value, "weight"):
             yield f"{path}.weight", value.weight, attrs.fields(type(value)).weight
@@ -291,10 +291,10 @@ def test_a_change_repeats_exactly_these_stages(change, beir, tmp_path, finished)
         recipe = recipe_of("pmi", folder)
     else:
         recipe = recipe_of("pmi", beir, *how)
-    told = {finding.stage.name: finding for finding in survey(plan(recipe, PARTS.registry).stages, again)}
+    findings = {finding.stage.name: finding for finding in survey(plan(recipe, PARTS.registry).stages, again)}
     begun = run(recipe, again)
     assert set(begun.stages) == expected
-    assert expected <= {name for name, finding in told.items() if finding.state is State.AGAIN}
+    assert expected <= {name for name, finding in findings.items() if finding.state is State.AGAIN}
     assert all(begun.reasons[name].startswith("again because ") for name in begun.stages)
     assert run(recipe, again).stages == []
 

@@ -64,14 +64,14 @@ class Collate:
 
 @frozen
 class Task:
-    """Gives told values, one a validation, and draws random numbers as dropout would."""
+    """Returns given values, one per validation, and draws random numbers as dropout would."""
 
     values: dict
     module: nn.Module
     weights: dict
     steps: list
     queries: tuple = (1,)
-    places: tuple = (1,)
+    indices: tuple = (1,)
     split: str = "dev"
 
     def measure(self, _encoder, _passages, _measure):
@@ -189,7 +189,7 @@ def test_few_weights_are_kept_and_none_that_a_resumed_training_wants_is_lost(tmp
     assert kept() == [2, 6], "the checkpoint's best, and the best"
     BestWeights(tmp_path).resume(2)
     assert kept() == [2]
-    with pytest.raises(DrkitError, match="are gone"):
+    with pytest.raises(DrkitError, match="best weights so far are missing"):
         best.load(toy, 6)
 
 
@@ -236,7 +236,7 @@ def constructed(stored, folder, validation, *, collection=None, exclude_self=Fal
 def test_what_is_measured_is_the_measure_over_dev_queries_and_all_passages(stored, collection, tmp_path):
     _, (made,) = constructed(stored, tmp_path, Validation(every=1, measure="nDCG@7", queries=100))
     task, encoder = made._task, made._encoder
-    assert (len(task.queries), task.split, len(task.places)) == (20, "dev", 60)
+    assert (len(task.queries), task.split, len(task.indices)) == (20, "dev", 60)
     texts, names = [p.content for p in collection.corpus], [p.doc_id for p in collection.corpus]
     queries = list(collection.queries("dev"))
     scores = encoder.encode_queries([q.text for q in queries]) @ encoder.encode_passages(texts).T
@@ -256,8 +256,8 @@ def test_passages_in_several_windows_are_ranked_as_in_one(stored, tmp_path, monk
 
 def test_a_sample_of_passages_holds_the_judged_ones(stored, tmp_path):
     _, (made,) = constructed(stored, tmp_path, Validation(every=1, queries=6, passages=30))
-    assert len(made._task.places) == 30
-    assert {int(judgement.doc_id) for judgement in made._task.judgements} <= set(made._task.places.tolist())
+    assert len(made._task.indices) == 30
+    assert {int(judgement.doc_id) for judgement in made._task.judgements} <= set(made._task.indices.tolist())
 
 
 def test_a_querys_own_passage_is_left_out(stored, tmp_path):
@@ -265,7 +265,7 @@ def test_a_querys_own_passage_is_left_out(stored, tmp_path):
     assert made._task.own == {}, "no query has a passage's id here"
     asked = [judgement.query_id for judgement in made._task.judgements]
     judged = next(judgement for judgement in made._task.judgements if asked.count(judgement.query_id) == 1)
-    own = evolve(made._task, own={judged.query_id: judged.doc_id})
+    own = evolve(made._task, self_passages={judged.query_id: judged.doc_id})
     whole = made._task.measure(made._encoder, made._passages, "RR")
     assert own.measure(made._encoder, made._passages, "RR") < whole
 

@@ -51,5 +51,5 @@ def distill(
             on_progress=lambda lines: progress.advance(lines, None, "queries"),
         )
     click.echo(f"scores   {output}: {done.queries:,} queries, {done.pairs:,} pairs")
-    click.echo(f"teacher  {done.agreement.in_words()}")
+    click.echo(f"teacher  {done.agreement.summary()}")
     click.echo(f"use      drkit compose --collection pairs:{output}")

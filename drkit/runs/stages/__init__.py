@@ -1,4 +1,4 @@
-"""The stages of a run, one file each: its settings, its inputs, its version, and the function that makes it.
+"""The stages of a run, one file each: settings, inputs, version, and the function that runs the stage.
 
-The files import no torch: a plan reads them, and their functions import what they need when the stage runs.
+The files import no torch, because plans import them; their functions import the rest when the stage runs.
 """

@@ -1,4 +1,4 @@
-"""Stage: read the collection once, check it, and keep it as Arrow."""
+"""Stage: read the collection once, check it, and store it as Arrow."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from drkit.runs.stage import StageRun, StageSpec, from_recipe
 
 @frozen
 class CollectionSettings:
-    """Which collection; index and hidden size only decide whether it is large enough for the index."""
+    """The collection; index and hidden size are only used to check that it is large enough for the index."""
 
     collection: Choice = from_recipe("collection")
     index: str = from_recipe("evaluation.index", observes=True)
@@ -30,10 +30,10 @@ def run(stage: StageRun[CollectionSettings]) -> Mapping[str, Any]:
     collection = stage.registry.build(Kind.COLLECTION, choice.use, choice.config)
     counts = write_collection(collection, stage.folder)
     if counts["dropped_judgements"]:
-        stage.progress.note(f"{counts['dropped_judgements']:,} judgements name unknown ids and were left out")
+        stage.progress.note(f"{counts['dropped_judgements']:,} judgements with unknown ids were left out")
     if counts["empty_passages"]:
-        stage.progress.note(f"{counts['empty_passages']:,} passages have no text: no search can find them")
-    if stage.settings.index == "ivf-pq":  # refused now, not after all training
+        stage.progress.note(f"{counts['empty_passages']:,} passages have no text and can never be found")
+    if stage.settings.index == "ivf-pq":  # fail now, not after training
         fitted(IvfPq(), counts["passages"], stage.settings.hidden)
     return {**counts, "description": dict(collection.describe())}
 

@@ -1,4 +1,4 @@
-"""Stage: the table. Measures of every system, and a paired t-test against the row above."""
+"""Stage: the results table, with the measures of every system and a paired t-test against the row above."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @frozen
 class EvaluationSettings:
-    """What is measured, and of which systems; draws: the runs whose mean a system's row is, where it has several."""
+    """Measures and systems; draws: the runs that are averaged for a system with several draws, by system."""
 
     systems: tuple[str, ...]
     draws: Mapping[str, tuple[str, ...]]
@@ -30,10 +30,10 @@ class EvaluationSettings:
 
 
 def run(stage: StageRun[EvaluationSettings]) -> Mapping[str, Any]:
-    """Write `table.md`, `results.json`, `scores.json` (per query) and `qrels.txt`; returns what `results.json` holds.
+    """Write `table.md`, `results.json`, `scores.json` (per query) and `qrels.txt`; returns those results.
 
-    A system of several draws has a row of its own, whose values are means over the draws, query by query. `against`:
-    the p of the last system's test against each other one.
+    The row of a system with several draws has means over the draws, query by query. `against`: the p-values of the last
+    system's tests against each other system.
     """
     from drkit.data.tables import collection_of
     from drkit.evaluate import average, comparison, to_markdown
@@ -42,14 +42,14 @@ def run(stage: StageRun[EvaluationSettings]) -> Mapping[str, Any]:
 
     settings, split = stage.settings, stage.settings.split
     judgements = list(collection_of({split: stage.inputs["judged"]}).judgements(split))
-    measured = {name: _measured(stage, name, judgements) for name in settings.systems}
+    measured = {name: _evaluate_system(stage, name, judgements) for name in settings.systems}
     systems = [(name, average(scores)) for name, scores in measured.items()]
     rows = comparison(systems)
     positive = {judgement.query_id for judgement in judgements if judgement.relevance > 0}
     if lost := rows[0].queries - len(positive):
-        stage.progress.note(f"{lost:,} of {rows[0].queries:,} judged queries have no relevant passage: they count 0")
+        stage.progress.note(f"{lost:,} of {rows[0].queries:,} judged queries have no relevant passage and score 0")
     write_qrels(stage.folder / "qrels.txt", judgements)
-    said = table_caption({name: len(scores) for name, scores in measured.items()})
+    caption = table_caption({name: len(scores) for name, scores in measured.items()})
     results = {
         "split": split,
         "measures": list(settings.measures),
@@ -58,23 +58,23 @@ def run(stage: StageRun[EvaluationSettings]) -> Mapping[str, Any]:
         "queries": rows[0].queries,
         "rows": [attrs.asdict(row) for row in rows],
         "draws": {name: [one.means() for one in scores] for name, scores in measured.items() if len(scores) > 1},
-        "against": {name: _p(systems[-1][1], scores) for name, scores in systems[:-1]},
+        "against": {name: _p_values(systems[-1][1], scores) for name, scores in systems[:-1]},
     }
-    write_text(stage.folder / "table.md", f"{to_markdown(rows)}\n\n{said}\n")
+    write_text(stage.folder / "table.md", f"{to_markdown(rows)}\n\n{caption}\n")
     write_text(stage.folder / "scores.json", json.dumps({name: dict(s.per_query) for name, s in systems}))
     write_text(stage.folder / "results.json", json_text(results))
     return results
 
 
-def _p(one: Scores, other: Scores) -> dict[str, float]:
-    """The p of a paired t-test between two systems, by measure."""
+def _p_values(one: Scores, other: Scores) -> dict[str, float]:
+    """Return the p-values of paired t-tests between two systems, by measure."""
     from drkit.evaluate import paired_t_test
 
     return {m: paired_t_test(values, other.per_query[m]).p for m, values in one.per_query.items()}
 
 
-def _measured(stage: StageRun[EvaluationSettings], name: str, judgements: Sequence[Judgement]) -> list[Scores]:
-    """The scores of a system, or of each of its draws."""
+def _evaluate_system(stage: StageRun[EvaluationSettings], name: str, judgements: Sequence[Judgement]) -> list[Scores]:
+    """Return the scores of a system, one per draw."""
     from drkit.evaluate import evaluate
     from drkit.search import read_run
 

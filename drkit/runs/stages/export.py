@@ -13,7 +13,7 @@ from drkit.runs.stage import StageRun, StageSpec
 
 @frozen
 class ExportSettings:
-    """How the folder says that texts are read."""
+    """How the exported encoder reads texts."""
 
     reading: TextReading
 

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 @frozen
 class FinetuneSettings:
-    """One retriever's training, a round's own settings in the place of those of all rounds.
+    """One retriever's training; the settings of its round override those of all rounds.
 
-    miners: the chain that mines again while it trains, empty where none does. validation: None where it is off.
-    queries: how many training queries it learns from (0: all), of which `draw` is one draw among `draws`.
+    miners: the chain that mines again during training, or empty. validation: None if it is off. queries: number of
+    training queries (0: all), drawn at random; `draw` is the index of this draw among `draws`.
     """
 
     miners: tuple[Choice, ...]
@@ -47,10 +47,10 @@ class FinetuneSettings:
 
 
 def run(stage: StageRun[FinetuneSettings]) -> Mapping[str, Any]:
-    """Write the retriever's checkpoint; returns steps, losses, and the batch and negatives it really had."""
+    """Write the retriever's checkpoint; returns steps, loss, and the effective batch and negatives."""
     from drkit.data.tables import collection_of
     from drkit.train.checkpoints import load_tokenizer, save_encoders
-    from drkit.train.pairs import effective_batch, in_batch, in_words, mean_of
+    from drkit.train.pairs import describe_batch, effective_batch, mean_metric, uses_in_batch_negatives
     from drkit.train.trainer import train_in
 
     settings = stage.settings
@@ -60,7 +60,7 @@ def run(stage: StageRun[FinetuneSettings]) -> Mapping[str, Any]:
     collate = evolve(collate, refreshed=refresher)
     validations = _validations(stage, module, tokenizer, collate, collection)
     if not refresher:
-        stage.progress.note(in_words(effective_batch(collate, settings.training, settings.loss)))
+        stage.progress.note(describe_batch(effective_batch(collate, settings.training, settings.loss)))
     result = train_in(
         stage.folder,
         module,
@@ -74,13 +74,13 @@ def run(stage: StageRun[FinetuneSettings]) -> Mapping[str, Any]:
     save_encoders(module, tokenizer, stage.folder)
     effective = effective_batch(collate, settings.training, settings.loss)
     metrics = {"steps": result.steps, "loss": result.loss, "seconds": result.seconds, **effective}
-    if in_batch(settings.loss):
-        counted = metrics["negatives_counted"] = round(mean_of(result.log, "negatives"), 1)
-        stage.progress.note(f"negatives a query, without copies and judged positives: {counted:,}")
-    if refresher:  # what it mines is known by now
-        stage.progress.note(in_words(effective))
+    if uses_in_batch_negatives(settings.loss):
+        counted = metrics["negatives_counted"] = round(mean_metric(result.log, "negatives"), 1)
+        stage.progress.note(f"negatives per query, without copies and judged positives: {counted:,}")
+    if refresher:  # the mined negatives are known only now
+        stage.progress.note(describe_batch(effective))
         metrics["refreshed"] = refresher.metrics()
-    return {**metrics, **{key: value for one in validations for key, value in one.result().items()}}
+    return {**metrics, **{key: value for callback in validations for key, value in callback.result().items()}}
 
 
 def _bi_encoder(stage: StageRun[FinetuneSettings], tokenizer: Any) -> BiEncoder:
@@ -110,18 +110,18 @@ def _collator(stage: StageRun[FinetuneSettings], collection: StoredCollection) -
         negatives=settings.negatives,
         seed=settings.seed,
         teacher=read_scores(inputs["teacher"]) if "teacher" in inputs else None,
-        own=_own_passages(collection, pairs) if settings.exclude_self else None,
+        self_passages=_self_passages(collection, pairs) if settings.exclude_self else None,
     )
 
 
-def _own_passages(collection: StoredCollection, pairs: TrainingPairs) -> NDArray[np.int64]:
-    """Indices i64[n] of the passages that have the queries' own ids, or -1."""
+def _self_passages(collection: StoredCollection, pairs: TrainingPairs) -> NDArray[np.int64]:
+    """Return indices i64[n] of the passages with the queries' own ids, or -1."""
     ids = [query.query_id for query in collection.queries("train")]
     return collection.corpus.find([ids[index] for index in pairs.queries.tolist()])
 
 
 def _pairs(stage: StageRun[FinetuneSettings], collection: StoredCollection) -> TrainingPairs:
-    """As many of the queries as the round trains on, another draw of them for every `draw`."""
+    """Return the training pairs of the round's queries; every `draw` has other queries."""
     from drkit.train.negatives import read_negatives
     from drkit.train.pairs import draw_queries, training_pairs
 
@@ -130,11 +130,13 @@ def _pairs(stage: StageRun[FinetuneSettings], collection: StoredCollection) -> T
     positives = collection.positive_indices("train")
     pairs = training_pairs([query.query_id for query in collection.queries("train")], positives, negatives)
     if not len(pairs):
-        raise DrkitError("no training query has a passage judged relevant (score > 0): fine-tuning needs at least one")
+        raise DrkitError(
+            "no training query has a passage judged relevant (score > 0), but fine-tuning needs at least one"
+        )
     if settings.queries > len(pairs):
         same = ", and every draw is the same" if settings.draws > 1 else ""
         stage.progress.note(
-            f"{settings.queries:,} training queries were asked for, out of {len(pairs):,}: all are used{same}"
+            f"using all {len(pairs):,} training queries, fewer than the {settings.queries:,} requested{same}"
         )
     return pairs.subset(draw_queries(len(pairs), settings.queries, seed=settings.seed, draw=settings.draw))
 
@@ -146,7 +148,7 @@ def _refresher(
     collate: PairCollator,
     collection: StoredCollection,
 ) -> Refresher | None:
-    """What mines again while the retriever is trained; None where its miners do not begin with `refresh`."""
+    """Return the callback that mines again during training; None unless the miners begin with `refresh`."""
     from drkit.core import processes
     from drkit.core.files import CHECKPOINTS
     from drkit.core.processes import own_device
@@ -155,7 +157,7 @@ def _refresher(
     from drkit.runs.retriever import encoders_of
     from drkit.search import Reranker
     from drkit.train.batches import batches_per_epoch
-    from drkit.train.negatives import requests
+    from drkit.train.negatives import mining_requests
     from drkit.train.refresh import ChainMiner, Refresher
 
     settings = stage.settings
@@ -164,13 +166,13 @@ def _refresher(
         return None
     queries = list(collection.queries("train"))
     ids = [queries[index].query_id for index in collate.pairs.queries]
-    wanted = {one.query_id: one for one in requests(collection, exclude_self=settings.exclude_self)}
+    by_id = {request.query_id: request for request in mining_requests(collection, exclude_self=settings.exclude_self)}
     reranker = stage.inputs.get("reranker")
     miner = ChainMiner(
         encoder=encoders_of(module, tokenizer, settings.reading),
         passages=collate.passages,
         corpus=collection.corpus,
-        requests=[wanted[query_id] for query_id in ids],
+        requests=[by_id[query_id] for query_id in ids],
         choices=settings.miners,
         registry=stage.registry,
         scratch=stage.folder / CHECKPOINTS,
@@ -181,7 +183,7 @@ def _refresher(
         collection.corpus,
         folder=stage.folder / CHECKPOINTS,
         query_ids=ids,
-        first=collate.pairs.negatives if any(map(len, collate.pairs.negatives)) else None,
+        initial=collate.pairs.negatives if any(map(len, collate.pairs.negatives)) else None,
         every=refresh.refresh_every,
         per_epoch=batches_per_epoch(len(ids), settings.training.per_device_train_batch_size * processes.count()),
     )
@@ -194,7 +196,7 @@ def _validations(
     collate: PairCollator,
     collection: StoredCollection,
 ) -> list[ValidationCallback]:
-    """The callback that validates while the retriever is trained, in a list that is empty where validation is off."""
+    """Return the callback that validates during training, in a list that is empty if validation is off."""
     from drkit.runs.retriever import encoders_of
     from drkit.train.validation import ValidationCallback, validation_task
 
@@ -224,7 +226,7 @@ FINETUNE = StageSpec(
         "query-tokens": "the training queries' tokens",
         "negatives": "mined negatives",
         "teacher": "a teacher's scores of positives and negatives",
-        "reranker": "a cross-encoder, where negatives are filtered while training",
+        "reranker": "a cross-encoder, if negatives are filtered during training",
     },
     records=("log.jsonl", "training.json", "validation.jsonl"),
     resumable=True,

@@ -1,7 +1,7 @@
 """Stages: the generator, a masked LM that fills masked positions: an existing one, or a small one trained on the texts.
 
-ELECTRA's generators are a quarter to a half of the encoder's width, and so is what is made here at the small scale:
-one layer, trained by plain masked language modelling on the texts that pre-training sees.
+ELECTRA's generators have a quarter to half of the encoder's width. The small scale follows this: one layer, trained by
+plain masked language modelling on the texts of pre-training.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from drkit.runs.stage import StageRun, StageSpec, from_recipe
 if TYPE_CHECKING:
     from drkit.encoders import MaskedLmEncoder
 
-# BERT's rate: the generator is to be a good language model, not a bottleneck.
-MASKED = 0.15
+# BERT's rate: the generator should be a good language model, not a bottleneck.
+MASK_RATIO = 0.15
 
 
 @frozen
@@ -37,7 +37,7 @@ class GeneratorSizes:
 
 @frozen
 class ExistingSettings:
-    """A generator that is not trained first: weights of `model`, or random ones in its sizes or in `sizes`."""
+    """A generator that is not trained first: the weights of `model`, or random weights of its sizes or of `sizes`."""
 
     model: str
     random: bool
@@ -48,9 +48,9 @@ class ExistingSettings:
 
 @frozen
 class TrainedSettings:
-    """A small masked LM trained on the texts; steps: 0 takes a third of those of pre-training.
+    """A small masked LM trained on the texts; steps: 0 means a third of the steps of pre-training.
 
-    held_out: texts that pre-training keeps out, and so does this.
+    held_out: number of texts that are held out, the same as in pre-training.
     """
 
     sizes: GeneratorSizes
@@ -61,7 +61,7 @@ class TrainedSettings:
 
 
 def load(stage: StageRun[ExistingSettings]) -> Mapping[str, Any]:
-    """Write a masked-LM checkpoint of the run's vocabulary; returns its number of parameters."""
+    """Write a masked-LM checkpoint with the run's vocabulary; returns its number of parameters."""
     from drkit.core.types import BuildContext
     from drkit.encoders import MaskedLmEncoder
     from drkit.encoders.architectures import longest_text
@@ -79,8 +79,8 @@ def load(stage: StageRun[ExistingSettings]) -> Mapping[str, Any]:
         longest = longest_text(generator.config)
         if longest < settings.passage_length:
             raise DrkitError(
-                f"the generator {settings.model!r} reads texts of {longest} tokens at most, passages have up to "
-                f"{settings.passage_length}: --set encoder.passage_length={longest}, or take another generator"
+                f"the generator {settings.model!r} reads at most {longest} tokens, but passages have up to "
+                f"{settings.passage_length}: --set encoder.passage_length={longest}, or use another generator"
             )
     save_masked_lm(generator, tokenizer, stage.folder)
     return {"parameters": sum(p.numel() for p in generator.backbone.parameters())}
@@ -97,7 +97,7 @@ def train(stage: StageRun[TrainedSettings]) -> Mapping[str, Any]:
     from drkit.decoders import NoDecoder, NoDecoderConfig
     from drkit.losses import MlmLoss
     from drkit.maskers import UniformConfig, UniformMasker
-    from drkit.train.batches import Chosen, count_batches
+    from drkit.train.batches import SubsetCollator, count_batches
     from drkit.train.checkpoints import load_tokenizer, save_masked_lm
     from drkit.train.pretrain import AutoEncoder, MaskingCollator, Term
     from drkit.train.probes import held_out
@@ -118,7 +118,7 @@ def train(stage: StageRun[TrainedSettings]) -> Mapping[str, Any]:
     )
     collate = MaskingCollator(
         store=store,
-        masker=UniformMasker(UniformConfig(encoder_ratio=MASKED), context),
+        masker=UniformMasker(UniformConfig(encoder_ratio=MASK_RATIO), context),
         rows=module.decoder.rows,
         seed=settings.seed,
     )
@@ -127,7 +127,7 @@ def train(stage: StageRun[TrainedSettings]) -> Mapping[str, Any]:
     result = train_in(
         stage.folder,
         module,
-        Chosen(collate, trained),
+        SubsetCollator(collate, trained),
         training=schedule(settings.training, settings.steps, batches),
         lengths=store.lengths[trained],
         seed=settings.seed,
@@ -141,7 +141,7 @@ def train(stage: StageRun[TrainedSettings]) -> Mapping[str, Any]:
 def _from_scratch(sizes: GeneratorSizes, tokenizer: Any, seed: int) -> MaskedLmEncoder:
     from drkit.encoders import BertSizes, MaskedLmEncoder
 
-    made = BertSizes(
+    bert_sizes = BertSizes(
         hidden=sizes.hidden,
         layers=sizes.layers,
         heads=sizes.heads,
@@ -149,11 +149,11 @@ def _from_scratch(sizes: GeneratorSizes, tokenizer: Any, seed: int) -> MaskedLmE
         max_positions=sizes.positions,
         dropout=0.0,
     )
-    return MaskedLmEncoder.from_scratch(made, tokenizer, seed=seed + 1)  # not the encoder's own start
+    return MaskedLmEncoder.from_scratch(bert_sizes, tokenizer, seed=seed + 1)  # other weights than the encoder
 
 
 def _randomised(like: MaskedLmEncoder, seed: int) -> MaskedLmEncoder:
-    """A masked LM of the same architecture and sizes, with random weights."""
+    """Return a masked LM of the same architecture and sizes with random weights."""
     from transformers import AutoModelForMaskedLM
 
     from drkit.encoders import MaskedLmEncoder
@@ -164,13 +164,13 @@ def _randomised(like: MaskedLmEncoder, seed: int) -> MaskedLmEncoder:
 
 
 def schedule(pretrain: Training, steps: int, batches: int) -> Training:
-    """Pre-training's own batches and rates for the generator's steps: a third of its `batches` if `steps` is 0.
+    """Return pre-training's settings for the generator's steps: a third of pre-training's if `steps` is 0.
 
     >>> schedule(Training(), 0, 300).max_steps
     100
     """
-    wanted = steps or math.ceil(batches / pretrain.gradient_accumulation_steps / 3)
-    return attrs.evolve(pretrain, max_steps=wanted, gradient_cache_chunk=0)
+    max_steps = steps or math.ceil(batches / pretrain.gradient_accumulation_steps / 3)
+    return attrs.evolve(pretrain, max_steps=max_steps, gradient_cache_chunk=0)
 
 
 EXISTING = StageSpec(

@@ -1,4 +1,4 @@
-"""Stage: every passage as a vector, and an index over them."""
+"""Stage: encode all passages, and build an index over their vectors."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class IndexSettings:
 def run(stage: StageRun[IndexSettings]) -> Mapping[str, Any]:
     """Write the index; returns its size and kind, and the measured recall of an approximate one.
 
-    The vectors are encoded in shards, which all processes share; they are kept until the index is written, so that a
-    stage that was cut off is resumed.
+    All processes encode shards of the vectors, which are kept until the index is written, so that an interrupted stage
+    can resume.
     """
     from drkit.core import processes
     from drkit.core.files import CHECKPOINTS
@@ -38,7 +38,7 @@ def run(stage: StageRun[IndexSettings]) -> Mapping[str, Any]:
     from drkit.search import Vectors, build_index, encode_corpus
 
     joint = processes.count() > 1
-    # resolved: in another process the folder is a link to where the first one works, which may not be there yet
+    # Resolved: in other processes the folder is a link to the first one's folder, which may not exist yet.
     vectors = (stage.folder / CHECKPOINTS).resolve() / _VECTORS
     encoder = load_text_encoder(stage.inputs["encoder"], stage.settings.reading)
     encode_corpus(encoder, _rows(stage), vectors, shard=Shard.of_environment() if joint else Shard())
@@ -47,7 +47,7 @@ def run(stage: StageRun[IndexSettings]) -> Mapping[str, Any]:
         if processes.rank():
             return {}
     scratch = stage.folder / _INDEX
-    shutil.rmtree(scratch, ignore_errors=True)  # half of it was moved up, where an earlier attempt was cut off there
+    shutil.rmtree(scratch, ignore_errors=True)  # an interrupted attempt may have moved only some of its files
     index = build_index(Vectors.open(vectors), scratch, kind=stage.settings.kind)
     for path in scratch.iterdir():
         path.replace(stage.folder / path.name)

@@ -1,4 +1,4 @@
-"""Stage: the encoder that training starts from: an existing one, or one made from scratch."""
+"""Stage: the encoder that training starts from, existing or made from scratch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from drkit.runs.stage import StageRun, StageSpec, from_recipe
 
 @frozen
 class ScratchSettings:
-    """Sizes and start of an encoder made from scratch; positions: tokens of the longest text."""
+    """Sizes and initialisation of an encoder made from scratch; positions: tokens of the longest text."""
 
     positions: int
     layers: int = from_recipe("encoder.layers")
@@ -28,7 +28,7 @@ class ScratchSettings:
 
 @frozen
 class ExistingSettings:
-    """Which encoder."""
+    """The path or hub id of the encoder."""
 
     pretrained: str = from_recipe("encoder.pretrained")
 
@@ -37,7 +37,7 @@ def make(stage: StageRun[ScratchSettings]) -> Mapping[str, Any]:
     """Write an untrained masked-LM checkpoint; returns its number of parameters.
 
     With `init_embeddings = "ppmi-svd"` its word embeddings are the truncated SVD of the collection's PPMI matrix. The
-    LM head's bias starts from the log frequencies of words, so that no vector has to carry them.
+    LM head's bias starts from the log frequencies of words, so vectors need not encode them.
     """
     import numpy as np
     import torch
@@ -69,7 +69,7 @@ def make(stage: StageRun[ScratchSettings]) -> Mapping[str, Any]:
 
 
 def load(stage: StageRun[ExistingSettings]) -> Mapping[str, Any]:
-    """Write the existing encoder as a masked-LM checkpoint, with decoder and generator where it brings some."""
+    """Write the existing encoder as a masked-LM checkpoint, with its decoder and generator if it has them."""
     from drkit.encoders import MaskedLmEncoder
     from drkit.train.checkpoints import copy_parts, load_tokenizer, save_masked_lm
 

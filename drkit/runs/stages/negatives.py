@@ -1,4 +1,4 @@
-"""Stage: hard negatives for every training query."""
+"""Stage: mine hard negatives for every training query."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from drkit.runs.stage import StageRun, StageSpec, from_recipe
 
 @frozen
 class NegativeSettings:
-    """A chain of miners: a source, then filters; reading: how the retriever reads texts, where one searches."""
+    """A chain of miners: a source, then filters; reading: how the retriever reads texts, None without one."""
 
     miners: tuple[Choice, ...]
     reading: TextReading | None
@@ -23,14 +23,14 @@ class NegativeSettings:
 
 
 def run(stage: StageRun[NegativeSettings]) -> Mapping[str, Any]:
-    """Write `negatives.arrow`; returns counts, what was dropped and why, and hashes of the weights that found it."""
+    """Write `negatives.arrow`; returns counts, dropped candidates by reason, and hashes of the weights."""
     from drkit.core.processes import own_device
     from drkit.core.types import BuildContext
     from drkit.data.tables import collection_of
     from drkit.miners.chain import build_chain, refresh_of
     from drkit.runs.retriever import load_text_encoder
     from drkit.search import FlatIndex, Reranker, Retriever
-    from drkit.train.negatives import requests, weights_of, write_negatives
+    from drkit.train.negatives import mining_requests, weight_hashes, write_negatives
 
     settings, inputs = stage.settings, stage.inputs
     collection = collection_of(inputs)
@@ -44,20 +44,20 @@ def run(stage: StageRun[NegativeSettings]) -> Mapping[str, Any]:
         seed=settings.seed,
     )
     if refresh_of(settings.miners) and retriever is None:
-        stage.progress.note("negatives are mined by the model in training, those of the first epoch too")
+        stage.progress.note("the model in training mines all negatives, including those of the first epoch")
         return write_negatives((), collection.corpus, stage.folder)
     miner = build_chain(settings.miners, stage.registry, context)
     miner.index(collection.corpus)
     total = len(collection.positives("train"))
-    wanted = requests(collection, exclude_self=settings.exclude_self)
-    mined = _reporting(miner.mine(wanted, miner.depth), total, stage)
+    requests = mining_requests(collection, exclude_self=settings.exclude_self)
+    mined = _reporting(miner.mine(requests, miner.depth), total, stage)
     counts = write_negatives(mined, collection.corpus, stage.folder)
     if counts["queries_without"]:
-        stage.progress.note(_without(counts))
-    return {**counts, "weights": weights_of(context)}
+        stage.progress.note(_describe_queries_without(counts))
+    return {**counts, "weights": weight_hashes(context)}
 
 
-def _without(counts: Mapping[str, Any]) -> str:
+def _describe_queries_without(counts: Mapping[str, Any]) -> str:
     dropped = ", ".join(f"{why} {count:,}" for why, count in counts["dropped"].items()) or "none"
     return f"{counts['queries_without']:,} of {counts['queries']:,} queries have no hard negative; dropped: {dropped}"
 
@@ -74,9 +74,9 @@ NEGATIVES = StageSpec(
     settings=NegativeSettings,
     run=run,
     inputs={
-        "passages": "what is mined",
+        "passages": "the passages to mine",
         "train": "training queries, judgements and given negatives",
-        "encoder": "the retriever before",
+        "encoder": "the previous retriever",
         "index": "its index",
         "reranker": "a cross-encoder, for filters",
     },

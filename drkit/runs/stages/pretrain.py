@@ -1,4 +1,4 @@
-"""Stage: pre-training. Mask twice, encode one view, rebuild the text from its bottleneck and the other view."""
+"""Stage: pre-training. Mask a text twice, encode one view, and rebuild the text from the vector and the other view."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @frozen
 class PretrainSettings:
-    """The pre-training of the recipe; reading: how probes, which change no result, read whole texts."""
+    """The pre-training of the recipe; reading: how probes, which do not affect the result, read whole texts."""
 
     reading: TextReading = from_recipe("reading", observes=True)
     pretrain: Pretrain = from_recipe("pretrain")
@@ -44,7 +44,7 @@ def run(stage: StageRun[PretrainSettings]) -> Mapping[str, Any]:
     from drkit.core.types import BuildContext
     from drkit.data.contexts import carried, open_contexts, open_signals, open_texts
     from drkit.data.spans import Spans
-    from drkit.train.batches import Chosen
+    from drkit.train.batches import SubsetCollator
     from drkit.train.checkpoints import load_encoder, load_generator, load_tokenizer, restore, save_parts
     from drkit.train.pretrain import MaskingCollator
     from drkit.train.probes import held_out
@@ -58,7 +58,7 @@ def run(stage: StageRun[PretrainSettings]) -> Mapping[str, Any]:
         backbone=encoder.info(tokenizer),
         tokenizer=tokenizer,
         generator=load_generator(inputs.get("generator")),
-        signals=of_vocabulary(signals),
+        signals=vocabulary_signals(signals),
         seed=stage.settings.seed,
     )
     masker = registry.build(Kind.MASKER, settings.masker.use, settings.masker.config, context)
@@ -80,18 +80,18 @@ def run(stage: StageRun[PretrainSettings]) -> Mapping[str, Any]:
     result = train_in(
         stage.folder,
         module,
-        Chosen(collate, trained),
+        SubsetCollator(collate, trained),
         training=settings,
         lengths=store.lengths[trained],
         seed=stage.settings.seed,
         progress=stage.progress,
-        callbacks=_probing(stage, module, tokenizer, collate, held_out=kept),
+        callbacks=_probe_callbacks(stage, module, tokenizer, collate, held_out=kept),
     )
     save_parts(module, settings, tokenizer, stage.folder)
     return {"steps": result.steps, "loss": result.loss, "seconds": result.seconds, "held_out": len(kept)}
 
 
-def _probing(
+def _probe_callbacks(
     stage: StageRun[PretrainSettings],
     module: AutoEncoder,
     tokenizer: Any,
@@ -99,7 +99,7 @@ def _probing(
     *,
     held_out: NDArray[np.int64],
 ) -> list[ProbeCallback]:
-    """The callback that probes pre-training, in a list that is empty where probes are off."""
+    """Return the callback that probes pre-training, in a list that is empty if probes are off."""
     from drkit.data.store import TokenStore
     from drkit.data.tables import collection_of
     from drkit.runs.retriever import encoder_of
@@ -124,7 +124,7 @@ def _probing(
 def auto_encoder(
     settings: Pretrain, registry: Registry, encoder: MaskedLmEncoder, context: BuildContext, *, masker: Masker
 ) -> AutoEncoder:
-    """Build encoder, decoder and weighted losses from the recipe, and what fills in a generator's masked positions."""
+    """Build decoder, weighted losses and replacer from the recipe, and combine them with the encoder."""
     from drkit.train.pretrain import AutoEncoder, Term
 
     decoder = registry.build(Kind.DECODER, settings.decoder.use, settings.decoder.config, context)
@@ -134,20 +134,20 @@ def auto_encoder(
     for name, term in settings.losses.items():
         spec, loss = registry.get(Kind.LOSS, term.use), registry.build(Kind.LOSS, term.use, term.config, context)
         receives = tuple(sorted(spec.receives_of(term.config)))
-        signals = carried_signals(spec, term.config, registry)
+        signals = loss_call_signals(spec, term.config, registry)
         terms[name] = Term(loss, receives, term.on, term.weight, spec.scope_of(term.config), signals)
     replacer = masker.replacer(context) if isinstance(masker, ReplacingMasker) else None
     return AutoEncoder(encoder, decoder, terms, replacer)
 
 
-def carried_signals(spec: ComponentSpec, config: Any, registry: Registry) -> tuple[str, ...]:
-    """The signals that a loss's call receives: those of the vocabulary are in its `BuildContext`."""
-    wanted = ((name, registry.get(Kind.SIGNAL, name)) for name in sorted(spec.signals_of(config)))
-    return tuple(name for name, signal in wanted if signal.scope_of(signal.config()) != "vocabulary")
+def loss_call_signals(spec: ComponentSpec, config: Any, registry: Registry) -> tuple[str, ...]:
+    """Return the signals that a loss's call receives; signals of the vocabulary are in its `BuildContext` instead."""
+    signals = ((name, registry.get(Kind.SIGNAL, name)) for name in sorted(spec.signals_of(config)))
+    return tuple(name for name, signal in signals if signal.scope_of(signal.config()) != "vocabulary")
 
 
-def of_vocabulary(signals: Mapping[str, SignalValues]) -> dict[str, Tensor]:
-    """The signals of the vocabulary, as parts get them: f32[V] or f32[V,K]."""
+def vocabulary_signals(signals: Mapping[str, SignalValues]) -> dict[str, Tensor]:
+    """Return the signals of the vocabulary by name, f32[V] or f32[V,K]."""
     import torch
 
     return {
@@ -164,13 +164,13 @@ PRETRAIN = StageSpec(
     run=run,
     inputs={
         "start": "the checkpoint that training starts from",
-        "tokens": "the passages' tokens, where these are read",
-        "spans": "the spans' tokens, where these are read",
+        "tokens": "the passages' tokens, without spans",
+        "spans": "the spans' tokens, if documents are cut into spans",
         "signals/*": "values of signals: of the texts' tokens, of the texts, or of the vocabulary",
         "query-signals/*": "the same of the candidate queries",
         "queries": "candidate queries, as contexts",
         "generator": "the masked LM that fills masked positions",
-        "probe/*": "what probes search in: tokens, passages and a split of the collection",
+        "probe/*": "for retrieval probes: tokens, passages and a split of the collection",
     },
     records=("log.jsonl", "training.json", "probes.jsonl"),
     resumable=True,

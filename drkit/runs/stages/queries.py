@@ -21,7 +21,7 @@ _SCRATCH = "given"
 
 @frozen
 class QuerySettings:
-    """Where queries come from (`extractive`, `file:PATH`, `model:PATH_OR_ID`) and how many a text gets."""
+    """The source of queries (`extractive`, `file:PATH`, `model:PATH_OR_ID`) and their number per text."""
 
     queries: str
     candidates: int
@@ -32,9 +32,9 @@ class QuerySettings:
 
 
 def run(stage: StageRun[QuerySettings]) -> Mapping[str, Any]:
-    """Write a token store of queries, and which text each is of; returns counts.
+    """Write a token store of queries with the text that each belongs to; returns counts.
 
-    A model's queries are kept as `queries.jsonl`, which `queries = "file:PATH"` reads.
+    A model's queries are kept as `queries.jsonl`, which `queries = "file:PATH"` can read.
     """
     from drkit.data.contexts import open_texts
     from drkit.data.queries import write_candidates
@@ -44,7 +44,7 @@ def run(stage: StageRun[QuerySettings]) -> Mapping[str, Any]:
     settings, tokenizer = stage.settings, load_tokenizer(str(stage.inputs["vocabulary"]))
     scratch = stage.folder / _SCRATCH
     shutil.rmtree(scratch, ignore_errors=True)
-    given, counts = _given(stage, tokenizer, scratch)
+    given, counts = _read_or_generate(stage, tokenizer, scratch)
     written = write_candidates(
         open_texts(stage.inputs),
         SignalValues.open(stage.inputs["importance"]),
@@ -62,8 +62,10 @@ def run(stage: StageRun[QuerySettings]) -> Mapping[str, Any]:
     return counts
 
 
-def _given(stage: StageRun[QuerySettings], tokenizer: Any, scratch: Path) -> tuple[GivenQueries | None, dict[str, int]]:
-    """The queries of the file or the model, tokenised."""
+def _read_or_generate(
+    stage: StageRun[QuerySettings], tokenizer: Any, scratch: Path
+) -> tuple[GivenQueries | None, dict[str, int]]:
+    """Return the tokenised queries of the file or the model with counts; None for extractive queries."""
     from drkit.data.corpus import StoredCorpus
     from drkit.data.queries import read_queries, tokenise_given
     from drkit.data.spans import NamedTexts, Spans
@@ -73,11 +75,11 @@ def _given(stage: StageRun[QuerySettings], tokenizer: Any, scratch: Path) -> tup
         return None, {}
     corpus = StoredCorpus(stage.inputs["passages"])
     texts = NamedTexts(corpus, Spans.open(stage.inputs["spans"]) if "spans" in stage.inputs else None)
-    path = _generated(stage, texts, tokenizer, source) if kind == "model" else Path(source)
+    path = _generate(stage, texts, tokenizer, source) if kind == "model" else Path(source)
     return tokenise_given(read_queries(path), texts, tokenizer, scratch, max_length=stage.settings.max_length)
 
 
-def _generated(stage: StageRun[QuerySettings], texts: NamedTexts, tokenizer: Any, source: str) -> Path:
+def _generate(stage: StageRun[QuerySettings], texts: NamedTexts, tokenizer: Any, source: str) -> Path:
     from drkit.data.generation import QueryModel, Sampling, generate_file, truncate_texts
 
     settings = stage.settings
@@ -88,22 +90,22 @@ def _generated(stage: StageRun[QuerySettings], texts: NamedTexts, tokenizer: Any
         stage.folder / GENERATED,
         on_progress=lambda done: stage.progress.advance(done, len(texts), "texts"),
     )
-    assert path is not None  # one process alone always finishes last
+    assert path is not None  # a single process always finishes the file
     return path
 
 
 def _report(stage: StageRun[QuerySettings], counts: Mapping[str, int]) -> None:
     if counts["unknown"]:
-        stage.progress.note(f"{counts['unknown']:,} queries name passages that the collection lacks: left out")
+        stage.progress.note(f"{counts['unknown']:,} queries of passages that the collection lacks were left out")
     if counts["surplus"]:
         stage.progress.note(
-            f"{counts['surplus']:,} queries are beyond the first {stage.settings.candidates} of their text: "
-            f"left out (pretrain.masker.candidates)"
+            f"{counts['surplus']:,} queries beyond the first {stage.settings.candidates} of their text were left out "
+            f"(pretrain.masker.candidates)"
         )
     if counts["extractive"]:
         stage.progress.note(
-            f"{counts['extractive']:,} of {counts['texts']:,} texts have no query: their own most important spans "
-            f"are used"
+            f"{counts['extractive']:,} of {counts['texts']:,} texts have no query; their most important spans are "
+            f"used instead"
         )
 
 
@@ -114,10 +116,10 @@ QUERIES = StageSpec(
     run=run,
     inputs={
         "vocabulary": "the tokenizer",
-        "passages": "texts that given queries belong to",
-        "tokens": "the passages' tokens, where pre-training reads these",
-        "spans": "the spans' tokens, where pre-training reads these",
-        "importance": "of every token of the texts: those without a query get extractive ones",
+        "passages": "the texts of queries from a file or model",
+        "tokens": "the passages' tokens, without spans",
+        "spans": "the spans' tokens, if documents are cut into spans",
+        "importance": "importance of the texts' tokens, for extractive queries",
     },
     resumable=True,
 )

@@ -1,4 +1,4 @@
-"""Stage: the report. What the run found, and the curves of its trainings, in `report.md` and `report.html`."""
+"""Stage: the report of a run, with results and training curves, as `report.md` and `report.html`."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ LOG, TRAINING, PROBES, VALIDATION = "log.jsonl", "training.json", "probes.jsonl"
 
 @frozen
 class ReportSettings:
-    """The trainings whose curves are drawn; the inputs `RECORD/TRAINING` belong to them. title: the recipe's name."""
+    """The trainings to plot, each with inputs `RECORD/TRAINING`; title: the recipe's name."""
 
     trainings: tuple[str, ...]
     title: str = from_recipe("name", observes=True)
 
 
 def run(stage: StageRun[ReportSettings]) -> Mapping[str, Any]:
-    """Write `report.md`, `report.html` and the figures as PNG; returns how many of them there are."""
+    """Write `report.md`, `report.html` and the figures as PNG; returns the number of figures."""
     from drkit.report.document import Figure, Heading, Text, html_page, markdown
 
     path = stage.inputs.get("probes")
@@ -41,14 +41,14 @@ def run(stage: StageRun[ReportSettings]) -> Mapping[str, Any]:
         *_trainings(stage, probes),
         *_validations(stage),
     ]
-    blocks.append(Text("The recipe is recipe.toml in the run's folder; `drkit run` on it repeats the run."))
+    blocks.append(Text("The recipe is recipe.toml in the run's folder; `drkit run` repeats the run from it."))
     write_text(stage.folder / "report.md", markdown(blocks))
     write_text(stage.folder / "report.html", html_page(blocks))
     return {"figures": sum(isinstance(block, Figure) for block in blocks)}
 
 
 def _results(stage: StageRun[ReportSettings]) -> Iterator[Block]:
-    """Every system's measures."""
+    """Yield the table of every system's measures."""
     from drkit.evaluate.systems import stored_cell, table_caption
     from drkit.report.document import Heading, Table, Text
 
@@ -58,13 +58,13 @@ def _results(stage: StageRun[ReportSettings]) -> Iterator[Block]:
     rows = results["rows"]
     measures = list(rows[0]["values"])
     yield Heading("Results")
-    said = table_caption({name: len(draws) for name, draws in results["draws"].items()})
-    yield Text(f"{results['queries']:,} {results['split']} queries. {said}")
+    caption = table_caption({name: len(draws) for name, draws in results["draws"].items()})
+    yield Text(f"{results['queries']:,} {results['split']} queries. {caption}")
     yield Table(["system", *measures], [[row["system"], *(stored_cell(row, m) for m in measures)] for row in rows])
 
 
 def _probes(stage: StageRun[ReportSettings], probes: Sequence[Record]) -> Iterator[Block]:
-    """Is pre-training working?"""
+    """Yield curves and a table of the probes of pre-training."""
     from drkit.report.curves import probe_panels
     from drkit.report.document import Heading, Text
 
@@ -72,19 +72,19 @@ def _probes(stage: StageRun[ReportSettings], probes: Sequence[Record]) -> Iterat
         return
     yield Heading("Is pre-training working?")
     yield from _figure(
-        stage, "probes.png", probe_panels(probes), "Probes on texts that were kept out of pre-training, and on queries"
+        stage, "probes.png", probe_panels(probes), "Probes on texts held out of pre-training, and on queries"
     )
-    yield Text(_in_words(probes))
+    yield Text(_describe_probes(probes))
     yield _probe_table(probes)
-    yield Text("docs/guide/is-it-working.md says what each number means, and what healthy and sick runs look like.")
+    yield Text("docs/guide/is-it-working.md explains each number, with examples of healthy and failing runs.")
 
 
-def _in_words(probes: Sequence[Record]) -> str:
-    """The last probe in a line, and which one found most."""
+def _describe_probes(probes: Sequence[Record]) -> str:
+    """Return the last probe, and the one with the best retrieval, in words."""
     from drkit.train.probes import probe_line
     from drkit.train.retrieval_probe import MEASURE
 
-    last = f"The last one: {probe_line(probes[-1])}."
+    last = f"Last probe: {probe_line(probes[-1])}."
     searched = [probe for probe in probes if MEASURE in probe]
     if not searched:
         return last
@@ -103,7 +103,7 @@ def _probe_table(probes: Sequence[Record]) -> Table:
 
 
 def _trainings(stage: StageRun[ReportSettings], probes: Sequence[Record]) -> Iterator[Block]:
-    """Loss curves and what each training took."""
+    """Yield loss curves, and the steps, loss and seconds of each training."""
     from drkit.report.curves import loss_panels
     from drkit.report.document import Heading, Table
 
@@ -115,7 +115,7 @@ def _trainings(stage: StageRun[ReportSettings], probes: Sequence[Record]) -> Ite
         stage,
         "losses.png",
         loss_panels({name: _lines(stage.inputs[f"log/{name}"]) for name in names}, probes),
-        "Losses: means between two lines of the log, and on texts that were kept out",
+        "Training losses (means between log entries), and losses on held-out texts",
     )
     rows = []
     for name in names:
@@ -126,7 +126,7 @@ def _trainings(stage: StageRun[ReportSettings], probes: Sequence[Record]) -> Ite
 
 
 def _validations(stage: StageRun[ReportSettings]) -> Iterator[Block]:
-    """How good each retriever was on dev queries while it was trained, and which weights were kept."""
+    """Yield validation curves on dev queries, and the best step of each training."""
     from drkit.report.curves import validation_panel
     from drkit.report.document import Heading, Table
     from drkit.train.validation import best_step, read_validations
@@ -140,7 +140,7 @@ def _validations(stage: StageRun[ReportSettings]) -> Iterator[Block]:
     if not found:
         return
     yield Heading("Validation")
-    yield from _figure(stage, "validation.png", [validation_panel(found)], "Dev queries, ranked while training")
+    yield from _figure(stage, "validation.png", [validation_panel(found)], "Validation on dev queries during training")
     rows = []
     for name, records in found.items():
         measure = next(key for key in records[0] if key != "step")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @frozen
 class RerankerSettings:
-    """How the cross-encoder is trained; pretrained: what it starts from, None for the input `start`."""
+    """How the cross-encoder is trained; pretrained: the model to start from, None for the input `start`."""
 
     pretrained: str | None = from_recipe("reranker.pretrained")
     layers: int = from_recipe("reranker.layers")
@@ -32,7 +32,7 @@ class RerankerSettings:
 
 
 def run(stage: StageRun[RerankerSettings]) -> Mapping[str, Any]:
-    """Write the cross-encoder; returns steps, losses, and the groups that it really had."""
+    """Write the cross-encoder; returns steps, loss, and the effective groups."""
     import numpy as np
 
     from drkit.core import processes
@@ -45,7 +45,9 @@ def run(stage: StageRun[RerankerSettings]) -> Mapping[str, Any]:
     settings = stage.settings
     start = settings.pretrained or str(stage.inputs["start"])
     layers = 0 if settings.pretrained else settings.layers
-    encoder = CrossEncoder.start_from(start, max_length=_longest(stage, start), seed=settings.seed, layers=layers)
+    encoder = CrossEncoder.start_from(
+        start, max_length=_max_pair_length(stage, start), seed=settings.seed, layers=layers
+    )
     context = BuildContext(tokenizer=encoder.tokenizer, seed=settings.seed)
     loss = stage.registry.build(Kind.LOSS, settings.loss.use, settings.loss.config, context)
     collection = collection_of(stage.inputs)
@@ -60,13 +62,13 @@ def run(stage: StageRun[RerankerSettings]) -> Mapping[str, Any]:
         seed=settings.seed,
     )
     effective = _effective_batch(pairs, settings)
-    stage.progress.note(_in_words(effective))
+    stage.progress.note(_describe_batch(effective))
     result = train_in(
         stage.folder,
         GroupRanker(encoder, loss, forward_factor=settings.forward_factor),
         collate,
         training=settings.training,
-        lengths=np.ones(len(pairs), dtype=np.int32),  # groups are drawn anew every epoch: none is longer beforehand
+        lengths=np.ones(len(pairs), dtype=np.int32),  # groups are drawn every epoch, so their lengths are unknown
         seed=settings.seed,
         progress=stage.progress,
     )
@@ -75,22 +77,24 @@ def run(stage: StageRun[RerankerSettings]) -> Mapping[str, Any]:
     return {"steps": result.steps, "loss": result.loss, "seconds": result.seconds, **effective}
 
 
-def _longest(stage: StageRun[RerankerSettings], start: str) -> int:
-    """Tokens a pair at most: without an encoder of its own, no more than the rounds' encoder has positions for."""
+def _max_pair_length(stage: StageRun[RerankerSettings], start: str) -> int:
+    """Return the maximum length of pairs: `max_length`, limited by the positions of the encoder of the rounds."""
     from drkit.encoders.architectures import longest_text
     from drkit.encoders.masked_lm import read_config
 
-    wanted = stage.settings.max_length
+    max_length = stage.settings.max_length
     if stage.settings.pretrained:
-        return wanted
+        return max_length
     positions = longest_text(read_config(start, trust_remote_code=False))
-    if wanted > positions:
-        stage.progress.note(f"the re-ranker reads {positions} tokens a pair, as many as the encoder has positions for")
-    return min(wanted, positions)
+    if max_length > positions:
+        stage.progress.note(
+            f"the re-ranker reads {positions} tokens per pair, because its encoder has {positions} positions"
+        )
+    return min(max_length, positions)
 
 
 def _pairs(stage: StageRun[RerankerSettings], collection: StoredCollection, query_ids: Sequence[str]) -> TrainingPairs:
-    """The judged queries that have at least one negative: a positive alone teaches a listwise loss nothing."""
+    """Return the judged queries with at least one negative; a listwise loss learns nothing from a positive alone."""
     import numpy as np
 
     from drkit.train.negatives import read_negatives
@@ -98,38 +102,38 @@ def _pairs(stage: StageRun[RerankerSettings], collection: StoredCollection, quer
 
     negatives = read_negatives(stage.inputs["negatives"])
     positives = collection.positive_indices("train")
-    # Wherever the list comes from: what answers a query is not a negative of it.
-    mined = {query: own[~np.isin(own, positives.get(query, ()))] for query, own in negatives.items()}
+    # Whatever the source of the negatives: a judged positive is never a negative.
+    mined = {query: found[~np.isin(found, positives.get(query, ()))] for query, found in negatives.items()}
     pairs = training_pairs(query_ids, positives, mined)
-    kept = np.flatnonzero([len(own) > 0 for own in pairs.negatives])
+    kept = np.flatnonzero([len(found) > 0 for found in pairs.negatives])
     if not len(kept):
         raise DrkitError(
-            "no training query has both a passage judged relevant and a mined negative, and the re-ranker needs both; "
-            "loosen the filters behind reranker.miners, or take another source"
+            "no training query has both a passage judged relevant and a mined negative, but the re-ranker needs both; "
+            "relax the filters in reranker.miners, or use another source"
         )
     if len(kept) < len(pairs):
         stage.progress.note(
-            f"{len(pairs) - len(kept):,} queries have no negative: the re-ranker is trained without them"
+            f"{len(pairs) - len(kept):,} queries without a negative are not used to train the re-ranker"
         )
     return pairs.subset(kept)
 
 
-def _in_words(effective: Mapping[str, Any]) -> str:
+def _describe_batch(effective: Mapping[str, Any]) -> str:
     return (
-        f"{effective['training_queries']:,} training queries, {effective['queries_per_batch']:,} a batch; "
-        f"negatives a query: {effective['negatives_per_query']:g}, pairs a batch: {effective['pairs_per_batch']:,g}"
+        f"{effective['training_queries']:,} training queries, {effective['queries_per_batch']:,} per batch; "
+        f"negatives per query: {effective['negatives_per_query']:g}, pairs per batch: {effective['pairs_per_batch']:,g}"
     )
 
 
 def _effective_batch(pairs: TrainingPairs, settings: RerankerSettings) -> dict[str, Any]:
-    """The batch a step really sees."""
+    """Return the size of the batch that a step really sees, in queries and pairs."""
     import numpy as np
 
     from drkit.core import processes
 
     training = settings.training
     queries = min(training.per_device_train_batch_size * processes.count(), len(pairs))
-    hard = float(np.mean([min(len(own), settings.negatives) for own in pairs.negatives]))
+    hard = float(np.mean([min(len(mined), settings.negatives) for mined in pairs.negatives]))
     return {
         "training_queries": len(pairs),
         "processes": processes.count(),
@@ -146,7 +150,7 @@ RERANKER = StageSpec(
     settings=RerankerSettings,
     run=run,
     inputs={
-        "start": "the checkpoint that it starts from",
+        "start": "the checkpoint that training starts from",
         "passages": "the corpus",
         "train": "training queries and judgements",
         "negatives": "mined negatives",

@@ -1,4 +1,4 @@
-"""Stage: rank the evaluation queries with every system, then re-rank; TREC run files."""
+"""Stage: rank the evaluation queries with every system, then re-rank, and write TREC run files."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Ranking = tuple[str, list[tuple[str, float]]]
 
 @frozen
 class SearchSettings:
-    """Which systems rank: retrievers by name, and re-rankers with the retriever whose ranking they re-rank.
+    """The systems: retrievers by name, and re-rankers with the retriever whose ranking they re-rank.
 
-    The inputs `encoder/NAME`, `index/NAME` and `reranker/NAME` belong to them.
+    Their inputs are `encoder/NAME`, `index/NAME` and `reranker/NAME`.
     """
 
     retrievers: tuple[str, ...]
@@ -35,7 +35,7 @@ class SearchSettings:
 
 
 def run(stage: StageRun[SearchSettings]) -> Mapping[str, Any]:
-    """Write `SYSTEM.trec` for BM25, every retriever and the re-ranker; returns how many queries were searched."""
+    """Write `SYSTEM.trec` for BM25, every retriever and the re-ranker; returns the number of queries."""
     from drkit.data.corpus import StoredCorpus
     from drkit.data.tables import read_queries
     from drkit.search import write_run
@@ -51,7 +51,7 @@ def run(stage: StageRun[SearchSettings]) -> Mapping[str, Any]:
 
 
 def _systems(stage: StageRun[SearchSettings], corpus: StoredCorpus) -> Iterator[tuple[str, Any]]:
-    """Each system as it is needed: one index is in memory at a time."""
+    """Yield the systems one by one, so that only one index is in memory at a time."""
     from drkit.runs.retriever import load_text_encoder
     from drkit.search import Bm25Retriever, Retriever, open_index
 
@@ -63,21 +63,21 @@ def _systems(stage: StageRun[SearchSettings], corpus: StoredCorpus) -> Iterator[
 
 
 def _rank(retriever: Any, queries: Sequence[Query], stage: StageRun[SearchSettings]) -> Iterable[Ranking]:
-    depth, own = stage.settings.depth, stage.settings.exclude_self
+    depth, exclude_self = stage.settings.depth, stage.settings.exclude_self
     for start in range(0, len(queries), BATCH):
         part = queries[start : start + BATCH]
-        # a query's own passage is left out afterwards: one more is searched for, so that `depth` others remain
-        found = retriever.search([query.text for query in part], depth + own)
+        # One more hit, because the passage with the query's own id is dropped afterwards.
+        found = retriever.search([query.text for query in part], depth + exclude_self)
         stage.progress.advance(start + len(part), len(queries), "queries")
         for query, hits in zip(part, found, strict=True):
-            kept = hits.without([query.query_id]).top(depth) if own else hits
+            kept = hits.without([query.query_id]).top(depth) if exclude_self else hits
             yield query.query_id, list(kept.pairs())
 
 
 def _rerank(
     stage: StageRun[SearchSettings], name: str, source: str, queries: Sequence[Query], corpus: StoredCorpus
 ) -> Iterator[Ranking]:
-    """The rankings of a retriever, their first passages re-ranked by a cross-encoder."""
+    """Yield the rankings of a retriever with their first passages re-ranked by a cross-encoder."""
     from drkit.core.processes import own_device
     from drkit.search import Reranker, read_run, rerank
 

@@ -1,4 +1,4 @@
-"""Stages: a signal of the texts that pre-training reads, and of the candidate queries that are their contexts."""
+"""Stages: compute a signal of the pre-training texts, and of the candidate queries that are their contexts."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from drkit.runs.stage import StageRun, StageSpec, from_recipe
 if TYPE_CHECKING:
     from drkit.data.signals import StoredTexts
 
-# In a signal's folder: what its values depend on (counts, frequencies), and the values.
+# Folders of a signal: the statistics that its values depend on (counts, frequencies), and the values.
 FITTED, VALUES = "fitted", "values"
 
 
 @frozen
 class SignalSettings:
-    """A signal with its settings; prompt: what stands before every passage, and belongs to no text."""
+    """A signal with its settings; prompt: the prefix of every passage, which is not part of the text."""
 
     signal: Choice
     prompt: str = from_recipe("encoder.passage_prompt")
@@ -36,7 +36,7 @@ class QuerySignalSettings:
 
 
 def of_texts(stage: StageRun[SignalSettings]) -> Mapping[str, Any]:
-    """Write what the signal takes from the whole corpus, and its values; returns its facts and how many values."""
+    """Fit the signal to the whole corpus and write its values; returns facts of the fit and the number of values."""
     chosen = stage.settings.signal
     signal = stage.registry.build(Kind.SIGNAL, chosen.use, chosen.config)
     texts, fitted = _texts(stage.inputs, stage.settings.prompt), stage.folder / FITTED
@@ -46,7 +46,7 @@ def of_texts(stage: StageRun[SignalSettings]) -> Mapping[str, Any]:
 
 
 def of_queries(stage: StageRun[QuerySignalSettings]) -> Mapping[str, Any]:
-    """Write the signal's values of the candidate queries, by what it took from the texts; returns how many."""
+    """Write the signal's values of the candidate queries, fitted to the texts; returns the number of values."""
     chosen = stage.settings.signal
     signal = stage.registry.build(Kind.SIGNAL, chosen.use, chosen.config)
     return {"values": _write(stage, signal, _texts(stage.inputs, ""), stage.inputs["fitted"])}
@@ -63,7 +63,7 @@ def _write(stage: StageRun[Any], signal: Any, texts: StoredTexts, fitted: Path) 
 
 
 def _texts(inputs: Mapping[str, Path], prompt: str) -> StoredTexts:
-    """The texts with as much beside their tokens as the plan has given."""
+    """Open the texts with all inputs that the plan has added for the signal."""
     from drkit.data.signals import StoredTexts
     from drkit.data.store import TokenStore
     from drkit.train.checkpoints import load_tokenizer
@@ -80,7 +80,7 @@ def _texts(inputs: Mapping[str, Path], prompt: str) -> StoredTexts:
 def _vocab_size(config: Path) -> int:
     from transformers import AutoConfig
 
-    # The encoder's table may be longer than its tokenizer's vocabulary (padded to a round number).
+    # The encoder's embedding table may be longer than its tokenizer's vocabulary (padded to a round number).
     return int(AutoConfig.from_pretrained(config).vocab_size)
 
 
@@ -95,7 +95,7 @@ def _characters(inputs: Mapping[str, Path]) -> Any:
 
 _TEXT = {
     "vocabulary": "the tokenizer, for a signal that requires characters",
-    "encoder": "for the size of its vocabulary, where the signal has a value an entry",
+    "encoder": "for the size of its vocabulary, for a signal of the vocabulary",
 }
 SIGNAL = StageSpec(
     name="signal",
@@ -105,7 +105,7 @@ SIGNAL = StageSpec(
     inputs={
         "texts": "tokens of the texts that pre-training reads",
         "passages": "the texts themselves, for a signal that requires characters",
-        "spans": "where in a passage each span stands, for such a signal",
+        "spans": "the position of each span in its passage, for such a signal",
         **_TEXT,
     },
 )
@@ -114,5 +114,5 @@ QUERY_SIGNAL = StageSpec(
     version=1,
     settings=QuerySignalSettings,
     run=of_queries,
-    inputs={"texts": "tokens of the candidate queries", "fitted": "what the signal took from the texts", **_TEXT},
+    inputs={"texts": "tokens of the candidate queries", "fitted": "the signal's statistics of the texts", **_TEXT},
 )

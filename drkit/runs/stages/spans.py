@@ -12,7 +12,7 @@ from drkit.runs.stage import StageRun, StageSpec, from_recipe
 
 @frozen
 class SpanSettings:
-    """How long a span is; the seed draws the texts that a sentence model is trained on."""
+    """The length of spans; seed: draws the texts that the sentence model is trained on."""
 
     max_length: int = from_recipe("encoder.passage_length")
     prompt: str = from_recipe("encoder.passage_prompt")
@@ -41,7 +41,7 @@ def run(stage: StageRun[SpanSettings]) -> Mapping[str, Any]:
         f"(sentences by Punkt, {splitter.source})"
     )
     if counts["alone"]:
-        stage.progress.note(f"{counts['alone']:,} documents have one sentence: each is its own context, whole")
+        stage.progress.note(f"{counts['alone']:,} documents have only one sentence and are their own context")
     return {**counts, "punkt": splitter.source}
 
 

@@ -1,4 +1,4 @@
-"""Stage: a cross-encoder's scores of the positives and mined negatives of every query that the round trains on."""
+"""Stage: score the positives and mined negatives of a round's queries with a cross-encoder."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 @frozen
 class TeacherSettings:
-    """Who scores: a cross-encoder's path or hub id, empty for the run's own re-ranker.
+    """The teacher: a cross-encoder's path or hub id, or empty for the run's own re-ranker.
 
-    max_length: tokens a pair, None for as many as the teacher reads. queries, draws: as many of the training queries
-    as the round draws (0: all); seed: of those draws.
+    max_length: tokens per pair, None for the teacher's own limit. queries, draws: number of training queries per draw
+    (0: all) and of draws, as in the round; seed: of those draws.
     """
 
     model: str
@@ -35,7 +35,7 @@ class TeacherSettings:
 
 
 def run(stage: StageRun[TeacherSettings]) -> Mapping[str, Any]:
-    """Write `scores.arrow`; returns how much was scored, how fast, by which weights."""
+    """Write `scores.arrow`; returns counts, speed, the hash of the weights, and the agreement."""
     from drkit.core import processes
     from drkit.core.files import CHECKPOINTS
     from drkit.data.tables import collection_of
@@ -59,10 +59,10 @@ def run(stage: StageRun[TeacherSettings]) -> Mapping[str, Any]:
     if work.rank == 0:
         work.join(requests, stage.folder)
         agreement = _agreement(read_scores(stage.folder), requests, collection.positive_indices("train"))
-        stage.progress.note(agreement.in_words())
+        stage.progress.note(agreement.summary())
     return {
         "queries": len(requests),
-        "pairs": sum(len(own.passages) for own in requests),
+        "pairs": sum(len(request.passages) for request in requests),
         "pairs_per_second": round(done["scored"] / max(done["seconds"], 1e-9), 1),
         "max_length": teacher.model.max_length,
         "weights": work.teacher,
@@ -71,7 +71,7 @@ def run(stage: StageRun[TeacherSettings]) -> Mapping[str, Any]:
 
 
 def _teacher(stage: StageRun[TeacherSettings]) -> Reranker:
-    """The run's own re-ranker, or one by path or hub id, on this process' device."""
+    """The run's request re-ranker, or another by path or hub id, on this process' device."""
     from drkit.core.processes import own_device
     from drkit.search import Reranker
 
@@ -83,7 +83,7 @@ def _teacher(stage: StageRun[TeacherSettings]) -> Reranker:
 
 
 def _requests(stage: StageRun[TeacherSettings], collection: StoredCollection) -> list[ScoreRequest]:
-    """What is to be scored: every query that any draw of the round trains on, with its positives and negatives."""
+    """Return the passages to score for every query that any draw of the round trains on."""
     import numpy as np
 
     from drkit.train.negatives import read_negatives
@@ -94,7 +94,9 @@ def _requests(stage: StageRun[TeacherSettings], collection: StoredCollection) ->
     mined = read_negatives(stage.inputs["negatives"]) if "negatives" in stage.inputs else {}
     found = score_requests(list(collection.queries("train")), collection.positive_indices("train"), mined)
     if not found:
-        raise DrkitError("no training query has a passage judged relevant (score > 0): a teacher needs at least one")
+        raise DrkitError(
+            "no training query has a passage judged relevant (score > 0), but a teacher needs at least one"
+        )
     draws = settings.draws if settings.queries else 0
     drawn = [draw_queries(len(found), settings.queries, seed=settings.seed, draw=draw) for draw in range(draws)]
     return [found[index] for index in np.unique(np.concatenate(drawn))] if drawn else found
@@ -103,18 +105,18 @@ def _requests(stage: StageRun[TeacherSettings], collection: StoredCollection) ->
 def _agreement(
     scores: StoredScores, requests: list[ScoreRequest], positives: Mapping[str, NDArray[np.int64]]
 ) -> Agreement:
-    """The teacher against the judgements, over all that it scored."""
+    """Return the agreement of the teacher with the judgements, over all scored queries."""
     import numpy as np
 
     from drkit.train.teacher import Agreement
 
-    counted = Agreement()
-    for own in requests:
-        found = scores.row(own.place)
+    agreement = Agreement()
+    for request in requests:
+        found = scores.row(request.index)
         if found is not None:
-            relevant = np.isin(found[0], positives[own.query.query_id])
-            counted.add(found[1][relevant].tolist(), found[1][~relevant].tolist())
-    return counted
+            relevant = np.isin(found[0], positives[request.query.query_id])
+            agreement.add(found[1][relevant].tolist(), found[1][~relevant].tolist())
+    return agreement
 
 
 TEACHER = StageSpec(

@@ -12,7 +12,7 @@ from drkit.runs.stage import StageRun, StageSpec, from_recipe
 
 @frozen
 class PassageSettings:
-    """How passages are cut."""
+    """Length limit and prompt of passages."""
 
     length: int = from_recipe("encoder.passage_length")
     prompt: str = from_recipe("encoder.passage_prompt")
@@ -20,14 +20,14 @@ class PassageSettings:
 
 @frozen
 class QuerySettings:
-    """How queries are cut."""
+    """Length limit and prompt of queries."""
 
     length: int = from_recipe("encoder.query_length")
     prompt: str = from_recipe("encoder.query_prompt")
 
 
 def tokenise_passages(stage: StageRun[PassageSettings]) -> Mapping[str, Any]:
-    """Write a memory-mapped store of all passages; returns counts, also of texts that were truncated."""
+    """Write a memory-mapped store of all passages; returns counts, including truncated texts."""
     from drkit.data.corpus import StoredCorpus
 
     passages = StoredCorpus(stage.inputs["passages"])
@@ -35,7 +35,7 @@ def tokenise_passages(stage: StageRun[PassageSettings]) -> Mapping[str, Any]:
 
 
 def tokenise_queries(stage: StageRun[QuerySettings]) -> Mapping[str, Any]:
-    """Write a memory-mapped store of the training queries; returns counts, also of texts that were truncated."""
+    """Write a memory-mapped store of the training queries; returns counts, including truncated texts."""
     from drkit.data.tables import read_queries
 
     queries = read_queries(stage.inputs["queries"])
@@ -51,8 +51,8 @@ def _tokenise(stage: StageRun[Any], texts: Iterator[tuple[str, str]], what: str,
     counts = tokenise(texts, tokenizer, stage.folder, max_length=settings.length, prompt=settings.prompt)
     if counts["truncated"]:
         stage.progress.note(
-            f"{counts['truncated']:,} of {counts['texts']:,} {what} are longer than {settings.length} tokens and were "
-            f"cut (encoder.{setting})"
+            f"{counts['truncated']:,} of {counts['texts']:,} {what} were truncated to {settings.length} tokens "
+            f"(encoder.{setting})"
         )
     return counts
 

@@ -19,7 +19,7 @@ class WordPieceSettings:
 
 @frozen
 class ExistingSettings:
-    """Whose tokenizer is taken; positions: how long texts may get, which the encoder must have positions for."""
+    """The encoder whose tokenizer is used; the lengths are only used to check that it has enough positions."""
 
     pretrained: str = from_recipe("encoder.pretrained")
     query_length: int = from_recipe("encoder.query_length", observes=True)
@@ -33,7 +33,7 @@ def train(stage: StageRun[WordPieceSettings]) -> Mapping[str, Any]:
     return {"vocabulary": len(train_wordpiece(_texts(stage), stage.folder, size=stage.settings.vocab_size))}
 
 
-def take(stage: StageRun[ExistingSettings]) -> Mapping[str, Any]:
+def copy_tokenizer(stage: StageRun[ExistingSettings]) -> Mapping[str, Any]:
     """Write the tokenizer of the encoder; returns the size of its vocabulary."""
     from drkit.encoders.masked_lm import check_start, check_vocabulary
     from drkit.train.checkpoints import load_tokenizer, save_tokenizer
@@ -47,7 +47,7 @@ def take(stage: StageRun[ExistingSettings]) -> Mapping[str, Any]:
 
 
 def _texts(stage: StageRun[Any]) -> Iterator[str]:
-    """Every passage, and the training queries: those of dev and test stay unseen."""
+    """Yield every passage and training query; dev and test queries stay unseen."""
     from drkit.data.corpus import StoredCorpus
     from drkit.data.tables import read_queries
 
@@ -63,4 +63,4 @@ WORDPIECE = StageSpec(
     run=train,
     inputs={"passages": "texts to train on", "queries": "training queries"},
 )
-EXISTING = StageSpec(name="existing-vocabulary", version=1, settings=ExistingSettings, run=take)
+EXISTING = StageSpec(name="existing-vocabulary", version=1, settings=ExistingSettings, run=copy_tokenizer)
