@@ -34,7 +34,7 @@ Table = dict[str, Any]
 
 
 @frozen
-class Wanted:
+class ComposeRequest:
     """What the user asked `compose` for; None and empty mean: as the recipe has it.
 
     `miners` are one chain: a source of negatives, then filters, each `NAME` or `NAME:VALUE`, as `collection` is;
@@ -55,7 +55,7 @@ class Wanted:
     scale: str | None = None
 
 
-def compose(wanted: Wanted, parts: Installed) -> Recipe:
+def compose(wanted: ComposeRequest, parts: Installed) -> Recipe:
     """The recipe that `wanted` describes, complete.
 
     Raises UnknownNameError (a part, recipe or scale that does not exist), ProblemsError (settings that do not fit).
@@ -74,7 +74,7 @@ def compose(wanted: Wanted, parts: Installed) -> Recipe:
     return recipe_from_table(table, parts.registry)
 
 
-def _start(wanted: Wanted, parts: Installed) -> Table:
+def _start(wanted: ComposeRequest, parts: Installed) -> Table:
     """The default, the pipeline's rounds in place of the default's own, and the paper's recipe over both.
 
     A pipeline that the user names replaces what the paper's recipe says of fine-tuning.
@@ -90,7 +90,7 @@ def _start(wanted: Wanted, parts: Installed) -> Table:
     return merge(table, paper)
 
 
-def _at_scale(table: Table, wanted: Wanted) -> Table:
+def _at_scale(table: Table, wanted: ComposeRequest) -> Table:
     """The recipe at the scale that was asked for, with the encoder that it starts from."""
     if wanted.scale not in (None, *SCALES):
         raise DrkitError(f"unknown scale {wanted.scale!r}; choose one of {', '.join(SCALES)}")
@@ -199,7 +199,7 @@ def _named(parts: Installed, name: str, *above: str) -> Table:
     return {**merge(under, table), SMALL: small}
 
 
-def _slots(wanted: Wanted, parts: Installed) -> Table:
+def _slots(wanted: ComposeRequest, parts: Installed) -> Table:
     """The user's parts as a table to lay over the recipe; each name is checked here, so that errors name the kind."""
     table: Table = {}
     if wanted.masker:
@@ -230,7 +230,7 @@ def part_table(kind: Kind, text: str, registry: Registry) -> Table:
     return chosen if value is None else {**chosen, spec.shorthand: value}
 
 
-def _describe(table: Mapping[str, Any], wanted: Wanted) -> str:
+def _describe(table: Mapping[str, Any], wanted: ComposeRequest) -> str:
     """`pydocs-pmi-enhanced`, or `pydocs-retromae-two-stage`: the run folder's name where the user gives none."""
     parts = [wanted.paper] if wanted.paper else [table["pretrain"][slot]["use"] for slot in ("masker", "decoder")]
     if "pretrain=none" in wanted.settings:

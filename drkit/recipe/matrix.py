@@ -16,7 +16,7 @@ from drkit.core.provided import BATCH, ENCODER, FINETUNING, MADE_FOR_PRETRAINING
 from drkit.core.spec import ComponentSpec, Kind
 from drkit.errors import DrkitError, ProblemsError
 from drkit.recipe.check import check
-from drkit.recipe.compose import Wanted, compose
+from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.schema import Choice, Recipe
 
 
@@ -81,7 +81,7 @@ def matrix(parts: Installed) -> Matrix:
 def _row(parts: Installed, decoder: str, maskers: Mapping[str, ComponentSpec]) -> list[Pair]:
     """One decoder with every masker. The recipe is composed once: a masker's defaults do not depend on the decoder."""
     try:
-        recipe = compose(Wanted(decoder=decoder), parts)
+        recipe = compose(ComposeRequest(decoder=decoder), parts)
     except DrkitError as error:
         return [Pair(name, decoder, _said(error)) for name in maskers]
     return [Pair(name, decoder, _problems(recipe, name, masker, parts)) for name, masker in maskers.items()]

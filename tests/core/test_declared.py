@@ -10,7 +10,7 @@ import pytest
 from drkit.core.discovery import installed
 from drkit.errors import DrkitError, ProblemsError
 from drkit.recipe.check import check
-from drkit.recipe.compose import Wanted, compose
+from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.start import declared
 
 PARTS = installed()
@@ -38,7 +38,7 @@ def folder(path: Path, *, own=None, prompts=None, pooling=FLAGS, longest=256) ->
 
 
 def composed(encoder: Path, *settings: str, paper: str | None = None):
-    recipe = compose(Wanted(encoder=str(encoder), paper=paper, settings=settings), PARTS)
+    recipe = compose(ComposeRequest(encoder=str(encoder), paper=paper, settings=settings), PARTS)
     check(recipe, PARTS.registry)
     return recipe
 

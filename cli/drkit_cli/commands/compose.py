@@ -68,7 +68,7 @@ def compose(
     drkit compose --masker uniform --decoder mlm --set pretrain.decoder.layers=1 --dry-run
     """
     from drkit.core.discovery import installed
-    from drkit.recipe.compose import Wanted
+    from drkit.recipe.compose import ComposeRequest
     from drkit.recipe.compose import compose as compose_recipe
     from drkit.recipe.write import write_recipe
     from drkit_cli.running import carry_out
@@ -76,7 +76,7 @@ def compose(
     if quick and scale not in (None, "quick"):
         raise click.UsageError(f"--quick is short for --scale quick; it cannot be combined with --scale {scale}")
     parts = installed()
-    recipe = compose_recipe(Wanted(scale="quick" if quick else scale, **wanted), parts)
+    recipe = compose_recipe(ComposeRequest(scale="quick" if quick else scale, **wanted), parts)
     if output:
         write_recipe(recipe, output)
         click.echo(f"recipe: {output}")
