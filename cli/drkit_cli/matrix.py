@@ -14,7 +14,7 @@ from drkit_cli.render import table
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from drkit.recipe.matrix import LossPlaces, Matrix
+    from drkit.recipe.matrix import LossPlacement, Matrix
 
 WIDTH = 78  # of the pairs' table, so that an 80-column terminal breaks no row
 FITS = "yes"
@@ -69,10 +69,10 @@ def _pairs(decoders: Sequence[str], maskers: Sequence[str], cells: Mapping[tuple
     return drawn
 
 
-def _loss(loss: LossPlaces, made: Matrix) -> tuple[str, str, str]:
+def _loss(loss: LossPlacement, made: Matrix) -> tuple[str, str, str]:
     decoders = "every decoder" if loss.decoders == made.decoders else ", ".join(loss.decoders)
     places = ["encoder"] if loss.encoder else []
     places += [f"decoder ({decoders})"] if loss.decoders else []
-    places += [f"fine-tuning{' with a teacher' if loss.taught else ''}"] if loss.finetuning else []
+    places += [f"fine-tuning{' with a teacher' if loss.needs_teacher else ''}"] if loss.finetuning else []
     places += ["re-ranker"] if loss.reranking else []
     return loss.name, ", ".join(loss.needs), "; ".join(places) or "nothing that is installed"

@@ -91,7 +91,7 @@ def _parts(recipe: Recipe, registry: Registry) -> list[str]:
         chosen += [("loss", term.use) for term in recipe.pretrain.losses.values()]
     if recipe.finetune:
         rounds = recipe.finetune.rounds
-        chosen += [("loss", recipe.finetune.of(current).loss.use) for current in rounds]
+        chosen += [("loss", recipe.finetune.for_round(current).loss.use) for current in rounds]
         chosen += [("miner", miner.use) for current in rounds for miner in current.miners]
     if recipe.reranker:
         chosen += [("loss", recipe.reranker.loss.use), *(("miner", miner.use) for miner in recipe.reranker.miners)]

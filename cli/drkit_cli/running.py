@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from drkit.runs.plan import Plan
 
 
-def carry_out(
+def run_recipe(
     recipe: Recipe,
     registry: Registry,
     *,
@@ -55,13 +55,13 @@ def carry_out(
     if dry_run:
         return
     if processes.rank():  # the first process speaks for all
-        with naming_parts(recipe, registry):
+        with name_failing_part(recipe, registry):
             execute(made.stages, run, recipe, registry=registry, progress=Silent())
         return
     for note in made.notes:
         click.echo(f"note: {note}", err=True)
     try:
-        with naming_parts(recipe, registry), RichProgress(len(made.stages)) as progress:
+        with name_failing_part(recipe, registry), RichProgress(len(made.stages)) as progress:
             done = execute(made.stages, run, recipe, registry=registry, progress=progress, redo=redo, reuse=reuse)
     except KeyboardInterrupt:
         click.echo(f"interrupted; finished stages are kept. Go on with: drkit run {run / RECIPE}", err=True)
@@ -70,7 +70,7 @@ def carry_out(
 
 
 @contextmanager
-def naming_parts(recipe: Recipe, registry: Registry) -> Iterator[None]:
+def name_failing_part(recipe: Recipe, registry: Registry) -> Iterator[None]:
     """A block in which an exception in a part is announced by the part's name, package and version; it is raised on."""
     from drkit.errors import DrkitError
     from drkit.runs.attribution import chosen_parts, described, part_behind

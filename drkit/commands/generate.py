@@ -32,8 +32,8 @@ def generate_queries(
         raise DrkitError(f"{path}: queries are written as JSON Lines; name the file {path.with_suffix('.jsonl').name}")
     choice = compose(request, parts).collection
     collection = parts.registry.build(Kind.COLLECTION, choice.use, choice.config)
-    shard, started = Shard.of_environment(), time.perf_counter()
-    progress.begin(STAGE, f"{sampling.count} a passage of {collection.name}, by {model}, {shard.words}")
+    shard, started = Shard.from_environment(), time.perf_counter()
+    progress.begin(STAGE, f"{sampling.count} a passage of {collection.name}, by {model}, {shard.label}")
     done = generate_file(
         ((passage.doc_id, passage.content) for passage in collection.passages()),
         QueryModel.open(model, sampling),

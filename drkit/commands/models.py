@@ -8,7 +8,7 @@ from pathlib import Path
 import attrs
 
 from drkit.core.discovery import installed
-from drkit.core.loading import may_be_hub_id, told_from
+from drkit.core.loading import explain_load_errors, may_be_hub_id
 from drkit.core.registry import Registry
 from drkit.errors import DrkitError
 from drkit.recipe.read import read_recipe
@@ -150,5 +150,5 @@ def _local_folder(path_or_id: str | Path) -> Path:
         return path
     from huggingface_hub import snapshot_download
 
-    with told_from(name, "fetch the encoder"):
+    with explain_load_errors(name, "fetch the encoder"):
         return Path(snapshot_download(name, allow_patterns=list(_HUB_FILES), ignore_patterns=list(_IGNORED_HUB_FILES)))

@@ -289,7 +289,7 @@ class NegativeFilter(Protocol):
 class LooksDeeper(Protocol):
     """A filter that looks past a ranking's usual depth."""
 
-    def reach(self, depth: int) -> int:
+    def candidate_depth(self, depth: int) -> int:
         """How many candidates it wants to see where `depth` are asked for."""
 
 

@@ -19,7 +19,7 @@ from attrs import asdict, field, frozen
 from attrs.validators import ge, in_
 
 from drkit.core.files import replacing_folder
-from drkit.core.loading import told_from, without_bars
+from drkit.core.loading import explain_load_errors, without_progress_bars
 from drkit.encoders.architectures import longest_text
 from drkit.encoders.pooling import POOLINGS
 from drkit.errors import DrkitError
@@ -105,7 +105,7 @@ def load_backbone(folder: Path) -> tuple[Any, Any]:
     """
     from transformers import AutoModel, AutoTokenizer
 
-    with told_from(str(folder), "load the encoder in", "Export it again."), without_bars():
+    with explain_load_errors(str(folder), "load the encoder in", "Export it again."), without_progress_bars():
         model = AutoModel.from_pretrained(folder, dtype="float32", local_files_only=True)
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     return model.eval(), tokenizer
@@ -272,7 +272,7 @@ def export_encoder(
         raise DrkitError(f"cannot export the encoder: {error.args[0]}") from None
     backbone = _as_auto_model(getattr(model, "base_model", model))
     with replacing_folder(Path(folder), MODULES) as temporary:
-        with without_bars():
+        with without_progress_bars():
             backbone.save_pretrained(temporary)
         _save_tokenizer(tokenizer, temporary, how)
         _write_declarations(temporary, how, int(backbone.config.hidden_size))

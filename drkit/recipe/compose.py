@@ -21,7 +21,7 @@ from drkit.errors import DrkitError
 from drkit.recipe.assign import assign
 from drkit.recipe.read import parse_toml, recipe_from_table
 from drkit.recipe.schema import Recipe
-from drkit.recipe.start import origin
+from drkit.recipe.start import starting_point
 
 PAPER, SMALL, QUICK = SCALES = ("paper", "small", "quick")
 PIPELINE, LIKE = "pipeline", "like"
@@ -95,7 +95,7 @@ def _at_scale(table: Table, wanted: ComposeRequest) -> Table:
     if wanted.scale not in (None, *SCALES):
         raise DrkitError(f"unknown scale {wanted.scale!r}; choose one of {', '.join(SCALES)}")
     own = table.pop(SMALL, {})
-    start = origin(wanted.encoder) if wanted.encoder else None
+    start = starting_point(wanted.encoder) if wanted.encoder else None
     if wanted.scale == SMALL or (wanted.scale != PAPER and (start is None or start.small)):
         table = merge(_made_small(table), own)
     if start:

@@ -30,7 +30,7 @@ class Pair:
 
 
 @frozen
-class LossPlaces:
+class LossPlacement:
     """Where a loss can stand: on the encoder's output, on that of some decoders, in fine-tuning, in the re-ranker.
 
     needs: what its call receives, its signals, and what it requires of the run.
@@ -42,7 +42,7 @@ class LossPlaces:
     decoders: tuple[str, ...]
     finetuning: bool
     reranking: bool
-    taught: bool
+    needs_teacher: bool
 
 
 @frozen
@@ -53,7 +53,7 @@ class Matrix:
     decoders: tuple[str, ...]
     pairs: tuple[Pair, ...]
     made: dict[str, tuple[str, ...]]
-    losses: tuple[LossPlaces, ...]
+    losses: tuple[LossPlacement, ...]
 
     def reasons(self) -> dict[str, tuple[Pair, ...]]:
         """The pairs that do not go together, by the reason."""
@@ -128,17 +128,17 @@ def _defaults(spec: ComponentSpec) -> object:
         return None
 
 
-def _places(name: str, loss: ComponentSpec, decoders: Mapping[str, ComponentSpec]) -> LossPlaces:
+def _places(name: str, loss: ComponentSpec, decoders: Mapping[str, ComponentSpec]) -> LossPlacement:
     config = _defaults(loss)
     wanted, beside = loss.receives_of(config), {*provided_by(BATCH)}
     fitting = [n for n, d in decoders.items() if wanted <= {*_provides(d), *beside} and wanted - beside]
     masked = {p.name for p in PROVIDED if p.if_masked}
-    return LossPlaces(
+    return LossPlacement(
         name=name,
         needs=tuple(sorted({*wanted, *loss.signals_of(config), *loss.requires_of(config)})),
         encoder=bool(wanted) and wanted <= {*provided_by(ENCODER, BATCH, masker=masked)},
         decoders=tuple(fitting),
         finetuning=bool(wanted) and wanted <= {*provided_by(FINETUNING)},
         reranking=bool(wanted) and wanted <= {*provided_by(RERANKING)},
-        taught="teacher" in loss.requires_of(config),
+        needs_teacher="teacher" in loss.requires_of(config),
     )

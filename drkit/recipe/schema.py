@@ -98,7 +98,7 @@ class Training:
     bf16: bool = setting(False, None, "mixed precision in bfloat16")
     arguments: dict[str, Any] = setting(Factory(dict), None, "any other of TrainingArguments, by name")
 
-    def alone(self) -> Training:
+    def training_only(self) -> Training:
         """The training settings alone, of a table that has more (`Pretrain`, `Finetune`, `Reranker`)."""
         return Training(**{a.name: getattr(self, a.name) for a in fields(Training)})
 
@@ -186,7 +186,7 @@ class Finetune(Training):
     )
     baseline: bool = setting(True, None, "also fine-tune the same encoder without pre-training, for comparison")
 
-    def of(self, current: Round) -> Finetune:
+    def for_round(self, current: Round) -> Finetune:
         """These settings with a round's own in their place."""
         own = {name: value for name in _OWN if (value := getattr(current, name)) is not None}
         return evolve(self, **own)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from drkit.core.registry import OWN, Registry, package_of
+from drkit.core.registry import DRKIT, Registry, package_of
 from drkit.core.settings import config_problems
 from drkit.core.spec import ComponentSpec, Kind
 from drkit.errors import DrkitError
@@ -48,7 +48,7 @@ def chosen_parts(recipe: Recipe, registry: Registry) -> Iterator[ChosenPart]:
         yield chosen(Kind.MASKER, recipe.pretrain.masker, registry)
         yield chosen(Kind.DECODER, recipe.pretrain.decoder, registry)
         yield from (chosen(Kind.LOSS, term, registry) for term in recipe.pretrain.losses.values())
-    rounds = [recipe.finetune.of(own) for own in recipe.finetune.rounds] if recipe.finetune else []
+    rounds = [recipe.finetune.for_round(own) for own in recipe.finetune.rounds] if recipe.finetune else []
     yield from (chosen(Kind.LOSS, settings.loss, registry) for settings in rounds)
     miners = [miner for own in recipe.finetune.rounds for miner in own.miners] if recipe.finetune else []
     if recipe.reranker:
@@ -170,8 +170,8 @@ def _is_of(frame: FrameType, spec: ComponentSpec) -> bool:
     module, _, attribute = spec.target.partition(":")
     if frame.f_globals.get("__name__") == module:
         owner = type(frame.f_locals["self"]).__name__ if "self" in frame.f_locals else frame.f_code.co_name
-        return owner == attribute or package_of(spec.provider) != OWN
-    return package_of(spec.provider) != OWN and _package(frame) == module.partition(".")[0]
+        return owner == attribute or package_of(spec.provider) != DRKIT
+    return package_of(spec.provider) != DRKIT and _package(frame) == module.partition(".")[0]
 
 
 def _package(frame: FrameType) -> str:

@@ -148,7 +148,7 @@ def execute(
     """
     if processes.rank():
         return _work_along(stages, run, registry)
-    with locked(run), processes.together():
+    with locked(run), processes.group():
         claim(run, recipe, registry, redo=redo)
         done: dict[str, Manifest] = {}
         for stage in stages:
@@ -165,7 +165,7 @@ def _work_along(stages: Sequence[Stage[Any]], run: Path, registry: Registry) -> 
     What this process writes goes to a folder that is thrown away: the first process' results are the run's.
     """
     named = {stage.name: stage for stage in stages}
-    with processes.together():
+    with processes.group():
         while (name := processes.broadcast(None)) is not None:
             with tempfile.TemporaryDirectory() as scratch:
                 # Checkpoints are shared: each process keeps its random state there.

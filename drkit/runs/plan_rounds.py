@@ -67,7 +67,7 @@ def plan_rounds(draft: Draft, *, start: str) -> list[System]:
     for index, own in enumerate(finetune.rounds):
         if own.teacher == RERANKER and RERANKER not in draft.stages:
             systems.append(_plan_reranker(draft, start, previous))
-        current = _Retriever(own.name, own, finetune.of(own), start, previous)
+        current = _Retriever(own.name, own, finetune.for_round(own), start, previous)
         negatives = ""
         if own.miners and current.settings.negatives:
             negatives = _plan_negatives(draft, own.name, own.miners, previous)
@@ -175,7 +175,7 @@ def _plan_retriever(draft: Draft, current: _Retriever, negatives: str) -> System
                 "draw": draw,
                 "draws": own.draws,
                 "reading": reading_of(draft),
-                "training": settings.alone(),
+                "training": settings.training_only(),
                 "loss": settings.loss,
                 "negatives": settings.negatives,
                 "validation": settings.validation if settings.validation.every else None,
@@ -226,7 +226,7 @@ def _plan_reranker(draft: Draft, start: str, previous: str) -> System:
         f"train the cross-encoder from {reranker.pretrained or origin}, {estimate.schedule(reranker)}",
         {**begin, "passages": PASSAGES, "train": TRAIN, "negatives": Part(negatives)},
         sources={"reranker.pretrained": path_state(reranker.pretrained)},
-        own={"training": reranker.alone()},
+        own={"training": reranker.training_only()},
         cost=estimate.reranking(draft.recipe),
     )
     return System(RERANKER, (stage,), reranks=previous)

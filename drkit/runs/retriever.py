@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import asdict, evolve, fields, frozen
 
-from drkit.core.processes import own_device
+from drkit.core.processes import local_device
 from drkit.encoders.folder import PASSAGES, export_dual, export_encoder
 from drkit.runs.stage import from_recipe
 from drkit.search import AnyEncoder, DualEncoder, TextEncoder
@@ -33,7 +33,7 @@ class TextReading:
 
 def load_text_encoder(folder: Path, reading: TextReading, *, device: str | None = None) -> AnyEncoder:
     """The encoder of a stage's folder, or the two of it; one that declares how it reads texts is read as it says."""
-    device = device or own_device()
+    device = device or local_device()
     if (folder / "modules.json").exists():
         return read_encoder(folder, device)
     backbone = load_encoder(folder, pooling=reading.pooling).backbone.to(device)

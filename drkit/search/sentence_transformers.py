@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from drkit.core.loading import told_from, without_bars
+from drkit.core.loading import explain_load_errors, without_progress_bars
 from drkit.encoders.architectures import longest_text
 from drkit.encoders.folder import pooling_modes
 from drkit.encoders.pooling import POOLINGS
@@ -66,7 +66,7 @@ def load_backbone(folder: Path) -> tuple[Any, Any]:
     """
     from transformers import AutoModel, AutoTokenizer
 
-    with told_from(str(folder), "load the encoder in", "Export it again."), without_bars():
+    with explain_load_errors(str(folder), "load the encoder in", "Export it again."), without_progress_bars():
         model = AutoModel.from_pretrained(folder, dtype="float32", local_files_only=True)
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     return model.eval(), tokenizer

@@ -64,8 +64,8 @@ class ChainMiner:
         """The negatives of every request, by the model as it is."""
         vectors = self.scratch / f"vectors-{self.weights()['retriever'][:16]}"
         rows = ((doc_id, self.passages.tokens(place)) for place, doc_id in enumerate(self.corpus.doc_ids))
-        encode_corpus(self.encoder, rows, vectors, shard=Shard.of_environment())
-        processes.wait()
+        encode_corpus(self.encoder, rows, vectors, shard=Shard.from_environment())
+        processes.barrier()
         if processes.rank():
             return
         index = FlatIndex.over(Vectors.open(vectors))
@@ -148,7 +148,7 @@ class Refresher(TrainerCallback):  # type: ignore[misc]
         """Mine for the epochs whose first batch belongs to this step."""
         for epoch in self.epochs_at(step, accumulated):
             given = not epoch and self._first is not None
-            if not given and not processes.agree(self._stands(epoch)):
+            if not given and not processes.broadcast(self._stands(epoch)):
                 self._make(epoch)
 
     def epochs_at(self, step: int, accumulated: int) -> list[int]:
@@ -167,7 +167,7 @@ class Refresher(TrainerCallback):  # type: ignore[misc]
                 figures = write_negatives(mined, self._corpus, self._folder, _file(epoch))
                 figures["weights"] = self._miner.weights()
                 write_text(self._folder / f"negatives-{epoch}.json", json.dumps(figures))
-        processes.wait()
+        processes.barrier()
 
     def _stands(self, epoch: int) -> bool:
         return all((self._folder / f"negatives-{epoch}.{suffix}").is_file() for suffix in ("arrow", "json"))

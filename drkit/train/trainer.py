@@ -139,10 +139,10 @@ class MarkComplete(TrainerCallback):  # type: ignore[misc]
 
     def on_save(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
         """Wait for all processes' files, then mark."""
-        processes.wait()
+        processes.barrier()
         if state.is_world_process_zero:
             Path(args.output_dir, f"checkpoint-{state.global_step}", COMPLETE).touch()
-        processes.wait()
+        processes.barrier()
 
 
 def newest_checkpoint(folder: Path) -> Path | None:

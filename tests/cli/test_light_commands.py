@@ -135,7 +135,7 @@ def test_output_is_a_complete_recipe_that_runs_dry(tmp_path):
         (["compose", "--set", "pretrain.lerning_rate=1"], "did you mean 'learning_rate'"),
         (["compose", "--collection", "beir:/no/such/folder"], "/no/such/folder"),
         (["compose", "--collection", "jsonl:/no/such/file.jsonl"], "/no/such/file.jsonl"),
-        (["compose", "--miner", "dense"], "there is none"),
+        (["compose", "--miner", "dense"], "this is the first round"),
         (["run", "/no/recipe.toml"], "no recipe at"),
         (["show", "masker", "mlm"], "no masker named 'mlm'"),
         (["search", "/no/run", "words"], "folder not found"),

@@ -281,7 +281,8 @@ def trainings(recipe: Recipe) -> dict[str, dict[str, Any]]:
     """Every training of a recipe by its name, as plain settings, with the effective `batch`."""
     finetune = recipe.finetune
     rounds = {
-        r.name: {**plain(finetune.of(r)), "miners": plain(r.miners), "teacher": r.teacher} for r in finetune.rounds
+        r.name: {**plain(finetune.for_round(r)), "miners": plain(r.miners), "teacher": r.teacher}
+        for r in finetune.rounds
     }
     found = {"pretrain": plain(recipe.pretrain), **rounds, "reranker": plain(recipe.reranker)}
     named = {name: settings for name, settings in found.items() if settings}
@@ -426,7 +427,10 @@ def test_the_small_scale_of_a_plugins_recipe(tmp_path):
     (round_,), (small_round,) = paper.finetune.rounds, small.finetune.rounds
     assert (paper.pretrain.max_steps, small.pretrain.max_steps) == (70000, 3000)
     assert (paper.pretrain.decoder.config.layers, small.pretrain.decoder.config.layers) == (6, 3)
-    assert (paper.finetune.of(round_).learning_rate, small.finetune.of(small_round).learning_rate) == (9e-6, 1e-3)
+    assert (paper.finetune.for_round(round_).learning_rate, small.finetune.for_round(small_round).learning_rate) == (
+        9e-6,
+        1e-3,
+    )
     assert small_round == evolve(round_, learning_rate=None)
     assert isinstance(small.finetune.loss, Choice)
     assert small.finetune.loss.use == "pairwise"

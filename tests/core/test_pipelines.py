@@ -8,7 +8,7 @@ import pytest
 from attrs import evolve
 
 from drkit.core.discovery import NamedFile, installed
-from drkit.core.registry import Claims
+from drkit.core.registry import NameTable
 from drkit.errors import DrkitError, ProblemsError, UnknownNameError
 from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
@@ -79,7 +79,7 @@ def test_a_paper_brings_its_own_pipeline_and_another_one_swaps_the_second_half()
 
 def test_the_papers_numbers_come_with_an_existing_encoder():
     recipe = compose(ComposeRequest(paper="cdmae", encoder="some/encoder"), PARTS)
-    first, _, distilled = (recipe.finetune.of(r) for r in recipe.finetune.rounds)
+    first, _, distilled = (recipe.finetune.for_round(r) for r in recipe.finetune.rounds)
     # Appendix A: groups of 32 passages; then batch (64) and group (32) swapped.
     assert (first.learning_rate, first.num_train_epochs, first.negatives) == (2e-5, 3, 31)
     assert (distilled.learning_rate, distilled.num_train_epochs, distilled.negatives) == (3e-5, 6, 63)
@@ -88,8 +88,8 @@ def test_the_papers_numbers_come_with_an_existing_encoder():
     assert (reranker.learning_rate, reranker.negatives, reranker.max_length, reranker.depth) == (3e-5, 63, 192, 200)
     assert (reranker.start, reranker.layers) == ("pretrained", 0)
     pairwise = compose(ComposeRequest(paper="cpdae", encoder="some/encoder"), PARTS)
-    assert {pairwise.finetune.of(r).loss.use for r in pairwise.finetune.rounds} == {"pairwise"}
-    assert {pairwise.finetune.of(r).learning_rate for r in pairwise.finetune.rounds} == {5e-6}
+    assert {pairwise.finetune.for_round(r).loss.use for r in pairwise.finetune.rounds} == {"pairwise"}
+    assert {pairwise.finetune.for_round(r).learning_rate for r in pairwise.finetune.rounds} == {5e-6}
     assert pairwise.similarity == "dot"
 
 
@@ -97,20 +97,20 @@ def test_the_papers_numbers_come_with_an_existing_encoder():
 def test_papers_that_score_by_raw_dot_products(paper):
     recipe = compose(ComposeRequest(paper=paper, encoder="some/encoder"), PARTS)
     check(recipe, REGISTRY)
-    losses = [recipe.finetune.loss, *(recipe.finetune.of(r).loss for r in recipe.finetune.rounds)]
+    losses = [recipe.finetune.loss, *(recipe.finetune.for_round(r).loss for r in recipe.finetune.rounds)]
     assert {(loss.config.similarity, loss.config.temperature) for loss in losses} == {("dot", 1.0)}
 
 
 def test_simlm_scores_by_scaled_cosines_in_all_directions():
     recipe = compose(ComposeRequest(paper="simlm", encoder="some/encoder"), PARTS)
-    losses = [recipe.finetune.of(r).loss.config for r in recipe.finetune.rounds]
+    losses = [recipe.finetune.for_round(r).loss.config for r in recipe.finetune.rounds]
     assert {(loss.similarity, loss.temperature, len(loss.directions)) for loss in losses} == {("cosine", 0.02, 4)}
 
 
 @pytest.mark.parametrize("paper", sorted(PARTS.recipes))
 def test_whoever_starts_from_an_encoder_trains_on_64_queries_a_step(paper):
     finetune = compose(ComposeRequest(paper=paper, encoder="some/encoder"), PARTS).finetune
-    batches = [finetune.of(r).per_device_train_batch_size for r in finetune.rounds]
+    batches = [finetune.for_round(r).per_device_train_batch_size for r in finetune.rounds]
     assert {*batches} == {64} or (paper == "cdmae" and batches == [64, 64, 32])
 
 
@@ -213,7 +213,7 @@ def test_a_recipe_that_is_like_another_says_what_differs(tmp_path):
         for name, text in texts.items():
             (tmp_path / f"{name}.toml").write_text(text)
         mine = [NamedFile(name, tmp_path / f"{name}.toml") for name in texts]
-        return evolve(PARTS, recipes=Claims("recipe", [*PARTS.recipes.items(), *mine]))
+        return evolve(PARTS, recipes=NameTable("recipe", [*PARTS.recipes.items(), *mine]))
 
     mine = installed_with(mine='like = "retromae"\n[pretrain.masker]\nuse = "uniform"\nencoder_ratio = 0.2')
     found, other = (compose(ComposeRequest(paper=name), mine) for name in ("mine", "retromae"))
@@ -228,7 +228,7 @@ def test_a_recipe_that_is_like_another_says_what_differs(tmp_path):
 def test_what_a_round_sets_is_its_own():
     wanted = ComposeRequest(settings=("finetune.rounds.1.learning_rate=0.5", "finetune.learning_rate=0.25"))
     recipe = compose(wanted, PARTS)
-    assert [recipe.finetune.of(r).learning_rate for r in recipe.finetune.rounds] == [0.25, 0.5]
+    assert [recipe.finetune.for_round(r).learning_rate for r in recipe.finetune.rounds] == [0.25, 0.5]
     made = stages(recipe)
     assert made["retriever-1"].settings.training.learning_rate == 0.25
     assert made["retriever-2"].settings.training.learning_rate == 0.5
@@ -237,16 +237,16 @@ def test_what_a_round_sets_is_its_own():
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        (("finetune.rounds.0.teacher=reranker",), "wants a table"),
-        (("finetune.rounds.1.loss=kl-distillation",), "the round has none"),
-        (("finetune.rounds.1.loss={use='pairwise', similarity='dot'}",), "another similarity"),
+        (("finetune.rounds.0.teacher=reranker",), "needs a table"),
+        (("finetune.rounds.1.loss=kl-distillation",), "the round has no teacher"),
+        (("finetune.rounds.1.loss={use='pairwise', similarity='dot'}",), "a different similarity"),
         (("finetune.rounds.0.miners=['margin']",), "put a source"),
-        (("finetune.rounds.0.miners=['bm25', 'random']",), "a chain begins with it"),
-        (("finetune.rounds.0.miners=['bm25', 'cross-encoder-filter']",), "not trained by then"),
+        (("finetune.rounds.0.miners=['bm25', 'random']",), "must be first in its chain"),
+        (("finetune.rounds.0.miners=['bm25', 'cross-encoder-filter']",), "not trained yet"),
         (("finetune.rounds.0.name=reranker",), "cannot be named"),
         (("finetune.rounds.0.name=teacher-x",), "cannot be named"),
         (("finetune.loss=listwise",), "losses that fit: contrastive"),
-        (("finetune.rounds.1.teacher=some/model", "finetune.rounds.1.miners=['refresh']"), "take dense"),
+        (("finetune.rounds.1.teacher=some/model", "finetune.rounds.1.miners=['refresh']"), "use dense instead"),
     ],
 )
 def test_rounds_that_cannot_work_are_refused_with_the_reason(settings, said):
@@ -256,7 +256,7 @@ def test_rounds_that_cannot_work_are_refused_with_the_reason(settings, said):
 
 def test_a_reranker_without_rounds_before_it_is_refused():
     wanted = ComposeRequest(pipeline="three-stage", settings=("finetune.rounds.0.teacher=reranker",))
-    with pytest.raises(ProblemsError, match="there is none"):
+    with pytest.raises(ProblemsError, match="cannot teach the first round"):
         check(compose(wanted, PARTS), REGISTRY)
 
 

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from drkit.core.discovery import installed
 from drkit.errors import DrkitError, ProblemsError, UnknownNameError
-from drkit.recipe.check import capabilities, check, wanted_signals
+from drkit.recipe.check import check
 from drkit.recipe.compose import SCALES, ComposeRequest, compose, merge
+from drkit.recipe.parts import required_capabilities, required_signals
 from drkit.recipe.read import parse_toml, read_recipe, recipe_from_table
 from drkit.recipe.write import recipe_toml, write_recipe
 
@@ -130,21 +131,21 @@ def test_every_masker_goes_with_every_decoder(masker, decoder):
             check(recipe, REGISTRY)
         return
     check(recipe, REGISTRY)
-    needed = {*wanted_signals(recipe.pretrain, REGISTRY), *capabilities(recipe.pretrain, REGISTRY)}
+    needed = {*required_signals(recipe.pretrain, REGISTRY), *required_capabilities(recipe.pretrain, REGISTRY)}
     assert tuple(sorted(needed)) == NEEDS.get(masker, ())
 
 
 @pytest.mark.parametrize(
     ("wanted", "said"),
     [
-        (ComposeRequest(miners=("dense",)), "there is none"),
+        (ComposeRequest(miners=("dense",)), "this is the first round"),
         (ComposeRequest(loss="mlm"), "losses that fit: contrastive"),
         (
             ComposeRequest(settings=("pretrain.losses.decoder.use=contrastive", "pretrain.losses.decoder.on=decoder")),
             "pairs",
         ),
         (ComposeRequest(collection="beir"), "beir:VALUE"),
-        (ComposeRequest(settings=("encoder.hidden=130",)), "no multiple of heads"),
+        (ComposeRequest(settings=("encoder.hidden=130",)), "must be a multiple of heads"),
         (ComposeRequest(settings=("finetune.rounds.1.name=retriever-1",)), "two rounds are named"),
         (ComposeRequest(settings=("finetune.rounds.0.name=encoder",)), "a round cannot be named 'encoder'"),
         (ComposeRequest(settings=("finetune.rounds.0.name=../x",)), "a round cannot be named '../x'"),

@@ -98,5 +98,5 @@ def test_the_exported_encoder_holds_no_head_and_no_decoder(first):
 
 def test_a_run_without_finished_pretraining_is_refused(first, tmp_path):
     (tmp_path / "recipe.toml").write_text((first / "recipe.toml").read_text())
-    with pytest.raises(DrkitError, match="no finished pre-training to go on from: finish it with"):
+    with pytest.raises(DrkitError, match="has not finished its pre-training: finish it with"):
         compose(ComposeRequest(encoder=str(tmp_path)), PARTS)

@@ -16,7 +16,7 @@ from tests.runs.test_gradients import auto_encoder, bi_encoder, paired_batch, pa
 
 def main(kind, chunk, folder):
     module, batch = (auto_encoder(), paired_batch()) if kind == "pretrain" else (bi_encoder(), pairs_batch())
-    with processes.together():
+    with processes.group():
         loss = taken(module, shares(batch, kind)[processes.rank()], int(chunk))
     if processes.rank() == 0:
         found = {name: p.grad for name, p in module.named_parameters() if p.grad is not None}

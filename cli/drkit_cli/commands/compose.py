@@ -71,7 +71,7 @@ def compose(
     from drkit.recipe.compose import ComposeRequest
     from drkit.recipe.compose import compose as compose_recipe
     from drkit.recipe.write import write_recipe
-    from drkit_cli.running import carry_out
+    from drkit_cli.running import run_recipe
 
     if quick and scale not in (None, "quick"):
         raise click.UsageError(f"--quick is short for --scale quick; it cannot be combined with --scale {scale}")
@@ -80,4 +80,4 @@ def compose(
     if output:
         write_recipe(recipe, output)
         click.echo(f"recipe: {output}")
-    carry_out(recipe, parts.registry, run_dir=run_dir, dry_run=dry_run, redo=redo, reuse=reuse, trial=trial)
+    run_recipe(recipe, parts.registry, run_dir=run_dir, dry_run=dry_run, redo=redo, reuse=reuse, trial=trial)

@@ -37,11 +37,11 @@ def run(
     from drkit.core.discovery import installed
     from drkit.recipe.read import read_recipe
     from drkit.runs.execute import RECIPE
-    from drkit_cli.running import carry_out
+    from drkit_cli.running import run_recipe
 
     path = recipe / RECIPE if recipe.is_dir() else recipe
     parts = installed()
     read = read_recipe(path, parts.registry)
     if run_dir is None and path.name == RECIPE and (path.parent / ".lock").exists():
         run_dir = path.parent
-    carry_out(read, parts.registry, run_dir=run_dir, dry_run=dry_run, redo=redo, reuse=reuse, trial=trial)
+    run_recipe(read, parts.registry, run_dir=run_dir, dry_run=dry_run, redo=redo, reuse=reuse, trial=trial)

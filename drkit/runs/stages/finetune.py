@@ -149,7 +149,7 @@ def _refresher(
     """What mines again while the retriever is trained; None where its miners do not begin with `refresh`."""
     from drkit.core import processes
     from drkit.core.files import CHECKPOINTS
-    from drkit.core.processes import own_device
+    from drkit.core.processes import local_device
     from drkit.core.types import BuildContext
     from drkit.miners.chain import refresh_of
     from drkit.runs.retriever import encoders_of
@@ -174,7 +174,9 @@ def _refresher(
         choices=settings.miners,
         registry=stage.registry,
         scratch=stage.folder / CHECKPOINTS,
-        context=BuildContext(reranker=Reranker.load(reranker, own_device()) if reranker else None, seed=settings.seed),
+        context=BuildContext(
+            reranker=Reranker.load(reranker, local_device()) if reranker else None, seed=settings.seed
+        ),
     )
     return Refresher(
         miner,

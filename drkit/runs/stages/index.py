@@ -41,9 +41,9 @@ def run(stage: StageRun[IndexSettings]) -> Mapping[str, Any]:
     # resolved: in another process the folder is a link to where the first one works, which may not be there yet
     vectors = (stage.folder / CHECKPOINTS).resolve() / _VECTORS
     encoder = load_text_encoder(stage.inputs["encoder"], stage.settings.reading)
-    encode_corpus(encoder, _rows(stage), vectors, shard=Shard.of_environment() if joint else Shard())
+    encode_corpus(encoder, _rows(stage), vectors, shard=Shard.from_environment() if joint else Shard())
     if joint:
-        processes.wait()
+        processes.barrier()
         if processes.rank():
             return {}
     scratch = stage.folder / _INDEX
