@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from drkit.core.discovery import installed
+from drkit.core.discovery import NamedFile, installed
+from drkit.core.registry import NameTable
 from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.read import parse_toml, read_recipe
@@ -422,7 +423,8 @@ def test_the_small_scale_of_a_plugins_recipe(tmp_path):
             )
         )
     )
-    mine = evolve(PARTS, recipes={**PARTS.recipes, "mine": (tmp_path / "mine.toml",)})
+    recipes = [*PARTS.recipes.items(), NamedFile("mine", tmp_path / "mine.toml")]
+    mine = evolve(PARTS, recipes=NameTable("recipe", recipes))
     paper, small = (compose(ComposeRequest(paper="mine", scale=scale), mine) for scale in ("paper", "small"))
     (round_,), (small_round,) = paper.finetune.rounds, small.finetune.rounds
     assert (paper.pretrain.max_steps, small.pretrain.max_steps) == (70000, 3000)

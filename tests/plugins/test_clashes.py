@@ -54,7 +54,7 @@ def test_drkits_own_names_mean_drkits_own(greedy):
 
     for wanted in (
         ComposeRequest(),
-        ComposeRequest(quick=True),
+        ComposeRequest(scale="quick"),
         ComposeRequest(paper="retromae", masker="pmi"),
         ComposeRequest(pipeline="two-stage", collection="beir:folder", miners=("bm25", "margin")),
     ):
