@@ -219,7 +219,7 @@ def test_a_recipe_that_is_like_another_says_what_differs(tmp_path):
     found, other = (compose(ComposeRequest(paper=name), mine) for name in ("mine", "retromae"))
     assert (found.pretrain.masker.config.encoder_ratio, found.pretrain.masker.config.decoder_ratio) == (0.2, 0.5)
     assert (found.finetune, found.pretrain.decoder) == (other.finetune, other.pretrain.decoder)
-    with pytest.raises(DrkitError, match="a > b > a are each like the next"):
+    with pytest.raises(DrkitError, match="a > b > a form a cycle"):
         compose(ComposeRequest(paper="a"), installed_with(a='like = "b"', b='like = "a"'))
     with pytest.raises(UnknownNameError, match="retromea"):
         compose(ComposeRequest(paper="c"), installed_with(c='like = "retromea"'))

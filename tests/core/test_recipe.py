@@ -93,7 +93,7 @@ def test_all_mistakes_are_told_at_once_with_their_paths():
     ("setting", "said"),
     [
         ("nonsense", "PATH=VALUE"),
-        ("finetune.rounds.7.start=previous", "no place in a list of 2"),
+        ("finetune.rounds.7.start=previous", "not an index of a list of 2"),
         ("encoder.layers.deep=1", "single value"),
     ],
 )
