@@ -211,9 +211,7 @@ class Reranker(Training):
     layers: int = setting(0, ge(0), "minimum layers: copies are added to an encoder with fewer (not with `pretrained`)")
     miners: tuple[MinerChoice, ...] = field(kw_only=True, validator=min_len(1))
     negatives: int = setting(63, ge(1), "negatives per query, a new draw every epoch")
-    forward_factor: int = setting(
-        1, ge(1), "learn from one in this many passages of a group: those with the highest scores at that step"
-    )
+    forward_factor: int = setting(1, ge(1), "learn from one in this many passages of a group: the best-scored ones")
     max_length: int = setting(192, ge(16), "maximum tokens of query and passage together, special tokens included")
     depth: int = setting(200, ge(1), "passages of every ranking to re-rank")
 
