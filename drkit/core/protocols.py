@@ -77,7 +77,7 @@ class Replacer(Protocol):
     """Fills masked positions on the model's device; an nn.Module, built by a masker's `replacer`."""
 
     def __call__(self, view: MaskedView, tokens: TokenBatch, *, learn: bool) -> tuple[MaskedView, StepOutput | None]:
-        """Return the view with masked positions filled, and the replacer's own loss if it learns and `learn` is True."""
+        """Return the filled view, and the replacer's own loss if it is trained and `learn` is True."""
 
 
 @runtime_checkable
