@@ -141,7 +141,7 @@ def test_output_is_a_complete_recipe_that_runs_dry(tmp_path):
         (["search", "/no/run", "words"], "folder not found"),
         (["search", "/no/run", "  "], "query is empty"),
         (["list", "maskers"], "not one of"),
-        (["list", "masker", "--matrix"], "leave KIND out"),
+        (["list", "masker", "--matrix"], "omit KIND"),
         (["compose", "--no-such-option"], "No such option"),
     ],
 )
