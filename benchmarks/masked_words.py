@@ -27,7 +27,7 @@ from drkit.inspect.source import TextSource, collection_source
 from drkit.maskers import PmiConfig, PmiMasker, UniformConfig, UniformMasker
 from drkit.maskers.statistics import ViewStatistics, common_tokens, hidden_tokens, view_statistics
 from drkit.maskers.views import find_words
-from drkit.recipe.compose import Wanted
+from drkit.recipe.compose import ComposeRequest
 
 TEXTS, BATCH, DRAWS, TENTHS = 4000, 128, 400, 10
 SIGMAS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
@@ -63,7 +63,7 @@ class Hidden:
 
 def opened(collection: str) -> Texts:
     parts = installed()
-    source = collection_source(Wanted(masker="pmi", collection=collection), parts).finish(parts, Silent())
+    source = collection_source(ComposeRequest(masker="pmi", collection=collection), parts).finish(parts, Silent())
     statistics = SignalValues.open(source.folder / "signal-importance" / "values")
     name = collection.rpartition("/")[2]
     return Texts(name, source, TokenStore.open(source.folder / "tokens"), statistics)

@@ -101,9 +101,9 @@ def pretraining(masker: str, decoder: str):
     from attrs import evolve
 
     from drkit.core.discovery import installed
-    from drkit.recipe.compose import Wanted, compose
+    from drkit.recipe.compose import ComposeRequest, compose
 
-    settings = compose(Wanted(masker=masker, decoder=decoder), installed()).pretrain
+    settings = compose(ComposeRequest(masker=masker, decoder=decoder), installed()).pretrain
     terms = {name: evolve(term, config=type(term.config)(), weight=1.0) for name, term in settings.losses.items()}
     chosen = evolve(settings.decoder, config=type(settings.decoder.config)())
     return evolve(settings, decoder=chosen, losses=terms)

@@ -1,4 +1,4 @@
-"""The parts that belong to no paper: a plugin like any other."""
+"""drkit's own parts, recipes and pipelines, as a plugin like any other."""
 
 from __future__ import annotations
 
@@ -58,19 +58,19 @@ DECODERS = (
 
 @hookimpl
 def drkit_components() -> Sequence[ComponentSpec]:
-    """Maskers, decoders, losses, miners, collections and signals that drkit itself brings."""
+    """Return the built-in maskers, decoders, losses, miners, collections and signals."""
     return [*MASKERS, *DECODERS, *LOSSES, *MINERS, *COLLECTIONS, *SIGNALS]
 
 
 @hookimpl
 def drkit_recipes() -> Mapping[str, Traversable]:
-    """The recipe that `drkit compose` starts from when no paper is named."""
+    """Return the recipe that `drkit compose` starts from without --paper."""
     return {"default": files("drkit") / "recipes" / "default.toml"}
 
 
 @hookimpl
 def drkit_pipelines() -> Mapping[str, Traversable]:
-    """How papers fine-tune: each can follow any pre-training."""
+    """Return the fine-tuning pipelines, each of which can follow any pre-training."""
     folder = files("drkit") / "recipes" / "pipelines"
     names = ("ance", "dpr", "iterative", "low-resource", "three-stage", "two-stage")
     return {name: folder / f"{name}.toml" for name in names}

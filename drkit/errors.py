@@ -1,7 +1,7 @@
-"""What drkit raises when a user can mend it: one family, one exit path.
+"""Errors that a user can fix: `DrkitError` and its subclasses.
 
-Every message says what is wrong, where, what is allowed, and what to do next. The command line prints a
-`DrkitError` without a traceback and exits with code 2; anything else is a bug and keeps its traceback.
+Every message says what is wrong, where, what is allowed, and what to do next. The command line prints a `DrkitError`
+without a traceback and exits with code 2; any other exception is a bug and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from difflib import get_close_matches
 
 
 class DrkitError(Exception):
-    """Something the user can mend: bad input, an impossible composition, a missing file."""
+    """An error that the user can fix: invalid input, parts that do not fit together, a missing file."""
 
 
 class UnknownNameError(DrkitError):
-    """A name that nothing is registered under.
+    """An unknown name of a part, recipe or pipeline.
 
     >>> print(UnknownNameError("masker", "pmii", ["pmi", "uniform"]))
     no masker named 'pmii'; did you mean 'pmi'? known: pmi, uniform; see `drkit list masker`
 
-    failed: a line for each plugin that could not be loaded, and so may lack the name.
+    failed: one line for each plugin that could not be loaded, and that may define the name.
     """
 
     def __init__(self, kind: str, name: str, known: Iterable[str], failed: Iterable[str] = ()) -> None:
@@ -33,7 +33,7 @@ class UnknownNameError(DrkitError):
 
 
 class ProblemsError(DrkitError):
-    """Several problems found in one pass, all of them shown.
+    """Several problems found in one pass, all reported together.
 
     >>> print(ProblemsError("recipe", ["steps: expected int, got 'lots'"]))
     recipe: 1 problem
@@ -47,13 +47,13 @@ class ProblemsError(DrkitError):
 
 
 class MissingExtraError(DrkitError):
-    """A part whose optional dependency is not installed; says which extra brings it."""
+    """A missing optional dependency, with the extra that installs it."""
 
     def __init__(self, what: str, package: str, extra: str) -> None:
         super().__init__(f"{what} needs the package {package!r}: pip install 'drkit[{extra}]'")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The clause `; did you mean 'x'?` for the closest known name, or `;` where none is close."""
+    """Return the clause `; did you mean 'x'?` for the closest known name, or `;` if none is close."""
     close = get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else ";"

@@ -1,6 +1,6 @@
-"""All that a plugin imports.
+"""Everything that a plugin needs to import.
 
-A plugin is a package with an entry point in the group `drkit` and one or both hooks:
+A plugin is a package with an entry point in the group `drkit` and any of the hooks in `drkit.core.discovery`:
 
     from drkit.plugin import ComponentSpec, Kind, hookimpl
 

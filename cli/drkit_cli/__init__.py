@@ -1,1 +1,1 @@
-"""The command line: each command parses, calls one function of drkit, and prints."""
+"""The command line: each command parses its arguments, calls one function of drkit, and prints the result."""

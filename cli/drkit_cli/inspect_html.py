@@ -1,4 +1,4 @@
-"""The result of `drkit inspect` as one self-contained HTML page, without scripts or downloads, light and dark."""
+"""The output of `drkit inspect` as one self-contained HTML page, without scripts or downloads, light and dark."""
 
 from __future__ import annotations
 

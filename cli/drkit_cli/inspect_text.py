@@ -1,4 +1,4 @@
-"""What `drkit inspect` prints: a text with each view below it, token by token, in brackets and in colour."""
+"""The output of `drkit inspect` on a terminal: a text with each view below it, token by token, in colour."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""`drkit`: the group of commands, and the one place where errors become exit codes.
+"""The command `drkit`: its subcommands, and the exit codes of errors.
 
-Nothing reachable from here imports torch at module level: `drkit --help` prints at once.
+No module that is imported from here imports torch at module level, so that `drkit --help` is fast.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from drkit_cli.commands.status import status
 
 
 def _with_examples(command: click.Command) -> click.Command:
-    r"""Examples keep their lines: click wants the one character that `\b` means, a raw docstring has two."""
+    r"""Keep the line breaks of examples: click needs the character that `\b` means, a raw docstring has two."""
     command.help = (command.help or "").replace("\\b\n", "\b\n")
     for inner in command.commands.values() if isinstance(command, click.Group) else ():
         _with_examples(inner)
@@ -70,7 +70,7 @@ for command in (
 
 
 def main() -> None:
-    """Run the command line; a user's mistake ends with exit code 2 and no traceback, Ctrl-C with 130."""
+    """Run the command line. A user's error exits with code 2 and no traceback, Ctrl-C with 130."""
     sys.exit(_status())
 
 
@@ -86,7 +86,7 @@ def _status() -> int:
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         return 130
-    except BrokenPipeError:  # the reader (`| head`) has seen enough
+    except BrokenPipeError:  # the reader (`| head`) closed the pipe
         sys.stderr.close()
         return 0
     return result if isinstance(result, int) else 0

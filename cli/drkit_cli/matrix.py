@@ -1,4 +1,4 @@
-"""The matrix of `drkit list --matrix`, drawn: decoders down, maskers across, reasons below."""
+"""Prints the matrix of `drkit list --matrix`: decoders in rows, maskers in columns, reasons below."""
 
 from __future__ import annotations
 
@@ -14,44 +14,44 @@ from drkit_cli.render import table
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from drkit.recipe.matrix import LossPlaces, Matrix
+    from drkit.recipe.matrix import LossPlacement, Matrix
 
-WIDTH = 78  # of the pairs' table, so that an 80-column terminal breaks no row
+WIDTH = 78  # of the table of pairs, so that rows fit an 80-column terminal
 FITS = "yes"
 
 
-def print_matrix(made: Matrix, screen: Console) -> None:
-    """The pairs, the reasons of those that do not go together, what stages make, and where losses stand."""
-    reasons = made.reasons()
+def print_matrix(matrix: Matrix, screen: Console) -> None:
+    """Print the pairs, why some do not go together, what stages make for them, and what losses can be used for."""
+    reasons = matrix.reasons()
     numbers = {problem: number for number, problem in enumerate(reasons, start=1)}
     cells = {
         (pair.decoder, pair.masker): " ".join(["no", *(str(numbers[p]) for p in pair.problems)])
         if pair.problems
         else FITS
-        for pair in made.pairs
+        for pair in matrix.pairs
     }
     screen.print(Text("masker (across) and decoder (down)", style="bold"))
-    for maskers in _columns(made):
-        screen.print(_pairs(made.decoders, maskers, cells))
+    for maskers in _columns(matrix):
+        screen.print(_pairs(matrix.decoders, maskers, cells))
         screen.print()
     if numbers:
-        said = Table.grid(padding=(0, 2))
+        reasons_table = Table.grid(padding=(0, 2))
         for problem, number in numbers.items():
-            said.add_row(Text(f"no {number}"), Text(problem))
-        screen.print(said)
+            reasons_table.add_row(Text(f"no {number}"), Text(problem))
+        screen.print(reasons_table)
         screen.print()
-    rows = [(part, ", ".join(names)) for part, names in made.made.items()]
+    rows = [(part, ", ".join(names)) for part, names in matrix.made.items()]
     screen.print(Text("made from the texts by a stage of the run", style="bold"))
     screen.print(table("", ("part", "needs"), rows))
     screen.print(Text("\nlosses", style="bold"))
-    screen.print(table("", ("loss", "needs", "can stand on"), [_loss(loss, made) for loss in made.losses]))
+    screen.print(table("", ("loss", "needs", "can be used for"), [_loss(loss, matrix) for loss in matrix.losses]))
 
 
-def _columns(made: Matrix) -> Iterator[list[str]]:
-    """The maskers, as many at a time as fit a line."""
-    first = max(map(len, ("decoder", *made.decoders)))
+def _columns(matrix: Matrix) -> Iterator[list[str]]:
+    """Yield the maskers in groups that fit a line."""
+    first = max(map(len, ("decoder", *matrix.decoders)))
     line: list[str] = []
-    for masker in made.maskers:
+    for masker in matrix.maskers:
         if line and first + sum(len(name) + 2 for name in (*line, masker)) > WIDTH:
             yield line
             line = []
@@ -69,10 +69,10 @@ def _pairs(decoders: Sequence[str], maskers: Sequence[str], cells: Mapping[tuple
     return drawn
 
 
-def _loss(loss: LossPlaces, made: Matrix) -> tuple[str, str, str]:
-    decoders = "every decoder" if loss.decoders == made.decoders else ", ".join(loss.decoders)
-    places = ["encoder"] if loss.encoder else []
-    places += [f"decoder ({decoders})"] if loss.decoders else []
-    places += [f"fine-tuning{' with a teacher' if loss.taught else ''}"] if loss.finetuning else []
-    places += ["re-ranker"] if loss.reranking else []
-    return loss.name, ", ".join(loss.needs), "; ".join(places) or "nothing that is installed"
+def _loss(loss: LossPlacement, matrix: Matrix) -> tuple[str, str, str]:
+    decoders = "every decoder" if loss.decoders == matrix.decoders else ", ".join(loss.decoders)
+    uses = ["encoder"] if loss.encoder else []
+    uses += [f"decoder ({decoders})"] if loss.decoders else []
+    uses += [f"fine-tuning{' with a teacher' if loss.needs_teacher else ''}"] if loss.finetuning else []
+    uses += ["re-ranker"] if loss.reranking else []
+    return loss.name, ", ".join(loss.needs), "; ".join(uses) or "nothing installed"

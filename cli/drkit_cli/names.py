@@ -8,44 +8,41 @@ import click
 
 
 class PartName(click.ParamType):  # type: ignore[type-arg]
-    """The name of a registered part of one kind, plugins' parts included; or `NAME:VALUE`, where the part takes one.
-
-    Either may have its package before it, `PACKAGE:NAME`, as `Registry.split` reads it.
-    """
+    """The name of a registered part of one kind: `[PACKAGE:]NAME`, or `[PACKAGE:]NAME:VALUE` if it takes a value."""
 
     def __init__(self, kind: str) -> None:
         self.name = kind
 
     def convert(self, value: str, _param: click.Parameter | None, _ctx: click.Context | None) -> str:
-        """Return the text as it is; raises as `Registry.split` does where it names no part."""
+        """Return the text unchanged. Raises as `Registry.split` does if it does not name a part."""
         from drkit.core.discovery import installed
 
         installed().registry.split(self.name, value)
         return value
 
     def shell_complete(self, _ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[Any]:
-        """Every registered name that starts so."""
+        """Return the registered names that start with the incomplete text."""
         from click.shell_completion import CompletionItem
 
         from drkit.core.discovery import installed
 
         registry = installed().registry
-        named = {registry.name_of(spec): spec.summary for spec in registry.specs(self.name)}
-        return [CompletionItem(name, help=said) for name, said in named.items() if name.startswith(incomplete)]
+        summaries = {registry.name_of(spec): spec.summary for spec in registry.specs(self.name)}
+        return [CompletionItem(name, help=text) for name, text in summaries.items() if name.startswith(incomplete)]
 
 
 class _FileName(click.ParamType):  # type: ignore[type-arg]
-    """The name of a file of settings that a plugin brings."""
+    """The name of a TOML file that a plugin provides."""
 
     def convert(self, value: str, _param: click.Parameter | None, _ctx: click.Context | None) -> str:
-        """Return the name; raises as `Installed.recipe` and `Installed.pipeline` do where it names no file."""
+        """Return the name unchanged. Raises as `Installed.recipe` and `Installed.pipeline` do if it is unknown."""
         from drkit.core.discovery import installed
 
         getattr(installed(), self.name)(value)
         return value
 
     def shell_complete(self, _ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[Any]:
-        """Every name that starts so."""
+        """Return the names that start with the incomplete text."""
         from click.shell_completion import CompletionItem
 
         from drkit.core.discovery import installed

@@ -1,4 +1,4 @@
-"""A run's progress on the terminal: a bar a stage with rate, time left and loss; plain lines elsewhere."""
+"""Progress of a run: on a terminal, a bar per stage with rate, time left and loss; elsewhere, plain lines."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-# Seconds between two lines of progress where output goes to a file.
-_QUIET = 15.0
+# Seconds between progress lines if the output is not a terminal.
+_INTERVAL = 15.0
 
 
 class RichProgress:
@@ -23,7 +23,7 @@ class RichProgress:
             SpinnerColumn(),
             TextColumn("{task.description}"),
             BarColumn(bar_width=30),
-            TextColumn("{task.fields[figures]}"),
+            TextColumn("{task.fields[details]}"),
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
@@ -31,10 +31,10 @@ class RichProgress:
             transient=True,
             disable=not self._live,
         )
-        self._stages, self._place = stages, 0
+        self._stages, self._index = stages, 0
         self._name = ""
-        self._task = self._bar.add_task("", total=None, figures="", visible=False)
-        self._started = self._said = 0.0
+        self._task = self._bar.add_task("", total=None, details="", visible=False)
+        self._started = self._last_line = 0.0
         self._from, self._done, self._unit = -1, 0, ""
 
     def __enter__(self) -> RichProgress:
@@ -47,46 +47,46 @@ class RichProgress:
         self._bar.stop()
 
     def begin(self, stage: str, summary: str, reason: str = "") -> None:
-        """A bar of unknown length, until the stage reports how much there is; why it is made, where it was before."""
-        self._place += 1
-        self._name, self._started, self._said, self._from = stage, time.monotonic(), time.monotonic(), -1
+        """Show a bar, of unknown length until the stage reports a total; reason: why a stage is rebuilt or resumed."""
+        self._index += 1
+        self._name, self._started, self._last_line, self._from = stage, time.monotonic(), time.monotonic(), -1
         label = f"[bold]{stage}[/] {summary}"
-        self._bar.reset(self._task, description=label, total=None, figures="", visible=True)
+        self._bar.reset(self._task, description=label, total=None, details="", visible=True)
         if not self._live:
             self._console.print(f"{self._count()} {stage}: {summary} ..", soft_wrap=True)
         if reason:
             self._console.print(Text(f"      {stage}: {reason}", style="yellow"), soft_wrap=True)
 
     def skip(self, stage: str, summary: str) -> None:
-        """One line for a stage that stands already."""
-        self._place += 1
+        """Print a line for a finished stage."""
+        self._index += 1
         self._console.print(f"{self._count()} {stage}: [dim]{summary}; kept[/]", soft_wrap=True)
 
-    def advance(self, done: int, total: int | None, unit: str, **figures: float) -> None:
-        """Move the bar; rate and figures stand beside it."""
+    def advance(self, done: int, total: int | None, unit: str, **metrics: float) -> None:
+        """Move the bar, and show the rate and the metrics beside it."""
         now = time.monotonic()
         if unit != self._unit or done < self._done or self._from < 0:
-            # What a resumed stage had done before, and what it took to start, must not count as speed.
+            # Work done before a resumed stage, and start-up time, must not count towards the rate.
             self._from, self._started, self._unit = done, now, unit
         self._done = done
         rate = (done - self._from) / max(now - self._started, 1e-9)
         of = f"/{total:,}" if total else ""
         speed = [f"{rate:,.1f}/s"] if rate else []
-        shown = "  ".join([f"{done:,}{of} {unit}", *speed, *(f"{k} {v:.4g}" for k, v in figures.items())])
-        self._bar.update(self._task, completed=done, total=total, figures=shown)
-        if not self._live and now - self._said > _QUIET:
-            self._said = now
+        shown = "  ".join([f"{done:,}{of} {unit}", *speed, *(f"{k} {v:.4g}" for k, v in metrics.items())])
+        self._bar.update(self._task, completed=done, total=total, details=shown)
+        if not self._live and now - self._last_line > _INTERVAL:
+            self._last_line = now
             left = f", {(total - done) / rate:,.0f} s left" if total and rate else ""
             self._console.print(f"      {self._name}: {shown}{left}", soft_wrap=True)
 
     def note(self, text: str) -> None:
-        """A fact worth knowing."""
+        """Print a note."""
         self._console.print(f"      [yellow]note:[/] {text}", soft_wrap=True)
 
     def end(self, stage: str, seconds: float) -> None:
-        """The bar gives way to a line with the stage's time."""
+        """Replace the bar by a line with the stage's time."""
         self._bar.update(self._task, visible=False)
         self._console.print(f"{self._count()} {stage}: {seconds:,.1f} s", soft_wrap=True)
 
     def _count(self) -> str:
-        return f"[dim]\\[{self._place:2d}/{self._stages}][/]"
+        return f"[dim]\\[{self._index:2d}/{self._stages}][/]"

@@ -1,4 +1,4 @@
-"""What commands print, drawn with rich."""
+"""Output of the commands, drawn with rich."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 
 def console() -> Console:
-    """Standard output; as wide as the terminal, and wide enough for a table where there is none."""
+    """Return a console for standard output, as wide as the terminal, or wide enough for tables without one."""
     screen = Console(highlight=False)
     return screen if screen.is_terminal else Console(highlight=False, width=max(screen.width, 110))
 
 
 def table(title: str, columns: Iterable[str], rows: Iterable[Sequence[str]]) -> Table:
-    """A plain table; texts are taken as they are, without markup."""
+    """Return a plain table; cells are printed literally, without markup."""
     drawn = Table(*columns, title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
     for row in rows:
         drawn.add_row(*(Text(cell) for cell in row))
@@ -41,7 +41,7 @@ def table(title: str, columns: Iterable[str], rows: Iterable[Sequence[str]]) -> 
 
 
 def plan_tree(recipe: Recipe, registry: Registry, plan: Plan, run: Path) -> Tree:
-    """The stages with what they read and cost, what stands of them in the run, and what each part needs."""
+    """Return the plan as a tree: what each part needs, and each stage with its state, inputs and estimated cost."""
     from drkit.runs.survey import State, survey
 
     cores = os.cpu_count() or 1
@@ -71,7 +71,7 @@ def plan_tree(recipe: Recipe, registry: Registry, plan: Plan, run: Path) -> Tree
 
 
 def status_table(findings: Iterable[Finding]) -> Table:
-    """A row a stage: what happens to it when the run goes on, and which library versions have changed since."""
+    """Return a row per stage: what resuming the run would do, and library versions that have changed since."""
     from drkit.runs.manifest import versions
 
     now, drawn = versions(), Table("stage", "state", "made with", box=None, pad_edge=False)
@@ -91,15 +91,15 @@ def _parts(recipe: Recipe, registry: Registry) -> list[str]:
         chosen += [("loss", term.use) for term in recipe.pretrain.losses.values()]
     if recipe.finetune:
         rounds = recipe.finetune.rounds
-        chosen += [("loss", recipe.finetune.of(current).loss.use) for current in rounds]
+        chosen += [("loss", recipe.finetune.for_round(current).loss.use) for current in rounds]
         chosen += [("miner", miner.use) for current in rounds for miner in current.miners]
     if recipe.reranker:
         chosen += [("loss", recipe.reranker.loss.use), *(("miner", miner.use) for miner in recipe.reranker.miners)]
     lines = []
     for kind, name in dict.fromkeys(chosen):
         spec = registry.get(kind, name)
-        asked = (*spec.receives, *spec.signals, *spec.requires)
-        needs = f"  needs {', '.join(asked)}" if asked else ""
+        required = (*spec.receives, *spec.signals, *spec.requires)
+        needs = f"  needs {', '.join(required)}" if required else ""
         gives = f"  provides {', '.join(spec.provides)}" if spec.provides else ""
         lines.append(f"{kind} {name}{needs}{gives}")
     return lines
@@ -119,7 +119,7 @@ def _time(seconds: float) -> str:
 
 
 def results(run: Path, done: Mapping[str, Manifest]) -> None:
-    """The table of systems, and the paths of what the run made."""
+    """Print the table of systems, the verdict, and the paths of the results."""
     screen = console()
     if "evaluation" in done:
         metrics = done["evaluation"].metrics
@@ -147,22 +147,22 @@ def _scores(metrics: Mapping[str, Any]) -> Table:
 
 
 def verdict(metrics: Mapping[str, Any], measure: str) -> list[str]:
-    """What the table says, in words: is pre-training ahead, and is the last retriever ahead of BM25?"""
+    """Return in words whether the last retriever beats the one without pre-training, and BM25."""
     values = {row["system"]: row["values"][measure] for row in metrics["rows"]}
     last = metrics["rows"][-1]["system"]
     lines = []
-    for other, what in ((BASELINE, "the encoder without pre-training"), ("bm25", "BM25")):
+    for other, label in ((BASELINE, "the encoder without pre-training"), ("bm25", "BM25")):
         if other in values and other != last:
-            ahead = values[last] > values[other]
+            beats = "beats" if values[last] > values[other] else "does not beat"
             lines.append(
-                f"{last} is {'ahead of' if ahead else 'NOT ahead of'} {what}: "
-                f"{measure} {values[last]:.3f} against {values[other]:.3f}{_tested(metrics, other, measure)}"
+                f"{last} {beats} {label}: "
+                f"{measure} {values[last]:.3f} against {values[other]:.3f}{_significance(metrics, other, measure)}"
             )
     return lines
 
 
-def _tested(metrics: Mapping[str, Any], other: str, measure: str) -> str:
-    """The test between the two, as it is read: what may be chance is told to be."""
+def _significance(metrics: Mapping[str, Any], other: str, measure: str) -> str:
+    """Return the p-value in brackets, with a warning if the difference may be chance."""
     from drkit.evaluate.systems import LEVEL, p_text
 
     p = metrics.get("against", {}).get(other, {}).get(measure)
@@ -172,19 +172,19 @@ def _tested(metrics: Mapping[str, Any], other: str, measure: str) -> str:
 
 
 def paths(run: Path, done: Mapping[str, Manifest]) -> Table:
-    """Where the run's products are."""
+    """Return a table of the paths of the run's results."""
     rows = [("encoder", "encoder"), ("index", "index"), ("TREC runs", "runs"), ("table", "evaluation")]
     kept = [(label, str(run / stage)) for label, stage in rows if stage in done]
     if "report" in done:
         kept.append(("report", str(run / "report" / "report.html")))
     kept.append(("recipe", str(run / "recipe.toml")))
     if "index" in done:
-        kept.append(("try", f"drkit search {quote(str(run))} {quote(_a_query(run, done))}"))
+        kept.append(("try", f"drkit search {quote(str(run))} {quote(_example_query(run, done))}"))
     return table("", ("", ""), kept)
 
 
-def _a_query(run: Path, done: Mapping[str, Manifest]) -> str:
-    """A short one of the collection's own, to try the run with."""
+def _example_query(run: Path, done: Mapping[str, Manifest]) -> str:
+    """Return a short query of the collection to try the run with."""
     from drkit.data.tables import open_collection
 
     split = done["evaluation"].metrics["split"] if "evaluation" in done else ""

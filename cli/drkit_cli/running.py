@@ -1,4 +1,4 @@
-"""Carrying out a recipe from the command line: the plan, the bars, the table, and what to do next."""
+"""Running a recipe from the command line: check, trial, plan, progress and results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from drkit.runs.plan import Plan
 
 
-def carry_out(
+def run_recipe(
     recipe: Recipe,
     registry: Registry,
     *,
@@ -27,7 +27,7 @@ def carry_out(
 ) -> None:
     """Check the recipe, print its plan or run it, and print the results.
 
-    trial: whether its parts are tried on a toy batch first; None: before a run, and not for its plan alone.
+    trial: whether to try its parts on a toy batch first; None: before a run, but not for a dry run.
     """
     from drkit.core import processes
     from drkit.core.progress import Silent
@@ -43,9 +43,9 @@ def carry_out(
     try_collection(recipe, registry)
     made = plan(recipe, registry)
     run = run_dir or Path("runs") / recipe.name
-    strangers = [other for other in reuse if not (other / RECIPE).is_file()]
-    if strangers:
-        raise DrkitError(f"--reuse {strangers[0]}: there is no run; give the folder of one, with its {RECIPE}")
+    not_runs = [other for other in reuse if not (other / RECIPE).is_file()]
+    if not_runs:
+        raise DrkitError(f"--reuse {not_runs[0]}: not a run (missing {RECIPE}); give the folder of a run")
     if trial or (trial is None and not dry_run and _unfinished(made, run)):
         from drkit.runs.trial import try_parts
 
@@ -54,24 +54,24 @@ def carry_out(
         console().print(plan_tree(recipe, registry, made, run))
     if dry_run:
         return
-    if processes.rank():  # the first process speaks for all
-        with naming_parts(recipe, registry):
+    if processes.rank():  # only the first process prints
+        with name_failing_part(recipe, registry):
             execute(made.stages, run, recipe, registry=registry, progress=Silent())
         return
     for note in made.notes:
         click.echo(f"note: {note}", err=True)
     try:
-        with naming_parts(recipe, registry), RichProgress(len(made.stages)) as progress:
+        with name_failing_part(recipe, registry), RichProgress(len(made.stages)) as progress:
             done = execute(made.stages, run, recipe, registry=registry, progress=progress, redo=redo, reuse=reuse)
     except KeyboardInterrupt:
-        click.echo(f"interrupted; finished stages are kept. Go on with: drkit run {run / RECIPE}", err=True)
+        click.echo(f"interrupted; finished stages are kept. Resume with: drkit run {run / RECIPE}", err=True)
         raise
     results(run, done)
 
 
 @contextmanager
-def naming_parts(recipe: Recipe, registry: Registry) -> Iterator[None]:
-    """A block in which an exception in a part is announced by the part's name, package and version; it is raised on."""
+def name_failing_part(recipe: Recipe, registry: Registry) -> Iterator[None]:
+    """Print the name, package and version of the part in which a block raises an exception, and re-raise it."""
     from drkit.errors import DrkitError
     from drkit.runs.attribution import all_parts, describe_error, failing_part
 

@@ -11,7 +11,7 @@ from drkit.core.processes import Shard
 from drkit.core.spec import Kind
 from drkit.data.generation import QueryModel, Sampling, generate_file
 from drkit.errors import DrkitError
-from drkit.recipe.compose import Wanted, compose
+from drkit.recipe.compose import ComposeRequest, compose
 
 if TYPE_CHECKING:
     from drkit.core.progress import Progress
@@ -20,7 +20,7 @@ STAGE = "queries"
 
 
 def generate_queries(
-    request: Wanted, model: str, path: Path, *, sampling: Sampling, parts: Installed, progress: Progress
+    request: ComposeRequest, model: str, path: Path, *, sampling: Sampling, parts: Installed, progress: Progress
 ) -> Path | None:
     """Generate queries for every passage of the requested collection; None while other processes still write theirs.
 
@@ -32,8 +32,8 @@ def generate_queries(
         raise DrkitError(f"{path}: queries are written as JSON Lines; name the file {path.with_suffix('.jsonl').name}")
     choice = compose(request, parts).collection
     collection = parts.registry.build(Kind.COLLECTION, choice.use, choice.config)
-    shard, started = Shard.of_environment(), time.perf_counter()
-    progress.begin(STAGE, f"{sampling.count} a passage of {collection.name}, by {model}, {shard.words}")
+    shard, started = Shard.from_environment(), time.perf_counter()
+    progress.begin(STAGE, f"{sampling.count} a passage of {collection.name}, by {model}, {shard.label}")
     done = generate_file(
         ((passage.doc_id, passage.content) for passage in collection.passages()),
         QueryModel.open(model, sampling),

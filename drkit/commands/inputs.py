@@ -15,7 +15,7 @@ from drkit.core.types import Passage, Query
 from drkit.data.readers import read_topics
 from drkit.data.tables import StoredCollection, open_collection
 from drkit.errors import DrkitError
-from drkit.recipe.compose import Wanted, compose
+from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs.execute import RECIPE
 from drkit.runs.manifest import read_manifest
 from drkit.search.vectors import Vectors
@@ -54,7 +54,7 @@ class NamedCollection:
         if folder := self.stored_folder:
             return open_collection(folder)
         parts = self.parts or installed()
-        choice = compose(Wanted(collection=self.name, settings=self.settings), parts).collection
+        choice = compose(ComposeRequest(collection=self.name, settings=self.settings), parts).collection
         built: Collection = parts.registry.build(Kind.COLLECTION, choice.use, choice.config)
         return built
 

@@ -8,14 +8,15 @@ from pathlib import Path
 import attrs
 
 from drkit.core.discovery import installed
-from drkit.core.loading import may_be_hub_id, told_from
+from drkit.core.loading import explain_load_errors, may_be_hub_id
 from drkit.core.registry import Registry
 from drkit.errors import DrkitError
 from drkit.recipe.read import read_recipe
 from drkit.recipe.schema import RERANKER
 from drkit.runs.execute import RECIPE
 from drkit.runs.manifest import read_manifest, versions
-from drkit.runs.retriever import TextReading, load_text_encoder, write_encoder
+from drkit.runs.reading import TextReading
+from drkit.runs.retriever import load_text_encoder, write_encoder
 from drkit.runs.stage import settings_from
 from drkit.search import AnyEncoder, DualEncoder, Reranker, TextEncoder
 from drkit.search.text_encoder import choose_device, read_encoder
@@ -150,5 +151,5 @@ def _local_folder(path_or_id: str | Path) -> Path:
         return path
     from huggingface_hub import snapshot_download
 
-    with told_from(name, "fetch the encoder"):
+    with explain_load_errors(name, "fetch the encoder"):
         return Path(snapshot_download(name, allow_patterns=list(_HUB_FILES), ignore_patterns=list(_IGNORED_HUB_FILES)))

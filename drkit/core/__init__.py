@@ -1,1 +1,1 @@
-"""Specs, registry, recipes and plans: plain data, without torch and without the command line."""
+"""What everything else builds on: protocols, specs, the registry and plugin discovery. No torch at import."""

@@ -1,7 +1,7 @@
-"""Finding plugins: every entry point in the group `drkit`, each loaded inside its own `try`.
+"""Discovery of plugins: every entry point in the group `drkit`.
 
-A plugin implements some of three hooks, which return data and change nothing. A broken plugin is listed with its error
-and takes nothing else down; `drkit plugins` prints the reports.
+A plugin implements some of the three hooks below, which return data and have no side effects. A plugin that fails to
+load is reported with its error and does not affect the others; `drkit plugins` prints the reports.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import attrs
 import pluggy
 from attrs import field, frozen
 
-from drkit.core.registry import Claims, Registry
+from drkit.core.registry import NameTable, Registry
 from drkit.core.settings import config_problems
 from drkit.core.spec import ComponentSpec
 from drkit.errors import DrkitError, did_you_mean
@@ -25,33 +25,71 @@ from drkit.errors import DrkitError, did_you_mean
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
-PROJECT = "drkit"
+GROUP = PROJECT = "drkit"  # the group of entry points, and pluggy's name of the project
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
 
 
 @hookspec
 def drkit_components() -> Sequence[ComponentSpec]:  # type: ignore[empty-body]
-    """The parts this plugin adds."""
+    """Return the specs of the parts that the plugin adds."""
 
 
 @hookspec
 def drkit_recipes() -> Mapping[str, Traversable]:  # type: ignore[empty-body]
-    """The recipes this plugin adds: a name, and the TOML file that holds it."""
+    """Return the recipes that the plugin adds: TOML files by name."""
 
 
 @hookspec
 def drkit_pipelines() -> Mapping[str, Traversable]:  # type: ignore[empty-body]
-    """The fine-tuning pipelines this plugin adds: a name, and a TOML file with [finetune] and, maybe, [reranker]."""
+    """Return the fine-tuning pipelines that the plugin adds: TOML files with [finetune] (and [reranker]) by name."""
 
 
-GROUP = "drkit"
 HOOKS = ("drkit_components", "drkit_recipes", "drkit_pipelines")
+
+
+@cache
+def installed() -> Installed:
+    """Return everything that is installed in this environment; plugins are loaded once per process."""
+    return discover(entry_points(group=GROUP))
+
+
+def discover(entries: Iterable[EntryPoint]) -> Installed:
+    """Load the plugins of these entry points, and collect what they add."""
+    reports = tuple(load_plugin(entry) for entry in sorted(entries, key=lambda e: (e.name, e.value)))
+    failed = [line for report in reports for line in report.failures]
+    return Installed(
+        registry=Registry((spec for report in reports for spec in report.specs), failed),
+        recipes=NameTable("recipe", (file for report in reports for file in report.recipes), failed),
+        plugins=reports,
+        pipelines=NameTable("pipeline", (file for report in reports for file in report.pipelines), failed),
+    )
+
+
+@frozen
+class Installed:
+    """Everything that is installed: the registry of parts, recipes and pipelines by name, and a report per plugin."""
+
+    registry: Registry
+    recipes: NameTable[NamedFile] = field(factory=lambda: NameTable("recipe"))
+    plugins: tuple[PluginReport, ...] = ()
+    pipelines: NameTable[NamedFile] = field(factory=lambda: NameTable("pipeline"))
+
+    def recipe(self, name: str) -> Traversable:
+        """Return the file of the recipe `NAME` or `PACKAGE:NAME`.
+
+        Raises UnknownNameError for an unknown name, DrkitError for an ambiguous one or a file that cannot be read.
+        """
+        return _require_readable("recipe", self.recipes.get(name))
+
+    def pipeline(self, name: str) -> Traversable:
+        """Return the file of a fine-tuning pipeline; raises as `recipe` does."""
+        return _require_readable("pipeline", self.pipelines.get(name))
 
 
 @frozen
 class NamedFile:
-    """A recipe or pipeline that a plugin brings: name, TOML file, and why that cannot be read (empty: it can)."""
+    """A recipe or pipeline of a plugin: its TOML file, and why the file cannot be read (empty if it can)."""
 
     name: str
     file: Traversable
@@ -61,7 +99,7 @@ class NamedFile:
 
 @frozen
 class PluginReport:
-    """How one plugin loaded: its parts and recipes, what of them is broken, or the error that kept it all out."""
+    """How loading one plugin went: what it adds, problems in its parts and files, or the error that stopped it."""
 
     name: str
     provider: str
@@ -75,36 +113,9 @@ class PluginReport:
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """Each thing that could not be loaded, in a line: the plugin, and the first line of the error."""
+        """One line for each failure: the plugin, and the first line of the error."""
         errors = (self.error, *self.problems) if self.error else self.problems
         return tuple(f"{self.name} ({error.splitlines()[0]})" for error in errors)
-
-
-@frozen
-class Installed:
-    """Everything that is installed: the registry of parts, recipes and pipelines by name, and a report a plugin."""
-
-    registry: Registry
-    recipes: Claims[NamedFile] = field(factory=lambda: Claims("recipe"))
-    plugins: tuple[PluginReport, ...] = ()
-    pipelines: Claims[NamedFile] = field(factory=lambda: Claims("pipeline"))
-
-    def recipe(self, name: str) -> Traversable:
-        """Return the file of a recipe by `NAME` or `PACKAGE:NAME`.
-
-        Raises UnknownNameError for an unknown name, DrkitError for an ambiguous one or a file that cannot be read.
-        """
-        return _readable("recipe", self.recipes.get(name))
-
-    def pipeline(self, name: str) -> Traversable:
-        """Return the file of a fine-tuning pipeline; raises as `recipe` does."""
-        return _readable("pipeline", self.pipelines.get(name))
-
-
-def _readable(what: str, found: NamedFile) -> Traversable:
-    if found.problem:
-        raise DrkitError(f"the {what} {found.name!r} of {found.provider} is broken: {found.problem}")
-    return found.file
 
 
 def load_plugin(entry: EntryPoint) -> PluginReport:
@@ -112,8 +123,8 @@ def load_plugin(entry: EntryPoint) -> PluginReport:
     provider = f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
     had_torch, started = "torch" in sys.modules, time.perf_counter()
     try:
-        report = _report(entry.load(), entry.name, provider)
-    except (Exception, SystemExit) as failure:  # a stranger's module may fail in any way
+        report = _call_hooks(entry.load(), entry.name, provider)
+    except (Exception, SystemExit) as failure:  # third-party code may fail in any way
         report = PluginReport(entry.name, provider, error=f"{type(failure).__name__}: {failure}")
     return attrs.evolve(
         report,
@@ -122,8 +133,7 @@ def load_plugin(entry: EntryPoint) -> PluginReport:
     )
 
 
-def _report(plugin: Any, name: str, provider: str) -> PluginReport:
-    """Ask the hooks of one plugin; each gives at most one answer."""
+def _call_hooks(plugin: Any, name: str, provider: str) -> PluginReport:
     manager = pluggy.PluginManager(PROJECT)
     manager.add_hookspecs(sys.modules[__name__])
     manager.register(plugin, name)
@@ -134,8 +144,8 @@ def _report(plugin: Any, name: str, provider: str) -> PluginReport:
         if not isinstance(spec, ComponentSpec):
             raise TypeError(f"drkit_components returned {spec!r}, which is not a ComponentSpec")
     broken = {spec: problems for spec in specs if (problems := config_problems(spec.config))}
-    recipes = _files(manager.hook.drkit_recipes(), provider)
-    pipelines = _files(manager.hook.drkit_pipelines(), provider)
+    recipes = _named_files(manager.hook.drkit_recipes(), provider)
+    pipelines = _named_files(manager.hook.drkit_pipelines(), provider)
     return PluginReport(
         name,
         provider,
@@ -151,13 +161,13 @@ def _report(plugin: Any, name: str, provider: str) -> PluginReport:
 
 
 def _refuse_unknown_hooks(manager: pluggy.PluginManager) -> None:
-    """Raise TypeError for a hook that drkit does not have, with the closest that it has."""
+    """Raise TypeError for a hook that drkit does not define, and suggest the closest one."""
     unknown = sorted(name for name in vars(manager.hook) if not name.startswith("_") and name not in HOOKS)
     if unknown:
         raise TypeError(f"no hook named {unknown[0]!r}{did_you_mean(unknown[0], HOOKS)} known: {', '.join(HOOKS)}")
 
 
-def _files(answers: Sequence[Any], provider: str) -> tuple[NamedFile, ...]:
+def _named_files(answers: Sequence[Any], provider: str) -> tuple[NamedFile, ...]:
     return tuple(
         NamedFile(str(name), file, provider, _file_problem(file))
         for answer in answers
@@ -166,7 +176,7 @@ def _files(answers: Sequence[Any], provider: str) -> tuple[NamedFile, ...]:
 
 
 def _file_problem(file: Any) -> str:
-    """Return why a recipe's file cannot be read, or an empty string."""
+    """Return why a file cannot be read, or an empty string."""
     if not hasattr(file, "read_text"):
         return f"{file!r} is not a path; use importlib.resources.files(PACKAGE) / FILE"
     try:
@@ -178,19 +188,7 @@ def _file_problem(file: Any) -> str:
     return ""
 
 
-def discover(entries: Iterable[EntryPoint]) -> Installed:
-    """Load every plugin in `entries`, broken ones included, and gather what they bring."""
-    reports = tuple(load_plugin(entry) for entry in sorted(entries, key=lambda e: (e.name, e.value)))
-    failed = [line for report in reports for line in report.failures]
-    return Installed(
-        registry=Registry((spec for report in reports for spec in report.specs), failed),
-        recipes=Claims("recipe", (file for report in reports for file in report.recipes), failed),
-        plugins=reports,
-        pipelines=Claims("pipeline", (file for report in reports for file in report.pipelines), failed),
-    )
-
-
-@cache
-def installed() -> Installed:
-    """What is installed in this environment; found once a process."""
-    return discover(entry_points(group=GROUP))
+def _require_readable(kind: str, found: NamedFile) -> Traversable:
+    if found.problem:
+        raise DrkitError(f"the {kind} {found.name!r} of {found.provider} is broken: {found.problem}")
+    return found.file

@@ -1,8 +1,8 @@
-"""Counter-based random numbers: (seed, epoch, example) -> that example's draw, whatever batch it is in.
+"""Counter-based random numbers: the draws of an example depend only on (seed, epoch, example), not on its batch.
 
-A draw depends on nothing else: workers, ranks, batch composition, padding and resumed runs all see the same
-masks. Each number is cut from a hash (splitmix64's finaliser over Weyl sequences) of seed, epoch, example key,
-call and place; a place is hashed axis by axis, so that a longer axis adds numbers and changes none.
+Masks are therefore the same for any number of workers and ranks, any batch composition and padding, and in resumed
+runs. Each number comes from a hash (splitmix64's finaliser over Weyl sequences) of seed, epoch, example key, call and
+index. Indices are hashed axis by axis, so a longer axis adds numbers and changes none.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 _WEYL = np.uint64(0x9E3779B97F4A7C15)
-_BLOCK = 1 << 14  # hashes made at once: with their scratch they stay in the second-level cache
+_BLOCK = 1 << 14  # hashes computed at once: with their scratch memory they fit the second-level cache
 
 
 class Draws:
     """Random arrays for one batch: row b of each depends on (seed, epoch, keys[b]) and the number of earlier calls.
 
-    keys: i64[B], the examples' permanent numbers (their place in the store). The number at a place is the same
-    whatever the sizes of the axes: `uniform(3)` begins like `uniform(5)`.
+    keys: i64[B], the permanent numbers of the examples (their indices in the store). The value at an index does not
+    depend on the sizes of the axes: `uniform(3)` begins like `uniform(5)`.
 
     >>> a = Draws(seed=1, epoch=0, keys=[7, 8]).uniform(2, 3)
     >>> b = Draws(seed=1, epoch=0, keys=[8]).uniform(4, 9)
@@ -42,13 +42,13 @@ class Draws:
         return len(self._keys)
 
     def uniform(self, *shape: int) -> NDArray[np.float32]:
-        """f32[B, *shape] in [0, 1), in steps of 2**-24 (two numbers from one hash)."""
+        """Return f32[B, *shape] in [0, 1), in steps of 2**-24 (two numbers per hash)."""
         halves = self._cut(np.uint32, shape)
         halves >>= np.uint32(8)
         return halves.astype(np.float32) * np.float32(2**-24)
 
     def coins(self, share: float, *shape: int) -> NDArray[np.bool_]:
-        """bool[B, *shape], True with probability `share` to the nearest 2**-16 (four numbers from one hash)."""
+        """Return bool[B, *shape], True with probability `share`, rounded to 2**-16 (four numbers per hash)."""
         limit = round(share * 2**16)
         if limit >= 2**16:
             self._calls += 1
@@ -56,49 +56,49 @@ class Draws:
         return self._cut(np.uint16, shape) < np.uint16(max(0, limit))
 
     def normal(self, *shape: int) -> NDArray[np.float32]:
-        """f32[B, *shape], standard normal (Box-Muller: one hash gives two 32-bit uniforms, and two normals)."""
-        places = shape[-1] if shape else 1
-        even = self._cut(np.uint32, (*shape[:-1], places + places % 2))
+        """Return f32[B, *shape], standard normal (Box-Muller: each hash gives two uniforms, and so two normals)."""
+        length = shape[-1] if shape else 1
+        even = self._cut(np.uint32, (*shape[:-1], length + length % 2))
         flat = even.reshape(-1)
         out = np.empty(flat.shape, dtype=np.float32)
         for at in range(0, len(flat), _BLOCK):
             _box_muller(flat[at : at + _BLOCK], out[at : at + _BLOCK])
-        return out.reshape(even.shape)[..., :places].reshape(len(self), *shape)
+        return out.reshape(even.shape)[..., :length].reshape(len(self), *shape)
 
     def integers(self, high: int, *shape: int) -> NDArray[np.int64]:
-        """i64[B, *shape] in [0, high)."""
+        """Return i64[B, *shape] in [0, high)."""
         bits = self._cut(np.uint64, shape) >> np.uint64(11)
         return (bits % np.uint64(high)).astype(np.int64)
 
     def _cut(self, kind: type[np.unsignedinteger], shape: tuple[int, ...]) -> NDArray[np.unsignedinteger]:
-        """kind[B, *shape]: hashes, each cut into pieces of `kind` along the last axis."""
+        """Return kind[B, *shape]: hashes, each cut into pieces of `kind` along the last axis."""
         self._calls += 1
         streams = _mix(self._keys + np.uint64(self._calls))
         for size in shape[:-1]:
             streams = _mix(streams[..., None] + np.arange(1, size + 1, dtype=np.uint64) * _WEYL)
-        places = shape[-1] if shape else 1
+        length = shape[-1] if shape else 1
         pieces = 8 // np.dtype(kind).itemsize
-        hashes = _hashes(streams.reshape(-1), -(-places // pieces))
-        # The pieces of a hash are taken from its low end on every machine.
+        hashes = _hashes(streams.reshape(-1), -(-length // pieces))
+        # Little-endian on every machine, so that the pieces of a hash come in the same order.
         cut = hashes.astype("<u8", copy=False).view(np.dtype(kind).newbyteorder("<"))
-        return cut[:, :places].astype(kind, copy=False).reshape(len(self), *shape)
+        return cut[:, :length].astype(kind, copy=False).reshape(len(self), *shape)
 
 
 def _hashes(streams: NDArray[np.uint64], count: int) -> NDArray[np.uint64]:
-    """u64[M, count]: `count` hashes of each of u64[M] streams, made in blocks that stay in the cache."""
+    """Return u64[M, count], `count` hashes for each of the streams u64[M], computed in blocks that fit the cache."""
     out = np.empty((len(streams), count), dtype=np.uint64)
-    places = np.arange(1, count + 1, dtype=np.uint64) * _WEYL
+    steps = np.arange(1, count + 1, dtype=np.uint64) * _WEYL
     rows = max(1, _BLOCK // max(1, count))
     scratch = np.empty((rows, count), dtype=np.uint64)
     for at in range(0, len(streams), rows):
         block = out[at : at + rows]
-        np.add(streams[at : at + rows, None], places, out=block)
+        np.add(streams[at : at + rows, None], steps, out=block)
         _mix_in_place(block, scratch[: len(block)])
     return out
 
 
 def _box_muller(pairs: NDArray[np.unsignedinteger], out: NDArray[np.float32]) -> None:
-    """Normals out f32[2n] of 32-bit integers pairs[2n]: radius at even places, angle at odd ones."""
+    """Write normals to out f32[2n], from 32-bit integers pairs[2n]: radii at even indices, angles at odd ones."""
     radius = (pairs[0::2].astype(np.float32) + np.float32(0.5)) * np.float32(2**-32)
     np.log(radius, out=radius)
     radius *= np.float32(-2)
@@ -109,7 +109,7 @@ def _box_muller(pairs: NDArray[np.unsignedinteger], out: NDArray[np.float32]) ->
 
 
 def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """splitmix64's finaliser (Steele, Lea and Flood 2014), elementwise and modulo 2**64."""
+    """Apply splitmix64's finaliser (Steele, Lea and Flood 2014), elementwise and modulo 2**64."""
     out = values.copy()
     _mix_in_place(out, np.empty_like(out))
     return out

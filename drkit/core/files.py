@@ -1,4 +1,4 @@
-"""Files that are either there and whole, or not there."""
+"""Atomic writing: a file or folder is either complete or absent."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from pathlib import Path
 
 from drkit.errors import DrkitError
 
-# What a run leaves in a stage that stands (drkit.runs.manifest).
-_OF_A_RUN = "manifest.json"
-# What a stage keeps only until it is done: checkpoints of a training, shards, blocks.
+# The file that marks a finished stage of a run (drkit.runs.manifest).
+_MANIFEST = "manifest.json"
+# The folder of what a stage keeps only until it is finished: training checkpoints, shards, blocks.
 CHECKPOINTS = "checkpoints"
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path` to write to; on success it takes `path`'s place, on failure it is removed.
+    """Yield a temporary path to write to, which replaces `path` on success and is removed on failure.
 
-    Raises DrkitError where `path` is a folder, or nothing can be written beside it.
+    Raises DrkitError if `path` is a folder, or its parent folder is not writable.
     """
     if path.is_dir():
-        raise DrkitError(f"{path} is a folder; give the name of a file")
+        raise DrkitError(f"{path} is a folder; give the path of a file")
     make_folder(path.parent)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     _try(temporary.touch, path.parent)
@@ -44,26 +44,26 @@ def write_text(path: Path, text: str) -> None:
 
 
 def check_replaceable(path: Path, mark: str) -> None:
-    """Raise DrkitError where something stands at `path` that no new folder may take the place of.
+    """Raise DrkitError if a new folder must not replace what is at `path`.
 
-    It may where there is nothing, an empty folder, or an older one of the same kind: one that holds the file `mark`,
-    and is no stage of a run.
+    It may replace an empty folder, or an older folder of the same kind: one that contains the file `mark` and is not a
+    stage of a run.
     """
     if path.exists() and not path.is_dir():
-        raise DrkitError(f"{path} is a file; give the name of a folder")
+        raise DrkitError(f"{path} is a file; give the path of a folder")
     names = {entry.name for entry in path.iterdir() if not entry.name.startswith(".")} if path.exists() else set()
-    if _OF_A_RUN in names:
-        raise DrkitError(f"{path} belongs to a run, which would miss it; choose another folder")
+    if _MANIFEST in names:
+        raise DrkitError(f"{path} belongs to a run and must not be replaced; choose another folder")
     if names and mark not in names:
-        raise DrkitError(f"{path} is not empty, and holds something else (no {mark}); choose another folder")
+        raise DrkitError(f"{path} is not empty and contains other files (no {mark}); choose another folder")
 
 
 @contextmanager
 def replacing_folder(path: Path, mark: str) -> Iterator[Path]:
-    """A temporary folder beside `path` to fill; on success it takes `path`'s place, on failure it is removed.
+    """Yield a temporary folder to fill, which replaces `path` on success and is removed on failure.
 
-    mark: a file that every folder of its kind holds. Raises DrkitError as `check_replaceable` does, and where
-    nothing can be written beside `path`.
+    mark: a file that every folder of this kind contains. Raises DrkitError as `check_replaceable` does, and if the
+    parent folder is not writable.
     """
     check_replaceable(path, mark)
     make_folder(path.parent)
@@ -82,15 +82,15 @@ def replacing_folder(path: Path, mark: str) -> Iterator[Path]:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it. Raises DrkitError where that cannot be."""
+    """Create a folder and its parents. Raises DrkitError if it cannot be created."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DrkitError(f"cannot make the folder {folder}: {error.strerror}; write to another place") from None
+        raise DrkitError(f"cannot create the folder {folder}: {error.strerror}; choose another location") from None
 
 
 def _try(write: Callable[[], None], folder: Path) -> None:
     try:
         write()
     except OSError as error:
-        raise DrkitError(f"cannot write to the folder {folder}: {error.strerror}; write to another place") from None
+        raise DrkitError(f"cannot write to the folder {folder}: {error.strerror}; choose another location") from None

@@ -1,4 +1,4 @@
-"""Names of a package that are imported on first use (PEP 562), so that `import drkit.search` does not import torch."""
+"""Lazy exports (PEP 562): names of a package are imported on first use, so that `import drkit.search` is cheap."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 def lazy_exports(package: str) -> None:
     """Make the imports in a package's `if TYPE_CHECKING:` block its public names, each imported on first use.
 
-    The block is the only place that names them: type checkers read it as it stands, and this function reads it from
-    the file to set the package's `__all__`, `__getattr__` and `__dir__`. Each name is written `X as X`, which marks a
-    re-export (PEP 484), so that a misspelled import is an error under `mypy --strict`. A whole `__init__.py`:
+    The block is the only list of exports: type checkers read it as usual, and this function parses it from the file to
+    set `__all__`, `__getattr__` and `__dir__` of the package. Each name is written `X as X`, which marks a re-export
+    (PEP 484), so that `mypy --strict` reports a misspelled import. A complete `__init__.py`:
 
         from typing import TYPE_CHECKING
 
@@ -26,20 +26,20 @@ def lazy_exports(package: str) -> None:
         lazy_exports(__name__)
     """
     module = sys.modules[package]
-    homes = _type_checking_imports(Path(str(module.__file__)).read_text(encoding="utf-8"))
+    modules = _type_checking_imports(Path(str(module.__file__)).read_text(encoding="utf-8"))
 
     def load(name: str) -> Any:
-        if name not in homes:
+        if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(import_module(homes[name]), name)
+        value = getattr(import_module(modules[name]), name)
         setattr(module, name, value)
         return value
 
-    vars(module).update(__all__=sorted(homes), __getattr__=load, __dir__=lambda: sorted({*homes, *vars(module)}))
+    vars(module).update(__all__=sorted(modules), __getattr__=load, __dir__=lambda: sorted({*modules, *vars(module)}))
 
 
 def _type_checking_imports(source: str) -> dict[str, str]:
-    """The module of each name that is imported under `if TYPE_CHECKING:`."""
+    """Return the module of each name that is imported under `if TYPE_CHECKING:`."""
     blocks = (node for node in ast.parse(source).body if isinstance(node, ast.If))
     imports = (node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom))
     return {alias.name: str(node.module) for node in imports for alias in node.names}

@@ -1,4 +1,4 @@
-"""Models by path or hub id: what cannot be one, and what transformers raises, in drkit's words."""
+"""Loading models by path or hub id: early checks, errors in plain words, and no progress bars of transformers."""
 
 from __future__ import annotations
 
@@ -10,25 +10,11 @@ from drkit.errors import DrkitError
 
 
 @contextmanager
-def without_bars() -> Iterator[None]:
-    """A block in which transformers draws no bar; its setting comes back afterwards."""
-    from transformers.utils import logging
+def explain_load_errors(path_or_id: str, action: str, requirement: str = "") -> Iterator[None]:
+    """Turn the errors of a block that loads a model into a DrkitError: what failed, why, and what to do next.
 
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
-
-
-@contextmanager
-def told_from(path_or_id: str, doing: str, wanted: str = "") -> Iterator[None]:
-    """A block that loads: its errors say what was tried, the reason, and what to do next.
-
-    doing: as in "load the encoder"; wanted: a sentence on what fits. Raises DrkitError for a missing or broken file,
-    a model of another kind, or a hub that cannot be reached.
+    action: what the block does, such as "load the encoder". requirement: a sentence on what can be loaded. Raises
+    DrkitError for a missing or broken file, a model of another kind, or a hub that cannot be reached.
     """
     from safetensors import SafetensorError
 
@@ -40,21 +26,20 @@ def told_from(path_or_id: str, doing: str, wanted: str = "") -> Iterator[None]:
             "check the files in this folder"
             if Path(path_or_id).is_dir()
             else (
-                "no such folder exists here, so it was looked up on the hub: check the spelling and the network, "
+                "no such folder exists, so it was looked up on the hub: check the spelling and the network, "
                 "or give the path of a folder"
             )
         )
-        raise DrkitError(
-            " ".join(filter(None, [f"cannot {doing} {path_or_id!r}: {reason} ({advice}).", wanted]))
-        ) from error
+        message = f"cannot {action} {path_or_id!r}: {reason} ({advice})."
+        raise DrkitError(f"{message} {requirement}".strip()) from error
 
 
 def check_model_path(path_or_id: str) -> None:
-    """Raise DrkitError for what is neither a folder with a model nor can be a hub id; nothing is fetched."""
+    """Raise DrkitError if a text is neither a model folder nor a possible hub id; downloads nothing."""
     path = Path(path_or_id).expanduser()
     if path.is_dir():
         if not (path / "config.json").is_file():
-            # as sentence-transformers once saved it, or one of two encoders
+            # old folders of sentence-transformers, and folders with two encoders, have one per subfolder
             inner = sorted(path.glob("*_Transformer/config.json")) or sorted(path.glob("*_encoder/config.json"))
             inside = " or ".join(str(config.parent) for config in inner)
             raise DrkitError(
@@ -63,13 +48,29 @@ def check_model_path(path_or_id: str) -> None:
     elif path.exists():
         raise DrkitError(f"{path} is a file; give the folder of the checkpoint, or a hub id")
     elif not may_be_hub_id(path_or_id):
-        raise DrkitError(f"no folder {path_or_id!r}, and it cannot be a hub id (NAME or OWNER/NAME); check the path")
+        raise DrkitError(
+            f"no folder {path_or_id!r} exists, and it cannot be a hub id (NAME or OWNER/NAME); check the path"
+        )
 
 
 def may_be_hub_id(name: str) -> bool:
-    """Whether a text has the form NAME or OWNER/NAME.
+    """Return whether a text has the form NAME or OWNER/NAME.
 
     >>> may_be_hub_id("bert-base-uncased"), may_be_hub_id("intfloat/e5"), may_be_hub_id("./e5"), may_be_hub_id("")
     (True, True, False, False)
     """
     return name.count("/") <= 1 and not name.startswith((".", "~", "/")) and bool(name)
+
+
+@contextmanager
+def without_progress_bars() -> Iterator[None]:
+    """Hide the progress bars of transformers in a block, and restore its setting afterwards."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()

@@ -1,4 +1,7 @@
-"""Several processes of one run, as torchrun or `accelerate launch` start them; one process where they say nothing."""
+"""The processes of one run, as torchrun or `accelerate launch` starts them; a single process without either.
+
+Every function works in a single process too: there is nothing to wait for, and a broadcast returns its argument.
+"""
 
 from __future__ import annotations
 
@@ -7,27 +10,31 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
 from attrs import frozen
 
+# Long enough for whatever the first process does alone (counting, searching, mining) while the others wait.
+_TIMEOUT = timedelta(days=14)
+
 
 def count() -> int:
-    """How many processes there are."""
+    """Return the number of processes (WORLD_SIZE)."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def rank() -> int:
-    """Which of them this is; the first is 0."""
+    """Return the number of this process, from 0 (RANK)."""
     return int(os.environ.get("RANK", "0"))
 
 
 def local_rank() -> int:
-    """Which of the processes on this machine it is: the number of its accelerator."""
+    """Return the number of this process on its machine, which is also the number of its accelerator (LOCAL_RANK)."""
     return int(os.environ.get("LOCAL_RANK", "0"))
 
 
-def own_device() -> str:
-    """This process' accelerator where there is one, else the processor."""
+def local_device() -> str:
+    """Return the device of this process: its accelerator if torch sees one, else `cpu`."""
     import torch
 
     return f"cuda:{local_rank()}" if torch.cuda.is_available() else "cpu"
@@ -35,74 +42,62 @@ def own_device() -> str:
 
 @frozen
 class Shard:
-    """One of several processes that share a piece of work."""
+    """The share of this process in work that several processes divide."""
 
     rank: int = 0
     processes: int = 1
 
     @classmethod
-    def of_environment(cls) -> Shard:
-        """As torchrun says it: RANK and WORLD_SIZE; one process where they are not set."""
+    def from_environment(cls) -> Shard:
+        """Return the shard that RANK and WORLD_SIZE describe; the whole work if they are not set."""
         return cls(rank(), count())
 
     @property
-    def words(self) -> str:
-        """`process 2 of 4`.
+    def label(self) -> str:
+        """The shard in words.
 
-        >>> Shard(1, 4).words
+        >>> Shard(1, 4).label
         'process 2 of 4'
         """
         return f"process {self.rank + 1} of {self.processes}"
 
 
-# The others wait for whatever the first does alone: counting, searching, mining.
-_PATIENCE = timedelta(days=14)
-
-
 @contextmanager
-def together() -> Iterator[None]:
-    """A block in which the processes can talk; alone, nothing happens."""
+def group() -> Iterator[None]:
+    """Connect the processes for the length of a block."""
     if count() == 1:
         yield
         return
     import torch
     import torch.distributed as dist
 
-    # Imported after the group is made, this module keeps it for good (its functions have it as a default), and with
-    # it gloo's threads: one that still lets go of a tensor while the interpreter ends aborts the process.
+    # If torch.distributed.nn is first imported while the group exists, its functions keep the group as a default
+    # argument for good, and gloo's threads with it: a tensor that they release during interpreter shutdown aborts the
+    # process.
     import torch.distributed.nn
 
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    dist.init_process_group(backend, timeout=_PATIENCE)
+    dist.init_process_group(backend, timeout=_TIMEOUT)
     try:
         yield
     finally:
-        gc.collect()  # a wrapped model is part of a cycle, and holds the group
+        gc.collect()  # a wrapped model is part of a reference cycle and keeps the group alive
         dist.destroy_process_group()
 
 
-def wait() -> None:
-    """Wait until all processes are here; alone, nothing happens."""
+def barrier() -> None:
+    """Wait until all processes have come this far."""
     if count() > 1:
         import torch
         import torch.distributed as dist
 
-        dist.all_reduce(torch.zeros(1))  # a barrier that needs no device of its own
+        dist.all_reduce(torch.zeros(1))  # unlike dist.barrier, this needs no device
 
 
-def agree(decision: bool) -> bool:
-    """The first process' decision, in all of them."""
+def broadcast(value: Any) -> Any:
+    """Return the value of the first process in every process."""
     if count() == 1:
-        return decision
-    import torch.distributed as dist
-
-    held = [decision]
-    dist.broadcast_object_list(held, src=0)
-    return held[0]
-
-
-def broadcast(value: str | None) -> str | None:
-    """Return the first process' value, in all of them; there must be several."""
+        return value
     import torch.distributed as dist
 
     held = [value]

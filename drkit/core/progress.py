@@ -1,4 +1,4 @@
-"""How a run reports what it is doing; the command line draws it, a library user may ignore it."""
+"""Progress of a run, as events: the command line draws them, a library user may ignore them."""
 
 from __future__ import annotations
 
@@ -6,38 +6,38 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """Receives a run's events, in order, from one process."""
+    """Receives the events of a run, in order, from one process."""
 
     def begin(self, stage: str, summary: str, reason: str = "") -> None:
-        """A stage starts; reason: why it is made again, or where it is resumed."""
+        """Called when a stage starts; reason: why it is rebuilt, or where it resumes."""
 
     def skip(self, stage: str, summary: str) -> None:
-        """A finished stage is kept."""
+        """Called when a finished stage is kept."""
 
-    def advance(self, done: int, total: int | None, unit: str, **figures: float) -> None:
-        """`done` of `total` units are through; `figures` are shown beside the bar (loss, learning_rate)."""
+    def advance(self, done: int, total: int | None, unit: str, **metrics: float) -> None:
+        """Called after `done` of `total` units; `metrics` (loss, learning_rate) are shown beside the bar."""
 
     def note(self, text: str) -> None:
-        """A fact worth knowing: texts that were truncated, a search without faiss."""
+        """Called to report a fact worth knowing: truncated texts, a search without faiss."""
 
     def end(self, stage: str, seconds: float) -> None:
-        """A stage is finished, and its folder in place."""
+        """Called when a stage is finished and its folder is complete."""
 
 
 class Silent:
-    """A `Progress` that says nothing."""
+    """A `Progress` that reports nothing."""
 
     def begin(self, stage: str, summary: str, reason: str = "") -> None:
-        """Ignored."""
+        """Do nothing."""
 
     def skip(self, stage: str, summary: str) -> None:
-        """Ignored."""
+        """Do nothing."""
 
-    def advance(self, done: int, total: int | None, unit: str, **figures: float) -> None:
-        """Ignored."""
+    def advance(self, done: int, total: int | None, unit: str, **metrics: float) -> None:
+        """Do nothing."""
 
     def note(self, text: str) -> None:
-        """Ignored."""
+        """Do nothing."""
 
     def end(self, stage: str, seconds: float) -> None:
-        """Ignored."""
+        """Do nothing."""

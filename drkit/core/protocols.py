@@ -1,6 +1,6 @@
-"""What a part looks like: one or two methods a kind, matched by shape, never inherited from.
+"""The protocols of parts: one or two methods per kind, matched structurally; nothing inherits from them.
 
-What a part may do besides is a protocol of its own, asked for with isinstance: docs/reference/protocols.md has all.
+Each optional ability of a part is a protocol of its own, checked with isinstance.
 """
 
 from __future__ import annotations
@@ -35,34 +35,34 @@ class LmHeads(Protocol):
 
     @property
     def weight(self) -> Tensor:
-        """The word embeddings f[V,D], which are the projection too."""
+        """The word embeddings f[V,D], which are also the output projection."""
 
     def embed(self, ids: Tensor) -> Tensor:
-        """The encoder's whole embedding layer: ids i64[B,L] -> f[B,L,D]."""
+        """Apply the encoder's whole embedding layer: ids i64[B,L] -> f[B,L,D]."""
 
     def embed_vectors(self, vectors: Tensor) -> Tensor:
-        """The same layer with these word vectors f[B,L,D] in the place of the ids' own -> f[B,L,D]."""
+        """Apply the same layer to word vectors f[B,L,D] instead of ids -> f[B,L,D]."""
 
     def positions(self, length: int) -> Tensor:
-        """Raw position embeddings f[L,D]."""
+        """Return raw position embeddings f[L,D]."""
 
     def logits(self, states: Tensor) -> Tensor:
-        """Scores of all words f[..., V] for states f[..., D]."""
+        """Return the scores of all words f[..., V] for states f[..., D]."""
 
     def lm_loss(self, states: Tensor, labels: Tensor) -> Tensor:
-        """Mean cross-entropy f[] of states f[N,D] against labels i64[N]."""
+        """Return the mean cross-entropy f[] of states f[N,D] against labels i64[N]."""
 
 
 @runtime_checkable
 class Masker(Protocol):
     """Hides tokens. Runs in the collator: pure, picklable, vectorised over the batch.
 
-    `rows` > 0 asks for a visibility pattern per row beside the decoder's view (`MaskedView.visible`). A masker that
-    has a model fill the masked positions marks them by `MaskedView.noise`, and is a `ReplacingMasker`.
+    `rows` > 0 requests a visibility pattern per row in the decoder's view (`MaskedView.visible`). A masker that lets a
+    model fill the masked positions marks them in `MaskedView.noise`, and is a `ReplacingMasker`.
     """
 
     def __call__(self, tokens: TokenBatch, rng: Draws, rows: int = 0) -> Views:
-        """Two views of the batch."""
+        """Return the two views of the batch."""
 
 
 @runtime_checkable
@@ -70,19 +70,19 @@ class ReplacingMasker(Protocol):
     """A masker whose masked positions are filled by a model."""
 
     def replacer(self, context: BuildContext) -> Replacer:
-        """What fills them; `context.generator` is the run's masked LM."""
+        """Return the module that fills them; `context.generator` is the run's masked LM."""
 
 
 class Replacer(Protocol):
-    """Fills masked positions on the model's device; an nn.Module, made by a masker's `replacer`."""
+    """Fills masked positions on the model's device; an nn.Module, built by a masker's `replacer`."""
 
     def __call__(self, view: MaskedView, tokens: TokenBatch, *, learn: bool) -> tuple[MaskedView, StepOutput | None]:
-        """The view, its masked positions filled, and the filler's own loss where it is trained and `learn` is True."""
+        """Return the filled view, and the replacer's own loss if it is trained and `learn` is True."""
 
 
 @runtime_checkable
 class LearningReplacer(Protocol):
-    """A replacer that may be trained beside the encoder; `generator` is the masked LM that is saved then."""
+    """A replacer that can be trained together with the encoder; `generator` is its masked LM, saved if `learns`."""
 
     learns: bool
     generator: Any
@@ -91,17 +91,16 @@ class LearningReplacer(Protocol):
 class Decoder(Protocol):
     """Rebuilds the text from the bottleneck; an nn.Module.
 
-    `needs_layers` are the encoder layers it reads; `rows(L)` is how many visibility rows it wants for L
-    tokens. The result's keys are the names its spec provides.
+    `needs_layers` are the encoder layers that it reads. The keys of its result are the names that its spec provides.
     """
 
     needs_layers: tuple[int, ...]
 
     def rows(self, length: int) -> int:
-        """How many visibility rows it wants for texts of `length` tokens (0: a plain masked view)."""
+        """Return the number of visibility rows it needs for texts of `length` tokens (0: a plain masked view)."""
 
     def __call__(self, inputs: DecoderInput, heads: LmHeads) -> Mapping[str, Any]:
-        """What the spec provides, by name."""
+        """Return what the spec provides, by name."""
 
 
 @runtime_checkable
@@ -109,61 +108,61 @@ class StartsFromEncoder(Protocol):
     """A decoder that copies weights of the encoder before training starts."""
 
     def init_from(self, encoder: Any) -> None:
-        """Copy what it starts from; encoder: `drkit.encoders.MaskedLmEncoder`."""
+        """Copy the initial weights from `encoder`, a `drkit.encoders.MaskedLmEncoder`."""
 
 
 @runtime_checkable
 class WordDistribution(Protocol):
-    """A decoder that can say which words a vector stands for: `drkit inspect words` asks it."""
+    """A decoder that predicts words from a vector, as `drkit inspect words` shows them."""
 
     def word_distribution(self, bottleneck: Tensor) -> Tensor:
-        """Shares f[B,V] that sum to 1, of vectors f[B,D]."""
+        """Return a distribution f[B,V] over the vocabulary for each of the vectors f[B,D]."""
 
 
 class Loss(Protocol):
-    """Called with what its spec receives and its signals, by name; an nn.Module or a function.
+    """Computes a loss from what its spec receives and its signals, as keyword arguments; an nn.Module or a function.
 
-    It sees data, never a model or a rank. A loss is a mean; one that is not a mean over the rows of the batch is a
-    `CountsItems` too. One whose spec has scope `batch` gets the rows of the whole batch, of all processes.
+    It sees data, never a model or a rank. A loss is a mean; if it is not a mean over the rows of the batch, it is also
+    a `CountsItems`. If its spec has scope `batch`, it gets the rows of the whole batch, from all processes.
     """
 
     def __call__(self, **given: Any) -> StepOutput:
-        """The loss of what the spec receives."""
+        """Return the loss."""
 
 
 @runtime_checkable
 class CountsItems(Protocol):
-    """A loss that is a mean over something else than rows, so that parts of a batch add up to the whole."""
+    """A loss that is a mean over items other than rows; their number makes chunks of a batch add up correctly."""
 
     def items(self, **given: Any) -> Tensor:
-        """f[] or i64[]: how many items its mean runs over; called as the loss is."""
+        """Return the number of items that the mean is over, f[] or i64[]; called with the arguments of the loss."""
 
 
 class SignalTexts(Protocol):
-    """The texts that a signal is computed for (`drkit.data.signals.StoredTexts`)."""
+    """The texts that a signal is computed for; see `drkit.data.signals.StoredTexts`."""
 
     @property
     def store(self) -> Any:
-        """Their tokens, a `drkit.data.TokenStore`: `flat_ids` i32[tokens], `offsets` i64[texts + 1], `len`."""
+        """The tokens as a `drkit.data.TokenStore`: `flat_ids` i32[tokens], `offsets` i64[texts + 1], `len`."""
 
     @property
     def tokenizer(self) -> Any:
-        """What made them."""
+        """The tokenizer that produced the tokens."""
 
     @property
     def vocab_size(self) -> int:
-        """Entries of the encoder's embedding table."""
+        """The number of entries in the encoder's embedding table."""
 
     def read(self) -> Iterator[tuple[str, NDArray[Any]]]:
-        """(text, i64[tokens,2]: where in it each content token begins and ends), in the store's order."""
+        """Yield (text, i64[tokens,2] start and end of each content token in it), in the order of the store."""
 
 
 @runtime_checkable
 class Signal(Protocol):
-    """A number, or a vector of K, for every token, text or vocabulary entry (its spec's `scope`), made once."""
+    """A number or a vector of size K for each token, text or vocabulary entry (its spec's `scope`), computed once."""
 
     def values(self, texts: SignalTexts, folder: Path) -> Iterable[NDArray[Any]]:
-        """f32[n] or f32[n,K] in order, in chunks of any size; folder: what `fit` left, where the signal has one."""
+        """Yield values f32[n] or f32[n,K] in order, in chunks of any size; folder: what `fit` wrote, if it exists."""
 
 
 @runtime_checkable
@@ -171,12 +170,12 @@ class FittedSignal(Protocol):
     """A signal whose values depend on the whole corpus: counts, frequencies."""
 
     def fit(self, texts: SignalTexts, folder: Path) -> Mapping[str, Any]:
-        """Write to `folder` what the values of any text depend on; returns facts for the manifest."""
+        """Write the statistics that values depend on to `folder`, and return facts for the manifest."""
 
 
 @runtime_checkable
 class SearchSimilarity(Protocol):
-    """Settings of a fine-tuning loss that say what search is to rank by; without it: `dot`."""
+    """Settings of a fine-tuning loss that choose the similarity for search; the default is `dot`."""
 
     @property
     def search_similarity(self) -> str:
@@ -185,70 +184,70 @@ class SearchSimilarity(Protocol):
 
 @runtime_checkable
 class InBatchNegatives(Protocol):
-    """Settings of a fine-tuning loss that say whether a query stands against other queries' passages.
+    """Settings of a fine-tuning loss that choose whether a query is compared with other queries' passages.
 
-    Without it: yes.
+    The default is yes.
     """
 
     @property
     def in_batch(self) -> bool:
-        """Whether it does."""
+        """Whether other queries' passages serve as negatives."""
 
 
 @runtime_checkable
 class TargetShare(Protocol):
-    """Settings of a decoder or loss that scores a part of the positions only: the estimate of a run's cost reads it."""
+    """Settings of a decoder or loss that scores only some positions, for the estimate of a run's cost."""
 
     @property
     def target_share(self) -> float:
-        """The share of the positions that is scored, in (0, 1]; without the property: all."""
+        """The share of positions that are scored, in (0, 1]; the default is 1."""
 
 
 @runtime_checkable
 class RefreshesNegatives(Protocol):
-    """Settings of a source of negatives that is asked again while a retriever is trained, with its current weights."""
+    """Settings of a source that mines again during training, with the retriever's current weights."""
 
     @property
     def refresh_every(self) -> int:
-        """Epochs between two minings."""
+        """Epochs between two rounds of mining."""
 
 
 class Corpus(Protocol):
-    """Passages by place and by id, however large; iterating streams them."""
+    """Passages by index and by id, of any number; iterating streams them."""
 
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[Passage]: ...
     def get_many(self, doc_ids: Sequence[str]) -> list[Passage]:
-        """The passages of these ids, in this order."""
+        """Return the passages with these ids, in this order."""
 
 
 @runtime_checkable
 class FindsIds(Protocol):
-    """A corpus that knows which ids it has without reading all passages."""
+    """A corpus that can look up ids without reading all passages."""
 
     def find(self, doc_ids: Sequence[str]) -> Any:
-        """i64[n]: the places of these ids, -1 where there is no such passage."""
+        """Return the index of each id, i64[n], or -1 if it is unknown."""
 
 
 @runtime_checkable
 class SearchesTexts(Protocol):
-    """A retriever: what negatives are mined with."""
+    """A retriever, as negative mining uses it."""
 
     def search(self, texts: Sequence[str], depth: int) -> Sequence[Any]:
-        """(doc_ids, scores) of the best `depth` passages of each text, best first."""
+        """Return (doc_ids, scores) of the best `depth` passages for each text, best first."""
 
 
 @runtime_checkable
 class ScoringRetriever(Protocol):
-    """A retriever, or an index, that can also score passages it did not find."""
+    """A retriever, or an index, that can also score given passages."""
 
     def score(self, texts: Sequence[str], doc_ids: Sequence[Sequence[str]]) -> Any:
-        """A score for each of each text's passages, as `search` gives them; NaN where there is none."""
+        """Return a score for each passage of each text, comparable with those of `search`; NaN for unknown passages."""
 
 
 @runtime_checkable
 class VectorRetriever(Protocol):
-    """A retriever of an encoder and an index: queries are encoded once, for searching and scoring."""
+    """A retriever made of an encoder and an index: queries are encoded once, for both searching and scoring."""
 
     encoder: Any
     index: Any
@@ -256,85 +255,85 @@ class VectorRetriever(Protocol):
 
 @runtime_checkable
 class NegativeMiner(Protocol):
-    """Finds hard negatives; streams in both directions; never returns a judged positive; same seed, same answer."""
+    """Finds hard negatives. It streams, never returns a judged positive, and is deterministic given the seed."""
 
     def index(self, corpus: Corpus) -> None:
-        """Take in the passages that may become negatives."""
+        """Prepare the passages that may become negatives."""
 
     def mine(self, requests: Iterable[MiningRequest], depth: int) -> Iterator[Mined]:
-        """Up to `depth` negatives a request, in the requests' order."""
+        """Yield up to `depth` negatives per request, in the order of the requests."""
 
 
 @runtime_checkable
 class RankingDepth(Protocol):
-    """A source of negatives that reads a ranking to a depth of its own; without it: 200."""
+    """A source of negatives that reads rankings to its own depth; the default is 200."""
 
     @property
     def depth(self) -> int:
-        """How deep."""
+        """The number of passages read from each ranking."""
 
 
 @runtime_checkable
 class NegativeFilter(Protocol):
-    """Leaves out candidates that a source found; streams, never adds one or reorders them, and counts what it drops.
+    """Drops some of the candidates that a source found. It streams, keeps their order, and counts what it drops.
 
-    Its spec receives `candidates`; that tells it from a source.
+    Its spec receives `candidates`, which distinguishes it from a source.
     """
 
     def keep(self, mined: Iterable[tuple[MiningRequest, Mined]], corpus: Corpus) -> Iterator[Mined]:
-        """What is left of each query's candidates, in the order given, with the new counts in `dropped`."""
+        """Yield the remaining candidates of each query, in the given order, with updated counts in `dropped`."""
 
 
 @runtime_checkable
 class LooksDeeper(Protocol):
-    """A filter that looks past a ranking's usual depth."""
+    """A filter that needs more candidates than the usual depth of a ranking."""
 
-    def reach(self, depth: int) -> int:
-        """How many candidates it wants to see where `depth` are asked for."""
+    def candidate_depth(self, depth: int) -> int:
+        """Return the number of candidates it needs in order to yield `depth` of them."""
 
 
 class Collection(Protocol):
-    """Where texts, queries and judgements come from."""
+    """A source of passages, queries and judgements."""
 
     name: str
 
     def passages(self) -> Iterator[Passage]:
-        """Every passage."""
+        """Yield every passage."""
 
     def splits(self) -> tuple[str, ...]:
-        """The splits that have judged queries: of train, dev, test."""
+        """Return the splits that have judged queries, out of train, dev and test."""
 
     def queries(self, split: str) -> Iterator[Query]:
-        """The queries of a split."""
+        """Yield the queries of a split."""
 
     def judgements(self, split: str) -> Iterator[Judgement]:
-        """The judgements of a split."""
+        """Yield the judgements of a split."""
 
     def describe(self) -> Mapping[str, Any]:
-        """Facts for the manifest: sources, versions, counts."""
+        """Return facts for the manifest: sources, versions, counts."""
 
 
 @runtime_checkable
 class CarriesNegatives(Protocol):
-    """A collection whose training files name negatives of the queries."""
+    """A collection whose training files contain negatives."""
 
     def negatives(self, split: str) -> Iterator[tuple[str, str]]:
-        """(query id, passage id) pairs of a split."""
+        """Yield the (query id, passage id) pairs of a split."""
 
 
 @runtime_checkable
 class LocatesRows(Protocol):
-    """A collection that can say in which file and line a row stands: errors name it."""
+    """A collection that can locate a row in its files, for error messages."""
 
     def locate(self, table: str, split: str, row: int) -> str:
-        """`file:line` of a row (from 0) of `passages`, `queries`, `judgements` or `negatives`."""
+        """Return `file:line` of a row (from 0) of `passages`, `queries`, `judgements` or `negatives`."""
 
 
 @runtime_checkable
 class UnknownJudgements(Protocol):
-    """Settings of a collection that may leave out judgements and negatives that name unknown ids.
+    """Settings of a collection that choose how to handle judgements and negatives with unknown ids.
 
-    `refuse`: they are an error, as for collections without this setting; `drop`: they are left out and counted.
+    `refuse` (the default): they are an error. `drop`: they are dropped and counted.
     """
 
     unknown_judgements: str

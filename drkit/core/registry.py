@@ -1,7 +1,7 @@
-"""The registry: an immutable value that maps (kind, name) to a spec, and settles names that several packages claim.
+"""The registry of parts: maps (kind, name) to a spec, and resolves names that several packages use.
 
-A bare name means drkit's own part where drkit has one, and otherwise the only part of that name. `PACKAGE:NAME` names
-any part for certain.
+A bare name means drkit's own part if it has one, and otherwise the only part of that name. `PACKAGE:NAME` is never
+ambiguous.
 """
 
 from __future__ import annotations
@@ -13,107 +13,13 @@ from typing import Any, Generic, Protocol, TypeVar
 from drkit.core.spec import ComponentSpec, Kind
 from drkit.errors import DrkitError, UnknownNameError
 
-OWN = "drkit"
-
-
-class Claim(Protocol):
-    """A thing with a name, brought by a package: `provider` is the package and its version."""
-
-    @property
-    def name(self) -> str:
-        """Its name, without a package."""
-
-    @property
-    def provider(self) -> str:
-        """`PACKAGE VERSION`."""
-
-
-Claimed = TypeVar("Claimed", bound=Claim)
-
-
-def package_of(provider: str) -> str:
-    """Return the normalised name of the package in `PACKAGE VERSION`; `unknown` where the provider is empty.
-
-    >>> package_of("My_Masker 1.0"), package_of("")
-    ('my-masker', 'unknown')
-    """
-    return re.sub(r"[^a-z0-9]+", "-", provider.split(" ")[0].lower()) or "unknown"
-
-
-def full_name(claim: Claim) -> str:
-    """Return `PACKAGE:NAME`."""
-    return f"{package_of(claim.provider)}:{claim.name}"
-
-
-class Claims(Generic[Claimed]):
-    """The parts of one kind (or the recipes, or the pipelines) by name; immutable. Iterating gives their names.
-
-    what: the kind, for messages. failed: a line for each plugin that could not be loaded and might have had the name.
-    """
-
-    def __init__(self, what: str, items: Iterable[Claimed] = (), failed: Iterable[str] = ()) -> None:
-        self.what, self.failed = what, tuple(failed)
-        self._table: dict[str, list[Claimed]] = {}
-        for item in items:
-            self._table.setdefault(item.name, []).append(item)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(sorted(self.name_of(item) for item in self.items()))
-
-    def items(self) -> tuple[Claimed, ...]:
-        """Return everything, sorted by bare name; of a name that is claimed twice, each claim."""
-        return tuple(item for name in sorted(self._table) for item in self._table[name])
-
-    def get(self, name: str) -> Claimed:
-        """Return what `NAME` or `PACKAGE:NAME` means.
-
-        Raises UnknownNameError (with the closest name), or DrkitError for a bare name that is ambiguous.
-        """
-        package, colon, bare = name.rpartition(":")
-        rivals = self._table.get(bare, [])
-        if colon:
-            rivals = [item for item in rivals if package_of(item.provider) == package_of(package)]
-        if not rivals:
-            raise UnknownNameError(self.what, name, tuple(self), self.failed)
-        meant = _meant(rivals)
-        if meant is None:
-            raise DrkitError(self._ambiguous(name, rivals))
-        return meant
-
-    def name_of(self, item: Claimed) -> str:
-        """Return the shortest name that `get` finds this item under."""
-        return item.name if _meant(self._table.get(item.name, ())) is item else full_name(item)
-
-    def clashes(self) -> tuple[str, ...]:
-        """Return a sentence for each name that several packages claim: whose it is, and how to name the others."""
-        return tuple(self._clash(rivals) for _, rivals in sorted(self._table.items()) if len(rivals) > 1)
-
-    def _ambiguous(self, name: str, rivals: Sequence[Claimed]) -> str:
-        providers = sorted({item.provider or "unknown" for item in rivals})
-        if len(providers) == 1:
-            return f"the {self.what} name {name!r} is registered twice by {providers[0]}; ask its author to rename one"
-        spellings = " or ".join(sorted(repr(full_name(item)) for item in rivals))
-        return f"the {self.what} name {name!r} is claimed by {' and '.join(providers)}; write {spellings}"
-
-    def _clash(self, rivals: Sequence[Claimed]) -> str:
-        name, meant = rivals[0].name, _meant(rivals)
-        packages = " and ".join(sorted({package_of(item.provider) for item in rivals}))
-        others = " or ".join(sorted(repr(full_name(item)) for item in rivals if item is not meant))
-        own = f"{name!r} means {package_of(meant.provider)}'s, " if meant is not None else ""
-        return f"{self.what} {name!r} is claimed by {packages}: {own}write {others}{' for the other' if own else ''}"
-
-
-def _meant(rivals: Sequence[Claimed]) -> Claimed | None:
-    """Return what a bare name means: drkit's own, or the only claim; None where it is ambiguous."""
-    own = [item for item in rivals if package_of(item.provider) == OWN] or rivals
-    return own[0] if len(own) == 1 else None
+DRKIT = "drkit"
 
 
 class Registry:
-    """All parts that can be named in a recipe; immutable once made.
+    """All parts that a recipe can name; immutable.
 
-    Where packages claim one name, it means drkit's own part; `PACKAGE:NAME` names any (`drkit.core.registry`).
-    failed: a line for each plugin that could not be loaded; messages about unknown names show them.
+    failed: one line for each plugin that could not be loaded; errors about unknown names show these lines.
 
     >>> from drkit.builtin import drkit_components
     >>> registry = Registry(drkit_components())
@@ -123,48 +29,48 @@ class Registry:
 
     def __init__(self, specs: Iterable[ComponentSpec], failed: Iterable[str] = ()) -> None:
         found, self.failed = tuple(specs), tuple(failed)
-        self._claims = {
-            kind: Claims(kind.value, (spec for spec in found if spec.kind == kind), self.failed) for kind in Kind
+        self._names = {
+            kind: NameTable(kind.value, (spec for spec in found if spec.kind == kind), self.failed) for kind in Kind
         }
 
     def __iter__(self) -> Iterator[ComponentSpec]:
-        return (spec for kind in sorted(Kind) for spec in self._claims[kind].items())
+        return (spec for kind in sorted(Kind) for spec in self._names[kind].items())
 
     def names(self, kind: Kind | str) -> tuple[str, ...]:
-        """Return the names that parts of `kind` can be asked for by, sorted; `PACKAGE:NAME` where one is ambiguous."""
-        return tuple(self._claims[Kind(kind)])
+        """Return the shortest unambiguous name of every part of a kind, sorted."""
+        return tuple(self._names[Kind(kind)])
 
     def specs(self, kind: Kind | str) -> tuple[ComponentSpec, ...]:
-        """Return the specs of one kind, sorted by name (a name that is claimed twice gives all its claims)."""
-        return self._claims[Kind(kind)].items()
+        """Return the specs of a kind, sorted by bare name; parts of the same name are all included."""
+        return self._names[Kind(kind)].items()
 
     def get(self, kind: Kind | str, name: str) -> ComponentSpec:
-        """Return the spec of the part that `NAME` or `PACKAGE:NAME` means.
+        """Return the spec of the part `NAME` or `PACKAGE:NAME`.
 
-        Raises UnknownNameError (with the closest known name), or DrkitError where the name is ambiguous.
+        Raises UnknownNameError (with the closest known name), or DrkitError if the name is ambiguous.
         """
-        return self._claims[Kind(kind)].get(name)
+        return self._names[Kind(kind)].get(name)
 
     def name_of(self, spec: ComponentSpec) -> str:
-        """Return the shortest name that means this part: `NAME`, or `PACKAGE:NAME` where that is another's."""
-        return self._claims[spec.kind].name_of(spec)
+        """Return the shortest unambiguous name of a part: `NAME`, or `PACKAGE:NAME`."""
+        return self._names[spec.kind].name_of(spec)
 
     def clashes(self, kind: Kind | str) -> tuple[str, ...]:
-        """Return a sentence for each name of `kind` that several packages claim."""
-        return self._claims[Kind(kind)].clashes()
+        """Return a sentence for each name of a kind that several packages use."""
+        return self._names[Kind(kind)].clashes()
 
     def split(self, kind: Kind | str, text: str) -> tuple[ComponentSpec, str | None]:
         """Return the part and the VALUE of `NAME`, `NAME:VALUE`, `PACKAGE:NAME` or `PACKAGE:NAME:VALUE`.
 
-        Before the first colon stands, in this order of preference: a part of drkit's own that takes a VALUE; a
-        package, if it has a part of the name that follows; a part. Raises as `get` does, and DrkitError for a VALUE
-        behind a part that takes none.
+        The text before the first colon is, in this order of preference: one of drkit's own parts that takes a VALUE;
+        a package with a part of the name that follows; a part. Raises as `get` does, and DrkitError for a VALUE given
+        to a part that takes none.
         """
         head, colon, rest = text.partition(":")
         name, more, value = rest.partition(":")
         specs = self.specs(kind)
-        own = any(s.name == head and s.shorthand and package_of(s.provider) == OWN for s in specs)
-        if colon and not own and f"{package_of(head)}:{name}" in map(full_name, specs):
+        is_builtin = any(s.name == head and s.shorthand and package_of(s.provider) == DRKIT for s in specs)
+        if colon and not is_builtin and f"{package_of(head)}:{name}" in map(full_name, specs):
             spec, given = self.get(kind, f"{head}:{name}"), value if more else None
         else:
             spec, given = self.get(kind, head), rest if colon else None
@@ -175,9 +81,105 @@ class Registry:
         return spec, given
 
     def build(self, kind: Kind | str, name: str, config: Any = None, context: Any = None) -> Any:
-        """Build one part: `target(config, context)`, with the default config where none is given."""
+        """Build a part: call its target with (config, context), the config at its defaults if none is given."""
         spec = self.get(kind, name)
         settings = spec.config() if config is None else config
         if not isinstance(settings, spec.config):
             raise DrkitError(f"{spec.kind} {name!r} takes {spec.config.__name__}, got {type(settings).__name__}")
         return spec.load()(settings, context)
+
+
+class Named(Protocol):
+    """Something with a name that a package provides: a part, a recipe or a pipeline."""
+
+    @property
+    def name(self) -> str:
+        """The bare name, without the package."""
+
+    @property
+    def provider(self) -> str:
+        """The package and its version: `PACKAGE VERSION`."""
+
+
+Item = TypeVar("Item", bound=Named)
+
+
+class NameTable(Generic[Item]):
+    """Items of one kind (parts, recipes or pipelines) by name; immutable. Iterating yields the unambiguous names.
+
+    kind: what the items are, for messages. failed: one line for each plugin that could not be loaded, and so may lack
+    a name.
+    """
+
+    def __init__(self, kind: str, items: Iterable[Item] = (), failed: Iterable[str] = ()) -> None:
+        self.kind, self.failed = kind, tuple(failed)
+        self._table: dict[str, list[Item]] = {}
+        for item in items:
+            self._table.setdefault(item.name, []).append(item)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self.name_of(item) for item in self.items()))
+
+    def items(self) -> tuple[Item, ...]:
+        """Return every item, sorted by bare name."""
+        return tuple(item for name in sorted(self._table) for item in self._table[name])
+
+    def get(self, name: str) -> Item:
+        """Return the item that `NAME` or `PACKAGE:NAME` means.
+
+        Raises UnknownNameError (with the closest name), or DrkitError if a bare name is ambiguous.
+        """
+        package, colon, bare = name.rpartition(":")
+        candidates = self._table.get(bare, [])
+        if colon:
+            candidates = [item for item in candidates if package_of(item.provider) == package_of(package)]
+        if not candidates:
+            raise UnknownNameError(self.kind, name, tuple(self), self.failed)
+        chosen = _resolve(candidates)
+        if chosen is None:
+            raise DrkitError(self._ambiguous(name, candidates))
+        return chosen
+
+    def name_of(self, item: Item) -> str:
+        """Return the shortest name by which `get` finds an item."""
+        return item.name if _resolve(self._table.get(item.name, ())) is item else full_name(item)
+
+    def clashes(self) -> tuple[str, ...]:
+        """Return a sentence for each name that several packages use: what it means, and how to write the others."""
+        return tuple(self._clash(rivals) for _, rivals in sorted(self._table.items()) if len(rivals) > 1)
+
+    def _ambiguous(self, name: str, rivals: Sequence[Item]) -> str:
+        providers = sorted({item.provider or "unknown" for item in rivals})
+        if len(providers) == 1:
+            return f"the {self.kind} name {name!r} is registered twice by {providers[0]}; ask its author to rename one"
+        spellings = " or ".join(sorted(repr(full_name(item)) for item in rivals))
+        return f"the {self.kind} name {name!r} is claimed by {' and '.join(providers)}; write {spellings}"
+
+    def _clash(self, rivals: Sequence[Item]) -> str:
+        name, chosen = rivals[0].name, _resolve(rivals)
+        packages = " and ".join(sorted({package_of(item.provider) for item in rivals}))
+        others = " or ".join(sorted(repr(full_name(item)) for item in rivals if item is not chosen))
+        if chosen is None:
+            return f"{self.kind} {name!r} is claimed by {packages}: write {others}"
+        owner = package_of(chosen.provider)
+        return f"{self.kind} {name!r} is claimed by {packages}: {name!r} means {owner}'s, write {others} for the other"
+
+
+def _resolve(rivals: Sequence[Item]) -> Item | None:
+    """Return the item that their common bare name means: drkit's own, or the only one; None if it is ambiguous."""
+    preferred = [item for item in rivals if package_of(item.provider) == DRKIT] or rivals
+    return preferred[0] if len(preferred) == 1 else None
+
+
+def full_name(item: Named) -> str:
+    """Return `PACKAGE:NAME`."""
+    return f"{package_of(item.provider)}:{item.name}"
+
+
+def package_of(provider: str) -> str:
+    """Return the normalised package name in `PACKAGE VERSION`; `unknown` for an empty provider.
+
+    >>> package_of("My_Masker 1.0"), package_of("")
+    ('my-masker', 'unknown')
+    """
+    return re.sub(r"[^a-z0-9]+", "-", provider.split(" ")[0].lower()) or "unknown"

@@ -1,4 +1,4 @@
-"""How a config class declares a setting: its default, what is allowed, and one line of meaning."""
+"""Settings of config classes: declare them with default, validator and meaning, check them, and describe them."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ import attrs
 
 
 def setting(default: Any, allowed: Callable[..., Any] | None, help: str, *, observes: bool = False) -> Any:
-    """An attrs field with a default, a validator (or None) and the meaning that `drkit show` prints.
+    """Return an attrs field with a default, a validator (or None) and the meaning that `drkit show` prints.
 
-    observes: the setting changes only what is logged or saved on the way, never a result, so a finished stage is kept
-    when it changes.
+    observes: the setting affects only what is logged or saved along the way, never a result, so changing it does not
+    invalidate a finished stage.
     """
     return attrs.field(default=default, validator=allowed, metadata={"help": help, "observes": observes})
 
 
 def shares(_instance: Any, attribute: attrs.Attribute[Any], value: tuple[float, ...]) -> None:
-    """Validator: three shares, none negative, that sum to 1."""
+    """Validate three non-negative shares that sum to 1."""
     if len(value) != 3 or min(value) < 0 or abs(sum(value) - 1) > 1e-6:
-        raise ValueError(f"'{attribute.name}' takes three shares that sum to 1, got {value}")
+        raise ValueError(f"'{attribute.name}' must be three shares that sum to 1, got {value}")
 
 
 def optional(validator: Callable[..., Any]) -> Callable[..., Any]:
-    """Validator: None, or what `validator` allows."""
+    """Return a validator that allows None and what `validator` allows."""
     return attrs.validators.optional(validator)
 
 
 def config_problems(config: type) -> list[str]:
-    """Return what is wrong with a config class: it must be frozen, and every setting needs a default.
+    """Return the problems of a config class: it must be frozen, and every setting needs a default.
 
     >>> @attrs.define
     ... class Loose:
@@ -47,19 +47,19 @@ def config_problems(config: type) -> list[str]:
 
 
 def _is_frozen(config: type) -> bool:
-    """Whether instances of an attrs class refuse to be changed; attrs' own `__setattr__` tells, without an instance."""
+    """Return whether an attrs class is frozen, by setting an attribute of an uninitialised instance."""
     instance: Any = object.__new__(config)
     try:
         instance.changed = True
     except attrs.exceptions.FrozenInstanceError:
         return True
-    except Exception:  # a stranger's own __setattr__ may fail in any way
+    except Exception:  # a plugin's own __setattr__ may fail in any way
         return False
     return False
 
 
 def describe_settings(config: type) -> list[tuple[str, str, str, str]]:
-    """(name, default, what is allowed, meaning) of every setting of a config class, in its order."""
+    """Return (name, default, allowed values, meaning) of each setting of a config class, in its order."""
     rows = []
     for a in attrs.fields(config):
         default = "required" if a.default is attrs.NOTHING else _default(a.default)
@@ -73,7 +73,7 @@ def _default(value: Any) -> str:
 
 
 def allowed_values(validator: Any) -> str:
-    """What a validator allows, in words; empty where it does not say.
+    """Describe what a validator allows; empty for an unknown validator.
 
     >>> from attrs.validators import and_, ge, in_, lt
     >>> allowed_values(and_(ge(0), lt(1))), allowed_values(in_(("cls", "mean")))

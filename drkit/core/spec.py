@@ -1,4 +1,4 @@
-"""What a part says about itself: its name, where its code is, its settings, and what goes into it and out of it."""
+"""The specification of a part, as data: its name, code, settings, inputs and outputs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
 class Kind(str, Enum):
-    """The kinds of parts a recipe has slots for, and signals, which other parts ask for by name."""
+    """The kinds of parts: those that a recipe has slots for, and signals, which other parts request by name."""
 
     MASKER = "masker"
     DECODER = "decoder"
@@ -36,7 +36,7 @@ class Kind(str, Enum):
         return self.value
 
 
-# What a part's result or value belongs to, by kind; the first is meant where a spec does not say.
+# What the result of a part belongs to, by kind; the first is the default.
 SCOPES: Mapping[Kind, tuple[str, ...]] = {
     Kind.LOSS: ("rows", "batch"),
     Kind.SIGNAL: ("token", "text", "vocabulary"),
@@ -45,7 +45,7 @@ SCOPES: Mapping[Kind, tuple[str, ...]] = {
 
 @frozen
 class Citation:
-    """The paper a part or a recipe comes from."""
+    """The paper that a part or a recipe comes from."""
 
     key: str
     title: str
@@ -55,29 +55,30 @@ class Citation:
 
 @frozen
 class ComponentSpec:
-    """One part, as data; its code is imported when it is first built.
+    """The specification of one part; its code is imported when it is first built.
 
-    `target` is `"module:attribute"` of a factory called as `target(config, context)`. `config` is a frozen
-    attrs class that holds every default and validator and imports no torch. Four fields decide which parts go together:
+    `target` is the `"module:attribute"` of a factory that is called as `target(config, context)`. `config` is a frozen
+    attrs class with every default and validator; its module must not import torch. Four fields decide which parts go
+    together:
 
-    receives: the names that the part's call receives: those of `drkit.core.provided`, or what another part provides.
-    signals: the signals it reads, by name (`drkit list signal`). requires: what the run must have
-    (`drkit.core.provided.CAPABILITIES`). provides: the names it makes.
+    receives: the names that its call receives, from `drkit.core.provided` or another part. signals: the signals it
+    reads, by name (`drkit list signal`). requires: the capabilities that the run must have
+    (`drkit.core.provided.CAPABILITIES`). provides: the names of its results.
 
-    Where these depend on the settings, the config class has a property of the same name. Those of `receives` and
-    `provides` return further names; those of `signals` and `requires` a mapping of further names to the settings that
-    are wanted of each (`{}` and None: any).
+    If any of these depends on the settings, the config class has a property of the same name. For `receives` and
+    `provides`, it returns additional names; for `signals` and `requires`, a mapping of additional names to the settings
+    that each must have (`{}` or None: any).
 
-    `scope` says of a loss whether it is a mean over `rows` (or tokens), which can be computed part by part, or compares
-    the rows of a `batch` with each other; of a signal whether there is one value a `token`, a `text`, or an entry of
-    the `vocabulary`. A property `scope` of the config class is asked where it has one.
+    `scope` of a loss is `rows` for a mean over rows or tokens, which can be computed in chunks, or `batch` if it
+    compares the rows of a batch with each other. `scope` of a signal is what it has one value for: each `token`, each
+    `text`, or each entry of the `vocabulary`. A property `scope` of the config class takes precedence.
 
-    `trained_by` is the loss that trains a decoder where the recipe's own does not fit it (`none`: it has nothing to
-    train). `shorthand` names the setting that `name:VALUE` fills on the command line (`beir:PATH`). `files` names the
-    settings that hold paths of local files, which a run reads; a property `files` returns further paths.
+    `trained_by` is the loss that trains a decoder if the recipe's own loss does not fit it (`none`: the decoder has
+    nothing to train). `shorthand` is the setting that `name:VALUE` fills on the command line (`beir:PATH`). `files` are
+    the settings with paths of local files that a run reads; a property `files` returns additional paths.
 
-    Raises ValueError where the name is not kebab-case, the target is not `module:attribute`, the summary is
-    longer than 70 characters, the config is not an attrs class, or a word of `requires` or `scope` is unknown.
+    Raises ValueError if the name is not kebab-case, the target is not `module:attribute`, the summary is longer than 70
+    characters, the config is not an attrs class, or a word of `requires` or `scope` is unknown.
     """
 
     kind: Kind = field(converter=Kind)
@@ -127,39 +128,40 @@ class ComponentSpec:
 
     def _word_problems(self) -> list[str]:
         problems = [
-            f"requires {word!r}, which no run has{did_you_mean(word, CAPABILITIES)} allowed: {', '.join(CAPABILITIES)}"
+            f"requires {word!r}, which is not a capability of a run{did_you_mean(word, CAPABILITIES)} "
+            f"allowed: {', '.join(CAPABILITIES)}"
             for word in self.requires
             if word not in CAPABILITIES
         ]
         problems += [
-            f"{word!r} is in both receives and signals; name it once" for word in self.receives if word in self.signals
+            f"{word!r} is in both receives and signals; list it once" for word in self.receives if word in self.signals
         ]
         follows_settings = attrs.has(self.config) and _declares(self.config, "scope")
         return [*problems, *scope_problems(self.kind, self.scope, () if follows_settings else self.receives)]
 
     def receives_of(self, config: Any) -> frozenset[str]:
-        """The names that its call receives with these settings."""
+        """Return the names that its call receives with these settings."""
         return frozenset(self.receives) | frozenset(declared_by(config, "receives", ()))
 
     def signals_of(self, config: Any) -> dict[str, Mapping[str, Any]]:
-        """The signals it reads with these settings, and the settings it wants of each."""
+        """Return the signals that it reads with these settings, and the settings that each must have."""
         return {**{name: {} for name in self.signals}, **self._mapping(config, "signals")}
 
     def requires_of(self, config: Any) -> dict[str, Any]:
-        """The capabilities it requires with these settings, and the settings it wants of each."""
+        """Return the capabilities that it requires with these settings, and the settings that each must have."""
         return {**dict.fromkeys(self.requires), **self._mapping(config, "requires")}
 
     def provides_of(self, config: Any) -> frozenset[str]:
-        """The names it makes with these settings."""
+        """Return the names that it provides with these settings."""
         return frozenset(self.provides) | frozenset(declared_by(config, "provides", ()))
 
     def scope_of(self, config: Any) -> str:
-        """What its result or value belongs to, with these settings; empty for kinds without a scope."""
+        """Return its scope with these settings; empty for kinds without a scope."""
         default = SCOPES.get(self.kind, ("",))[0]
         return str(declared_by(config, "scope", "") or self.scope or default)
 
     def paths_of(self, config: Any) -> tuple[str, ...]:
-        """The local paths that it reads with these settings; what is no path is left to the reader."""
+        """Return the local paths that it reads with these settings; they are not checked here."""
         named = (getattr(config, name) for name in self.files)
         return tuple(str(path or "") for path in (*named, *declared_by(config, "files", ())))
 
@@ -168,21 +170,21 @@ class ComponentSpec:
         if not isinstance(found, Mapping):
             raise DrkitError(
                 f"{self.kind} {self.name!r}: the property {name} of {type(config).__name__} returned {found!r}; "
-                f"return a mapping of names to the settings wanted of each"
+                f"return a mapping of names to the settings that each must have"
             )
         return found
 
     def load(self) -> Any:
-        """The factory `target` names, imported now.
+        """Import and return the factory that `target` names.
 
-        Raises ImportError or AttributeError as Python does when the target does not resolve.
+        Raises ImportError or AttributeError if the target does not exist.
         """
         module, attribute = self.target.split(":")
         return getattr(import_module(module), attribute)
 
 
 def declared_by(config: Any, name: str, default: Any) -> Any:
-    """What a config class declares by a property of this name; a setting of the same name declares nothing."""
+    """Return the value of a property of the config class, or `default`; a setting of the same name does not count."""
     return getattr(config, name) if _declares(type(config), name) else default
 
 
@@ -192,7 +194,7 @@ def _declares(config: type, name: str) -> bool:
 
 
 def scope_problems(kind: Kind, scope: str, receives: Iterable[str]) -> list[str]:
-    """What is wrong with a scope of this kind beside the names that the part receives; empty where nothing is."""
+    """Return the problems of a part's scope, given its kind and the names that it receives."""
     allowed = SCOPES.get(kind, ())
     if scope and scope not in allowed:
         return [
@@ -206,7 +208,7 @@ def scope_problems(kind: Kind, scope: str, receives: Iterable[str]) -> list[str]
 
 
 def keyword(signal: str) -> str:
-    """The keyword by which a loss receives a signal.
+    """Return the keyword argument by which a loss receives a signal.
 
     >>> keyword("entity-flags")
     'entity_flags'

@@ -1,4 +1,4 @@
-"""The bundles that parts pass to each other.
+"""The data that parts pass to each other.
 
 Shapes: B batch, L tokens, D hidden size, V vocabulary, R rows of a visibility pattern, N target positions,
 Q queries, P passages, G passages of a query's own group. Tensors are torch
@@ -24,7 +24,7 @@ Bundle = TypeVar("Bundle")
 
 
 def map_tensors(bundle: Bundle, change: Any) -> Bundle:
-    """A copy of a bundle with `change` applied to every tensor in it, nested bundles included."""
+    """Return a copy of a bundle with `change` applied to every tensor in it, nested bundles included."""
     fields = attrs.fields(type(bundle))  # type: ignore[arg-type]
     return type(bundle)(**{a.name: _map_value(getattr(bundle, a.name), change) for a in fields})
 
@@ -43,11 +43,11 @@ class Movable:
     """`.to()` and `.pin_memory()` for a bundle, as accelerate expects of what a collator returns."""
 
     def to(self: Bundle, *args: Any, **kwargs: Any) -> Bundle:
-        """A copy whose tensors went through `Tensor.to`."""
+        """Return a copy with `Tensor.to` applied to every tensor."""
         return map_tensors(self, lambda t: t.to(*args, **kwargs))
 
     def pin_memory(self: Bundle) -> Bundle:
-        """A copy whose tensors are in page-locked memory."""
+        """Return a copy with every tensor in page-locked memory."""
         return map_tensors(self, lambda t: t.pin_memory())
 
 
@@ -55,11 +55,11 @@ class Movable:
 class TokenBatch(Movable):
     """Tokenised texts, padded on the right.
 
-    ids i64[B,L]; attention bool[B,L]; maskable bool[B,L] (False at special tokens and padding); words
-    i64[B,L], the number of the word a token belongs to (-1 outside words); keys i64[B], permanent numbers of
-    the examples. signals: what parts asked for, by name: f32[B,L] or f32[B,L,K] of tokens, 0 at special tokens and
-    padding; f32[B] or f32[B,K] of texts. context: where the masker asks for it, another text a row that the decoder is
-    to rebuild instead (a span of the same document, a query).
+    ids i64[B,L]; attention bool[B,L]; maskable bool[B,L] (False at special tokens and padding); words i64[B,L], the
+    number of the word that a token belongs to (-1 outside words); keys i64[B], permanent numbers of the examples.
+    signals: the signals that parts requested, by name: f32[B,L] or f32[B,L,K] for tokens (0 at special tokens and
+    padding), f32[B] or f32[B,K] for texts. context: if the masker requests it, a second text per row for the decoder to
+    rebuild instead (a span of the same document, a query).
     """
 
     ids: Tensor
@@ -71,11 +71,11 @@ class TokenBatch(Movable):
     context: TokenBatch | None = None
 
     def signal(self, name: str) -> Tensor:
-        """A signal of these texts. Raises DrkitError where the batch does not carry it."""
+        """Return a signal of these texts. Raises DrkitError if the batch does not have it."""
         if name not in self.signals:
             raise DrkitError(
-                f"the batch carries no signal {name!r} (signals: {', '.join(self.signals) or 'none'}). In a run the "
-                f"part's spec names it in `signals`; in your own loop, give TokenBatch.signals[{name!r}]"
+                f"the batch does not have the signal {name!r} (signals: {', '.join(self.signals) or 'none'}). In a "
+                f"run, list it in `signals` of the part's spec; in your own loop, set TokenBatch.signals[{name!r}]"
             )
         return self.signals[name]
 
@@ -84,9 +84,9 @@ class TokenBatch(Movable):
 class MaskedView(Movable):
     """One corrupted view of a batch.
 
-    ids i64[B,L]; labels i64[B,L] (-100: no target); attention bool[B,L]; visible bool[B,R,L] where the
-    decoder asked for rows (True: row r may see that position as far as the masker is concerned), else None;
-    noise f32[B,L] where a generator is to fill the hidden positions: a uniform draw at each, -1 elsewhere; else None.
+    ids i64[B,L]; labels i64[B,L] (-100: not a target); attention bool[B,L]; visible bool[B,R,L] if the decoder needs
+    rows (True: the masker lets row r see that position), else None; noise f32[B,L] if a generator fills the hidden
+    positions (a uniform draw at each, -1 elsewhere), else None.
     """
 
     ids: Tensor
@@ -98,7 +98,7 @@ class MaskedView(Movable):
 
 @frozen(eq=False)
 class Views(Movable):
-    """What a masker makes of a batch: the encoder's view, the decoder's, and the clean text the decoder rebuilds."""
+    """The output of a masker: the encoder's view, the decoder's view, and the clean text that the decoder rebuilds."""
 
     encoder: MaskedView
     decoder: MaskedView
@@ -107,7 +107,7 @@ class Views(Movable):
 
 @frozen(eq=False)
 class Encoded(Movable):
-    """An encoder's output: bottleneck f[B,D]; hidden f[B,L,D]; layers, the f[B,L,D] that the decoder asked for."""
+    """The output of an encoder: bottleneck f[B,D]; hidden f[B,L,D]; layers, those f[B,L,D] that the decoder needs."""
 
     bottleneck: Tensor
     hidden: Tensor
@@ -125,7 +125,7 @@ class TokenStates:
 
 @frozen(eq=False)
 class TextStates:
-    """States of whole texts f[B,L,D] (before the LM head), the clean text they stand for, and the head itself."""
+    """States of whole texts f[B,L,D] (before the LM head), the clean text they represent, and the head itself."""
 
     states: Tensor
     tokens: TokenBatch
@@ -134,10 +134,10 @@ class TextStates:
 
 @frozen(eq=False)
 class DecoderInput(Movable):
-    """All a decoder gets.
+    """The input of a decoder.
 
-    encoded: the encoder's output. tokens: the clean text to rebuild. view: the decoder's view of it.
-    encoder_view: what the encoder read, of its own text, and its targets; None where nobody asked for it.
+    encoded: the encoder's output. tokens: the clean text to rebuild. view: the decoder's view of it. encoder_view: the
+    encoder's view of its own text, with targets, or None.
     """
 
     encoded: Encoded
@@ -148,7 +148,7 @@ class DecoderInput(Movable):
 
 @frozen(eq=False)
 class StepOutput:
-    """A loss f[] and the figures that go into the log beside it."""
+    """A loss f[] and the metrics that are logged with it."""
 
     loss: Tensor
     metrics: Mapping[str, Tensor] = field(factory=dict)
@@ -158,12 +158,12 @@ class StepOutput:
 class EmbeddedPairs(Movable):
     """Vectors of a fine-tuning batch.
 
-    queries f[Q,D]; passages f[P,D]; positives i64[Q], the passage that answers each query; candidates
-    bool[Q,P], False where a passage must not serve as this query's negative (another judged positive, or a
-    second copy of any), None where all may; groups i64[Q,G], each query's own passages, its positive first, padded with
-    -1, or None; teacher f[Q,G], a teacher's scores of those (NaN: unscored), or None; numbers i64[P], equal where two
-    rows are copies of one passage, None where every row is another one; sharing bool[Q,Q], True where two queries share
-    a judged positive, None where that is only known of the passages at hand.
+    queries f[Q,D]; passages f[P,D]; positives i64[Q], the index of each query's positive. candidates bool[Q,P]: False
+    if a passage must not be a negative of the query (another judged positive, or a duplicate), None if all may be.
+    groups i64[Q,G]: the passages of each query's group, its positive first, padded with -1, or None. teacher f[Q,G]: a
+    teacher's scores of the group (NaN: unscored), or None. numbers i64[P]: equal for copies of the same passage, None
+    if all rows are distinct. sharing bool[Q,Q]: True if two queries share a judged positive, None if that is known only
+    for the passages in the batch.
     """
 
     queries: Tensor
@@ -178,10 +178,10 @@ class EmbeddedPairs(Movable):
 
 @frozen(eq=False)
 class ScoredGroups(Movable):
-    """A cross-encoder's scores of each query's own passages.
+    """A cross-encoder's scores of each query's group of passages.
 
-    scores f[Q,G], column 0 the positive's; mask bool[Q,G], False at padding; teacher f[Q,G], a teacher's scores of
-    the same passages (NaN: unscored), or None.
+    scores f[Q,G], the positive in column 0; mask bool[Q,G], False at padding; teacher f[Q,G], a teacher's scores of the
+    same passages (NaN: unscored), or None.
     """
 
     scores: Tensor
@@ -191,7 +191,7 @@ class ScoredGroups(Movable):
 
 @frozen
 class Passage:
-    """A text that can be found."""
+    """A text that can be retrieved."""
 
     doc_id: str
     text: str
@@ -199,13 +199,13 @@ class Passage:
 
     @property
     def content(self) -> str:
-        """Title and text as the encoder reads them: the same in training, encoding and search."""
+        """Title and text as the encoder reads them, in training as in search."""
         return f"{self.title} {self.text}".strip() if self.title else self.text
 
 
 @frozen
 class Query:
-    """A text to search with."""
+    """A search query."""
 
     query_id: str
     text: str
@@ -222,9 +222,9 @@ class Judgement:
 
 @frozen
 class MiningRequest:
-    """A query that wants negatives, and all its judged positives.
+    """A query to mine negatives for, with all its judged positives.
 
-    excluded: passages that are no negatives either, unjudged as they are: the query's own, where queries are passages.
+    excluded: unjudged passages that must not be negatives either, such as the query itself if queries are passages.
     """
 
     query_id: str
@@ -235,10 +235,10 @@ class MiningRequest:
 
 @frozen
 class Mined:
-    """Negatives of one query, best first: doc_ids, and their scores.
+    """The mined negatives of one query, best first, with their scores.
 
-    positive_scores: what the source scores the judged positives, as far as it can. dropped: how many candidates were
-    left out on the way, by reason.
+    positive_scores: the source's scores of judged positives, as far as it can score them. dropped: the number of
+    dropped candidates, by reason.
     """
 
     query_id: str
@@ -250,7 +250,7 @@ class Mined:
 
 @frozen
 class BackboneInfo:
-    """The sizes and special ids of an encoder that parts build against."""
+    """The sizes and special ids of an encoder, as parts need them to be built."""
 
     hidden: int
     heads: int
@@ -269,13 +269,13 @@ class BackboneInfo:
 
 @frozen(eq=False)
 class BuildContext:
-    """What a part may know of its surroundings when it is built.
+    """The context that a part is built in.
 
-    `backbone` is None for parts that see no tokens. `retriever` is what a miner may search with, `reranker` what a
-    filter may score pairs with: `score(pairs: Sequence[tuple[str, str]]) -> f32[n]`. `negatives` are passages that
-    the collection brings to train against, ids by query id. `generator` is the masked LM
-    (`drkit.encoders.MaskedLmEncoder`) that fills masked positions, where a part asked for it, and `signals` are the
-    signals of scope `vocabulary` that parts asked for, by name: f32[V] or f32[V,K].
+    `backbone` is None for parts that do not see tokens. A miner may search with `retriever`; a filter may score pairs
+    with `reranker`: `score(pairs: Sequence[tuple[str, str]]) -> f32[n]`. `negatives` are the ids of the collection's
+    own negatives, by query id. `generator` is the masked LM (`drkit.encoders.MaskedLmEncoder`) that fills masked
+    positions, if a part requires it. `signals` are the signals of scope `vocabulary` that parts read, by name: f32[V]
+    or f32[V,K].
     """
 
     backbone: BackboneInfo | None = None

@@ -26,8 +26,8 @@ from filelock import FileLock
 
 from drkit.core.draws import Draws
 from drkit.core.files import replacing, write_text
-from drkit.core.loading import told_from, without_bars
-from drkit.core.processes import Shard, own_device
+from drkit.core.loading import explain_load_errors, without_progress_bars
+from drkit.core.processes import Shard, local_device
 from drkit.core.settings import setting
 from drkit.data.store import encoded
 from drkit.errors import DrkitError
@@ -69,10 +69,10 @@ class QueryModel:
         from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
         expected = "Expected a sequence-to-sequence model, such as doc2query/all-with-prefix-t5-base-v1"
-        with told_from(path_or_id, "generate queries with", expected), without_bars():
+        with explain_load_errors(path_or_id, "generate queries with", expected), without_progress_bars():
             model = AutoModelForSeq2SeqLM.from_pretrained(path_or_id)
             tokenizer = AutoTokenizer.from_pretrained(path_or_id)
-        return cls(model.to(own_device()), tokenizer, sampling)
+        return cls(model.to(local_device()), tokenizer, sampling)
 
     def __call__(self, texts: Sequence[str], keys: Sequence[int]) -> list[list[str]]:
         """Generate `sampling.count` queries of every text; keys: the texts' permanent numbers, which seed the draws.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from drkit.core.files import replacing_folder, write_text
-from drkit.core.loading import told_from, without_bars
+from drkit.core.loading import explain_load_errors, without_progress_bars
 from drkit.encoders.architectures import ARCHITECTURES, architecture, longest_text
 from drkit.encoders.masked_lm import read_config, without_report
 from drkit.encoders.pair_tokenizer import PairTokenizer, join_pairs, joins_pairs
@@ -122,7 +122,7 @@ class CrossEncoder(nn.Module):
 
     def save_into(self, folder: Path) -> None:
         """Write weights, configuration and tokenizer into an existing folder."""
-        with without_bars():
+        with without_progress_bars():
             self.model.save_pretrained(folder)
         self._save_tokenizer(folder)
         path = folder / "config.json"
@@ -167,8 +167,8 @@ def _load(path_or_id: str, config: Any, seed: int = 0) -> nn.Module:
     found = ARCHITECTURES.get(config.model_type)
     options = {"attn_implementation": found.attention} if found else {}
     expected = "Expected a sequence classifier with one label, or an encoder to start one from."
-    errors = told_from(path_or_id, "load the cross-encoder", expected)
-    with errors, without_bars(), without_report(), seeded(seed, "cross-encoder head"):
+    errors = explain_load_errors(path_or_id, "load the cross-encoder", expected)
+    with errors, without_progress_bars(), without_report(), seeded(seed, "cross-encoder head"):
         model, report = AutoModelForSequenceClassification.from_pretrained(
             path_or_id, num_labels=1, dtype="float32", output_loading_info=True, **options
         )
@@ -190,7 +190,7 @@ def _check_missing(path_or_id: str, missing: Iterable[str], trained: bool, backb
 def _tokenizer(path_or_id: str) -> Any:
     from transformers import AutoTokenizer
 
-    with told_from(path_or_id, "load the tokenizer of"):
+    with explain_load_errors(path_or_id, "load the tokenizer of"):
         tokenizer = AutoTokenizer.from_pretrained(path_or_id)
     if not getattr(tokenizer, "is_fast", False):
         raise DrkitError(f"the tokenizer of {path_or_id!r} is not a fast one; save it with a tokenizer.json")

@@ -13,7 +13,7 @@ from attrs import asdict, field, frozen
 from attrs.validators import ge, in_
 
 from drkit.core.files import replacing_folder
-from drkit.core.loading import without_bars
+from drkit.core.loading import without_progress_bars
 from drkit.encoders.folder import (
     DRKIT,
     LENGTH,
@@ -82,7 +82,7 @@ def export_encoder(
         raise DrkitError(f"cannot export the encoder: {error.args[0]}") from None
     backbone = _as_auto_model(getattr(model, "base_model", model))
     with replacing_folder(Path(folder), MODULES) as temporary:
-        with without_bars():
+        with without_progress_bars():
             backbone.save_pretrained(temporary)
         _save_tokenizer(tokenizer, temporary, declared)
         _write_declarations(temporary, declared, int(backbone.config.hidden_size))

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from drkit.core.loading import told_from, without_bars
+from drkit.core.loading import explain_load_errors, without_progress_bars
 from drkit.encoders.architectures import longest_text
 from drkit.encoders.pooling import POOLINGS
 from drkit.errors import DrkitError
@@ -96,7 +96,7 @@ def load_backbone(folder: Path) -> tuple[Any, Any]:
     """
     from transformers import AutoModel, AutoTokenizer
 
-    with told_from(str(folder), "load the encoder in", "Export it again."), without_bars():
+    with explain_load_errors(str(folder), "load the encoder in", "Export it again."), without_progress_bars():
         model = AutoModel.from_pretrained(folder, dtype="float32", local_files_only=True)
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     return model.eval(), tokenizer

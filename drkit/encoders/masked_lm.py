@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from drkit.core.loading import check_model_path, told_from, without_bars
+from drkit.core.loading import check_model_path, explain_load_errors, without_progress_bars
 from drkit.core.types import Encoded
 from drkit.encoders.architectures import BertSizes, architecture, backbone_info, check_fit, longest_text
 from drkit.encoders.heads import TIED, Heads, tie_lm_head
@@ -176,7 +176,12 @@ def load_masked_lm(path_or_id: str, trust_remote_code: bool = False) -> nn.Modul
 
     where = architecture(read_config(path_or_id, trust_remote_code).model_type)
     options = {"attn_implementation": where.attention, "dtype": "float32", "trust_remote_code": trust_remote_code}
-    with told_from(path_or_id, "load the encoder"), without_bars(), without_report(), seeded(0, "language-model head"):
+    with (
+        explain_load_errors(path_or_id, "load the encoder"),
+        without_progress_bars(),
+        without_report(),
+        seeded(0, "language-model head"),
+    ):
         model, report = AutoModelForMaskedLM.from_pretrained(path_or_id, output_loading_info=True, **options)
     missing = set(report["missing_keys"])
     if getattr(model.config, TIED, False):
@@ -217,7 +222,7 @@ def read_config(path_or_id: str, trust_remote_code: bool = False) -> Any:
     from transformers import AutoConfig
 
     check_model_path(path_or_id)
-    with told_from(path_or_id, "read the configuration of the encoder"):
+    with explain_load_errors(path_or_id, "read the configuration of the encoder"):
         return AutoConfig.from_pretrained(path_or_id, trust_remote_code=trust_remote_code)
 
 

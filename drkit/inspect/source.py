@@ -24,7 +24,7 @@ from drkit.data.queries import extractive_queries
 from drkit.data.store import TokenStore, tokenise
 from drkit.errors import DrkitError
 from drkit.recipe.assign import assign
-from drkit.recipe.compose import Wanted, compose, merge, part_table
+from drkit.recipe.compose import ComposeRequest, compose, merge, part_table
 from drkit.recipe.read import read_recipe, recipe_from_table
 from drkit.recipe.schema import Choice, Recipe
 from drkit.recipe.write import recipe_table
@@ -159,7 +159,7 @@ def run_source(run: Path, parts: Installed, *, masker: str | None = None, settin
         raise DrkitError(f"{run} has no tokenizer; resume it with `drkit run {run}`")
     table = recipe_table(read_recipe(run / RECIPE, parts.registry))
     if "pretrain" not in table and (masker or settings):
-        table["pretrain"] = recipe_table(compose(Wanted(), parts))["pretrain"]
+        table["pretrain"] = recipe_table(compose(ComposeRequest(), parts))["pretrain"]
     if masker:
         table = merge(table, {"pretrain": {"masker": part_table(Kind.MASKER, masker, parts.registry)}})
     for assignment in settings:
@@ -186,7 +186,7 @@ class CollectionSource:
         return TextSource(self.folder, self.recipe)
 
 
-def collection_source(request: Wanted, parts: Installed, *, cache: Path | None = None) -> CollectionSource:
+def collection_source(request: ComposeRequest, parts: Installed, *, cache: Path | None = None) -> CollectionSource:
     """Plan the vocabulary and n-gram counts of a collection, kept in `cache` (`cache_folder()` if None).
 
     request: as for `drkit compose`. Raises DrkitError if it cannot be composed, or the collection does not exist.

@@ -85,7 +85,7 @@ class Chain:
         """How deep the source's ranking is read at least: its own setting, or what a filter needs."""
         depth = self.source.depth if isinstance(self.source, RankingDepth) else DEPTH
         for part in reversed(self.filters):
-            depth = max(depth, part.reach(depth)) if isinstance(part, LooksDeeper) else depth
+            depth = max(depth, part.candidate_depth(depth)) if isinstance(part, LooksDeeper) else depth
         return depth
 
     def index(self, corpus: Corpus) -> None:

@@ -53,7 +53,7 @@ class RanksFilter:
     def __init__(self, config: RanksConfig, context: BuildContext | None = None) -> None:  # noqa: ARG002
         self.first, self.last = ranks_of(config.keep)
 
-    def reach(self, depth: int) -> int:  # noqa: ARG002
+    def candidate_depth(self, depth: int) -> int:  # noqa: ARG002
         """The last rank that stays."""
         return self.last
 

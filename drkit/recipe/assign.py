@@ -1,4 +1,4 @@
-"""`--set PATH=VALUE`: one setting of a recipe's table, by its dotted path."""
+"""The option `--set PATH=VALUE`: change one setting of a recipe's table by its dotted path."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ Table = dict[str, Any]
 
 
 def assign(table: Table, assignment: str) -> None:
-    """Apply `dotted.path=VALUE` in place; VALUE is TOML, and a bare word is a string. Lists are indexed by number.
+    """Apply `dotted.path=VALUE` in place; VALUE is TOML, or a bare word for a string. Lists are indexed from 0.
 
-    Raises DrkitError where it is no assignment or the path leads nowhere.
+    Raises DrkitError if the text is not an assignment, or the path leads through a single value or past a list's end.
     """
     path, equals, text = assignment.partition("=")
     keys = [key.strip() for key in path.split(".")]
     if not equals or not all(keys):
-        raise DrkitError(f"--set takes PATH=VALUE, as in pretrain.learning_rate=1e-4; got {assignment!r}")
+        raise DrkitError(f"--set expects PATH=VALUE, as in pretrain.learning_rate=1e-4; got {assignment!r}")
     node: Any = table
     for depth, key in enumerate(keys[:-1]):
         node = _step(node, key, ".".join(keys[: depth + 1]))
@@ -27,18 +27,18 @@ def assign(table: Table, assignment: str) -> None:
 
 def _step(node: Any, key: str, path: str) -> Any:
     if isinstance(node, list):
-        return node[_place(node, key, path)]
+        return node[_index(node, key, path)]
     if isinstance(node.get(key, {}), str):
         node[key] = {"use": node[key]}
     inner = node.setdefault(key, {})
     if not isinstance(inner, (dict, list)):
-        raise DrkitError(f"--set {path}: {path} is a single value ({inner!r}) and holds no settings")
+        raise DrkitError(f"--set {path}: {path} is a single value ({inner!r}), not a table of settings")
     return inner
 
 
 def _put(node: Any, key: str, value: Any, path: str) -> None:
     if isinstance(node, list):
-        node[_place(node, key, path)] = value
+        node[_index(node, key, path)] = value
     elif key == "use" and node.get("use") != value:
         node.clear()
         node["use"] = value
@@ -46,9 +46,9 @@ def _put(node: Any, key: str, value: Any, path: str) -> None:
         node[key] = value
 
 
-def _place(items: list[Any], key: str, path: str) -> int:
+def _index(items: list[Any], key: str, path: str) -> int:
     if not key.isdigit() or int(key) >= len(items):
-        raise DrkitError(f"--set {path}: {key!r} is no place in a list of {len(items)}; use 0 to {len(items) - 1}")
+        raise DrkitError(f"--set {path}: {key!r} is not an index of a list of {len(items)}; use 0 to {len(items) - 1}")
     return int(key)
 
 

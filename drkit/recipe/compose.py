@@ -1,8 +1,8 @@
-"""Recipes in layers: the default, a pipeline, a paper's recipe, the scale, the user's own parts and settings.
+"""Recipes in layers: the default, a pipeline, a paper's recipe, the scale, then the user's parts and settings.
 
-A recipe says only what differs from `default`, or from the recipe that it is `like`, and by `pipeline = NAME` how it is
-fine-tuned. Its numbers are those of its paper. The small scale is a file of its own, `recipes/small.toml`, laid over
-any recipe where the encoder is made from scratch; what one recipe needs beside it stands in its table `small`.
+A recipe file contains only what differs from `default`, or from the recipe named by `like`; `pipeline = NAME` selects
+its fine-tuning. Its numbers are the paper's. If the encoder is made from scratch, `recipes/small.toml` is merged over
+them; what a single recipe changes at the small scale is in its table `small`.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from drkit.errors import DrkitError
 from drkit.recipe.assign import assign
 from drkit.recipe.read import parse_toml, recipe_from_table
 from drkit.recipe.schema import Recipe
-from drkit.recipe.start import origin
+from drkit.recipe.start import starting_point
 
 PAPER, SMALL, QUICK = SCALES = ("paper", "small", "quick")
 PIPELINE, LIKE = "pipeline", "like"
-# What belongs to fine-tuning, and is the chosen pipeline's alone.
-_SECOND_HALF = ("finetune", "reranker")
+# The tables of fine-tuning, which a pipeline replaces as a whole.
+_FINE_TUNING = ("finetune", "reranker")
 _STEPS = ("max_steps", "num_train_epochs")
-# What a round sets for itself, and every scale sets anew.
+# Settings of a round that depend on the scale.
 _NUMBERS = (*_STEPS, "negatives", "learning_rate", "per_device_train_batch_size")
 Table = dict[str, Any]
 
 
 @frozen
-class Wanted:
-    """What the user asked `compose` for; None and empty mean: as the recipe has it.
+class ComposeRequest:
+    """The user's choices for `compose`; None or empty keeps the recipe's own.
 
-    `miners` are one chain: a source of negatives, then filters, each `NAME` or `NAME:VALUE`, as `collection` is;
-    `settings` are `dotted.path=TOML value`. `scale` is `paper`, `small` or `quick`; None: the paper's with an existing
-    encoder, else small. `quick` is the scale that None gives, on little data and with few steps.
+    `miners` is one chain, a source of negatives and then filters, each `NAME` or `NAME:VALUE`, like `collection`.
+    `settings` are `dotted.path=TOML value`. `scale` is `paper`, `small` or `quick`; None means `paper` with an existing
+    encoder, else `small`. `quick` is the scale that None means, with little data and few steps.
     """
 
     paper: str | None = None
@@ -55,59 +55,60 @@ class Wanted:
     scale: str | None = None
 
 
-def compose(wanted: Wanted, parts: Installed) -> Recipe:
-    """The recipe that `wanted` describes, complete.
+def compose(request: ComposeRequest, parts: Installed) -> Recipe:
+    """Return the complete recipe for a request.
 
-    Raises UnknownNameError (a part, recipe or scale that does not exist), ProblemsError (settings that do not fit).
+    Raises UnknownNameError (a part, recipe or pipeline that does not exist), ProblemsError (invalid settings), or
+    DrkitError (an unknown scale).
     """
-    table = merge(_at_scale(_start(wanted, parts), wanted), _slots(wanted, parts))
-    if wanted.name is None:
-        table["name"] = _describe(table, wanted)
+    table = merge(_at_scale(_start(request, parts), request), _slots(request, parts))
+    if request.name is None:
+        table["name"] = _default_name(table, request)
     _train_decoder(table.get("pretrain", {}), parts.registry)
-    for assignment in wanted.settings:
+    for assignment in request.settings:
         assign(table, assignment)
     if "reranker" in table and not {"loss", "miners"} & {*table["reranker"]}:
-        raise DrkitError("reranker is set, and this recipe has no re-ranker: choose one with --pipeline three-stage")
+        raise DrkitError("cannot set reranker: this recipe has no re-ranker. Add one with --pipeline three-stage")
     if _use(table.get("pretrain", {})) == "none":
         del table["pretrain"]
-    _leave_out(table.get("pretrain", {}))
+    _delete_unused_losses(table.get("pretrain", {}))
     return recipe_from_table(table, parts.registry)
 
 
-def _start(wanted: Wanted, parts: Installed) -> Table:
-    """The default, the pipeline's rounds in place of the default's own, and the paper's recipe over both.
+def _start(request: ComposeRequest, parts: Installed) -> Table:
+    """Return the default recipe with the pipeline's fine-tuning, and the paper's recipe merged over both.
 
-    A pipeline that the user names replaces what the paper's recipe says of fine-tuning.
+    A pipeline that the user chooses also replaces the fine-tuning of the paper's recipe.
     """
-    paper = _named(parts, wanted.paper) if wanted.paper else {}
-    own = paper.pop(PIPELINE, None)
-    if wanted.pipeline:
-        paper = {**_without_second_half(paper), SMALL: _without_second_half(paper.get(SMALL, {}))}
-    table = _named(parts, "default")
-    if name := wanted.pipeline or own:
+    paper = _recipe_table(parts, request.paper) if request.paper else {}
+    papers_pipeline = paper.pop(PIPELINE, None)
+    if request.pipeline:
+        paper = {**_without_fine_tuning(paper), SMALL: _without_fine_tuning(paper.get(SMALL, {}))}
+    table = _recipe_table(parts, "default")
+    if name := request.pipeline or papers_pipeline:
         file = parts.pipeline(name)
         table = merge(table, parse_toml(file.read_text(encoding="utf-8"), f"pipeline {name}"))
     return merge(table, paper)
 
 
-def _at_scale(table: Table, wanted: Wanted) -> Table:
-    """The recipe at the scale that was asked for, with the encoder that it starts from."""
-    if wanted.scale not in (None, *SCALES):
-        raise DrkitError(f"unknown scale {wanted.scale!r}; choose one of {', '.join(SCALES)}")
-    own = table.pop(SMALL, {})
-    start = origin(wanted.encoder) if wanted.encoder else None
-    if wanted.scale == SMALL or (wanted.scale != PAPER and (start is None or start.small)):
-        table = merge(_made_small(table), own)
+def _at_scale(table: Table, request: ComposeRequest) -> Table:
+    """Return the recipe at the requested scale, with the settings of the encoder it starts from."""
+    if request.scale not in (None, *SCALES):
+        raise DrkitError(f"unknown scale {request.scale!r}; choose one of {', '.join(SCALES)}")
+    small = table.pop(SMALL, {})
+    start = starting_point(request.encoder) if request.encoder else None
+    if request.scale == SMALL or (request.scale != PAPER and (start is None or start.small)):
+        table = merge(_made_small(table), small)
     if start:
         table = merge(table, {"encoder": dict(start.encoder)})
-    return _quickened(table) if wanted.scale == QUICK else table
+    return _quickened(table) if request.scale == QUICK else table
 
 
 def _made_small(table: Table) -> Table:
-    """The recipe with the numbers of the small scale; its parts, and what its rounds are, stay."""
+    """Return the recipe with the numbers of the small scale; its parts and the order of its rounds stay the same."""
     small = _scale(SMALL)
     entries, reranker = small["finetune"].pop("rounds"), small.pop("reranker")
-    table = merge(table, fitting(small, table))
+    table = merge(table, settings_that_apply(small, table))
     table["finetune"]["rounds"] = [_small_round(current, entries) for current in table["finetune"]["rounds"]]
     if "reranker" in table:
         table["reranker"] = {**reranker, "loss": table["reranker"].get("loss", reranker["loss"])}
@@ -115,33 +116,33 @@ def _made_small(table: Table) -> Table:
 
 
 def _small_round(current: Table, entries: Iterable[Table]) -> Table:
-    """A round without numbers of its own, and with those that the small scale has for it."""
+    """Return a round with the numbers of the small scale (if it has any for this round) instead of its own."""
     kept = {key: value for key, value in current.items() if key not in _NUMBERS}
     for entry in entries:
-        if _round_of(entry) == _round_of(current):
+        if _identity(entry) == _identity(current):
             chain = zip(_chain(current), entry["miners"], strict=True)
-            return {**kept, **entry, "miners": [merge(own, small) for own, small in chain]}
+            return {**kept, **entry, "miners": [merge(miner, small) for miner, small in chain]}
     return kept
 
 
-def _round_of(table: Table) -> tuple[Any, ...]:
-    """What tells a round from others of its name: its start, and its miners' kinds."""
+def _identity(table: Table) -> tuple[Any, ...]:
+    """Return what identifies a round across recipes: its name, its start, and the names of its miners."""
     return table.get("name"), table.get("start", "pretrained"), [_use(miner) for miner in _chain(table)]
 
 
 def _chain(table: Table) -> list[Table]:
-    """A round's miners, each as a table: a recipe may name one by its name alone."""
+    """Return the miners of a round as tables; a recipe may give just a miner's name."""
     return [miner if isinstance(miner, dict) else {"use": miner} for miner in table.get("miners", [])]
 
 
 def _quickened(table: Table) -> Table:
-    """The recipe with the small sizes of `quick`; rounds without steps of their own; teachers score what is learned."""
+    """Return the recipe with the sizes of `quick`: its steps in every round, and few passages per query to score."""
     quick = _scale(QUICK)
     collection, reranker = quick.pop("collection"), quick.pop("reranker")
-    table = merge(table, {"collection": collection, **fitting(quick, table)})
+    table = merge(table, {"collection": collection, **settings_that_apply(quick, table)})
     if "reranker" in table:
         table["reranker"] = merge(table["reranker"], reranker)
-        table["reranker"].pop("pretrained", None)  # a smoke run downloads no model that the user has not named
+        table["reranker"].pop("pretrained", None)  # a smoke run does not download a large model
     for current in table.get("finetune", {}).get("rounds", []):
         for key in _STEPS:
             current.pop(key, None)
@@ -155,15 +156,15 @@ def _scale(name: str) -> Table:
     return parse_toml((files("drkit") / "recipes" / f"{name}.toml").read_text(encoding="utf-8"), f"scale {name}")
 
 
-def _without_second_half(table: Table) -> Table:
-    return {key: value for key, value in table.items() if key not in _SECOND_HALF}
+def _without_fine_tuning(table: Table) -> Table:
+    return {key: value for key, value in table.items() if key not in _FINE_TUNING}
 
 
 def _train_decoder(pretrain: Table, registry: Registry) -> None:
-    """In place: where a term reads what the chosen decoder does not provide, the decoder's own loss takes its place."""
-    decoder = _known(registry, Kind.DECODER, pretrain.get("decoder", {}))
+    """Replace, in place, each loss that reads what the decoder does not provide by the decoder's own loss."""
+    decoder = _part_or_none(registry, Kind.DECODER, pretrain.get("decoder", {}))
     for name, term in pretrain.get("losses", {}).items():
-        loss = _known(registry, Kind.LOSS, term)
+        loss = _part_or_none(registry, Kind.LOSS, term)
         if decoder is None or loss is None or not decoder.trained_by or term.get("on") != "decoder":
             continue
         if {*loss.receives} - {*decoder.provides, *provided_by(BATCH)}:
@@ -171,76 +172,77 @@ def _train_decoder(pretrain: Table, registry: Registry) -> None:
             pretrain["losses"][name] = {"use": decoder.trained_by, **kept}
 
 
-def _leave_out(pretrain: Table) -> None:
-    """In place: a loss term that uses `none` is gone; a recipe takes a term of the default away with it."""
+def _delete_unused_losses(pretrain: Table) -> None:
+    """Delete, in place, the loss terms that use `none`, by which a recipe removes a term of the default."""
     terms = pretrain.get("losses", {})
     for name in [name for name, term in terms.items() if "none" in (term, _use(term))]:
         del terms[name]
 
 
-def _known(registry: Registry, kind: Kind, slot: Any) -> ComponentSpec | None:
-    """The part a slot names, or None where the reader of recipes will refuse it."""
+def _part_or_none(registry: Registry, kind: Kind, slot: Any) -> ComponentSpec | None:
+    """Return the part that a slot names, or None for an unknown name, which is reported when the recipe is read."""
     try:
         return registry.get(kind, _use(slot))
     except DrkitError:
         return None
 
 
-def _named(parts: Installed, name: str, *above: str) -> Table:
-    """The table of a recipe, laid over that of the recipe it is `like`."""
+def _recipe_table(parts: Installed, name: str, *above: str) -> Table:
+    """Return the table of a recipe, merged over that of the recipe it is `like`."""
     if name in above:
-        raise DrkitError(f"the recipes {' > '.join((*above, name))} are each like the next: one must stand by itself")
+        cycle = " > ".join((*above, name))
+        raise DrkitError(f"the recipes {cycle} form a cycle, each `like` the next; remove `like` from one of them")
     table = parse_toml(parts.recipe(name).read_text(encoding="utf-8"), f"recipe {name}")
     if (other := table.pop(LIKE, None)) is None:
         return table
-    under = _named(parts, other, *above, name)
-    # Of the other's small scale, what does not belong to a part that this recipe replaces.
-    small = merge(fitting(under.pop(SMALL, {}), table), table.pop(SMALL, {}))
+    under = _recipe_table(parts, other, *above, name)
+    # The inherited small scale applies, except for settings of parts that this recipe replaces.
+    small = merge(settings_that_apply(under.pop(SMALL, {}), table), table.pop(SMALL, {}))
     return {**merge(under, table), SMALL: small}
 
 
-def _slots(wanted: Wanted, parts: Installed) -> Table:
-    """The user's parts as a table to lay over the recipe; each name is checked here, so that errors name the kind."""
+def _slots(request: ComposeRequest, parts: Installed) -> Table:
+    """Return the user's parts as a table to merge over the recipe; unknown names raise here, with the kind of part."""
     table: Table = {}
-    if wanted.masker:
-        table = merge(table, {"pretrain": {"masker": part_table(Kind.MASKER, wanted.masker, parts.registry)}})
-    if wanted.decoder:
-        table = merge(table, {"pretrain": {"decoder": part_table(Kind.DECODER, wanted.decoder, parts.registry)}})
-    if wanted.loss:
-        table = merge(table, {"finetune": {"loss": part_table(Kind.LOSS, wanted.loss, parts.registry)}})
-    if wanted.miners:
-        miners = [part_table(Kind.MINER, text, parts.registry) for text in wanted.miners]
+    if request.masker:
+        table = merge(table, {"pretrain": {"masker": part_table(Kind.MASKER, request.masker, parts.registry)}})
+    if request.decoder:
+        table = merge(table, {"pretrain": {"decoder": part_table(Kind.DECODER, request.decoder, parts.registry)}})
+    if request.loss:
+        table = merge(table, {"finetune": {"loss": part_table(Kind.LOSS, request.loss, parts.registry)}})
+    if request.miners:
+        miners = [part_table(Kind.MINER, text, parts.registry) for text in request.miners]
         table = merge(table, {"finetune": {"rounds": [{"name": "retriever-1", "miners": miners}]}})
-    if wanted.collection:
-        table["collection"] = collection_table(wanted.collection, parts)
-    if wanted.name:
-        table["name"] = wanted.name
+    if request.collection:
+        table["collection"] = collection_table(request.collection, parts)
+    if request.name:
+        table["name"] = request.name
     return table
 
 
 def collection_table(text: str, parts: Installed) -> Table:
-    """`beir:PATH` as `{use = "beir", path = "PATH"}`; the spec's shorthand says which setting VALUE fills."""
+    """Return a collection as its table: `beir:PATH` becomes `{use = "beir", path = "PATH"}`."""
     return part_table(Kind.COLLECTION, text, parts.registry)
 
 
 def part_table(kind: Kind, text: str, registry: Registry) -> Table:
-    """Return `NAME` or `NAME:VALUE`, with or without `PACKAGE:`, as the table of a part; see `Registry.split`."""
+    """Return the table of a part written as `[PACKAGE:]NAME[:VALUE]`; VALUE fills the setting `spec.shorthand`."""
     spec, value = registry.split(kind, text)
     chosen = {"use": registry.name_of(spec)}
     return chosen if value is None else {**chosen, spec.shorthand: value}
 
 
-def _describe(table: Mapping[str, Any], wanted: Wanted) -> str:
-    """`pydocs-pmi-enhanced`, or `pydocs-retromae-two-stage`: the run folder's name where the user gives none."""
-    parts = [wanted.paper] if wanted.paper else [table["pretrain"][slot]["use"] for slot in ("masker", "decoder")]
-    if "pretrain=none" in wanted.settings:
+def _default_name(table: Mapping[str, Any], request: ComposeRequest) -> str:
+    """Return the default name of a run, such as `pydocs-pmi-enhanced` or `pydocs-retromae-two-stage`."""
+    parts = [request.paper] if request.paper else [table["pretrain"][slot]["use"] for slot in ("masker", "decoder")]
+    if "pretrain=none" in request.settings:
         parts = ["no-pretraining"]
-    names = [table["collection"]["use"], *parts, *([wanted.pipeline] if wanted.pipeline else [])]
+    names = [table["collection"]["use"], *parts, *([request.pipeline] if request.pipeline else [])]
     return "-".join(names).replace(":", "-")  # PACKAGE:NAME; some file systems refuse colons
 
 
 def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> Table:
-    """`over` laid on `under`, table by table; a slot whose part changes loses the other part's settings.
+    """Return `under` overridden by `over`, table by table; a slot whose part changes loses the old part's settings.
 
     >>> merge({"a": {"use": "x", "n": 1}, "b": 2}, {"a": {"use": "y"}})
     {'a': {'use': 'y'}, 'b': 2}
@@ -256,10 +258,11 @@ def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> Table:
     return out
 
 
-def fitting(changes: Mapping[str, Any], table: Mapping[str, Any]) -> Table:
-    """`changes` without the settings of parts that `table` does not use.
+def settings_that_apply(changes: Mapping[str, Any], table: Mapping[str, Any]) -> Table:
+    """Return `changes` without the settings of parts that `table` does not use.
 
-    >>> fitting({"a": {"use": "x", "n": 1}, "b": {"use": "y", "m": 2}}, {"a": {"use": "x"}, "b": {"use": "z"}})
+    >>> changes = {"a": {"use": "x", "n": 1}, "b": {"use": "y", "m": 2}}
+    >>> settings_that_apply(changes, {"a": {"use": "x"}, "b": {"use": "z"}})
     {'a': {'use': 'x', 'n': 1}}
     """
     kept: Table = {}
@@ -268,7 +271,7 @@ def fitting(changes: Mapping[str, Any], table: Mapping[str, Any]) -> Table:
         if not isinstance(value, Mapping) or not isinstance(old, Mapping):
             kept[key] = value
         elif _use(value) in ("", _use(old)):
-            kept[key] = fitting(value, old)
+            kept[key] = settings_that_apply(value, old)
     return kept
 
 

@@ -25,22 +25,22 @@ else:
 
 
 def read_recipe(path: Path, registry: Registry) -> Recipe:
-    """The recipe in a TOML file. Raises DrkitError (unreadable, not TOML) or ProblemsError (what is wrong in it)."""
+    """Read a recipe. Raises DrkitError (unreadable, not TOML) or ProblemsError (with every problem in it)."""
     return recipe_from_table(read_table(path), registry, subject=str(path))
 
 
 def read_table(path: Path) -> dict[str, Any]:
-    """The table in a TOML file, unchecked. Raises DrkitError where it cannot be read or is not TOML."""
+    """Read a TOML file as a table, without checking it. Raises DrkitError if it is unreadable or not TOML."""
     try:
         return parse_toml(path.read_text(encoding="utf-8"), str(path))
     except FileNotFoundError:
-        raise DrkitError(f"no recipe at {path}; `drkit compose -o {path} --dry-run` writes one") from None
+        raise DrkitError(f"there is no recipe at {path}; write one with `drkit compose -o {path} --dry-run`") from None
     except (OSError, UnicodeDecodeError) as error:
         raise DrkitError(f"cannot read the recipe {path}: {error}") from error
 
 
 def parse_toml(text: str, where: str) -> dict[str, Any]:
-    """TOML text as a table; DrkitError with line and column where it is malformed."""
+    """Parse TOML text. Raises DrkitError with line and column if it is malformed."""
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -48,7 +48,7 @@ def parse_toml(text: str, where: str) -> dict[str, Any]:
 
 
 def recipe_from_table(table: Mapping[str, Any], registry: Registry, *, subject: str = "recipe") -> Recipe:
-    """A recipe from plain data. Raises ProblemsError that lists every problem with its path."""
+    """Build a recipe from plain data. Raises ProblemsError that lists every problem with its path."""
     try:
         return recipe_converter(registry).structure(table, Recipe)
     except (BaseValidationError, DrkitError, ValueError, TypeError) as error:
@@ -56,15 +56,15 @@ def recipe_from_table(table: Mapping[str, Any], registry: Registry, *, subject: 
 
 
 def problems_of(error: BaseException) -> list[str]:
-    """One line a problem: what is wrong, then `@` and the dotted path."""
+    """Return one line per problem: what is wrong, then `@` and the dotted path."""
     lines = []
-    for line in transform_error(error, path="recipe", format_exception=_say):
+    for line in transform_error(error, path="recipe", format_exception=_message):
         what, _, path = line.rpartition(" @ ")
         lines.append(f"{what} @ {path.removeprefix('recipe.')}" if what else line)
     return lines
 
 
-def _say(error: BaseException, _expected: type | None) -> str:
+def _message(error: BaseException, _expected: type | None) -> str:
     if isinstance(error, ForbiddenExtraKeysError):
         known = [a.name for a in attrs.fields(error.cl)] if attrs.has(error.cl) else []
         return "; ".join(
@@ -74,12 +74,12 @@ def _say(error: BaseException, _expected: type | None) -> str:
     if isinstance(error, KeyError):
         return f"required setting {error.args[0]!r} is missing"
     if isinstance(error, ValueError) and error.args and isinstance(error.args[0], str):
-        return error.args[0]  # validators put the attribute and its class behind the message
+        return error.args[0]  # validators add the attribute and its class after the message
     return str(error) or type(error).__name__
 
 
 def recipe_converter(registry: Registry) -> Converter:
-    """A cattrs converter that knows the registry's parts: extra keys forbidden, scalars strict."""
+    """Return a cattrs converter for the parts of a registry: extra keys are forbidden, scalars strict."""
     converter = Converter(forbid_extra_keys=True, detailed_validation=True)
     converter.register_structure_hook_factory(attrs.has, lambda cls: _table(converter, cls))
     for scalar in (bool, int, float, str):
@@ -93,7 +93,7 @@ def recipe_converter(registry: Registry) -> Converter:
 
 
 def _table(converter: Converter, cls: type) -> Callable[[Any, Any], Any]:
-    """Structure an attrs class from a table; each setting is validated on its own, so that no problem hides another."""
+    """Structure an attrs class from a table; settings are validated one by one, so that no problem hides another."""
     attrs.resolve_types(cls)
     hooks: dict[str, Any] = {a.name: override(struct_hook=_setting(converter, a)) for a in attrs.fields(cls)}
     inner: Callable[[Any, Any], Any] = make_dict_structure_fn(
@@ -155,13 +155,13 @@ def _tuple(converter: Converter) -> Callable[[Any, Any], Any]:
         if items[-1] is not Ellipsis and len(value) != len(items):
             raise TypeError(f"expected {len(items)} values, got {len(value)}")
         done, errors = [], []
-        for place, item in enumerate(value):
+        for index, item in enumerate(value):
             try:
                 done.append(converter.structure(item, items[0]))
             except Exception as error:
                 error.__notes__ = [
                     *getattr(error, "__notes__", []),
-                    IterableValidationNote(f"item {place}", place, items[0]),
+                    IterableValidationNote(f"item {index}", index, items[0]),
                 ]
                 errors.append(error)
         if errors:
@@ -185,23 +185,23 @@ def _choice(converter: Converter, registry: Registry) -> Callable[[Any, Any], Ch
 
 def _weighted_loss(converter: Converter, registry: Registry) -> Callable[[Any, Any], WeightedLoss]:
     def structure(value: Any, _: Any) -> WeightedLoss:
-        own = {k: v for k, v in value.items() if k in ("on", "weight")} if isinstance(value, Mapping) else {}
-        rest = {k: v for k, v in value.items() if k not in own} if isinstance(value, Mapping) else value
+        term = {k: v for k, v in value.items() if k in ("on", "weight")} if isinstance(value, Mapping) else {}
+        rest = {k: v for k, v in value.items() if k not in term} if isinstance(value, Mapping) else value
         use, config = _part(converter, registry, Kind.LOSS, rest)
-        if "on" not in own:
+        if "on" not in term:
             raise KeyError("on")
         return WeightedLoss(
             use=use,
             config=config,
-            on=converter.structure(own["on"], str),
-            weight=converter.structure(own.get("weight", 1.0), float),
+            on=converter.structure(term["on"], str),
+            weight=converter.structure(term.get("weight", 1.0), float),
         )
 
     return structure
 
 
 def _part(converter: Converter, registry: Registry, kind: Kind, value: Any) -> tuple[str, Any]:
-    """(name, config) of a part written as `"name"` or `{ use = "name", setting = value }`."""
+    """Return (name, config) of a part written as `"name"` or `{ use = "name", setting = value }`."""
     if isinstance(value, str):
         value = {"use": value}
     if not isinstance(value, Mapping):

@@ -1,7 +1,7 @@
-"""Where training starts: what an encoder folder, or an earlier run, declares of how its vectors are made.
+"""Where training starts, and the encoder settings that come with it: of an encoder folder, or of an earlier run.
 
-A folder of sentence-transformers says its pooling, its prompts where it has some, and one length for all texts; drkit's
-own says all (`drkit.json`), and so does the recipe beside a run's checkpoint. Read without torch.
+A sentence-transformers folder declares its pooling, its prompts and one length for all texts. A folder that drkit wrote
+(`drkit.json`), and the recipe beside a run's checkpoint, declare every setting. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -13,43 +13,92 @@ from typing import Any
 
 from attrs import frozen
 
-from drkit.encoders.folder import CONFIG, MODULES, declared_settings
+from drkit.encoders.folder import declared_settings
 from drkit.errors import DrkitError
 from drkit.recipe.read import read_table
 from drkit.recipe.schema import EncoderSettings
 
-RECIPE = "recipe.toml"
+RECIPE, CHECKPOINT = "recipe.toml", "pretrained"
 LENGTHS, PROMPTS = ("query_length", "passage_length"), ("query_prompt", "passage_prompt")
-KEPT = ("pooling", *LENGTHS, *PROMPTS)
+DECLARABLE = ("pooling", *LENGTHS, *PROMPTS)
 
 
 @frozen
-class Declared:
-    """Settings of `[encoder]` that a folder declares, and the most tokens it reads (None: it does not say)."""
+class StartingPoint:
+    """Settings of `[encoder]` to start training from, and whether the encoder has drkit's own small size."""
 
-    where: Path
+    encoder: Mapping[str, Any]
+    small: bool = False
+
+
+def starting_point(path_or_id: str) -> StartingPoint:
+    """Return the starting point that `--encoder` names: an encoder folder, a hub id, or an earlier run.
+
+    A folder contributes the pooling, lengths and prompts that it declares. A run contributes the same and its
+    pre-training checkpoint (encoder, LM head, decoder, generator); if its encoder was made from scratch, the schedule
+    stays that of the small scale. Raises DrkitError for a run whose pre-training is not finished.
+    """
+    run = Path(path_or_id).expanduser()
+    if not (run / RECIPE).is_file():
+        declared = declared_settings_of(run)
+        return StartingPoint({"pretrained": path_or_id, **(declared.settings if declared else {})})
+    if not (run / CHECKPOINT / "config.json").is_file():
+        raise DrkitError(
+            f"the run {run} has not finished its pre-training: finish it with `drkit run {run / RECIPE}`, or "
+            f"start from its encoder folder: --encoder {run / 'encoder'}"
+        )
+    encoder = read_table(run / RECIPE).get("encoder", {})
+    settings = {"pretrained": str(run / CHECKPOINT), **_declarable(encoder)}
+    return StartingPoint(settings, small=_was_made_from_scratch(encoder))
+
+
+@frozen
+class DeclaredSettings:
+    """Settings of `[encoder]` that a folder declares, and the maximum tokens it reads (None: not declared)."""
+
+    folder: Path
     settings: Mapping[str, Any]
-    longest: int | None = None
+    max_tokens: int | None = None
 
     def clashes(self, chosen: EncoderSettings) -> list[str]:
-        """What a recipe chooses otherwise, one line each; shorter texts are no clash."""
-        found = [name for name in self.settings if self._differs(name, getattr(chosen, name))]
+        """Return a line for each setting of a recipe that contradicts the folder; shorter texts are allowed."""
+        clashing = [name for name in self.settings if self._differs(name, getattr(chosen, name))]
         lines = [
-            f"{self.where} was trained with {name} = {self.settings[name]!r}, "
-            f"the recipe says {getattr(chosen, name)!r}: "
-            f"--set encoder.{name}={_toml(self.settings[name])} keeps it, --set encoder.declared=ignore trains it anew "
-            f"@ encoder.{name}"
-            for name in found
+            f"{self.folder} was trained with {name} = {self.settings[name]!r}, "
+            f"the recipe says {getattr(chosen, name)!r}: --set encoder.{name}={_toml(self.settings[name])} keeps it, "
+            f"--set encoder.declared=ignore trains with the new value @ encoder.{name}"
+            for name in clashing
         ]
-        beyond = [n for n in LENGTHS if self.longest and n not in found and getattr(chosen, n) > self.longest]
+        too_long = [
+            n for n in LENGTHS if self.max_tokens and n not in clashing and getattr(chosen, n) > self.max_tokens
+        ]
         return lines + [
-            f"{self.where} reads {self.longest} tokens at most, the recipe says {name} = {getattr(chosen, name)}: "
-            f"--set encoder.{name}={self.longest} keeps to it, --set encoder.declared=ignore does not @ encoder.{name}"
-            for name in beyond
+            f"{self.folder} reads at most {self.max_tokens} tokens, the recipe says {name} = {getattr(chosen, name)}: "
+            f"--set encoder.{name}={self.max_tokens} respects the limit, --set encoder.declared=ignore ignores it "
+            f"@ encoder.{name}"
+            for name in too_long
         ]
 
     def _differs(self, name: str, value: Any) -> bool:
         return bool(value > self.settings[name]) if name in LENGTHS else bool(value != self.settings[name])
+
+
+def declared_settings_of(folder: Path) -> DeclaredSettings | None:
+    """Return what an encoder folder declares, or the recipe of the run whose checkpoint it is; None without either.
+
+    Raises DrkitError if one of its files is not valid JSON.
+    """
+    if (folder / "modules.json").is_file():
+        settings, max_tokens = declared_settings(folder)
+        return DeclaredSettings(folder, _declarable(settings), max_tokens)
+    recipe = folder.parent / RECIPE
+    if (folder / "config.json").is_file() and recipe.is_file():
+        return DeclaredSettings(folder, _declarable(read_table(recipe).get("encoder", {})))
+    return None
+
+
+def _declarable(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: settings[name] for name in DECLARABLE if name in settings}
 
 
 def _toml(value: Any) -> str:
@@ -58,60 +107,10 @@ def _toml(value: Any) -> str:
     )
 
 
-def declared(folder: Path) -> Declared | None:
-    """What a folder declares, or the recipe of the run whose checkpoint it is; None where neither does.
-
-    Raises DrkitError where a file of it is no valid JSON.
-    """
-    if (folder / MODULES).is_file():
-        settings, longest = declared_settings(folder)
-        return Declared(folder, {key: settings[key] for key in KEPT if key in settings}, longest)
-    recipe = folder.parent / RECIPE
-    if (folder / CONFIG).is_file() and recipe.is_file():
-        encoder = read_table(recipe).get("encoder", {})
-        return Declared(folder, {key: encoder[key] for key in KEPT if key in encoder})
-    return None
-
-
-CHECKPOINT = "pretrained"
-
-
-@frozen
-class Origin:
-    """Where training starts: settings of `[encoder]`, and whether the encoder is of drkit's own small scale."""
-
-    encoder: Mapping[str, Any]
-    small: bool = False
-
-
-def origin(path_or_id: str) -> Origin:
-    """What `--encoder` names: a folder or hub id as it is, or an earlier run's pre-training checkpoint.
-
-    From a folder come the pooling, lengths and prompts that it declares (`drkit.recipe.start`); from a run the same,
-    and its checkpoint (encoder, LM head, decoder, generator): where its encoder was made from scratch, the schedule
-    stays that of the small scale.
-
-    Raises DrkitError where the run has no finished pre-training.
-    """
-    run = Path(path_or_id).expanduser()
-    if not (run / RECIPE).is_file():
-        told = declared(run)
-        return Origin({"pretrained": path_or_id, **(told.settings if told else {})})
-    if not (run / CHECKPOINT / "config.json").is_file():
-        raise DrkitError(
-            f"the run {run} has no finished pre-training to go on from: finish it with `drkit run {run / RECIPE}`, or "
-            f"give its encoder folder: --encoder {run / 'encoder'}"
-        )
-    table = read_table(run / RECIPE)
-    encoder = table.get("encoder", {})
-    kept = {key: encoder[key] for key in KEPT if key in encoder}
-    return Origin({"pretrained": str(run / CHECKPOINT), **kept}, small=_made_from_scratch(encoder))
-
-
-def _made_from_scratch(encoder: Mapping[str, Any]) -> bool:
-    """Whether the run's encoder, or the one it went on from itself, was made by drkit."""
+def _was_made_from_scratch(encoder: Mapping[str, Any]) -> bool:
+    """Return whether drkit made the run's encoder, or that of the earlier run it started from."""
     earlier = encoder.get("pretrained")
     if earlier is None:
         return True
-    before = Path(earlier).expanduser().parent / RECIPE
-    return before.is_file() and _made_from_scratch(read_table(before).get("encoder", {}))
+    recipe = Path(earlier).expanduser().parent / RECIPE
+    return recipe.is_file() and _was_made_from_scratch(read_table(recipe).get("encoder", {}))

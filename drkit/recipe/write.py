@@ -1,4 +1,4 @@
-"""Plain data as text: a recipe, complete, so that it reads back equal; and JSON that every reader takes."""
+"""Recipes as TOML, complete, so that they read back equal; and plain data as strictly valid JSON."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from drkit.recipe.schema import Choice, Recipe, WeightedLoss
 
 
 def recipe_table(recipe: Recipe) -> dict[str, Any]:
-    """The recipe as plain data in TOML's types; settings that are None are left out (TOML has no null)."""
+    """Return a recipe as plain data of TOML's types; settings that are None are left out, for TOML has no null."""
     table: dict[str, Any] = plain(recipe)
     return {"schema": table.pop("schema"), **table}
 
 
 def recipe_toml(recipe: Recipe) -> str:
-    """The recipe as TOML text."""
+    """Return a recipe as TOML text."""
     return tomli_w.dumps(recipe_table(recipe))
 
 
@@ -32,7 +32,7 @@ def write_recipe(recipe: Recipe, path: Path) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Any part of a recipe as plain data; a chosen part as its table."""
+    """Return any piece of a recipe as plain data; a chosen part becomes its table."""
     if isinstance(value, Choice):
         return {"use": value.use, **plain(value.config)}
     if isinstance(value, WeightedLoss):
@@ -47,7 +47,7 @@ def plain(value: Any) -> Any:
 
 
 def json_text(value: Any) -> str:
-    """Plain data as JSON text that every reader takes: what is no finite number is null.
+    """Return plain data as strictly valid JSON: NaN and infinite numbers become null.
 
     >>> print(json_text({"p": float("nan")}), end="")
     {

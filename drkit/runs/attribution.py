@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from drkit.core.registry import OWN, Registry, package_of
+from drkit.core.registry import DRKIT, Registry, package_of
 from drkit.core.settings import config_problems
 from drkit.core.spec import ComponentSpec, Kind
 from drkit.errors import DrkitError
@@ -51,7 +51,7 @@ def all_parts(recipe: Recipe, registry: Registry) -> Iterator[ChosenPart]:
     miners: list[Choice] = []
     if recipe.finetune:
         rounds = recipe.finetune.rounds
-        yield from (chosen_part(Kind.LOSS, recipe.finetune.of(one).loss, registry) for one in rounds)
+        yield from (chosen_part(Kind.LOSS, recipe.finetune.for_round(one).loss, registry) for one in rounds)
         miners += [miner for one in rounds for miner in one.miners]
     if recipe.reranker:
         yield chosen_part(Kind.LOSS, recipe.reranker.loss, registry)
@@ -172,8 +172,8 @@ def _belongs_to(frame: FrameType, spec: ComponentSpec) -> bool:
     module, _, attribute = spec.target.partition(":")
     if frame.f_globals.get("__name__") == module:
         owner = type(frame.f_locals["self"]).__name__ if "self" in frame.f_locals else frame.f_code.co_name
-        return owner == attribute or package_of(spec.provider) != OWN
-    return package_of(spec.provider) != OWN and _package(frame) == module.partition(".")[0]
+        return owner == attribute or package_of(spec.provider) != DRKIT
+    return package_of(spec.provider) != DRKIT and _package(frame) == module.partition(".")[0]
 
 
 def _package(frame: FrameType) -> str:

@@ -148,13 +148,13 @@ def execute(
     """
     if processes.rank():
         return _join_stages(stages, run, registry)
-    with locked(run), processes.together():
+    with locked(run), processes.group():
         claim(run, recipe, registry, redo=redo)
         done: dict[str, Manifest] = {}
         for stage in stages:
             take_over(stage, run, stage.fingerprint(input_hashes(stage, done)), reuse)
             done[stage.name] = _finish(stage, run, done, registry=registry, progress=progress)
-        _announce(None)
+        processes.broadcast(None)  # the run is over
         shutil.rmtree(run / UNFINISHED, ignore_errors=True)
         return done
 
@@ -165,7 +165,7 @@ def _join_stages(stages: Sequence[Stage[Any]], run: Path, registry: Registry) ->
     This process writes to a temporary folder; the run keeps the results of the first process.
     """
     by_name = {stage.name: stage for stage in stages}
-    with processes.together():
+    with processes.group():
         while (name := processes.broadcast(None)) is not None:
             with tempfile.TemporaryDirectory() as scratch:
                 # Checkpoints are shared: each process keeps its random state there.
@@ -173,12 +173,6 @@ def _join_stages(stages: Sequence[Stage[Any]], run: Path, registry: Registry) ->
                 Path(scratch, CHECKPOINTS).symlink_to(shared)
                 _run(by_name[name], Path(scratch), run, registry=registry, progress=Silent())
     return {}
-
-
-def _announce(stage: str | None) -> None:
-    """Announce the next joint stage to the other processes, or None at the end of the run."""
-    if processes.count() > 1:
-        processes.broadcast(stage)
 
 
 @contextmanager
@@ -241,7 +235,7 @@ def _finish(
     with full_disk(stage.name, run):
         if stage.spec.joint:
             (folder / CHECKPOINTS).mkdir(exist_ok=True)
-            _announce(stage.name)
+            processes.broadcast(stage.name)
         metrics = _run(stage, folder, run, registry=registry, progress=progress)
         manifest = Manifest(
             layout=LAYOUT,

@@ -2,7 +2,7 @@
 
     collection -> vocabulary -> tokens -> [spans -> queries] -> initial -> [signals, generator] -> pretrained
 
-A stage in brackets is planned if a part needs it (`drkit.recipe.check.wanted_signals` and `capabilities`).
+A stage in brackets is planned if a part needs it (`drkit.recipe.parts.required_signals` and `required_capabilities`).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 from drkit.core.spec import Kind
 from drkit.errors import DrkitError
 from drkit.maskers.specs import GeneratorConfig, QuerySettings
-from drkit.recipe.check import FOR_EXTRACTIVE, capabilities, wanted_signals
+from drkit.recipe.parts import FOR_EXTRACTIVE, required_capabilities, required_signals
 from drkit.recipe.schema import Choice, Pretrain
 from drkit.runs import estimate
 from drkit.runs.draft import PASSAGES, Draft, files_state, path_state, queries_of, split_of
-from drkit.runs.retriever import TextReading
+from drkit.runs.reading import TextReading
 from drkit.runs.stage import Part, settings_from
 from drkit.runs.stages import generator, initial, vocabulary
 from drkit.runs.stages.collection import COLLECTION
@@ -56,8 +56,8 @@ def plan_texts(draft: Draft) -> None:
 def plan_encoder(draft: Draft) -> str:
     """Add the stages up to the encoder that fine-tuning starts from; returns the name of the last one."""
     recipe = draft.recipe
-    signals = wanted_signals(recipe.pretrain, draft.registry)
-    required = capabilities(recipe.pretrain, draft.registry)
+    signals = required_signals(recipe.pretrain, draft.registry)
+    required = required_capabilities(recipe.pretrain, draft.registry)
     texts = _plan_contexts(draft, signals, required)
     _plan_initial(draft)
     texts |= _plan_signals(draft, signals, texts)
@@ -197,7 +197,7 @@ def _plan_generator(draft: Draft, pretrain: Pretrain, config: GeneratorConfig) -
             generator.TRAINED,
             "the generator: train a small masked LM",
             {"vocabulary": VOCABULARY, "tokens": TOKENS},
-            extra={"sizes": sizes, "steps": config.generator_steps, "training": pretrain.alone()},
+            extra={"sizes": sizes, "steps": config.generator_steps, "training": pretrain.training_only()},
         )
     action = "random weights" if config.random else "load"
     return draft.add(

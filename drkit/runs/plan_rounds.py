@@ -19,7 +19,7 @@ from drkit.recipe.schema import RERANKER, Choice, Finetune, Round
 from drkit.runs import estimate
 from drkit.runs.draft import PASSAGES, Draft, files_state, path_state, queries_of, split_of
 from drkit.runs.plan_encoder import TOKENS, VOCABULARY
-from drkit.runs.retriever import TextReading
+from drkit.runs.reading import TextReading
 from drkit.runs.stage import Part, settings_from
 from drkit.runs.stages.finetune import FINETUNE
 from drkit.runs.stages.index import INDEX
@@ -67,7 +67,7 @@ def plan_rounds(draft: Draft, *, start: str) -> list[System]:
     for index, current in enumerate(finetune.rounds):
         if current.teacher == RERANKER and RERANKER not in draft.stages:
             systems.append(_plan_reranker(draft, start, previous))
-        retriever = _Retriever(current.name, current, finetune.of(current), start, previous)
+        retriever = _Retriever(current.name, current, finetune.for_round(current), start, previous)
         negatives = ""
         if current.miners and retriever.settings.negatives:
             negatives = _plan_negatives(draft, current.name, current.miners, previous)
@@ -175,7 +175,7 @@ def _plan_retriever(draft: Draft, retriever: _Retriever, negatives: str) -> Syst
                 "draw": draw,
                 "draws": recipe_round.draws,
                 "reading": reading_of(draft),
-                "training": settings.alone(),
+                "training": settings.training_only(),
                 "loss": settings.loss,
                 "negatives": settings.negatives,
                 "validation": settings.validation if settings.validation.every else None,
@@ -227,7 +227,7 @@ def _plan_reranker(draft: Draft, start: str, previous: str) -> System:
         f"train the cross-encoder from {reranker.pretrained or origin}, {estimate.schedule(reranker)}",
         {**start_input, "passages": PASSAGES, "train": TRAIN, "negatives": Part(negatives)},
         sources={"reranker.pretrained": path_state(reranker.pretrained)},
-        extra={"training": reranker.alone()},
+        extra={"training": reranker.training_only()},
         cost=estimate.reranking(draft.recipe),
     )
     return System(RERANKER, (stage,), reranks=previous)

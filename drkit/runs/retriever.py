@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attrs import asdict, evolve, fields, frozen
+from attrs import asdict, evolve, fields
 
-from drkit.core.processes import own_device
+from drkit.core.processes import local_device
 from drkit.encoders.export import export_dual, export_encoder
 from drkit.encoders.folder import PASSAGES
-from drkit.runs.stage import from_recipe
+from drkit.runs.reading import TextReading
 from drkit.search import AnyEncoder, DualEncoder, TextEncoder
 from drkit.search.text_encoder import read_encoder
 from drkit.train.checkpoints import load_encoder, load_tokenizer
@@ -20,21 +20,9 @@ if TYPE_CHECKING:
     from drkit.train.biencoder import BiEncoder
 
 
-@frozen
-class TextReading:
-    """Pooling, similarity, lengths (tokens, special ones included) and prompts, as the recipe has them."""
-
-    pooling: str = from_recipe("encoder.pooling")
-    similarity: str = from_recipe("similarity")
-    query_length: int = from_recipe("encoder.query_length")
-    passage_length: int = from_recipe("encoder.passage_length")
-    query_prompt: str = from_recipe("encoder.query_prompt")
-    passage_prompt: str = from_recipe("encoder.passage_prompt")
-
-
 def load_text_encoder(folder: Path, reading: TextReading, *, device: str | None = None) -> AnyEncoder:
     """Load the encoder (or both encoders) of a stage's folder; an exported folder's own settings replace `reading`."""
-    device = device or own_device()
+    device = device or local_device()
     if (folder / "modules.json").exists():
         return read_encoder(folder, device)
     backbone = load_encoder(folder, pooling=reading.pooling).backbone.to(device)

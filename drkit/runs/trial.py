@@ -30,7 +30,7 @@ from drkit.data.signals import SignalValues, StoredTexts, write_signal
 from drkit.data.store import TokenStore, tokenise
 from drkit.encoders.seeding import seeded
 from drkit.maskers.views import keep_targets
-from drkit.recipe.check import wanted_signals
+from drkit.recipe.parts import required_signals
 from drkit.recipe.schema import Choice, EncoderSettings, Pretrain, Recipe
 from drkit.runs.attribution import (
     ChosenPart,
@@ -138,7 +138,7 @@ def _toy_batch(settings: Pretrain, registry: Registry, context: BuildContext, fo
     stored = StoredTexts(TokenStore.open(folder), context.tokenizer, len(context.tokenizer), lambda: iter(texts))
     signals = {
         name: _try_signal(ChosenPart(registry.get(Kind.SIGNAL, name), choice.config), stored, context, folder / name)
-        for name, choice in wanted_signals(settings, registry).items()
+        for name, choice in required_signals(settings, registry).items()
     }
     indices = np.arange(len(texts))
     return ToyBatch(
@@ -332,7 +332,7 @@ def _comparing_losses(recipe: Recipe, registry: Registry) -> Iterator[tuple[Chos
     seen: list[tuple[Choice, bool]] = []
     for current in recipe.finetune.rounds if recipe.finetune else ():
         assert recipe.finetune is not None
-        loss, has_teacher = recipe.finetune.of(current).loss, bool(current.teacher)
+        loss, has_teacher = recipe.finetune.for_round(current).loss, bool(current.teacher)
         if (loss, has_teacher) not in seen:
             seen.append((loss, has_teacher))
             pairs = toys.toy_pairs()

@@ -63,7 +63,7 @@ def encode_corpus(
     Raises DrkitError if the folder holds vectors of another encoder, other settings or other texts, there are no
     texts, an id is empty, or a vector is not finite or exceeds float16.
     """
-    storage, shard, path = storage or Storage(), shard or Shard.of_environment(), Path(folder)
+    storage, shard, path = storage or Storage(), shard or Shard.from_environment(), Path(folder)
     _prepare(path, encoder, storage)
     number = -1
     for number, (first, batch) in enumerate(blocks(texts, storage.shard_size)):

@@ -18,7 +18,7 @@ import torch
 from attrs.validators import ge, in_
 from torch import Tensor, nn
 
-from drkit.core.processes import own_device
+from drkit.core.processes import local_device
 from drkit.encoders.folder import (
     SIMILARITIES,
     bare_settings,
@@ -231,7 +231,7 @@ def choose_device(name: str | torch.device) -> torch.device:
     Raises DrkitError if torch does not know the name, or the GPU is not available.
     """
     if name == "auto":
-        name = own_device()
+        name = local_device()
     try:
         device = torch.device(name)
     except RuntimeError:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from drkit.core.loading import without_bars
+from drkit.core.loading import without_progress_bars
 from drkit.encoders import MaskedLmEncoder
 from drkit.encoders.folder import PASSAGES
 from drkit.errors import DrkitError
@@ -37,7 +37,7 @@ _LOADING_OPTIONS = ("is_local", "local_files_only")
 def save_masked_lm(encoder: MaskedLmEncoder, tokenizer: Any, folder: Path) -> None:
     """Write encoder, LM head and tokenizer."""
     model: Any = encoder.model
-    with without_bars():
+    with without_progress_bars():
         model.save_pretrained(folder)
     save_tokenizer(tokenizer, folder)
 

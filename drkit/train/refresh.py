@@ -65,8 +65,8 @@ class ChainMiner:
         """Mine negatives for every request with the current model."""
         vectors = self.scratch / f"vectors-{self.weights()['retriever'][:16]}"
         rows = ((doc_id, self.passages.tokens(index)) for index, doc_id in enumerate(self.corpus.doc_ids))
-        encode_corpus(self.encoder, rows, vectors, shard=Shard.of_environment())
-        processes.wait()
+        encode_corpus(self.encoder, rows, vectors, shard=Shard.from_environment())
+        processes.barrier()
         if processes.rank():
             return
         index = FlatIndex.over(Vectors.open(vectors))
@@ -150,7 +150,7 @@ class Refresher(TrainerCallback):  # type: ignore[misc]
         """Mine the epochs whose first batch belongs to this step."""
         for epoch in self.epochs_at(step, accumulation):
             has_initial = not epoch and self._initial is not None
-            if not has_initial and not processes.agree(self._is_mined(epoch)):
+            if not has_initial and not processes.broadcast(self._is_mined(epoch)):
                 self._mine(epoch)
 
     def epochs_at(self, step: int, accumulation: int) -> list[int]:
@@ -169,7 +169,7 @@ class Refresher(TrainerCallback):  # type: ignore[misc]
                 counts = write_negatives(mined, self._corpus, self._folder, _file(epoch))
                 counts["weights"] = self._miner.weights()
                 write_text(self._folder / f"negatives-{epoch}.json", json.dumps(counts))
-        processes.wait()
+        processes.barrier()
 
     def _is_mined(self, epoch: int) -> bool:
         return all((self._folder / f"negatives-{epoch}.{suffix}").is_file() for suffix in ("arrow", "json"))

@@ -271,10 +271,10 @@ class MarkComplete(TrainerCallback):  # type: ignore[misc]
 
     def on_save(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
         """Wait for the files of all processes, then write the mark."""
-        processes.wait()
+        processes.barrier()
         if state.is_world_process_zero:
             Path(args.output_dir, f"checkpoint-{state.global_step}", COMPLETE).touch()
-        processes.wait()
+        processes.barrier()
 
 
 class _TrimHeap(TrainerCallback):  # type: ignore[misc]

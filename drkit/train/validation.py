@@ -83,7 +83,7 @@ class ValidationCallback(TrainerCallback):  # type: ignore[misc]
             return
         if state.is_world_process_zero:
             self._validate(step)
-        stop = processes.agree(self._patience_is_over())
+        stop = processes.broadcast(self._patience_is_over())
         if stop and step < state.max_steps:
             control.should_training_stop = True
             control.should_save = False  # when resuming from here, the Trainer would take one more step

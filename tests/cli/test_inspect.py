@@ -18,7 +18,7 @@ from drkit.inspect.masks import Draw, inspect_mask
 from drkit.inspect.source import collection_source, run_source
 from drkit.inspect.words import inspect_words, recipes_with_words
 from drkit.maskers import UniformConfig, UniformMasker
-from drkit.recipe.compose import Wanted, compose
+from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs.execute import execute
 from drkit.runs.plan import plan
 
@@ -51,7 +51,7 @@ def cache(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def source(cache):
-    return collection_source(Wanted(masker="pmi", settings=SMALL), installed(), cache=cache).finish(
+    return collection_source(ComposeRequest(masker="pmi", settings=SMALL), installed(), cache=cache).finish(
         installed(), Silent()
     )
 
@@ -66,7 +66,7 @@ def counted(source, tmp_path_factory):
 def without_counts(tmp_path_factory):
     """The folder of a run whose masker needed no statistics."""
     run = tmp_path_factory.mktemp("runs") / "uniform"
-    recipe = compose(Wanted(masker="uniform", settings=SMALL), installed())
+    recipe = compose(ComposeRequest(masker="uniform", settings=SMALL), installed())
     first = plan(recipe, installed().registry).stages[:3]
     execute(first, run, recipe, registry=installed().registry, progress=Silent())
     return run
@@ -77,7 +77,7 @@ def bag_of_words(tmp_path_factory):
     """A run of CPDAE, pre-trained for a few steps, and no further."""
     run = tmp_path_factory.mktemp("runs") / "cpdae"
     small = (*SMALL, "encoder.hidden=32", "encoder.heads=2", "encoder.intermediate=32", "pretrain.max_steps=3")
-    wanted = Wanted(paper="cpdae", settings=(*small, "pretrain.per_device_train_batch_size=4"))
+    wanted = ComposeRequest(paper="cpdae", settings=(*small, "pretrain.per_device_train_batch_size=4"))
     recipe = compose(wanted, installed())
     stages = plan(recipe, installed().registry).stages
     last = [stage.name for stage in stages].index("pretrained")

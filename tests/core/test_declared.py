@@ -10,8 +10,8 @@ import pytest
 from drkit.core.discovery import installed
 from drkit.errors import DrkitError, ProblemsError
 from drkit.recipe.check import check
-from drkit.recipe.compose import Wanted, compose
-from drkit.recipe.start import declared
+from drkit.recipe.compose import ComposeRequest, compose
+from drkit.recipe.start import declared_settings_of
 
 PARTS = installed()
 FLAGS = {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True, "include_prompt": True}
@@ -38,19 +38,19 @@ def folder(path: Path, *, own=None, prompts=None, pooling=FLAGS, longest=256) ->
 
 
 def composed(encoder: Path, *settings: str, paper: str | None = None):
-    recipe = compose(Wanted(encoder=str(encoder), paper=paper, settings=settings), PARTS)
+    recipe = compose(ComposeRequest(encoder=str(encoder), paper=paper, settings=settings), PARTS)
     check(recipe, PARTS.registry)
     return recipe
 
 
 def test_what_a_folder_of_sentence_transformers_says(tmp_path):
-    found = declared(folder(tmp_path / "a", prompts={"query": "q: ", "document": "d: "}))
+    found = declared_settings_of(folder(tmp_path / "a", prompts={"query": "q: ", "document": "d: "}))
     assert found.settings == {"pooling": "mean", "query_prompt": "q: ", "passage_prompt": "d: "}
-    assert found.longest == 256
-    assert declared(folder(tmp_path / "b")).settings == {"pooling": "mean"}
-    assert declared(folder(tmp_path / "c", pooling={"pooling_mode": "cls"})).settings == {"pooling": "cls"}
-    assert declared(folder(tmp_path / "d", pooling={"pooling_mode": "lasttoken"})).settings == {}
-    assert declared(tmp_path / "nowhere") is None
+    assert found.max_tokens == 256
+    assert declared_settings_of(folder(tmp_path / "b")).settings == {"pooling": "mean"}
+    assert declared_settings_of(folder(tmp_path / "c", pooling={"pooling_mode": "cls"})).settings == {"pooling": "cls"}
+    assert declared_settings_of(folder(tmp_path / "d", pooling={"pooling_mode": "lasttoken"})).settings == {}
+    assert declared_settings_of(tmp_path / "nowhere") is None
 
 
 def test_it_stands_before_the_recipes_own(tmp_path):
@@ -77,16 +77,16 @@ def test_a_clash_is_refused_with_both_values_and_the_way_out(tmp_path, setting, 
     with pytest.raises(ProblemsError) as error:
         composed(encoder, setting)
     assert message in str(error.value)
-    assert "--set encoder.declared=ignore trains it anew" in str(error.value)
+    assert "--set encoder.declared=ignore trains with the new value" in str(error.value)
     name, _, value = setting.partition("=")
     recipe = composed(encoder, setting, "encoder.declared=ignore")
     assert str(getattr(recipe.encoder, name.removeprefix("encoder."))) == value
 
 
-def test_shorter_texts_are_no_clash_and_longer_than_the_folder_reads_are(tmp_path):
+def test_shorter_texts_are_allowed_and_longer_than_the_folder_reads_are_not(tmp_path):
     assert composed(folder(tmp_path / "a", own=OWN), "encoder.passage_length=30").encoder.passage_length == 30
     plain = folder(tmp_path / "b", longest=64)
-    with pytest.raises(ProblemsError, match=r"reads 64 tokens at most, the recipe says passage_length = 100"):
+    with pytest.raises(ProblemsError, match=r"reads at most 64 tokens, the recipe says passage_length = 100"):
         composed(plain, "encoder.passage_length=100")
     assert composed(plain, "encoder.passage_length=64", "encoder.query_prompt='q: '").encoder.query_prompt == "q: "
 
@@ -95,7 +95,7 @@ def test_a_runs_checkpoint_declares_what_its_recipe_says(tmp_path):
     (tmp_path / "pretrained").mkdir()
     (tmp_path / "pretrained" / "config.json").write_text("{}")
     (tmp_path / "recipe.toml").write_text('[encoder]\npooling = "cls"\nquery_length = 16\nhidden = 8\n')
-    assert declared(tmp_path / "pretrained").settings == {"pooling": "cls", "query_length": 16}
+    assert declared_settings_of(tmp_path / "pretrained").settings == {"pooling": "cls", "query_length": 16}
     with pytest.raises(ProblemsError, match="was trained with pooling = 'cls'"):
         composed(tmp_path, "encoder.pooling=mean")
 
@@ -103,4 +103,4 @@ def test_a_runs_checkpoint_declares_what_its_recipe_says(tmp_path):
 def test_a_broken_file_is_named(tmp_path):
     (folder(tmp_path / "a") / "modules.json").write_text("[")
     with pytest.raises(DrkitError, match=r"modules\.json is not valid JSON"):
-        declared(tmp_path / "a")
+        declared_settings_of(tmp_path / "a")

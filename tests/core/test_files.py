@@ -38,11 +38,11 @@ def test_a_folder_takes_the_place_of_its_own_kind_alone(tmp_path):
     for name in ("new", "deep/new", "old", "empty"):
         put(name)
         assert [p.name for p in (tmp_path / name).iterdir()] == ["index.json"]
-    for name, said in [("other", "something else"), ("stage", "belongs to a run"), ("file", "is a file")]:
+    for name, said in [("other", "contains other files"), ("stage", "belongs to a run"), ("file", "is a file")]:
         with pytest.raises(DrkitError, match=said):
             put(name)
     assert (tmp_path / "other" / "corpus.jsonl").read_text() == (tmp_path / "file").read_text() == "old"
-    with pytest.raises(DrkitError, match=r"cannot make the folder"):
+    with pytest.raises(DrkitError, match=r"cannot create the folder"):
         put("file/below")
 
 
@@ -53,12 +53,12 @@ def test_a_file_is_not_written_over_a_folder(tmp_path):
 
 @pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="no folder here that nobody can write to")
 def test_a_folder_that_takes_no_files_is_an_error_of_the_user():
-    with pytest.raises(DrkitError, match=r"cannot write to the folder /proc: .*; write to another place"):
+    with pytest.raises(DrkitError, match=r"cannot write to the folder /proc: .*; choose another location"):
         write_text(Path("/proc/values.tsv"), "text")
     with (
-        pytest.raises(DrkitError, match=r"cannot write to the folder /proc: .*; write to another place"),
+        pytest.raises(DrkitError, match=r"cannot write to the folder /proc: .*; choose another location"),
         replacing_folder(Path("/proc/index"), "index.json"),
     ):
         pass
-    with pytest.raises(DrkitError, match=r"cannot make the folder /proc/vectors: .*; write to another place"):
+    with pytest.raises(DrkitError, match=r"cannot create the folder /proc/vectors: .*; choose another location"):
         make_folder(Path("/proc/vectors"))

@@ -34,6 +34,7 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 RUNS = (
     ("estimate", "manifest"),
     ("stage",),
+    ("reading",),
     ("retriever",),
     ("stages",),
     ("survey",),

@@ -8,7 +8,7 @@ from drkit.core.registry import Registry
 from drkit.core.spec import ComponentSpec
 from drkit.errors import DrkitError
 from drkit.recipe.check import check
-from drkit.recipe.compose import Wanted, compose
+from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.matrix import matrix
 
 
@@ -38,7 +38,7 @@ def test_every_pair_of_the_matrix_is_what_compose_and_check_say():
     assert "views-only" in made.maskers
     for pair in made.pairs:
         try:
-            check(compose(Wanted(masker=pair.masker, decoder=pair.decoder), parts), parts.registry)
+            check(compose(ComposeRequest(masker=pair.masker, decoder=pair.decoder), parts), parts.registry)
             refused = ""
         except DrkitError as error:
             refused = str(error)
@@ -82,8 +82,8 @@ def test_losses_stand_where_their_needs_are_met():
     assert "mlm" in places["mlm"].decoders
     assert places["contrastive"].finetuning
     assert places["kl-distillation"].finetuning
-    assert places["kl-distillation"].taught
-    assert not places["contrastive"].taught
+    assert places["kl-distillation"].needs_teacher
+    assert not places["contrastive"].needs_teacher
     assert places["listwise"].reranking
     assert not places["contrastive"].reranking
     assert not places["contrastive"].encoder

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from drkit.core.discovery import NamedFile, installed
-from drkit.core.registry import Claims
+from drkit.core.registry import NameTable
 from drkit.recipe.check import check
-from drkit.recipe.compose import Wanted, compose
+from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.read import parse_toml, read_recipe
 from drkit.recipe.schema import Choice, Recipe
 from drkit.recipe.write import plain
@@ -275,14 +275,15 @@ def defaults() -> dict[str, Any]:
 
 
 def at_paper_scale(paper: str, encoder: str | None = "some/encoder") -> Recipe:
-    return compose(Wanted(paper=paper, encoder=encoder, scale="paper"), PARTS)
+    return compose(ComposeRequest(paper=paper, encoder=encoder, scale="paper"), PARTS)
 
 
 def trainings(recipe: Recipe) -> dict[str, dict[str, Any]]:
     """Every training of a recipe by its name, as plain settings, with the effective `batch`."""
     finetune = recipe.finetune
     rounds = {
-        r.name: {**plain(finetune.of(r)), "miners": plain(r.miners), "teacher": r.teacher} for r in finetune.rounds
+        r.name: {**plain(finetune.for_round(r)), "miners": plain(r.miners), "teacher": r.teacher}
+        for r in finetune.rounds
     }
     found = {"pretrain": plain(recipe.pretrain), **rounds, "reranker": plain(recipe.reranker)}
     named = {name: settings for name, settings in found.items() if settings}
@@ -381,10 +382,13 @@ def test_the_documented_recipes_have_the_papers_numbers(name):
 
 
 def test_a_scale_is_chosen_and_the_old_behaviour_is_the_default():
-    plain_scale, with_encoder = Wanted(paper="retromae"), Wanted(paper="retromae", encoder="some/encoder")
-    assert compose(plain_scale, PARTS) == compose(Wanted(paper="retromae", scale="small"), PARTS)
+    plain_scale, with_encoder = (
+        ComposeRequest(paper="retromae"),
+        ComposeRequest(paper="retromae", encoder="some/encoder"),
+    )
+    assert compose(plain_scale, PARTS) == compose(ComposeRequest(paper="retromae", scale="small"), PARTS)
     assert compose(with_encoder, PARTS) == at_paper_scale("retromae")
-    small = compose(Wanted(paper="retromae", encoder="some/encoder", scale="small"), PARTS)
+    small = compose(ComposeRequest(paper="retromae", encoder="some/encoder", scale="small"), PARTS)
     assert (small.encoder.pretrained, small.pretrain.max_steps) == ("some/encoder", 3000)
     assert (small.finetune, small.reranker) == (compose(plain_scale, PARTS).finetune, None)
     scratch = at_paper_scale("retromae", encoder=None)
@@ -396,7 +400,7 @@ def test_a_scale_is_chosen_and_the_old_behaviour_is_the_default():
 
 
 def test_a_smoke_run_downloads_no_model_that_was_not_named():
-    quick = compose(Wanted(paper="simlm", encoder="some/encoder", scale="quick"), PARTS)
+    quick = compose(ComposeRequest(paper="simlm", encoder="some/encoder", scale="quick"), PARTS)
     assert quick.reranker.pretrained is None
     assert quick.pretrain.masker.config.model == ""
     assert quick.pretrain.decoder.config.layers == 2, "the paper's, with little data"
@@ -419,13 +423,16 @@ def test_the_small_scale_of_a_plugins_recipe(tmp_path):
             )
         )
     )
-    brought = NamedFile("mine", tmp_path / "mine.toml", "stranger 1.0")
-    mine = evolve(PARTS, recipes=Claims("recipe", [*PARTS.recipes.items(), brought]))
-    paper, small = (compose(Wanted(paper="mine", scale=scale), mine) for scale in ("paper", "small"))
+    recipes = [*PARTS.recipes.items(), NamedFile("mine", tmp_path / "mine.toml")]
+    mine = evolve(PARTS, recipes=NameTable("recipe", recipes))
+    paper, small = (compose(ComposeRequest(paper="mine", scale=scale), mine) for scale in ("paper", "small"))
     (round_,), (small_round,) = paper.finetune.rounds, small.finetune.rounds
     assert (paper.pretrain.max_steps, small.pretrain.max_steps) == (70000, 3000)
     assert (paper.pretrain.decoder.config.layers, small.pretrain.decoder.config.layers) == (6, 3)
-    assert (paper.finetune.of(round_).learning_rate, small.finetune.of(small_round).learning_rate) == (9e-6, 1e-3)
+    assert (paper.finetune.for_round(round_).learning_rate, small.finetune.for_round(small_round).learning_rate) == (
+        9e-6,
+        1e-3,
+    )
     assert small_round == evolve(round_, learning_rate=None)
     assert isinstance(small.finetune.loss, Choice)
     assert small.finetune.loss.use == "pairwise"
@@ -435,7 +442,7 @@ def test_a_scale_that_does_not_exist_is_refused():
     from drkit.errors import DrkitError
 
     with pytest.raises(DrkitError, match="unknown scale 'tiny'; choose one of paper, small, quick"):
-        compose(Wanted(scale="tiny"), PARTS)
+        compose(ComposeRequest(scale="tiny"), PARTS)
 
 
 def test_the_command_line_chooses_the_scale(tmp_path):

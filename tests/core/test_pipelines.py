@@ -8,10 +8,10 @@ import pytest
 from attrs import evolve
 
 from drkit.core.discovery import NamedFile, installed
-from drkit.core.registry import Claims
+from drkit.core.registry import NameTable
 from drkit.errors import DrkitError, ProblemsError, UnknownNameError
 from drkit.recipe.check import check
-from drkit.recipe.compose import Wanted, compose
+from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.read import recipe_from_table
 from drkit.recipe.write import recipe_table
 from drkit.runs.draft import PASSAGES, split_of
@@ -41,33 +41,33 @@ def stages(recipe):
 )
 def test_what_would_end_a_run_after_hours_is_refused_before(changed, said):
     with pytest.raises(DrkitError, match=said):
-        plan(compose(Wanted(masker="uniform", decoder="mlm", **changed), PARTS), REGISTRY)
+        plan(compose(ComposeRequest(masker="uniform", decoder="mlm", **changed), PARTS), REGISTRY)
 
 
 def test_what_is_there():
     assert tuple(sorted(PARTS.pipelines)) == PIPELINES
     with pytest.raises(UnknownNameError, match="three-stage"):
-        compose(Wanted(pipeline="three-stages"), PARTS)
+        compose(ComposeRequest(pipeline="three-stages"), PARTS)
 
 
 @pytest.mark.parametrize("pipeline", PIPELINES)
 @pytest.mark.parametrize("encoder", [None, "some/encoder"])
 @pytest.mark.parametrize("paper", [None, "simlm", "cpdae", "retromae"])
 def test_every_pipeline_follows_any_pre_training(pipeline, encoder, paper):
-    recipe = compose(Wanted(paper=paper, pipeline=pipeline, encoder=encoder), PARTS)
+    recipe = compose(ComposeRequest(paper=paper, pipeline=pipeline, encoder=encoder), PARTS)
     check(recipe, REGISTRY)
     assert recipe_from_table(recipe_table(recipe), REGISTRY) == recipe
-    without_paper = compose(Wanted(pipeline=pipeline, encoder=encoder), PARTS)
+    without_paper = compose(ComposeRequest(pipeline=pipeline, encoder=encoder), PARTS)
     assert recipe.finetune == without_paper.finetune
     assert recipe.reranker == without_paper.reranker
 
 
 def test_a_paper_brings_its_own_pipeline_and_another_one_swaps_the_second_half():
-    own = compose(Wanted(paper="simlm"), PARTS)
+    own = compose(ComposeRequest(paper="simlm"), PARTS)
     assert own.reranker is not None
     assert [r.name for r in own.finetune.rounds] == ["retriever-1", "retriever-2", "retriever-distilled"]
     assert len(own.finetune.loss.config.directions) == 4
-    swapped = compose(Wanted(paper="simlm", pipeline="two-stage"), PARTS)
+    swapped = compose(ComposeRequest(paper="simlm", pipeline="two-stage"), PARTS)
     assert swapped.pretrain == own.pretrain
     assert swapped.reranker is None
     assert rounds(swapped) == [
@@ -78,8 +78,8 @@ def test_a_paper_brings_its_own_pipeline_and_another_one_swaps_the_second_half()
 
 
 def test_the_papers_numbers_come_with_an_existing_encoder():
-    recipe = compose(Wanted(paper="cdmae", encoder="some/encoder"), PARTS)
-    first, _, distilled = (recipe.finetune.of(r) for r in recipe.finetune.rounds)
+    recipe = compose(ComposeRequest(paper="cdmae", encoder="some/encoder"), PARTS)
+    first, _, distilled = (recipe.finetune.for_round(r) for r in recipe.finetune.rounds)
     # Appendix A: groups of 32 passages; then batch (64) and group (32) swapped.
     assert (first.learning_rate, first.num_train_epochs, first.negatives) == (2e-5, 3, 31)
     assert (distilled.learning_rate, distilled.num_train_epochs, distilled.negatives) == (3e-5, 6, 63)
@@ -87,49 +87,49 @@ def test_the_papers_numbers_come_with_an_existing_encoder():
     reranker = recipe.reranker
     assert (reranker.learning_rate, reranker.negatives, reranker.max_length, reranker.depth) == (3e-5, 63, 192, 200)
     assert (reranker.start, reranker.layers) == ("pretrained", 0)
-    pairwise = compose(Wanted(paper="cpdae", encoder="some/encoder"), PARTS)
-    assert {pairwise.finetune.of(r).loss.use for r in pairwise.finetune.rounds} == {"pairwise"}
-    assert {pairwise.finetune.of(r).learning_rate for r in pairwise.finetune.rounds} == {5e-6}
+    pairwise = compose(ComposeRequest(paper="cpdae", encoder="some/encoder"), PARTS)
+    assert {pairwise.finetune.for_round(r).loss.use for r in pairwise.finetune.rounds} == {"pairwise"}
+    assert {pairwise.finetune.for_round(r).learning_rate for r in pairwise.finetune.rounds} == {5e-6}
     assert pairwise.similarity == "dot"
 
 
 @pytest.mark.parametrize("paper", ["cdmae", "cotmae", "cotmae-qac", "cotmae-qac-ar", "cocondenser", "cocondenser-qac"])
 def test_papers_that_score_by_raw_dot_products(paper):
-    recipe = compose(Wanted(paper=paper, encoder="some/encoder"), PARTS)
+    recipe = compose(ComposeRequest(paper=paper, encoder="some/encoder"), PARTS)
     check(recipe, REGISTRY)
-    losses = [recipe.finetune.loss, *(recipe.finetune.of(r).loss for r in recipe.finetune.rounds)]
+    losses = [recipe.finetune.loss, *(recipe.finetune.for_round(r).loss for r in recipe.finetune.rounds)]
     assert {(loss.config.similarity, loss.config.temperature) for loss in losses} == {("dot", 1.0)}
 
 
 def test_simlm_scores_by_scaled_cosines_in_all_directions():
-    recipe = compose(Wanted(paper="simlm", encoder="some/encoder"), PARTS)
-    losses = [recipe.finetune.of(r).loss.config for r in recipe.finetune.rounds]
+    recipe = compose(ComposeRequest(paper="simlm", encoder="some/encoder"), PARTS)
+    losses = [recipe.finetune.for_round(r).loss.config for r in recipe.finetune.rounds]
     assert {(loss.similarity, loss.temperature, len(loss.directions)) for loss in losses} == {("cosine", 0.02, 4)}
 
 
 @pytest.mark.parametrize("paper", sorted(PARTS.recipes))
 def test_whoever_starts_from_an_encoder_trains_on_64_queries_a_step(paper):
-    finetune = compose(Wanted(paper=paper, encoder="some/encoder"), PARTS).finetune
-    batches = [finetune.of(r).per_device_train_batch_size for r in finetune.rounds]
+    finetune = compose(ComposeRequest(paper=paper, encoder="some/encoder"), PARTS).finetune
+    batches = [finetune.for_round(r).per_device_train_batch_size for r in finetune.rounds]
     assert {*batches} == {64} or (paper == "cdmae" and batches == [64, 64, 32])
 
 
 def test_a_smoke_run_lets_the_teacher_score_what_is_learned_from():
-    taught = compose(Wanted(pipeline="three-stage", scale="quick"), PARTS).finetune.rounds[-1]
+    taught = compose(ComposeRequest(pipeline="three-stage", scale="quick"), PARTS).finetune.rounds[-1]
     assert taught.miners[0].config.depth == taught.negatives == 3
-    assert compose(Wanted(pipeline="three-stage"), PARTS).finetune.rounds[-1].miners[0].config.depth == 12
+    assert compose(ComposeRequest(pipeline="three-stage"), PARTS).finetune.rounds[-1].miners[0].config.depth == 12
 
 
 def test_the_plan_of_three_stages():
-    made = stages(compose(Wanted(paper="cdmae"), PARTS))
+    made = stages(compose(ComposeRequest(paper="cdmae"), PARTS))
     order = list(made)
     expected = ["retriever-1", "retriever-2", "reranker", "teacher-retriever-distilled", "retriever-distilled"]
     assert [name for name in order if name in expected] == expected
     read = {"passages": PASSAGES, "train": split_of("train"), "negatives": Part("negatives-reranker")}
     assert made["reranker"].inputs == {"start": Part("retriever-2"), **read}
-    own = stages(compose(Wanted(paper="cdmae", settings=("reranker.start=pretrained",)), PARTS))
+    own = stages(compose(ComposeRequest(paper="cdmae", settings=("reranker.start=pretrained",)), PARTS))
     assert own["reranker"].inputs == {"start": Part("pretrained"), **read}
-    given = stages(compose(Wanted(paper="cdmae", settings=("reranker.pretrained=some/model",)), PARTS))
+    given = stages(compose(ComposeRequest(paper="cdmae", settings=("reranker.pretrained=some/model",)), PARTS))
     assert given["reranker"].inputs == read, "it waits for no retriever"
     assert made["negatives-reranker"].needs == ("collection",)
     assert {"retriever-2", "index-retriever-2"} <= set(made["negatives-retriever-distilled"].needs)
@@ -148,13 +148,13 @@ def test_the_plan_of_three_stages():
 
 
 def test_the_papers_reranker_and_its_pupil_draw_from_one_list():
-    made = stages(compose(Wanted(pipeline="three-stage", encoder="some/encoder"), PARTS))
+    made = stages(compose(ComposeRequest(pipeline="three-stage", encoder="some/encoder"), PARTS))
     assert made["teacher-retriever-distilled"].inputs["negatives"] == Part("negatives-reranker")
     assert {"retriever-2", "index-retriever-2"} <= set(made["negatives-reranker"].needs)
 
 
 def test_draws_of_queries_are_trained_apart_and_averaged():
-    made = stages(compose(Wanted(pipeline="low-resource"), PARTS))
+    made = stages(compose(ComposeRequest(pipeline="low-resource"), PARTS))
     names = [f"retriever-100-draw-{draw}" for draw in (1, 2, 3)]
     assert set(names) <= set(made)
     assert [made[name].settings.draw for name in names] == [0, 1, 2]
@@ -165,9 +165,11 @@ def test_draws_of_queries_are_trained_apart_and_averaged():
 
 
 def test_a_teacher_reads_the_queries_that_its_pupil_is_trained_on():
-    made = stages(compose(Wanted(pipeline="three-stage"), PARTS))
+    made = stages(compose(ComposeRequest(pipeline="three-stage"), PARTS))
     assert made["teacher-retriever-distilled"].settings.queries == 0, "all of them"
-    some = Wanted(pipeline="three-stage", settings=("finetune.rounds.2.queries=50", "finetune.rounds.2.draws=2"))
+    some = ComposeRequest(
+        pipeline="three-stage", settings=("finetune.rounds.2.queries=50", "finetune.rounds.2.draws=2")
+    )
     made = stages(compose(some, PARTS))
     pupil, teacher = (made[name].settings for name in ("retriever-distilled-draw-2", "teacher-retriever-distilled"))
     assert (teacher.queries, teacher.draws, teacher.seed) == (pupil.queries, 2, pupil.seed)
@@ -177,7 +179,7 @@ def test_a_teacher_reads_the_queries_that_its_pupil_is_trained_on():
 def test_a_querys_own_passage_is_a_negative_in_no_stage_where_it_is_no_hit():
     for pipeline, trained in (("two-stage", ("retriever-1",)), ("ance", ("retriever-2",))):
         plain, other = (
-            stages(compose(Wanted(pipeline=pipeline, settings=settings), PARTS))
+            stages(compose(ComposeRequest(pipeline=pipeline, settings=settings), PARTS))
             for settings in ((), ("evaluation.exclude_self=true",))
         )
         mined = [name for name in plain if name.startswith("negatives-")]
@@ -198,9 +200,9 @@ ABLATIONS = {
 @pytest.mark.parametrize("encoder", [None, "some/encoder"])
 @pytest.mark.parametrize("paper", ABLATIONS)
 def test_an_ablation_is_fine_tuned_as_what_it_is_held_against(paper, encoder):
-    main = compose(Wanted(paper=paper, encoder=encoder), PARTS)
+    main = compose(ComposeRequest(paper=paper, encoder=encoder), PARTS)
     for name in ABLATIONS[paper]:
-        other = compose(Wanted(paper=name, encoder=encoder), PARTS)
+        other = compose(ComposeRequest(paper=name, encoder=encoder), PARTS)
         assert (other.finetune, other.reranker) == (main.finetune, main.reranker)
         assert other.pretrain != main.pretrain
         assert other.pretrain.max_steps == main.pretrain.max_steps
@@ -211,22 +213,22 @@ def test_a_recipe_that_is_like_another_says_what_differs(tmp_path):
         for name, text in texts.items():
             (tmp_path / f"{name}.toml").write_text(text)
         mine = [NamedFile(name, tmp_path / f"{name}.toml") for name in texts]
-        return evolve(PARTS, recipes=Claims("recipe", [*PARTS.recipes.items(), *mine]))
+        return evolve(PARTS, recipes=NameTable("recipe", [*PARTS.recipes.items(), *mine]))
 
     mine = installed_with(mine='like = "retromae"\n[pretrain.masker]\nuse = "uniform"\nencoder_ratio = 0.2')
-    found, other = (compose(Wanted(paper=name), mine) for name in ("mine", "retromae"))
+    found, other = (compose(ComposeRequest(paper=name), mine) for name in ("mine", "retromae"))
     assert (found.pretrain.masker.config.encoder_ratio, found.pretrain.masker.config.decoder_ratio) == (0.2, 0.5)
     assert (found.finetune, found.pretrain.decoder) == (other.finetune, other.pretrain.decoder)
-    with pytest.raises(DrkitError, match="a > b > a are each like the next"):
-        compose(Wanted(paper="a"), installed_with(a='like = "b"', b='like = "a"'))
+    with pytest.raises(DrkitError, match="a > b > a form a cycle"):
+        compose(ComposeRequest(paper="a"), installed_with(a='like = "b"', b='like = "a"'))
     with pytest.raises(UnknownNameError, match="retromea"):
-        compose(Wanted(paper="c"), installed_with(c='like = "retromea"'))
+        compose(ComposeRequest(paper="c"), installed_with(c='like = "retromea"'))
 
 
 def test_what_a_round_sets_is_its_own():
-    wanted = Wanted(settings=("finetune.rounds.1.learning_rate=0.5", "finetune.learning_rate=0.25"))
+    wanted = ComposeRequest(settings=("finetune.rounds.1.learning_rate=0.5", "finetune.learning_rate=0.25"))
     recipe = compose(wanted, PARTS)
-    assert [recipe.finetune.of(r).learning_rate for r in recipe.finetune.rounds] == [0.25, 0.5]
+    assert [recipe.finetune.for_round(r).learning_rate for r in recipe.finetune.rounds] == [0.25, 0.5]
     made = stages(recipe)
     assert made["retriever-1"].settings.training.learning_rate == 0.25
     assert made["retriever-2"].settings.training.learning_rate == 0.5
@@ -235,33 +237,33 @@ def test_what_a_round_sets_is_its_own():
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        (("finetune.rounds.0.teacher=reranker",), "wants a table"),
-        (("finetune.rounds.1.loss=kl-distillation",), "the round has none"),
-        (("finetune.rounds.1.loss={use='pairwise', similarity='dot'}",), "another similarity"),
+        (("finetune.rounds.0.teacher=reranker",), "needs a table"),
+        (("finetune.rounds.1.loss=kl-distillation",), "the round has no teacher"),
+        (("finetune.rounds.1.loss={use='pairwise', similarity='dot'}",), "a different similarity"),
         (("finetune.rounds.0.miners=['margin']",), "put a source"),
-        (("finetune.rounds.0.miners=['bm25', 'random']",), "a chain begins with it"),
-        (("finetune.rounds.0.miners=['bm25', 'cross-encoder-filter']",), "not trained by then"),
+        (("finetune.rounds.0.miners=['bm25', 'random']",), "must be first in its chain"),
+        (("finetune.rounds.0.miners=['bm25', 'cross-encoder-filter']",), "not trained yet"),
         (("finetune.rounds.0.name=reranker",), "cannot be named"),
         (("finetune.rounds.0.name=teacher-x",), "cannot be named"),
         (("finetune.loss=listwise",), "losses that fit: contrastive"),
-        (("finetune.rounds.1.teacher=some/model", "finetune.rounds.1.miners=['refresh']"), "take dense"),
+        (("finetune.rounds.1.teacher=some/model", "finetune.rounds.1.miners=['refresh']"), "use dense instead"),
     ],
 )
 def test_rounds_that_cannot_work_are_refused_with_the_reason(settings, said):
     with pytest.raises(ProblemsError, match=said):
-        check(compose(Wanted(settings=settings), PARTS), REGISTRY)
+        check(compose(ComposeRequest(settings=settings), PARTS), REGISTRY)
 
 
 def test_a_reranker_without_rounds_before_it_is_refused():
-    wanted = Wanted(pipeline="three-stage", settings=("finetune.rounds.0.teacher=reranker",))
-    with pytest.raises(ProblemsError, match="there is none"):
+    wanted = ComposeRequest(pipeline="three-stage", settings=("finetune.rounds.0.teacher=reranker",))
+    with pytest.raises(ProblemsError, match="cannot teach the first round"):
         check(compose(wanted, PARTS), REGISTRY)
 
 
 def test_another_run_file_makes_the_mining_anew(tmp_path: Path):
     file = tmp_path / "a.trec"
     file.write_text("q Q0 d 1 1.0 x\n")
-    wanted = Wanted(miners=(f"run-file:{file}",))
+    wanted = ComposeRequest(miners=(f"run-file:{file}",))
     first = stages(compose(wanted, PARTS))["negatives-retriever-1"]
     file.write_text("q Q0 d 1 1.0 x\nq Q0 e 2 0.5 x\n")
     again = stages(compose(wanted, PARTS))["negatives-retriever-1"]
@@ -275,14 +277,14 @@ def test_validation_without_dev_queries_is_refused_before_anything_runs(tmp_path
     (tmp_path / "queries.jsonl").write_text('{"_id": "q", "text": "a"}\n')
     for split in ("train", "test"):
         (tmp_path / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\nq\td\t1\n")
-    wanted = Wanted(collection=f"beir:{tmp_path}", settings=("finetune.validation.every=10",))
+    wanted = ComposeRequest(collection=f"beir:{tmp_path}", settings=("finetune.validation.every=10",))
     with pytest.raises(DrkitError, match="splits: train, test"):
         plan(compose(wanted, PARTS), REGISTRY)
 
 
 def test_a_round_is_validated_where_the_recipe_says_so_and_else_not():
     off, on = (
-        stages(compose(Wanted(settings=(f"finetune.validation.every={every}",)), PARTS))["retriever-1"]
+        stages(compose(ComposeRequest(settings=(f"finetune.validation.every={every}",)), PARTS))["retriever-1"]
         for every in (0, 10)
     )
     assert off.settings.validation is None
@@ -292,7 +294,7 @@ def test_a_round_is_validated_where_the_recipe_says_so_and_else_not():
 
 def test_a_pipeline_alone():
     """`pretrain=none`: the rounds start from the encoder as it is."""
-    recipe = compose(Wanted(pipeline="two-stage", settings=("pretrain=none",)), PARTS)
+    recipe = compose(ComposeRequest(pipeline="two-stage", settings=("pretrain=none",)), PARTS)
     check(recipe, REGISTRY)
     made = stages(recipe)
     assert "pretrained" not in made
@@ -302,13 +304,13 @@ def test_a_pipeline_alone():
 
 def test_a_setting_of_a_reranker_that_is_not_there_is_told():
     with pytest.raises(DrkitError, match="--pipeline three-stage"):
-        compose(Wanted(pipeline="two-stage", settings=("reranker.negatives=3",)), PARTS)
+        compose(ComposeRequest(pipeline="two-stage", settings=("reranker.negatives=3",)), PARTS)
 
 
 @pytest.mark.parametrize("setting", ["reranker.pretrained", "finetune.rounds.2.teacher"])
 def test_a_model_that_is_not_there_is_told_before_anything_runs(setting, tmp_path):
     """Both are loaded when retrievers are trained already."""
-    wanted = Wanted(pipeline="three-stage", settings=(f"{setting}={tmp_path / 'nothing'}",))
+    wanted = ComposeRequest(pipeline="three-stage", settings=(f"{setting}={tmp_path / 'nothing'}",))
     with pytest.raises(ProblemsError, match=f"no folder .*@ {setting}"):
         check(compose(wanted, PARTS), REGISTRY)
-    check(compose(Wanted(pipeline="three-stage", settings=(f"{setting}=some/model",)), PARTS), REGISTRY)
+    check(compose(ComposeRequest(pipeline="three-stage", settings=(f"{setting}=some/model",)), PARTS), REGISTRY)

@@ -11,8 +11,9 @@ from drkit.core.provided import CAPABILITIES, PROVIDED
 from drkit.core.registry import Registry
 from drkit.core.spec import ComponentSpec
 from drkit.errors import ProblemsError
-from drkit.recipe.check import check, wanted_signals
-from drkit.recipe.compose import Wanted, compose
+from drkit.recipe.check import check
+from drkit.recipe.compose import ComposeRequest, compose
+from drkit.recipe.parts import required_signals
 from drkit.recipe.schema import WeightedLoss
 
 PAGE = (Path(__file__).parents[2] / "docs/reference/protocols.md").read_text(encoding="utf-8")
@@ -58,7 +59,7 @@ def with_loss(config=Plain, on="encoder", **rest):
     """A recipe whose masker is `pmi`, with one more loss, and the registry that has it."""
     spec = ComponentSpec(kind="loss", name="mine", target="no:Where", config=config, summary="a loss", **rest)
     registry = Registry([*installed().registry, spec])
-    recipe = compose(Wanted(masker="pmi", decoder="mlm"), installed())
+    recipe = compose(ComposeRequest(masker="pmi", decoder="mlm"), installed())
     term = WeightedLoss("mine", config(), on)
     pretrain = attrs.evolve(recipe.pretrain, losses={**recipe.pretrain.losses, "mine": term})
     return attrs.evolve(recipe, pretrain=pretrain), registry
@@ -88,6 +89,6 @@ def test_settings_called_like_declarations_declare_nothing():
 
 def test_a_signal_is_wanted_with_the_settings_that_parts_name():
     recipe, registry = with_loss(receives=("bottleneck",), signals=("importance", "idf"))
-    wanted = wanted_signals(recipe.pretrain, registry)
+    wanted = required_signals(recipe.pretrain, registry)
     assert list(wanted) == ["idf", "importance"]
     assert wanted["importance"].config.window == recipe.pretrain.masker.config.window

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from drkit.core.discovery import installed
 from drkit.errors import DrkitError, ProblemsError, UnknownNameError
-from drkit.recipe.check import capabilities, check, wanted_signals
-from drkit.recipe.compose import SCALES, Wanted, compose, merge
+from drkit.recipe.check import check
+from drkit.recipe.compose import SCALES, ComposeRequest, compose, merge
+from drkit.recipe.parts import required_capabilities, required_signals
 from drkit.recipe.read import parse_toml, read_recipe, recipe_from_table
 from drkit.recipe.write import recipe_toml, write_recipe
 
@@ -32,7 +33,7 @@ def names(kind):
 )
 def test_what_is_written_reads_back_equal(masker, decoder, paper, rate, steps, pooling, scale, encoder):
     assume((paper, decoder) != ("simlm-autoencoder", "none"))  # it has no encoder loss: nothing would be trained
-    wanted = Wanted(
+    wanted = ComposeRequest(
         masker=masker,
         decoder=decoder,
         paper=paper,
@@ -46,7 +47,7 @@ def test_what_is_written_reads_back_equal(masker, decoder, paper, rate, steps, p
 
 
 def test_a_written_recipe_holds_every_setting(tmp_path):
-    recipe = compose(Wanted(), PARTS)
+    recipe = compose(ComposeRequest(), PARTS)
     write_recipe(recipe, tmp_path / "r.toml")
     text = (tmp_path / "r.toml").read_text()
     for attribute in attrs.fields(type(recipe.pretrain.masker.config)):
@@ -69,7 +70,7 @@ def test_all_mistakes_are_told_at_once_with_their_paths():
         "evaluation.depht=10",
     )
     with pytest.raises(ProblemsError) as caught:
-        compose(Wanted(settings=wrong), PARTS)
+        compose(ComposeRequest(settings=wrong), PARTS)
     problems = "\n".join(caught.value.problems)
     assert len(caught.value.problems) == len(wrong)
     for path in (
@@ -92,28 +93,30 @@ def test_all_mistakes_are_told_at_once_with_their_paths():
     ("setting", "said"),
     [
         ("nonsense", "PATH=VALUE"),
-        ("finetune.rounds.7.start=previous", "no place in a list of 2"),
+        ("finetune.rounds.7.start=previous", "not an index of a list of 2"),
         ("encoder.layers.deep=1", "single value"),
     ],
 )
 def test_settings_that_lead_nowhere(setting, said):
     table_setting = ("encoder.layers=2", setting)
     with pytest.raises(DrkitError, match=said):
-        compose(Wanted(settings=table_setting), PARTS)
+        compose(ComposeRequest(settings=table_setting), PARTS)
 
 
 def test_a_replaced_part_brings_its_own_settings():
-    recipe = compose(Wanted(paper="cdmae", decoder="enhanced"), PARTS)
+    recipe = compose(ComposeRequest(paper="cdmae", decoder="enhanced"), PARTS)
     assert recipe.pretrain.decoder.use == "enhanced"
     assert recipe.pretrain.masker.use == "pmi"
     assert merge({"a": {"use": "x", "n": 1}}, {"a": {"m": 2}}) == {"a": {"use": "x", "n": 1, "m": 2}}
 
 
 def test_the_papers_schedule_comes_with_an_existing_encoder():
-    assert compose(Wanted(paper="retromae", encoder="some/encoder"), PARTS).pretrain.num_train_epochs == 8
-    assert compose(Wanted(paper="retromae", encoder="some/encoder"), PARTS).pretrain.decoder.config.targets == 1.0
-    assert compose(Wanted(paper="cdmae", encoder="some/encoder"), PARTS).pretrain.decoder.config.layers == 2
-    assert compose(Wanted(paper="retromae"), PARTS).pretrain.masker.config.decoder_ratio == 0.5
+    assert compose(ComposeRequest(paper="retromae", encoder="some/encoder"), PARTS).pretrain.num_train_epochs == 8
+    assert (
+        compose(ComposeRequest(paper="retromae", encoder="some/encoder"), PARTS).pretrain.decoder.config.targets == 1.0
+    )
+    assert compose(ComposeRequest(paper="cdmae", encoder="some/encoder"), PARTS).pretrain.decoder.config.layers == 2
+    assert compose(ComposeRequest(paper="retromae"), PARTS).pretrain.masker.config.decoder_ratio == 0.5
 
 
 NEEDS = {"generator": ("generator",), "pmi": ("importance",), "query-as-context": ("generated-queries", "importance")}
@@ -122,28 +125,31 @@ NEEDS = {"generator": ("generator",), "pmi": ("importance",), "query-as-context"
 @pytest.mark.parametrize("masker", REGISTRY.names("masker"))
 @pytest.mark.parametrize("decoder", REGISTRY.names("decoder"))
 def test_every_masker_goes_with_every_decoder(masker, decoder):
-    recipe = compose(Wanted(masker=masker, decoder=decoder), PARTS)
+    recipe = compose(ComposeRequest(masker=masker, decoder=decoder), PARTS)
     if "replaced" in REGISTRY.get("decoder", decoder).receives and masker != "generator":
         with pytest.raises(ProblemsError, match="maskers that fit: generator"):
             check(recipe, REGISTRY)
         return
     check(recipe, REGISTRY)
-    needed = {*wanted_signals(recipe.pretrain, REGISTRY), *capabilities(recipe.pretrain, REGISTRY)}
+    needed = {*required_signals(recipe.pretrain, REGISTRY), *required_capabilities(recipe.pretrain, REGISTRY)}
     assert tuple(sorted(needed)) == NEEDS.get(masker, ())
 
 
 @pytest.mark.parametrize(
     ("wanted", "said"),
     [
-        (Wanted(miners=("dense",)), "there is none"),
-        (Wanted(loss="mlm"), "losses that fit: contrastive"),
-        (Wanted(settings=("pretrain.losses.decoder.use=contrastive", "pretrain.losses.decoder.on=decoder")), "pairs"),
-        (Wanted(collection="beir"), "beir:VALUE"),
-        (Wanted(settings=("encoder.hidden=130",)), "no multiple of heads"),
-        (Wanted(settings=("finetune.rounds.1.name=retriever-1",)), "two rounds are named"),
-        (Wanted(settings=("finetune.rounds.0.name=encoder",)), "a round cannot be named 'encoder'"),
-        (Wanted(settings=("finetune.rounds.0.name=../x",)), "a round cannot be named '../x'"),
-        (Wanted(settings=("finetune.rounds.0.name=index-a",)), "a round cannot be named 'index-a'"),
+        (ComposeRequest(miners=("dense",)), "this is the first round"),
+        (ComposeRequest(loss="mlm"), "losses that fit: contrastive"),
+        (
+            ComposeRequest(settings=("pretrain.losses.decoder.use=contrastive", "pretrain.losses.decoder.on=decoder")),
+            "pairs",
+        ),
+        (ComposeRequest(collection="beir"), "beir:VALUE"),
+        (ComposeRequest(settings=("encoder.hidden=130",)), "must be a multiple of heads"),
+        (ComposeRequest(settings=("finetune.rounds.1.name=retriever-1",)), "two rounds are named"),
+        (ComposeRequest(settings=("finetune.rounds.0.name=encoder",)), "a round cannot be named 'encoder'"),
+        (ComposeRequest(settings=("finetune.rounds.0.name=../x",)), "a round cannot be named '../x'"),
+        (ComposeRequest(settings=("finetune.rounds.0.name=index-a",)), "a round cannot be named 'index-a'"),
     ],
 )
 def test_combinations_that_cannot_work_are_refused_with_the_reason(wanted, said):
@@ -153,9 +159,9 @@ def test_combinations_that_cannot_work_are_refused_with_the_reason(wanted, said)
 
 def test_unknown_collection_and_value_where_none_is_taken():
     with pytest.raises(UnknownNameError, match="did you mean 'beir'"):
-        compose(Wanted(collection="bier:x"), PARTS)
+        compose(ComposeRequest(collection="bier:x"), PARTS)
     with pytest.raises(DrkitError, match="takes no value after a colon"):
-        compose(Wanted(collection="pydocs:x"), PARTS)
+        compose(ComposeRequest(collection="pydocs:x"), PARTS)
 
 
 def test_unreadable_recipes(tmp_path):

@@ -107,7 +107,7 @@ def test_a_name_claimed_twice_fails_only_when_asked_for():
         ({"kind": "loss", "scope": "bach"}, "did you mean 'batch'"),
         ({"scope": "batch"}, "a masker has no scope"),
         ({"kind": "loss", "receives": ("partners",)}, "set scope='batch'"),
-        ({"receives": ("idf",), "signals": ("idf",)}, "name it once"),
+        ({"receives": ("idf",), "signals": ("idf",)}, "list it once"),
     ],
 )
 def test_a_wrong_spec_says_what_is_wrong(changes, said):

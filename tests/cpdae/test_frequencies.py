@@ -13,7 +13,7 @@ from drkit.core.discovery import installed
 from drkit.data import train_wordpiece
 from drkit.data.store import TokenStore, tokenise
 from drkit.errors import DrkitError
-from drkit.recipe.compose import Wanted, compose
+from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs.plan import plan
 from drkit.signals import idf as frequencies
 from drkit.signals.idf import document_frequencies, idf, open_idf, write_frequencies
@@ -65,7 +65,7 @@ def test_bad_input(store, tmp_path):
 
 def stages(paper: str) -> dict[str, tuple[str, ...]]:
     parts = installed()
-    recipe = compose(Wanted(paper=paper, scale="quick"), parts)
+    recipe = compose(ComposeRequest(paper=paper, scale="quick"), parts)
     return {stage.name: stage.needs for stage in plan(recipe, parts.registry).stages}
 
 

@@ -339,7 +339,8 @@ from drkit.core.processes import Shard
 from drkit.data.generation import generate_file
 texts = json.load(open(sys.argv[1]))
 model = QueryModel.open(sys.argv[2], Sampling(count=3, max_new_tokens=5, batch_size=4, seed=5))
-generate_file(((f"t{i}", text) for i, text in enumerate(texts)), model, Path(sys.argv[3]), shard=Shard.of_environment())
+numbered = ((f"t{i}", text) for i, text in enumerate(texts))
+generate_file(numbered, model, Path(sys.argv[3]), shard=Shard.from_environment())
 """
 
 

@@ -22,7 +22,7 @@ from drkit.encoders.export import export_encoder
 from drkit.encoders.heads import tie_lm_head
 from drkit.errors import DrkitError, ProblemsError
 from drkit.recipe.check import check
-from drkit.recipe.compose import Wanted, compose
+from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs.stages.pretrain import auto_encoder
 from drkit.search import TextEncoder
 from drkit.train.gradients import GradientStrategy, backward
@@ -59,7 +59,7 @@ def stores(tmp_path_factory):
 def recipe_with(decoder):
     """The recipe of this decoder with the first masker that it goes with, the uniform one where it can."""
     for masker in ("uniform", *PARTS.registry.names(Kind.MASKER)):
-        recipe = compose(Wanted(masker=masker, decoder=decoder), PARTS)
+        recipe = compose(ComposeRequest(masker=masker, decoder=decoder), PARTS)
         try:
             check(recipe, PARTS.registry)
         except ProblemsError:

@@ -12,7 +12,7 @@ from drkit.core.discovery import installed
 from drkit.core.progress import Silent
 from drkit.encoders import MaskedLmEncoder
 from drkit.errors import DrkitError
-from drkit.recipe.compose import Wanted, compose
+from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs.execute import execute
 from drkit.runs.plan import plan
 from drkit.search import TextEncoder
@@ -61,7 +61,9 @@ def checkpoint(name, folder, **changes):
 
 
 def run(folder, collection, run, *settings, **parts):
-    wanted = Wanted(collection=f"beir:{collection}", encoder=str(folder), settings=(*SETTINGS, *settings), **parts)
+    wanted = ComposeRequest(
+        collection=f"beir:{collection}", encoder=str(folder), settings=(*SETTINGS, *settings), **parts
+    )
     recipe = compose(wanted, PARTS)
     return execute(plan(recipe, PARTS.registry).stages, run, recipe, registry=PARTS.registry, progress=Silent())
 

@@ -72,7 +72,7 @@ def test_ranks_are_counted_from_one_and_included(size, first, more):
     ids = [f"d{rank}" for rank in range(1, size + 1)]
     left = keep(part, mined([0.0] * size, doc_ids=ids))
     assert list(left.doc_ids) == [f"d{rank}" for rank in range(first, first + more + 1) if rank <= size]
-    assert part.reach(5) == first + more
+    assert part.candidate_depth(5) == first + more
 
 
 @pytest.mark.parametrize("text", ["0-5", "5-4", "5", "a-b", "1-2-3", "-1-3"])

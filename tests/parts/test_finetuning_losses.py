@@ -31,7 +31,7 @@ from drkit.recipe.read import recipe_converter
 from drkit.testing import check_loss
 from drkit.testing.toys import toy_groups, toy_pairs
 from drkit.train.biencoder import candidate_mask, share_positive
-from drkit.train.pairs import padded
+from drkit.train.pairs import pad_lists
 
 WIDTH = 6
 
@@ -76,8 +76,8 @@ def drawn(judged, groups, teacher):
     for i, own in enumerate(groups):
         rows.append(np.array([i, *range(start, start + len(own) - 1)]))
         start += len(own) - 1
-    lists, positives = padded([np.array([*own]) for own in judged]), torch.arange(len(groups))
-    placed = padded(rows)
+    lists, positives = pad_lists([np.array([*own]) for own in judged]), torch.arange(len(groups))
+    placed = pad_lists(rows)
     scores = torch.full(placed.shape, math.nan)
     for row, own in zip(scores, teacher, strict=True):
         row[: len(own)] = torch.tensor(own)

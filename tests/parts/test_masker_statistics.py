@@ -27,7 +27,7 @@ from drkit.maskers import (
     UniformMasker,
 )
 from drkit.maskers.statistics import common_tokens, is_common, torn_words, view_statistics
-from drkit.recipe.compose import Wanted
+from drkit.recipe.compose import ComposeRequest
 
 SHARED = Path(os.environ.get("DRKIT_SHARED", Path(__file__).resolve().parents[2].parent / "shared")) / "collections"
 PYDOCS = ("pydocs", "collection.packages=['asyncio', 'email', 'logging', 'multiprocessing', 'unittest', 'xml']")
@@ -84,7 +84,7 @@ def corpus(request, tmp_path_factory):
     name, setting = PYDOCS if request.param == "pydocs" else (f"beir:{SHARED / request.param}", "seed=1")
     if request.param != "pydocs" and not (SHARED / request.param).is_dir():
         pytest.skip(f"no sample collection: {SHARED / request.param} is not there")
-    wanted = Wanted(masker="pmi", collection=name, settings=(setting, "encoder.vocab_size=4000"))
+    wanted = ComposeRequest(masker="pmi", collection=name, settings=(setting, "encoder.vocab_size=4000"))
     made = collection_source(wanted, installed(), cache=tmp_path_factory.mktemp("counted"))
     source = made.finish(installed(), Silent())
     statistics = source.folder / "signal-importance" / "values"

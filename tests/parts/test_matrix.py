@@ -14,7 +14,7 @@ from drkit.core.types import BuildContext
 from drkit.data.contexts import carried, open_contexts, open_signals, open_texts
 from drkit.errors import ProblemsError
 from drkit.recipe.check import check
-from drkit.recipe.compose import Wanted, compose
+from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.matrix import matrix
 from drkit.runs.execute import execute
 from drkit.runs.plan import plan
@@ -54,7 +54,7 @@ def stages_of(tmp_path_factory):
 
     def prepare(masker, decoder, *settings):
         small = SMALL_GENERATOR if masker == "generator" else ()
-        wanted = Wanted(
+        wanted = ComposeRequest(
             masker=masker, decoder=decoder, collection=f"jsonl:{path}", settings=(*SETTINGS, *small, *settings)
         )
         recipe = compose(wanted, PARTS)
@@ -139,7 +139,7 @@ def test_contrast_goes_with_every_masker(masker, stages_of):
 def test_what_does_not_is_refused_with_a_reason(pair):
     if pair is None:
         pytest.skip("every masker goes with every decoder")
-    recipe = compose(Wanted(masker=pair.masker, decoder=pair.decoder), PARTS)
+    recipe = compose(ComposeRequest(masker=pair.masker, decoder=pair.decoder), PARTS)
     with pytest.raises(ProblemsError, match=r"needs .*; masker .* provides .*that fit: \w|which no stage"):
         check(recipe, PARTS.registry)
 

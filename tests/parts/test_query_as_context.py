@@ -155,8 +155,8 @@ def test_sources_of_queries(source):
 
 @pytest.mark.parametrize("source", ["", "generated", "file:", "model", "http:x"])
 def test_other_sources_are_refused_in_a_recipe(source):
-    from drkit.recipe.compose import Wanted, compose
+    from drkit.recipe.compose import ComposeRequest, compose
 
-    wanted = Wanted(masker="query-as-context", settings=(f"pretrain.masker.queries={source}",))
+    wanted = ComposeRequest(masker="query-as-context", settings=(f"pretrain.masker.queries={source}",))
     with pytest.raises(ProblemsError, match="takes extractive, file:PATH or model:PATH_OR_ID"):
         compose(wanted, installed())

@@ -7,7 +7,7 @@ from drkit.core.discovery import installed
 from drkit.core.registry import Registry
 from drkit.core.spec import ComponentSpec
 from drkit.errors import DrkitError
-from drkit.recipe.compose import Wanted, compose
+from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs.trial import try_parts
 from tests.cli.test_light_commands import drkit
 from tests.plugins.broken import Loose, NoSettings
@@ -79,7 +79,7 @@ def with_part(kind, target, config=NoSettings, **rest):
 
 def refusal(parts, kind, **wanted):
     """The one line that the trial of a recipe ends with."""
-    recipe = compose(Wanted(**wanted), parts)
+    recipe = compose(ComposeRequest(**wanted), parts)
     with pytest.raises(DrkitError) as caught:
         try_parts(recipe, parts.registry)
     line = str(caught.value)

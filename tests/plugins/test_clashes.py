@@ -3,7 +3,7 @@
 import pytest
 
 from drkit.errors import DrkitError, UnknownNameError
-from drkit.recipe.compose import Wanted, compose
+from drkit.recipe.compose import ComposeRequest, compose
 from tests.cli.test_light_commands import drkit
 from tests.plugins.packages import installed_with, path_with, write_package
 
@@ -53,10 +53,10 @@ def test_drkits_own_names_mean_drkits_own(greedy):
     from drkit.core.discovery import installed
 
     for wanted in (
-        Wanted(),
-        Wanted(quick=True),
-        Wanted(paper="retromae", masker="pmi"),
-        Wanted(pipeline="two-stage", collection="beir:folder", miners=("bm25", "margin")),
+        ComposeRequest(),
+        ComposeRequest(scale="quick"),
+        ComposeRequest(paper="retromae", masker="pmi"),
+        ComposeRequest(pipeline="two-stage", collection="beir:folder", miners=("bm25", "margin")),
     ):
         assert compose(wanted, greedy) == compose(wanted, installed())
     assert greedy.registry.get("masker", "pmi").provider.startswith("drkit ")
@@ -64,23 +64,26 @@ def test_drkits_own_names_mean_drkits_own(greedy):
 
 
 def test_everyones_part_is_named_by_its_package(greedy):
-    found = compose(Wanted(masker="greedy:pmi", collection="greedy:beir:folder"), greedy)
+    found = compose(ComposeRequest(masker="greedy:pmi", collection="greedy:beir:folder"), greedy)
     assert (found.pretrain.masker.use, found.pretrain.masker.config.ratio) == ("greedy:pmi", 0.3)
     assert (found.collection.use, found.collection.config.path) == ("greedy:beir", "folder")
     assert found.name == "greedy-beir-greedy-pmi-enhanced"
-    assert compose(Wanted(masker="drkit:pmi"), greedy) == compose(Wanted(masker="pmi"), greedy)
-    assert compose(Wanted(masker="my_other:only-mine"), greedy).pretrain.masker.use == "only-mine"
-    chained = compose(Wanted(miners=("run-file:x.trec", "greedy:margin")), greedy).finetune.rounds[0].miners
+    assert compose(ComposeRequest(masker="drkit:pmi"), greedy) == compose(ComposeRequest(masker="pmi"), greedy)
+    assert compose(ComposeRequest(masker="my_other:only-mine"), greedy).pretrain.masker.use == "only-mine"
+    chained = compose(ComposeRequest(miners=("run-file:x.trec", "greedy:margin")), greedy).finetune.rounds[0].miners
     assert [c.use for c in chained] == ["run-file", "greedy:margin"]
     assert chained[0].config.path == "x.trec"
-    assert compose(Wanted(paper="greedy:retromae"), greedy).pretrain == compose(Wanted(paper="simlm"), greedy).pretrain
+    assert (
+        compose(ComposeRequest(paper="greedy:retromae"), greedy).pretrain
+        == compose(ComposeRequest(paper="simlm"), greedy).pretrain
+    )
 
 
 def test_a_recipe_names_a_strangers_part_and_reads_back(greedy):
     from drkit.recipe.read import parse_toml, recipe_from_table
     from drkit.recipe.write import recipe_toml
 
-    wanted = Wanted(settings=('pretrain.masker.use="greedy:pmi"', "pretrain.masker.ratio=0.4"))
+    wanted = ComposeRequest(settings=('pretrain.masker.use="greedy:pmi"', "pretrain.masker.ratio=0.4"))
     found = compose(wanted, greedy)
     assert found.pretrain.masker.config.ratio == 0.4
     assert recipe_from_table(parse_toml(recipe_toml(found), "recipe"), greedy.registry) == found
@@ -88,11 +91,11 @@ def test_a_recipe_names_a_strangers_part_and_reads_back(greedy):
 
 def test_between_two_strangers_a_bare_name_is_an_error_that_names_both(greedy):
     with pytest.raises(DrkitError, match=r"greedy 1\.0 and my-other 2\.1; write 'greedy:shelf' or 'my-other:shelf'"):
-        compose(Wanted(collection="shelf"), greedy)
-    assert compose(Wanted(collection="greedy:shelf:a:b"), greedy).collection.config.path == "a:b"
-    assert compose(Wanted(collection="my-other:shelf"), greedy).collection.use == "my-other:shelf"
+        compose(ComposeRequest(collection="shelf"), greedy)
+    assert compose(ComposeRequest(collection="greedy:shelf:a:b"), greedy).collection.config.path == "a:b"
+    assert compose(ComposeRequest(collection="my-other:shelf"), greedy).collection.use == "my-other:shelf"
     with pytest.raises(UnknownNameError, match=r"greedy:shelf, .*my-other:shelf"):
-        compose(Wanted(collection="shelves"), greedy)
+        compose(ComposeRequest(collection="shelves"), greedy)
 
 
 def test_the_word_before_a_colon_is_a_part_of_drkits_own_first_then_a_package_then_a_part(site):

@@ -3,7 +3,7 @@
 import pytest
 
 from drkit.errors import DrkitError, UnknownNameError
-from drkit.recipe.compose import Wanted, compose
+from drkit.recipe.compose import ComposeRequest, compose
 from tests.cli.test_light_commands import drkit
 from tests.plugins.packages import installed_with, path_with, write_package
 
@@ -54,8 +54,8 @@ def test_an_unknown_name_lists_the_plugins_that_failed(name, site):
     assert said in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
     with pytest.raises(UnknownNameError, match="Not loaded"):
-        compose(Wanted(paper="theirs"), here)
-    assert compose(Wanted(), here).name == "pydocs-pmi-enhanced"
+        compose(ComposeRequest(paper="theirs"), here)
+    assert compose(ComposeRequest(), here).name == "pydocs-pmi-enhanced"
 
 
 def test_a_missing_recipe_file_takes_nothing_else_away(site):
@@ -65,9 +65,9 @@ def test_a_missing_recipe_file_takes_nothing_else_away(site):
     report = report_of(here, "lost-recipe")
     assert not report.error
     assert [spec.name for spec in report.specs] == ["sound"]
-    assert compose(Wanted(paper="found", masker="sound"), here).pretrain.masker.use == "sound"
+    assert compose(ComposeRequest(paper="found", masker="sound"), here).pretrain.masker.use == "sound"
     with pytest.raises(DrkitError, match=r"the recipe 'lost' of lost-recipe 1.0 is broken: .*lost.toml does not exist"):
-        compose(Wanted(paper="lost"), here)
+        compose(ComposeRequest(paper="lost"), here)
     with pytest.raises(DrkitError, match=r"'number' of lost-recipe 1.0 is broken: 3 is not a path"):
         here.recipe("number")
     code, out, _ = drkit("plugins", PYTHONPATH=path_with(site))

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from drkit.core.discovery import installed
-from drkit.recipe.compose import Wanted, compose
+from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs.trial import try_parts
 
 PARTS = installed()
@@ -16,12 +16,12 @@ PARTS = installed()
 
 @pytest.mark.parametrize("paper", [name for name in PARTS.recipes if name not in ("quick", "small")])
 def test_every_recipe_passes(paper):
-    try_parts(compose(Wanted(paper=paper), PARTS), PARTS.registry)
+    try_parts(compose(ComposeRequest(paper=paper), PARTS), PARTS.registry)
 
 
 @pytest.mark.parametrize("pipeline", [None, *PARTS.pipelines])
 def test_every_pipeline_passes(pipeline):
-    try_parts(compose(Wanted(pipeline=pipeline), PARTS), PARTS.registry)
+    try_parts(compose(ComposeRequest(pipeline=pipeline), PARTS), PARTS.registry)
 
 
 def test_every_part_that_fits_the_default_recipe_passes():
@@ -29,7 +29,7 @@ def test_every_part_that_fits_the_default_recipe_passes():
 
     for pair in matrix(PARTS).pairs:
         if not pair.problems:
-            try_parts(compose(Wanted(masker=pair.masker, decoder=pair.decoder), PARTS), PARTS.registry)
+            try_parts(compose(ComposeRequest(masker=pair.masker, decoder=pair.decoder), PARTS), PARTS.registry)
 
 
 @pytest.mark.parametrize("miner", PARTS.registry.names("miner"))
@@ -37,16 +37,16 @@ def test_every_miner_passes(miner):
     spec = PARTS.registry.get("miner", miner)
     named = "run-file:a-file" if miner == "run-file" else miner
     chain = ("bm25", named) if "candidates" in spec.receives else (named,)
-    try_parts(compose(Wanted(miners=chain), PARTS), PARTS.registry)
+    try_parts(compose(ComposeRequest(miners=chain), PARTS), PARTS.registry)
 
 
 @pytest.mark.parametrize("paper", ["condenser", "cotmae", "simlm", "cdmae"])
 def test_an_encoder_of_the_hub_is_not_fetched(paper):
-    try_parts(compose(Wanted(paper=paper, encoder="nobody/no-such-encoder"), PARTS), PARTS.registry)
+    try_parts(compose(ComposeRequest(paper=paper, encoder="nobody/no-such-encoder"), PARTS), PARTS.registry)
 
 
 def test_it_is_quick_and_leaves_random_numbers_alone():
-    recipe = compose(Wanted(), PARTS)
+    recipe = compose(ComposeRequest(), PARTS)
     try_parts(recipe, PARTS.registry)  # imports
     before = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
     started = time.process_time()

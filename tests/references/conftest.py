@@ -53,11 +53,11 @@ def composed(paper: str, encoder, context, *, settings: tuple[str, ...] = ()):
     """(the AutoEncoder of a paper's recipe with these settings, its masker), in float64."""
     from drkit.core.discovery import installed
     from drkit.core.spec import Kind
-    from drkit.recipe.compose import Wanted, compose
+    from drkit.recipe.compose import ComposeRequest, compose
     from drkit.runs.stages.pretrain import auto_encoder
 
     parts = installed()
-    recipe = compose(Wanted(paper=paper, settings=settings), parts).pretrain
+    recipe = compose(ComposeRequest(paper=paper, settings=settings), parts).pretrain
     masker = parts.registry.build(Kind.MASKER, recipe.masker.use, recipe.masker.config, context)
     module = auto_encoder(recipe, parts.registry, encoder, context, masker=masker)
     return randomised(module, seed=11).double(), masker

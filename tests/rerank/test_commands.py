@@ -133,10 +133,10 @@ def test_distill_scores_every_positive_and_negative(files, scored):
 def test_drkit_reads_it_as_a_collection(scored):
     from drkit.core.discovery import installed
     from drkit.core.spec import Kind
-    from drkit.recipe.compose import Wanted, compose
+    from drkit.recipe.compose import ComposeRequest, compose
 
     parts = installed()
-    choice = compose(Wanted(collection=f"pairs:{scored}"), parts).collection
+    choice = compose(ComposeRequest(collection=f"pairs:{scored}"), parts).collection
     collection = parts.registry.build(Kind.COLLECTION, choice.use, choice.config)
     queries = [query.text for split in collection.splits() for query in collection.queries(split)]
     assert sorted(queries) == sorted(f"return a {topic}" for topic in TOPICS[4:])

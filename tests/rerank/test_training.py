@@ -182,7 +182,7 @@ def trained(folder, name="reranker", seed=7, start_changes=DROPOUT, **changes):
         mined(stored(folder / "collection", repeats=2), folder / "negatives")
     recipe = SimpleNamespace(reranker=settings(**changes), seed=seed)
     inputs = {**parts_of(folder / "collection", "train"), "negatives": folder / "negatives", "start": folder / "lm"}
-    given = settings_from(RerankerSettings, recipe, training=recipe.reranker.alone())
+    given = settings_from(RerankerSettings, recipe, training=recipe.reranker.training_only())
     return RERANKER.run(stage_run(RERANKER, folder / name, inputs, given))
 
 
@@ -321,7 +321,7 @@ def process(folder):
     texts = [queries[index].text for index in pairs.queries]
     collate = GroupCollator(pairs, texts, collection.corpus, encoder.pairs, negatives=4, seed=3)
     batch = collate([(0, query) for query in range(7)][rank::2])
-    with processes.together():
+    with processes.group():
         wrapped = DistributedDataParallel(module, broadcast_buffers=False)
         for chunk in (0, 5):
             module.zero_grad()

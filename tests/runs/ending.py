@@ -12,7 +12,7 @@ from drkit.core import processes
 
 
 def main(folder):
-    with processes.together():
+    with processes.group():
         during = threads()
         wrapped = DistributedDataParallel(torch.nn.Linear(4, 1))
         wrapped.itself = [wrapped]  # as a Trainer's model is: part of a cycle

@@ -132,7 +132,7 @@ def small_rows(rank):
 
 
 def main(folder):
-    with processes.together():
+    with processes.group():
         found = gradients_of_every_loss(processes.rank())
         if processes.rank() == 0:
             torch.save(found, Path(folder) / "found.pt")

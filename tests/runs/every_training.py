@@ -49,7 +49,7 @@ def trained(name, chunk, folder):
 
 
 def main(folder):
-    with processes.together(), tempfile.TemporaryDirectory() as scratch:
+    with processes.group(), tempfile.TemporaryDirectory() as scratch:
         for name, chunk in TRAININGS:
             module, _ = trained(name, chunk, Path(scratch, name))
             if processes.rank() == 0:

@@ -12,7 +12,7 @@ from drkit.data.generation import QueryModel
 from drkit.data.queries import Queries
 from drkit.errors import DrkitError
 from drkit.recipe.check import check
-from drkit.recipe.compose import Wanted, compose
+from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs.execute import execute
 from drkit.runs.plan import plan
 from tests.data.seq2seq import write_t5
@@ -59,7 +59,7 @@ class Notes(Silent):
 
 def run(texts, folder, *settings, decoder="mlm"):
     """(manifests by stage, what was said) of a run with these settings of the masker."""
-    wanted = Wanted(
+    wanted = ComposeRequest(
         masker="query-as-context",
         decoder=decoder,
         collection=f"jsonl:{texts}",

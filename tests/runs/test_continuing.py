@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from drkit.core.discovery import installed
 from drkit.core.progress import Silent
 from drkit.errors import DrkitError
-from drkit.recipe.compose import Wanted, compose
+from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs.execute import execute
 from drkit.runs.plan import plan
 
@@ -46,7 +46,7 @@ def texts(tmp_path_factory):
 
 
 def go(texts, run, *settings, **wanted):
-    recipe = compose(Wanted(collection=f"jsonl:{texts}", settings=(*SMALL, *settings), **wanted), PARTS)
+    recipe = compose(ComposeRequest(collection=f"jsonl:{texts}", settings=(*SMALL, *settings), **wanted), PARTS)
     said = Notes()
     execute(plan(recipe, PARTS.registry).stages, run, recipe, registry=PARTS.registry, progress=said)
     return recipe, said.said
@@ -98,5 +98,5 @@ def test_the_exported_encoder_holds_no_head_and_no_decoder(first):
 
 def test_a_run_without_finished_pretraining_is_refused(first, tmp_path):
     (tmp_path / "recipe.toml").write_text((first / "recipe.toml").read_text())
-    with pytest.raises(DrkitError, match="no finished pre-training to go on from: finish it with"):
-        compose(Wanted(encoder=str(tmp_path)), PARTS)
+    with pytest.raises(DrkitError, match="has not finished its pre-training: finish it with"):
+        compose(ComposeRequest(encoder=str(tmp_path)), PARTS)

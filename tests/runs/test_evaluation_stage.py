@@ -80,7 +80,7 @@ def test_what_the_table_says_in_words_is_tested(evaluated, tmp_path, capsys):
         done = SimpleNamespace(metrics={**metrics, "against": against})
         results(tmp_path, {"evaluation": done})
         printed = " ".join(capsys.readouterr().out.split())
-        assert f"low is NOT ahead of BM25: RR@10 0.375 against 0.500 {said}" in printed
+        assert f"low does not beat BM25: RR@10 0.375 against 0.500 {said}" in printed
 
 
 def test_rows_that_are_means_of_draws_say_so_in_the_file_and_on_the_screen(evaluated, tmp_path, capsys):

@@ -14,14 +14,14 @@ from attrs import evolve, field, frozen
 from drkit.core.discovery import installed
 from drkit.core.progress import Silent
 from drkit.errors import DrkitError
-from drkit.recipe.compose import Wanted, compose
+from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs.execute import UNFINISHED, execute
 from drkit.runs.manifest import read_manifest
 from drkit.runs.stage import Part, Stage, StageSpec
 from drkit.runs.survey import State, survey
 
 PARTS = installed()
-RECIPE = compose(Wanted(), PARTS)
+RECIPE = compose(ComposeRequest(), PARTS)
 CALLS = []
 
 
@@ -207,7 +207,7 @@ def test_a_kill_before_the_rename_loses_nothing(tmp_path, monkeypatch, moment):
 
 def test_another_recipe_is_refused_and_redone_when_asked(tmp_path):
     go(chain(), tmp_path / "run")
-    other = compose(Wanted(settings=("seed=7",)), PARTS)
+    other = compose(ComposeRequest(settings=("seed=7",)), PARTS)
     with pytest.raises(DrkitError, match=r"seed: 42 -> 7[\s\S]*--redo"):
         go(chain(), tmp_path / "run", other)
     go(chain(), tmp_path / "run", other, redo=True)

@@ -18,7 +18,7 @@ from drkit.encoders import MaskedLmEncoder
 from drkit.errors import DrkitError
 from drkit.losses import ReplacedLmConfig, ReplacedLmLoss
 from drkit.maskers import GeneratorConfig, GeneratorMasker
-from drkit.recipe.compose import Wanted, compose
+from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs.execute import execute
 from drkit.runs.plan import plan
 from drkit.train.checkpoints import load_tokenizer
@@ -54,7 +54,8 @@ def texts(tmp_path_factory):
 
 def recipe_of(texts, *settings, encoder=None):
     return compose(
-        Wanted(paper="simlm", collection=f"jsonl:{texts}", encoder=encoder, settings=(*SETTINGS, *settings)), PARTS
+        ComposeRequest(paper="simlm", collection=f"jsonl:{texts}", encoder=encoder, settings=(*SETTINGS, *settings)),
+        PARTS,
     )
 
 

@@ -83,10 +83,12 @@ def signal_batch():
     from drkit.core.draws import Draws
     from drkit.maskers import UniformConfig, UniformMasker
     from drkit.testing.toys import toy_context, toy_tokens, with_signals
-    from drkit.train.pretrain import collated
+    from drkit.train.pretrain import batch_tensors
 
     tokens = with_signals(toy_tokens(), {"a-mark": "text"})
-    return collated(tokens, UniformMasker(UniformConfig(), toy_context())(tokens, Draws(1, 0, tokens.keys.numpy())))
+    return batch_tensors(
+        tokens, UniformMasker(UniformConfig(), toy_context())(tokens, Draws(1, 0, tokens.keys.numpy()))
+    )
 
 
 TRAINED = {

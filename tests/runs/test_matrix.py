@@ -11,7 +11,7 @@ import pytest
 from drkit.core.discovery import installed
 from drkit.core.progress import Silent
 from drkit.recipe.check import check
-from drkit.recipe.compose import Wanted, compose
+from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.matrix import matrix
 from drkit.runs.execute import execute
 from drkit.runs.plan import plan
@@ -66,7 +66,7 @@ def runs(tmp_path_factory):
 def trained(runs, texts, pooling, **wanted):
     """The folder of a whole run; its log has been looked through."""
     settings = (*SETTINGS, f"encoder.pooling={pooling}")
-    recipe = compose(Wanted(collection=f"jsonl:{texts}", settings=settings, **wanted), PARTS)
+    recipe = compose(ComposeRequest(collection=f"jsonl:{texts}", settings=settings, **wanted), PARTS)
     check(recipe, PARTS.registry)
     folder, others = runs()
     stages = plan(recipe, PARTS.registry).stages

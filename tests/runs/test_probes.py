@@ -27,7 +27,7 @@ from drkit.evaluate.geometry import anisotropy, top_direction
 from drkit.losses import MlmLoss
 from drkit.maskers import UniformMasker
 from drkit.maskers.specs import UniformConfig
-from drkit.recipe.compose import Wanted, compose
+from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.read import parse_toml, recipe_from_table
 from drkit.recipe.schema import Probe
 from drkit.recipe.write import recipe_toml
@@ -344,7 +344,9 @@ class Heard(Silent):
 
 def pretrained(folder, run, *settings, masker="uniform", decoder="enhanced", progress=None):
     """The folder of a finished pre-training."""
-    wanted = Wanted(masker=masker, decoder=decoder, collection=f"beir:{folder}", settings=(*SETTINGS, *settings))
+    wanted = ComposeRequest(
+        masker=masker, decoder=decoder, collection=f"beir:{folder}", settings=(*SETTINGS, *settings)
+    )
     recipe = compose(wanted, PARTS)
     stages = plan(recipe, PARTS.registry).stages
     names = [stage.name for stage in stages]
@@ -405,7 +407,7 @@ def test_texts_kept_out_are_never_trained_on(folder, tmp_path, monkeypatch, mask
 
 def test_how_often_is_probed_changes_no_training_and_how_many_texts_does(folder):
     def fingerprint(*settings):
-        recipe = compose(Wanted(collection=f"beir:{folder}", settings=(*SETTINGS, *settings)), PARTS)
+        recipe = compose(ComposeRequest(collection=f"beir:{folder}", settings=(*SETTINGS, *settings)), PARTS)
         stage = next(stage for stage in plan(recipe, PARTS.registry).stages if stage.name == "pretrained")
         return stage.fingerprint(dict.fromkeys(stage.inputs, ""))
 
@@ -415,7 +417,7 @@ def test_how_often_is_probed_changes_no_training_and_how_many_texts_does(folder)
 
 @pytest.mark.parametrize("paper", [None, "retromae"])
 def test_the_settings_are_part_of_every_recipe(paper):
-    wanted = Wanted(paper=paper, encoder="some/encoder", settings=("pretrain.probe.every=100",))
+    wanted = ComposeRequest(paper=paper, encoder="some/encoder", settings=("pretrain.probe.every=100",))
     recipe = compose(wanted, PARTS)
     assert recipe.pretrain.probe == Probe(every=100)
     assert recipe_from_table(parse_toml(recipe_toml(recipe), "text"), PARTS.registry) == recipe

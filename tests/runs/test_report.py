@@ -9,7 +9,7 @@ import pytest
 
 from drkit.core.discovery import installed
 from drkit.core.progress import Silent
-from drkit.recipe.compose import Wanted, compose
+from drkit.recipe.compose import ComposeRequest, compose
 from drkit.report.curves import Line, Panel, draw, loss_panels, probe_panels
 from drkit.report.document import Figure, Heading, Table, Text, html_page, markdown
 from drkit.runs.execute import execute
@@ -79,7 +79,9 @@ def test_a_run_of_texts_alone_ends_with_a_report(tmp_path, every):
     ]
     (tmp_path / "texts.jsonl").write_text("\n".join(rows))
     settings = (*SETTINGS, f"pretrain.probe.every={every}")
-    wanted = Wanted(masker="uniform", decoder="mlm", collection=f"jsonl:{tmp_path / 'texts.jsonl'}", settings=settings)
+    wanted = ComposeRequest(
+        masker="uniform", decoder="mlm", collection=f"jsonl:{tmp_path / 'texts.jsonl'}", settings=settings
+    )
     recipe = compose(wanted, PARTS)
     stages = plan(recipe, PARTS.registry).stages
     assert stages[-1].name == "report"

@@ -16,7 +16,7 @@ from drkit.core.progress import Silent
 from drkit.errors import DrkitError
 from drkit.recipe.assign import assign
 from drkit.recipe.check import check
-from drkit.recipe.compose import Wanted, compose
+from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.read import recipe_from_table
 from drkit.recipe.schema import Choice, Recipe
 from drkit.recipe.write import recipe_table
@@ -33,11 +33,11 @@ TINY = (
     *("finetune.max_steps=4", "finetune.per_device_train_batch_size=4"),
 )
 RECIPES = {
-    "pmi": Wanted(masker="pmi", decoder="enhanced"),
-    "generator": Wanted(paper="simlm", pipeline="two-stage"),
-    "contexts": Wanted(paper="cocondenser-qac", pipeline="ance"),
-    "idf": Wanted(paper="cpdae-idf"),
-    "three-stage": Wanted(paper="cdmae"),
+    "pmi": ComposeRequest(masker="pmi", decoder="enhanced"),
+    "generator": ComposeRequest(paper="simlm", pipeline="two-stage"),
+    "contexts": ComposeRequest(paper="cocondenser-qac", pipeline="ance"),
+    "idf": ComposeRequest(paper="cpdae-idf"),
+    "three-stage": ComposeRequest(paper="cdmae"),
 }
 
 

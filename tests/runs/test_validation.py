@@ -18,9 +18,10 @@ from drkit.encoders import BertSizes, MaskedLmEncoder
 from drkit.errors import DrkitError
 from drkit.evaluate import evaluate
 from drkit.losses import ContrastiveConfig, ContrastiveLoss
-from drkit.recipe.compose import Wanted, compose
+from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.schema import Training, Validation
-from drkit.runs.retriever import TextReading, encoders_of
+from drkit.runs.reading import TextReading
+from drkit.runs.retriever import encoders_of
 from drkit.runs.stage import settings_from
 from drkit.train import retrieval_probe
 from drkit.train.batches import Schedule
@@ -218,7 +219,7 @@ def constructed(stored, folder, validation, *, collection=None, exclude_self=Fal
     sizes = BertSizes(hidden=32, layers=1, heads=2, intermediate=64, max_positions=16, dropout=0.1)
     encoder = MaskedLmEncoder.from_scratch(sizes, tokenizer(), pooling="cls", seed=1)
     module = BiEncoder(encoder, ContrastiveLoss(ContrastiveConfig()))
-    recipe = compose(Wanted(), installed())
+    recipe = compose(ComposeRequest(), installed())
     opened = open_collection(collection or stored / "collection")
     task = validation_task(opened, validation, seed=recipe.seed, exclude_self=exclude_self)
     made = ValidationCallback(

@@ -16,7 +16,7 @@ from tests.runs.test_cached import CONTRASTIVE, Bag, columns
 
 def main(folder):
     rank, model = processes.rank(), Bag()
-    with processes.together():
+    with processes.group():
         wrapped = DistributedDataParallel(model, broadcast_buffers=False)
         half = [{"input_ids": f["input_ids"][6 * rank : 6 * rank + 6]} for f in columns(3, rows=12)]
         CachedGradients(wrapped, ContrastiveLoss(CONTRASTIVE), chunk=4)(half).backward()

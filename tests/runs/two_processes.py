@@ -16,7 +16,7 @@ from tests.runs.test_gradients import TRAINED, shares
 
 def main(kind, chunk, folder):
     module, batch = (made() for made in TRAINED[kind])
-    with processes.together():
+    with processes.group():
         loss = taken(module, shares(batch, kind)[processes.rank()], int(chunk))
     if processes.rank() == 0:
         found = {name: p.grad for name, p in module.named_parameters() if p.grad is not None}

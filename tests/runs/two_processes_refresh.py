@@ -8,7 +8,7 @@ from tests.runs.test_refreshing import BATCH, PLAIN, go, made, word_tokenizer
 
 
 def main(folder, checkpoints):
-    with processes.together():
+    with processes.group():
         module, collate, refresher = made((Path(folder), word_tokenizer()), Path(checkpoints), dropout=0.0)
         refresher._per_epoch = 14 // BATCH
         go(module, collate, Path(checkpoints), refresher, world=2, **PLAIN)

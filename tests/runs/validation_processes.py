@@ -17,7 +17,7 @@ def main(folder):
     if rank:
         (folder / str(rank)).mkdir(exist_ok=True)
         (folder / str(rank) / CHECKPOINTS).symlink_to(folder / "0" / CHECKPOINTS)
-    with processes.together():
+    with processes.group():
         module, weights, _, steps = go(folder / str(rank), RISES_AND_FALLS, patience=2)
     best = same(module.state_dict(), weights[6]) if weights else None
     (folder / f"said-{rank}.json").write_text(json.dumps({"steps": steps, "best": best, "measured": sorted(weights)}))

@@ -114,7 +114,7 @@ def test_broken_folders(tmp_path):
 
 def test_a_collection_too_small_for_product_quantisation_is_told_before_anything_is_trained(tmp_path):
     from drkit.core.discovery import installed
-    from drkit.recipe.compose import Wanted, compose
+    from drkit.recipe.compose import ComposeRequest, compose
     from drkit.runs.stage import settings_from
     from drkit.runs.stages.collection import COLLECTION, CollectionSettings
     from tests.data.test_files import beir
@@ -122,7 +122,7 @@ def test_a_collection_too_small_for_product_quantisation_is_told_before_anything
 
     folder = beir(tmp_path)
     for index, problem in (("flat", None), ("ivf-pq", "an ivf-pq index needs at least 256 vectors")):
-        wanted = Wanted(collection=f"beir:{folder}", settings=(f"evaluation.index={index}",))
+        wanted = ComposeRequest(collection=f"beir:{folder}", settings=(f"evaluation.index={index}",))
         settings = settings_from(CollectionSettings, compose(wanted, installed()))
         stage = stage_run(COLLECTION, tmp_path / index, {}, settings)
         if problem is None:

@@ -11,15 +11,15 @@ from drkit_cli.names import PartName, PipelineName, RecipeName
 
 
 @click.command()
-@click.option("--masker", type=PartName("masker"), help="What is hidden from encoder and decoder.")
+@click.option("--masker", type=PartName("masker"), help="How tokens are hidden from encoder and decoder.")
 @click.option("--decoder", type=PartName("decoder"), help="How the text is rebuilt from the bottleneck.")
-@click.option("--loss", type=PartName("loss"), help="What fine-tuning minimises.")
+@click.option("--loss", type=PartName("loss"), help="Loss of fine-tuning.")
 @click.option(
     "--miner",
     "miners",
     type=PartName("miner"),
     multiple=True,
-    help="Hard negatives of one single fine-tuning round; given again: a chain of a source and filters.",
+    help="Hard negatives for a single fine-tuning round; repeat for a chain of a source and filters.",
 )
 @click.option("--pipeline", type=PipelineName(), help="How to fine-tune: two-stage, three-stage, ance, dpr ...")
 @click.option("--paper", type=RecipeName(), help="Start from a paper's recipe; any slot can still be replaced.")
@@ -35,19 +35,21 @@ from drkit_cli.names import PartName, PipelineName, RecipeName
 @click.option("--name", help="Name of the recipe and of its run folder.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Also write the complete recipe to this file.")
 @click.option("--dry-run", is_flag=True, help="Print the plan and stop.")
-@click.option("--run-dir", type=click.Path(path_type=Path), help="Where the run goes (runs/NAME).")
+@click.option("--run-dir", type=click.Path(path_type=Path), help="Folder of the run (default: runs/NAME).")
 @click.option(
     "--reuse",
     metavar="RUN",
     type=click.Path(path_type=Path),
     multiple=True,
-    help="Take over equal stages of another run.",
+    help="Reuse identical stages of another run.",
 )
-@click.option("--redo", is_flag=True, help="Use a folder of another recipe; make again what the change affects.")
+@click.option(
+    "--redo", is_flag=True, help="Reuse the folder of another recipe, and rebuild the stages that the change affects."
+)
 @click.option(
     "--trial/--no-trial",
     default=None,
-    help="Try every part on a toy batch first; the default for a run, and not for --dry-run.",
+    help="Try every part on a toy batch first (default: yes for a run, no for --dry-run).",
 )
 def compose(
     output: Path | None,
@@ -58,7 +60,7 @@ def compose(
     quick: bool,
     scale: str | None,
     trial: bool | None,
-    **wanted: Any,
+    **choices: Any,
 ) -> None:
     r"""Compose parts into a recipe and run it, from texts to an evaluated, searchable encoder.
 
@@ -68,16 +70,16 @@ def compose(
     drkit compose --masker uniform --decoder mlm --set pretrain.decoder.layers=1 --dry-run
     """
     from drkit.core.discovery import installed
-    from drkit.recipe.compose import Wanted
+    from drkit.recipe.compose import ComposeRequest
     from drkit.recipe.compose import compose as compose_recipe
     from drkit.recipe.write import write_recipe
-    from drkit_cli.running import carry_out
+    from drkit_cli.running import run_recipe
 
     if quick and scale not in (None, "quick"):
         raise click.UsageError(f"--quick is short for --scale quick; it cannot be combined with --scale {scale}")
     parts = installed()
-    recipe = compose_recipe(Wanted(scale="quick" if quick else scale, **wanted), parts)
+    recipe = compose_recipe(ComposeRequest(scale="quick" if quick else scale, **choices), parts)
     if output:
         write_recipe(recipe, output)
         click.echo(f"recipe: {output}")
-    carry_out(recipe, parts.registry, run_dir=run_dir, dry_run=dry_run, redo=redo, reuse=reuse, trial=trial)
+    run_recipe(recipe, parts.registry, run_dir=run_dir, dry_run=dry_run, redo=redo, reuse=reuse, trial=trial)

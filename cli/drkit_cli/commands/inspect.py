@@ -104,12 +104,12 @@ def _source(
 ) -> TextSource:
     from drkit.core.progress import Silent
     from drkit.inspect.source import collection_source, run_source
-    from drkit.recipe.compose import Wanted
+    from drkit.recipe.compose import ComposeRequest
     from drkit_cli.progress import RichProgress
 
     if run:
         return run_source(run, parts, masker=masker, settings=settings)
-    pending = collection_source(Wanted(masker=masker, collection=collection, settings=settings), parts)
+    pending = collection_source(ComposeRequest(masker=masker, collection=collection, settings=settings), parts)
     if pending.is_finished:
         return pending.finish(parts, Silent())
     click.echo(f"computing the vocabulary and n-gram counts of the collection, once, in {pending.folder}", err=True)

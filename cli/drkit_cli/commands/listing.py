@@ -1,4 +1,4 @@
-"""`drkit list`: the parts and recipes there are, and which go together."""
+"""`drkit list`: list installed parts and recipes, and which maskers and decoders go together."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ KINDS = ("masker", "decoder", "loss", "miner", "collection", "signal", "pipeline
 
 @click.command("list")
 @click.argument("kind", required=False, type=click.Choice(KINDS))
-@click.option("--matrix", is_flag=True, help="Which maskers and decoders go together, and why the others do not.")
+@click.option("--matrix", is_flag=True, help="Show which maskers and decoders go together, and why others do not.")
 def list_parts(kind: str | None, matrix: bool) -> None:
-    r"""List the parts of a KIND (or of every kind) and the recipes, plugins' included.
+    r"""List the installed parts and recipes of a KIND, or of every kind, plugins included.
 
     \b
     drkit list miner
@@ -27,29 +27,29 @@ def list_parts(kind: str | None, matrix: bool) -> None:
     from drkit.core.discovery import installed
     from drkit_cli.render import console
 
-    here, screen = installed(), console()
+    parts, screen = installed(), console()
     if matrix:
         if kind:
-            raise click.UsageError("--matrix is about all maskers, decoders and losses: leave KIND out")
-        from drkit.recipe.matrix import matrix as everything
+            raise click.UsageError("--matrix shows all maskers, decoders and losses; omit KIND")
+        from drkit.recipe.matrix import matrix as build_matrix
         from drkit_cli.matrix import print_matrix
 
-        print_matrix(everything(here), screen)
+        print_matrix(build_matrix(parts), screen)
         return
-    for one in [kind] if kind else KINDS:
-        _print_kind(one, here, screen)
+    for each in [kind] if kind else KINDS:
+        _print_kind(each, parts, screen)
 
 
-def _print_kind(kind: str, here: Installed, screen: Console) -> None:
+def _print_kind(kind: str, parts: Installed, screen: Console) -> None:
     from drkit_cli.render import table
 
     if kind in ("pipeline", "recipe"):
-        files = here.recipes if kind == "recipe" else here.pipelines
+        files = parts.recipes if kind == "recipe" else parts.pipelines
         rows = [(files.name_of(file), _first_comment(file)) for file in files.items()]
         screen.print(table(kind, ("name", "what it is"), sorted(rows)))
         clashes = files.clashes()
     else:
-        registry = here.registry
+        registry = parts.registry
         specs = {registry.name_of(spec): spec for spec in registry.specs(kind)}
         found = [(name, s.summary, s.cite.key if s.cite else "", s.provider) for name, s in sorted(specs.items())]
         screen.print(table(kind, ("name", "what it does", "paper", "from"), found))

@@ -73,14 +73,14 @@ def mine(
     from drkit_cli.progress import RichProgress
 
     of_collection = tuple(text for text in settings if text.startswith("collection."))
-    own = tuple(text for text in settings if text not in of_collection)
+    of_miners = tuple(text for text in settings if text not in of_collection)
     with RichProgress(1) as progress:
         progress.begin("mine", " > ".join(miners))
         done = mine_to_file(
             collection,
             Miners(
                 miners,
-                own,
+                of_miners,
                 encoder=encoder,
                 pooling=pooling,
                 reranker=reranker,
@@ -96,7 +96,7 @@ def mine(
         )
     dropped = ", ".join(f"{reason} {number:,}" for reason, number in done["dropped"].items()) or "nothing"
     click.echo(f"queries    {done['queries']:,}, {done['queries_without']:,} of them without a negative")
-    click.echo(f"negatives  {done['negatives']:,}, {done['negatives_per_query']:g} a query")
+    click.echo(f"negatives  {done['negatives']:,}, {done['negatives_per_query']:g} per query")
     click.echo(f"dropped    {dropped}")
     for name, weights in done["weights"].items():
         click.echo(f"weights    {name} {weights}")

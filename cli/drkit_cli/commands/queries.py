@@ -36,10 +36,10 @@ def queries(model: str, collection: str | None, settings: tuple[str, ...], outpu
     from drkit.commands import generate_queries
     from drkit.core.discovery import installed
     from drkit.data.generation import Sampling
-    from drkit.recipe.compose import Wanted
+    from drkit.recipe.compose import ComposeRequest
     from drkit_cli.progress import RichProgress
 
-    request = Wanted(collection=collection, settings=settings)
+    request = ComposeRequest(collection=collection, settings=settings)
     how = Sampling(**sampling)  # type: ignore[arg-type]
     with RichProgress(1) as progress:
         done = generate_queries(request, model, output, sampling=how, parts=installed(), progress=progress)

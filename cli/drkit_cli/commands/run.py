@@ -1,4 +1,4 @@
-"""`drkit run`: repeat or resume a recipe."""
+"""`drkit run`: run a recipe, or resume a run."""
 
 from __future__ import annotations
 
@@ -10,38 +10,42 @@ import click
 @click.command()
 @click.argument("recipe", type=click.Path(path_type=Path))
 @click.option("--dry-run", is_flag=True, help="Print the plan and stop.")
-@click.option("--run-dir", type=click.Path(path_type=Path), help="Where the run goes (the recipe's run, or runs/NAME).")
+@click.option(
+    "--run-dir", type=click.Path(path_type=Path), help="Folder of the run (default: that of the recipe, or runs/NAME)."
+)
 @click.option(
     "--reuse",
     metavar="RUN",
     type=click.Path(path_type=Path),
     multiple=True,
-    help="Take over equal stages of another run.",
+    help="Reuse identical stages of another run.",
 )
-@click.option("--redo", is_flag=True, help="Use a folder of another recipe; make again what the change affects.")
+@click.option(
+    "--redo", is_flag=True, help="Reuse the folder of another recipe, and rebuild the stages that the change affects."
+)
 @click.option(
     "--trial/--no-trial",
     default=None,
-    help="Try every part on a toy batch first; the default for a run, and not for --dry-run.",
+    help="Try every part on a toy batch first (default: yes for a run, no for --dry-run).",
 )
 def run(
     recipe: Path, dry_run: bool, run_dir: Path | None, redo: bool, reuse: tuple[Path, ...], trial: bool | None
 ) -> None:
-    r"""Run RECIPE (a TOML file, or a run's folder): repeat it, or go on where it was cut off.
+    r"""Run RECIPE, a TOML file or the folder of a run, which is resumed where it stopped.
 
     \b
-    drkit run runs/R                          # go on with a run that was cut off
-    drkit run recipe.toml --run-dir runs/B    # the same recipe in a folder of its own
+    drkit run runs/R                          # resume an interrupted run
+    drkit run recipe.toml --run-dir runs/B    # the same recipe in another folder
     torchrun --nproc-per-node 4 -m drkit_cli.main run recipe.toml
     """
     from drkit.core.discovery import installed
     from drkit.recipe.read import read_recipe
     from drkit.runs.execute import RECIPE
-    from drkit_cli.running import carry_out
+    from drkit_cli.running import run_recipe
 
     path = recipe / RECIPE if recipe.is_dir() else recipe
     parts = installed()
-    read = read_recipe(path, parts.registry)
+    loaded = read_recipe(path, parts.registry)
     if run_dir is None and path.name == RECIPE and (path.parent / ".lock").exists():
         run_dir = path.parent
-    carry_out(read, parts.registry, run_dir=run_dir, dry_run=dry_run, redo=redo, reuse=reuse, trial=trial)
+    run_recipe(loaded, parts.registry, run_dir=run_dir, dry_run=dry_run, redo=redo, reuse=reuse, trial=trial)

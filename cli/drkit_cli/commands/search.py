@@ -73,7 +73,7 @@ def _encoder(where: Path, name: str | None, pooling: str | None, queries: object
     if isinstance(queries, Vectors):
         return None
     if name is None and (where / "index.json").is_file():
-        raise DrkitError(f"{where} is an index without an encoder: give the encoder it was built with (--encoder)")
+        raise DrkitError(f"{where} is an index without an encoder: give the encoder that it was built with (--encoder)")
     return open_encoder(name or where, pooling=pooling)
 
 

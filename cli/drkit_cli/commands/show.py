@@ -1,4 +1,4 @@
-"""`drkit show`: all about one part, or one recipe."""
+"""`drkit show`: show one part, recipe or pipeline."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.argument("kind", type=click.Choice(KINDS))
 @click.argument("name")
 def show(kind: str, name: str) -> None:
-    r"""Show one part (its settings with defaults and meaning, its paper, its file), one recipe, or one pipeline.
+    r"""Show a part (its settings with defaults and meaning, its paper, its source file), a recipe or a pipeline.
 
     \b
     drkit show masker pmi
@@ -56,11 +56,11 @@ def _show_part(spec: ComponentSpec) -> None:
     if spec.kind in SCOPES:
         screen.print(f"scope     {spec.scope_of(None)}")
     screen.print(f"from      {spec.provider}")
-    screen.print(f"code      {_place(spec.target)}", soft_wrap=True)
+    screen.print(f"code      {_source_line(spec.target)}", soft_wrap=True)
 
 
-def _place(target: str) -> str:
-    """`file:line` of a target, found in its source: the module is not imported."""
+def _source_line(target: str) -> str:
+    """Return `file:line` of a target, from its source: the module is not imported."""
     module, _, attribute = target.partition(":")
     try:
         found = find_spec(module)

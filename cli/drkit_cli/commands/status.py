@@ -1,4 +1,4 @@
-"""`drkit status`: what stands of a run, and why a stage would be made again."""
+"""`drkit status`: the state of each stage of a run, and why a stage would be rebuilt."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import click
 @click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
 @click.option("--verify", is_flag=True, help="Compare the content of every file with its hash, not only its size.")
 def status(run: Path, verify: bool) -> int:
-    r"""Show for each stage of RUN whether it is kept, to do, resumed, or made again, and because of what.
+    r"""Show whether each stage of RUN would be kept, run, resumed or rebuilt, and why.
 
-    Nothing is changed. With --verify the exit code is 1 if a finished stage has to be made again.
+    Nothing is changed. With --verify, the exit code is 1 if a finished stage has to be rebuilt.
 
     \b
     drkit status runs/R
-    drkit status runs/R --verify      # also files whose content was changed
+    drkit status runs/R --verify      # also detect files with changed content
     """
     from drkit.core.discovery import installed
     from drkit.recipe.read import read_recipe

@@ -7,7 +7,7 @@ from typing import Any
 
 from attrs import frozen
 
-from drkit.runs.retriever import TextReading
+from drkit.runs.reading import TextReading
 from drkit.runs.stage import StageRun, StageSpec
 
 

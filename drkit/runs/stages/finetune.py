@@ -10,7 +10,7 @@ from attrs import evolve, frozen
 from drkit.core.spec import Kind
 from drkit.errors import DrkitError
 from drkit.recipe.schema import Choice, Training, Validation
-from drkit.runs.retriever import TextReading
+from drkit.runs.reading import TextReading
 from drkit.runs.stage import StageRun, StageSpec, from_recipe
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def _refresher(
     """Return the callback that mines again during training; None unless the miners begin with `refresh`."""
     from drkit.core import processes
     from drkit.core.files import CHECKPOINTS
-    from drkit.core.processes import own_device
+    from drkit.core.processes import local_device
     from drkit.core.types import BuildContext
     from drkit.miners.chain import refresh_of
     from drkit.runs.retriever import encoders_of
@@ -176,7 +176,9 @@ def _refresher(
         choices=settings.miners,
         registry=stage.registry,
         scratch=stage.folder / CHECKPOINTS,
-        context=BuildContext(reranker=Reranker.load(reranker, own_device()) if reranker else None, seed=settings.seed),
+        context=BuildContext(
+            reranker=Reranker.load(reranker, local_device()) if reranker else None, seed=settings.seed
+        ),
     )
     return Refresher(
         miner,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from drkit.runs.retriever import TextReading
+from drkit.runs.reading import TextReading
 from drkit.runs.stage import StageRun, StageSpec
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ def run(stage: StageRun[IndexSettings]) -> Mapping[str, Any]:
     # Resolved: in other processes the folder is a link to the first one's folder, which may not exist yet.
     vectors = (stage.folder / CHECKPOINTS).resolve() / _VECTORS
     encoder = load_text_encoder(stage.inputs["encoder"], stage.settings.reading)
-    encode_corpus(encoder, _rows(stage), vectors, shard=Shard.of_environment() if joint else Shard())
+    encode_corpus(encoder, _rows(stage), vectors, shard=Shard.from_environment() if joint else Shard())
     if joint:
-        processes.wait()
+        processes.barrier()
         if processes.rank():
             return {}
     scratch = stage.folder / _INDEX

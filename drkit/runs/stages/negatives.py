@@ -8,7 +8,7 @@ from typing import Any
 from attrs import frozen
 
 from drkit.recipe.schema import Choice
-from drkit.runs.retriever import TextReading
+from drkit.runs.reading import TextReading
 from drkit.runs.stage import StageRun, StageSpec, from_recipe
 
 
@@ -24,7 +24,7 @@ class NegativeSettings:
 
 def run(stage: StageRun[NegativeSettings]) -> Mapping[str, Any]:
     """Write `negatives.arrow`; returns counts, dropped candidates by reason, and hashes of the weights."""
-    from drkit.core.processes import own_device
+    from drkit.core.processes import local_device
     from drkit.core.types import BuildContext
     from drkit.data.tables import collection_of
     from drkit.miners.chain import build_chain, refresh_of
@@ -39,7 +39,7 @@ def run(stage: StageRun[NegativeSettings]) -> Mapping[str, Any]:
         retriever = Retriever(load_text_encoder(inputs["encoder"], settings.reading), FlatIndex.load(inputs["index"]))
     context = BuildContext(
         retriever=retriever,
-        reranker=Reranker.load(inputs["reranker"], own_device()) if "reranker" in inputs else None,
+        reranker=Reranker.load(inputs["reranker"], local_device()) if "reranker" in inputs else None,
         negatives=collection.negatives("train"),
         seed=settings.seed,
     )

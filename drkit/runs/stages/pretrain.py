@@ -9,9 +9,9 @@ from attrs import frozen
 
 from drkit.core.protocols import ReplacingMasker, StartsFromEncoder
 from drkit.core.spec import Kind
-from drkit.recipe.check import context_kind
+from drkit.recipe.parts import context_kind
 from drkit.recipe.schema import Pretrain
-from drkit.runs.retriever import TextReading
+from drkit.runs.reading import TextReading
 from drkit.runs.stage import StageRun, StageSpec, from_recipe
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from drkit.runs.retriever import TextReading
+from drkit.runs.reading import TextReading
 from drkit.runs.stage import StageRun, StageSpec, from_recipe
 
 if TYPE_CHECKING:
@@ -78,10 +78,10 @@ def _rerank(
     stage: StageRun[SearchSettings], name: str, source: str, queries: Sequence[Query], corpus: StoredCorpus
 ) -> Iterator[Ranking]:
     """Yield the rankings of a retriever with their first passages re-ranked by a cross-encoder."""
-    from drkit.core.processes import own_device
+    from drkit.core.processes import local_device
     from drkit.search import Reranker, read_run, rerank
 
-    scorer = Reranker.load(stage.inputs[f"reranker/{name}"], own_device())
+    scorer = Reranker.load(stage.inputs[f"reranker/{name}"], local_device())
     found = read_run(stage.folder / f"{source}.trec")
     texts = {query.query_id: query.text for query in queries}
     rows = rerank(found, scorer, queries=texts, corpus=corpus, depth=stage.settings.rerank_depth)

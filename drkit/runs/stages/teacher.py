@@ -54,7 +54,7 @@ def run(stage: StageRun[TeacherSettings]) -> Mapping[str, Any]:
         processes=processes.count(),
     )
     done = work.make(requests, stage.progress)
-    processes.wait()
+    processes.barrier()
     agreement = Agreement()
     if work.rank == 0:
         work.join(requests, stage.folder)
@@ -72,11 +72,11 @@ def run(stage: StageRun[TeacherSettings]) -> Mapping[str, Any]:
 
 def _teacher(stage: StageRun[TeacherSettings]) -> Reranker:
     """The run's request re-ranker, or another by path or hub id, on this process' device."""
-    from drkit.core.processes import own_device
+    from drkit.core.processes import local_device
     from drkit.search import Reranker
 
     limit = stage.settings.max_length
-    teacher = Reranker.load(stage.inputs.get("reranker", stage.settings.model), own_device())
+    teacher = Reranker.load(stage.inputs.get("reranker", stage.settings.model), local_device())
     if limit and limit < teacher.model.max_length:
         teacher.model.cut_at(limit)
     return teacher

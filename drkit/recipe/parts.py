@@ -1,0 +1,100 @@
+"""The parts that a recipe uses: what they require of the run, and which other parts would fit in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from importlib.util import find_spec
+from typing import Any
+
+from attrs import frozen
+
+from drkit.core.registry import Registry
+from drkit.core.spec import ComponentSpec, Kind
+from drkit.recipe.schema import Choice, Pretrain
+
+# The signal that weighs the spans of a text that stand in for queries (extractive candidate queries).
+FOR_EXTRACTIVE = "importance"
+
+
+@frozen
+class PartInUse:
+    """A part of the pre-training: its spec, its settings, and its path in the recipe."""
+
+    spec: ComponentSpec
+    config: Any
+    path: str
+
+    @property
+    def title(self) -> str:
+        """Kind and name, as in `masker 'pmi'`."""
+        return f"{self.spec.kind} {self.spec.name!r}"
+
+
+def parts_in_use(pretrain: Pretrain, registry: Registry) -> Iterator[PartInUse]:
+    """Yield the masker, the decoder and the losses of a pre-training."""
+    for kind, choice in ((Kind.MASKER, pretrain.masker), (Kind.DECODER, pretrain.decoder)):
+        yield PartInUse(registry.get(kind, choice.use), choice.config, f"pretrain.{kind}")
+    for name, term in pretrain.losses.items():
+        yield PartInUse(registry.get(Kind.LOSS, term.use), term.config, f"pretrain.losses.{name}")
+
+
+def required_signals(pretrain: Pretrain | None, registry: Registry) -> dict[str, Choice]:
+    """Return the signals that the parts of a pre-training read, by name, with their settings.
+
+    A setting that no part specifies has its default. Candidate queries always need the signal `importance`. Raises
+    UnknownNameError for a signal that is not installed.
+    """
+    required: dict[str, dict[str, Any]] = {}
+    if "generated-queries" in required_capabilities(pretrain, registry):
+        required[FOR_EXTRACTIVE] = {}
+    for part in parts_in_use(pretrain, registry) if pretrain else ():
+        for name, settings in part.spec.signals_of(part.config).items():
+            required.setdefault(name, {}).update(settings)
+    return {
+        name: Choice(name, registry.get(Kind.SIGNAL, name).config(**settings))
+        for name, settings in sorted(required.items())
+    }
+
+
+def required_capabilities(pretrain: Pretrain | None, registry: Registry) -> dict[str, Any]:
+    """Return the capabilities that the parts of a pre-training require, by name, with their settings (or None)."""
+    required: dict[str, Any] = {}
+    for part in parts_in_use(pretrain, registry) if pretrain else ():
+        for name, settings in part.spec.requires_of(part.config).items():
+            required[name] = settings if settings is not None else required.get(name)
+    return required
+
+
+def context_kind(pretrain: Pretrain, registry: Registry) -> str:
+    """Return which text the decoder rebuilds: `span`, `query` or `mixed`; `self` if the masker provides no context."""
+    masker = next(parts_in_use(pretrain, registry))
+    if "context" not in masker.spec.provides_of(masker.config):
+        return "self"
+    required = masker.spec.requires_of(masker.config)
+    kinds = [kind for kind, stage in (("span", "spans"), ("query", "generated-queries")) if stage in required]
+    return "mixed" if len(kinds) > 1 else kinds[0] if kinds else "self"
+
+
+def maskers_that_fit(registry: Registry, receives: Iterable[str]) -> str:
+    """Return a phrase that lists the maskers that provide all these names."""
+    required = set(receives)
+    names = [registry.name_of(spec) for spec in registry.specs(Kind.MASKER) if required <= set(spec.provides)]
+    return f"maskers that fit: {', '.join(names) or 'none'}"
+
+
+def losses_that_fit(registry: Registry, provided: Iterable[str]) -> str:
+    """Return a phrase that lists the losses that receive only these names."""
+    available = {*provided}
+    names = [registry.name_of(s) for s in registry.specs(Kind.LOSS) if s.receives and {*s.receives} <= available]
+    return f"losses that fit: {', '.join(names) or 'none'}"
+
+
+def missing_extras(spec: ComponentSpec) -> list[str]:
+    """Return a line for each package that a part needs and that is not installed."""
+    missing = [extra for extra in spec.extras if find_spec(extra) is None]
+    return [f"{spec.kind} {spec.name!r} needs the package {name!r}, which is not installed" for name in missing]
+
+
+def join_names(names: Iterable[str]) -> str:
+    """Return `a and b and c`, or `nothing` for an empty list."""
+    return " and ".join(names) or "nothing"

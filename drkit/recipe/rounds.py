@@ -1,0 +1,197 @@
+"""The check of fine-tuning: losses, miners and teachers of each round, and the re-ranker between them.
+
+A round may use what earlier rounds have trained: its miners search with the previous retriever, and its teacher may be
+the run's re-ranker, which is itself trained on the results of a retriever.
+"""
+
+from __future__ import annotations
+
+import re
+
+from drkit.core.loading import check_model_path
+from drkit.core.protocols import RefreshesNegatives
+from drkit.core.provided import FINETUNING, FOR_LOSSES, RERANKING, provided_by
+from drkit.core.registry import Registry
+from drkit.core.spec import Kind
+from drkit.errors import DrkitError
+from drkit.recipe.parts import join_names, losses_that_fit, missing_extras
+from drkit.recipe.schema import RERANKER, Choice, Finetune, Recipe, Reranker, similarity_of
+
+RETRIEVER = "retriever"
+# A round's folder stands beside the folders of the run's other stages, so it must not have one of their names.
+STAGE_NAMES = (
+    "collection",
+    "vocabulary",
+    "tokens",
+    "spans",
+    "queries",
+    "generator",
+    "initial",
+    "pretrained",
+    "no-pretraining",
+    "encoder",
+    "index",
+    "runs",
+    "evaluation",
+    "report",
+    "bm25",
+    "reranker",
+)
+STAGE_FAMILIES = ("signal-", "index-", "negatives-", "teacher-")
+_ROUND_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def rounds_problems(recipe: Recipe, registry: Registry) -> list[str]:
+    """Return every combination of rounds, losses, miners and the re-ranker that cannot work."""
+    problems = []
+    if recipe.finetune:
+        problems += _finetune_losses_problems(recipe.finetune, registry)
+        problems += _name_problems([current.name for current in recipe.finetune.rounds])
+        problems += _miners_and_teachers_problems(recipe, recipe.finetune, registry)
+        problems += _model_path_problems(recipe, recipe.finetune)
+    if recipe.reranker:
+        problems += _reranker_problems(recipe.reranker, recipe.finetune, registry)
+    return problems
+
+
+def _finetune_losses_problems(finetune: Finetune, registry: Registry) -> list[str]:
+    problems = _loss_problems("finetune.loss", finetune.loss, FINETUNING, registry)
+    for index, current in enumerate(finetune.rounds):
+        path, loss = f"finetune.rounds.{index}", finetune.for_round(current).loss
+        if current.loss:
+            problems += _loss_problems(f"{path}.loss", loss, FINETUNING, registry)
+        if "teacher" in registry.get(Kind.LOSS, loss.use).requires_of(loss.config) and not current.teacher:
+            problems.append(
+                f"loss {loss.use!r} learns from a teacher's scores, but the round has no teacher: set teacher to "
+                f"reranker, or to a cross-encoder's path or hub id @ {path}"
+            )
+        similarities = {similarity_of(one) for one in (finetune.loss, loss)}
+        if len(similarities) > 1:
+            problems.append(
+                f"the round trains for a different similarity than finetune.loss ({', '.join(sorted(similarities))}), "
+                f"but an encoder has only one: set both to the same @ {path}.loss"
+            )
+    return problems
+
+
+def _loss_problems(path: str, loss: Choice, source: str, registry: Registry) -> list[str]:
+    """Return what a loss needs and its training lacks; source: `provided.FINETUNING` or `provided.RERANKING`."""
+    spec, offered = registry.get(Kind.LOSS, loss.use), provided_by(source)
+    receives = spec.receives_of(loss.config)
+    problems = []
+    if not receives or not receives <= {*offered}:
+        problems.append(
+            f"loss {spec.name!r} needs {join_names(sorted(receives))}; {source} provides {join_names(offered)}. "
+            f"{losses_that_fit(registry, offered)} @ {path}"
+        )
+    if signals := sorted(spec.signals_of(loss.config)):
+        problems.append(
+            f"loss {spec.name!r} reads the signal {join_names(signals)}, but {source} has no signals; only the parts "
+            f"of [pretrain] can read them @ {path}"
+        )
+    if lacking := sorted(spec.requires_of(loss.config).keys() - {*FOR_LOSSES}):
+        problems.append(
+            f"loss {spec.name!r} requires {join_names(lacking)}; a loss of {source} may only require "
+            f"{join_names(FOR_LOSSES)} @ {path}"
+        )
+    return problems
+
+
+def _name_problems(names: list[str]) -> list[str]:
+    problems = [
+        f"two rounds are named {name!r}; rename one of them @ finetune.rounds"
+        for name in sorted({*names})
+        if names.count(name) > 1
+    ]
+    for name in dict.fromkeys(names):
+        if name in STAGE_NAMES or name.startswith(STAGE_FAMILIES) or not _ROUND_NAME.fullmatch(name):
+            problems.append(
+                f"a round cannot be named {name!r}: its name becomes a folder beside the run's other stages. Use "
+                f"letters, digits, '.', '_' and '-', and none of "
+                f"{', '.join(STAGE_NAMES)}, {', '.join(f'{f}*' for f in STAGE_FAMILIES)} @ finetune.rounds"
+            )
+    return problems
+
+
+def _miners_and_teachers_problems(recipe: Recipe, finetune: Finetune, registry: Registry) -> list[str]:
+    """Return what the miners and teacher of a round need and the rounds before it have not trained."""
+    problems, has_reranker = [], False
+    for index, current in enumerate(finetune.rounds):
+        path = f"finetune.rounds.{index}"
+        if current.teacher == RERANKER:
+            problems += _teacher_problems(recipe, index, path)
+            has_reranker = True
+        if current.teacher and any(isinstance(m.config, RefreshesNegatives) for m in current.miners):
+            problems.append(
+                f"the teacher scores the negatives that are mined before the round, but 'refresh' mines new ones "
+                f"during it: use dense instead @ {path}.miners"
+            )
+        trained = (*([RETRIEVER] if index else []), *([RERANKER] if has_reranker else []))
+        problems += _chain_problems(current.miners, trained, registry, f"{path}.miners")
+    return problems
+
+
+def _teacher_problems(recipe: Recipe, index: int, path: str) -> list[str]:
+    if recipe.reranker is None:
+        return [
+            f"the teacher 'reranker' needs a table [reranker]: add it, or set teacher to a cross-encoder's path or hub "
+            f"id @ {path}.teacher"
+        ]
+    if not index:
+        return [
+            f"the re-ranker cannot teach the first round, because it is trained on the results of an earlier one: put "
+            f"a round before it @ {path}.teacher"
+        ]
+    return []
+
+
+def _reranker_problems(reranker: Reranker, finetune: Finetune | None, registry: Registry) -> list[str]:
+    if finetune is None:
+        return ["the re-ranker is trained on the results of a retriever: add [finetune] @ reranker"]
+    return [
+        *_loss_problems("reranker.loss", reranker.loss, RERANKING, registry),
+        *_chain_problems(reranker.miners, (RETRIEVER,), registry, "reranker.miners"),
+    ]
+
+
+def _chain_problems(miners: tuple[Choice, ...], trained: tuple[str, ...], registry: Registry, path: str) -> list[str]:
+    """Check a chain of a source of negatives and filters; trained: the models that exist by then."""
+    problems = []
+    for index, choice in enumerate(miners):
+        miner, where = registry.get(Kind.MINER, choice.use), f"{path}.{index}"
+        requires = miner.requires_of(choice.config)
+        problems += missing_extras(miner)
+        is_filter = "candidates" in miner.receives_of(choice.config)
+        if is_filter and not index:
+            problems.append(
+                f"miner {miner.name!r} only filters what another miner found; put a source such as bm25 or dense "
+                f"before it @ {where}"
+            )
+        if index and not is_filter:
+            problems.append(f"miner {miner.name!r} is a source of negatives; it must be first in its chain @ {where}")
+        if RETRIEVER in requires and RETRIEVER not in trained:
+            problems.append(
+                f"miner {miner.name!r} searches with the retriever of the previous round, but this is the first "
+                f"round; put a round with bm25 or random before it @ {where}"
+            )
+        if RERANKER in requires and RERANKER not in trained:
+            problems.append(
+                f"miner {miner.name!r} scores with the run's re-ranker, which is not trained yet; "
+                f"set its `model` to a cross-encoder's path or hub id @ {where}"
+            )
+    return problems
+
+
+def _model_path_problems(recipe: Recipe, finetune: Finetune) -> list[str]:
+    """Check the paths of models now that would otherwise fail late in the run, when they are first loaded."""
+    models = {f"finetune.rounds.{index}.teacher": current.teacher for index, current in enumerate(finetune.rounds)}
+    if recipe.reranker:
+        models["reranker.pretrained"] = recipe.reranker.pretrained or ""
+    problems = []
+    for path, model in models.items():
+        if model and model != RERANKER:
+            try:
+                check_model_path(model)
+            except DrkitError as error:
+                problems.append(f"{error} @ {path}")
+    return problems
