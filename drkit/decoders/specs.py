@@ -5,7 +5,9 @@ from __future__ import annotations
 from attrs import frozen
 from attrs.validators import and_, ge, gt, in_, le, lt
 
+from drkit.core.citations import BERT
 from drkit.core.settings import optional, setting
+from drkit.core.spec import ComponentSpec, Kind
 
 
 @frozen
@@ -74,3 +76,25 @@ class AutoregressiveBlockConfig:
 
     window: int = setting(3, ge(0), "tokens a position sees, itself among them, beside the bottleneck; 0: all up to it")
     end_token: bool = setting(True, None, "whether the text's last token ([SEP]) is a target too")
+
+
+DECODERS = (
+    ComponentSpec(
+        kind=Kind.DECODER,
+        name="mlm",
+        target="drkit.decoders.mlm:MlmDecoder",
+        config=MlmDecoderConfig,
+        summary="n transformer layers on the bottleneck and the masked text",
+        cite=BERT,
+        receives=("view",),
+        provides=("token_states",),
+    ),
+    ComponentSpec(
+        kind=Kind.DECODER,
+        name="none",
+        target="drkit.decoders.none:NoDecoder",
+        config=NoDecoderConfig,
+        summary="No decoder: the encoder's own loss alone, a baseline",
+        trained_by="none",
+    ),
+)

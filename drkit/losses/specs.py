@@ -8,8 +8,9 @@ from typing import Any
 from attrs import Attribute, field, frozen
 from attrs.validators import and_, ge, gt, in_, le
 
+from drkit.core.citations import BERT, INFO_NCE, LISTNET, MARGIN_MSE, RANKNET, SIMCSE, SIMLM
 from drkit.core.settings import setting
-from drkit.core.spec import Citation, ComponentSpec, Kind
+from drkit.core.spec import ComponentSpec, Kind
 
 DIRECTIONS = ("query-passage", "passage-query", "query-query", "passage-passage")
 _SIMILARITIES = in_(("cosine", "dot"))
@@ -41,18 +42,6 @@ def _directions_setting() -> Any:
 @frozen
 class MlmLossConfig:
     """Settings of `MlmLoss`."""
-
-    targets: float = setting(1.0, and_(gt(0), le(1)), "share of the target positions that is scored, evenly spread")
-
-    @property
-    def target_share(self) -> float:
-        """The share of the positions that is scored."""
-        return self.targets
-
-
-@frozen
-class ReplacedLmConfig:
-    """Settings of `ReplacedLmLoss`."""
 
     targets: float = setting(1.0, and_(gt(0), le(1)), "share of the target positions that is scored, evenly spread")
 
@@ -180,49 +169,6 @@ class BagOfWordsConfig:
 class SpanContrastiveConfig:
     """Settings of `SpanContrastiveLoss`: none."""
 
-
-BERT = Citation(
-    key="devlin2019bert",
-    title="BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding",
-    year=2019,
-    url="https://arxiv.org/abs/1810.04805",
-)
-INFO_NCE = Citation(
-    key="oord2018cpc",
-    title="Representation Learning with Contrastive Predictive Coding",
-    year=2018,
-    url="https://arxiv.org/abs/1807.03748",
-)
-RANKNET = Citation(
-    key="burges2005ranknet",
-    title="Learning to Rank using Gradient Descent",
-    year=2005,
-    url="https://doi.org/10.1145/1102351.1102363",
-)
-LISTNET = Citation(
-    key="cao2007listnet",
-    title="Learning to Rank: From Pairwise Approach to Listwise Approach",
-    year=2007,
-    url="https://doi.org/10.1145/1273496.1273513",
-)
-MARGIN_MSE = Citation(
-    key="hofstatter2020marginmse",
-    title="Improving Efficient Neural Ranking Models with Cross-Architecture Knowledge Distillation",
-    year=2020,
-    url="https://arxiv.org/abs/2010.02666",
-)
-SIMLM = Citation(
-    key="wang2023simlm",
-    title="SimLM: Pre-training with Representation Bottleneck for Dense Passage Retrieval",
-    year=2023,
-    url="https://arxiv.org/abs/2207.02578",
-)
-SIMCSE = Citation(
-    key="gao2021simcse",
-    title="SimCSE: Simple Contrastive Learning of Sentence Embeddings",
-    year=2021,
-    url="https://arxiv.org/abs/2104.08821",
-)
 
 LOSSES = (
     ComponentSpec(

@@ -8,7 +8,9 @@ from typing import Any
 from attrs import Attribute, field, frozen
 from attrs.validators import and_, ge, gt, in_, le, lt
 
+from drkit.core.citations import BERT
 from drkit.core.settings import optional, setting, shares
+from drkit.core.spec import ComponentSpec, Kind
 
 Shares = tuple[float, float, float]
 
@@ -160,3 +162,16 @@ class QueryAsContextConfig:
         """What these settings provide, beside `view` and `rows`."""
         replaced = ("replaced",) if self.base == "generator" else ()
         return (*replaced, *(() if self.context == "self" else ("context",)))
+
+
+MASKERS = (
+    ComponentSpec(
+        kind=Kind.MASKER,
+        name="uniform",
+        target="drkit.maskers.uniform:UniformMasker",
+        config=UniformConfig,
+        summary="Whole words at random, independent or nested views",
+        cite=BERT,
+        provides=("view", "rows"),
+    ),
+)

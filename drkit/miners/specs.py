@@ -10,8 +10,9 @@ import attrs
 from attrs import frozen
 from attrs.validators import and_, ge, gt, in_, le
 
+from drkit.core.citations import ANCE, BM25, NV_RETRIEVER, ROCKETQA, STAR
 from drkit.core.settings import optional, setting
-from drkit.core.spec import Citation, ComponentSpec, Kind
+from drkit.core.spec import ComponentSpec, Kind
 
 _RANKS = re.compile(r"([1-9]\d*)-([1-9]\d*)")
 
@@ -82,7 +83,7 @@ class MarginConfig:
     positive: str = setting("max", in_(("max", "min")), "which judged positive counts: the best-scored or the worst")
 
 
-def ranks_of(text: str) -> tuple[int, int]:
+def parse_ranks(text: str) -> tuple[int, int]:
     """`10-100` as (10, 100). Raises ValueError for anything else."""
     found = _RANKS.fullmatch(text.strip())
     if not found or int(found[1]) > int(found[2]):
@@ -92,7 +93,7 @@ def ranks_of(text: str) -> tuple[int, int]:
 
 def _ranks(_instance: Any, _attribute: attrs.Attribute[Any], value: str) -> None:
     """Validator: two ranks."""
-    ranks_of(value)
+    parse_ranks(value)
 
 
 @frozen
@@ -130,37 +131,6 @@ class SameTextConfig:
 
     ignore_case: bool = setting(True, None, "texts that differ in case alone are the same")
 
-
-BM25 = Citation(
-    key="robertson2009bm25",
-    title="The Probabilistic Relevance Framework: BM25 and Beyond",
-    year=2009,
-    url="https://doi.org/10.1561/1500000019",
-)
-ANCE = Citation(
-    key="xiong2021ance",
-    title="Approximate Nearest Neighbor Negative Contrastive Learning for Dense Text Retrieval",
-    year=2021,
-    url="https://arxiv.org/abs/2007.00808",
-)
-STAR = Citation(
-    key="zhan2021adore",
-    title="Optimizing Dense Retrieval Model Training with Hard Negatives",
-    year=2021,
-    url="https://arxiv.org/abs/2104.08051",
-)
-ROCKETQA = Citation(
-    key="qu2021rocketqa",
-    title="RocketQA: An Optimized Training Approach to Dense Passage Retrieval for Open-Domain Question Answering",
-    year=2021,
-    url="https://arxiv.org/abs/2010.08191",
-)
-NV_RETRIEVER = Citation(
-    key="moreira2024nvretriever",
-    title="NV-Retriever: Improving Text Embedding Models with Effective Hard-Negative Mining",
-    year=2024,
-    url="https://arxiv.org/abs/2407.15831",
-)
 
 SOURCES = (
     ComponentSpec(
@@ -216,7 +186,7 @@ FILTERS = (
     ComponentSpec(
         kind=Kind.MINER,
         name="cross-encoder-filter",
-        target="drkit.miners.text_pairs:CrossEncoderFilter",
+        target="drkit.miners.filters:CrossEncoderFilter",
         config=CrossEncoderFilterConfig,
         summary="Filter: drops what a cross-encoder takes for an answer",
         cite=ROCKETQA,
@@ -253,7 +223,7 @@ FILTERS = (
     ComponentSpec(
         kind=Kind.MINER,
         name="same-text",
-        target="drkit.miners.text_pairs:SameTextFilter",
+        target="drkit.miners.filters:SameTextFilter",
         config=SameTextConfig,
         summary="Filter: drops copies of a positive under another id",
         receives=("candidates",),

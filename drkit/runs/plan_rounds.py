@@ -13,7 +13,7 @@ from attrs import evolve, frozen
 
 from drkit.core.spec import Kind
 from drkit.errors import DrkitError
-from drkit.miners.chain import refresh_of
+from drkit.miners.chain import refresh_settings
 from drkit.miners.specs import RunFileConfig
 from drkit.recipe.schema import RERANKER, Choice, Finetune, Round
 from drkit.runs import estimate
@@ -144,7 +144,7 @@ def _required_by(draft: Draft, chain: tuple[Choice, ...]) -> set[str]:
 
 def _plan_retriever(draft: Draft, current: _Retriever, negatives: str) -> System:
     own, settings = current.own, current.settings
-    refreshed = own.miners if refresh_of(own.miners) else ()
+    refreshed = own.miners if refresh_settings(own.miners) else ()
     inputs = {
         "start": Part(current.start),
         "passages": PASSAGES,
@@ -213,7 +213,7 @@ def _plan_teacher(draft: Draft, own: Round, negatives: str) -> str:
 def _plan_reranker(draft: Draft, start: str, previous: str) -> System:
     reranker = draft.recipe.reranker
     assert reranker is not None
-    if refresh_of(reranker.miners):
+    if refresh_settings(reranker.miners):
         raise DrkitError(
             "refresh mines with the model in training, and a re-ranker cannot search: use dense @ reranker.miners"
         )

@@ -5,21 +5,9 @@ from __future__ import annotations
 from attrs import frozen
 from attrs.validators import and_, ge, in_, le
 
+from drkit.core.citations import CDMAE, SPARCK_JONES
 from drkit.core.settings import setting
-from drkit.core.spec import Citation, ComponentSpec, Kind
-
-CDMAE = Citation(
-    key="li2023cdmae",
-    title="Challenging Decoder helps in Masked Auto-Encoder Pre-training for Dense Passage Retrieval",
-    year=2023,
-    url="https://arxiv.org/abs/2305.13197",
-)
-SPARCK_JONES = Citation(
-    key="sparckjones1972idf",
-    title="A statistical interpretation of term specificity and its application in retrieval",
-    year=1972,
-    url="https://doi.org/10.1108/eb026526",
-)
+from drkit.core.spec import ComponentSpec, Kind
 
 
 @frozen

@@ -6,18 +6,12 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
+from drkit.core.citations import CDMAE
 from drkit.maskers.specs import PmiConfig
-from drkit.plugin import Citation, ComponentSpec, Kind, hookimpl
+from drkit.plugin import ComponentSpec, Kind, hookimpl
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
-
-CDMAE = Citation(
-    key="li2023cdmae",
-    title="Challenging Decoder helps in Masked Auto-Encoder Pre-training for Dense Passage Retrieval",
-    year=2023,
-    url="https://arxiv.org/abs/2305.13197",
-)
 
 
 @hookimpl

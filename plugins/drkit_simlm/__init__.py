@@ -6,20 +6,15 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
+from drkit.core.citations import SIMLM
 from drkit.decoders.specs import MlmDecoderConfig
-from drkit.losses.specs import ReplacedLmConfig, RtdConfig
+from drkit.losses.specs import MlmLossConfig, RtdConfig
 from drkit.maskers.specs import GeneratorConfig
 from drkit.plugin import Citation, ComponentSpec, Kind, hookimpl
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
-SIMLM = Citation(
-    key="wang2023simlm",
-    title="SimLM: Pre-training with Representation Bottleneck for Dense Passage Retrieval",
-    year=2023,
-    url="https://arxiv.org/abs/2207.02578",
-)
 ELECTRA = Citation(
     key="clark2020electra",
     title="ELECTRA: Pre-training Text Encoders as Discriminators Rather Than Generators",
@@ -61,8 +56,8 @@ PARTS = (
     ComponentSpec(
         kind=Kind.LOSS,
         name="replaced-lm",
-        target="drkit.losses.mlm:ReplacedLmLoss",
-        config=ReplacedLmConfig,
+        target="drkit.losses.mlm:MlmLoss",
+        config=MlmLossConfig,
         summary="Cross-entropy of the tokens before replacement, at all positions",
         cite=SIMLM,
         receives=("token_states",),

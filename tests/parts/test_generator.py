@@ -9,7 +9,9 @@ import pytest
 import torch
 from torch import nn
 
+from drkit.core.discovery import installed
 from drkit.core.draws import Draws
+from drkit.core.spec import Kind
 from drkit.core.types import BuildContext, DecoderInput, MaskedView, TextStates, TokenStates
 from drkit.decoders import (
     AutoencoderDecoder,
@@ -20,7 +22,7 @@ from drkit.decoders import (
     ReplacedTokenDetectionDecoder,
 )
 from drkit.errors import DrkitError
-from drkit.losses import EncoderRtdLoss, MlmLoss, MlmLossConfig, ReplacedLmConfig, ReplacedLmLoss, RtdConfig, RtdLoss
+from drkit.losses import EncoderRtdLoss, MlmLoss, MlmLossConfig, RtdConfig, RtdLoss
 from drkit.maskers import GeneratorConfig, GeneratorMasker, GeneratorReplacer, generator
 from drkit.maskers.generator import sample_words
 from tests.parts.toys import texts, toy_batch, toy_encoder, toy_tokenizer
@@ -232,7 +234,7 @@ def test_a_frozen_generator_gets_no_gradient_from_the_losses(context, tokenizer)
     view, _ = fill(views.encoder, tokens, learn=True)
     encoded = encoder.encode(view.ids, view.attention)
     states = TokenStates(encoded.hidden[tokens.maskable], tokens.ids[tokens.maskable], encoder.heads())
-    ReplacedLmLoss()(token_states=states).loss.backward()
+    MlmLoss()(token_states=states).loss.backward()
     assert all(p.grad is None for p in fill.generator.parameters())
 
 
@@ -357,13 +359,13 @@ def states_of(tokenizer, count=50):
 @pytest.mark.parametrize("share", [1.0, 0.3, 0.01])
 def test_replaced_lm_is_cross_entropy_over_all_targets_or_a_share(tokenizer, share):
     given = states_of(tokenizer)
-    out = ReplacedLmLoss(ReplacedLmConfig(targets=share))(token_states=given)
+    parts = installed().registry
+    loss = parts.get(Kind.LOSS, "replaced-lm").load()(MlmLossConfig(targets=share))
+    out = loss(token_states=given)
     kept = [int(i * 50 / -(-50 * share // 1)) for i in range(int(-(-50 * share // 1)))]
     wanted = nn.functional.cross_entropy(given.heads.logits(given.states[kept]), given.labels[kept])
     torch.testing.assert_close(out.loss, wanted, rtol=1e-5, atol=1e-6)
-    assert torch.equal(out.loss, MlmLoss(MlmLossConfig(targets=share))(token_states=given).loss)
-    for loss in (ReplacedLmLoss(ReplacedLmConfig(targets=share)), MlmLoss(MlmLossConfig(targets=share))):
-        assert loss.items(token_states=given) == out.metrics["targets"] == len(kept)
+    assert loss.items(token_states=given) == out.metrics["targets"] == len(kept)
 
 
 def test_rtd_is_binary_cross_entropy():
