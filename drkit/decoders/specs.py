@@ -1,4 +1,4 @@
-"""Settings and specs of the decoders; no torch here."""
+"""Settings of all decoders, and specs of those that drkit itself provides; imports no torch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class EnhancedConfig:
     """Settings of `EnhancedDecoder` (RetroMAE section 3.3)."""
 
     targets: float = setting(
-        1.0, and_(gt(0), le(1)), "share of a text's positions rebuilt in a step; below 1: drawn anew, and faster"
+        1.0, and_(gt(0), le(1)), "share of a text's positions rebuilt per step; below 1: drawn at random, and faster"
     )
     query: str = setting(
         "position",
@@ -35,7 +35,7 @@ class EnhancedConfig:
 
     @property
     def target_share(self) -> float:
-        """The share of the positions that is rebuilt."""
+        """Share of the positions that is rebuilt."""
         return self.targets
 
 
@@ -43,7 +43,7 @@ class EnhancedConfig:
 class BowDecoderConfig:
     """Settings of `BowDecoder` (CPDAE section 3.1.2)."""
 
-    prior: float = setting(0.01, and_(gt(0), lt(1)), "probability of every word at the start")
+    prior: float = setting(0.01, and_(gt(0), lt(1)), "initial probability of every word")
 
 
 @frozen
@@ -57,7 +57,7 @@ class CondenserConfig:
 
     layers: int = setting(2, ge(1), "transformer layers")
     skip_from: int | None = setting(
-        None, optional(ge(0)), "encoder layer whose token states it reads; 0: the embeddings; none: half of the layers"
+        None, optional(ge(0)), "encoder layer whose token states it reads; 0: the embeddings; none: the middle one"
     )
 
 
@@ -66,7 +66,7 @@ class AutoregressiveConfig:
     """Settings of `AutoregressiveDecoder` (SEED)."""
 
     layers: int = setting(3, ge(1), "transformer layers")
-    window: int = setting(2, ge(0), "tokens a position sees, itself among them, beside the bottleneck; 0: all up to it")
+    window: int = setting(2, ge(0), "tokens a position sees, itself included, besides the bottleneck; 0: all up to it")
     end_token: bool = setting(False, None, "whether the text's last token ([SEP]) is a target too")
 
 
@@ -74,7 +74,7 @@ class AutoregressiveConfig:
 class AutoregressiveBlockConfig:
     """Settings of `AutoregressiveBlockDecoder`."""
 
-    window: int = setting(3, ge(0), "tokens a position sees, itself among them, beside the bottleneck; 0: all up to it")
+    window: int = setting(3, ge(0), "tokens a position sees, itself included, besides the bottleneck; 0: all up to it")
     end_token: bool = setting(True, None, "whether the text's last token ([SEP]) is a target too")
 
 
@@ -94,7 +94,7 @@ DECODERS = (
         name="none",
         target="drkit.decoders.none:NoDecoder",
         config=NoDecoderConfig,
-        summary="No decoder: the encoder's own loss alone, a baseline",
+        summary="No decoder: only the encoder's own loss, a baseline",
         trained_by="none",
     ),
 )

@@ -1,4 +1,4 @@
-"""Settings and specs of the losses that belong to no paper's plugin; no torch here."""
+"""Settings of all losses, and specs of those that drkit itself provides; imports no torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SIMILARITIES = in_(("cosine", "dot"))
 
 
 def _directions(value: str | Iterable[str]) -> tuple[str, ...]:
-    """The directions in their one order, "all" for every one; what is no direction is left for the validator."""
+    """Return the directions in their fixed order, all of them for "all"; unknown ones are left to the validator."""
     given = (value,) if isinstance(value, str) else tuple(value)
     if "all" in given:
         return DIRECTIONS
@@ -28,14 +28,14 @@ class _SomeDirections:
     options = (*DIRECTIONS, "all")
 
     def __call__(self, _instance: Any, attribute: Attribute[Any], value: tuple[str, ...]) -> None:
-        if wrong := [name for name in value if name not in self.options]:
-            raise ValueError(f"'{attribute.name}' has {wrong[0]!r}; allowed: {', '.join(self.options)}")
+        if unknown := [name for name in value if name not in self.options]:
+            raise ValueError(f"'{attribute.name}' has {unknown[0]!r}; allowed: {', '.join(self.options)}")
         if not value:
-            raise ValueError(f"'{attribute.name}' is empty; name some of: {', '.join(self.options)}")
+            raise ValueError(f"'{attribute.name}' is empty; name at least one of: {', '.join(self.options)}")
 
 
 def _directions_setting() -> Any:
-    meaning = "the scores that a query's with its passage is contrasted with; all: SimLM's"
+    meaning = "which scores a query's score of its passage is contrasted with; all: as in SimLM"
     return field(default=DIRECTIONS[:1], converter=_directions, validator=_SomeDirections(), metadata={"help": meaning})
 
 
@@ -47,7 +47,7 @@ class MlmLossConfig:
 
     @property
     def target_share(self) -> float:
-        """The share of the positions that is scored."""
+        """Share of the positions that is scored."""
         return self.targets
 
 
@@ -71,13 +71,13 @@ class ContrastiveConfig:
 
     @property
     def search_similarity(self) -> str:
-        """What search ranks by."""
+        """The similarity that search ranks by."""
         return self.similarity
 
 
 @frozen
 class PairwiseConfig:
-    """Settings of `PairwiseLoss`; a query is compared with its own negatives alone."""
+    """Settings of `PairwiseLoss`; a query is compared only with its own negatives."""
 
     in_batch = False
 
@@ -86,7 +86,7 @@ class PairwiseConfig:
 
     @property
     def search_similarity(self) -> str:
-        """What search ranks by."""
+        """The similarity that search ranks by."""
         return self.similarity
 
 
@@ -94,7 +94,7 @@ class PairwiseConfig:
 class KlDistillationConfig:
     """Settings of `KlDistillationLoss`; the defaults are SimLM's."""
 
-    temperature: float = setting(0.02, gt(0), "the student's scores are divided by it, the teacher's never")
+    temperature: float = setting(0.02, gt(0), "the student's scores are divided by it, never the teacher's")
     teacher_temperature: float = setting(1.0, gt(0), "the teacher's scores are divided by it")
     similarity: str = setting("cosine", _SIMILARITIES, "cosine or dot product")
     alpha: float = setting(0.2, ge(0), "weight of the contrastive loss beside the divergence; 0: none")
@@ -108,22 +108,22 @@ class KlDistillationConfig:
 
     @property
     def search_similarity(self) -> str:
-        """What search ranks by."""
+        """The similarity that search ranks by."""
         return self.similarity
 
 
 @frozen
 class MarginMseConfig:
-    """Settings of `MarginMseLoss`; a query is compared with its own negatives alone."""
+    """Settings of `MarginMseLoss`; a query is compared only with its own negatives."""
 
     in_batch = False
 
-    temperature: float = setting(1.0, gt(0), "the student's scores are divided by it, the teacher's never")
+    temperature: float = setting(1.0, gt(0), "the student's scores are divided by it, never the teacher's")
     similarity: str = setting("dot", _SIMILARITIES, "cosine or dot product")
 
     @property
     def search_similarity(self) -> str:
-        """What search ranks by."""
+        """The similarity that search ranks by."""
         return self.similarity
 
 
@@ -140,7 +140,7 @@ class BowReconstructionConfig:
 
     @property
     def signals(self) -> Mapping[str, Mapping[str, Any]]:
-        """Inverse document frequencies, where words are weighted by them."""
+        """The signal `idf`, if words are weighted by it."""
         return {"idf": {}} if self.idf else {}
 
 

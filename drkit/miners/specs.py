@@ -1,4 +1,4 @@
-"""Settings and specs of the miners; no torch here."""
+"""Settings of all miners, and specs of those that drkit itself provides; imports no torch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RANKS = re.compile(r"([1-9]\d*)-([1-9]\d*)")
 class Bm25Config:
     """Settings of `Bm25Miner`."""
 
-    depth: int = setting(200, ge(1), "how deep the ranking is that negatives are drawn from")
+    depth: int = setting(200, ge(1), "how deep the ranking is read that negatives are drawn from")
     k1: float = setting(1.2, gt(0), "BM25's term-frequency saturation")
     b: float = setting(0.75, and_(ge(0), le(1)), "BM25's length normalisation")
 
@@ -30,8 +30,8 @@ class Bm25Config:
 class DenseConfig:
     """Settings of `DenseMiner`."""
 
-    depth: int = setting(200, ge(1), "how deep the ranking is that negatives are drawn from")
-    skip: int = setting(0, ge(0), "leave out this many of the best-ranked passages")
+    depth: int = setting(200, ge(1), "how deep the ranking is read that negatives are drawn from")
+    skip: int = setting(0, ge(0), "skip this many of the best-ranked passages")
     memory_mb: int = setting(64, ge(1), "megabytes of hits held at once: how many queries are searched together")
 
 
@@ -40,8 +40,8 @@ class RefreshConfig:
     """Settings of mining again while a retriever is trained."""
 
     every: int = setting(1, ge(1), "epochs between two minings with the current model")
-    depth: int = setting(200, ge(1), "how deep the ranking is that negatives are drawn from")
-    skip: int = setting(0, ge(0), "leave out this many of the best-ranked passages")
+    depth: int = setting(200, ge(1), "how deep the ranking is read that negatives are drawn from")
+    skip: int = setting(0, ge(0), "skip this many of the best-ranked passages")
     memory_mb: int = setting(64, ge(1), "megabytes of hits held at once: how many queries are searched together")
 
     @property
@@ -62,37 +62,41 @@ class RunFileConfig:
     """Settings of `RunFileMiner`."""
 
     path: str = setting("", None, "a TREC run file, of any retriever")
-    depth: int = setting(200, ge(1), "how deep the ranking is that negatives are drawn from")
+    depth: int = setting(200, ge(1), "how deep the ranking is read that negatives are drawn from")
 
 
 @frozen
 class GivenConfig:
     """Settings of `GivenMiner`."""
 
-    depth: int = setting(1000, ge(1), "how many of a query's own negatives are taken")
+    depth: int = setting(1000, ge(1), "how many of a query's own negatives are used")
 
 
 @frozen
 class MarginConfig:
     """Settings of `MarginFilter`."""
 
-    absolute: float | None = setting(None, optional(ge(0)), "drop what scores above the positive minus this")
+    absolute: float | None = setting(None, optional(ge(0)), "drop candidates that score above the positive minus this")
     share: float = setting(
-        0.95, and_(gt(0), le(1)), "drop what scores above this share of the positive's, where absolute is none"
+        0.95,
+        and_(gt(0), le(1)),
+        "drop candidates that score above this share of the positive's score, if absolute is none",
     )
-    positive: str = setting("max", in_(("max", "min")), "which judged positive counts: the best-scored or the worst")
+    positive: str = setting(
+        "max", in_(("max", "min")), "which judged positive counts: the one with the highest or the lowest score"
+    )
 
 
 def parse_ranks(text: str) -> tuple[int, int]:
-    """`10-100` as (10, 100). Raises ValueError for anything else."""
+    """Return `10-100` as (10, 100). Raises ValueError for anything else."""
     found = _RANKS.fullmatch(text.strip())
     if not found or int(found[1]) > int(found[2]):
-        raise ValueError(f"ranks are FIRST-LAST, counted from 1, as in 10-100; got {text!r}")
+        raise ValueError(f"ranks must be FIRST-LAST, counted from 1, as in 10-100; got {text!r}")
     return int(found[1]), int(found[2])
 
 
 def _ranks(_instance: Any, _attribute: attrs.Attribute[Any], value: str) -> None:
-    """Validator: two ranks."""
+    """Validate FIRST-LAST."""
     parse_ranks(value)
 
 
@@ -100,7 +104,7 @@ def _ranks(_instance: Any, _attribute: attrs.Attribute[Any], value: str) -> None
 class RanksConfig:
     """Settings of `RanksFilter`."""
 
-    keep: str = setting("10-100", _ranks, "first and last rank that stay, counted from 1 without the positives")
+    keep: str = setting("10-100", _ranks, "first and last rank to keep, counted from 1 without the positives")
 
 
 @frozen
@@ -108,13 +112,17 @@ class CrossEncoderFilterConfig:
     """Settings of `CrossEncoderFilter`."""
 
     model: str = setting("", None, "path or hub id of a cross-encoder; empty: the run's re-ranker")
-    margin: float | None = setting(0.0, optional(ge(0)), "drop what it scores above the positive minus this; none: off")
-    maximum: float | None = setting(None, None, "drop what it scores above this")
-    positive: str = setting("max", in_(("max", "min")), "which judged positive counts: the best-scored or the worst")
+    margin: float | None = setting(
+        0.0, optional(ge(0)), "drop candidates that it scores above the positive minus this; none: off"
+    )
+    maximum: float | None = setting(None, None, "drop candidates that it scores above this")
+    positive: str = setting(
+        "max", in_(("max", "min")), "which judged positive counts: the one with the highest or the lowest score"
+    )
 
     @property
     def requires(self) -> Mapping[str, None]:
-        """The run's re-ranker, where no model is named."""
+        """The run's re-ranker, if no model is named."""
         return {} if self.model else {"reranker": None}
 
 
@@ -122,14 +130,14 @@ class CrossEncoderFilterConfig:
 class MaxScoreConfig:
     """Settings of `MaxScoreFilter`."""
 
-    maximum: float = setting(1.0, None, "drop what the source scores above this")
+    maximum: float = setting(1.0, None, "drop candidates that the source scores above this")
 
 
 @frozen
 class SameTextConfig:
     """Settings of `SameTextFilter`."""
 
-    ignore_case: bool = setting(True, None, "texts that differ in case alone are the same")
+    ignore_case: bool = setting(True, None, "treat texts that differ only in case as the same")
 
 
 SOURCES = (
@@ -155,7 +163,7 @@ SOURCES = (
         name="given",
         target="drkit.miners.sources:GivenMiner",
         config=GivenConfig,
-        summary="The negatives that the collection's own training file carries",
+        summary="The negatives that the collection's own training file lists",
     ),
     ComponentSpec(
         kind=Kind.MINER,
@@ -169,7 +177,7 @@ SOURCES = (
         name="refresh",
         target="drkit.miners.sources:DenseMiner",
         config=RefreshConfig,
-        summary="As dense, again every few epochs with the model in training",
+        summary="Like dense, repeated every few epochs with the model in training",
         cite=ANCE,
     ),
     ComponentSpec(
@@ -188,7 +196,7 @@ FILTERS = (
         name="cross-encoder-filter",
         target="drkit.miners.filters:CrossEncoderFilter",
         config=CrossEncoderFilterConfig,
-        summary="Filter: drops what a cross-encoder takes for an answer",
+        summary="Filter: drops candidates that a cross-encoder takes for an answer",
         cite=ROCKETQA,
         receives=("candidates",),
         shorthand="model",
@@ -199,7 +207,7 @@ FILTERS = (
         name="margin",
         target="drkit.miners.filters:MarginFilter",
         config=MarginConfig,
-        summary="Filter: drops what scores too close to the positive",
+        summary="Filter: drops candidates that score too close to the positive",
         cite=NV_RETRIEVER,
         receives=("candidates",),
     ),
@@ -208,7 +216,7 @@ FILTERS = (
         name="max-score",
         target="drkit.miners.filters:MaxScoreFilter",
         config=MaxScoreConfig,
-        summary="Filter: drops what scores above a number",
+        summary="Filter: drops candidates that score above a fixed number",
         receives=("candidates",),
     ),
     ComponentSpec(

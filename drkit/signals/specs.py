@@ -1,4 +1,4 @@
-"""The settings and specs of the signals; no torch here."""
+"""Settings of all signals, and specs of those that drkit itself provides; imports no torch."""
 
 from __future__ import annotations
 

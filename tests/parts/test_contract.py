@@ -15,7 +15,7 @@ from drkit.core.spec import ComponentSpec, Kind
 from drkit.core.types import StepOutput, Views
 from drkit.errors import UnknownNameError
 from drkit.maskers import GeneratorConfig, PmiConfig, UniformConfig, UniformMasker
-from drkit.maskers.views import views_of
+from drkit.maskers.views import make_views
 from drkit.testing import check_decoder, check_filter, check_loss, check_masker, check_miner, check_spec
 from drkit.testing.toys import ToyCorpus
 
@@ -68,23 +68,23 @@ def test_the_registry_has_what_it_should():
 
 
 class EveryOther:
-    """As a plugin's author writes it: positions alone, the rest by `views_of`."""
+    """As a plugin's author writes it: positions alone, the rest by `make_views`."""
 
     def __init__(self, config, context):
         self.context = context
 
     def __call__(self, tokens, rng, rows=0):
         hidden = (tokens.maskable.cumsum(1) % 2 == 0) & tokens.maskable
-        return views_of(tokens, hidden, hidden, rng, self.context, rows=rows)
+        return make_views(tokens, hidden, hidden, rng, self.context, rows=rows)
 
 
 class EveryOtherWord(EveryOther):
     def __call__(self, tokens, rng, rows=0):
         hidden = tokens.words % 2 == 0
         if not rows:
-            return views_of(tokens, hidden, hidden, rng, self.context)
+            return make_views(tokens, hidden, hidden, rng, self.context)
         each = hidden[:, None] & torch.from_numpy(rng.coins(0.5, rows, hidden.shape[1]))
-        return views_of(tokens, hidden, each, rng, self.context, rows=rows)
+        return make_views(tokens, hidden, each, rng, self.context, rows=rows)
 
 
 @pytest.mark.parametrize("part", [EveryOther, EveryOtherWord])

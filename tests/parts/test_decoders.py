@@ -73,7 +73,7 @@ def test_mlm_decoder_equals_bert_layers_on_the_replaced_first_position(encoder, 
 
 
 def test_encoder_tail_needs_so_many_layers_and_random_copies_nothing(encoder, context):
-    with pytest.raises(DrkitError, match="the encoder has 3"):
+    with pytest.raises(DrkitError, match="the encoder has only 3"):
         MlmDecoder(MlmDecoderConfig(layers=4, init="encoder-tail"), context).init_from(encoder)
     decoder = MlmDecoder(MlmDecoderConfig(), context)
     before = decoder.layers[0].query.weight.clone()
