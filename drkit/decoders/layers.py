@@ -77,7 +77,7 @@ class PostLnLayer(nn.Module):
         if names is None:
             raise DrkitError(
                 f"a decoder's layer cannot start from a {type(layer).__name__}, which is built differently (a decoder "
-                f"has BERT's: attention, add, LayerNorm, feed-forward, add, LayerNorm, with biases); set init = 'random'"
+                f"has BERT's: attention, add, LayerNorm, feed-forward, add, LayerNorm, all biased); set init = 'random'"
             )
         for piece in (field.name for field in attrs.fields(type(names))):
             mine: Any = self.get_submodule(piece)

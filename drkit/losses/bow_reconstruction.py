@@ -51,7 +51,7 @@ class BowReconstructionLoss(nn.Module):
         """Return the loss of a batch. Raises DrkitError if the shapes do not fit."""
         if vocab_logits.ndim != 2 or vocab_logits.shape != words.shape:
             raise DrkitError(
-                f"bow-reconstruction expects vocab_logits and words of shape [B,V], got {tuple(vocab_logits.shape)} and "
+                f"bow-reconstruction expects vocab_logits and words [B,V], got {tuple(vocab_logits.shape)} and "
                 f"{tuple(words.shape)}"
             )
         if self.idf is not None and len(self.idf) != words.shape[1]:

@@ -126,7 +126,8 @@ def check_groups(pairs: EmbeddedPairs) -> None:
     check_pairs(pairs)
     if pairs.groups is None:
         raise DrkitError(
-            "pairs.groups is missing; pass i64[Q,G]: the rows of each query's own passages, its positive first, padded with -1"
+            "pairs.groups is missing; pass i64[Q,G]: the rows of each query's own passages, its positive "
+            "first, padded with -1"
         )
     groups = tuple(pairs.groups.shape)
     if len(groups) != 2 or groups[0] != len(pairs.queries) or not groups[1]:
@@ -144,8 +145,8 @@ def teacher_scores(pairs: EmbeddedPairs, loss: str) -> tuple[Tensor, Tensor]:
     """
     if pairs.teacher is None:
         raise DrkitError(
-            f"{loss} needs a teacher's scores, but pairs.teacher is missing; pass f[Q,G], one score for each entry of "
-            f"pairs.groups"
+            f"{loss} needs a teacher's scores, but pairs.teacher is missing; pass f[Q,G], "
+            f"one score for each entry of pairs.groups"
         )
     scored = pairs.teacher.isfinite()
     return pairs.teacher.detach().float().masked_fill(~scored, 0), scored

@@ -36,7 +36,7 @@ class ContrastiveLoss:
     | query-passage | s(q_i, p), every passage p | other passages that answer q_i; second copies |
     | passage-query | s(p_i, q_j), every other query | queries that p_i answers |
     | query-query | s(q_i, q_j), every other query | queries that share a judged positive with q_i |
-    | passage-passage | s(p_i, p_j), every other query's passage | pairs with both passages judged relevant to the same query; copies |
+    | passage-passage | s(p_i, p_j), every other query's passage | pairs judged relevant to the same query; copies |
 
     Memory: the scores, f[Q, P + 3Q] with all directions. Metrics: `accuracy`, the share of queries whose passage has
     the best score of all passages.

@@ -52,7 +52,7 @@ class JsContrastiveLoss:
 
 
 def js_divergences(distributions: Tensor) -> Tensor:
-    """Return the Jensen-Shannon divergence (natural log) of every two rows of f[R,V], each a distribution: f[R,R].
+    """Return the Jensen-Shannon divergence (natural log) of every two distributions, rows of f[R,V]: f[R,R].
 
     Differentiable once. For memory see `JsContrastiveLoss`.
 
@@ -67,7 +67,8 @@ def js_divergences(distributions: Tensor) -> Tensor:
 class _Divergences(torch.autograd.Function):
     """JS(p, q) = H((p + q) / 2) - (H(p) + H(q)) / 2, H the entropy, taken word by word before it is summed.
 
-    d JS / d p_v = 1/2 log(p_v / m_v), m the mixture. Mixtures are computed again in the backward pass: kept, they would be [R,R,V].
+    d JS / d p_v = 1/2 log(p_v / m_v), m the mixture. The backward pass computes the mixtures again: kept, they
+    would be [R,R,V].
     """
 
     @staticmethod

@@ -20,7 +20,7 @@ class MarginMseLoss:
     | pairs.queries, passages | f[Q,D], f[P,D] | vectors |
     | pairs.groups | i64[Q,G] | rows of each query's own passages, its positive first, padded with -1 |
     | pairs.teacher | f[Q,G] | T, a teacher's scores of those; NaN: unscored |
-    | pairs.candidates, numbers | bool[Q,P], i64[P], or None | which passages may be negatives of a query; copies of one passage |
+    | pairs.candidates, numbers | bool[Q,P], i64[P], or None | allowed negatives; copies of one passage |
 
     s is dot product or cosine, t the student's temperature. A negative counts where the teacher scored it and its
     positive; a judged positive or a second copy among the negatives does not count. Metrics: `accuracy`, the share of

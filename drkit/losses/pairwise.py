@@ -21,7 +21,7 @@ class PairwiseLoss:
     |---|---|---|
     | pairs.queries, passages | f[Q,D], f[P,D] | vectors |
     | pairs.groups | i64[Q,G] | rows of each query's own passages, its positive first, padded with -1 |
-    | pairs.candidates, numbers | bool[Q,P], i64[P], or None | which passages may be negatives of a query; copies of one passage |
+    | pairs.candidates, numbers | bool[Q,P], i64[P], or None | allowed negatives; copies of one passage |
 
     s is dot product or cosine, t the temperature. Other queries' passages play no part; a judged positive or a second
     copy among the negatives does not count, and without any negative the loss is 0. Metrics: `accuracy`, the share of

@@ -36,7 +36,11 @@ class PmiConfig:
     sigma: float = setting(1.0, ge(0), "standard deviation of the noise added to the importance")
     unit: str = setting("token", in_(("token", "word")), "unit of hiding: token or word")
     window: int = setting(4, and_(ge(2), le(8)), "longest n-gram that is counted")
-    pmi: str = setting("fragment", in_(("fragment", "specific")), "how an n-gram's PMI is taken apart")
+    pmi: str = setting(
+        "fragment",
+        in_(("fragment", "specific")),
+        "PMI of a token with the rest of an n-gram, or of all its tokens",
+    )
     min_count: int = setting(1, ge(1), "rarer n-grams contribute nothing")
     mask_token_share: Shares = setting(
         (0.8, 0.1, 0.1), shares, "shares of the hidden tokens: replaced by [MASK], replaced by a random token, kept"

@@ -76,15 +76,13 @@ class GivenConfig:
 class MarginConfig:
     """Settings of `MarginFilter`."""
 
-    absolute: float | None = setting(None, optional(ge(0)), "drop candidates that score above the positive minus this")
+    absolute: float | None = setting(None, optional(ge(0)), "drop candidates above the positive's score minus this")
     share: float = setting(
         0.95,
         and_(gt(0), le(1)),
-        "drop candidates that score above this share of the positive's score, if absolute is none",
+        "drop candidates above this share of the positive's score, if absolute is none",
     )
-    positive: str = setting(
-        "max", in_(("max", "min")), "which judged positive counts: the one with the highest or the lowest score"
-    )
+    positive: str = setting("max", in_(("max", "min")), "which positive counts: the highest- or lowest-scored")
 
 
 def parse_ranks(text: str) -> tuple[int, int]:
@@ -113,12 +111,10 @@ class CrossEncoderFilterConfig:
 
     model: str = setting("", None, "path or hub id of a cross-encoder; empty: the run's re-ranker")
     margin: float | None = setting(
-        0.0, optional(ge(0)), "drop candidates that it scores above the positive minus this; none: off"
+        0.0, optional(ge(0)), "drop candidates above the positive's score minus this; none: off"
     )
     maximum: float | None = setting(None, None, "drop candidates that it scores above this")
-    positive: str = setting(
-        "max", in_(("max", "min")), "which judged positive counts: the one with the highest or the lowest score"
-    )
+    positive: str = setting("max", in_(("max", "min")), "which positive counts: the highest- or lowest-scored")
 
     @property
     def requires(self) -> Mapping[str, None]:

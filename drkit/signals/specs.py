@@ -15,7 +15,11 @@ class ImportanceConfig:
     """Settings of `ImportanceSignal` (CDMAE section 3.2)."""
 
     window: int = setting(4, and_(ge(2), le(8)), "longest n-gram that is counted")
-    pmi: str = setting("fragment", in_(("fragment", "specific")), "how an n-gram's PMI is taken apart")
+    pmi: str = setting(
+        "fragment",
+        in_(("fragment", "specific")),
+        "PMI of a token with the rest of an n-gram, or of all its tokens",
+    )
     min_count: int = setting(1, ge(1), "rarer n-grams contribute nothing")
 
 

@@ -1,4 +1,4 @@
-"""CDMAE: the decoder loses the tokens that carry the most information."""
+"""CDMAE: hide the most informative tokens from the decoder."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 @hookimpl
 def drkit_components() -> Sequence[ComponentSpec]:
-    """The masker by pointwise mutual information."""
+    """Return the masker by pointwise mutual information."""
     return [
         ComponentSpec(
             kind=Kind.MASKER,
             name="pmi",
             target="drkit.maskers.pmi:PmiMasker",
             config=PmiConfig,
-            summary="Hides from the decoder the tokens that carry most information",
+            summary="Hides the most informative tokens from the decoder",
             cite=CDMAE,
             signals=("importance",),
             provides=("view", "rows"),
@@ -33,5 +33,5 @@ def drkit_components() -> Sequence[ComponentSpec]:
 
 @hookimpl
 def drkit_recipes() -> Mapping[str, Traversable]:
-    """The paper's recipe."""
+    """Return the paper's recipe."""
     return {"cdmae": files("drkit_cdmae") / "recipes" / "cdmae.toml"}

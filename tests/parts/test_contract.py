@@ -148,11 +148,11 @@ class ReturnsAPair(Broken):
     ("part", "says"),
     [
         (TargetsSpecials, "special token or padding is a target"),
-        (HidesNothing, "none is a target"),
-        (DrawsByItself, "same seed gives another mask"),
-        (LooksAtItsNeighbours, "depends on the texts beside it"),
+        (HidesNothing, "has maskable tokens, but no targets"),
+        (DrawsByItself, "same seed gives a different mask"),
+        (LooksAtItsNeighbours, "depends on the other texts of the batch"),
         (ShowsPadding, "padding is visible"),
-        (ReturnsAPair, "returns Views"),
+        (ReturnsAPair, "must return Views"),
     ],
 )
 def test_a_broken_masker_is_found(part, says):
@@ -191,7 +191,7 @@ def test_a_broken_decoder_or_loss_is_found():
     spec = attrs.evolve(REGISTRY.get("loss", "mlm"), target=f"{__name__}:NoGradient")
     with pytest.raises(AssertionError, match="no gradient reaches its inputs"):
         check_loss(spec)
-    with pytest.raises(AssertionError, match="give check_loss inputs for magic"):
+    with pytest.raises(AssertionError, match="pass check_loss inputs for magic"):
         check_loss(attrs.evolve(REGISTRY.get("loss", "mlm"), receives=("magic",)))
 
 
@@ -233,7 +233,7 @@ def test_a_miner_that_holds_the_stream_is_found():
                 found = tuple(i for i in self.ids if i not in request.positives)[:depth]
                 yield Mined(request.query_id, found, (0.0,) * len(found))
 
-    with pytest.raises(AssertionError, match="requests before the first answer"):
+    with pytest.raises(AssertionError, match="queries before its first answer; it must stream them"):
         check_miner(Holds)
 
 
