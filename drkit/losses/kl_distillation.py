@@ -59,9 +59,9 @@ class KlDistillationLoss:
         teacher, scored = teacher_scores(pairs, "kl-distillation")
         scores = own_scores(pairs, self.config.similarity, self.config.temperature)
         compared = kept & scored
-        learnt = compared.sum(1) > 1
-        kl = mean_over(divergence(teacher / self.config.teacher_temperature, scores, compared), learnt)
-        metrics = {"accuracy": accuracy(scores, kept), "kl": kl.detach(), "unscored": (~learnt).sum().float()}
+        is_learned = compared.sum(1) > 1
+        kl = mean_over(divergence(teacher / self.config.teacher_temperature, scores, compared), is_learned)
+        metrics = {"accuracy": accuracy(scores, kept), "kl": kl.detach(), "unscored": (~is_learned).sum().float()}
         if not self.config.alpha:
             return StepOutput(loss=kl, metrics=metrics)
         without = own_negatives(pairs) if self.config.mask_hard_negatives else None

@@ -22,7 +22,7 @@ class MarginMseLoss:
     | pairs.teacher | f[Q,G] | T, a teacher's scores of those; NaN: unscored |
     | pairs.candidates, numbers | bool[Q,P], i64[P], or None | allowed negatives; copies of one passage |
 
-    s is dot product or cosine, t the student's temperature. A negative counts where the teacher scored it and its
+    s is dot product or cosine, t the student's temperature. A negative counts if the teacher scored it and its
     positive; a judged positive or a second copy among the negatives does not count. Metrics: `accuracy`, the share of
     queries whose positive scores above all of its negatives; `unscored`, how many queries have no margin to learn.
 
@@ -50,7 +50,7 @@ class MarginMseLoss:
         kept = own_passages(pairs)
         teacher, scored = teacher_scores(pairs, "margin-mse")
         scores = own_scores(pairs, self.config.similarity, self.config.temperature)
-        learnt = (kept & scored & scored[:, :1])[:, 1:]
+        is_learned = (kept & scored & scored[:, :1])[:, 1:]
         errors = (scores[:, :1] - scores[:, 1:]) - (teacher[:, :1] - teacher[:, 1:])
-        metrics = {"accuracy": accuracy(scores, kept), "unscored": (~learnt.any(1)).sum().float()}
-        return StepOutput(loss=mean_over(errors.square(), learnt), metrics=metrics)
+        metrics = {"accuracy": accuracy(scores, kept), "unscored": (~is_learned.any(1)).sum().float()}
+        return StepOutput(loss=mean_over(errors.square(), is_learned), metrics=metrics)

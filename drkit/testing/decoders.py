@@ -129,11 +129,11 @@ def _possible_targets(spec: ComponentSpec, inputs: DecoderInput) -> dict[str, Te
         return {"view's targets": inputs.view.labels[inputs.view.labels != -100]}
     assert inputs.encoder_view is not None
     tokens, own = inputs.tokens, inputs.encoder_view.labels
-    beside_first = tokens.attention.clone()
-    beside_first[:, 0] = False
+    without_first = tokens.attention.clone()
+    without_first[:, 0] = False
     return {
         "text's maskable tokens": tokens.ids[tokens.maskable],
-        "text's tokens but the first": tokens.ids[beside_first],
+        "text's tokens without the first": tokens.ids[without_first],
         "encoder's view's targets": own[own != -100],
     }
 

@@ -24,9 +24,9 @@ def check_masker(part: ComponentSpec | str, config: Any = None) -> None:
     """Run the masker contract on a spec or the name of an installed part, with default settings or `config`.
 
     Shapes and types are correct; special tokens and padding are never hidden; at least one token is hidden in every
-    text of more than three tokens; labels are the clean tokens; the input is unchanged; the same seed gives the same mask,
-    another epoch another mask; the rest of the batch, its order and padding do not matter; the masker can be pickled. A
-    masker that provides `context` gets texts with contexts.
+    text of more than three tokens; labels are the clean tokens; the input is unchanged; the same seed gives the same
+    mask, another epoch another mask; the rest of the batch, its order and padding do not matter; the masker can be
+    pickled. A masker that provides `context` gets texts with contexts.
     """
     spec = spec_of(Kind.MASKER, part)
     check_spec(spec)

@@ -104,7 +104,7 @@ def toy_tokens(lengths: Sequence[int] = (30, 22, 9, 4, 3, 2, 17, 30), padding: i
 def with_signals(tokens: TokenBatch, scopes: Mapping[str, str]) -> TokenBatch:
     """Return the batch with toy signals of these names and scopes added: f32[B,L] per `token`, f32[B] per `text`.
 
-    A text's values are the same whatever the padding and the texts beside it; contexts get them too.
+    A text's values are the same whatever the padding and the other texts; contexts get them too.
     """
     made = {
         name: _toy_signal(tokens, name, scope)

@@ -1,4 +1,4 @@
-"""RetroMAE: an aggressive one-layer decoder that rebuilds every token. DupMAE: a bag of words beside it."""
+"""RetroMAE: an aggressive one-layer decoder that rebuilds every token. DupMAE adds a bag of words."""
 
 from __future__ import annotations
 

@@ -105,9 +105,9 @@ def test_the_order_of_rows_does_not_matter(make):
     rows, partners = torch.randn(8, 30, generator=draw, dtype=torch.float64), halves(8)
     name = "vocab_logits" if make is JsContrastiveLoss else "bottleneck"
     order = torch.randperm(8, generator=draw)
-    place = order.argsort()
+    new_index = order.argsort()
     one = make()(**{name: rows, "partners": partners})
-    two = make()(**{name: rows[order], "partners": place[partners[order]]})
+    two = make()(**{name: rows[order], "partners": new_index[partners[order]]})
     assert one.loss.item() == pytest.approx(two.loss.item(), rel=1e-12)
     assert one.metrics["accuracy"] == two.metrics["accuracy"]
 

@@ -38,10 +38,10 @@ def collection(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def encoder(tmp_path_factory):
-    place = tmp_path_factory.mktemp("encoder") / "e"
+    folder = tmp_path_factory.mktemp("encoder") / "e"
     settings = {"similarity": "dot", "query_length": 16, "passage_length": 32}
     model: BertModel = masked_lm().base_model
-    return export_encoder(model, tokenizer(), place, pooling="mean", **settings)
+    return export_encoder(model, tokenizer(), folder, pooling="mean", **settings)
 
 
 def drkit(*arguments):

@@ -22,7 +22,7 @@ from drkit.testing.toys import ToyCorpus
 PLUGINS = (drkit.builtin, drkit_cdmae, drkit_retromae, drkit_simlm)
 REGISTRY = Registry(spec for plugin in PLUGINS for spec in plugin.drkit_components())
 CHECKS = {Kind.MASKER: check_masker, Kind.DECODER: check_decoder, Kind.LOSS: check_loss, Kind.MINER: check_miner}
-# What they read is no toy: tests/miners runs their contract on a file, and on a collection's own negatives.
+# They do not read toys: tests/miners runs their contract on a file, and on a collection's own negatives.
 FROM_FILES = ("run-file", "given", "refresh")
 
 

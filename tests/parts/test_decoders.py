@@ -114,15 +114,15 @@ def test_enhanced_row_sees_what_it_may_and_nothing_else(encoder, tokenizer, cont
     view, heads = inputs.view, encoder.heads()
     before = decoder(inputs, heads)["token_states"].states
     targets = view.labels != -100
-    for text, place in ((0, 3), (2, 5), (4, 7)):
+    for text, position in ((0, 3), (2, 5), (4, 7)):
         ids = view.ids.clone()
-        ids[text, place] = 5 + (ids[text, place] - 4) % 50
+        ids[text, position] = 5 + (ids[text, position] - 4) % 50
         changed = attrs.evolve(inputs, view=attrs.evolve(view, ids=ids))
         after = decoder(changed, heads)["token_states"].states
         moved = (before - after).abs().amax(1) > 1e-7
         expected = torch.zeros_like(targets)
-        expected[text] = view.visible[text, :, place]
-        expected[text, place] = False
+        expected[text] = view.visible[text, :, position]
+        expected[text, position] = False
         assert torch.equal(moved, expected[targets])
 
 

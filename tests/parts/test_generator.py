@@ -170,12 +170,12 @@ def test_samples_equal_the_naive_ones(context, tokenizer):
     with torch.no_grad():
         logits = fill.generator.model(input_ids=view.ids, attention_mask=view.attention).logits.double()
     wanted = tokens.ids.clone()
-    for row, place in (view.ids == tokenizer.mask_token_id).nonzero().tolist():
-        below, target = 0.0, float(view.noise[row, place])
-        for word, share in enumerate(logits[row, place].softmax(-1).tolist()):
+    for row, position in (view.ids == tokenizer.mask_token_id).nonzero().tolist():
+        below, target = 0.0, float(view.noise[row, position])
+        for word, share in enumerate(logits[row, position].softmax(-1).tolist()):
             below += share
             if below > target:
-                wanted[row, place] = word
+                wanted[row, position] = word
                 break
     assert torch.equal(fill(view, tokens, learn=False)[0].ids, wanted)
 
@@ -306,7 +306,8 @@ def test_replaced_token_detection_tells_what_differs(context, tokenizer):
     decoder = ReplacedTokenDetectionDecoder(MlmDecoderConfig(), context)
     out = decoder(inputs, encoder.heads())
     differs = [
-        bool(inputs.view.ids[row, place] != tokens.ids[row, place]) for row, place in tokens.maskable.nonzero().tolist()
+        bool(inputs.view.ids[row, position] != tokens.ids[row, position])
+        for row, position in tokens.maskable.nonzero().tolist()
     ]
     assert out["replaced"].tolist() == differs
     assert 0.3 < sum(differs) / len(differs) < 0.5  # half were masked, and some samples are the original

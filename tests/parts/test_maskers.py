@@ -124,8 +124,8 @@ def test_words_are_hidden_whole(real, context):
 
 def assert_whole(words, taken):
     batch, most = words.sizes.shape
-    places = (words.index + np.arange(batch)[:, None] * (most + 1)).ravel()
-    counts = np.bincount(places, weights=taken.ravel(), minlength=batch * (most + 1)).reshape(batch, -1)[:, :most]
+    bins = (words.index + np.arange(batch)[:, None] * (most + 1)).ravel()
+    counts = np.bincount(bins, weights=taken.ravel(), minlength=batch * (most + 1)).reshape(batch, -1)[:, :most]
     assert ((counts == 0) | (counts == words.sizes)).all()
 
 
@@ -293,7 +293,7 @@ def test_what_cannot_work_says_why(real, context):
 
 
 def test_byte_level_tokenizers_have_whole_words_too():
-    """Words come from the tokenizer's own `word_ids()`: `##` is nothing that maskers know."""
+    """Words come from the tokenizer's own `word_ids()`: `##` is unknown to maskers."""
     from tokenizers import ByteLevelBPETokenizer
     from transformers import PreTrainedTokenizerFast
 

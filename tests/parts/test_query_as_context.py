@@ -99,8 +99,8 @@ def test_the_pmi_base_hides_what_is_important_in_the_context():
     views = built(base="pmi")(tokens, draws(tokens))
     hidden = views.decoder.labels != -100
     for row in np.flatnonzero(tokens.context.maskable.sum(1).numpy() > 1):
-        places = torch.nonzero(tokens.context.maskable[row])[:, 0]
-        assert hidden[row].nonzero()[:, 0].tolist() == places[-max(1, len(places) // 2) :].tolist()
+        positions = torch.nonzero(tokens.context.maskable[row])[:, 0]
+        assert hidden[row].nonzero()[:, 0].tolist() == positions[-max(1, len(positions) // 2) :].tolist()
 
 
 def test_the_generator_base_leaves_each_side_to_be_filled():

@@ -40,7 +40,7 @@ def source(request, model, folder, pairs):
 
 def test_any_source_gives_tuples_without_an_answer(source, pairs):
     hard = HardNegatives(source)
-    corpus = {f"d {place}": positive for place, (_, positive) in enumerate(pairs)}
+    corpus = {f"d {index}": positive for index, (_, positive) in enumerate(pairs)}
     data = hard.tuples(Dataset.from_list([{"anchor": a, "positive": p} for a, p in pairs]), 3, corpus=corpus)
     assert data.column_names == ["anchor", "positive", "negative_1", "negative_2", "negative_3"]
     known = answers(pairs)
