@@ -353,18 +353,18 @@ def hit_finder(retriever: Any) -> FindHits:
 
     It scores positives if the retriever can, and encodes each query only once.
     """
-    if isinstance(retriever, VectorRetriever) and isinstance(retriever.index, ScoringRetriever):
-        encoder, index = retriever.encoder, retriever.index
+    shares_vectors = isinstance(retriever, VectorRetriever) and isinstance(retriever.index, ScoringRetriever)
+    scores_passages = isinstance(retriever, ScoringRetriever)
 
-        def find(texts: Sequence[str], depth: int, positives: Sequence[Sequence[str]]) -> tuple[Any, Any]:
-            vectors = encoder.encode_queries(texts)
-            return index.search(vectors, depth), index.score(vectors, positives)
-    else:
+    def find(texts: Sequence[str], depth: int, positives: Sequence[Sequence[str]]) -> tuple[Any, Any]:
+        if not texts:
+            return [], []
+        if shares_vectors:
+            vectors = retriever.encoder.encode_queries(texts)
+            return retriever.index.search(vectors, depth), retriever.index.score(vectors, positives)
+        hits = retriever.search(texts, depth)
+        if scores_passages:
+            return hits, retriever.score(texts, positives)
+        return hits, [[math.nan] * len(ids) for ids in positives]
 
-        def find(texts: Sequence[str], depth: int, positives: Sequence[Sequence[str]]) -> tuple[Any, Any]:
-            hits = retriever.search(texts, depth)
-            if isinstance(retriever, ScoringRetriever):
-                return hits, retriever.score(texts, positives)
-            return hits, [[math.nan] * len(ids) for ids in positives]
-
-    return lambda texts, depth, positives: find(texts, depth, positives) if texts else ([], [])
+    return find
