@@ -18,7 +18,7 @@ MASKERS = {
     "NotCallable": "NotCallable is not callable",
     "OneView": "expected Views, got MaskedView",
     "HidesSpecials": "encoder's view: a special token or padding is a target",
-    "ShortInts": "encoder's view: labels is torch.int32, wanted int64",
+    "ShortInts": "encoder's view: labels is torch.int32, expected int64",
     "WrongKeywords": "called with (tokens, rng, rows=..): TypeError: .*unexpected keyword argument 'rows'",
     "RaisesWhenBuilt": "while it was built: KeyError: 'width' (.*broken.py:[0-9]+)",
 }
