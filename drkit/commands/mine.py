@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -21,13 +21,12 @@ from drkit.data.corpus import StoredCorpus
 from drkit.data.tables import StoredCollection, open_collection
 from drkit.data.writing import write_collection
 from drkit.errors import DrkitError
-from drkit.miners.chain import Tally, build_chain, refresh_of
-from drkit.miners.mining import chain_named, wanted_by
-from drkit.miners.sources import KnownIds
+from drkit.miners.chain import MiningCounts, build_chain, refresh_settings
+from drkit.miners.mining import parse_chain, requirements_of
+from drkit.miners.triplets import as_triplets, as_tuples, text_rows
 from drkit.runs.execute import RECIPE
 from drkit.search import Retriever, open_index
 from drkit.search.retrieve import batched
-from drkit.train.negatives import mining_requests, weight_hashes
 
 FORMATS = ("ids", "triplets", "sentence-transformers")
 QUERIES_PER_BATCH = 64
@@ -90,8 +89,8 @@ def mine_to_file(
         raise DrkitError(f"unknown format {output.format!r}; use one of: {', '.join(FORMATS)}")
     parts = parts or installed()
     registry = parts.registry
-    choices = chain_named(miners.names, miners.settings, registry)
-    if refresh_of(choices):
+    choices = parse_chain(miners.names, miners.settings, registry)
+    if refresh_settings(choices):
         raise DrkitError(
             "the miner refresh needs a model in training, within a run; for a finished encoder use the miner dense"
         )
@@ -105,7 +104,7 @@ def mine_to_file(
             )
         context = BuildContext(
             retriever=_retriever(collection, miners, stored.corpus, Path(scratch), registry)
-            if "retriever" in wanted_by(choices, registry)
+            if "retriever" in requirements_of(choices, registry)
             else None,
             reranker=open_reranker(miners.reranker, miners.device) if miners.reranker else None,
             negatives=stored.negatives(split),
@@ -113,11 +112,11 @@ def mine_to_file(
         )
         chain = build_chain(choices, registry, context)
         chain.index(stored.corpus)
-        tally = Tally()
+        counts = MiningCounts()
         queries = partial(mining_requests, stored, split, exclude_self=miners.exclude_self)
-        mined = zip(queries(), tally.watch(chain.mine(queries(), depth or chain.depth)), strict=True)
+        mined = zip(queries(), counts.count(chain.mine(queries(), depth or chain.depth)), strict=True)
         lines = _write(_reported(mined, total, on_progress), stored.corpus, output)
-    return {**tally.figures(), "weights": weight_hashes(context), "lines": lines}
+    return {**counts.summary(), "weights": weight_hashes(context), "lines": lines}
 
 
 def _stored(collection: NamedCollection, scratch: Path) -> StoredCollection:
@@ -155,17 +154,24 @@ def _reported(
 
 def _write(batches: Iterator[list[MinedQuery]], corpus: StoredCorpus, output: Output) -> int:
     """Write the file and return its number of lines."""
-    rows = _as_ids if output.format == "ids" else _as_triplets if output.format == "triplets" else _as_columns
     lines = 0
     with replacing(output.path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
         for batch in batches:
-            for row in rows(batch, corpus, output.count):
+            for row in _rows(batch, corpus, output):
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
                 lines += 1
     return lines
 
 
-def _as_ids(batch: Sequence[MinedQuery], _corpus: StoredCorpus, count: int) -> Iterator[dict[str, Any]]:
+def _rows(batch: Sequence[MinedQuery], corpus: StoredCorpus, output: Output) -> Iterable[Mapping[str, Any]]:
+    if output.format == "ids":
+        return _as_ids(batch, output.count)
+    count = output.count or 5
+    rows = text_rows(((request.text, sorted(request.positives), mined) for request, mined in batch), corpus, count)
+    return as_triplets(rows) if output.format == "triplets" else as_tuples(rows, count)
+
+
+def _as_ids(batch: Sequence[MinedQuery], count: int) -> Iterator[dict[str, Any]]:
     for request, mined in batch:
         stop = count or None
         yield {
@@ -175,30 +181,3 @@ def _as_ids(batch: Sequence[MinedQuery], _corpus: StoredCorpus, count: int) -> I
             "negatives": list(mined.doc_ids[:stop]),
             "scores": list(mined.scores[:stop]),
         }
-
-
-def _as_triplets(batch: Sequence[MinedQuery], corpus: StoredCorpus, count: int) -> Iterator[dict[str, Any]]:
-    for anchor, positive, negatives in _texts(batch, corpus, count or 5):
-        for negative in negatives:
-            yield {"anchor": anchor, "positive": positive, "negative": negative}
-
-
-def _as_columns(batch: Sequence[MinedQuery], corpus: StoredCorpus, count: int) -> Iterator[dict[str, Any]]:
-    n_negatives = count or 5
-    for anchor, positive, negatives in _texts(batch, corpus, n_negatives):
-        if len(negatives) == n_negatives:
-            columns = {f"negative_{number}": text for number, text in enumerate(negatives, start=1)}
-            yield {"anchor": anchor, "positive": positive, **columns}
-
-
-def _texts(batch: Sequence[MinedQuery], corpus: StoredCorpus, count: int) -> Iterator[tuple[str, str, list[str]]]:
-    """Yield the texts (query, positive, first negatives) for every positive that is in the corpus."""
-    doc_ids: Iterable[str] = (d for r, m in batch for d in (*sorted(r.positives), *m.doc_ids[:count]))
-    ids = list(dict.fromkeys(doc_ids))
-    present = [name for name, is_known in zip(ids, KnownIds(corpus)(ids), strict=True) if is_known]
-    contents = {passage.doc_id: passage.content for passage in corpus.get_many(present)} if present else {}
-    for request, mined in batch:
-        negatives = [contents[doc_id] for doc_id in mined.doc_ids[:count]]
-        for positive in sorted(request.positives):
-            if positive in contents:
-                yield request.text, contents[positive], negatives

@@ -1,4 +1,4 @@
-"""Rebuild the whole text from the bottleneck alone: the decoder sees nothing but [MASK]s."""
+"""Rebuild the whole text from the bottleneck alone: the decoder sees only [MASK]s."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class AutoencoderDecoder(nn.Module):
     """An `MlmDecoder` on `[h', e([MASK]) + p_1, e([MASK]) + p_2, ..]`; every maskable token of the text is a target.
 
-    [SEP] becomes a [MASK] too: of the text, the decoder knows the length and the vector. The masker's view for the
-    decoder is not read.
+    [SEP] becomes a [MASK] too, so the decoder knows only the length and the vector of the text. It does not read the
+    masker's view for the decoder.
 
     Source: SimLM (Wang et al. 2023), section 5.1, "AutoEncoder"; there the encoder reads the clean text.
     """
@@ -37,21 +37,21 @@ class AutoencoderDecoder(nn.Module):
         self.decoder = MlmDecoder(config, context)
 
     def rows(self, length: int) -> int:  # noqa: ARG002
-        """It reads no view of the text."""
+        """Return 0: this decoder does not read the masker's view."""
         return 0
 
     def init_from(self, encoder: MaskedLmEncoder) -> None:
-        """As `MlmDecoder.init_from`."""
+        """Copy layers of the encoder; see `MlmDecoder.init_from`."""
         self.decoder.init_from(encoder)
 
     def forward(self, inputs: DecoderInput, heads: Heads) -> Mapping[str, TokenStates]:
-        """token_states: the last layer's states f[N,D] at the N maskable tokens of `inputs.tokens`."""
+        """Return token_states: the last layer's states f[N,D] at the N maskable tokens of `inputs.tokens`."""
         masks = all_masked(inputs.tokens, self.mask_id)
         return self.decoder(DecoderInput(inputs.encoded, inputs.tokens, masks), heads)  # type: ignore[no-any-return]
 
 
 def all_masked(tokens: TokenBatch, mask_id: int) -> MaskedView:
-    """The view in which every token is a [MASK], and every maskable one a target."""
+    """Return the view in which every token is [MASK], and every maskable one a target."""
     ids = torch.where(tokens.attention, mask_id, tokens.ids)
     labels = torch.where(tokens.maskable, tokens.ids, -100)
     return MaskedView(ids=ids, labels=labels, attention=tokens.attention)

@@ -1,4 +1,4 @@
-"""The next token, from the vector and a small window of the tokens before it (SEED, Query-as-context)."""
+"""Predict the next token from the vector and a small window of the tokens before it (SEED, Query-as-context)."""
 
 from __future__ import annotations
 
@@ -21,40 +21,40 @@ if TYPE_CHECKING:
 
 
 def next_tokens(tokens: TokenBatch, end_token: bool) -> Tensor:
-    """i64[B,L]: at each position the token after it where that is a target, else -100.
+    """Return at each position the next token if that is a target, otherwise -100: i64[B,L].
 
     Targets are the maskable tokens of the clean text and, with `end_token`, its last token ([SEP]).
     """
-    wanted = tokens.maskable
+    targets = tokens.maskable
     if end_token:
         lengths = tokens.attention.sum(1, keepdim=True)
         last = torch.arange(tokens.ids.shape[1], device=lengths.device) == lengths - 1
-        wanted = wanted | last
-    following = tokens.ids.masked_fill(~wanted, -100).roll(-1, 1)
+        targets = targets | last
+    following = tokens.ids.masked_fill(~targets, -100).roll(-1, 1)
     following[:, -1] = -100
     return following
 
 
 def causal_visibility(attention: Tensor, window: int) -> Tensor:
-    """bool[B,L,L]: position i sees position 0 (the bottleneck) and the last `window` positions, itself among them.
+    """Return what each position sees, bool[B,L,L]: position 0 (the bottleneck) and the `window` positions up to it.
 
-    attention bool[B,L]; window 0: all positions up to i.
+    attention bool[B,L]; window 0: all positions up to it.
 
     >>> causal_visibility(torch.ones(1, 5, dtype=torch.bool), 2)[0].int().tolist()
     [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [1, 0, 1, 1, 0], [1, 0, 0, 1, 1]]
     """
-    places = torch.arange(attention.shape[1], device=attention.device)
-    back = places[:, None] - places
+    positions = torch.arange(attention.shape[1], device=attention.device)
+    back = positions[:, None] - positions
     sees = (back >= 0) & (back < window) if window else back >= 0
-    # Rows of padding see the bottleneck too: a row that sees nothing would send NaN into the gradient.
-    return (sees & attention[:, None]) | (places == 0)
+    # Rows of padding see the bottleneck too: a row without any visible position would put NaN into the gradient.
+    return (sees & attention[:, None]) | (positions == 0)
 
 
 class AutoregressiveDecoder(nn.Module):
-    """n transformer layers on `[h, e(x_1) + p_1, ..]` of the clean text, left to right; each tells the next token.
+    """n transformer layers on `[h, e(x_1) + p_1, ..]` of the clean text; each position predicts the next token.
 
-    In each layer a position sees h and the last `window` tokens, itself among them: with 2, x_t is told from h and
-    what x_{t-1} and x_{t-2} hold. Through n layers a token reaches n * (window - 1) positions further.
+    In each layer a position sees h and the last `window` tokens, itself included: with 2, x_t is predicted from h and
+    the states of x_{t-1} and x_{t-2}. Through n layers a token reaches n * (window - 1) positions further.
 
     Source: SEED (Lu et al. 2021): three layers whose attention reaches two tokens back.
     """
@@ -69,11 +69,11 @@ class AutoregressiveDecoder(nn.Module):
             init_weights(self, sizes.initializer_range)
 
     def rows(self, length: int) -> int:  # noqa: ARG002
-        """It reads the clean text, and no view of it."""
+        """Return 0: this decoder reads the clean text, not the masker's view."""
         return 0
 
     def forward(self, inputs: DecoderInput, heads: Heads) -> Mapping[str, TokenStates]:
-        """token_states: the last layer's states f[N,D] at the N positions before a target, and that target."""
+        """Return token_states: the last layer's states f[N,D] at the N positions before a target, and that target."""
         tokens = inputs.tokens
         labels = next_tokens(tokens, self.config.end_token)
         targets, visible = labels != -100, causal_visibility(tokens.attention, self.config.window)
@@ -84,15 +84,15 @@ class AutoregressiveDecoder(nn.Module):
         return {"token_states": TokenStates(states=found, labels=labels[targets], heads=heads)}
 
 
-# GPT-2's feed-forward layer is so many times as wide as its states, whatever the encoder's.
+# How much wider GPT-2's feed-forward layer is than its states, whatever the encoder's.
 WIDENING = 4
 
 
 class AutoregressiveBlockDecoder(nn.Module):
-    """One GPT-2 block and a LayerNorm on `[h, e(x_1) + p_1, ..]` of the clean text; each position tells the next token.
+    """One GPT-2 block and a LayerNorm on `[h, e(x_1) + p_1, ..]` of the clean text; each position predicts the next.
 
-    A position sees h and the last `window` tokens, itself among them: x_t is told from h and the `window` tokens before
-    it, exactly. The text's last token is a target, as in the authors' code (`end_token`).
+    A position sees h and the last `window` tokens, itself included: x_t is predicted from h and exactly the `window`
+    tokens before it. The text's last token is a target, as in the authors' code (`end_token`).
 
     Source: the code of Query-as-context (Wu et al. 2023), which the paper does not mention.
     """
@@ -108,11 +108,11 @@ class AutoregressiveBlockDecoder(nn.Module):
             init_weights(self, sizes.initializer_range)
 
     def rows(self, length: int) -> int:  # noqa: ARG002
-        """It reads the clean text, and no view of it."""
+        """Return 0: this decoder reads the clean text, not the masker's view."""
         return 0
 
     def forward(self, inputs: DecoderInput, heads: Heads) -> Mapping[str, TokenStates]:
-        """token_states: the states f[N,D] at the N positions before a target, and that target."""
+        """Return token_states: the states f[N,D] at the N positions before a target, and that target."""
         tokens = inputs.tokens
         labels = next_tokens(tokens, self.config.end_token)
         targets, visible = labels != -100, causal_visibility(tokens.attention, self.config.window)
@@ -122,7 +122,7 @@ class AutoregressiveBlockDecoder(nn.Module):
 
 
 class PreLnBlock(nn.Module):
-    """A GPT-2 block (LayerNorm, attention, add, LayerNorm, feed-forward, add); heads, activation as the encoder's."""
+    """A GPT-2 block: LayerNorm, attention, add, LayerNorm, feed-forward, add; heads, activation as the encoder's."""
 
     def __init__(self, sizes: BackboneInfo) -> None:
         from transformers.activations import ACT2FN
@@ -138,7 +138,7 @@ class PreLnBlock(nn.Module):
         self.output = nn.Linear(WIDENING * sizes.hidden, sizes.hidden)
 
     def forward(self, states: Tensor, visible: Tensor, at: Tensor) -> Tensor:
-        """f[N,D], at the N places of at bool[B,L]; states f[B,L,D], visible bool[B,L,L]."""
+        """Return f[N,D], at the N positions of at bool[B,L]; states f[B,L,D], visible bool[B,L,L]."""
         attended = self._attend(self.attention_norm(states), visible)[at]
         summed = states[at] + self._drop(self.attention_output(attended))
         widened = self.activation(self.intermediate(self.intermediate_norm(summed)))

@@ -1,4 +1,4 @@
-"""Which words occur in the text, told from the bottleneck alone: nothing to copy from, nothing to bypass it with."""
+"""Predict which words occur in the text from the bottleneck alone, with no text to copy from."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class BowDecoder(nn.Module):
     """z = Linear(LayerNorm(GELU(Linear(h)))): a score for every word of the vocabulary.
 
-    It owns its last layer [V,D] (the paper's is not tied to the embeddings). Each bias of that layer starts at the
-    log-odds of `prior`: few words occur in a text, and from 0 the first steps would go into saying so.
+    It has its own last layer [V,D] (the paper's is not tied to the embeddings). Each bias of that layer starts at the
+    log-odds of `prior`: few words occur in a text, and from 0 the first steps would only learn that.
 
     Source: CPDAE section 3.1.2, equation 2.
     """
@@ -43,26 +43,26 @@ class BowDecoder(nn.Module):
             nn.init.constant_(self.words.bias, math.log(config.prior / (1 - config.prior)))
 
     def rows(self, length: int) -> int:  # noqa: ARG002
-        """It reads no view of the text."""
+        """Return 0: this decoder does not read the masker's view."""
         return 0
 
     def forward(self, inputs: DecoderInput, heads: Heads) -> Mapping[str, Tensor]:  # noqa: ARG002
-        """vocab_logits f[B,V] of the bottleneck, and words bool[B,V], those of the clean text `inputs.tokens`."""
+        """Return vocab_logits f[B,V] of the bottleneck, and words bool[B,V] of the clean text `inputs.tokens`."""
         logits = self.logits(inputs.encoded.bottleneck)
-        return {"vocab_logits": logits, "words": words_of(inputs.tokens, logits.shape[1])}
+        return {"vocab_logits": logits, "words": word_mask(inputs.tokens, logits.shape[1])}
 
     def logits(self, bottleneck: Tensor) -> Tensor:
-        """The scores f[B,V] of h f[B,D]."""
+        """Return the scores f[B,V] of h f[B,D]."""
         scores: Tensor = self.words(self.norm(self.activation(self.hidden(bottleneck))))
         return scores
 
     def word_distribution(self, bottleneck: Tensor) -> Tensor:
-        """The word distribution f[B,V] of h f[B,D]: what CPDAE contrasts, and shows in its table 4."""
+        """Return the word distribution f[B,V] of h f[B,D], which CPDAE contrasts and shows in its table 4."""
         return word_distribution(self.logits(bottleneck))
 
 
 def word_distribution(vocab_logits: Tensor) -> Tensor:
-    """sigmoid(z) / sum of sigmoid(z) over the vocabulary: f[..., V], at least in float32; rows sum to 1.
+    """Return sigmoid(z) / sum of sigmoid(z) over the vocabulary, f[..., V], at least in float32; rows sum to 1.
 
     CPDAE section 3.2.2.
 
@@ -70,13 +70,13 @@ def word_distribution(vocab_logits: Tensor) -> Tensor:
     [[0.5, 0.5, 0.0]]
     """
     exact = vocab_logits.to(torch.promote_types(vocab_logits.dtype, torch.float32))
-    # sigmoid(z) = exp(log sigmoid(z)): as a softmax the ratio is kept where every probability is next to 0.
+    # sigmoid(z) = exp(log sigmoid(z)): a softmax keeps the ratio even if every probability is close to 0.
     return torch.softmax(F.logsigmoid(exact), dim=-1)
 
 
-def words_of(tokens: TokenBatch, vocab: int) -> Tensor:
-    """bool[B,V]: which words occur in each text; special tokens are no words."""
-    texts, places = tokens.maskable.nonzero(as_tuple=True)
+def word_mask(tokens: TokenBatch, vocab: int) -> Tensor:
+    """Return which words occur in each text, bool[B,V]; special tokens do not count as words."""
+    texts, positions = tokens.maskable.nonzero(as_tuple=True)
     words = torch.zeros(len(tokens.ids), vocab, dtype=torch.bool, device=tokens.ids.device)
-    words[texts, tokens.ids[texts, places]] = True
+    words[texts, tokens.ids[texts, positions]] = True
     return words

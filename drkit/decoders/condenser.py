@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 class CondenserDecoder(nn.Module):
-    """n transformer layers on `[h, hidden_M(x_1), ..]`: what the upper layers found out reaches the targets through h.
+    """n transformer layers on `[h, hidden_M(x_1), ..]`: the upper layers reach the targets only through h.
 
-    It reads the encoder's text and view, never the decoder's, whatever the masker made of that: its targets are the
-    encoder's masked positions, and its attention is the encoder's. M is `skip_from`, by default half of the encoder's
-    layers, rounded down: 6 of 12, and with a single layer 0, the embeddings.
+    It reads the encoder's text and view, never the decoder's: its targets are the encoder's masked positions, and its
+    attention is the encoder's. M is `skip_from`, by default half of the encoder's layers, rounded down: 6 of 12, and 0
+    (the embeddings) of a single layer.
 
     Source: Condenser (Gao and Callan 2021), section 3; Query-as-context section 2.3, equation 6.
     """
@@ -35,8 +35,8 @@ class CondenserDecoder(nn.Module):
         layer = sizes.layers // 2 if config.skip_from is None else config.skip_from
         if layer > sizes.layers:
             raise DrkitError(
-                f"decoder.skip_from = {layer}: this encoder has {sizes.layers} layers; take 0 (embeddings) to "
-                f"{sizes.layers}, or leave it out: {sizes.layers // 2}, half of them"
+                f"decoder.skip_from = {layer}, but this encoder has {sizes.layers} layers; use 0 (embeddings) to "
+                f"{sizes.layers}, or leave it out for {sizes.layers // 2}, half of them"
             )
         self.needs_layers: tuple[int, ...] = (layer,)
         with seeded(context.seed, "decoder"):
@@ -44,13 +44,13 @@ class CondenserDecoder(nn.Module):
             init_weights(self, sizes.initializer_range)
 
     def rows(self, length: int) -> int:  # noqa: ARG002
-        """It reads no view of the decoder's."""
+        """Return 0: this decoder does not read the decoder's view."""
         return 0
 
     def forward(self, inputs: DecoderInput, heads: Heads) -> Mapping[str, TokenStates]:
-        """token_states: the last layer's states f[N,D] at the N targets of the encoder's view.
+        """Return token_states: the last layer's states f[N,D] at the N targets of the encoder's view.
 
-        Raises DrkitError where the encoder's view, or the states of layer M, are not given.
+        Raises DrkitError if the encoder's view or the states of layer M are missing.
         """
         view = _encoder_view(inputs, self.needs_layers)
         targets, visible = view.labels != -100, view.attention[:, None]
@@ -64,12 +64,12 @@ class CondenserDecoder(nn.Module):
 def _encoder_view(inputs: DecoderInput, layers: tuple[int, ...]) -> MaskedView:
     if inputs.encoder_view is None:
         raise DrkitError(
-            "the decoder 'condenser' rebuilds what the encoder did not see: give DecoderInput(.., "
+            "the decoder 'condenser' rebuilds the tokens masked for the encoder; pass DecoderInput(.., "
             "encoder_view=views.encoder)"
         )
     if len(inputs.encoded.layers) != len(layers):
         raise DrkitError(
-            f"the decoder 'condenser' reads the encoder's layer {layers[0]}: call encoder.encode(ids, attention, "
+            f"the decoder 'condenser' reads the encoder's layer {layers[0]}; call encoder.encode(ids, attention, "
             f"decoder.needs_layers)"
         )
     return inputs.encoder_view

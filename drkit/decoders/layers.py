@@ -1,8 +1,7 @@
-"""The transformer layer that decoders are made of.
+"""The transformer layer of the decoders.
 
-It has two streams, which transformers' own layers have not: queries look at another stream of keys and values,
-and the residual is the queries'. What follows the attention works on single positions, so it is done at target
-positions only.
+Unlike the layers of transformers it has two streams: queries attend to a separate stream of keys and values, and the
+residual is the queries'. After the attention every position is computed on its own, so only targets are computed.
 """
 
 from __future__ import annotations
@@ -39,10 +38,10 @@ class PostLnLayer(nn.Module):
         self.output_norm = nn.LayerNorm(sizes.hidden, eps=sizes.layer_norm_eps)
 
     def forward(self, queries: Tensor, context: Tensor, visible: Tensor, at: Tensor | None = None) -> Tensor:
-        """f[B,Q,D], or f[N,D] at the N places of `at`.
+        """Return the states f[B,Q,D], or f[N,D] at the N positions of `at`.
 
-        queries f[B,Q,D]; context f[B,L,D], keys and values; visible bool[B,Q,L] or bool[B,1,L]: what a query may see,
-        something in every row; at bool[B,Q]: the only queries whose result is wanted.
+        queries f[B,Q,D]; context f[B,L,D], keys and values; visible bool[B,Q,L] or bool[B,1,L]: what each query sees,
+        at least one position in every row; at bool[B,Q]: the queries to return, None: all.
         """
         attended = self._attend(queries, context, visible)
         if at is not None:
@@ -69,16 +68,16 @@ class PostLnLayer(nn.Module):
 
     @torch.no_grad()
     def copy_from(self, layer: nn.Module, names: LayerNames | None) -> None:
-        """Take over the weights of one of the encoder's layers, whose pieces are called `names`.
+        """Copy the weights of one of the encoder's layers, whose modules are called `names`.
 
-        Raises DrkitError where it has no such pieces (None).
+        Raises DrkitError if the layer has no such modules (None).
         """
         import attrs
 
         if names is None:
             raise DrkitError(
-                f"a decoder's layer cannot start from a {type(layer).__name__}: it is built otherwise (a decoder's is "
-                f"BERT's: attention, add, LayerNorm, feed-forward, add, LayerNorm, with biases); take init = 'random'"
+                f"a decoder's layer cannot start from a {type(layer).__name__}, which is built differently (a decoder "
+                f"has BERT's: attention, add, LayerNorm, feed-forward, add, LayerNorm, all biased); set init = 'random'"
             )
         for piece in (field.name for field in attrs.fields(type(names))):
             mine: Any = self.get_submodule(piece)
@@ -86,35 +85,35 @@ class PostLnLayer(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """h as the decoder reads it: as it is, or through a linear projection (CDMAE's head)."""
+    """The bottleneck h as the decoder reads it: unchanged, or through a linear projection (CDMAE's head)."""
 
     def __init__(self, hidden: int, projection: bool) -> None:
         super().__init__()
         self.projection = nn.Linear(hidden, hidden) if projection else nn.Identity()
 
     def forward(self, bottleneck: Tensor) -> Tensor:
-        """f[B,D] -> f[B,D]."""
+        """Return the bottleneck for the decoder: f[B,D] -> f[B,D]."""
         projected: Tensor = self.projection(bottleneck)
         return projected
 
 
 def with_bottleneck(bottleneck: Tensor, embedded: Tensor) -> Tensor:
-    """f[B,L,D]: embedded texts f[B,L,D] with position 0 replaced by the bottleneck f[B,D] as it is."""
+    """Return embedded texts f[B,L,D] with position 0 replaced by the bottleneck f[B,D], unchanged."""
     return torch.cat([bottleneck[:, None], embedded[:, 1:]], dim=1)
 
 
 def sizes_of(context: BuildContext) -> BackboneInfo:
-    """The encoder's sizes.
+    """Return the encoder's sizes.
 
-    Raises DrkitError where the context has none.
+    Raises DrkitError if the context has none.
     """
     if context.backbone is None:
-        raise DrkitError("a decoder needs the encoder's sizes: build it with context_from(model, tokenizer)")
+        raise DrkitError("a decoder needs the encoder's sizes; build it with context_from(model, tokenizer)")
     return context.backbone
 
 
 def init_weights(module: nn.Module, spread: float) -> None:
-    """BERT's start: linear weights from Normal(0, spread), biases 0, LayerNorms as they are made."""
+    """Initialise as BERT does: linear weights from Normal(0, spread), biases 0; LayerNorms are left unchanged."""
     for part in module.modules():
         if isinstance(part, nn.Linear):
             nn.init.normal_(part.weight, std=spread)

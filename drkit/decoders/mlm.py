@@ -1,4 +1,4 @@
-"""Rebuild the masked tokens from the bottleneck and what is left of the text."""
+"""Rebuild the masked tokens from the bottleneck and the unmasked rest of the text."""
 
 from __future__ import annotations
 
@@ -37,27 +37,27 @@ class MlmDecoder(nn.Module):
             init_weights(self, sizes.initializer_range)
 
     def rows(self, length: int) -> int:  # noqa: ARG002
-        """It wants a plain masked view."""
+        """Return 0: this decoder reads a masked view, not a visibility pattern."""
         return 0
 
     def init_from(self, encoder: MaskedLmEncoder) -> None:
-        """Where `init = "encoder-tail"`, take over the encoder's last n layers; else nothing.
+        """Copy the encoder's last n layers if `init = "encoder-tail"`; otherwise do nothing.
 
-        Raises DrkitError where the encoder has fewer layers.
+        Raises DrkitError if the encoder has fewer layers.
         """
         if self.config.init != "encoder-tail":
             return
         if len(self.layers) > len(encoder.layers):
             raise DrkitError(
-                f"init = 'encoder-tail' with {len(self.layers)} decoder layers: the encoder has {len(encoder.layers)}; "
-                f"lower decoder.layers or take init = 'random'"
+                f"init = 'encoder-tail' with {len(self.layers)} decoder layers, but the encoder has only "
+                f"{len(encoder.layers)}; lower decoder.layers or set init = 'random'"
             )
         for mine, theirs in zip(self.layers, encoder.layers[-len(self.layers) :], strict=True):
             assert isinstance(mine, PostLnLayer)
             mine.copy_from(theirs, encoder.architecture.layer)
 
     def forward(self, inputs: DecoderInput, heads: Heads) -> Mapping[str, TokenStates]:
-        """token_states: the last layer's states f[N,D] at the N targets of the view."""
+        """Return token_states: the last layer's states f[N,D] at the N targets of the view."""
         view = inputs.view
         targets, visible = view.labels != -100, view.attention[:, None]
         states = with_bottleneck(self.bottleneck(inputs.encoded.bottleneck), heads.embed(view.ids))

@@ -1,4 +1,4 @@
-"""No decoder: the encoder's own loss alone, as a baseline."""
+"""No decoder: only the encoder's own loss, as a baseline."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class NoDecoder(nn.Module):
-    """Rebuilds nothing and has no weights: what is left is plain masked language modelling, without a bottleneck."""
+    """Rebuilds nothing and has no weights: plain masked language modelling, without a bottleneck."""
 
     needs_layers: tuple[int, ...] = ()
 
@@ -24,9 +24,9 @@ class NoDecoder(nn.Module):
         self.config = config
 
     def rows(self, length: int) -> int:  # noqa: ARG002
-        """It reads no view of the text."""
+        """Return 0: this decoder does not read the masker's view."""
         return 0
 
     def forward(self, inputs: DecoderInput, heads: Heads) -> Mapping[str, Any]:  # noqa: ARG002
-        """Nothing."""
+        """Return an empty mapping."""
         return {}

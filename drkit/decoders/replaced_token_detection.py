@@ -1,4 +1,4 @@
-"""Tell which tokens of the text a generator replaced, from the bottleneck and the rest of the text."""
+"""Detect which tokens of the text a generator replaced, from the bottleneck and the other tokens."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class ReplacedTokenDetectionDecoder(nn.Module):
-    """An `MlmDecoder` with one score a token in the place of the vocabulary: was this token replaced.
+    """An `MlmDecoder` with one score per token instead of one per word of the vocabulary: was this token replaced?
 
     Source: SimLM (Wang et al. 2023), section 5.1, "Enc-Dec RTD"; the head is ELECTRA's (Clark et al. 2020).
     """
@@ -34,21 +34,21 @@ class ReplacedTokenDetectionDecoder(nn.Module):
             self.head = ReplacedHead(sizes_of(context))
 
     def rows(self, length: int) -> int:  # noqa: ARG002
-        """It wants a plain view."""
+        """Return 0: this decoder reads a plain view, not a visibility pattern."""
         return 0
 
     def init_from(self, encoder: MaskedLmEncoder) -> None:
-        """As `MlmDecoder.init_from`."""
+        """Copy layers of the encoder; see `MlmDecoder.init_from`."""
         self.decoder.init_from(encoder)
 
     def forward(self, inputs: DecoderInput, heads: Heads) -> Mapping[str, Tensor]:
-        """replaced_logits f[N] and replaced bool[N], at the N targets of the view: all maskable tokens."""
+        """Return replaced_logits f[N] and replaced bool[N], at the N targets of the view: all maskable tokens."""
         states = self.decoder(inputs, heads)["token_states"].states
         return {"replaced_logits": self.head(states), "replaced": replaced_targets(inputs.view, inputs.tokens)}
 
 
 class ReplacedHead(nn.Module):
-    """Linear, activation, Linear to one score: above 0 where the token is taken for a replaced one."""
+    """Linear, activation, Linear to one score: above 0 predicts that the token was replaced."""
 
     def __init__(self, sizes: BackboneInfo) -> None:
         from transformers.activations import ACT2FN
@@ -60,11 +60,11 @@ class ReplacedHead(nn.Module):
         init_weights(self, sizes.initializer_range)
 
     def forward(self, states: Tensor) -> Tensor:
-        """f[...,D] -> f[...]."""
+        """Return one score per state: f[...,D] -> f[...]."""
         scores: Tensor = self.score(self.activation(self.dense(states)))
         return scores.squeeze(-1)
 
 
 def replaced_targets(view: MaskedView, tokens: TokenBatch) -> Tensor:
-    """bool[N]: at which of its N targets a view has another token than the text; a sample may be the original."""
+    """Return at which of its N targets a view differs from the text, bool[N]; a sample may equal the original."""
     return (view.ids != tokens.ids)[view.labels != -100]

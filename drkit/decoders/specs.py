@@ -1,11 +1,13 @@
-"""Settings and specs of the decoders; no torch here."""
+"""Settings of all decoders, and specs of those that drkit itself provides; imports no torch."""
 
 from __future__ import annotations
 
 from attrs import frozen
 from attrs.validators import and_, ge, gt, in_, le, lt
 
+from drkit.core.citations import BERT
 from drkit.core.settings import optional, setting
+from drkit.core.spec import ComponentSpec, Kind
 
 
 @frozen
@@ -22,7 +24,7 @@ class EnhancedConfig:
     """Settings of `EnhancedDecoder` (RetroMAE section 3.3)."""
 
     targets: float = setting(
-        1.0, and_(gt(0), le(1)), "share of a text's positions rebuilt in a step; below 1: drawn anew, and faster"
+        1.0, and_(gt(0), le(1)), "share of a text's positions rebuilt per step; below 1: drawn at random, and faster"
     )
     query: str = setting(
         "position",
@@ -33,7 +35,7 @@ class EnhancedConfig:
 
     @property
     def target_share(self) -> float:
-        """The share of the positions that is rebuilt."""
+        """Share of the positions that is rebuilt."""
         return self.targets
 
 
@@ -41,7 +43,7 @@ class EnhancedConfig:
 class BowDecoderConfig:
     """Settings of `BowDecoder` (CPDAE section 3.1.2)."""
 
-    prior: float = setting(0.01, and_(gt(0), lt(1)), "probability of every word at the start")
+    prior: float = setting(0.01, and_(gt(0), lt(1)), "initial probability of every word")
 
 
 @frozen
@@ -55,7 +57,7 @@ class CondenserConfig:
 
     layers: int = setting(2, ge(1), "transformer layers")
     skip_from: int | None = setting(
-        None, optional(ge(0)), "encoder layer whose token states it reads; 0: the embeddings; none: half of the layers"
+        None, optional(ge(0)), "encoder layer whose token states it reads; 0: the embeddings; none: the middle one"
     )
 
 
@@ -64,7 +66,7 @@ class AutoregressiveConfig:
     """Settings of `AutoregressiveDecoder` (SEED)."""
 
     layers: int = setting(3, ge(1), "transformer layers")
-    window: int = setting(2, ge(0), "tokens a position sees, itself among them, beside the bottleneck; 0: all up to it")
+    window: int = setting(2, ge(0), "tokens a position sees, itself included, besides the bottleneck; 0: all up to it")
     end_token: bool = setting(False, None, "whether the text's last token ([SEP]) is a target too")
 
 
@@ -72,5 +74,27 @@ class AutoregressiveConfig:
 class AutoregressiveBlockConfig:
     """Settings of `AutoregressiveBlockDecoder`."""
 
-    window: int = setting(3, ge(0), "tokens a position sees, itself among them, beside the bottleneck; 0: all up to it")
+    window: int = setting(3, ge(0), "tokens a position sees, itself included, besides the bottleneck; 0: all up to it")
     end_token: bool = setting(True, None, "whether the text's last token ([SEP]) is a target too")
+
+
+DECODERS = (
+    ComponentSpec(
+        kind=Kind.DECODER,
+        name="mlm",
+        target="drkit.decoders.mlm:MlmDecoder",
+        config=MlmDecoderConfig,
+        summary="n transformer layers on the bottleneck and the masked text",
+        cite=BERT,
+        receives=("view",),
+        provides=("token_states",),
+    ),
+    ComponentSpec(
+        kind=Kind.DECODER,
+        name="none",
+        target="drkit.decoders.none:NoDecoder",
+        config=NoDecoderConfig,
+        summary="No decoder: only the encoder's own loss, a baseline",
+        trained_by="none",
+    ),
+)

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from drkit.losses.listwise import ListwiseLoss as ListwiseLoss
     from drkit.losses.margin_mse import MarginMseLoss as MarginMseLoss
     from drkit.losses.mlm import MlmLoss as MlmLoss
-    from drkit.losses.mlm import ReplacedLmLoss as ReplacedLmLoss
     from drkit.losses.pairwise import PairwiseLoss as PairwiseLoss
     from drkit.losses.rtd import EncoderRtdLoss as EncoderRtdLoss
     from drkit.losses.rtd import RtdLoss as RtdLoss
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from drkit.losses.specs import MarginMseConfig as MarginMseConfig
     from drkit.losses.specs import MlmLossConfig as MlmLossConfig
     from drkit.losses.specs import PairwiseConfig as PairwiseConfig
-    from drkit.losses.specs import ReplacedLmConfig as ReplacedLmConfig
     from drkit.losses.specs import RtdConfig as RtdConfig
     from drkit.losses.specs import SpanContrastiveConfig as SpanContrastiveConfig
 

@@ -1,4 +1,4 @@
-"""Which words a text has, told by the encoder's tokens: each word's best score over all positions."""
+"""Predict which words a text has from the encoder's tokens: each word's best score over all positions."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from drkit.core.types import StepOutput
-from drkit.decoders.bow import words_of
+from drkit.decoders.bow import word_mask
 from drkit.losses.specs import BagOfWordsConfig
 
 if TYPE_CHECKING:
     from drkit.core.protocols import LmHeads
     from drkit.core.types import BuildContext, TextStates
 
-# Logits that stand at once: 64 MB in float32, or those of one text where that is more.
+# Number of logits held at once: 64 MB in float32, or those of one text if that is more.
 AT_ONCE = 2**24
 
 
@@ -29,11 +29,11 @@ class BagOfWordsLoss:
     | text_states.tokens | | the clean text: its words, and what is padding |
     | text_states.heads | | the LM head to apply |
 
-    Position 0 gives its vector to the decoder and has no score here; [SEP] has. n_b is the number of tokens, special
-    ones left out, so a word that occurs twice counts once and the targets of a text sum to 1 or less.
+    Position 0 provides the bottleneck and is not scored here; [SEP] is. n_b is the number of tokens without special
+    ones, so a word that occurs twice counts once and the targets of a text sum to 1 or less.
 
-    The scores [B,L,V] never stand in one piece: those of a few texts are made (at most max(L V, 2^24) values), and made
-    again for the backward pass. Kept are the maxima f[B,V].
+    The scores [B,L,V] are never held at once: those of a few texts (at most max(L V, 2^24) values) are computed at a
+    time, and again in the backward pass. Only the maxima f[B,V] are kept.
 
     Source: DupMAE (Xiao et al. 2023), section 3.3, with the targets and positions of the authors' code.
     """
@@ -42,18 +42,18 @@ class BagOfWordsLoss:
         self.config = BagOfWordsConfig() if config is None else config
 
     def __call__(self, *, text_states: TextStates) -> StepOutput:
-        """The loss of a batch."""
+        """Return the loss of a batch."""
         tokens = text_states.tokens
         peaks = highest_scores(text_states.states, tokens.attention, text_states.heads)
         exact = peaks.to(torch.promote_types(peaks.dtype, torch.float32))
-        words = words_of(tokens, exact.shape[1])
+        words = word_mask(tokens, exact.shape[1])
         shares = words / tokens.maskable.sum(1, keepdim=True).clamp(min=1)
         loss = -(shares.to(exact.dtype) * exact.log_softmax(1)).sum() / max(1, len(words))
         return StepOutput(loss=loss)
 
 
 def highest_scores(states: Tensor, attention: Tensor, heads: LmHeads) -> Tensor:
-    """f[B,V]: every word's best score over the positions 1.. that are no padding; attention bool[B,L]."""
+    """Return every word's best score over the positions 1.. without padding, f[B,V]; attention bool[B,L]."""
     size = max(1, AT_ONCE // (states.shape[1] * len(heads.weight)))
     parts = [
         checkpoint(_highest, states[at : at + size, 1:], attention[at : at + size, 1:], heads, use_reentrant=False)
@@ -64,5 +64,5 @@ def highest_scores(states: Tensor, attention: Tensor, heads: LmHeads) -> Tensor:
 
 def _highest(states: Tensor, attention: Tensor, heads: LmHeads) -> Any:
     scores = heads.logits(states)
-    # In place: neither the projection nor the maximum needs the scores as they were.
+    # In place: neither the projection nor the maximum needs the original scores.
     return scores.masked_fill_(~attention[:, :, None], torch.finfo(scores.dtype).min).max(1).values

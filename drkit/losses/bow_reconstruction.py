@@ -1,4 +1,4 @@
-"""Which words occur in a text: a yes or no for every word of the vocabulary."""
+"""Predict which words occur in a text: a yes or no for every word of the vocabulary."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class BowReconstructionLoss(nn.Module):
     | vocab_logits | f[B,V] | z, a score for every word |
     | words | bool[B,V] | y, which words occur in the unmasked text |
 
-    Special tokens are no words: y is 0 for them, and they stay in the sum as words that never occur. Left out, their
-    probability would be whatever it started from, and the word distribution would be spoilt by it.
-    Metrics: `recall`, the share of the words of all texts that get a probability above 1/2.
+    Special tokens do not count as words: y is 0 for them, and they stay in the sum as words that never occur. If they
+    were left out, their probability would stay at its initial value and distort the word distribution.
+    Metrics: `recall`, the share of the words of all texts with a probability above 1/2.
 
     Source: CPDAE section 3.2.1, equation 4 (printed without the `1 -` of the second logarithm); `idf` is IDF-REC of
-    its table 2. Raises DrkitError where `idf` is on and the context has none, or one of another vocabulary.
+    its table 2. Raises DrkitError if `idf` is on and the context has none, or has it for another vocabulary.
 
     >>> loss = BowReconstructionLoss()
     >>> words = torch.tensor([[True, False]])
@@ -48,14 +48,14 @@ class BowReconstructionLoss(nn.Module):
         self.register_buffer("idf", _idf(context) if self.config.idf else None, persistent=False)
 
     def forward(self, *, vocab_logits: Tensor, words: Tensor) -> StepOutput:
-        """The loss of a batch. Raises DrkitError where the shapes do not fit."""
+        """Return the loss of a batch. Raises DrkitError if the shapes do not fit."""
         if vocab_logits.ndim != 2 or vocab_logits.shape != words.shape:
             raise DrkitError(
-                f"bow-reconstruction takes vocab_logits and words [B,V], got {tuple(vocab_logits.shape)} and "
+                f"bow-reconstruction expects vocab_logits and words [B,V], got {tuple(vocab_logits.shape)} and "
                 f"{tuple(words.shape)}"
             )
         if self.idf is not None and len(self.idf) != words.shape[1]:
-            raise DrkitError(f"idf has {len(self.idf)} words and vocab_logits {words.shape[1]}: two vocabularies")
+            raise DrkitError(f"idf has {len(self.idf)} words, expected {words.shape[1]} as in vocab_logits")
         exact = vocab_logits.to(torch.promote_types(vocab_logits.dtype, torch.float32))
         weight = None if self.idf is None else self.idf.to(exact.dtype)
         summed = F.binary_cross_entropy_with_logits(exact, words.to(exact.dtype), weight=weight, reduction="sum")
@@ -65,8 +65,8 @@ class BowReconstructionLoss(nn.Module):
 def _idf(context: BuildContext | None) -> Tensor:
     if context is None or "idf" not in context.signals:
         raise DrkitError(
-            "bow-reconstruction with idf = true needs BuildContext.signals['idf'] f32[V]: in a run the signal idf "
-            "gives it; in your own loop, drkit.signals.idf has document_frequencies() and idf()"
+            "bow-reconstruction with idf = true needs BuildContext.signals['idf'], f32[V]. In a run the signal idf "
+            "provides it; in your own loop, compute it with document_frequencies() and idf() of drkit.signals.idf"
         )
     given: Tensor = context.signals["idf"]
     return given.detach().clone()

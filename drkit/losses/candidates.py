@@ -1,4 +1,4 @@
-"""What the losses over pairs share: who answers whom, which passages are a query's own, and how they score."""
+"""Shared by the losses over pairs: which passages answer a query, which are in its own group, and their scores."""
 
 from __future__ import annotations
 
@@ -16,52 +16,52 @@ if TYPE_CHECKING:
 
     from drkit.core.types import EmbeddedPairs
 
-How = ParamSpec("How")
-Made = TypeVar("Made")
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 
 def in_float32(
-    score: Callable[Concatenate[EmbeddedPairs, How], Made],
-) -> Callable[Concatenate[EmbeddedPairs, How], Made]:
-    """A function of pairs, without autocast: bfloat16 has steps of 0.004 near 1, which a temperature multiplies."""
+    score: Callable[Concatenate[EmbeddedPairs, Arguments], Result],
+) -> Callable[Concatenate[EmbeddedPairs, Arguments], Result]:
+    """Decorate a function of pairs to run without autocast: bfloat16 steps of 0.004 are multiplied by a temperature."""
 
     @wraps(score)
-    def scored(pairs: EmbeddedPairs, /, *args: How.args, **how: How.kwargs) -> Made:
+    def scored(pairs: EmbeddedPairs, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         with torch.autocast(pairs.queries.device.type, enabled=False):
-            return score(pairs, *args, **how)
+            return score(pairs, *args, **kwargs)
 
     return scored
 
 
 def vectors(pairs: EmbeddedPairs, similarity: str) -> tuple[Tensor, Tensor]:
-    """Queries f[Q,D] and passages f[P,D], in float32 at least, of unit length where the similarity is `cosine`."""
+    """Return queries f[Q,D] and passages f[P,D], at least in float32, of unit length if the similarity is `cosine`."""
     found = (t.to(torch.promote_types(t.dtype, torch.float32)) for t in (pairs.queries, pairs.passages))
     queries, passages = (F.normalize(t, dim=1) if similarity == "cosine" else t for t in found)
     return queries, passages
 
 
 def copies(pairs: EmbeddedPairs) -> Tensor:
-    """i64[P]: rows of one passage have one number."""
+    """Return a number for each row of passages, i64[P]; copies of one passage have the same number."""
     if pairs.numbers is not None:
         return pairs.numbers
     return torch.arange(len(pairs.passages), device=pairs.passages.device)
 
 
 def answers(pairs: EmbeddedPairs) -> Tensor:
-    """bool[Q,P]: which passages answer a query: its own, another judged positive, and every copy of those.
+    """Return which passages answer a query, bool[Q,P]: its positive, other judged positives, and all their copies.
 
-    Without `numbers` copies are not told from judged positives: both are what is no candidate.
+    Without `numbers`, copies cannot be distinguished from judged positives: neither are candidates.
     """
     numbers = copies(pairs)
     own = numbers[None, :] == numbers[pairs.positives][:, None]
     if pairs.candidates is None:
         return own
-    # A second copy is nobody's candidate: what is known of a passage is known of its first.
+    # A second copy is never a candidate, so look at the first copy of each passage.
     return own | ~pairs.candidates[:, first_copies(numbers)]
 
 
 def first_copies(numbers: Tensor) -> Tensor:
-    """i64[P]: for rows of these numbers i64[P], the first row that has the same number.
+    """Return for each row of numbers i64[P] the index of the first row with the same number, i64[P].
 
     >>> first_copies(torch.tensor([7, 3, 7, 3, 9]))
     tensor([0, 1, 0, 1, 4])
@@ -72,72 +72,81 @@ def first_copies(numbers: Tensor) -> Tensor:
 
 
 def own_passages(pairs: EmbeddedPairs) -> Tensor:
-    """bool[Q,G]: which places of the groups count: the positive, and the first copy of each real negative."""
+    """Return which entries of the groups count, bool[Q,G]: the positive, and the first copy of each negative."""
     check_groups(pairs)
     groups = _groups(pairs)
-    there, rows = groups >= 0, groups.clamp(min=0)
-    numbers = copies(pairs)[rows].masked_fill(~there, -1)
+    is_passage, rows = groups >= 0, groups.clamp(min=0)
+    numbers = copies(pairs)[rows].masked_fill(~is_passage, -1)
     again = (numbers[:, :, None] == numbers[:, None, :]).tril(-1).any(2)
-    kept = there & ~again & ~answers(pairs).gather(1, rows)
+    kept = is_passage & ~again & ~answers(pairs).gather(1, rows)
     kept[:, 0] = True
     return kept
 
 
 @in_float32
 def own_scores(pairs: EmbeddedPairs, similarity: str, temperature: float) -> Tensor:
-    """f[Q,G]: the scores of each query's own passages; without meaning at padding."""
+    """Return the scores of each query's own passages, f[Q,G]; undefined at padding."""
     queries, passages = vectors(pairs, similarity)
     return torch.einsum("qd,qgd->qg", queries, passages[_groups(pairs).clamp(min=0)]) / temperature
 
 
 def accuracy(scores: Tensor, kept: Tensor) -> Tensor:
-    """f[]: the share of queries whose positive, in column 0, has the best of the scores f[Q,G] that are kept."""
+    """Return the share f[] of queries whose positive, in column 0, has the best kept score of f[Q,G]."""
     return (scores.detach().masked_fill(~kept, float("-inf")).argmax(1) == 0).float().mean()
 
 
 def mean_over(values: Tensor, kept: Tensor) -> Tensor:
-    """f[]: the mean of the values that are kept; 0 where none is."""
+    """Return the mean f[] of the kept values, or 0 if none is kept."""
     return torch.where(kept, values, 0).sum() / kept.sum().clamp(min=1)
 
 
 def check_pairs(pairs: EmbeddedPairs) -> None:
-    """Raise DrkitError where the tensors of a bundle do not fit each other."""
+    """Raise DrkitError if the shapes of the pairs do not fit each other."""
     queries, passages = tuple(pairs.queries.shape), tuple(pairs.passages.shape)
     if len(queries) != 2 or len(passages) != 2 or queries[1] != passages[1]:
-        raise DrkitError(f"pairs take queries f[Q,D] and passages f[P,D] of one width D, got {queries} and {passages}")
+        raise DrkitError(
+            f"pairs need queries f[Q,D] and passages f[P,D] of the same width D, got {queries} and {passages}"
+        )
     if not queries[0] or not passages[0]:
-        raise DrkitError(f"pairs hold {queries[0]} queries and {passages[0]} passages; at least one of each is needed")
-    wanted = {
+        raise DrkitError(f"pairs need at least one query and one passage, got {queries[0]} and {passages[0]}")
+    expected = {
         "positives": ("i64[Q]", queries[:1]),
         "candidates": ("[Q,P]", (queries[0], passages[0])),
         "numbers": ("i64[P]", passages[:1]),
         "sharing": ("[Q,Q]", (queries[0], queries[0])),
     }
-    for name, (shape, sizes) in wanted.items():
+    for name, (shape, sizes) in expected.items():
         given = getattr(pairs, name)
         if given is not None and tuple(given.shape) != sizes:
-            raise DrkitError(f"pairs.{name} is {shape} = {sizes}, got {tuple(given.shape)}")
+            raise DrkitError(f"pairs.{name} must be {shape} = {sizes}, got {tuple(given.shape)}")
 
 
 def check_groups(pairs: EmbeddedPairs) -> None:
-    """Raise DrkitError where pairs lack groups, or groups and teacher do not fit the queries."""
+    """Raise DrkitError if the pairs have no groups, or groups or teacher do not fit the queries."""
     check_pairs(pairs)
     if pairs.groups is None:
         raise DrkitError(
-            "pairs.groups is missing: i64[Q,G], the rows of each query's own passages, its positive first, -1 padding"
+            "pairs.groups is missing; pass i64[Q,G]: the rows of each query's own passages, its positive "
+            "first, padded with -1"
         )
     groups = tuple(pairs.groups.shape)
     if len(groups) != 2 or groups[0] != len(pairs.queries) or not groups[1]:
-        raise DrkitError(f"pairs.groups is i64[Q,G] with Q = {len(pairs.queries)} and G of 1 or more, got {groups}")
+        raise DrkitError(
+            f"pairs.groups must be i64[Q,G] with Q = {len(pairs.queries)} and G of 1 or more, got {groups}"
+        )
     if pairs.teacher is not None and tuple(pairs.teacher.shape) != groups:
-        raise DrkitError(f"pairs.teacher is f[Q,G] = {groups}, got {tuple(pairs.teacher.shape)}")
+        raise DrkitError(f"pairs.teacher must be f[Q,G] = {groups}, got {tuple(pairs.teacher.shape)}")
 
 
-def taught(pairs: EmbeddedPairs, loss: str) -> tuple[Tensor, Tensor]:
-    """(teacher f[Q,G], 0 where it has no finite score, bool[Q,G] where it has). Raises DrkitError without a teacher."""
+def teacher_scores(pairs: EmbeddedPairs, loss: str) -> tuple[Tensor, Tensor]:
+    """Return the teacher's scores f[Q,G] (0 if not finite), and which are finite, bool[Q,G].
+
+    Raises DrkitError without a teacher.
+    """
     if pairs.teacher is None:
         raise DrkitError(
-            f"{loss} learns from a teacher's scores and pairs.teacher is missing: f[Q,G], one for each of pairs.groups"
+            f"{loss} needs a teacher's scores, but pairs.teacher is missing; pass f[Q,G], "
+            f"one score for each entry of pairs.groups"
         )
     scored = pairs.teacher.isfinite()
     return pairs.teacher.detach().float().masked_fill(~scored, 0), scored

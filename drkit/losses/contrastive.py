@@ -1,4 +1,4 @@
-"""InfoNCE: find each query's passage among all passages of the bundle, and in SimLM's form among all its vectors."""
+"""InfoNCE: find each query's passage among all passages of the batch or, in SimLM's form, among all its vectors."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class ContrastiveLoss:
 
     | direction | scores | left out |
     |---|---|---|
-    | query-passage | s(q_i, p), every passage p | what else answers q_i; second copies |
+    | query-passage | s(q_i, p), every passage p | other passages that answer q_i; second copies |
     | passage-query | s(p_i, q_j), every other query | queries that p_i answers |
     | query-query | s(q_i, q_j), every other query | queries that share a judged positive with q_i |
-    | passage-passage | s(p_i, p_j), every other query's passage | pairs that any one query has both judged; copies |
+    | passage-passage | s(p_i, p_j), every other query's passage | pairs judged relevant to the same query; copies |
 
     Memory: the scores, f[Q, P + 3Q] with all directions. Metrics: `accuracy`, the share of queries whose passage has
     the best score of all passages.
@@ -61,9 +61,9 @@ class ContrastiveLoss:
         self.config, self.context = config, context
 
     def __call__(self, *, pairs: EmbeddedPairs) -> StepOutput:
-        """The loss of one bundle.
+        """Return the loss of one batch.
 
-        Raises DrkitError where the shapes do not fit each other.
+        Raises DrkitError if the shapes do not fit each other.
         """
         check_pairs(pairs)
         loss, accuracy = contrast(pairs, self.config)
@@ -74,7 +74,7 @@ class ContrastiveLoss:
 def contrast(
     pairs: EmbeddedPairs, config: ContrastiveConfig | KlDistillationConfig, without: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """(the contrastive loss f[], its accuracy f[]); `without` bool[Q,P]: passages that are no candidates besides."""
+    """Return the contrastive loss f[] and its accuracy f[]; `without` bool[Q,P]: further passages to leave out."""
     queries, passages = vectors(pairs, config.similarity)
     scores = queries @ passages.T
     kept = candidates(pairs) if without is None else candidates(pairs) & ~without
@@ -99,7 +99,7 @@ def contrast(
 
 
 def candidates(pairs: EmbeddedPairs) -> Tensor:
-    """bool[Q,P]: which passages stand against each query, as the bundle says, or else every passage once."""
+    """Return each query's candidates, bool[Q,P]: those given in the pairs, or every passage once."""
     if pairs.candidates is not None:
         return pairs.candidates.clone()
     numbers = copies(pairs)
@@ -107,12 +107,12 @@ def candidates(pairs: EmbeddedPairs) -> Tensor:
 
 
 def _others(pairs: EmbeddedPairs) -> dict[str, Tensor]:
-    """bool[Q,Q] by direction: which other queries, or their passages, stand against each query."""
+    """Return by direction which other queries, or their passages, each query is contrasted with, bool[Q,Q]."""
     answered = answers(pairs)[:, pairs.positives]  # [i, j]: the passage of query j answers query i
     either = answered | answered.T
     sharing = either if pairs.sharing is None else either | pairs.sharing
     numbers = copies(pairs)[pairs.positives]
     again = (numbers[:, None] == numbers).tril(-1).any(1)
-    # [i, j]: some query, whichever it is, has both passages judged relevant. Copies are among its answers already.
+    # [i, j]: any query of the batch has both passages judged relevant. Copies are already among its answers.
     related = answered.T.float() @ answered.float() > 0
     return {"passage-query": ~answered.T, "query-query": ~sharing, "passage-passage": ~(related | again)}

@@ -1,4 +1,4 @@
-"""Vectors of two views of a text together, those of other texts apart: each row finds its partner among all others."""
+"""Pull the vectors of two views of a text together and push other texts away: each row finds its partner."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def find_partner(scores: Tensor, partners: Tensor, reduction: str = "mean") -> StepOutput:
     """- log( exp(s_ij) / sum over k != i of exp(s_ik) ), j the partner of i: the mean or the sum over all rows i.
 
-    scores f[R,R], how like two rows are (the diagonal is not read); partners i64[R]. Metrics: `accuracy`, the share
+    scores f[R,R], the similarity of two rows (the diagonal is ignored); partners i64[R]. Metrics: `accuracy`, the share
     of rows whose partner has the best score.
 
     >>> scores = torch.zeros(4, 4)
@@ -33,7 +33,7 @@ def find_partner(scores: Tensor, partners: Tensor, reduction: str = "mean") -> S
 
 
 def products(rows: Tensor) -> Tensor:
-    """f[R,R], in float32 at least: inner products of every two rows f[R,D], also where autocast would round them."""
+    """Return the inner products f[R,R] of rows f[R,D], at least in float32, even under autocast."""
     wide = rows.to(torch.promote_types(rows.dtype, torch.float32))
     with torch.autocast(rows.device.type, enabled=False):
         return wide @ wide.T
@@ -43,7 +43,7 @@ def check_rows(rows: Tensor, partners: Tensor, what: str) -> None:
     """Raise DrkitError unless rows are f[R,.] and partners i64[R], R at least 2."""
     if rows.ndim != 2 or len(rows) < 2 or tuple(partners.shape) != (len(rows),):
         raise DrkitError(
-            f"{what} takes rows f[R,.] and partners i64[R], R at least 2 (two rows a text), got "
+            f"{what} expects rows f[R,.] and partners i64[R] with R at least 2 (two rows per text), got "
             f"{tuple(rows.shape)} and {tuple(partners.shape)}"
         )
 
@@ -53,7 +53,7 @@ class InfoNceLoss:
 
     | input | shape | what |
     |---|---|---|
-    | bottleneck | f[R,D] | h, two rows a text; under data parallelism those of all processes |
+    | bottleneck | f[R,D] | h, two rows per text; under data parallelism those of all processes |
     | partners | i64[R] | the row number of each row's partner |
 
     s is cosine or dot product, t the temperature; the candidates of a row are all other rows, of both views. With
@@ -73,7 +73,7 @@ class InfoNceLoss:
         self.config = InfoNceConfig() if config is None else config
 
     def __call__(self, *, bottleneck: Tensor, partners: Tensor) -> StepOutput:
-        """The loss of a whole batch. Raises DrkitError where the shapes do not fit."""
+        """Return the loss of a whole batch. Raises DrkitError if the shapes do not fit."""
         check_rows(bottleneck, partners, "info-nce")
         rows = bottleneck.to(torch.promote_types(bottleneck.dtype, torch.float32))
         if self.config.similarity == "cosine":

@@ -16,7 +16,7 @@ from drkit.losses.specs import JsContrastiveConfig
 if TYPE_CHECKING:
     from drkit.core.types import BuildContext, StepOutput
 
-# Values of a block of mixtures: 16 MB in float32.
+# Number of values in a block of mixtures: 16 MB in float32.
 AT_ONCE = 2**22
 
 
@@ -25,12 +25,12 @@ class JsContrastiveLoss:
 
     | input | shape | what |
     |---|---|---|
-    | vocab_logits | f[R,V] | z, two rows a text; under data parallelism those of all processes |
+    | vocab_logits | f[R,V] | z, two rows per text; under data parallelism those of all processes |
     | partners | i64[R] | the row number of each row's partner |
 
     p = sigmoid(z) / sum_v sigmoid(z_v); JS is the Jensen-Shannon divergence with natural logarithms, between 0 and
     log 2. It is a sum over the rows, as in the paper, beside a reconstruction loss that is a sum over V words: -JS
-    lies in so narrow a range that the gradient of its mean is lost beside that (docs/papers/cpdae.md has the figures).
+    has so narrow a range that the gradient of its mean would be lost beside it (numbers in docs/papers/cpdae.md).
     The weight of the sum grows with the batch; `reduction = "mean"` does not. Metrics: `accuracy`, the share of rows
     whose partner is nearest.
 
@@ -45,16 +45,16 @@ class JsContrastiveLoss:
         self.config = JsContrastiveConfig() if config is None else config
 
     def __call__(self, *, vocab_logits: Tensor, partners: Tensor) -> StepOutput:
-        """The loss of a whole batch. Raises DrkitError where the shapes do not fit."""
+        """Return the loss of a whole batch. Raises DrkitError if the shapes do not fit."""
         check_rows(vocab_logits, partners, "js-contrastive")
         divergences = js_divergences(word_distribution(vocab_logits))
         return find_partner(-divergences, partners, self.config.reduction)
 
 
 def js_divergences(distributions: Tensor) -> Tensor:
-    """f[R,R]: the Jensen-Shannon divergence (natural log) of every two rows of f[R,V], each a distribution.
+    """Return the Jensen-Shannon divergence (natural log) of every two distributions, rows of f[R,V]: f[R,R].
 
-    Differentiable once. Memory as `JsContrastiveLoss` says.
+    Differentiable once. For memory see `JsContrastiveLoss`.
 
     >>> js_divergences(torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
     tensor([[0.0000, 0.6931],
@@ -67,7 +67,8 @@ def js_divergences(distributions: Tensor) -> Tensor:
 class _Divergences(torch.autograd.Function):
     """JS(p, q) = H((p + q) / 2) - (H(p) + H(q)) / 2, H the entropy, taken word by word before it is summed.
 
-    d JS / d p_v = 1/2 log(p_v / m_v), m the mixture. Mixtures are made again backward: kept, they are [R,R,V].
+    d JS / d p_v = 1/2 log(p_v / m_v), m the mixture. The backward pass computes the mixtures again: kept, they
+    would be [R,R,V].
     """
 
     @staticmethod
@@ -77,7 +78,7 @@ class _Divergences(torch.autograd.Function):
         out = distributions.new_zeros(len(distributions), len(distributions))
         for i, others in _blocks(distributions):
             mixture = _mixtures(distributions, i, others)
-            # In float32 the difference of two entropies of about 8 would keep six digits of them, not of it.
+            # Summed first, the difference of two entropies of about 8 would lose most of its digits in float32.
             terms = _log(mixture).mul_(mixture).sub_(halves[others]).sub_(halves[i])
             out[i, others] = -terms.sum(1)
         return out + out.T
@@ -87,7 +88,7 @@ class _Divergences(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         (distributions,) = ctx.saved_tensors
         logs = _log(distributions)
-        both = (gradient + gradient.T) / 2  # JS(p, q) stands in two places; and the half of its derivative
+        both = (gradient + gradient.T) / 2  # JS(p, q) is in two entries; its derivative has the factor 1/2
         out = torch.zeros_like(distributions)
         for i, others in _blocks(distributions):
             mixed = _log(_mixtures(distributions, i, others))
@@ -98,7 +99,7 @@ class _Divergences(torch.autograd.Function):
 
 
 def _blocks(distributions: Tensor) -> Iterator[tuple[int, slice]]:
-    """Every two different rows once: (i, rows after i), in blocks of at most AT_ONCE values."""
+    """Yield every pair of different rows once: (i, rows after i), in blocks of at most AT_ONCE values."""
     rows, vocab = distributions.shape
     size = max(1, AT_ONCE // vocab)
     for i in range(rows):

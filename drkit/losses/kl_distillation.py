@@ -1,4 +1,4 @@
-"""A teacher's distribution over each query's own passages, and beside it the contrast with all others."""
+"""Learn a teacher's distribution over each query's own passages, plus the contrast with all other passages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from drkit.core.types import StepOutput
-from drkit.losses.candidates import accuracy, copies, mean_over, own_passages, own_scores, taught
+from drkit.losses.candidates import accuracy, copies, mean_over, own_passages, own_scores, teacher_scores
 from drkit.losses.contrastive import contrast
 from drkit.losses.specs import KlDistillationConfig
 
@@ -27,8 +27,8 @@ class KlDistillationLoss:
     | pairs.candidates, numbers, sharing | or None | as `ContrastiveLoss` takes them |
 
     P = softmax(T / teacher_temperature) and S = softmax(s / temperature) over the passages of the group that the
-    teacher scored; a judged positive beside the query's own, or a second copy, is none of them. A query with fewer
-    than two is left out of the divergence, not of the contrast. The contrastive loss is `ContrastiveLoss` with the
+    teacher scored, without second copies and judged positives other than the query's own. A query with fewer than two
+    is left out of the divergence, not of the contrast. The contrastive loss is `ContrastiveLoss` with the
     same similarity, temperature and directions; with `mask_hard_negatives` a query's own negatives are not in it.
     Metrics: `accuracy`, the share of queries whose positive scores above its own negatives (above all candidates:
     `contrastive_accuracy`); `kl` and `contrastive`, the two losses; `unscored`, how many queries are left out.
@@ -54,14 +54,14 @@ class KlDistillationLoss:
         self.config = KlDistillationConfig() if config is None else config
 
     def __call__(self, *, pairs: EmbeddedPairs) -> StepOutput:
-        """The loss of one bundle. Raises DrkitError where the shapes do not fit, or without groups or teacher."""
+        """Return the loss of one batch. Raises DrkitError if the shapes do not fit, or without groups or teacher."""
         kept = own_passages(pairs)
-        teacher, scored = taught(pairs, "kl-distillation")
+        teacher, scored = teacher_scores(pairs, "kl-distillation")
         scores = own_scores(pairs, self.config.similarity, self.config.temperature)
         compared = kept & scored
-        learnt = compared.sum(1) > 1
-        kl = mean_over(divergence(teacher / self.config.teacher_temperature, scores, compared), learnt)
-        metrics = {"accuracy": accuracy(scores, kept), "kl": kl.detach(), "unscored": (~learnt).sum().float()}
+        is_learned = compared.sum(1) > 1
+        kl = mean_over(divergence(teacher / self.config.teacher_temperature, scores, compared), is_learned)
+        metrics = {"accuracy": accuracy(scores, kept), "kl": kl.detach(), "unscored": (~is_learned).sum().float()}
         if not self.config.alpha:
             return StepOutput(loss=kl, metrics=metrics)
         without = own_negatives(pairs) if self.config.mask_hard_negatives else None
@@ -71,16 +71,16 @@ class KlDistillationLoss:
 
 
 def divergence(teacher: Tensor, student: Tensor, kept: Tensor) -> Tensor:
-    """KL(softmax(teacher) || softmax(student)) f[Q] over what is kept (bool[Q,G]) of scores f[Q,G]."""
-    # The least finite number, not -inf: a row without any passage stays finite, and so does its gradient.
-    wanted, found = (
+    """Return KL(softmax(teacher) || softmax(student)) f[Q] over the kept (bool[Q,G]) of scores f[Q,G]."""
+    # The lowest finite number, not -inf, keeps a row without passages and its gradient finite.
+    expected, actual = (
         s.masked_fill(~kept, torch.finfo(s.dtype).min).log_softmax(1) for s in (teacher.to(student.dtype), student)
     )
-    return torch.where(kept, wanted.exp() * (wanted - found), 0).sum(1)
+    return torch.where(kept, expected.exp() * (expected - actual), 0).sum(1)
 
 
 def own_negatives(pairs: EmbeddedPairs) -> Tensor:
-    """bool[Q,P]: the negatives in each query's own group, and their copies."""
+    """Return the negatives in each query's own group, and their copies, bool[Q,P]."""
     assert pairs.groups is not None
     numbers = copies(pairs)
     negatives = pairs.groups[:, 1:]

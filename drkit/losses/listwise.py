@@ -1,4 +1,4 @@
-"""A cross-encoder's loss: the positive first among each query's own passages."""
+"""A cross-encoder's loss: rank the positive first among each query's own passages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ListwiseLoss:
     | input | shape | what |
     |---|---|---|
     | groups.scores | f[Q,G] | s, a cross-encoder's scores; column 0 is the positive's |
-    | groups.mask | bool[Q,G] | False: padding, or a passage that is no negative (column 0 always counts) |
+    | groups.mask | bool[Q,G] | False: padding, or not a negative (column 0 always counts) |
 
     Metrics: `accuracy`, the share of queries whose positive has the best score of its group.
 
@@ -40,7 +40,7 @@ class ListwiseLoss:
         self.config = ListwiseConfig() if config is None else config
 
     def __call__(self, *, groups: ScoredGroups) -> StepOutput:
-        """The loss of one bundle. Raises DrkitError where the shapes do not fit."""
+        """Return the loss of one batch. Raises DrkitError if the shapes do not fit."""
         check_scored_groups(groups)
         kept = groups.mask.clone()
         kept[:, 0] = True
@@ -51,11 +51,11 @@ class ListwiseLoss:
 
 
 def check_scored_groups(groups: ScoredGroups) -> None:
-    """Raise DrkitError where the tensors of a bundle do not fit each other."""
+    """Raise DrkitError if the shapes of the groups do not fit each other."""
     shape = tuple(groups.scores.shape)
     if len(shape) != 2 or not shape[0] or not shape[1]:
-        raise DrkitError(f"groups.scores is f[Q,G], at least one query and its positive, got {shape}")
+        raise DrkitError(f"groups.scores must be f[Q,G] with at least one query and its positive, got {shape}")
     for name in ("mask", "teacher"):
         given = getattr(groups, name)
         if given is not None and tuple(given.shape) != shape:
-            raise DrkitError(f"groups.{name} is [Q,G] = {shape}, got {tuple(given.shape)}")
+            raise DrkitError(f"groups.{name} must be [Q,G] = {shape}, got {tuple(given.shape)}")

@@ -1,11 +1,11 @@
-"""The margins of a teacher: how much better than each negative the positive is, learnt as a number."""
+"""Learn a teacher's margins: how much higher than each negative it scores the positive."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from drkit.core.types import StepOutput
-from drkit.losses.candidates import accuracy, mean_over, own_passages, own_scores, taught
+from drkit.losses.candidates import accuracy, mean_over, own_passages, own_scores, teacher_scores
 from drkit.losses.specs import MarginMseConfig
 
 if TYPE_CHECKING:
@@ -20,9 +20,9 @@ class MarginMseLoss:
     | pairs.queries, passages | f[Q,D], f[P,D] | vectors |
     | pairs.groups | i64[Q,G] | rows of each query's own passages, its positive first, padded with -1 |
     | pairs.teacher | f[Q,G] | T, a teacher's scores of those; NaN: unscored |
-    | pairs.candidates, numbers | bool[Q,P], i64[P], or None | what is no negative of a query; copies of one passage |
+    | pairs.candidates, numbers | bool[Q,P], i64[P], or None | allowed negatives; copies of one passage |
 
-    s is dot product or cosine, t the student's temperature. A negative counts where the teacher scored it and its
+    s is dot product or cosine, t the student's temperature. A negative counts if the teacher scored it and its
     positive; a judged positive or a second copy among the negatives does not count. Metrics: `accuracy`, the share of
     queries whose positive scores above all of its negatives; `unscored`, how many queries have no margin to learn.
 
@@ -46,11 +46,11 @@ class MarginMseLoss:
         self.config = MarginMseConfig() if config is None else config
 
     def __call__(self, *, pairs: EmbeddedPairs) -> StepOutput:
-        """The loss of one bundle. Raises DrkitError where the shapes do not fit, or without groups or teacher."""
+        """Return the loss of one batch. Raises DrkitError if the shapes do not fit, or without groups or teacher."""
         kept = own_passages(pairs)
-        teacher, scored = taught(pairs, "margin-mse")
+        teacher, scored = teacher_scores(pairs, "margin-mse")
         scores = own_scores(pairs, self.config.similarity, self.config.temperature)
-        learnt = (kept & scored & scored[:, :1])[:, 1:]
+        is_learned = (kept & scored & scored[:, :1])[:, 1:]
         errors = (scores[:, :1] - scores[:, 1:]) - (teacher[:, :1] - teacher[:, 1:])
-        metrics = {"accuracy": accuracy(scores, kept), "unscored": (~learnt.any(1)).sum().float()}
-        return StepOutput(loss=mean_over(errors.square(), learnt), metrics=metrics)
+        metrics = {"accuracy": accuracy(scores, kept), "unscored": (~is_learned.any(1)).sum().float()}
+        return StepOutput(loss=mean_over(errors.square(), is_learned), metrics=metrics)

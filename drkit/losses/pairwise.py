@@ -1,4 +1,4 @@
-"""A query's own passage above each of its own negatives, one pair at a time."""
+"""Score a query's positive above each of its own negatives, one pair at a time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class PairwiseLoss:
     |---|---|---|
     | pairs.queries, passages | f[Q,D], f[P,D] | vectors |
     | pairs.groups | i64[Q,G] | rows of each query's own passages, its positive first, padded with -1 |
-    | pairs.candidates, numbers | bool[Q,P], i64[P], or None | what is no negative of a query; copies of one passage |
+    | pairs.candidates, numbers | bool[Q,P], i64[P], or None | allowed negatives; copies of one passage |
 
     s is dot product or cosine, t the temperature. Other queries' passages play no part; a judged positive or a second
     copy among the negatives does not count, and without any negative the loss is 0. Metrics: `accuracy`, the share of
@@ -44,7 +44,7 @@ class PairwiseLoss:
         self.config = PairwiseConfig() if config is None else config
 
     def __call__(self, *, pairs: EmbeddedPairs) -> StepOutput:
-        """The loss of one bundle. Raises DrkitError where the shapes do not fit, or without groups."""
+        """Return the loss of one batch. Raises DrkitError if the shapes do not fit, or without groups."""
         kept = own_passages(pairs)
         scores = own_scores(pairs, self.config.similarity, self.config.temperature)
         losses = F.softplus(scores[:, 1:] - scores[:, :1])

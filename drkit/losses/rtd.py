@@ -1,4 +1,4 @@
-"""Was this token replaced: binary cross-entropy at every token, ELECTRA's task."""
+"""Replaced-token detection, ELECTRA's task: binary cross-entropy at every token."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 class RtdLoss:
-    """Binary cross-entropy of one score a token: a mean over the tokens of the batch. With none it is 0.
+    """Binary cross-entropy of one score per token: a mean over the tokens of the batch, 0 without tokens.
 
     | input | shape | what |
     |---|---|---|
-    | replaced_logits | f[N] | above 0: taken for replaced |
-    | replaced | bool[N] | whether it was |
+    | replaced_logits | f[N] | above 0: predicted as replaced |
+    | replaced | bool[N] | whether the token was replaced |
 
-    Metrics: `targets`, N; `replaced`, the share that was.
+    Metrics: `targets`, N; `replaced`, the share that was replaced.
 
     Source: ELECTRA (Clark et al. 2020), section 2; SimLM (Wang et al. 2023), section 5.1.
 
@@ -39,25 +39,25 @@ class RtdLoss:
         self.config = config
 
     def __call__(self, *, replaced_logits: Tensor, replaced: Tensor) -> StepOutput:
-        """The loss of a decoder that scores tokens."""
+        """Return the loss of a decoder that scores tokens."""
         was, count = replaced.to(replaced_logits.dtype), len(replaced)
         summed = F.binary_cross_entropy_with_logits(replaced_logits, was, reduction="sum")
         metrics = {"targets": torch.tensor(count, device=was.device), "replaced": was.sum() / max(count, 1)}
         return StepOutput(loss=summed / max(count, 1), metrics=metrics)
 
     def items(self, *, replaced_logits: Tensor, replaced: Tensor) -> Tensor:  # noqa: ARG002
-        """i64[]: how many tokens the mean runs over."""
+        """Return the number of tokens in the mean, i64[]."""
         return torch.tensor(len(replaced), device=replaced.device)
 
 
 class EncoderRtdLoss(nn.Module):
-    """The same for an encoder, which has no scores: with a head of its own on the states of maskable tokens.
+    """Replaced-token detection by the encoder: the loss has its own head on the states of maskable tokens.
 
     | input | shape | what |
     |---|---|---|
     | text_states.states | f[B,L,D] | the encoder's states |
     | text_states.tokens | | the clean text |
-    | replaced | bool[N] | whether the encoder read another token, at the N maskable ones |
+    | replaced | bool[N] | whether the encoder read a replaced token, at the N maskable ones |
 
     Its head is trained with the encoder, and dropped after pre-training.
     """
@@ -69,10 +69,10 @@ class EncoderRtdLoss(nn.Module):
             self.head = ReplacedHead(sizes_of(context))
 
     def forward(self, *, text_states: TextStates, replaced: Tensor) -> StepOutput:
-        """The loss of the encoder's branch."""
+        """Return the loss of the encoder's branch."""
         states = text_states.states[text_states.tokens.maskable]
         return self.loss(replaced_logits=self.head(states), replaced=replaced)
 
     def items(self, *, text_states: TextStates, replaced: Tensor) -> Tensor:  # noqa: ARG002
-        """i64[]: how many tokens the mean runs over."""
+        """Return the number of tokens in the mean, i64[]."""
         return torch.tensor(len(replaced), device=replaced.device)

@@ -1,4 +1,4 @@
-"""Two spans of a document, or a passage and its query, find each other's vector among all of the batch."""
+"""Two spans of a document, or a passage and its query, find each other's vector among all vectors of the batch."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class SpanContrastiveLoss:
 
     | input | shape | what |
     |---|---|---|
-    | bottleneck | f[R,D] | h, two rows a pair; under data parallelism those of all processes |
+    | bottleneck | f[R,D] | h, two rows per pair; under data parallelism those of all processes |
     | partners | i64[R] | the row number of each row's partner |
 
-    Dot products as they are, no temperature; every row of either side is an anchor, and all other rows are its
+    Plain dot products without a temperature; every row of either side is an anchor, and all other rows are its
     candidates. Memory: the scores f[R,R]. Metrics: `accuracy`, the share of rows whose partner has the best score.
-    `InfoNceLoss` is the same over a temperature, of cosines too.
+    `InfoNceLoss` adds a temperature and cosine similarity.
 
     Source: coCondenser (Gao and Callan 2022), its contrastive loss; Query-as-context (Wu et al. 2023), equation 5.
 
@@ -38,6 +38,6 @@ class SpanContrastiveLoss:
         self.config = SpanContrastiveConfig() if config is None else config
 
     def __call__(self, *, bottleneck: Tensor, partners: Tensor) -> StepOutput:
-        """The loss of a whole batch. Raises DrkitError where the shapes do not fit."""
+        """Return the loss of a whole batch. Raises DrkitError if the shapes do not fit."""
         check_rows(bottleneck, partners, "span-contrastive")
         return find_partner(products(bottleneck), partners)

@@ -1,4 +1,4 @@
-"""Settings and specs of the losses that belong to no paper's plugin; no torch here."""
+"""Settings of all losses, and specs of those that drkit itself provides; imports no torch."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from typing import Any
 from attrs import Attribute, field, frozen
 from attrs.validators import and_, ge, gt, in_, le
 
+from drkit.core.citations import BERT, INFO_NCE, LISTNET, MARGIN_MSE, RANKNET, SIMCSE, SIMLM
 from drkit.core.settings import setting
-from drkit.core.spec import Citation, ComponentSpec, Kind
+from drkit.core.spec import ComponentSpec, Kind
 
 DIRECTIONS = ("query-passage", "passage-query", "query-query", "passage-passage")
 _SIMILARITIES = in_(("cosine", "dot"))
 
 
 def _directions(value: str | Iterable[str]) -> tuple[str, ...]:
-    """The directions in their one order, "all" for every one; what is no direction is left for the validator."""
+    """Return the directions in their fixed order, all of them for "all"; unknown ones are left to the validator."""
     given = (value,) if isinstance(value, str) else tuple(value)
     if "all" in given:
         return DIRECTIONS
@@ -27,14 +28,14 @@ class _SomeDirections:
     options = (*DIRECTIONS, "all")
 
     def __call__(self, _instance: Any, attribute: Attribute[Any], value: tuple[str, ...]) -> None:
-        if wrong := [name for name in value if name not in self.options]:
-            raise ValueError(f"'{attribute.name}' has {wrong[0]!r}; allowed: {', '.join(self.options)}")
+        if unknown := [name for name in value if name not in self.options]:
+            raise ValueError(f"'{attribute.name}' has {unknown[0]!r}; allowed: {', '.join(self.options)}")
         if not value:
-            raise ValueError(f"'{attribute.name}' is empty; name some of: {', '.join(self.options)}")
+            raise ValueError(f"'{attribute.name}' is empty; name at least one of: {', '.join(self.options)}")
 
 
 def _directions_setting() -> Any:
-    meaning = "the scores that a query's with its passage is contrasted with; all: SimLM's"
+    meaning = "which scores a query's score of its passage is contrasted with; all: as in SimLM"
     return field(default=DIRECTIONS[:1], converter=_directions, validator=_SomeDirections(), metadata={"help": meaning})
 
 
@@ -46,19 +47,7 @@ class MlmLossConfig:
 
     @property
     def target_share(self) -> float:
-        """The share of the positions that is scored."""
-        return self.targets
-
-
-@frozen
-class ReplacedLmConfig:
-    """Settings of `ReplacedLmLoss`."""
-
-    targets: float = setting(1.0, and_(gt(0), le(1)), "share of the target positions that is scored, evenly spread")
-
-    @property
-    def target_share(self) -> float:
-        """The share of the positions that is scored."""
+        """Share of the positions that is scored."""
         return self.targets
 
 
@@ -82,13 +71,13 @@ class ContrastiveConfig:
 
     @property
     def search_similarity(self) -> str:
-        """What search ranks by."""
+        """The similarity that search ranks by."""
         return self.similarity
 
 
 @frozen
 class PairwiseConfig:
-    """Settings of `PairwiseLoss`; a query is compared with its own negatives alone."""
+    """Settings of `PairwiseLoss`; a query is compared only with its own negatives."""
 
     in_batch = False
 
@@ -97,7 +86,7 @@ class PairwiseConfig:
 
     @property
     def search_similarity(self) -> str:
-        """What search ranks by."""
+        """The similarity that search ranks by."""
         return self.similarity
 
 
@@ -105,7 +94,7 @@ class PairwiseConfig:
 class KlDistillationConfig:
     """Settings of `KlDistillationLoss`; the defaults are SimLM's."""
 
-    temperature: float = setting(0.02, gt(0), "the student's scores are divided by it, the teacher's never")
+    temperature: float = setting(0.02, gt(0), "the student's scores are divided by it, never the teacher's")
     teacher_temperature: float = setting(1.0, gt(0), "the teacher's scores are divided by it")
     similarity: str = setting("cosine", _SIMILARITIES, "cosine or dot product")
     alpha: float = setting(0.2, ge(0), "weight of the contrastive loss beside the divergence; 0: none")
@@ -119,22 +108,22 @@ class KlDistillationConfig:
 
     @property
     def search_similarity(self) -> str:
-        """What search ranks by."""
+        """The similarity that search ranks by."""
         return self.similarity
 
 
 @frozen
 class MarginMseConfig:
-    """Settings of `MarginMseLoss`; a query is compared with its own negatives alone."""
+    """Settings of `MarginMseLoss`; a query is compared only with its own negatives."""
 
     in_batch = False
 
-    temperature: float = setting(1.0, gt(0), "the student's scores are divided by it, the teacher's never")
+    temperature: float = setting(1.0, gt(0), "the student's scores are divided by it, never the teacher's")
     similarity: str = setting("dot", _SIMILARITIES, "cosine or dot product")
 
     @property
     def search_similarity(self) -> str:
-        """What search ranks by."""
+        """The similarity that search ranks by."""
         return self.similarity
 
 
@@ -151,7 +140,7 @@ class BowReconstructionConfig:
 
     @property
     def signals(self) -> Mapping[str, Mapping[str, Any]]:
-        """Inverse document frequencies, where words are weighted by them."""
+        """The signal `idf`, if words are weighted by it."""
         return {"idf": {}} if self.idf else {}
 
 
@@ -180,49 +169,6 @@ class BagOfWordsConfig:
 class SpanContrastiveConfig:
     """Settings of `SpanContrastiveLoss`: none."""
 
-
-BERT = Citation(
-    key="devlin2019bert",
-    title="BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding",
-    year=2019,
-    url="https://arxiv.org/abs/1810.04805",
-)
-INFO_NCE = Citation(
-    key="oord2018cpc",
-    title="Representation Learning with Contrastive Predictive Coding",
-    year=2018,
-    url="https://arxiv.org/abs/1807.03748",
-)
-RANKNET = Citation(
-    key="burges2005ranknet",
-    title="Learning to Rank using Gradient Descent",
-    year=2005,
-    url="https://doi.org/10.1145/1102351.1102363",
-)
-LISTNET = Citation(
-    key="cao2007listnet",
-    title="Learning to Rank: From Pairwise Approach to Listwise Approach",
-    year=2007,
-    url="https://doi.org/10.1145/1273496.1273513",
-)
-MARGIN_MSE = Citation(
-    key="hofstatter2020marginmse",
-    title="Improving Efficient Neural Ranking Models with Cross-Architecture Knowledge Distillation",
-    year=2020,
-    url="https://arxiv.org/abs/2010.02666",
-)
-SIMLM = Citation(
-    key="wang2023simlm",
-    title="SimLM: Pre-training with Representation Bottleneck for Dense Passage Retrieval",
-    year=2023,
-    url="https://arxiv.org/abs/2207.02578",
-)
-SIMCSE = Citation(
-    key="gao2021simcse",
-    title="SimCSE: Simple Contrastive Learning of Sentence Embeddings",
-    year=2021,
-    url="https://arxiv.org/abs/2104.08821",
-)
 
 LOSSES = (
     ComponentSpec(

@@ -1,4 +1,4 @@
-"""The tokens that carry the most information, hidden from the decoder."""
+"""Hide the tokens that carry the most information from the decoder."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ class PmiMasker:
         self.corruption = Corruption.of(context, config.mask_token_share)
 
     def __call__(self, tokens: TokenBatch, rng: Draws, rows: int = 0) -> Views:
-        """Two views of a batch; `rows` > 0 gives the decoder's as a visibility pattern bool[B,rows,L].
+        """Return two views of a batch; `rows` > 0: the decoder's is a visibility pattern bool[B,rows,L].
 
-        Raises DrkitError where the batch has no importance, or one that is not finite.
+        Raises DrkitError if the batch has no importance, or a value is not finite.
         """
         encoder = self.encoder_view(tokens, rng)
         return Views(encoder=encoder, decoder=self.decoder_view(tokens, rng, rows), context=tokens)
 
     def encoder_view(self, tokens: TokenBatch, rng: Draws) -> MaskedView:
-        """The encoder's view alone."""
+        """Return the encoder's view alone."""
         words = find_words(tokens)
         return masked_view(
             tokens, words.spread(draw_words(words, self.config.encoder_ratio, rng)), rng, self.corruption
         )
 
     def decoder_view(self, tokens: TokenBatch, rng: Draws, rows: int = 0) -> MaskedView:
-        """The decoder's view alone. Raises DrkitError as the call does."""
+        """Return the decoder's view alone. Raises DrkitError as the call does."""
         importance, words = _importance(tokens), find_words(tokens)
         hide = self._whole_words if self.config.unit == "word" else self._tokens
         chosen = hide(words, importance, rng, max(1, rows))
@@ -59,13 +59,13 @@ class PmiMasker:
         return masked_view(tokens, chosen[:, 0], rng, self.corruption)
 
     def _tokens(self, words: Words, importance: NDArray[np.float32], rng: Draws, rows: int) -> NDArray[np.bool_]:
-        """bool[B,R,L]: the k tokens with the largest noisy importance."""
+        """Return the k tokens with the largest noisy importance, bool[B,R,L]."""
         maskable = words.index < words.sizes.shape[1]
         noisy = self._noisy(np.where(maskable, importance, np.float32(-np.inf)), rng, rows)
         return largest(noisy, self._budget(words))
 
     def _whole_words(self, words: Words, importance: NDArray[np.float32], rng: Draws, rows: int) -> NDArray[np.bool_]:
-        """bool[B,R,L]: whole words in order of noisy importance, as long as they fit k tokens."""
+        """Return whole words in order of noisy importance, as long as they fit k tokens, bool[B,R,L]."""
         batch, most = words.sizes.shape
         noisy = self._noisy(mean_over_words(words, importance), rng, rows)
         sizes = np.repeat(words.sizes, rows, axis=0)
@@ -81,19 +81,19 @@ class PmiMasker:
 
     def _budget(self, words: Words) -> NDArray[np.int64]:
         counts = words.counts
-        # A hair above, so that 0.3 * 10 is 3 and not 2.9999.
-        wanted = np.floor(counts * self.config.decoder_ratio + 1e-9).astype(np.int64)
-        return np.where(counts > 0, np.maximum(1, wanted), 0)
+        # 1e-9 more, so that 0.3 * 10 is 3 and not 2.9999.
+        budget = np.floor(counts * self.config.decoder_ratio + 1e-9).astype(np.int64)
+        return np.where(counts > 0, np.maximum(1, budget), 0)
 
 
 def largest(scores: NDArray[np.float32], counts: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """bool[B,R,L]: True at the counts i64[B] largest of scores f32[B,R,L] in each row; equal ones in reading order.
+    """Return the counts i64[B] largest of scores f32[B,R,L] in each row, bool[B,R,L]; ties go to the earlier position.
 
-    -inf is never chosen: a text has at least `counts` finite scores.
+    -inf is never chosen, as a text has at least `counts` finite scores.
     """
     length = scores.shape[2]
-    place = np.minimum(length - counts, length - 1)
-    limit = np.sort(scores, axis=2)[np.arange(len(scores)), :, place][:, :, None]
+    index = np.minimum(length - counts, length - 1)
+    limit = np.sort(scores, axis=2)[np.arange(len(scores)), :, index][:, :, None]
     chosen = (scores >= limit) & (counts > 0)[:, None, None]
     surplus = np.nonzero(chosen.sum(2, dtype=np.int32) > counts[:, None])
     if len(surplus[0]):
@@ -110,21 +110,20 @@ def _first_among_equals(
 
 
 def mean_over_words(words: Words, importance: NDArray[np.float32]) -> NDArray[np.float32]:
-    """f32[B,W]: the mean importance of each word's tokens (0 where there is no word)."""
+    """Return the mean importance of each word's tokens, f32[B,W] (0 beyond a text's last word)."""
     batch, most = words.sizes.shape
-    places = (words.index + np.arange(batch)[:, None] * (most + 1)).ravel()
-    sums = np.bincount(places, weights=importance.ravel(), minlength=batch * (most + 1))
+    bins = (words.index + np.arange(batch)[:, None] * (most + 1)).ravel()
+    sums = np.bincount(bins, weights=importance.ravel(), minlength=batch * (most + 1))
     return (sums.reshape(batch, most + 1)[:, :most] / np.maximum(1, words.sizes)).astype(np.float32)
 
 
 def _importance(tokens: TokenBatch) -> NDArray[np.float32]:
     if "importance" not in tokens.signals:
         raise DrkitError(
-            "the masker 'pmi' needs the importance of every token: the batch has none. In a run the stage of PMI "
-            "statistics stores it beside the token ids; in your own loop, give TokenBatch.signals['importance'] "
-            "f32[B,L]"
+            "the masker 'pmi' needs the importance of every token, but the batch has none. In a run a stage computes "
+            "it from the corpus; in your own loop, pass TokenBatch.signals['importance'], f32[B,L]"
         )
     importance: NDArray[np.float32] = tokens.signals["importance"].numpy()
     if not np.isfinite(importance).all():
-        raise DrkitError("the importance of some token is not finite: take the PMI statistics of this corpus again")
+        raise DrkitError("the importance of some token is not finite; compute the PMI statistics of this corpus again")
     return importance

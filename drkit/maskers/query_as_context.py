@@ -1,4 +1,4 @@
-"""The passage for the encoder, another text of it for the decoder: a query, another span, or itself."""
+"""Give the passage to the encoder and a related text to the decoder: a query, another span, or the passage itself."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class QueryAsContextMasker:
-    """The base masker's encoder side of the text, and its decoder side of the text's context (`TokenBatch.context`).
+    """Masks the text for the encoder and its context (`TokenBatch.context`) for the decoder, with a base masker.
 
-    The context is what the data stage drew for this epoch: a query of the passage, or another span of its document.
-    With `context = "self"` it is the base masker on the text itself.
+    The context is drawn for this epoch when the batch is made: a query of the passage, or another span of its document.
+    With `context = "self"` both views are of the text itself.
 
     Source: Query-as-context section 3.1 (Wu et al. 2023); spans as in coCondenser and CoT-MAE; `mixed`, its table 4.
     """
@@ -35,9 +35,9 @@ class QueryAsContextMasker:
             self.replacer = self._base.replacer
 
     def __call__(self, tokens: TokenBatch, rng: Draws, rows: int = 0) -> Views:
-        """Two views of a batch, the decoder's of the contexts; `rows` > 0 gives it as a visibility pattern.
+        """Return two views of a batch, the decoder's of the contexts: with `rows` > 0, a visibility pattern.
 
-        Raises DrkitError where the batch has no contexts, or another number of them than texts.
+        Raises DrkitError if the batch has no contexts, or not one per text.
         """
         if self.config.context == "self":
             return self._base(evolve(tokens, context=None), rng, rows=rows)
@@ -49,13 +49,13 @@ class QueryAsContextMasker:
 def _context(tokens: TokenBatch, kind: str) -> TokenBatch:
     if tokens.context is None:
         raise DrkitError(
-            f"the masker 'query-as-context' with context = {kind!r} needs a context of every text: none is given. "
-            f"In a run its stages make them; in your own loop, give TokenBatch.context, as from "
-            f"drkit.data.contexts.open_contexts(..).batch(places, epoch, seed)"
+            f"the masker 'query-as-context' with context = {kind!r} needs a context for every text, but the batch has "
+            f"none. In a run, stages make them; in your own loop, pass TokenBatch.context, as from "
+            f"drkit.data.contexts.open_contexts(..).batch(positions, epoch, seed)"
         )
     if len(tokens.context.ids) != len(tokens.ids):
         raise DrkitError(
-            f"{len(tokens.ids)} texts and {len(tokens.context.ids)} contexts: one context a text is wanted"
+            f"expected one context per text, got {len(tokens.context.ids)} contexts for {len(tokens.ids)} texts"
         )
     return tokens.context
 

@@ -1,4 +1,4 @@
-"""Settings and specs of the maskers; no torch here."""
+"""Settings of all maskers, and specs of those that drkit itself provides; imports no torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 from attrs import Attribute, field, frozen
 from attrs.validators import and_, ge, gt, in_, le, lt
 
+from drkit.core.citations import BERT
 from drkit.core.settings import optional, setting, shares
+from drkit.core.spec import ComponentSpec, Kind
 
 Shares = tuple[float, float, float]
 
@@ -19,9 +21,9 @@ class UniformConfig:
 
     encoder_ratio: float = setting(0.3, and_(ge(0), lt(1)), "share of tokens hidden from the encoder; 0: none")
     decoder_ratio: float = setting(0.5, and_(gt(0), lt(1)), "share of tokens hidden from the decoder")
-    nested: bool = setting(False, None, "hide from the decoder all that is hidden from the encoder")
+    nested: bool = setting(False, None, "hide from the decoder everything that is hidden from the encoder")
     mask_token_share: Shares = setting(
-        (0.8, 0.1, 0.1), shares, "of the hidden tokens: share made [MASK], made random, kept"
+        (0.8, 0.1, 0.1), shares, "shares of the hidden tokens: replaced by [MASK], replaced by a random token, kept"
     )
 
 
@@ -32,17 +34,21 @@ class PmiConfig:
     encoder_ratio: float = setting(0.3, and_(gt(0), lt(1)), "share of tokens hidden from the encoder")
     decoder_ratio: float = setting(0.5, and_(gt(0), lt(1)), "share of tokens hidden from the decoder")
     sigma: float = setting(1.0, ge(0), "standard deviation of the noise added to the importance")
-    unit: str = setting("token", in_(("token", "word")), "what is hidden as a whole: token or word")
+    unit: str = setting("token", in_(("token", "word")), "unit of hiding: token or word")
     window: int = setting(4, and_(ge(2), le(8)), "longest n-gram that is counted")
-    pmi: str = setting("fragment", in_(("fragment", "specific")), "how an n-gram's PMI is taken apart")
+    pmi: str = setting(
+        "fragment",
+        in_(("fragment", "specific")),
+        "PMI of a token with the rest of an n-gram, or of all its tokens",
+    )
     min_count: int = setting(1, ge(1), "rarer n-grams contribute nothing")
     mask_token_share: Shares = setting(
-        (0.8, 0.1, 0.1), shares, "of the hidden tokens: share made [MASK], made random, kept"
+        (0.8, 0.1, 0.1), shares, "shares of the hidden tokens: replaced by [MASK], replaced by a random token, kept"
     )
 
     @property
     def signals(self) -> Mapping[str, Mapping[str, Any]]:
-        """Importance, with the n-grams that these settings count."""
+        """The signal `importance`, with the settings of its n-grams."""
         return {"importance": {"window": self.window, "pmi": self.pmi, "min_count": self.min_count}}
 
 
@@ -57,38 +63,38 @@ class GeneratorConfig:
     variant: str = setting(
         "frozen",
         in_(("frozen", "joint", "joint-random")),
-        "the generator stays as it is, is trained beside the encoder, or that from random weights",
+        "frozen; trained jointly with the encoder; or jointly from random weights",
     )
-    generator_weight: float = setting(0.2, ge(0), "weight of the generator's own loss, where it is trained")
-    model: str = setting("", None, "path or hub id of a masked LM of the same vocabulary; empty: the run trains one")
-    generator_layers: int = setting(1, ge(1), "transformer layers of the generator that the run makes")
+    generator_weight: float = setting(0.2, ge(0), "weight of the generator's own loss, if it is trained")
+    model: str = setting("", None, "path or hub id of a masked LM with the same vocabulary; empty: the run trains one")
+    generator_layers: int = setting(1, ge(1), "transformer layers of the generator that the run trains")
     generator_hidden: int = setting(128, ge(8), "its hidden size")
     generator_heads: int = setting(4, ge(1), "its attention heads")
     generator_intermediate: int = setting(256, ge(8), "its feed-forward size")
     generator_steps: int = setting(
-        0, ge(0), "optimizer steps that the run trains it for; 0: a third of the steps of pre-training"
+        0, ge(0), "optimizer steps the run trains it for; 0: a third of the steps of pre-training"
     )
 
     def __attrs_post_init__(self) -> None:
         if self.generator_hidden % self.generator_heads:
             raise ValueError(
-                f"'generator_hidden' ({self.generator_hidden}) is no multiple of 'generator_heads' "
+                f"'generator_hidden' ({self.generator_hidden}) must be a multiple of 'generator_heads' "
                 f"({self.generator_heads})"
             )
 
     @property
     def requires(self) -> Mapping[str, GeneratorConfig]:
-        """A masked LM, which a stage of the run loads or makes by these settings."""
+        """A masked LM, which a stage of the run loads or trains with these settings."""
         return {"generator": self}
 
     @property
     def random(self) -> bool:
-        """Whether it starts from random weights."""
+        """Whether the generator starts from random weights."""
         return self.variant == "joint-random"
 
     @property
     def trained_first(self) -> bool:
-        """Whether the run trains it alone, before pre-training."""
+        """Whether the run trains the generator on its own, before pre-training."""
         return not self.model and not self.random
 
 
@@ -96,15 +102,15 @@ def query_source(_instance: Any, attribute: Attribute[Any], value: str) -> None:
     """Validator: `extractive`, `file:PATH` or `model:PATH_OR_ID`."""
     kind, colon, rest = value.partition(":")
     if value != "extractive" and not (kind in ("file", "model") and colon and rest.strip()):
-        raise ValueError(f"'{attribute.name}' takes extractive, file:PATH or model:PATH_OR_ID, got {value!r}")
+        raise ValueError(f"'{attribute.name}' must be extractive, file:PATH or model:PATH_OR_ID, got {value!r}")
 
 
 @frozen
 class QuerySettings:
-    """What a part wants of the candidate queries of every text (`generated-queries`).
+    """Settings of the candidate queries that a part requires for every text (`generated-queries`).
 
-    origin: `extractive`, `file:PATH` or `model:PATH_OR_ID`; count: queries a text at most; prefix: what is put before
-    a text for the model.
+    origin: `extractive`, `file:PATH` or `model:PATH_OR_ID`; count: maximum number of queries per text; prefix: put
+    before each text for the model.
     """
 
     origin: str = field(default="extractive", validator=query_source)
@@ -117,16 +123,16 @@ class QueryAsContextConfig:
     """Settings of `QueryAsContextMasker` (Query-as-context, sections 3.1 and 5)."""
 
     context: str = setting("query", in_(("self", "span", "query", "mixed")), "the text that the decoder rebuilds")
-    base: str = setting("uniform", in_(("uniform", "pmi", "generator")), "what hides tokens of passage and context")
-    variant: str = setting("frozen", in_(("frozen", "joint", "joint-random")), "of the base generator: how it learns")
-    model: str = setting("", None, "of the base generator: path or hub id; empty: the run trains one")
-    candidates: int = setting(5, ge(1), "queries a passage at most, one of which is drawn every epoch")
+    base: str = setting("uniform", in_(("uniform", "pmi", "generator")), "the masker of passage and context")
+    variant: str = setting("frozen", in_(("frozen", "joint", "joint-random")), "for base = generator: how it learns")
+    model: str = setting("", None, "for base = generator: path or hub id; empty: the run trains one")
+    candidates: int = setting(5, ge(1), "maximum number of queries per passage; each epoch draws one")
     queries: str = setting("extractive", query_source, "extractive, file:PATH, or model:PATH_OR_ID of a seq2seq model")
-    query_prefix: str = setting("", None, "what is put before a passage for the model, as in 'text2query: '")
+    query_prefix: str = setting("", None, "put before each passage for the model, as in 'text2query: '")
     encoder_ratio: float = setting(0.3, and_(gt(0), lt(1)), "share of tokens hidden from the encoder")
     decoder_ratio: float = setting(0.5, and_(gt(0), lt(1)), "share of the context's tokens hidden from the decoder")
     mask_token_share: Shares | None = setting(
-        None, optional(shares), "of the hidden tokens: share made [MASK], made random, kept; none: as the base does"
+        None, optional(shares), "shares of the hidden tokens: made [MASK], made random, kept; none: as the base does"
     )
 
     @property
@@ -136,27 +142,40 @@ class QueryAsContextConfig:
 
     @property
     def signals(self) -> Mapping[str, Mapping[str, Any]]:
-        """Importance, where it decides what is hidden, and where it picks extractive queries."""
+        """The signal `importance`, if it decides what is hidden or picks extractive queries."""
         return {"importance": {}} if self.base == "pmi" or self.reads_queries else {}
 
     @property
     def requires(self) -> Mapping[str, Any]:
-        """What the run must make for these settings."""
-        wanted: dict[str, Any] = {"spans": None} if self.context in ("span", "mixed") else {}
+        """What the run must provide for these settings."""
+        required: dict[str, Any] = {"spans": None} if self.context in ("span", "mixed") else {}
         if self.reads_queries:
-            wanted["generated-queries"] = QuerySettings(self.queries, self.candidates, self.query_prefix)
+            required["generated-queries"] = QuerySettings(self.queries, self.candidates, self.query_prefix)
         if self.base == "generator":
-            wanted["generator"] = self.generator
-        return wanted
+            required["generator"] = self.generator
+        return required
 
     @property
     def generator(self) -> GeneratorConfig:
-        """The settings of the base `generator`."""
+        """Settings of the base masker `generator`."""
         given: dict[str, Any] = {"encoder_ratio": self.encoder_ratio, "decoder_ratio": self.decoder_ratio}
         return GeneratorConfig(**given, variant=self.variant, model=self.model)
 
     @property
     def provides(self) -> tuple[str, ...]:
-        """What these settings provide, beside `view` and `rows`."""
+        """What the masker provides with these settings, besides `view` and `rows`."""
         replaced = ("replaced",) if self.base == "generator" else ()
         return (*replaced, *(() if self.context == "self" else ("context",)))
+
+
+MASKERS = (
+    ComponentSpec(
+        kind=Kind.MASKER,
+        name="uniform",
+        target="drkit.maskers.uniform:UniformMasker",
+        config=UniformConfig,
+        summary="Whole words at random, independent or nested views",
+        cite=BERT,
+        provides=("view", "rows"),
+    ),
+)

@@ -1,4 +1,4 @@
-"""What a masker really hides: ratios, shares of the three corruptions, words torn apart, stop-words among the hidden.
+"""Measure what a masker hides: ratios, shares of the three corruptions, split words, and stop-words among the hidden.
 
 CDMAE (section 3.2) counts stop-words and punctuation among masked tokens: about 40% under uniform masking of BERT's
 texts. Stop-words here are the 179 English ones of NLTK's list, as bm25s ships them; punctuation is any word without a
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 class ViewStatistics:
     """Counts over the maskable tokens of one view, or of many added up.
 
-    tokens: maskable ones. hidden: of these, hidden ones, which split into made_mask, made_random and kept. common:
-    hidden tokens of stop-words and punctuation. torn: words of which some tokens are hidden and others not.
+    tokens: maskable tokens. hidden: the hidden ones of these, split into made_mask, made_random and kept. common:
+    hidden tokens of stop-words and punctuation. torn: words with some tokens hidden and others not.
     """
 
     tokens: int
@@ -63,7 +63,7 @@ def _values(counts: ViewStatistics) -> tuple[int, ...]:
 
 
 def view_statistics(view: MaskedView, tokens: TokenBatch, tokenizer: Any, *, mask_id: int) -> ViewStatistics:
-    """The statistics of a view of `tokens`, the clean text."""
+    """Return the statistics of a view of `tokens`, the clean text."""
     hidden = hidden_tokens(view) & tokens.maskable
     made_mask = hidden & (view.ids == mask_id)
     changed = hidden & ~made_mask & (view.ids != tokens.ids)
@@ -87,34 +87,34 @@ def hidden_tokens(view: MaskedView) -> Tensor:
 
 
 def torn_words(hidden: Tensor, tokens: TokenBatch) -> int:
-    """How many words are hidden in part. hidden bool[B,L]."""
+    """Count the words that are partly hidden. hidden bool[B,L]."""
     words = find_words(tokens)
     batch, most = words.sizes.shape
-    places = (words.index + np.arange(batch)[:, None] * (most + 1)).ravel()
-    counts = np.bincount(places, weights=hidden.numpy().ravel(), minlength=batch * (most + 1))
+    bins = (words.index + np.arange(batch)[:, None] * (most + 1)).ravel()
+    counts = np.bincount(bins, weights=hidden.numpy().ravel(), minlength=batch * (most + 1))
     of_words = counts.reshape(batch, most + 1)[:, :most]
     return int(((of_words > 0) & (of_words < words.sizes)).sum())
 
 
 def common_tokens(tokens: TokenBatch, tokenizer: Any) -> Tensor:
-    """bool[B,L]: True at every token of a stop-word, or of a word without a letter or digit."""
-    known: dict[tuple[int, ...], bool] = {}
+    """Return the tokens bool[B,L] of stop-words and of words without a letter or digit."""
+    checked: dict[tuple[int, ...], bool] = {}
     index = find_words(tokens).index
     out = np.zeros(index.shape, dtype=np.bool_)
     for row, ids in enumerate(tokens.ids.numpy()):
         inside = np.flatnonzero(tokens.maskable[row].numpy())
         if not len(inside):
             continue
-        for places in np.split(inside, np.flatnonzero(np.diff(index[row, inside])) + 1):
-            word = tuple(ids[places].tolist())
-            if word not in known:
-                known[word] = is_common(tokenizer.decode(list(word)))
-            out[row, places] = known[word]
+        for positions in np.split(inside, np.flatnonzero(np.diff(index[row, inside])) + 1):
+            word = tuple(ids[positions].tolist())
+            if word not in checked:
+                checked[word] = is_common(tokenizer.decode(list(word)))
+            out[row, positions] = checked[word]
     return torch.from_numpy(out)
 
 
 def is_common(word: str) -> bool:
-    """Whether a word is an English stop-word, or has neither letter nor digit.
+    """Return whether a word is an English stop-word, or has neither letter nor digit.
 
     >>> [is_common(word) for word in ("The", " of ", "--", "retriever", "4")]
     [True, True, True, False, False]
@@ -125,7 +125,7 @@ def is_common(word: str) -> bool:
 
 @cache
 def stop_words() -> frozenset[str]:
-    """NLTK's 179 English stop-words, from bm25s."""
+    """Return NLTK's 179 English stop-words, from bm25s."""
     from bm25s.stopwords import STOPWORDS_EN_PLUS
 
     return frozenset(STOPWORDS_EN_PLUS)

@@ -1,4 +1,4 @@
-"""Whole words at random, for the encoder and for the decoder."""
+"""Hide whole words at random, from the encoder and from the decoder."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class UniformMasker:
-    """Whole-word masking, drawn for each view by itself, or nested: the decoder's view hides the encoder's words too.
+    """Whole-word masking, drawn for each view on its own, or nested: the decoder's view hides the encoder's words too.
 
     With `rows`, each row of the visibility pattern sees a word with probability 1 - decoder_ratio, drawn per row and
-    word; nested, no row sees a word that is hidden from the encoder, and the share seen is the same overall.
+    word. If nested, no row sees a word that is hidden from the encoder, and the overall share seen is the same.
 
     Source: BERT's whole-word masking as RetroMAE uses it (Xiao et al. 2022, section 3).
     """
@@ -34,7 +34,7 @@ class UniformMasker:
         self.corruption = Corruption.of(context, config.mask_token_share)
 
     def __call__(self, tokens: TokenBatch, rng: Draws, rows: int = 0) -> Views:
-        """Two views of a batch; `rows` > 0 gives the decoder's as a visibility pattern bool[B,rows,L]."""
+        """Return two views of a batch; `rows` > 0: the decoder's is a visibility pattern bool[B,rows,L]."""
         words = find_words(tokens)
         hidden = draw_words(words, self.config.encoder_ratio, rng)
         encoder = masked_view(tokens, words.spread(hidden), rng, self.corruption)
@@ -42,14 +42,14 @@ class UniformMasker:
         return Views(encoder=encoder, decoder=decoder, context=tokens)
 
     def encoder_view(self, tokens: TokenBatch, rng: Draws) -> MaskedView:
-        """The encoder's view alone."""
+        """Return the encoder's view alone."""
         words = find_words(tokens)
         return masked_view(
             tokens, words.spread(draw_words(words, self.config.encoder_ratio, rng)), rng, self.corruption
         )
 
     def decoder_view(self, tokens: TokenBatch, rng: Draws, rows: int = 0) -> MaskedView:
-        """The decoder's view alone, of any text: nothing is known of what the encoder does not see."""
+        """Return the decoder's view alone, of any text; without the encoder's view it is never nested."""
         return self._decoder_view(tokens, find_words(tokens), rng, rows, None)
 
     def _decoder_view(
@@ -73,15 +73,15 @@ class UniformMasker:
 
 
 def draw_words(words: Words, ratio: float, rng: Draws, given: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
-    """bool[B,W]: whole words in random order up to round(ratio * maskable tokens); all of `given` bool[B,W] first.
+    """Choose whole words bool[B,W] in random order up to round(ratio * maskable tokens); `given` bool[B,W] come first.
 
-    In every text that has a word at least one is chosen; none where the ratio is 0.
+    At least one word is chosen in every text that has words; none if the ratio is 0.
 
-    Raises DrkitError where the draws are for another number of texts.
+    Raises DrkitError if the draws are not for this number of texts.
     """
     if len(rng) != len(words.sizes):
         raise DrkitError(
-            f"draws for {len(rng)} examples, a batch of {len(words.sizes)}: Draws(seed, epoch, tokens.keys)"
+            f"expected draws for {len(words.sizes)} texts, got {len(rng)}; use Draws(seed, epoch, tokens.keys)"
         )
     keys, budget = rng.uniform(words.sizes.shape[1]), rounded_budget(words.counts, ratio)
     if ratio == 0:
@@ -93,13 +93,14 @@ def draw_words(words: Words, ratio: float, rng: Draws, given: NDArray[np.bool_] 
 
 
 def rows_of_words(tokens: TokenBatch, words: Words, seen: NDArray[np.bool_]) -> Tensor:
-    """bool[B,R,L]: per row, what is seen of words seen bool[B,W,R], all special tokens, and no padding.
+    """Return the visible positions bool[B,R,L]: tokens of words seen bool[B,W,R], and special tokens; never padding.
 
-    One row of bytes is copied per token, and the result is turned once: ten times faster than gathering by word.
+    Copies one row of bytes per token and transposes once: ten times faster than gathering by word.
     """
     batch, most, rows = seen.shape
     constant = np.broadcast_to(np.array([[True], [False]]), (batch, 2, rows))
     table = torch.from_numpy(np.concatenate([seen, constant], axis=1)).view(-1, rows)
-    index = np.where(tokens.attention.numpy(), words.index, most + 1)  # no word: `most`, or one more in padding
-    places = torch.from_numpy((index + np.arange(batch)[:, None] * (most + 2)).ravel())
-    return table.index_select(0, places).view(batch, -1, rows).transpose(1, 2).contiguous()
+    # Words have rows 0 to most - 1 of the table, special tokens row `most`, and padding row most + 1.
+    index = np.where(tokens.attention.numpy(), words.index, most + 1)
+    rows_of_table = torch.from_numpy((index + np.arange(batch)[:, None] * (most + 2)).ravel())
+    return table.index_select(0, rows_of_table).view(batch, -1, rows).transpose(1, 2).contiguous()

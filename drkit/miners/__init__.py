@@ -1,4 +1,4 @@
-"""Miners: where hard negatives come from, and filters that leave some of them out."""
+"""Miners: where hard negatives come from, and filters that drop some of them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from drkit.core.lazy import lazy_exports
 if TYPE_CHECKING:
     from drkit.miners.chain import Chain as Chain
     from drkit.miners.chain import build_chain as build_chain
+    from drkit.miners.filters import CrossEncoderFilter as CrossEncoderFilter
     from drkit.miners.filters import MarginFilter as MarginFilter
     from drkit.miners.filters import MaxScoreFilter as MaxScoreFilter
     from drkit.miners.filters import RanksFilter as RanksFilter
+    from drkit.miners.filters import SameTextFilter as SameTextFilter
     from drkit.miners.hard_negatives import HardNegatives as HardNegatives
-    from drkit.miners.mining import chain_named as chain_named
     from drkit.miners.mining import mine as mine
+    from drkit.miners.mining import parse_chain as parse_chain
     from drkit.miners.sources import Bm25Miner as Bm25Miner
     from drkit.miners.sources import DenseMiner as DenseMiner
     from drkit.miners.sources import GivenMiner as GivenMiner
@@ -31,7 +33,5 @@ if TYPE_CHECKING:
     from drkit.miners.specs import RefreshConfig as RefreshConfig
     from drkit.miners.specs import RunFileConfig as RunFileConfig
     from drkit.miners.specs import SameTextConfig as SameTextConfig
-    from drkit.miners.text_pairs import CrossEncoderFilter as CrossEncoderFilter
-    from drkit.miners.text_pairs import SameTextFilter as SameTextFilter
 
 lazy_exports(__name__)

@@ -1,34 +1,50 @@
-"""Filters that look at scores and ranks alone."""
+"""Filters: by score or rank, and by reading the passages."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from drkit.core.protocols import Corpus
 from drkit.core.types import BuildContext, Mined, MiningRequest
-from drkit.miners.chain import left
-from drkit.miners.specs import MarginConfig, MaxScoreConfig, RanksConfig, ranks_of
+from drkit.errors import DrkitError
+from drkit.miners.chain import keep_candidates
+from drkit.miners.passages import PassageLookup
+from drkit.miners.specs import (
+    CrossEncoderFilterConfig,
+    MarginConfig,
+    MaxScoreConfig,
+    RanksConfig,
+    SameTextConfig,
+    parse_ranks,
+)
+from drkit.search.retrieve import batched
+
+QUERIES_PER_BATCH = 64
+Pair = tuple[MiningRequest, Mined]
 
 
 class MarginFilter:
-    """Drops candidates that the source scores too close to the query's positive: they may answer it.
+    """Drops candidates that the source scores too close to the query's positive: they may answer the query.
 
-    With `absolute`, those above the positive's score minus that; else those above `share` of it, where a negative
-    positive's threshold lies as far below it as a positive one's: `p - (1 - share) |p|`. Of several positives,
-    `positive` says which counts. Where the source scored none, nothing is dropped. Moreira et al. 2024.
+    With `absolute`, drops candidates that score above the positive's score minus `absolute`. Otherwise, drops those
+    above `share` of the positive's score p; the threshold `p - (1 - share) |p|` is below p even if p is negative. With
+    several positives, `positive` says which one counts. If the source scored none, nothing is dropped.
+    Source: Moreira et al. 2024.
     """
 
     def __init__(self, config: MarginConfig, context: BuildContext | None = None) -> None:  # noqa: ARG002
         self.config = config
 
-    def keep(self, mined: Iterable[tuple[MiningRequest, Mined]], corpus: Corpus) -> Iterator[Mined]:  # noqa: ARG002
-        """What scores low enough; the others are counted as `margin`."""
+    def keep(self, mined: Iterable[Pair], corpus: Corpus) -> Iterator[Mined]:  # noqa: ARG002
+        """Yield the candidates that score low enough; the others are counted as `margin`."""
         for _, found in mined:
-            most = self.threshold(found.positive_scores)
-            yield left(found, [most is None or score <= most for score in found.scores], "margin")
+            highest = self.threshold(found.positive_scores)
+            yield keep_candidates(found, [highest is None or score <= highest for score in found.scores], "margin")
 
     def threshold(self, positive_scores: Mapping[str, float]) -> float | None:
-        """The highest score that stays, None where no positive has one.
+        """Return the highest score that is kept, or None if no positive has a score.
 
         >>> MarginFilter(MarginConfig(share=0.75)).threshold({"a": 8.0, "b": -8.0})
         6.0
@@ -44,33 +60,129 @@ class MarginFilter:
         return score - (1 - self.config.share) * abs(score)
 
 
-class RanksFilter:
-    """Keeps the candidates from one rank to another, both included, counted from 1 as they come in.
-
-    The source leaves judged positives out before ranks are counted.
-    """
-
-    def __init__(self, config: RanksConfig, context: BuildContext | None = None) -> None:  # noqa: ARG002
-        self.first, self.last = ranks_of(config.keep)
-
-    def candidate_depth(self, depth: int) -> int:  # noqa: ARG002
-        """The last rank that stays."""
-        return self.last
-
-    def keep(self, mined: Iterable[tuple[MiningRequest, Mined]], corpus: Corpus) -> Iterator[Mined]:  # noqa: ARG002
-        """What stands between the ranks; the others are counted as `ranks`."""
-        for _, found in mined:
-            ranks = range(1, len(found.doc_ids) + 1)
-            yield left(found, [self.first <= rank <= self.last for rank in ranks], "ranks")
-
-
 class MaxScoreFilter:
-    """Drops candidates that the source scores above a number, whatever the positives score."""
+    """Drops candidates that the source scores above a fixed number, whatever the positives score."""
 
     def __init__(self, config: MaxScoreConfig, context: BuildContext | None = None) -> None:  # noqa: ARG002
         self.maximum = config.maximum
 
-    def keep(self, mined: Iterable[tuple[MiningRequest, Mined]], corpus: Corpus) -> Iterator[Mined]:  # noqa: ARG002
-        """What scores low enough; the others are counted as `max-score`."""
+    def keep(self, mined: Iterable[Pair], corpus: Corpus) -> Iterator[Mined]:  # noqa: ARG002
+        """Yield the candidates that score low enough; the others are counted as `max-score`."""
         for _, found in mined:
-            yield left(found, [score <= self.maximum for score in found.scores], "max-score")
+            yield keep_candidates(found, [score <= self.maximum for score in found.scores], "max-score")
+
+
+class RanksFilter:
+    """Keeps the candidates from a first to a last rank, both included, counted from 1.
+
+    The source drops judged positives before ranks are counted.
+    """
+
+    def __init__(self, config: RanksConfig, context: BuildContext | None = None) -> None:  # noqa: ARG002
+        self.first, self.last = parse_ranks(config.keep)
+
+    def candidate_depth(self, depth: int) -> int:  # noqa: ARG002
+        """Return the last rank that is kept."""
+        return self.last
+
+    def keep(self, mined: Iterable[Pair], corpus: Corpus) -> Iterator[Mined]:  # noqa: ARG002
+        """Yield the candidates between the two ranks; the others are counted as `ranks`."""
+        for _, found in mined:
+            ranks = range(1, len(found.doc_ids) + 1)
+            yield keep_candidates(found, [self.first <= rank <= self.last for rank in ranks], "ranks")
+
+
+class SameTextFilter:
+    """Drops candidates with the same content as a judged positive, white space aside: copies under another id.
+
+    Memory: the passages of 64 queries.
+    """
+
+    def __init__(self, config: SameTextConfig, context: BuildContext | None = None) -> None:  # noqa: ARG002
+        self.config = config
+
+    def keep(self, mined: Iterable[Pair], corpus: Corpus) -> Iterator[Mined]:
+        """Yield the candidates whose text differs from the positives'; the others are counted as `same-text`."""
+        lookup = PassageLookup(corpus)
+        for batch in batched(mined, QUERIES_PER_BATCH):
+            texts = {doc_id: self._normalized(text) for doc_id, text in lookup.contents(_named_ids(batch)).items()}
+            for request, found in batch:
+                positives = {texts[doc_id] for doc_id in request.positives if doc_id in texts}
+                different = [texts.get(doc_id) not in positives for doc_id in found.doc_ids]
+                yield keep_candidates(found, different, "same-text")
+
+    def _normalized(self, content: str) -> str:
+        text = " ".join(content.split())
+        return text.casefold() if self.config.ignore_case else text
+
+
+class QueryTextFilter:
+    """Drops candidates whose text equals the query's, as in collections of duplicate questions."""
+
+    def keep(self, mined: Iterable[Pair], corpus: Corpus) -> Iterator[Mined]:
+        """Yield the candidates whose text differs from the query's; the others are counted as `query-itself`."""
+        for request, found in mined:
+            passages = corpus.get_many(found.doc_ids)
+            yield keep_candidates(found, [passage.content != request.text for passage in passages], "query-itself")
+
+
+class CrossEncoderFilter:
+    """Drops candidates that a cross-encoder takes for an answer: false negatives ("denoising" in RocketQA).
+
+    Drops candidates that it scores above the positive's score minus `margin`, and those above `maximum`, both in the
+    model's own scores. With several positives, `positive` says which one counts. If no positive of the query is in the
+    corpus, only `maximum` applies. The pairs of 64 queries are scored at once.
+    Source: Qu et al. 2021, section 3.2.
+    """
+
+    def __init__(self, config: CrossEncoderFilterConfig, context: BuildContext | None = None) -> None:
+        self.config = config
+        self._reranker = _reranker(config.model, context)
+
+    def keep(self, mined: Iterable[Pair], corpus: Corpus) -> Iterator[Mined]:
+        """Yield the candidates that score low enough; the others are counted as `cross-encoder`."""
+        lookup = PassageLookup(corpus)
+        for batch in batched(mined, QUERIES_PER_BATCH):
+            scores = self._scores(batch, lookup.contents(_named_ids(batch)))
+            for index, (request, found) in enumerate(batch):
+                highest = self._threshold([scores[index, d] for d in request.positives if (index, d) in scores])
+                low = [scores.get((index, doc_id), -math.inf) <= highest for doc_id in found.doc_ids]
+                yield keep_candidates(found, low, "cross-encoder")
+
+    def _scores(self, batch: Sequence[Pair], contents: Mapping[str, str]) -> dict[tuple[int, str], float]:
+        """Return the scores of candidates and positives by (index of the query in the batch, passage id)."""
+        pairs = [
+            (index, doc_id)
+            for index, (request, found) in enumerate(batch)
+            for doc_id in (*sorted(request.positives), *found.doc_ids)
+            if found.doc_ids and doc_id in contents
+        ]
+        if not pairs:
+            return {}
+        scores = self._reranker.score([(batch[index][0].text, contents[doc_id]) for index, doc_id in pairs])
+        return {pair: float(score) for pair, score in zip(pairs, scores, strict=True)}
+
+    def _threshold(self, positives: Sequence[float]) -> float:
+        highest = math.inf if self.config.maximum is None else self.config.maximum
+        if not positives or self.config.margin is None:
+            return highest
+        choose = max if self.config.positive == "max" else min
+        return min(highest, choose(positives) - self.config.margin)
+
+
+def _named_ids(batch: Sequence[Pair]) -> Iterator[str]:
+    """Yield the ids of the positives and candidates of a batch."""
+    return (doc_id for request, found in batch for doc_id in (*sorted(request.positives), *found.doc_ids))
+
+
+def _reranker(model: str, context: BuildContext | None) -> Any:
+    if model:
+        from drkit.search import Reranker
+
+        return Reranker.load(model)
+    if context is None or context.reranker is None:
+        raise DrkitError(
+            "cross-encoder-filter needs a cross-encoder to score with: name a path or hub id "
+            "(cross-encoder-filter:MODEL, or --reranker MODEL), or pass BuildContext(reranker=...) in Python"
+        )
+    return context.reranker

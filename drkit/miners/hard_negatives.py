@@ -1,4 +1,4 @@
-"""Hard negatives for those who train with sentence-transformers: pairs of texts in, a Dataset for its trainer out."""
+"""Hard negatives for training with sentence-transformers: pairs of texts in, a Dataset for its trainer out."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from drkit.core.discovery import installed
 from drkit.core.protocols import NegativeFilter, SearchesTexts
+from drkit.core.registry import Registry
 from drkit.core.types import BuildContext
 from drkit.errors import DrkitError
-from drkit.miners.chain import Chain, Tally, build_chain, sources
-from drkit.miners.mining import chain_named
-from drkit.miners.text_pairs import ByText, NotTheQuery, TextCorpus, TextPairs, read_corpus
+from drkit.miners.chain import Chain, MiningCounts, build_chain, source_names
+from drkit.miners.filters import QueryTextFilter
+from drkit.miners.mining import parse_chain
+from drkit.miners.text_pairs import TextCorpus, TextCorpusRetriever, TextPairs, read_corpus
+from drkit.miners.triplets import TextRow, as_triplets, as_tuples, text_rows
 from drkit.search.retrieve import batched
 
 if TYPE_CHECKING:
@@ -24,39 +27,38 @@ if TYPE_CHECKING:
 
     from drkit.search.reranking import Scorer
 
-# Sources that speak of a collection's ids, or of a model in training.
+# Sources that need the ids of a collection, or a model in training.
 _NOT_FOR_TEXTS = ("dense", "given", "refresh", "run-file")
-_ROWS = 256
-Mined: TypeAlias = "tuple[str, str, list[str]]"
-Columns: TypeAlias = "dict[str, list[Any]]"
+_ROWS_PER_BATCH = 256
 
 
 class HardNegatives:
-    """Mines passages that look like an answer and are none, for pairs of texts, and gives a `datasets.Dataset`.
+    """Mines passages that resemble an answer but are not one, for pairs of texts, as a `datasets.Dataset`.
 
-    source: where candidates come from: a `SentenceTransformer`, an encoder's folder, a retriever (it has
-    `search(texts, depth)`, over ids that the corpus has), or a miner's name (`bm25`, `random`). filters: names
-    (`ranks:10-100`, `margin`, `cross-encoder-filter`) with their settings (`margin.absolute=0.1`, also
-    `dense.depth=100` of an encoder), or objects with `keep`. teacher: scores pairs, for `scored` and
+    source: where candidates come from: a `SentenceTransformer`, an encoder's folder, a retriever (any object with
+    `search(texts, depth)` that returns ids of the corpus), or a miner's name (`bm25`, `random`). filters: names
+    (`ranks:10-100`, `margin`, `cross-encoder-filter`), or objects with `keep`. settings: of the named miners, as in
+    `margin.absolute=0.1`, or `dense.depth=100` for an encoder. teacher: scores pairs, for `scored` and
     `cross-encoder-filter`: a re-ranker's folder or hub id, a `CrossEncoder` of sentence-transformers, or any object
-    with `score(pairs)`.
+    with `score(pairs)`. registry: the parts that names refer to; None: all installed parts.
 
-    data, of every method: (anchor, positive) pairs: a Dataset with these columns, else its first two, or any iterable
-    of tuples or mappings. corpus: texts, {id: text}, or a Dataset with a column `text`; where None, the positives.
-    Positives that the corpus lacks are passages too. Equal texts are one passage, a pair that comes twice is one;
-    what answers an anchor anywhere in the data, and the anchor's own text, is never its negative. Rows come by anchor,
-    in the data's order. Memory: all texts, the answer, and hits of some queries; vectors go through a temporary folder.
+    Every method takes data, the (anchor, positive) pairs: a Dataset with these columns, or else its first two, or any
+    iterable of tuples or mappings; and corpus: texts, {id: text}, or a Dataset with a column `text`; None: the
+    positives. Positives that the corpus lacks are added to it. Equal texts are one passage, and a repeated pair counts
+    once. An anchor's own text and its positives anywhere in the data are never its negatives. Rows are grouped by
+    anchor, in the order of the data. Memory: all texts, the result, and the hits of some queries; vectors go through a
+    temporary folder.
 
-    `figures` says what became of the last call: queries, negatives, what was dropped by reason, pairs, rows.
+    `counts` describes the last call: queries, negatives, what was dropped by reason, pairs, rows.
 
-    Raises DrkitError for a source or teacher that is none, a chain that cannot be built, or data that is no pairs.
+    Raises DrkitError for an invalid source or teacher, a chain that cannot be built, or data that are not pairs.
 
     >>> pairs = [("remove a suffix", "Cut the suffix of a text."), ("read a file", "Open the file, read a text."),
     ...          ("sort a list", "Order the list of a text.")]
     >>> hard = HardNegatives("bm25", ["ranks:1-2"])
     >>> hard.triplets(pairs, negatives=1, corpus=["No suffix here: keep the file."])[0]["negative"]
     'No suffix here: keep the file.'
-    >>> hard.figures["rows"]
+    >>> hard.counts["rows"]
     2
     """
 
@@ -68,98 +70,97 @@ class HardNegatives:
         settings: Sequence[str] = (),
         teacher: Any = None,
         seed: int = 42,
+        registry: Registry | None = None,
     ) -> None:
         self.source, self.filters, self.settings, self.seed = source, tuple(filters), tuple(settings), seed
         self.teacher = _teacher(teacher)
-        self.figures: dict[str, Any] = {}
+        self.registry = registry or installed().registry
+        self.counts: dict[str, Any] = {}
 
     def tuples(self, data: Iterable[Any], negatives: int = 5, *, corpus: Iterable[Any] | None = None) -> Dataset:
-        """Columns anchor, positive, negative_1 .. negative_n, a row a pair; none for a pair with fewer negatives.
+        """Return the columns anchor, positive, negative_1 .. negative_n; pairs with fewer negatives are left out.
 
-        Raises DrkitError where no row is left.
+        Raises DrkitError if no row is left.
         """
-        return self._dataset(data, negatives, corpus, _as_tuples)
+        return self._dataset(data, negatives, corpus, lambda rows: as_tuples(rows, negatives), fewest=negatives)
 
     def triplets(self, data: Iterable[Any], negatives: int = 5, *, corpus: Iterable[Any] | None = None) -> Dataset:
-        """Columns anchor, positive, negative: a row for each of up to n negatives of a pair.
+        """Return the columns anchor, positive, negative: one row for each of up to n negatives of a pair.
 
-        Raises DrkitError where no row is left.
+        Raises DrkitError if no row is left.
         """
-        return self._dataset(data, negatives, corpus, _as_triplets, fewest=1)
+        return self._dataset(data, negatives, corpus, as_triplets, fewest=1)
 
     def scored(self, data: Iterable[Any], negatives: int = 5, *, corpus: Iterable[Any] | None = None) -> Dataset:
-        """As `tuples`, and a column label: n + 1 scores of the teacher, the positive's first, raw.
+        """Return the columns of `tuples` and a column label: n + 1 raw scores of the teacher, the positive's first.
 
-        They are what `kl-distillation` and `margin-mse` take in `drkit.runs.CachedGradients`.
+        `kl-distillation` and `margin-mse` take these scores in `drkit.runs.CachedGradients`.
 
-        Raises DrkitError where there is no teacher, one of its scores is no finite number, or no row is left.
+        Raises DrkitError without a teacher, if one of its scores is not finite, or if no row is left.
         """
         teacher = self.teacher
         if teacher is None:
-            raise DrkitError("nobody is there to score: HardNegatives(.., teacher=a cross-encoder)")
-        return self._dataset(data, negatives, corpus, lambda rows: _with_labels(rows, teacher))
+            raise DrkitError("scored() needs a teacher; pass HardNegatives(.., teacher=a cross-encoder)")
+
+        def rows_with_labels(rows: Iterable[TextRow]) -> Iterator[dict[str, Any]]:
+            for batch in batched(as_tuples(rows, negatives), _ROWS_PER_BATCH):
+                yield from _with_labels(batch, teacher)
+
+        return self._dataset(data, negatives, corpus, rows_with_labels, fewest=negatives)
 
     def _dataset(
         self,
         data: Iterable[Any],
         count: int,
         corpus: Iterable[Any] | None,
-        columns: Callable[[Sequence[Mined]], Columns],
-        fewest: int = 0,
+        to_columns: Callable[[Iterable[TextRow]], Iterable[dict[str, Any]]],
+        *,
+        fewest: int,
     ) -> Dataset:
         if count < 1:
-            raise DrkitError(f"{count} negatives a pair; ask for one at least")
+            raise DrkitError(f"negatives must be at least 1, got {count}")
         texts = TextCorpus()
-        for doc_id, text in read_corpus(corpus if corpus is not None else ()):
-            texts.add(text, doc_id=doc_id)
-        pairs, tally = TextPairs(data, texts), Tally()
+        for given_id, text in read_corpus(corpus if corpus is not None else ()):
+            texts.add(text, given_id=given_id)
+        pairs, counts = TextPairs(data, texts), MiningCounts()
         with ExitStack() as stack:
-            chain = self._chain(texts, stack)
-            rows = self._mined(chain, pairs, texts, tally, count)
-            kept = (row for row in rows if len(row[2]) >= (fewest or count))
-            table = _table(columns(batch) for batch in batched(kept, _ROWS))
-        asked = sum(map(len, pairs.positives.values()))
-        self.figures = {**tally.figures(), "pairs": asked, "rows": len(table) if table is not None else 0}
+            mined = counts.count(self._chain(texts, stack).mine(pairs.requests(), count))
+            answers = zip(pairs.positives.items(), mined, strict=True)
+            rows = text_rows(((anchor, ids, found) for (anchor, ids), found in answers), texts, count)
+            table = _table(to_columns(rows))
+        n_pairs = sum(map(len, pairs.positives.values()))
+        self.counts = {**counts.summary(), "pairs": n_pairs, "rows": len(table) if table is not None else 0}
         if table is None:
             raise DrkitError(
-                f"none of the {asked:,} pairs has {fewest or count} negatives; dropped: {tally.words()}. "
-                f"Ask for fewer, filter less, or give a corpus"
+                f"none of the {n_pairs:,} pairs has {fewest} negatives (dropped: {counts.describe_dropped()}); "
+                f"request fewer negatives, filter less, or give a larger corpus"
             )
         return table
 
-    def _mined(self, chain: Chain, pairs: TextPairs, texts: TextCorpus, tally: Tally, count: int) -> Iterator[Mined]:
-        """(anchor, positive, up to `count` negatives) as texts, for every pair."""
-        found = tally.watch(chain.mine(pairs.requests(), count))
-        for (anchor, places), mined in zip(pairs.positives.items(), found, strict=True):
-            negatives = [passage.content for passage in texts.get_many(mined.doc_ids)]
-            for positive in texts.get_many(places):
-                yield anchor, positive.content, negatives
-
     def _chain(self, texts: TextCorpus, stack: ExitStack) -> Chain:
-        registry = installed().registry
-        name, retriever = self._named(sources(registry)), None
-        if name == "dense":
-            retriever = self._retriever(texts, stack)
+        name = self._source_name()
+        retriever = self._retriever(texts, stack) if name == "dense" else None
         names = [name, *(part for part in self.filters if isinstance(part, str))]
         context = BuildContext(retriever=retriever, reranker=self.teacher, seed=self.seed)
-        chain = build_chain(chain_named(names, self.settings, registry), registry, context)
-        built = iter(chain.filters)
-        filters = [next(built) if isinstance(part, str) else part for part in self.filters]
-        whole = Chain(chain.source, [NotTheQuery(), *filters])
-        whole.index(texts)
-        return whole
+        named = build_chain(parse_chain(names, self.settings, self.registry), self.registry, context)
+        named_filters = iter(named.filters)
+        filters = [next(named_filters) if isinstance(part, str) else part for part in self.filters]
+        chain = Chain(named.source, [QueryTextFilter(), *filters])
+        chain.index(texts)
+        return chain
 
-    def _named(self, known: Sequence[str]) -> str:
-        """The source's name; `dense` for what encodes or searches."""
+    def _source_name(self) -> str:
+        """Return the miner's name: the source itself, or `dense` for an encoder or a retriever."""
         if not isinstance(self.source, str):
             return "dense"
-        name, allowed = self.source.partition(":")[0], [one for one in known if one not in _NOT_FOR_TEXTS]
+        name = self.source.partition(":")[0]
+        allowed = [source for source in source_names(self.registry) if source not in _NOT_FOR_TEXTS]
         if name in allowed:
             return self.source
         if name in _NOT_FOR_TEXTS or not Path(self.source).is_dir():
             raise DrkitError(
-                f"no source {self.source!r} for texts; give a SentenceTransformer, an encoder's folder, a retriever, "
-                f"or one of: {', '.join(allowed)}"
+                f"the source {self.source!r} cannot mine pairs of texts; give a SentenceTransformer, an encoder's "
+                f"folder, a retriever, or one of: {', '.join(allowed)}"
             )
         return "dense"
 
@@ -168,9 +169,9 @@ class HardNegatives:
         from drkit.search.sentence_transformers import as_encoder
 
         if isinstance(self.source, SearchesTexts):
-            if not texts.named:
-                raise DrkitError("a retriever finds ids: give the corpus as {id: text}, that texts are known by them")
-            return ByText(self.source, texts)
+            if not texts.has_given_ids:
+                raise DrkitError("a retriever returns ids, so the corpus must have them; give it as {id: text}")
+            return TextCorpusRetriever(self.source, texts)
         encoder = as_encoder(self.source)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="drkit-mine-"))) / "vectors"
         return Retriever.build(encoder, ((p.doc_id, p.content) for p in texts), folder)
@@ -184,31 +185,22 @@ def _teacher(given: Any) -> Scorer | None:
     return as_scorer(given)
 
 
-def _as_tuples(rows: Sequence[Mined]) -> Columns:
-    anchors, positives, negatives = zip(*rows, strict=True)
-    columns = {f"negative_{place}": list(texts) for place, texts in enumerate(zip(*negatives, strict=True), start=1)}
-    return {"anchor": list(anchors), "positive": list(positives), **columns}
-
-
-def _as_triplets(rows: Sequence[Mined]) -> Columns:
-    triplets = [(anchor, positive, negative) for anchor, positive, negatives in rows for negative in negatives]
-    return dict(zip(("anchor", "positive", "negative"), map(list, zip(*triplets, strict=True)), strict=True))
-
-
-def _with_labels(rows: Sequence[Mined], teacher: Scorer) -> Columns:
-    pairs = [(anchor, text) for anchor, positive, negatives in rows for text in (positive, *negatives)]
+def _with_labels(rows: Sequence[dict[str, str]], teacher: Scorer) -> Iterator[dict[str, Any]]:
+    """Yield the rows with a column label, f32[1 + negatives]: the teacher's scores of the anchor with each text."""
+    pairs = [(row["anchor"], text) for row in rows for column, text in row.items() if column != "anchor"]
     scores = np.asarray(teacher.score(pairs), dtype=np.float32)
-    wrong = np.flatnonzero(~np.isfinite(scores))
-    if len(wrong):
-        anchor, text = pairs[int(wrong[0])]
-        raise DrkitError(f"the teacher's score of {anchor!r:.60} with {text!r:.60} is no finite number")
-    return {**_as_tuples(rows), "label": scores.reshape(len(rows), -1).tolist()}
+    invalid = np.flatnonzero(~np.isfinite(scores))
+    if len(invalid):
+        anchor, text = pairs[int(invalid[0])]
+        raise DrkitError(f"the teacher's score of {anchor!r:.60} with {text!r:.60} is not a finite number")
+    for row, label in zip(rows, scores.reshape(len(rows), -1).tolist(), strict=True):
+        yield {**row, "label": label}
 
 
-def _table(batches: Iterable[Columns]) -> Dataset | None:
-    """All batches, kept as Arrow; None where there are none."""
+def _table(rows: Iterable[dict[str, Any]]) -> Dataset | None:
+    """Return all rows, kept as Arrow, or None if there are none."""
     import pyarrow as pa
     from datasets import Dataset
 
-    tables = [pa.table(columns) for columns in batches]
+    tables = [pa.Table.from_pylist(batch) for batch in batched(rows, _ROWS_PER_BATCH)]
     return Dataset(pa.concat_tables(tables)) if tables else None

@@ -1,4 +1,4 @@
-"""Mining in one call, for those who bring a corpus, queries and a retriever of their own."""
+"""Mining in one call, with your own corpus, queries and retriever."""
 
 from __future__ import annotations
 
@@ -27,30 +27,32 @@ def mine(
     depth: int | None = None,
     settings: Sequence[str] = (),
     context: BuildContext | None = None,
+    registry: Registry | None = None,
 ) -> Iterator[Mined]:
-    """Hard negatives of each request, streamed in the requests' order; a judged positive is never among them.
+    """Yield the hard negatives of each request, in the order of the requests; never a judged positive.
 
     corpus: passages by id (`drkit.data.open_collection(folder).corpus`, or any `Corpus`). miners: a source, then
-    filters: names as on the command line (`bm25`, `ranks:10-100`) with their settings (`margin.absolute=0.1`), or
-    objects of your own. depth: negatives a query at most; None: as deep as the source's ranking is read. context: what
-    parts are built with: `retriever` for dense, `reranker` for cross-encoder-filter, `negatives` for given, `seed`.
+    filters: either names as on the command line (`bm25`, `ranks:10-100`) with their settings (`margin.absolute=0.1`),
+    or objects. depth: maximum number of negatives per query; None: as deep as the source's ranking is read. context:
+    what miners are built with: `retriever` for dense, `reranker` for cross-encoder-filter, `negatives` for given, and
+    `seed`. registry: the miners that names refer to; None: all installed ones.
 
-    Raises DrkitError where the chain cannot be built, UnknownNameError for a name that nothing has.
+    Raises DrkitError if the chain cannot be built, and UnknownNameError for an unknown name.
 
     >>> from drkit.testing.toys import ToyCorpus, toy_requests
     >>> found = next(mine(ToyCorpus(), toy_requests(1), ["bm25", "ranks:1-2"]))
     >>> found.query_id, found.doc_ids, found.dropped
     ('q0', ('d2', 'd3'), {'judged-positive': 2, 'ranks': 36})
     """
-    parts = [part for part in miners if not isinstance(part, str)]
-    if not parts:
+    objects = [part for part in miners if not isinstance(part, str)]
+    if not objects:
         names = [part for part in miners if isinstance(part, str)]
-        registry = installed().registry
-        chain = build_chain(chain_named(names, settings, registry), registry, context or BuildContext())
-    elif len(parts) < len(miners) or not _is_chain(parts):
+        registry = registry or installed().registry
+        chain = build_chain(parse_chain(names, settings, registry), registry, context or BuildContext())
+    elif len(objects) < len(miners) or not _is_chain(objects):
         raise DrkitError("give the miners all as names or all as objects: a source with `mine`, filters with `keep`")
     else:
-        source, *filters = parts
+        source, *filters = objects
         chain = Chain(source, filters)  # type: ignore[arg-type]
     chain.index(corpus)
     return chain.mine(requests, depth or chain.depth)
@@ -60,10 +62,10 @@ def _is_chain(parts: Sequence[Any]) -> bool:
     return isinstance(parts[0], NegativeMiner) and all(isinstance(part, NegativeFilter) for part in parts[1:])
 
 
-def chain_named(names: Sequence[str], settings: Sequence[str], registry: Registry) -> tuple[Choice, ...]:
-    """Miners by name, `NAME` or `NAME:VALUE`, with settings `NAME.SETTING=VALUE`.
+def parse_chain(names: Sequence[str], settings: Sequence[str], registry: Registry) -> tuple[Choice, ...]:
+    """Return the miners named `NAME` or `NAME:VALUE`, with settings given as `NAME.SETTING=VALUE`.
 
-    Raises UnknownNameError, ProblemsError for settings that do not fit, DrkitError for one of a miner not chosen.
+    Raises UnknownNameError, ProblemsError for invalid settings, and DrkitError for settings of a miner not chosen.
     """
     tables = [part_table(Kind.MINER, name, registry) for name in names]
     by_name: dict[str, Any] = {}
@@ -73,25 +75,25 @@ def chain_named(names: Sequence[str], settings: Sequence[str], registry: Registr
         owner = assignment.partition("=")[0].partition(".")[0].strip()
         if owner not in by_name:
             raise DrkitError(
-                f"--set {assignment}: no miner {owner!r} is chosen; chosen: {', '.join(by_name) or 'none'}"
+                f"--set {assignment}: the miner {owner!r} is not chosen; chosen: {', '.join(by_name) or 'none'}"
             )
         assign(by_name, assignment)
     converter = recipe_converter(registry)
     try:
-        made: tuple[Choice, ...] = converter.structure(tables, tuple[MinerChoice, ...])
+        choices: tuple[Choice, ...] = converter.structure(tables, tuple[MinerChoice, ...])
     except Exception as error:
-        named = [_by_name(problem, [table["use"] for table in tables]) for problem in problems_of(error)]
-        raise ProblemsError("miners", named) from None
-    return made
+        problems = [_named_after_miner(problem, [table["use"] for table in tables]) for problem in problems_of(error)]
+        raise ProblemsError("miners", problems) from None
+    return choices
 
 
-def _by_name(problem: str, names: Sequence[str]) -> str:
-    """A problem's place by the miner's name: `recipe[0].depth` is `bm25.depth`."""
+def _named_after_miner(problem: str, names: Sequence[str]) -> str:
+    """Return the problem with `recipe[0].depth` replaced by the miner's name, as in `bm25.depth`."""
     return re.sub(r"@ recipe\[(\d+)\]", lambda found: f"@ {names[int(found[1])]}", problem)
 
 
-def wanted_by(choices: Sequence[Choice], registry: Registry) -> frozenset[str]:
-    """What the miners of a chain need of their context."""
+def requirements_of(choices: Sequence[Choice], registry: Registry) -> frozenset[str]:
+    """Return what the miners of a chain require of their context, as in `retriever`."""
     return frozenset(
         name for choice in choices for name in registry.get(Kind.MINER, choice.use).requires_of(choice.config)
     )

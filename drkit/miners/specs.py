@@ -1,4 +1,4 @@
-"""Settings and specs of the miners; no torch here."""
+"""Settings of all miners, and specs of those that drkit itself provides; imports no torch."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import attrs
 from attrs import frozen
 from attrs.validators import and_, ge, gt, in_, le
 
+from drkit.core.citations import ANCE, BM25, NV_RETRIEVER, ROCKETQA, STAR
 from drkit.core.settings import optional, setting
-from drkit.core.spec import Citation, ComponentSpec, Kind
+from drkit.core.spec import ComponentSpec, Kind
 
 _RANKS = re.compile(r"([1-9]\d*)-([1-9]\d*)")
 
@@ -20,7 +21,7 @@ _RANKS = re.compile(r"([1-9]\d*)-([1-9]\d*)")
 class Bm25Config:
     """Settings of `Bm25Miner`."""
 
-    depth: int = setting(200, ge(1), "how deep the ranking is that negatives are drawn from")
+    depth: int = setting(200, ge(1), "how deep the ranking is read that negatives are drawn from")
     k1: float = setting(1.2, gt(0), "BM25's term-frequency saturation")
     b: float = setting(0.75, and_(ge(0), le(1)), "BM25's length normalisation")
 
@@ -29,8 +30,8 @@ class Bm25Config:
 class DenseConfig:
     """Settings of `DenseMiner`."""
 
-    depth: int = setting(200, ge(1), "how deep the ranking is that negatives are drawn from")
-    skip: int = setting(0, ge(0), "leave out this many of the best-ranked passages")
+    depth: int = setting(200, ge(1), "how deep the ranking is read that negatives are drawn from")
+    skip: int = setting(0, ge(0), "skip this many of the best-ranked passages")
     memory_mb: int = setting(64, ge(1), "megabytes of hits held at once: how many queries are searched together")
 
 
@@ -39,8 +40,8 @@ class RefreshConfig:
     """Settings of mining again while a retriever is trained."""
 
     every: int = setting(1, ge(1), "epochs between two minings with the current model")
-    depth: int = setting(200, ge(1), "how deep the ranking is that negatives are drawn from")
-    skip: int = setting(0, ge(0), "leave out this many of the best-ranked passages")
+    depth: int = setting(200, ge(1), "how deep the ranking is read that negatives are drawn from")
+    skip: int = setting(0, ge(0), "skip this many of the best-ranked passages")
     memory_mb: int = setting(64, ge(1), "megabytes of hits held at once: how many queries are searched together")
 
     @property
@@ -61,45 +62,47 @@ class RunFileConfig:
     """Settings of `RunFileMiner`."""
 
     path: str = setting("", None, "a TREC run file, of any retriever")
-    depth: int = setting(200, ge(1), "how deep the ranking is that negatives are drawn from")
+    depth: int = setting(200, ge(1), "how deep the ranking is read that negatives are drawn from")
 
 
 @frozen
 class GivenConfig:
     """Settings of `GivenMiner`."""
 
-    depth: int = setting(1000, ge(1), "how many of a query's own negatives are taken")
+    depth: int = setting(1000, ge(1), "how many of a query's own negatives are used")
 
 
 @frozen
 class MarginConfig:
     """Settings of `MarginFilter`."""
 
-    absolute: float | None = setting(None, optional(ge(0)), "drop what scores above the positive minus this")
+    absolute: float | None = setting(None, optional(ge(0)), "drop candidates above the positive's score minus this")
     share: float = setting(
-        0.95, and_(gt(0), le(1)), "drop what scores above this share of the positive's, where absolute is none"
+        0.95,
+        and_(gt(0), le(1)),
+        "drop candidates above this share of the positive's score, if absolute is none",
     )
-    positive: str = setting("max", in_(("max", "min")), "which judged positive counts: the best-scored or the worst")
+    positive: str = setting("max", in_(("max", "min")), "which positive counts: the highest- or lowest-scored")
 
 
-def ranks_of(text: str) -> tuple[int, int]:
-    """`10-100` as (10, 100). Raises ValueError for anything else."""
+def parse_ranks(text: str) -> tuple[int, int]:
+    """Return `10-100` as (10, 100). Raises ValueError for anything else."""
     found = _RANKS.fullmatch(text.strip())
     if not found or int(found[1]) > int(found[2]):
-        raise ValueError(f"ranks are FIRST-LAST, counted from 1, as in 10-100; got {text!r}")
+        raise ValueError(f"ranks must be FIRST-LAST, counted from 1, as in 10-100; got {text!r}")
     return int(found[1]), int(found[2])
 
 
 def _ranks(_instance: Any, _attribute: attrs.Attribute[Any], value: str) -> None:
-    """Validator: two ranks."""
-    ranks_of(value)
+    """Validate FIRST-LAST."""
+    parse_ranks(value)
 
 
 @frozen
 class RanksConfig:
     """Settings of `RanksFilter`."""
 
-    keep: str = setting("10-100", _ranks, "first and last rank that stay, counted from 1 without the positives")
+    keep: str = setting("10-100", _ranks, "first and last rank to keep, counted from 1 without the positives")
 
 
 @frozen
@@ -107,13 +110,15 @@ class CrossEncoderFilterConfig:
     """Settings of `CrossEncoderFilter`."""
 
     model: str = setting("", None, "path or hub id of a cross-encoder; empty: the run's re-ranker")
-    margin: float | None = setting(0.0, optional(ge(0)), "drop what it scores above the positive minus this; none: off")
-    maximum: float | None = setting(None, None, "drop what it scores above this")
-    positive: str = setting("max", in_(("max", "min")), "which judged positive counts: the best-scored or the worst")
+    margin: float | None = setting(
+        0.0, optional(ge(0)), "drop candidates above the positive's score minus this; none: off"
+    )
+    maximum: float | None = setting(None, None, "drop candidates that it scores above this")
+    positive: str = setting("max", in_(("max", "min")), "which positive counts: the highest- or lowest-scored")
 
     @property
     def requires(self) -> Mapping[str, None]:
-        """The run's re-ranker, where no model is named."""
+        """The run's re-ranker, if no model is named."""
         return {} if self.model else {"reranker": None}
 
 
@@ -121,46 +126,15 @@ class CrossEncoderFilterConfig:
 class MaxScoreConfig:
     """Settings of `MaxScoreFilter`."""
 
-    maximum: float = setting(1.0, None, "drop what the source scores above this")
+    maximum: float = setting(1.0, None, "drop candidates that the source scores above this")
 
 
 @frozen
 class SameTextConfig:
     """Settings of `SameTextFilter`."""
 
-    ignore_case: bool = setting(True, None, "texts that differ in case alone are the same")
+    ignore_case: bool = setting(True, None, "treat texts that differ only in case as the same")
 
-
-BM25 = Citation(
-    key="robertson2009bm25",
-    title="The Probabilistic Relevance Framework: BM25 and Beyond",
-    year=2009,
-    url="https://doi.org/10.1561/1500000019",
-)
-ANCE = Citation(
-    key="xiong2021ance",
-    title="Approximate Nearest Neighbor Negative Contrastive Learning for Dense Text Retrieval",
-    year=2021,
-    url="https://arxiv.org/abs/2007.00808",
-)
-STAR = Citation(
-    key="zhan2021adore",
-    title="Optimizing Dense Retrieval Model Training with Hard Negatives",
-    year=2021,
-    url="https://arxiv.org/abs/2104.08051",
-)
-ROCKETQA = Citation(
-    key="qu2021rocketqa",
-    title="RocketQA: An Optimized Training Approach to Dense Passage Retrieval for Open-Domain Question Answering",
-    year=2021,
-    url="https://arxiv.org/abs/2010.08191",
-)
-NV_RETRIEVER = Citation(
-    key="moreira2024nvretriever",
-    title="NV-Retriever: Improving Text Embedding Models with Effective Hard-Negative Mining",
-    year=2024,
-    url="https://arxiv.org/abs/2407.15831",
-)
 
 SOURCES = (
     ComponentSpec(
@@ -185,7 +159,7 @@ SOURCES = (
         name="given",
         target="drkit.miners.sources:GivenMiner",
         config=GivenConfig,
-        summary="The negatives that the collection's own training file carries",
+        summary="The negatives that the collection's own training file lists",
     ),
     ComponentSpec(
         kind=Kind.MINER,
@@ -199,7 +173,7 @@ SOURCES = (
         name="refresh",
         target="drkit.miners.sources:DenseMiner",
         config=RefreshConfig,
-        summary="As dense, again every few epochs with the model in training",
+        summary="Like dense, repeated every few epochs with the model in training",
         cite=ANCE,
     ),
     ComponentSpec(
@@ -216,9 +190,9 @@ FILTERS = (
     ComponentSpec(
         kind=Kind.MINER,
         name="cross-encoder-filter",
-        target="drkit.miners.text_pairs:CrossEncoderFilter",
+        target="drkit.miners.filters:CrossEncoderFilter",
         config=CrossEncoderFilterConfig,
-        summary="Filter: drops what a cross-encoder takes for an answer",
+        summary="Filter: drops candidates that a cross-encoder takes for an answer",
         cite=ROCKETQA,
         receives=("candidates",),
         shorthand="model",
@@ -229,7 +203,7 @@ FILTERS = (
         name="margin",
         target="drkit.miners.filters:MarginFilter",
         config=MarginConfig,
-        summary="Filter: drops what scores too close to the positive",
+        summary="Filter: drops candidates that score too close to the positive",
         cite=NV_RETRIEVER,
         receives=("candidates",),
     ),
@@ -238,7 +212,7 @@ FILTERS = (
         name="max-score",
         target="drkit.miners.filters:MaxScoreFilter",
         config=MaxScoreConfig,
-        summary="Filter: drops what scores above a number",
+        summary="Filter: drops candidates that score above a fixed number",
         receives=("candidates",),
     ),
     ComponentSpec(
@@ -253,7 +227,7 @@ FILTERS = (
     ComponentSpec(
         kind=Kind.MINER,
         name="same-text",
-        target="drkit.miners.text_pairs:SameTextFilter",
+        target="drkit.miners.filters:SameTextFilter",
         config=SameTextConfig,
         summary="Filter: drops copies of a positive under another id",
         receives=("candidates",),

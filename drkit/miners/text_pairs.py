@@ -1,4 +1,4 @@
-"""Mining over pairs of texts, as sentence-transformers has them: queries, positives and a corpus without ids."""
+"""Pairs of texts and a corpus without ids, as sentence-transformers has them, in the form that miners read."""
 
 from __future__ import annotations
 
@@ -6,213 +6,36 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from drkit.core.protocols import Corpus, ScoringRetriever
-from drkit.core.types import BuildContext, Mined, MiningRequest, Passage
+from drkit.core.protocols import ScoringRetriever
+from drkit.core.types import MiningRequest, Passage
 from drkit.errors import DrkitError
-from drkit.miners.chain import left
-from drkit.miners.sources import KnownIds
-from drkit.miners.specs import CrossEncoderFilterConfig, SameTextConfig
-from drkit.search.retrieve import Hits, batched
+from drkit.search.retrieve import Hits
 
-QUERIES = 64
-Pair = tuple[MiningRequest, Mined]
-
-
-class SameTextFilter:
-    """Drops candidates whose content is that of a judged positive, white space aside: copies under another id.
-
-    Memory: the passages of 64 queries.
-    """
-
-    def __init__(self, config: SameTextConfig, context: BuildContext | None = None) -> None:  # noqa: ARG002
-        self.config = config
-
-    def keep(self, mined: Iterable[Pair], corpus: Corpus) -> Iterator[Mined]:
-        """What reads otherwise than the positives; the others are counted as `same-text`."""
-        known = KnownIds(corpus)
-        for batch in batched(mined, QUERIES):
-            contents = _contents(batch, corpus, known)
-            texts = {doc_id: self._plain(content) for doc_id, content in contents.items()}
-            for request, found in batch:
-                answers = {texts[doc_id] for doc_id in request.positives if doc_id in texts}
-                yield left(found, [texts.get(doc_id) not in answers for doc_id in found.doc_ids], "same-text")
-
-    def _plain(self, content: str) -> str:
-        text = " ".join(content.split())
-        return text.casefold() if self.config.ignore_case else text
-
-
-class CrossEncoderFilter:
-    """Drops candidates that a cross-encoder takes for an answer: false negatives, "denoised" in RocketQA's words.
-
-    Those it scores above the positive's score (of several, `positive` says which) minus `margin`, and those above
-    `maximum`, in the model's own scores. A query with no positive in the corpus has the second test alone.
-    The pairs of 64 queries are scored at once. Qu et al. 2021, section 3.2.
-    """
-
-    def __init__(self, config: CrossEncoderFilterConfig, context: BuildContext | None = None) -> None:
-        self.config = config
-        self._reranker = _reranker(config.model, context)
-
-    def keep(self, mined: Iterable[Pair], corpus: Corpus) -> Iterator[Mined]:
-        """What scores low enough; the others are counted as `cross-encoder`."""
-        known = KnownIds(corpus)
-        for batch in batched(mined, QUERIES):
-            scores = self._scores(batch, _contents(batch, corpus, known))
-            for place, (request, found) in enumerate(batch):
-                most = self._threshold([scores[place, d] for d in request.positives if (place, d) in scores])
-                yield left(found, [scores.get((place, d), -math.inf) <= most for d in found.doc_ids], "cross-encoder")
-
-    def _scores(self, batch: Sequence[Pair], contents: Mapping[str, str]) -> dict[tuple[int, str], float]:
-        """Scores by place in the batch and passage, of candidates and positives."""
-        asked = [
-            (place, doc_id)
-            for place, (request, found) in enumerate(batch)
-            for doc_id in (*sorted(request.positives), *found.doc_ids)
-            if found.doc_ids and doc_id in contents
-        ]
-        if not asked:
-            return {}
-        scores = self._reranker.score([(batch[place][0].text, contents[doc_id]) for place, doc_id in asked])
-        return {pair: float(score) for pair, score in zip(asked, scores, strict=True)}
-
-    def _threshold(self, positives: Sequence[float]) -> float:
-        most = math.inf if self.config.maximum is None else self.config.maximum
-        if not positives or self.config.margin is None:
-            return most
-        choose = max if self.config.positive == "max" else min
-        return min(most, choose(positives) - self.config.margin)
-
-
-def _contents(batch: Sequence[Pair], corpus: Corpus, known: KnownIds) -> dict[str, str]:
-    """The contents of all passages that a batch names and the corpus has."""
-    named = list(dict.fromkeys(d for request, found in batch for d in (*sorted(request.positives), *found.doc_ids)))
-    present = [doc_id for doc_id, there in zip(named, known(named), strict=True) if there]
-    passages = corpus.get_many(present) if present else []
-    return {passage.doc_id: passage.content for passage in passages}
-
-
-def _reranker(model: str, context: BuildContext | None) -> Any:
-    if model:
-        from drkit.search import Reranker
-
-        return Reranker.load(model)
-    if context is None or context.reranker is None:
-        raise DrkitError(
-            "the cross-encoder-filter has nothing to score with; name a cross-encoder by path or hub id "
-            "(cross-encoder-filter:MODEL, or --reranker MODEL), or give BuildContext(reranker=...) in Python"
-        )
-    return context.reranker
-
-
-_IDS = ("doc_id", "_id", "id")
-
-
-class TextCorpus:
-    """Texts, each once, as a `Corpus`: a passage's id is its place. Memory: the texts.
-
-    >>> corpus = TextCorpus()
-    >>> corpus.add("a text", doc_id="x"), corpus.add("another"), corpus.add("a text", doc_id="y")
-    ('0', '1', '0')
-    >>> len(corpus), corpus.place_of("y"), corpus.id_of("1")
-    (2, '0', None)
-    """
-
-    def __init__(self) -> None:
-        self._places: dict[str, str] = {}
-        self._texts: list[str] = []
-        self._by_id: dict[str, str] = {}
-        self._ids: dict[str, str] = {}
-
-    def __len__(self) -> int:
-        return len(self._texts)
-
-    def __iter__(self) -> Iterator[Passage]:
-        return (Passage(str(place), text) for place, text in enumerate(self._texts))
-
-    def add(self, text: str, *, doc_id: str | None = None) -> str:
-        """The place of a text, old or new; doc_id: what others call it."""
-        place = self._places.setdefault(text, str(len(self._texts)))
-        if int(place) == len(self._texts):
-            self._texts.append(text)
-        if doc_id is not None:
-            self._by_id[doc_id] = place
-            self._ids.setdefault(place, doc_id)
-        return place
-
-    def get_many(self, doc_ids: Sequence[str]) -> list[Passage]:
-        """The passages at these places, in this order."""
-        return [Passage(place, self._texts[int(place)]) for place in doc_ids]
-
-    def place_of(self, doc_id: str) -> str | None:
-        """The place of what others call so."""
-        return self._by_id.get(doc_id)
-
-    def id_of(self, place: str) -> str | None:
-        """What others call the text at a place."""
-        return self._ids.get(place)
-
-    @property
-    def named(self) -> bool:
-        """Whether any text has an id of others."""
-        return bool(self._by_id)
+_ID_COLUMNS = ("doc_id", "_id", "id")
 
 
 class TextPairs:
-    """The anchors of pairs, each once, in their order, and all their positives as places in a corpus."""
+    """The distinct anchors of pairs, in their order, with the ids of all their positives in a `TextCorpus`."""
 
     def __init__(self, data: Iterable[Any], corpus: TextCorpus) -> None:
         self.positives: dict[str, list[str]] = {}
         for anchor, positive in read_pairs(data):
-            known, place = self.positives.setdefault(anchor, []), corpus.add(positive)
-            if place not in known:
-                known.append(place)
+            doc_ids, doc_id = self.positives.setdefault(anchor, []), corpus.add(positive)
+            if doc_id not in doc_ids:
+                doc_ids.append(doc_id)
         if not self.positives:
-            raise DrkitError("there are no pairs to mine for; give (anchor, positive) texts")
+            raise DrkitError("the data is empty; give at least one pair (anchor, positive) of texts")
 
     def requests(self) -> Iterator[MiningRequest]:
-        """A request an anchor."""
-        for number, (anchor, places) in enumerate(self.positives.items()):
-            yield MiningRequest(str(number), anchor, frozenset(places))
-
-
-class NotTheQuery:
-    """A filter that drops the query's own text where it is a passage too (duplicate questions), as `query-itself`."""
-
-    def keep(self, mined: Iterable[tuple[MiningRequest, Mined]], corpus: Corpus) -> Iterator[Mined]:
-        """What reads otherwise than the query."""
-        for request, found in mined:
-            passages = corpus.get_many(found.doc_ids)
-            yield left(found, [passage.content != request.text for passage in passages], "query-itself")
-
-
-class ByText:
-    """A retriever over ids of its own, as one over the places of a corpus; ids that the corpus lacks are no hits."""
-
-    def __init__(self, retriever: Any, corpus: TextCorpus) -> None:
-        self._retriever, self._corpus = retriever, corpus
-        if isinstance(retriever, ScoringRetriever):
-            self.score = self._score
-
-    def search(self, texts: Sequence[str], depth: int) -> list[Hits]:
-        """The best `depth` passages of each text."""
-        found = self._retriever.search(texts, depth)
-        return [Hits(tuple(map(self._corpus.place_of, ids)), tuple(scores)) for ids, scores in found]  # type: ignore[arg-type]
-
-    def _score(self, texts: Sequence[str], doc_ids: Sequence[Sequence[str]]) -> list[list[float]]:
-        theirs = [[self._corpus.id_of(place) for place in places] for places in doc_ids]
-        given = self._retriever.score(texts, [[name for name in names if name is not None] for names in theirs])
-        scores = [iter(own) for own in given]
-        return [
-            [math.nan if name is None else next(own) for name in names]
-            for names, own in zip(theirs, scores, strict=True)
-        ]
+        """Yield a mining request for each anchor."""
+        for number, (anchor, doc_ids) in enumerate(self.positives.items()):
+            yield MiningRequest(str(number), anchor, frozenset(doc_ids))
 
 
 def read_pairs(data: Iterable[Any]) -> Iterator[tuple[str, str]]:
-    """(anchor, positive) of a Dataset's columns of these names, or its first two; of mappings alike; of tuples.
+    """Yield (anchor, positive): the columns of these names, or else the first two, of a Dataset, mappings or tuples.
 
-    Raises DrkitError, with the row's number, for what is no pair of texts.
+    Raises DrkitError with the row's number if a row is not a pair of texts.
 
     >>> list(read_pairs([("a", "b"), {"query": "c", "answer": "d"}, {"positive": "f", "anchor": "e"}]))
     [('a', 'b'), ('c', 'd'), ('e', 'f')]
@@ -221,28 +44,10 @@ def read_pairs(data: Iterable[Any]) -> Iterator[tuple[str, str]]:
         pair = _pair(row)
         if len(pair) < 2 or not all(isinstance(text, str) for text in pair):
             raise DrkitError(
-                f"row {number} of the data is {row!r:.80}, no pair of texts; give (anchor, positive), or a Dataset "
-                f"with these columns (of several splits, one)"
+                f"row {number} of the data must be a pair of texts, got {row!r:.80}; give (anchor, positive), or a "
+                f"Dataset with these columns (one split, not all of them)"
             )
         yield pair[0], pair[1]
-
-
-def read_corpus(corpus: Iterable[Any]) -> Iterator[tuple[str | None, str]]:
-    """(id or None, text) of texts, of a mapping of id to text, of passages, or of rows with a column `text`.
-
-    Raises DrkitError, with its number, for what is none of these.
-
-    >>> list(read_corpus({"d1": "one"})), list(read_corpus([{"_id": "d2", "title": "A", "text": "two"}, "three"]))
-    ([('d1', 'one')], [('d2', 'A two'), (None, 'three')])
-    """
-    for number, item in enumerate(corpus.items() if isinstance(corpus, Mapping) else corpus, start=1):
-        doc_id, text = (None, item) if isinstance(item, str) else _named(item)
-        if not isinstance(text, str):
-            raise DrkitError(
-                f"passage {number} of the corpus is {item!r:.80}; give texts, a mapping of id to text, or rows with "
-                f"a column `text`"
-            )
-        yield doc_id, text
 
 
 def _pair(row: Any) -> tuple[Any, ...]:
@@ -252,11 +57,104 @@ def _pair(row: Any) -> tuple[Any, ...]:
     return tuple(row[:2]) if isinstance(row, (tuple, list)) else ()
 
 
-def _named(item: Any) -> tuple[str | None, Any]:
+class TextCorpus:
+    """Distinct texts as a `Corpus`: a passage's id is its index, as a string. Memory: the texts.
+
+    A text may also have ids of the caller's own; several ids may name one text.
+
+    >>> corpus = TextCorpus()
+    >>> corpus.add("a text", given_id="x"), corpus.add("another"), corpus.add("a text", given_id="y")
+    ('0', '1', '0')
+    >>> len(corpus), corpus.find_given("y"), corpus.given_id_of("1")
+    (2, '0', None)
+    """
+
+    def __init__(self) -> None:
+        self._doc_ids: dict[str, str] = {}
+        self._texts: list[str] = []
+        self._by_given_id: dict[str, str] = {}
+        self._given_ids: dict[str, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def __iter__(self) -> Iterator[Passage]:
+        return (Passage(str(index), text) for index, text in enumerate(self._texts))
+
+    def add(self, text: str, *, given_id: str | None = None) -> str:
+        """Add a text if it is new, and return its id; given_id: the caller's id of the text."""
+        doc_id = self._doc_ids.setdefault(text, str(len(self._texts)))
+        if int(doc_id) == len(self._texts):
+            self._texts.append(text)
+        if given_id is not None:
+            self._by_given_id[given_id] = doc_id
+            self._given_ids.setdefault(doc_id, given_id)
+        return doc_id
+
+    def get_many(self, doc_ids: Sequence[str]) -> list[Passage]:
+        """Return the passages with these ids, in this order."""
+        return [Passage(doc_id, self._texts[int(doc_id)]) for doc_id in doc_ids]
+
+    def find_given(self, given_id: str) -> str | None:
+        """Return the id of the text that the caller calls `given_id`, or None if it is unknown."""
+        return self._by_given_id.get(given_id)
+
+    def given_id_of(self, doc_id: str) -> str | None:
+        """Return the caller's first id of a text, or None if it has none."""
+        return self._given_ids.get(doc_id)
+
+    @property
+    def has_given_ids(self) -> bool:
+        """Whether the caller gave any text an id."""
+        return bool(self._by_given_id)
+
+
+def read_corpus(corpus: Iterable[Any]) -> Iterator[tuple[str | None, str]]:
+    """Yield (id or None, text) of texts, a mapping of id to text, passages, or rows with a column `text`.
+
+    Raises DrkitError with the passage's number for anything else.
+
+    >>> list(read_corpus({"d1": "one"})), list(read_corpus([{"_id": "d2", "title": "A", "text": "two"}, "three"]))
+    ([('d1', 'one')], [('d2', 'A two'), (None, 'three')])
+    """
+    for number, item in enumerate(corpus.items() if isinstance(corpus, Mapping) else corpus, start=1):
+        given_id, text = (None, item) if isinstance(item, str) else _id_and_text(item)
+        if not isinstance(text, str):
+            raise DrkitError(
+                f"passage {number} of the corpus is {item!r:.80}; give texts, a mapping of id to text, or rows with "
+                f"a column `text`"
+            )
+        yield given_id, text
+
+
+def _id_and_text(item: Any) -> tuple[str | None, Any]:
     if isinstance(item, tuple):
         return item if len(item) == 2 else (None, None)
     if isinstance(item, Mapping):
-        doc_id = next((str(item[name]) for name in _IDS if name in item), None)
+        given_id = next((str(item[name]) for name in _ID_COLUMNS if name in item), None)
         text = item.get("text", next(iter(item.values())) if len(item) == 1 else None)
-        return doc_id, Passage("", text, item.get("title") or "").content if isinstance(text, str) else None
+        return given_id, Passage("", text, item.get("title") or "").content if isinstance(text, str) else None
     return getattr(item, "doc_id", None), getattr(item, "content", None)
+
+
+class TextCorpusRetriever:
+    """Wraps a retriever that finds the caller's ids, so that it returns ids of a `TextCorpus`."""
+
+    def __init__(self, retriever: Any, corpus: TextCorpus) -> None:
+        self._retriever, self._corpus = retriever, corpus
+        if isinstance(retriever, ScoringRetriever):
+            self.score = self._score
+
+    def search(self, texts: Sequence[str], depth: int) -> list[Hits]:
+        """Return the best `depth` passages of each text; a hit that the corpus lacks has the id None."""
+        found = self._retriever.search(texts, depth)
+        return [Hits(tuple(map(self._corpus.find_given, ids)), tuple(scores)) for ids, scores in found]  # type: ignore[arg-type]
+
+    def _score(self, texts: Sequence[str], doc_ids: Sequence[Sequence[str]]) -> list[list[float]]:
+        given_ids = [[self._corpus.given_id_of(doc_id) for doc_id in of_text] for of_text in doc_ids]
+        scores = self._retriever.score(texts, [[name for name in names if name is not None] for names in given_ids])
+        remaining = [iter(of_text) for of_text in scores]
+        return [
+            [math.nan if name is None else next(of_text) for name in names]
+            for names, of_text in zip(given_ids, remaining, strict=True)
+        ]

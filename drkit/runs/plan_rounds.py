@@ -13,7 +13,7 @@ from attrs import evolve, frozen
 
 from drkit.core.spec import Kind
 from drkit.errors import DrkitError
-from drkit.miners.chain import refresh_of
+from drkit.miners.chain import refresh_settings
 from drkit.miners.specs import RunFileConfig
 from drkit.recipe.schema import RERANKER, Choice, Finetune, Round
 from drkit.runs import estimate
@@ -144,7 +144,7 @@ def _required_by(draft: Draft, chain: tuple[Choice, ...]) -> set[str]:
 
 def _plan_retriever(draft: Draft, retriever: _Retriever, negatives: str) -> System:
     recipe_round, settings = retriever.recipe_round, retriever.settings
-    refreshed = recipe_round.miners if refresh_of(recipe_round.miners) else ()
+    refreshed = recipe_round.miners if refresh_settings(recipe_round.miners) else ()
     inputs = {
         "start": Part(retriever.start),
         "passages": PASSAGES,
@@ -213,7 +213,7 @@ def _plan_teacher(draft: Draft, recipe_round: Round, negatives: str) -> str:
 def _plan_reranker(draft: Draft, start: str, previous: str) -> System:
     reranker = draft.recipe.reranker
     assert reranker is not None
-    if refresh_of(reranker.miners):
+    if refresh_settings(reranker.miners):
         raise DrkitError(
             "the miner refresh searches with the model in training, but a re-ranker cannot search; use dense "
             "@ reranker.miners"

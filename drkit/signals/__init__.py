@@ -1,6 +1,6 @@
-"""Signals: a number (or a vector) for every token, text or vocabulary entry, made once from the corpus.
+"""Signals: a number or vector for every token, text or vocabulary entry, computed once from the corpus.
 
-Any masker, decoder or loss can read one by its name; see docs/guide/plugins.md for one of your own.
+Any masker, decoder or loss can read a signal by name; docs/guide/plugins.md shows how to add your own.
 """
 
 from __future__ import annotations

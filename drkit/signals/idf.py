@@ -1,7 +1,7 @@
-"""In how many texts each token occurs, and how rare that makes it: inverse document frequencies.
+"""Inverse document frequencies: in how few texts each token occurs.
 
-`idf(v) = log(N / df(v))`, N texts, df(v) of them with v at least once (Sparck Jones 1972; CPDAE's IDF-REC names no
-variant). A token that occurs in no text counts as in one: it gets the largest weight, log N, and not infinity.
+`idf(v) = log(N / df(v))`, with N texts, df(v) of which contain v (Sparck Jones 1972; CPDAE does not say which variant
+its IDF-REC uses). A token that never occurs is counted once: its weight is the largest, log N, not infinity.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from drkit.data.store import TokenStore
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
     from torch import Tensor
 
@@ -29,11 +28,26 @@ FILE = "frequencies.arrow"
 _TOKENS_AT_ONCE = 1 << 22
 
 
-def document_frequencies(store: TokenStore, *, vocab_size: int) -> NDArray[np.int64]:
-    """i64[vocab_size]: the number of the store's texts that each token occurs in.
+class IdfSignal:
+    """The signal `idf`, one f32 per vocabulary entry: log(texts / texts with it)."""
 
-    Memory: a few arrays of 4 million numbers, or of the longest text's, whatever the store.
-    Raises DrkitError where the store holds an id beyond `vocab_size`.
+    def __init__(self, config: IdfConfig, _context: object = None) -> None:
+        self.config = config
+
+    def fit(self, texts: SignalTexts, folder: Path) -> Mapping[str, Any]:
+        """Count the texts that contain each entry; return counts: texts, words (entries that occur)."""
+        return write_frequencies(texts.store, folder, vocab_size=texts.vocab_size)
+
+    def values(self, _texts: SignalTexts, folder: Path) -> Iterator[NDArray[np.float32]]:
+        """Yield the weights f32[V], from the counts that `fit` wrote to `folder`."""
+        yield open_idf(folder).numpy()
+
+
+def document_frequencies(store: TokenStore, *, vocab_size: int) -> NDArray[np.int64]:
+    """Return the number of texts in the store that contain each token, i64[vocab_size].
+
+    Memory: a few arrays of 4 million numbers, or as long as the longest text, whatever the size of the store.
+    Raises DrkitError if the store holds an id beyond `vocab_size`.
     """
     found = np.zeros(vocab_size, dtype=np.int64)
     for first, last in text_chunks(store.offsets, _TOKENS_AT_ONCE):
@@ -41,7 +55,7 @@ def document_frequencies(store: TokenStore, *, vocab_size: int) -> NDArray[np.in
         ids = store.flat_ids[offsets[0] : offsets[-1]].astype(np.int64)
         if len(ids) and int(ids.max()) >= vocab_size:
             raise DrkitError(
-                f"the store holds token {int(ids.max())}, beyond a vocabulary of {vocab_size}; tokenise it again"
+                f"the store has token id {int(ids.max())}, but the vocabulary has only {vocab_size}; tokenise it again"
             )
         texts = np.repeat(np.arange(last - first, dtype=np.int64), np.diff(offsets))
         pairs = np.unique(texts * vocab_size + ids)
@@ -50,7 +64,7 @@ def document_frequencies(store: TokenStore, *, vocab_size: int) -> NDArray[np.in
 
 
 def write_frequencies(store: TokenStore, folder: Path, *, vocab_size: int) -> dict[str, int]:
-    """Write the document frequencies of a store to `folder`; returns counts: texts, words (tokens that occur)."""
+    """Write the document frequencies of a store to `folder`; return counts: texts, words (tokens that occur)."""
     found = document_frequencies(store, vocab_size=vocab_size)
     with ArrayWriter(Path(folder) / FILE, {"texts": np.int64}) as writer:
         writer.metadata = {"texts": len(store)}
@@ -59,13 +73,13 @@ def write_frequencies(store: TokenStore, folder: Path, *, vocab_size: int) -> di
 
 
 def open_idf(folder: Path) -> Tensor:
-    """The weights f32[V] from what `write_frequencies` wrote to `folder`. Raises DrkitError where it is not there."""
+    """Return the weights f32[V] of what `write_frequencies` wrote to `folder`. Raises DrkitError if it is missing."""
     arrays = Arrays(Path(folder) / FILE)
     return idf(arrays["texts"], texts=int(arrays.metadata["texts"]))
 
 
 def idf(frequencies: NDArray[np.int64], *, texts: int) -> Tensor:
-    """log(texts / frequency) of every token, f32[V]; a frequency of 0 counts as 1.
+    """Return log(texts / frequency) of every token, f32[V]; a frequency of 0 counts as 1.
 
     >>> idf(np.array([100, 10, 1, 0]), texts=100)
     tensor([0.0000, 2.3026, 4.6052, 4.6052])
@@ -73,18 +87,3 @@ def idf(frequencies: NDArray[np.int64], *, texts: int) -> Tensor:
     import torch
 
     return torch.from_numpy(np.log(max(texts, 1) / np.maximum(frequencies, 1))).float()
-
-
-class IdfSignal:
-    """f32 a vocabulary entry: `log(texts / texts with it)` (`drkit.signals.idf`)."""
-
-    def __init__(self, config: IdfConfig, _context: object = None) -> None:
-        self.config = config
-
-    def fit(self, texts: SignalTexts, folder: Path) -> Mapping[str, Any]:
-        """Count the texts that each entry occurs in; returns counts: texts, words (entries that occur)."""
-        return write_frequencies(texts.store, folder, vocab_size=texts.vocab_size)
-
-    def values(self, _texts: SignalTexts, folder: Path) -> Iterator[NDArray[np.float32]]:
-        """The weights f32[V], from the counts that `fit` left in `folder`."""
-        yield open_idf(folder).numpy()

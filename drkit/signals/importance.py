@@ -1,7 +1,7 @@
-"""How much each token says of its surroundings: its averaged mutual information (AMI) with the n-grams around it.
+"""How informative each token is: its averaged mutual information (AMI) with the n-grams around it.
 
-`AMI(w_i) = mean_j PMI(w_{i-j} .. w_i) + mean_j PMI(w_i .. w_{i+j})`, j = 1 .. window - 1, over the n-grams that do not
-leave the text; one that was not counted adds 0 and stays in the mean. CDMAE section 3.2; PMI of longer n-grams
+`AMI(w_i) = mean_j PMI(w_{i-j} .. w_i) + mean_j PMI(w_i .. w_{i+j})`, j = 1 .. window - 1, over the n-grams within
+the text; an n-gram that was not counted adds 0 and stays in the mean. CDMAE section 3.2; PMI of longer n-grams
 as in PMI-Masking (Levine et al. 2021).
 """
 
@@ -20,7 +20,6 @@ from drkit.data.store import TokenStore
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import ArrayLike, NDArray
 
     from drkit.core.protocols import SignalTexts
@@ -28,28 +27,48 @@ if TYPE_CHECKING:
 
 PMI = ("fragment", "specific")
 _TOKENS_AT_ONCE = 1 << 20
+COUNTS = "counts"
+
+
+class ImportanceSignal:
+    """The signal `importance`, one f32 per token: its averaged PMI with the n-grams around it.
+
+    Source: CDMAE section 3.2 (Li et al. 2023).
+    """
+
+    def __init__(self, config: ImportanceConfig, _context: object = None) -> None:
+        self.config = config
+
+    def fit(self, texts: SignalTexts, folder: Path) -> Mapping[str, Any]:
+        """Count the n-grams of the corpus; return a description of the counts."""
+        counts = count(texts.store, folder / COUNTS, window=self.config.window, min_count=self.config.min_count)
+        return {"ngrams": counts.describe()}
+
+    def values(self, texts: SignalTexts, folder: Path) -> Iterator[NDArray[np.float32]]:
+        """Yield the importance of every content token, from the counts that `fit` wrote to `folder`."""
+        return token_values(texts.store, NgramCounts(folder / COUNTS), pmi=self.config.pmi)
 
 
 def importance(store: TokenStore, counts: NgramCounts, folder: Path, *, pmi: str = "fragment") -> SignalValues:
-    """Write the importance of every content token of `store` to `folder`, and map it.
+    """Write the importance of every content token of `store` to `folder`, and return it memory-mapped.
 
     `pmi`: `fragment`, log p(n-gram) - log p(token) - log p(rest of the n-gram); `specific`, log p(n-gram) - the sum of
     its tokens' log p.
     """
-    known = {"pmi": pmi, "window": counts.window, "min_count": counts.min_count}
+    metadata = {"pmi": pmi, "window": counts.window, "min_count": counts.min_count}
     values = token_values(store, counts, pmi=pmi)
-    return write_signal("importance", values, folder, scope="token", count=len(store.flat_ids), metadata=known)
+    return write_signal("importance", values, folder, scope="token", count=len(store.flat_ids), metadata=metadata)
 
 
 def token_values(store: TokenStore, counts: NgramCounts, *, pmi: str = "fragment") -> Iterator[NDArray[np.float32]]:
-    """The importance of every content token of `store`, in order, some million tokens at a time."""
+    """Yield the importance of every content token of `store`, in order, about a million tokens at a time."""
     _check(pmi)
     chunks = (store.offsets[first : last + 1] for first, last in text_chunks(store.offsets, _TOKENS_AT_ONCE))
     return (_ami(store.flat_ids[o[0] : o[-1]], o - o[0], counts, pmi) for o in chunks)
 
 
 def score(texts: Iterable[ArrayLike], counts: NgramCounts, *, pmi: str = "fragment") -> list[NDArray[np.float32]]:
-    """The importance of the tokens of any texts, each given as its content ids; what was never counted adds 0."""
+    """Return the importance of the tokens of any texts, each given as content ids; uncounted n-grams add 0."""
     _check(pmi)
     arrays = [np.asarray(text, dtype=np.int64).reshape(-1) for text in texts]
     offsets = np.cumsum([0, *map(len, arrays)], dtype=np.int64)
@@ -59,11 +78,11 @@ def score(texts: Iterable[ArrayLike], counts: NgramCounts, *, pmi: str = "fragme
 
 def _check(pmi: str) -> None:
     if pmi not in PMI:
-        raise DrkitError(f"pmi {pmi!r} is none of {', '.join(PMI)}")
+        raise DrkitError(f"pmi must be one of {', '.join(PMI)}, got {pmi!r}")
 
 
 def _ami(ids: NDArray[Any], offsets: NDArray[np.int64], counts: NgramCounts, pmi: str) -> NDArray[np.float32]:
-    """f32[tokens]. `left[i]` sums over the n-grams that end at i, `right[i]` over those that start there."""
+    """Return f32[tokens]. `left[i]` sums over the n-grams that end at i, `right[i]` over those that start at i."""
     left, right = np.zeros(len(ids)), np.zeros(len(ids))
     lower: NDArray[np.float64] = np.empty(0)
     single: NDArray[np.float64] = np.empty(0)
@@ -92,30 +111,8 @@ def _ami(ids: NDArray[Any], offsets: NDArray[np.int64], counts: NgramCounts, pmi
 def _sides(
     left: NDArray[np.float64], right: NDArray[np.float64], offsets: NDArray[np.int64], window: int
 ) -> NDArray[np.float32]:
-    """Each side divided by the number of n-grams that it really has."""
+    """Return the sum of both sides, each divided by its number of n-grams."""
     after = remaining_tokens(offsets) - 1
     before = np.repeat(np.diff(offsets), np.diff(offsets)) - 1 - after
     shares = (side / np.clip(n, 1, window - 1) for side, n in ((left, before), (right, after)))
     return np.asarray(sum(shares), dtype=np.float32)
-
-
-COUNTS = "counts"
-
-
-class ImportanceSignal:
-    """f32 a token: its averaged PMI with the n-grams around it (`drkit.signals.importance`).
-
-    Source: CDMAE section 3.2 (Li et al. 2023).
-    """
-
-    def __init__(self, config: ImportanceConfig, _context: object = None) -> None:
-        self.config = config
-
-    def fit(self, texts: SignalTexts, folder: Path) -> Mapping[str, Any]:
-        """Count the n-grams of the corpus; returns what was counted."""
-        counts = count(texts.store, folder / COUNTS, window=self.config.window, min_count=self.config.min_count)
-        return {"ngrams": counts.describe()}
-
-    def values(self, texts: SignalTexts, folder: Path) -> Iterator[NDArray[np.float32]]:
-        """The importance of every content token, by the counts that `fit` left in `folder`."""
-        return token_values(texts.store, NgramCounts(folder / COUNTS), pmi=self.config.pmi)

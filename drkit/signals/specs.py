@@ -1,25 +1,13 @@
-"""The settings and specs of the signals; no torch here."""
+"""Settings of all signals, and specs of those that drkit itself provides; imports no torch."""
 
 from __future__ import annotations
 
 from attrs import frozen
 from attrs.validators import and_, ge, in_, le
 
+from drkit.core.citations import CDMAE, SPARCK_JONES
 from drkit.core.settings import setting
-from drkit.core.spec import Citation, ComponentSpec, Kind
-
-CDMAE = Citation(
-    key="li2023cdmae",
-    title="Challenging Decoder helps in Masked Auto-Encoder Pre-training for Dense Passage Retrieval",
-    year=2023,
-    url="https://arxiv.org/abs/2305.13197",
-)
-SPARCK_JONES = Citation(
-    key="sparckjones1972idf",
-    title="A statistical interpretation of term specificity and its application in retrieval",
-    year=1972,
-    url="https://doi.org/10.1108/eb026526",
-)
+from drkit.core.spec import ComponentSpec, Kind
 
 
 @frozen
@@ -27,7 +15,11 @@ class ImportanceConfig:
     """Settings of `ImportanceSignal` (CDMAE section 3.2)."""
 
     window: int = setting(4, and_(ge(2), le(8)), "longest n-gram that is counted")
-    pmi: str = setting("fragment", in_(("fragment", "specific")), "how an n-gram's PMI is taken apart")
+    pmi: str = setting(
+        "fragment",
+        in_(("fragment", "specific")),
+        "PMI of a token with the rest of an n-gram, or of all its tokens",
+    )
     min_count: int = setting(1, ge(1), "rarer n-grams contribute nothing")
 
 

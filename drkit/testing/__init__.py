@@ -1,6 +1,6 @@
-"""The contract of each kind of part, to be run on anyone's: `check_masker(spec)` in a plugin's own tests is enough.
+"""The contract of each kind of part, as a check for a plugin's own tests: `check_masker(spec)` is enough.
 
-Each check raises AssertionError, which says what is broken. They need no data, no network and about a second.
+Each check raises AssertionError with what is broken. It needs no data, no network, and about a second.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The contract of a decoder: it owns nothing of the encoder's and sends gradient through the bottleneck."""
+"""The contract of a decoder: it owns none of the encoder's weights and sends gradient through the bottleneck."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from drkit.core.protocols import Masker
     from drkit.encoders.masked_lm import MaskedLmEncoder
 
-# What a decoder says of every word of the vocabulary, [B,V], and of every target, [N].
+# Outputs of a decoder for every word of the vocabulary, [B,V], and for every target, [N].
 SHAPES = {
     "vocab_logits": torch.float32,
     "words": torch.bool,
@@ -31,12 +31,13 @@ PER_TARGET = ("replaced_logits", "replaced")
 
 
 def check_decoder(part: ComponentSpec | str, config: Any = None) -> None:
-    """Run the decoder contract on a spec or an installed name, with its default settings or with `config`.
+    """Run the decoder contract on a spec or the name of an installed part, with default settings or `config`.
 
-    Provides what its spec says; starts from its seed; owns no weight of the encoder's; its loss alone sends finite
-    gradient into the encoder through the bottleneck (unless it provides nothing); padding changes nothing; pickles.
-    Its targets are its view's; one that needs no view has those of the encoder's view, or all maskable tokens of the
-    text (and its last token, or not). One that needs `replaced` gets a view whose [MASK]s are filled with other words.
+    The decoder returns what its spec provides; its initial weights depend only on the seed; it owns none of the
+    encoder's weights; its loss alone sends finite gradient into the encoder through the bottleneck (unless it provides
+    nothing); padding does not change the result; it can be pickled. Its targets are its view's; without a view, those
+    of the encoder's view, or all maskable tokens of the text (with or without its last token). A decoder that receives
+    `replaced` gets a view whose [MASK]s are filled with other words.
     """
     spec = spec_of(Kind.DECODER, part)
     check_spec(spec)
@@ -45,7 +46,7 @@ def check_decoder(part: ComponentSpec | str, config: Any = None) -> None:
     decoder, encoder = _build(spec, config), toy_encoder().eval()
     out = _decode(spec, decoder, encoder)
     missing = set(spec.provides) - set(out)
-    require(not missing, f"{spec.name}: provides {', '.join(sorted(missing))} by its spec, but does not return it")
+    require(not missing, f"{spec.name}: its spec provides {', '.join(sorted(missing))}, but it does not return it")
     _check_states(out, spec, _inputs(spec, decoder, encoder))
     _check_start(spec, config, decoder)
     own = {id(parameter) for parameter in decoder.parameters()}
@@ -56,12 +57,12 @@ def check_decoder(part: ComponentSpec | str, config: Any = None) -> None:
     require(close, f"{spec.name}: padding changes the result")
     thawed = _decode(spec, pickle.loads(pickle.dumps(decoder)), encoder)
     same = all(torch.equal(a, b) for a, b in zip(_values(out), _values(thawed), strict=True))
-    require(same, f"{spec.name}: after pickling it gives another result")
+    require(same, f"{spec.name}: pickling changes the result")
 
 
 def _build(spec: ComponentSpec, config: Any) -> nn.Module:
     decoder = spec.load()(spec.config() if config is None else config, toy_context())
-    require(isinstance(decoder, nn.Module), f"{spec.name}: a decoder is an nn.Module")
+    require(isinstance(decoder, nn.Module), f"{spec.name}: a decoder must be an nn.Module")
     assert isinstance(decoder, nn.Module)
     return decoder.eval()
 
@@ -88,7 +89,7 @@ def _masker(spec: ComponentSpec) -> Masker:
 
 
 def _filled(view: MaskedView) -> MaskedView:
-    """The view with any ordinary word in the place of each [MASK], where a generator is to fill it."""
+    """Return the view with [MASK]s replaced by ordinary words, if it is meant to be filled by a generator."""
     if view.noise is None:
         return view
     words = MASK + 1 + (view.noise * (VOCAB - MASK - 1)).long()
@@ -97,7 +98,7 @@ def _filled(view: MaskedView) -> MaskedView:
 
 def _decode(spec: ComponentSpec, decoder: Any, encoder: MaskedLmEncoder, padding: int = 0) -> Mapping[str, Any]:
     out = decoder(_inputs(spec, decoder, encoder, padding), encoder.heads())
-    require(isinstance(out, Mapping), f"a decoder returns a mapping of names, got {type(out).__name__}")
+    require(isinstance(out, Mapping), f"a decoder must return a mapping of names, got {type(out).__name__}")
     assert isinstance(out, Mapping)
     return out
 
@@ -111,28 +112,28 @@ def _check_states(out: Mapping[str, Any], spec: ComponentSpec, inputs: DecoderIn
     for key, value in out.items():
         if isinstance(value, TokenStates):
             shape = (len(value.labels), 16)
-            require(value.states.shape == shape, f"{name}: {key} has states {tuple(value.states.shape)}, not {shape}")
-            right = any(torch.equal(value.labels, wanted) for wanted in possible.values())
-            require(right, f"{name}: the labels of {key} are not the {' or the '.join(possible)}")
+            require(value.states.shape == shape, f"{name}: {key} has states {(*value.states.shape,)}, expected {shape}")
+            matches = any(torch.equal(value.labels, labels) for labels in possible.values())
+            require(matches, f"{name}: the labels of {key} are not the {' or the '.join(possible)}")
         if key in SHAPES and isinstance(value, Tensor):
             targets = next(iter(possible.values()))
             shaped = (len(targets),) if key in PER_TARGET else (len(inputs.view.labels), VOCAB)
-            require(tuple(value.shape) == shaped, f"{name}: {key} has shape {tuple(value.shape)}, wanted {shaped}")
-            require(value.dtype == SHAPES[key], f"{name}: {key} is {value.dtype}, wanted {SHAPES[key]}")
+            require(tuple(value.shape) == shaped, f"{name}: {key} has shape {tuple(value.shape)}, expected {shaped}")
+            require(value.dtype == SHAPES[key], f"{name}: {key} is {value.dtype}, expected {SHAPES[key]}")
         require(bool(_values({key: value})[0].isfinite().all()), f"{name}: {key} is not finite")
 
 
 def _possible_targets(spec: ComponentSpec, inputs: DecoderInput) -> dict[str, Tensor]:
-    """What a decoder's labels may be, in reading order: one that reads its view has that view's targets."""
+    """Return the allowed labels of a decoder, in reading order: of its view, if it reads one."""
     if {"view", "rows"} & {*spec.receives}:
         return {"view's targets": inputs.view.labels[inputs.view.labels != -100]}
     assert inputs.encoder_view is not None
     tokens, own = inputs.tokens, inputs.encoder_view.labels
-    beside_first = tokens.attention.clone()
-    beside_first[:, 0] = False
+    without_first = tokens.attention.clone()
+    without_first[:, 0] = False
     return {
         "text's maskable tokens": tokens.ids[tokens.maskable],
-        "text's tokens but the first": tokens.ids[beside_first],
+        "text's tokens without the first": tokens.ids[without_first],
         "encoder's view's targets": own[own != -100],
     }
 
@@ -142,7 +143,7 @@ def _check_start(spec: ComponentSpec, config: Any, decoder: nn.Module) -> None:
     again = _build(spec, config).state_dict()
     require(torch.equal(before, torch.get_rng_state()), f"{spec.name}: building it draws from the global generator")
     same = all(torch.equal(value, again[key]) for key, value in decoder.state_dict().items())
-    require(same, f"{spec.name}: the same seed gives other weights")
+    require(same, f"{spec.name}: the same seed gives different weights")
 
 
 def _check_gradient(spec: ComponentSpec, decoder: Any, encoder: MaskedLmEncoder) -> None:
@@ -150,7 +151,7 @@ def _check_gradient(spec: ComponentSpec, decoder: Any, encoder: MaskedLmEncoder)
     inputs.encoded.bottleneck.retain_grad()
     out = decoder(inputs, encoder.heads())
     if not out:
-        require(not [*decoder.parameters()], f"{name}: provides nothing, and has weights")
+        require(not [*decoder.parameters()], f"{name}: provides nothing, but has weights")
         return
     pieces = [
         value.heads.lm_loss(value.states, value.labels)

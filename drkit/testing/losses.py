@@ -15,12 +15,12 @@ from drkit.testing.toys import VOCAB, rows_of, toy_context, toy_encoder, toy_gro
 
 
 def check_loss(part: ComponentSpec | str, config: Any = None, inputs: dict[str, Any] | None = None) -> None:
-    """Run the loss contract on a spec or an installed name, with its default settings or with `config`.
+    """Run the loss contract on a spec or the name of an installed part, with default settings or `config`.
 
-    Its inputs are made for `token_states`, `text_states`, `bottleneck`, `vocab_logits`, `words`, `replaced_logits`,
-    `replaced`, `partners`, `pairs` (with a teacher), `groups`, and its signals of tokens and texts; give `inputs` for
-    others, or to add to them. The loss is a finite scalar, the same each time; gradient reaches what it receives;
-    metrics carry none.
+    Inputs are made for `token_states`, `text_states`, `bottleneck`, `vocab_logits`, `words`, `replaced_logits`,
+    `replaced`, `partners`, `pairs` (with a teacher), `groups`, and its signals of tokens and texts; pass `inputs` for
+    others, or to add to them. The loss must be a finite scalar, the same each time; gradient must reach its inputs;
+    metrics must not carry gradient.
     """
     spec = spec_of(Kind.LOSS, part)
     check_spec(spec)
@@ -29,13 +29,13 @@ def check_loss(part: ComponentSpec | str, config: Any = None, inputs: dict[str, 
     made = {need: _TOYS[need]() for need in needs if need in _TOYS}
     given = {**made, **_signals(signal_scopes(spec, settings), needs), **(inputs or {})}
     unknown = needs - set(given)
-    require(not unknown, f"{spec.name}: give check_loss inputs for {', '.join(sorted(unknown))}")
+    require(not unknown, f"{spec.name}: pass check_loss inputs for {', '.join(sorted(unknown))}")
     loss = spec.load()(settings, toy_context())
     out = loss(**given)
-    require(isinstance(out, StepOutput), f"{spec.name}: a loss returns StepOutput, got {type(out).__name__}")
-    require(out.loss.shape == (), f"{spec.name}: the loss has shape {tuple(out.loss.shape)}, wanted a scalar")
+    require(isinstance(out, StepOutput), f"{spec.name}: a loss must return StepOutput, got {type(out).__name__}")
+    require(out.loss.shape == (), f"{spec.name}: the loss has shape {tuple(out.loss.shape)}, expected a scalar")
     require(bool(out.loss.isfinite()), f"{spec.name}: the loss is {out.loss.item()}")
-    require(torch.equal(out.loss, loss(**given).loss), f"{spec.name}: called again it gives another loss")
+    require(torch.equal(out.loss, loss(**given).loss), f"{spec.name}: a second call gives a different loss")
     for name, value in out.metrics.items():
         plain = isinstance(value, Tensor) and value.shape == () and not value.requires_grad
         require(plain, f"{spec.name}: the metric {name!r} is not a detached scalar tensor")
@@ -47,7 +47,7 @@ def check_loss(part: ComponentSpec | str, config: Any = None, inputs: dict[str, 
 
 
 def _signals(scopes: Mapping[str, str], needs: Iterable[str]) -> dict[str, Tensor]:
-    """Toy signals of the texts that the other inputs belong to, by the loss's keywords."""
+    """Return toy signals of the texts that the other inputs belong to, by the loss's keywords."""
     tokens = toy_tokens()
     if not {"token_states", "text_states"} & set(needs):
         tokens = rows_of(tokens, range(ROWS))
@@ -109,8 +109,8 @@ _TOYS: dict[str, Callable[[], Any]] = {
 }
 
 
-# Where the gradient may arrive, in bundles.
-_LEARNT = ("states", "queries", "passages", "scores")
+# Fields of bundles that may receive gradient.
+_LEARNED = ("states", "queries", "passages", "scores")
 
 
 def _leaves(given: dict[str, Any]) -> list[Tensor]:
@@ -119,5 +119,5 @@ def _leaves(given: dict[str, Any]) -> list[Tensor]:
         if isinstance(value, Tensor):
             found.append(value)
         else:
-            found += [v for v in (getattr(value, n, None) for n in _LEARNT) if v is not None]
+            found += [v for v in (getattr(value, n, None) for n in _LEARNED) if v is not None]
     return [tensor for tensor in found if tensor.requires_grad]

@@ -1,4 +1,4 @@
-"""The contract of a masker: right labels, and draws that depend on nothing but seed, epoch and example."""
+"""The contract of a masker: correct labels, and draws that depend only on seed, epoch and example."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from drkit.testing.toys import rows_of, toy_context, toy_pairs_of_texts, toy_tok
 
 NO_TARGET = -100
 SOME = [6, 0, 3]
-SHORT = 3  # a text of so few tokens may go unmasked
+SHORT = 3  # a text with at most this many tokens may stay unmasked
 
 
 def check_masker(part: ComponentSpec | str, config: Any = None) -> None:
-    """Run the masker contract on a spec or an installed name, with its default settings or with `config`.
+    """Run the masker contract on a spec or the name of an installed part, with default settings or `config`.
 
-    Shapes and types; specials and padding never hidden; something hidden in every text of more than three tokens;
-    labels are the clean tokens; the input is left as it was; same seed same mask, another epoch another mask; batch,
-    order and padding change nothing; it can be pickled. One that provides `context` gets texts that have contexts.
+    Shapes and types are correct; special tokens and padding are never hidden; at least one token is hidden in every
+    text of more than three tokens; labels are the clean tokens; the input is unchanged; the same seed gives the same
+    mask, another epoch another mask; the rest of the batch, its order and padding do not matter; the masker can be
+    pickled. A masker that provides `context` gets texts with contexts.
     """
     spec = spec_of(Kind.MASKER, part)
     check_spec(spec)
@@ -56,7 +57,7 @@ def _check_one(masker: Any, rows: int, name: str, toys: Callable[..., TokenBatch
 
 def _mask(masker: Any, tokens: TokenBatch, rows: int, *, seed: int = 1, epoch: int = 0) -> Views:
     views = masker(tokens, Draws(seed, epoch, tokens.keys.numpy()), rows=rows)
-    require(isinstance(views, Views), f"a masker returns Views, got {type(views).__name__}")
+    require(isinstance(views, Views), f"a masker must return Views, got {type(views).__name__}")
     assert isinstance(views, Views)
     return views
 
@@ -65,20 +66,20 @@ def check_view(view: MaskedView, clean: TokenBatch, name: str) -> None:
     """Check shapes and types of a view, and that its targets are ordinary tokens with their own labels."""
     for piece in ("ids", "labels"):
         tensor = getattr(view, piece)
-        require(tensor.dtype == torch.long, f"{name}: {piece} is {tensor.dtype}, wanted int64")
+        require(tensor.dtype == torch.long, f"{name}: {piece} is {tensor.dtype}, expected int64")
         require(tensor.shape == clean.ids.shape, f"{name}: {piece} has shape {tuple(tensor.shape)}")
-    require(view.attention.dtype == torch.bool, f"{name}: attention is {view.attention.dtype}, wanted bool")
+    require(view.attention.dtype == torch.bool, f"{name}: attention is {view.attention.dtype}, expected bool")
     require(torch.equal(view.attention, clean.attention), f"{name}: attention is not that of the text")
     targets = view.labels != NO_TARGET
     require(not (targets & ~clean.maskable).any(), f"{name}: a special token or padding is a target")
     require(torch.equal(view.labels[targets], clean.ids[targets]), f"{name}: a label is not the clean token")
     kept = view.ids == clean.ids
-    require(bool(kept[~targets].all()), f"{name}: a token that is no target was changed")
+    require(bool(kept[~targets].all()), f"{name}: a token that is not a target was changed")
 
 
 def _check_something_hidden(views: Views, name: str) -> None:
     idle = ~(views.decoder.labels != NO_TARGET).any(1) & (views.context.maskable.sum(1) > SHORT)
-    require(not idle.any(), f"{name}, decoder: a text has tokens, and none is a target")
+    require(not idle.any(), f"{name}, decoder: a text has maskable tokens, but no targets")
 
 
 def check_rows(views: Views, rows: int, name: str) -> None:
@@ -86,25 +87,25 @@ def check_rows(views: Views, rows: int, name: str) -> None:
     visible, context = views.decoder.visible, views.context
     require(visible is not None, f"{name}: provides rows, but the decoder's view has no visible")
     assert visible is not None
-    wanted = (len(context.ids), rows, context.ids.shape[1])
-    require(visible.dtype == torch.bool, f"{name}: visible is {visible.dtype}, wanted bool")
-    require(tuple(visible.shape) == wanted, f"{name}: visible has shape {tuple(visible.shape)}, wanted {wanted}")
-    require(torch.equal(views.decoder.ids, context.ids), f"{name}: with rows the decoder's ids are the clean ones")
+    expected = (len(context.ids), rows, context.ids.shape[1])
+    require(visible.dtype == torch.bool, f"{name}: visible is {visible.dtype}, expected bool")
+    require(tuple(visible.shape) == expected, f"{name}: visible has shape {tuple(visible.shape)}, expected {expected}")
+    require(torch.equal(views.decoder.ids, context.ids), f"{name}: with rows the decoder's ids must be the clean ones")
     special = context.attention & ~context.maskable
     require(bool(visible.transpose(1, 2)[special].all()), f"{name}: a special token is hidden from some row")
     require(not visible.transpose(1, 2)[~context.attention].any(), f"{name}: padding is visible to some row")
     hidden = (~visible & context.maskable[:, None]).any((1, 2))
-    require(bool(hidden[context.maskable.sum(1) > SHORT].all()), f"{name}: rows hide nothing")
+    require(bool(hidden[context.maskable.sum(1) > SHORT].all()), f"{name}: rows do not hide any token")
 
 
 def _check_draws(masker: Any, tokens: TokenBatch, views: Views, rows: int, name: str) -> None:
-    require(_same(views, _mask(masker, tokens, rows)), f"{name}: the same seed gives another mask")
+    require(_same(views, _mask(masker, tokens, rows)), f"{name}: the same seed gives a different mask")
     require(not _same(views, _mask(masker, tokens, rows, epoch=1)), f"{name}: every epoch gives the same mask")
     require(not _same(views, _mask(masker, tokens, rows, seed=2)), f"{name}: every seed gives the same mask")
     some = _mask(masker, rows_of(tokens, SOME), rows)
-    require(_same(some, _pick(views, SOME)), f"{name}: a text's mask depends on the texts beside it")
+    require(_same(some, _pick(views, SOME)), f"{name}: a text's mask depends on the other texts of the batch")
     thawed = pickle.loads(pickle.dumps(masker))
-    require(_same(views, _mask(thawed, tokens, rows)), f"{name}: after pickling it gives another mask")
+    require(_same(views, _mask(thawed, tokens, rows)), f"{name}: pickling changes the mask")
 
 
 def _check_layout(masker: Any, toys: Callable[..., TokenBatch], views: Views, rows: int, name: str) -> None:

@@ -1,9 +1,10 @@
-"""What holds for every miner: sources find negatives and never a judged positive, filters only leave candidates out."""
+"""The contracts of miners: sources find negatives and never a judged positive; filters only drop candidates."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, TypeVar
 
 from attrs import evolve
 
@@ -13,34 +14,41 @@ from drkit.errors import DrkitError
 from drkit.testing.specs import check_spec, require, spec_of
 from drkit.testing.toys import ToyCorpus, toy_context, toy_requests
 
-MANY, HELD = 3000, 1500
+# Of a stream of so many requests, a miner may read so many before its first answer.
+STREAM, MAX_READ_AHEAD = 3000, 1500
+Pair = tuple[MiningRequest, Mined]
+Item = TypeVar("Item")
 
 
 def check_miner(part: ComponentSpec | str | Callable[[], Any], config: Any = None) -> None:
-    """Run the miner contract on a spec, an installed name, or a function that makes a miner.
+    """Run the contract of sources on a spec, the name of an installed part, or a function that builds a source.
 
-    Judged positives, repetitions and unknown ids never come back; scores fall; answers stand in the requests'
-    order and are the same in another run and beside other requests; fewer hits than asked for are no error; of
-    a stream of requests only a part is held; asked before `index` it says so.
+    Judged positives, repeated and unknown ids are never returned; scores descend; answers follow the order of the
+    requests, and are the same in a second run and without the other requests; fewer hits than requested are not an
+    error; a stream of requests is not read to its end before the first answer; mining before `index` raises DrkitError.
     """
-    if isinstance(part, (ComponentSpec, str)):
-        spec = spec_of(Kind.MINER, part)
-        check_spec(spec)
-        name = spec.name
-
-        def make() -> Any:
-            return spec.load()(spec.config() if config is None else config, toy_context())
-    else:
-        make, name = part, getattr(part, "__name__", "miner")
-    _check_before_index(make(), name)
+    build, name = _builder(part, config)
+    _check_before_index(build(), name)
     for depth in (1, 5, 100):
-        _check_answers(make, depth, name)
-    _check_alone(make, name)
-    _check_stream(make, name)
+        _check_answers(build, depth, name)
+    requests = list(toy_requests(9))
+    together = list(_indexed(build).mine(iter(requests), 5))
+    alone = [next(iter(_indexed(build).mine([request], 5))).doc_ids for request in requests]
+    require(alone == [mined.doc_ids for mined in together], f"{name}: an answer depends on the other requests")
+    _check_streaming(partial(_indexed(build).mine, depth=5), toy_requests(STREAM), name)
 
 
-def _indexed(make: Callable[[], Any]) -> Any:
-    miner = make()
+def _builder(part: ComponentSpec | str | Callable[[], Any], config: Any) -> tuple[Callable[[], Any], str]:
+    """Return a function that builds the part, and the part's name; a spec is checked first."""
+    if not isinstance(part, (ComponentSpec, str)):
+        return part, getattr(part, "__name__", "miner")
+    spec = spec_of(Kind.MINER, part)
+    check_spec(spec)
+    return lambda: spec.load()(spec.config() if config is None else config, toy_context()), spec.name
+
+
+def _indexed(build: Callable[[], Any]) -> Any:
+    miner = build()
     miner.index(ToyCorpus())
     return miner
 
@@ -50,121 +58,98 @@ def _check_before_index(miner: Any, name: str) -> None:
         next(iter(miner.mine(toy_requests(1), 1)))
     except DrkitError:
         return
-    raise AssertionError(f"{name}: mining before index(corpus) is no DrkitError")
+    raise AssertionError(f"{name}: mining before index(corpus) must raise DrkitError")
 
 
-def _check_answers(make: Callable[[], Any], depth: int, name: str) -> None:
+def _check_answers(build: Callable[[], Any], depth: int, name: str) -> None:
     requests = list(toy_requests(50))
-    answers = list(_indexed(make).mine(iter(requests), depth))
+    answers = list(_indexed(build).mine(iter(requests), depth))
     require([a.query_id for a in answers] == [r.query_id for r in requests], f"{name}: answers are not in order")
-    known = {passage.doc_id for passage in ToyCorpus()}
+    known_ids = {passage.doc_id for passage in ToyCorpus()}
     for request, mined in zip(requests, answers, strict=True):
-        check_mined(request, mined, depth, known, name)
-    require(any(a.doc_ids for a in answers), f"{name}: finds nothing")
-    require(answers == list(_indexed(make).mine(iter(requests), depth)), f"{name}: another run gives other negatives")
+        check_mined(request, mined, depth, known_ids, name)
+    require(any(a.doc_ids for a in answers), f"{name}: finds no negatives")
+    again = list(_indexed(build).mine(iter(requests), depth))
+    require(answers == again, f"{name}: a second run gives different negatives")
 
 
-def check_mined(request: MiningRequest, mined: Mined, depth: int, known: set[str], name: str) -> None:
-    """Check the negatives of one query: known ids, each once, none judged relevant, at most `depth`, falling scores."""
+def check_mined(request: MiningRequest, mined: Mined, depth: int, known_ids: set[str], name: str) -> None:
+    """Check one query's negatives: known ids, each once, none judged relevant, at most `depth`, descending scores."""
     ids = mined.doc_ids
     require(not request.positives & set(ids), f"{name}: {mined.query_id} has a judged positive among its negatives")
     require(len(ids) == len(set(ids)), f"{name}: {mined.query_id} has a passage twice")
-    require(len(ids) <= depth, f"{name}: {mined.query_id} has {len(ids)} negatives, asked for {depth}")
-    require(set(ids) <= known, f"{name}: {mined.query_id} has an id that is not in the corpus")
-    require(len(mined.scores) == len(ids), f"{name}: {mined.query_id} has {len(mined.scores)} scores")
-    require(list(mined.scores) == sorted(mined.scores, reverse=True), f"{name}: scores do not fall")
-
-
-def _check_alone(make: Callable[[], Any], name: str) -> None:
-    requests = list(toy_requests(9))
-    together = list(_indexed(make).mine(iter(requests), 5))
-    alone = [next(iter(_indexed(make).mine([request], 5))).doc_ids for request in requests]
-    require(alone == [mined.doc_ids for mined in together], f"{name}: an answer depends on the requests beside it")
-
-
-def _check_stream(make: Callable[[], Any], name: str) -> None:
-    taken = 0
-
-    def counted() -> Iterator[MiningRequest]:
-        nonlocal taken
-        for request in toy_requests(MANY):
-            taken += 1
-            yield request
-
-    next(iter(_indexed(make).mine(counted(), 5)))
-    require(taken <= HELD, f"{name}: took {taken} requests before the first answer; stream them")
-
-
-MANY, HELD = 3000, 1500
-Pair = tuple[MiningRequest, Mined]
+    require(len(ids) <= depth, f"{name}: {mined.query_id} has {len(ids)} negatives, expected at most {depth}")
+    require(set(ids) <= known_ids, f"{name}: {mined.query_id} has an id that is not in the corpus")
+    require(
+        len(mined.scores) == len(ids), f"{name}: {mined.query_id} has {len(mined.scores)} scores, expected {len(ids)}"
+    )
+    require(list(mined.scores) == sorted(mined.scores, reverse=True), f"{name}: scores do not descend")
 
 
 def check_filter(part: ComponentSpec | str | Callable[[], Any], config: Any = None) -> None:
-    """Run the contract of filters on a spec, an installed name, or a function that makes a filter.
+    """Run the contract of filters on a spec, the name of an installed part, or a function that builds a filter.
 
-    Each query is answered, in the order given; what is left are some of its candidates, in their order, with their
-    own scores; every candidate that goes is counted once, beside the counts that came in; the answer is the same in
-    another run and beside other queries; queries without candidates, and positives that the corpus lacks, are no
-    error; of a stream only a part is held.
+    Each query is answered, in order; what is returned are some of its candidates, in their order, with unchanged
+    scores; each dropped candidate is counted once, on top of the counts that came in; answers are the same in a second
+    run and without the other queries; queries without candidates, and positives that the corpus lacks, are not an
+    error; a stream is not read to its end before the first answer.
     """
+    build, name = _builder(part, config)
     if isinstance(part, (ComponentSpec, str)):
-        spec = spec_of(Kind.MINER, part)
-        check_spec(spec)
-        require("candidates" in spec.receives, f"{spec.name}: a filter's spec has receives=('candidates',)")
-        name = spec.name
-
-        def make() -> Any:
-            return spec.load()(spec.config() if config is None else config, toy_context())
-    else:
-        make, name = part, getattr(part, "__name__", "filter")
+        receives = spec_of(Kind.MINER, part).receives
+        require("candidates" in receives, f"{name}: the spec of a filter must have receives=('candidates',)")
     pairs = list(toy_candidates(50))
-    kept = list(make().keep(iter(pairs), ToyCorpus()))
+    kept = list(build().keep(iter(pairs), ToyCorpus()))
     require([k.query_id for k in kept] == [m.query_id for _, m in pairs], f"{name}: answers are not in order")
     for (_, before), after in zip(pairs, kept, strict=True):
         check_kept(before, after, name)
-    require(kept == list(make().keep(iter(pairs), ToyCorpus())), f"{name}: another run leaves others")
-    alone = [next(iter(make().keep([pair], ToyCorpus()))) for pair in pairs]
-    require(alone == kept, f"{name}: an answer depends on the queries beside it")
-    require(list(make().keep([], ToyCorpus())) == [], f"{name}: answers where nothing was asked")
-    _filters_check_stream(make, name)
+    require(kept == list(build().keep(iter(pairs), ToyCorpus())), f"{name}: a second run keeps different candidates")
+    alone = [next(iter(build().keep([pair], ToyCorpus()))) for pair in pairs]
+    require(alone == kept, f"{name}: an answer depends on the other queries")
+    require(list(build().keep([], ToyCorpus())) == [], f"{name}: returns answers although it got no queries")
+    _check_streaming(partial(build().keep, corpus=ToyCorpus()), toy_candidates(STREAM), name)
 
 
 def toy_candidates(count: int) -> Iterator[Pair]:
-    """Queries with candidates of falling scores, some with none, some with a positive that is nowhere."""
+    """Yield queries with candidates of descending scores; some have none, some a positive that the corpus lacks."""
     ids = [passage.doc_id for passage in ToyCorpus()]
     for number, request in enumerate(toy_requests(count)):
         if number % 7 == 3:
             request = evolve(request, positives=frozenset({f"nowhere {number}"}))
         found = [] if number % 5 == 4 else [d for d in ids if d not in request.positives][number % 3 :][:20]
-        scores = tuple(10.0 - place for place in range(len(found)))
+        scores = tuple(10.0 - rank for rank in range(len(found)))
         positives = {doc_id: 8.5 for doc_id in sorted(request.positives) if doc_id in ids}
         yield request, Mined(request.query_id, tuple(found), scores, positives, {"earlier": 2})
 
 
 def check_kept(before: Mined, after: Mined, name: str) -> None:
-    """Check what a filter leaves of the candidates of one query."""
-    own = dict(zip(before.doc_ids, before.scores, strict=True))
+    """Check which of one query's candidates a filter keeps, and how it counts the others."""
+    scores_before = dict(zip(before.doc_ids, before.scores, strict=True))
     query = after.query_id
-    require(len(after.doc_ids) == len(after.scores), f"{name}: {query} has not one score a candidate")
-    require(set(after.doc_ids) <= own.keys(), f"{name}: {query} has a candidate that did not come in")
+    require(
+        len(after.doc_ids) == len(after.scores),
+        f"{name}: {query} has {len(after.scores)} scores, expected {len(after.doc_ids)}",
+    )
+    require(set(after.doc_ids) <= scores_before.keys(), f"{name}: {query} has a candidate that did not come in")
     order = [doc_id for doc_id in before.doc_ids if doc_id in set(after.doc_ids)]
-    require(list(after.doc_ids) == order, f"{name}: {query} has its candidates in another order")
-    require(all(own[d] == s for d, s in zip(after.doc_ids, after.scores, strict=True)), f"{name}: scores change")
+    require(list(after.doc_ids) == order, f"{name}: {query} has its candidates in a different order")
+    unchanged = all(scores_before[d] == s for d, s in zip(after.doc_ids, after.scores, strict=True))
+    require(unchanged, f"{name}: scores change")
     require(after.positive_scores == before.positive_scores, f"{name}: the positives' scores change")
-    gone = len(before.doc_ids) - len(after.doc_ids)
+    missing = len(before.doc_ids) - len(after.doc_ids)
     counted = sum(after.dropped.values()) - sum(before.dropped.values())
-    require(gone == counted, f"{name}: {query} lost {gone} candidates, and {counted} are counted")
+    require(missing == counted, f"{name}: {query} lost {missing} candidates, but {counted} are counted as dropped")
     require(after.dropped.get("earlier") == 2, f"{name}: {query} lost the counts that came in")
 
 
-def _filters_check_stream(make: Callable[[], Any], name: str) -> None:
-    taken = 0
+def _check_streaming(answer: Callable[[Iterator[Item]], Iterable[Mined]], items: Iterator[Item], name: str) -> None:
+    read = 0
 
-    def counted() -> Iterator[Pair]:
-        nonlocal taken
-        for pair in toy_candidates(MANY):
-            taken += 1
-            yield pair
+    def counted() -> Iterator[Item]:
+        nonlocal read
+        for item in items:
+            read += 1
+            yield item
 
-    next(iter(make().keep(counted(), ToyCorpus())))
-    require(taken <= HELD, f"{name}: took {taken} queries before the first answer; stream them")
+    next(iter(answer(counted())))
+    require(read <= MAX_READ_AHEAD, f"{name}: read {read} queries before its first answer; it must stream them")

@@ -1,4 +1,4 @@
-"""What holds for every part: its target resolves, its settings are plain, its citation is whole."""
+"""The contract of every part: its target resolves, its settings are plain data, its citation is complete."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ HEAVY = ("torch", "transformers", "datasets", "faiss", "pyarrow")
 
 
 class ContractError(AssertionError):
-    """A part broke its contract; the message says which part, what was expected and what came."""
+    """A part broke its contract; the message names the part, what was expected and what came."""
 
 
 def require(condition: Any, message: str) -> None:
-    """Raise ContractError with `message` where the condition does not hold (also under `python -O`)."""
+    """Raise ContractError with `message` if the condition does not hold (also under `python -O`)."""
     if not condition:
         raise ContractError(message)
 
 
 def spec_of(kind: Kind, part: ComponentSpec | str) -> ComponentSpec:
-    """The spec itself, or the installed part of this name (drkit's own, or a plugin's)."""
+    """Return the spec itself, or that of the installed part with this name (drkit's own, or a plugin's)."""
     from drkit.core.discovery import installed
 
     return installed().registry.get(kind, part) if isinstance(part, str) else part
 
 
 def signal_scopes(spec: ComponentSpec, config: Any) -> dict[str, str]:
-    """The signals that a part reads with these settings, and their scopes; `token` where none is installed."""
+    """Return the scope of each signal that a part reads with these settings; `token` if it is not installed."""
     from drkit.core.discovery import installed
 
     registry = installed().registry
@@ -45,7 +45,7 @@ def signal_scopes(spec: ComponentSpec, config: Any) -> dict[str, str]:
 
 
 def check_spec(spec: ComponentSpec) -> None:
-    """The declaration of any part: target, settings, citation, and that its settings import no torch."""
+    """Check the declaration of any part: target, settings, citation, and that its settings do not import torch."""
     require(callable(spec.load()), f"{spec.name}: target {spec.target!r} is not callable")
     settings = spec.config()
     problems = config_problems(spec.config)
@@ -62,7 +62,7 @@ def check_spec(spec: ComponentSpec) -> None:
 
 
 def _loaded_by(module: str) -> list[str]:
-    """The heavy packages that importing `module` in a fresh interpreter brings in."""
+    """Return the heavy packages that a fresh interpreter imports with `module`."""
     code = f"import sys, {module}; print(*(m for m in {HEAVY!r} if m in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     require(done.returncode == 0, f"importing {module} fails: {done.stderr.strip()}")

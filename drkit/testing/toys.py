@@ -26,7 +26,7 @@ PAD, UNK, CLS, SEP, MASK = range(5)
 
 
 class ToyTokenizer:
-    """As much of a tokenizer as parts may ask of one."""
+    """The attributes of a tokenizer that parts may use."""
 
     pad_token_id, mask_token_id = PAD, MASK
     all_special_ids = (PAD, UNK, CLS, SEP, MASK)
@@ -36,7 +36,7 @@ class ToyTokenizer:
 
 
 def toy_tokenizer() -> Any:
-    """A fast BERT tokenizer of the same size and special ids; its words are `b0` to `b45`, alone or as in `b7c3`."""
+    """Return a fast BERT tokenizer of the same size and special ids; its words are `b0` to `b45`, or as in `b7c3`."""
     from transformers import BertTokenizerFast
 
     specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -46,7 +46,7 @@ def toy_tokenizer() -> Any:
 
 
 def toy_texts(lengths: Sequence[int] = (16, 12, 5, 7, 10, 14, 8, 16)) -> list[str]:
-    """Texts of so many words for `toy_tokenizer`; two words of three have two tokens."""
+    """Return texts with these numbers of words for `toy_tokenizer`; two of three words have two tokens."""
     return [
         " ".join(
             f"b{(7 * row + 3 * word) % 46}" + (f"c{(5 * row + word) % 46}" if word % 3 else "")
@@ -57,7 +57,7 @@ def toy_texts(lengths: Sequence[int] = (16, 12, 5, 7, 10, 14, 8, 16)) -> list[st
 
 
 def toy_encoder(seed: int = 7, **sizes: Any) -> MaskedLmEncoder:
-    """A BERT of two layers and width 16, or of other `sizes` (of `BertSizes`)."""
+    """Return a BERT of two layers and width 16, or of other `sizes` (of `BertSizes`)."""
     from drkit.encoders import BertSizes, MaskedLmEncoder
 
     tiny = BertSizes(hidden=16, layers=2, heads=2, intermediate=24, max_positions=64, dropout=0.0)
@@ -65,7 +65,7 @@ def toy_encoder(seed: int = 7, **sizes: Any) -> MaskedLmEncoder:
 
 
 def toy_context(seed: int = 7) -> BuildContext:
-    """What parts are built with beside `toy_encoder`."""
+    """Return the context that parts are built with beside `toy_encoder`."""
     tokenizer = ToyTokenizer()
     return BuildContext(
         backbone=toy_encoder().info(tokenizer),
@@ -79,9 +79,9 @@ def toy_context(seed: int = 7) -> BuildContext:
 
 
 def toy_tokens(lengths: Sequence[int] = (30, 22, 9, 4, 3, 2, 17, 30), padding: int = 0) -> TokenBatch:
-    """Texts of these lengths, special tokens included (2: an empty text), padded by `padding` more than needed.
+    """Return texts of these lengths, special tokens included (2: an empty text), padded by `padding` more than needed.
 
-    A text of a given length and place in `lengths` is the same whatever the padding; words have 1 to 5 tokens.
+    A text of a given length and index in `lengths` is the same whatever the padding; words have 1 to 5 tokens.
     """
     longest = max(lengths) + padding
     shape = (len(lengths), longest)
@@ -102,9 +102,9 @@ def toy_tokens(lengths: Sequence[int] = (30, 22, 9, 4, 3, 2, 17, 30), padding: i
 
 
 def with_signals(tokens: TokenBatch, scopes: Mapping[str, str]) -> TokenBatch:
-    """The batch with toy signals of these names and scopes beside its own: f32[B,L] of a `token`, f32[B] of a `text`.
+    """Return the batch with toy signals of these names and scopes added: f32[B,L] per `token`, f32[B] per `text`.
 
-    A text's values are the same whatever the padding and the texts beside it; contexts get them too.
+    A text's values are the same whatever the padding and the other texts; contexts get them too.
     """
     made = {
         name: _toy_signal(tokens, name, scope)
@@ -123,22 +123,22 @@ def _toy_signal(tokens: TokenBatch, name: str, scope: str) -> torch.Tensor:
 
 
 def toy_pairs_of_texts(padding: int = 0) -> TokenBatch:
-    """The texts of `toy_tokens`, each with another one as its context, some longer and some shorter."""
+    """Return the texts of `toy_tokens`, each with another one as its context, some longer and some shorter."""
     contexts, texts = toy_tokens((9, 30, 22, 3, 4, 17, 2, 30), padding), toy_tokens(padding=padding)
     return evolve(texts, context=contexts)
 
 
 def rows_of(tokens: TokenBatch, rows: Sequence[int]) -> TokenBatch:
-    """Some texts of a batch, in another order."""
+    """Return some texts of a batch, in the given order."""
     chosen = list(rows)
     return map_tensors(tokens, lambda tensor: tensor[chosen])
 
 
 def toy_pairs() -> EmbeddedPairs:
-    """Five queries, eleven passages: own passages of 4, 1 and 3, a copy, a judged negative, unscored ones.
+    """Return five queries and eleven passages, with groups of 1 to 4 passages, a copy, and unscored passages.
 
-    Passages 3 and 8 are one; passage 6 is no candidate of query 1; the last query is unscored by the teacher, and so
-    is passage 5 for the first.
+    Passages 3 and 8 are copies; passage 6 is not a candidate of query 1; the teacher did not score the last query, nor
+    passage 5 for the first.
     """
     draw = torch.Generator().manual_seed(3)
     queries, passages = (torch.randn(count, 6, generator=draw).requires_grad_() for count in (5, 11))
@@ -161,7 +161,7 @@ def toy_pairs() -> EmbeddedPairs:
 
 
 def toy_groups() -> ScoredGroups:
-    """A cross-encoder's scores of four queries' own passages: 5, 3, 1 and 2 of them."""
+    """Return a cross-encoder's scores of four queries' own passages: 5, 3, 1 and 2 of them."""
     draw = torch.Generator().manual_seed(4)
     scores, teacher = torch.randn(4, 5, generator=draw).requires_grad_(), torch.randn(4, 5, generator=draw)
     mask = torch.arange(5) < torch.tensor([5, 3, 1, 2])[:, None]
@@ -181,12 +181,12 @@ class ToyCorpus:
         return iter(self._passages.values())
 
     def get_many(self, doc_ids: Sequence[str]) -> list[Passage]:
-        """The passages of these ids."""
+        """Return the passages with these ids."""
         return [self._passages[doc_id] for doc_id in doc_ids]
 
 
 def toy_requests(count: int) -> Iterator[MiningRequest]:
-    """Queries on topic 0, 1, ..; each has one or two judged positives among the best hits."""
+    """Yield queries on topic 0, 1, ..; each has one or two judged positives among the best hits."""
     for number in range(count):
         topic = number % 40
         positives = frozenset({f"d{topic}"} if number % 2 else {f"d{topic}", f"d{(topic + 1) % 40}"})
@@ -197,7 +197,7 @@ class ToyRetriever:
     """Ranks the toy corpus by shared words."""
 
     def search(self, texts: Sequence[str], depth: int) -> list[tuple[tuple[str, ...], tuple[float, ...]]]:
-        """(doc_ids, scores) for each text, best first."""
+        """Return (doc_ids, scores) for each text, best first."""
         return [self._one(set(text.split()), depth) for text in texts]
 
     def _one(self, words: set[str], depth: int) -> tuple[tuple[str, ...], tuple[float, ...]]:
@@ -210,5 +210,5 @@ class ToyReranker:
     """Scores pairs of texts by the words they share."""
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
-        """How many words each pair shares."""
+        """Return how many words each pair shares."""
         return [float(len(set(query.split()) & set(passage.split()))) for query, passage in pairs]

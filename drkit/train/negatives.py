@@ -13,7 +13,7 @@ from drkit.core.files import replacing
 from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.data.corpus import StoredCorpus
 from drkit.data.tables import StoredCollection
-from drkit.miners.chain import Tally
+from drkit.miners.chain import MiningCounts
 from drkit.search.text_encoder import weights_hash
 
 if TYPE_CHECKING:
@@ -40,16 +40,16 @@ def mining_requests(
 
 def write_negatives(mined: Iterable[Mined], corpus: StoredCorpus, folder: Path, name: str = FILE) -> dict[str, Any]:
     """Stream mined negatives to a file in `folder`, atomically; passages as indices in the corpus. Returns counts."""
-    tally = Tally()
+    counts = MiningCounts()
     with replacing(folder / name) as path, pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
         rows: list[tuple[str, list[int], list[float]]] = []
-        for item in tally.watch(mined):
+        for item in counts.count(mined):
             rows.append((item.query_id, [int(p) for p in corpus.positions(item.doc_ids)], list(item.scores)))
             if len(rows) == _BATCH_ROWS:
                 writer.write_batch(_record_batch(rows))
                 rows = []
         writer.write_batch(_record_batch(rows))
-    return tally.figures()
+    return counts.summary()
 
 
 def _record_batch(rows: list[tuple[str, list[int], list[float]]]) -> pa.RecordBatch:

@@ -1,4 +1,4 @@
-"""CDMAE: the decoder loses the tokens that carry the most information."""
+"""CDMAE: hide the most informative tokens from the decoder."""
 
 from __future__ import annotations
 
@@ -6,30 +6,24 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
+from drkit.core.citations import CDMAE
 from drkit.maskers.specs import PmiConfig
-from drkit.plugin import Citation, ComponentSpec, Kind, hookimpl
+from drkit.plugin import ComponentSpec, Kind, hookimpl
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
-CDMAE = Citation(
-    key="li2023cdmae",
-    title="Challenging Decoder helps in Masked Auto-Encoder Pre-training for Dense Passage Retrieval",
-    year=2023,
-    url="https://arxiv.org/abs/2305.13197",
-)
-
 
 @hookimpl
 def drkit_components() -> Sequence[ComponentSpec]:
-    """The masker by pointwise mutual information."""
+    """Return the masker by pointwise mutual information."""
     return [
         ComponentSpec(
             kind=Kind.MASKER,
             name="pmi",
             target="drkit.maskers.pmi:PmiMasker",
             config=PmiConfig,
-            summary="Hides from the decoder the tokens that carry most information",
+            summary="Hides the most informative tokens from the decoder",
             cite=CDMAE,
             signals=("importance",),
             provides=("view", "rows"),
@@ -39,5 +33,5 @@ def drkit_components() -> Sequence[ComponentSpec]:
 
 @hookimpl
 def drkit_recipes() -> Mapping[str, Traversable]:
-    """The paper's recipe."""
+    """Return the paper's recipe."""
     return {"cdmae": files("drkit_cdmae") / "recipes" / "cdmae.toml"}

@@ -1,4 +1,4 @@
-"""Condenser: a head that reads the text from below and the vector from the top."""
+"""Condenser: a head that reads token states of a lower layer and the vector of the top layer."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ CONDENSER = Citation(
 
 @hookimpl
 def drkit_components() -> Sequence[ComponentSpec]:
-    """The Condenser head."""
+    """Return the Condenser head."""
     return [
         ComponentSpec(
             kind=Kind.DECODER,
             name="condenser",
             target="drkit.decoders.condenser:CondenserDecoder",
             config=CondenserConfig,
-            summary="The encoder's own targets from its vector and a lower layer",
+            summary="Rebuilds the encoder's targets from its vector and a lower layer",
             cite=CONDENSER,
             provides=("token_states",),
         )
@@ -38,5 +38,5 @@ def drkit_components() -> Sequence[ComponentSpec]:
 
 @hookimpl
 def drkit_recipes() -> Mapping[str, Traversable]:
-    """The paper's recipe."""
+    """Return the paper's recipe."""
     return {"condenser": files("drkit_condenser") / "recipes" / "condenser.toml"}

@@ -1,4 +1,4 @@
-"""CPDAE: tell from the vector alone which words a text has, and contrast the word distributions of its two maskings."""
+"""CPDAE: predict a text's words from its vector alone, and contrast the word distributions of its two maskings."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ CPDAE = Citation(
 
 @hookimpl
 def drkit_components() -> Sequence[ComponentSpec]:
-    """The bag-of-words decoder, the loss that trains it, and the contrast between its word distributions."""
+    """Return the bag-of-words decoder, the loss that trains it, and the contrast between its word distributions."""
     return [
         ComponentSpec(
             kind=Kind.DECODER,
             name="bow",
             target="drkit.decoders.bow:BowDecoder",
             config=BowDecoderConfig,
-            summary="Which words occur, from the bottleneck alone: an MLP",
+            summary="Predicts which words occur, from the bottleneck alone: an MLP",
             cite=CPDAE,
             provides=("vocab_logits", "words"),
             trained_by="bow-reconstruction",
@@ -49,7 +49,7 @@ def drkit_components() -> Sequence[ComponentSpec]:
             name="js-contrastive",
             target="drkit.losses.js_contrastive:JsContrastiveLoss",
             config=JsContrastiveConfig,
-            summary="Word distributions of two maskings together, others apart",
+            summary="Pulls word distributions of two maskings together, others apart",
             cite=CPDAE,
             receives=("vocab_logits", "partners"),
             scope="batch",
@@ -59,6 +59,6 @@ def drkit_components() -> Sequence[ComponentSpec]:
 
 @hookimpl
 def drkit_recipes() -> Mapping[str, Traversable]:
-    """The paper's recipe, its contrast of vectors, and its ablations."""
+    """Return the paper's recipe, its contrast of vectors, and its ablations."""
     folder = files("drkit_cpdae") / "recipes"
     return {name: folder / f"{name}.toml" for name in ("cpdae", "cpdae-r", "cpdae-no-cl", "cpdae-idf")}

@@ -1,4 +1,4 @@
-"""Query-as-context, and what it is applied to: coCondenser and CoT-MAE, each with spans and with queries."""
+"""Query-as-context, and the methods it is applied to: coCondenser and CoT-MAE, each with spans and with queries."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RECIPES = ("cocondenser", "cocondenser-qac", "cotmae", "cotmae-qac", "cotmae-qac
 
 @hookimpl
 def drkit_components() -> Sequence[ComponentSpec]:
-    """The masker whose decoder rebuilds another text, the contrast of two texts, the authors' causal head."""
+    """Return the masker whose decoder rebuilds another text, the contrast of two texts, the authors' causal head."""
     return [
         ComponentSpec(
             kind=Kind.MASKER,
@@ -66,6 +66,6 @@ def drkit_components() -> Sequence[ComponentSpec]:
 
 @hookimpl
 def drkit_recipes() -> Mapping[str, Traversable]:
-    """The recipes of coCondenser and CoT-MAE, each with spans of documents and with queries."""
+    """Return the recipes of coCondenser and CoT-MAE, each with spans of documents and with queries."""
     folder = files("drkit_query_as_context") / "recipes"
     return {name: folder / f"{name}.toml" for name in RECIPES}

@@ -1,4 +1,4 @@
-"""RetroMAE: an aggressive one-layer decoder that rebuilds every token. DupMAE: a bag of words beside it."""
+"""RetroMAE: an aggressive one-layer decoder that rebuilds every token. DupMAE adds a bag of words."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DUPMAE = Citation(
 
 @hookimpl
 def drkit_components() -> Sequence[ComponentSpec]:
-    """The enhanced decoder, and DupMAE's bag of words."""
+    """Return the enhanced decoder, and DupMAE's bag of words."""
     return [
         ComponentSpec(
             kind=Kind.DECODER,
@@ -47,7 +47,7 @@ def drkit_components() -> Sequence[ComponentSpec]:
             name="bag-of-words",
             target="drkit.losses.bag_of_words:BagOfWordsLoss",
             config=BagOfWordsConfig,
-            summary="Which words the text has, by each word's best score over its tokens",
+            summary="Predicts a text's words by each word's best score over its tokens",
             cite=DUPMAE,
             receives=("text_states",),
         ),
@@ -56,6 +56,6 @@ def drkit_components() -> Sequence[ComponentSpec]:
 
 @hookimpl
 def drkit_recipes() -> Mapping[str, Traversable]:
-    """RetroMAE, its ablation without enhanced decoding, and DupMAE."""
+    """Return RetroMAE, its ablation without enhanced decoding, and DupMAE."""
     folder = files("drkit_retromae") / "recipes"
     return {name: folder / f"{name}.toml" for name in ("retromae", "retromae-basic", "dupmae")}

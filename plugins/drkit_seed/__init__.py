@@ -22,7 +22,7 @@ SEED = Citation(
 
 @hookimpl
 def drkit_components() -> Sequence[ComponentSpec]:
-    """The decoder with a restricted window."""
+    """Return the decoder with a restricted window."""
     return [
         ComponentSpec(
             kind=Kind.DECODER,
@@ -38,5 +38,5 @@ def drkit_components() -> Sequence[ComponentSpec]:
 
 @hookimpl
 def drkit_recipes() -> Mapping[str, Traversable]:
-    """The paper's recipe."""
+    """Return the paper's recipe."""
     return {"seed": files("drkit_seed") / "recipes" / "seed.toml"}

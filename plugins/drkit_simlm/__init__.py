@@ -1,4 +1,4 @@
-"""SimLM: words replaced by a small language model, told again by the encoder and, through one vector, by a decoder."""
+"""SimLM: rebuild words that a small language model replaced, in the encoder and, through one vector, in a decoder."""
 
 from __future__ import annotations
 
@@ -6,20 +6,15 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
+from drkit.core.citations import SIMLM
 from drkit.decoders.specs import MlmDecoderConfig
-from drkit.losses.specs import ReplacedLmConfig, RtdConfig
+from drkit.losses.specs import MlmLossConfig, RtdConfig
 from drkit.maskers.specs import GeneratorConfig
 from drkit.plugin import Citation, ComponentSpec, Kind, hookimpl
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
-SIMLM = Citation(
-    key="wang2023simlm",
-    title="SimLM: Pre-training with Representation Bottleneck for Dense Passage Retrieval",
-    year=2023,
-    url="https://arxiv.org/abs/2207.02578",
-)
 ELECTRA = Citation(
     key="clark2020electra",
     title="ELECTRA: Pre-training Text Encoders as Discriminators Rather Than Generators",
@@ -52,7 +47,7 @@ PARTS = (
         name="replaced-token-detection",
         target="drkit.decoders.replaced_token_detection:ReplacedTokenDetectionDecoder",
         config=MlmDecoderConfig,
-        summary="n transformer layers that tell which tokens were replaced",
+        summary="n transformer layers that detect which tokens were replaced",
         cite=SIMLM,
         receives=("view", "replaced"),
         provides=("replaced_logits", "replaced"),
@@ -61,8 +56,8 @@ PARTS = (
     ComponentSpec(
         kind=Kind.LOSS,
         name="replaced-lm",
-        target="drkit.losses.mlm:ReplacedLmLoss",
-        config=ReplacedLmConfig,
+        target="drkit.losses.mlm:MlmLoss",
+        config=MlmLossConfig,
         summary="Cross-entropy of the tokens before replacement, at all positions",
         cite=SIMLM,
         receives=("token_states",),
@@ -81,7 +76,7 @@ PARTS = (
         name="encoder-rtd",
         target="drkit.losses.rtd:EncoderRtdLoss",
         config=RtdConfig,
-        summary="The same on the encoder's states, with a head of its own",
+        summary="Replaced-token detection on the encoder's states, with its own head",
         cite=ELECTRA,
         receives=("text_states", "replaced"),
     ),
@@ -90,13 +85,13 @@ PARTS = (
 
 @hookimpl
 def drkit_components() -> Sequence[ComponentSpec]:
-    """The generator, replaced language modelling, and the other objectives of the paper's table 7."""
+    """Return the generator, replaced language modelling, and the other objectives of the paper's table 7."""
     return PARTS
 
 
 @hookimpl
 def drkit_recipes() -> Mapping[str, Traversable]:
-    """SimLM, and the other objectives of its table 7."""
+    """Return SimLM, and the other objectives of its table 7."""
     folder = files("drkit_simlm") / "recipes"
     names = ("simlm", "simlm-mlm", "simlm-rtd", "simlm-autoencoder", "mlm-only")
     return {name: folder / f"{name}.toml" for name in names}

@@ -11,7 +11,7 @@ import torch
 from drkit.core.types import BuildContext, Encoded, MaskedView
 from drkit.core.types import DecoderInput as Inputs
 from drkit.decoders import BowDecoder, BowDecoderConfig, word_distribution
-from drkit.decoders.bow import words_of
+from drkit.decoders.bow import word_mask
 from drkit.errors import DrkitError
 from drkit.losses import BowReconstructionConfig, BowReconstructionLoss
 from drkit.testing import check_decoder, check_loss
@@ -34,7 +34,7 @@ def test_contracts():
 
 def test_words_are_the_texts_own_and_no_special_token():
     tokens = toy_tokens()
-    words = words_of(tokens, VOCAB)
+    words = word_mask(tokens, VOCAB)
     for row in range(len(tokens.ids)):
         found = set(tokens.ids[row][tokens.maskable[row]].tolist())
         assert set(words[row].nonzero()[:, 0].tolist()) == found
@@ -111,7 +111,7 @@ def test_bad_input_is_refused():
     on = BowReconstructionConfig(idf=True)
     with pytest.raises(DrkitError, match=r"needs BuildContext\.signals\['idf'\]"):
         BowReconstructionLoss(on, attrs.evolve(toy_context(), signals={}))
-    with pytest.raises(DrkitError, match="two vocabularies"):
+    with pytest.raises(DrkitError, match=r"idf has \d+ words, expected \d+ as in vocab_logits"):
         BowReconstructionLoss(on, toy_context())(vocab_logits=torch.zeros(1, 3), words=torch.zeros(1, 3).bool())
     with pytest.raises(DrkitError, match=r"\[B,V\], got"):
         BowReconstructionLoss()(vocab_logits=torch.zeros(1, 3), words=torch.zeros(1, 4).bool())

@@ -105,9 +105,9 @@ def test_the_order_of_rows_does_not_matter(make):
     rows, partners = torch.randn(8, 30, generator=draw, dtype=torch.float64), halves(8)
     name = "vocab_logits" if make is JsContrastiveLoss else "bottleneck"
     order = torch.randperm(8, generator=draw)
-    place = order.argsort()
+    new_index = order.argsort()
     one = make()(**{name: rows, "partners": partners})
-    two = make()(**{name: rows[order], "partners": place[partners[order]]})
+    two = make()(**{name: rows[order], "partners": new_index[partners[order]]})
     assert one.loss.item() == pytest.approx(two.loss.item(), rel=1e-12)
     assert one.metrics["accuracy"] == two.metrics["accuracy"]
 
@@ -175,7 +175,7 @@ def test_memory_is_that_of_the_docstring_forward_and_backward(monkeypatch, rows,
     [((4, 3, 2), torch.arange(4)), ((1, 3), torch.zeros(1).long()), ((4, 3), torch.arange(3))],
 )
 def test_shapes_that_do_not_fit_are_refused(rows, partners):
-    with pytest.raises(DrkitError, match="two rows a text"):
+    with pytest.raises(DrkitError, match="two rows per text"):
         JsContrastiveLoss()(vocab_logits=torch.zeros(rows), partners=partners)
-    with pytest.raises(DrkitError, match="two rows a text"):
+    with pytest.raises(DrkitError, match="two rows per text"):
         InfoNceLoss()(bottleneck=torch.zeros(rows), partners=partners)

@@ -57,7 +57,7 @@ def test_a_word_of_every_text_weighs_nothing_and_an_unseen_one_most():
 
 
 def test_bad_input(store, tmp_path):
-    with pytest.raises(DrkitError, match="beyond a vocabulary of 5"):
+    with pytest.raises(DrkitError, match="but the vocabulary has only 5"):
         document_frequencies(store, vocab_size=5)
     with pytest.raises(DrkitError, match="run its stage again"):
         open_idf(tmp_path)

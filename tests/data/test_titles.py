@@ -12,8 +12,8 @@ import drkit
 from drkit.core.types import BuildContext, Judgement, Mined, MiningRequest, Passage, Query
 from drkit.data import open_collection, write_collection
 from drkit.data.spans import NamedTexts
+from drkit.miners.filters import CrossEncoderFilter
 from drkit.miners.specs import CrossEncoderFilterConfig
-from drkit.miners.text_pairs import CrossEncoderFilter
 from drkit.search import Bm25Retriever
 from drkit.search.reranking import rerank
 

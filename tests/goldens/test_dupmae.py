@@ -8,7 +8,7 @@ import torch
 
 from drkit.core.types import BuildContext, DecoderInput, TextStates, TokenBatch
 from drkit.decoders import EnhancedConfig, EnhancedDecoder
-from drkit.decoders.bow import words_of
+from drkit.decoders.bow import word_mask
 from drkit.encoders.heads import token_states
 from drkit.losses import BagOfWordsLoss, MlmLoss, bag_of_words
 from drkit.losses.bag_of_words import highest_scores
@@ -85,7 +85,7 @@ def test_losses_vectors_and_gradients(recording, training, at_once, monkeypatch)
 
 def test_targets_and_maxima(recording):
     tokens = recording.tokens()
-    words = words_of(tokens, recording.config["vocab_size"])
+    words = word_mask(tokens, recording.config["vocab_size"])
     targets = words / tokens.maskable.sum(1, keepdim=True)
     torch.testing.assert_close(targets, recording.inputs["bag_word_weight"])
     states = recording.wanted["enc_last_hidden"]

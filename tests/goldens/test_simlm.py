@@ -19,7 +19,7 @@ from drkit.decoders.layers import with_bottleneck
 from drkit.encoders import MaskedLmEncoder
 from drkit.encoders.architectures import architecture
 from drkit.encoders.heads import token_states
-from drkit.losses import ReplacedLmLoss
+from drkit.losses import MlmLoss
 from drkit.maskers import GeneratorConfig, GeneratorReplacer
 from tests.goldens.recordings import DEFAULTS, NO_DROPOUT, SHARED, check_gradients
 
@@ -141,8 +141,8 @@ class SimLm:
             hook.remove()
 
     def run(self, encoder, decoder, replacer):
-        """As a run does it: replace, encode, replace again, decode; both classify all original tokens."""
-        tokens, heads, loss = self.tokens(), encoder.heads(), ReplacedLmLoss()
+        """As a run does it: replace, encode, replace again, decode; all original tokens told by both."""
+        tokens, heads, loss = self.tokens(), encoder.heads(), MlmLoss()
         with self.segments("enc", encoder, replacer.generator):
             view, learned = replacer(self.view("enc"), tokens, learn=True)
             encoded = encoder.encode(view.ids, view.attention)

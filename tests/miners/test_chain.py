@@ -144,7 +144,7 @@ def test_pairs_of_many_queries_are_scored_at_once():
     pairs = [(MiningRequest(f"q{n}", "x", frozenset({"d4"})), mined([2.0, 1.0])) for n in range(100)]
     assert len(list(part.keep(iter(pairs), corpus))) == 100
     assert reranker.calls == [64 * 3, 36 * 3]
-    with pytest.raises(DrkitError, match="nothing to score with"):
+    with pytest.raises(DrkitError, match="needs a cross-encoder to score with"):
         CrossEncoderFilter(CrossEncoderFilterConfig(), BuildContext())
 
 
@@ -275,7 +275,7 @@ def test_a_part_that_answers_otherwise_than_asked_is_named(answers):
 
     made = Chain(Confused())
     made.index(corpus_of(3))
-    with pytest.raises(DrkitError, match=r"Confused .* it is broken"):
+    with pytest.raises(DrkitError, match=r"the miner Confused .*; it must return one answer per request"):
         list(made.mine([MiningRequest(q, "x", frozenset()) for q in "ab"], 2))
 
 
@@ -287,9 +287,11 @@ def test_a_chain_is_built_of_a_recipes_choices():
     assert made.depth == 50
     made.index(corpus_of(100))
     assert len(next(made.mine([MiningRequest("q", "x", frozenset())], 60)).doc_ids) == 50
-    with pytest.raises(DrkitError, match=r"'ranks' stands first .* bm25, dense, given, random, refresh, run-file"):
+    with pytest.raises(
+        DrkitError, match=r"'ranks' comes first.*before it: bm25, dense, given, random, refresh, run-file"
+    ):
         build_chain(choices[1:], registry, context)
-    with pytest.raises(DrkitError, match="'random' stands behind 'random'"):
+    with pytest.raises(DrkitError, match="'random' comes after the source 'random'"):
         build_chain([choices[0], choices[0]], registry, context)
-    with pytest.raises(DrkitError, match="name a source"):
+    with pytest.raises(DrkitError, match="name a source first: bm25"):
         build_chain([], registry, context)

@@ -38,10 +38,10 @@ def collection(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def encoder(tmp_path_factory):
-    place = tmp_path_factory.mktemp("encoder") / "e"
+    folder = tmp_path_factory.mktemp("encoder") / "e"
     settings = {"similarity": "dot", "query_length": 16, "passage_length": 32}
     model: BertModel = masked_lm().base_model
-    return export_encoder(model, tokenizer(), place, pooling="mean", **settings)
+    return export_encoder(model, tokenizer(), folder, pooling="mean", **settings)
 
 
 def drkit(*arguments):
@@ -67,9 +67,9 @@ def test_what_cannot_be_mined_with_is_told():
     request = [MiningRequest("q", "x", frozenset())]
     with pytest.raises(UnknownNameError, match="did you mean 'dense'"):
         mine(ToyCorpus(), request, ["denser"])
-    with pytest.raises(DrkitError, match="'margin' stands first"):
+    with pytest.raises(DrkitError, match="'margin' comes first"):
         mine(ToyCorpus(), request, ["margin", "bm25"])
-    with pytest.raises(DrkitError, match="no miner 'ranks' is chosen; chosen: bm25"):
+    with pytest.raises(DrkitError, match="the miner 'ranks' is not chosen; chosen: bm25"):
         mine(ToyCorpus(), request, ["bm25"], settings=["ranks.keep=1-2"])
     with pytest.raises(ProblemsError, match=r"no setting named 'deep'[^@]*@ \w+$"):
         mine(ToyCorpus(), request, ["bm25"], settings=["bm25.deep=3"])
@@ -139,9 +139,9 @@ def test_texts_for_those_who_train_elsewhere(collection, tmp_path):
     [
         (["--miner", "dense"], "give one with --encoder"),
         (["--miner", "refresh"], "use the miner dense"),
-        (["--miner", "margin"], "stands first"),
+        (["--miner", "margin"], "the filter 'margin' comes first"),
         (["--miner", "bm25", "--split", "dev"], "no 'dev' query"),
-        (["--miner", "bm25", "--miner", "cross-encoder-filter"], "nothing to score with"),
+        (["--miner", "bm25", "--miner", "cross-encoder-filter"], "needs a cross-encoder to score with"),
     ],
 )
 def test_what_is_wrong_leaves_no_file(collection, tmp_path, arguments, said):

@@ -22,7 +22,7 @@ from drkit.miners import (
     RunFileConfig,
     RunFileMiner,
 )
-from drkit.miners.chain import sources
+from drkit.miners.chain import source_names
 from drkit.search.retrieve import Hits
 from drkit.search.trec import write_run
 from drkit.testing import check_miner
@@ -151,7 +151,7 @@ def test_registered_and_honest_about_what_they_lack(tmp_path):
     registry = Registry(drkit_components())
     (tmp_path / "a.run").write_text("q Q0 d1 1 2.0 tag\n")
     configs = {"run-file": RunFileConfig(path=str(tmp_path / "a.run"))}
-    for name in sources(registry):
+    for name in source_names(registry):
         context = BuildContext(retriever=InOrder(3), negatives={"q": ["d1"]})
         miner = registry.build("miner", name, configs.get(name), context=context)
         with pytest.raises(DrkitError, match="call index"):
@@ -160,7 +160,7 @@ def test_registered_and_honest_about_what_they_lack(tmp_path):
         registry.build("miner", "dense", context=BuildContext())
     with pytest.raises(DrkitError, match="run-file:PATH"):
         registry.build("miner", "run-file", context=BuildContext())
-    with pytest.raises(DrkitError, match="no negatives of its own"):
+    with pytest.raises(DrkitError, match="comes without negatives"):
         registry.build("miner", "given", context=BuildContext()).index(corpus_of(2))
 
 
@@ -240,7 +240,7 @@ def test_a_run_file_is_found_in_any_order_past_one_batch(tmp_path):
 def test_a_file_that_is_no_run_is_told_with_its_line(tmp_path):
     (tmp_path / "a.run").write_text("q Q0 d1 1 2.0 tag\nq d2\n")
     miner = RunFileMiner(RunFileConfig(path=str(tmp_path / "a.run")))
-    with pytest.raises(DrkitError, match=r"a\.run:2: 2 columns"):
+    with pytest.raises(DrkitError, match=r"a\.run:2: expected 6 columns .* got 2"):
         miner.index(corpus_of(3))
 
 

@@ -53,17 +53,17 @@ def states_of(decoder, encoder, tokens, bottleneck):
     encoded = Encoded(bottleneck=bottleneck, hidden=torch.zeros(0))
     with torch.no_grad():
         out = decoder(DecoderInput(encoded=encoded, tokens=tokens, view=view), encoder.heads())["token_states"]
-    places = next_tokens(tokens, decoder.config.end_token) != -100
-    states = torch.zeros(*places.shape, out.states.shape[1])
-    states[places] = out.states
+    positions = next_tokens(tokens, decoder.config.end_token) != -100
+    states = torch.zeros(*positions.shape, out.states.shape[1])
+    states[positions] = out.states
     return states
 
 
-def changed_at(decoder, encoder, tokens, place):
-    """Which positions' states change when the token at `place` is another one: bool[L]."""
+def changed_at(decoder, encoder, tokens, position):
+    """Which positions' states change when the token at `position` is another one: bool[L]."""
     bottleneck = torch.randn(1, 32, generator=torch.Generator().manual_seed(1))
     ids = tokens.ids.clone()
-    ids[0, place] = (ids[0, place] + 1) % 600 + 5
+    ids[0, position] = (ids[0, position] + 1) % 600 + 5
     one = states_of(decoder, encoder, tokens, bottleneck)
     two = states_of(decoder, encoder, attrs.evolve(tokens, ids=ids), bottleneck)
     return (one - two).abs().amax((0, 2)) > 1e-5
@@ -94,9 +94,9 @@ def test_a_token_reaches_its_own_position_and_so_many_further_ones(name, changes
     tokens = toy_batch(tokenizer, max_length=24)
     tokens = toy_batch(tokenizer, [tokenizer.decode(tokens.ids[3][1:-1])], max_length=24)
     last = int(tokens.attention.sum()) - (1 if decoder.config.end_token else 2)
-    for place in (1, 5, 11):
-        changed = changed_at(decoder, encoder, tokens, place).nonzero()[:, 0].tolist()
-        assert changed == list(range(place, min(place + reach, last - 1) + 1))
+    for position in (1, 5, 11):
+        changed = changed_at(decoder, encoder, tokens, position).nonzero()[:, 0].tolist()
+        assert changed == list(range(position, min(position + reach, last - 1) + 1))
 
 
 @pytest.mark.parametrize("name", DECODERS)
@@ -105,8 +105,8 @@ def test_the_vector_reaches_every_position(name, window, encoder, tokenizer, con
     decoder, tokens = built(name, context, window=window), toy_batch(tokenizer, max_length=40)
     bottleneck = torch.randn(len(tokens.ids), 32)
     one, two = (states_of(decoder, encoder, tokens, h) for h in (bottleneck, bottleneck.roll(1, 0)))
-    places = next_tokens(tokens, decoder.config.end_token) != -100
-    assert ((one - two).abs().amax(2)[places] > 1e-5).all()
+    positions = next_tokens(tokens, decoder.config.end_token) != -100
+    assert ((one - two).abs().amax(2)[positions] > 1e-5).all()
 
 
 @pytest.mark.parametrize("name", DECODERS)

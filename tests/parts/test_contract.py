@@ -15,14 +15,14 @@ from drkit.core.spec import ComponentSpec, Kind
 from drkit.core.types import StepOutput, Views
 from drkit.errors import UnknownNameError
 from drkit.maskers import GeneratorConfig, PmiConfig, UniformConfig, UniformMasker
-from drkit.maskers.views import views_of
+from drkit.maskers.views import make_views
 from drkit.testing import check_decoder, check_filter, check_loss, check_masker, check_miner, check_spec
 from drkit.testing.toys import ToyCorpus
 
 PLUGINS = (drkit.builtin, drkit_cdmae, drkit_retromae, drkit_simlm)
 REGISTRY = Registry(spec for plugin in PLUGINS for spec in plugin.drkit_components())
 CHECKS = {Kind.MASKER: check_masker, Kind.DECODER: check_decoder, Kind.LOSS: check_loss, Kind.MINER: check_miner}
-# What they read is no toy: tests/miners runs their contract on a file, and on a collection's own negatives.
+# They do not read toys: tests/miners runs their contract on a file, and on a collection's own negatives.
 FROM_FILES = ("run-file", "given", "refresh")
 
 
@@ -68,23 +68,23 @@ def test_the_registry_has_what_it_should():
 
 
 class EveryOther:
-    """As a plugin's author writes it: positions alone, the rest by `views_of`."""
+    """As a plugin's author writes it: positions alone, the rest by `make_views`."""
 
     def __init__(self, config, context):
         self.context = context
 
     def __call__(self, tokens, rng, rows=0):
         hidden = (tokens.maskable.cumsum(1) % 2 == 0) & tokens.maskable
-        return views_of(tokens, hidden, hidden, rng, self.context, rows=rows)
+        return make_views(tokens, hidden, hidden, rng, self.context, rows=rows)
 
 
 class EveryOtherWord(EveryOther):
     def __call__(self, tokens, rng, rows=0):
         hidden = tokens.words % 2 == 0
         if not rows:
-            return views_of(tokens, hidden, hidden, rng, self.context)
+            return make_views(tokens, hidden, hidden, rng, self.context)
         each = hidden[:, None] & torch.from_numpy(rng.coins(0.5, rows, hidden.shape[1]))
-        return views_of(tokens, hidden, each, rng, self.context, rows=rows)
+        return make_views(tokens, hidden, each, rng, self.context, rows=rows)
 
 
 @pytest.mark.parametrize("part", [EveryOther, EveryOtherWord])
@@ -148,11 +148,11 @@ class ReturnsAPair(Broken):
     ("part", "says"),
     [
         (TargetsSpecials, "special token or padding is a target"),
-        (HidesNothing, "none is a target"),
-        (DrawsByItself, "same seed gives another mask"),
-        (LooksAtItsNeighbours, "depends on the texts beside it"),
+        (HidesNothing, "has maskable tokens, but no targets"),
+        (DrawsByItself, "same seed gives a different mask"),
+        (LooksAtItsNeighbours, "depends on the other texts of the batch"),
         (ShowsPadding, "padding is visible"),
-        (ReturnsAPair, "returns Views"),
+        (ReturnsAPair, "must return Views"),
     ],
 )
 def test_a_broken_masker_is_found(part, says):
@@ -191,7 +191,7 @@ def test_a_broken_decoder_or_loss_is_found():
     spec = attrs.evolve(REGISTRY.get("loss", "mlm"), target=f"{__name__}:NoGradient")
     with pytest.raises(AssertionError, match="no gradient reaches its inputs"):
         check_loss(spec)
-    with pytest.raises(AssertionError, match="give check_loss inputs for magic"):
+    with pytest.raises(AssertionError, match="pass check_loss inputs for magic"):
         check_loss(attrs.evolve(REGISTRY.get("loss", "mlm"), receives=("magic",)))
 
 
@@ -233,7 +233,7 @@ def test_a_miner_that_holds_the_stream_is_found():
                 found = tuple(i for i in self.ids if i not in request.positives)[:depth]
                 yield Mined(request.query_id, found, (0.0,) * len(found))
 
-    with pytest.raises(AssertionError, match="requests before the first answer"):
+    with pytest.raises(AssertionError, match="queries before its first answer; it must stream them"):
         check_miner(Holds)
 
 

@@ -73,7 +73,7 @@ def test_mlm_decoder_equals_bert_layers_on_the_replaced_first_position(encoder, 
 
 
 def test_encoder_tail_needs_so_many_layers_and_random_copies_nothing(encoder, context):
-    with pytest.raises(DrkitError, match="the encoder has 3"):
+    with pytest.raises(DrkitError, match="the encoder has only 3"):
         MlmDecoder(MlmDecoderConfig(layers=4, init="encoder-tail"), context).init_from(encoder)
     decoder = MlmDecoder(MlmDecoderConfig(), context)
     before = decoder.layers[0].query.weight.clone()
@@ -114,15 +114,15 @@ def test_enhanced_row_sees_what_it_may_and_nothing_else(encoder, tokenizer, cont
     view, heads = inputs.view, encoder.heads()
     before = decoder(inputs, heads)["token_states"].states
     targets = view.labels != -100
-    for text, place in ((0, 3), (2, 5), (4, 7)):
+    for text, position in ((0, 3), (2, 5), (4, 7)):
         ids = view.ids.clone()
-        ids[text, place] = 5 + (ids[text, place] - 4) % 50
+        ids[text, position] = 5 + (ids[text, position] - 4) % 50
         changed = attrs.evolve(inputs, view=attrs.evolve(view, ids=ids))
         after = decoder(changed, heads)["token_states"].states
         moved = (before - after).abs().amax(1) > 1e-7
         expected = torch.zeros_like(targets)
-        expected[text] = view.visible[text, :, place]
-        expected[text, place] = False
+        expected[text] = view.visible[text, :, position]
+        expected[text, position] = False
         assert torch.equal(moved, expected[targets])
 
 

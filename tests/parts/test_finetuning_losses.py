@@ -53,7 +53,7 @@ class Drawn:
         return self.pairs.passages[self.pairs.numbers.tolist().index(number)].double()
 
     def negatives(self, i: int) -> list[int]:
-        """Places in a query's group that may count against it: the first of each passage that does not answer it."""
+        """Indices in a query's group that may count against it: the first of each passage that does not answer it."""
         own = self.groups[i]
         return [g for g in range(1, len(own)) if own[g] not in self.judged[i] and own[g] not in own[:g]]
 
@@ -197,12 +197,12 @@ def test_distillation_equals_its_formula_by_id(batch, similarity, temperature, t
     )
     found, unscored = [], 0
     for i, (own, teacher) in enumerate(zip(batch.groups, batch.teacher, strict=True)):
-        places = [g for g in (0, *batch.negatives(i)) if not math.isnan(teacher[g])]
-        if len(places) < 2:
+        indices = [g for g in (0, *batch.negatives(i)) if not math.isnan(teacher[g])]
+        if len(indices) < 2:
             unscored += 1
             continue
-        student = [score(batch.query(i), batch.passage(own[g]), config) for g in places]
-        wanted = [teacher[g] / teacher_temperature for g in places]
+        student = [score(batch.query(i), batch.passage(own[g]), config) for g in indices]
+        wanted = [teacher[g] / teacher_temperature for g in indices]
         terms = [(log_share(w, wanted[:n] + wanted[n + 1 :]), n) for n, w in enumerate(wanted)]
         found.append(sum(math.exp(w) * (w - log_share(student[n], student[:n] + student[n + 1 :])) for w, n in terms))
     kl = sum(found) / max(len(found), 1)
@@ -339,12 +339,12 @@ def test_listwise_equals_its_formula(sizes, seed):
     ("loss", "change", "says"),
     [
         ("pairwise", {"groups": None}, "groups is missing"),
-        ("pairwise", {"groups": torch.zeros(4, 3, dtype=torch.long)}, r"groups is i64\[Q,G\] with Q = 5"),
-        ("margin-mse", {"teacher": None}, "margin-mse learns from a teacher's scores"),
-        ("kl-distillation", {"teacher": None}, "kl-distillation learns from a teacher's scores"),
-        ("kl-distillation", {"teacher": torch.zeros(5, 11)}, r"teacher is f\[Q,G\] = \(5, 4\)"),
-        ("all directions", {"numbers": torch.zeros(5)}, r"numbers is i64\[P\]"),
-        ("all directions", {"sharing": torch.zeros(5, 11, dtype=torch.bool)}, r"sharing is \[Q,Q\]"),
+        ("pairwise", {"groups": torch.zeros(4, 3, dtype=torch.long)}, r"groups must be i64\[Q,G\] with Q = 5"),
+        ("margin-mse", {"teacher": None}, "margin-mse needs a teacher's scores"),
+        ("kl-distillation", {"teacher": None}, "kl-distillation needs a teacher's scores"),
+        ("kl-distillation", {"teacher": torch.zeros(5, 11)}, r"teacher must be f\[Q,G\] = \(5, 4\)"),
+        ("all directions", {"numbers": torch.zeros(5)}, r"numbers must be i64\[P\]"),
+        ("all directions", {"sharing": torch.zeros(5, 11, dtype=torch.bool)}, r"sharing must be \[Q,Q\]"),
     ],
 )
 def test_bundles_that_do_not_fit_are_refused(loss, change, says):
@@ -355,10 +355,10 @@ def test_bundles_that_do_not_fit_are_refused(loss, change, says):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"scores": torch.zeros(4)}, r"scores is f\[Q,G\]"),
+        ({"scores": torch.zeros(4)}, r"scores must be f\[Q,G\]"),
         ({"scores": torch.zeros(0, 5)}, "at least one query"),
-        ({"mask": torch.ones(4, 2, dtype=torch.bool)}, r"mask is \[Q,G\] = \(4, 5\)"),
-        ({"teacher": torch.ones(3, 5)}, r"teacher is \[Q,G\]"),
+        ({"mask": torch.ones(4, 2, dtype=torch.bool)}, r"mask must be \[Q,G\] = \(4, 5\)"),
+        ({"teacher": torch.ones(3, 5)}, r"teacher must be \[Q,G\]"),
     ],
 )
 def test_groups_that_do_not_fit_are_refused(change, says):

@@ -9,7 +9,9 @@ import pytest
 import torch
 from torch import nn
 
+from drkit.core.discovery import installed
 from drkit.core.draws import Draws
+from drkit.core.spec import Kind
 from drkit.core.types import BuildContext, DecoderInput, MaskedView, TextStates, TokenStates
 from drkit.decoders import (
     AutoencoderDecoder,
@@ -20,7 +22,7 @@ from drkit.decoders import (
     ReplacedTokenDetectionDecoder,
 )
 from drkit.errors import DrkitError
-from drkit.losses import EncoderRtdLoss, MlmLoss, MlmLossConfig, ReplacedLmConfig, ReplacedLmLoss, RtdConfig, RtdLoss
+from drkit.losses import EncoderRtdLoss, MlmLoss, MlmLossConfig, RtdConfig, RtdLoss
 from drkit.maskers import GeneratorConfig, GeneratorMasker, GeneratorReplacer, generator
 from drkit.maskers.generator import sample_words
 from tests.parts.toys import texts, toy_batch, toy_encoder, toy_tokenizer
@@ -168,12 +170,12 @@ def test_samples_equal_the_naive_ones(context, tokenizer):
     with torch.no_grad():
         logits = fill.generator.model(input_ids=view.ids, attention_mask=view.attention).logits.double()
     wanted = tokens.ids.clone()
-    for row, place in (view.ids == tokenizer.mask_token_id).nonzero().tolist():
-        below, target = 0.0, float(view.noise[row, place])
-        for word, share in enumerate(logits[row, place].softmax(-1).tolist()):
+    for row, position in (view.ids == tokenizer.mask_token_id).nonzero().tolist():
+        below, target = 0.0, float(view.noise[row, position])
+        for word, share in enumerate(logits[row, position].softmax(-1).tolist()):
             below += share
             if below > target:
-                wanted[row, place] = word
+                wanted[row, position] = word
                 break
     assert torch.equal(fill(view, tokens, learn=False)[0].ids, wanted)
 
@@ -232,7 +234,7 @@ def test_a_frozen_generator_gets_no_gradient_from_the_losses(context, tokenizer)
     view, _ = fill(views.encoder, tokens, learn=True)
     encoded = encoder.encode(view.ids, view.attention)
     states = TokenStates(encoded.hidden[tokens.maskable], tokens.ids[tokens.maskable], encoder.heads())
-    ReplacedLmLoss()(token_states=states).loss.backward()
+    MlmLoss()(token_states=states).loss.backward()
     assert all(p.grad is None for p in fill.generator.parameters())
 
 
@@ -267,7 +269,7 @@ def test_a_generator_that_numbers_words_otherwise_is_refused_by_name(context, to
     swapped = text.replace('"the"', '"<<"').replace('"of"', '"the"').replace('"<<"', '"of"')
     (folder / "tokenizer.json").write_text(swapped)
     loaded = type(other).from_pretrained(str(folder))
-    with pytest.raises(DrkitError, match=r"other-words.*numbers 2 of its words differently.*'of'"):
+    with pytest.raises(DrkitError, match=r"other-words.*has other ids for 2 words.*'of'"):
         GeneratorReplacer(GeneratorConfig(), attrs.evolve(context, generator=loaded))
 
 
@@ -280,13 +282,13 @@ def test_the_same_words_beside_a_generator_are_accepted(context, tokenizer, tmp_
 
 
 def test_without_a_generator_or_noise_it_says_what_to_give(context, tokenizer):
-    with pytest.raises(DrkitError, match=r"BuildContext\.generator"):
+    with pytest.raises(DrkitError, match=r"needs a masked LM to fill its views; pass BuildContext\.generator"):
         GeneratorReplacer(GeneratorConfig(), attrs.evolve(context, generator=None))
     tokens = toy_batch(tokenizer)
     view = MaskedView(ids=tokens.ids, labels=tokens.ids, attention=tokens.attention)
-    with pytest.raises(DrkitError, match="without noise"):
+    with pytest.raises(DrkitError, match="a view without noise cannot be filled"):
         replacer(context)(view, tokens, learn=False)
-    with pytest.raises(ValueError, match="no multiple"):
+    with pytest.raises(ValueError, match="must be a multiple of 'generator_heads'"):
         GeneratorConfig(generator_hidden=130)
 
 
@@ -304,7 +306,8 @@ def test_replaced_token_detection_tells_what_differs(context, tokenizer):
     decoder = ReplacedTokenDetectionDecoder(MlmDecoderConfig(), context)
     out = decoder(inputs, encoder.heads())
     differs = [
-        bool(inputs.view.ids[row, place] != tokens.ids[row, place]) for row, place in tokens.maskable.nonzero().tolist()
+        bool(inputs.view.ids[row, position] != tokens.ids[row, position])
+        for row, position in tokens.maskable.nonzero().tolist()
     ]
     assert out["replaced"].tolist() == differs
     assert 0.3 < sum(differs) / len(differs) < 0.5  # half were masked, and some samples are the original
@@ -357,13 +360,13 @@ def states_of(tokenizer, count=50):
 @pytest.mark.parametrize("share", [1.0, 0.3, 0.01])
 def test_replaced_lm_is_cross_entropy_over_all_targets_or_a_share(tokenizer, share):
     given = states_of(tokenizer)
-    out = ReplacedLmLoss(ReplacedLmConfig(targets=share))(token_states=given)
+    parts = installed().registry
+    loss = parts.get(Kind.LOSS, "replaced-lm").load()(MlmLossConfig(targets=share))
+    out = loss(token_states=given)
     kept = [int(i * 50 / -(-50 * share // 1)) for i in range(int(-(-50 * share // 1)))]
     wanted = nn.functional.cross_entropy(given.heads.logits(given.states[kept]), given.labels[kept])
     torch.testing.assert_close(out.loss, wanted, rtol=1e-5, atol=1e-6)
-    assert torch.equal(out.loss, MlmLoss(MlmLossConfig(targets=share))(token_states=given).loss)
-    for loss in (ReplacedLmLoss(ReplacedLmConfig(targets=share)), MlmLoss(MlmLossConfig(targets=share))):
-        assert loss.items(token_states=given) == out.metrics["targets"] == len(kept)
+    assert loss.items(token_states=given) == out.metrics["targets"] == len(kept)
 
 
 def test_rtd_is_binary_cross_entropy():

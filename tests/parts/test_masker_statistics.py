@@ -302,17 +302,17 @@ def test_counts_equal_the_naive_ones(corpus):
     made, common, torn, maskable = {"mask": 0, "random": 0, "kept": 0}, 0, 0, 0
     for row in range(len(keys)):
         words = {}
-        for place in range(tokens.ids.shape[1]):
-            if bool(tokens.maskable[row, place]):
-                words.setdefault(int(tokens.words[row, place]), []).append(place)
-        for places in words.values():
-            word = tokenizer.decode(tokens.ids[row, places])
-            hidden = [place for place in places if int(view.labels[row, place]) != -100]
-            maskable += len(places)
-            torn += 0 < len(hidden) < len(places)
+        for position in range(tokens.ids.shape[1]):
+            if bool(tokens.maskable[row, position]):
+                words.setdefault(int(tokens.words[row, position]), []).append(position)
+        for positions in words.values():
+            word = tokenizer.decode(tokens.ids[row, positions])
+            hidden = [position for position in positions if int(view.labels[row, position]) != -100]
+            maskable += len(positions)
+            torn += 0 < len(hidden) < len(positions)
             common += len(hidden) * is_common(word)
-            for place in hidden:
-                now, was = int(view.ids[row, place]), int(tokens.ids[row, place])
+            for position in hidden:
+                now, was = int(view.ids[row, position]), int(tokens.ids[row, position])
                 made["mask" if now == tokenizer.mask_token_id else "kept" if now == was else "random"] += 1
     assert (found.tokens, found.hidden, found.common, found.torn) == (maskable, sum(made.values()), common, torn)
     assert (found.made_mask, found.made_random, found.kept) == tuple(made.values())

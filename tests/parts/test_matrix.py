@@ -60,7 +60,7 @@ def stages_of(tmp_path_factory):
         recipe = compose(wanted, PARTS)
         check(recipe, PARTS.registry)
         stages = plan(recipe, PARTS.registry).stages
-        last = next(place for place, stage in enumerate(stages) if stage.name == "pretrained")
+        last = next(index for index, stage in enumerate(stages) if stage.name == "pretrained")
         run = tmp_path_factory.mktemp("run")
         execute(stages[:last], run, recipe, registry=PARTS.registry, progress=Silent(), reuse=runs)
         runs.append(run)

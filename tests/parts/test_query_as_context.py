@@ -99,8 +99,8 @@ def test_the_pmi_base_hides_what_is_important_in_the_context():
     views = built(base="pmi")(tokens, draws(tokens))
     hidden = views.decoder.labels != -100
     for row in np.flatnonzero(tokens.context.maskable.sum(1).numpy() > 1):
-        places = torch.nonzero(tokens.context.maskable[row])[:, 0]
-        assert hidden[row].nonzero()[:, 0].tolist() == places[-max(1, len(places) // 2) :].tolist()
+        positions = torch.nonzero(tokens.context.maskable[row])[:, 0]
+        assert hidden[row].nonzero()[:, 0].tolist() == positions[-max(1, len(positions) // 2) :].tolist()
 
 
 def test_the_generator_base_leaves_each_side_to_be_filled():
@@ -121,9 +121,9 @@ def test_the_generator_base_leaves_each_side_to_be_filled():
 
 def test_a_missing_context_is_named():
     tokens = toy_tokens()
-    with pytest.raises(DrkitError, match=r"context = 'span' needs a context of every text.*open_contexts"):
+    with pytest.raises(DrkitError, match=r"context = 'span' needs a context for every text.*open_contexts"):
         built(context="span")(tokens, draws(tokens))
-    with pytest.raises(DrkitError, match="8 texts and 3 contexts"):
+    with pytest.raises(DrkitError, match="expected one context per text, got 3 contexts for 8 texts"):
         built()(attrs.evolve(tokens, context=map_tensors(tokens, lambda t: t[:3])), draws(tokens))
     bare = attrs.evolve(toy_pairs_of_texts().context, signals={})
     with pytest.raises(DrkitError, match="needs the importance of every token"):
@@ -158,5 +158,5 @@ def test_other_sources_are_refused_in_a_recipe(source):
     from drkit.recipe.compose import ComposeRequest, compose
 
     wanted = ComposeRequest(masker="query-as-context", settings=(f"pretrain.masker.queries={source}",))
-    with pytest.raises(ProblemsError, match="takes extractive, file:PATH or model:PATH_OR_ID"):
+    with pytest.raises(ProblemsError, match="must be extractive, file:PATH or model:PATH_OR_ID"):
         compose(wanted, installed())

@@ -74,7 +74,7 @@ def test_accuracy_counts_rows_whose_partner_is_nearest():
 
 @pytest.mark.parametrize(("shape", "count"), [((4,), 4), ((4, 2), 3), ((1, 2), 1)])
 def test_shapes_that_do_not_fit_are_refused(shape, count):
-    with pytest.raises(DrkitError, match="span-contrastive takes rows"):
+    with pytest.raises(DrkitError, match="span-contrastive expects rows"):
         SpanContrastiveLoss()(bottleneck=torch.zeros(shape), partners=torch.zeros(count, dtype=torch.long))
 
 

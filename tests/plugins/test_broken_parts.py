@@ -18,7 +18,7 @@ MASKERS = {
     "NotCallable": "NotCallable is not callable",
     "OneView": "expected Views, got MaskedView",
     "HidesSpecials": "encoder's view: a special token or padding is a target",
-    "ShortInts": "encoder's view: labels is torch.int32, wanted int64",
+    "ShortInts": "encoder's view: labels is torch.int32, expected int64",
     "WrongKeywords": "called with (tokens, rng, rows=..): TypeError: .*unexpected keyword argument 'rows'",
     "RaisesWhenBuilt": "while it was built: KeyError: 'width' (.*broken.py:[0-9]+)",
 }
@@ -50,9 +50,9 @@ PAIR_LOSSES = {
 }
 SOURCES = {
     "FindsPositives": "q0 has a judged positive among its negatives",
-    "Unsorted": "scores do not fall",
-    "TooMany": "q0 has 8 negatives, asked for 5",
-    "LeavesOneOut": "expected results for q0, q1, q2, q3, q4 in this order, got q1, q2, q3, q4",
+    "Unsorted": "scores do not descend",
+    "TooMany": "q0 has 8 negatives, expected at most 5",
+    "LeavesOneOut": "asked for q0, q1, q2, q3, q4 in this order, it answered q1, q2, q3, q4",
     "NoIndex": "NoIndex has no method index and no method mine",
 }
 SIGNALS = {

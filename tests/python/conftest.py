@@ -30,11 +30,11 @@ def model(folder, monkeypatch):
 @pytest.fixture(scope="session")
 def judge(tmp_path_factory):
     """A cross-encoder's folder."""
-    place = tmp_path_factory.mktemp("judge")
-    masked_lm(seed=3).save_pretrained(place / "lm")
-    tokenizer().save_pretrained(place / "lm")
-    CrossEncoder.start_from(str(place / "lm"), max_length=40).save(place / "ce")
-    return place / "ce"
+    folder = tmp_path_factory.mktemp("judge")
+    masked_lm(seed=3).save_pretrained(folder / "lm")
+    tokenizer().save_pretrained(folder / "lm")
+    CrossEncoder.start_from(str(folder / "lm"), max_length=40).save(folder / "ce")
+    return folder / "ce"
 
 
 @pytest.fixture(scope="session")

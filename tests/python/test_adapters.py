@@ -95,4 +95,4 @@ def test_what_is_neither_is_told(folder, judge):
 
 
 def enumerate_ids(texts):
-    return [(str(place), text) for place, text in enumerate(texts)]
+    return [(str(index), text) for index, text in enumerate(texts)]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from drkit.core.types import Passage
 from drkit.errors import DrkitError, UnknownNameError
 from drkit.miners import HardNegatives
-from drkit.miners.chain import left
+from drkit.miners.chain import keep_candidates
 from drkit.search import Bm25Retriever, FlatIndex, Retriever, TextEncoder
 from drkit.search.retrieve import Hits
 
@@ -40,20 +40,20 @@ def source(request, model, folder, pairs):
 
 def test_any_source_gives_tuples_without_an_answer(source, pairs):
     hard = HardNegatives(source)
-    corpus = {f"d {place}": positive for place, (_, positive) in enumerate(pairs)}
+    corpus = {f"d {index}": positive for index, (_, positive) in enumerate(pairs)}
     data = hard.tuples(Dataset.from_list([{"anchor": a, "positive": p} for a, p in pairs]), 3, corpus=corpus)
     assert data.column_names == ["anchor", "positive", "negative_1", "negative_2", "negative_3"]
     known = answers(pairs)
-    assert hard.figures["pairs"] == sum(map(len, known.values())) == len(pairs)
+    assert hard.counts["pairs"] == sum(map(len, known.values())) == len(pairs)
     # bm25 finds only what shares a word
-    assert len(data) == hard.figures["rows"] == (23 if source == "bm25" else len(pairs))
+    assert len(data) == hard.counts["rows"] == (23 if source == "bm25" else len(pairs))
     for row in data:
         negatives = [row[f"negative_{n}"] for n in (1, 2, 3)]
         assert row["positive"] in known[row["anchor"]]
         assert not known[row["anchor"]] & set(negatives)
         assert len(set(negatives)) == 3
         assert set(negatives) <= set(corpus.values())
-    assert hard.figures["dropped"]["judged-positive"] > 0
+    assert hard.counts["dropped"]["judged-positive"] > 0
 
 
 def test_a_dense_source_is_the_exact_ranking(model, folder, pairs):
@@ -73,9 +73,9 @@ def test_triplets_and_filters_and_counts(model, pairs):
     hard = HardNegatives(model, ["margin", "ranks:1-9"], settings=["margin.share=0.9", "dense.depth=20"])
     data = hard.triplets(pairs, 2)
     assert data.column_names == ["anchor", "positive", "negative"]
-    dropped = hard.figures["dropped"]
+    dropped = hard.counts["dropped"]
     assert dropped["margin"] > 0
-    assert "ranks" in dropped or hard.figures["negatives"] <= 9 * hard.figures["queries"]
+    assert "ranks" in dropped or hard.counts["negatives"] <= 9 * hard.counts["queries"]
     every = HardNegatives(model, settings=["dense.depth=20"]).triplets(pairs, 20)
     assert len(data) < len(every)
 
@@ -85,11 +85,11 @@ def test_filters_may_be_objects_among_names(pairs):
         def keep(self, mined, corpus):
             for _, found in mined:
                 texts = [passage.text for passage in corpus.get_many(found.doc_ids)]
-                yield left(found, ["number" not in text for text in texts], "number")
+                yield keep_candidates(found, ["number" not in text for text in texts], "number")
 
     hard = HardNegatives("random", ["ranks:1-15", NoNumbers(), "same-text"], seed=3)
     data = hard.triplets(pairs, 4)
-    assert hard.figures["dropped"]["number"] > 0
+    assert hard.counts["dropped"]["number"] > 0
     assert not any("number" in negative for negative in data["negative"])
     again = HardNegatives("random", ["ranks:1-15", NoNumbers(), "same-text"], seed=3).triplets(pairs, 4)
     assert data["negative"][:] == again["negative"][:]
@@ -101,7 +101,7 @@ def test_the_question_itself_is_no_negative():
     hard = HardNegatives("bm25")
     data = hard.triplets(pairs, 5)
     assert all(row["anchor"] != row["negative"] for row in data)
-    assert hard.figures["dropped"]["query-itself"] == 2
+    assert hard.counts["dropped"]["query-itself"] == 2
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -147,7 +147,7 @@ def test_a_teachers_scores_are_labels(pairs, judge, monkeypatch):
     for row in filtered.scored(pairs, 1):
         best = max(Overlap().score([(row["anchor"], text) for text in answers(pairs)[row["anchor"]]]))
         assert row["label"][1] <= best
-    assert filtered.figures["dropped"]["cross-encoder"] > 0
+    assert filtered.counts["dropped"]["cross-encoder"] > 0
 
 
 class Broken:
@@ -162,8 +162,8 @@ def test_any_retriever_and_what_it_gets_wrong():
     hard = HardNegatives(Broken(), ["margin"])
     data = hard.triplets([("a", "three")], corpus=corpus)
     assert data["negative"][:] == ["one", "two"]
-    assert hard.figures["dropped"] == {"missing": 2, "repeated": 1}
-    assert hard.figures["queries_with_unscored_positives"] == 1
+    assert hard.counts["dropped"] == {"missing": 2, "repeated": 1}
+    assert hard.counts["queries_with_unscored_positives"] == 1
     retriever = Bm25Retriever().index(corpus)
     assert HardNegatives(retriever).triplets([("one two", "one")], corpus=corpus)["negative"][:] == ["two"]
 
@@ -171,25 +171,25 @@ def test_any_retriever_and_what_it_gets_wrong():
 @pytest.mark.parametrize(
     ("arguments", "data", "said"),
     [
-        (("dense",), [("a", "b")], "no source 'dense' for texts.*bm25, random"),
-        (("run-file:x.trec",), [("a", "b")], "no source 'run-file:x.trec'"),
-        (("nowhere/model",), [("a", "b")], "no source 'nowhere/model'"),
+        (("dense",), [("a", "b")], "the source 'dense' cannot mine pairs of texts.*bm25, random"),
+        (("run-file:x.trec",), [("a", "b")], "the source 'run-file:x.trec' cannot mine pairs of texts"),
+        (("nowhere/model",), [("a", "b")], "the source 'nowhere/model' cannot mine pairs of texts"),
         ((object(),), [("a", "b")], "object is not an encoder"),
-        (("bm25", ["random"]), [("a", "b")], "'random' stands behind"),
-        (("bm25",), [], "no pairs"),
-        (("bm25",), ["ab"], "row 1 of the data is 'ab'"),
-        (("bm25",), [("a", "b"), ("a", None)], "row 2 of the data"),
+        (("bm25", ["random"]), [("a", "b")], "'random' comes after the source 'bm25'"),
+        (("bm25",), [], "the data is empty"),
+        (("bm25",), ["ab"], "row 1 of the data must be a pair of texts, got 'ab'"),
+        (("bm25",), [("a", "b"), ("a", None)], "row 2 of the data must be a pair"),
         (("bm25",), [("a", "b")], "none of the 1 pairs has 5 negatives"),
-        ((Broken(),), [("a", "b")], "corpus as {id: text}"),
+        ((Broken(),), [("a", "b")], "give it as {id: text}"),
     ],
 )
-def test_what_cannot_be_mined_is_told(arguments, data, said):
+def test_invalid_sources_filters_and_data_are_reported(arguments, data, said):
     with pytest.raises(DrkitError, match=said):
         HardNegatives(*arguments).tuples(data)
 
 
-def test_other_mistakes_are_told(pairs):
-    with pytest.raises(DrkitError, match="nobody is there to score"):
+def test_other_mistakes_are_reported(pairs):
+    with pytest.raises(DrkitError, match="needs a teacher"):
         HardNegatives("bm25").scored(pairs)
     with pytest.raises(DrkitError, match="no folder '/nowhere'"):
         HardNegatives("bm25", teacher="/nowhere")
@@ -197,14 +197,14 @@ def test_other_mistakes_are_told(pairs):
         HardNegatives("bm25").tuples(pairs, corpus=["a", {"title": "b", "x": 1}])
     with pytest.raises(UnknownNameError, match="margin"):
         HardNegatives("bm25", ["margins"]).tuples(pairs)
-    with pytest.raises(DrkitError, match="0 negatives"):
+    with pytest.raises(DrkitError, match="negatives must be at least 1, got 0"):
         HardNegatives("bm25").tuples(pairs, 0)
 
     class Mad:
         def score(self, pairs):
             return np.full(len(pairs), np.nan)
 
-    with pytest.raises(DrkitError, match="no finite number"):
+    with pytest.raises(DrkitError, match="is not a finite number"):
         HardNegatives("bm25", teacher=Mad()).scored(pairs, 1)
 
 

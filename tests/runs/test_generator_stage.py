@@ -16,7 +16,7 @@ from drkit.data.store import TokenStore
 from drkit.decoders import MlmDecoder, MlmDecoderConfig
 from drkit.encoders import MaskedLmEncoder
 from drkit.errors import DrkitError
-from drkit.losses import ReplacedLmConfig, ReplacedLmLoss
+from drkit.losses import MlmLoss, MlmLossConfig
 from drkit.maskers import GeneratorConfig, GeneratorMasker
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs.execute import execute
@@ -167,8 +167,7 @@ def gradients(folder: Path, chunk: int) -> dict[str, torch.Tensor]:
     context = BuildContext(backbone=encoder.info(tokenizer), tokenizer=tokenizer, generator=generator)
     masker = GeneratorMasker(GeneratorConfig(variant="joint"), context)
     terms = {
-        side: Term(ReplacedLmLoss(ReplacedLmConfig(targets=1.0)), ("token_states",), side)
-        for side in ("encoder", "decoder")
+        side: Term(MlmLoss(MlmLossConfig(targets=1.0)), ("token_states",), side) for side in ("encoder", "decoder")
     }
     decoder = MlmDecoder(MlmDecoderConfig(layers=1), context)
     module = AutoEncoder(encoder, decoder, terms, masker.replacer(context)).train()

@@ -153,7 +153,7 @@ def _refresher(
     from drkit.core.files import CHECKPOINTS
     from drkit.core.processes import local_device
     from drkit.core.types import BuildContext
-    from drkit.miners.chain import refresh_of
+    from drkit.miners.chain import refresh_settings
     from drkit.runs.retriever import encoders_of
     from drkit.search import Reranker
     from drkit.train.batches import batches_per_epoch
@@ -161,7 +161,7 @@ def _refresher(
     from drkit.train.refresh import ChainMiner, Refresher
 
     settings = stage.settings
-    refresh = refresh_of(settings.miners)
+    refresh = refresh_settings(settings.miners)
     if refresh is None or not collate.negatives:
         return None
     queries = list(collection.queries("train"))

@@ -27,7 +27,7 @@ def run(stage: StageRun[NegativeSettings]) -> Mapping[str, Any]:
     from drkit.core.processes import local_device
     from drkit.core.types import BuildContext
     from drkit.data.tables import collection_of
-    from drkit.miners.chain import build_chain, refresh_of
+    from drkit.miners.chain import build_chain, refresh_settings
     from drkit.runs.retriever import load_text_encoder
     from drkit.search import FlatIndex, Reranker, Retriever
     from drkit.train.negatives import mining_requests, weight_hashes, write_negatives
@@ -43,7 +43,7 @@ def run(stage: StageRun[NegativeSettings]) -> Mapping[str, Any]:
         negatives=collection.negatives("train"),
         seed=settings.seed,
     )
-    if refresh_of(settings.miners) and retriever is None:
+    if refresh_settings(settings.miners) and retriever is None:
         stage.progress.note("the model in training mines all negatives, including those of the first epoch")
         return write_negatives((), collection.corpus, stage.folder)
     miner = build_chain(settings.miners, stage.registry, context)

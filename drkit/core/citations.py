@@ -1,0 +1,90 @@
+"""The papers that drkit's own parts come from, each cited once, oldest first."""
+
+from __future__ import annotations
+
+from drkit.core.spec import Citation
+
+SPARCK_JONES = Citation(
+    key="sparckjones1972idf",
+    title="A statistical interpretation of term specificity and its application in retrieval",
+    year=1972,
+    url="https://doi.org/10.1108/eb026526",
+)
+RANKNET = Citation(
+    key="burges2005ranknet",
+    title="Learning to Rank using Gradient Descent",
+    year=2005,
+    url="https://doi.org/10.1145/1102351.1102363",
+)
+LISTNET = Citation(
+    key="cao2007listnet",
+    title="Learning to Rank: From Pairwise Approach to Listwise Approach",
+    year=2007,
+    url="https://doi.org/10.1145/1273496.1273513",
+)
+BM25 = Citation(
+    key="robertson2009bm25",
+    title="The Probabilistic Relevance Framework: BM25 and Beyond",
+    year=2009,
+    url="https://doi.org/10.1561/1500000019",
+)
+INFO_NCE = Citation(
+    key="oord2018cpc",
+    title="Representation Learning with Contrastive Predictive Coding",
+    year=2018,
+    url="https://arxiv.org/abs/1807.03748",
+)
+BERT = Citation(
+    key="devlin2019bert",
+    title="BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding",
+    year=2019,
+    url="https://arxiv.org/abs/1810.04805",
+)
+MARGIN_MSE = Citation(
+    key="hofstatter2020marginmse",
+    title="Improving Efficient Neural Ranking Models with Cross-Architecture Knowledge Distillation",
+    year=2020,
+    url="https://arxiv.org/abs/2010.02666",
+)
+ANCE = Citation(
+    key="xiong2021ance",
+    title="Approximate Nearest Neighbor Negative Contrastive Learning for Dense Text Retrieval",
+    year=2021,
+    url="https://arxiv.org/abs/2007.00808",
+)
+ROCKETQA = Citation(
+    key="qu2021rocketqa",
+    title="RocketQA: An Optimized Training Approach to Dense Passage Retrieval for Open-Domain Question Answering",
+    year=2021,
+    url="https://arxiv.org/abs/2010.08191",
+)
+SIMCSE = Citation(
+    key="gao2021simcse",
+    title="SimCSE: Simple Contrastive Learning of Sentence Embeddings",
+    year=2021,
+    url="https://arxiv.org/abs/2104.08821",
+)
+STAR = Citation(
+    key="zhan2021adore",
+    title="Optimizing Dense Retrieval Model Training with Hard Negatives",
+    year=2021,
+    url="https://arxiv.org/abs/2104.08051",
+)
+CDMAE = Citation(
+    key="li2023cdmae",
+    title="Challenging Decoder helps in Masked Auto-Encoder Pre-training for Dense Passage Retrieval",
+    year=2023,
+    url="https://arxiv.org/abs/2305.13197",
+)
+SIMLM = Citation(
+    key="wang2023simlm",
+    title="SimLM: Pre-training with Representation Bottleneck for Dense Passage Retrieval",
+    year=2023,
+    url="https://arxiv.org/abs/2207.02578",
+)
+NV_RETRIEVER = Citation(
+    key="moreira2024nvretriever",
+    title="NV-Retriever: Improving Text Embedding Models with Effective Hard-Negative Mining",
+    year=2024,
+    url="https://arxiv.org/abs/2407.15831",
+)
