@@ -27,6 +27,7 @@ from drkit.miners.triplets import as_triplets, as_tuples, text_rows
 from drkit.runs.execute import RECIPE
 from drkit.search import Retriever, open_index
 from drkit.search.retrieve import batched
+from drkit.train.negatives import mining_requests, weight_hashes
 
 FORMATS = ("ids", "triplets", "sentence-transformers")
 QUERIES_PER_BATCH = 64

@@ -141,7 +141,7 @@ class SimLm:
             hook.remove()
 
     def run(self, encoder, decoder, replacer):
-        """As a run does it: replace, encode, replace again, decode; all original tokens told by both."""
+        """As a run does it: replace, encode, replace again, decode; both classify all original tokens."""
         tokens, heads, loss = self.tokens(), encoder.heads(), MlmLoss()
         with self.segments("enc", encoder, replacer.generator):
             view, learned = replacer(self.view("enc"), tokens, learn=True)
