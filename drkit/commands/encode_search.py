@@ -14,7 +14,7 @@ from drkit.core.discovery import Installed
 from drkit.core.types import Query
 from drkit.errors import DrkitError
 from drkit.search import Storage, Vectors, encode_corpus, write_run
-from drkit.search.retrieve import batched, check_same_encoder
+from drkit.search.hits import batched, check_same_encoder
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

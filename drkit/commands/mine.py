@@ -26,7 +26,7 @@ from drkit.miners.mining import parse_chain, requirements_of
 from drkit.miners.triplets import as_triplets, as_tuples, text_rows
 from drkit.runs.execute import RECIPE
 from drkit.search import Retriever, open_index
-from drkit.search.retrieve import batched
+from drkit.search.hits import batched
 from drkit.train.negatives import mining_requests, weight_hashes
 
 FORMATS = ("ids", "triplets", "sentence-transformers")

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         BuildContext,
         DecoderInput,
         Judgement,
+        LmHeads,
         MaskedView,
         Mined,
         MiningRequest,
@@ -28,29 +29,6 @@ if TYPE_CHECKING:
         TokenBatch,
         Views,
     )
-
-
-class LmHeads(Protocol):
-    """An encoder's embeddings and language-model head, lent for one call (`drkit.encoders.Heads`)."""
-
-    @property
-    def weight(self) -> Tensor:
-        """The word embeddings f[V,D], which are also the output projection."""
-
-    def embed(self, ids: Tensor) -> Tensor:
-        """Apply the encoder's whole embedding layer: ids i64[B,L] -> f[B,L,D]."""
-
-    def embed_vectors(self, vectors: Tensor) -> Tensor:
-        """Apply the same layer to word vectors f[B,L,D] instead of ids -> f[B,L,D]."""
-
-    def positions(self, length: int) -> Tensor:
-        """Return raw position embeddings f[L,D]."""
-
-    def logits(self, states: Tensor) -> Tensor:
-        """Return the scores of all words f[..., V] for states f[..., D]."""
-
-    def lm_loss(self, states: Tensor, labels: Tensor) -> Tensor:
-        """Return the mean cross-entropy f[] of states f[N,D] against labels i64[N]."""
 
 
 @runtime_checkable
@@ -139,7 +117,7 @@ class CountsItems(Protocol):
 
 
 class SignalTexts(Protocol):
-    """The texts that a signal is computed for; see `drkit.data.signals.StoredTexts`."""
+    """The texts that a signal is computed for; see `drkit.data.texts.StoredTexts`."""
 
     @property
     def store(self) -> Any:

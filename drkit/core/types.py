@@ -8,7 +8,7 @@ tensors; this module imports torch for type checkers only.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import attrs
 from attrs import field, frozen
@@ -18,7 +18,6 @@ from drkit.errors import DrkitError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from drkit.core.protocols import LmHeads
 
 Bundle = TypeVar("Bundle")
 
@@ -112,6 +111,29 @@ class Encoded(Movable):
     bottleneck: Tensor
     hidden: Tensor
     layers: tuple[Tensor, ...] = ()
+
+
+class LmHeads(Protocol):
+    """An encoder's embeddings and language-model head, lent for one call (`drkit.encoders.Heads`)."""
+
+    @property
+    def weight(self) -> Tensor:
+        """The word embeddings f[V,D], which are also the output projection."""
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """Apply the encoder's whole embedding layer: ids i64[B,L] -> f[B,L,D]."""
+
+    def embed_vectors(self, vectors: Tensor) -> Tensor:
+        """Apply the same layer to word vectors f[B,L,D] instead of ids -> f[B,L,D]."""
+
+    def positions(self, length: int) -> Tensor:
+        """Return raw position embeddings f[L,D]."""
+
+    def logits(self, states: Tensor) -> Tensor:
+        """Return the scores of all words f[..., V] for states f[..., D]."""
+
+    def lm_loss(self, states: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean cross-entropy f[] of states f[N,D] against labels i64[N]."""
 
 
 @frozen(eq=False)

@@ -13,8 +13,7 @@ from drkit.decoders.bow import word_mask
 from drkit.losses.specs import BagOfWordsConfig
 
 if TYPE_CHECKING:
-    from drkit.core.protocols import LmHeads
-    from drkit.core.types import BuildContext, TextStates
+    from drkit.core.types import BuildContext, LmHeads, TextStates
 
 # Number of logits held at once: 64 MB in float32, or those of one text if that is more.
 AT_ONCE = 2**24

@@ -20,7 +20,7 @@ from drkit.miners.filters import QueryTextFilter
 from drkit.miners.mining import parse_chain
 from drkit.miners.text_pairs import TextCorpus, TextCorpusRetriever, TextPairs, read_corpus
 from drkit.miners.triplets import TextRow, as_triplets, as_tuples, text_rows
-from drkit.search.retrieve import batched
+from drkit.search.hits import batched
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -22,7 +22,7 @@ from drkit.miners.chain import add_dropped
 from drkit.miners.passages import PassageLookup
 from drkit.miners.specs import Bm25Config, DenseConfig, GivenConfig, RandomConfig, RefreshConfig, RunFileConfig
 from drkit.search.bm25 import Bm25Retriever
-from drkit.search.retrieve import batched
+from drkit.search.hits import batched
 from drkit.search.trec import read_run
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any
 from drkit.core.protocols import ScoringRetriever
 from drkit.core.types import MiningRequest, Passage
 from drkit.errors import DrkitError
-from drkit.search.retrieve import Hits
+from drkit.search.hits import Hits
 
 _ID_COLUMNS = ("doc_id", "_id", "id")
 

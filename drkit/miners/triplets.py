@@ -8,7 +8,7 @@ from typing import TypeAlias
 from drkit.core.protocols import Corpus
 from drkit.core.types import Mined
 from drkit.miners.passages import PassageLookup
-from drkit.search.retrieve import batched
+from drkit.search.hits import batched
 
 # An anchor, one of its positives, and negatives, as texts.
 TextRow: TypeAlias = "tuple[str, str, list[str]]"

@@ -12,7 +12,7 @@ import Stemmer
 
 from drkit.errors import DrkitError
 from drkit.search.doc_ids import DocIds
-from drkit.search.retrieve import Hits, batched, check_one_list_per_query, check_queries
+from drkit.search.hits import Hits, batched, check_one_list_per_query, check_queries
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -19,7 +19,7 @@ from drkit.core.files import replacing_folder, write_text
 from drkit.errors import DrkitError
 from drkit.search.doc_ids import DocIds
 from drkit.search.engines import ROWS, Engine, FaissEngine, make_engine
-from drkit.search.retrieve import Hits, check_one_list_per_query
+from drkit.search.hits import Hits, check_one_list_per_query
 from drkit.search.vectors import Shards, Vectors
 
 if TYPE_CHECKING:

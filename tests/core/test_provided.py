@@ -50,7 +50,7 @@ def test_the_page_lists_every_name():
 
 
 def test_the_page_lists_every_optional_protocol():
-    beside = {"LmHeads", "Replacer", "Corpus", "SignalTexts"}
+    beside = {"Replacer", "Corpus", "SignalTexts"}
     named = {n for n, value in vars(protocols).items() if getattr(value, "_is_protocol", False)} - {"Protocol"} - beside
     assert not {name for name in named if f"`{name}`" not in PAGE}
 

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from drkit.core.types import TokenBatch, map_tensors
 from drkit.data.contexts import MixedContexts, QueryContexts, SpanContexts, stacked
 from drkit.data.queries import Queries, write_candidates
-from drkit.data.signals import SignalValues, StoredTexts, write_signal
+from drkit.data.signals import SignalValues, write_signal
 from drkit.data.spans import Spans, sample, split_documents, train_punkt
 from drkit.data.store import TokenStore, tokenise
+from drkit.data.texts import StoredTexts
 from drkit.errors import DrkitError
 from drkit.testing.toys import rows_of, toy_tokens
 
