@@ -161,7 +161,7 @@ def check_vocabulary(generator: MaskedLmEncoder, context: BuildContext) -> None:
     problem = _different_ids(_tokenizer_beside(generator), context.tokenizer)
     size, words = int(generator.config.vocab_size), vocabulary_size(context)
     if problem is None and size not in {words, context.backbone.vocab}:
-        problem = f"has {size:,} words, the encoder {words:,}"
+        problem = f"has {size:,} words, but the encoder has {words:,}"
     if problem:
         raise DrkitError(
             f"the generator {_name(generator)} does not fit an encoder with {_tokenizer_name(context.tokenizer)}: it "

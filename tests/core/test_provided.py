@@ -68,11 +68,11 @@ def with_loss(config=Plain, on="encoder", **rest):
 @pytest.mark.parametrize(
     ("loss", "said"),
     [
-        ({"receives": ("bottelneck",)}, "nothing installed provides 'bottelneck'; did you mean 'bottleneck'"),
+        ({"receives": ("bottelneck",)}, "No installed part provides 'bottelneck'; did you mean 'bottleneck'"),
         ({"receives": ("bottleneck",), "signals": ("importanse",)}, "did you mean 'importance'"),
         ({"receives": ("token_states",), "scope": "batch"}, "cannot be gathered"),
-        ({"receives": ("bottleneck",), "config": WantsWindow}, "wants it with 4, and a run has it once"),
-        ({"receives": ("bottleneck",), "requires": ("retriever",)}, "no stage of a pre-training makes"),
+        ({"receives": ("bottleneck",), "config": WantsWindow}, "needs it with 4, and a run computes each signal once"),
+        ({"receives": ("bottleneck",), "requires": ("retriever",)}, "no stage of pre-training provides"),
     ],
 )
 def test_what_cannot_be_given_is_refused_with_a_suggestion(loss, said):

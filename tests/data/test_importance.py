@@ -174,7 +174,7 @@ def test_what_is_missing_or_unknown_says_so(small, tmp_path):
     with pytest.raises(DrkitError, match=r"values\.arrow: cannot be read"):
         SignalValues.open(tmp_path)
     counts = count(small, tmp_path)
-    with pytest.raises(DrkitError, match="pmi 'broken' is none of fragment, specific"):
+    with pytest.raises(DrkitError, match="pmi must be one of fragment, specific, got 'broken'"):
         importance(small, counts, tmp_path, pmi="broken")
 
 

@@ -99,7 +99,7 @@ def test_tensors_are_mapped_and_values_are_pickled(texts):
     assert all(torch.equal(doubled.signals[name], values * 2) for name, values in batch.signals.items())
     again = pickle.loads(pickle.dumps(signals))
     assert all(np.array_equal(again[name].values, values.values) for name, values in signals.items())
-    with pytest.raises(DrkitError, match=r"carries no signal 'idf' \(signals: ids, both, place, pair\)"):
+    with pytest.raises(DrkitError, match=r"does not have the signal 'idf' \(signals: ids, both, place, pair\)"):
         batch.signal("idf")
 
 
@@ -130,9 +130,9 @@ def test_contexts_carry_their_own(real_texts, tokenizer, tmp_path):
 @pytest.mark.parametrize(
     ("values", "count", "said"),
     [
-        ([np.ones(3)], 4, "gave 3 values, and there are 4 of scope 'token'"),
+        ([np.ones(3)], 4, "gave 3 values for 4 of scope 'token'"),
         ([np.ones(2), np.array([1.0, np.nan])], 4, "not finite at token 3"),
-        ([np.ones((2, 2)), np.ones((2, 3))], 4, "vectors of 3 values after some of 2"),
+        ([np.ones((2, 2)), np.ones((2, 3))], 4, "vectors of 3 values after vectors of 2"),
         ([np.ones((2, 2, 2))], 2, "shape"),
     ],
 )

@@ -77,11 +77,11 @@ def test_accuracy_counts_queries_whose_passage_is_first():
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"passages": torch.zeros(7, 6)}, "of one width"),
-        ({"queries": torch.zeros(5)}, "of one width"),
-        ({"positives": torch.zeros(3, dtype=torch.long)}, r"positives is i64\[Q\]"),
-        ({"candidates": torch.ones(7, 4, dtype=torch.bool)}, r"candidates is \[Q,P\]"),
-        ({"queries": torch.zeros(0, 5), "positives": torch.zeros(0, dtype=torch.long)}, "hold 0 queries"),
+        ({"passages": torch.zeros(7, 6)}, "of the same width"),
+        ({"queries": torch.zeros(5)}, "of the same width"),
+        ({"positives": torch.zeros(3, dtype=torch.long)}, r"positives must be i64\[Q\]"),
+        ({"candidates": torch.ones(7, 4, dtype=torch.bool)}, r"candidates must be \[Q,P\]"),
+        ({"queries": torch.zeros(0, 5), "positives": torch.zeros(0, dtype=torch.long)}, "at least one query and one passage, got 0"),
     ],
 )
 def test_shapes_that_do_not_fit_are_refused(change, says):

@@ -52,7 +52,7 @@ SOURCES = {
     "FindsPositives": "q0 has a judged positive among its negatives",
     "Unsorted": "scores do not descend",
     "TooMany": "q0 has 8 negatives, expected at most 5",
-    "LeavesOneOut": "asked for q0, q1, q2, q3, q4 in this order, it answered q1, q2, q3, q4",
+    "LeavesOneOut": "expected results for q0, q1, q2, q3, q4 in this order, got q1, q2, q3, q4",
     "NoIndex": "NoIndex has no method index and no method mine",
 }
 SIGNALS = {

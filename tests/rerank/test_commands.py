@@ -84,7 +84,7 @@ def test_rerank_a_run_file(files, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--model={files}/lm", "--collection=beir:{files}/beir"], "no cross-encoder"),
+        (["--model={files}/lm", "--collection=beir:{files}/beir"], "is not a cross-encoder"),
         (["--model={files}/model", "--collection=beir:{files}/beir", "--split=train"], "none of its queries is among"),
     ],
 )

@@ -129,7 +129,7 @@ def test_an_existing_masked_lm_is_taken_as_it_is(texts, frozen, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("more", "positions", "said"), [(1, 64, "strange.* tokens, but the encoder"), (0, 16, "strange.*16 tokens")]
+    ("more", "positions", "said"), [(1, 64, "strange.* words, but the encoder"), (0, 16, "strange.*16 tokens")]
 )
 def test_one_that_does_not_fit_is_refused_by_name(texts, frozen, tmp_path, more, positions, said):
     vocab = len(load_tokenizer(str(frozen[0] / "vocabulary"))) + more

@@ -30,7 +30,7 @@ class Toy(nn.Module):
     def forward(self, x, local=True):
         out = self.second(self.drop(self.first(x)))
         loss = (out - x).pow(2).mean()
-        return {"loss.copy": loss, "items.copy": torch.tensor(len(x)), "figure.copy.size": out.detach().abs().mean()}
+        return {"loss.copy": loss, "items.copy": torch.tensor(len(x)), "metric.copy.size": out.detach().abs().mean()}
 
 
 def toy():

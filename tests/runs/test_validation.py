@@ -263,7 +263,7 @@ def test_a_sample_of_passages_holds_the_judged_ones(stored, tmp_path):
 
 def test_a_querys_own_passage_is_left_out(stored, tmp_path):
     _, (made,) = constructed(stored, tmp_path, Validation(every=1), exclude_self=True)
-    assert made._task.own == {}, "no query has a passage's id here"
+    assert made._task.self_passages == {}, "no query has a passage's id here"
     asked = [judgement.query_id for judgement in made._task.judgements]
     judged = next(judgement for judgement in made._task.judgements if asked.count(judgement.query_id) == 1)
     own = evolve(made._task, self_passages={judged.query_id: judged.doc_id})

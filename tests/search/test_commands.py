@@ -158,7 +158,7 @@ def test_what_cannot_be_is_said(drkit, files, tmp_path):
     empty = tmp_path / "empty.jsonl"
     empty.write_text('{"_id": "q", "text": " "}\n')
     for arguments, message in [
-        (("search", index, "a"), "give the encoder it was built with (--encoder)"),
+        (("search", index, "a"), "give the encoder that it was built with (--encoder)"),
         (("search", index, "a", "--encoder", "other"), "the index was built with another encoder (weights differ)"),
         (("search", index, "--encoder", "other", "--collection", "beir:beir", "-o", out), "(weights differ)"),
         (("search", index, "--queries", vectors, "-o", out), "holds vectors of passages"),
