@@ -81,7 +81,10 @@ def test_accuracy_counts_queries_whose_passage_is_first():
         ({"queries": torch.zeros(5)}, "of the same width"),
         ({"positives": torch.zeros(3, dtype=torch.long)}, r"positives must be i64\[Q\]"),
         ({"candidates": torch.ones(7, 4, dtype=torch.bool)}, r"candidates must be \[Q,P\]"),
-        ({"queries": torch.zeros(0, 5), "positives": torch.zeros(0, dtype=torch.long)}, "at least one query and one passage, got 0"),
+        (
+            {"queries": torch.zeros(0, 5), "positives": torch.zeros(0, dtype=torch.long)},
+            "at least one query and one passage, got 0",
+        ),
     ],
 )
 def test_shapes_that_do_not_fit_are_refused(change, says):

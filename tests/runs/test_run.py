@@ -126,6 +126,27 @@ def test_running_again_does_nothing_and_another_recipe_is_refused(tiny_run):
     assert "pretrain.masker.use: pmi -> uniform" in other.stderr
 
 
+def test_the_status_of_a_run_names_what_is_kept_and_what_was_damaged(tiny_run, tmp_path):
+    run = tmp_path / "copy"
+    shutil.copytree(tiny_run[0], run)
+    intact = drkit("status", run).stdout
+    assert [line.split()[1] for line in intact.splitlines()[1:]] == ["kept"] * len(STAGES)
+    weights = run / "retriever-1/model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    assert drkit("status", run).stdout == intact, "the size is the same"
+    found = drkit("status", run, "--verify", check=False)
+    assert found.returncode == 1
+    assert "again because model.safetensors was changed" in " ".join(found.stdout.split())
+    weights.write_bytes(content[:-1])
+    cut = " ".join(drkit("status", run).stdout.split())
+    assert f"again because model.safetensors has {len(content) - 1:,} bytes, expected {len(content):,}" in cut
+    missing = drkit("status", tmp_path / "nothing", check=False)
+    assert (missing.returncode, missing.stderr.count("\n")) == (2, 1)
+    assert "is not a run (no recipe.toml)" in missing.stderr
+
+
 def _kill_at_random(arguments, delays):
     """Start the command and kill it hard after each delay; the last start is left to finish."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

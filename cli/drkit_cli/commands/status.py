@@ -11,21 +11,24 @@ import click
 @click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
 @click.option("--verify", is_flag=True, help="Compare the content of every file with its hash, not only its size.")
 def status(run: Path, verify: bool) -> int:
-    r"""Show whether each stage of RUN would be kept, run, resumed or rebuilt, and why.
+    r"""Show for each stage of RUN whether it is kept, to do, resumed, or made again, and because of what.
 
-    Nothing is changed. With --verify, the exit code is 1 if a finished stage has to be rebuilt.
+    Nothing is changed. With --verify, the exit code is 1 if a finished stage has to be made again.
 
     \b
     drkit status runs/R
     drkit status runs/R --verify      # also detect files with changed content
     """
     from drkit.core.discovery import installed
+    from drkit.errors import DrkitError
     from drkit.recipe.read import read_recipe
     from drkit.runs.execute import RECIPE
     from drkit.runs.plan import plan
     from drkit.runs.survey import State, survey
     from drkit_cli.render import console, status_table
 
+    if not (run / RECIPE).is_file():
+        raise DrkitError(f"{run} is not a run (no {RECIPE}); give the folder of one, as `drkit compose` makes it")
     registry = installed().registry
     made = plan(read_recipe(run / RECIPE, registry), registry)
     found = list(survey(made.stages, run, verify=verify))
