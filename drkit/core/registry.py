@@ -70,7 +70,9 @@ class Registry:
         name, more, value = rest.partition(":")
         specs = self.specs(kind)
         is_builtin = any(s.name == head and s.shorthand and package_of(s.provider) == DRKIT for s in specs)
-        if colon and not is_builtin and f"{package_of(head)}:{name}" in map(full_name, specs):
+        is_full = f"{package_of(head)}:{name}" in map(full_name, specs)
+        names = {s.name for s in specs}
+        if colon and not is_builtin and (is_full or (head not in names and name in names)):
             spec, given = self.get(kind, f"{head}:{name}"), value if more else None
         else:
             spec, given = self.get(kind, head), rest if colon else None
@@ -133,6 +135,9 @@ class NameTable(Generic[Item]):
         candidates = self._table.get(bare, [])
         if colon:
             candidates = [item for item in candidates if package_of(item.provider) == package_of(package)]
+        if not candidates and bare in self._table:
+            spellings = " or ".join(repr(self.name_of(item)) for item in self._table[bare])
+            raise DrkitError(f"no package {package!r} provides a {self.kind} named {bare!r}; write {spellings}")
         if not candidates:
             raise UnknownNameError(self.kind, name, tuple(self), self.failed)
         chosen = _resolve(candidates)

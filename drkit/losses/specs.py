@@ -56,8 +56,19 @@ class RtdConfig:
     """Settings of `RtdLoss` and `EncoderRtdLoss`: none."""
 
 
+class _SearchesAsTrained:
+    """Settings of a loss with a similarity, by which search then ranks as well (`SearchSimilarity`)."""
+
+    similarity: str
+
+    @property
+    def search_similarity(self) -> str:
+        """The similarity that search ranks by."""
+        return self.similarity
+
+
 @frozen
-class ContrastiveConfig:
+class ContrastiveConfig(_SearchesAsTrained):
     """Settings of `ContrastiveLoss`."""
 
     temperature: float = setting(0.02, gt(0), "scores are divided by it")
@@ -69,14 +80,9 @@ class ContrastiveConfig:
         """Whether a query is compared with other queries' passages."""
         return "query-passage" in self.directions
 
-    @property
-    def search_similarity(self) -> str:
-        """The similarity that search ranks by."""
-        return self.similarity
-
 
 @frozen
-class PairwiseConfig:
+class PairwiseConfig(_SearchesAsTrained):
     """Settings of `PairwiseLoss`; a query is compared only with its own negatives."""
 
     in_batch = False
@@ -84,14 +90,9 @@ class PairwiseConfig:
     temperature: float = setting(1.0, gt(0), "scores are divided by it")
     similarity: str = setting("dot", _SIMILARITIES, "cosine or dot product")
 
-    @property
-    def search_similarity(self) -> str:
-        """The similarity that search ranks by."""
-        return self.similarity
-
 
 @frozen
-class KlDistillationConfig:
+class KlDistillationConfig(_SearchesAsTrained):
     """Settings of `KlDistillationLoss`; the defaults are SimLM's."""
 
     temperature: float = setting(0.02, gt(0), "the student's scores are divided by it, never the teacher's")
@@ -106,25 +107,15 @@ class KlDistillationConfig:
         """Whether a query is compared with other queries' passages."""
         return self.alpha > 0 and "query-passage" in self.directions
 
-    @property
-    def search_similarity(self) -> str:
-        """The similarity that search ranks by."""
-        return self.similarity
-
 
 @frozen
-class MarginMseConfig:
+class MarginMseConfig(_SearchesAsTrained):
     """Settings of `MarginMseLoss`; a query is compared only with its own negatives."""
 
     in_batch = False
 
     temperature: float = setting(1.0, gt(0), "the student's scores are divided by it, never the teacher's")
     similarity: str = setting("dot", _SIMILARITIES, "cosine or dot product")
-
-    @property
-    def search_similarity(self) -> str:
-        """The similarity that search ranks by."""
-        return self.similarity
 
 
 @frozen

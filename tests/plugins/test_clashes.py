@@ -189,3 +189,12 @@ def test_every_name_of_every_kind_is_listed_and_shown(kind):
         shown = CliRunner().invoke(cli, ["show", kind, name])
         assert shown.exit_code == 0, (name, shown.output)
         assert shown.output.strip()
+
+
+def test_an_unknown_package_is_named():
+    from drkit.core.discovery import installed
+
+    with pytest.raises(DrkitError, match="no package 'nobody' provides a masker named 'pmi'; write 'pmi'"):
+        compose(ComposeRequest(masker="nobody:pmi"), installed())
+    with pytest.raises(UnknownNameError, match="no masker named 'nobody'"):
+        compose(ComposeRequest(masker="nobody:nothing"), installed())
