@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +13,33 @@ if TYPE_CHECKING:
     from drkit.core.registry import Registry
     from drkit.recipe.schema import Recipe
     from drkit.runs.plan import Plan
+
+
+def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that every command with a run has: `--dry-run`, `--reuse`, `--redo` and `--trial`."""
+    options = (
+        click.option("--dry-run", is_flag=True, help="Print the plan and stop."),
+        click.option(
+            "--reuse",
+            metavar="RUN",
+            type=click.Path(path_type=Path),
+            multiple=True,
+            help="Reuse identical stages of another run.",
+        ),
+        click.option(
+            "--redo",
+            is_flag=True,
+            help="Reuse the folder of another recipe, and rebuild the stages that the change affects.",
+        ),
+        click.option(
+            "--trial/--no-trial",
+            default=None,
+            help="Try every part on a toy batch first (default: yes for a run, no for --dry-run).",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
 
 
 def run_recipe(

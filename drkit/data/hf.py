@@ -14,8 +14,8 @@ from typing import Any
 from attrs import frozen
 
 from drkit.core.types import BuildContext, Judgement, Passage, Query
-from drkit.data.collection import FileCollection, Splits, judged_queries
-from drkit.data.pairs import PairColumns, PairTables, Rows
+from drkit.data.collection import Splits, judged_queries
+from drkit.data.pairs import PairColumns, PairTables, Rows, TableCollection
 from drkit.data.readers import SPLIT_NAMES, PassageColumns, parse_relevance, query_of, words_of
 from drkit.data.rows import FORMATS, Row, file_kind, read_rows
 from drkit.data.specs import HfConfig
@@ -30,7 +30,7 @@ _SAVED = ("dataset_dict.json", "dataset_info.json")
 _FORMATS = (*FORMATS, ".arrow")
 
 
-class HfCollection(FileCollection):
+class HfCollection(TableCollection):
     """A dataset with `corpus`, `queries` and judgements, as BEIR's have; or one with columns for query and passage.
 
     A folder: written by `save_to_disk`, or with Parquet, Arrow, JSON or CSV files named by split; corpus, queries and
@@ -47,7 +47,8 @@ class HfCollection(FileCollection):
         self.name = f"hf:{config.path}"
 
     @cached_property
-    def _tables(self) -> PairTables | RetrievalTables:
+    def tables(self) -> PairTables | RetrievalTables:
+        """The tables of the dataset, opened on first use."""
         config = self.config
         parts = _parts_of(config.path)
         if not config.subset and {"corpus", "queries"} <= parts:
@@ -59,31 +60,6 @@ class HfCollection(FileCollection):
         sources = _open_part(config.path, config.subset, columns)
         divided = Splits.of(self.name, sources, dev_share=config.dev_share, test_share=config.test_share)
         return PairTables(sources, columns, divided)
-
-    @property
-    def divided(self) -> Splits:
-        """The splits of the judgements or pairs, and those taken from the training pairs."""
-        return self._tables.divided
-
-    def located_passages(self) -> Iterator[tuple[Row, Passage]]:
-        """Every row of the corpus; of pairs, every passage once."""
-        return self._tables.passages()
-
-    def located_queries(self, split: str) -> Iterator[tuple[object, Query]]:
-        """The judged queries of a split."""
-        return self._tables.queries(split)
-
-    def located_judgements(self, split: str) -> Iterator[tuple[Row, Judgement]]:
-        """The judgements of a split."""
-        return self._tables.judgements(split)
-
-    def located_negatives(self, split: str) -> Iterator[tuple[Row, tuple[str, str]]]:
-        """(query id, passage id) of the negatives that come with the pairs."""
-        return self._tables.negatives(split)
-
-    def negatives(self, split: str) -> Iterator[tuple[str, str]]:
-        """Stream (query id, passage id) of the negatives of a split."""
-        return (ids for _, ids in self.located_negatives(split))
 
     def describe(self) -> Mapping[str, Any]:
         """The paths or ids that were given, and the version of `datasets`."""

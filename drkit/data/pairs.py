@@ -176,7 +176,42 @@ class PairTables:
                 yield row, query_id, pair
 
 
-class PairsCollection(FileCollection):
+class TableCollection(FileCollection):
+    """A collection whose splits, passages, queries, judgements and negatives `tables` reads.
+
+    tables: `PairTables`, or whatever has its attributes and streams.
+    """
+
+    tables: Any
+
+    @property
+    def divided(self) -> Splits:
+        """The splits of the tables, and those that are a share of the training queries."""
+        divided: Splits = self.tables.divided
+        return divided
+
+    def located_passages(self) -> Iterator[tuple[Row, Passage]]:
+        """Every passage, once."""
+        return iter(self.tables.passages())
+
+    def located_queries(self, split: str) -> Iterator[tuple[object, Query]]:
+        """The judged queries of a split, each once."""
+        return iter(self.tables.queries(split))
+
+    def located_judgements(self, split: str) -> Iterator[tuple[Row, Judgement]]:
+        """The judgements of a split; of pairs one each: relevance 1, or 0 if the score is too low."""
+        return iter(self.tables.judgements(split))
+
+    def located_negatives(self, split: str) -> Iterator[tuple[Row, tuple[str, str]]]:
+        """(query id, passage id) of the negatives that come with pairs."""
+        return iter(self.tables.negatives(split))
+
+    def negatives(self, split: str) -> Iterator[tuple[str, str]]:
+        """Stream (query id, passage id) of the negatives of a split, in the order they are read."""
+        return (ids for _, ids in self.located_negatives(split))
+
+
+class PairsCollection(TableCollection):
     """Pairs or triples of texts: a query, a passage that answers it, and negatives if there are any.
 
     Formats: .jsonl, .json (a list of objects), .tsv, .csv, gzipped or not, and .parquet; a table has a header or the
@@ -194,32 +229,7 @@ class PairsCollection(FileCollection):
         columns = PairColumns.of(config)
         divided = Splits.of(self.name, self._files, dev_share=config.dev_share, test_share=config.test_share)
         sources = {split: partial(_read_files, paths, columns) for split, paths in self._files.items()}
-        self._tables = PairTables(sources, columns, divided)
-
-    @property
-    def divided(self) -> Splits:
-        """The splits with a file, and those that are a share of the training queries."""
-        return self._tables.divided
-
-    def located_passages(self) -> Iterator[tuple[Row, Passage]]:
-        """Every passage of the files, positives and negatives, once."""
-        return self._tables.passages()
-
-    def located_queries(self, split: str) -> Iterator[tuple[Row, Query]]:
-        """The queries of a split, each once."""
-        return self._tables.queries(split)
-
-    def located_judgements(self, split: str) -> Iterator[tuple[Row, Judgement]]:
-        """One judgement per pair: relevance 1, or 0 if its score is too low."""
-        return self._tables.judgements(split)
-
-    def located_negatives(self, split: str) -> Iterator[tuple[Row, tuple[str, str]]]:
-        """(query id, passage id) of the negatives in the columns of the files."""
-        return self._tables.negatives(split)
-
-    def negatives(self, split: str) -> Iterator[tuple[str, str]]:
-        """Stream (query id, passage id) of the negatives of a split, in the order of the files."""
-        return (ids for _, ids in self.located_negatives(split))
+        self.tables = PairTables(sources, columns, divided)
 
     def describe(self) -> Mapping[str, Any]:
         """The size and SHA-256 of each file, and the shares taken from the training queries."""

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from drkit_cli.names import PartName, PipelineName, RecipeName
+from drkit_cli.running import run_options
 
 
 @click.command()
@@ -34,23 +35,8 @@ from drkit_cli.names import PartName, PipelineName, RecipeName
 @click.option("--quick", is_flag=True, help="A smoke run, every stage on little data: short for --scale quick.")
 @click.option("--name", help="Name of the recipe and of its run folder.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Also write the complete recipe to this file.")
-@click.option("--dry-run", is_flag=True, help="Print the plan and stop.")
 @click.option("--run-dir", type=click.Path(path_type=Path), help="Folder of the run (default: runs/NAME).")
-@click.option(
-    "--reuse",
-    metavar="RUN",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    help="Reuse identical stages of another run.",
-)
-@click.option(
-    "--redo", is_flag=True, help="Reuse the folder of another recipe, and rebuild the stages that the change affects."
-)
-@click.option(
-    "--trial/--no-trial",
-    default=None,
-    help="Try every part on a toy batch first (default: yes for a run, no for --dry-run).",
-)
+@run_options
 def compose(
     output: Path | None,
     dry_run: bool,

@@ -6,28 +6,15 @@ from pathlib import Path
 
 import click
 
+from drkit_cli.running import run_options
+
 
 @click.command()
 @click.argument("recipe", type=click.Path(path_type=Path))
-@click.option("--dry-run", is_flag=True, help="Print the plan and stop.")
 @click.option(
     "--run-dir", type=click.Path(path_type=Path), help="Folder of the run (default: that of the recipe, or runs/NAME)."
 )
-@click.option(
-    "--reuse",
-    metavar="RUN",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    help="Reuse identical stages of another run.",
-)
-@click.option(
-    "--redo", is_flag=True, help="Reuse the folder of another recipe, and rebuild the stages that the change affects."
-)
-@click.option(
-    "--trial/--no-trial",
-    default=None,
-    help="Try every part on a toy batch first (default: yes for a run, no for --dry-run).",
-)
+@run_options
 def run(
     recipe: Path, dry_run: bool, run_dir: Path | None, redo: bool, reuse: tuple[Path, ...], trial: bool | None
 ) -> None:
