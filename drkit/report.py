@@ -16,17 +16,11 @@ from attrs import frozen
 
 # Distinguishable without colours: by line style, then by marker.
 _LINES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)))
-
 _MARKS = ("o", "s", "^", "D", "v")
-
 _SHADES = ("#000000", "#0b5fa5", "#b2461b", "#4d7c0f", "#6b4a9c")
-
 _PANEL = (3.3, 2.2)  # width and height in inches
-
 _MAX_MARKED = 30  # up to this many points get a marker each
-
 _LABEL_GAP = 0.12  # between two labels, as a share of the panel's height
-
 _STYLE: Any = {
     "font.size": 8.5,
     "axes.titlesize": 9.5,

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from drkit.data.signals import SignalValues
 
 FILE = "tokens.arrow"
-
 _TEXTS_AT_ONCE = 1024
 
 

@@ -161,11 +161,8 @@ def join_pairs(tokenizer: Any, *, types: bool) -> None:
 
 
 MAX_LENGTH = 512
-
 TYPES = "token_type_ids"
-
 _HEAD = "ForSequenceClassification"
-
 _IDENTITY = "torch.nn.modules.linear.Identity"
 
 # Prefixes of the weights that a classifier has and a masked LM does not: these may be new.

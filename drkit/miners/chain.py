@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from drkit.recipe.schema import Choice
 
 CANDIDATES = "candidates"  # What a filter's spec receives; a source's does not.
-
 DEFAULT_DEPTH = 200
 
 Item = TypeVar("Item")

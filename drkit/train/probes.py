@@ -75,9 +75,7 @@ FILE = "probes.jsonl"
 
 # Every probe uses the masks of this epoch, which training never reaches.
 EPOCH = -1
-
 BATCH = 32
-
 _SEED = 0x68656C64
 
 Record = Mapping[str, float]
