@@ -1,12 +1,54 @@
-"""Loading models by path or hub id: early checks, errors in plain words, and no progress bars of transformers."""
+"""The one door through which models and tokenizers are loaded: no code from a folder, no pickled weights, clear errors.
+
+Nothing else in drkit calls `from_pretrained` of transformers.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from drkit.errors import DrkitError
+
+PICKLED = ("pytorch_model*.bin", "*.pt", "*.pth", "*.ckpt")
+
+
+def load_pretrained(
+    loader: str,
+    path_or_id: str,
+    action: str,
+    requirement: str = "",
+    *,
+    trust_remote_code: bool = False,
+    **options: Any,
+) -> Any:
+    """Return what a class of transformers, such as `AutoTokenizer`, loads from a folder or hub id.
+
+    Code that comes with a checkpoint is not run, and not offered for execution, unless a caller in Python trusts it.
+    Weights are read from safetensors only. action, requirement: see `explain_load_errors`, whose errors it raises.
+    """
+    import transformers
+
+    if loader.startswith("AutoModel"):
+        check_model_path(path_or_id)
+        _check_weights(Path(path_or_id).expanduser())
+        options["use_safetensors"] = True
+    with explain_load_errors(path_or_id, action, requirement), without_progress_bars():
+        return getattr(transformers, loader).from_pretrained(path_or_id, trust_remote_code=trust_remote_code, **options)
+
+
+def _check_weights(folder: Path) -> None:
+    """Raise DrkitError if a folder has only pickled weights, whose loading can run code."""
+    if not folder.is_dir() or any(folder.glob("*.safetensors")):
+        return
+    pickled = next((path.name for pattern in PICKLED for path in sorted(folder.glob(pattern))), None)
+    if pickled:
+        raise DrkitError(
+            f"{folder} has only pickled weights ({pickled}), which can run code when they are loaded; drkit reads "
+            f"safetensors. Convert a checkpoint that you trust: load it in Python, save_pretrained writes safetensors"
+        )
 
 
 @contextmanager
@@ -16,11 +58,11 @@ def explain_load_errors(path_or_id: str, action: str, requirement: str = "") -> 
     action: what the block does, such as "load the encoder". requirement: a sentence on what can be loaded. Raises
     DrkitError for a missing or broken file, a model of another kind, or a hub that cannot be reached.
     """
-    from safetensors import SafetensorError
-
     try:
         yield
-    except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
+    except DrkitError:
+        raise
+    except Exception as error:  # a malformed folder makes the libraries raise almost anything
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         advice = (
             "check the files in this folder"

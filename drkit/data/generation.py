@@ -26,7 +26,7 @@ from filelock import FileLock
 
 from drkit.core.draws import Draws
 from drkit.core.files import replacing, write_text
-from drkit.core.loading import explain_load_errors, without_progress_bars
+from drkit.core.loading import load_pretrained
 from drkit.core.processes import Shard, local_device
 from drkit.core.settings import setting
 from drkit.data.store import encoded
@@ -66,12 +66,9 @@ class QueryModel:
 
         Raises DrkitError if it is missing or not a sequence-to-sequence model.
         """
-        from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
-
         expected = "Expected a sequence-to-sequence model, such as doc2query/all-with-prefix-t5-base-v1"
-        with explain_load_errors(path_or_id, "generate queries with", expected), without_progress_bars():
-            model = AutoModelForSeq2SeqLM.from_pretrained(path_or_id)
-            tokenizer = AutoTokenizer.from_pretrained(path_or_id)
+        model = load_pretrained("AutoModelForSeq2SeqLM", path_or_id, "generate queries with", expected)
+        tokenizer = load_pretrained("AutoTokenizer", path_or_id, "load the tokenizer of", expected)
         return cls(model.to(local_device()), tokenizer, sampling)
 
     def __call__(self, texts: Sequence[str], keys: Sequence[int]) -> list[list[str]]:

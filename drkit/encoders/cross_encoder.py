@@ -14,7 +14,7 @@ from attrs import frozen
 from torch import Tensor, nn
 
 from drkit.core.files import replacing_folder, write_text
-from drkit.core.loading import explain_load_errors, without_progress_bars
+from drkit.core.loading import load_pretrained, without_progress_bars
 from drkit.encoders.architectures import ARCHITECTURES, architecture, longest_text
 from drkit.encoders.masked_lm import read_config, without_report
 from drkit.encoders.seeding import seeded
@@ -300,18 +300,16 @@ def _is_classifier(config: Any) -> bool:
 
 def _load(path_or_id: str, config: Any, seed: int = 0) -> nn.Module:
     """Load the classifier in float32 and evaluation mode; a head missing from the checkpoint is drawn by `seed`."""
-    from transformers import AutoModelForSequenceClassification
-
     trained = _is_classifier(config)
     if trained:
         _one_label(config, repr(path_or_id))
     found = ARCHITECTURES.get(config.model_type)
-    options = {"attn_implementation": found.attention} if found else {}
+    options: dict[str, Any] = {"attn_implementation": found.attention} if found else {}
     expected = "Expected a sequence classifier with one label, or an encoder to start one from."
-    errors = explain_load_errors(path_or_id, "load the cross-encoder", expected)
-    with errors, without_progress_bars(), without_report(), seeded(seed, "cross-encoder head"):
-        model, report = AutoModelForSequenceClassification.from_pretrained(
-            path_or_id, num_labels=1, dtype="float32", output_loading_info=True, **options
+    options |= {"num_labels": 1, "dtype": "float32", "output_loading_info": True}
+    with without_report(), seeded(seed, "cross-encoder head"):
+        model, report = load_pretrained(
+            "AutoModelForSequenceClassification", path_or_id, "load the cross-encoder", expected, **options
         )
     _check_missing(path_or_id, report["missing_keys"], trained, model.base_model_prefix)
     loaded: nn.Module = model.eval()
@@ -329,10 +327,7 @@ def _check_missing(path_or_id: str, missing: Iterable[str], trained: bool, backb
 
 
 def _tokenizer(path_or_id: str) -> Any:
-    from transformers import AutoTokenizer
-
-    with explain_load_errors(path_or_id, "load the tokenizer of"):
-        tokenizer = AutoTokenizer.from_pretrained(path_or_id)
+    tokenizer = load_pretrained("AutoTokenizer", path_or_id, "load the tokenizer of")
     if not getattr(tokenizer, "is_fast", False):
         raise DrkitError(f"the tokenizer of {path_or_id!r} is not a fast one; save it with a tokenizer.json")
     return tokenizer

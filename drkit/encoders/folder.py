@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from drkit.core.loading import explain_load_errors, without_progress_bars
+from drkit.core.loading import load_pretrained
 from drkit.encoders.architectures import longest_text
 from drkit.encoders.pooling import POOLINGS
 from drkit.errors import DrkitError
@@ -94,11 +94,9 @@ def load_backbone(folder: Path) -> tuple[Any, Any]:
 
     Raises DrkitError if either cannot be read.
     """
-    from transformers import AutoModel, AutoTokenizer
-
-    with explain_load_errors(str(folder), "load the encoder in", "Export it again."), without_progress_bars():
-        model = AutoModel.from_pretrained(folder, dtype="float32", local_files_only=True)
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    where = (str(folder), "load the encoder in", "Export it again.")
+    model = load_pretrained("AutoModel", *where, dtype="float32", local_files_only=True)
+    tokenizer = load_pretrained("AutoTokenizer", *where, local_files_only=True)
     return model.eval(), tokenizer
 
 

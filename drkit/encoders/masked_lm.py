@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from drkit.core.loading import check_model_path, explain_load_errors, without_progress_bars
+from drkit.core.loading import check_model_path, load_pretrained
 from drkit.core.types import Encoded
 from drkit.encoders.architectures import BertSizes, architecture, backbone_info, check_fit, longest_text
 from drkit.encoders.heads import TIED, Heads, tie_lm_head
@@ -172,17 +172,21 @@ def load_masked_lm(path_or_id: str, trust_remote_code: bool = False) -> nn.Modul
 
     Raises DrkitError as `MaskedLmEncoder.from_pretrained` does.
     """
-    from transformers import AutoModelForMaskedLM
-
     where = architecture(read_config(path_or_id, trust_remote_code).model_type)
-    options = {"attn_implementation": where.attention, "dtype": "float32", "trust_remote_code": trust_remote_code}
-    with (
-        explain_load_errors(path_or_id, "load the encoder"),
-        without_progress_bars(),
-        without_report(),
-        seeded(0, "language-model head"),
-    ):
-        model, report = AutoModelForMaskedLM.from_pretrained(path_or_id, output_loading_info=True, **options)
+    options: dict[str, Any] = {
+        "attn_implementation": where.attention,
+        "dtype": "float32",
+        "trust_remote_code": trust_remote_code,
+    }
+    with without_report(), seeded(0, "language-model head"):
+        model, report = load_pretrained(
+            "AutoModelForMaskedLM",
+            path_or_id,
+            "load the encoder",
+            trust_remote_code=trust_remote_code,
+            output_loading_info=True,
+            **options,
+        )
     missing = set(report["missing_keys"])
     if getattr(model.config, TIED, False):
         tie_lm_head(model)
@@ -219,11 +223,9 @@ def check_vocabulary(path_or_id: str, tokenizer: Any) -> None:
 
 def read_config(path_or_id: str, trust_remote_code: bool = False) -> Any:
     """Return the configuration of a folder or hub id. Raises DrkitError if it is missing."""
-    from transformers import AutoConfig
-
     check_model_path(path_or_id)
-    with explain_load_errors(path_or_id, "read the configuration of the encoder"):
-        return AutoConfig.from_pretrained(path_or_id, trust_remote_code=trust_remote_code)
+    action = "read the configuration of the encoder"
+    return load_pretrained("AutoConfig", path_or_id, action, trust_remote_code=trust_remote_code)
 
 
 @contextmanager

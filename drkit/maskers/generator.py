@@ -9,6 +9,7 @@ import torch
 from attrs import evolve
 from torch import Tensor, nn
 
+from drkit.core.loading import load_pretrained
 from drkit.core.types import StepOutput
 from drkit.errors import DrkitError
 from drkit.maskers.specs import UniformConfig
@@ -194,13 +195,11 @@ def _tokenizer_name(tokenizer: Any) -> str:
 
 def _tokenizer_beside(generator: MaskedLmEncoder) -> Any:
     """Return the tokenizer of the folder or hub id that a generator was loaded from, or None."""
-    from transformers import AutoTokenizer
-
     path = str(getattr(generator.config, "name_or_path", ""))
     folder = Path(path).expanduser()
     if not path or (folder.is_dir() and not any((folder / name).is_file() for name in _TOKENIZER_FILES)):
         return None
     try:
-        return AutoTokenizer.from_pretrained(path)
-    except (OSError, ValueError):
+        return load_pretrained("AutoTokenizer", path, "load the tokenizer of")
+    except DrkitError:
         return None

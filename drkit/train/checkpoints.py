@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from drkit.core.loading import without_progress_bars
+from drkit.core.loading import load_pretrained, without_progress_bars
 from drkit.encoders import MaskedLmEncoder
 from drkit.encoders.folder import PASSAGES
 from drkit.errors import DrkitError
@@ -143,13 +143,7 @@ def load_tokenizer(path_or_id: str) -> Any:
 
     Raises DrkitError if it is missing, is not a fast tokenizer (without word ids), or lacks a mask token.
     """
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(path_or_id)
-    except (OSError, ValueError, KeyError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise DrkitError(f"cannot load the tokenizer of {path_or_id!r}: {reason}") from error
+    tokenizer = load_pretrained("AutoTokenizer", path_or_id, "load the tokenizer of")
     if not tokenizer.is_fast:
         raise DrkitError(
             f"the tokenizer of {path_or_id!r} is not a fast tokenizer, which masking needs to know words; choose an "

@@ -77,10 +77,10 @@ def _texts(inputs: Mapping[str, Path], prompt: str) -> StoredTexts:
 
 
 def _vocab_size(config: Path) -> int:
-    from transformers import AutoConfig
+    from drkit.core.loading import load_pretrained
 
     # The encoder's embedding table may be longer than its tokenizer's vocabulary (padded to a round number).
-    return int(AutoConfig.from_pretrained(config).vocab_size)
+    return int(load_pretrained("AutoConfig", str(config), "read the configuration of").vocab_size)
 
 
 def _characters(inputs: Mapping[str, Path]) -> Any:

@@ -1,0 +1,125 @@
+"""Models and tokenizers are loaded through one door: no code from a folder is run, no pickle is read."""
+
+import ast
+import contextlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import BertConfig, BertForMaskedLM
+
+import drkit
+from drkit.core.loading import load_pretrained
+from drkit.encoders.folder import load_backbone
+from drkit.encoders.masked_lm import load_masked_lm, read_config
+from drkit.errors import DrkitError
+from drkit.train.checkpoints import load_tokenizer
+from tests.parts.toys import toy_tokenizer
+
+ROOTS = [Path(drkit.__file__).parent, *(Path(drkit.__file__).parent.parent / name for name in ("cli", "plugins"))]
+CODE = """
+from pathlib import Path
+Path({path!r}).touch()
+from transformers import BertConfig as Own, BertModel as OwnModel
+"""
+
+
+def calls_of(tree, name):
+    return [n for n in ast.walk(tree) if isinstance(n, ast.Call) and getattr(n.func, "attr", "") == name]
+
+
+def test_nothing_else_calls_from_pretrained_of_transformers():
+    found = []
+    for path in (p for root in ROOTS if root.is_dir() for p in root.rglob("*.py")):
+        for call in calls_of(ast.parse(path.read_text(encoding="utf-8")), "from_pretrained"):
+            owner = ast.unparse(call.func.value)
+            if owner != "MaskedLmEncoder":
+                found.append(f"{path.name}: {owner}")
+    assert found == ["loading.py: getattr(transformers, loader)"]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A model folder that works, with a tokenizer."""
+    model = BertForMaskedLM(
+        BertConfig(vocab_size=700, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8)
+    )
+    model.save_pretrained(tmp_path / "model")
+    toy_tokenizer().save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.fixture
+def malicious(folder, tmp_path):
+    """The same folder, which now asks for code of its own."""
+    touched = tmp_path / "touched"
+    (folder / "own.py").write_text(CODE.format(path=str(touched)))
+    for name, key in (("config.json", "model_type"), ("tokenizer_config.json", "tokenizer_class")):
+        table = json.loads((folder / name).read_text())
+        table |= {key: "Stranger" if key == "tokenizer_class" else "stranger"}
+        classes = {f"Auto{kind}": "own.OwnModel" for kind in ("Model", "ModelForMaskedLM", "ModelForSeq2SeqLM")}
+        table["auto_map"] = {"AutoConfig": "own.Own", "AutoTokenizer": ["own.Own", "own.Own"], **classes}
+        (folder / name).write_text(json.dumps(table))
+    yield folder
+    assert not touched.exists()
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        lambda folder: load_masked_lm(str(folder)),
+        lambda folder: read_config(str(folder)),
+        load_backbone,
+        lambda folder: load_pretrained("AutoModelForSeq2SeqLM", str(folder), "load"),
+        lambda folder: load_pretrained("AutoModelForSequenceClassification", str(folder), "load"),
+    ],
+)
+def test_code_in_a_folder_is_refused(malicious, load):
+    with pytest.raises(DrkitError):
+        load(malicious)
+
+
+def test_code_of_a_tokenizer_is_not_run(malicious):
+    with contextlib.suppress(DrkitError):  # without its class, transformers may still read tokenizer.json
+        load_tokenizer(str(malicious))
+
+
+def test_the_command_line_neither_asks_nor_runs(malicious):
+    command = [sys.executable, "-m", "drkit_cli.main", "encode", "--encoder", str(malicious), "--pooling", "cls"]
+    texts = malicious / "texts.jsonl"
+    texts.write_text('{"_id": "1", "text": "a b"}\n')
+    done = subprocess.run(
+        [*command, "--collection", f"jsonl:{texts}", "-o", str(malicious / "vectors")],
+        input="y\ny\n",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "Do you wish to run" not in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_pickled_weights_are_refused(folder):
+    weights = load_masked_lm(str(folder)).state_dict()
+    (folder / "model.safetensors").unlink()
+    torch.save(weights, folder / "pytorch_model.bin")
+    with pytest.raises(DrkitError, match=r"only pickled weights \(pytorch_model.bin\)"):
+        load_masked_lm(str(folder))
+    with pytest.raises(DrkitError, match="pickled"):
+        load_backbone(folder)
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json", "tokenizer.json"])
+@pytest.mark.parametrize("text", ["[1, 2]", "null", '"text"', "[" * 100_000, '{"model_type": []}', "\x00", "{"])
+def test_json_of_another_shape_is_one_error(folder, name, text):
+    (folder / name).write_text(text)
+    try:
+        load_masked_lm(str(folder))
+        load_tokenizer(str(folder))
+    except DrkitError:
+        return
+    assert name == "tokenizer_config.json"  # transformers ignores some of these
