@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from drkit.commands.evaluation import evaluate_files as evaluate_files
     from drkit.commands.evaluation import find_judgements as find_judgements
     from drkit.commands.evaluation import find_systems as find_systems
+    from drkit.commands.fuse import fuse_files as fuse_files
     from drkit.commands.generate import generate_queries as generate_queries
     from drkit.commands.inputs import NamedCollection as NamedCollection
     from drkit.commands.inputs import find_index as find_index
