@@ -18,7 +18,7 @@ from drkit.runs.execute import RECIPE
 from drkit.runs.manifest import read_manifest
 from drkit.search import read_qrels, read_run
 
-EVALUATION, RUNS, COLLECTION = "evaluation", "runs", "collection"
+EVALUATION, RUNS, HYBRID, COLLECTION = "evaluation", "runs", "hybrid", "collection"
 _WHAT_TO_GIVE = "give a run's folder, RUN:SYSTEM, or a TREC run file"
 
 
@@ -151,7 +151,8 @@ def _system(run: Path, name: str) -> System:
     runs = _results(run)["runs"]
     if name not in runs:
         raise DrkitError(f"{run} has no system {name!r}{did_you_mean(name, runs)} known: {', '.join(runs)}")
-    files = tuple(run / RUNS / f"{draw}.trec" for draw in runs[name])
+    folder = run / (HYBRID if name == HYBRID else RUNS)
+    files = tuple(folder / f"{draw}.trec" for draw in runs[name])
     return System(name, files, run)
 
 
