@@ -7,14 +7,16 @@ of Fusion Functions for Hybrid Retrieval (convex combinations).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 from attrs import frozen
 
 from drkit.errors import DrkitError
-from drkit.search.hits import Hits
+from drkit.search.hits import Hits, batched
 from drkit.search.trec import encode_ids
 
 if TYPE_CHECKING:
@@ -25,8 +27,19 @@ if TYPE_CHECKING:
 FusedRow: TypeAlias = "tuple[str, list[tuple[str, float]]]"
 DEFAULT_WEIGHT = 0.5
 DEFAULT_K = 60
+WEIGHT = "weight.json"
 # Scale the scores f64[n] of one ranking, best first, n > 0; returns them, and the value of a missing hit.
 Scale: TypeAlias = "Callable[[NDArray[np.float64]], tuple[NDArray[np.float64], float]]"
+
+
+class Searcher(Protocol):
+    """Anything that finds passages for texts: `Bm25Retriever`, `Retriever`, `HybridRetriever`."""
+
+    def __len__(self) -> int:
+        """Number of passages."""
+
+    def search(self, texts: Sequence[str], depth: int) -> list[Hits]:
+        """Return the best `depth` passages of each text, best first."""
 
 
 @frozen(eq=False)
@@ -122,6 +135,59 @@ def reciprocal_ranks(
         raise DrkitError(f"k of reciprocal rank fusion must be at least 0, got {k}")
     rows = align(first, second, lambda scores: (1 / (k + 1 + np.arange(len(scores))), 0.0))
     return ((one.query_id, list(one.fused((1, 1), depth).pairs())) for one in rows)
+
+
+@frozen(eq=False)
+class HybridRetriever:
+    """Searches with two retrievers over the same passages, such as BM25 and a dense one, and fuses their hits.
+
+    weight: of the second one (`convex`); depth: hits of each that are scaled and fused, at least as many as requested.
+    """
+
+    first: Searcher
+    second: Searcher
+    weight: float = DEFAULT_WEIGHT
+    depth: int = 1000
+
+    @classmethod
+    def load(cls, run: str | Path, *, device: str = "cpu") -> HybridRetriever:
+        """Load BM25 and the retriever of a finished run, with the weight of its row `hybrid`.
+
+        Raises DrkitError if the run has no such row, or a folder is missing or cannot be read.
+        """
+        from drkit.search.bm25 import Bm25Retriever
+        from drkit.search.retrieve import Retriever
+
+        path = Path(run) / "hybrid" / WEIGHT
+        try:
+            facts = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            raise DrkitError(
+                f"{run} has no hybrid system (missing or invalid {path}); give a finished run whose "
+                f"recipe has evaluation.bm25 and evaluation.hybrid on"
+            ) from None
+        dense = Retriever.load(run, device=device)
+        return cls(Bm25Retriever.load(Path(run) / "bm25"), dense, facts["weight"], facts["depth"])
+
+    def __len__(self) -> int:
+        return len(self.second)
+
+    def search(self, texts: Sequence[str], depth: int) -> list[Hits]:
+        """Return the best `depth` passages of each text, by the weighted sum of both scaled scores.
+
+        Raises DrkitError for an empty text.
+        """
+        found = [one.search(texts, max(depth, self.depth)) for one in (self.first, self.second)]
+        weights = (1 - self.weight, self.weight)
+        return [
+            _align(text, one.pairs(), two.pairs(), min_max).fused(weights, depth)
+            for text, one, two in zip(texts, *found, strict=True)
+        ]
+
+    def stream(self, texts: Iterable[str], depth: int, batch: int = 256) -> Iterator[Hits]:
+        """Yield what `search` returns for any number of texts, a batch at a time."""
+        for some in batched(texts, batch):
+            yield from self.search(some, depth)
 
 
 def _check_new(query_id: str, seen: Iterable[str]) -> None:

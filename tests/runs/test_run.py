@@ -19,7 +19,7 @@ from drkit.evaluate import evaluate, tune_weight
 from drkit.evaluate.systems import hybrid_verdict
 from drkit.recipe.read import read_recipe
 from drkit.runs.manifest import read_manifest
-from drkit.search import Retriever, TextEncoder, align, convex, read_qrels, read_run
+from drkit.search import HybridRetriever, Retriever, TextEncoder, align, convex, read_qrels, read_run
 from tests.runs.conftest import TINY, command, drkit
 
 RANKED = ("runs", "runs-dev")
@@ -109,6 +109,29 @@ def test_hybrid_is_tuned_on_dev_queries_and_reported(tiny_run):
     again = " ".join(drkit("evaluate", run, "-m", "RR@10").stdout.split())
     assert f"hybrid {metrics['rows'][-1]['values']['RR@10']:.3f}" in again
     assert ":hybrid (" in drkit("compare", f"{run}:bm25", f"{run}:hybrid", "-m", "RR@10").stdout
+
+
+def test_hybrid_search_ranks_as_the_run_did(tiny_run, tmp_path):
+    run, _ = tiny_run
+    drkit("search", run, "--hybrid", "--split", "test", "-k", 100, "-o", tmp_path / "h.trec")
+    ranked, again = (dict(read_run(path)) for path in (run / "hybrid" / "hybrid.trec", tmp_path / "h.trec"))
+    assert ranked.keys() == again.keys()
+    for query_id, hits in ranked.items():
+        np.testing.assert_allclose([s for _, s in hits], [s for _, s in again[query_id]], atol=1e-4)
+    hybrid = HybridRetriever.load(run)
+    (best,) = hybrid.search(["remove a handler from the logger"], 3)
+    shown = drkit("search", run, "remove a handler from the logger", "--hybrid", "-k", 3).stdout
+    assert all(f"{score:.4f}  {doc_id}" in shown for doc_id, score in best.pairs())
+    assert list(hybrid.stream(["a logger"] * 3, 2, batch=2)) == hybrid.search(["a logger"] * 3, 2)
+    assert len(hybrid) == len(open_collection(run / "collection").corpus)
+    for arguments, message in (
+        (("search", run / "index", "a", "--hybrid"), "has no hybrid system"),
+        (("search", run, "a", "--hybrid", "--encoder", run), "--hybrid searches with the run's own encoder"),
+        (("search", run, " ", "--hybrid"), "the query is empty"),
+    ):
+        done = drkit(*arguments, check=False)
+        assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+        assert message in " ".join(done.stderr.split())
 
 
 def test_sentence_transformers_and_transformers_give_the_same_vectors(tiny_run):

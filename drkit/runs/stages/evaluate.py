@@ -13,7 +13,7 @@ from drkit.core.files import write_text
 from drkit.recipe.write import json_text
 from drkit.runs.stage import StageRun, StageSpec, from_recipe
 from drkit.runs.stages.hybrid import NAME as HYBRID
-from drkit.runs.stages.hybrid import WEIGHT
+from drkit.search.fusion import WEIGHT
 
 if TYPE_CHECKING:
     from drkit.core.types import Judgement

@@ -10,9 +10,10 @@ from attrs import frozen
 from drkit.core.files import write_text
 from drkit.recipe.write import json_text
 from drkit.runs.stage import StageRun, StageSpec, from_recipe
+from drkit.search.fusion import DEFAULT_WEIGHT, WEIGHT
 
 NAME = "hybrid"
-RANKING, WEIGHT = f"{NAME}.trec", "weight.json"
+RANKING = f"{NAME}.trec"
 
 
 @frozen
@@ -40,7 +41,6 @@ def _weight(stage: StageRun[HybridSettings]) -> dict[str, Any]:
     from drkit.data.tables import collection_of
     from drkit.evaluate import tune_weight
     from drkit.search import read_run
-    from drkit.search.fusion import DEFAULT_WEIGHT
 
     settings, inputs = stage.settings, stage.inputs
     judgements = list(collection_of({"dev": inputs["dev"]}).judgements("dev")) if settings.measure else []
