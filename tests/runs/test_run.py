@@ -17,7 +17,7 @@ from drkit.core.discovery import installed
 from drkit.data.tables import open_collection
 from drkit.evaluate import evaluate, tune_weight
 from drkit.evaluate.systems import hybrid_verdict
-from drkit.recipe.read import read_recipe
+from drkit.recipe.toml import read_recipe
 from drkit.runs.manifest import read_manifest
 from drkit.search import HybridRetriever, Retriever, TextEncoder, align, convex, read_qrels, read_run
 from tests.runs.conftest import TINY, command, drkit

@@ -10,7 +10,7 @@ import attrs
 from attrs import frozen
 
 from drkit.core.files import write_text
-from drkit.recipe.write import json_text
+from drkit.recipe.toml import json_text
 from drkit.runs.stage import StageRun, StageSpec, from_recipe
 from drkit.runs.stages.hybrid import NAME as HYBRID
 from drkit.search.fusion import WEIGHT

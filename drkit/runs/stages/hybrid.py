@@ -8,7 +8,7 @@ from typing import Any
 from attrs import frozen
 
 from drkit.core.files import write_text
-from drkit.recipe.write import json_text
+from drkit.recipe.toml import json_text
 from drkit.runs.stage import StageRun, StageSpec, from_recipe
 from drkit.search.fusion import DEFAULT_WEIGHT, WEIGHT
 
