@@ -17,6 +17,7 @@ from drkit_cli.commands.distill import distill
 from drkit_cli.commands.encode import encode
 from drkit_cli.commands.evaluate import evaluate
 from drkit_cli.commands.export import export
+from drkit_cli.commands.fuse import fuse
 from drkit_cli.commands.index import index
 from drkit_cli.commands.inspect import inspect
 from drkit_cli.commands.listing import list_parts
@@ -54,6 +55,7 @@ for command in (
     search,
     evaluate,
     compare,
+    fuse,
     rerank,
     distill,
     encode,

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-BASELINE = "no-pretraining"
+BASELINE, HYBRID = "no-pretraining", "hybrid"
 LABELS = {"bm25": "BM25", BASELINE: "without pre-training"}
 STYLES = {"kept": "not bold green", "to do": "not bold", "resumed": "not bold cyan", "again": "not bold yellow"}
 
@@ -147,28 +147,17 @@ def _scores(metrics: Mapping[str, Any]) -> Table:
 
 
 def verdict(metrics: Mapping[str, Any], measure: str) -> list[str]:
-    """Return in words whether the last retriever beats the one without pre-training, and BM25."""
+    """Return in words whether the last retriever beats the one without pre-training and BM25, and hybrid BM25."""
+    from drkit.evaluate.systems import hybrid_verdict, verdict_text
+
     values = {row["system"]: row["values"][measure] for row in metrics["rows"]}
-    last = metrics["rows"][-1]["system"]
+    last = [row["system"] for row in metrics["rows"] if row["system"] != HYBRID][-1]
     lines = []
     for other, label in ((BASELINE, "the encoder without pre-training"), ("bm25", "BM25")):
         if other in values and other != last:
-            beats = "beats" if values[last] > values[other] else "does not beat"
-            lines.append(
-                f"{last} {beats} {label}: "
-                f"{measure} {values[last]:.3f} against {values[other]:.3f}{_significance(metrics, other, measure)}"
-            )
-    return lines
-
-
-def _significance(metrics: Mapping[str, Any], other: str, measure: str) -> str:
-    """Return the p-value in brackets, with a warning if the difference may be chance."""
-    from drkit.evaluate.systems import LEVEL, p_text
-
-    p = metrics.get("against", {}).get(other, {}).get(measure)
-    if p is None:
-        return ""
-    return f" ({p_text(p)})" if p < LEVEL else f" ({p_text(p)}: this may be chance)"
+            p = metrics.get("against", {}).get(other, {}).get(measure)
+            lines.append(verdict_text(last, label, measure, (values[last], values[other]), p))
+    return [*lines, *hybrid_verdict(metrics, measure)]
 
 
 def paths(run: Path, done: Mapping[str, Manifest]) -> Table:

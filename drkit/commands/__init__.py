@@ -6,12 +6,14 @@ from drkit.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from drkit.commands.encode_search import encode_collection as encode_collection
+    from drkit.commands.encode_search import rank_to_run as rank_to_run
     from drkit.commands.encode_search import search_to_run as search_to_run
     from drkit.commands.evaluation import BeirTable as BeirTable
     from drkit.commands.evaluation import evaluate_beir as evaluate_beir
     from drkit.commands.evaluation import evaluate_files as evaluate_files
     from drkit.commands.evaluation import find_judgements as find_judgements
     from drkit.commands.evaluation import find_systems as find_systems
+    from drkit.commands.fuse import fuse_files as fuse_files
     from drkit.commands.generate import generate_queries as generate_queries
     from drkit.commands.inputs import NamedCollection as NamedCollection
     from drkit.commands.inputs import find_index as find_index

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from drkit.search import AnyIndex, Encoder
+    from drkit.search.fusion import Searcher
 
-QUERIES_PER_PASS = 4096
+QUERIES_PER_PASS, QUERIES_PER_SEARCH = 4096, 256
 Batch: TypeAlias = "tuple[Sequence[str], NDArray[np.float32]]"
 
 
@@ -74,6 +75,25 @@ def search_to_run(
             for name, hits in zip(names, index.stream(vectors, depth), strict=True):
                 done += 1
                 yield name, hits.pairs()
+
+    write_run(Path(path), rows(), tag="drkit")
+    return done
+
+
+def rank_to_run(retriever: Searcher, queries: Iterable[Query], path: str | Path, *, depth: int = 1000) -> int:
+    """Search for all queries with a retriever of any kind and write a TREC run; returns the number of queries.
+
+    Raises DrkitError if a query is empty.
+    """
+    done = 0
+
+    def rows() -> Iterator[tuple[str, Iterable[tuple[str, float]]]]:
+        nonlocal done
+        for batch in batched(queries, QUERIES_PER_SEARCH):
+            found = retriever.search([query.text for query in batch], depth)
+            for query, hits in zip(batch, found, strict=True):
+                done += 1
+                yield query.query_id, hits.pairs()
 
     write_run(Path(path), rows(), tag="drkit")
     return done

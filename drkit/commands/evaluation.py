@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from attrs import field, frozen
 
-from drkit.commands.encode_search import search_to_run
+from drkit.commands.encode_search import rank_to_run, search_to_run
 from drkit.commands.inputs import NamedCollection
 from drkit.commands.models import open_encoder
 from drkit.core.discovery import Installed
@@ -24,9 +24,12 @@ from drkit.errors import DrkitError, did_you_mean
 from drkit.evaluate import MEASURES, Scores, average, check_measures, evaluate
 from drkit.runs.execute import RECIPE
 from drkit.runs.manifest import digest, read_manifest
-from drkit.search import AnyEncoder, Bm25Retriever, build_index, encode_corpus, read_qrels, read_run, write_run
+from drkit.search import AnyEncoder, Bm25Retriever, align, build_index, convex, encode_corpus, read_qrels, read_run
 
-EVALUATION, RUNS, COLLECTION = "evaluation", "runs", "collection"
+if TYPE_CHECKING:
+    from drkit.search.trec import RunRow
+
+EVALUATION, RUNS, HYBRID, COLLECTION = "evaluation", "runs", "hybrid", "collection"
 
 _WHAT_TO_GIVE = "give a run's folder, RUN:SYSTEM, or a TREC run file"
 
@@ -160,7 +163,8 @@ def _system(run: Path, name: str) -> System:
     runs = _results(run)["runs"]
     if name not in runs:
         raise DrkitError(f"{run} has no system {name!r}{did_you_mean(name, runs)} known: {', '.join(runs)}")
-    files = tuple(run / RUNS / f"{draw}.trec" for draw in runs[name])
+    folder = run / (HYBRID if name == HYBRID else RUNS)
+    files = tuple(folder / f"{draw}.trec" for draw in runs[name])
     return System(name, files, run)
 
 
@@ -200,6 +204,7 @@ def _texts(collection: NamedCollection, split: str) -> dict[str, str]:
 
 DEPTH = 1000
 SPLITS = ("test", "dev")
+
 AVERAGE = "average"
 
 Search: TypeAlias = "Callable[[BeirCollection, str, Path], None]"
@@ -238,11 +243,11 @@ def evaluate_beir(
     progress: Progress | None = None,
     registry: Registry | None = None,
 ) -> BeirTable:
-    """Evaluate an encoder, BM25, or both on every data set under `folder`; repeated calls resume.
+    """Evaluate an encoder, BM25, or both and their fusion (`hybrid`) on every data set; repeated calls resume.
 
-    encoder: a folder, a run, or a hub id; None for BM25 alone. output: where the rankings (1,000 passages per query)
-    are kept. Test queries are used, or dev queries if a data set has no test queries (MS MARCO). registry: see
-    `open_encoder`.
+    encoder: a folder, a run, or a hub id; None for BM25 alone. The fusion has the default weight, 0.5. output: where
+    the rankings (1,000 passages per query) are kept. Test queries are used, or dev queries if a data set has no test
+    queries (MS MARCO). registry: see `open_encoder`.
 
     Raises DrkitError for no data set, an unreadable data set, or an unknown measure.
     """
@@ -256,11 +261,12 @@ def evaluate_beir(
         raise DrkitError("nothing to evaluate: give an encoder, bm25, or both")
     means: dict[str, dict[str, dict[str, float]]] = {}
     for name, members in found.items():
-        for system, identity, search in systems:
-            scores = [_evaluate(path, identity, search, output, measures, progress or Silent()) for path in members]
-            mean = {m: sum(one.mean(m) for one in scores) / len(scores) for m in measures}
-            means.setdefault(name, {})[system] = mean
-    return BeirTable(tuple(measures), tuple(system for system, *_ in systems), means)
+        scores = [_evaluate(path, systems, output, measures, progress or Silent()) for path in members]
+        means[name] = {
+            system: {m: sum(one[system].mean(m) for one in scores) / len(scores) for m in measures}
+            for system in scores[0]
+        }
+    return BeirTable(tuple(measures), tuple(next(iter(means.values()))), means)
 
 
 def data_sets(folder: Path) -> dict[str, list[Path]]:
@@ -294,31 +300,45 @@ def _is_data_set(folder: Path) -> bool:
 
 
 def _evaluate(
-    path: Path, identity: Any, search: Search, output: Path, measures: Sequence[str], progress: Progress
-) -> Scores:
+    path: Path,
+    systems: Sequence[tuple[str, Any, Search]],
+    output: Path,
+    measures: Sequence[str],
+    progress: Progress,
+) -> dict[str, Scores]:
+    """Return the scores of every system on a data set, and those of the fusion of two."""
     collection = BeirCollection(BeirConfig(path=str(path)))
     split = next((split for split in SPLITS if split in collection.splits()), None)
     if split is None:
         raise DrkitError(f"{path} has no test or dev judgements to evaluate with")
     files = {name: facts["sha256"] for name, facts in collection.describe()["files"].items()}
-    key = digest({"system": identity, "files": files, "split": split, "depth": DEPTH})
-    name = path.resolve().name
-    run = output / f"{name}-{key}.trec"
-    if run.is_file():
-        progress.skip(name, str(run))
-    else:
-        started = time.perf_counter()
-        progress.begin(name, f"{split} queries")
-        search(collection, split, run)
-        progress.end(name, time.perf_counter() - started)
-    return evaluate(read_run(run), collection.judgements(split), measures, exclude_self=True)
+    name, runs = path.resolve().name, {}
+    for system, identity, search in systems:
+        key = digest({"system": identity, "files": files, "split": split, "depth": DEPTH})
+        run = runs[system] = output / f"{name}-{key}.trec"
+        if run.is_file():
+            progress.skip(name, str(run))
+        else:
+            started = time.perf_counter()
+            progress.begin(name, f"{split} queries")
+            search(collection, split, run)
+            progress.end(name, time.perf_counter() - started)
+    rankings: dict[str, Iterable[RunRow]] = {system: _without_self(run) for system, run in runs.items()}
+    if len(runs) == 2:
+        first, second = map(_without_self, runs.values())
+        rankings[HYBRID] = convex(align(first, second), depth=DEPTH)
+    return {system: evaluate(rows, collection.judgements(split), measures) for system, rows in rankings.items()}
+
+
+def _without_self(run: Path) -> Iterator[RunRow]:
+    """Yield the rows of a run without hits whose id equals the query's, which would distort the scaled scores too."""
+    for query_id, hits in read_run(run):
+        yield query_id, [hit for hit in hits if hit[0] != query_id]
 
 
 def _search_bm25(collection: BeirCollection, split: str, run: Path) -> None:
     retriever = Bm25Retriever().index(collection.passages())
-    queries = list(collection.queries(split))
-    found = retriever.stream((query.text for query in queries), DEPTH + 1)
-    write_run(run, ((query.query_id, hits.pairs()) for query, hits in zip(queries, found, strict=True)), tag="bm25")
+    rank_to_run(retriever, collection.queries(split), run, depth=DEPTH + 1)
 
 
 def _search_encoder(encoder: AnyEncoder, collection: BeirCollection, split: str, run: Path) -> None:

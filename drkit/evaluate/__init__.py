@@ -21,5 +21,7 @@ if TYPE_CHECKING:
     from drkit.evaluate.systems import comparison as comparison
     from drkit.evaluate.systems import to_markdown as to_markdown
     from drkit.evaluate.systems import versus_markdown as versus_markdown
+    from drkit.evaluate.tuning import TunedWeight as TunedWeight
+    from drkit.evaluate.tuning import tune_weight as tune_weight
 
 lazy_exports(__name__)

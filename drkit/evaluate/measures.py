@@ -15,6 +15,7 @@ from attrs import frozen
 from drkit.core.files import write_text
 from drkit.errors import DrkitError
 from drkit.recipe.toml import json_text
+from drkit.search.trec import encode_ids
 
 if TYPE_CHECKING:
     from drkit.core.types import Judgement
@@ -190,18 +191,9 @@ def _ranking(query_id: str, hits: Sequence[tuple[str, float]]) -> dict[str, floa
         raise DrkitError(f"query {query_id!r}: the score of {wrong!r} is NaN, so it cannot be ranked")
     names = [doc_id for doc_id, _ in hits]
     tied = len(np.unique(scores)) < len(scores)
-    keys = _encoded_ids(names) if tied else names
+    keys = encode_ids(names) if tied else names
     order = sorted(zip(scores.tolist(), keys, names, strict=True), reverse=True)
     return {doc_id: float(-rank) for rank, (_, _, doc_id) in enumerate(order)}
-
-
-def _encoded_ids(doc_ids: Sequence[str]) -> Sequence[str]:
-    """Return the ids as written in a run file, because trec_eval breaks ties by these."""
-    from drkit.search.trec import encode_id, is_safe
-
-    if is_safe("".join(doc_ids)):
-        return doc_ids
-    return [encode_id(doc_id) if doc_id else "" for doc_id in doc_ids]
 
 
 def write_per_query(path: Path, systems: Sequence[tuple[str, Scores]]) -> None:

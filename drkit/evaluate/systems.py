@@ -101,6 +101,34 @@ def stored_cell(row: Mapping[str, Any], measure: str) -> str:
     return cell_text(row["values"][measure], p, _number(corrected))
 
 
+def verdict_text(system: str, other: str, measure: str, values: tuple[float, float], p: float | None) -> str:
+    """Say whether a system beats another, with both values, and p and a warning if the difference may be chance.
+
+    >>> verdict_text("retriever-2", "BM25", "RR@10", (0.329, 0.37), 0.2)
+    'retriever-2 does not beat BM25: RR@10 0.329 against 0.370 (p = 0.200: this may be chance)'
+    """
+    beats = "beats" if values[0] > values[1] else "does not beat"
+    text = f"{system} {beats} {other}: {measure} {values[0]:.3f} against {values[1]:.3f}"
+    if p is None:
+        return text
+    return f"{text} ({p_text(p)})" if p < LEVEL else f"{text} ({p_text(p)}: this may be chance)"
+
+
+def hybrid_verdict(results: Mapping[str, Any], measure: str) -> list[str]:
+    """Return in words whether the hybrid of an evaluation's results beats BM25, and its weight; empty without one."""
+    if "hybrid" not in results:
+        return []
+    facts = results["hybrid"]
+    values = {row["system"]: row["values"][measure] for row in results["rows"]}
+    p = _number(facts["against"]["bm25"][measure])
+    tuned = facts["tuned"]
+    how = f"tuned on {tuned['queries']:,} dev queries ({tuned['measure']})" if tuned else "the default weight"
+    return [
+        verdict_text("hybrid", "BM25", measure, (values["hybrid"], values["bm25"]), p),
+        f"hybrid: {facts['weight']:g} x {facts['retriever']} + {1 - facts['weight']:g} x BM25, min-max scaled; {how}",
+    ]
+
+
 def _number(value: float | None) -> float:
     return math.nan if value is None else value
 

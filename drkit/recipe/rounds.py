@@ -32,6 +32,8 @@ STAGE_NAMES = (
     "encoder",
     "index",
     "runs",
+    "runs-dev",
+    "hybrid",
     "evaluation",
     "report",
     "bm25",

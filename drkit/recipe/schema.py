@@ -226,6 +226,7 @@ class Evaluation:
     depth: int = setting(1000, and_(ge(1), le(100_000)), "passages retrieved per query")
     split: str = setting("test", in_(("train", "dev", "test")), "split whose queries are evaluated")
     bm25: bool = setting(True, None, "also rank by BM25, for comparison")
+    hybrid: bool = setting(True, None, "also fuse BM25 with the last retriever, if bm25 is on")
     rerank: bool = setting(True, None, "also re-rank with the re-ranker, if the recipe has one")
     exclude_self: bool = setting(False, None, "ignore the passage whose id equals the query's")
     index: str = setting("flat", in_(("flat", "hnsw", "ivf-pq")), "kind of index to search; flat is exact")

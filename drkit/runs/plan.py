@@ -3,7 +3,7 @@
     collection -> vocabulary -> tokens -> [spans -> statistics -> queries] -> initial -> pretrained
                -> negatives, no-pretraining, retriever-1 -> index-retriever-1 -> negatives -> retriever-2
                -> [index-retriever-2 -> negatives -> reranker -> teacher -> retriever-3]
-               -> encoder -> index -> runs -> evaluation -> report
+               -> encoder -> index, bm25 -> runs, runs-dev -> hybrid -> evaluation -> report
 
 Every stage declares its settings and inputs in a file of `drkit/runs/stages`; the plan fills them in from the recipe.
 Imports no torch, so that `--dry-run` is quick.
@@ -11,6 +11,7 @@ Imports no torch, so that `--dry-run` is quick.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from attrs import frozen
@@ -27,6 +28,9 @@ from drkit.runs.stage import Part, Stage
 from drkit.runs.stages.evaluate import EVALUATION
 from drkit.runs.stages.export import EXPORT
 from drkit.runs.stages.finetune import FINETUNE
+from drkit.runs.stages.hybrid import HYBRID
+from drkit.runs.stages.hybrid import NAME as HYBRID_NAME
+from drkit.runs.stages.index import BM25
 from drkit.runs.stages.pretrain import PRETRAIN
 from drkit.runs.stages.report import LOG, PROBES, REPORT, TRAINING, VALIDATION
 from drkit.runs.stages.reranker import RERANKER
@@ -89,35 +93,67 @@ def _plan_evaluation(draft: Draft, systems: list[System], exported: str) -> None
         )
     retrievers = [stage for system in systems if not system.reranks for stage in system.stages]
     reranked = {system.stages[0]: system.reranks for system in systems if system.reranks and evaluation.rerank}
-    inputs = {"passages": PASSAGES, "queries": queries_of(evaluation.split)}
+    inputs = {}
     for stage in retrievers:
         encoder = "encoder" if stage == exported else stage  # the index of the exported encoder is the index of the run
         inputs[f"encoder/{stage}"] = Part(encoder)
         inputs[f"index/{stage}"] = Part(add_index(draft, encoder, "searched"))
     inputs |= {f"reranker/{stage}": Part(stage) for stage in reranked}
-    draft.add(
-        "runs",
-        SEARCH,
-        f"search for the {evaluation.split} queries",
-        inputs,
-        extra={
-            "retrievers": tuple(retrievers),
-            "reranked": reranked,
-            "rerank_depth": draft.recipe.reranker.depth if draft.recipe.reranker and reranked else 0,
-            "reading": reading_of(draft),
-        },
-    )
+    if evaluation.bm25:
+        inputs["bm25"] = Part(draft.add("bm25", BM25, "index all passages for BM25", {"passages": PASSAGES}))
+    _plan_search(draft, "runs", evaluation.split, inputs, retrievers=tuple(retrievers), reranked=reranked)
+    fused = {}
+    if evaluation.bm25 and evaluation.hybrid:
+        fused[HYBRID_NAME] = Part(_plan_hybrid(draft, inputs, exported))
     shown = [system for system in systems if not system.reranks or evaluation.rerank]
     draft.add(
         "evaluation",
         EVALUATION,
         ", ".join(evaluation.measures),
-        {"judged": split_of(evaluation.split), "runs": Part("runs")},
+        {"judged": split_of(evaluation.split), "runs": Part("runs"), **fused},
         extra={
-            "systems": (*(["bm25"] if evaluation.bm25 else []), *(system.name for system in shown)),
+            "systems": (*(["bm25"] if evaluation.bm25 else []), *(system.name for system in shown), *fused),
             "draws": {system.name: system.stages for system in shown if len(system.stages) > 1},
         },
     )
+
+
+def _plan_search(
+    draft: Draft,
+    name: str,
+    split: str,
+    systems: Mapping[str, Part],
+    *,
+    retrievers: tuple[str, ...],
+    reranked: Mapping[str, str],
+) -> str:
+    """Add the search for the queries of a split; systems: the inputs of BM25, the retrievers and the re-rankers."""
+    return draft.add(
+        name,
+        SEARCH,
+        f"search for the {split} queries",
+        {"passages": PASSAGES, "queries": queries_of(split), **systems},
+        extra={
+            "retrievers": retrievers,
+            "reranked": reranked,
+            "rerank_depth": draft.recipe.reranker.depth if draft.recipe.reranker and reranked else 0,
+            "reading": reading_of(draft),
+        },
+    )
+
+
+def _plan_hybrid(draft: Draft, systems: Mapping[str, Part], retriever: str) -> str:
+    """Add the fusion of BM25 and a retriever; its weight is tuned on dev queries, unless these are evaluated."""
+    evaluation, measure = draft.recipe.evaluation, None
+    inputs = {"bm25": Part("runs", "bm25.trec"), "retriever": Part("runs", f"{retriever}.trec")}
+    if "dev" in draft.splits and evaluation.split != "dev":
+        both = {name: systems[name] for name in ("bm25", f"encoder/{retriever}", f"index/{retriever}")}
+        searched = _plan_search(draft, "runs-dev", "dev", both, retrievers=(retriever,), reranked={})
+        inputs |= {"dev-runs": Part(searched), "dev": split_of("dev")}
+        measure = evaluation.measures[0]
+    weight = f"its weight tuned on dev queries ({measure})" if measure else "with equal weights"
+    summary = f"fuse BM25 and {retriever}, {weight}"
+    return draft.add(HYBRID_NAME, HYBRID, summary, inputs, extra={"retriever": retriever, "measure": measure})
 
 
 def _plan_report(draft: Draft) -> None:

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from drkit.search.bm25 import Bm25Retriever as Bm25Retriever
     from drkit.search.encode import encode_corpus as encode_corpus
     from drkit.search.flat import FlatIndex as FlatIndex
+    from drkit.search.fusion import HybridRetriever as HybridRetriever
+    from drkit.search.fusion import align as align
+    from drkit.search.fusion import convex as convex
+    from drkit.search.fusion import reciprocal_ranks as reciprocal_ranks
     from drkit.search.hits import Hits as Hits
     from drkit.search.index import AnyIndex as AnyIndex
     from drkit.search.index import build_index as build_index

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import bm25s
 import numpy as np
+import pyarrow as pa
 import Stemmer
 
 from drkit.errors import DrkitError
 from drkit.search.doc_ids import DocIds
 from drkit.search.hits import Hits, batched, check_one_list_per_query, check_queries
+
+IDS = "ids.arrow"
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,8 +35,7 @@ class Bm25Retriever:
         stemmer = Stemmer.Stemmer("english")
         self._tokenizer = bm25s.tokenization.Tokenizer(stopwords="english", stemmer=stemmer)
         self._engine: Any = bm25s.BM25(k1=k1, b=b, method="lucene")
-        self._ids: list[str] = []
-        self._positions: DocIds | None = None
+        self._ids = DocIds.of(())
         self._has_terms = False
 
     def __len__(self) -> int:
@@ -43,16 +46,38 @@ class Bm25Retriever:
 
         Raises DrkitError if there are none.
         """
-        self._ids, self._positions = [], None
+        ids: list[str] = []
         self._tokenizer.reset_vocab()
-        terms = list(self._tokenizer.streaming_tokenize(self._contents(passages), allow_empty=False))
-        if not self._ids:
+        terms = list(self._tokenizer.streaming_tokenize(_contents(passages, ids), allow_empty=False))
+        if not ids:
             raise DrkitError("BM25 has no passages to index; is the collection empty?")
+        self._ids = DocIds.of(ids)
         self._has_terms = any(terms)
         if self._has_terms:
             vocabulary = self._tokenizer.get_vocab_dict()
             self._engine.index((terms, vocabulary), create_empty_token=False, show_progress=False)
         return self
+
+    def save(self, folder: str | Path) -> None:
+        """Write the index into a folder: bm25s' arrays and JSON, and `ids.arrow`."""
+        self._tokenizer.save_vocab(folder)
+        if self._has_terms:
+            self._engine.save(folder, show_progress=False)
+        self._ids.write(Path(folder) / IDS)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Bm25Retriever:
+        """Open a saved index; its arrays are memory-mapped. Raises DrkitError if it is missing or cannot be read."""
+        opened = cls()
+        try:
+            opened._ids = DocIds.read([Path(folder) / IDS])
+            opened._tokenizer.load_vocab(folder)
+            opened._has_terms = bool(opened._tokenizer.get_vocab_dict())
+            if opened._has_terms:
+                opened._engine = bm25s.BM25.load(folder, mmap=True, show_progress=False)
+        except (OSError, EOFError, ValueError, KeyError, pa.ArrowException) as error:
+            raise DrkitError(f"{folder} is not an index of BM25 ({error}); build it again") from None
+        return opened
 
     def search(self, texts: Sequence[str], depth: int) -> list[Hits]:
         """Return the best `depth` passages of each text; none for a text of stop words or unknown words only.
@@ -71,22 +96,12 @@ class Bm25Retriever:
         check_queries(texts)
         check_one_list_per_query(len(doc_ids), len(texts))
         queries = self._tokenizer.streaming_tokenize(texts, update_vocab=False, allow_empty=False)
-        return [self._scores(query, self._find(names)) for query, names in zip(queries, doc_ids, strict=True)]
+        return [self._scores(query, self._ids.find(names)) for query, names in zip(queries, doc_ids, strict=True)]
 
     def stream(self, texts: Iterable[str], depth: int, batch: int = 256) -> Iterator[Hits]:
         """Yield what `search` returns for any number of texts, a batch at a time."""
         for some in batched(texts, batch):
             yield from self.search(some, depth)
-
-    def _find(self, doc_ids: Sequence[str]) -> NDArray[np.int64]:
-        if self._positions is None:
-            self._positions = DocIds.of(self._ids)
-        return self._positions.find(doc_ids)
-
-    def _contents(self, passages: Iterable[Passage]) -> Iterator[str]:
-        for passage in passages:
-            self._ids.append(passage.doc_id)
-            yield passage.content
 
     def _scores(self, query: list[int], positions: NDArray[np.int64]) -> list[float]:
         all_scores = np.zeros(len(self._ids), dtype=np.float32)
@@ -99,7 +114,14 @@ class Bm25Retriever:
             return Hits((), ())
         scores = self._engine.get_scores_from_ids(query)
         positions = best_positions(scores, depth)
-        return Hits(tuple(self._ids[p] for p in positions), tuple(scores[positions].tolist()))
+        return Hits(tuple(self._ids.take(positions)), tuple(scores[positions].tolist()))
+
+
+def _contents(passages: Iterable[Passage], ids: list[str]) -> Iterator[str]:
+    """Yield the text of every passage, and add its id to `ids`."""
+    for passage in passages:
+        ids.append(passage.doc_id)
+        yield passage.content
 
 
 def best_positions(scores: NDArray[np.float32], depth: int) -> NDArray[np.int64]:

@@ -96,9 +96,12 @@ def encode_id(name: str) -> str:
     return _UNSAFE.sub(lambda found: quote(found.group(), safe=""), name)
 
 
-def is_safe(names: str) -> bool:
-    """Whether concatenated ids need no encoding."""
-    return not _UNSAFE.search(names) and names.isprintable()
+def encode_ids(doc_ids: Sequence[str]) -> Sequence[str]:
+    """Return the ids as `write_run` writes them (an empty one stays empty), because trec_eval breaks ties by these."""
+    names = "".join(doc_ids)
+    if not _UNSAFE.search(names) and names.isprintable():
+        return doc_ids
+    return [encode_id(doc_id) if doc_id else "" for doc_id in doc_ids]
 
 
 def decode_id(name: str) -> str:

@@ -45,6 +45,7 @@ def drkit(*arguments, cwd=None, **environment):
         ["inspect", "--help"],
         ["inspect", "mask", "--help"],
         ["queries", "--help"],
+        ["fuse", "--help"],
         ["show", "masker", "pmi"],
         ["show", "decoder", "enhanced"],
         ["show", "recipe", "cdmae"],

@@ -142,7 +142,14 @@ def test_the_plan_of_three_stages():
         "retriever-2",
         "reranker",
         "retriever-distilled",
+        "hybrid",
     )
+    assert made["hybrid"].inputs == {
+        "bm25": Part("runs", "bm25.trec"),
+        "retriever": Part("runs", "retriever-distilled.trec"),
+        "dev-runs": Part("runs-dev"),
+        "dev": split_of("dev"),
+    }
     assert made["runs"].settings.reranked == {"reranker": "retriever-2"}
 
 

@@ -7,9 +7,10 @@ import pytest
 from drkit.commands import evaluation as module
 from drkit.commands.evaluation import data_sets, evaluate_beir
 from drkit.core.progress import Silent
+from drkit.core.types import Passage
 from drkit.errors import DrkitError
 from drkit.evaluate import evaluate
-from drkit.search import Bm25Retriever, TextEncoder
+from drkit.search import Bm25Retriever, TextEncoder, align, convex
 from tests.runs.test_probes import Topics, tokenizer
 
 
@@ -89,7 +90,14 @@ def test_the_numbers_are_those_of_searching_and_measuring(folder, encoder, tmp_p
     ]
     expected = evaluate(run, topics.judgements("test"), ["nDCG@10"]).mean("nDCG@10")
     assert found.means["one"][str(encoder)]["nDCG@10"] == pytest.approx(expected, abs=1e-3)
-    assert found.systems == ("BM25", str(encoder))
+    assert found.systems == ("BM25", str(encoder), "hybrid")
+    bm25 = Bm25Retriever().index([Passage(*passage) for passage in passages])
+    lexical = [
+        (q.query_id, list(hits.without([q.query_id]).pairs()))
+        for q, hits in zip(queries, bm25.search([q.text for q in queries], 1000), strict=True)
+    ]
+    fused = evaluate(convex(align(lexical, run)), topics.judgements("test"), ["nDCG@10"]).mean("nDCG@10")
+    assert found.means["one"]["hybrid"]["nDCG@10"] == pytest.approx(fused, abs=1e-3)
 
 
 def test_what_is_done_is_not_done_again_but_for_another_encoder_or_collection(folder, encoder, tmp_path):

@@ -15,12 +15,14 @@ import torch
 
 from drkit.core.discovery import installed
 from drkit.data.tables import open_collection
-from drkit.evaluate import evaluate
+from drkit.evaluate import evaluate, tune_weight
+from drkit.evaluate.systems import hybrid_verdict
 from drkit.recipe.toml import read_recipe
 from drkit.runs.manifest import read_manifest
-from drkit.search import Retriever, TextEncoder, read_qrels, read_run
+from drkit.search import HybridRetriever, Retriever, TextEncoder, align, convex, read_qrels, read_run
 from tests.runs.conftest import TINY, command, drkit
 
+RANKED = ("runs", "runs-dev")
 STAGES = [
     "collection",
     "vocabulary",
@@ -38,7 +40,10 @@ STAGES = [
     "encoder",
     "index-no-pretraining",
     "index",
+    "bm25",
     "runs",
+    "runs-dev",
+    "hybrid",
     "evaluation",
     "report",
 ]
@@ -77,9 +82,56 @@ def test_the_table_is_what_the_trec_files_say(tiny_run):
     rows = read_manifest(run / "evaluation").metrics["rows"]
     qrels = list(read_qrels(run / "evaluation" / "qrels.txt"))
     for row in rows:
-        scores = evaluate(read_run(run / "runs" / f"{row['system']}.trec"), qrels, ["RR@10", "R@100"])
+        folder = run / ("hybrid" if row["system"] == "hybrid" else "runs")
+        scores = evaluate(read_run(folder / f"{row['system']}.trec"), qrels, ["RR@10", "R@100"])
         for measure in ("RR@10", "R@100"):
             assert scores.mean(measure) == pytest.approx(row["values"][measure], abs=1e-12)
+
+
+def test_hybrid_is_tuned_on_dev_queries_and_reported(tiny_run):
+    run, out = tiny_run
+    facts = read_manifest(run / "hybrid").metrics
+    dev = list(open_collection(run / "collection").judgements("dev"))
+    rankings = {folder: [run / folder / f"{name}.trec" for name in ("bm25", "retriever-2")] for folder in RANKED}
+    tuned = tune_weight(*map(read_run, rankings["runs-dev"]), dev, "RR@10")
+    assert facts["weight"] == tuned.weight
+    assert facts["tuned"]["queries"] == len({judgement.query_id for judgement in dev})
+    fused = list(convex(align(*map(read_run, rankings["runs"])), tuned.weight, 100))
+    assert list(read_run(run / "hybrid" / "hybrid.trec")) == fused
+    metrics = read_manifest(run / "evaluation").metrics
+    assert metrics["rows"][-1]["system"] == "hybrid"
+    assert metrics["hybrid"]["weight"] == tuned.weight
+    assert set(metrics["against"]) == {"bm25", "no-pretraining", "retriever-1"}
+    report = (run / "report" / "report.md").read_text()
+    for line in hybrid_verdict(metrics, "RR@10"):
+        assert line in report
+        assert line in " ".join(out.split())
+    again = " ".join(drkit("evaluate", run, "-m", "RR@10").stdout.split())
+    assert f"hybrid {metrics['rows'][-1]['values']['RR@10']:.3f}" in again
+    assert ":hybrid (" in drkit("compare", f"{run}:bm25", f"{run}:hybrid", "-m", "RR@10").stdout
+
+
+def test_hybrid_search_ranks_as_the_run_did(tiny_run, tmp_path):
+    run, _ = tiny_run
+    drkit("search", run, "--hybrid", "--split", "test", "-k", 100, "-o", tmp_path / "h.trec")
+    ranked, again = (dict(read_run(path)) for path in (run / "hybrid" / "hybrid.trec", tmp_path / "h.trec"))
+    assert ranked.keys() == again.keys()
+    for query_id, hits in ranked.items():
+        np.testing.assert_allclose([s for _, s in hits], [s for _, s in again[query_id]], atol=1e-4)
+    hybrid = HybridRetriever.load(run)
+    (best,) = hybrid.search(["remove a handler from the logger"], 3)
+    shown = drkit("search", run, "remove a handler from the logger", "--hybrid", "-k", 3).stdout
+    assert all(f"{score:.4f}  {doc_id}" in shown for doc_id, score in best.pairs())
+    assert list(hybrid.stream(["a logger"] * 3, 2, batch=2)) == hybrid.search(["a logger"] * 3, 2)
+    assert len(hybrid) == len(open_collection(run / "collection").corpus)
+    for arguments, message in (
+        (("search", run / "index", "a", "--hybrid"), "has no hybrid system"),
+        (("search", run, "a", "--hybrid", "--encoder", run), "--hybrid searches with the run's own encoder"),
+        (("search", run, " ", "--hybrid"), "the query is empty"),
+    ):
+        done = drkit(*arguments, check=False)
+        assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+        assert message in " ".join(done.stderr.split())
 
 
 def test_sentence_transformers_and_transformers_give_the_same_vectors(tiny_run):
@@ -301,11 +353,18 @@ def test_a_collection_with_test_queries_alone_is_evaluated_as_it_is(ir_datasets_
     arguments = ["compose", "--masker", "uniform", "--decoder", "mlm", "--collection", "irds:vaswani", *small]
     done = drkit(*arguments, "--run-dir", run, IR_DATASETS_HOME=str(ir_datasets_home))
     assert "no training queries" in done.stderr
-    assert [row["system"] for row in read_manifest(run / "evaluation").metrics["rows"]] == ["bm25", "pretrained"]
+    facts = read_manifest(run / "hybrid").metrics
+    assert (facts["weight"], facts["tuned"]) == (0.5, None), "there are no dev queries to tune it on"
+    assert "0.5 x pretrained + 0.5 x BM25, min-max scaled; the default weight" in done.stdout
+    assert [row["system"] for row in read_manifest(run / "evaluation").metrics["rows"]] == [
+        "bm25",
+        "pretrained",
+        "hybrid",
+    ]
     drkit(
         *(*arguments, "--set=collection.train_share=0.5", "--set=finetune.baseline=false", "--run-dir", trained),
         IR_DATASETS_HOME=str(ir_datasets_home),
     )
     rows = read_manifest(trained / "evaluation").metrics["rows"]
-    assert [row["system"] for row in rows] == ["bm25", "retriever-1", "retriever-2"]
+    assert [row["system"] for row in rows] == ["bm25", "retriever-1", "retriever-2", "hybrid"]
     assert rows[0]["queries"] < 93

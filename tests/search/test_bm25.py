@@ -85,6 +85,28 @@ def test_empty_input():
         silent.search(["word", "  "], 3)
 
 
+@pytest.mark.parametrize("texts", [TEXTS, {"a": "...", "b": ""}])
+def test_a_saved_index_finds_the_same(texts, tmp_path):
+    made = Bm25Retriever(k1=0.9, b=0.4).index(corpus(texts))
+    made.save(tmp_path / "i")
+    opened = Bm25Retriever.load(tmp_path / "i")
+    queries = ["removing strings", "unheard", "the", "suffixes file"]
+    assert len(opened) == len(texts)
+    assert opened.search(queries, 3) == made.search(queries, 3)
+    given = [["d3", "d1", "none"]] * len(queries)
+    np.testing.assert_array_equal(opened.score(queries, given), made.score(queries, given))
+    assert {path.suffix for path in (tmp_path / "i").iterdir()} <= {".npy", ".json", ".arrow"}
+
+
+def test_a_folder_without_an_index_is_refused(tmp_path):
+    with pytest.raises(DrkitError, match="is not an index of BM25"):
+        Bm25Retriever.load(tmp_path / "none")
+    Bm25Retriever().index(corpus()).save(tmp_path)
+    (tmp_path / "data.csc.index.npy").write_bytes(b"")
+    with pytest.raises(DrkitError, match="is not an index of BM25"):
+        Bm25Retriever.load(tmp_path)
+
+
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=40), st.integers(1, 45))
 def test_best_positions_is_a_stable_sort(values, depth):
     scores = np.array(values, dtype=np.float32)

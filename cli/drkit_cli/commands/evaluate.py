@@ -30,7 +30,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--json", "as_json", type=_FILE, help="Also write the table to this file, as JSON.")
 @click.option("--encoder", metavar="FOLDER_OR_RUN", help="An encoder to evaluate on --beir.")
 @click.option("--beir", type=click.Path(path_type=Path, file_okay=False), help="A folder of folders in BEIR's layout.")
-@click.option("--bm25", is_flag=True, help="With --beir: also rank by BM25.")
+@click.option("--bm25", is_flag=True, help="With --beir: also rank by BM25, and by both.")
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), help="With --beir: where rankings are kept (runs/beir)."
 )

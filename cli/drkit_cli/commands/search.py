@@ -13,6 +13,7 @@ from drkit.encoders.pooling import POOLINGS
 if TYPE_CHECKING:
     from drkit.core.types import Query
     from drkit.search import AnyEncoder, Hits, Vectors
+    from drkit.search.fusion import Searcher
 
 _SHOWN, _RANKED = 5, 1000
 
@@ -26,6 +27,7 @@ _SHOWN, _RANKED = 5, 1000
 @click.option("--collection", metavar="RUN|NAME:VALUE", help="Search for a collection's queries.")
 @click.option("--split", default="test", show_default=True, help="Split of the collection.")
 @click.option("--pooling", type=click.Choice(list(POOLINGS)), help="For an encoder that does not declare it.")
+@click.option("--hybrid", is_flag=True, help="Add BM25's scores to the retriever's, as in the run's row `hybrid`.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write a TREC run to this file.")
 def search(
     where: Path,
@@ -36,12 +38,14 @@ def search(
     collection: str | None,
     split: str,
     pooling: str | None,
+    hybrid: bool,
     output: Path | None,
 ) -> None:
     r"""Print the best passages for QUERY, or write the rankings of many queries as a TREC run.
 
     \b
     drkit search runs/R "remove a suffix"
+    drkit search runs/R "remove a suffix" --hybrid
     drkit search runs/R --split test -o test.trec
     drkit search index/ --encoder runs/R --queries topics.tsv -k 100 -o topics.trec
     """
@@ -52,10 +56,15 @@ def search(
         raise click.UsageError("give one QUERY, or --queries or --collection with -o FILE")
     if query is not None and not query.strip():
         raise DrkitError("the query is empty; it must contain at least one word")
+    if hybrid and (encoder or pooling):
+        raise click.UsageError("--hybrid searches with the run's own encoder; leave out --encoder and --pooling")
     if query is not None:
-        _show(where, query, depth or _SHOWN, encoder, pooling)
+        _show(where, _hybrid(where) if hybrid else _dense(where, encoder, pooling), query, depth or _SHOWN)
         return
     found = _queries(where, queries, collection, split)
+    if hybrid:
+        _write_hybrid(where, found, output, depth or _RANKED)
+        return
     _write(where, found, output, depth or _RANKED, _encoder(where, encoder, pooling, found))
 
 
@@ -89,15 +98,40 @@ def _write(
     click.echo(f"run      {output}: {done:,} queries, {min(depth, len(index)):,} of {len(index):,} passages each")
 
 
-def _show(where: Path, query: str, depth: int, encoder: str | None, pooling: str | None) -> None:
+def _write_hybrid(where: Path, queries: Iterable[Query] | Vectors, output: Path | None, depth: int) -> None:
+    from drkit.commands import rank_to_run
+    from drkit.errors import DrkitError
+    from drkit.search import Vectors
+
+    assert output is not None
+    if isinstance(queries, Vectors):
+        raise DrkitError("--hybrid needs the texts of the queries, for BM25; give a file of queries, not their vectors")
+    done = rank_to_run(_hybrid(where), queries, output, depth=depth)
+    click.echo(f"run      {output}: {done:,} queries, ranked by BM25 and the retriever")
+
+
+def _hybrid(where: Path) -> Searcher:
     from drkit.commands import find_index
-    from drkit.data.tables import open_collection
+    from drkit.search import HybridRetriever
+
+    find_index(where)
+    return HybridRetriever.load(where)
+
+
+def _dense(where: Path, encoder: str | None, pooling: str | None) -> Searcher:
+    from drkit.commands import find_index
     from drkit.search import Retriever, open_index
 
     folder = find_index(where)
     made_by = _encoder(where, encoder, pooling)
     assert made_by is not None
-    (hits,) = Retriever(made_by, open_index(folder)).search([query], depth)
+    return Retriever(made_by, open_index(folder))
+
+
+def _show(where: Path, retriever: Searcher, query: str, depth: int) -> None:
+    from drkit.data.tables import open_collection
+
+    (hits,) = retriever.search([query], depth)
     texts = [""] * len(hits.doc_ids)
     if (where / "collection").is_dir():
         passages = open_collection(where / "collection").corpus.get_many(hits.doc_ids)

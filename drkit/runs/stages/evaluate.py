@@ -12,6 +12,8 @@ from attrs import frozen
 from drkit.core.files import write_text
 from drkit.recipe.toml import json_text
 from drkit.runs.stage import StageRun, StageSpec, from_recipe
+from drkit.runs.stages.hybrid import NAME as HYBRID
+from drkit.search.fusion import WEIGHT
 
 if TYPE_CHECKING:
     from drkit.core.types import Judgement
@@ -33,7 +35,7 @@ def run(stage: StageRun[EvaluationSettings]) -> Mapping[str, Any]:
     """Write `table.md`, `results.json`, `scores.json` (per query) and `qrels.txt`; returns those results.
 
     The row of a system with several draws has means over the draws, query by query. `against`: the p-values of the last
-    system's tests against each other system.
+    system's tests against each other system; hybrid is tested against BM25 only, in `hybrid`.
     """
     from drkit.data.tables import collection_of
     from drkit.evaluate import average, comparison, to_markdown
@@ -44,6 +46,7 @@ def run(stage: StageRun[EvaluationSettings]) -> Mapping[str, Any]:
     judgements = list(collection_of({split: stage.inputs["judged"]}).judgements(split))
     measured = {name: _evaluate_system(stage, name, judgements) for name in settings.systems}
     systems = [(name, average(scores)) for name, scores in measured.items()]
+    single = [(name, scores) for name, scores in systems if name != HYBRID]
     rows = comparison(systems)
     positive = {judgement.query_id for judgement in judgements if judgement.relevance > 0}
     if lost := rows[0].queries - len(positive):
@@ -58,8 +61,12 @@ def run(stage: StageRun[EvaluationSettings]) -> Mapping[str, Any]:
         "queries": rows[0].queries,
         "rows": [attrs.asdict(row) for row in rows],
         "draws": {name: [one.means() for one in scores] for name, scores in measured.items() if len(scores) > 1},
-        "against": {name: _p_values(systems[-1][1], scores) for name, scores in systems[:-1]},
+        "against": {name: _p_values(single[-1][1], scores) for name, scores in single[:-1]},
     }
+    if HYBRID in stage.inputs:
+        facts = json.loads((stage.inputs[HYBRID] / WEIGHT).read_text(encoding="utf-8"))
+        tests = _p_values(systems[-1][1], systems[0][1])
+        results[HYBRID] = {**facts, "against": {"bm25": tests}}
     write_text(stage.folder / "table.md", f"{to_markdown(rows)}\n\n{caption}\n")
     write_text(stage.folder / "scores.json", json.dumps({name: dict(s.per_query) for name, s in systems}))
     write_text(stage.folder / "results.json", json_text(results))
@@ -78,8 +85,8 @@ def _evaluate_system(stage: StageRun[EvaluationSettings], name: str, judgements:
     from drkit.evaluate import evaluate
     from drkit.search import read_run
 
-    settings = stage.settings
-    runs = (read_run(stage.inputs["runs"] / f"{one}.trec") for one in settings.draws.get(name, (name,)))
+    settings, folder = stage.settings, stage.inputs[HYBRID if name == HYBRID else "runs"]
+    runs = (read_run(folder / f"{one}.trec") for one in settings.draws.get(name, (name,)))
     return [evaluate(found, judgements, settings.measures, exclude_self=settings.exclude_self) for found in runs]
 
 
@@ -88,5 +95,9 @@ EVALUATION = StageSpec(
     version=1,
     settings=EvaluationSettings,
     run=run,
-    inputs={"judged": "the evaluated split of the collection", "runs": "the systems' rankings"},
+    inputs={
+        "judged": "the evaluated split of the collection",
+        "runs": "the systems' rankings",
+        "hybrid": "the fused ranking, and its weight",
+    },
 )

@@ -1,4 +1,4 @@
-"""Stage: encode all passages, and build an index over their vectors."""
+"""Stages: encode all passages and build an index over their vectors; index their words for BM25."""
 
 from __future__ import annotations
 
@@ -22,6 +22,11 @@ class IndexSettings:
 
     kind: str
     reading: TextReading
+
+
+@frozen
+class Bm25Settings:
+    """None: BM25 has the defaults of `Bm25Retriever`."""
 
 
 def run(stage: StageRun[IndexSettings]) -> Mapping[str, Any]:
@@ -54,6 +59,16 @@ def run(stage: StageRun[IndexSettings]) -> Mapping[str, Any]:
     return {"vectors": len(index), "dimensions": index.dimension, "kind": stage.settings.kind, **index.facts}
 
 
+def index_words(stage: StageRun[Bm25Settings]) -> Mapping[str, Any]:
+    """Write BM25's index of all passages; returns its size."""
+    from drkit.data.corpus import StoredCorpus
+    from drkit.search import Bm25Retriever
+
+    retriever = Bm25Retriever().index(StoredCorpus(stage.inputs["passages"]))
+    retriever.save(stage.folder)
+    return {"passages": len(retriever)}
+
+
 def _rows(stage: StageRun[IndexSettings]) -> Iterator[tuple[str, NDArray[Any]]]:
     from drkit.data.corpus import StoredCorpus
     from drkit.data.store import TokenStore
@@ -73,4 +88,11 @@ INDEX = StageSpec(
     inputs={"encoder": "an encoder's folder", "tokens": "the passages' tokens", "passages": "for their ids"},
     resumable=True,
     joint=True,
+)
+BM25 = StageSpec(
+    name="bm25",
+    version=1,
+    settings=Bm25Settings,
+    run=index_words,
+    inputs={"passages": "the passages to index"},
 )

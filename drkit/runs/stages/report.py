@@ -48,7 +48,7 @@ def run(stage: StageRun[ReportSettings]) -> Mapping[str, Any]:
 
 def _results(stage: StageRun[ReportSettings]) -> Iterator[Block]:
     """Yield the table of every system's measures."""
-    from drkit.evaluate.systems import stored_cell, table_caption
+    from drkit.evaluate.systems import hybrid_verdict, stored_cell, table_caption
     from drkit.report import Heading, Table, Text
 
     if "results" not in stage.inputs:
@@ -60,6 +60,7 @@ def _results(stage: StageRun[ReportSettings]) -> Iterator[Block]:
     caption = table_caption({name: len(draws) for name, draws in results["draws"].items()})
     yield Text(f"{results['queries']:,} {results['split']} queries. {caption}")
     yield Table(["system", *measures], [[row["system"], *(stored_cell(row, m) for m in measures)] for row in rows])
+    yield from (Text(f"{line}.") for line in hybrid_verdict(results, measures[0]))
 
 
 def _probes(stage: StageRun[ReportSettings], probes: Sequence[Record]) -> Iterator[Block]:

@@ -1,4 +1,4 @@
-"""Stage: rank the evaluation queries with every system, then re-rank, and write TREC run files."""
+"""Stage: rank the queries of a split with every system, then re-rank, and write TREC run files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Ranking = tuple[str, list[tuple[str, float]]]
 class SearchSettings:
     """The systems: retrievers by name, and re-rankers with the retriever whose ranking they re-rank.
 
-    Their inputs are `encoder/NAME`, `index/NAME` and `reranker/NAME`.
+    Their inputs are `encoder/NAME`, `index/NAME` and `reranker/NAME`. BM25 comes first if its index is an input.
     """
 
     retrievers: tuple[str, ...]
@@ -29,7 +29,6 @@ class SearchSettings:
     rerank_depth: int
     reading: TextReading
     depth: int = from_recipe("evaluation.depth")
-    bm25: bool = from_recipe("evaluation.bm25")
     exclude_self: bool = from_recipe("evaluation.exclude_self")
 
 
@@ -42,20 +41,20 @@ def run(stage: StageRun[SearchSettings]) -> Mapping[str, Any]:
     settings = stage.settings
     corpus = StoredCorpus(stage.inputs["passages"])
     queries = list(read_queries(stage.inputs["queries"]))
-    for name, retriever in _systems(stage, corpus):
+    for name, retriever in _systems(stage):
         write_run(stage.folder / f"{name}.trec", _rank(retriever, queries, stage), tag=name)
     for name, source in settings.reranked.items():
         write_run(stage.folder / f"{name}.trec", _rerank(stage, name, source, queries, corpus), tag=name)
     return {"queries": len(queries), "depth": settings.depth}
 
 
-def _systems(stage: StageRun[SearchSettings], corpus: StoredCorpus) -> Iterator[tuple[str, Any]]:
+def _systems(stage: StageRun[SearchSettings]) -> Iterator[tuple[str, Any]]:
     """Yield the systems one by one, so that only one index is in memory at a time."""
     from drkit.runs.retriever import load_text_encoder
     from drkit.search import Bm25Retriever, Retriever, open_index
 
-    if stage.settings.bm25:
-        yield "bm25", Bm25Retriever().index(corpus)
+    if "bm25" in stage.inputs:
+        yield "bm25", Bm25Retriever.load(stage.inputs["bm25"])
     for name in stage.settings.retrievers:
         encoder = load_text_encoder(stage.inputs[f"encoder/{name}"], stage.settings.reading)
         yield name, Retriever(encoder, open_index(stage.inputs[f"index/{name}"]))
@@ -96,7 +95,8 @@ SEARCH = StageSpec(
     run=run,
     inputs={
         "passages": "the corpus",
-        "queries": "the queries of the evaluated split",
+        "queries": "the queries to rank passages for",
+        "bm25": "BM25's index",
         "encoder/*": "the encoder of a retriever",
         "index/*": "its index",
         "reranker/*": "a cross-encoder",

@@ -1,0 +1,103 @@
+"""`drkit fuse`: fuse two rankings of the same queries, such as BM25's and a retriever's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+if TYPE_CHECKING:
+    from drkit.search.fusion import Scale
+
+_FILE = click.Path(path_type=Path, dir_okay=False)
+_OF_METHOD = {"convex": ("scale", "weight", "tune", "measure"), "rrf": ("rrf_k",)}
+
+
+@click.command()
+@click.argument("first", metavar="A", type=_FILE)
+@click.argument("second", metavar="B", type=_FILE)
+@click.option(
+    "--method",
+    type=click.Choice(list(_OF_METHOD)),
+    default="convex",
+    show_default=True,
+    help="A weighted sum of scaled scores, or of reciprocal ranks (rrf).",
+)
+@click.option(
+    "--scale",
+    type=click.Choice(["min-max", "z-score"]),
+    default="min-max",
+    show_default=True,
+    help="How the scores of each query are made comparable.",
+)
+@click.option("--weight", type=click.FloatRange(0, 1), help="Weight of B; A has the rest.  [default: 0.5]")
+@click.option("--tune", metavar="QRELS", type=_FILE, help="Choose the weight by these judgements of dev queries.")
+@click.option("--measure", default="RR@10", show_default=True, help="The measure to tune for.")
+@click.option("--rrf-k", default=60, show_default=True, type=click.IntRange(0), help="rrf: added to every rank.")
+@click.option("-k", "--depth", default=1000, show_default=True, type=click.IntRange(1), help="Passages per query.")
+@click.option("-o", "--output", required=True, type=_FILE, help="The new TREC run.")
+def fuse(
+    first: Path,
+    second: Path,
+    method: str,
+    scale: str,
+    weight: float | None,
+    tune: Path | None,
+    measure: str,
+    rrf_k: int,
+    depth: int,
+    output: Path,
+) -> None:
+    r"""Fuse the rankings A and B, two TREC runs of the same queries. A hit that one lacks gets its lowest score.
+
+    Tune on the rankings of dev queries, and fuse those of other queries with the weight that is printed:
+
+    \b
+    drkit fuse bm25.dev.trec dense.dev.trec --tune qrels.dev.txt -o fused.dev.trec
+    drkit fuse bm25.test.trec dense.test.trec --weight 0.45 -o fused.test.trec
+    """
+    from drkit.commands import fuse_files
+    from drkit.search.fusion import DEFAULT_WEIGHT, SCALES, align, convex, reciprocal_ranks
+
+    _check_method(method)
+    if weight is not None and tune:
+        raise click.UsageError("give --weight or --tune, not both")
+    combine: Callable[..., Any] = partial(reciprocal_ranks, k=rrf_k, depth=depth)
+    if method == "convex":
+        if tune:
+            weight = _tuned(first, second, tune, measure, SCALES[scale])
+        chosen = DEFAULT_WEIGHT if weight is None else weight
+        combine = lambda a, b: convex(align(a, b, SCALES[scale]), chosen, depth)  # noqa: E731
+    queries, shared = fuse_files(first, second, output, combine)
+    click.echo(f"run      {output}: {queries:,} queries")
+    if tune:
+        click.echo(f"note: the weight was tuned on these queries; use --weight {weight:g} for others", err=True)
+    if shared < queries:
+        click.echo(f"note: only one of the two files has hits for {queries - shared:,} of the queries", err=True)
+
+
+def _tuned(first: Path, second: Path, qrels: Path, measure: str, scale: Scale) -> float:
+    """Return the best weight, and print it."""
+    from drkit.commands.evaluation import read_any_qrels
+    from drkit.evaluate import tune_weight
+    from drkit.search import read_run
+
+    judgements = tuple(read_any_qrels(qrels))
+    found = tune_weight(read_run(first), read_run(second), judgements, measure, scale=scale)
+    means = {name: found.means[weight] for name, weight in (("A", 0.0), ("B", 1.0), ("fused", found.weight))}
+    click.echo(f"weight   {found.weight:g} for B, tuned on {found.queries:,} queries: {measure} ", nl=False)
+    click.echo(", ".join(f"{name} {mean:.3f}" for name, mean in means.items()))
+    return found.weight
+
+
+def _check_method(method: str) -> None:
+    """Raise UsageError for an option of the other method, which would have no effect."""
+    given = click.get_current_context().get_parameter_source
+    for other, names in _OF_METHOD.items():
+        for name in names if other != method else ():
+            if given(name) is not ParameterSource.DEFAULT:
+                raise click.UsageError(f"--{name.replace('_', '-')} is an option of --method {other}, not of {method}")

@@ -1,0 +1,69 @@
+"""Stage: fuse BM25's rankings with the last retriever's, with a weight tuned on dev queries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import frozen
+
+from drkit.core.files import write_text
+from drkit.recipe.toml import json_text
+from drkit.runs.stage import StageRun, StageSpec, from_recipe
+from drkit.search.fusion import DEFAULT_WEIGHT, WEIGHT
+
+NAME = "hybrid"
+RANKING = f"{NAME}.trec"
+
+
+@frozen
+class HybridSettings:
+    """The retriever to fuse with BM25, and the measure that its weight is tuned for, None without dev queries."""
+
+    retriever: str
+    measure: str | None
+    depth: int = from_recipe("evaluation.depth")
+
+
+def run(stage: StageRun[HybridSettings]) -> Mapping[str, Any]:
+    """Write `hybrid.trec` and `weight.json`; returns the weight of the retriever, and how it was chosen."""
+    from drkit.search import align, convex, read_run, write_run
+
+    settings, inputs = stage.settings, stage.inputs
+    facts = {"retriever": settings.retriever, "depth": settings.depth, **_weight(stage)}
+    hits = align(read_run(inputs["bm25"]), read_run(inputs["retriever"]))
+    write_run(stage.folder / RANKING, convex(hits, facts["weight"], settings.depth), tag=NAME)
+    write_text(stage.folder / WEIGHT, json_text(facts))
+    return facts
+
+
+def _weight(stage: StageRun[HybridSettings]) -> dict[str, Any]:
+    from drkit.data.tables import collection_of
+    from drkit.evaluate import tune_weight
+    from drkit.search import read_run
+
+    settings, inputs = stage.settings, stage.inputs
+    judgements = list(collection_of({"dev": inputs["dev"]}).judgements("dev")) if settings.measure else []
+    if settings.measure is None or not judgements:
+        return {"weight": DEFAULT_WEIGHT, "tuned": None}
+    first, second = (read_run(inputs["dev-runs"] / f"{name}.trec") for name in ("bm25", settings.retriever))
+    tuned = tune_weight(first, second, judgements, settings.measure)
+    means = {f"{weight:g}": mean for weight, mean in tuned.means.items()}
+    return {
+        "weight": tuned.weight,
+        "tuned": {"measure": tuned.measure, "queries": tuned.queries, "means": means},
+    }
+
+
+HYBRID = StageSpec(
+    name="hybrid",
+    version=1,
+    settings=HybridSettings,
+    run=run,
+    inputs={
+        "bm25": "BM25's rankings of the evaluated queries",
+        "retriever": "the last retriever's",
+        "dev-runs": "both systems' rankings of the dev queries",
+        "dev": "the dev queries' judgements",
+    },
+)

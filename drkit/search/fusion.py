@@ -1,0 +1,225 @@
+"""Fuse two rankings of the same queries: a convex combination of scaled scores, or reciprocal ranks.
+
+A hit that one ranking lacks gets that ranking's minimum. Fused hits are in trec_eval's order: by float32 score, ties by
+document id in descending order. Sources: Cormack et al. 2009 (reciprocal rank fusion); Bruch et al. 2023, An Analysis
+of Fusion Functions for Hybrid Retrieval (convex combinations).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+import numpy as np
+from attrs import frozen
+
+from drkit.errors import DrkitError
+from drkit.search.hits import Hits, batched
+from drkit.search.trec import encode_ids
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from drkit.search.trec import RunRow
+
+FusedRow: TypeAlias = "tuple[str, list[tuple[str, float]]]"
+DEFAULT_WEIGHT = 0.5
+DEFAULT_K = 60
+WEIGHT = "weight.json"
+# Scale the scores f64[n] of one ranking, best first, n > 0; returns them, and the value of a missing hit.
+Scale: TypeAlias = "Callable[[NDArray[np.float64]], tuple[NDArray[np.float64], float]]"
+
+
+class Searcher(Protocol):
+    """Anything that finds passages for texts: `Bm25Retriever`, `Retriever`, `HybridRetriever`."""
+
+    def __len__(self) -> int:
+        """Number of passages."""
+
+    def search(self, texts: Sequence[str], depth: int) -> list[Hits]:
+        """Return the best `depth` passages of each text, best first."""
+
+
+@frozen(eq=False)
+class AlignedHits:
+    """The hits of one query in two rankings.
+
+    doc_ids: their union, in descending order of the ids in a run file; scores: f64[2,n], scaled, with the values of
+    missing hits.
+    """
+
+    query_id: str
+    doc_ids: tuple[str, ...]
+    scores: NDArray[np.float64]
+
+    def fused(self, weights: tuple[float, float], depth: int | None = None) -> Hits:
+        """Return the best `depth` hits (None: all) by the weighted sum of their scores."""
+        # Not a matrix product, whose rounding, and so the order of near ties, depends on the machine.
+        scores = (weights[0] * self.scores[0] + weights[1] * self.scores[1]).astype(np.float32)
+        best = np.argsort(-scores, kind="stable")[:depth]
+        return Hits(tuple(self.doc_ids[i] for i in best), tuple(scores[best].tolist()))
+
+
+def min_max(scores: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
+    """Scale scores to 0 .. 1, all to 1 if they are equal; a missing hit gets 0.
+
+    >>> min_max(np.array([9.0, 6.0, 5.0]))
+    (array([1.  , 0.25, 0.  ]), 0.0)
+    """
+    span = scores[0] - scores[-1]
+    return ((scores - scores[-1]) / span if span else np.ones_like(scores)), 0.0
+
+
+def z_score(scores: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
+    """Scale scores to mean 0 and standard deviation 1, all to 0 if they are equal; a missing hit gets the lowest.
+
+    >>> z_score(np.array([3.0, 1.0]))
+    (array([ 1., -1.]), -1.0)
+    """
+    centred = scores - scores.mean()
+    scaled = centred / scores.std() if scores[0] != scores[-1] else np.zeros_like(scores)
+    return scaled, float(scaled[-1])
+
+
+SCALES: dict[str, Scale] = {"min-max": min_max, "z-score": z_score}
+
+
+def align(first: Iterable[RunRow], second: Iterable[RunRow], scale: Scale = min_max) -> Iterator[AlignedHits]:
+    """Yield the hits of every query of two runs, with scaled scores; queries that only `second` has come last.
+
+    A query that one run lacks has no hits in it: its scores are all 0. Memory holds the second run.
+
+    Raises DrkitError for a duplicate query in a run, or a duplicate document of a query.
+    """
+    others: dict[str, Iterable[tuple[str, float]]] = {}
+    for query_id, hits in second:
+        _check_new(query_id, others)
+        others[query_id] = hits
+    seen: set[str] = set()
+    for query_id, hits in first:
+        _check_new(query_id, seen)
+        seen.add(query_id)
+        yield _align(query_id, hits, others.pop(query_id, ()), scale)
+    for query_id, hits in others.items():
+        _check_new(query_id, seen)
+        yield _align(query_id, (), hits, scale)
+
+
+def convex(hits: Iterable[AlignedHits], weight: float = DEFAULT_WEIGHT, depth: int | None = None) -> Iterator[FusedRow]:
+    """Yield rows of a run by the sum of both scores: `weight` times the second, 1 - `weight` times the first.
+
+    Raises DrkitError for a weight outside 0 .. 1.
+
+    >>> rows = align([("q", [("a", 9.0), ("b", 5.0)])], [("q", [("c", 3.0), ("b", 2.0), ("a", 1.0)])])
+    >>> list(convex(rows, 0.25))
+    [('q', [('a', 0.75), ('c', 0.25), ('b', 0.125)])]
+    """
+    if not 0 <= weight <= 1:
+        raise DrkitError(f"the weight of the second ranking must be between 0 and 1, got {weight:g}")
+    return ((one.query_id, list(one.fused((1 - weight, weight), depth).pairs())) for one in hits)
+
+
+def reciprocal_ranks(
+    first: Iterable[RunRow], second: Iterable[RunRow], k: int = DEFAULT_K, depth: int | None = None
+) -> Iterator[FusedRow]:
+    """Yield rows of a run by the sum of 1 / (k + rank) over both rankings; a missing hit adds 0.
+
+    Ranks count from 1, in trec_eval's order. Raises DrkitError for a negative k, and as `align` does.
+
+    >>> list(reciprocal_ranks([("q", [("a", 9.0), ("b", 5.0)])], [("q", [("b", 0.8)])], k=1))
+    [('q', [('b', 0.8333333134651184), ('a', 0.5)])]
+    """
+    if k < 0:
+        raise DrkitError(f"k of reciprocal rank fusion must be at least 0, got {k}")
+    rows = align(first, second, lambda scores: (1 / (k + 1 + np.arange(len(scores))), 0.0))
+    return ((one.query_id, list(one.fused((1, 1), depth).pairs())) for one in rows)
+
+
+@frozen(eq=False)
+class HybridRetriever:
+    """Searches with two retrievers over the same passages, such as BM25 and a dense one, and fuses their hits.
+
+    weight: of the second one (`convex`); depth: hits of each that are scaled and fused, at least as many as requested.
+    """
+
+    first: Searcher
+    second: Searcher
+    weight: float = DEFAULT_WEIGHT
+    depth: int = 1000
+
+    @classmethod
+    def load(cls, run: str | Path, *, device: str = "cpu") -> HybridRetriever:
+        """Load BM25 and the retriever of a finished run, with the weight of its row `hybrid`.
+
+        Raises DrkitError if the run has no such row, or a folder is missing or cannot be read.
+        """
+        from drkit.search.bm25 import Bm25Retriever
+        from drkit.search.retrieve import Retriever
+
+        path = Path(run) / "hybrid" / WEIGHT
+        try:
+            facts = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            raise DrkitError(
+                f"{run} has no hybrid system (missing or invalid {path}); give a finished run whose "
+                f"recipe has evaluation.bm25 and evaluation.hybrid on"
+            ) from None
+        dense = Retriever.load(run, device=device)
+        return cls(Bm25Retriever.load(Path(run) / "bm25"), dense, facts["weight"], facts["depth"])
+
+    def __len__(self) -> int:
+        return len(self.second)
+
+    def search(self, texts: Sequence[str], depth: int) -> list[Hits]:
+        """Return the best `depth` passages of each text, by the weighted sum of both scaled scores.
+
+        Raises DrkitError for an empty text.
+        """
+        found = [one.search(texts, max(depth, self.depth)) for one in (self.first, self.second)]
+        weights = (1 - self.weight, self.weight)
+        return [
+            _align(text, one.pairs(), two.pairs(), min_max).fused(weights, depth)
+            for text, one, two in zip(texts, *found, strict=True)
+        ]
+
+    def stream(self, texts: Iterable[str], depth: int, batch: int = 256) -> Iterator[Hits]:
+        """Yield what `search` returns for any number of texts, a batch at a time."""
+        for some in batched(texts, batch):
+            yield from self.search(some, depth)
+
+
+def _check_new(query_id: str, seen: Iterable[str]) -> None:
+    if query_id in seen:
+        raise DrkitError(f"duplicate query {query_id!r} in a run; give all hits of a query in one row")
+
+
+def _align(
+    query_id: str, first: Iterable[tuple[str, float]], second: Iterable[tuple[str, float]], scale: Scale
+) -> AlignedHits:
+    rankings = [list(first), list(second)]
+    names = list(dict.fromkeys(doc_id for hits in rankings for doc_id, _ in hits))
+    written = dict(zip(names, encode_ids(names), strict=True))
+    names.sort(key=written.__getitem__, reverse=True)
+    rows = {doc_id: row for row, doc_id in enumerate(names)}
+    scores = np.zeros((2, len(names)))
+    for ranking, hits in enumerate(rankings):
+        if hits:
+            scores[ranking] = _scaled(query_id, hits, rows, scale)
+    return AlignedHits(query_id, tuple(names), scores)
+
+
+def _scaled(
+    query_id: str, hits: Sequence[tuple[str, float]], rows: dict[str, int], scale: Scale
+) -> NDArray[np.float64]:
+    """Return the scaled scores of one ranking f64[n], by row of `rows`."""
+    found = np.array([rows[doc_id] for doc_id, _ in hits])
+    if len(set(found.tolist())) < len(found):
+        raise DrkitError(f"query {query_id!r} has a duplicate document among its hits")
+    given = np.array([score for _, score in hits], dtype=np.float32).astype(np.float64)
+    order = np.lexsort((found, -given))
+    scaled, missing = scale(given[order])
+    scores = np.full(len(rows), missing)
+    scores[found[order]] = scaled
+    return scores

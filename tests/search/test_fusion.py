@@ -1,0 +1,160 @@
+"""Fusion: equal to dictionaries and loops; trec_eval's order; missing hits; what is refused."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drkit.core.types import Judgement
+from drkit.errors import DrkitError
+from drkit.evaluate import evaluate
+from drkit.evaluate.tuning import WEIGHTS, tune_weight
+from drkit.search.fusion import SCALES, align, convex, min_max, reciprocal_ranks
+from drkit.search.trec import encode_id, read_run, write_run
+
+DOCS = st.sampled_from([*(f"d{i}" for i in range(12)), "a b", "a!b", "a%b", "ä", "日本", "\u2028x"])
+QUERIES = st.sampled_from(["q1", "q2", "q 3", "frage-ü"])
+# Few values, so that ties are common; the last two are equal as float32 alone.
+SCORES = st.sampled_from([0.5, 1.0, -3.0, 7.25, 1e-8, 2.0, 2.0 + 1e-9]) | st.floats(-1e6, 1e6, width=32)
+RUNS = st.dictionaries(QUERIES, st.dictionaries(DOCS, SCORES, max_size=14), max_size=4)
+WEIGHT = st.sampled_from([0.0, 0.05, 0.3, 0.5, 0.85, 1.0])
+
+
+def rows(run):
+    return [(query, list(hits.items())) for query, hits in run.items()]
+
+
+def in_trec_order(scores):
+    scores = {doc: float(np.float32(score)) for doc, score in scores.items()}
+    return sorted(scores.items(), key=lambda hit: (hit[1], encode_id(hit[0])), reverse=True)
+
+
+def scaled(hits, scale):
+    """The scaled scores of a ranking, and the score of a missing hit, from the definitions."""
+    if not hits:
+        return {}, 0.0
+    scores = {doc: float(np.float32(score)) for doc, score in hits.items()}
+    low, high = min(scores.values()), max(scores.values())
+    if scale == "min-max":
+        return {doc: (s - low) / (high - low) if high > low else 1.0 for doc, s in scores.items()}, 0.0
+    mean = sum(scores.values()) / len(scores)
+    deviation = math.sqrt(sum((s - mean) ** 2 for s in scores.values()) / len(scores))
+    result = {doc: (s - mean) / deviation if high > low else 0.0 for doc, s in scores.items()}
+    return result, min(result.values())
+
+
+def naive_convex(first, second, scale, weight):
+    found = {}
+    for query in [*first, *(q for q in second if q not in first)]:
+        one, least_one = scaled(first.get(query, {}), scale)
+        two, least_two = scaled(second.get(query, {}), scale)
+        found[query] = {
+            doc: (1 - weight) * one.get(doc, least_one) + weight * two.get(doc, least_two) for doc in {**one, **two}
+        }
+    return found
+
+
+def naive_reciprocal_ranks(first, second, k):
+    found = {}
+    for query in [*first, *(q for q in second if q not in first)]:
+        sums = found[query] = {}
+        for run in (first, second):
+            for rank, (doc, _) in enumerate(in_trec_order(run.get(query, {})), start=1):
+                sums[doc] = sums.get(doc, 0.0) + 1 / (k + rank)
+    return found
+
+
+@settings(deadline=None, max_examples=150)
+@given(RUNS, RUNS, WEIGHT)
+def test_min_max_is_the_definition_in_trec_evals_order(first, second, weight):
+    found = list(convex(align(rows(first), rows(second)), weight))
+    expected = naive_convex(first, second, "min-max", weight)
+    assert found == [(query, in_trec_order(scores)) for query, scores in expected.items()]
+
+
+@settings(deadline=None, max_examples=150)
+@given(RUNS, RUNS, WEIGHT)
+def test_z_score_is_the_definition(first, second, weight):
+    """numpy sums in another order, so scores may differ in their last bits."""
+    found = dict(convex(align(rows(first), rows(second), SCALES["z-score"]), weight))
+    expected = naive_convex(first, second, "z-score", weight)
+    assert list(found) == list(expected)
+    for query, hits in found.items():
+        assert dict(hits) == pytest.approx(expected[query], rel=1e-4, abs=1e-4)
+        assert hits == in_trec_order(dict(hits))
+
+
+@settings(deadline=None, max_examples=150)
+@given(RUNS, RUNS, st.integers(0, 70))
+def test_reciprocal_ranks_are_the_definition_in_trec_evals_order(first, second, k):
+    found = list(reciprocal_ranks(rows(first), rows(second), k))
+    expected = naive_reciprocal_ranks(first, second, k)
+    assert found == [(query, in_trec_order(scores)) for query, scores in expected.items()]
+
+
+@settings(deadline=None, max_examples=60)
+@given(RUNS, RUNS, WEIGHT, st.integers(1, 20))
+def test_depth_is_a_prefix_and_a_file_keeps_the_order(tmp_path_factory, first, second, weight, depth):
+    whole = list(convex(align(rows(first), rows(second)), weight))
+    assert list(convex(align(rows(first), rows(second)), weight, depth)) == [(q, hits[:depth]) for q, hits in whole]
+    path = tmp_path_factory.mktemp("fused") / "run.trec"
+    write_run(path, whole, "t")
+    assert list(read_run(path)) == [(query, hits) for query, hits in whole if hits]
+
+
+def test_a_single_hit_counts_and_a_missing_ranking_leaves_the_other():
+    single, other = [("q", [("a", 3.0)])], [("q", [("b", 2.0), ("c", 1.0)]), ("p", [("x", 1.0)])]
+    assert list(convex(align(single, other), 0.25)) == [
+        ("q", [("a", 0.75), ("b", 0.25), ("c", 0.0)]),
+        ("p", [("x", 0.25)]),
+    ]
+
+
+def test_what_cannot_be_fused_is_refused():
+    run = [("q", [("a", 1.0)])]
+    for first, second, message in (
+        (run * 2, run, "duplicate query 'q'"),
+        (run, run * 2, "duplicate query 'q'"),
+        ([], run * 2, "duplicate query 'q'"),
+        (run, [("q", [("a", 1.0), ("a", 2.0)])], "query 'q' has a duplicate document"),
+    ):
+        with pytest.raises(DrkitError, match=message):
+            list(align(first, second))
+    with pytest.raises(DrkitError, match=r"between 0 and 1, got 1\.5"):
+        convex([], 1.5)
+    with pytest.raises(DrkitError, match="at least 0, got -1"):
+        reciprocal_ranks(run, run, -1)
+
+
+QRELS = st.dictionaries(QUERIES, st.dictionaries(DOCS, st.integers(0, 2), min_size=1), min_size=1)
+
+
+@settings(deadline=None, max_examples=40)
+@given(RUNS, RUNS, QRELS, st.sampled_from(["RR@3", "nDCG@10", "AP"]))
+def test_the_tuned_weight_is_the_best_of_the_grid(first, second, qrels, measure):
+    judgements = [Judgement(query, doc, grade) for query, grades in qrels.items() for doc, grade in grades.items()]
+    if not qrels.keys() & (first.keys() | second.keys()):
+        with pytest.raises(DrkitError, match="neither ranking has a judged query"):
+            tune_weight(rows(first), rows(second), judgements, measure)
+        return
+    tuned = tune_weight(rows(first), rows(second), judgements, measure)
+    means = {}
+    for weight in WEIGHTS:
+        run = naive_convex(first, second, "min-max", weight)
+        means[weight] = evaluate(rows(run), judgements, [measure]).mean(measure)
+    assert tuned.means == pytest.approx(means)
+    assert tuned.queries == len(qrels)
+    equally_good = [w for w in WEIGHTS if tuned.means[w] == max(tuned.means.values())]
+    assert tuned.weight in equally_good
+    assert all(abs(tuned.weight - 0.5) <= abs(w - 0.5) for w in equally_good)
+
+
+def test_scales_do_not_change_their_input():
+    scores = np.array([3.0, 2.0, 2.0])
+    for scale in (min_max, SCALES["z-score"]):
+        scale(scores)
+    assert scores.tolist() == [3.0, 2.0, 2.0]
