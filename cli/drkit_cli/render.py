@@ -84,6 +84,13 @@ def status_table(findings: Iterable[Finding]) -> Table:
     return drawn
 
 
+def truncations(run: Path, stages: Iterable[str]) -> list[str]:
+    """Return a line for each kind of texts that finished stages truncated, with the setting that reads more of them."""
+    from drkit.runs.reading import TRUNCATED, read_truncations
+
+    return list(dict.fromkeys(str(one) for name in stages for one in read_truncations(run / name / TRUNCATED)))
+
+
 def _parts(recipe: Recipe, registry: Registry) -> list[str]:
     chosen = [("collection", recipe.collection.use)]
     if recipe.pretrain:
@@ -109,9 +116,12 @@ def _sizes(recipe: Recipe) -> str:
     from drkit.runs.estimate import parameters
 
     if recipe.encoder.pretrained:
-        return f"encoder: {recipe.encoder.pretrained}"
-    tables, layers = parameters(recipe.encoder)
-    return f"encoder: about {(tables + layers) / 1e6:.1f}M parameters ({tables / 1e6:.1f}M of them word embeddings)"
+        size = recipe.encoder.pretrained
+    else:
+        tables, layers = parameters(recipe.encoder)
+        size = f"about {(tables + layers) / 1e6:.1f}M parameters ({tables / 1e6:.1f}M of them word embeddings)"
+    query, passage = recipe.encoder.query_length, recipe.encoder.passage_length
+    return f"encoder: {size}; reads {query} tokens of a query, {passage} of a passage"
 
 
 def _time(seconds: float) -> str:
@@ -126,6 +136,8 @@ def results(run: Path, done: Mapping[str, Manifest]) -> None:
         screen.print(_scores(metrics))
         for line in verdict(metrics, metrics["measures"][0]):
             screen.print(line)
+    for line in truncations(run, done):
+        screen.print(line)
     screen.print(paths(run, done))
 
 

@@ -23,6 +23,7 @@ from drkit.recipe.schema import Recipe
 from drkit.runs.draft import PASSAGES, Draft, queries_of, split_of
 from drkit.runs.plan_encoder import plan_encoder, plan_texts
 from drkit.runs.plan_rounds import System, add_index, plan_rounds, reading_of
+from drkit.runs.reading import TRUNCATED
 from drkit.runs.stage import Part, Stage
 from drkit.runs.stages.evaluate import EVALUATION
 from drkit.runs.stages.export import EXPORT
@@ -128,6 +129,11 @@ def _plan_report(draft: Draft) -> None:
         inputs |= {f"log/{name}": Part(name, LOG), f"training/{name}": Part(name, TRAINING)}
         if "dev" in draft.stages[name].inputs:
             inputs[f"validation/{name}"] = Part(name, VALIDATION, observed=True)
+    inputs |= {
+        f"truncated/{name}": Part(name, TRUNCATED)
+        for name, stage in draft.stages.items()
+        if TRUNCATED in stage.spec.records
+    }
     if "pretrained" in draft.stages:
         inputs["probes"] = Part("pretrained", PROBES, observed=True)
     extra = {"trainings": tuple(trainings)}

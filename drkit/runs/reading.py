@@ -1,9 +1,18 @@
-"""How a run's encoders read texts: what a checkpoint folder does not declare itself. No torch here: plans read it."""
+"""How a run's encoders read texts: what a checkpoint folder does not declare itself, and how many texts are truncated.
+
+No torch here: plans read it.
+"""
 
 from __future__ import annotations
 
-from attrs import frozen
+import json
+from collections.abc import Iterable
+from pathlib import Path
 
+from attrs import asdict, frozen
+
+from drkit.core.files import write_text
+from drkit.core.progress import Progress
 from drkit.runs.stage import from_recipe
 
 
@@ -17,3 +26,49 @@ class TextReading:
     passage_length: int = from_recipe("encoder.passage_length")
     query_prompt: str = from_recipe("encoder.query_prompt")
     passage_prompt: str = from_recipe("encoder.passage_prompt")
+
+
+# The record of truncated texts in a stage's folder, a list of `Truncation`.
+TRUNCATED = "truncated.json"
+
+
+@frozen
+class Truncation:
+    """How many texts of one kind exceed their limit; lengths are in tokens, special ones included.
+
+    what: the texts, in the plural. setting: path of the limit in the recipe. longest, p95: the maximum and the 95th
+    percentile of the lengths before truncation.
+
+    >>> print(Truncation("test queries", "encoder.query_length", 32, texts=76, truncated=47, longest=171, p95=120))
+    47 of 76 test queries were truncated to 32 tokens; --set encoder.query_length=120 reads 95 % of them whole
+    """
+
+    what: str
+    setting: str
+    limit: int
+    texts: int
+    truncated: int
+    longest: int
+    p95: int
+
+    def __str__(self) -> str:
+        enough, share = (self.p95, "95 %") if self.p95 > self.limit else (self.longest, "all")
+        return (
+            f"{self.truncated:,} of {self.texts:,} {self.what} were truncated to {self.limit} tokens; "
+            f"--set {self.setting}={enough} reads {share} of them whole"
+        )
+
+
+def record_truncations(found: Iterable[Truncation], folder: Path, progress: Progress) -> None:
+    """Write the truncations of a stage into its folder, and report those of at least one text."""
+    kept = list(dict.fromkeys(found))
+    write_text(folder / TRUNCATED, json.dumps([asdict(one) for one in kept]))
+    for one in kept:
+        if one.truncated:
+            progress.note(str(one))
+
+
+def read_truncations(path: Path) -> list[Truncation]:
+    """Read the truncations of at least one text from a file of a stage; empty if the file does not exist."""
+    entries = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
+    return [Truncation(**entry) for entry in entries if entry["truncated"]]

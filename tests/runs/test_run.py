@@ -66,6 +66,25 @@ def test_a_run_leaves_every_stage_whole(tiny_run):
     assert read_manifest(run / "pretrained").metrics["steps"] == 12
 
 
+def test_texts_that_are_cut_are_counted_wherever_a_run_is_looked_at(tiny_run):
+    """Passages, training queries and the queries that are evaluated: each as often as the tokenizer says."""
+    from transformers import AutoTokenizer
+
+    run, out = tiny_run
+    tokenizer, collection = AutoTokenizer.from_pretrained(run / "encoder"), open_collection(run / "collection")
+    kinds = {
+        "passages": ([p.content for p in collection.corpus], 48, "passage_length"),
+        "training queries": ([q.text for q in collection.queries("train")], 32, "query_length"),
+        "test queries": ([q.text for q in collection.queries("test")], 32, "query_length"),
+    }
+    shown = [out, drkit("status", run).stdout, (run / "report" / "report.md").read_text()]
+    for what, (texts, limit, setting) in kinds.items():
+        cut = sum(len(tokenizer(text, verbose=False)["input_ids"]) > limit for text in texts)
+        line = f"{cut:,} of {len(texts):,} {what} were truncated to {limit} tokens; --set encoder.{setting}="
+        assert [line in " ".join(text.split()) for text in shown] == [bool(cut)] * 3, what
+    assert "passages were truncated to 48 tokens" in out
+
+
 def test_no_pickle_and_no_checkpoint_is_left(tiny_run):
     run, _ = tiny_run
     left = [p.name for p in run.rglob("*") if p.suffix in (".bin", ".pt", ".pth", ".pkl")]
@@ -130,7 +149,7 @@ def test_the_status_of_a_run_names_what_is_kept_and_what_was_damaged(tiny_run, t
     run = tmp_path / "copy"
     shutil.copytree(tiny_run[0], run)
     intact = drkit("status", run).stdout
-    assert [line.split()[1] for line in intact.splitlines()[1:]] == ["kept"] * len(STAGES)
+    assert [line.split()[1] for line in intact.splitlines()[1 : len(STAGES) + 1]] == ["kept"] * len(STAGES)
     weights = run / "retriever-1/model.safetensors"
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import frozen
 
 from drkit.core.files import write_text
+from drkit.runs.reading import read_truncations
 from drkit.runs.stage import StageRun, StageSpec, from_recipe
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def run(stage: StageRun[ReportSettings]) -> Mapping[str, Any]:
     blocks = [
         Heading(stage.settings.title, level=1),
         *_results(stage),
+        *_truncations(stage),
         *_probes(stage, probes),
         *_trainings(stage, probes),
         *_validations(stage),
@@ -61,6 +63,17 @@ def _results(stage: StageRun[ReportSettings]) -> Iterator[Block]:
     caption = table_caption({name: len(draws) for name, draws in results["draws"].items()})
     yield Text(f"{results['queries']:,} {results['split']} queries. {caption}")
     yield Table(["system", *measures], [[row["system"], *(stored_cell(row, m) for m in measures)] for row in rows])
+
+
+def _truncations(stage: StageRun[ReportSettings]) -> Iterator[Block]:
+    """Yield how many passages and queries were truncated, and the settings that read more of them."""
+    from drkit.report.document import Heading, Text
+
+    paths = [path for name, path in stage.inputs.items() if name.startswith("truncated/")]
+    found = [one for path in paths for one in read_truncations(path)]
+    if found:
+        yield Heading("Truncated texts")
+        yield from (Text(f"{one}.") for one in dict.fromkeys(found))
 
 
 def _probes(stage: StageRun[ReportSettings], probes: Sequence[Record]) -> Iterator[Block]:
@@ -164,7 +177,7 @@ def _lines(path: Path) -> list[Mapping[str, float]]:
 
 REPORT = StageSpec(
     name="report",
-    version=1,
+    version=2,
     settings=ReportSettings,
     run=run,
     inputs={
@@ -173,5 +186,6 @@ REPORT = StageSpec(
         "log/*": "the log of a training",
         "training/*": "steps, loss and seconds of a training",
         "validation/*": "validations of a training",
+        "truncated/*": "counts of truncated texts",
     },
 )
