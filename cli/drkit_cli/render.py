@@ -15,7 +15,14 @@ from rich.text import Text
 from rich.tree import Tree
 
 BASELINE = "no-pretraining"
-LABELS = {"bm25": "BM25", BASELINE: "without pre-training"}
+LABELS = {"bm25": "BM25", "as-it-is": "as it is", "initial": "as it starts", BASELINE: "without pre-training"}
+# What a verdict compares with, in words.
+_COMPARED = {
+    "as-it-is": "the encoder as it is",
+    "initial": "the encoder as it starts",
+    BASELINE: "the encoder without pre-training",
+    "bm25": "BM25",
+}
 STYLES = {"kept": "not bold green", "to do": "not bold", "resumed": "not bold cyan", "again": "not bold yellow"}
 
 if TYPE_CHECKING:
@@ -129,13 +136,17 @@ def _time(seconds: float) -> str:
 
 
 def results(run: Path, done: Mapping[str, Manifest]) -> None:
-    """Print the table of systems, the verdict, and the paths of the results."""
+    """Print the table of systems, the verdict, the exported retriever, truncated texts, and paths of the results."""
+    from drkit.runs.stages.choice import describe_choice
+
     screen = console()
     if "evaluation" in done:
         metrics = done["evaluation"].metrics
         screen.print(_scores(metrics))
         for line in verdict(metrics, metrics["measures"][0]):
             screen.print(line)
+    if "choice" in done:
+        screen.print(describe_choice(done["choice"].metrics))
     for line in truncations(run, done):
         screen.print(line)
     screen.print(paths(run, done))
@@ -159,11 +170,11 @@ def _scores(metrics: Mapping[str, Any]) -> Table:
 
 
 def verdict(metrics: Mapping[str, Any], measure: str) -> list[str]:
-    """Return in words whether the last retriever beats the one without pre-training, and BM25."""
+    """Return in words whether the last system beats the encoder as it was, the one without pre-training, and BM25."""
     values = {row["system"]: row["values"][measure] for row in metrics["rows"]}
     last = metrics["rows"][-1]["system"]
     lines = []
-    for other, label in ((BASELINE, "the encoder without pre-training"), ("bm25", "BM25")):
+    for other, label in _COMPARED.items():
         if other in values and other != last:
             beats = "beats" if values[last] > values[other] else "does not beat"
             lines.append(

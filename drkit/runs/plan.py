@@ -3,7 +3,7 @@
     collection -> vocabulary -> tokens -> [spans -> statistics -> queries] -> initial -> pretrained
                -> negatives, no-pretraining, retriever-1 -> index-retriever-1 -> negatives -> retriever-2
                -> [index-retriever-2 -> negatives -> reranker -> teacher -> retriever-3]
-               -> encoder -> index -> runs -> evaluation -> report
+               -> [dev-runs -> choice] -> encoder, index, runs -> evaluation -> report
 
 Every stage declares its settings and inputs in a file of `drkit/runs/stages`; the plan fills them in from the recipe.
 Imports no torch, so that `--dry-run` is quick.
@@ -11,6 +11,7 @@ Imports no torch, so that `--dry-run` is quick.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from attrs import frozen
@@ -22,12 +23,14 @@ from drkit.evaluate import check_measures
 from drkit.recipe.schema import Recipe
 from drkit.runs.draft import PASSAGES, Draft, queries_of, split_of
 from drkit.runs.plan_encoder import plan_encoder, plan_texts
-from drkit.runs.plan_rounds import System, add_index, plan_rounds, reading_of
+from drkit.runs.plan_rounds import AS_IT_IS, System, add_index, plan_rounds, plan_start, reading_of
 from drkit.runs.reading import TRUNCATED
 from drkit.runs.stage import Part, Stage
+from drkit.runs.stages.choice import CHOICE, CHOOSE
 from drkit.runs.stages.evaluate import EVALUATION
 from drkit.runs.stages.export import EXPORT
 from drkit.runs.stages.finetune import FINETUNE
+from drkit.runs.stages.index import CHOSEN_INDEX
 from drkit.runs.stages.pretrain import PRETRAIN
 from drkit.runs.stages.report import LOG, PROBES, REPORT, TRAINING, VALIDATION
 from drkit.runs.stages.reranker import RERANKER
@@ -52,23 +55,28 @@ def plan(recipe: Recipe, registry: Registry) -> Plan:
         check_measures([recipe.finetune.validation.measure])
     splits = tuple(registry.build(Kind.COLLECTION, recipe.collection.use, recipe.collection.config).splits())
     draft = Draft(recipe, registry, splits)
-    notes: list[str] = []
     plan_texts(draft)
     last = plan_encoder(draft)
-    systems = [System(last, (last,))]
-    if recipe.finetune and "train" in splits:
-        systems = plan_rounds(draft, start=last)
-    elif recipe.finetune:
-        notes.append(_no_training_queries(recipe, splits))
-    exported = next(system for system in reversed(systems) if not system.reranks).stages[0]
-    checkpoint = {"checkpoint": Part(exported)}
-    draft.add(
-        "encoder", EXPORT, f"the encoder folder, made from {exported}", checkpoint, extra={"reading": reading_of(draft)}
-    )
+    systems = plan_start(draft) if splits and recipe.evaluation.start else []
+    if recipe.finetune and recipe.finetune.rounds and "train" in splits:
+        systems += plan_rounds(draft, start=last)
+    elif last != "initial" or not _is_read_alike(draft, systems):
+        systems.append(System(last, (last,)))
+    if recipe.finetune and recipe.finetune.rounds and "train" not in splits:
+        draft.notes.append(_no_training_queries(recipe, splits))
+    retrievers = [stage for system in systems if not system.reranks for stage in system.stages]
+    exported = _plan_export(draft, [system.stages[0] for system in systems if not system.reranks])
     if splits:
-        _plan_evaluation(draft, systems, exported)
-    _plan_report(draft)
-    return Plan(tuple(draft.stages.values()), tuple(notes))
+        _plan_evaluation(draft, systems, retrievers)
+    _plan_report(draft, exported)
+    return Plan(tuple(draft.stages.values()), tuple(draft.notes))
+
+
+def _is_read_alike(draft: Draft, systems: list[System]) -> bool:
+    """Return whether one of the systems is the encoder that the run starts from, read as the recipe says."""
+    names = [system.name for system in systems]
+    own = draft.stages[AS_IT_IS].settings.reading if AS_IT_IS in names else None
+    return "initial" in names or own == reading_of(draft)
 
 
 def _no_training_queries(recipe: Recipe, splits: tuple[str, ...]) -> str:
@@ -81,33 +89,67 @@ def _no_training_queries(recipe: Recipe, splits: tuple[str, ...]) -> str:
     )
 
 
-def _plan_evaluation(draft: Draft, systems: list[System], exported: str) -> None:
+def _plan_export(draft: Draft, candidates: list[str]) -> str:
+    """Add the encoder folder and its index; returns in words which retriever is exported, empty if dev decides."""
+    evaluation, splits, reason = draft.recipe.evaluation, draft.splits, ""
+    by_dev = evaluation.export == "best" and "dev" in splits and len(candidates) > 1
+    if not by_dev:
+        reason = f"exported: {candidates[-1]}" + (", the last retriever" if len(candidates) > 1 else "")
+        if evaluation.export == "best" and len(candidates) > 1:
+            reason += "; the collection has no dev queries to choose the best one by"
+            draft.notes.append(reason)
+        candidates = candidates[-1:]
+    choice = {"choice": Part(_plan_choice(draft, candidates), CHOICE)} if by_dev else {}
+    origin = "the best retriever on dev" if by_dev else candidates[0]
+    checkpoints = {f"checkpoint/{name}": Part(name) for name in candidates}
+    reading = {"reading": reading_of(draft)}
+    draft.add("encoder", EXPORT, f"the encoder folder, made from {origin}", checkpoints | choice, extra=reading)
+    if splits:
+        indexes = {f"index/{name}": Part(add_index(draft, name, "searched")) for name in candidates}
+        draft.add("index", CHOSEN_INDEX, f"the index of {origin}", indexes | choice)
+    return reason
+
+
+def _plan_choice(draft: Draft, candidates: list[str]) -> str:
+    """Add the stages that rank the dev queries with every candidate, and choose the best one."""
+    _plan_search(draft, "dev-runs", "dev", candidates, bm25=False)
+    measure = draft.recipe.evaluation.measures[0]
+    return draft.add(
+        "choice",
+        CHOOSE,
+        f"the best retriever on the dev queries by {measure}",
+        {"judged": split_of("dev"), "runs": Part("dev-runs")},
+        extra={"candidates": tuple(candidates), "measure": measure},
+    )
+
+
+def _plan_search(
+    draft: Draft, name: str, split: str, retrievers: list[str], reranked: Mapping[str, str] | None = None, **extra: Any
+) -> None:
+    """Add a search for the queries of a split; reranked: re-rankers, with the retriever whose ranking they re-rank."""
+    reranked, inputs = reranked or {}, {"passages": PASSAGES, "queries": queries_of(split)}
+    for stage in retrievers:
+        inputs |= {f"encoder/{stage}": Part(stage), f"index/{stage}": Part(add_index(draft, stage, "searched"))}
+    inputs |= {f"reranker/{stage}": Part(stage) for stage in reranked}
+    extra |= {
+        "retrievers": tuple(retrievers),
+        "reranked": reranked,
+        "rerank_depth": draft.recipe.reranker.depth if draft.recipe.reranker and reranked else 0,
+        "reading": reading_of(draft),
+        "split": split,
+    }
+    draft.add(name, SEARCH, f"search for the {split} queries", inputs, extra=extra)
+
+
+def _plan_evaluation(draft: Draft, systems: list[System], retrievers: list[str]) -> None:
     evaluation, splits = draft.recipe.evaluation, draft.splits
     if evaluation.split not in splits:
         raise DrkitError(
             f"the collection has no {evaluation.split} queries to evaluate on (splits: {', '.join(splits)}); "
             f"choose another split: --set evaluation.split={splits[-1]}"
         )
-    retrievers = [stage for system in systems if not system.reranks for stage in system.stages]
     reranked = {system.stages[0]: system.reranks for system in systems if system.reranks and evaluation.rerank}
-    inputs = {"passages": PASSAGES, "queries": queries_of(evaluation.split)}
-    for stage in retrievers:
-        encoder = "encoder" if stage == exported else stage  # the index of the exported encoder is the index of the run
-        inputs[f"encoder/{stage}"] = Part(encoder)
-        inputs[f"index/{stage}"] = Part(add_index(draft, encoder, "searched"))
-    inputs |= {f"reranker/{stage}": Part(stage) for stage in reranked}
-    draft.add(
-        "runs",
-        SEARCH,
-        f"search for the {evaluation.split} queries",
-        inputs,
-        extra={
-            "retrievers": tuple(retrievers),
-            "reranked": reranked,
-            "rerank_depth": draft.recipe.reranker.depth if draft.recipe.reranker and reranked else 0,
-            "reading": reading_of(draft),
-        },
-    )
+    _plan_search(draft, "runs", evaluation.split, retrievers, reranked)
     shown = [system for system in systems if not system.reranks or evaluation.rerank]
     draft.add(
         "evaluation",
@@ -121,7 +163,7 @@ def _plan_evaluation(draft: Draft, systems: list[System], exported: str) -> None
     )
 
 
-def _plan_report(draft: Draft) -> None:
+def _plan_report(draft: Draft, exported: str) -> None:
     """Add the report, which reads the logs of the trainings and the results of the evaluation."""
     trainings = [name for name, stage in draft.stages.items() if stage.spec in (PRETRAIN, FINETUNE, RERANKER)]
     inputs = {"results": Part("evaluation", "results.json")} if "evaluation" in draft.stages else {}
@@ -136,5 +178,7 @@ def _plan_report(draft: Draft) -> None:
     }
     if "pretrained" in draft.stages:
         inputs["probes"] = Part("pretrained", PROBES, observed=True)
-    extra = {"trainings": tuple(trainings)}
+    if "choice" in draft.stages:
+        inputs["choice"] = Part("choice", CHOICE)
+    extra = {"trainings": tuple(trainings), "exported": exported}
     draft.add("report", REPORT, "curves, tables, and whether pre-training works", inputs, extra=extra)

@@ -13,6 +13,7 @@ from attrs import asdict, frozen
 
 from drkit.core.files import write_text
 from drkit.core.progress import Progress
+from drkit.encoders.folder import MODULES, read_encoder_settings
 from drkit.runs.stage import from_recipe
 
 
@@ -26,6 +27,21 @@ class TextReading:
     passage_length: int = from_recipe("encoder.passage_length")
     query_prompt: str = from_recipe("encoder.query_prompt")
     passage_prompt: str = from_recipe("encoder.passage_prompt")
+
+
+def declared_reading(encoder: str, reading: TextReading) -> TextReading:
+    """Return how an existing encoder reads texts: as its folder declares, or as `reading` if it declares nothing.
+
+    Raises DrkitError if it declares modules, a pooling or a similarity that drkit does not support.
+    """
+    folder = Path(encoder).expanduser()
+    if not (folder / MODULES).is_file():
+        return reading
+    settings = read_encoder_settings(folder)
+    if settings.pop("normalize"):
+        settings["similarity"] = "cosine"  # the same ranking: all vectors have length 1
+    del settings["transformer"]
+    return TextReading(**settings)
 
 
 # The record of truncated texts in a stage's folder, a list of `Truncation`.

@@ -35,8 +35,12 @@ STAGES = [
     "index-retriever-1",
     "negatives-retriever-2",
     "retriever-2",
-    "encoder",
+    "index-initial",
     "index-no-pretraining",
+    "index-retriever-2",
+    "dev-runs",
+    "choice",
+    "encoder",
     "index",
     "runs",
     "evaluation",
@@ -53,7 +57,10 @@ def test_a_run_leaves_every_stage_whole(tiny_run):
     assert sorted(p.name for p in run.iterdir()) == sorted([*STAGES, ".lock", "recipe.toml"])
     for words in (
         "BM25",
+        "as it starts",
         "without pre-training",
+        "the encoder as it starts: RR@10",
+        "dev queries (RR@10",
         "retriever-1",
         "retriever-2",
         "RR@10",
@@ -320,11 +327,15 @@ def test_a_collection_with_test_queries_alone_is_evaluated_as_it_is(ir_datasets_
     arguments = ["compose", "--masker", "uniform", "--decoder", "mlm", "--collection", "irds:vaswani", *small]
     done = drkit(*arguments, "--run-dir", run, IR_DATASETS_HOME=str(ir_datasets_home))
     assert "no training queries" in done.stderr
-    assert [row["system"] for row in read_manifest(run / "evaluation").metrics["rows"]] == ["bm25", "pretrained"]
+    assert [row["system"] for row in read_manifest(run / "evaluation").metrics["rows"]] == [
+        "bm25",
+        "initial",
+        "pretrained",
+    ]
     drkit(
         *(*arguments, "--set=collection.train_share=0.5", "--set=finetune.baseline=false", "--run-dir", trained),
         IR_DATASETS_HOME=str(ir_datasets_home),
     )
     rows = read_manifest(trained / "evaluation").metrics["rows"]
-    assert [row["system"] for row in rows] == ["bm25", "retriever-1", "retriever-2"]
+    assert [row["system"] for row in rows] == ["bm25", "initial", "retriever-1", "retriever-2"]
     assert rows[0]["queries"] < 93

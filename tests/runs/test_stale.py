@@ -245,7 +245,8 @@ def finished(beir, tmp_path_factory):
 
 REPORTED = {"evaluation", "report"}
 SEARCHED = {"runs", *REPORTED}
-FROM_RETRIEVER_2 = {"retriever-2", "encoder", "index", *SEARCHED}
+CHOSEN = {"dev-runs", "choice"}
+FROM_RETRIEVER_2 = {"retriever-2", "index-retriever-2", *CHOSEN, *SEARCHED}
 FROM_RETRIEVER_1 = {"retriever-1", "index-retriever-1", "negatives-retriever-2", *FROM_RETRIEVER_2}
 FINE_TUNED = {"no-pretraining", "index-no-pretraining", *FROM_RETRIEVER_1}
 FROM_PRETRAINED = {"pretrained", *FROM_RETRIEVER_1}

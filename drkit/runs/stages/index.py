@@ -1,4 +1,4 @@
-"""Stage: encode all passages, and build an index over their vectors."""
+"""Stages: encode all passages and build an index over their vectors; take the index of the exported retriever."""
 
 from __future__ import annotations
 
@@ -66,6 +66,24 @@ def _rows(stage: StageRun[IndexSettings]) -> Iterator[tuple[str, NDArray[Any]]]:
         yield doc_id, store.tokens(index)
 
 
+@frozen
+class ChosenIndexSettings:
+    """Nothing: the index is taken as it is."""
+
+
+def take(stage: StageRun[ChosenIndexSettings]) -> Mapping[str, Any]:
+    """Link or copy the index of the exported retriever; returns which one."""
+    from drkit.core.files import link_or_copy
+    from drkit.runs.manifest import FILE
+    from drkit.runs.stages.choice import chosen_input
+
+    source = chosen_input(stage.inputs, "index")
+    shutil.copytree(
+        source, stage.folder, ignore=shutil.ignore_patterns(FILE), copy_function=link_or_copy, dirs_exist_ok=True
+    )
+    return {"from": source.name}
+
+
 INDEX = StageSpec(
     name="index",
     version=1,
@@ -74,4 +92,11 @@ INDEX = StageSpec(
     inputs={"encoder": "an encoder's folder", "tokens": "the passages' tokens", "passages": "for their ids"},
     resumable=True,
     joint=True,
+)
+CHOSEN_INDEX = StageSpec(
+    name="chosen-index",
+    version=1,
+    settings=ChosenIndexSettings,
+    run=take,
+    inputs={"index/*": "a retriever's index", "choice": "which retriever is exported, if there are several"},
 )

@@ -23,9 +23,13 @@ LOG, TRAINING, PROBES, VALIDATION = "log.jsonl", "training.json", "probes.jsonl"
 
 @frozen
 class ReportSettings:
-    """The trainings to plot, each with inputs `RECORD/TRAINING`; title: the recipe's name."""
+    """The trainings to plot, each with inputs `RECORD/TRAINING`; title: the recipe's name.
+
+    exported: in words which retriever the run exports, unless the input `choice` says so.
+    """
 
     trainings: tuple[str, ...]
+    exported: str
     title: str = from_recipe("name", observes=True)
 
 
@@ -38,6 +42,7 @@ def run(stage: StageRun[ReportSettings]) -> Mapping[str, Any]:
     blocks = [
         Heading(stage.settings.title, level=1),
         *_results(stage),
+        Text(f"{_exported(stage)}."),
         *_truncations(stage),
         *_probes(stage, probes),
         *_trainings(stage, probes),
@@ -63,6 +68,14 @@ def _results(stage: StageRun[ReportSettings]) -> Iterator[Block]:
     caption = table_caption({name: len(draws) for name, draws in results["draws"].items()})
     yield Text(f"{results['queries']:,} {results['split']} queries. {caption}")
     yield Table(["system", *measures], [[row["system"], *(stored_cell(row, m) for m in measures)] for row in rows])
+
+
+def _exported(stage: StageRun[ReportSettings]) -> str:
+    from drkit.runs.stages.choice import describe_choice
+
+    path = stage.inputs.get("choice")
+    text = describe_choice(json.loads(path.read_text(encoding="utf-8"))) if path else stage.settings.exported
+    return text[:1].upper() + text[1:]
 
 
 def _truncations(stage: StageRun[ReportSettings]) -> Iterator[Block]:
@@ -182,6 +195,7 @@ REPORT = StageSpec(
     run=run,
     inputs={
         "results": "the table of the evaluation",
+        "choice": "the retriever that is exported, and why",
         "probes": "probes of pre-training",
         "log/*": "the log of a training",
         "training/*": "steps, loss and seconds of a training",
