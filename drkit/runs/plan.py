@@ -26,7 +26,7 @@ from drkit.runs.plan_encoder import plan_encoder, plan_texts
 from drkit.runs.plan_rounds import AS_IT_IS, System, add_index, plan_rounds, plan_start, reading_of
 from drkit.runs.reading import TRUNCATED
 from drkit.runs.stage import Part, Stage
-from drkit.runs.stages.choice import CHOICE, CHOOSE
+from drkit.runs.stages.choice import CHOICE, CHOOSE, CHOSEN
 from drkit.runs.stages.evaluate import EVALUATION
 from drkit.runs.stages.export import EXPORT
 from drkit.runs.stages.finetune import FINETUNE
@@ -99,7 +99,7 @@ def _plan_export(draft: Draft, candidates: list[str]) -> str:
             reason += "; the collection has no dev queries to choose the best one by"
             draft.notes.append(reason)
         candidates = candidates[-1:]
-    choice = {"choice": Part(_plan_choice(draft, candidates), CHOICE)} if by_dev else {}
+    choice = {"choice": Part(_plan_choice(draft, candidates), CHOSEN)} if by_dev else {}
     origin = "the best retriever on dev" if by_dev else candidates[0]
     checkpoints = {f"checkpoint/{name}": Part(name) for name in candidates}
     reading = {"reading": reading_of(draft)}

@@ -137,7 +137,7 @@ def test_the_plan_of_three_stages():
     assert made["retriever-distilled"].inputs["start"] == Part("pretrained")
     retrievers = ("initial", "no-pretraining", "retriever-1", "retriever-2", "retriever-distilled")
     assert made["choice"].settings.candidates == retrievers, "a re-ranker is no encoder"
-    chosen = {"choice": Part("choice", "choice.json")}
+    chosen = {"choice": Part("choice", "chosen.txt")}
     assert made["encoder"].inputs == {**{f"checkpoint/{name}": Part(name) for name in retrievers}, **chosen}
     assert made["index"].inputs == {**{f"index/{name}": Part(f"index-{name}") for name in retrievers}, **chosen}
     assert made["evaluation"].settings.systems == (

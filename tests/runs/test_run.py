@@ -305,11 +305,44 @@ def test_an_exported_encoder_is_taken_up_with_its_pooling(tiny_run, tmp_path):
     small = [a for a in TINY if "encoder." not in a]
     done = drkit(
         *("compose", "--masker", "uniform", "--decoder", "mlm", "--encoder", whole / "encoder", *small),
-        *("--set=encoder.passage_length=48", "--set=finetune.negatives=0", "--set=finetune.baseline=false"),
+        *("--set=encoder.passage_length=32", "--set=finetune.negatives=0", "--set=finetune.baseline=false"),
         *("--run-dir", tmp_path / "continued"),
     )
     assert "no language-model head" in done.stderr
     assert TextEncoder.load(tmp_path / "continued" / "encoder").pooling == "mean"
+    _check_as_it_is(whole, tmp_path / "continued", done.stdout)
+
+
+def _check_as_it_is(whole, continued, printed):
+    """The row "as it is" has the weights, lengths and rankings of the encoder that the run was given."""
+    given, kept = (TextEncoder.load(folder).identity() for folder in (whole / "encoder", continued / "as-it-is"))
+    assert given == kept
+    assert read_manifest(continued / "tokens-as-it-is").settings["encoder.passage_length"] == 48
+    assert read_manifest(continued / "tokens").settings["encoder.passage_length"] == 32
+    exported = (whole / "choice" / "chosen.txt").read_text()
+    before, after = (read_run(f) for f in (whole / f"runs/{exported}.trec", continued / "runs/as-it-is.trec"))
+    for (query, found), (same_query, same) in zip(before, after, strict=True):
+        assert query == same_query
+        assert [score for _, score in found] == pytest.approx([score for _, score in same], abs=1e-5)
+    rows = [row["system"] for row in read_manifest(continued / "evaluation").metrics["rows"]]
+    assert rows == ["bm25", "as-it-is", "retriever-1", "retriever-2"]
+    assert "the encoder as it is: RR@10" in printed
+
+
+def test_the_best_retriever_on_dev_is_exported_with_its_index(tiny_run):
+    run, out = tiny_run
+    choice = json.loads((run / "choice" / "choice.json").read_text())
+    best = max(choice["values"], key=choice["values"].get)
+    assert choice["chosen"] == best
+    assert f"exported: {best}, the best of 4 retrievers" in " ".join(out.split())
+    assert f"Exported: {best}, the best of 4 retrievers" in (run / "report" / "report.md").read_text()
+    assert read_manifest(run / "encoder").metrics["from"] == best
+    kept, index = read_manifest(run / "index").files, read_manifest(run / f"index-{best}").files
+    assert kept == index
+    queries = list(open_collection(run / "collection").queries("test"))[:20]
+    ranked = dict(read_run(run / "runs" / f"{best}.trec"))
+    for query, hits in zip(queries, Retriever.load(run).search([q.text for q in queries], 5), strict=True):
+        assert list(hits.scores) == pytest.approx([score for _, score in list(ranked[query.query_id])[:5]], abs=1e-5)
 
 
 @pytest.fixture

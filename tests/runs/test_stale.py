@@ -199,7 +199,7 @@ def test_every_setting_is_varied_and_one_that_observes_makes_nothing_again(name,
     ("name", "stage"),
     [
         *(("pmi", stage) for stage in ("collection", "vocabulary", "tokens", "initial", "pretrained", "retriever-1")),
-        *(("pmi", stage) for stage in ("encoder", "runs", "evaluation")),
+        *(("pmi", stage) for stage in ("choice", "encoder", "runs", "evaluation")),
         ("generator", "generator"),
         ("contexts", "queries"),
         ("contexts", "retriever-2"),
@@ -246,13 +246,14 @@ def finished(beir, tmp_path_factory):
 REPORTED = {"evaluation", "report"}
 SEARCHED = {"runs", *REPORTED}
 CHOSEN = {"dev-runs", "choice"}
-FROM_RETRIEVER_2 = {"retriever-2", "index-retriever-2", *CHOSEN, *SEARCHED}
+EXPORTED = {"encoder", "index"}
+FROM_RETRIEVER_2 = {"retriever-2", "index-retriever-2", *CHOSEN, *EXPORTED, *SEARCHED}
 FROM_RETRIEVER_1 = {"retriever-1", "index-retriever-1", "negatives-retriever-2", *FROM_RETRIEVER_2}
 FINE_TUNED = {"no-pretraining", "index-no-pretraining", *FROM_RETRIEVER_1}
 FROM_PRETRAINED = {"pretrained", *FROM_RETRIEVER_1}
 CHANGES = {
     "a test judgement": ({"collection"} | REPORTED, "qrels/test.tsv", "q16\td36\t2", "q16\td36\t3"),
-    "a dev judgement": ({"collection"}, "qrels/dev.tsv", "q12\td32\t2", "q12\td32\t1"),
+    "a dev judgement": ({"collection", "choice"}, "qrels/dev.tsv", "q12\td32\t2", "q12\td32\t1"),
     "a training judgement": (
         {"collection", "negatives-retriever-1"} | FINE_TUNED,
         "qrels/train.tsv",
@@ -260,17 +261,19 @@ CHANGES = {
         "q3\td24\t2",
     ),
     "a test query": ({"collection"} | SEARCHED, "queries.jsonl", "what is topic17 about", "tell me of topic17"),
-    "a dev query": ({"collection"}, "queries.jsonl", "what is topic13 about", "tell me of topic13"),
-    "query_prompt": ({"query-tokens"} | FINE_TUNED, "encoder.query_prompt='ask: '"),
-    "evaluation.depth": (SEARCHED, "evaluation.depth=10"),
-    "evaluation.measures": (REPORTED, "evaluation.measures=['RR@5']"),
+    "a dev query": ({"collection", "report"} | CHOSEN, "queries.jsonl", "what is topic13 about", "tell me of topic13"),
+    "query_prompt": ({"query-tokens", "index-initial"} | FINE_TUNED, "encoder.query_prompt='ask: '"),
+    "evaluation.depth": (SEARCHED | CHOSEN, "evaluation.depth=10"),
+    "evaluation.measures": (REPORTED | {"choice"}, "evaluation.measures=['RR@5']"),
     "evaluation.bm25": (SEARCHED, "evaluation.bm25=false"),
+    "evaluation.start": (SEARCHED | CHOSEN | EXPORTED, "evaluation.start=false"),
+    "evaluation.export": (EXPORTED | {"report"}, "evaluation.export=last"),
     "a masker's setting": (FROM_PRETRAINED, "pretrain.masker.sigma=0.5"),
     "a signal's setting": ({"signal-importance"} | FROM_PRETRAINED, "pretrain.masker.window=3"),
     "the rate of fine-tuning": (FINE_TUNED, "finetune.learning_rate=5e-4"),
     "the last round": (FROM_RETRIEVER_2, "finetune.rounds.1.learning_rate=5e-4"),
     "mined negatives": ({"negatives-retriever-2"} | FROM_RETRIEVER_2, "finetune.rounds.1.miners.0.depth=7"),
-    "pooling": (FINE_TUNED | {"pretrained"}, "encoder.pooling=cls"),
+    "pooling": (FINE_TUNED | {"pretrained", "index-initial"}, "encoder.pooling=cls"),
     "how often is logged": (set(), "pretrain.logging_steps=3"),
     "how often is probed": (set(), "pretrain.probe.every=4"),
     "validation that is off": (set(), "finetune.validation.patience=3"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from drkit.core.files import write_text
 from drkit.recipe.write import json_text
 from drkit.runs.stage import StageRun, StageSpec, from_recipe
 
-CHOICE = "choice.json"
+CHOICE, CHOSEN = "choice.json", "chosen.txt"
 
 
 @frozen
@@ -28,7 +27,8 @@ class ChoiceSettings:
 def run(stage: StageRun[ChoiceSettings]) -> Mapping[str, Any]:
     """Write `choice.json`: the chosen retriever, and the value of each; returns the same.
 
-    Of equal retrievers the earlier one is chosen, the last one without a positive judgement.
+    Of equal retrievers the earlier one is chosen. `chosen.txt` has only the name, so that other values repeat the
+    export only if the choice changes.
     """
     from drkit.data.tables import collection_of
     from drkit.evaluate import evaluate
@@ -36,20 +36,20 @@ def run(stage: StageRun[ChoiceSettings]) -> Mapping[str, Any]:
 
     settings, runs = stage.settings, stage.inputs["runs"]
     judgements = list(collection_of({"dev": stage.inputs["judged"]}).judgements("dev"))
-    values: dict[str, float] = {}
-    if any(judgement.relevance > 0 for judgement in judgements):
-        for name in settings.candidates:
-            found = read_run(runs / f"{name}.trec")
-            scores = evaluate(found, judgements, [settings.measure], exclude_self=settings.exclude_self)
-            values[name] = scores.mean(settings.measure)
+    rankings = {name: read_run(runs / f"{name}.trec") for name in settings.candidates}
+    values = {
+        name: evaluate(found, judgements, [settings.measure], exclude_self=settings.exclude_self).mean(settings.measure)
+        for name, found in rankings.items()
+    }
     choice = {
-        "chosen": max(values, key=lambda name: values[name], default=settings.candidates[-1]),
+        "chosen": max(values, key=lambda name: values[name]),
         "last": settings.candidates[-1],
         "measure": settings.measure,
         "queries": len({judgement.query_id for judgement in judgements}),
         "values": values,
     }
     write_text(stage.folder / CHOICE, json_text(choice))
+    write_text(stage.folder / CHOSEN, str(choice["chosen"]))
     stage.progress.note(describe_choice(choice))
     return choice
 
@@ -62,8 +62,6 @@ def describe_choice(choice: Mapping[str, Any]) -> str:
     'exported: as-it-is, the best of 2 retrievers on 9 dev queries (RR@10 0.500; retriever-1, the last, 0.250)'
     """
     chosen, last, values, measure = (choice[key] for key in ("chosen", "last", "values", "measure"))
-    if not values:
-        return f"exported: {chosen}, the last retriever, because no dev query has a relevant passage to choose by"
     against = "the last" if chosen == last else f"{last}, the last, {values[last]:.3f}"
     return (
         f"exported: {chosen}, the best of {len(values)} retrievers on {choice['queries']:,} dev queries "
@@ -77,7 +75,7 @@ def chosen_input(inputs: Mapping[str, Path], kind: str) -> Path:
     if "choice" not in inputs:
         (only,) = named.values()
         return only
-    return named[json.loads(inputs["choice"].read_text(encoding="utf-8"))["chosen"]]
+    return named[inputs["choice"].read_text(encoding="utf-8")]
 
 
 CHOOSE = StageSpec(

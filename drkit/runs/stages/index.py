@@ -72,16 +72,17 @@ class ChosenIndexSettings:
 
 
 def take(stage: StageRun[ChosenIndexSettings]) -> Mapping[str, Any]:
-    """Link or copy the index of the exported retriever; returns which one."""
+    """Link or copy the index of the exported retriever; returns which one, and what its manifest says."""
     from drkit.core.files import link_or_copy
-    from drkit.runs.manifest import FILE
+    from drkit.runs.manifest import FILE, read_manifest
     from drkit.runs.stages.choice import chosen_input
 
     source = chosen_input(stage.inputs, "index")
     shutil.copytree(
         source, stage.folder, ignore=shutil.ignore_patterns(FILE), copy_function=link_or_copy, dirs_exist_ok=True
     )
-    return {"from": source.name}
+    manifest = read_manifest(source)
+    return {"from": source.name, **(manifest.metrics if manifest else {})}
 
 
 INDEX = StageSpec(
