@@ -93,7 +93,7 @@ def status_table(findings: Iterable[Finding]) -> Table:
 
 def truncations(run: Path, stages: Iterable[str]) -> list[str]:
     """Return a line for each kind of texts that finished stages truncated, with the setting that reads more of them."""
-    from drkit.runs.reading import TRUNCATED, read_truncations
+    from drkit.runs.stage import TRUNCATED, read_truncations
 
     return list(dict.fromkeys(str(one) for name in stages for one in read_truncations(run / name / TRUNCATED)))
 

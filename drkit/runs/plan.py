@@ -24,8 +24,7 @@ from drkit.recipe.schema import Recipe
 from drkit.runs.draft import PASSAGES, Draft, queries_of, split_of
 from drkit.runs.plan_encoder import plan_encoder, plan_texts
 from drkit.runs.plan_rounds import AS_IT_IS, System, add_index, plan_rounds, plan_start, reading_of
-from drkit.runs.reading import TRUNCATED
-from drkit.runs.stage import Part, Stage
+from drkit.runs.stage import TRUNCATED, Part, Stage
 from drkit.runs.stages.choice import CHOICE, CHOOSE, CHOSEN
 from drkit.runs.stages.evaluate import EVALUATION
 from drkit.runs.stages.export import EXPORT

@@ -9,7 +9,7 @@ from typing import Any
 from attrs import frozen
 
 from drkit.core.files import write_text
-from drkit.recipe.write import json_text
+from drkit.recipe.toml import json_text
 from drkit.runs.stage import StageRun, StageSpec, from_recipe
 
 CHOICE, CHOSEN = "choice.json", "chosen.txt"

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from drkit.runs.reading import TRUNCATED, TextReading, Truncation, record_truncations
-from drkit.runs.stage import StageRun, StageSpec, from_recipe
+from drkit.runs.stage import TRUNCATED, StageRun, StageSpec, TextReading, Truncation, from_recipe, record_truncations
 
 if TYPE_CHECKING:
     from drkit.core.types import Query

@@ -7,8 +7,7 @@ from typing import Any
 
 from attrs import frozen
 
-from drkit.runs.reading import TRUNCATED, Truncation, record_truncations
-from drkit.runs.stage import StageRun, StageSpec, from_recipe
+from drkit.runs.stage import TRUNCATED, StageRun, StageSpec, Truncation, from_recipe, record_truncations
 
 
 @frozen
