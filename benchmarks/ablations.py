@@ -39,6 +39,8 @@ BUDGET = (
     'evaluation.measures=["RR@10", "R@100"]',
     "evaluation.depth=100",
     "evaluation.bm25=false",
+    "evaluation.start=false",
+    "evaluation.export=last",
 )
 
 

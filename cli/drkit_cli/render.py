@@ -15,7 +15,14 @@ from rich.text import Text
 from rich.tree import Tree
 
 BASELINE, HYBRID = "no-pretraining", "hybrid"
-LABELS = {"bm25": "BM25", BASELINE: "without pre-training"}
+LABELS = {"bm25": "BM25", "as-it-is": "as it is", "initial": "as it starts", BASELINE: "without pre-training"}
+# What a verdict compares with, in words.
+_COMPARED = {
+    "as-it-is": "the encoder as it is",
+    "initial": "the encoder as it starts",
+    BASELINE: "the encoder without pre-training",
+    "bm25": "BM25",
+}
 STYLES = {"kept": "not bold green", "to do": "not bold", "resumed": "not bold cyan", "again": "not bold yellow"}
 
 if TYPE_CHECKING:
@@ -84,6 +91,13 @@ def status_table(findings: Iterable[Finding]) -> Table:
     return drawn
 
 
+def truncations(run: Path, stages: Iterable[str]) -> list[str]:
+    """Return a line for each kind of texts that finished stages truncated, with the setting that reads more of them."""
+    from drkit.runs.stage import TRUNCATED, read_truncations
+
+    return list(dict.fromkeys(str(one) for name in stages for one in read_truncations(run / name / TRUNCATED)))
+
+
 def _parts(recipe: Recipe, registry: Registry) -> list[str]:
     chosen = [("collection", recipe.collection.use)]
     if recipe.pretrain:
@@ -109,9 +123,12 @@ def _sizes(recipe: Recipe) -> str:
     from drkit.runs.estimate import parameters
 
     if recipe.encoder.pretrained:
-        return f"encoder: {recipe.encoder.pretrained}"
-    tables, layers = parameters(recipe.encoder)
-    return f"encoder: about {(tables + layers) / 1e6:.1f}M parameters ({tables / 1e6:.1f}M of them word embeddings)"
+        size = recipe.encoder.pretrained
+    else:
+        tables, layers = parameters(recipe.encoder)
+        size = f"about {(tables + layers) / 1e6:.1f}M parameters ({tables / 1e6:.1f}M of them word embeddings)"
+    query, passage = recipe.encoder.query_length, recipe.encoder.passage_length
+    return f"encoder: {size}; reads {query} tokens of a query, {passage} of a passage"
 
 
 def _time(seconds: float) -> str:
@@ -119,13 +136,19 @@ def _time(seconds: float) -> str:
 
 
 def results(run: Path, done: Mapping[str, Manifest]) -> None:
-    """Print the table of systems, the verdict, and the paths of the results."""
+    """Print the table of systems, the verdict, the exported retriever, truncated texts, and paths of the results."""
+    from drkit.runs.stages.choice import describe_choice
+
     screen = console()
     if "evaluation" in done:
         metrics = done["evaluation"].metrics
         screen.print(_scores(metrics))
         for line in verdict(metrics, metrics["measures"][0]):
             screen.print(line)
+    if "choice" in done:
+        screen.print(describe_choice(done["choice"].metrics))
+    for line in truncations(run, done):
+        screen.print(line)
     screen.print(paths(run, done))
 
 
@@ -147,13 +170,16 @@ def _scores(metrics: Mapping[str, Any]) -> Table:
 
 
 def verdict(metrics: Mapping[str, Any], measure: str) -> list[str]:
-    """Return in words whether the last retriever beats the one without pre-training and BM25, and hybrid BM25."""
+    """Return in words whether the last retriever beats the encoder as it was, the one without pre-training, and BM25.
+
+    The fusion of BM25 and the exported retriever is compared with BM25.
+    """
     from drkit.evaluate.systems import hybrid_verdict, verdict_text
 
     values = {row["system"]: row["values"][measure] for row in metrics["rows"]}
     last = [row["system"] for row in metrics["rows"] if row["system"] != HYBRID][-1]
     lines = []
-    for other, label in ((BASELINE, "the encoder without pre-training"), ("bm25", "BM25")):
+    for other, label in _COMPARED.items():
         if other in values and other != last:
             p = metrics.get("against", {}).get(other, {}).get(measure)
             lines.append(verdict_text(last, label, measure, (values[last], values[other]), p))

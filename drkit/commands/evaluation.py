@@ -204,7 +204,6 @@ def _texts(collection: NamedCollection, split: str) -> dict[str, str]:
 
 DEPTH = 1000
 SPLITS = ("test", "dev")
-
 AVERAGE = "average"
 
 Search: TypeAlias = "Callable[[BeirCollection, str, Path], None]"

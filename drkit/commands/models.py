@@ -93,8 +93,11 @@ def last_checkpoint(run: Path) -> Path:
 
     Raises DrkitError if no training is finished.
     """
-    if exported := read_manifest(run / "encoder"):
-        return run / str(exported.metrics["from"])
+    folder = run / "encoder"
+    while exported := read_manifest(folder):  # an encoder that is exported as it is was itself made from a checkpoint
+        if "from" not in exported.metrics:
+            return folder
+        folder = run / str(exported.metrics["from"])
     finished = {folder: time for folder in sorted(run.iterdir()) if (time := _finished_training(folder))}
     if not finished:
         raise DrkitError(f"{run} has no finished training; resume it with `drkit run {run}`")

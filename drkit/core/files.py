@@ -81,6 +81,14 @@ def replacing_folder(path: Path, mark: str) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+def link_or_copy(source: str | Path, target: str | Path) -> None:
+    """Hard-link a file if possible, else copy it: finished files never change, so two stages may share them."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
 def make_folder(folder: Path) -> None:
     """Create a folder and its parents. Raises DrkitError if it cannot be created."""
     try:

@@ -6,6 +6,7 @@ The store holds the content tokens and the word of each; [CLS], [SEP] and paddin
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice, pairwise, tee
 from pathlib import Path
@@ -35,26 +36,44 @@ def tokenise(
 
     tokenizer: a fast tokenizer of transformers. Texts longer than `max_length` tokens ([CLS] and [SEP] included) are
     truncated. prompt: put before every text; its tokens do not belong to a word, so pre-training never masks them.
-    Returns counts: texts, tokens (kept), truncated (texts), empty (texts), unknown_rate (share of tokens).
+    Returns counts: texts, tokens (kept), empty (texts), unknown_rate (share of tokens), and those of `count_truncated`.
 
     Raises DrkitError if the tokenizer is not fast, does not produce `[CLS] text [SEP]`, or cannot separate words, or
     if the prompt leaves no room for text.
     """
-    truncated = 0
+    lengths: Counter[int] = Counter()
     with TokenWriter(folder, tokenizer, max_length=max_length) as writer:
         prompt_tokens(prompt, tokenizer, max_length)
         for encodings in encoded((prompt + text for _, text in texts), tokenizer):
             cut = [(encoding.ids[: max_length - 2], _words(encoding, len(prompt))) for encoding in encodings]
             writer.append([ids for ids, _ in cut], [words[: max_length - 2] for _, words in cut])
-            truncated += sum(len(encoding.ids) > max_length - 2 for encoding in encodings)
+            lengths.update(len(encoding.ids) + 2 for encoding in encodings)
     counts = writer.counts
     return {
         "texts": counts["texts"],
         "tokens": counts["tokens"],
-        "truncated": truncated,
+        **count_truncated(lengths, max_length),
         "empty": counts["empty"],
         "unknown_rate": counts["unknown"] / max(counts["tokens"], 1),
     }
+
+
+def count_truncated(lengths: Mapping[int, int], max_length: int) -> dict[str, int]:
+    """Count the texts longer than `max_length` tokens; also returns the longest and the 95th percentile of all lengths.
+
+    lengths: number of texts by length in tokens, special ones included.
+
+    >>> count_truncated({10: 95, 40: 4, 70: 1}, max_length=32)
+    {'truncated': 5, 'longest': 70, 'p95': 10}
+    """
+    by_length, below, p95 = sorted(lengths.items()), 0, 0
+    total = sum(lengths.values())
+    for length, texts in by_length:
+        if below < 0.95 * total:
+            p95 = length
+        below += texts
+    truncated = sum(texts for length, texts in by_length if length > max_length)
+    return {"truncated": truncated, "longest": max(lengths, default=0), "p95": p95}
 
 
 def prompt_tokens(prompt: str, tokenizer: Any, max_length: int) -> list[int]:

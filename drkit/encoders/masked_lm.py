@@ -173,11 +173,6 @@ def load_masked_lm(path_or_id: str, trust_remote_code: bool = False) -> nn.Modul
     Raises DrkitError as `MaskedLmEncoder.from_pretrained` does.
     """
     where = architecture(read_config(path_or_id, trust_remote_code).model_type)
-    options: dict[str, Any] = {
-        "attn_implementation": where.attention,
-        "dtype": "float32",
-        "trust_remote_code": trust_remote_code,
-    }
     with without_report(), seeded(0, "language-model head"):
         model, report = load_pretrained(
             "AutoModelForMaskedLM",
@@ -185,7 +180,8 @@ def load_masked_lm(path_or_id: str, trust_remote_code: bool = False) -> nn.Modul
             "load the encoder",
             trust_remote_code=trust_remote_code,
             output_loading_info=True,
-            **options,
+            attn_implementation=where.attention,
+            dtype="float32",
         )
     missing = set(report["missing_keys"])
     if getattr(model.config, TIED, False):

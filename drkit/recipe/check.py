@@ -40,8 +40,9 @@ def _collection_problems(recipe: Recipe, registry: Registry) -> list[str]:
         problems.append(
             f"collection {spec.name!r} needs {spec.shorthand!r}: write `--collection {spec.name}:VALUE` @ collection"
         )
-    if recipe.pretrain is None and recipe.finetune is None:
-        problems.append("the recipe trains nothing: add [pretrain] or [finetune]")
+    is_trained = recipe.pretrain or (recipe.finetune and recipe.finetune.rounds)
+    if not is_trained and recipe.encoder.pretrained is None:
+        problems.append("the recipe trains nothing: add [pretrain] or [finetune], or evaluate an --encoder as it is")
     if recipe.finetune and recipe.pretrain is None and "queries" not in spec.provides:
         problems.append(f"collection {spec.name!r} has no queries and judgements to fine-tune on @ finetune")
     return problems

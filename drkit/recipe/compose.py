@@ -58,7 +58,7 @@ def compose(request: ComposeRequest, parts: Installed) -> Recipe:
     """Return the complete recipe for a request.
 
     Raises UnknownNameError (a part, recipe or pipeline that does not exist), ProblemsError (invalid settings), or
-    DrkitError (an unknown scale).
+    DrkitError (an unknown scale, or a pipeline for a collection without queries).
     """
     table = merge(_at_scale(_start(request, parts), request), _slots(request, parts))
     if request.name is None:
@@ -66,10 +66,11 @@ def compose(request: ComposeRequest, parts: Installed) -> Recipe:
     _train_decoder(table.get("pretrain", {}), parts.registry)
     for assignment in request.settings:
         assign(table, assignment)
+    _delete_trainings(table)
+    if request.pipeline:
+        _check_has_queries(table["collection"], request.pipeline, parts.registry)
     if "reranker" in table and not {"loss", "miners"} & {*table["reranker"]}:
         raise DrkitError("cannot set reranker: this recipe has no re-ranker. Add one with --pipeline three-stage")
-    if _use(table.get("pretrain", {})) == "none":
-        del table["pretrain"]
     _delete_unused_losses(table.get("pretrain", {}))
     return recipe_from_table(table, parts.registry)
 
@@ -169,6 +170,25 @@ def _train_decoder(pretrain: Table, registry: Registry) -> None:
         if {*loss.receives} - {*decoder.provides, *provided_by(BATCH)}:
             kept = {key: term[key] for key in ("on", "weight") if key in term}
             pretrain["losses"][name] = {"use": decoder.trained_by, **kept}
+
+
+def _check_has_queries(collection: Any, pipeline: str, registry: Registry) -> None:
+    """Raise DrkitError for a pipeline that the user chose for a collection of texts alone."""
+    spec = _part_or_none(registry, Kind.COLLECTION, collection)
+    if spec and "queries" not in spec.provides:
+        raise DrkitError(
+            f"--pipeline {pipeline} fine-tunes on judged queries, but collection {spec.name!r} has only texts. Leave "
+            f"--pipeline out to only pre-train, or give a collection with queries and judgements, such as beir:FOLDER"
+        )
+
+
+def _delete_trainings(table: Table) -> None:
+    """Delete, in place, the trainings set to `none`; without fine-tuning there is no re-ranker either."""
+    for name in ("pretrain", *_FINE_TUNING):
+        if _use(table.get(name, {})) == "none":
+            del table[name]
+    if "finetune" not in table:
+        table.pop("reranker", None)
 
 
 def _delete_unused_losses(pretrain: Table) -> None:

@@ -29,17 +29,20 @@ STAGE_NAMES = (
     "initial",
     "pretrained",
     "no-pretraining",
+    "as-it-is",
+    "query-tokens",
+    "dev-runs",
+    "choice",
     "encoder",
     "index",
     "runs",
-    "runs-dev",
     "hybrid",
     "evaluation",
     "report",
     "bm25",
     "reranker",
 )
-STAGE_FAMILIES = ("signal-", "index-", "negatives-", "teacher-")
+STAGE_FAMILIES = ("signal-", "index-", "negatives-", "teacher-", "tokens-")
 _ROUND_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -148,8 +151,11 @@ def _teacher_problems(recipe: Recipe, index: int, path: str) -> list[str]:
 
 
 def _reranker_problems(reranker: Reranker, finetune: Finetune | None, registry: Registry) -> list[str]:
-    if finetune is None:
-        return ["the re-ranker is trained on the results of a retriever: add [finetune] @ reranker"]
+    if finetune is None or not finetune.rounds:
+        return [
+            "the re-ranker is trained on the results of a retriever: add a round to [finetune], or leave the re-ranker "
+            "out: --set reranker=none @ reranker"
+        ]
     return [
         *_loss_problems("reranker.loss", reranker.loss, RERANKING, registry),
         *_chain_problems(reranker.miners, (RETRIEVER,), registry, "reranker.miners"),

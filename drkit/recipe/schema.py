@@ -179,7 +179,7 @@ class Finetune(Training):
 
     loss: LossChoice = field(kw_only=True)
     negatives: int = setting(1, ge(0), "hard negatives per query")
-    rounds: tuple[Round, ...] = field(kw_only=True, validator=min_len(1))
+    rounds: tuple[Round, ...] = field(kw_only=True)
     validation: Validation = field(kw_only=True, factory=Validation)
     encoders: str = setting(
         "shared",
@@ -227,8 +227,12 @@ class Evaluation:
     split: str = setting("test", in_(("train", "dev", "test")), "split whose queries are evaluated")
     bm25: bool = setting(True, None, "also rank by BM25, for comparison")
     hybrid: bool = setting(True, None, "also fuse BM25 with the last retriever, if bm25 is on")
+    start: bool = setting(True, None, "also rank by the encoder that the run starts from, for comparison")
     rerank: bool = setting(True, None, "also re-rank with the re-ranker, if the recipe has one")
     exclude_self: bool = setting(False, None, "ignore the passage whose id equals the query's")
+    export: str = setting(
+        "best", in_(("best", "last")), "retriever to export: the best on the dev queries, or the last"
+    )
     index: str = setting("flat", in_(("flat", "hnsw", "ivf-pq")), "kind of index to search; flat is exact")
 
 

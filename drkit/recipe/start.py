@@ -41,7 +41,7 @@ def starting_point(path_or_id: str) -> StartingPoint:
     run = Path(path_or_id).expanduser()
     if not (run / RECIPE).is_file():
         declared = declared_settings_of(run)
-        return StartingPoint({"pretrained": path_or_id, **(declared.settings if declared else {})})
+        return StartingPoint({"pretrained": path_or_id, **(declared.with_lengths if declared else {})})
     if not (run / CHECKPOINT / "config.json").is_file():
         raise DrkitError(
             f"the run {run} has not finished its pre-training: finish it with `drkit run {run / RECIPE}`, or "
@@ -59,6 +59,12 @@ class DeclaredSettings:
     folder: Path
     settings: Mapping[str, Any]
     max_tokens: int | None = None
+
+    @property
+    def with_lengths(self) -> dict[str, Any]:
+        """The settings, with the maximum tokens as the lengths that are not declared themselves."""
+        lengths = dict.fromkeys(LENGTHS, self.max_tokens) if self.max_tokens else {}
+        return {**lengths, **self.settings}
 
     def clashes(self, chosen: EncoderSettings) -> list[str]:
         """Return a line for each setting of a recipe that contradicts the folder; shorter texts are allowed."""

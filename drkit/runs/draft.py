@@ -29,12 +29,13 @@ def queries_of(name: str) -> Part:
 
 @frozen
 class Draft:
-    """A plan under construction: recipe, installed parts, splits of the collection, and stages by name."""
+    """A plan under construction: recipe, installed parts, splits of the collection, stages by name, and notes."""
 
     recipe: Recipe
     registry: Registry
     splits: tuple[str, ...]
     stages: dict[str, Stage[Any]] = field(factory=dict)
+    notes: list[str] = field(factory=list)
 
     def add(
         self,

@@ -20,7 +20,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from drkit.core import processes
-from drkit.core.files import CHECKPOINTS, write_text
+from drkit.core.files import CHECKPOINTS, link_or_copy, write_text
 from drkit.core.progress import Progress, Silent
 from drkit.core.registry import Registry
 from drkit.errors import DrkitError
@@ -55,17 +55,9 @@ def take_over(stage: Stage[Any], run: Path, fingerprint: str, reuse: Sequence[Pa
             folder = run / UNFINISHED / stage.name
             shutil.rmtree(folder, ignore_errors=True)
             with full_disk(stage.name, run):
-                shutil.copytree(other / stage.name, folder, copy_function=_link)
+                shutil.copytree(other / stage.name, folder, copy_function=link_or_copy)
             publish(folder, run / stage.name)
             return
-
-
-def _link(source: str, target: str) -> None:
-    """Hard-link a file if possible, else copy it: finished files never change, so two runs may share them."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
 
 
 def prepare_attempt(stage: Stage[Any], run: Path, identity: Mapping[str, Any]) -> Path:

@@ -3,7 +3,7 @@
     collection -> vocabulary -> tokens -> [spans -> statistics -> queries] -> initial -> pretrained
                -> negatives, no-pretraining, retriever-1 -> index-retriever-1 -> negatives -> retriever-2
                -> [index-retriever-2 -> negatives -> reranker -> teacher -> retriever-3]
-               -> encoder -> index, bm25 -> runs, runs-dev -> hybrid -> evaluation -> report
+               -> [dev-runs -> choice] -> encoder, index, bm25, runs -> hybrid -> evaluation -> report
 
 Every stage declares its settings and inputs in a file of `drkit/runs/stages`; the plan fills them in from the recipe.
 Imports no torch, so that `--dry-run` is quick.
@@ -11,7 +11,7 @@ Imports no torch, so that `--dry-run` is quick.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attrs import frozen
@@ -23,14 +23,15 @@ from drkit.evaluate import check_measures
 from drkit.recipe.schema import Recipe
 from drkit.runs.draft import PASSAGES, Draft, queries_of, split_of
 from drkit.runs.plan_encoder import plan_encoder, plan_texts
-from drkit.runs.plan_rounds import System, add_index, plan_rounds, reading_of
-from drkit.runs.stage import Part, Stage
+from drkit.runs.plan_rounds import AS_IT_IS, System, add_index, plan_rounds, plan_start, reading_of
+from drkit.runs.stage import TRUNCATED, Part, Stage
+from drkit.runs.stages.choice import CHOICE, CHOOSE, CHOSEN
 from drkit.runs.stages.evaluate import EVALUATION
 from drkit.runs.stages.export import EXPORT
 from drkit.runs.stages.finetune import FINETUNE
 from drkit.runs.stages.hybrid import HYBRID
 from drkit.runs.stages.hybrid import NAME as HYBRID_NAME
-from drkit.runs.stages.index import BM25
+from drkit.runs.stages.index import BM25, CHOSEN_INDEX
 from drkit.runs.stages.pretrain import PRETRAIN
 from drkit.runs.stages.report import LOG, PROBES, REPORT, TRAINING, VALIDATION
 from drkit.runs.stages.reranker import RERANKER
@@ -45,6 +46,18 @@ class Plan:
     notes: tuple[str, ...] = ()
 
 
+@frozen
+class _Exported:
+    """The retrievers of which one is exported, what decides (no input: there is only one), and the outcome in words.
+
+    outcome is empty if the dev queries decide.
+    """
+
+    candidates: tuple[str, ...]
+    choice: Mapping[str, Part]
+    outcome: str
+
+
 def plan(recipe: Recipe, registry: Registry) -> Plan:
     """Return the plan of a recipe; builds the collection to read its splits.
 
@@ -55,23 +68,28 @@ def plan(recipe: Recipe, registry: Registry) -> Plan:
         check_measures([recipe.finetune.validation.measure])
     splits = tuple(registry.build(Kind.COLLECTION, recipe.collection.use, recipe.collection.config).splits())
     draft = Draft(recipe, registry, splits)
-    notes: list[str] = []
     plan_texts(draft)
     last = plan_encoder(draft)
-    systems = [System(last, (last,))]
-    if recipe.finetune and "train" in splits:
-        systems = plan_rounds(draft, start=last)
-    elif recipe.finetune:
-        notes.append(_no_training_queries(recipe, splits))
-    exported = next(system for system in reversed(systems) if not system.reranks).stages[0]
-    checkpoint = {"checkpoint": Part(exported)}
-    draft.add(
-        "encoder", EXPORT, f"the encoder folder, made from {exported}", checkpoint, extra={"reading": reading_of(draft)}
-    )
+    systems = plan_start(draft) if splits and recipe.evaluation.start else []
+    if recipe.finetune and recipe.finetune.rounds and "train" in splits:
+        systems += plan_rounds(draft, start=last)
+    elif last != "initial" or not _is_read_alike(draft, systems):
+        systems.append(System(last, (last,)))
+    if recipe.finetune and recipe.finetune.rounds and "train" not in splits:
+        draft.notes.append(_no_training_queries(recipe, splits))
+    retrievers = [stage for system in systems if not system.reranks for stage in system.stages]
+    exported = _plan_export(draft, [system.stages[0] for system in systems if not system.reranks])
     if splits:
-        _plan_evaluation(draft, systems, exported)
-    _plan_report(draft)
-    return Plan(tuple(draft.stages.values()), tuple(notes))
+        _plan_evaluation(draft, systems, retrievers, exported)
+    _plan_report(draft, exported.outcome)
+    return Plan(tuple(draft.stages.values()), tuple(draft.notes))
+
+
+def _is_read_alike(draft: Draft, systems: list[System]) -> bool:
+    """Return whether one of the systems is the encoder that the run starts from, read as the recipe says."""
+    names = [system.name for system in systems]
+    own = draft.stages[AS_IT_IS].settings.reading if AS_IT_IS in names else None
+    return "initial" in names or own == reading_of(draft)
 
 
 def _no_training_queries(recipe: Recipe, splits: tuple[str, ...]) -> str:
@@ -84,27 +102,87 @@ def _no_training_queries(recipe: Recipe, splits: tuple[str, ...]) -> str:
     )
 
 
-def _plan_evaluation(draft: Draft, systems: list[System], exported: str) -> None:
+def _plan_export(draft: Draft, candidates: list[str]) -> _Exported:
+    """Add the encoder folder and its index, of the best retriever on dev or of the last one."""
+    evaluation, splits, outcome = draft.recipe.evaluation, draft.splits, ""
+    by_dev = evaluation.export == "best" and "dev" in splits and len(candidates) > 1
+    if not by_dev:
+        outcome = f"exported: {candidates[-1]}" + (", the last retriever" if len(candidates) > 1 else "")
+        if evaluation.export == "best" and len(candidates) > 1:
+            outcome += "; the collection has no dev queries to choose the best one by"
+            draft.notes.append(outcome)
+        candidates = candidates[-1:]
+    choice = {"choice": Part(_plan_choice(draft, candidates), CHOSEN)} if by_dev else {}
+    origin = "the best retriever on dev" if by_dev else candidates[0]
+    checkpoints = {f"checkpoint/{name}": Part(name) for name in candidates}
+    reading = {"reading": reading_of(draft)}
+    draft.add("encoder", EXPORT, f"the encoder folder, made from {origin}", checkpoints | choice, extra=reading)
+    if splits:
+        indexes = {f"index/{name}": Part(add_index(draft, name, "searched")) for name in candidates}
+        draft.add("index", CHOSEN_INDEX, f"the index of {origin}", indexes | choice)
+    return _Exported(tuple(candidates), choice, outcome)
+
+
+def _plan_choice(draft: Draft, candidates: list[str]) -> str:
+    """Add the stage that chooses the best of the candidates on the dev queries."""
+    measure = draft.recipe.evaluation.measures[0]
+    return draft.add(
+        "choice",
+        CHOOSE,
+        f"the best retriever on the dev queries by {measure}",
+        {"judged": split_of("dev"), "runs": Part(_plan_dev_search(draft, candidates))},
+        extra={"candidates": tuple(candidates), "measure": measure},
+    )
+
+
+def _plan_dev_search(draft: Draft, candidates: Sequence[str]) -> str:
+    """Add the search for the dev queries, by BM25 too if they tune its fusion; the choice and the fusion share it."""
+    return _plan_search(draft, "dev-runs", "dev", candidates, bm25=_has_tuned_hybrid(draft))
+
+
+def _has_tuned_hybrid(draft: Draft) -> bool:
+    evaluation = draft.recipe.evaluation
+    return evaluation.bm25 and evaluation.hybrid and "dev" in draft.splits and evaluation.split != "dev"
+
+
+def _plan_search(
+    draft: Draft,
+    name: str,
+    split: str,
+    retrievers: Sequence[str],
+    *,
+    bm25: bool,
+    reranked: Mapping[str, str] | None = None,
+) -> str:
+    """Add a search for the queries of a split; reranked: re-rankers, with the retriever whose ranking they re-rank."""
+    reranked, inputs = reranked or {}, {"passages": PASSAGES, "queries": queries_of(split)}
+    for stage in retrievers:
+        inputs |= {f"encoder/{stage}": Part(stage), f"index/{stage}": Part(add_index(draft, stage, "searched"))}
+    inputs |= {f"reranker/{stage}": Part(stage) for stage in reranked}
+    if bm25:
+        inputs["bm25"] = Part(draft.add("bm25", BM25, "index all passages for BM25", {"passages": PASSAGES}))
+    extra = {
+        "retrievers": tuple(retrievers),
+        "reranked": reranked,
+        "rerank_depth": draft.recipe.reranker.depth if draft.recipe.reranker and reranked else 0,
+        "reading": reading_of(draft),
+        "split": split,
+    }
+    return draft.add(name, SEARCH, f"search for the {split} queries", inputs, extra=extra)
+
+
+def _plan_evaluation(draft: Draft, systems: list[System], retrievers: list[str], exported: _Exported) -> None:
     evaluation, splits = draft.recipe.evaluation, draft.splits
     if evaluation.split not in splits:
         raise DrkitError(
             f"the collection has no {evaluation.split} queries to evaluate on (splits: {', '.join(splits)}); "
             f"choose another split: --set evaluation.split={splits[-1]}"
         )
-    retrievers = [stage for system in systems if not system.reranks for stage in system.stages]
     reranked = {system.stages[0]: system.reranks for system in systems if system.reranks and evaluation.rerank}
-    inputs = {}
-    for stage in retrievers:
-        encoder = "encoder" if stage == exported else stage  # the index of the exported encoder is the index of the run
-        inputs[f"encoder/{stage}"] = Part(encoder)
-        inputs[f"index/{stage}"] = Part(add_index(draft, encoder, "searched"))
-    inputs |= {f"reranker/{stage}": Part(stage) for stage in reranked}
-    if evaluation.bm25:
-        inputs["bm25"] = Part(draft.add("bm25", BM25, "index all passages for BM25", {"passages": PASSAGES}))
-    _plan_search(draft, "runs", evaluation.split, inputs, retrievers=tuple(retrievers), reranked=reranked)
+    _plan_search(draft, "runs", evaluation.split, retrievers, bm25=evaluation.bm25, reranked=reranked)
     fused = {}
     if evaluation.bm25 and evaluation.hybrid:
-        fused[HYBRID_NAME] = Part(_plan_hybrid(draft, inputs, exported))
+        fused[HYBRID_NAME] = Part(_plan_hybrid(draft, exported))
     shown = [system for system in systems if not system.reranks or evaluation.rerank]
     draft.add(
         "evaluation",
@@ -118,45 +196,19 @@ def _plan_evaluation(draft: Draft, systems: list[System], exported: str) -> None
     )
 
 
-def _plan_search(
-    draft: Draft,
-    name: str,
-    split: str,
-    systems: Mapping[str, Part],
-    *,
-    retrievers: tuple[str, ...],
-    reranked: Mapping[str, str],
-) -> str:
-    """Add the search for the queries of a split; systems: the inputs of BM25, the retrievers and the re-rankers."""
-    return draft.add(
-        name,
-        SEARCH,
-        f"search for the {split} queries",
-        {"passages": PASSAGES, "queries": queries_of(split), **systems},
-        extra={
-            "retrievers": retrievers,
-            "reranked": reranked,
-            "rerank_depth": draft.recipe.reranker.depth if draft.recipe.reranker and reranked else 0,
-            "reading": reading_of(draft),
-        },
-    )
-
-
-def _plan_hybrid(draft: Draft, systems: Mapping[str, Part], retriever: str) -> str:
-    """Add the fusion of BM25 and a retriever; its weight is tuned on dev queries, unless these are evaluated."""
-    evaluation, measure = draft.recipe.evaluation, None
-    inputs = {"bm25": Part("runs", "bm25.trec"), "retriever": Part("runs", f"{retriever}.trec")}
-    if "dev" in draft.splits and evaluation.split != "dev":
-        both = {name: systems[name] for name in ("bm25", f"encoder/{retriever}", f"index/{retriever}")}
-        searched = _plan_search(draft, "runs-dev", "dev", both, retrievers=(retriever,), reranked={})
-        inputs |= {"dev-runs": Part(searched), "dev": split_of("dev")}
-        measure = evaluation.measures[0]
+def _plan_hybrid(draft: Draft, exported: _Exported) -> str:
+    """Add the fusion of BM25 and the exported retriever; dev queries tune its weight, unless these are evaluated."""
+    inputs = {"bm25": Part("runs", "bm25.trec"), **exported.choice}
+    inputs |= {f"retriever/{name}": Part("runs", f"{name}.trec") for name in exported.candidates}
+    measure = draft.recipe.evaluation.measures[0] if _has_tuned_hybrid(draft) else None
+    if measure:
+        inputs |= {"dev-runs": Part(_plan_dev_search(draft, exported.candidates)), "dev": split_of("dev")}
     weight = f"its weight tuned on dev queries ({measure})" if measure else "with equal weights"
-    summary = f"fuse BM25 and {retriever}, {weight}"
-    return draft.add(HYBRID_NAME, HYBRID, summary, inputs, extra={"retriever": retriever, "measure": measure})
+    summary = f"fuse BM25 and {'the exported retriever' if exported.choice else exported.candidates[0]}, {weight}"
+    return draft.add(HYBRID_NAME, HYBRID, summary, inputs, extra={"measure": measure})
 
 
-def _plan_report(draft: Draft) -> None:
+def _plan_report(draft: Draft, exported: str) -> None:
     """Add the report, which reads the logs of the trainings and the results of the evaluation."""
     trainings = [name for name, stage in draft.stages.items() if stage.spec in (PRETRAIN, FINETUNE, RERANKER)]
     inputs = {"results": Part("evaluation", "results.json")} if "evaluation" in draft.stages else {}
@@ -164,7 +216,14 @@ def _plan_report(draft: Draft) -> None:
         inputs |= {f"log/{name}": Part(name, LOG), f"training/{name}": Part(name, TRAINING)}
         if "dev" in draft.stages[name].inputs:
             inputs[f"validation/{name}"] = Part(name, VALIDATION, observed=True)
+    inputs |= {
+        f"truncated/{name}": Part(name, TRUNCATED)
+        for name, stage in draft.stages.items()
+        if TRUNCATED in stage.spec.records
+    }
     if "pretrained" in draft.stages:
         inputs["probes"] = Part("pretrained", PROBES, observed=True)
-    extra = {"trainings": tuple(trainings)}
+    if "choice" in draft.stages:
+        inputs["choice"] = Part("choice", CHOICE)
+    extra = {"trainings": tuple(trainings), "exported": exported}
     draft.add("report", REPORT, "curves, tables, and whether pre-training works", inputs, extra=extra)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from attrs import evolve, frozen
+from attrs import asdict, evolve, frozen
 
 from drkit.core.spec import Kind
 from drkit.errors import DrkitError
@@ -19,15 +19,16 @@ from drkit.recipe.schema import RERANKER, Choice, Finetune, Round
 from drkit.runs import estimate
 from drkit.runs.draft import PASSAGES, Draft, files_state, path_state, queries_of, split_of
 from drkit.runs.plan_encoder import TOKENS, VOCABULARY
-from drkit.runs.stage import Part, TextReading, settings_from
+from drkit.runs.stage import Part, TextReading, declared_reading, settings_from
+from drkit.runs.stages.export import EXPORT
 from drkit.runs.stages.finetune import FINETUNE
 from drkit.runs.stages.index import INDEX
 from drkit.runs.stages.negatives import NEGATIVES
 from drkit.runs.stages.reranker import RERANKER as RERANKER_STAGE
 from drkit.runs.stages.teacher import TEACHER
-from drkit.runs.stages.tokens import QUERY_TOKENS
+from drkit.runs.stages.tokens import PASSAGE_TOKENS, QUERY_TOKENS
 
-BASELINE = "no-pretraining"
+BASELINE, AS_IT_IS = "no-pretraining", "as-it-is"
 TRAIN = split_of("train")
 
 
@@ -82,6 +83,29 @@ def plan_rounds(draft: Draft, *, start: str) -> list[System]:
     return systems
 
 
+def plan_start(draft: Draft) -> list[System]:
+    """Return the encoder that the run starts from as a system to evaluate; none if its weights are random.
+
+    An existing encoder is read with the pooling, lengths and prompts that it declares itself, whatever the recipe says.
+    """
+    encoder = draft.recipe.encoder
+    if encoder.pretrained is None:
+        return [] if encoder.init_embeddings == "random" else [System("initial", ("initial",))]
+    try:
+        reading = declared_reading(encoder.pretrained, reading_of(draft))
+    except DrkitError as error:
+        draft.notes.append(f"the row {AS_IT_IS!r} reads texts as the recipe says, because of this: {error}")
+        reading = reading_of(draft)
+    draft.add(
+        AS_IT_IS,
+        EXPORT,
+        "the encoder as it is, with its own lengths and prompts",
+        {"checkpoint/initial": Part("initial")},
+        extra={"reading": reading},
+    )
+    return [System(AS_IT_IS, (AS_IT_IS,))]
+
+
 def reading_of(draft: Draft) -> TextReading:
     """Return how the recipe's encoders read texts."""
     return settings_from(TextReading, draft.recipe)
@@ -90,17 +114,27 @@ def reading_of(draft: Draft) -> TextReading:
 def add_index(draft: Draft, encoder: str, purpose: str) -> str:
     """Add the index of an encoder; purpose: `mined` (always exact) or `searched` (the kind that evaluation uses)."""
     kind = draft.recipe.evaluation.index if purpose == "searched" else "flat"
-    name = "index" if encoder == "encoder" else f"index-{encoder}"
+    name = f"index-{encoder}"
     if name in draft.stages and draft.stages[name].settings.kind != kind:
         name = f"{name}-{kind}"
+    reading = draft.stages[encoder].settings.reading if encoder == AS_IT_IS else reading_of(draft)
     return draft.add(
         name,
         INDEX,
         f"encode all passages with {encoder}",
-        {"encoder": Part(encoder), "tokens": TOKENS, "passages": PASSAGES},
-        extra={"kind": kind, "reading": reading_of(draft)},
+        {"encoder": Part(encoder), "tokens": _passage_tokens(draft, encoder, reading), "passages": PASSAGES},
+        extra={"kind": kind, "reading": reading},
         cost=estimate.encoding(draft.recipe),
     )
+
+
+def _passage_tokens(draft: Draft, encoder: str, reading: TextReading) -> Part:
+    """Return the tokens of all passages as an encoder reads them; adds a stage if the recipe reads them otherwise."""
+    own = {"length": reading.passage_length, "prompt": reading.passage_prompt}
+    if own == asdict(draft.stages["tokens"].settings):
+        return TOKENS
+    summary = f"tokenise every passage as {encoder} reads it"
+    return Part(draft.add(f"tokens-{encoder}", PASSAGE_TOKENS, summary, draft.stages["tokens"].inputs, extra=own))
 
 
 def _plan_negatives(draft: Draft, owner: str, chain: tuple[Choice, ...], previous: str) -> str:

@@ -113,6 +113,10 @@ class TextEncoder:
         """Whether all vectors have length 1."""
         return self.normalize or self.similarity == "cosine"
 
+    def query_lengths(self, texts: Sequence[str]) -> list[int]:
+        """Return the tokens of each query before it is truncated, its prompt and special tokens included."""
+        return [len(ids) for ids in self._tokens(texts, self.query_prompt, None)]
+
     def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Encode n queries as f32[n,D]; an empty text is encoded as its special tokens."""
         return self.encode_tokens(self._tokens(texts, self.query_prompt, self.query_length))
@@ -135,11 +139,15 @@ class TextEncoder:
                 vectors[positions] = self._embed([rows[p] for p in positions.tolist()]).float().cpu().numpy()
         return vectors
 
-    def _tokens(self, texts: Sequence[str], prompt: str, length: int) -> list[list[int]]:
+    def _tokens(self, texts: Sequence[str], prompt: str, length: int | None) -> list[list[int]]:
         if not texts:
             return []
         ids: list[list[int]] = self.tokenizer(
-            [prompt + text for text in texts], truncation=True, max_length=length, return_attention_mask=False
+            [prompt + text for text in texts],
+            truncation=length is not None,
+            max_length=length,
+            return_attention_mask=False,
+            verbose=False,
         )["input_ids"]
         return ids
 
@@ -197,6 +205,15 @@ class DualEncoder:
         queries, passages = self.queries.identity(), self.passages.identity()
         both = {key: _hash(f"{queries[key]} {passages[key]}".encode()) for key in ("weights", "tokenizer")}
         return {**passages, **both}
+
+    @property
+    def query_length(self) -> int:
+        """The maximum number of tokens of a query."""
+        return self.queries.query_length
+
+    def query_lengths(self, texts: Sequence[str]) -> list[int]:
+        """Return the tokens of each query before it is truncated; see `TextEncoder.query_lengths`."""
+        return self.queries.query_lengths(texts)
 
     def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Encode n queries with the query encoder as f32[n,D]."""

@@ -60,6 +60,15 @@ def test_it_stands_before_the_recipes_own(tmp_path):
     assert (encoder.query_prompt, encoder.passage_prompt) == ("q: ", "")
 
 
+def test_the_one_length_of_sentence_transformers_is_that_of_queries_and_passages(tmp_path):
+    encoder = composed(folder(tmp_path / "a")).encoder
+    assert (encoder.query_length, encoder.passage_length) == (256, 256)
+    shorter = composed(folder(tmp_path / "b"), "encoder.query_length=40").encoder
+    assert (shorter.query_length, shorter.passage_length) == (40, 256)
+    silent = composed(folder(tmp_path / "c", longest=None), paper="retromae").encoder
+    assert (silent.query_length, silent.passage_length) == (32, 144), "the recipe's"
+
+
 OWN = {"query_length": 20, "passage_length": 40, "query_prompt": "q: ", "passage_prompt": ""}
 
 

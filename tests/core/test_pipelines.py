@@ -134,9 +134,14 @@ def test_the_plan_of_three_stages():
     assert {"retriever-2", "index-retriever-2"} <= set(made["negatives-retriever-distilled"].needs)
     assert {"reranker", "negatives-retriever-distilled"} <= set(made["teacher-retriever-distilled"].needs)
     assert made["retriever-distilled"].inputs["start"] == Part("pretrained")
-    assert made["encoder"].inputs == {"checkpoint": Part("retriever-distilled")}
+    retrievers = ("initial", "no-pretraining", "retriever-1", "retriever-2", "retriever-distilled")
+    assert made["choice"].settings.candidates == retrievers, "a re-ranker is no encoder"
+    chosen = {"choice": Part("choice", "chosen.txt")}
+    assert made["encoder"].inputs == {**{f"checkpoint/{name}": Part(name) for name in retrievers}, **chosen}
+    assert made["index"].inputs == {**{f"index/{name}": Part(f"index-{name}") for name in retrievers}, **chosen}
     assert made["evaluation"].settings.systems == (
         "bm25",
+        "initial",
         "no-pretraining",
         "retriever-1",
         "retriever-2",
@@ -146,8 +151,9 @@ def test_the_plan_of_three_stages():
     )
     assert made["hybrid"].inputs == {
         "bm25": Part("runs", "bm25.trec"),
-        "retriever": Part("runs", "retriever-distilled.trec"),
-        "dev-runs": Part("runs-dev"),
+        **{f"retriever/{name}": Part("runs", f"{name}.trec") for name in retrievers},
+        **chosen,
+        "dev-runs": Part("dev-runs"),
         "dev": split_of("dev"),
     }
     assert made["runs"].settings.reranked == {"reranker": "retriever-2"}
@@ -306,6 +312,65 @@ def test_a_pipeline_alone():
     assert "pretrained" not in made
     assert {made[name].inputs["start"] for name in ("retriever-1", "retriever-2")} == {Part("initial")}
     assert "no-pretraining" not in made
+
+
+def systems(request):
+    return stages(compose(request, PARTS))["evaluation"].settings.systems
+
+
+def test_the_table_begins_with_the_encoder_that_the_run_starts_from():
+    assert systems(ComposeRequest()) == ("bm25", "initial", "no-pretraining", "retriever-1", "retriever-2", "hybrid")
+    given = ComposeRequest(encoder="some/encoder")
+    assert systems(given) == ("bm25", "as-it-is", "no-pretraining", "retriever-1", "retriever-2", "hybrid")
+    assert "initial" not in systems(ComposeRequest(scale="paper")), "random weights are noise"
+    assert "as-it-is" not in systems(evolve(given, settings=("evaluation.start=false",)))
+
+
+@pytest.mark.parametrize("setting", ["finetune=none", "finetune.rounds=[]"])
+@pytest.mark.parametrize("pipeline", [None, "two-stage"])
+def test_a_run_without_rounds_evaluates_what_it_has(setting, pipeline):
+    request = ComposeRequest(pipeline=pipeline, settings=(setting,))
+    recipe = compose(request, PARTS)
+    check(recipe, REGISTRY)
+    assert recipe_from_table(recipe_table(recipe), REGISTRY) == recipe
+    assert systems(request) == ("bm25", "initial", "pretrained", "hybrid")
+    untrained = ComposeRequest(encoder="some/encoder", settings=(setting, "pretrain=none"))
+    check(compose(untrained, PARTS), REGISTRY)
+    assert systems(untrained) == ("bm25", "as-it-is", "hybrid")
+    with pytest.raises(ProblemsError, match="trains nothing"):
+        check(compose(evolve(untrained, encoder=None), PARTS), REGISTRY)
+
+
+def test_a_reranker_goes_with_fine_tuning_and_is_refused_without_a_round():
+    assert compose(ComposeRequest(pipeline="three-stage", settings=("finetune=none",)), PARTS).reranker is None
+    empty = ComposeRequest(pipeline="three-stage", settings=("finetune.rounds=[]",))
+    with pytest.raises(ProblemsError, match="--set reranker=none"):
+        check(compose(empty, PARTS), REGISTRY)
+    check(compose(evolve(empty, settings=(*empty.settings, "reranker=none")), PARTS), REGISTRY)
+
+
+def test_the_last_retriever_is_exported_where_dev_cannot_or_must_not_decide(tmp_path):
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "corpus.jsonl").write_text('{"_id": "d", "text": "a"}\n')
+    (tmp_path / "queries.jsonl").write_text('{"_id": "q", "text": "a"}\n')
+    for split in ("train", "test"):
+        (tmp_path / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\nq\td\t1\n")
+    by_wish = plan(compose(ComposeRequest(settings=("evaluation.export=last",)), PARTS), REGISTRY)
+    without_dev = plan(compose(ComposeRequest(collection=f"beir:{tmp_path}"), PARTS), REGISTRY)
+    for made in (by_wish, without_dev):
+        by_name = {stage.name: stage for stage in made.stages}
+        assert by_name["encoder"].inputs == {"checkpoint/retriever-2": Part("retriever-2")}
+        assert by_name["index"].inputs == {"index/retriever-2": Part("index-retriever-2")}
+        assert "choice" not in by_name
+        assert by_name["report"].settings.exported.startswith("exported: retriever-2, the last retriever")
+    assert not by_wish.notes
+    assert any("no dev queries" in note for note in without_dev.notes)
+
+
+def test_a_pipeline_is_refused_for_texts_alone():
+    with pytest.raises(DrkitError, match="--pipeline dpr fine-tunes on judged queries, but collection 'jsonl'"):
+        compose(ComposeRequest(pipeline="dpr", collection="jsonl:texts.jsonl"), PARTS)
+    compose(ComposeRequest(paper="simlm", collection="jsonl:texts.jsonl"), PARTS)
 
 
 def test_a_setting_of_a_reranker_that_is_not_there_is_told():

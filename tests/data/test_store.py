@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer, BertTokenizerFast
 
 from drkit.data.arrays import ArrayWriter
-from drkit.data.store import TokenStore, tokenise
+from drkit.data.store import TokenStore, count_truncated, tokenise
 from drkit.data.vocabulary import train_wordpiece
 from drkit.errors import DrkitError
 
@@ -64,9 +65,18 @@ def test_truncated_and_empty_texts_are_counted(tokenizer, tmp_path):
     texts = ["", "the file", "the file " * 50, "   "]
     counts = tokenise(((str(i), t) for i, t in enumerate(texts)), tokenizer, tmp_path, max_length=10)
     one = len(tokenizer("the file")["input_ids"]) - 2
-    assert counts == {"texts": 4, "tokens": one + 8, "truncated": 1, "empty": 2, "unknown_rate": 0.0}
+    longest = len(tokenizer("the file " * 50)["input_ids"])
+    lengths = {"truncated": 1, "longest": longest, "p95": longest}
+    assert counts == {"texts": 4, "tokens": one + 8, **lengths, "empty": 2, "unknown_rate": 0.0}
     exact = tokenise([("a", "the file")], tokenizer, tmp_path, max_length=one + 2)
     assert exact["truncated"] == 0
+
+
+@given(st.lists(st.integers(2, 60), min_size=1), st.integers(2, 60))
+def test_truncated_texts_are_counted_as_numpy_counts_them(lengths, limit):
+    counts = count_truncated(Counter(lengths), limit)
+    p95 = int(np.quantile(lengths, 0.95, method="inverted_cdf"))
+    assert counts == {"truncated": sum(n > limit for n in lengths), "longest": max(lengths), "p95": p95}
 
 
 def test_unknown_tokens_are_counted_and_never_maskable(tokenizer, tmp_path):
@@ -159,6 +169,7 @@ def test_the_writer_replaces_what_a_killed_one_left(tmp_path):
 
 TRAIN = """
 import sys
+from collections import Counter
 from pathlib import Path
 from drkit.data.vocabulary import train_wordpiece
 texts = Path(sys.argv[1]).read_text(encoding="utf-8").splitlines()

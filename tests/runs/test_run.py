@@ -22,7 +22,7 @@ from drkit.runs.manifest import read_manifest
 from drkit.search import HybridRetriever, Retriever, TextEncoder, align, convex, read_qrels, read_run
 from tests.runs.conftest import TINY, command, drkit
 
-RANKED = ("runs", "runs-dev")
+RANKED = ("runs", "dev-runs")
 STAGES = [
     "collection",
     "vocabulary",
@@ -37,12 +37,15 @@ STAGES = [
     "index-retriever-1",
     "negatives-retriever-2",
     "retriever-2",
-    "encoder",
+    "index-initial",
     "index-no-pretraining",
+    "index-retriever-2",
+    "dev-runs",
+    "choice",
+    "encoder",
     "index",
     "bm25",
     "runs",
-    "runs-dev",
     "hybrid",
     "evaluation",
     "report",
@@ -58,7 +61,10 @@ def test_a_run_leaves_every_stage_whole(tiny_run):
     assert sorted(p.name for p in run.iterdir()) == sorted([*STAGES, ".lock", "recipe.toml"])
     for words in (
         "BM25",
+        "as it starts",
         "without pre-training",
+        "the encoder as it starts: RR@10",
+        "dev queries (RR@10",
         "retriever-1",
         "retriever-2",
         "RR@10",
@@ -69,6 +75,25 @@ def test_a_run_leaves_every_stage_whole(tiny_run):
     recipe = read_recipe(run / "recipe.toml", installed().registry)
     assert recipe.pretrain.max_steps == 12
     assert read_manifest(run / "pretrained").metrics["steps"] == 12
+
+
+def test_texts_that_are_cut_are_counted_wherever_a_run_is_looked_at(tiny_run):
+    """Passages, training queries and the queries that are evaluated: each as often as the tokenizer says."""
+    from transformers import AutoTokenizer
+
+    run, out = tiny_run
+    tokenizer, collection = AutoTokenizer.from_pretrained(run / "encoder"), open_collection(run / "collection")
+    kinds = {
+        "passages": ([p.content for p in collection.corpus], 48, "passage_length"),
+        "training queries": ([q.text for q in collection.queries("train")], 32, "query_length"),
+        "test queries": ([q.text for q in collection.queries("test")], 32, "query_length"),
+    }
+    shown = [out, drkit("status", run).stdout, (run / "report" / "report.md").read_text()]
+    for what, (texts, limit, setting) in kinds.items():
+        cut = sum(len(tokenizer(text, verbose=False)["input_ids"]) > limit for text in texts)
+        line = f"{cut:,} of {len(texts):,} {what} were truncated to {limit} tokens; --set encoder.{setting}="
+        assert [line in " ".join(text.split()) for text in shown] == [bool(cut)] * 3, what
+    assert "passages were truncated to 48 tokens" in out
 
 
 def test_no_pickle_and_no_checkpoint_is_left(tiny_run):
@@ -93,7 +118,7 @@ def test_hybrid_is_tuned_on_dev_queries_and_reported(tiny_run):
     facts = read_manifest(run / "hybrid").metrics
     dev = list(open_collection(run / "collection").judgements("dev"))
     rankings = {folder: [run / folder / f"{name}.trec" for name in ("bm25", "retriever-2")] for folder in RANKED}
-    tuned = tune_weight(*map(read_run, rankings["runs-dev"]), dev, "RR@10")
+    tuned = tune_weight(*map(read_run, rankings["dev-runs"]), dev, "RR@10")
     assert facts["weight"] == tuned.weight
     assert facts["tuned"]["queries"] == len({judgement.query_id for judgement in dev})
     fused = list(convex(align(*map(read_run, rankings["runs"])), tuned.weight, 100))
@@ -182,7 +207,7 @@ def test_the_status_of_a_run_names_what_is_kept_and_what_was_damaged(tiny_run, t
     run = tmp_path / "copy"
     shutil.copytree(tiny_run[0], run)
     intact = drkit("status", run).stdout
-    assert [line.split()[1] for line in intact.splitlines()[1:]] == ["kept"] * len(STAGES)
+    assert [line.split()[1] for line in intact.splitlines()[1 : len(STAGES) + 1]] == ["kept"] * len(STAGES)
     weights = run / "retriever-1/model.safetensors"
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
@@ -331,11 +356,44 @@ def test_an_exported_encoder_is_taken_up_with_its_pooling(tiny_run, tmp_path):
     small = [a for a in TINY if "encoder." not in a]
     done = drkit(
         *("compose", "--masker", "uniform", "--decoder", "mlm", "--encoder", whole / "encoder", *small),
-        *("--set=encoder.passage_length=48", "--set=finetune.negatives=0", "--set=finetune.baseline=false"),
+        *("--set=encoder.passage_length=32", "--set=finetune.negatives=0", "--set=finetune.baseline=false"),
         *("--run-dir", tmp_path / "continued"),
     )
     assert "no language-model head" in done.stderr
     assert TextEncoder.load(tmp_path / "continued" / "encoder").pooling == "mean"
+    _check_as_it_is(whole, tmp_path / "continued", done.stdout)
+
+
+def _check_as_it_is(whole, continued, printed):
+    """The row "as it is" has the weights, lengths and rankings of the encoder that the run was given."""
+    given, kept = (TextEncoder.load(folder).identity() for folder in (whole / "encoder", continued / "as-it-is"))
+    assert given == kept
+    assert read_manifest(continued / "tokens-as-it-is").settings["encoder.passage_length"] == 48
+    assert read_manifest(continued / "tokens").settings["encoder.passage_length"] == 32
+    exported = (whole / "choice" / "chosen.txt").read_text()
+    before, after = (read_run(f) for f in (whole / f"runs/{exported}.trec", continued / "runs/as-it-is.trec"))
+    for (query, found), (same_query, same) in zip(before, after, strict=True):
+        assert query == same_query
+        assert [score for _, score in found] == pytest.approx([score for _, score in same], abs=1e-5)
+    rows = [row["system"] for row in read_manifest(continued / "evaluation").metrics["rows"]]
+    assert rows == ["bm25", "as-it-is", "retriever-1", "retriever-2"]
+    assert "the encoder as it is: RR@10" in printed
+
+
+def test_the_best_retriever_on_dev_is_exported_with_its_index(tiny_run):
+    run, out = tiny_run
+    choice = json.loads((run / "choice" / "choice.json").read_text())
+    best = max(choice["values"], key=choice["values"].get)
+    assert choice["chosen"] == best
+    assert f"exported: {best}, the best of 4 retrievers" in " ".join(out.split())
+    assert f"Exported: {best}, the best of 4 retrievers" in (run / "report" / "report.md").read_text()
+    assert read_manifest(run / "encoder").metrics["from"] == best
+    kept, index = read_manifest(run / "index").files, read_manifest(run / f"index-{best}").files
+    assert kept == index
+    queries = list(open_collection(run / "collection").queries("test"))[:20]
+    ranked = dict(read_run(run / "runs" / f"{best}.trec"))
+    for query, hits in zip(queries, Retriever.load(run).search([q.text for q in queries], 5), strict=True):
+        assert list(hits.scores) == pytest.approx([score for _, score in list(ranked[query.query_id])[:5]], abs=1e-5)
 
 
 @pytest.fixture

@@ -41,6 +41,7 @@ def run(collection):
         "finetune.max_steps=4",
         "finetune.per_device_train_batch_size=4",
         "finetune.validation.every=2",
+        "evaluation.export=last",  # with so few steps, dev might choose the one encoder that they start from
         "reranker.max_steps=2",
         "reranker.depth=5",
     ]

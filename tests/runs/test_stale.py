@@ -199,7 +199,7 @@ def test_every_setting_is_varied_and_one_that_observes_makes_nothing_again(name,
     ("name", "stage"),
     [
         *(("pmi", stage) for stage in ("collection", "vocabulary", "tokens", "initial", "pretrained", "retriever-1")),
-        *(("pmi", stage) for stage in ("encoder", "bm25", "runs", "runs-dev", "hybrid", "evaluation")),
+        *(("pmi", stage) for stage in ("dev-runs", "choice", "encoder", "bm25", "runs", "hybrid", "evaluation")),
         ("generator", "generator"),
         ("contexts", "queries"),
         ("contexts", "retriever-2"),
@@ -245,34 +245,43 @@ def finished(beir, tmp_path_factory):
 
 REPORTED = {"evaluation", "report"}
 FUSED = {"hybrid", *REPORTED}
-SEARCHED = {"runs", "runs-dev", *FUSED}
-FROM_RETRIEVER_2 = {"retriever-2", "encoder", "index", *SEARCHED}
+SEARCHED = {"runs", *FUSED}
+CHOSEN = {"dev-runs", "choice"}
+EXPORTED = {"encoder", "index"}
+FROM_RETRIEVER_2 = {"retriever-2", "index-retriever-2", *CHOSEN, *EXPORTED, *SEARCHED}
 FROM_RETRIEVER_1 = {"retriever-1", "index-retriever-1", "negatives-retriever-2", *FROM_RETRIEVER_2}
 FINE_TUNED = {"no-pretraining", "index-no-pretraining", *FROM_RETRIEVER_1}
 FROM_PRETRAINED = {"pretrained", *FROM_RETRIEVER_1}
 CHANGES = {
     "a test judgement": ({"collection"} | REPORTED, "qrels/test.tsv", "q16\td36\t2", "q16\td36\t3"),
-    # the grade changes no RR@10, so the weight stays, and with it the fused ranking
-    "a dev judgement": ({"collection", "hybrid"}, "qrels/dev.tsv", "q12\td32\t2", "q12\td32\t1"),
+    # the grade changes no RR@10, so the weight and the choice stay, and with them the fused ranking and the export
+    "a dev judgement": ({"collection", "choice", "hybrid"}, "qrels/dev.tsv", "q12\td32\t2", "q12\td32\t1"),
     "a training judgement": (
         {"collection", "negatives-retriever-1"} | FINE_TUNED,
         "qrels/train.tsv",
         "q3\td23\t2",
         "q3\td24\t2",
     ),
-    "a test query": ({"collection", "runs"} | FUSED, "queries.jsonl", "what is topic17 about", "tell me of topic17"),
-    "a dev query": ({"collection", "runs-dev"} | FUSED, "queries.jsonl", "what is topic13 about", "tell me of topic13"),
-    "query_prompt": ({"query-tokens"} | FINE_TUNED, "encoder.query_prompt='ask: '"),
-    "evaluation.depth": (SEARCHED, "evaluation.depth=10"),
-    "evaluation.measures": (FUSED, "evaluation.measures=['RR@5']"),
-    "evaluation.bm25": ({"runs", *REPORTED}, "evaluation.bm25=false"),
-    "evaluation.hybrid": (REPORTED, "evaluation.hybrid=false"),
+    "a test query": ({"collection"} | SEARCHED, "queries.jsonl", "what is topic17 about", "tell me of topic17"),
+    "a dev query": (
+        {"collection"} | CHOSEN | FUSED,
+        "queries.jsonl",
+        "what is topic13 about",
+        "tell me of topic13",
+    ),
+    "query_prompt": ({"query-tokens", "index-initial"} | FINE_TUNED, "encoder.query_prompt='ask: '"),
+    "evaluation.depth": (SEARCHED | CHOSEN, "evaluation.depth=10"),
+    "evaluation.measures": (FUSED | {"choice"}, "evaluation.measures=['RR@5']"),
+    "evaluation.bm25": ({"runs", *CHOSEN, *REPORTED}, "evaluation.bm25=false"),
+    "evaluation.hybrid": (CHOSEN | REPORTED, "evaluation.hybrid=false"),
+    "evaluation.start": (SEARCHED | CHOSEN | EXPORTED, "evaluation.start=false"),
+    "evaluation.export": (EXPORTED | FUSED | {"dev-runs"}, "evaluation.export=last"),
     "a masker's setting": (FROM_PRETRAINED, "pretrain.masker.sigma=0.5"),
     "a signal's setting": ({"signal-importance"} | FROM_PRETRAINED, "pretrain.masker.window=3"),
     "the rate of fine-tuning": (FINE_TUNED, "finetune.learning_rate=5e-4"),
     "the last round": (FROM_RETRIEVER_2, "finetune.rounds.1.learning_rate=5e-4"),
     "mined negatives": ({"negatives-retriever-2"} | FROM_RETRIEVER_2, "finetune.rounds.1.miners.0.depth=7"),
-    "pooling": (FINE_TUNED | {"pretrained"}, "encoder.pooling=cls"),
+    "pooling": (FINE_TUNED | {"pretrained", "index-initial"}, "encoder.pooling=cls"),
     "how often is logged": (set(), "pretrain.logging_steps=3"),
     "how often is probed": (set(), "pretrain.probe.every=4"),
     "validation that is off": (set(), "finetune.validation.patience=3"),

@@ -25,7 +25,7 @@ def status(run: Path, verify: bool) -> int:
     from drkit.runs.execute import RECIPE
     from drkit.runs.plan import plan
     from drkit.runs.survey import State, survey
-    from drkit_cli.render import console, status_table
+    from drkit_cli.render import console, status_table, truncations
 
     if not (run / RECIPE).is_file():
         raise DrkitError(f"{run} is not a run (no {RECIPE}); give the folder of one, as `drkit compose` makes it")
@@ -33,4 +33,6 @@ def status(run: Path, verify: bool) -> int:
     made = plan(read_recipe(run / RECIPE, registry), registry)
     found = list(survey(made.stages, run, verify=verify))
     console().print(status_table(found))
+    for line in truncations(run, [finding.stage.name for finding in found if finding.manifest]):
+        console().print(line)
     return int(verify and any(finding.state is State.AGAIN for finding in found))

@@ -21,8 +21,9 @@ def run(stage: StageRun[ExportSettings]) -> Mapping[str, Any]:
     """Write the folder for SentenceTransformer and AutoModel; returns its origin and number of parameters."""
     from drkit.runs.manifest import versions
     from drkit.runs.retriever import load_text_encoder, write_encoder
+    from drkit.runs.stages.choice import chosen_input
 
-    source = stage.inputs["checkpoint"]
+    source = chosen_input(stage.inputs, "checkpoint")
     encoder = load_text_encoder(source, stage.settings.reading, device="cpu")
     parameters = write_encoder(encoder, stage.folder, {"stage": source.name, **versions()})
     return {"from": source.name, "parameters": parameters}
@@ -30,8 +31,8 @@ def run(stage: StageRun[ExportSettings]) -> Mapping[str, Any]:
 
 EXPORT = StageSpec(
     name="export",
-    version=1,
+    version=2,
     settings=ExportSettings,
     run=run,
-    inputs={"checkpoint": "the last retriever's checkpoint"},
+    inputs={"checkpoint/*": "a retriever's checkpoint", "choice": "which one is exported, if there are several"},
 )

@@ -1,4 +1,4 @@
-"""Stage: fuse BM25's rankings with the last retriever's, with a weight tuned on dev queries."""
+"""Stage: fuse BM25's rankings with those of the exported retriever, with a weight tuned on dev queries."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from attrs import frozen
 from drkit.core.files import write_text
 from drkit.recipe.toml import json_text
 from drkit.runs.stage import StageRun, StageSpec, from_recipe
+from drkit.runs.stages.choice import chosen_input
 from drkit.search.fusion import DEFAULT_WEIGHT, WEIGHT
 
 NAME = "hybrid"
@@ -18,9 +19,8 @@ RANKING = f"{NAME}.trec"
 
 @frozen
 class HybridSettings:
-    """The retriever to fuse with BM25, and the measure that its weight is tuned for, None without dev queries."""
+    """The measure that the retriever's weight is tuned for; None without dev queries."""
 
-    retriever: str
     measure: str | None
     depth: int = from_recipe("evaluation.depth")
 
@@ -29,15 +29,15 @@ def run(stage: StageRun[HybridSettings]) -> Mapping[str, Any]:
     """Write `hybrid.trec` and `weight.json`; returns the weight of the retriever, and how it was chosen."""
     from drkit.search import align, convex, read_run, write_run
 
-    settings, inputs = stage.settings, stage.inputs
-    facts = {"retriever": settings.retriever, "depth": settings.depth, **_weight(stage)}
-    hits = align(read_run(inputs["bm25"]), read_run(inputs["retriever"]))
-    write_run(stage.folder / RANKING, convex(hits, facts["weight"], settings.depth), tag=NAME)
+    depth, ranking = stage.settings.depth, chosen_input(stage.inputs, "retriever")
+    facts = {"retriever": ranking.stem, "depth": depth, **_weight(stage, ranking.name)}
+    hits = align(read_run(stage.inputs["bm25"]), read_run(ranking))
+    write_run(stage.folder / RANKING, convex(hits, facts["weight"], depth), tag=NAME)
     write_text(stage.folder / WEIGHT, json_text(facts))
     return facts
 
 
-def _weight(stage: StageRun[HybridSettings]) -> dict[str, Any]:
+def _weight(stage: StageRun[HybridSettings], ranking: str) -> dict[str, Any]:
     from drkit.data.tables import collection_of
     from drkit.evaluate import tune_weight
     from drkit.search import read_run
@@ -46,7 +46,7 @@ def _weight(stage: StageRun[HybridSettings]) -> dict[str, Any]:
     judgements = list(collection_of({"dev": inputs["dev"]}).judgements("dev")) if settings.measure else []
     if settings.measure is None or not judgements:
         return {"weight": DEFAULT_WEIGHT, "tuned": None}
-    first, second = (read_run(inputs["dev-runs"] / f"{name}.trec") for name in ("bm25", settings.retriever))
+    first, second = (read_run(inputs["dev-runs"] / name) for name in ("bm25.trec", ranking))
     tuned = tune_weight(first, second, judgements, settings.measure)
     means = {f"{weight:g}": mean for weight, mean in tuned.means.items()}
     return {
@@ -62,8 +62,9 @@ HYBRID = StageSpec(
     run=run,
     inputs={
         "bm25": "BM25's rankings of the evaluated queries",
-        "retriever": "the last retriever's",
-        "dev-runs": "both systems' rankings of the dev queries",
+        "retriever/*": "a retriever's",
+        "choice": "which retriever is exported, if there are several",
+        "dev-runs": "the systems' rankings of the dev queries",
         "dev": "the dev queries' judgements",
     },
 )

@@ -1,4 +1,4 @@
-"""Stages: encode all passages and build an index over their vectors; index their words for BM25."""
+"""Stages: encode passages and index their vectors; take the exported retriever's index; index words for BM25."""
 
 from __future__ import annotations
 
@@ -80,6 +80,25 @@ def _rows(stage: StageRun[IndexSettings]) -> Iterator[tuple[str, NDArray[Any]]]:
         yield doc_id, store.tokens(index)
 
 
+@frozen
+class ChosenIndexSettings:
+    """Nothing: the index is taken as it is."""
+
+
+def take(stage: StageRun[ChosenIndexSettings]) -> Mapping[str, Any]:
+    """Link or copy the index of the exported retriever; returns which one, and what its manifest says."""
+    from drkit.core.files import link_or_copy
+    from drkit.runs.manifest import FILE, read_manifest
+    from drkit.runs.stages.choice import chosen_input
+
+    source = chosen_input(stage.inputs, "index")
+    shutil.copytree(
+        source, stage.folder, ignore=shutil.ignore_patterns(FILE), copy_function=link_or_copy, dirs_exist_ok=True
+    )
+    manifest = read_manifest(source)
+    return {"from": source.name, **(manifest.metrics if manifest else {})}
+
+
 INDEX = StageSpec(
     name="index",
     version=1,
@@ -95,4 +114,11 @@ BM25 = StageSpec(
     settings=Bm25Settings,
     run=index_words,
     inputs={"passages": "the passages to index"},
+)
+CHOSEN_INDEX = StageSpec(
+    name="chosen-index",
+    version=1,
+    settings=ChosenIndexSettings,
+    run=take,
+    inputs={"index/*": "a retriever's index", "choice": "which retriever is exported, if there are several"},
 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import frozen
 
 from drkit.core.files import write_text
-from drkit.runs.stage import StageRun, StageSpec, from_recipe
+from drkit.runs.stage import StageRun, StageSpec, from_recipe, read_truncations
 
 if TYPE_CHECKING:
     from drkit.report import Block, Figure, Panel, Table
@@ -21,9 +21,13 @@ LOG, TRAINING, PROBES, VALIDATION = "log.jsonl", "training.json", "probes.jsonl"
 
 @frozen
 class ReportSettings:
-    """The trainings to plot, each with inputs `RECORD/TRAINING`; title: the recipe's name."""
+    """The trainings to plot, each with inputs `RECORD/TRAINING`; title: the recipe's name.
+
+    exported: in words which retriever the run exports, unless the input `choice` says so.
+    """
 
     trainings: tuple[str, ...]
+    exported: str
     title: str = from_recipe("name", observes=True)
 
 
@@ -36,6 +40,8 @@ def run(stage: StageRun[ReportSettings]) -> Mapping[str, Any]:
     blocks = [
         Heading(stage.settings.title, level=1),
         *_results(stage),
+        Text(f"{_exported(stage)}."),
+        *_truncations(stage),
         *_probes(stage, probes),
         *_trainings(stage, probes),
         *_validations(stage),
@@ -61,6 +67,25 @@ def _results(stage: StageRun[ReportSettings]) -> Iterator[Block]:
     yield Text(f"{results['queries']:,} {results['split']} queries. {caption}")
     yield Table(["system", *measures], [[row["system"], *(stored_cell(row, m) for m in measures)] for row in rows])
     yield from (Text(f"{line}.") for line in hybrid_verdict(results, measures[0]))
+
+
+def _exported(stage: StageRun[ReportSettings]) -> str:
+    from drkit.runs.stages.choice import describe_choice
+
+    path = stage.inputs.get("choice")
+    text = describe_choice(json.loads(path.read_text(encoding="utf-8"))) if path else stage.settings.exported
+    return text[:1].upper() + text[1:]
+
+
+def _truncations(stage: StageRun[ReportSettings]) -> Iterator[Block]:
+    """Yield how many passages and queries were truncated, and the settings that read more of them."""
+    from drkit.report import Heading, Text
+
+    paths = [path for name, path in stage.inputs.items() if name.startswith("truncated/")]
+    found = [one for path in paths for one in read_truncations(path)]
+    if found:
+        yield Heading("Truncated texts")
+        yield from (Text(f"{one}.") for one in dict.fromkeys(found))
 
 
 def _probes(stage: StageRun[ReportSettings], probes: Sequence[Record]) -> Iterator[Block]:
@@ -160,14 +185,16 @@ def _lines(path: Path) -> list[Mapping[str, float]]:
 
 REPORT = StageSpec(
     name="report",
-    version=1,
+    version=2,
     settings=ReportSettings,
     run=run,
     inputs={
         "results": "the table of the evaluation",
+        "choice": "the retriever that is exported, and why",
         "probes": "probes of pre-training",
         "log/*": "the log of a training",
         "training/*": "steps, loss and seconds of a training",
         "validation/*": "validations of a training",
+        "truncated/*": "counts of truncated texts",
     },
 )

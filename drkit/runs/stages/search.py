@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from drkit.runs.stage import StageRun, StageSpec, TextReading, from_recipe
+from drkit.runs.stage import TRUNCATED, StageRun, StageSpec, TextReading, Truncation, from_recipe, record_truncations
 
 if TYPE_CHECKING:
     from drkit.core.types import Query
     from drkit.data.corpus import StoredCorpus
+    from drkit.search import AnyEncoder
 
 BATCH = 256
 Ranking = tuple[str, list[tuple[str, float]]]
@@ -22,6 +24,7 @@ class SearchSettings:
     """The systems: retrievers by name, and re-rankers with the retriever whose ranking they re-rank.
 
     Their inputs are `encoder/NAME`, `index/NAME` and `reranker/NAME`. BM25 comes first if its index is an input.
+    split: whose queries they are.
     """
 
     retrievers: tuple[str, ...]
@@ -30,6 +33,7 @@ class SearchSettings:
     reading: TextReading
     depth: int = from_recipe("evaluation.depth")
     exclude_self: bool = from_recipe("evaluation.exclude_self")
+    split: str = from_recipe("evaluation.split", observes=True)
 
 
 def run(stage: StageRun[SearchSettings]) -> Mapping[str, Any]:
@@ -41,11 +45,22 @@ def run(stage: StageRun[SearchSettings]) -> Mapping[str, Any]:
     settings = stage.settings
     corpus = StoredCorpus(stage.inputs["passages"])
     queries = list(read_queries(stage.inputs["queries"]))
+    truncations = []
     for name, retriever in _systems(stage):
         write_run(stage.folder / f"{name}.trec", _rank(retriever, queries, stage), tag=name)
+        if name in settings.retrievers:
+            truncations.append(_truncation(retriever.encoder, [query.text for query in queries], settings.split))
+    record_truncations(truncations, stage.folder, stage.progress)
     for name, source in settings.reranked.items():
         write_run(stage.folder / f"{name}.trec", _rerank(stage, name, source, queries, corpus), tag=name)
     return {"queries": len(queries), "depth": settings.depth}
+
+
+def _truncation(encoder: AnyEncoder, texts: Sequence[str], split: str) -> Truncation:
+    from drkit.data.store import count_truncated
+
+    counts = count_truncated(Counter(encoder.query_lengths(texts)), encoder.query_length)
+    return Truncation(f"{split} queries", "encoder.query_length", encoder.query_length, texts=len(texts), **counts)
 
 
 def _systems(stage: StageRun[SearchSettings]) -> Iterator[tuple[str, Any]]:
@@ -90,7 +105,7 @@ def _rerank(
 
 SEARCH = StageSpec(
     name="search",
-    version=1,
+    version=2,
     settings=SearchSettings,
     run=run,
     inputs={
@@ -101,4 +116,5 @@ SEARCH = StageSpec(
         "index/*": "its index",
         "reranker/*": "a cross-encoder",
     },
+    records=(TRUNCATED,),
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 from attrs import frozen
 
-from drkit.runs.stage import StageRun, StageSpec, from_recipe
+from drkit.runs.stage import TRUNCATED, StageRun, StageSpec, Truncation, from_recipe, record_truncations
 
 
 @frozen
@@ -31,7 +31,7 @@ def tokenise_passages(stage: StageRun[PassageSettings]) -> Mapping[str, Any]:
     from drkit.data.corpus import StoredCorpus
 
     passages = StoredCorpus(stage.inputs["passages"])
-    return _tokenise(stage, ((p.doc_id, p.content) for p in passages), "passages", "passage_length")
+    return _tokenise(stage, ((p.doc_id, p.content) for p in passages), "passages", "encoder.passage_length")
 
 
 def tokenise_queries(stage: StageRun[QuerySettings]) -> Mapping[str, Any]:
@@ -39,7 +39,9 @@ def tokenise_queries(stage: StageRun[QuerySettings]) -> Mapping[str, Any]:
     from drkit.data.tables import read_queries
 
     queries = read_queries(stage.inputs["queries"])
-    return _tokenise(stage, ((query.query_id, query.text) for query in queries), "queries", "query_length")
+    return _tokenise(
+        stage, ((query.query_id, query.text) for query in queries), "training queries", "encoder.query_length"
+    )
 
 
 def _tokenise(stage: StageRun[Any], texts: Iterator[tuple[str, str]], what: str, setting: str) -> Mapping[str, Any]:
@@ -49,26 +51,25 @@ def _tokenise(stage: StageRun[Any], texts: Iterator[tuple[str, str]], what: str,
     settings = stage.settings
     tokenizer = load_tokenizer(str(stage.inputs["vocabulary"]))
     counts = tokenise(texts, tokenizer, stage.folder, max_length=settings.length, prompt=settings.prompt)
-    if counts["truncated"]:
-        stage.progress.note(
-            f"{counts['truncated']:,} of {counts['texts']:,} {what} were truncated to {settings.length} tokens "
-            f"(encoder.{setting})"
-        )
+    lengths = {name: int(counts[name]) for name in ("texts", "truncated", "longest", "p95")}
+    record_truncations([Truncation(what, setting, settings.length, **lengths)], stage.folder, stage.progress)
     return counts
 
 
 _VOCABULARY = {"vocabulary": "the tokenizer"}
 PASSAGE_TOKENS = StageSpec(
     name="passage-tokens",
-    version=1,
+    version=2,
     settings=PassageSettings,
     run=tokenise_passages,
     inputs={"passages": "texts to tokenise", **_VOCABULARY},
+    records=(TRUNCATED,),
 )
 QUERY_TOKENS = StageSpec(
     name="query-tokens",
-    version=1,
+    version=2,
     settings=QuerySettings,
     run=tokenise_queries,
     inputs={"queries": "training queries to tokenise", **_VOCABULARY},
+    records=(TRUNCATED,),
 )
