@@ -93,7 +93,9 @@ class Training:
     weight_decay: float = setting(0.01, ge(0), "decoupled weight decay")
     max_grad_norm: float = setting(1.0, ge(0), "maximum gradient norm (clipping)")
     lr_scheduler_type: str = setting("linear", min_len(1), "schedule after the warm-up, by its name in transformers")
-    logging_steps: int = setting(50, ge(1), "steps between log lines", observes=True)
+    logging_steps: int = setting(
+        50, ge(1), "steps between log lines; a tenth of all in a shorter training", observes=True
+    )
     save_steps: int = setting(500, ge(1), "steps between checkpoints", observes=True)
     bf16: bool = setting(False, None, "mixed precision in bfloat16")
     arguments: dict[str, Any] = setting(Factory(dict), None, "any other TrainingArguments, by name")

@@ -83,10 +83,18 @@ def test_resumed_equals_uninterrupted(tmp_path, cut_off):
     assert "copy_size" in result.log[-1]
 
 
-def test_a_training_of_fewer_steps_than_a_line_of_the_log_has_a_loss(tmp_path):
-    result = go(toy(), tmp_path, logging_steps=50, save_steps=500)
-    assert [entry["step"] for entry in result.log] == [STEPS]
+@pytest.mark.parametrize("logging_steps", [STEPS, 50])
+def test_the_log_of_a_training_of_fewer_steps_than_a_line_is_a_curve_too(tmp_path, logging_steps):
+    result = go(toy(), tmp_path, logging_steps=logging_steps, save_steps=500)
+    assert [entry["step"] for entry in result.log] == list(range(1, STEPS + 1))
     assert np.isfinite(result.loss)
+
+
+def test_how_often_is_logged_changes_no_weights(tmp_path):
+    often, seldom = toy(), toy()
+    go(often, tmp_path / "a", logging_steps=1)
+    go(seldom, tmp_path / "b", logging_steps=STEPS - 1)
+    assert same(often, seldom)
 
 
 def test_a_training_that_was_done_does_no_step_again(tmp_path):
@@ -124,8 +132,10 @@ def test_a_loss_that_is_not_finite_ends_the_training_in_words(tmp_path):
 
     with pytest.raises(DrkitError, match="loss is nan at step 2: lower learning_rate"):
         go(Diverging(), tmp_path / "soon", logging_steps=2)
-    with pytest.raises(DrkitError, match=f"loss is nan at step {STEPS}"):
-        go(Diverging(), tmp_path / "late", logging_steps=50, save_steps=500)
+    with pytest.raises(DrkitError, match="loss is nan at step 8"):
+        go(Diverging(), tmp_path / "late", logging_steps=8, save_steps=500)
+    with pytest.raises(DrkitError, match="loss is nan at step 1:"):
+        go(Diverging(), tmp_path / "short", logging_steps=50, save_steps=500)
 
 
 def test_the_term_that_was_first_not_finite_is_named(tmp_path):
