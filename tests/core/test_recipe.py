@@ -176,3 +176,20 @@ def test_unreadable_recipes(tmp_path):
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(DrkitError, match="cannot read"):
         read_recipe(tmp_path / "bytes.toml", REGISTRY)
+
+
+def test_a_run_is_named_after_the_folder_or_file_of_its_collection(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data" / "tldr").mkdir(parents=True)
+    (tmp_path / "data" / "notes.v2.jsonl.gz").touch()
+    for collection, name in [
+        ("beir:data/tldr", "tldr-pmi-enhanced"),
+        ("beir:data/tldr/", "tldr-pmi-enhanced"),
+        ("jsonl:data/notes.v2.jsonl.gz", "notes-pmi-enhanced"),
+        ("beir:data/missing", "beir-pmi-enhanced"),
+        ("irds:beir/scifact/test", "irds-pmi-enhanced"),
+        ("pydocs", "pydocs-pmi-enhanced"),
+    ]:
+        assert compose(ComposeRequest(collection=collection), PARTS).name == name, collection
+    monkeypatch.chdir(tmp_path / "data" / "tldr")
+    assert compose(ComposeRequest(collection="beir:.", paper="retromae"), PARTS).name == "tldr-retromae"
