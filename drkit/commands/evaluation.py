@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from attrs import field, frozen
+from attrs import define, field, frozen
 
 from drkit.commands.inputs import NamedCollection
 from drkit.core.discovery import Installed
@@ -18,6 +18,9 @@ from drkit.runs.execute import RECIPE
 from drkit.runs.manifest import read_manifest
 from drkit.search import read_qrels, read_run
 
+if TYPE_CHECKING:
+    from drkit.search.trec import RunRow
+
 EVALUATION, RUNS, COLLECTION = "evaluation", "runs", "collection"
 _WHAT_TO_GIVE = "give a run's folder, RUN:SYSTEM, or a TREC run file"
 
@@ -28,6 +31,27 @@ class JudgedQueries:
 
     judgements: tuple[Judgement, ...]
     texts: Mapping[str, str] = field(factory=dict)
+
+
+@define
+class OwnHits:
+    """The number of hits whose id is their query's own."""
+
+    count: int = 0
+
+    def counted(self, rows: Iterable[RunRow]) -> Iterator[RunRow]:
+        """Yield the rows of a run, and count their own hits."""
+        for query_id, hits in rows:
+            found = list(hits)
+            self.count += any(doc_id == query_id for doc_id, _ in found)
+            yield query_id, found
+
+    def describe(self, source: Path | str, *, exclude_self: bool) -> str:
+        """Return in a sentence whether they count."""
+        found = f"{source}: {self.count:,} hits have the id of their query"
+        if exclude_self:
+            return f"{found} and are ignored (--exclude-self)"
+        return f"{found} and count; if these passages are the queries themselves, ignore them with --exclude-self"
 
 
 @frozen
@@ -53,7 +77,8 @@ def evaluate_files(
     """Return (name, scores) of every system, in order; see `drkit.evaluate.evaluate`.
 
     measures: those of the first system's run if None. exclude_self: also set if a system's own run sets it.
-    note: called with a message for every file that lacks judged queries, which count 0.
+    note: called with a message for every file that lacks judged queries, which count 0, or that has hits whose id is
+    their query's own.
 
     Raises DrkitError for a file that cannot be read (naming the line), is empty, or ranks none of the judged queries.
     """
@@ -66,11 +91,14 @@ def evaluate_files(
         scores = []
         for path in system.files:
             ranked: set[str] = set()
-            rows = _checked_rows(path, judged_ids, ranked)
+            own = OwnHits()
+            rows = own.counted(_checked_rows(path, judged_ids, ranked))
             scores.append(evaluate(rows, judged.judgements, names, exclude_self=excludes_self))
             missing = len(with_relevant - ranked)
             if note and missing:
                 note(f"{path} has no hits for {missing:,} of the {len(with_relevant):,} queries: they count 0")
+            if note and own.count:
+                note(own.describe(path, exclude_self=excludes_self))
         results.append((system.name, average(scores)))
     return results
 
