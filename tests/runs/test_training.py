@@ -1,5 +1,7 @@
 """One training over the Trainer: resumed equals uninterrupted, broken checkpoints and losses are noticed."""
 
+import signal
+
 import numpy as np
 import pytest
 import torch
@@ -81,6 +83,51 @@ def test_resumed_equals_uninterrupted(tmp_path, cut_off):
     assert result.steps == expected.steps == STEPS
     assert result.log == expected.log  # steps since the last line, too: checkpoints stand between lines here
     assert "copy_size" in result.log[-1]
+
+
+class Interrupting(Collate):
+    """Presses Ctrl-C while batches are made."""
+
+    def __init__(self, *calls):
+        super().__init__()
+        self.pressed = calls
+
+    def __call__(self, examples):
+        made = super().__call__(examples)
+        for _ in range(self.pressed.count(self.calls)):
+            signal.raise_signal(signal.SIGINT)
+        return made
+
+
+@pytest.fixture
+def interruptible():
+    """Python's own handler of Ctrl-C, which a test runner may have replaced."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("call", [1, 5, STEPS])
+@pytest.mark.usefixtures("interruptible")
+def test_ctrl_c_leaves_a_checkpoint_to_resume_from(tmp_path, call):
+    whole, resumed, collate = toy(), toy(), Collate()
+    expected = go(whole, tmp_path / "whole", save_steps=500)
+    with pytest.raises(KeyboardInterrupt):
+        go(toy(), tmp_path / "cut", Interrupting(call), save_steps=500)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    step = int(newest_checkpoint(tmp_path / "cut").name.rpartition("-")[2])
+    assert call - 1 <= step <= call
+    result = go(resumed, tmp_path / "cut", collate, save_steps=500)
+    assert same(whole, resumed)
+    assert result.steps == expected.steps
+    assert collate.calls <= STEPS - step + 1
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_a_second_ctrl_c_stops_at_once(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        go(toy(), tmp_path, Interrupting(5, 5), save_steps=500)
+    assert newest_checkpoint(tmp_path) is None
 
 
 @pytest.mark.parametrize("logging_steps", [STEPS, 50])

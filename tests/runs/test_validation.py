@@ -1,6 +1,7 @@
 """Validation while fine-tuning: what is measured, the best weights, the early stop, and going on after a kill."""
 
 import json
+import signal
 from types import SimpleNamespace
 
 import numpy as np
@@ -227,6 +228,35 @@ def test_cut_off_anywhere_it_ends_as_it_would_have(tmp_path, cut_off, values, pa
         resumed, *_, again = go(tmp_path / "cut", values, **given)
         assert again == steps
         assert same(whole.state_dict(), resumed.state_dict())
+    assert read_validations(tmp_path / "whole") == read_validations(tmp_path / "cut")
+
+
+class CtrlC(Collate):
+    """Presses Ctrl-C while a batch is made."""
+
+    def __call__(self, examples):
+        cut_off, self.cut_off = self.cut_off, None
+        made = super().__call__(examples)
+        self.cut_off = cut_off
+        if self.calls == cut_off:
+            signal.raise_signal(signal.SIGINT)
+        return made
+
+
+@pytest.mark.parametrize("press", [3, 8, 9, 10])
+def test_ctrl_c_ends_as_it_would_have(tmp_path, press):
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "cut").mkdir()
+    whole, *_, steps = go(tmp_path / "whole", FROM_THE_START, patience=2, save_steps=500)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            go(tmp_path / "cut", FROM_THE_START, patience=2, save_steps=500, collate=CtrlC(press))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    resumed, *_, again = go(tmp_path / "cut", FROM_THE_START, patience=2, save_steps=500)
+    assert again == steps == 10
+    assert same(whole.state_dict(), resumed.state_dict())
     assert read_validations(tmp_path / "whole") == read_validations(tmp_path / "cut")
 
 
