@@ -21,7 +21,7 @@ from drkit.core.spec import ComponentSpec, Kind
 from drkit.errors import DrkitError
 from drkit.recipe.assign import assign
 from drkit.recipe.read import parse_toml, recipe_from_table
-from drkit.recipe.schema import Recipe
+from drkit.recipe.schema import FROM_SCRATCH, Recipe
 from drkit.recipe.start import starting_point
 
 PAPER, SMALL, QUICK = SCALES = ("paper", "small", "quick")
@@ -70,6 +70,11 @@ def compose(request: ComposeRequest, parts: Installed) -> Recipe:
     _train_decoder(table.get("pretrain", {}), parts.registry)
     for assignment in request.settings:
         assign(table, assignment)
+    if table["encoder"].get("pretrained"):
+        given = {assignment.partition("=")[0].strip() for assignment in request.settings}
+        for name in FROM_SCRATCH:
+            if f"encoder.{name}" not in given:
+                table["encoder"].pop(name, None)
     if "reranker" in table and not {"loss", "miners"} & {*table["reranker"]}:
         raise DrkitError("cannot set reranker: this recipe has no re-ranker. Add one with --pipeline three-stage")
     if _use(table.get("pretrain", {})) == "none":

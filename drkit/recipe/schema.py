@@ -46,6 +46,10 @@ class WeightedLoss:
     weight: float = field(default=1.0, validator=ge(0))
 
 
+# Settings of an encoder made from scratch, which do not apply to an existing one.
+FROM_SCRATCH = ("layers", "hidden", "heads", "intermediate", "vocab_size", "dropout", "init_embeddings", "lm_head")
+
+
 @frozen
 class EncoderSettings:
     """The encoder: an existing one (`pretrained`), or the sizes of one made from scratch."""
