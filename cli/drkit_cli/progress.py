@@ -1,4 +1,4 @@
-"""Progress of a run: on a terminal, a bar per stage with rate, time left and loss; elsewhere, plain lines."""
+"""Progress of a run: a bar per stage on a terminal, else plain lines. Work done, rate and time left come first."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import time
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+from rich.table import Column
 from rich.text import Text
 
 # Seconds between progress lines if the output is not a terminal.
@@ -21,14 +22,13 @@ class RichProgress:
         self._live = self._console.is_terminal
         self._bar = Progress(
             SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=30),
-            TextColumn("{task.fields[details]}"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
+            BarColumn(bar_width=12),
+            TextColumn("{task.fields[details]}", table_column=Column(no_wrap=True)),
+            # The description takes what is left of the line, and is cut off there.
+            TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
             console=self._console,
             transient=True,
+            expand=True,
             disable=not self._live,
         )
         self._stages, self._index = stages, 0
@@ -71,13 +71,13 @@ class RichProgress:
         self._done = done
         rate = (done - self._from) / max(now - self._started, 1e-9)
         of = f"/{total:,}" if total else ""
-        speed = [f"{rate:,.1f}/s"] if rate else []
+        left = f", {(total - done) / rate:,.0f} s left" if total and rate else ""
+        speed = [f"{rate:,.1f}/s{left}"] if rate else []
         shown = "  ".join([f"{done:,}{of} {unit}", *speed, *(f"{k} {v:.4g}" for k, v in metrics.items())])
         self._bar.update(self._task, completed=done, total=total, details=shown)
         if not self._live and now - self._last_line > _INTERVAL:
             self._last_line = now
-            left = f", {(total - done) / rate:,.0f} s left" if total and rate else ""
-            self._console.print(f"      {self._name}: {shown}{left}", soft_wrap=True)
+            self._console.print(f"      {self._name}: {shown}", soft_wrap=True)
 
     def note(self, text: str) -> None:
         """Print a note."""

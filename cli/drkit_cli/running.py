@@ -91,7 +91,9 @@ def run_recipe(
         with name_failing_part(recipe, registry), RichProgress(len(made.stages)) as progress:
             done = execute(made.stages, run, recipe, registry=registry, progress=progress, redo=redo, reuse=reuse)
     except KeyboardInterrupt:
-        click.echo(f"interrupted; finished stages are kept. Resume with: drkit run {run / RECIPE}", err=True)
+        click.echo(
+            f"interrupted; finished stages and checkpoints are kept. Resume with: drkit run {run / RECIPE}", err=True
+        )
         raise
     results(run, done)
 

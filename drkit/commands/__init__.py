@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from drkit.commands.encode_search import search_to_run as search_to_run
     from drkit.commands.evaluation import BeirTable as BeirTable
     from drkit.commands.evaluation import evaluate_beir as evaluate_beir
+    from drkit.commands.evaluation import evaluate_encoder as evaluate_encoder
     from drkit.commands.evaluation import evaluate_files as evaluate_files
     from drkit.commands.evaluation import find_judgements as find_judgements
     from drkit.commands.evaluation import find_systems as find_systems

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from attrs import field, frozen
+from attrs import define, field, frozen
 
 from drkit.commands.encode_search import rank_to_run, search_to_run
 from drkit.commands.inputs import NamedCollection
@@ -42,6 +43,27 @@ class JudgedQueries:
     texts: Mapping[str, str] = field(factory=dict)
 
 
+@define
+class OwnHits:
+    """The number of hits whose id is their query's own."""
+
+    count: int = 0
+
+    def counted(self, rows: Iterable[RunRow]) -> Iterator[RunRow]:
+        """Yield the rows of a run, and count their own hits."""
+        for query_id, hits in rows:
+            found = list(hits)
+            self.count += any(doc_id == query_id for doc_id, _ in found)
+            yield query_id, found
+
+    def describe(self, source: Path | str, *, exclude_self: bool) -> str:
+        """Return in a sentence whether they count."""
+        found = f"{source}: {self.count:,} hits have the id of their query"
+        if exclude_self:
+            return f"{found} and are ignored (--exclude-self)"
+        return f"{found} and count; if these passages are the queries themselves, ignore them with --exclude-self"
+
+
 @frozen
 class System:
     """Rankings with a name: one TREC run file, or one per draw of a system, whose values are averaged.
@@ -65,7 +87,8 @@ def evaluate_files(
     """Return (name, scores) of every system, in order; see `drkit.evaluate.evaluate`.
 
     measures: those of the first system's run if None. exclude_self: also set if a system's own run sets it.
-    note: called with a message for every file that lacks judged queries, which count 0.
+    note: called with a message for every file that lacks judged queries, which count 0, or that has hits whose id is
+    their query's own.
 
     Raises DrkitError for a file that cannot be read (naming the line), is empty, or ranks none of the judged queries.
     """
@@ -78,11 +101,14 @@ def evaluate_files(
         scores = []
         for path in system.files:
             ranked: set[str] = set()
-            rows = _checked_rows(path, judged_ids, ranked)
+            own = OwnHits()
+            rows = own.counted(_checked_rows(path, judged_ids, ranked))
             scores.append(evaluate(rows, judged.judgements, names, exclude_self=excludes_self))
             missing = len(with_relevant - ranked)
             if note and missing:
                 note(f"{path} has no hits for {missing:,} of the {len(with_relevant):,} queries: they count 0")
+            if note and own.count:
+                note(own.describe(path, exclude_self=excludes_self))
         results.append((system.name, average(scores)))
     return results
 
@@ -206,7 +232,9 @@ DEPTH = 1000
 SPLITS = ("test", "dev")
 AVERAGE = "average"
 
-Search: TypeAlias = "Callable[[BeirCollection, str, Path], None]"
+Search: TypeAlias = "Callable[[BeirCollection | NamedCollection, str, Path], None]"
+
+Ranker: TypeAlias = "tuple[str, Any, Search]"  # name, identity of the model, search
 
 
 @frozen
@@ -239,6 +267,7 @@ def evaluate_beir(
     *,
     measures: Sequence[str] = ("nDCG@10",),
     bm25: bool = False,
+    exclude_self: bool = False,
     progress: Progress | None = None,
     registry: Registry | None = None,
 ) -> BeirTable:
@@ -246,26 +275,69 @@ def evaluate_beir(
 
     encoder: a folder, a run, or a hub id; None for BM25 alone. The fusion has the default weight, 0.5. output: where
     the rankings (1,000 passages per query) are kept. Test queries are used, or dev queries if a data set has no test
-    queries (MS MARCO). registry: see `open_encoder`.
+    queries (MS MARCO). exclude_self: a passage with the query's own id is not a hit (as in BEIR's own evaluation).
+    registry: see `open_encoder`.
 
     Raises DrkitError for no data set, an unreadable data set, or an unknown measure.
     """
     check_measures(measures)
     found = data_sets(folder)
-    systems: list[tuple[str, Any, Search]] = [("BM25", "bm25", _search_bm25)] if bm25 else []
-    if encoder is not None:
-        opened = open_encoder(encoder, registry=registry)
-        systems.append((encoder, opened.identity(), lambda *given: _search_encoder(opened, *given)))
-    if not systems:
-        raise DrkitError("nothing to evaluate: give an encoder, bm25, or both")
-    means: dict[str, dict[str, dict[str, float]]] = {}
+    rankers, means = _rankers(encoder, bm25, registry), dict[str, dict[str, dict[str, float]]]()
     for name, members in found.items():
-        scores = [_evaluate(path, systems, output, measures, progress or Silent()) for path in members]
+        runs = [_rank_data_set(path, rankers, output, progress or Silent()) for path in members]
+        scores = [_measure(*run, measures, exclude_self, progress or Silent()) for run in runs]
         means[name] = {
             system: {m: sum(one[system].mean(m) for one in scores) / len(scores) for m in measures}
             for system in scores[0]
         }
     return BeirTable(tuple(measures), tuple(next(iter(means.values()))), means)
+
+
+def evaluate_encoder(
+    encoder: str | None,
+    collection: NamedCollection,
+    output: Path,
+    *,
+    split: str = "test",
+    measures: Sequence[str] = ("nDCG@10",),
+    bm25: bool = False,
+    exclude_self: bool = False,
+    progress: Progress | None = None,
+    registry: Registry | None = None,
+) -> list[tuple[str, Scores]]:
+    """Return (name, scores) of BM25, an encoder, or both and their fusion on a split of a collection; calls resume.
+
+    The other arguments are those of `evaluate_beir`. Raises DrkitError for a missing split or an unknown measure.
+    """
+    check_measures(measures)
+    collection.check_split(split)
+    judgements, files = tuple(collection.source.judgements(split)), _content(collection, split)
+    name, report = Path(collection.name.rpartition(":")[2]).resolve().name, progress or Silent()
+    runs = {
+        ranker[0]: _rank(name, collection, split, files, ranker, output, report)
+        for ranker in _rankers(encoder, bm25, registry)
+    }
+    return list(_measure(runs, judgements, measures, exclude_self, report).items())
+
+
+def _rankers(encoder: str | None, bm25: bool, registry: Registry | None) -> list[Ranker]:
+    rankers: list[Ranker] = [("BM25", "bm25", _search_bm25)] if bm25 else []
+    if encoder is not None:
+        opened = open_encoder(encoder, registry=registry)
+        rankers.append((_short_name(encoder), opened.identity(), lambda *given: _search_encoder(opened, *given)))
+    if not rankers:
+        raise DrkitError("nothing to evaluate: give an encoder, bm25, or both")
+    return rankers
+
+
+def _short_name(encoder: str) -> str:
+    """Return the name of an encoder's folder, or of the run that it is the result of; a hub id stays as it is."""
+    path = Path(encoder).expanduser().resolve()
+    if not path.is_dir():
+        return encoder
+    if not (path.parent / RECIPE).is_file():
+        return path.name
+    return path.parent.name if path.name == "encoder" else f"{path.parent.name}:{path.name}"
 
 
 def data_sets(folder: Path) -> dict[str, list[Path]]:
@@ -298,55 +370,95 @@ def _is_data_set(folder: Path) -> bool:
     return any((folder / name).is_file() for name in ("corpus.jsonl", "corpus.jsonl.gz"))
 
 
-def _evaluate(
-    path: Path,
-    systems: Sequence[tuple[str, Any, Search]],
-    output: Path,
-    measures: Sequence[str],
-    progress: Progress,
-) -> dict[str, Scores]:
-    """Return the scores of every system on a data set, and those of the fusion of two."""
+def _rank_data_set(
+    path: Path, rankers: Sequence[Ranker], output: Path, progress: Progress
+) -> tuple[dict[str, Path], Sequence[Judgement]]:
+    """Return the run of every system on a data set in BEIR's layout, and the judgements to measure them with."""
     collection = BeirCollection(BeirConfig(path=str(path)))
     split = next((split for split in SPLITS if split in collection.splits()), None)
     if split is None:
         raise DrkitError(f"{path} has no test or dev judgements to evaluate with")
     files = {name: facts["sha256"] for name, facts in collection.describe()["files"].items()}
-    name, runs = path.resolve().name, {}
-    for system, identity, search in systems:
-        key = digest({"system": identity, "files": files, "split": split, "depth": DEPTH})
-        run = runs[system] = output / f"{name}-{key}.trec"
-        if run.is_file():
-            progress.skip(name, str(run))
-        else:
-            started = time.perf_counter()
-            progress.begin(name, f"{split} queries")
-            search(collection, split, run)
-            progress.end(name, time.perf_counter() - started)
-    rankings: dict[str, Iterable[RunRow]] = {system: _without_self(run) for system, run in runs.items()}
+    name = path.resolve().name
+    runs = {ranker[0]: _rank(name, collection, split, files, ranker, output, progress) for ranker in rankers}
+    return runs, tuple(collection.judgements(split))
+
+
+def _rank(
+    name: str,
+    collection: BeirCollection | NamedCollection,
+    split: str,
+    files: Any,
+    ranker: Ranker,
+    output: Path,
+    progress: Progress,
+) -> Path:
+    """Return the run of a system, searching unless it is there; files: identifies the content of the collection."""
+    label, identity, search = ranker
+    run = output / f"{name}-{digest({'system': identity, 'files': files, 'split': split, 'depth': DEPTH})}.trec"
+    if run.is_file():
+        progress.skip(name, f"{label}: {run}")
+        return run
+    started = time.perf_counter()
+    progress.begin(name, f"{label}, {split} queries")
+    search(collection, split, run)
+    progress.end(name, time.perf_counter() - started)
+    return run
+
+
+def _measure(
+    runs: Mapping[str, Path],
+    judgements: Sequence[Judgement],
+    measures: Sequence[str],
+    exclude_self: bool,
+    progress: Progress,
+) -> dict[str, Scores]:
+    """Return the scores of every run, and those of the fusion of two."""
+    own = {system: OwnHits() for system in runs}
+
+    def rows(system: str) -> Iterator[RunRow]:
+        # Dropped before the fusion, too: hits that do not count would distort the scaled scores.
+        found = own[system].counted(read_run(runs[system]))
+        return _without_self(found) if exclude_self else found
+
+    scores = {system: evaluate(rows(system), judgements, measures) for system in runs}
+    for system, found in own.items():
+        if found.count:
+            progress.note(found.describe(runs[system].name, exclude_self=exclude_self))
     if len(runs) == 2:
-        first, second = map(_without_self, runs.values())
-        rankings[HYBRID] = convex(align(first, second), depth=DEPTH)
-    return {system: evaluate(rows, collection.judgements(split), measures) for system, rows in rankings.items()}
+        first, second = map(rows, runs)
+        scores[HYBRID] = evaluate(convex(align(first, second), depth=DEPTH), judgements, measures)
+    return scores
 
 
-def _without_self(run: Path) -> Iterator[RunRow]:
-    """Yield the rows of a run without hits whose id equals the query's, which would distort the scaled scores too."""
-    for query_id, hits in read_run(run):
+def _without_self(rows: Iterable[RunRow]) -> Iterator[RunRow]:
+    for query_id, hits in rows:
         yield query_id, [hit for hit in hits if hit[0] != query_id]
 
 
-def _search_bm25(collection: BeirCollection, split: str, run: Path) -> None:
+def _content(collection: NamedCollection, split: str) -> str:
+    """Return a hash of a collection's passages and of the queries of a split."""
+    state = hashlib.blake2b(digest_size=16)
+    queries = ((query.query_id, query.text) for query in collection.queries(split))
+    for rows in (collection.contents(), queries):
+        for row in rows:
+            state.update(repr(row).encode())
+        state.update(b"|")
+    return state.hexdigest()
+
+
+def _search_bm25(collection: BeirCollection | NamedCollection, split: str, run: Path) -> None:
     retriever = Bm25Retriever().index(collection.passages())
     rank_to_run(retriever, collection.queries(split), run, depth=DEPTH + 1)
 
 
-def _search_encoder(encoder: AnyEncoder, collection: BeirCollection, split: str, run: Path) -> None:
+def _search_encoder(encoder: AnyEncoder, collection: BeirCollection | NamedCollection, split: str, run: Path) -> None:
     """Search one data set; vectors and index are kept beside the run until it is written, so that it can resume."""
     work = run.with_suffix(".work")
     texts = ((passage.doc_id, passage.content) for passage in collection.passages())
     vectors = encode_corpus(encoder, texts, work / "vectors")
     if vectors is None:
-        raise DrkitError("`drkit evaluate --beir` runs in a single process; start it without torchrun")
+        raise DrkitError("`drkit evaluate --encoder` runs in a single process; start it without torchrun")
     index = build_index(vectors, work / "index")
     search_to_run(index, collection.queries(split), run, encoder=encoder, depth=DEPTH + 1)
     shutil.rmtree(work, ignore_errors=True)

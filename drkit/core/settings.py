@@ -8,11 +8,17 @@ from typing import Any
 import attrs
 
 
-def setting(default: Any, allowed: Callable[..., Any] | None, help: str, *, observes: bool = False) -> Any:
+def setting(
+    default: Any,
+    allowed: Callable[..., Any] | None,
+    help: str,
+    *,
+    observes: bool | Callable[[Any], bool] = False,
+) -> Any:
     """Return an attrs field with a default, a validator (or None) and the meaning that `drkit show` prints.
 
     observes: the setting affects only what is logged or saved along the way, never a result, so changing it does not
-    invalidate a finished stage.
+    invalidate a finished stage. A function decides this from all settings of the class.
     """
     return attrs.field(default=default, validator=allowed, metadata={"help": help, "observes": observes})
 

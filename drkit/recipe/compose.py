@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from attrs import field, frozen
@@ -18,7 +19,7 @@ from drkit.core.provided import BATCH, provided_by
 from drkit.core.registry import Registry
 from drkit.core.spec import ComponentSpec, Kind
 from drkit.errors import DrkitError
-from drkit.recipe.schema import Recipe
+from drkit.recipe.schema import FROM_SCRATCH, Recipe
 from drkit.recipe.start import starting_point
 from drkit.recipe.toml import assign, parse_toml, recipe_from_table
 
@@ -29,6 +30,8 @@ _FINE_TUNING = ("finetune", "reranker")
 _STEPS = ("max_steps", "num_train_epochs")
 # Settings of a round that depend on the scale.
 _NUMBERS = (*_STEPS, "negatives", "learning_rate", "per_device_train_batch_size")
+# Characters of a collection's name in the name of a run.
+_LONGEST = 40
 Table = dict[str, Any]
 
 
@@ -62,13 +65,18 @@ def compose(request: ComposeRequest, parts: Installed) -> Recipe:
     """
     table = merge(_at_scale(_start(request, parts), request), _slots(request, parts))
     if request.name is None:
-        table["name"] = _default_name(table, request)
+        table["name"] = _default_name(table, request, parts.registry)
     _train_decoder(table.get("pretrain", {}), parts.registry)
     for assignment in request.settings:
         assign(table, assignment)
     _delete_trainings(table)
     if request.pipeline:
         _check_has_queries(table["collection"], request.pipeline, parts.registry)
+    if table["encoder"].get("pretrained"):
+        given = {assignment.partition("=")[0].strip() for assignment in request.settings}
+        for name in FROM_SCRATCH:
+            if f"encoder.{name}" not in given:
+                table["encoder"].pop(name, None)
     if "reranker" in table and not {"loss", "miners"} & {*table["reranker"]}:
         raise DrkitError("cannot set reranker: this recipe has no re-ranker. Add one with --pipeline three-stage")
     _delete_unused_losses(table.get("pretrain", {}))
@@ -251,13 +259,22 @@ def part_table(kind: Kind, text: str, registry: Registry) -> Table:
     return chosen if value is None else {**chosen, spec.shorthand: value}
 
 
-def _default_name(table: Mapping[str, Any], request: ComposeRequest) -> str:
-    """Return the default name of a run, such as `pydocs-pmi-enhanced` or `pydocs-retromae-two-stage`."""
+def _default_name(table: Mapping[str, Any], request: ComposeRequest, registry: Registry) -> str:
+    """Return the default name of a run, such as `pydocs-pmi-enhanced`, or `tldr-retromae` for `beir:data/tldr`."""
     parts = [request.paper] if request.paper else [table["pretrain"][slot]["use"] for slot in ("masker", "decoder")]
     if "pretrain=none" in request.settings:
         parts = ["no-pretraining"]
-    names = [table["collection"]["use"], *parts, *([request.pipeline] if request.pipeline else [])]
+    names = [_collection_name(table["collection"], registry), *parts, *([request.pipeline] if request.pipeline else [])]
     return "-".join(names).replace(":", "-")  # PACKAGE:NAME; some file systems refuse colons
+
+
+def _collection_name(collection: Mapping[str, Any], registry: Registry) -> str:
+    """Return the name of a collection's folder or file without its suffixes; the part's name if it reads neither."""
+    spec = _part_or_none(registry, Kind.COLLECTION, collection)
+    value = str(collection.get(spec.shorthand, "")) if spec and spec.shorthand else ""
+    path = Path(value).expanduser().resolve()
+    name = path.name if path.is_dir() else path.name.partition(".")[0]
+    return name[:_LONGEST] if value and path.exists() and name else _use(collection)
 
 
 def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> Table:

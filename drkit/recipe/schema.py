@@ -46,6 +46,10 @@ class WeightedLoss:
     weight: float = field(default=1.0, validator=ge(0))
 
 
+# Settings of an encoder made from scratch, which do not apply to an existing one.
+FROM_SCRATCH = ("layers", "hidden", "heads", "intermediate", "vocab_size", "dropout", "init_embeddings", "lm_head")
+
+
 @frozen
 class EncoderSettings:
     """The encoder: an existing one (`pretrained`), or the sizes of one made from scratch."""
@@ -93,7 +97,9 @@ class Training:
     weight_decay: float = setting(0.01, ge(0), "decoupled weight decay")
     max_grad_norm: float = setting(1.0, ge(0), "maximum gradient norm (clipping)")
     lr_scheduler_type: str = setting("linear", min_len(1), "schedule after the warm-up, by its name in transformers")
-    logging_steps: int = setting(50, ge(1), "steps between log lines", observes=True)
+    logging_steps: int = setting(
+        50, ge(1), "steps between log lines; a tenth of all in a shorter training", observes=True
+    )
     save_steps: int = setting(500, ge(1), "steps between checkpoints", observes=True)
     bf16: bool = setting(False, None, "mixed precision in bfloat16")
     arguments: dict[str, Any] = setting(Factory(dict), None, "any other TrainingArguments, by name")
@@ -103,6 +109,10 @@ class Training:
         return Training(**{a.name: getattr(self, a.name) for a in fields(Training)})
 
 
+def _only_measures(probe: Probe) -> bool:
+    return not probe.chooses
+
+
 @frozen
 class Probe:
     """Measurements during pre-training: on held-out texts, and on queries.
@@ -110,10 +120,23 @@ class Probe:
     With `every = 0` nothing is measured, but the same texts are held out, so that runs stay comparable.
     """
 
-    every: int = setting(500, ge(0), "steps between probes, besides the first and the last; 0: none", observes=True)
+    every: int = setting(
+        500, ge(0), "steps between probes, besides the first and the last; 0: none", observes=_only_measures
+    )
     texts: int = setting(256, ge(0), "held-out texts that are probed, at most a tenth of all")
-    queries: int = setting(200, ge(0), "dev queries of the retrieval probe", observes=True)
-    passages: int = setting(2000, ge(2), "maximum passages to search for them", observes=True)
+    queries: int = setting(200, ge(0), "dev queries of the retrieval probe", observes=_only_measures)
+    passages: int = setting(2000, ge(2), "maximum passages to search for them", observes=_only_measures)
+    patience: int = setting(
+        0, ge(0), "stop after this many probes without a gain in RR@10; 0: never", observes=_only_measures
+    )
+    keep_best: bool = setting(
+        False, None, "keep the weights of the probe with the best RR@10, not the last", observes=_only_measures
+    )
+
+    @property
+    def chooses(self) -> bool:
+        """Whether probes decide which weights pre-training ends with; if not, they only measure."""
+        return self.keep_best or self.patience > 0
 
 
 @frozen
@@ -171,6 +194,11 @@ class Validation:
     passages: int = setting(0, ge(0), "passages to search, the judged ones included; 0: all")
     patience: int = setting(0, ge(0), "stop after this many validations without a gain; 0: never")
     keep_best: bool = setting(True, None, "keep the weights of the best validation, not the last")
+
+    @property
+    def chooses(self) -> bool:
+        """Whether validation decides which weights fine-tuning ends with; if not, it only measures."""
+        return self.keep_best or self.patience > 0
 
 
 @frozen

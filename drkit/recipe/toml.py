@@ -20,7 +20,7 @@ from drkit.core.files import write_text
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
 from drkit.errors import DrkitError, ProblemsError, did_you_mean
-from drkit.recipe.schema import Choice, Recipe, WeightedLoss
+from drkit.recipe.schema import FROM_SCRATCH, Choice, EncoderSettings, Recipe, WeightedLoss
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -218,8 +218,17 @@ def _part(converter: Converter, registry: Registry, kind: Kind, value: Any) -> t
 
 
 def recipe_table(recipe: Recipe) -> dict[str, Any]:
-    """Return a recipe as plain data of TOML's types; settings that are None are left out, for TOML has no null."""
+    """Return a recipe as plain data of TOML's types.
+
+    Settings that are None are left out, for TOML has no null. So are the sizes of an encoder made from scratch if the
+    recipe has an existing encoder and no sizes of its own.
+    """
     table: dict[str, Any] = plain(recipe)
+    if recipe.encoder.pretrained is not None:
+        default = EncoderSettings()
+        for name in FROM_SCRATCH:
+            if getattr(recipe.encoder, name) == getattr(default, name):
+                del table["encoder"][name]
     return {"schema": table.pop("schema"), **table}
 
 

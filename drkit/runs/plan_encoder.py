@@ -15,7 +15,7 @@ from drkit.core.spec import Kind
 from drkit.errors import DrkitError
 from drkit.maskers.specs import GeneratorConfig, QuerySettings
 from drkit.recipe.parts import FOR_EXTRACTIVE, required_capabilities, required_signals
-from drkit.recipe.schema import Choice, Pretrain
+from drkit.recipe.schema import Choice, Pretrain, Probe
 from drkit.runs import estimate
 from drkit.runs.draft import PASSAGES, Draft, files_state, path_state, queries_of, split_of
 from drkit.runs.stage import Part, TextReading, settings_from
@@ -71,7 +71,7 @@ def plan_encoder(draft: Draft) -> str:
         "pretrained",
         PRETRAIN,
         f"pre-train with masker {pretrain.masker.use} and decoder {pretrain.decoder.use}, "
-        f"{estimate.schedule(pretrain)}",
+        f"{estimate.schedule(pretrain)}{_choice_by_probes(draft, pretrain.probe)}",
         {**inputs, **_probe_inputs(draft)},
         extra={"reading": settings_from(TextReading, recipe)},
         cost=estimate.pretraining(recipe),
@@ -79,12 +79,40 @@ def plan_encoder(draft: Draft) -> str:
 
 
 def _probe_inputs(draft: Draft) -> dict[str, Part]:
-    """Return the inputs of probes, all observed: they do not affect the result."""
-    split = next((split for split in ("dev", "train") if split in draft.splits), None)
+    """Return the inputs of probes, observed if probes only measure and so do not affect the result."""
+    pretrain, split = draft.recipe.pretrain, _probed_split(draft)
     parts: dict[str, Part] = {"tokens": TOKENS, "passages": PASSAGES}
     if split:
         parts[split] = split_of(split)
-    return {f"probe/{name}": Part(part.stage, part.path, observed=True) for name, part in parts.items()}
+    is_observed = pretrain is None or not pretrain.probe.chooses
+    return {f"probe/{name}": Part(part.stage, part.path, observed=is_observed) for name, part in parts.items()}
+
+
+def _probed_split(draft: Draft) -> str | None:
+    """Return the split whose queries probes search for: dev, else train, never the one that the run is evaluated on."""
+    splits = [split for split in ("dev", "train") if split in draft.splits]
+    return next((split for split in splits if split != draft.recipe.evaluation.split), None)
+
+
+def _choice_by_probes(draft: Draft, probe: Probe) -> str:
+    """Return how probes choose the weights that pre-training ends with, in words; empty if they only measure.
+
+    Raises DrkitError if there is no retrieval probe to choose by.
+    """
+    if not probe.chooses:
+        return ""
+    split = _probed_split(draft)
+    if not (probe.every and probe.queries and split):
+        splits = ", ".join(draft.splits) or "none"
+        raise DrkitError(
+            f"pretrain.probe.keep_best and patience choose by RR@10 on dev or train queries that the run is not "
+            f"evaluated on. They need probe.every > 0 (it is {probe.every}), probe.queries > 0 (it is "
+            f"{probe.queries}) and such queries (splits: {splits}; evaluated on: {draft.recipe.evaluation.split}). "
+            f"Or turn them off: --set pretrain.probe.keep_best=false --set pretrain.probe.patience=0 @ pretrain.probe"
+        )
+    kept = f", keeping the best weights by RR@10 on {split} queries" if probe.keep_best else ""
+    stopped = f", stopping after {probe.patience} probes without a gain" if probe.patience else ""
+    return f"{kept}{stopped}"
 
 
 def _pretraining_texts(draft: Draft) -> Part:

@@ -29,10 +29,11 @@ S = TypeVar("S")
 Metrics = Mapping[str, Any]
 
 
-def from_recipe(path: str, *, observes: bool = False) -> Any:
+def from_recipe(path: str, *, observes: bool | Callable[[Any], bool] = False) -> Any:
     """Declare a setting of a stage that comes from a dotted path of the recipe.
 
     observes: the setting affects only records (a log, probes) or checks, never a result; the fingerprint excludes it.
+    A function decides this from all settings of the stage.
     """
     return field(metadata={"recipe": path, "observes": observes})
 
@@ -67,7 +68,8 @@ def lasting_settings(settings: Any) -> dict[str, Any]:
 def _flat(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     if attrs.has(type(value)) and not hasattr(value, "use"):
         for a in attrs.fields(type(value)):
-            if not a.metadata.get("observes"):
+            observes = a.metadata.get("observes", False)
+            if not (observes(value) if callable(observes) else observes):
                 name = a.metadata.get("recipe") or (f"{path}.{a.name}" if path else a.name)
                 yield from _flat(getattr(value, a.name), name)
     elif isinstance(value, Mapping) or hasattr(value, "use"):

@@ -122,6 +122,11 @@ class ApproximateIndex:
         self._about["facts"] = facts
 
     @property
+    def settings(self) -> dict[str, Any]:
+        """The settings that it was built with, automatic ones filled in."""
+        return dict(self._about["settings"])
+
+    @property
     def facts(self) -> dict[str, Any]:
         """What to report about the index besides its size: the recall measured when it was built."""
         return dict(self._about.get("facts", {}))

@@ -75,6 +75,11 @@ class FlatIndex:
         return int(self.vectors.shape[1])
 
     @property
+    def settings(self) -> dict[str, Any]:
+        """No settings: the index is exact."""
+        return {}
+
+    @property
     def facts(self) -> dict[str, Any]:
         """What to report about the index besides its size: the engine."""
         return {"engine": type(self.engine).__name__}

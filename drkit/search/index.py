@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 AnyIndex: TypeAlias = "FlatIndex | HnswIndex | IvfPqIndex"
 KINDS: tuple[str, ...] = ("flat", "hnsw", "ivf-pq")
 SAMPLE, DEPTH = 200, 10
+# A measured recall below this share deserves a hint.
+LOW_RECALL = 0.9
 
 
 def build_index(

@@ -3,7 +3,7 @@
 They measure what the encoder and the decoder predict, how much the vector helps the decoder, how the vectors are
 spread, and how well they retrieve. `probes.jsonl` in the stage's folder has one line per probe,
 `{"step": 500, "gain": 0.42, ..}`; docs/guide/is-it-working.md explains each number. Training with and without probes
-gives the same weights, bit for bit.
+gives the same weights, bit for bit, unless probes choose them (`keep_best`, `patience`).
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 from attrs import frozen
 from torch import Tensor, nn
-from transformers import TrainerCallback
 
 from drkit.core.files import write_text
 from drkit.core.types import TokenStates
@@ -30,7 +29,6 @@ from drkit.train.retrieval_probe import MEASURE, RetrievalProbe
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from drkit.core.progress import Progress
     from drkit.search import TextEncoder
     from drkit.train.pretrain import MaskingCollator
 
@@ -88,7 +86,7 @@ Score = tuple[float, float]
 
 @frozen(eq=False)
 class Probes:
-    """Everything that a probe measures.
+    """Everything that a probe measures; a `Measurement` of `drkit.train.validation`.
 
     held_out: i64[n], indices of the held-out texts in the store of `collate`, which masks them as in training. encoder:
     encodes whole texts with the module's weights. passages: the tokens of the corpus that `retrieval` searches.
@@ -101,6 +99,11 @@ class Probes:
     passages: TokenStore
     held_out: NDArray[np.int64]
     retrieval: RetrievalProbe | None
+
+    setting: ClassVar[str] = "pretrain.probe"
+    file: ClassVar[str] = FILE
+    decides: ClassVar[str] = MEASURE
+    measures_start: ClassVar[bool] = True
 
     def measure(self) -> dict[str, float]:
         """Return the current metrics by name; see docs/guide/is-it-working.md."""
@@ -120,6 +123,10 @@ class Probes:
         if probe is None:
             return f"{texts}; the collection has no queries for a retrieval probe"
         return f"{texts}, and {len(probe.queries):,} {probe.split} queries over {len(probe.indices):,} passages"
+
+    def line(self, record: Record) -> str:
+        """Format a probe in one line."""
+        return probe_line(record)
 
     def _batches(self) -> Iterator[Mapping[str, Tensor]]:
         """Yield batches of at least two texts, because the gain is measured by swapping vectors within a batch."""
@@ -264,41 +271,6 @@ def held_out(
     drawn = np.random.default_rng([seed, _SEED]).choice(len(numbers), min(limit, len(numbers)), replace=False)
     kept = np.isin(document_of, numbers[drawn[np.cumsum(sizes[drawn]) <= limit]])
     return np.flatnonzero(~kept), np.flatnonzero(kept)
-
-
-class ProbeCallback(TrainerCallback):  # type: ignore[misc]
-    """Probes at step 0, at every multiple of `every`, and at the end; on the first process only."""
-
-    def __init__(self, probes: Probes, every: int, log: ProbeLog, progress: Progress) -> None:
-        self._probes, self._every, self._log, self._progress = probes, every, log, progress
-
-    def on_train_begin(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
-        """Resume the log of an earlier attempt, and probe before the first step."""
-        if _can_measure(args, state):
-            self._progress.note(self._probes.describe())
-            self._log.resume(state.global_step)
-            self._probe(state.global_step, due=state.global_step % self._every == 0)
-
-    def on_step_end(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
-        """Probe if a probe is due."""
-        if _can_measure(args, state):
-            self._probe(state.global_step, due=state.global_step % self._every == 0)
-
-    def on_train_end(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
-        """Probe for the last time."""
-        if _can_measure(args, state):
-            self._probe(state.global_step, due=True)
-
-    def _probe(self, step: int, *, due: bool) -> None:
-        if due and not self._log.has(step):
-            record = {"step": step, **self._probes.measure()}
-            self._log.add(record)
-            self._progress.note(probe_line(record))
-
-
-def _can_measure(args: Any, state: Any) -> bool:
-    """Return whether this is the first process and it has the whole module; one process cannot use sharded weights."""
-    return bool(state.is_world_process_zero) and not args.fsdp and not args.deepspeed
 
 
 class ProbeLog:

@@ -10,9 +10,12 @@ import ctypes
 import json
 import math
 import shutil
+import signal
 import sys
+import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +46,8 @@ COMPLETE = ".complete"
 TERM_LOSS, NOT_FINITE = "_loss", "_not_finite"
 Collate = Callable[[list[Example]], Mapping[str, Tensor]]
 _TRIM_STEPS = 50
+# Log lines of a training that is not longer than `logging_steps`, so that its loss is a curve and not a point.
+_LOG_LINES = 10
 
 
 @frozen
@@ -107,19 +112,22 @@ def train(
 ) -> TrainingResult:
     """Train `module` in place; checkpoints go to `folder`, and training resumes from the newest complete one.
 
-    module: a `drkit.train.gradients.Comparable`. Raises DrkitError for an argument that TrainingArguments rejects, and
-    when the loss is not finite.
+    module: a `drkit.train.gradients.Comparable`. In a single process, Ctrl-C writes a checkpoint after the current step
+    and raises KeyboardInterrupt then; a second Ctrl-C raises it at once.
+
+    Raises DrkitError for an argument that TrainingArguments rejects, and when the loss is not finite.
     """
     steps = len(schedule) // training.gradient_accumulation_steps
     arguments = _arguments(training, folder, steps, seed)
     trainer = ScheduledTrainer(module, schedule, collate, args=arguments, chunk=training.gradient_cache_chunk)
     # A checkpoint is marked before other callbacks act on it; the last callback sees their decisions.
-    for callback in (MarkComplete(), _Report(progress), _TrimHeap(), *callbacks, _LogAll()):
+    interrupt = _SaveOnInterrupt(progress)
+    for callback in (MarkComplete(), _Report(progress), _TrimHeap(), *callbacks, interrupt, _LogAll()):
         trainer.add_callback(callback)
     trainer.remove_callback(PrinterCallback)
     set_seed(seed)  # dropout follows the run's seed, whatever ran before in this process
     resumed = newest_checkpoint(folder)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), interrupt.handling():
         # accelerate plans to rename an option that transformers passes; users cannot do anything about it.
         warnings.filterwarnings("ignore", message=".*broadcast_buffers", category=FutureWarning)
         done = trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
@@ -145,7 +153,7 @@ def _arguments(training: Training, folder: Path, steps: int, seed: int) -> Train
         "weight_decay": training.weight_decay,
         "max_grad_norm": training.max_grad_norm,
         "lr_scheduler_type": training.lr_scheduler_type,
-        "logging_steps": training.logging_steps,
+        "logging_steps": training.logging_steps if training.logging_steps < steps else max(steps // _LOG_LINES, 1),
         "save_steps": training.save_steps,
         "bf16": training.bf16,
         "seed": seed,
@@ -294,6 +302,45 @@ class _LogAll(TrainerCallback):  # type: ignore[misc]
     def on_step_end(self, _args: Any, state: Any, control: Any, **_: Any) -> None:
         if control.should_save or control.should_training_stop or state.global_step >= state.max_steps:
             control.should_log = True
+
+
+class _SaveOnInterrupt(TrainerCallback):  # type: ignore[misc]
+    """On SIGINT (Ctrl-C), saves a checkpoint after the current step and raises KeyboardInterrupt.
+
+    Several processes may get the signal at different steps, so they stop at once, as without this callback.
+    """
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress, self._is_asked = progress, False
+
+    @contextmanager
+    def handling(self) -> Iterator[None]:
+        """Handle SIGINT within a block, in the main thread only, and only where Python's own handler would."""
+        is_main = threading.current_thread() is threading.main_thread()
+        default = signal.default_int_handler
+        if signal.getsignal(signal.SIGINT) is not default or not is_main or processes.count() > 1:
+            yield
+            return
+        signal.signal(signal.SIGINT, self._ask)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, default)
+
+    def _ask(self, *_: Any) -> None:
+        if self._is_asked:
+            raise KeyboardInterrupt
+        self._is_asked = True
+        self._progress.note("interrupted: saving a checkpoint after this step; Ctrl-C again stops at once")
+
+    def on_step_end(self, _args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self._is_asked and control.should_training_stop and state.global_step < state.max_steps:
+            raise KeyboardInterrupt  # stopped early: a checkpoint here would be trained on from
+        control.should_save = control.should_save or self._is_asked
+
+    def on_save(self, _args: Any, _state: Any, _control: Any, **_: Any) -> None:
+        if self._is_asked:
+            raise KeyboardInterrupt
 
 
 def _first_not_finite(logs: Mapping[str, Any]) -> str:

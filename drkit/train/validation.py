@@ -1,9 +1,10 @@
-"""Validation on dev queries while a retriever is fine-tuned: keep the best weights, and stop early.
+"""Measure a module while it is trained: keep the best weights, and stop early.
 
-`validation.jsonl` in the stage's folder has one line per validation: `{"step": 500, "RR@10": 0.42}`. The best weights
-are kept beside the checkpoints as `best-STEP.safetensors`. A resumed training ends with the same weights as an
-uninterrupted one, and validation that only measures (keep_best off, no patience) does not change the weights. With
-several processes, the first one measures and decides for all whether to stop.
+Fine-tuning is validated on dev queries (`DevQueries`), pre-training is probed (`drkit.train.probes`). The stage's
+folder has one line per measurement: `{"step": 500, "RR@10": 0.42}` in `validation.jsonl`. The best weights are kept
+beside the checkpoints as `best-STEP.safetensors`. A resumed training ends with the same weights as an uninterrupted
+one, and measuring alone (keep_best off, no patience) does not change the weights. With several processes, the first
+one measures and decides for all whether to stop.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from attrs import frozen
 from transformers import TrainerCallback
 
 from drkit.core import processes
@@ -28,107 +30,179 @@ if TYPE_CHECKING:
 
     from drkit.core.progress import Progress
     from drkit.data.tables import StoredCollection
-    from drkit.recipe.schema import Validation
+    from drkit.recipe.schema import Probe, Validation
     from drkit.search import AnyEncoder
 
 FILE = "validation.jsonl"
 Record = Mapping[str, float]
 
 
-class ValidationCallback(TrainerCallback):  # type: ignore[misc]
-    """Validates at every multiple of `settings.every`, and after the last step.
+class Measurement(Protocol):
+    """Measures the current weights of a module in training; must change neither them nor torch's random state."""
+
+    @property
+    def setting(self) -> str:
+        """The recipe's table of its settings."""
+
+    @property
+    def file(self) -> str:
+        """The name of its log."""
+
+    @property
+    def decides(self) -> str:
+        """The metric that chooses the best weights; higher is better."""
+
+    @property
+    def measures_start(self) -> bool:
+        """Whether the weights before the first step are measured too."""
+
+    def measure(self) -> Mapping[str, float]:
+        """Return the metrics by name."""
+
+    def describe(self) -> str:
+        """Return in one line what is measured, and on what."""
+
+    def line(self, record: Record) -> str:
+        """Format a measurement in one line."""
+
+
+@frozen(eq=False)
+class DevQueries:
+    """A `Measurement` on dev queries.
 
     module: the bi-encoder in training; encoder: encodes queries and passages with its weights. task: the queries and
-    passages to search (`validation_task`); passages: the tokens of the corpus. folder: the stage's folder, for
-    `validation.jsonl`. On a tie, the earlier weights stay the best.
+    passages to search (`validation_task`); passages: the tokens of the corpus; decides: the measure, by its ir_measures
+    name.
 
     Raises DrkitError if the measure does not exist.
+    """
+
+    module: nn.Module
+    encoder: AnyEncoder
+    task: RetrievalProbe
+    passages: TokenStore
+    decides: str
+
+    setting: ClassVar[str] = "finetune.validation"
+    file: ClassVar[str] = FILE
+    measures_start: ClassVar[bool] = False
+
+    def __attrs_post_init__(self) -> None:
+        check_measures([self.decides])
+
+    def measure(self) -> dict[str, float]:
+        """Return the measure by its name."""
+        with evaluating(self.module):
+            value = self.task.measure(self.encoder, self.passages, self.decides)
+        return {self.decides: float(f"{value:.6g}")}
+
+    def describe(self) -> str:
+        """Return in one line what is searched."""
+        task = self.task
+        return f"validating on {len(task.queries):,} {task.split} queries over {len(task.indices):,} passages"
+
+    def line(self, record: Record) -> str:
+        """Format a validation in one line."""
+        return f"validation @ {record['step']:,}: {self.decides} {record[self.decides]:.3f}"
+
+
+class ValidationCallback(TrainerCallback):  # type: ignore[misc]
+    """Measures at every multiple of `settings.every`, and after the last step.
+
+    module: in training, measured by `measurement`. folder: the stage's folder, for the log and the best weights. On a
+    tie, the earlier weights stay the best.
     """
 
     def __init__(
         self,
         module: nn.Module,
-        encoder: AnyEncoder,
-        task: RetrievalProbe,
-        passages: TokenStore,
-        settings: Validation,
+        measurement: Measurement,
+        settings: Probe | Validation,
         *,
         folder: Path,
         progress: Progress,
     ) -> None:
-        check_measures([settings.measure])
-        self._module, self._encoder, self._task, self._passages = module, encoder, task, passages
-        self._settings, self._progress = settings, progress
-        self._log = ProbeLog(folder, FILE)
+        self._module, self._measurement, self._settings, self._progress = module, measurement, settings, progress
+        self._log = ProbeLog(folder, measurement.file)
         self._best = BestWeights(folder / CHECKPOINTS)
+        self._is_sharded = False
 
     def on_train_begin(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
         """Resume the log of an earlier attempt, up to the step that training resumes from."""
-        if args.fsdp or args.deepspeed:
+        measurement, step = self._measurement, state.global_step
+        self._is_sharded = bool(args.fsdp or args.deepspeed)
+        if self._is_sharded and self._settings.chooses:
             raise DrkitError(
-                "validation does not support sharded weights (FSDP, DeepSpeed); set finetune.validation.every=0"
+                f"{measurement.setting} cannot measure sharded weights (FSDP, DeepSpeed), so it cannot keep the best "
+                f"or stop early; set {measurement.setting}.every=0"
             )
-        if state.is_world_process_zero:
-            self._log.resume(state.global_step)
+        if self._is_sharded:
+            self._progress.note(f"{measurement.setting} is off: it cannot measure sharded weights (FSDP, DeepSpeed)")
+        if self._is_measured(state):
+            self._log.resume(step)
             self._best.resume(self.best())
-            task = self._task
-            self._progress.note(
-                f"validating on {len(task.queries):,} {task.split} queries over {len(task.indices):,} passages"
-            )
+            self._progress.note(measurement.describe())
+            if measurement.measures_start and step % self._settings.every == 0:
+                self._validate(step)
+                self._best.checkpointed(self.best())  # until there is a checkpoint, training resumes from the start
 
     def on_step_end(self, _args: Any, state: Any, control: Any, **_: Any) -> None:
-        """If validation is due: measure, save the weights if they are the best so far, and stop if patience is over."""
+        """If a measurement is due: measure, keep the weights if they are the best so far, stop if patience is over."""
         step = state.global_step
         if step % self._settings.every and step < state.max_steps:
             return
-        if state.is_world_process_zero:
+        if self._is_measured(state):
             self._validate(step)
-        stop = processes.broadcast(self._patience_is_over())
-        if stop and step < state.max_steps:
+        if self._settings.patience and processes.broadcast(self._patience_is_over()) and step < state.max_steps:
             control.should_training_stop = True
             control.should_save = False  # when resuming from here, the Trainer would take one more step
 
     def on_save(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
         """Keep the current best weights: training may resume from this checkpoint."""
-        if state.is_world_process_zero:
+        if self._is_measured(state):
             self._best.checkpointed(self.best())
 
     def on_train_end(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
         """Load the best weights into the module if `keep_best` is set."""
-        best = self.best()
-        if state.is_world_process_zero and self._settings.keep_best and best is not None and best < state.global_step:
+        best, step = self.best(), state.global_step
+        if not self._is_measured(state) or best is None:
+            return
+        if step < state.max_steps:
+            self._progress.note(f"stopped at step {step:,} of {state.max_steps:,}: no gain since step {best:,}")
+        if self._settings.keep_best and best < step:
             self._best.load(self._module, best)
-            self._progress.note(f"keeping the weights of step {best:,} of {state.global_step:,}")
+            self._progress.note(f"keeping the weights of step {best:,} of {step:,}")
 
     def best(self) -> int | None:
-        """Return the step of the best validation so far, the first of equal ones; None before the first."""
-        return best_step(self._log.records, self._settings.measure)
+        """Return the step of the best measurement so far, the first of equal ones; None before the first."""
+        return best_step(self._log.records, self._measurement.decides)
 
     def result(self) -> dict[str, Any]:
-        """Return the measure, its best value, the step of that value and the last validated step, for a manifest."""
-        best = self.best()
+        """Return the measure, its best value, the step of that value and the last measured step, for a manifest."""
+        best, measure = self.best(), self._measurement.decides
         if best is None:
             return {}
-        found = {int(record["step"]): record[self._settings.measure] for record in self._log.records}
-        return {
-            "validation": {"measure": self._settings.measure, "best": found[best], "step": best, "last": max(found)}
-        }
+        found = {int(record["step"]): record[measure] for record in self._log.records}
+        name = self._measurement.setting.rpartition(".")[2]
+        return {name: {"measure": measure, "best": found[best], "step": best, "last": max(found)}}
+
+    def _is_measured(self, state: Any) -> bool:
+        """Return whether this process measures: the first one, if it has the whole module."""
+        return bool(state.is_world_process_zero) and not self._is_sharded
 
     def _validate(self, step: int) -> None:
         if self._log.has(step):
             return
         before = self.best()
-        with evaluating(self._module):
-            value = self._task.measure(self._encoder, self._passages, self._settings.measure)
-        record = {"step": step, self._settings.measure: float(f"{value:.6g}")}
-        if self._settings.keep_best and best_step([*self._log.records, record], self._settings.measure) == step:
+        record = {"step": step, **self._measurement.measure()}
+        if self._settings.keep_best and best_step([*self._log.records, record], self._measurement.decides) == step:
             self._best.save(self._module, step, before)  # before its line in the log
         self._log.add(record)
-        self._progress.note(f"validation @ {step:,}: {self._settings.measure} {value:.3f}")
+        self._progress.note(self._measurement.line(record))
 
     def _patience_is_over(self) -> bool:
         since_best = [record for record in self._log.records if record["step"] > (self.best() or 0)]
-        return bool(self._settings.patience) and len(since_best) >= self._settings.patience
+        return len(since_best) >= self._settings.patience
 
 
 class BestWeights:
@@ -198,12 +272,13 @@ def validation_task(
 
 
 def best_step(records: Sequence[Record], measure: str) -> int | None:
-    """Return the step with the highest value, the first of equal ones; None without records.
+    """Return the step with the highest value, the first of equal ones; None if no record has the measure.
 
     >>> best_step([{"step": 2, "RR@10": 0.3}, {"step": 4, "RR@10": 0.5}, {"step": 6, "RR@10": 0.5}], "RR@10")
     4
     """
-    best = max(records, key=lambda record: (record[measure], -record["step"]), default=None)
+    measured = [record for record in records if measure in record]
+    best = max(measured, key=lambda record: (record[measure], -record["step"]), default=None)
     return None if best is None else int(best["step"])
 
 

@@ -73,10 +73,39 @@ def test_bm25_on_a_folder_of_data_sets(files, tmp_path):
     assert len(list((tmp_path / "out").glob("*.trec"))) == 1
 
 
+def test_bm25_on_a_collection_has_a_table_and_values(files, tmp_path):
+    arguments = ["--collection", f"beir:{files / 'beir'}", "-m", "RR@10 P@1", "-o", tmp_path / "out"]
+    values, table = tmp_path / "v.jsonl", tmp_path / "t.json"
+    code, out, err = drkit("evaluate", "--bm25", *arguments, "--per-query", values, "--json", table)
+    assert code == 0, err
+    assert "6 queries" in out
+    assert json.loads(table.read_text())["rows"][0]["values"].keys() == {"RR@10", "P@1"}
+    assert len(values.read_text().splitlines()) == 6
+    code, again, err = drkit("evaluate", "--bm25", *arguments)
+    assert (code, again) == (0, out)
+    assert "kept" in err
+
+
+def test_hits_with_the_id_of_their_query_are_counted(files, tmp_path):
+    write_run(tmp_path / "own.trec", [("q 0", [("q 0", 3.0), ("ü", 2.0)]), ("q 1", [("ü", 2.0)])], "own")
+    given = (tmp_path / "own.trec", "--qrels", files / "qrels.txt", "-m", "RR@10", "--json", tmp_path / "t.json")
+    code, _, err = drkit("evaluate", *given)
+    assert code == 0, err
+    assert "1 hits have the id of their query and count" in err
+    counted = json.loads((tmp_path / "t.json").read_text())["rows"][0]["values"]["RR@10"]
+    code, _, err = drkit("evaluate", *given, "--exclude-self")
+    assert "1 hits have the id of their query and are ignored" in err
+    assert json.loads((tmp_path / "t.json").read_text())["rows"][0]["values"]["RR@10"] > counted
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["evaluate"], "give a run's folder"),
+        (["evaluate", "--bm25"], "--encoder and --bm25 go with --collection NAME or --beir FOLDER"),
+        (["evaluate", "one.trec", "--bm25", "--collection", "beir:beir"], "and without a run"),
+        (["evaluate", "--beir", ".", "--bm25", "--split", "dev"], "without a run, judgements, --split"),
+        (["evaluate", "--bm25", "--collection", "beir:beir", "--split", "dev"], "has no 'dev' queries"),
         (["evaluate", "/no/such.trec"], "not found: /no/such.trec"),
         (["evaluate", "one.trec"], "--qrels FILE or --collection"),
         (["evaluate", "one.trec", "--qrels", "qrels.txt", "-m", "mrr"], "unknown measure 'mrr'"),

@@ -1,6 +1,9 @@
 """What is drawn of a run's progress: rates of the work at hand, whatever went before."""
 
+import io
+
 import pytest
+from rich.console import Console
 
 from drkit_cli import progress
 from drkit_cli.progress import RichProgress
@@ -42,3 +45,32 @@ def test_a_second_pass_over_the_same_work_starts_counting_over(said):
 def test_what_it_took_to_start_does_not_count_as_speed(said):
     lines = said((600, 100, "queries"), (620, 200, "queries"))
     assert [line.strip() for line in lines] == ["runs: 100/300 queries", "runs: 200/300 queries  5.0/s, 20 s left"]
+
+
+def test_metrics_come_after_the_time_left(said, monkeypatch, capsys):
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    bar = RichProgress(1)
+    bar.begin("retriever-1", "fine-tune")
+    for now[0], done in ((1, 10), (21, 30)):
+        bar.advance(done, 100, "steps", loss=2.5)
+    assert capsys.readouterr().err.splitlines()[-1].strip() == "retriever-1: 30/100 steps  1.0/s, 70 s left  loss 2.5"
+
+
+@pytest.mark.parametrize("width", [60, 80, 160])
+def test_on_a_narrow_terminal_the_description_is_cut_and_the_numbers_stay(monkeypatch, width):
+    now, terminal = [0.0], io.StringIO()
+    made = Console(file=terminal, force_terminal=True, width=width, color_system=None, highlight=False)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(progress, "Console", lambda **_: made)
+    bar = RichProgress(1)
+    bar.begin("pretrained", "pre-train with masker pmi and decoder enhanced, 3,000 steps of 32, keeping the best")
+    for now[0], done in ((1, 0), (11, 70)):
+        bar.advance(done, 3000, "steps")
+    with made.capture() as drawn:
+        made.print(bar._bar.get_renderable())
+    (line,) = drawn.get().rstrip().splitlines()
+    numbers, _, described = line.partition("s left")
+    assert "70/3,000 steps  7.0/s, 419 " in numbers
+    assert described.strip().startswith("pre")
+    assert described.endswith("…") == (width < 160)

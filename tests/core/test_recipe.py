@@ -10,6 +10,7 @@ from drkit.errors import DrkitError, ProblemsError, UnknownNameError
 from drkit.recipe.check import check
 from drkit.recipe.compose import SCALES, ComposeRequest, compose, merge
 from drkit.recipe.parts import required_capabilities, required_signals
+from drkit.recipe.schema import FROM_SCRATCH
 from drkit.recipe.toml import parse_toml, read_recipe, recipe_from_table, recipe_toml, write_recipe
 
 PARTS = installed()
@@ -175,3 +176,30 @@ def test_unreadable_recipes(tmp_path):
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(DrkitError, match="cannot read"):
         read_recipe(tmp_path / "bytes.toml", REGISTRY)
+
+
+def test_a_run_is_named_after_the_folder_or_file_of_its_collection(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data" / "tldr").mkdir(parents=True)
+    (tmp_path / "data" / "notes.v2.jsonl.gz").touch()
+    for collection, name in [
+        ("beir:data/tldr", "tldr-pmi-enhanced"),
+        ("beir:data/tldr/", "tldr-pmi-enhanced"),
+        ("jsonl:data/notes.v2.jsonl.gz", "notes-pmi-enhanced"),
+        ("beir:data/missing", "beir-pmi-enhanced"),
+        ("irds:beir/scifact/test", "irds-pmi-enhanced"),
+        ("pydocs", "pydocs-pmi-enhanced"),
+    ]:
+        assert compose(ComposeRequest(collection=collection), PARTS).name == name, collection
+    monkeypatch.chdir(tmp_path / "data" / "tldr")
+    assert compose(ComposeRequest(collection="beir:.", paper="retromae"), PARTS).name == "tldr-retromae"
+
+
+@pytest.mark.parametrize("settings", [(), ("encoder.dropout=0.2",)])
+@pytest.mark.parametrize("how", [{"encoder": "some/encoder"}, {"settings": ("encoder.pretrained=some/encoder",)}])
+def test_a_recipe_with_an_existing_encoder_lists_no_sizes_but_those_given(how, settings):
+    recipe = compose(ComposeRequest(**{**how, "settings": (*how.get("settings", ()), *settings)}), PARTS)
+    listed = parse_toml(recipe_toml(recipe), "text")["encoder"]
+    assert listed.keys() & set(FROM_SCRATCH) == ({"dropout"} if settings else set())
+    assert recipe_from_table(parse_toml(recipe_toml(recipe), "text"), PARTS.registry) == recipe
+    assert parse_toml(recipe_toml(compose(ComposeRequest(), PARTS)), "text")["encoder"].keys() >= {*FROM_SCRATCH}

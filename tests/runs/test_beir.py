@@ -5,7 +5,8 @@ import json
 import pytest
 
 from drkit.commands import evaluation as module
-from drkit.commands.evaluation import data_sets, evaluate_beir
+from drkit.commands.evaluation import data_sets, evaluate_beir, evaluate_encoder
+from drkit.commands.inputs import NamedCollection
 from drkit.core.progress import Silent
 from drkit.core.types import Passage
 from drkit.errors import DrkitError
@@ -55,10 +56,14 @@ def encoder(tmp_path_factory):
 
 class RecordedProgress(Silent):
     def __init__(self):
-        self.begun, self.skipped = [], []
+        self.begun, self.skipped, self.summaries, self.notes = [], [], [], []
 
     def begin(self, stage, summary, reason=""):
         self.begun.append(stage)
+        self.summaries.append((stage, summary))
+
+    def note(self, text):
+        self.notes.append(text)
 
     def skip(self, stage, summary):
         self.skipped.append(stage)
@@ -78,26 +83,65 @@ def test_groups_count_once_and_the_average_is_over_data_sets(folder, tmp_path):
     assert 0 < found.as_json()["average"]["BM25"]["R@100"] <= 1
 
 
-def test_the_numbers_are_those_of_searching_and_measuring(folder, encoder, tmp_path):
-    found = evaluate_beir(str(encoder), folder / "one", tmp_path, bm25=True)
+@pytest.mark.parametrize("exclude_self", [True, False])
+def test_the_numbers_are_those_of_searching_and_measuring(folder, encoder, tmp_path, exclude_self):
+    progress = RecordedProgress()
+    found = evaluate_beir(
+        str(encoder), folder / "one", tmp_path, bm25=True, exclude_self=exclude_self, progress=progress
+    )
     made, topics = TextEncoder.load(encoder), Topics()
     queries = list(topics.queries("test"))
     passages = [*((p.doc_id, p.text) for p in topics.passages()), ("test0", queries[0].text)]
     scores = made.encode_queries([q.text for q in queries]) @ made.encode_passages([text for _, text in passages]).T
     run = [
-        (q.query_id, [(name, float(s)) for (name, _), s in zip(passages, row, strict=True) if name != q.query_id])
+        (
+            q.query_id,
+            [
+                (name, float(s))
+                for (name, _), s in zip(passages, row, strict=True)
+                if not exclude_self or name != q.query_id
+            ],
+        )
         for q, row in zip(queries, scores, strict=True)
     ]
     expected = evaluate(run, topics.judgements("test"), ["nDCG@10"]).mean("nDCG@10")
-    assert found.means["one"][str(encoder)]["nDCG@10"] == pytest.approx(expected, abs=1e-3)
-    assert found.systems == ("BM25", str(encoder), "hybrid")
+    assert found.means["one"]["e"]["nDCG@10"] == pytest.approx(expected, abs=1e-3)
+    assert found.systems == ("BM25", "e", "hybrid")
     bm25 = Bm25Retriever().index([Passage(*passage) for passage in passages])
     lexical = [
-        (q.query_id, list(hits.without([q.query_id]).pairs()))
-        for q, hits in zip(queries, bm25.search([q.text for q in queries], 1000), strict=True)
+        (q.query_id, list((hits.without([q.query_id]) if exclude_self else hits).pairs()))
+        for q, hits in zip(queries, bm25.search([q.text for q in queries], 1001), strict=True)
     ]
     fused = evaluate(convex(align(lexical, run)), topics.judgements("test"), ["nDCG@10"]).mean("nDCG@10")
     assert found.means["one"]["hybrid"]["nDCG@10"] == pytest.approx(fused, abs=1e-3)
+    assert [summary for _, summary in progress.summaries] == ["BM25, test queries", "e, test queries"]
+    said = "and are ignored (--exclude-self)" if exclude_self else "ignore them with --exclude-self"
+    assert ["1 hits have the id of their query" in note and said in note for note in progress.notes] == [True, True]
+
+
+def test_an_encoder_on_a_collection_has_the_numbers_of_its_folder(folder, encoder, tmp_path):
+    measures = ("nDCG@10", "R@100")
+    for exclude_self in (True, False):
+        given = {"measures": measures, "bm25": True, "exclude_self": exclude_self}
+        table = evaluate_beir(str(encoder), folder / "one", tmp_path / "a", **given)
+        named = NamedCollection(f"beir:{folder / 'one'}")
+        scores = evaluate_encoder(str(encoder), named, tmp_path / "b", **given)
+        assert [(name, {m: one.mean(m) for m in measures}) for name, one in scores] == [*table.means["one"].items()]
+    again = RecordedProgress()
+    evaluate_encoder(str(encoder), NamedCollection(f"beir:{folder / 'one'}"), tmp_path / "b", progress=again)
+    assert (again.begun, again.skipped) == ([], ["one"])
+    with pytest.raises(DrkitError, match="has no 'dev' queries; its splits: test"):
+        evaluate_encoder(str(encoder), NamedCollection(f"beir:{folder / 'one'}"), tmp_path / "b", split="dev")
+
+
+def test_an_encoder_is_named_after_its_folder_or_its_run(encoder, tmp_path):
+    (tmp_path / "R" / "encoder").mkdir(parents=True)
+    (tmp_path / "R" / "retriever-1").mkdir()
+    (tmp_path / "R" / "recipe.toml").touch()
+    names = [module._short_name(str(tmp_path / "R" / path)) for path in ("", "encoder", "retriever-1")]
+    assert names == ["R", "R", "R:retriever-1"]
+    assert module._short_name(f"{encoder}/") == "e"
+    assert module._short_name("some/model") == "some/model"
 
 
 def test_what_is_done_is_not_done_again_but_for_another_encoder_or_collection(folder, encoder, tmp_path):

@@ -10,6 +10,7 @@ import torch
 from attrs import evolve, frozen
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
@@ -23,6 +24,7 @@ from drkit.data.writing import write_collection
 from drkit.decoders import MlmDecoder
 from drkit.decoders.specs import MlmDecoderConfig
 from drkit.encoders import BertSizes, MaskedLmEncoder
+from drkit.errors import DrkitError
 from drkit.losses import MlmLoss
 from drkit.maskers import UniformMasker
 from drkit.maskers.specs import UniformConfig
@@ -37,6 +39,7 @@ from drkit.train.pretrain import AutoEncoder, MaskingCollator, Term
 from drkit.train.probes import (
     EPOCH,
     ProbeLog,
+    Probes,
     accuracy,
     anisotropy,
     held_out,
@@ -45,7 +48,7 @@ from drkit.train.probes import (
     read_probes,
     top_direction,
 )
-from drkit.train.retrieval_probe import retrieval_probe
+from drkit.train.retrieval_probe import RetrievalProbe, retrieval_probe
 
 PARTS = installed()
 TOPICS = 20
@@ -393,6 +396,90 @@ def test_resumed_probes_equal_uninterrupted_ones(folder, tmp_path, stop):
     assert weights_of(resumed) == weights_of(whole)
 
 
+CHOOSING = ("pretrain.probe.keep_best=true", "pretrain.probe.patience=3")
+# a learning rate that ruins the vectors, so that the best probe is not the last
+RUINED = (*CHOOSING, "pretrain.learning_rate=0.3", "pretrain.warmup_steps=4")
+
+
+def test_pretraining_ends_with_the_weights_of_the_best_probe_decoder_included(folder, tmp_path, monkeypatch):
+    seen, values = [], iter([0.2, 0.3, 0.5, 0.5, 0.4, 0.1])
+    measure = Probes.measure
+
+    def told(self):
+        seen.append({name: tensor.clone() for name, tensor in self.module.state_dict().items()})
+        return {**measure(self), "RR@10": next(values)}
+
+    monkeypatch.setattr(Probes, "measure", told)
+    heard = Heard()
+    stage = pretrained(folder, tmp_path / "run", "pretrain.probe.keep_best=true", progress=heard)
+    assert read_manifest(stage).metrics["probe"] == {"measure": "RR@10", "best": 0.5, "step": 4, "last": 9}
+    assert heard.notes[-1] == "keeping the weights of step 4 of 9"
+    for file, part in (("decoder.safetensors", "decoder"), ("model.safetensors", "encoder.model")):
+        found = load_file(stage / file)
+        assert found
+        assert all(torch.equal(tensor, seen[2][f"{part}.{name}"]) for name, tensor in found.items())
+        assert any(not torch.equal(tensor, seen[5][f"{part}.{name}"]) for name, tensor in found.items())
+
+
+@pytest.mark.parametrize("stop", [1, 5, 7])
+def test_a_resumed_choice_of_the_best_probe_equals_an_uninterrupted_one(folder, tmp_path, stop):
+    whole = pretrained(folder, tmp_path / "whole", *RUINED)
+    found = read_manifest(whole).metrics["probe"]
+    assert found["step"] < found["last"]
+    with pytest.raises(KeyboardInterrupt):
+        pretrained(folder, tmp_path / "cut", *RUINED, progress=Heard(min(stop, found["last"])))
+    resumed = pretrained(folder, tmp_path / "cut", *RUINED)
+    assert (resumed / "probes.jsonl").read_bytes() == (whole / "probes.jsonl").read_bytes()
+    assert weights_of(resumed) == weights_of(whole)
+    assert read_manifest(resumed).metrics["probe"] == found
+
+
+def test_patience_ends_pretraining(folder, tmp_path, monkeypatch):
+    values = iter([0.2, 0.5, 0.3, 0.4])
+    monkeypatch.setattr(RetrievalProbe, "measure", lambda *_: next(values))
+    stage = pretrained(folder, tmp_path / "run", "pretrain.probe.patience=2")
+    assert read_manifest(stage).metrics["steps"] == 6
+    assert [record["step"] for record in read_probes(stage / "probes.jsonl")] == [0, 2, 4, 6]
+
+
+def planned(folder, *settings):
+    wanted = ComposeRequest(collection=f"beir:{folder}", settings=(*SETTINGS, *settings))
+    return {stage.name: stage for stage in plan(compose(wanted, PARTS), PARTS.registry).stages}
+
+
+def test_the_plan_says_what_probes_choose(folder):
+    assert planned(folder, *CHOOSING)["pretrained"].summary.endswith(
+        ", keeping the best weights by RR@10 on dev queries, stopping after 3 probes without a gain"
+    )
+    assert "keeping" not in planned(folder)["pretrained"].summary
+    elsewhere = planned(folder, *CHOOSING, "evaluation.split=dev")["pretrained"]
+    assert "RR@10 on train queries" in elsewhere.summary
+    assert {"probe/train", "probe/dev"} & elsewhere.inputs.keys() == {"probe/train"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (("pretrain.probe.every=0",), r"probe\.every > 0 \(it is 0\)"),
+        (("pretrain.probe.queries=0",), r"probe\.queries > 0 \(it is 0\)"),
+    ],
+)
+@pytest.mark.parametrize("choosing", CHOOSING)
+def test_a_choice_without_a_retrieval_probe_is_refused_in_the_plan(folder, settings, said, choosing):
+    with pytest.raises(DrkitError, match=said):
+        planned(folder, choosing, *settings)
+
+
+def test_a_collection_without_other_queries_than_those_evaluated_on_has_no_choice(folder, tmp_path):
+    for name in ("corpus.jsonl", "queries.jsonl"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "qrels" / "test.tsv").write_bytes((folder / "qrels" / "test.tsv").read_bytes())
+    with pytest.raises(DrkitError, match=r"splits: test; evaluated on: test"):
+        planned(tmp_path, *CHOOSING)
+    assert "pretrained" in planned(tmp_path)
+
+
 @pytest.mark.parametrize("masker", ["uniform", "query-as-context"])
 def test_texts_kept_out_are_never_trained_on(folder, tmp_path, monkeypatch, masker):
     seen = set()
@@ -415,12 +502,16 @@ def test_texts_kept_out_are_never_trained_on(folder, tmp_path, monkeypatch, mask
 
 def test_how_often_is_probed_changes_no_training_and_how_many_texts_does(folder):
     def fingerprint(*settings):
-        recipe = compose(ComposeRequest(collection=f"beir:{folder}", settings=(*SETTINGS, *settings)), PARTS)
-        stage = next(stage for stage in plan(recipe, PARTS.registry).stages if stage.name == "pretrained")
+        stage = planned(folder, *settings)["pretrained"]
         return stage.fingerprint(dict.fromkeys(stage.inputs, ""))
 
     assert fingerprint() == fingerprint("pretrain.probe.every=7", "pretrain.probe.queries=3")
     assert fingerprint() != fingerprint("pretrain.probe.texts=3")
+    chosen = fingerprint(*CHOOSING)
+    for change in ("every=7", "queries=3", "passages=20", "patience=0", "keep_best=false"):
+        assert chosen != fingerprint(*CHOOSING, f"pretrain.probe.{change}"), change
+    assert chosen != fingerprint(*CHOOSING, "encoder.query_prompt='ask: '")
+    assert fingerprint() == fingerprint("encoder.query_prompt='ask: '")
 
 
 @pytest.mark.parametrize("paper", [None, "retromae"])

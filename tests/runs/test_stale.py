@@ -36,6 +36,9 @@ RECIPES = {
     "contexts": ComposeRequest(paper="cocondenser-qac", pipeline="ance"),
     "idf": ComposeRequest(paper="cpdae-idf"),
     "three-stage": ComposeRequest(paper="cdmae"),
+    "chosen": ComposeRequest(
+        masker="uniform", decoder="enhanced", settings=("pretrain.probe.keep_best=true", "pretrain.probe.patience=1")
+    ),
 }
 
 
@@ -63,7 +66,9 @@ def write_lines(path, rows):
 
 
 def recipe_of(name, folder, *settings):
-    return compose(attrs.evolve(RECIPES[name], collection=f"beir:{folder}", settings=(*TINY, *settings)), PARTS)
+    wanted = RECIPES[name]
+    settings = (*TINY, *wanted.settings, *settings)
+    return compose(attrs.evolve(wanted, collection=f"beir:{folder}", settings=settings), PARTS)
 
 
 class Begun(Silent):
@@ -189,10 +194,18 @@ def test_every_setting_is_varied_and_one_that_observes_makes_nothing_again(name,
     fitting = ("base", "context", "variant", "heads", "generator_heads", "similarity")
     untried = {path for path in declared.keys() - tried.keys() if not path.endswith(alone)}
     assert {path for path in untried if path.rpartition(".")[2] not in fitting} == set()
-    observing = {path for path, a in declared.items() if a is not None and a.metadata.get("observes")}
-    assert {"pretrain.logging_steps", "pretrain.probe.every", "finetune.save_steps"} <= observing
-    for path in observing:
+    observes = {path: a.metadata.get("observes") for path, a in declared.items() if a is not None}
+    choosing = {path for path, value in observes.items() if callable(value)}
+    assert choosing == {f"pretrain.probe.{s}" for s in ("every", "queries", "passages", "patience", "keep_best")}
+    observing = {path for path, value in observes.items() if value} - choosing
+    assert {"pretrain.logging_steps", "finetune.save_steps"} <= observing
+    chooses = recipe.pretrain.probe.chooses
+    for path in (
+        observing if chooses else observing | (choosing - {"pretrain.probe.patience", "pretrain.probe.keep_best"})
+    ):
         assert not touched(recipe, changed(recipe, {path: tried[path]})), path
+    for path in choosing if chooses else ("pretrain.probe.patience", "pretrain.probe.keep_best"):
+        assert "pretrained" in touched(recipe, changed(recipe, {path: tried[path]})), path
 
 
 @pytest.mark.parametrize(
@@ -204,6 +217,8 @@ def test_every_setting_is_varied_and_one_that_observes_makes_nothing_again(name,
         ("contexts", "queries"),
         ("contexts", "retriever-2"),
         ("idf", "pretrained"),
+        ("chosen", "pretrained"),
+        ("chosen", "retriever-1"),
     ],
 )
 def test_a_stage_that_is_kept_would_have_come_out_the_same(name, stage, beir, tmp_path_factory, finished, varied):
@@ -309,6 +324,21 @@ def test_a_change_repeats_exactly_these_stages(change, beir, tmp_path, finished)
     assert expected <= {name for name, finding in findings.items() if finding.state is State.AGAIN}
     assert all(begun.reasons[name].startswith("again because ") for name in begun.stages)
     assert run(recipe, again).stages == []
+
+
+@pytest.mark.parametrize(
+    ("file", "before", "after"),
+    [
+        ("qrels/dev.tsv", "q12\td32\t2", "q12\td33\t2"),
+        ("queries.jsonl", "what is topic13 about", "tell me of topic13"),
+    ],
+)
+def test_pretraining_that_probes_choose_depends_on_their_queries(file, before, after, beir, tmp_path):
+    folder, again = tmp_path / "beir", tmp_path / "run"
+    shutil.copytree(beir, folder, copy_function=shutil.copy2)
+    run(recipe_of("chosen", folder), again, upto="pretrained")
+    (folder / file).write_text((folder / file).read_text().replace(before, after))
+    assert "pretrained" in run(recipe_of("chosen", folder), again, upto="pretrained").stages
 
 
 def test_the_reasons_are_settings_and_inputs_by_name(beir, tmp_path, finished):

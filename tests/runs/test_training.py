@@ -1,5 +1,7 @@
 """One training over the Trainer: resumed equals uninterrupted, broken checkpoints and losses are noticed."""
 
+import signal
+
 import numpy as np
 import pytest
 import torch
@@ -83,10 +85,63 @@ def test_resumed_equals_uninterrupted(tmp_path, cut_off):
     assert "copy_size" in result.log[-1]
 
 
-def test_a_training_of_fewer_steps_than_a_line_of_the_log_has_a_loss(tmp_path):
-    result = go(toy(), tmp_path, logging_steps=50, save_steps=500)
-    assert [entry["step"] for entry in result.log] == [STEPS]
+class Interrupting(Collate):
+    """Presses Ctrl-C while batches are made."""
+
+    def __init__(self, *calls):
+        super().__init__()
+        self.pressed = calls
+
+    def __call__(self, examples):
+        made = super().__call__(examples)
+        for _ in range(self.pressed.count(self.calls)):
+            signal.raise_signal(signal.SIGINT)
+        return made
+
+
+@pytest.fixture
+def interruptible():
+    """Python's own handler of Ctrl-C, which a test runner may have replaced."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("call", [1, 5, STEPS])
+@pytest.mark.usefixtures("interruptible")
+def test_ctrl_c_leaves_a_checkpoint_to_resume_from(tmp_path, call):
+    whole, resumed, collate = toy(), toy(), Collate()
+    expected = go(whole, tmp_path / "whole", save_steps=500)
+    with pytest.raises(KeyboardInterrupt):
+        go(toy(), tmp_path / "cut", Interrupting(call), save_steps=500)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    step = int(newest_checkpoint(tmp_path / "cut").name.rpartition("-")[2])
+    assert call - 1 <= step <= call
+    result = go(resumed, tmp_path / "cut", collate, save_steps=500)
+    assert same(whole, resumed)
+    assert result.steps == expected.steps
+    assert collate.calls <= STEPS - step + 1
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_a_second_ctrl_c_stops_at_once(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        go(toy(), tmp_path, Interrupting(5, 5), save_steps=500)
+    assert newest_checkpoint(tmp_path) is None
+
+
+@pytest.mark.parametrize("logging_steps", [STEPS, 50])
+def test_the_log_of_a_training_of_fewer_steps_than_a_line_is_a_curve_too(tmp_path, logging_steps):
+    result = go(toy(), tmp_path, logging_steps=logging_steps, save_steps=500)
+    assert [entry["step"] for entry in result.log] == list(range(1, STEPS + 1))
     assert np.isfinite(result.loss)
+
+
+def test_how_often_is_logged_changes_no_weights(tmp_path):
+    often, seldom = toy(), toy()
+    go(often, tmp_path / "a", logging_steps=1)
+    go(seldom, tmp_path / "b", logging_steps=STEPS - 1)
+    assert same(often, seldom)
 
 
 def test_a_training_that_was_done_does_no_step_again(tmp_path):
@@ -124,8 +179,10 @@ def test_a_loss_that_is_not_finite_ends_the_training_in_words(tmp_path):
 
     with pytest.raises(DrkitError, match="loss is nan at step 2: lower learning_rate"):
         go(Diverging(), tmp_path / "soon", logging_steps=2)
-    with pytest.raises(DrkitError, match=f"loss is nan at step {STEPS}"):
-        go(Diverging(), tmp_path / "late", logging_steps=50, save_steps=500)
+    with pytest.raises(DrkitError, match="loss is nan at step 8"):
+        go(Diverging(), tmp_path / "late", logging_steps=8, save_steps=500)
+    with pytest.raises(DrkitError, match="loss is nan at step 1:"):
+        go(Diverging(), tmp_path / "short", logging_steps=50, save_steps=500)
 
 
 def test_the_term_that_was_first_not_finite_is_named(tmp_path):

@@ -1,11 +1,13 @@
 """Validation while fine-tuning: what is measured, the best weights, the early stop, and going on after a kill."""
 
 import json
+import signal
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from attrs import evolve, frozen
+from attrs import evolve
 from torch import nn
 
 from drkit.core.discovery import installed
@@ -25,28 +27,37 @@ from drkit.runs.stage import TextReading, settings_from
 from drkit.train import retrieval_probe
 from drkit.train.batches import Schedule
 from drkit.train.biencoder import BiEncoder
-from drkit.train.probes import ProbeLog
+from drkit.train.probes import evaluating
 from drkit.train.trainer import train
-from drkit.train.validation import BestWeights, ValidationCallback, best_step, read_validations, validation_task
-from tests.runs.test_probes import Topics, tokenizer
+from drkit.train.validation import (
+    BestWeights,
+    DevQueries,
+    ValidationCallback,
+    best_step,
+    read_validations,
+    validation_task,
+)
+from tests.runs.test_probes import Heard, Topics, tokenizer
 from tests.torchrun import torchrun
 
 STEPS = 12
 
 
 class Toy(nn.Module):
-    """A layer with dropout, so that random numbers count; `seen` is what a validation measures."""
+    """A layer with dropout, so that random numbers count; it counts its steps."""
 
     def __init__(self):
         super().__init__()
         torch.manual_seed(0)
         self.first, self.drop = nn.Linear(4, 4), nn.Dropout(0.5)
+        self.register_buffer("steps", torch.zeros(()))
         self.weights, self.numbering = {"copy": 1.0}, {}
 
     def compares(self):
         return False
 
     def forward(self, x, local=True):
+        self.steps += 1
         loss = (self.first(self.drop(x)) - x).pow(2).mean()
         return {"loss.copy": loss, "items.copy": torch.tensor(len(x))}
 
@@ -62,46 +73,36 @@ class Collate:
         return {"x": torch.tensor(np.array([np.random.default_rng(e).normal(size=4) for e in examples])).float()}
 
 
-@frozen
-class Task:
-    """Returns given values, one per validation, and draws random numbers as dropout would."""
+class Told:
+    """A measurement whose values are given by step, and which draws random numbers as dropout would."""
 
-    values: dict
-    module: nn.Module
-    weights: dict
-    steps: list
-    queries: tuple = (1,)
-    indices: tuple = (1,)
-    split: str = "dev"
+    file, decides = "validation.jsonl", "RR@10"
 
-    def measure(self, _encoder, _passages, _measure):
-        assert not self.module.training
-        torch.rand(3)
-        key = next(self._step())
-        self.weights[key] = {name: tensor.clone() for name, tensor in self.module.state_dict().items()}
-        return self.values[key]
+    def __init__(self, values, module, weights):
+        self.values, self.module, self.weights = values, module, weights
+        self.setting, self.measures_start = "pretrain.probe" if 0 in values else "finetune.validation", 0 in values
 
-    def _step(self):
-        yield self.steps[-1]
+    def measure(self):
+        with evaluating(self.module):
+            assert not self.module.training
+            torch.rand(3)
+        step = int(self.module.steps)
+        self.weights[step] = {name: tensor.clone() for name, tensor in self.module.state_dict().items()}
+        return {"gain": step / 10, "RR@10": self.values[step]}
 
+    def describe(self):
+        return "what is told"
 
-def callback(folder, module, values, weights, **settings):
-    """A callback without a collection: its task says the values."""
-    made = ValidationCallback.__new__(ValidationCallback)
-    steps = []
-    made._settings, made._module, made._progress = Validation(**{"every": 2, **settings}), module, Silent()
-    made._task = Task(values, module, weights, steps)
-    made._encoder = made._passages = made._of_passages = None
-    made._log, made._best = ProbeLog(folder, "validation.jsonl"), BestWeights(folder / CHECKPOINTS)
-    validate = made._validate
-    made._validate = lambda step: (steps.append(step), validate(step))
-    return made
+    def line(self, record):
+        return f"{record['step']}: {record['RR@10']}"
 
 
-def go(folder, values=None, *, collate=None, save_steps=3, **settings):
+def go(folder, values=None, *, collate=None, save_steps=3, progress=None, **settings):
     """(module, its weights at each validation, the callback, steps that were done)."""
-    module, weights = Toy(), {}
-    watching = [callback(folder, module, values, weights, **settings)] if values is not None else []
+    module, weights, watching = Toy(), {}, []
+    if values is not None:
+        told, wanted = Told(values, module, weights), Validation(**{"every": 2, **settings})
+        watching = [ValidationCallback(module, told, wanted, folder=folder, progress=progress or Silent())]
     done = train(
         module,
         Schedule(lengths=np.full(40, 5, np.int32), batch_size=4, batches=STEPS, seed=3),
@@ -118,6 +119,8 @@ def go(folder, values=None, *, collate=None, save_steps=3, **settings):
 
 
 RISES_AND_FALLS = {2: 0.1, 4: 0.4, 6: 0.5, 8: 0.5, 10: 0.3, 12: 0.2}
+FROM_THE_START = {0: 0.2, **RISES_AND_FALLS}
+NEVER_BETTER = {0: 0.6, **RISES_AND_FALLS}
 
 
 def same(state, other):
@@ -129,7 +132,8 @@ def test_the_best_weights_are_those_of_the_best_validation_the_first_of_equals(t
     assert steps == STEPS
     assert same(module.state_dict(), weights[6])
     assert not same(module.state_dict(), weights[8])
-    assert read_validations(tmp_path) == [{"step": s, "RR@10": v} for s, v in RISES_AND_FALLS.items()]
+    told = [{"step": s, "gain": s / 10, "RR@10": v} for s, v in RISES_AND_FALLS.items()]
+    assert read_validations(tmp_path) == told
     assert made.result() == {"validation": {"measure": "RR@10", "best": 0.5, "step": 6, "last": 12}}
 
 
@@ -149,25 +153,109 @@ def test_patience_ends_a_training_that_gains_nothing(tmp_path):
     assert not (tmp_path / CHECKPOINTS / "checkpoint-10").exists()
 
 
+def test_what_is_measured_from_the_start_may_end_with_the_weights_of_the_start(tmp_path):
+    module, weights, made, steps = go(tmp_path, NEVER_BETTER, patience=3)
+    assert steps == 6, "2, 4 and 6 gained nothing"
+    assert same(module.state_dict(), Toy().state_dict())
+    assert made.result() == {"probe": {"measure": "RR@10", "best": 0.6, "step": 0, "last": 6}}
+    assert sorted(weights) == [0, 2, 4, 6]
+
+
+def test_an_early_stop_is_said(tmp_path):
+    heard = Heard()
+    go(tmp_path, FROM_THE_START, patience=2, progress=heard)
+    assert heard.notes[0] == "what is told"
+    assert heard.notes[-2:] == [
+        "stopped at step 10 of 12: no gain since step 6",
+        "keeping the weights of step 6 of 10",
+    ]
+
+
+def test_patience_alone_ends_with_the_last_weights(tmp_path):
+    module, weights, _, steps = go(tmp_path, FROM_THE_START, patience=2, keep_best=False)
+    assert steps == 10
+    assert same(module.state_dict(), weights[10])
+    assert not list(tmp_path.rglob("best-*"))
+
+
+@pytest.mark.parametrize("chooses", [True, False])
+def test_sharded_weights_are_not_measured_and_never_chosen_from(tmp_path, chooses):
+    heard, toy = Heard(), Toy()
+    made = ValidationCallback(
+        toy,
+        Told(FROM_THE_START, toy, {}),
+        Validation(every=2, keep_best=chooses),
+        folder=tmp_path,
+        progress=heard,
+    )
+    args = SimpleNamespace(fsdp="full_shard", deepspeed=None)
+    state = SimpleNamespace(global_step=0, max_steps=4, is_world_process_zero=True)
+    if chooses:
+        with pytest.raises(DrkitError, match=r"set pretrain\.probe\.every=0"):
+            made.on_train_begin(args, state, None)
+    else:
+        made.on_train_begin(args, state, None)
+        made.on_step_end(args, SimpleNamespace(**{**vars(state), "global_step": 2}), None)
+        made.on_train_end(args, SimpleNamespace(**{**vars(state), "global_step": 4}), None)
+        assert heard.notes == ["pretrain.probe is off: it cannot measure sharded weights (FSDP, DeepSpeed)"]
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_last_step_is_validated_too(tmp_path):
     module, weights, _, _ = go(tmp_path, {5: 0.1, 10: 0.2, 12: 0.3}, every=5)
     assert [record["step"] for record in read_validations(tmp_path)] == [5, 10, 12]
     assert same(module.state_dict(), weights[12])
 
 
-@pytest.mark.parametrize(("patience", "save_steps"), [(0, 1), (0, 5), (1, 2), (2, 3)])
+@pytest.mark.parametrize(
+    ("values", "patience", "save_steps"),
+    [
+        *((RISES_AND_FALLS, *how) for how in ((0, 1), (0, 5), (1, 2), (2, 3))),
+        *((FROM_THE_START, *how) for how in ((2, 3), (0, 11))),
+        (NEVER_BETTER, 4, 5),
+    ],
+)
 @pytest.mark.parametrize("cut_off", [1, 5, 8, 10, 12])
-def test_cut_off_anywhere_it_ends_as_it_would_have(tmp_path, cut_off, save_steps, patience):
+def test_cut_off_anywhere_it_ends_as_it_would_have(tmp_path, cut_off, values, patience, save_steps):
     (tmp_path / "whole").mkdir()
     (tmp_path / "cut").mkdir()
     given = {"save_steps": save_steps, "patience": patience}
-    whole, *_, steps = go(tmp_path / "whole", RISES_AND_FALLS, **given)
+    whole, *_, steps = go(tmp_path / "whole", values, **given)
     try:
-        go(tmp_path / "cut", RISES_AND_FALLS, collate=Collate(cut_off), **given)
+        go(tmp_path / "cut", values, collate=Collate(cut_off), **given)
     except KeyboardInterrupt:
-        resumed, *_, again = go(tmp_path / "cut", RISES_AND_FALLS, **given)
+        resumed, *_, again = go(tmp_path / "cut", values, **given)
         assert again == steps
         assert same(whole.state_dict(), resumed.state_dict())
+    assert read_validations(tmp_path / "whole") == read_validations(tmp_path / "cut")
+
+
+class CtrlC(Collate):
+    """Presses Ctrl-C while a batch is made."""
+
+    def __call__(self, examples):
+        cut_off, self.cut_off = self.cut_off, None
+        made = super().__call__(examples)
+        self.cut_off = cut_off
+        if self.calls == cut_off:
+            signal.raise_signal(signal.SIGINT)
+        return made
+
+
+@pytest.mark.parametrize("press", [3, 8, 9, 10])
+def test_ctrl_c_ends_as_it_would_have(tmp_path, press):
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "cut").mkdir()
+    whole, *_, steps = go(tmp_path / "whole", FROM_THE_START, patience=2, save_steps=500)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            go(tmp_path / "cut", FROM_THE_START, patience=2, save_steps=500, collate=CtrlC(press))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    resumed, *_, again = go(tmp_path / "cut", FROM_THE_START, patience=2, save_steps=500)
+    assert again == steps == 10
+    assert same(whole.state_dict(), resumed.state_dict())
     assert read_validations(tmp_path / "whole") == read_validations(tmp_path / "cut")
 
 
@@ -213,73 +301,67 @@ def collection(stored):
     return open_collection(stored / "collection")
 
 
-def constructed(stored, folder, validation, *, collection=None, exclude_self=False):
-    """The bi-encoder of a fine-tuning stage, and what validates it."""
+def constructed(stored, validation, *, collection=None, exclude_self=False):
+    """What validates the bi-encoder of a fine-tuning stage."""
     sizes = BertSizes(hidden=32, layers=1, heads=2, intermediate=64, max_positions=16, dropout=0.1)
     encoder = MaskedLmEncoder.from_scratch(sizes, tokenizer(), pooling="cls", seed=1)
     module = BiEncoder(encoder, ContrastiveLoss(ContrastiveConfig()))
     recipe = compose(ComposeRequest(), installed())
     opened = open_collection(collection or stored / "collection")
     task = validation_task(opened, validation, seed=recipe.seed, exclude_self=exclude_self)
-    made = ValidationCallback(
-        module,
-        encoders_of(module, tokenizer(), settings_from(TextReading, recipe)),
-        task,
-        TokenStore.open(stored / "tokens"),
-        validation,
-        folder=folder,
-        progress=Silent(),
-    )
-    return module, [made]
+    encoder = encoders_of(module, tokenizer(), settings_from(TextReading, recipe))
+    return DevQueries(module, encoder, task, TokenStore.open(stored / "tokens"), validation.measure)
 
 
 def test_what_is_measured_is_the_measure_over_dev_queries_and_all_passages(stored, collection, tmp_path):
-    _, (made,) = constructed(stored, tmp_path, Validation(every=1, measure="nDCG@7", queries=100))
-    task, encoder = made._task, made._encoder
+    made = constructed(stored, Validation(every=1, measure="nDCG@7", queries=100))
+    task, encoder = made.task, made.encoder
     assert (len(task.queries), task.split, len(task.indices)) == (20, "dev", 60)
     texts, names = [p.content for p in collection.corpus], [p.doc_id for p in collection.corpus]
     queries = list(collection.queries("dev"))
     scores = encoder.encode_queries([q.text for q in queries]) @ encoder.encode_passages(texts).T
     run = [(q.query_id, zip(names, map(float, row), strict=True)) for q, row in zip(queries, scores, strict=True)]
     expected = evaluate(run, collection.judgements("dev"), ["nDCG@7"]).mean("nDCG@7")
-    found = task.measure(encoder, made._passages, "nDCG@7")
+    found = task.measure(encoder, made.passages, "nDCG@7")
     assert 0 < expected < 1
     assert found == pytest.approx(expected, abs=1e-6)
 
 
 def test_passages_in_several_windows_are_ranked_as_in_one(stored, tmp_path, monkeypatch):
-    _, (made,) = constructed(stored, tmp_path, Validation(every=1, queries=100))
-    whole = made._task.measure(made._encoder, made._passages, "AP")
+    made = constructed(stored, Validation(every=1, queries=100))
+    whole = made.task.measure(made.encoder, made.passages, "AP")
     monkeypatch.setattr(retrieval_probe, "WINDOW", 7)
-    assert made._task.measure(made._encoder, made._passages, "AP") == pytest.approx(whole, abs=1e-6)
+    assert made.task.measure(made.encoder, made.passages, "AP") == pytest.approx(whole, abs=1e-6)
 
 
 def test_a_sample_of_passages_holds_the_judged_ones(stored, tmp_path):
-    _, (made,) = constructed(stored, tmp_path, Validation(every=1, queries=6, passages=30))
-    assert len(made._task.indices) == 30
-    assert {int(judgement.doc_id) for judgement in made._task.judgements} <= set(made._task.indices.tolist())
+    made = constructed(stored, Validation(every=1, queries=6, passages=30))
+    assert len(made.task.indices) == 30
+    assert {int(judgement.doc_id) for judgement in made.task.judgements} <= set(made.task.indices.tolist())
 
 
 def test_a_querys_own_passage_is_left_out(stored, tmp_path):
-    _, (made,) = constructed(stored, tmp_path, Validation(every=1), exclude_self=True)
-    assert made._task.self_passages == {}, "no query has a passage's id here"
-    asked = [judgement.query_id for judgement in made._task.judgements]
-    judged = next(judgement for judgement in made._task.judgements if asked.count(judgement.query_id) == 1)
-    own = evolve(made._task, self_passages={judged.query_id: judged.doc_id})
-    whole = made._task.measure(made._encoder, made._passages, "RR")
-    assert own.measure(made._encoder, made._passages, "RR") < whole
+    made = constructed(stored, Validation(every=1), exclude_self=True)
+    assert made.task.self_passages == {}, "no query has a passage's id here"
+    asked = [judgement.query_id for judgement in made.task.judgements]
+    judged = next(judgement for judgement in made.task.judgements if asked.count(judgement.query_id) == 1)
+    own = evolve(made.task, self_passages={judged.query_id: judged.doc_id})
+    whole = made.task.measure(made.encoder, made.passages, "RR")
+    assert own.measure(made.encoder, made.passages, "RR") < whole
 
 
 def test_what_cannot_be_validated_is_told(stored, tmp_path):
     with pytest.raises(DrkitError, match="unknown measure 'mrr'"):
-        constructed(stored, tmp_path, Validation(every=1, measure="mrr"))
+        constructed(stored, Validation(every=1, measure="mrr"))
     write_collection(Topics(shown=("train", "test")), tmp_path / "no-dev")
     with pytest.raises(DrkitError, match="needs judged dev queries"):
-        constructed(stored, tmp_path, Validation(every=1), collection=tmp_path / "no-dev")
+        constructed(stored, Validation(every=1), collection=tmp_path / "no-dev")
 
 
-def test_on_two_processes_the_first_measures_and_both_stop(tmp_path):
-    torchrun("tests/runs/validation_processes.py", tmp_path)
+@pytest.mark.parametrize("values", ["RISES_AND_FALLS", "FROM_THE_START"])
+def test_on_two_processes_the_first_measures_and_both_stop(tmp_path, values):
+    torchrun("tests/runs/validation_processes.py", tmp_path, values)
     first, second = (json.loads((tmp_path / f"said-{rank}.json").read_text()) for rank in (0, 1))
-    assert first == {"steps": 10, "best": True, "measured": [2, 4, 6, 8, 10]}
+    start = [0] if values == "FROM_THE_START" else []
+    assert first == {"steps": 10, "best": True, "measured": [*start, 2, 4, 6, 8, 10]}
     assert second == {"steps": 10, "best": None, "measured": []}

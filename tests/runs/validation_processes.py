@@ -8,17 +8,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from drkit.core import processes
 from drkit.core.files import CHECKPOINTS
-from tests.runs.test_validation import RISES_AND_FALLS, go, same
+from tests.runs import test_validation
+from tests.runs.test_validation import go, same
 
 
-def main(folder):
+def main(folder, values):
     folder, rank = Path(folder), processes.rank()
     (folder / "0" / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
     if rank:
         (folder / str(rank)).mkdir(exist_ok=True)
         (folder / str(rank) / CHECKPOINTS).symlink_to(folder / "0" / CHECKPOINTS)
     with processes.group():
-        module, weights, _, steps = go(folder / str(rank), RISES_AND_FALLS, patience=2)
+        module, weights, _, steps = go(folder / str(rank), getattr(test_validation, values), patience=2)
     best = same(module.state_dict(), weights[6]) if weights else None
     (folder / f"said-{rank}.json").write_text(json.dumps({"steps": steps, "best": best, "measured": sorted(weights)}))
 

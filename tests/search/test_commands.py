@@ -12,7 +12,7 @@ import pytest
 from transformers import BertConfig, BertForSequenceClassification
 
 from drkit.encoders.export import export_encoder
-from drkit.search import Retriever, TextEncoder, Vectors, open_index, read_run
+from drkit.search import Retriever, TextEncoder, Vectors, encode_corpus, open_index, read_run
 from tests.search.toys import TEXTS, masked_lm, tokenizer
 
 SMALL = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
@@ -107,6 +107,33 @@ def test_half_precision_safetensors_and_a_graph(drkit, tmp_path):
     code, said = drkit("index", vectors, "--kind", "ivf-pq", "-o", tmp_path / "j")
     assert code == 2
     assert "an ivf-pq index needs at least 256 vectors to learn its codes, got 7" in said
+
+
+class Fixed:
+    """Encodes a number as its row of a matrix."""
+
+    def __init__(self, vectors):
+        self.vectors, self.dimension = vectors, vectors.shape[1]
+
+    def identity(self):
+        return {"weights": "fixed"}
+
+    def encode_passages(self, texts):
+        return self.vectors[[int(text) for text in texts]]
+
+
+def test_a_low_recall_says_what_raises_it(drkit, tmp_path):
+    vectors = np.random.default_rng(0).normal(size=(600, 32)).astype(np.float32)
+    folder = tmp_path / "v"
+    encode_corpus(Fixed(vectors), ((str(i), str(i)) for i in range(len(vectors))), folder)
+    low, high = ("--lists", 30, "--code-bytes", 2, "--probes", 1), ("--lists", 1, "--code-bytes", 32)
+    code, said = drkit("index", folder, "--kind", "ivf-pq", *low, "-o", tmp_path / "low")
+    assert code == 0, said
+    assert "below 90%: raise --code-bytes (now 2) or --probes (now 1), or use --kind flat, which is exact" in said
+    code, said = drkit("index", folder, "--kind", "ivf-pq", *high, "-o", tmp_path / "high")
+    assert code == 0, said
+    assert "recall" in said
+    assert "below" not in said
 
 
 def test_what_cannot_be_is_said(drkit, files, tmp_path):

@@ -1,13 +1,18 @@
-"""`drkit evaluate`: evaluate rankings in files, or an encoder on data sets in BEIR's layout."""
+"""`drkit evaluate`: evaluate rankings in files, or an encoder on a collection or on data sets in BEIR's layout."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
+from attrs import frozen
 
 from drkit_cli.measures import measures_option
+
+if TYPE_CHECKING:
+    from drkit.evaluate import Scores
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -16,7 +21,9 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.argument("source", metavar="RUN_OR_TREC_FILE", required=False)
 @click.option("--qrels", type=_FILE, help="Judgements: a file of TREC's four columns, or of BEIR's three.")
 @click.option(
-    "--collection", metavar="NAME[:VALUE]", help="Judgements of a collection: beir:FOLDER, or a run's folder."
+    "--collection",
+    metavar="NAME[:VALUE]",
+    help="Judgements of a collection: beir:FOLDER, or a run's folder.",
 )
 @click.option("--set", "settings", metavar="PATH=VALUE", multiple=True, help="A setting: collection.train_share=0.5")
 @click.option(
@@ -28,11 +35,14 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--exclude-self", is_flag=True, help="Ignore hits whose id equals the query's.")
 @click.option("--per-query", type=_FILE, help="Also write every query's values: .jsonl or .tsv.")
 @click.option("--json", "as_json", type=_FILE, help="Also write the table to this file, as JSON.")
-@click.option("--encoder", metavar="FOLDER_OR_RUN", help="An encoder to evaluate on --beir.")
+@click.option("--encoder", metavar="FOLDER_OR_RUN", help="An encoder to evaluate on --collection or --beir.")
 @click.option("--beir", type=click.Path(path_type=Path, file_okay=False), help="A folder of folders in BEIR's layout.")
-@click.option("--bm25", is_flag=True, help="With --beir: also rank by BM25, and by both.")
+@click.option("--bm25", is_flag=True, help="With --collection or --beir: rank by BM25 too, and by both; or alone.")
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="With --beir: where rankings are kept (runs/beir)."
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="With --encoder or --bm25: where rankings are kept (runs/beir).",
 )
 def evaluate(
     source: str | None,
@@ -49,21 +59,44 @@ def evaluate(
     bm25: bool,
     output: Path | None,
 ) -> None:
-    r"""Evaluate the systems of a run, any TREC run file, or an encoder on every data set of a folder.
+    r"""Evaluate the systems of a run, any TREC run file, or an encoder on a collection or every data set of a folder.
 
     \b
     drkit evaluate runs/pydocs-pmi-enhanced --measures "RR@10 AP"
     drkit evaluate bm25.trec --qrels qrels.txt --per-query values.tsv
+    drkit evaluate --encoder runs/pydocs-pmi-enhanced --collection beir:datasets/scifact --bm25
     drkit evaluate --encoder runs/pydocs-pmi-enhanced --beir datasets --bm25
     """
-    if beir or encoder:
-        if source or qrels or collection or not beir or not (encoder or bm25):
-            raise click.UsageError("--beir FOLDER goes with --encoder or --bm25, and without a run or judgements")
-        _beir(beir, encoder, measures, bm25=bm25, output=output, as_json=as_json)
-        return
-    if not source:
-        raise click.UsageError("give a run's folder, a TREC run file, or --encoder and --beir")
-    _files(source, (qrels, collection, split, settings), measures, exclude_self, per_query, as_json)
+    searched = Searched(encoder, bm25, exclude_self, tuple(measures) or ("nDCG@10",), output or Path("runs/beir"))
+    if beir:
+        if source or qrels or collection or split or per_query or not (encoder or bm25):
+            raise click.UsageError(
+                "--beir FOLDER goes with --encoder or --bm25, and without a run, judgements, --split or --per-query"
+            )
+        _beir(beir, searched, as_json)
+    elif encoder or bm25:
+        if source or qrels or not collection:
+            raise click.UsageError("--encoder and --bm25 go with --collection NAME or --beir FOLDER, and without a run")
+        _collection((collection, split or "test", settings), searched, per_query, as_json)
+    elif not source:
+        raise click.UsageError("give a run's folder, a TREC run file, or --encoder with --collection or --beir")
+    else:
+        _files(source, (qrels, collection, split, settings), measures, exclude_self, per_query, as_json)
+
+
+@frozen
+class Searched:
+    """What to search with, and how the rankings are measured; output: the folder in which they are kept."""
+
+    encoder: str | None
+    bm25: bool
+    exclude_self: bool
+    measures: tuple[str, ...]
+    output: Path
+
+    def options(self) -> dict[str, Any]:
+        """Return the arguments that every search takes."""
+        return {"bm25": self.bm25, "exclude_self": self.exclude_self, "measures": self.measures}
 
 
 def _files(
@@ -74,14 +107,9 @@ def _files(
     per_query: Path | None,
     as_json: Path | None,
 ) -> None:
-    import attrs
-
     from drkit.commands import evaluate_files, find_judgements, find_systems
-    from drkit.evaluate import comparison
-    from drkit.evaluate.measures import check_values_file, write_json, write_per_query
-    from drkit.evaluate.systems import table_caption
-    from drkit_cli.measures import print_note, score_table
-    from drkit_cli.render import console
+    from drkit.evaluate.measures import check_values_file
+    from drkit_cli.measures import print_note
 
     if per_query:
         check_values_file(per_query)
@@ -89,39 +117,60 @@ def _files(
     systems = find_systems([source])
     judged = find_judgements(systems, qrels=qrels, collection=collection, split=split, settings=settings)
     scores = evaluate_files(systems, judged, measures or None, exclude_self=exclude_self, note=print_note)
+    _print(scores, {system.name: len(system.files) for system in systems}, per_query, as_json)
+
+
+def _collection(
+    judged: tuple[str, str, Sequence[str]], searched: Searched, per_query: Path | None, as_json: Path | None
+) -> None:
+    from drkit.commands import NamedCollection, evaluate_encoder
+    from drkit.evaluate.measures import check_values_file
+    from drkit_cli.progress import RichProgress
+
+    if per_query:
+        check_values_file(per_query)
+    name, split, settings = judged
+    collection = NamedCollection(name, tuple(settings))
+    with RichProgress(searched.bm25 + (searched.encoder is not None)) as progress:
+        scores = evaluate_encoder(
+            searched.encoder, collection, searched.output, split=split, progress=progress, **searched.options()
+        )
+    _print(scores, dict.fromkeys((system for system, _ in scores), 1), per_query, as_json)
+
+
+def _print(
+    scores: Sequence[tuple[str, Scores]], draws: Mapping[str, int], per_query: Path | None, as_json: Path | None
+) -> None:
+    import attrs
+
+    from drkit.evaluate import comparison
+    from drkit.evaluate.measures import write_json, write_per_query
+    from drkit.evaluate.systems import table_caption
+    from drkit_cli.measures import score_table
+    from drkit_cli.render import console
+
     rows = comparison(scores)
     screen = console()
     screen.print(score_table(rows))
     if len(rows) > 1:
-        screen.print(table_caption({system.name: len(system.files) for system in systems}), markup=False)
+        screen.print(table_caption(draws), markup=False)
     if per_query:
         write_per_query(per_query, scores)
     if as_json:
         write_json(as_json, {"queries": rows[0].queries, "rows": [attrs.asdict(row) for row in rows]})
 
 
-def _beir(
-    folder: Path,
-    encoder: str | None,
-    measures: Sequence[str],
-    *,
-    bm25: bool,
-    output: Path | None,
-    as_json: Path | None,
-) -> None:
+def _beir(folder: Path, searched: Searched, as_json: Path | None) -> None:
     from drkit.commands import evaluate_beir
     from drkit.commands.evaluation import data_sets
     from drkit.evaluate.measures import write_json
     from drkit_cli.progress import RichProgress
     from drkit_cli.render import console, table
 
-    chosen = tuple(measures) or ("nDCG@10",)
-    searches = sum(map(len, data_sets(folder).values())) * (bm25 + (encoder is not None))
+    searches = sum(map(len, data_sets(folder).values())) * (searched.bm25 + (searched.encoder is not None))
     with RichProgress(searches) as progress:
-        found = evaluate_beir(
-            encoder, folder, output or Path("runs/beir"), measures=chosen, bm25=bm25, progress=progress
-        )
-    for measure in chosen:
+        found = evaluate_beir(searched.encoder, folder, searched.output, progress=progress, **searched.options())
+    for measure in searched.measures:
         console().print(table(measure, ("data set", *found.systems), found.rows(measure)))
     if as_json:
         write_json(as_json, found.as_json())

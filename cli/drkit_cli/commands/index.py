@@ -8,6 +8,7 @@ import click
 from click.core import ParameterSource
 
 _OF_KIND = {"hnsw": ("links", "construction", "effort", "half"), "ivf-pq": ("lists", "code_bytes", "probes")}
+_RAISES_RECALL = {"hnsw": ("effort", "links"), "ivf-pq": ("code_bytes", "probes")}
 
 
 @click.command()
@@ -52,6 +53,7 @@ def index(
     drkit index vectors/ --kind hnsw --effort 256 -o index/
     """
     from drkit.search import Hnsw, IvfPq, Vectors, build_index
+    from drkit.search.index import LOW_RECALL
 
     _check_kind(kind)
 
@@ -68,6 +70,9 @@ def index(
         click.echo(
             f"recall   {made.facts['recall@10']:.1%} of the 10 nearest, of {made.facts['recall_sample']} vectors"
         )
+        if made.facts["recall@10"] < LOW_RECALL:
+            raised = " or ".join(f"--{n.replace('_', '-')} (now {made.settings[n]})" for n in _RAISES_RECALL[kind])
+            click.echo(f"         below {LOW_RECALL:.0%}: raise {raised}, or use --kind flat, which is exact")
     click.echo(f'use      drkit search {output} --encoder .. "a query"')
 
 

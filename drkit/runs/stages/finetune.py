@@ -199,18 +199,15 @@ def _validations(
 ) -> list[ValidationCallback]:
     """Return the callback that validates during training, in a list that is empty if validation is off."""
     from drkit.runs.retriever import encoders_of
-    from drkit.train.validation import ValidationCallback, validation_task
+    from drkit.train.validation import DevQueries, ValidationCallback, validation_task
 
     settings, validation = stage.settings, stage.settings.validation
     if validation is None:
         return []
     task = validation_task(collection, validation, seed=settings.seed, exclude_self=settings.exclude_self)
     encoder = encoders_of(module, tokenizer, settings.reading)
-    return [
-        ValidationCallback(
-            module, encoder, task, collate.passages, validation, folder=stage.folder, progress=stage.progress
-        )
-    ]
+    queries = DevQueries(module, encoder, task, collate.passages, validation.measure)
+    return [ValidationCallback(module, queries, validation, folder=stage.folder, progress=stage.progress)]
 
 
 FINETUNE = StageSpec(

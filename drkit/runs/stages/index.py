@@ -40,6 +40,7 @@ def run(stage: StageRun[IndexSettings]) -> Mapping[str, Any]:
     from drkit.core.processes import Shard
     from drkit.runs.retriever import load_text_encoder
     from drkit.search import Vectors, build_index, encode_corpus
+    from drkit.search.index import LOW_RECALL
 
     joint = processes.count() > 1
     # Resolved: in other processes the folder is a link to the first one's folder, which may not exist yet.
@@ -53,6 +54,11 @@ def run(stage: StageRun[IndexSettings]) -> Mapping[str, Any]:
     scratch = stage.folder / _INDEX
     shutil.rmtree(scratch, ignore_errors=True)  # an interrupted attempt may have moved only some of its files
     index = build_index(Vectors.open(vectors), scratch, kind=stage.settings.kind)
+    if index.facts.get("recall@10", 1.0) < LOW_RECALL:
+        stage.progress.note(
+            f"the {stage.settings.kind} index finds {index.facts['recall@10']:.1%} of the 10 nearest passages; "
+            f"--set evaluation.index=flat finds all"
+        )
     for path in scratch.iterdir():
         path.replace(stage.folder / path.name)
     scratch.rmdir()

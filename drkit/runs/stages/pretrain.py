@@ -9,6 +9,7 @@ from attrs import frozen
 
 from drkit.core.protocols import ReplacingMasker, StartsFromEncoder
 from drkit.core.spec import Kind
+from drkit.errors import DrkitError
 from drkit.recipe.parts import context_kind
 from drkit.recipe.schema import Pretrain
 from drkit.runs.stage import StageRun, StageSpec, TextReading, from_recipe
@@ -25,21 +26,21 @@ if TYPE_CHECKING:
     from drkit.data.signals import SignalValues
     from drkit.encoders import MaskedLmEncoder
     from drkit.train.pretrain import AutoEncoder, MaskingCollator
-    from drkit.train.probes import ProbeCallback
+    from drkit.train.validation import ValidationCallback
 
 
 @frozen
 class PretrainSettings:
-    """The pre-training of the recipe; reading: how probes, which do not affect the result, read whole texts."""
+    """The pre-training of the recipe; reading: how probes read whole texts."""
 
-    reading: TextReading = from_recipe("reading", observes=True)
+    reading: TextReading = from_recipe("reading", observes=lambda settings: not settings.pretrain.probe.chooses)
     pretrain: Pretrain = from_recipe("pretrain")
     pooling: str = from_recipe("encoder.pooling")
     seed: int = from_recipe("seed")
 
 
 def run(stage: StageRun[PretrainSettings]) -> Mapping[str, Any]:
-    """Write the pre-trained masked LM, its decoder and generator; returns steps, seconds and the loss at the end."""
+    """Write the pre-trained masked LM, its decoder and generator; returns steps, seconds, loss and the best probe."""
     from drkit.core.types import BuildContext
     from drkit.data.contexts import carried, open_contexts, open_signals, open_texts
     from drkit.data.spans import Spans
@@ -76,6 +77,7 @@ def run(stage: StageRun[PretrainSettings]) -> Mapping[str, Any]:
     )
     documents = Spans.open(inputs["spans"]).documents if "spans" in inputs else None
     trained, kept = held_out(len(store), settings.probe.texts, seed=stage.settings.seed, documents=documents)
+    probes = _probes(stage, module, tokenizer, collate, held_out=kept)
     result = train_in(
         stage.folder,
         module,
@@ -84,40 +86,51 @@ def run(stage: StageRun[PretrainSettings]) -> Mapping[str, Any]:
         lengths=store.lengths[trained],
         seed=stage.settings.seed,
         progress=stage.progress,
-        callbacks=_probe_callbacks(stage, module, tokenizer, collate, held_out=kept),
+        callbacks=probes,
     )
     save_parts(module, settings, tokenizer, stage.folder)
-    return {"steps": result.steps, "loss": result.loss, "seconds": result.seconds, "held_out": len(kept)}
+    metrics = {"steps": result.steps, "loss": result.loss, "seconds": result.seconds, "held_out": len(kept)}
+    return {**metrics, **{key: value for callback in probes for key, value in callback.result().items()}}
 
 
-def _probe_callbacks(
+def _probes(
     stage: StageRun[PretrainSettings],
     module: AutoEncoder,
     tokenizer: Any,
     collate: MaskingCollator,
     *,
     held_out: NDArray[np.int64],
-) -> list[ProbeCallback]:
-    """Return the callback that probes pre-training, in a list that is empty if probes are off."""
+) -> list[ValidationCallback]:
+    """Return the callback that probes pre-training, in a list that is empty if probes are off.
+
+    Raises DrkitError if probes choose the weights, but no query has a judged passage.
+    """
     from drkit.data.store import TokenStore
     from drkit.data.tables import collection_of
     from drkit.runs.retriever import encoder_of
-    from drkit.train.probes import ProbeCallback, ProbeLog, Probes
+    from drkit.train.probes import Probes
     from drkit.train.retrieval_probe import retrieval_probe
+    from drkit.train.validation import ValidationCallback
 
     settings = stage.settings.pretrain.probe
     if not settings.every:
         return []
     searched = {name.removeprefix("probe/"): path for name, path in stage.inputs.items() if name.startswith("probe/")}
+    retrieval = retrieval_probe(collection_of(searched), settings, seed=stage.settings.seed)
+    if settings.chooses and retrieval is None:
+        raise DrkitError(
+            "pretrain.probe.keep_best and patience choose by retrieval, but no dev or train query has a judged "
+            "passage; turn them off: --set pretrain.probe.keep_best=false --set pretrain.probe.patience=0"
+        )
     probes = Probes(
         module=module,
         encoder=encoder_of(module.encoder.backbone, tokenizer, stage.settings.reading),
         collate=collate,
         passages=TokenStore.open(searched["tokens"]),
         held_out=held_out,
-        retrieval=retrieval_probe(collection_of(searched), settings, seed=stage.settings.seed),
+        retrieval=retrieval,
     )
-    return [ProbeCallback(probes, settings.every, ProbeLog(stage.folder), stage.progress)]
+    return [ValidationCallback(module, probes, settings, folder=stage.folder, progress=stage.progress)]
 
 
 def auto_encoder(
