@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attrs import asdict, field, frozen
 from attrs.validators import ge, in_
@@ -27,8 +27,11 @@ from drkit.encoders.folder import (
     SIMILARITIES,
     SUPPORTED_MODULES,
 )
-from drkit.encoders.pooling import POOLINGS
+from drkit.encoders.pooling import POOLINGS, check_token_weights
 from drkit.errors import DrkitError
+
+if TYPE_CHECKING:
+    from drkit.encoders.token_weights import TokenWeights
 
 _MODULE = "sentence_transformers.models."
 
@@ -63,6 +66,7 @@ def export_encoder(
     query_prompt: str = "",
     passage_prompt: str = "",
     normalize: bool = False,
+    token_weights: TokenWeights | None = None,
     provenance: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write the encoder folder, atomically: weights, tokenizer, pooling, similarity, lengths and a model card.
@@ -70,7 +74,8 @@ def export_encoder(
     model: a Hugging Face backbone, or a masked LM, whose head is dropped. pooling: a name of
     `drkit.encoders.pooling.POOLINGS`. similarity: `cosine` or `dot`. query_length, passage_length: in tokens, special
     ones included. Prompts are put before every text, in sentence-transformers by `encode_query` and `encode_document`.
-    normalize: vectors of length 1 also under dot. provenance: where the model comes from, for the model card.
+    normalize: vectors of length 1 also under dot. token_weights: for the pooling `weighted`. provenance: where the
+    model comes from, for the model card.
 
     Raises DrkitError if a setting is invalid, or AutoModel cannot rebuild the model.
     """
@@ -80,12 +85,15 @@ def export_encoder(
         )
     except ValueError as error:
         raise DrkitError(f"cannot export the encoder: {error.args[0]}") from None
+    check_token_weights(pooling, token_weights)
     backbone = _as_auto_model(getattr(model, "base_model", model))
     with replacing_folder(Path(folder), MODULES) as temporary:
         with without_progress_bars():
             backbone.save_pretrained(temporary)
         _save_tokenizer(tokenizer, temporary, declared)
         _write_declarations(temporary, declared, int(backbone.config.hidden_size))
+        if token_weights is not None:
+            _write_word_weights(temporary / _modules_of(declared)["WordWeights"], tokenizer, token_weights)
         _write_json(temporary / DRKIT, {"format": 1, **asdict(declared), "provenance": dict(provenance or {})})
         (temporary / "README.md").write_text(_model_card(declared, provenance or {}), encoding="utf-8")
     return Path(folder)
@@ -96,6 +104,7 @@ def export_dual(
     passages: tuple[Any, Any],
     folder: str | Path,
     *,
+    token_weights: tuple[TokenWeights | None, TokenWeights | None] = (None, None),
     provenance: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Path:
@@ -103,13 +112,15 @@ def export_dual(
 
     `query_encoder/` and `passage_encoder/` are written by `export_encoder`, so each can be loaded by itself; in
     sentence-transformers, `encode_query` uses one and `encode_document` the other. queries, passages: (model,
-    tokenizer) of each; settings: the other settings of `export_encoder`.
+    tokenizer) of each; token_weights: those of each; settings: the other settings of `export_encoder`.
 
     Raises DrkitError as `export_encoder` does.
     """
     with replacing_folder(Path(folder), MODULES) as temporary:
-        for name, (model, tokenizer) in ((QUERIES, queries), (PASSAGES, passages)):
-            export_encoder(model, tokenizer, temporary / name, provenance=provenance, **settings)
+        sides = (QUERIES, *queries, token_weights[0]), (PASSAGES, *passages, token_weights[1])
+        for name, model, tokenizer, weights in sides:
+            how = {**settings, "token_weights": weights, "provenance": provenance}
+            export_encoder(model, tokenizer, temporary / name, **how)
         declared = _Declarations(**settings)
         _write_json(temporary / MODULES, [{"idx": 0, "name": "0", "path": "", "type": f"{_MODULE}Router"}])
         _write_json(temporary / ROUTER, _router_config(_modules_of(declared)))
@@ -183,15 +194,28 @@ def _write_declarations(folder: Path, declared: _Declarations, hidden: int) -> N
     flags = {flag: name == POOLINGS[declared.pooling].saved_as for name, flag in POOLING_FLAGS.items()}
     _write_json(folder / MODULES, modules)
     _write_json(
-        folder / "1_Pooling" / "config.json", {"word_embedding_dimension": hidden, **flags, "include_prompt": True}
+        folder / named["Pooling"] / "config.json", {"word_embedding_dimension": hidden, **flags, "include_prompt": True}
     )
     _write_json(folder / LENGTH, {"max_seq_length": declared.longest, "do_lower_case": False})
     _write_json(folder / SETTINGS, _model_settings(declared))
 
 
+def _write_word_weights(folder: Path, tokenizer: Any, token_weights: TokenWeights) -> None:
+    """Write a WordWeights module: sentence-transformers reads config.json; ids without a token get a placeholder."""
+    from safetensors.torch import save_file
+
+    values = token_weights.values().detach().cpu()
+    words = {number: word for word, number in tokenizer.get_vocab().items()}
+    vocab = [words.get(number, f"[id {number}]") for number in range(len(values))]
+    weights = dict(zip(vocab, values.tolist(), strict=True))
+    _write_json(folder / "config.json", {"vocab": vocab, "word_weights": weights, "unknown_word_weight": 1})
+    save_file({"emb_layer.weight": values[:, None].contiguous()}, str(folder / "model.safetensors"))
+
+
 def _modules_of(declared: _Declarations) -> dict[str, str]:
     """Return the folder of each sentence-transformers module, by module name."""
-    names = SUPPORTED_MODULES[declared.similarity == "cosine" or declared.normalize]
+    normalize = declared.similarity == "cosine" or declared.normalize
+    names = SUPPORTED_MODULES[normalize, POOLINGS[declared.pooling].weighted]
     return {name: f"{index}_{name}" if index else "" for index, name in enumerate(names)}
 
 

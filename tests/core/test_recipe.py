@@ -60,7 +60,7 @@ def test_all_mistakes_are_told_at_once_with_their_paths():
         "pretrain.max_steps=lots",
         "pretrain.decoder.layrs=2",
         "finetune.loss.use=contrastiv",
-        "encoder.pooling=max",
+        "encoder.pooling=sum",
         "encoder.layers=0",
         "finetune.rounds.1.miners.0.depth=0",
         "pretrain.losses.decoder.on=x",

@@ -112,7 +112,7 @@ def _probe_callbacks(
     searched = {name.removeprefix("probe/"): path for name, path in stage.inputs.items() if name.startswith("probe/")}
     probes = Probes(
         module=module,
-        encoder=encoder_of(module.encoder.backbone, tokenizer, stage.settings.reading),
+        encoder=encoder_of(module.encoder, tokenizer, stage.settings.reading),
         collate=collate,
         passages=TokenStore.open(searched["tokens"]),
         held_out=held_out,
