@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from attrs.validators import ge, in_
 
 from drkit.core.files import replacing_folder
 from drkit.core.loading import without_progress_bars
+from drkit.encoders.architectures import STATIC
 from drkit.encoders.folder import (
     DRKIT,
     LENGTH,
@@ -25,9 +26,10 @@ from drkit.encoders.folder import (
     ROUTES,
     SETTINGS,
     SIMILARITIES,
+    STATIC_MODULES,
     SUPPORTED_MODULES,
 )
-from drkit.encoders.pooling import POOLINGS, check_token_weights
+from drkit.encoders.pooling import POOLINGS, check_token_weights, static_problem
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
@@ -47,6 +49,11 @@ class _Declarations:
     query_prompt: str = ""
     passage_prompt: str = ""
     normalize: bool = False
+
+    @property
+    def has_unit_length(self) -> bool:
+        """Whether all vectors have length 1."""
+        return self.normalize or self.similarity == "cosine"
 
     @property
     def longest(self) -> int:
@@ -77,6 +84,8 @@ def export_encoder(
     normalize: vectors of length 1 also under dot. token_weights: for the pooling `weighted`. provenance: where the
     model comes from, for the model card.
 
+    A static encoder becomes a StaticEmbedding module, with its token weights folded into the vectors.
+
     Raises DrkitError if a setting is invalid, or AutoModel cannot rebuild the model.
     """
     try:
@@ -86,14 +95,10 @@ def export_encoder(
     except ValueError as error:
         raise DrkitError(f"cannot export the encoder: {error.args[0]}") from None
     check_token_weights(pooling, token_weights)
-    backbone = _as_auto_model(getattr(model, "base_model", model))
+    given = getattr(model, "base_model", model)
+    write = _write_static if is_static(given) else _write_transformer
     with replacing_folder(Path(folder), MODULES) as temporary:
-        with without_progress_bars():
-            backbone.save_pretrained(temporary)
-        _save_tokenizer(tokenizer, temporary, declared)
-        _write_declarations(temporary, declared, int(backbone.config.hidden_size))
-        if token_weights is not None:
-            _write_word_weights(temporary / _modules_of(declared)["WordWeights"], tokenizer, token_weights)
+        write(given, tokenizer, temporary, declared, token_weights)
         _write_json(temporary / DRKIT, {"format": 1, **asdict(declared), "provenance": dict(provenance or {})})
         (temporary / "README.md").write_text(_model_card(declared, provenance or {}), encoding="utf-8")
     return Path(folder)
@@ -123,10 +128,51 @@ def export_dual(
             export_encoder(model, tokenizer, temporary / name, **how)
         declared = _Declarations(**settings)
         _write_json(temporary / MODULES, [{"idx": 0, "name": "0", "path": "", "type": f"{_MODULE}Router"}])
-        _write_json(temporary / ROUTER, _router_config(_modules_of(declared)))
+        modules = _static_modules_of if is_static(getattr(queries[0], "base_model", queries[0])) else _modules_of
+        _write_json(temporary / ROUTER, _router_config(modules(declared)))
         _write_json(temporary / SETTINGS, _model_settings(declared))
         (temporary / "README.md").write_text(_model_card(declared, provenance or {}), encoding="utf-8")
     return Path(folder)
+
+
+def is_static(backbone: Any) -> bool:
+    """Whether a backbone is a static model, which is exported as a StaticEmbedding module."""
+    return bool(backbone.config.model_type == STATIC)
+
+
+def _write_transformer(
+    given: Any, tokenizer: Any, folder: Path, declared: _Declarations, token_weights: TokenWeights | None
+) -> None:
+    backbone = _as_auto_model(given)
+    with without_progress_bars():
+        backbone.save_pretrained(folder)
+    _save_tokenizer(tokenizer, folder, declared)
+    modules = _modules_of(declared)
+    _write_declarations(folder, declared, modules)
+    flags = {flag: name == POOLINGS[declared.pooling].saved_as for name, flag in POOLING_FLAGS.items()}
+    pooling = {"word_embedding_dimension": int(backbone.config.hidden_size), **flags, "include_prompt": True}
+    _write_json(folder / modules["Pooling"] / "config.json", pooling)
+    _write_json(folder / LENGTH, {"max_seq_length": declared.longest, "do_lower_case": False})
+    if token_weights is not None:
+        _write_word_weights(folder / modules["WordWeights"], tokenizer, token_weights)
+
+
+def _write_static(
+    given: Any, tokenizer: Any, folder: Path, declared: _Declarations, token_weights: TokenWeights | None
+) -> None:
+    """Write a StaticEmbedding module; token weights are folded into the vectors, whose mean then has another length."""
+    from safetensors.torch import save_file
+
+    problem = static_problem(declared.pooling, has_unit_length=declared.has_unit_length)
+    if problem:
+        raise DrkitError(f"cannot export the encoder: {problem}")
+    table = given.get_input_embeddings().weight.detach().cpu().float()
+    if token_weights is not None:
+        table = table * token_weights.values().detach().cpu()[:, None]
+    save_file({"embedding.weight": table.contiguous()}, str(folder / "model.safetensors"))
+    cut = {"direction": "Right", "max_length": declared.longest - 2, "strategy": "LongestFirst", "stride": 0}
+    _save_tokenizer(tokenizer, folder, declared, truncation=cut)
+    _write_declarations(folder, declared, _static_modules_of(declared))
 
 
 def _router_config(modules: Mapping[str, str]) -> dict[str, Any]:
@@ -172,7 +218,9 @@ def _neutral_pooler(pooler: Any) -> None:
             parameter.copy_(torch.eye(*parameter.shape) if parameter.ndim == 2 else torch.zeros_like(parameter))
 
 
-def _save_tokenizer(tokenizer: Any, folder: Path, declared: _Declarations) -> None:
+def _save_tokenizer(
+    tokenizer: Any, folder: Path, declared: _Declarations, truncation: Mapping[str, Any] | None = None
+) -> None:
     exported = copy.deepcopy(tokenizer)
     exported.model_max_length = declared.longest
     exported.save_pretrained(folder)
@@ -180,23 +228,19 @@ def _save_tokenizer(tokenizer: Any, folder: Path, declared: _Declarations) -> No
     file = folder / "tokenizer.json"
     if file.is_file():
         content = json.loads(file.read_text(encoding="utf-8"))
-        file.write_text(json.dumps({**content, "padding": None, "truncation": None}, ensure_ascii=False, indent=2))
+        file.write_text(
+            json.dumps({**content, "padding": None, "truncation": truncation}, ensure_ascii=False, indent=2)
+        )
 
 
-def _write_declarations(folder: Path, declared: _Declarations, hidden: int) -> None:
-    named = _modules_of(declared)
+def _write_declarations(folder: Path, declared: _Declarations, named: Mapping[str, str]) -> None:
     for path in filter(None, named.values()):
         (folder / path).mkdir()
     modules = [
         {"idx": idx, "name": str(idx), "path": path, "type": _MODULE + name}
         for idx, (name, path) in enumerate(named.items())
     ]
-    flags = {flag: name == POOLINGS[declared.pooling].saved_as for name, flag in POOLING_FLAGS.items()}
     _write_json(folder / MODULES, modules)
-    _write_json(
-        folder / named["Pooling"] / "config.json", {"word_embedding_dimension": hidden, **flags, "include_prompt": True}
-    )
-    _write_json(folder / LENGTH, {"max_seq_length": declared.longest, "do_lower_case": False})
     _write_json(folder / SETTINGS, _model_settings(declared))
 
 
@@ -214,8 +258,14 @@ def _write_word_weights(folder: Path, tokenizer: Any, token_weights: TokenWeight
 
 def _modules_of(declared: _Declarations) -> dict[str, str]:
     """Return the folder of each sentence-transformers module, by module name."""
-    normalize = declared.similarity == "cosine" or declared.normalize
-    names = SUPPORTED_MODULES[normalize, POOLINGS[declared.pooling].weighted]
+    return _folders(SUPPORTED_MODULES[declared.has_unit_length, POOLINGS[declared.pooling].weighted])
+
+
+def _static_modules_of(declared: _Declarations) -> dict[str, str]:
+    return _folders(STATIC_MODULES[declared.has_unit_length])
+
+
+def _folders(names: Sequence[str]) -> dict[str, str]:
     return {name: f"{index}_{name}" if index else "" for index, name in enumerate(names)}
 
 

@@ -34,6 +34,7 @@ SUPPORTED_MODULES = {
     for normalize in (False, True)
     for weighted in (False, True)
 }
+STATIC_MODULES = {False: ("StaticEmbedding",), True: ("StaticEmbedding", "Normalize")}
 # All poolings of sentence-transformers, by name; a Pooling module has one flag for each.
 POOLING_FLAGS = {
     "cls": "pooling_mode_cls_token",
@@ -57,7 +58,9 @@ def read_encoder_settings(folder: Path, modules: Mapping[str, str] | None = None
     """
     modules = read_modules(folder) if modules is None else modules
     _check_modules(folder, modules)
-    transformer, pooling = folder / modules["Transformer"], _read_json(folder / modules["Pooling"] / "config.json")
+    is_static = "StaticEmbedding" in modules
+    transformer = folder / modules["StaticEmbedding" if is_static else "Transformer"]
+    pooling = {"pooling_mode": "mean"} if is_static else _read_json(folder / modules["Pooling"] / "config.json")
     saved = _read_json(folder / SETTINGS, {})
     prompts = _prompts(saved)
     if any(prompts.values()) and pooling.get("include_prompt") is False:
@@ -102,12 +105,18 @@ def declared_settings(folder: Path) -> tuple[dict[str, Any], int | None]:
 
 
 def load_backbone(folder: Path) -> tuple[Any, Any]:
-    """Load the transformer (float32, evaluation mode) and its tokenizer; downloads nothing, runs no remote code.
+    """Load the transformer (float32, evaluation mode) or static model, and its tokenizer.
+
+    Downloads nothing, runs no remote code.
 
     Raises DrkitError if either cannot be read.
     """
     from transformers import AutoModel, AutoTokenizer
 
+    from drkit.encoders.static import load_static
+
+    if not (folder / CONFIG).is_file():
+        return load_static(folder)
     with explain_load_errors(str(folder), "load the encoder in", "Export it again."), without_progress_bars():
         model = AutoModel.from_pretrained(folder, dtype="float32", local_files_only=True)
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
@@ -198,10 +207,10 @@ def _check_modules(folder: Path, modules: Mapping[str, str]) -> None:
             f"{folder} has separate encoders for queries and passages, but one encoder was expected: give the folder "
             f"of one of them (drkit writes {QUERIES} and {PASSAGES}), or load both with DualEncoder"
         )
-    if set(modules) not in map(set, SUPPORTED_MODULES.values()):
+    if set(modules) not in map(set, (*SUPPORTED_MODULES.values(), *STATIC_MODULES.values())):
         raise DrkitError(
             f"{folder}: unsupported modules ({', '.join(modules)}); drkit supports Transformer, Pooling and optionally "
-            f"WordWeights and Normalize"
+            f"WordWeights and Normalize, and StaticEmbedding, optionally with Normalize"
         )
 
 
@@ -224,7 +233,7 @@ def _prompts(saved: Mapping[str, Any]) -> dict[str, str]:
 
 def _max_length(folder: Path) -> int:
     """Return the maximum number of tokens that a folder declares, within the model's positions; 512 if unlimited."""
-    config, tokenizer = _read_json(folder / CONFIG), _read_json(folder / "tokenizer_config.json", {})
+    config, tokenizer = _read_json(folder / CONFIG, {}), _read_json(folder / "tokenizer_config.json", {})
     declared = _read_json(folder / LENGTH, {}).get("max_seq_length")
     limits = [declared or tokenizer.get("model_max_length")]
     if config.get("max_position_embeddings"):

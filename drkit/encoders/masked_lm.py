@@ -13,10 +13,11 @@ from torch import Tensor, nn
 
 from drkit.core.loading import check_model_path, explain_load_errors, without_progress_bars
 from drkit.core.types import Encoded
-from drkit.encoders.architectures import BertSizes, architecture, backbone_info, check_fit, longest_text
+from drkit.encoders.architectures import STATIC, BertSizes, architecture, backbone_info, check_fit, longest_text
 from drkit.encoders.heads import TIED, Heads, tie_lm_head
-from drkit.encoders.pooling import POOLINGS, check_pooling, check_token_weights, pool
+from drkit.encoders.pooling import POOLINGS, between_ends, check_pooling, check_token_weights, pool
 from drkit.encoders.seeding import seeded
+from drkit.encoders.static import StaticConfig, StaticForMaskedLM
 from drkit.encoders.token_weights import TokenWeights, read_token_weights
 from drkit.errors import DrkitError
 
@@ -72,7 +73,8 @@ class MaskedLmEncoder(nn.Module):
         out = self.backbone(input_ids=ids, attention_mask=attention, output_hidden_states=bool(layers))
         hidden = out.last_hidden_state
         chosen = tuple(self._normed(out.hidden_states[layer], layer) for layer in layers)
-        weights = attention if self.token_weights is None else self.token_weights(ids, attention)
+        pooled = between_ends(attention) if self.architecture.model_type == STATIC else attention
+        weights = pooled if self.token_weights is None else self.token_weights(ids, pooled)
         return {"bottleneck": self.pool(hidden, weights), "hidden": hidden, "layers": chosen}
 
     def encode(self, ids: Tensor, attention: Tensor, layers: tuple[int, ...] = ()) -> Encoded:
@@ -141,10 +143,14 @@ class MaskedLmEncoder(nn.Module):
     def from_scratch(
         cls, sizes: BertSizes, tokenizer: Any, *, pooling: str = "cls", similarity: str = "cosine", seed: int = 42
     ) -> MaskedLmEncoder:
-        """Make a BERT with random weights for the vocabulary of `tokenizer`; the global random state is unchanged."""
+        """Make a BERT with random weights for the vocabulary of `tokenizer`; the global random state is unchanged.
+
+        Without layers, it is a static encoder, whose LM head is always the tied projection alone.
+        """
         from transformers import BertConfig, BertForMaskedLM
 
-        config = BertConfig(
+        make_config, make_model = (BertConfig, BertForMaskedLM) if sizes.layers else (StaticConfig, StaticForMaskedLM)
+        config = make_config(
             vocab_size=len(tokenizer),
             pad_token_id=tokenizer.pad_token_id,
             hidden_size=sizes.hidden,
@@ -155,10 +161,10 @@ class MaskedLmEncoder(nn.Module):
             hidden_dropout_prob=sizes.dropout,
             attention_probs_dropout_prob=sizes.dropout,
             hidden_act=sizes.activation,
-            attn_implementation="sdpa",
+            attn_implementation=architecture(make_config.model_type).attention,
         )
         with seeded(seed, "encoder"):
-            model = BertForMaskedLM(config)
+            model = make_model(config)
         if sizes.lm_head == "tied":
             tie_lm_head(model)
         return cls(model, pooling=pooling, similarity=similarity)

@@ -72,6 +72,14 @@ def check_pooling(name: str, where: str = "") -> str:
     return name
 
 
+def between_ends(attention: Tensor) -> Tensor:
+    """Return attention [B,L] without the first and last real token, [CLS] and [SEP]; texts are padded on the right."""
+    inner = attention.clone()
+    inner[:, 0] = inner[:, -1] = 0
+    inner[:, :-1] *= attention[:, 1:]
+    return inner
+
+
 def check_token_weights(pooling: str, token_weights: object | None) -> None:
     """Raise DrkitError unless token weights are given exactly if the pooling needs them."""
     if POOLINGS[pooling].weighted and token_weights is None:
@@ -80,6 +88,18 @@ def check_token_weights(pooling: str, token_weights: object | None) -> None:
         )
     if token_weights is not None and not POOLINGS[pooling].weighted:
         raise DrkitError(f"the pooling {pooling!r} has no token weights; use 'weighted', or omit `token_weights`")
+
+
+def static_problem(pooling: str, *, has_unit_length: bool) -> str:
+    """Return why a static encoder cannot have a pooling, or an empty string; has_unit_length: of its vectors."""
+    if pooling not in ("mean", "weighted"):
+        return f"a static encoder has no {pooling!r} pooling; use mean or weighted"
+    if pooling == "weighted" and not has_unit_length:
+        return (
+            "a static encoder with weighted pooling needs vectors of length 1, but the similarity is dot; use mean "
+            "pooling, or a loss with cosine similarity"
+        )
+    return ""
 
 
 def pool(hidden: Tensor, attention: Tensor, pooling: str) -> Tensor:

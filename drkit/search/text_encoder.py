@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -29,6 +30,7 @@ from drkit.encoders.folder import (
     read_word_weights,
 )
 from drkit.encoders.pooling import POOLINGS, check_pooling, check_token_weights, pool
+from drkit.encoders.static import StaticModel, fast_ids
 from drkit.encoders.token_weights import TokenWeights, read_token_weights
 from drkit.errors import DrkitError
 
@@ -158,12 +160,24 @@ class TextEncoder:
     def _tokens(self, texts: Sequence[str], prompt: str, length: int) -> list[list[int]]:
         if not texts:
             return []
+        if isinstance(self.model, StaticModel):
+            return [self._fast_ids(prompt + text, length) for text in texts]
         ids: list[list[int]] = self.tokenizer(
             [prompt + text for text in texts], truncation=True, max_length=length, return_attention_mask=False
         )["input_ids"]
         return ids
 
+    @cached_property
+    def _fast_ids(self) -> Callable[[str, int], list[int]]:
+        return fast_ids(self.tokenizer)
+
     def _embed(self, rows: Sequence[Any]) -> Tensor:
+        bags = isinstance(self.model, StaticModel)
+        vectors = self.model.bags(rows, self.token_weights) if bags else self._pooled(rows)
+        return nn.functional.normalize(vectors, dim=-1) if self.has_unit_length else vectors
+
+    def _pooled(self, rows: Sequence[Any]) -> Tensor:
+        """Return the pooled hidden states f[n,D] of rows of token ids."""
         longest = int(getattr(self.model.config, "max_position_embeddings", 0) or 0)
         ids, attention = padded(rows, self.tokenizer.pad_token_id or 0, longest=longest)
         device = next(self.model.parameters()).device
@@ -171,8 +185,7 @@ class TextEncoder:
         with torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
             hidden = self.model(input_ids=ids, attention_mask=attention).last_hidden_state.float()
             weights = attention if self.token_weights is None else self.token_weights(ids, attention)
-        vectors = pool(hidden, weights, self.pooling)
-        return nn.functional.normalize(vectors, dim=-1) if self.has_unit_length else vectors
+        return pool(hidden, weights, self.pooling)
 
 
 @attrs.frozen(eq=False)

@@ -61,7 +61,7 @@ def test_all_mistakes_are_told_at_once_with_their_paths():
         "pretrain.decoder.layrs=2",
         "finetune.loss.use=contrastiv",
         "encoder.pooling=sum",
-        "encoder.layers=0",
+        "encoder.layers=-1",
         "finetune.rounds.1.miners.0.depth=0",
         "pretrain.losses.decoder.on=x",
         "seed=true",
