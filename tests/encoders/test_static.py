@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from drkit.core.discovery import installed
 from drkit.core.progress import Silent
-from drkit.core.spec import Kind
 from drkit.encoders import BertSizes, MaskedLmEncoder
 from drkit.encoders.export import export_dual, export_encoder
 from drkit.encoders.pooling import between_ends
@@ -167,13 +166,10 @@ def test_every_masker_and_decoder_goes_with_it(masker, decoder):
     try_parts(recipe_of(masker=masker, decoder=decoder), PARTS.registry)
 
 
-@pytest.mark.parametrize("loss", PARTS.registry.names(Kind.LOSS))
-def test_every_loss_of_fine_tuning_goes_with_it(loss):
-    try:
-        recipe = recipe_of(loss=loss)
-    except ProblemsError as error:
-        pytest.skip(f"needs other parts at any depth: {error}")
-    try_parts(recipe, PARTS.registry)
+@pytest.mark.parametrize("paper", sorted({*PARTS.recipes} - {"quick"}))
+def test_every_recipe_goes_with_it(paper):
+    settings = ("encoder.layers=0", "encoder.pooling=mean", "encoder.lm_head=tied")
+    try_parts(compose(ComposeRequest(paper=paper, settings=settings), PARTS), PARTS.registry)
 
 
 @pytest.mark.parametrize(
