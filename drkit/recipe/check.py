@@ -79,6 +79,11 @@ def _static_problems(recipe: Recipe) -> Iterator[str]:
         yield f"{problem} (encoder.layers = 0) @ encoder.pooling"
     if encoder.lm_head != "tied":
         yield "a static encoder (encoder.layers = 0) has only the LM head 'tied' @ encoder.lm_head"
+    if recipe.pretrain and getattr(recipe.pretrain.decoder.config, "init", "") == "encoder-tail":
+        yield (
+            "a static encoder (encoder.layers = 0) has no layers that a decoder could start from: "
+            "--set pretrain.decoder.init=random @ pretrain.decoder"
+        )
     if recipe.reranker and recipe.reranker.pretrained is None:
         yield (
             "a re-ranker cannot start from a static encoder (encoder.layers = 0): set reranker.pretrained to a path or "
