@@ -21,7 +21,7 @@ from drkit.encoders import MaskedLmEncoder
 from drkit.encoders.folder import PASSAGES
 from drkit.encoders.token_weights import save_token_weights
 from drkit.errors import DrkitError
-from drkit.recipe.write import plain
+from drkit.recipe.toml import plain
 from drkit.train.pretrain import trains_generator
 
 if TYPE_CHECKING:
