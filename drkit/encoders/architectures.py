@@ -16,19 +16,21 @@ from drkit.core.settings import setting
 from drkit.core.types import BackboneInfo
 from drkit.errors import DrkitError, did_you_mean
 
+# The model type of drkit's own encoders without layers (`drkit.encoders.static`).
+STATIC = "drkit-static"
 # A step of an LM head that is a function, not a module.
 GELU = "gelu()"
 
 
 @frozen
 class BertSizes:
-    """Sizes of a BERT that starts from random weights.
+    """Sizes of a BERT that starts from random weights; without layers, a static encoder.
 
     Raises ValueError if `hidden` is not a multiple of `heads`.
     """
 
     hidden: int = setting(128, ge(1), "width of the hidden states")
-    layers: int = setting(2, ge(1), "number of transformer layers")
+    layers: int = setting(2, ge(0), "number of transformer layers; 0: word embeddings alone")
     heads: int = setting(2, ge(1), "attention heads; the width must be a multiple of them")
     intermediate: int = setting(512, ge(1), "width of the feed-forward layers")
     max_positions: int = setting(512, ge(2), "maximum length of a text in tokens")
@@ -169,6 +171,7 @@ ARCHITECTURES = {
             final_norm="final_norm",
             sizes=SizeNames(dropout="mlp_dropout", activation="hidden_activation", layer_norm_eps="norm_eps"),
         ),
+        Architecture(model_type=STATIC, transform=(), layers="layers", positions="", attention="eager"),
     )
 }
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attrs import asdict, field, frozen
 from attrs.validators import ge, in_
 
 from drkit.core.files import replacing_folder
 from drkit.core.loading import without_progress_bars
+from drkit.encoders.architectures import STATIC
 from drkit.encoders.folder import (
     DRKIT,
     LENGTH,
@@ -25,10 +26,14 @@ from drkit.encoders.folder import (
     ROUTES,
     SETTINGS,
     SIMILARITIES,
+    STATIC_MODULES,
     SUPPORTED_MODULES,
 )
-from drkit.encoders.pooling import POOLINGS
+from drkit.encoders.pooling import POOLINGS, check_token_weights, static_problem
 from drkit.errors import DrkitError
+
+if TYPE_CHECKING:
+    from drkit.encoders.token_weights import TokenWeights
 
 _MODULE = "sentence_transformers.models."
 
@@ -44,6 +49,11 @@ class _Declarations:
     query_prompt: str = ""
     passage_prompt: str = ""
     normalize: bool = False
+
+    @property
+    def has_unit_length(self) -> bool:
+        """Whether all vectors have length 1."""
+        return self.normalize or self.similarity == "cosine"
 
     @property
     def longest(self) -> int:
@@ -63,6 +73,7 @@ def export_encoder(
     query_prompt: str = "",
     passage_prompt: str = "",
     normalize: bool = False,
+    token_weights: TokenWeights | None = None,
     provenance: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write the encoder folder, atomically: weights, tokenizer, pooling, similarity, lengths and a model card.
@@ -70,7 +81,10 @@ def export_encoder(
     model: a Hugging Face backbone, or a masked LM, whose head is dropped. pooling: a name of
     `drkit.encoders.pooling.POOLINGS`. similarity: `cosine` or `dot`. query_length, passage_length: in tokens, special
     ones included. Prompts are put before every text, in sentence-transformers by `encode_query` and `encode_document`.
-    normalize: vectors of length 1 also under dot. provenance: where the model comes from, for the model card.
+    normalize: vectors of length 1 also under dot. token_weights: for the pooling `weighted`. provenance: where the
+    model comes from, for the model card.
+
+    A static encoder becomes a StaticEmbedding module, with its token weights folded into the vectors.
 
     Raises DrkitError if a setting is invalid, or AutoModel cannot rebuild the model.
     """
@@ -80,12 +94,11 @@ def export_encoder(
         )
     except ValueError as error:
         raise DrkitError(f"cannot export the encoder: {error.args[0]}") from None
-    backbone = _as_auto_model(getattr(model, "base_model", model))
+    check_token_weights(pooling, token_weights)
+    given = getattr(model, "base_model", model)
+    write = _write_static if is_static(given) else _write_transformer
     with replacing_folder(Path(folder), MODULES) as temporary:
-        with without_progress_bars():
-            backbone.save_pretrained(temporary)
-        _save_tokenizer(tokenizer, temporary, declared)
-        _write_declarations(temporary, declared, int(backbone.config.hidden_size))
+        write(given, tokenizer, temporary, declared, token_weights)
         _write_json(temporary / DRKIT, {"format": 1, **asdict(declared), "provenance": dict(provenance or {})})
         (temporary / "README.md").write_text(_model_card(declared, provenance or {}), encoding="utf-8")
     return Path(folder)
@@ -96,6 +109,7 @@ def export_dual(
     passages: tuple[Any, Any],
     folder: str | Path,
     *,
+    token_weights: tuple[TokenWeights | None, TokenWeights | None] = (None, None),
     provenance: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Path:
@@ -103,19 +117,62 @@ def export_dual(
 
     `query_encoder/` and `passage_encoder/` are written by `export_encoder`, so each can be loaded by itself; in
     sentence-transformers, `encode_query` uses one and `encode_document` the other. queries, passages: (model,
-    tokenizer) of each; settings: the other settings of `export_encoder`.
+    tokenizer) of each; token_weights: those of each; settings: the other settings of `export_encoder`.
 
     Raises DrkitError as `export_encoder` does.
     """
     with replacing_folder(Path(folder), MODULES) as temporary:
-        for name, (model, tokenizer) in ((QUERIES, queries), (PASSAGES, passages)):
-            export_encoder(model, tokenizer, temporary / name, provenance=provenance, **settings)
+        sides = (QUERIES, *queries, token_weights[0]), (PASSAGES, *passages, token_weights[1])
+        for name, model, tokenizer, weights in sides:
+            how = {**settings, "token_weights": weights, "provenance": provenance}
+            export_encoder(model, tokenizer, temporary / name, **how)
         declared = _Declarations(**settings)
         _write_json(temporary / MODULES, [{"idx": 0, "name": "0", "path": "", "type": f"{_MODULE}Router"}])
-        _write_json(temporary / ROUTER, _router_config(_modules_of(declared)))
+        modules = _static_modules_of if is_static(getattr(queries[0], "base_model", queries[0])) else _modules_of
+        _write_json(temporary / ROUTER, _router_config(modules(declared)))
         _write_json(temporary / SETTINGS, _model_settings(declared))
         (temporary / "README.md").write_text(_model_card(declared, provenance or {}), encoding="utf-8")
     return Path(folder)
+
+
+def is_static(backbone: Any) -> bool:
+    """Whether a backbone is a static model, which is exported as a StaticEmbedding module."""
+    return bool(backbone.config.model_type == STATIC)
+
+
+def _write_transformer(
+    given: Any, tokenizer: Any, folder: Path, declared: _Declarations, token_weights: TokenWeights | None
+) -> None:
+    backbone = _as_auto_model(given)
+    with without_progress_bars():
+        backbone.save_pretrained(folder)
+    _save_tokenizer(tokenizer, folder, declared)
+    modules = _modules_of(declared)
+    _write_declarations(folder, declared, modules)
+    flags = {flag: name == POOLINGS[declared.pooling].saved_as for name, flag in POOLING_FLAGS.items()}
+    pooling = {"word_embedding_dimension": int(backbone.config.hidden_size), **flags, "include_prompt": True}
+    _write_json(folder / modules["Pooling"] / "config.json", pooling)
+    _write_json(folder / LENGTH, {"max_seq_length": declared.longest, "do_lower_case": False})
+    if token_weights is not None:
+        _write_word_weights(folder / modules["WordWeights"], tokenizer, token_weights)
+
+
+def _write_static(
+    given: Any, tokenizer: Any, folder: Path, declared: _Declarations, token_weights: TokenWeights | None
+) -> None:
+    """Write a StaticEmbedding module; token weights are folded into the vectors, whose mean then has another length."""
+    from safetensors.torch import save_file
+
+    problem = static_problem(declared.pooling, has_unit_length=declared.has_unit_length)
+    if problem:
+        raise DrkitError(f"cannot export the encoder: {problem}")
+    table = given.get_input_embeddings().weight.detach().cpu().float()
+    if token_weights is not None:
+        table = table * token_weights.values().detach().cpu()[:, None]
+    save_file({"embedding.weight": table.contiguous()}, str(folder / "model.safetensors"))
+    cut = {"direction": "Right", "max_length": declared.longest - 2, "strategy": "LongestFirst", "stride": 0}
+    _save_tokenizer(tokenizer, folder, declared, truncation=cut)
+    _write_declarations(folder, declared, _static_modules_of(declared))
 
 
 def _router_config(modules: Mapping[str, str]) -> dict[str, Any]:
@@ -161,7 +218,9 @@ def _neutral_pooler(pooler: Any) -> None:
             parameter.copy_(torch.eye(*parameter.shape) if parameter.ndim == 2 else torch.zeros_like(parameter))
 
 
-def _save_tokenizer(tokenizer: Any, folder: Path, declared: _Declarations) -> None:
+def _save_tokenizer(
+    tokenizer: Any, folder: Path, declared: _Declarations, truncation: Mapping[str, Any] | None = None
+) -> None:
     exported = copy.deepcopy(tokenizer)
     exported.model_max_length = declared.longest
     exported.save_pretrained(folder)
@@ -169,29 +228,44 @@ def _save_tokenizer(tokenizer: Any, folder: Path, declared: _Declarations) -> No
     file = folder / "tokenizer.json"
     if file.is_file():
         content = json.loads(file.read_text(encoding="utf-8"))
-        file.write_text(json.dumps({**content, "padding": None, "truncation": None}, ensure_ascii=False, indent=2))
+        file.write_text(
+            json.dumps({**content, "padding": None, "truncation": truncation}, ensure_ascii=False, indent=2)
+        )
 
 
-def _write_declarations(folder: Path, declared: _Declarations, hidden: int) -> None:
-    named = _modules_of(declared)
+def _write_declarations(folder: Path, declared: _Declarations, named: Mapping[str, str]) -> None:
     for path in filter(None, named.values()):
         (folder / path).mkdir()
     modules = [
         {"idx": idx, "name": str(idx), "path": path, "type": _MODULE + name}
         for idx, (name, path) in enumerate(named.items())
     ]
-    flags = {flag: name == POOLINGS[declared.pooling].saved_as for name, flag in POOLING_FLAGS.items()}
     _write_json(folder / MODULES, modules)
-    _write_json(
-        folder / "1_Pooling" / "config.json", {"word_embedding_dimension": hidden, **flags, "include_prompt": True}
-    )
-    _write_json(folder / LENGTH, {"max_seq_length": declared.longest, "do_lower_case": False})
     _write_json(folder / SETTINGS, _model_settings(declared))
+
+
+def _write_word_weights(folder: Path, tokenizer: Any, token_weights: TokenWeights) -> None:
+    """Write a WordWeights module: sentence-transformers reads config.json; ids without a token get a placeholder."""
+    from safetensors.torch import save_file
+
+    values = token_weights.values().detach().cpu()
+    words = {number: word for word, number in tokenizer.get_vocab().items()}
+    vocab = [words.get(number, f"[id {number}]") for number in range(len(values))]
+    weights = dict(zip(vocab, values.tolist(), strict=True))
+    _write_json(folder / "config.json", {"vocab": vocab, "word_weights": weights, "unknown_word_weight": 1})
+    save_file({"emb_layer.weight": values[:, None].contiguous()}, str(folder / "model.safetensors"))
 
 
 def _modules_of(declared: _Declarations) -> dict[str, str]:
     """Return the folder of each sentence-transformers module, by module name."""
-    names = SUPPORTED_MODULES[declared.similarity == "cosine" or declared.normalize]
+    return _folders(SUPPORTED_MODULES[declared.has_unit_length, POOLINGS[declared.pooling].weighted])
+
+
+def _static_modules_of(declared: _Declarations) -> dict[str, str]:
+    return _folders(STATIC_MODULES[declared.has_unit_length])
+
+
+def _folders(names: Sequence[str]) -> dict[str, str]:
     return {name: f"{index}_{name}" if index else "" for index, name in enumerate(names)}
 
 

@@ -23,7 +23,18 @@ CONFIG, MODULES, DRKIT = "config.json", "modules.json", "drkit.json"
 SETTINGS, ROUTER, LENGTH = "config_sentence_transformers.json", "router_config.json", "sentence_bert_config.json"
 ROUTES = ("query", "document")
 SIMILARITIES = ("cosine", "dot")
-SUPPORTED_MODULES = (("Transformer", "Pooling"), ("Transformer", "Pooling", "Normalize"))
+# The modules of an encoder, by whether its vectors have length 1 and whether tokens have learned weights.
+SUPPORTED_MODULES = {
+    (normalize, weighted): (
+        "Transformer",
+        *(("WordWeights",) if weighted else ()),
+        "Pooling",
+        *(("Normalize",) if normalize else ()),
+    )
+    for normalize in (False, True)
+    for weighted in (False, True)
+}
+STATIC_MODULES = {False: ("StaticEmbedding",), True: ("StaticEmbedding", "Normalize")}
 # All poolings of sentence-transformers, by name; a Pooling module has one flag for each.
 POOLING_FLAGS = {
     "cls": "pooling_mode_cls_token",
@@ -35,19 +46,21 @@ POOLING_FLAGS = {
 }
 _DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 _SIMILARITY_BY_SAVED_NAME = {"cosine": "cosine", "dot": "dot", "dot_score": "dot", None: "cosine"}
-_POOLING_BY_SAVED_NAME = {pooling.saved_as: name for name, pooling in POOLINGS.items()}
+_POOLING_BY_SAVED_NAME = {(pooling.saved_as, pooling.weighted): name for name, pooling in POOLINGS.items()}
 
 
 def read_encoder_settings(folder: Path, modules: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Read from a folder the arguments of `TextEncoder`, and `transformer`, the backbone's folder.
+    """Read the settings of a `TextEncoder` from a folder, with the folders of its `transformer` and `word_weights`.
 
-    modules: folder of each module, by module name; read from modules.json if None.
+    modules: folder of each module, by module name; read from modules.json if None. word_weights: None without them.
 
     Raises DrkitError if modules.json is missing, or a module, pooling or similarity is not supported.
     """
     modules = read_modules(folder) if modules is None else modules
     _check_modules(folder, modules)
-    transformer, pooling = folder / modules["Transformer"], _read_json(folder / modules["Pooling"] / "config.json")
+    is_static = "StaticEmbedding" in modules
+    transformer = folder / modules["StaticEmbedding" if is_static else "Transformer"]
+    pooling = {"pooling_mode": "mean"} if is_static else _read_json(folder / modules["Pooling"] / "config.json")
     saved = _read_json(folder / SETTINGS, {})
     prompts = _prompts(saved)
     if any(prompts.values()) and pooling.get("include_prompt") is False:
@@ -55,7 +68,8 @@ def read_encoder_settings(folder: Path, modules: Mapping[str, str] | None = None
     own, length = _read_json(transformer / DRKIT, {}), _max_length(transformer)
     return {
         "transformer": transformer,
-        "pooling": pooling_of(pooling, folder),
+        "word_weights": folder / modules["WordWeights"] if "WordWeights" in modules else None,
+        "pooling": pooling_of(pooling, folder, weighted="WordWeights" in modules),
         "similarity": _similarity(saved, folder),
         "normalize": "Normalize" in modules,
         "query_length": own.get("query_length", length),
@@ -84,16 +98,23 @@ def declared_settings(folder: Path) -> tuple[dict[str, Any], int | None]:
     modes = pooling_modes(_read_json(folder / modules["Pooling"] / "config.json", {})) if "Pooling" in modules else []
     prompts = {name: prompt for name, prompt in _prompts(_read_json(folder / SETTINGS, {})).items() if prompt}
     own = {key: value for key, value in _read_json(folder / DRKIT, {}).items() if value is not None}
-    pooling = {"pooling": _POOLING_BY_SAVED_NAME[modes[0]]} if _is_supported(modes) else {}
+    found = _supported_pooling(modes, weighted="WordWeights" in modules)
+    pooling = {"pooling": found} if found else {}
     longest = _read_json(folder / LENGTH, {}).get("max_seq_length")
     return {**pooling, **prompts, **own}, longest
 
 
 def load_backbone(folder: Path) -> tuple[Any, Any]:
-    """Load the transformer (float32, evaluation mode) and its tokenizer; downloads nothing, runs no remote code.
+    """Load the transformer (float32, evaluation mode) or static model, and its tokenizer.
+
+    Downloads nothing, runs no remote code.
 
     Raises DrkitError if either cannot be read.
     """
+    from drkit.encoders.static import load_static
+
+    if not (folder / CONFIG).is_file():
+        return load_static(folder)
     where = (str(folder), "load the encoder in", "Export it again.")
     model = load_pretrained("AutoModel", *where, dtype="float32", local_files_only=True)
     tokenizer = load_pretrained("AutoTokenizer", *where, local_files_only=True)
@@ -151,18 +172,31 @@ def pooling_modes(config: Mapping[str, Any]) -> list[str]:
     return [names.get(key, key) for key, on in config.items() if key.startswith("pooling_mode_") and on is True]
 
 
-def pooling_of(config: Mapping[str, Any], folder: Path | str) -> str:
-    """Return the pooling in the settings of a Pooling module. Raises DrkitError if drkit does not support it."""
+def pooling_of(config: Mapping[str, Any], folder: Path | str, *, weighted: bool = False) -> str:
+    """Return the pooling in the settings of a Pooling module; weighted: behind a WordWeights module.
+
+    Raises DrkitError if drkit does not support it.
+    """
     modes = pooling_modes(config)
-    if not _is_supported(modes):
-        raise DrkitError(
-            f"{folder}: unsupported pooling ({', '.join(modes) or 'not given'}); drkit supports {', '.join(POOLINGS)}"
-        )
-    return _POOLING_BY_SAVED_NAME[modes[0]]
+    found = _supported_pooling(modes, weighted=weighted)
+    if found is None:
+        given = (", ".join(modes) or "not given") + (" with WordWeights" if weighted else "")
+        raise DrkitError(f"{folder}: unsupported pooling ({given}); drkit supports {', '.join(POOLINGS)}")
+    return found
 
 
-def _is_supported(modes: list[str]) -> bool:
-    return len(modes) == 1 and modes[0] in _POOLING_BY_SAVED_NAME
+def read_word_weights(folder: Path) -> list[float]:
+    """Return the weight of each token, by id, of a WordWeights module. Raises DrkitError if its file is invalid."""
+    config = _read_json(folder / "config.json")
+    try:
+        known, unknown = config["word_weights"], config.get("unknown_word_weight", 1)
+        return [float(known.get(word, known.get(word.lower(), unknown))) for word in config["vocab"]]
+    except (KeyError, AttributeError, TypeError, ValueError) as error:
+        raise DrkitError(f"{folder} has no valid word weights ({error}); export the encoder again") from None
+
+
+def _supported_pooling(modes: list[str], *, weighted: bool) -> str | None:
+    return _POOLING_BY_SAVED_NAME.get((modes[0], weighted)) if len(modes) == 1 else None
 
 
 def _check_modules(folder: Path, modules: Mapping[str, str]) -> None:
@@ -171,10 +205,10 @@ def _check_modules(folder: Path, modules: Mapping[str, str]) -> None:
             f"{folder} has separate encoders for queries and passages, but one encoder was expected: give the folder "
             f"of one of them (drkit writes {QUERIES} and {PASSAGES}), or load both with DualEncoder"
         )
-    if set(modules) not in map(set, SUPPORTED_MODULES):
+    if set(modules) not in map(set, (*SUPPORTED_MODULES.values(), *STATIC_MODULES.values())):
         raise DrkitError(
             f"{folder}: unsupported modules ({', '.join(modules)}); drkit supports Transformer, Pooling and optionally "
-            f"Normalize"
+            f"WordWeights and Normalize, and StaticEmbedding, optionally with Normalize"
         )
 
 
@@ -197,7 +231,7 @@ def _prompts(saved: Mapping[str, Any]) -> dict[str, str]:
 
 def _max_length(folder: Path) -> int:
     """Return the maximum number of tokens that a folder declares, within the model's positions; 512 if unlimited."""
-    config, tokenizer = _read_json(folder / CONFIG), _read_json(folder / "tokenizer_config.json", {})
+    config, tokenizer = _read_json(folder / CONFIG, {}), _read_json(folder / "tokenizer_config.json", {})
     declared = _read_json(folder / LENGTH, {}).get("max_seq_length")
     limits = [declared or tokenizer.get("model_max_length")]
     if config.get("max_position_embeddings"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,10 +13,12 @@ from torch import Tensor, nn
 
 from drkit.core.loading import check_model_path, load_pretrained
 from drkit.core.types import Encoded
-from drkit.encoders.architectures import BertSizes, architecture, backbone_info, check_fit, longest_text
+from drkit.encoders.architectures import STATIC, BertSizes, architecture, backbone_info, check_fit, longest_text
 from drkit.encoders.heads import TIED, Heads, tie_lm_head
-from drkit.encoders.pooling import check_pooling, pool
+from drkit.encoders.pooling import POOLINGS, between_ends, check_pooling, check_token_weights, pool
 from drkit.encoders.seeding import seeded
+from drkit.encoders.static import StaticConfig, StaticForMaskedLM
+from drkit.encoders.token_weights import TokenWeights, read_token_weights
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
@@ -26,7 +29,8 @@ class MaskedLmEncoder(nn.Module):
     """A masked LM that gives its hidden states and one vector per text; logits are left to its `heads`.
 
     model: a Hugging Face masked LM of a supported architecture. pooling: a name of `drkit.encoders.pooling.POOLINGS`.
-    similarity: `cosine` or `dot`, how the vectors are to be compared; kept for export.
+    similarity: `cosine` or `dot`, how the vectors are to be compared; kept for export. With the pooling `weighted`,
+    `token_weights` are trained with the model; all are 1 until `set_token_weights`.
 
     Raises DrkitError for an unsupported pooling or architecture, or a model that lacks one of its modules.
     """
@@ -39,6 +43,7 @@ class MaskedLmEncoder(nn.Module):
         self.architecture = architecture(config.model_type)
         check_fit(model, self.architecture)
         self.pooling = check_pooling(pooling)
+        self.token_weights = TokenWeights(torch.ones(config.vocab_size)) if POOLINGS[pooling].weighted else None
         self.similarity = similarity
 
     @property
@@ -68,14 +73,16 @@ class MaskedLmEncoder(nn.Module):
         out = self.backbone(input_ids=ids, attention_mask=attention, output_hidden_states=bool(layers))
         hidden = out.last_hidden_state
         chosen = tuple(self._normed(out.hidden_states[layer], layer) for layer in layers)
-        return {"bottleneck": self.pool(hidden, attention), "hidden": hidden, "layers": chosen}
+        pooled = between_ends(attention) if self.architecture.model_type == STATIC else attention
+        weights = pooled if self.token_weights is None else self.token_weights(ids, pooled)
+        return {"bottleneck": self.pool(hidden, weights), "hidden": hidden, "layers": chosen}
 
     def encode(self, ids: Tensor, attention: Tensor, layers: tuple[int, ...] = ()) -> Encoded:
         """Return the outputs of `forward` as an `Encoded`."""
         return Encoded(**self(ids, attention, layers))
 
     def pool(self, hidden: Tensor, attention: Tensor) -> Tensor:
-        """Return the bottleneck f[B,D] of hidden f[B,L,D] under attention bool[B,L]."""
+        """Return the bottleneck f[B,D] of hidden f[B,L,D] under attention bool[B,L], or weights f[B,L]."""
         return pool(hidden, attention, self.pooling)
 
     def heads(self) -> Heads:
@@ -105,26 +112,45 @@ class MaskedLmEncoder(nn.Module):
             raise DrkitError(f"the LM head of this {self.config.model_type!r} encoder has no bias to set")
         _copy(bias, log_frequencies, "bias of the LM head")
 
+    @torch.no_grad()
+    def set_token_weights(self, weights: Tensor) -> None:
+        """Set the token weights of the pooling `weighted` to f32[V]; further rows of the embedding table keep theirs.
+
+        Raises DrkitError for another pooling, or more weights than rows.
+        """
+        check_token_weights(self.pooling, weights)
+        assert self.token_weights is not None
+        _copy(self.token_weights.weight[: len(weights)], weights, "token weights")
+
     @classmethod
     def from_pretrained(
         cls, path_or_id: str, *, pooling: str = "cls", similarity: str = "cosine", trust_remote_code: bool = False
     ) -> MaskedLmEncoder:
         """Load a checkpoint folder or a model of the hub.
 
-        A checkpoint without an LM head (an exported encoder) gets a new head, with a warning.
+        A checkpoint without an LM head (an exported encoder) gets a new head, with a warning. Token weights are read
+        from the folder if the pooling is `weighted` and the folder has them.
 
         Raises DrkitError if it is missing, cannot be read, or is not a masked LM of a supported architecture.
         """
-        return cls(load_masked_lm(path_or_id, trust_remote_code), pooling=pooling, similarity=similarity)
+        encoder = cls(load_masked_lm(path_or_id, trust_remote_code), pooling=pooling, similarity=similarity)
+        weights = read_token_weights(Path(path_or_id).expanduser()) if encoder.token_weights is not None else None
+        if weights is not None:
+            encoder.set_token_weights(weights)
+        return encoder
 
     @classmethod
     def from_scratch(
         cls, sizes: BertSizes, tokenizer: Any, *, pooling: str = "cls", similarity: str = "cosine", seed: int = 42
     ) -> MaskedLmEncoder:
-        """Make a BERT with random weights for the vocabulary of `tokenizer`; the global random state is unchanged."""
+        """Make a BERT with random weights for the vocabulary of `tokenizer`; the global random state is unchanged.
+
+        Without layers, it is a static encoder, whose LM head is always the tied projection alone.
+        """
         from transformers import BertConfig, BertForMaskedLM
 
-        config = BertConfig(
+        make_config, make_model = (BertConfig, BertForMaskedLM) if sizes.layers else (StaticConfig, StaticForMaskedLM)
+        config = make_config(
             vocab_size=len(tokenizer),
             pad_token_id=tokenizer.pad_token_id,
             hidden_size=sizes.hidden,
@@ -135,10 +161,10 @@ class MaskedLmEncoder(nn.Module):
             hidden_dropout_prob=sizes.dropout,
             attention_probs_dropout_prob=sizes.dropout,
             hidden_act=sizes.activation,
-            attn_implementation="sdpa",
+            attn_implementation=architecture(make_config.model_type).attention,
         )
         with seeded(seed, "encoder"):
-            model = BertForMaskedLM(config)
+            model = make_model(config)
         if sizes.lm_head == "tied":
             tie_lm_head(model)
         return cls(model, pooling=pooling, similarity=similarity)

@@ -18,11 +18,13 @@ class Pooling:
     """One way of pooling.
 
     pool: hidden f[B,L,D], attention [B,L] (1 or True: a real token) -> f[B,D]. saved_as: its name in the Pooling module
-    of sentence-transformers.
+    of sentence-transformers. weighted: attention is multiplied by the learned weight of each token (`TokenWeights`,
+    which sentence-transformers calls WordWeights).
     """
 
     pool: Callable[[Tensor, Tensor], Tensor]
     saved_as: str
+    weighted: bool = False
 
 
 def first_token(hidden: Tensor, _attention: Tensor) -> Tensor:
@@ -30,8 +32,24 @@ def first_token(hidden: Tensor, _attention: Tensor) -> Tensor:
     return hidden[:, 0]
 
 
+def last_token(hidden: Tensor, attention: Tensor) -> Tensor:
+    """Return the last hidden state of the last real token, [SEP] in most encoders; padding may be on either side."""
+    import torch
+
+    last = attention.shape[1] - 1 - attention.flip(1).to(torch.int).argmax(1)
+    return hidden[torch.arange(len(hidden), device=hidden.device), last]
+
+
+def max_over_tokens(hidden: Tensor, attention: Tensor) -> Tensor:
+    """Return the largest value of each dimension over all real tokens, special ones included."""
+    return hidden.masked_fill(~attention.unsqueeze(-1).bool(), float("-inf")).max(1).values
+
+
 def mean_over_tokens(hidden: Tensor, attention: Tensor) -> Tensor:
-    """Return the mean over all real tokens, special ones included, as sentence-transformers does."""
+    """Return the mean over all real tokens, special ones included, as sentence-transformers does.
+
+    With weights f[B,L] as attention (0: padding), it is the weighted mean.
+    """
     real = attention.unsqueeze(-1).to(hidden.dtype)
     return (hidden * real).sum(1) / real.sum(1).clamp(min=1e-9)
 
@@ -40,6 +58,9 @@ def mean_over_tokens(hidden: Tensor, attention: Tensor) -> Tensor:
 POOLINGS: Mapping[str, Pooling] = {
     "cls": Pooling(first_token, saved_as="cls"),
     "mean": Pooling(mean_over_tokens, saved_as="mean"),
+    "weighted": Pooling(mean_over_tokens, saved_as="mean", weighted=True),
+    "max": Pooling(max_over_tokens, saved_as="max"),
+    "last": Pooling(last_token, saved_as="lasttoken"),
 }
 
 
@@ -51,6 +72,39 @@ def check_pooling(name: str, where: str = "") -> str:
     return name
 
 
+def between_ends(attention: Tensor) -> Tensor:
+    """Return attention [B,L] without the first and last real token, [CLS] and [SEP]; texts are padded on the right."""
+    inner = attention.clone()
+    inner[:, 0] = inner[:, -1] = 0
+    inner[:, :-1] *= attention[:, 1:]
+    return inner
+
+
+def check_token_weights(pooling: str, token_weights: object | None) -> None:
+    """Raise DrkitError unless token weights are given exactly if the pooling needs them."""
+    if POOLINGS[pooling].weighted and token_weights is None:
+        raise DrkitError(
+            f"the pooling {pooling!r} needs token weights: pass `token_weights`, or load a folder that has them"
+        )
+    if token_weights is not None and not POOLINGS[pooling].weighted:
+        raise DrkitError(f"the pooling {pooling!r} has no token weights; use 'weighted', or omit `token_weights`")
+
+
+def static_problem(pooling: str, *, has_unit_length: bool) -> str:
+    """Return why a static encoder cannot have a pooling, or an empty string; has_unit_length: of its vectors."""
+    if pooling not in ("mean", "weighted"):
+        return f"a static encoder has no {pooling!r} pooling; use mean or weighted"
+    if pooling == "weighted" and not has_unit_length:
+        return (
+            "a static encoder with weighted pooling needs vectors of length 1, but the similarity is dot; use mean "
+            "pooling, or a loss with cosine similarity"
+        )
+    return ""
+
+
 def pool(hidden: Tensor, attention: Tensor, pooling: str) -> Tensor:
-    """Pool hidden states f[B,L,D] under attention [B,L] to f[B,D]. Raises DrkitError for an unknown pooling."""
+    """Pool hidden states f[B,L,D] under attention [B,L], or under weights of tokens, to f[B,D].
+
+    Raises DrkitError for an unknown pooling.
+    """
     return POOLINGS[check_pooling(pooling)].pool(hidden, attention)

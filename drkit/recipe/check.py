@@ -16,6 +16,8 @@ from drkit.core import provided
 from drkit.core.loading import check_model_path
 from drkit.core.registry import Registry
 from drkit.core.spec import ComponentSpec, Kind, scope_problems
+from drkit.encoders.folder import MODULES, read_modules
+from drkit.encoders.pooling import static_problem
 from drkit.errors import DrkitError, ProblemsError, did_you_mean
 from drkit.recipe.parts import PartInUse, join_names, losses_that_fit, maskers_that_fit, missing_extras, parts_in_use
 from drkit.recipe.rounds import rounds_problems
@@ -53,15 +55,41 @@ def _encoder_problems(recipe: Recipe) -> list[str]:
     if encoder.pretrained is None:
         if encoder.hidden % encoder.heads:
             return [f"hidden ({encoder.hidden}) must be a multiple of heads ({encoder.heads}) @ encoder"]
-        return []
+        return [] if encoder.layers else list(_static_problems(recipe))
+    folder = Path(encoder.pretrained).expanduser()
+    if (folder / MODULES).is_file() and "StaticEmbedding" in read_modules(folder):
+        return [
+            f"{folder} is an exported static encoder, which has neither its LM head nor separate token weights: start "
+            f"from its run or its checkpoint @ encoder.pretrained"
+        ]
     try:
         check_model_path(encoder.pretrained)
     except DrkitError as error:
         return [f"{error} @ encoder.pretrained"]
     if encoder.declared == "ignore":
         return []
-    declared = declared_settings_of(Path(encoder.pretrained).expanduser())
+    declared = declared_settings_of(folder)
     return declared.clashes(encoder) if declared else []
+
+
+def _static_problems(recipe: Recipe) -> Iterator[str]:
+    """Yield what an encoder without layers cannot do."""
+    encoder = recipe.encoder
+    problem = static_problem(encoder.pooling, has_unit_length=recipe.similarity == "cosine")
+    if problem:
+        yield f"{problem} (encoder.layers = 0) @ encoder.pooling"
+    if encoder.lm_head != "tied":
+        yield "a static encoder (encoder.layers = 0) has only the LM head 'tied' @ encoder.lm_head"
+    if recipe.pretrain and getattr(recipe.pretrain.decoder.config, "init", "") == "encoder-tail":
+        yield (
+            "a static encoder (encoder.layers = 0) has no layers that a decoder could start from: "
+            "--set pretrain.decoder.init=random @ pretrain.decoder"
+        )
+    if recipe.reranker and recipe.reranker.pretrained is None:
+        yield (
+            "a re-ranker cannot start from a static encoder (encoder.layers = 0): set reranker.pretrained to a path or "
+            "hub id, or encoder.layers to 1 or more @ reranker.pretrained"
+        )
 
 
 def _pretrain_problems(pretrain: Pretrain, registry: Registry) -> list[str]:

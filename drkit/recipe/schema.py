@@ -55,7 +55,7 @@ class EncoderSettings:
     """The encoder: an existing one (`pretrained`), or the sizes of one made from scratch."""
 
     pretrained: str | None = setting(None, None, "path or hub id of an encoder to start from")
-    layers: int = setting(1, ge(1), "transformer layers, when made from scratch")
+    layers: int = setting(1, ge(0), "transformer layers, when made from scratch; 0: word embeddings alone")
     hidden: int = setting(256, ge(8), "hidden size, when made from scratch")
     heads: int = setting(4, ge(1), "attention heads, when made from scratch")
     intermediate: int = setting(512, ge(8), "feed-forward size, when made from scratch")

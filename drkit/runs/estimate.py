@@ -30,8 +30,11 @@ class Cost:
 def parameters(encoder: EncoderSettings) -> tuple[int, int]:
     """Return the numbers of embedding and transformer-layer parameters of an encoder made from scratch."""
     tables = encoder.vocab_size * encoder.hidden
-    layer = 4 * encoder.hidden**2 + 2 * encoder.hidden * encoder.intermediate
-    return tables, encoder.layers * layer
+    return tables, encoder.layers * _layer_parameters(encoder)
+
+
+def _layer_parameters(encoder: EncoderSettings) -> int:
+    return 4 * encoder.hidden**2 + 2 * encoder.hidden * encoder.intermediate
 
 
 def steps(training: Training) -> int:
@@ -64,7 +67,7 @@ def pretraining(recipe: Recipe) -> Cost:
     rows = _target_share(recipe.pretrain.decoder.config)
     scored = [_target_share(term.config) for term in recipe.pretrain.losses.values() if term.on == "encoder"]
     targets = rows + _ENCODER_TARGETS * max(scored, default=0.0)
-    return Cost(tokens, 6.0 * tokens * (layers + layers / recipe.encoder.layers + targets * tables))
+    return Cost(tokens, 6.0 * tokens * (layers + _layer_parameters(recipe.encoder) + targets * tables))
 
 
 def _target_share(config: Any) -> float:
@@ -86,8 +89,8 @@ def reranking(recipe: Recipe) -> Cost:
     if recipe.reranker is None or recipe.encoder.pretrained or recipe.reranker.pretrained:
         return Cost()
     tokens = _texts(recipe.reranker) * (1 + recipe.reranker.negatives) * recipe.reranker.max_length
-    grown = max(recipe.reranker.layers, recipe.encoder.layers) / recipe.encoder.layers
-    return Cost(tokens, 6.0 * tokens * parameters(recipe.encoder)[1] * grown)
+    layers = max(recipe.reranker.layers, recipe.encoder.layers)
+    return Cost(tokens, 6.0 * tokens * layers * _layer_parameters(recipe.encoder))
 
 
 def encoding(_recipe: Recipe) -> Cost:

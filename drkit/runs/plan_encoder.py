@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from drkit.core.spec import Kind
+from drkit.encoders.pooling import POOLINGS
 from drkit.errors import DrkitError
 from drkit.maskers.specs import GeneratorConfig, QuerySettings
 from drkit.recipe.parts import FOR_EXTRACTIVE, required_capabilities, required_signals
@@ -122,13 +123,15 @@ def _pretraining_texts(draft: Draft) -> Part:
 
 def _plan_initial(draft: Draft) -> None:
     encoder = draft.recipe.encoder
+    weighted = POOLINGS[encoder.pooling].weighted
     if encoder.pretrained:
         draft.add(
             "initial",
             initial.EXISTING,
             "load the encoder to start from",
-            {"vocabulary": VOCABULARY},
+            {"vocabulary": VOCABULARY, **({"tokens": TOKENS} if weighted else {})},
             sources={"encoder.pretrained": path_state(encoder.pretrained)},
+            extra={"token_weights": weighted},
         )
     else:
         draft.add(
@@ -136,7 +139,7 @@ def _plan_initial(draft: Draft) -> None:
             initial.FROM_SCRATCH,
             "make the encoder from scratch",
             {"vocabulary": VOCABULARY, "tokens": TOKENS},
-            extra={"positions": max(encoder.passage_length, encoder.query_length)},
+            extra={"positions": max(encoder.passage_length, encoder.query_length), "token_weights": weighted},
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attrs import asdict, evolve, fields
+from attrs import asdict, fields
 
 from drkit.core.processes import local_device
 from drkit.encoders.export import export_dual, export_encoder
@@ -17,6 +17,7 @@ from drkit.search.text_encoder import read_encoder
 from drkit.train.checkpoints import load_encoder, load_tokenizer
 
 if TYPE_CHECKING:
+    from drkit.encoders import MaskedLmEncoder
     from drkit.train.biencoder import BiEncoder
 
 
@@ -25,37 +26,40 @@ def load_text_encoder(folder: Path, reading: TextReading, *, device: str | None 
     device = device or local_device()
     if (folder / "modules.json").exists():
         return read_encoder(folder, device)
-    backbone = load_encoder(folder, pooling=reading.pooling).backbone.to(device)
-    encoder = encoder_of(backbone, load_tokenizer(str(folder)), reading)
+    tokenizer = load_tokenizer(str(folder))
+    encoder = encoder_of(load_encoder(folder, pooling=reading.pooling).to(device), tokenizer, reading)
     if not (folder / PASSAGES).is_dir():
         return encoder
-    other = load_encoder(folder / PASSAGES, pooling=reading.pooling).backbone.to(device)
-    return DualEncoder(encoder, evolve(encoder, model=other))
+    passages = load_encoder(folder / PASSAGES, pooling=reading.pooling).to(device)
+    return DualEncoder(encoder, encoder_of(passages, tokenizer, reading))
 
 
 def encoders_of(module: BiEncoder, tokenizer: Any, reading: TextReading) -> AnyEncoder:
     """Return the text encoder(s) of a bi-encoder, which may be in training."""
-    encoder = encoder_of(module.encoder.backbone, tokenizer, reading)
+    encoder = encoder_of(module.encoder, tokenizer, reading)
     if module.passage_encoder is None:
         return encoder
-    return DualEncoder(encoder, evolve(encoder, model=module.passage_encoder.backbone))
+    return DualEncoder(encoder, encoder_of(module.passage_encoder, tokenizer, reading))
 
 
-def encoder_of(backbone: Any, tokenizer: Any, reading: TextReading) -> TextEncoder:
-    """Return the text encoder of a backbone, which may be in training."""
-    return TextEncoder(backbone, tokenizer, **asdict(reading))
+def encoder_of(encoder: MaskedLmEncoder, tokenizer: Any, reading: TextReading) -> TextEncoder:
+    """Return the text encoder of a masked LM, which may be in training."""
+    return TextEncoder(encoder.backbone, tokenizer, **asdict(reading), token_weights=encoder.token_weights)
 
 
 def write_encoder(encoder: AnyEncoder, folder: Path, provenance: Mapping[str, Any]) -> int:
     """Write the folder that users load, with one encoder or two; returns the number of parameters."""
     sides = [encoder.queries, encoder.passages] if isinstance(encoder, DualEncoder) else [encoder]
     declared = {field.name: getattr(sides[-1], field.name) for field in fields(TextEncoder)}
-    for name in ("model", "tokenizer", "token_budget", "precision"):
+    for name in ("model", "tokenizer", "token_weights", "token_budget", "precision"):
         del declared[name]
     declared["query_length"] = sides[0].query_length
     parts = [(side.model, side.tokenizer) for side in sides]
+    weights = [side.token_weights for side in sides]
     if isinstance(encoder, DualEncoder):
-        export_dual(parts[0], parts[1], folder, provenance=provenance, **declared)
+        both = (weights[0], weights[1])
+        export_dual(parts[0], parts[1], folder, token_weights=both, provenance=provenance, **declared)
     else:
-        export_encoder(*parts[0], folder, provenance=provenance, **declared)
-    return sum(p.numel() for model, _ in parts for p in model.parameters())
+        export_encoder(*parts[0], folder, token_weights=weights[0], provenance=provenance, **declared)
+    modules = [module for module in (*(model for model, _ in parts), *weights) if module is not None]
+    return sum(p.numel() for module in modules for p in module.parameters())

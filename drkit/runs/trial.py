@@ -111,7 +111,7 @@ def _encoder(sizes: EncoderSettings) -> MaskedLmEncoder:
         config = read_config(sizes.pretrained) if Path(sizes.pretrained).expanduser().is_dir() else None
         layers = getattr(config, "num_hidden_layers", UNKNOWN_LAYERS)
         heads = getattr(config, "num_attention_heads", UNKNOWN_HEADS)
-    return toys.toy_encoder(layers=layers, heads=heads, hidden=HEAD_WIDTH * heads)
+    return toys.toy_encoder(pooling=sizes.pooling, layers=layers, heads=heads, hidden=HEAD_WIDTH * heads)
 
 
 # Pre-training

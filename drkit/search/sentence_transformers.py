@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from drkit.encoders.folder import SIMILARITIES, SUPPORTED_MODULES, pooling_of
+from drkit.encoders.pooling import POOLINGS
+from drkit.encoders.token_weights import TokenWeights
 from drkit.errors import DrkitError
 from drkit.search.text_encoder import Encoder, inference, read_encoder, tokenizer_hash, weights_hash
 
@@ -43,7 +45,7 @@ class SentenceTransformerEncoder:
         """Everything the vectors depend on: hashes of weights and tokenizer, pooling, similarity, prompts, length."""
         pooling = self._pooling()
         return {
-            "weights": weights_hash(self.model[0].auto_model if pooling else self.model),
+            "weights": self._weights(pooling),
             "tokenizer": tokenizer_hash(self.model.tokenizer),
             "pooling": pooling or "sentence-transformers",
             "normalize": self.similarity == "cosine" or "Normalize" in self._modules(),
@@ -71,15 +73,24 @@ class SentenceTransformerEncoder:
             )
         return np.asarray(vectors, dtype=np.float32)
 
+    def _weights(self, pooling: str) -> str:
+        if not pooling:
+            return weights_hash(self.model)
+        weighted = POOLINGS[pooling].weighted
+        token_weights = TokenWeights(self.model[1].emb_layer.weight[:, 0]) if weighted else None
+        return weights_hash(self.model[0].auto_model, token_weights)
+
     def _modules(self) -> tuple[str, ...]:
         return tuple(type(module).__name__ for module in self.model)
 
     def _pooling(self) -> str:
         """Return the pooling if `TextEncoder` can load the saved model, else an empty string."""
-        if self._modules() not in SUPPORTED_MODULES or self.model.truncate_dim is not None:
+        modules = self._modules()
+        if modules not in SUPPORTED_MODULES.values() or self.model.truncate_dim is not None:
             return ""
+        config = self.model[modules.index("Pooling")].get_config_dict()
         try:
-            return pooling_of(self.model[1].get_config_dict(), "the model")
+            return pooling_of(config, "the model", weighted="WordWeights" in modules)
         except DrkitError:
             return ""
 

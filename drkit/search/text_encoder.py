@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -26,8 +27,11 @@ from drkit.encoders.folder import (
     load_backbone,
     read_encoder_settings,
     read_routes,
+    read_word_weights,
 )
-from drkit.encoders.pooling import POOLINGS, check_pooling, pool
+from drkit.encoders.pooling import POOLINGS, check_pooling, check_token_weights, pool
+from drkit.encoders.static import StaticModel, fast_ids
+from drkit.encoders.token_weights import TokenWeights, read_token_weights
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
@@ -35,6 +39,8 @@ if TYPE_CHECKING:
 
 AnyEncoder: TypeAlias = "TextEncoder | DualEncoder"
 MULTIPLE = 16
+# The fields of a `TextEncoder` that hold weights or a tokenizer, not settings.
+_PARTS = ("model", "tokenizer", "token_weights")
 
 
 class Encoder(Protocol):
@@ -63,6 +69,9 @@ class TextEncoder:
     query_length, passage_length: maximum number of tokens, special ones included. normalize: length 1 also under dot.
     token_budget: tokens per batch, padding included. Prompts are put before every text.
     precision: `float32`, or `bfloat16` for matrix products only (autocast): faster on a GPU, slightly less accurate.
+    token_weights: for the pooling `weighted`.
+
+    Raises DrkitError if the pooling needs token weights that are missing.
     """
 
     model: Any
@@ -76,6 +85,10 @@ class TextEncoder:
     query_prompt: str = ""
     passage_prompt: str = ""
     precision: str = attrs.field(default="float32", validator=in_(("float32", "bfloat16")))
+    token_weights: TokenWeights | None = None
+
+    def __attrs_post_init__(self) -> None:
+        check_token_weights(self.pooling, self.token_weights)
 
     @classmethod
     def load(cls, folder: str | Path, device: str | torch.device = "cpu") -> TextEncoder:
@@ -83,9 +96,7 @@ class TextEncoder:
 
         Raises DrkitError as `drkit.encoders.folder.read_encoder_settings` does.
         """
-        settings = read_encoder_settings(Path(folder))
-        model, tokenizer = load_backbone(settings.pop("transformer"))
-        return cls(model.to(choose_device(device)), tokenizer, **settings)
+        return cls._loaded(**read_encoder_settings(Path(folder)), device=choose_device(device))
 
     @classmethod
     def bare(cls, folder: str | Path, *, pooling: str, device: str | torch.device = "cpu") -> TextEncoder:
@@ -95,7 +106,18 @@ class TextEncoder:
         """
         settings = bare_settings(Path(folder), check_pooling(pooling))
         model, tokenizer = load_backbone(Path(folder))
-        return cls(model.to(choose_device(device)), tokenizer, **settings)
+        found = read_token_weights(Path(folder)) if POOLINGS[pooling].weighted else None
+        weights = None if found is None else TokenWeights(found).to(choose_device(device))
+        return cls(model.to(choose_device(device)), tokenizer, token_weights=weights, **settings)
+
+    @classmethod
+    def _loaded(
+        cls, transformer: Path, word_weights: Path | None, device: torch.device, **settings: Any
+    ) -> TextEncoder:
+        """Load the parts of an encoder from their folders."""
+        model, tokenizer = load_backbone(transformer)
+        found = TokenWeights(torch.tensor(read_word_weights(word_weights))).to(device) if word_weights else None
+        return cls(model.to(device), tokenizer, token_weights=found, **settings)
 
     @property
     def dimension(self) -> int:
@@ -104,8 +126,8 @@ class TextEncoder:
 
     def identity(self) -> dict[str, Any]:
         """Everything the vectors depend on, as plain data: content hashes of weights and tokenizer, and settings."""
-        settings = attrs.asdict(self, filter=attrs.filters.exclude("model", "tokenizer", "token_budget"))
-        hashes = {"weights": weights_hash(self.model), "tokenizer": tokenizer_hash(self.tokenizer)}
+        settings = attrs.asdict(self, filter=attrs.filters.exclude(*_PARTS, "token_budget"))
+        hashes = {"weights": weights_hash(self.model, self.token_weights), "tokenizer": tokenizer_hash(self.tokenizer)}
         return {**hashes, **settings, "normalize": self.has_unit_length}
 
     @property
@@ -142,6 +164,8 @@ class TextEncoder:
     def _tokens(self, texts: Sequence[str], prompt: str, length: int | None) -> list[list[int]]:
         if not texts:
             return []
+        if length is not None and isinstance(self.model, StaticModel):
+            return [self._fast_ids(prompt + text, length) for text in texts]
         ids: list[list[int]] = self.tokenizer(
             [prompt + text for text in texts],
             truncation=length is not None,
@@ -151,15 +175,25 @@ class TextEncoder:
         )["input_ids"]
         return ids
 
+    @cached_property
+    def _fast_ids(self) -> Callable[[str, int], list[int]]:
+        return fast_ids(self.tokenizer)
+
     def _embed(self, rows: Sequence[Any]) -> Tensor:
+        bags = isinstance(self.model, StaticModel)
+        vectors = self.model.bags(rows, self.token_weights) if bags else self._pooled(rows)
+        return nn.functional.normalize(vectors, dim=-1) if self.has_unit_length else vectors
+
+    def _pooled(self, rows: Sequence[Any]) -> Tensor:
+        """Return the pooled hidden states f[n,D] of rows of token ids."""
         longest = int(getattr(self.model.config, "max_position_embeddings", 0) or 0)
         ids, attention = padded(rows, self.tokenizer.pad_token_id or 0, longest=longest)
         device = next(self.model.parameters()).device
         ids, attention = ids.to(device), attention.to(device)
         with torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
             hidden = self.model(input_ids=ids, attention_mask=attention).last_hidden_state.float()
-        vectors = pool(hidden, attention, self.pooling)
-        return nn.functional.normalize(vectors, dim=-1) if self.has_unit_length else vectors
+            weights = attention if self.token_weights is None else self.token_weights(ids, attention)
+        return pool(hidden, weights, self.pooling)
 
 
 @attrs.frozen(eq=False)
@@ -186,9 +220,8 @@ class DualEncoder:
         Raises DrkitError as `TextEncoder.load` does, or if a route is missing.
         """
         settings = [read_encoder_settings(Path(folder), modules) for modules in read_routes(Path(folder))]
-        loaded = [load_backbone(one.pop("transformer")) for one in settings]
         target = choose_device(device)
-        return cls(*(TextEncoder(m.to(target), t, **one) for (m, t), one in zip(loaded, settings, strict=True)))
+        return cls(*(TextEncoder._loaded(**one, device=target) for one in settings))
 
     @property
     def dimension(self) -> int:
@@ -306,10 +339,11 @@ def inference(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-def weights_hash(model: nn.Module) -> str:
+def weights_hash(model: nn.Module, token_weights: TokenWeights | None = None) -> str:
     """Hash a model's weights by name, shape and float32 value; the pooler is left out, since no vector uses it."""
     state = hashlib.blake2b(digest_size=16)
-    for name, value in sorted(model.state_dict().items()):
+    extra = {} if token_weights is None else {"token_weights": token_weights.values()}
+    for name, value in sorted({**model.state_dict(), **extra}.items()):
         if not name.startswith("pooler."):
             value = value.detach().cpu()
             value = value.float() if value.is_floating_point() else value

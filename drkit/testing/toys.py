@@ -56,12 +56,12 @@ def toy_texts(lengths: Sequence[int] = (16, 12, 5, 7, 10, 14, 8, 16)) -> list[st
     ]
 
 
-def toy_encoder(seed: int = 7, **sizes: Any) -> MaskedLmEncoder:
+def toy_encoder(seed: int = 7, *, pooling: str = "cls", **sizes: Any) -> MaskedLmEncoder:
     """Return a BERT of two layers and width 16, or of other `sizes` (of `BertSizes`)."""
     from drkit.encoders import BertSizes, MaskedLmEncoder
 
     tiny = BertSizes(hidden=16, layers=2, heads=2, intermediate=24, max_positions=64, dropout=0.0)
-    return MaskedLmEncoder.from_scratch(evolve(tiny, **sizes), ToyTokenizer(), seed=seed)
+    return MaskedLmEncoder.from_scratch(evolve(tiny, **sizes), ToyTokenizer(), pooling=pooling, seed=seed)
 
 
 def toy_context(seed: int = 7) -> BuildContext:

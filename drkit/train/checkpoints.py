@@ -19,6 +19,7 @@ from torch import nn
 from drkit.core.loading import load_pretrained, without_progress_bars
 from drkit.encoders import MaskedLmEncoder
 from drkit.encoders.folder import PASSAGES
+from drkit.encoders.token_weights import save_token_weights
 from drkit.errors import DrkitError
 from drkit.recipe.toml import plain
 from drkit.train.pretrain import trains_generator
@@ -35,10 +36,12 @@ _LOADING_OPTIONS = ("is_local", "local_files_only")
 
 
 def save_masked_lm(encoder: MaskedLmEncoder, tokenizer: Any, folder: Path) -> None:
-    """Write encoder, LM head and tokenizer."""
+    """Write encoder, LM head, token weights if the pooling has them, and tokenizer."""
     model: Any = encoder.model
     with without_progress_bars():
         model.save_pretrained(folder)
+    if encoder.token_weights is not None:
+        save_token_weights(encoder.token_weights, folder)
     save_tokenizer(tokenizer, folder)
 
 

@@ -49,7 +49,9 @@ def test_what_a_folder_of_sentence_transformers_says(tmp_path):
     assert found.max_tokens == 256
     assert declared_settings_of(folder(tmp_path / "b")).settings == {"pooling": "mean"}
     assert declared_settings_of(folder(tmp_path / "c", pooling={"pooling_mode": "cls"})).settings == {"pooling": "cls"}
-    assert declared_settings_of(folder(tmp_path / "d", pooling={"pooling_mode": "lasttoken"})).settings == {}
+    assert declared_settings_of(folder(tmp_path / "d", pooling={"pooling_mode": "weightedmean"})).settings == {}
+    last = declared_settings_of(folder(tmp_path / "e", pooling={"pooling_mode": "lasttoken"}))
+    assert last.settings == {"pooling": "last"}
     assert declared_settings_of(tmp_path / "nowhere") is None
 
 

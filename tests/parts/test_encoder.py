@@ -194,8 +194,8 @@ def test_bad_input_to_the_encoder(tokenizer):
         encoder(ids, ids == 0)
     with pytest.raises(DrkitError, match="layer 3 is out of range"):
         encoder(ids[:, :4], ids[:, :4] == 0, layers=(3,))
-    with pytest.raises(DrkitError, match="unsupported pooling 'max'"):
-        toy_encoder(tokenizer, pooling="max")
+    with pytest.raises(DrkitError, match="unsupported pooling 'sum'"):
+        toy_encoder(tokenizer, pooling="sum")
     with pytest.raises(DrkitError, match="supported: bert"):
         architecture("bort")
     with pytest.raises(ValueError, match="multiple"):

@@ -88,7 +88,7 @@ def check_encoder(folder, pooling):
     assert np.isfinite(encoder.encode_passages(["ada proved a theorem"])).all()
 
 
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize("pooling", ["cls", "mean", "weighted"])
 @pytest.mark.parametrize(("masker", "decoder"), some_pairs())
 def test_parts_of_different_papers_make_a_run(masker, decoder, pooling, texts, runs):
     check_encoder(trained(runs, texts, pooling, masker=masker, decoder=decoder), pooling)

@@ -297,6 +297,7 @@ CHANGES = {
     "the last round": (FROM_RETRIEVER_2, "finetune.rounds.1.learning_rate=5e-4"),
     "mined negatives": ({"negatives-retriever-2"} | FROM_RETRIEVER_2, "finetune.rounds.1.miners.0.depth=7"),
     "pooling": (FINE_TUNED | {"pretrained", "index-initial"}, "encoder.pooling=cls"),
+    "token weights": ({"initial", "pretrained", "index-initial"} | FINE_TUNED, "encoder.pooling=weighted"),
     "how often is logged": (set(), "pretrain.logging_steps=3"),
     "how often is probed": (set(), "pretrain.probe.every=4"),
     "validation that is off": (set(), "finetune.validation.patience=3"),

@@ -29,7 +29,7 @@ def export(folder, **how):
     return export_encoder(masked_lm(), tokenizer(), folder, **{**HOW, **how}, provenance={"seed": 1, "parts": ["a|b"]})
 
 
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize("pooling", ["cls", "mean", "max", "last"])
 @pytest.mark.parametrize("similarity", ["cosine", "dot"])
 def test_sentence_transformers_gives_the_same_vectors(tmp_path, pooling, similarity):
     from sentence_transformers import SentenceTransformer
@@ -114,7 +114,7 @@ def test_exporting_leaves_everything_else_alone_and_replaces_as_a_whole(tmp_path
     assert [p.name for p in tmp_path.iterdir()] == ["e"]
     assert not (tmp_path / "e" / "old").exists()
     with pytest.raises(DrkitError, match="pooling"):
-        export_encoder(model, words, tmp_path / "e", **{**HOW, "pooling": "max"})
+        export_encoder(model, words, tmp_path / "e", **{**HOW, "pooling": "sum"})
     assert (tmp_path / "e" / "modules.json").is_file()
 
 
@@ -128,7 +128,7 @@ def test_exporting_leaves_everything_else_alone_and_replaces_as_a_whole(tmp_path
             [{"type": "x.Transformer", "path": ""}, {"type": "x.Dense", "path": "1"}],
             r"unsupported modules \(Transformer, Dense",
         ),
-        ("1_Pooling/config.json", {"pooling_mode": "max"}, r"unsupported pooling \(max\)"),
+        ("1_Pooling/config.json", {"pooling_mode": "weightedmean"}, r"unsupported pooling \(weightedmean\)"),
         ("1_Pooling/config.json", {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}, "cls, mean"),
         ("config_sentence_transformers.json", {"similarity_fn_name": "manhattan"}, "similarity 'manhattan'"),
         ("model.safetensors", "cut off", "cannot load the encoder"),

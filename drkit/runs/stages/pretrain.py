@@ -124,7 +124,7 @@ def _probes(
         )
     probes = Probes(
         module=module,
-        encoder=encoder_of(module.encoder.backbone, tokenizer, stage.settings.reading),
+        encoder=encoder_of(module.encoder, tokenizer, stage.settings.reading),
         collate=collate,
         passages=TokenStore.open(searched["tokens"]),
         held_out=held_out,

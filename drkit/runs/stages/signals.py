@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,10 +78,8 @@ def _texts(inputs: Mapping[str, Path], prompt: str) -> StoredTexts:
 
 
 def _vocab_size(config: Path) -> int:
-    from drkit.core.loading import load_pretrained
-
     # The encoder's embedding table may be longer than its tokenizer's vocabulary (padded to a round number).
-    return int(load_pretrained("AutoConfig", str(config), "read the configuration of").vocab_size)
+    return int(json.loads(config.read_text(encoding="utf-8"))["vocab_size"])
 
 
 def _characters(inputs: Mapping[str, Path]) -> Any:

@@ -1,0 +1,172 @@
+"""Static encoders: word embeddings without transformer layers, as masked LMs that every part composes with.
+
+A text is the mean, or the weighted mean, of the vectors of its tokens between [CLS] and [SEP], as in StaticEmbedding of
+sentence-transformers. There are no positions, so decoders get sinusoids.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, BertConfig, PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput, MaskedLMOutput
+
+from drkit.encoders.architectures import STATIC
+from drkit.errors import DrkitError
+
+if TYPE_CHECKING:
+    from drkit.encoders.token_weights import TokenWeights
+
+WEIGHTS, TABLE = "model.safetensors", "embedding.weight"
+_CACHED_WORDS = 1 << 20
+
+
+class StaticConfig(BertConfig):  # type: ignore[misc]
+    """BERT's sizes, which decoders are built with; the encoder itself has no layers."""
+
+    model_type = STATIC
+
+
+class TokenEmbeddings(nn.Module):
+    """The embedding layer: words and dropout; no positions, no LayerNorm."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self.word_embeddings = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, input_ids: Tensor | None = None, inputs_embeds: Tensor | None = None) -> Tensor:
+        """Return the embeddings f[B,L,D] of ids i64[B,L], or of given word vectors f[B,L,D]."""
+        words = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
+        embedded: Tensor = self.dropout(words)
+        return embedded
+
+
+class StaticModel(PreTrainedModel):  # type: ignore[misc]
+    """The backbone: its last hidden states are the word embeddings."""
+
+    config_class, base_model_prefix = StaticConfig, "static"
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.embeddings, self.layers = TokenEmbeddings(config), nn.ModuleList()
+        self.post_init()
+
+    @classmethod
+    def of(cls, table: Tensor) -> StaticModel:
+        """Return the model of word vectors f[V,D]."""
+        words, width = table.shape
+        model = cls(StaticConfig(vocab_size=words, hidden_size=width, num_hidden_layers=0, pad_token_id=None))
+        model.embeddings.word_embeddings.weight.data = table.float()
+        return model
+
+    def get_input_embeddings(self) -> nn.Module:
+        """Return the word embeddings."""
+        return self.embeddings.word_embeddings
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        """Replace the word embeddings."""
+        self.embeddings.word_embeddings = value
+
+    def forward(
+        self, input_ids: Tensor | None = None, inputs_embeds: Tensor | None = None, **options: Any
+    ) -> BaseModelOutput:
+        """Return the word embeddings as the last hidden states, and as the only layer if all layers are wanted."""
+        states = self.embeddings(input_ids, inputs_embeds)
+        layers = (states,) if options.get("output_hidden_states") else None
+        return BaseModelOutput(last_hidden_state=states, hidden_states=layers)
+
+    def bags(self, rows: Sequence[Any], token_weights: TokenWeights | None) -> Tensor:
+        """Return the vectors f[n,D] of n texts, given as token ids with [CLS] and [SEP]; an empty text is zeros.
+
+        They are the same as those of the pooling `mean`, or `weighted` with token weights, and much faster.
+        """
+        content = [row[1:-1] for row in rows]
+        lengths = np.fromiter(map(len, content), dtype=np.int64, count=len(content))
+        table = self.embeddings.word_embeddings.weight
+        ids, offsets = (
+            torch.from_numpy(array).to(table.device)
+            for array in (
+                np.fromiter(chain.from_iterable(content), dtype=np.int64, count=int(lengths.sum())),
+                np.cumsum(lengths) - lengths,
+            )
+        )
+        if token_weights is None:
+            return F.embedding_bag(ids, table, offsets, mode="mean")
+        weights = token_weights.values()
+        sums = F.embedding_bag(ids, table, offsets, mode="sum", per_sample_weights=weights[ids])
+        return sums / F.embedding_bag(ids, weights[:, None], offsets, mode="sum").clamp(min=1e-9)
+
+
+class StaticForMaskedLM(PreTrainedModel):  # type: ignore[misc]
+    """The masked LM: the backbone, and the projection tied to its word embeddings."""
+
+    config_class, base_model_prefix = StaticConfig, "static"
+    _tied_weights_keys = {"lm_head.weight": "static.embeddings.word_embeddings.weight"}  # noqa: RUF012
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.static = StaticModel(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size)
+        self.post_init()
+
+    def get_output_embeddings(self) -> nn.Module:
+        """Return the projection."""
+        return self.lm_head
+
+    def forward(self, input_ids: Tensor | None = None, **options: Any) -> MaskedLMOutput:
+        """Return the logits f[B,L,V]."""
+        return MaskedLMOutput(logits=self.lm_head(self.static(input_ids, **options).last_hidden_state))
+
+
+AutoConfig.register(STATIC, StaticConfig)
+AutoModel.register(StaticConfig, StaticModel)
+AutoModelForMaskedLM.register(StaticConfig, StaticForMaskedLM)
+
+
+def load_static(folder: Path) -> tuple[StaticModel, Any]:
+    """Load the word vectors and the tokenizer of a StaticEmbedding module.
+
+    Raises DrkitError if a file is missing or invalid, or the tokenizer is not built like BERT's.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+    from transformers import PreTrainedTokenizerFast
+
+    try:
+        table = load_file(str(folder / WEIGHTS))[TABLE]
+        tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        raise DrkitError(f"cannot load the static encoder in {folder}: {error}. Export it again.") from None
+    splits = json.loads(tokenizer.backend_tokenizer.to_str())["pre_tokenizer"] or {}
+    if splits.get("type") != "BertPreTokenizer" or tokenizer.num_special_tokens_to_add() != 2:
+        raise DrkitError(f"{folder}: unsupported tokenizer; drkit reads static encoders with BERT's")
+    return StaticModel.of(table).eval(), tokenizer
+
+
+def fast_ids(tokenizer: Any) -> Callable[[str, int], list[int]]:
+    """Return a function that tokenises a text at a length, with [CLS] and [SEP], from a cache of its words.
+
+    Same ids as the tokenizer's, because BERT's splits at every space.
+    """
+    first, last = tokenizer("")["input_ids"]
+    backend = tokenizer.backend_tokenizer
+
+    @lru_cache(maxsize=_CACHED_WORDS)
+    def word_ids(word: str) -> tuple[int, ...]:
+        return tuple(backend.encode(word, add_special_tokens=False).ids)
+
+    def ids(text: str, length: int) -> list[int]:
+        found = list(chain.from_iterable(map(word_ids, text.split(" "))))
+        return [first, *found[: length - 2], last]
+
+    return ids

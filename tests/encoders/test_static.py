@@ -1,0 +1,224 @@
+"""The encoder without layers: one vector per token, composed with every part, and StaticEmbedding once exported."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drkit.core.discovery import installed
+from drkit.core.progress import Silent
+from drkit.encoders import BertSizes, MaskedLmEncoder
+from drkit.encoders.export import export_dual, export_encoder
+from drkit.encoders.pooling import between_ends
+from drkit.encoders.static import fast_ids
+from drkit.errors import DrkitError, ProblemsError
+from drkit.recipe.check import check
+from drkit.recipe.compose import ComposeRequest, compose
+from drkit.recipe.matrix import matrix
+from drkit.runs.execute import execute
+from drkit.runs.plan import plan
+from drkit.runs.trial import try_parts
+from drkit.search import DualEncoder, TextEncoder
+from tests.runs.test_matrix import DEEDS, NAMES
+from tests.search.toys import TEXTS, VOCABULARY, tokenizer
+
+PARTS = installed()
+MATRIX = matrix(PARTS)
+LENGTHS = {"query_length": 24, "passage_length": 24}
+SIZES = BertSizes(hidden=16, layers=0, heads=2, intermediate=24, max_positions=64, dropout=0.0)
+TOKENIZER = tokenizer()
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+def static_lm(pooling="mean", seed=1):
+    encoder = MaskedLmEncoder.from_scratch(SIZES, TOKENIZER, pooling=pooling, seed=seed).eval()
+    if pooling == "weighted":
+        draw = torch.Generator().manual_seed(seed)
+        encoder.set_token_weights(torch.rand(len(VOCABULARY), generator=draw) + 0.1)
+    return encoder
+
+
+def text_encoder(encoder, **how):
+    return TextEncoder(
+        encoder.backbone, tokenizer(), encoder.pooling, token_weights=encoder.token_weights, **{**LENGTHS, **how}
+    )
+
+
+def export(encoder, folder, similarity="cosine", **how):
+    given = {"pooling": encoder.pooling, "similarity": similarity, "token_weights": encoder.token_weights, **how}
+    return export_encoder(encoder.model, tokenizer(), folder, **LENGTHS, **given)
+
+
+def encode(texts):
+    return TOKENIZER(texts, padding=True, truncation=True, max_length=24, return_tensors="pt")
+
+
+def test_the_ends_of_a_text_are_cut_off():
+    attention = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0], [1, 1, 0, 0]])
+    expected = [[0, 1, 1, 0], [0, 1, 0, 0], [0, 0, 0, 0]]
+    assert between_ends(attention).tolist() == expected
+    assert between_ends(attention.bool()).int().tolist() == expected
+
+
+@pytest.mark.parametrize("pooling", ["mean", "weighted"])
+def test_a_text_is_the_mean_of_its_tokens_between_the_ends_whatever_the_padding(pooling):
+    encoder, batch = static_lm(pooling), encode(TEXTS)
+    table = encoder.model.get_input_embeddings().weight
+    out = encoder(batch["input_ids"], batch["attention_mask"].bool(), layers=(0,))
+    torch.testing.assert_close(out["hidden"], table[batch["input_ids"]])
+    torch.testing.assert_close(out["layers"][0], out["hidden"])
+    for vector, text in zip(out["bottleneck"], TEXTS, strict=True):
+        ids = TOKENIZER(text, truncation=True, max_length=24)["input_ids"][1:-1]
+        weights = torch.ones(len(ids)) if pooling == "mean" else encoder.token_weights.values()[ids]
+        expected = (weights[:, None] * table[ids]).sum(0) / weights.sum().clamp(min=1e-9)
+        torch.testing.assert_close(vector, expected)
+        alone = encode([text])
+        narrow = encoder(alone["input_ids"], alone["attention_mask"].bool())["bottleneck"][0]
+        torch.testing.assert_close(vector, narrow)
+    out["bottleneck"].pow(2).sum().backward()
+    used = {i for text in TEXTS for i in TOKENIZER(text, truncation=True, max_length=24)["input_ids"][1:-1]}
+    assert set(table.grad.abs().sum(1).nonzero().flatten().tolist()) == used
+
+
+@pytest.mark.parametrize("pooling", ["mean", "weighted"])
+@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+def test_bags_equal_the_padded_forward_pass(pooling, similarity):
+    encoder, batch = static_lm(pooling), encode(TEXTS)
+    padded = encoder(batch["input_ids"], batch["attention_mask"].bool())["bottleneck"].detach()
+    expected = torch.nn.functional.normalize(padded, dim=-1) if similarity == "cosine" else padded
+    found = text_encoder(encoder, similarity=similarity).encode_passages(TEXTS)
+    np.testing.assert_allclose(found, expected.numpy(), rtol=0, atol=1e-6)
+
+
+@given(text=st.text(max_size=60) | st.lists(st.sampled_from([*TEXTS, "[SEP]", "É", "a\u0301"])).map(" ".join))
+def test_cached_words_give_the_ids_of_the_tokenizer(text):
+    for length in (2, 5, 24):
+        expected = TOKENIZER(text, truncation=True, max_length=length)["input_ids"]
+        assert fast_ids(TOKENIZER)(text, length) == expected
+
+
+@pytest.mark.parametrize(("pooling", "similarity"), [("mean", "cosine"), ("mean", "dot"), ("weighted", "cosine")])
+def test_an_exported_encoder_is_a_static_embedding_of_sentence_transformers(tmp_path, pooling, similarity):
+    from sentence_transformers import SentenceTransformer
+
+    encoder = static_lm(pooling)
+    folder = export(encoder, tmp_path / "e", similarity, query_prompt="remove ", passage_prompt="string ")
+    vectors = text_encoder(encoder, similarity=similarity, passage_prompt="string ").encode_passages(TEXTS)
+    theirs = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
+    assert type(theirs[0]).__name__ == "StaticEmbedding"
+    np.testing.assert_allclose(theirs.encode_document(TEXTS), vectors, rtol=0, atol=1e-6)
+    loaded = TextEncoder.load(folder)
+    assert (loaded.query_prompt, loaded.query_length, loaded.similarity) == ("remove ", 24, similarity)
+    np.testing.assert_allclose(loaded.encode_passages(TEXTS), vectors, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(loaded.encode_queries(TEXTS), theirs.encode_query(TEXTS), rtol=0, atol=1e-6)
+    theirs.save(str(tmp_path / "again"))
+    again = TextEncoder.load(tmp_path / "again")
+    np.testing.assert_allclose(again.encode_passages(TEXTS[:2]), vectors[:2], rtol=0, atol=1e-6)
+
+
+def test_separate_static_encoders_are_exported_together(tmp_path):
+    from sentence_transformers import SentenceTransformer
+
+    sides = [static_lm("weighted", seed) for seed in (1, 2)]
+    models = [(side.model, tokenizer()) for side in sides]
+    both = (sides[0].token_weights, sides[1].token_weights)
+    export_dual(*models, tmp_path / "e", token_weights=both, pooling="weighted", similarity="cosine", **LENGTHS)
+    dual = DualEncoder.load(tmp_path / "e")
+    theirs = SentenceTransformer(str(tmp_path / "e"), device="cpu", local_files_only=True)
+    np.testing.assert_allclose(dual.encode_queries(TEXTS), text_encoder(sides[0]).encode_queries(TEXTS), atol=1e-6)
+    np.testing.assert_allclose(theirs.encode_query(TEXTS), dual.encode_queries(TEXTS), atol=1e-6)
+    np.testing.assert_allclose(theirs.encode_document(TEXTS), dual.encode_passages(TEXTS), atol=1e-6)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "weighted"])
+def test_a_checkpoint_is_saved_and_read(tmp_path, pooling):
+    from drkit.train.checkpoints import load_encoder, save_masked_lm
+
+    encoder, batch = static_lm(pooling), encode(TEXTS)
+    save_masked_lm(encoder, tokenizer(), tmp_path)
+    again = load_encoder(tmp_path, pooling=pooling).eval()
+    for name, value in encoder.state_dict().items():
+        torch.testing.assert_close(again.state_dict()[name], value, rtol=0, atol=0)
+    logits = again.heads().logits(again(batch["input_ids"], batch["attention_mask"])["hidden"])
+    torch.testing.assert_close(logits, encoder.model(batch["input_ids"]).logits)
+    assert again.heads().weight is again.model.get_input_embeddings().weight
+
+
+def recipe_of(*settings, **wanted):
+    recipe = compose(ComposeRequest(settings=("encoder.layers=0", *settings), **wanted), PARTS)
+    check(recipe, PARTS.registry)
+    return recipe
+
+
+@pytest.mark.parametrize(
+    ("masker", "decoder"), [(pair.masker, pair.decoder) for pair in MATRIX.pairs if not pair.problems]
+)
+def test_every_masker_and_decoder_goes_with_it(masker, decoder):
+    try_parts(recipe_of(masker=masker, decoder=decoder), PARTS.registry)
+
+
+@pytest.mark.parametrize("paper", sorted({*PARTS.recipes} - {"quick"}))
+def test_every_recipe_goes_with_it(paper):
+    settings = ["encoder.layers=0", "encoder.pooling=mean", "encoder.lm_head=tied"]
+    if paper.startswith("simlm"):  # its decoder starts from the encoder's last layers
+        settings.append("pretrain.decoder.init=random")
+    try_parts(compose(ComposeRequest(paper=paper, settings=tuple(settings)), PARTS), PARTS.registry)
+
+
+@pytest.mark.parametrize(
+    ("settings", "wanted", "message"),
+    [
+        (("encoder.pooling=cls",), {}, "no 'cls' pooling; use mean or weighted"),
+        (("encoder.pooling=max",), {}, "no 'max' pooling; use mean or weighted"),
+        (("encoder.pooling=weighted", "finetune.loss.similarity=dot"), {}, "needs vectors of length 1"),
+        (("encoder.lm_head=transform",), {}, "only the LM head 'tied'"),
+        ((), {"paper": "simlm"}, "no layers that a decoder could start from"),
+        ((), {"pipeline": "three-stage"}, "re-ranker cannot start from a static encoder"),
+    ],
+)
+def test_what_it_cannot_do_is_refused_in_the_recipe(settings, wanted, message):
+    with pytest.raises(ProblemsError) as caught:
+        recipe_of(*settings, **wanted)
+    assert message in "\n".join(caught.value.problems)
+
+
+def test_folders_that_cannot_be_read_or_written(tmp_path):
+    with pytest.raises(DrkitError, match="needs vectors of length 1"):
+        export(static_lm("weighted"), tmp_path / "e", "dot")
+    folder = export(static_lm(), tmp_path / "e")
+    with pytest.raises(ProblemsError, match="exported static encoder"):
+        check(compose(ComposeRequest(encoder=str(folder)), PARTS), PARTS.registry)
+    tokens = json.loads((folder / "tokenizer.json").read_text())
+    (folder / "tokenizer.json").write_text(json.dumps({**tokens, "pre_tokenizer": {"type": "Whitespace"}}))
+    with pytest.raises(DrkitError, match="unsupported tokenizer"):
+        TextEncoder.load(folder)
+    (folder / "model.safetensors").write_bytes(b"cut off")
+    with pytest.raises(DrkitError, match="cannot load the static encoder"):
+        TextEncoder.load(folder)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "weighted"])
+def test_a_whole_run(tmp_path, pooling):
+    lines = [f"{name} {deed} and {more}" for name in NAMES for deed in DEEDS for more in DEEDS]
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": line}) + "\n" for line in lines))
+    sizes = ("encoder.vocab_size=100", "encoder.hidden=16", "encoder.heads=2", "encoder.passage_length=32")
+    steps = ("pretrain.max_steps=3", "pretrain.per_device_train_batch_size=4", f"encoder.pooling={pooling}")
+    recipe = recipe_of(*sizes, *steps, collection=f"jsonl:{tmp_path / 'texts.jsonl'}", masker="pmi", decoder="enhanced")
+    execute(plan(recipe, PARTS.registry).stages, tmp_path / "r", recipe, registry=PARTS.registry, progress=Silent())
+    encoder = TextEncoder.load(tmp_path / "r" / "encoder")
+    vectors = encoder.encode_passages(["ada wrote it", "grace broke a cipher"])
+    assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+    folders = (str(tmp_path / "r" / name) for name in ("initial", "pretrained"))
+    before, after = (MaskedLmEncoder.from_pretrained(folder, pooling=pooling) for folder in folders)
+    if pooling == "weighted":
+        assert len(before.token_weights.weight.unique()) > 2
+        assert not torch.equal(before.token_weights.weight, after.token_weights.weight)
