@@ -26,7 +26,7 @@ from drkit.recipe.start import starting_point
 PAPER, SMALL, QUICK = SCALES = ("paper", "small", "quick")
 PIPELINE, LIKE = "pipeline", "like"
 # The tables of fine-tuning, which a pipeline replaces as a whole.
-_FINE_TUNING = ("finetune", "reranker")
+_FINE_TUNING = ("finetune", "reranker", "pseudo_queries")
 _STEPS = ("max_steps", "num_train_epochs")
 # Settings of a round that depend on the scale.
 _NUMBERS = (*_STEPS, "negatives", "learning_rate", "per_device_train_batch_size")
@@ -213,6 +213,8 @@ def _slots(request: ComposeRequest, parts: Installed) -> Table:
     if request.miners:
         miners = [part_table(Kind.MINER, text, parts.registry) for text in request.miners]
         table = merge(table, {"finetune": {"rounds": [{"name": "retriever-1", "miners": miners}]}})
+    if request.pipeline:
+        table = merge(table, {"finetune": {"pipeline": request.pipeline}})
     if request.collection:
         table["collection"] = collection_table(request.collection, parts)
     if request.name:

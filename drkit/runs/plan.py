@@ -21,7 +21,7 @@ from drkit.errors import DrkitError
 from drkit.evaluate import check_measures
 from drkit.recipe.schema import Recipe
 from drkit.runs.draft import PASSAGES, Draft, queries_of, split_of
-from drkit.runs.plan_encoder import plan_encoder, plan_texts
+from drkit.runs.plan_encoder import plan_encoder, plan_pseudo_queries, plan_texts
 from drkit.runs.plan_rounds import System, add_index, plan_rounds, reading_of
 from drkit.runs.stage import Part, Stage
 from drkit.runs.stages.evaluate import EVALUATION
@@ -55,10 +55,12 @@ def plan(recipe: Recipe, registry: Registry) -> Plan:
     plan_texts(draft)
     last = plan_encoder(draft)
     systems = [System(last, (last,))]
-    if recipe.finetune and "train" in splits:
+    if recipe.finetune and (recipe.pseudo_queries or "train" in splits):
+        if recipe.pseudo_queries:
+            plan_pseudo_queries(draft, recipe.pseudo_queries)
         systems = plan_rounds(draft, start=last)
     elif recipe.finetune:
-        notes.append(_no_training_queries(recipe, splits))
+        notes.append(_no_training_queries(recipe, recipe.finetune.pipeline, splits))
     exported = next(system for system in reversed(systems) if not system.reranks).stages[0]
     checkpoint = {"checkpoint": Part(exported)}
     draft.add(
@@ -66,17 +68,26 @@ def plan(recipe: Recipe, registry: Registry) -> Plan:
     )
     if splits:
         _plan_evaluation(draft, systems, exported)
+    elif recipe.pseudo_queries:
+        add_index(draft, "encoder", "searched")
     _plan_report(draft)
     return Plan(tuple(draft.stages.values()), tuple(notes))
 
 
-def _no_training_queries(recipe: Recipe, splits: tuple[str, ...]) -> str:
-    name = recipe.collection.use
+def _no_training_queries(recipe: Recipe, pipeline: str, splits: tuple[str, ...]) -> str:
+    """Return the note that fine-tuning is left out. Raises DrkitError if its pipeline was asked for."""
+    name, instead = recipe.collection.use, "--pipeline texts makes training queries from the passages"
+    if pipeline:
+        found = f"only {', '.join(splits)} queries" if splits else "only texts"
+        raise DrkitError(
+            f"the pipeline {pipeline!r} needs training queries, but collection {name!r} has {found}: {instead}"
+            f"{', and --set collection.train_share=0.5 trains on half of the test queries' * ('test' in splits)}"
+        )
     if not splits:
-        return f"collection {name!r} has only texts: the run ends with the pre-trained encoder"
+        return f"collection {name!r} has only texts: the run ends with the pre-trained encoder. {instead}."
     return (
         f"collection {name!r} has no training queries (splits: {', '.join(splits)}): the pre-trained encoder is "
-        f"evaluated without fine-tuning. --set collection.train_share=0.5 trains on half of the queries."
+        f"evaluated without fine-tuning. {instead}; --set collection.train_share=0.5 trains on half of the queries."
     )
 
 

@@ -20,7 +20,7 @@ from drkit.runs.stage import Part
 
 PARTS = installed()
 REGISTRY = PARTS.registry
-PIPELINES = ("ance", "dpr", "iterative", "low-resource", "three-stage", "two-stage")
+PIPELINES = ("ance", "dpr", "iterative", "low-resource", "texts", "three-stage", "two-stage")
 
 
 def rounds(recipe):
@@ -60,6 +60,7 @@ def test_every_pipeline_follows_any_pre_training(pipeline, encoder, paper):
     without_paper = compose(ComposeRequest(pipeline=pipeline, encoder=encoder), PARTS)
     assert recipe.finetune == without_paper.finetune
     assert recipe.reranker == without_paper.reranker
+    assert recipe.pseudo_queries == without_paper.pseudo_queries
 
 
 def test_a_paper_brings_its_own_pipeline_and_another_one_swaps_the_second_half():
