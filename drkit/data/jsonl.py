@@ -1,4 +1,4 @@
-"""A file of texts alone, which is enough for pre-training."""
+"""A file of texts alone, which is enough for pre-training and for pseudo-queries."""
 
 from __future__ import annotations
 

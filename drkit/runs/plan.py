@@ -1,6 +1,6 @@
 """Plan a run: from a recipe to its stages, in order, with the inputs that each stage reads from earlier ones.
 
-    collection -> vocabulary -> tokens -> [spans -> statistics -> queries] -> initial -> pretrained
+    collection -> vocabulary -> tokens -> [spans -> statistics -> queries] -> [pseudo-queries] -> initial -> pretrained
                -> negatives, no-pretraining, retriever-1 -> index-retriever-1 -> negatives -> retriever-2
                -> [index-retriever-2 -> negatives -> reranker -> teacher -> retriever-3]
                -> encoder -> index -> runs -> evaluation -> report
@@ -21,7 +21,7 @@ from drkit.errors import DrkitError
 from drkit.evaluate import check_measures
 from drkit.recipe.schema import Recipe
 from drkit.runs.draft import PASSAGES, Draft, queries_of, split_of
-from drkit.runs.plan_encoder import plan_encoder, plan_pseudo_queries, plan_texts
+from drkit.runs.plan_encoder import plan_encoder, plan_texts
 from drkit.runs.plan_rounds import System, add_index, plan_rounds, reading_of
 from drkit.runs.stage import Part, Stage
 from drkit.runs.stages.evaluate import EVALUATION
@@ -56,8 +56,6 @@ def plan(recipe: Recipe, registry: Registry) -> Plan:
     last = plan_encoder(draft)
     systems = [System(last, (last,))]
     if recipe.finetune and (recipe.pseudo_queries or "train" in splits):
-        if recipe.pseudo_queries:
-            plan_pseudo_queries(draft, recipe.pseudo_queries)
         systems = plan_rounds(draft, start=last)
     elif recipe.finetune:
         notes.append(_no_training_queries(recipe, recipe.finetune.pipeline, splits))

@@ -1,8 +1,10 @@
 """Plan the first half of a run: from texts to the encoder that fine-tuning starts from.
 
-    collection -> vocabulary -> tokens -> [spans -> queries] -> initial -> [signals, generator] -> pretrained
+    collection -> vocabulary -> tokens -> [spans -> queries] -> [pseudo-queries] -> initial -> [signals, generator]
+               -> pretrained
 
-A stage in brackets is planned if a part needs it (`drkit.recipe.parts.required_signals` and `required_capabilities`).
+A stage in brackets is planned if a part needs it (`drkit.recipe.parts.required_signals` and `required_capabilities`);
+pseudo-queries if the recipe has a table of them.
 """
 
 from __future__ import annotations
@@ -62,6 +64,8 @@ def plan_encoder(draft: Draft) -> str:
     signals = required_signals(recipe.pretrain, draft.registry)
     required = required_capabilities(recipe.pretrain, draft.registry)
     texts = _plan_contexts(draft, signals, required)
+    if recipe.pseudo_queries:
+        _plan_pseudo_queries(draft, recipe.pseudo_queries, signals)
     _plan_initial(draft)
     texts |= _plan_signals(draft, signals, texts)
     pretrain = recipe.pretrain
@@ -82,7 +86,7 @@ def plan_encoder(draft: Draft) -> str:
     )
 
 
-def plan_pseudo_queries(draft: Draft, settings: PseudoQueries) -> str:
+def _plan_pseudo_queries(draft: Draft, settings: PseudoQueries, signals: Mapping[str, Choice]) -> str:
     """Add the stage that makes training queries from the passages, with the inputs that its sources read.
 
     Raises DrkitError for a file or model that does not exist.
@@ -95,7 +99,6 @@ def plan_pseudo_queries(draft: Draft, settings: PseudoQueries) -> str:
             check_model_path(path)
     inputs = {"passages": PASSAGES, "vocabulary": VOCABULARY}
     if "extractive" in settings.sources:
-        signals = required_signals(draft.recipe.pretrain, draft.registry)
         default = Choice(FOR_EXTRACTIVE, draft.registry.get(Kind.SIGNAL, FOR_EXTRACTIVE).config())
         importance = _plan_signal(draft, signals.get(FOR_EXTRACTIVE, default), TOKENS)
         inputs |= {"tokens": TOKENS, "importance": Part(importance, VALUES)}

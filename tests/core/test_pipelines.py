@@ -20,7 +20,7 @@ from drkit.runs.stage import Part
 
 PARTS = installed()
 REGISTRY = PARTS.registry
-PIPELINES = ("ance", "dpr", "iterative", "low-resource", "texts", "three-stage", "two-stage")
+PIPELINES = ("ance", "dpr", "gpl", "iterative", "low-resource", "texts", "three-stage", "two-stage")
 
 
 def rounds(recipe):

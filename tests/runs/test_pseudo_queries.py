@@ -12,6 +12,7 @@ from drkit.core.discovery import installed
 from drkit.core.progress import Silent
 from drkit.data import open_collection, read_queries
 from drkit.data.tables import collection_of
+from drkit.encoders.cross_encoder import CrossEncoder
 from drkit.errors import DrkitError, ProblemsError
 from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
@@ -20,6 +21,7 @@ from drkit.runs.manifest import read_manifest
 from drkit.runs.plan import plan
 from drkit.search import Bm25Retriever, Retriever
 from tests.data.seq2seq import write_t5
+from tests.rerank.toys import checkpoint
 from tests.runs.conftest import drkit
 
 PARTS = installed()
@@ -59,6 +61,12 @@ def recipe_of(collection, *settings, **choices):
     return compose(
         ComposeRequest(pipeline="texts", collection=str(collection), settings=(*TINY, *settings), **choices), PARTS
     )
+
+
+def planned(collection, *settings):
+    recipe = recipe_of(collection, *settings)
+    check(recipe, PARTS.registry)
+    return plan(recipe, PARTS.registry)
 
 
 class Notes(Silent):
@@ -139,9 +147,7 @@ def test_nothing_left_to_train_on_is_said(beir, tmp_path):
 )
 def test_what_cannot_work_is_refused_before_anything_runs(settings, said, beir):
     with pytest.raises((DrkitError, ProblemsError), match=said):
-        recipe = recipe_of(f"beir:{beir}", *settings)
-        check(recipe, PARTS.registry)
-        plan(recipe, PARTS.registry)
+        planned(f"beir:{beir}", *settings)
 
 
 @pytest.mark.parametrize("pipeline", ["two-stage", "three-stage", "ance"])
@@ -199,3 +205,20 @@ def test_a_folder_with_test_queries_alone_is_evaluated(beir, tmp_path):
     assert refused.returncode == 2
     assert "--pipeline texts" in refused.stderr
     assert "Traceback" not in refused.stderr
+
+
+def test_gpl_from_generated_queries_to_a_retriever_that_learns_margins(beir, tmp_path):
+    write_t5(tmp_path / "t5", ANIMALS)
+    CrossEncoder.start_from(str(checkpoint(tmp_path / "lm")), max_length=32).save(tmp_path / "teacher")
+    settings = (
+        *(*TINY, "finetune.baseline=false", f"finetune.rounds.1.teacher={tmp_path / 'teacher'}"),
+        f"pseudo_queries.sources=model:{tmp_path / 't5'}",
+    )
+    run = tmp_path / "run"
+    drkit(
+        *("compose", "--pipeline", "gpl", "--collection", f"beir:{beir}", "--run-dir", run),
+        *(f"--set={one}" for one in settings),
+    )
+    rows = read_manifest(run / "evaluation").metrics["rows"]
+    assert [row["system"] for row in rows] == ["bm25", "retriever-1", "retriever-distilled"]
+    assert read_manifest(run / "teacher-retriever-distilled").metrics["pairs"] > 0

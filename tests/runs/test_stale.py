@@ -186,7 +186,8 @@ def test_every_setting_is_varied_and_one_that_observes_makes_nothing_again(name,
     recipe, tried = recipe_of(name, beir), varied(name)
     declared = {path: attribute for path, _, attribute in leaves(recipe)}
     # no other value is possible alone: it must fit another setting, names a file, or is a table that is left out
-    alone = ("collection.path", "schema", "reranker", ".loss", ".model", ".queries", "pretrained", "teacher", "start")
+    tables = ("reranker", "pseudo_queries")
+    alone = ("collection.path", "schema", *tables, ".loss", ".model", ".queries", "pretrained", "teacher", "start")
     fitting = ("base", "context", "variant", "heads", "generator_heads", "similarity")
     untried = {path for path in declared.keys() - tried.keys() if not path.endswith(alone)}
     assert {path for path in untried if path.rpartition(".")[2] not in fitting} == set()
