@@ -16,7 +16,7 @@ import pyarrow as pa
 from attrs import frozen
 
 from drkit.core.draws import Draws
-from drkit.core.protocols import Corpus, ScoringRetriever, VectorRetriever
+from drkit.core.protocols import Corpus, NegativeMiner, ScoringRetriever, VectorRetriever
 from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.errors import DrkitError
 from drkit.miners.chain import add_dropped
@@ -114,7 +114,7 @@ class MixedMiner:
 
     def __init__(self, config: MixedConfig, context: BuildContext | None = None) -> None:
         self.config = config
-        self._sources = (Bm25Miner(Bm25Config()), DenseMiner(DenseConfig(), context))
+        self._sources: tuple[NegativeMiner, ...] = (Bm25Miner(Bm25Config()), DenseMiner(DenseConfig(), context))
 
     @property
     def depth(self) -> int:
