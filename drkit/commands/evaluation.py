@@ -1,24 +1,33 @@
-"""Evaluate rankings in files: the systems of a run, or any TREC run file, against judgements."""
+"""Evaluate run files, runs and encoders; an encoder also on many BEIR folders at once."""
 
 from __future__ import annotations
 
+import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from attrs import field, frozen
 
+from drkit.commands.encode_search import search_to_run
 from drkit.commands.inputs import NamedCollection
+from drkit.commands.models import open_encoder
 from drkit.core.discovery import Installed
+from drkit.core.progress import Progress, Silent
+from drkit.core.registry import Registry
 from drkit.core.types import Judgement
+from drkit.data.beir import BeirCollection
 from drkit.data.readers import read_judgements
+from drkit.data.specs import BeirConfig
 from drkit.errors import DrkitError, did_you_mean
-from drkit.evaluate import MEASURES, Scores, average, evaluate
+from drkit.evaluate import MEASURES, Scores, average, check_measures, evaluate
 from drkit.runs.execute import RECIPE
-from drkit.runs.manifest import read_manifest
-from drkit.search import read_qrels, read_run
+from drkit.runs.manifest import digest, read_manifest
+from drkit.search import AnyEncoder, Bm25Retriever, build_index, encode_corpus, read_qrels, read_run, write_run
 
 EVALUATION, RUNS, COLLECTION = "evaluation", "runs", "collection"
+
 _WHAT_TO_GIVE = "give a run's folder, RUN:SYSTEM, or a TREC run file"
 
 
@@ -187,3 +196,138 @@ def _judged(collection: NamedCollection, split: str) -> JudgedQueries:
 
 def _texts(collection: NamedCollection, split: str) -> dict[str, str]:
     return {query.query_id: query.text for query in collection.source.queries(split)}
+
+
+DEPTH = 1000
+SPLITS = ("test", "dev")
+AVERAGE = "average"
+
+Search: TypeAlias = "Callable[[BeirCollection, str, Path], None]"
+
+
+@frozen
+class BeirTable:
+    """Means of every data set or group, in order: `means[data set][system][measure]`."""
+
+    measures: tuple[str, ...]
+    systems: tuple[str, ...]
+    means: Mapping[str, Mapping[str, Mapping[str, float]]]
+
+    def average(self, system: str, measure: str) -> float:
+        """Return the mean over data sets; every data set, and every group, counts once."""
+        return sum(found[system][measure] for found in self.means.values()) / len(self.means)
+
+    def rows(self, measure: str) -> list[list[str]]:
+        """Return rows of text (data set, one value per system), with the average last."""
+        rows = [[name, *(f"{found[s][measure]:.3f}" for s in self.systems)] for name, found in self.means.items()]
+        return [*rows, [AVERAGE, *(f"{self.average(s, measure):.3f}" for s in self.systems)]]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the table as plain data."""
+        averages = {s: {m: self.average(s, m) for m in self.measures} for s in self.systems}
+        return {"data_sets": self.means, AVERAGE: averages}
+
+
+def evaluate_beir(
+    encoder: str | None,
+    folder: Path,
+    output: Path,
+    *,
+    measures: Sequence[str] = ("nDCG@10",),
+    bm25: bool = False,
+    progress: Progress | None = None,
+    registry: Registry | None = None,
+) -> BeirTable:
+    """Evaluate an encoder, BM25, or both on every data set under `folder`; repeated calls resume.
+
+    encoder: a folder, a run, or a hub id; None for BM25 alone. output: where the rankings (1,000 passages per query)
+    are kept. Test queries are used, or dev queries if a data set has no test queries (MS MARCO). registry: see
+    `open_encoder`.
+
+    Raises DrkitError for no data set, an unreadable data set, or an unknown measure.
+    """
+    check_measures(measures)
+    found = data_sets(folder)
+    systems: list[tuple[str, Any, Search]] = [("BM25", "bm25", _search_bm25)] if bm25 else []
+    if encoder is not None:
+        opened = open_encoder(encoder, registry=registry)
+        systems.append((encoder, opened.identity(), lambda *given: _search_encoder(opened, *given)))
+    if not systems:
+        raise DrkitError("nothing to evaluate: give an encoder, bm25, or both")
+    means: dict[str, dict[str, dict[str, float]]] = {}
+    for name, members in found.items():
+        for system, identity, search in systems:
+            scores = [_evaluate(path, identity, search, output, measures, progress or Silent()) for path in members]
+            mean = {m: sum(one.mean(m) for one in scores) / len(scores) for m in measures}
+            means.setdefault(name, {})[system] = mean
+    return BeirTable(tuple(measures), tuple(system for system, *_ in systems), means)
+
+
+def data_sets(folder: Path) -> dict[str, list[Path]]:
+    """Return the data sets of a folder by name: one folder each, or the folders of a group.
+
+    Raises DrkitError if there are none.
+    """
+    if not folder.is_dir():
+        raise DrkitError(f"folder not found: {folder}; give a folder that contains data sets in BEIR's layout")
+    if _is_data_set(folder):
+        return {folder.resolve().name: [folder]}
+    inner = {path.name: [path] if _is_data_set(path) else _members(path) for path in _folders(folder)}
+    found = {name: members for name, members in inner.items() if members}
+    if not found:
+        raise DrkitError(
+            f"{folder} contains no data set: expected folders with corpus.jsonl, queries.jsonl and qrels/test.tsv"
+        )
+    return found
+
+
+def _members(folder: Path) -> list[Path]:
+    return [path for path in _folders(folder) if _is_data_set(path)]
+
+
+def _folders(folder: Path) -> Iterator[Path]:
+    return (path for path in sorted(folder.iterdir()) if path.is_dir() and not path.name.startswith("."))
+
+
+def _is_data_set(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in ("corpus.jsonl", "corpus.jsonl.gz"))
+
+
+def _evaluate(
+    path: Path, identity: Any, search: Search, output: Path, measures: Sequence[str], progress: Progress
+) -> Scores:
+    collection = BeirCollection(BeirConfig(path=str(path)))
+    split = next((split for split in SPLITS if split in collection.splits()), None)
+    if split is None:
+        raise DrkitError(f"{path} has no test or dev judgements to evaluate with")
+    files = {name: facts["sha256"] for name, facts in collection.describe()["files"].items()}
+    key = digest({"system": identity, "files": files, "split": split, "depth": DEPTH})
+    name = path.resolve().name
+    run = output / f"{name}-{key}.trec"
+    if run.is_file():
+        progress.skip(name, str(run))
+    else:
+        started = time.perf_counter()
+        progress.begin(name, f"{split} queries")
+        search(collection, split, run)
+        progress.end(name, time.perf_counter() - started)
+    return evaluate(read_run(run), collection.judgements(split), measures, exclude_self=True)
+
+
+def _search_bm25(collection: BeirCollection, split: str, run: Path) -> None:
+    retriever = Bm25Retriever().index(collection.passages())
+    queries = list(collection.queries(split))
+    found = retriever.stream((query.text for query in queries), DEPTH + 1)
+    write_run(run, ((query.query_id, hits.pairs()) for query, hits in zip(queries, found, strict=True)), tag="bm25")
+
+
+def _search_encoder(encoder: AnyEncoder, collection: BeirCollection, split: str, run: Path) -> None:
+    """Search one data set; vectors and index are kept beside the run until it is written, so that it can resume."""
+    work = run.with_suffix(".work")
+    texts = ((passage.doc_id, passage.content) for passage in collection.passages())
+    vectors = encode_corpus(encoder, texts, work / "vectors")
+    if vectors is None:
+        raise DrkitError("`drkit evaluate --beir` runs in a single process; start it without torchrun")
+    index = build_index(vectors, work / "index")
+    search_to_run(index, collection.queries(split), run, encoder=encoder, depth=DEPTH + 1)
+    shutil.rmtree(work, ignore_errors=True)

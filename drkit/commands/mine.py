@@ -22,8 +22,7 @@ from drkit.data.tables import StoredCollection, open_collection
 from drkit.data.writing import write_collection
 from drkit.errors import DrkitError
 from drkit.miners.chain import MiningCounts, build_chain, refresh_settings
-from drkit.miners.mining import parse_chain, requirements_of
-from drkit.miners.triplets import as_triplets, as_tuples, text_rows
+from drkit.miners.mining import as_triplets, as_tuples, parse_chain, requirements_of, text_rows
 from drkit.runs.execute import RECIPE
 from drkit.search import Retriever, open_index
 from drkit.search.hits import batched

@@ -11,13 +11,12 @@ from drkit.core.discovery import installed
 from drkit.core.loading import explain_load_errors, may_be_hub_id
 from drkit.core.registry import Registry
 from drkit.errors import DrkitError
-from drkit.recipe.read import read_recipe
 from drkit.recipe.schema import RERANKER
+from drkit.recipe.toml import read_recipe
 from drkit.runs.execute import RECIPE
 from drkit.runs.manifest import read_manifest, versions
-from drkit.runs.reading import TextReading
 from drkit.runs.retriever import load_text_encoder, write_encoder
-from drkit.runs.stage import settings_from
+from drkit.runs.stage import TextReading, settings_from
 from drkit.search import AnyEncoder, DualEncoder, Reranker, TextEncoder
 from drkit.search.text_encoder import choose_device, read_encoder
 

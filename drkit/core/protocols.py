@@ -117,7 +117,7 @@ class CountsItems(Protocol):
 
 
 class SignalTexts(Protocol):
-    """The texts that a signal is computed for; see `drkit.data.texts.StoredTexts`."""
+    """The texts that a signal is computed for; see `drkit.data.store.StoredTexts`."""
 
     @property
     def store(self) -> Any:

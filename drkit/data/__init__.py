@@ -8,6 +8,7 @@ from drkit.core.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from drkit.data.beir import BeirCollection as BeirCollection
+    from drkit.data.beir import JsonlCollection as JsonlCollection
     from drkit.data.contexts import MixedContexts as MixedContexts
     from drkit.data.contexts import QueryContexts as QueryContexts
     from drkit.data.contexts import SpanContexts as SpanContexts
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from drkit.data.generation import generate_queries as generate_queries
     from drkit.data.hf import HfCollection as HfCollection
     from drkit.data.irds import IrdsCollection as IrdsCollection
-    from drkit.data.jsonl import JsonlCollection as JsonlCollection
     from drkit.data.ngrams import NgramCounts as NgramCounts
     from drkit.data.pairs import PairsCollection as PairsCollection
     from drkit.data.pydocs import PydocsCollection as PydocsCollection

@@ -1,16 +1,24 @@
-"""A folder in the BEIR layout: corpus.jsonl, queries.jsonl and qrels/{train,dev,test}.tsv."""
+"""BEIR folders, and a file of texts alone, which is enough for pre-training."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from drkit.core.types import BuildContext, Judgement, Passage, Query
 from drkit.data.collection import SPLITS, FileCollection, Splits, judged_queries
-from drkit.data.readers import query_of, read_judgements
-from drkit.data.rows import Row, file_summary, read_jsonl
-from drkit.data.specs import BeirConfig
+from drkit.data.readers import (
+    ID_COLUMNS,
+    TEXT_COLUMNS,
+    TITLE_COLUMNS,
+    PassageColumns,
+    query_of,
+    read_judgements,
+    read_passages,
+)
+from drkit.data.rows import Row, file_summary, read_jsonl, require_file
+from drkit.data.specs import BeirConfig, JsonlConfig
 from drkit.errors import DrkitError, ProblemsError
 
 _LAYOUT = "expected: corpus.jsonl, queries.jsonl (each may end in .gz) and qrels/*.tsv with a header"
@@ -78,3 +86,41 @@ class BeirCollection(FileCollection):
             "files": {str(path.relative_to(self.folder)): file_summary(path) for path in files},
             "train_share": self.config.train_share,
         }
+
+
+class JsonlCollection(FileCollection):
+    """The texts of a `.jsonl`, `.tsv`, `.csv`, `.json` or `.parquet` file; no queries.
+
+    A row without an id is named by its number. Raises DrkitError if the path is missing or not a file; a bad line is
+    named as `file:line` when it is read.
+    """
+
+    def __init__(self, config: JsonlConfig, _context: BuildContext | None = None) -> None:
+        self.config = config
+        if not config.path:
+            raise DrkitError("collection jsonl: no path given; name a .jsonl, .tsv or .csv file, as in `jsonl:PATH`")
+        self.path = require_file(config.path, "collection jsonl")
+        self.name = f"jsonl:{self.path.name}"
+        named = ((config.id_field, ID_COLUMNS), (config.text_field, TEXT_COLUMNS), (config.title_field, TITLE_COLUMNS))
+        self._columns = PassageColumns(*((chosen,) if chosen else usual for chosen, usual in named))
+
+    @property
+    def divided(self) -> Splits:
+        """Return no splits: the collection has only texts."""
+        return Splits.of(self.name, ())
+
+    def located_passages(self) -> Iterator[tuple[Row, Passage]]:
+        """The text of every row."""
+        return read_passages(self.path, self._columns)
+
+    def located_queries(self, split: str) -> NoReturn:
+        """Raise DrkitError: the collection has only texts."""
+        raise DrkitError(f"{self.path} has only texts, no {split!r} queries")
+
+    def located_judgements(self, split: str) -> NoReturn:
+        """Raise DrkitError: the collection has only texts."""
+        raise DrkitError(f"{self.path} has only texts, no {split!r} judgements")
+
+    def describe(self) -> Mapping[str, Any]:
+        """The file's path, size and SHA-256."""
+        return {"collection": "jsonl", "path": str(self.path.resolve()), **file_summary(self.path)}

@@ -268,7 +268,7 @@ COLLECTIONS = (
     ComponentSpec(
         kind=Kind.COLLECTION,
         name="jsonl",
-        target="drkit.data.jsonl:JsonlCollection",
+        target="drkit.data.beir:JsonlCollection",
         config=JsonlConfig,
         summary="A file of texts alone, without queries",
         provides=("texts",),

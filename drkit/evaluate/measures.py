@@ -14,7 +14,7 @@ from attrs import frozen
 
 from drkit.core.files import write_text
 from drkit.errors import DrkitError
-from drkit.recipe.write import json_text
+from drkit.recipe.toml import json_text
 
 if TYPE_CHECKING:
     from drkit.core.types import Judgement

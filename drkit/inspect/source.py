@@ -23,11 +23,9 @@ from drkit.data.ngrams import NgramCounts
 from drkit.data.queries import extractive_queries
 from drkit.data.store import TokenStore, tokenise
 from drkit.errors import DrkitError
-from drkit.recipe.assign import assign
 from drkit.recipe.compose import ComposeRequest, compose, merge, part_table
-from drkit.recipe.read import read_recipe, recipe_from_table
 from drkit.recipe.schema import Choice, Recipe
-from drkit.recipe.write import recipe_table
+from drkit.recipe.toml import assign, read_recipe, recipe_from_table, recipe_table
 from drkit.runs.execute import RECIPE, execute
 from drkit.runs.manifest import digest, read_manifest
 from drkit.runs.plan import plan

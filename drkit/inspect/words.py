@@ -18,7 +18,7 @@ from drkit.core.spec import Kind
 from drkit.core.types import BuildContext
 from drkit.errors import DrkitError
 from drkit.inspect.source import Piece, TextSource, run_source
-from drkit.recipe.read import parse_toml
+from drkit.recipe.toml import parse_toml
 from drkit.runs.manifest import read_manifest
 from drkit.train.checkpoints import load_decoder, load_encoder
 

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from attrs import define, evolve, field
 
-from drkit.core.protocols import Corpus, LooksDeeper, NegativeFilter, NegativeMiner, RankingDepth, RefreshesNegatives
+from drkit.core.protocols import (
+    Corpus,
+    FindsIds,
+    LooksDeeper,
+    NegativeFilter,
+    NegativeMiner,
+    RankingDepth,
+    RefreshesNegatives,
+)
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.errors import DrkitError
@@ -20,6 +28,7 @@ if TYPE_CHECKING:
 
 CANDIDATES = "candidates"  # What a filter's spec receives; a source's does not.
 DEFAULT_DEPTH = 200
+
 Item = TypeVar("Item")
 
 
@@ -200,3 +209,32 @@ def refresh_settings(choices: Sequence[Choice]) -> RefreshesNegatives | None:
     """Return the settings of the source if it mines again during training, otherwise None."""
     config = choices[0].config if choices else None
     return config if isinstance(config, RefreshesNegatives) else None
+
+
+class PassageLookup:
+    """Looks up passages by id, also ids that the corpus lacks.
+
+    Memory: none if the corpus has a `find` method; otherwise the set of all its ids, built on the first call.
+    """
+
+    def __init__(self, corpus: Corpus) -> None:
+        self._corpus: Any = corpus
+
+    def contains(self, doc_ids: Sequence[str]) -> list[bool]:
+        """Return for each id whether the corpus has that passage."""
+        if not doc_ids:
+            return []
+        if isinstance(self._corpus, FindsIds):
+            return [index >= 0 for index in self._corpus.find(doc_ids)]
+        return [doc_id in self._all_ids for doc_id in doc_ids]
+
+    def contents(self, doc_ids: Iterable[str]) -> dict[str, str]:
+        """Return the content of each passage that the corpus has, by id; ids may be repeated."""
+        unique = list(dict.fromkeys(doc_ids))
+        present = [doc_id for doc_id, is_known in zip(unique, self.contains(unique), strict=True) if is_known]
+        passages = self._corpus.get_many(present) if present else []
+        return {passage.doc_id: passage.content for passage in passages}
+
+    @cached_property
+    def _all_ids(self) -> frozenset[str]:
+        return frozenset(passage.doc_id for passage in self._corpus)

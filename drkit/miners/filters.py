@@ -9,8 +9,7 @@ from typing import Any
 from drkit.core.protocols import Corpus
 from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.errors import DrkitError
-from drkit.miners.chain import keep_candidates
-from drkit.miners.passages import PassageLookup
+from drkit.miners.chain import PassageLookup, keep_candidates
 from drkit.miners.specs import (
     CrossEncoderFilterConfig,
     MarginConfig,

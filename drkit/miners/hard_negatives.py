@@ -17,9 +17,8 @@ from drkit.core.types import BuildContext
 from drkit.errors import DrkitError
 from drkit.miners.chain import Chain, MiningCounts, build_chain, source_names
 from drkit.miners.filters import QueryTextFilter
-from drkit.miners.mining import parse_chain
+from drkit.miners.mining import TextRow, as_triplets, as_tuples, parse_chain, text_rows
 from drkit.miners.text_pairs import TextCorpus, TextCorpusRetriever, TextPairs, read_corpus
-from drkit.miners.triplets import TextRow, as_triplets, as_tuples, text_rows
 from drkit.search.hits import batched
 
 if TYPE_CHECKING:

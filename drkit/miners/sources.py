@@ -19,8 +19,7 @@ from drkit.core.draws import Draws
 from drkit.core.protocols import Corpus, NegativeMiner, ScoringRetriever, VectorRetriever
 from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.errors import DrkitError
-from drkit.miners.chain import add_dropped
-from drkit.miners.passages import PassageLookup
+from drkit.miners.chain import PassageLookup, add_dropped
 from drkit.miners.specs import (
     Bm25Config,
     DenseConfig,

@@ -18,10 +18,9 @@ from drkit.core.provided import BATCH, provided_by
 from drkit.core.registry import Registry
 from drkit.core.spec import ComponentSpec, Kind
 from drkit.errors import DrkitError
-from drkit.recipe.assign import assign
-from drkit.recipe.read import parse_toml, recipe_from_table
 from drkit.recipe.schema import Recipe
 from drkit.recipe.start import starting_point
+from drkit.recipe.toml import assign, parse_toml, recipe_from_table
 
 PAPER, SMALL, QUICK = SCALES = ("paper", "small", "quick")
 PIPELINE, LIKE = "pipeline", "like"

@@ -261,7 +261,7 @@ class Evaluation:
 
 @frozen
 class Recipe:
-    """A complete recipe: read from TOML by `drkit.recipe.read`, written by `drkit.recipe.write`."""
+    """A complete recipe: read from TOML by `drkit.recipe.toml`, written by `drkit.recipe.toml`."""
 
     name: str = field(validator=and_(min_len(1), max_len(100)))
     collection: CollectionChoice

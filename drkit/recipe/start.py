@@ -15,8 +15,8 @@ from attrs import frozen
 
 from drkit.encoders.folder import declared_settings
 from drkit.errors import DrkitError
-from drkit.recipe.read import read_table
 from drkit.recipe.schema import EncoderSettings
+from drkit.recipe.toml import read_table
 
 RECIPE, CHECKPOINT = "recipe.toml", "pretrained"
 LENGTHS, PROMPTS = ("query_length", "passage_length"), ("query_prompt", "passage_prompt")

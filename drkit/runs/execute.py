@@ -24,9 +24,8 @@ from drkit.core.files import CHECKPOINTS, write_text
 from drkit.core.progress import Progress, Silent
 from drkit.core.registry import Registry
 from drkit.errors import DrkitError
-from drkit.recipe.read import read_recipe
 from drkit.recipe.schema import Recipe
-from drkit.recipe.write import json_text, write_recipe
+from drkit.recipe.toml import json_text, read_recipe, write_recipe
 from drkit.runs.manifest import (
     IDENTITY,
     LAYOUT,

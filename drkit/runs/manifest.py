@@ -18,7 +18,7 @@ from attrs import frozen
 
 from drkit.core.files import CHECKPOINTS, write_text
 from drkit.errors import DrkitError
-from drkit.recipe.write import json_text
+from drkit.recipe.toml import json_text
 
 FILE = "manifest.json"
 # Raised when the meaning of a run's folders changes; runs of another layout are rejected.

@@ -21,8 +21,7 @@ from drkit.recipe.parts import FOR_EXTRACTIVE, required_capabilities, required_s
 from drkit.recipe.schema import Choice, Pretrain, PseudoQueries
 from drkit.runs import estimate
 from drkit.runs.draft import PASSAGES, Draft, files_state, path_state, queries_of, split_of
-from drkit.runs.reading import TextReading
-from drkit.runs.stage import Part, settings_from
+from drkit.runs.stage import Part, TextReading, settings_from
 from drkit.runs.stages import generator, initial, vocabulary
 from drkit.runs.stages.collection import COLLECTION
 from drkit.runs.stages.generator import GeneratorSizes

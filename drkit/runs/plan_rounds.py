@@ -19,8 +19,7 @@ from drkit.recipe.schema import RERANKER, Choice, Finetune, Round
 from drkit.runs import estimate
 from drkit.runs.draft import PASSAGES, Draft, files_state, path_state, split_of
 from drkit.runs.plan_encoder import TOKENS, VOCABULARY
-from drkit.runs.reading import TextReading
-from drkit.runs.stage import Part, settings_from
+from drkit.runs.stage import Part, TextReading, settings_from
 from drkit.runs.stages.finetune import FINETUNE
 from drkit.runs.stages.index import INDEX
 from drkit.runs.stages.negatives import NEGATIVES

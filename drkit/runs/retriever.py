@@ -11,7 +11,7 @@ from attrs import asdict, evolve, fields
 from drkit.core.processes import local_device
 from drkit.encoders.export import export_dual, export_encoder
 from drkit.encoders.folder import PASSAGES
-from drkit.runs.reading import TextReading
+from drkit.runs.stage import TextReading
 from drkit.search import AnyEncoder, DualEncoder, TextEncoder
 from drkit.search.text_encoder import read_encoder
 from drkit.train.checkpoints import load_encoder, load_tokenizer

@@ -17,11 +17,12 @@ from attrs import field, frozen
 from drkit.core.progress import Progress
 from drkit.core.registry import Registry
 from drkit.recipe.schema import Recipe
-from drkit.recipe.write import plain
+from drkit.recipe.toml import plain
 from drkit.runs.estimate import Cost
 from drkit.runs.manifest import digest
 
 S = TypeVar("S")
+
 Metrics = Mapping[str, Any]
 
 
@@ -174,3 +175,15 @@ class StageRun(Generic[S]):
     folder: Path
     registry: Registry
     progress: Progress
+
+
+@frozen
+class TextReading:
+    """Pooling, similarity, lengths (tokens, special ones included) and prompts, as the recipe has them."""
+
+    pooling: str = from_recipe("encoder.pooling")
+    similarity: str = from_recipe("similarity")
+    query_length: int = from_recipe("encoder.query_length")
+    passage_length: int = from_recipe("encoder.passage_length")
+    query_prompt: str = from_recipe("encoder.query_prompt")
+    passage_prompt: str = from_recipe("encoder.passage_prompt")

@@ -27,8 +27,7 @@ from drkit.core.spec import Kind
 from drkit.core.types import BuildContext, Mined, StepOutput, TokenBatch, TokenStates, Views
 from drkit.data.contexts import carried
 from drkit.data.signals import SignalValues, write_signal
-from drkit.data.store import TokenStore, tokenise
-from drkit.data.texts import StoredTexts
+from drkit.data.store import StoredTexts, TokenStore, tokenise
 from drkit.encoders.seeding import seeded
 from drkit.maskers.views import keep_targets
 from drkit.recipe.parts import required_signals

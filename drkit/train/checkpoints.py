@@ -20,7 +20,7 @@ from drkit.core.loading import without_progress_bars
 from drkit.encoders import MaskedLmEncoder
 from drkit.encoders.folder import PASSAGES
 from drkit.errors import DrkitError
-from drkit.recipe.write import plain
+from drkit.recipe.toml import plain
 from drkit.train.pretrain import trains_generator
 
 if TYPE_CHECKING:

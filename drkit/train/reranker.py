@@ -18,7 +18,7 @@ from drkit.core.protocols import Loss
 from drkit.core.types import ScoredGroups
 from drkit.data.corpus import StoredCorpus
 from drkit.encoders import CrossEncoder
-from drkit.encoders.pair_tokenizer import PairTokenizer
+from drkit.encoders.cross_encoder import PairTokenizer
 from drkit.train.batches import Example
 from drkit.train.gradients import ITEMS, LOSS, METRIC, Rows
 from drkit.train.pairs import TrainingPairs, draw_passages

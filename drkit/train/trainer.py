@@ -27,7 +27,7 @@ from drkit.core import processes
 from drkit.core.files import CHECKPOINTS
 from drkit.core.progress import Progress
 from drkit.errors import DrkitError
-from drkit.recipe.write import json_text
+from drkit.recipe.toml import json_text
 from drkit.train import gradients
 from drkit.train.batches import Example, Schedule, count_batches
 

@@ -17,9 +17,8 @@ from drkit.core.discovery import NamedFile, installed
 from drkit.core.registry import NameTable
 from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
-from drkit.recipe.read import parse_toml, read_recipe
 from drkit.recipe.schema import Choice, Recipe
-from drkit.recipe.write import plain
+from drkit.recipe.toml import parse_toml, plain, read_recipe
 
 PARTS = installed()
 DOCUMENTED = Path(__file__).parents[2] / "docs" / "recipes"

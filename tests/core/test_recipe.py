@@ -10,8 +10,7 @@ from drkit.errors import DrkitError, ProblemsError, UnknownNameError
 from drkit.recipe.check import check
 from drkit.recipe.compose import SCALES, ComposeRequest, compose, merge
 from drkit.recipe.parts import required_capabilities, required_signals
-from drkit.recipe.read import parse_toml, read_recipe, recipe_from_table
-from drkit.recipe.write import recipe_toml, write_recipe
+from drkit.recipe.toml import parse_toml, read_recipe, recipe_from_table, recipe_toml, write_recipe
 
 PARTS = installed()
 REGISTRY = PARTS.registry

@@ -113,7 +113,7 @@ socket.socket.connect = socket.create_connection = refuse
 from pathlib import Path
 from drkit.recipe.check import check
 from drkit.core.discovery import installed
-from drkit.recipe.read import read_recipe
+from drkit.recipe.toml import read_recipe
 from drkit.runs.plan import plan
 parts = installed()
 recipe = read_recipe(Path(sys.argv[1]), parts.registry)

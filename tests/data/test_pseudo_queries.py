@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from drkit.core.draws import Draws
 from drkit.core.types import Passage
-from drkit.data.jsonl import JsonlCollection
+from drkit.data.beir import JsonlCollection
 from drkit.data.pseudo_queries import (
     _CROPS,
     Crops,

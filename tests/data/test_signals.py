@@ -16,8 +16,7 @@ from drkit.data.contexts import MixedContexts, QueryContexts, SpanContexts, stac
 from drkit.data.queries import Queries, write_candidates
 from drkit.data.signals import SignalValues, write_signal
 from drkit.data.spans import Spans, sample, split_documents, train_punkt
-from drkit.data.store import TokenStore, tokenise
-from drkit.data.texts import StoredTexts
+from drkit.data.store import StoredTexts, TokenStore, tokenise
 from drkit.errors import DrkitError
 from drkit.testing.toys import rows_of, toy_tokens
 

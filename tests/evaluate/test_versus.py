@@ -14,7 +14,7 @@ from drkit.errors import DrkitError
 from drkit.evaluate import Change, Scores, average, compare, comparison, cutoff, evaluate, holm, versus_markdown
 from drkit.evaluate.measures import write_per_query
 from drkit.evaluate.systems import cell_text
-from drkit.recipe.write import json_text
+from drkit.recipe.toml import json_text
 
 
 def test_holm_by_hand():

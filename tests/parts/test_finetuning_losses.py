@@ -27,7 +27,7 @@ from drkit.losses import (
     PairwiseLoss,
 )
 from drkit.losses.specs import DIRECTIONS
-from drkit.recipe.read import recipe_converter
+from drkit.recipe.toml import recipe_converter
 from drkit.testing import check_loss
 from drkit.testing.toys import toy_groups, toy_pairs
 from drkit.train.biencoder import candidate_mask, share_positive

@@ -80,8 +80,7 @@ def test_everyones_part_is_named_by_its_package(greedy):
 
 
 def test_a_recipe_names_a_strangers_part_and_reads_back(greedy):
-    from drkit.recipe.read import parse_toml, recipe_from_table
-    from drkit.recipe.write import recipe_toml
+    from drkit.recipe.toml import parse_toml, recipe_from_table, recipe_toml
 
     wanted = ComposeRequest(settings=('pretrain.masker.use="greedy:pmi"', "pretrain.masker.ratio=0.4"))
     found = compose(wanted, greedy)

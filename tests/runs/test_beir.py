@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from drkit.commands import beir_table as module
-from drkit.commands.beir_table import data_sets, evaluate_beir
+from drkit.commands import evaluation as module
+from drkit.commands.evaluation import data_sets, evaluate_beir
 from drkit.core.progress import Silent
 from drkit.errors import DrkitError
 from drkit.evaluate import evaluate

@@ -23,20 +23,28 @@ from drkit.data.writing import write_collection
 from drkit.decoders import MlmDecoder
 from drkit.decoders.specs import MlmDecoderConfig
 from drkit.encoders import BertSizes, MaskedLmEncoder
-from drkit.evaluate.geometry import anisotropy, top_direction
 from drkit.losses import MlmLoss
 from drkit.maskers import UniformMasker
 from drkit.maskers.specs import UniformConfig
 from drkit.recipe.compose import ComposeRequest, compose
-from drkit.recipe.read import parse_toml, recipe_from_table
 from drkit.recipe.schema import Probe
-from drkit.recipe.write import recipe_toml
+from drkit.recipe.toml import parse_toml, recipe_from_table, recipe_toml
 from drkit.runs.execute import execute
 from drkit.runs.manifest import read_manifest
 from drkit.runs.plan import plan
 from drkit.search import TextEncoder
 from drkit.train.pretrain import AutoEncoder, MaskingCollator, Term
-from drkit.train.probes import EPOCH, ProbeLog, accuracy, held_out, measure_branches, probe_line, read_probes
+from drkit.train.probes import (
+    EPOCH,
+    ProbeLog,
+    accuracy,
+    anisotropy,
+    held_out,
+    measure_branches,
+    probe_line,
+    read_probes,
+    top_direction,
+)
 from drkit.train.retrieval_probe import retrieval_probe
 
 PARTS = installed()

@@ -10,8 +10,7 @@ import pytest
 from drkit.core.discovery import installed
 from drkit.core.progress import Silent
 from drkit.recipe.compose import ComposeRequest, compose
-from drkit.report.curves import Line, Panel, draw, loss_panels, probe_panels
-from drkit.report.document import Figure, Heading, Table, Text, html_page, markdown
+from drkit.report import Figure, Heading, Line, Panel, Table, Text, draw, html_page, loss_panels, markdown, probe_panels
 from drkit.runs.execute import execute
 from drkit.runs.plan import plan
 from drkit.train.probes import read_probes

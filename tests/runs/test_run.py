@@ -16,7 +16,7 @@ import torch
 from drkit.core.discovery import installed
 from drkit.data.tables import open_collection
 from drkit.evaluate import evaluate
-from drkit.recipe.read import read_recipe
+from drkit.recipe.toml import read_recipe
 from drkit.runs.manifest import read_manifest
 from drkit.search import Retriever, TextEncoder, read_qrels, read_run
 from tests.runs.conftest import TINY, command, drkit

@@ -14,12 +14,10 @@ import pytest
 from drkit.core.discovery import installed
 from drkit.core.progress import Silent
 from drkit.errors import DrkitError
-from drkit.recipe.assign import assign
 from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
-from drkit.recipe.read import recipe_from_table
 from drkit.recipe.schema import Choice, Recipe
-from drkit.recipe.write import recipe_table
+from drkit.recipe.toml import assign, recipe_from_table, recipe_table
 from drkit.runs.execute import execute
 from drkit.runs.manifest import read_manifest
 from drkit.runs.plan import plan

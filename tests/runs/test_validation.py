@@ -20,9 +20,8 @@ from drkit.evaluate import evaluate
 from drkit.losses import ContrastiveConfig, ContrastiveLoss
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.schema import Training, Validation
-from drkit.runs.reading import TextReading
 from drkit.runs.retriever import encoders_of
-from drkit.runs.stage import settings_from
+from drkit.runs.stage import TextReading, settings_from
 from drkit.train import retrieval_probe
 from drkit.train.batches import Schedule
 from drkit.train.biencoder import BiEncoder

@@ -56,7 +56,7 @@ def compare(
     from drkit.commands import evaluate_files, find_judgements, find_systems
     from drkit.evaluate import compare as compare_scores
     from drkit.evaluate import versus_markdown
-    from drkit.recipe.write import json_text
+    from drkit.recipe.toml import json_text
 
     systems = find_systems(sources)
     judged = find_judgements(systems, qrels=qrels, collection=collection, split=split, settings=settings)

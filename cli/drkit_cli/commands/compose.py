@@ -72,7 +72,7 @@ def compose(
     from drkit.core.discovery import installed
     from drkit.recipe.compose import ComposeRequest
     from drkit.recipe.compose import compose as compose_recipe
-    from drkit.recipe.write import write_recipe
+    from drkit.recipe.toml import write_recipe
     from drkit_cli.running import run_recipe
 
     if quick and scale not in (None, "quick"):

@@ -110,7 +110,7 @@ def _beir(
     as_json: Path | None,
 ) -> None:
     from drkit.commands import evaluate_beir
-    from drkit.commands.beir_table import data_sets
+    from drkit.commands.evaluation import data_sets
     from drkit.evaluate.measures import write_json
     from drkit_cli.progress import RichProgress
     from drkit_cli.render import console, table

@@ -39,7 +39,7 @@ def run(
     torchrun --nproc-per-node 4 -m drkit_cli.main run recipe.toml
     """
     from drkit.core.discovery import installed
-    from drkit.recipe.read import read_recipe
+    from drkit.recipe.toml import read_recipe
     from drkit.runs.execute import RECIPE
     from drkit_cli.running import run_recipe
 

@@ -21,7 +21,7 @@ def status(run: Path, verify: bool) -> int:
     """
     from drkit.core.discovery import installed
     from drkit.errors import DrkitError
-    from drkit.recipe.read import read_recipe
+    from drkit.recipe.toml import read_recipe
     from drkit.runs.execute import RECIPE
     from drkit.runs.plan import plan
     from drkit.runs.survey import State, survey

@@ -10,7 +10,7 @@ import attrs
 from attrs import frozen
 
 from drkit.core.files import write_text
-from drkit.recipe.write import json_text
+from drkit.recipe.toml import json_text
 from drkit.runs.stage import StageRun, StageSpec, from_recipe
 
 if TYPE_CHECKING:

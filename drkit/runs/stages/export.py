@@ -7,8 +7,7 @@ from typing import Any
 
 from attrs import frozen
 
-from drkit.runs.reading import TextReading
-from drkit.runs.stage import StageRun, StageSpec
+from drkit.runs.stage import StageRun, StageSpec, TextReading
 
 
 @frozen

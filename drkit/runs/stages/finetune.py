@@ -10,8 +10,7 @@ from attrs import evolve, frozen
 from drkit.core.spec import Kind
 from drkit.errors import DrkitError
 from drkit.recipe.schema import Choice, Training, Validation
-from drkit.runs.reading import TextReading
-from drkit.runs.stage import StageRun, StageSpec, from_recipe
+from drkit.runs.stage import StageRun, StageSpec, TextReading, from_recipe
 
 if TYPE_CHECKING:
     import numpy as np

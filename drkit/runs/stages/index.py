@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from drkit.runs.reading import TextReading
-from drkit.runs.stage import StageRun, StageSpec
+from drkit.runs.stage import StageRun, StageSpec, TextReading
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

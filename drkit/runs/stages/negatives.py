@@ -8,8 +8,7 @@ from typing import Any
 from attrs import frozen
 
 from drkit.recipe.schema import Choice
-from drkit.runs.reading import TextReading
-from drkit.runs.stage import StageRun, StageSpec, from_recipe
+from drkit.runs.stage import StageRun, StageSpec, TextReading, from_recipe
 
 
 @frozen

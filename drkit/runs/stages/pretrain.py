@@ -11,8 +11,7 @@ from drkit.core.protocols import ReplacingMasker, StartsFromEncoder
 from drkit.core.spec import Kind
 from drkit.recipe.parts import context_kind
 from drkit.recipe.schema import Pretrain
-from drkit.runs.reading import TextReading
-from drkit.runs.stage import StageRun, StageSpec, from_recipe
+from drkit.runs.stage import StageRun, StageSpec, TextReading, from_recipe
 
 if TYPE_CHECKING:
     import numpy as np

@@ -13,8 +13,7 @@ from drkit.core.files import write_text
 from drkit.runs.stage import StageRun, StageSpec, from_recipe
 
 if TYPE_CHECKING:
-    from drkit.report.curves import Panel
-    from drkit.report.document import Block, Figure, Table
+    from drkit.report import Block, Figure, Panel, Table
     from drkit.train.probes import Record
 
 LOG, TRAINING, PROBES, VALIDATION = "log.jsonl", "training.json", "probes.jsonl", "validation.jsonl"
@@ -30,7 +29,7 @@ class ReportSettings:
 
 def run(stage: StageRun[ReportSettings]) -> Mapping[str, Any]:
     """Write `report.md`, `report.html` and the figures as PNG; returns the number of figures."""
-    from drkit.report.document import Figure, Heading, Text, html_page, markdown
+    from drkit.report import Figure, Heading, Text, html_page, markdown
 
     path = stage.inputs.get("probes")
     probes = _lines(path) if path is not None and path.is_file() else []
@@ -50,7 +49,7 @@ def run(stage: StageRun[ReportSettings]) -> Mapping[str, Any]:
 def _results(stage: StageRun[ReportSettings]) -> Iterator[Block]:
     """Yield the table of every system's measures."""
     from drkit.evaluate.systems import stored_cell, table_caption
-    from drkit.report.document import Heading, Table, Text
+    from drkit.report import Heading, Table, Text
 
     if "results" not in stage.inputs:
         return
@@ -65,8 +64,7 @@ def _results(stage: StageRun[ReportSettings]) -> Iterator[Block]:
 
 def _probes(stage: StageRun[ReportSettings], probes: Sequence[Record]) -> Iterator[Block]:
     """Yield curves and a table of the probes of pre-training."""
-    from drkit.report.curves import probe_panels
-    from drkit.report.document import Heading, Text
+    from drkit.report import Heading, Text, probe_panels
 
     if not probes:
         return
@@ -93,7 +91,7 @@ def _describe_probes(probes: Sequence[Record]) -> str:
 
 
 def _probe_table(probes: Sequence[Record]) -> Table:
-    from drkit.report.document import Table
+    from drkit.report import Table
 
     names = list(dict.fromkeys(name for probe in probes for name in probe if name != "step"))
     return Table(
@@ -104,8 +102,7 @@ def _probe_table(probes: Sequence[Record]) -> Table:
 
 def _trainings(stage: StageRun[ReportSettings], probes: Sequence[Record]) -> Iterator[Block]:
     """Yield loss curves, and the steps, loss and seconds of each training."""
-    from drkit.report.curves import loss_panels
-    from drkit.report.document import Heading, Table
+    from drkit.report import Heading, Table, loss_panels
 
     names = stage.settings.trainings
     if not names:
@@ -127,8 +124,7 @@ def _trainings(stage: StageRun[ReportSettings], probes: Sequence[Record]) -> Ite
 
 def _validations(stage: StageRun[ReportSettings]) -> Iterator[Block]:
     """Yield validation curves on dev queries, and the best step of each training."""
-    from drkit.report.curves import validation_panel
-    from drkit.report.document import Heading, Table
+    from drkit.report import Heading, Table, validation_panel
     from drkit.train.validation import best_step, read_validations
 
     paths = {
@@ -151,8 +147,7 @@ def _validations(stage: StageRun[ReportSettings]) -> Iterator[Block]:
 
 
 def _figure(stage: StageRun[ReportSettings], name: str, panels: Sequence[Panel], caption: str) -> Iterator[Figure]:
-    from drkit.report.curves import draw
-    from drkit.report.document import Figure
+    from drkit.report import Figure, draw
 
     if any(line.points for panel in panels for line in panel.lines):
         yield Figure(draw(panels, stage.folder / name), caption)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from drkit.runs.reading import TextReading
-from drkit.runs.stage import StageRun, StageSpec, from_recipe
+from drkit.runs.stage import StageRun, StageSpec, TextReading, from_recipe
 
 if TYPE_CHECKING:
     from drkit.core.types import Query

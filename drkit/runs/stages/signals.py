@@ -14,7 +14,7 @@ from drkit.recipe.schema import Choice
 from drkit.runs.stage import StageRun, StageSpec, from_recipe
 
 if TYPE_CHECKING:
-    from drkit.data.texts import StoredTexts
+    from drkit.data.store import StoredTexts
 
 # Folders of a signal: the statistics that its values depend on (counts, frequencies), and the values.
 FITTED, VALUES = "fitted", "values"
@@ -64,8 +64,7 @@ def _write(stage: StageRun[Any], signal: Any, texts: StoredTexts, fitted: Path) 
 
 def _texts(inputs: Mapping[str, Path], prompt: str) -> StoredTexts:
     """Open the texts with all inputs that the plan has added for the signal."""
-    from drkit.data.store import TokenStore
-    from drkit.data.texts import StoredTexts
+    from drkit.data.store import StoredTexts, TokenStore
     from drkit.train.checkpoints import load_tokenizer
 
     return StoredTexts(

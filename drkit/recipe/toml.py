@@ -1,7 +1,9 @@
-"""Reading a recipe: TOML -> frozen attrs, strictly, with every problem reported at once."""
+"""Recipes as TOML: read strictly into frozen attrs, every problem reported at once; written back complete."""
 
 from __future__ import annotations
 
+import json
+import math
 import sys
 import types
 from collections.abc import Callable, Mapping
@@ -9,10 +11,12 @@ from pathlib import Path
 from typing import Annotated, Any, Union, get_args, get_origin
 
 import attrs
+import tomli_w
 from cattrs import BaseValidationError, Converter, IterableValidationError, transform_error
 from cattrs.errors import ForbiddenExtraKeysError, IterableValidationNote
 from cattrs.gen import make_dict_structure_fn, override
 
+from drkit.core.files import write_text
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
 from drkit.errors import DrkitError, ProblemsError, did_you_mean
@@ -211,3 +215,105 @@ def _part(converter: Converter, registry: Registry, kind: Kind, value: Any) -> t
     spec = registry.get(kind, converter.structure(value["use"], str))
     settings = {key: item for key, item in value.items() if key != "use"}
     return registry.name_of(spec), converter.structure(settings, spec.config)
+
+
+def recipe_table(recipe: Recipe) -> dict[str, Any]:
+    """Return a recipe as plain data of TOML's types; settings that are None are left out, for TOML has no null."""
+    table: dict[str, Any] = plain(recipe)
+    return {"schema": table.pop("schema"), **table}
+
+
+def recipe_toml(recipe: Recipe) -> str:
+    """Return a recipe as TOML text."""
+    return tomli_w.dumps(recipe_table(recipe))
+
+
+def write_recipe(recipe: Recipe, path: Path) -> None:
+    """Write a recipe atomically."""
+    write_text(path, recipe_toml(recipe))
+
+
+def plain(value: Any) -> Any:
+    """Return any piece of a recipe as plain data; a chosen part becomes its table."""
+    if isinstance(value, Choice):
+        return {"use": value.use, **plain(value.config)}
+    if isinstance(value, WeightedLoss):
+        return {"use": value.use, "on": value.on, "weight": value.weight, **plain(value.config)}
+    if attrs.has(type(value)):
+        return {a.name: plain(v) for a in attrs.fields(type(value)) if (v := getattr(value, a.name)) is not None}
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items() if item is not None}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value
+
+
+def json_text(value: Any) -> str:
+    """Return plain data as strictly valid JSON: NaN and infinite numbers become null.
+
+    >>> print(json_text({"p": float("nan")}), end="")
+    {
+     "p": null
+    }
+    """
+    return json.dumps(_finite(value), indent=1, ensure_ascii=False, default=str) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+Table = dict[str, Any]
+
+
+def assign(table: Table, assignment: str) -> None:
+    """Apply `dotted.path=VALUE` in place; VALUE is TOML, or a bare word for a string. Lists are indexed from 0.
+
+    Raises DrkitError if the text is not an assignment, or the path leads through a single value or past a list's end.
+    """
+    path, equals, text = assignment.partition("=")
+    keys = [key.strip() for key in path.split(".")]
+    if not equals or not all(keys):
+        raise DrkitError(f"--set expects PATH=VALUE, as in pretrain.learning_rate=1e-4; got {assignment!r}")
+    node: Any = table
+    for depth, key in enumerate(keys[:-1]):
+        node = _step(node, key, ".".join(keys[: depth + 1]))
+    _put(node, keys[-1], _value(text.strip()), path)
+
+
+def _step(node: Any, key: str, path: str) -> Any:
+    if isinstance(node, list):
+        return node[_index(node, key, path)]
+    if isinstance(node.get(key, {}), str):
+        node[key] = {"use": node[key]}
+    inner = node.setdefault(key, {})
+    if not isinstance(inner, (dict, list)):
+        raise DrkitError(f"--set {path}: {path} is a single value ({inner!r}), not a table of settings")
+    return inner
+
+
+def _put(node: Any, key: str, value: Any, path: str) -> None:
+    if isinstance(node, list):
+        node[_index(node, key, path)] = value
+    elif key == "use" and node.get("use") != value:
+        node.clear()
+        node["use"] = value
+    else:
+        node[key] = value
+
+
+def _index(items: list[Any], key: str, path: str) -> int:
+    if not key.isdigit() or int(key) >= len(items):
+        raise DrkitError(f"--set {path}: {key!r} is not an index of a list of {len(items)}; use 0 to {len(items) - 1}")
+    return int(key)
+
+
+def _value(text: str) -> Any:
+    try:
+        return parse_toml(f"value = {text}", "value")["value"]
+    except DrkitError:
+        return text

@@ -1,1 +1,0 @@
-"""Reports: curves and documents that show the results of a run."""
