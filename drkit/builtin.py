@@ -34,5 +34,5 @@ def drkit_recipes() -> Mapping[str, Traversable]:
 def drkit_pipelines() -> Mapping[str, Traversable]:
     """Return the fine-tuning pipelines of papers; each can follow any pre-training."""
     folder = files("drkit") / "recipes" / "pipelines"
-    names = ("ance", "dpr", "iterative", "low-resource", "three-stage", "two-stage")
+    names = ("ance", "dpr", "gpl", "iterative", "low-resource", "texts", "three-stage", "two-stage")
     return {name: folder / f"{name}.toml" for name in names}

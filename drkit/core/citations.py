@@ -82,6 +82,12 @@ SIMLM = Citation(
     year=2023,
     url="https://arxiv.org/abs/2207.02578",
 )
+GPL = Citation(
+    key="wang2022gpl",
+    title="GPL: Generative Pseudo Labeling for Unsupervised Domain Adaptation of Dense Retrieval",
+    year=2022,
+    url="https://arxiv.org/abs/2112.07577",
+)
 NV_RETRIEVER = Citation(
     key="moreira2024nvretriever",
     title="NV-Retriever: Improving Text Embedding Models with Effective Hard-Negative Mining",

@@ -96,6 +96,12 @@ def sample_positions(count: int, seed: int) -> list[int]:
     return np.random.default_rng([seed, 0x5E]).permutation(count)[:_SAMPLE_TEXTS].tolist()  # type: ignore[no-any-return]
 
 
+def punkt_for(corpus: StoredCorpus, seed: int) -> Punkt:
+    """Return nltk's English model if it is installed, otherwise one trained on passages drawn by `seed`."""
+    drawn = (passage.content for passage in corpus.at(sample_positions(len(corpus), seed)))
+    return installed_punkt() or train_punkt(sample(drawn))
+
+
 def split_documents(
     documents: Iterable[tuple[int, str]],
     tokenizer: Any,

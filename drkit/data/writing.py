@@ -232,6 +232,24 @@ def _write_negatives(collection: Collection, folder: Path, check: UnknownIdFilte
     return {"negatives": counts, "dropped_negatives": check.count}
 
 
+def write_pairs(pairs: Iterable[tuple[str, int]], corpus: StoredCorpus, folder: Path) -> None:
+    """Write (query, passage index) pairs to `folder` as a split: every query has an id and one relevant passage.
+
+    Memory: 8 bytes per query.
+    """
+    indices, digest = array("q"), hashlib.sha256()
+
+    def queries() -> Iterator[tuple[str, str]]:
+        for text, index in pairs:
+            indices.append(index)
+            yield f"pseudo-{len(indices)}", text
+
+    _write(queries(), folder / QUERIES, _QUERY_SCHEMA, digest)
+    doc_ids = corpus.doc_ids
+    judged = ((f"pseudo-{number}", doc_ids[index], 1) for number, index in enumerate(indices, start=1))
+    _write(judged, folder / JUDGEMENTS, _JUDGEMENT_SCHEMA, digest)
+
+
 def _write(rows: Iterator[tuple[Any, ...]], path: Path, schema: Any, digest: Any) -> None:
     with replacing(path) as temporary, pa.OSFile(str(temporary), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
         while batch := list(islice(rows, _WRITING_ROWS)):

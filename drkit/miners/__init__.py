@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from drkit.miners.sources import Bm25Miner as Bm25Miner
     from drkit.miners.sources import DenseMiner as DenseMiner
     from drkit.miners.sources import GivenMiner as GivenMiner
+    from drkit.miners.sources import MixedMiner as MixedMiner
     from drkit.miners.sources import RandomMiner as RandomMiner
     from drkit.miners.sources import RunFileMiner as RunFileMiner
     from drkit.miners.specs import Bm25Config as Bm25Config
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from drkit.miners.specs import GivenConfig as GivenConfig
     from drkit.miners.specs import MarginConfig as MarginConfig
     from drkit.miners.specs import MaxScoreConfig as MaxScoreConfig
+    from drkit.miners.specs import MixedConfig as MixedConfig
     from drkit.miners.specs import RandomConfig as RandomConfig
     from drkit.miners.specs import RanksConfig as RanksConfig
     from drkit.miners.specs import RefreshConfig as RefreshConfig

@@ -7,6 +7,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
+from itertools import chain, tee, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +16,19 @@ import pyarrow as pa
 from attrs import frozen
 
 from drkit.core.draws import Draws
-from drkit.core.protocols import Corpus, ScoringRetriever, VectorRetriever
+from drkit.core.protocols import Corpus, NegativeMiner, ScoringRetriever, VectorRetriever
 from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.errors import DrkitError
 from drkit.miners.chain import PassageLookup, add_dropped
-from drkit.miners.specs import Bm25Config, DenseConfig, GivenConfig, RandomConfig, RefreshConfig, RunFileConfig
+from drkit.miners.specs import (
+    Bm25Config,
+    DenseConfig,
+    GivenConfig,
+    MixedConfig,
+    RandomConfig,
+    RefreshConfig,
+    RunFileConfig,
+)
 from drkit.search.bm25 import Bm25Retriever
 from drkit.search.hits import batched
 from drkit.search.trec import read_run
@@ -93,6 +102,39 @@ class DenseMiner:
             raise _not_indexed("dense")
         limits = SearchLimits(depth, self.config.skip, self._size, self.config.memory_mb)
         yield from mine_by_search(requests, hit_finder(self._retriever), limits)
+
+
+class MixedMiner:
+    """Mines the top-ranked passages of BM25 and of `context.retriever` in turns, each passage once.
+
+    Scores are negated ranks, because those of the two cannot be compared; positives are not scored. Memory: that of
+    both. Source: Wang et al. 2022, with BM25 as one of the two retrievers.
+    """
+
+    def __init__(self, config: MixedConfig, context: BuildContext | None = None) -> None:
+        self.config = config
+        self._sources: tuple[NegativeMiner, ...] = (Bm25Miner(Bm25Config()), DenseMiner(DenseConfig(), context))
+
+    @property
+    def depth(self) -> int:
+        """How many passages of both rankings together negatives are drawn from."""
+        return self.config.depth
+
+    def index(self, corpus: Corpus) -> None:
+        """Index the passages for BM25; the retriever already has its index."""
+        for source in self._sources:
+            source.index(corpus)
+
+    def mine(self, requests: Iterable[MiningRequest], depth: int) -> Iterator[Mined]:
+        """Yield up to `depth` negatives for each request, BM25's first. Raises DrkitError before `index`."""
+        streams = tee(requests, len(self._sources))
+        answers = [source.mine(stream, depth) for source, stream in zip(self._sources, streams, strict=True)]
+        for found in zip(*answers, strict=True):
+            turns = chain.from_iterable(zip_longest(*(mined.doc_ids for mined in found)))
+            doc_ids = tuple(dict.fromkeys(doc_id for doc_id in turns if doc_id is not None))[:depth]
+            dropped = sum((Counter(mined.dropped) for mined in found), Counter())
+            scores = tuple(-float(rank) for rank, _ in enumerate(doc_ids, start=1))
+            yield Mined(found[0].query_id, doc_ids, scores, dropped=dict(dropped))
 
 
 class RandomMiner:

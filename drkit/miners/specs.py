@@ -10,7 +10,7 @@ import attrs
 from attrs import frozen
 from attrs.validators import and_, ge, gt, in_, le
 
-from drkit.core.citations import ANCE, BM25, NV_RETRIEVER, ROCKETQA, STAR
+from drkit.core.citations import ANCE, BM25, GPL, NV_RETRIEVER, ROCKETQA, STAR
 from drkit.core.settings import optional, setting
 from drkit.core.spec import ComponentSpec, Kind
 
@@ -33,6 +33,13 @@ class DenseConfig:
     depth: int = setting(200, ge(1), "how deep the ranking is read that negatives are drawn from")
     skip: int = setting(0, ge(0), "skip this many of the best-ranked passages")
     memory_mb: int = setting(64, ge(1), "megabytes of hits held at once: how many queries are searched together")
+
+
+@frozen
+class MixedConfig:
+    """Settings of `MixedMiner`."""
+
+    depth: int = setting(100, ge(1), "how many passages of both rankings together negatives are drawn from")
 
 
 @frozen
@@ -160,6 +167,15 @@ SOURCES = (
         target="drkit.miners.sources:GivenMiner",
         config=GivenConfig,
         summary="The negatives that the collection's own training file lists",
+    ),
+    ComponentSpec(
+        kind=Kind.MINER,
+        name="mixed",
+        target="drkit.miners.sources:MixedMiner",
+        config=MixedConfig,
+        summary="The best-ranked passages of BM25 and of a trained retriever, in turns",
+        cite=GPL,
+        requires=("retriever",),
     ),
     ComponentSpec(
         kind=Kind.MINER,

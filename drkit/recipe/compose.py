@@ -26,7 +26,7 @@ from drkit.recipe.toml import assign, parse_toml, recipe_from_table
 PAPER, SMALL, QUICK = SCALES = ("paper", "small", "quick")
 PIPELINE, LIKE = "pipeline", "like"
 # The tables of fine-tuning, which a pipeline replaces as a whole.
-_FINE_TUNING = ("finetune", "reranker")
+_FINE_TUNING = ("finetune", "reranker", "pseudo_queries")
 _STEPS = ("max_steps", "num_train_epochs")
 # Settings of a round that depend on the scale.
 _NUMBERS = (*_STEPS, "negatives", "learning_rate", "per_device_train_batch_size")
@@ -70,8 +70,6 @@ def compose(request: ComposeRequest, parts: Installed) -> Recipe:
     for assignment in request.settings:
         assign(table, assignment)
     _delete_trainings(table)
-    if request.pipeline:
-        _check_has_queries(table["collection"], request.pipeline, parts.registry)
     if table["encoder"].get("pretrained"):
         given = {assignment.partition("=")[0].strip() for assignment in request.settings}
         for name in FROM_SCRATCH:
@@ -180,16 +178,6 @@ def _train_decoder(pretrain: Table, registry: Registry) -> None:
             pretrain["losses"][name] = {"use": decoder.trained_by, **kept}
 
 
-def _check_has_queries(collection: Any, pipeline: str, registry: Registry) -> None:
-    """Raise DrkitError for a pipeline that the user chose for a collection of texts alone."""
-    spec = _part_or_none(registry, Kind.COLLECTION, collection)
-    if spec and "queries" not in spec.provides:
-        raise DrkitError(
-            f"--pipeline {pipeline} fine-tunes on judged queries, but collection {spec.name!r} has only texts. Leave "
-            f"--pipeline out to only pre-train, or give a collection with queries and judgements, such as beir:FOLDER"
-        )
-
-
 def _delete_trainings(table: Table) -> None:
     """Delete, in place, the trainings set to `none`; without fine-tuning there is no re-ranker either."""
     for name in ("pretrain", *_FINE_TUNING):
@@ -240,6 +228,8 @@ def _slots(request: ComposeRequest, parts: Installed) -> Table:
     if request.miners:
         miners = [part_table(Kind.MINER, text, parts.registry) for text in request.miners]
         table = merge(table, {"finetune": {"rounds": [{"name": "retriever-1", "miners": miners}]}})
+    if request.pipeline:
+        table = merge(table, {"finetune": {"pipeline": request.pipeline}})
     if request.collection:
         table["collection"] = collection_table(request.collection, parts)
     if request.name:

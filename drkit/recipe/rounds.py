@@ -25,6 +25,7 @@ STAGE_NAMES = (
     "tokens",
     "spans",
     "queries",
+    "pseudo-queries",
     "generator",
     "initial",
     "pretrained",

@@ -159,6 +159,33 @@ _OVERRIDES = (
     "per_device_train_batch_size",
 )
 RERANKER = "reranker"
+_FREE_SOURCES = ("extractive", "crops", "sentences", "titles")
+
+
+def _query_sources(_instance: Any, attribute: Any, value: tuple[str, ...]) -> None:
+    """Validate sources of pseudo-queries."""
+    for source in value:
+        kind, colon, rest = source.partition(":")
+        if source not in _FREE_SOURCES and not (kind in ("file", "model") and colon and rest.strip()):
+            raise ValueError(
+                f"'{attribute.name}' must be {', '.join(_FREE_SOURCES)}, file:PATH or model:PATH_OR_ID, got {source!r}"
+            )
+    if not value or len({*value}) < len(value):
+        raise ValueError(f"'{attribute.name}' must name at least one source, each once, got {value}")
+
+
+@frozen
+class PseudoQueries:
+    """Training queries made from the passages: fine-tuning learns from them, and from no judgement."""
+
+    sources: tuple[str, ...] = setting(
+        ("extractive", "crops"),
+        _query_sources,
+        "extractive, crops, sentences, titles, file:PATH, or model:PATH_OR_ID of a seq2seq model",
+    )
+    count: int = setting(3, ge(1), "maximum queries per passage from each source")
+    prefix: str = setting("", None, "put before each passage for a model, as in 'text2query: '")
+    round_trip: int = setting(10, ge(0), "keep queries whose passage BM25 finds within this many; 0: keep all")
 
 
 @frozen
@@ -214,6 +241,7 @@ class Finetune(Training):
         in_(("shared", "separate")),
         "shared: one encoder for queries and passages; separate: one for each, from the same weights",
     )
+    pipeline: str = setting("", None, "pipeline that was asked for, which needs training queries", observes=True)
     baseline: bool = setting(True, None, "also fine-tune the same encoder without pre-training, for comparison")
 
     def for_round(self, current: Round) -> Finetune:
@@ -274,6 +302,7 @@ class Recipe:
     seed: int = setting(42, and_(ge(0), lt(2**31)), "seed of the run")
     encoder: EncoderSettings = field(factory=EncoderSettings)
     pretrain: Pretrain | None = None
+    pseudo_queries: PseudoQueries | None = None
     finetune: Finetune | None = None
     reranker: Reranker | None = None
     evaluation: Evaluation = field(factory=Evaluation)

@@ -13,6 +13,7 @@ from drkit.core.spec import ComponentSpec
 from drkit.recipe.schema import Recipe
 from drkit.runs.manifest import digest
 from drkit.runs.stage import Part, Stage, StageSpec, settings_from
+from drkit.runs.stages.pseudo_queries import PSEUDO_QUERIES, SPLIT
 
 PASSAGES = Part("collection", "passages")
 
@@ -36,6 +37,16 @@ class Draft:
     splits: tuple[str, ...]
     stages: dict[str, Stage[Any]] = field(factory=dict)
     notes: list[str] = field(factory=list)
+
+    @property
+    def train(self) -> Part:
+        """The split that fine-tuning learns from: pseudo-queries, or the collection's training queries."""
+        return Part(PSEUDO_QUERIES.name, SPLIT) if self.recipe.pseudo_queries else split_of("train")
+
+    @property
+    def train_queries(self) -> Part:
+        """The queries of `train`, without judgements."""
+        return Part(self.train.stage, f"{self.train.path}/queries.arrow")
 
     def add(
         self,

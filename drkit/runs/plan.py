@@ -1,6 +1,6 @@
 """Plan a run: from a recipe to its stages, in order, with the inputs that each stage reads from earlier ones.
 
-    collection -> vocabulary -> tokens -> [spans -> statistics -> queries] -> initial -> pretrained
+    collection -> vocabulary -> tokens -> [spans -> statistics -> queries] -> [pseudo-queries] -> initial -> pretrained
                -> negatives, no-pretraining, retriever-1 -> index-retriever-1 -> negatives -> retriever-2
                -> [index-retriever-2 -> negatives -> reranker -> teacher -> retriever-3]
                -> [dev-runs -> choice] -> encoder, index, bm25, runs -> hybrid -> evaluation -> report
@@ -71,11 +71,12 @@ def plan(recipe: Recipe, registry: Registry) -> Plan:
     plan_texts(draft)
     last = plan_encoder(draft)
     systems = plan_start(draft) if splits and recipe.evaluation.start else []
-    if recipe.finetune and recipe.finetune.rounds and "train" in splits:
+    trains = recipe.finetune and recipe.finetune.rounds
+    if trains and (recipe.pseudo_queries or "train" in splits):
         systems += plan_rounds(draft, start=last)
     elif last != "initial" or not _is_read_alike(draft, systems):
         systems.append(System(last, (last,)))
-    if recipe.finetune and recipe.finetune.rounds and "train" not in splits:
+    if trains and not recipe.pseudo_queries and "train" not in splits:
         draft.notes.append(_no_training_queries(recipe, splits))
     retrievers = [stage for system in systems if not system.reranks for stage in system.stages]
     exported = _plan_export(draft, [system.stages[0] for system in systems if not system.reranks])
@@ -93,12 +94,20 @@ def _is_read_alike(draft: Draft, systems: list[System]) -> bool:
 
 
 def _no_training_queries(recipe: Recipe, splits: tuple[str, ...]) -> str:
-    name = recipe.collection.use
+    """Return the note that fine-tuning is left out. Raises DrkitError if its pipeline was asked for."""
+    pipeline = recipe.finetune.pipeline if recipe.finetune else ""
+    name, instead = recipe.collection.use, "--pipeline texts makes training queries from the passages"
+    if pipeline:
+        found = f"only {', '.join(splits)} queries" if splits else "only texts"
+        raise DrkitError(
+            f"the pipeline {pipeline!r} needs training queries, but collection {name!r} has {found}: {instead}"
+            f"{', and --set collection.train_share=0.5 trains on half of the test queries' * ('test' in splits)}"
+        )
     if not splits:
-        return f"collection {name!r} has only texts: the run ends with the pre-trained encoder"
+        return f"collection {name!r} has only texts: the run ends with the pre-trained encoder. {instead}."
     return (
         f"collection {name!r} has no training queries (splits: {', '.join(splits)}): the pre-trained encoder is "
-        f"evaluated without fine-tuning. --set collection.train_share=0.5 trains on half of the queries."
+        f"evaluated without fine-tuning. {instead}; --set collection.train_share=0.5 trains on half of the queries."
     )
 
 
@@ -117,7 +126,7 @@ def _plan_export(draft: Draft, candidates: list[str]) -> _Exported:
     checkpoints = {f"checkpoint/{name}": Part(name) for name in candidates}
     reading = {"reading": reading_of(draft)}
     draft.add("encoder", EXPORT, f"the encoder folder, made from {origin}", checkpoints | choice, extra=reading)
-    if splits:
+    if splits or draft.recipe.pseudo_queries:
         indexes = {f"index/{name}": Part(add_index(draft, name, "searched")) for name in candidates}
         draft.add("index", CHOSEN_INDEX, f"the index of {origin}", indexes | choice)
     return _Exported(tuple(candidates), choice, outcome)

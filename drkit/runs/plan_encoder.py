@@ -1,8 +1,10 @@
 """Plan the first half of a run: from texts to the encoder that fine-tuning starts from.
 
-    collection -> vocabulary -> tokens -> [spans -> queries] -> initial -> [signals, generator] -> pretrained
+    collection -> vocabulary -> tokens -> [spans -> queries] -> [pseudo-queries] -> initial -> [signals, generator]
+               -> pretrained
 
-A stage in brackets is planned if a part needs it (`drkit.recipe.parts.required_signals` and `required_capabilities`).
+A stage in brackets is planned if a part needs it (`drkit.recipe.parts.required_signals` and `required_capabilities`);
+pseudo-queries if the recipe has a table of them.
 """
 
 from __future__ import annotations
@@ -11,12 +13,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from drkit.core.loading import check_model_path
 from drkit.core.spec import Kind
 from drkit.encoders.pooling import POOLINGS
 from drkit.errors import DrkitError
 from drkit.maskers.specs import GeneratorConfig, QuerySettings
 from drkit.recipe.parts import FOR_EXTRACTIVE, required_capabilities, required_signals
-from drkit.recipe.schema import Choice, Pretrain, Probe
+from drkit.recipe.schema import Choice, Pretrain, Probe, PseudoQueries
 from drkit.runs import estimate
 from drkit.runs.draft import PASSAGES, Draft, files_state, path_state, queries_of, split_of
 from drkit.runs.stage import Part, TextReading, settings_from
@@ -24,6 +27,7 @@ from drkit.runs.stages import generator, initial, vocabulary
 from drkit.runs.stages.collection import COLLECTION
 from drkit.runs.stages.generator import GeneratorSizes
 from drkit.runs.stages.pretrain import PRETRAIN
+from drkit.runs.stages.pseudo_queries import PSEUDO_QUERIES
 from drkit.runs.stages.queries import QUERIES
 from drkit.runs.stages.signals import FITTED, QUERY_SIGNAL, SIGNAL, VALUES
 from drkit.runs.stages.spans import SPANS
@@ -46,7 +50,8 @@ def plan_texts(draft: Draft) -> None:
         state = {"encoder.pretrained": path_state(recipe.encoder.pretrained)}
         draft.add("vocabulary", vocabulary.EXISTING, "take the encoder's tokenizer", sources=state)
     else:
-        queries = {"queries": queries_of("train")} if "train" in draft.splits else {}
+        reads_queries = "train" in draft.splits and not recipe.pseudo_queries
+        queries = {"queries": queries_of("train")} if reads_queries else {}
         texts = {"passages": PASSAGES, **queries}
         draft.add("vocabulary", vocabulary.WORDPIECE, "train a WordPiece vocabulary", texts)
     inputs = {"passages": PASSAGES, "vocabulary": VOCABULARY}
@@ -59,6 +64,8 @@ def plan_encoder(draft: Draft) -> str:
     signals = required_signals(recipe.pretrain, draft.registry)
     required = required_capabilities(recipe.pretrain, draft.registry)
     texts = _plan_contexts(draft, signals, required)
+    if recipe.pseudo_queries:
+        _plan_pseudo_queries(draft, recipe.pseudo_queries, signals)
     _plan_initial(draft)
     texts |= _plan_signals(draft, signals, texts)
     pretrain = recipe.pretrain
@@ -76,6 +83,31 @@ def plan_encoder(draft: Draft) -> str:
         {**inputs, **_probe_inputs(draft)},
         extra={"reading": settings_from(TextReading, recipe)},
         cost=estimate.pretraining(recipe),
+    )
+
+
+def _plan_pseudo_queries(draft: Draft, settings: PseudoQueries, signals: Mapping[str, Choice]) -> str:
+    """Add the stage that makes training queries from the passages, with the inputs that its sources read.
+
+    Raises DrkitError for a file or model that does not exist.
+    """
+    paths = {source: source.partition(":")[2] for source in settings.sources if ":" in source}
+    for source, path in paths.items():
+        if source.startswith("file:") and not Path(path).expanduser().is_file():
+            raise DrkitError(f"the file of queries {path} does not exist @ pseudo_queries.sources")
+        if source.startswith("model:"):
+            check_model_path(path)
+    inputs = {"passages": PASSAGES, "vocabulary": VOCABULARY}
+    if "extractive" in settings.sources:
+        default = Choice(FOR_EXTRACTIVE, draft.registry.get(Kind.SIGNAL, FOR_EXTRACTIVE).config())
+        importance = _plan_signal(draft, signals.get(FOR_EXTRACTIVE, default), TOKENS)
+        inputs |= {"tokens": TOKENS, "importance": Part(importance, VALUES)}
+    return draft.add(
+        PSEUDO_QUERIES.name,
+        PSEUDO_QUERIES,
+        f"training queries from the passages: {', '.join(settings.sources)}",
+        inputs,
+        sources={f"pseudo_queries.{source}": path_state(path) for source, path in paths.items()},
     )
 
 
@@ -150,7 +182,7 @@ def _plan_contexts(draft: Draft, signals: Mapping[str, Choice], required: Mappin
         documents = {"passages": PASSAGES, "vocabulary": VOCABULARY}
         inputs = {"spans": Part(draft.add("spans", SPANS, "cut documents into spans of whole sentences", documents))}
     if "generated-queries" in required:
-        importance = Part(_plan_signal(draft, signals[FOR_EXTRACTIVE]), VALUES)
+        importance = Part(_plan_signal(draft, signals[FOR_EXTRACTIVE], _pretraining_texts(draft)), VALUES)
         settings = required["generated-queries"] or QuerySettings()
         inputs["queries"] = Part(_plan_queries(draft, settings, {**inputs, "importance": importance}))
     return inputs
@@ -160,7 +192,7 @@ def _plan_signals(draft: Draft, signals: Mapping[str, Choice], texts: Mapping[st
     """Add a stage for every signal, and one for its values of candidate queries; returns the resulting inputs."""
     inputs = {}
     for name, chosen in signals.items():
-        stage = _plan_signal(draft, chosen)
+        stage = _plan_signal(draft, chosen, _pretraining_texts(draft))
         inputs[f"signals/{name}"] = Part(stage, VALUES)
         scope = draft.registry.get(Kind.SIGNAL, name).scope_of(chosen.config)
         if "queries" in texts and scope != "vocabulary":
@@ -171,18 +203,19 @@ def _plan_signals(draft: Draft, signals: Mapping[str, Choice], texts: Mapping[st
     return inputs
 
 
-def _plan_signal(draft: Draft, chosen: Choice) -> str:
+def _plan_signal(draft: Draft, chosen: Choice, texts: Part) -> str:
     """Add the stage of a signal of the texts, with exactly the inputs that the signal's spec requires."""
-    spec, read = draft.registry.get(Kind.SIGNAL, chosen.use), {"texts": _pretraining_texts(draft)}
+    spec, read = draft.registry.get(Kind.SIGNAL, chosen.use), {"texts": texts}
     extra: dict[str, Any] = {"signal": chosen}
     read |= _signal_inputs(draft, chosen)
     if "characters" in spec.requires_of(chosen.config):
         read["passages"] = PASSAGES
-        read |= {"spans": Part("spans")} if "spans" in draft.stages else {}
+        read |= {"spans": texts} if texts == Part("spans") else {}
     else:
         extra["prompt"] = ""
     sources = {"signal": files_state(spec, chosen.config)}
-    return draft.add(f"signal-{chosen.use}", SIGNAL, spec.summary, read, sources=sources, extra=extra)
+    name = f"signal-{chosen.use}" if texts == _pretraining_texts(draft) else f"signal-{chosen.use}-passages"
+    return draft.add(name, SIGNAL, spec.summary, read, sources=sources, extra=extra)
 
 
 def _signal_inputs(draft: Draft, chosen: Choice) -> dict[str, Part]:

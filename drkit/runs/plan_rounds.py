@@ -17,7 +17,7 @@ from drkit.miners.chain import refresh_settings
 from drkit.miners.specs import RunFileConfig
 from drkit.recipe.schema import RERANKER, Choice, Finetune, Round
 from drkit.runs import estimate
-from drkit.runs.draft import PASSAGES, Draft, files_state, path_state, queries_of, split_of
+from drkit.runs.draft import PASSAGES, Draft, files_state, path_state, split_of
 from drkit.runs.plan_encoder import TOKENS, VOCABULARY
 from drkit.runs.stage import Part, TextReading, declared_reading, settings_from
 from drkit.runs.stages.export import EXPORT
@@ -29,7 +29,6 @@ from drkit.runs.stages.teacher import TEACHER
 from drkit.runs.stages.tokens import PASSAGE_TOKENS, QUERY_TOKENS
 
 BASELINE, AS_IT_IS = "no-pretraining", "as-it-is"
-TRAIN = split_of("train")
 
 
 @frozen
@@ -61,7 +60,7 @@ def plan_rounds(draft: Draft, *, start: str) -> list[System]:
             f"validation needs dev queries, but the collection has none (splits: {', '.join(draft.splits)}); turn it "
             f"off: --set finetune.validation.every=0 @ finetune.validation"
         )
-    inputs = {"queries": queries_of("train"), "vocabulary": VOCABULARY}
+    inputs = {"queries": draft.train_queries, "vocabulary": VOCABULARY}
     draft.add("query-tokens", QUERY_TOKENS, "tokenise every training query once", inputs)
     previous = ""
     for index, current in enumerate(finetune.rounds):
@@ -142,7 +141,7 @@ def _plan_negatives(draft: Draft, owner: str, chain: tuple[Choice, ...], previou
     for miner in chain:
         if isinstance(miner.config, RunFileConfig) and not Path(miner.config.path).is_file():
             raise DrkitError(f"the run file {miner.config.path!r} does not exist (miner run-file of {owner})")
-    inputs, searches = {"passages": PASSAGES, "train": TRAIN}, False
+    inputs, searches = {"passages": PASSAGES, "train": draft.train}, False
     required = _required_by(draft, chain)
     if "retriever" in required:
         index = add_index(draft, previous, "mined")
@@ -181,7 +180,7 @@ def _plan_retriever(draft: Draft, retriever: _Retriever, negatives: str) -> Syst
     inputs = {
         "start": Part(retriever.start),
         "passages": PASSAGES,
-        "train": TRAIN,
+        "train": draft.train,
         "tokens": TOKENS,
         "query-tokens": Part("query-tokens"),
     }
@@ -223,7 +222,7 @@ def _plan_retriever(draft: Draft, retriever: _Retriever, negatives: str) -> Syst
 def _plan_teacher(draft: Draft, recipe_round: Round, negatives: str) -> str:
     """Add the stage that scores a round's positives and negatives by its teacher."""
     is_reranker = recipe_round.teacher == RERANKER
-    inputs = {"passages": PASSAGES, "train": TRAIN}
+    inputs = {"passages": PASSAGES, "train": draft.train}
     if negatives:
         inputs["negatives"] = Part(negatives)
     if is_reranker:
@@ -258,7 +257,7 @@ def _plan_reranker(draft: Draft, start: str, previous: str) -> System:
         RERANKER,
         RERANKER_STAGE,
         f"train the cross-encoder from {reranker.pretrained or origin}, {estimate.schedule(reranker)}",
-        {**start_input, "passages": PASSAGES, "train": TRAIN, "negatives": Part(negatives)},
+        {**start_input, "passages": PASSAGES, "train": draft.train, "negatives": Part(negatives)},
         sources={"reranker.pretrained": path_state(reranker.pretrained)},
         extra={"training": reranker.training_only()},
         cost=estimate.reranking(draft.recipe),

@@ -31,7 +31,8 @@ def drkit(*given, **environment):
 def test_one_process_or_two_make_the_same_file(arguments, tmp_path):
     done = drkit(*arguments, "-o", tmp_path / "one.jsonl")
     assert done.returncode == 0, done.stderr
-    assert f"pretrain.masker.queries=file:{tmp_path / 'one.jsonl'}" in done.stdout
+    for setting in ("pretrain.masker.queries", "pseudo_queries.sources"):
+        assert f"{setting}=file:{tmp_path / 'one.jsonl'}" in done.stdout
     lines = [json.loads(line) for line in (tmp_path / "one.jsonl").read_text().splitlines()]
     assert [line["doc_id"] for line in lines] == ["1", "2", "3", "4", "5"]
     assert [len(line["queries"]) for line in lines] == [3, 0, 3, 3, 3]

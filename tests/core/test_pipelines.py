@@ -19,7 +19,7 @@ from drkit.runs.stage import Part
 
 PARTS = installed()
 REGISTRY = PARTS.registry
-PIPELINES = ("ance", "dpr", "iterative", "low-resource", "three-stage", "two-stage")
+PIPELINES = ("ance", "dpr", "gpl", "iterative", "low-resource", "texts", "three-stage", "two-stage")
 
 
 def rounds(recipe):
@@ -59,6 +59,7 @@ def test_every_pipeline_follows_any_pre_training(pipeline, encoder, paper):
     without_paper = compose(ComposeRequest(pipeline=pipeline, encoder=encoder), PARTS)
     assert recipe.finetune == without_paper.finetune
     assert recipe.reranker == without_paper.reranker
+    assert recipe.pseudo_queries == without_paper.pseudo_queries
 
 
 def test_a_paper_brings_its_own_pipeline_and_another_one_swaps_the_second_half():
@@ -365,12 +366,6 @@ def test_the_last_retriever_is_exported_where_dev_cannot_or_must_not_decide(tmp_
         assert by_name["report"].settings.exported.startswith("exported: retriever-2, the last retriever")
     assert not by_wish.notes
     assert any("no dev queries" in note for note in without_dev.notes)
-
-
-def test_a_pipeline_is_refused_for_texts_alone():
-    with pytest.raises(DrkitError, match="--pipeline dpr fine-tunes on judged queries, but collection 'jsonl'"):
-        compose(ComposeRequest(pipeline="dpr", collection="jsonl:texts.jsonl"), PARTS)
-    compose(ComposeRequest(paper="simlm", collection="jsonl:texts.jsonl"), PARTS)
 
 
 def test_a_setting_of_a_reranker_that_is_not_there_is_told():

@@ -70,6 +70,7 @@ def test_the_set_of_parts_is_this_one():
         "miner/given",
         "miner/margin",
         "miner/max-score",
+        "miner/mixed",
         "miner/random",
         "miner/ranks",
         "miner/refresh",

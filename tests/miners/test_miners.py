@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,6 +19,8 @@ from drkit.miners import (
     DenseMiner,
     GivenConfig,
     GivenMiner,
+    MixedConfig,
+    MixedMiner,
     RandomConfig,
     RandomMiner,
     RunFileConfig,
@@ -65,6 +69,7 @@ def made(name, size, *, skip=0, seed=42):
     miner = {
         "bm25": lambda: Bm25Miner(Bm25Config(), context),
         "dense": lambda: DenseMiner(DenseConfig(skip=skip), context),
+        "mixed": lambda: MixedMiner(MixedConfig(), context),
         "random": lambda: RandomMiner(RandomConfig(), context),
     }[name]()
     miner.index(corpus_of(size))
@@ -75,7 +80,7 @@ def requests_of(positives):
     return [MiningRequest(f"q{n}", WORDS[n % 4], frozenset(f"d{p}" for p in ps)) for n, ps in enumerate(positives)]
 
 
-@pytest.mark.parametrize("name", ["bm25", "dense", "random"])
+@pytest.mark.parametrize("name", ["bm25", "dense", "mixed", "random"])
 @settings(deadline=None, max_examples=40)
 @given(
     size=st.integers(1, 60),
@@ -95,7 +100,21 @@ def test_never_a_positive_never_twice_never_too_many(name, size, positives, dept
             assert len(found.doc_ids) == min(depth, len(others))
 
 
-@pytest.mark.parametrize("name", ["bm25", "dense", "random"])
+def test_the_mixed_miner_takes_from_both_rankings_in_turns():
+    requests = requests_of([{1}, set(), {2, 3, 5, 8}, {0}])
+    sources = [list(made(name, 40).mine(requests, 7)) for name in ("bm25", "dense")]
+    for mined, lexical, dense in zip(made("mixed", 40).mine(requests, 7), *sources, strict=True):
+        expected = []
+        for rank in range(7):
+            for ranking in (lexical.doc_ids, dense.doc_ids):
+                if rank < len(ranking) and ranking[rank] not in expected:
+                    expected.append(ranking[rank])
+        assert list(mined.doc_ids) == expected[:7]
+        assert mined.dropped == Counter(lexical.dropped) + Counter(dense.dropped)
+        assert mined.positive_scores == {}
+
+
+@pytest.mark.parametrize("name", ["bm25", "dense", "mixed", "random"])
 def test_a_query_is_answered_alike_alone_and_among_others(name):
     requests = requests_of([{1}, set(), {2, 3, 5, 8}, {0}])
     together = list(made(name, 40).mine(requests, 7))
@@ -103,7 +122,7 @@ def test_a_query_is_answered_alike_alone_and_among_others(name):
     assert together == alone
 
 
-@pytest.mark.parametrize("name", ["bm25", "dense", "random"])
+@pytest.mark.parametrize("name", ["bm25", "dense", "mixed", "random"])
 def test_requests_are_taken_as_negatives_are_asked_for(name):
     taken = []
 
@@ -164,7 +183,7 @@ def test_registered_and_honest_about_what_they_lack(tmp_path):
         registry.build("miner", "given", context=BuildContext()).index(corpus_of(2))
 
 
-@pytest.mark.parametrize("name", ["bm25", "dense", "random"])
+@pytest.mark.parametrize("name", ["bm25", "dense", "mixed", "random"])
 def test_an_excluded_passage_is_no_negative_and_costs_none(name):
     miner, depth = made(name, 30), 25
     plain = next(miner.mine([MiningRequest("d3", "alpha", frozenset({"d1"}))], 28))
@@ -173,7 +192,7 @@ def test_an_excluded_passage_is_no_negative_and_costs_none(name):
     assert len(found.doc_ids) == depth
     assert set(found.doc_ids).isdisjoint({own, "d1"})
     if name != "random":  # which ranks nothing
-        assert found.dropped["own-passage"] == 1
+        assert found.dropped["own-passage"] == (2 if name == "mixed" else 1), "once in each ranking"
         assert found.doc_ids == plain.doc_ids[1 : depth + 1]
 
 

@@ -39,6 +39,7 @@ RECIPES = {
     "chosen": ComposeRequest(
         masker="uniform", decoder="enhanced", settings=("pretrain.probe.keep_best=true", "pretrain.probe.patience=1")
     ),
+    "texts": ComposeRequest(masker="pmi", decoder="enhanced", pipeline="texts"),
 }
 
 
@@ -129,7 +130,7 @@ def others(value: Any, attribute: Any) -> Iterator[Any]:
     elif isinstance(value, str):
         yield from (f"{value}x", "constant", "nDCG@10")
     elif isinstance(value, tuple):
-        yield from ((0.6, 0.2, 0.2), ("RR@5",), ("query-passage", "query-query"), (), ("x",))
+        yield from ((0.6, 0.2, 0.2), ("RR@5",), ("query-passage", "query-query"), ("titles",), (), ("x",))
     elif isinstance(value, dict):
         yield {"adam_beta1": 0.8}
     elif value is None:
@@ -190,7 +191,8 @@ def test_every_setting_is_varied_and_one_that_observes_makes_nothing_again(name,
     recipe, tried = recipe_of(name, beir), varied(name)
     declared = {path: attribute for path, _, attribute in leaves(recipe)}
     # no other value is possible alone: it must fit another setting, names a file, or is a table that is left out
-    alone = ("collection.path", "schema", "reranker", ".loss", ".model", ".queries", "pretrained", "teacher", "start")
+    tables = ("reranker", "pseudo_queries")
+    alone = ("collection.path", "schema", *tables, ".loss", ".model", ".queries", "pretrained", "teacher", "start")
     fitting = ("base", "context", "variant", "heads", "generator_heads", "similarity")
     untried = {path for path in declared.keys() - tried.keys() if not path.endswith(alone)}
     assert {path for path in untried if path.rpartition(".")[2] not in fitting} == set()
@@ -219,6 +221,8 @@ def test_every_setting_is_varied_and_one_that_observes_makes_nothing_again(name,
         ("idf", "pretrained"),
         ("chosen", "pretrained"),
         ("chosen", "retriever-1"),
+        ("texts", "pseudo-queries"),
+        ("texts", "retriever-2"),
     ],
 )
 def test_a_stage_that_is_kept_would_have_come_out_the_same(name, stage, beir, tmp_path_factory, finished, varied):
@@ -303,22 +307,33 @@ CHANGES = {
     "validation that is off": (set(), "finetune.validation.patience=3"),
     "the name": (set(), "name=another"),
 }
+FROM_PSEUDO_QUERIES = {"query-tokens", "negatives-retriever-1"} | FINE_TUNED
+CHANGES_OF_TEXTS = {
+    "a training judgement": ({"collection"}, "qrels/train.tsv", "q3\td23\t2", "q3\td24\t2"),
+    "a training query": ({"collection"}, "queries.jsonl", "what is topic3 about", "tell me of topic3"),
+    "a test judgement": ({"collection"} | REPORTED, "qrels/test.tsv", "q16\td36\t2", "q16\td36\t3"),
+    "the sources": ({"pseudo-queries"} | FROM_PSEUDO_QUERIES, "pseudo_queries.sources=['crops']"),
+    "the round trip": ({"pseudo-queries"} | FROM_PSEUDO_QUERIES, "pseudo_queries.round_trip=1"),
+    "a masker's setting": (FROM_PRETRAINED, "pretrain.masker.sigma=0.5"),
+    "the pipeline's name": (set(), "finetune.pipeline=another"),
+}
+ALL_CHANGES = [("pmi", change) for change in CHANGES] + [("texts", change) for change in CHANGES_OF_TEXTS]
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_change_repeats_exactly_these_stages(change, beir, tmp_path, finished):
-    expected, *how = CHANGES[change]
+@pytest.mark.parametrize(("name", "change"), ALL_CHANGES)
+def test_a_change_repeats_exactly_these_stages(name, change, beir, tmp_path, finished):
+    expected, *how = (CHANGES if name == "pmi" else CHANGES_OF_TEXTS)[change]
     folder, again = tmp_path / "beir", tmp_path / "run"
     shutil.copytree(beir, folder, copy_function=shutil.copy2)
-    run(recipe_of("pmi", folder), again) if len(how) > 1 else shutil.copytree(finished("pmi"), again)
+    run(recipe_of(name, folder), again) if len(how) > 1 else shutil.copytree(finished(name), again)
     if len(how) > 1:
         file, before, after = how
         text = (folder / file).read_text()
         assert before in text
         (folder / file).write_text(text.replace(before, after))
-        recipe = recipe_of("pmi", folder)
+        recipe = recipe_of(name, folder)
     else:
-        recipe = recipe_of("pmi", beir, *how)
+        recipe = recipe_of(name, beir, *how)
     findings = {finding.stage.name: finding for finding in survey(plan(recipe, PARTS.registry).stages, again)}
     begun = run(recipe, again)
     assert set(begun.stages) == expected

@@ -25,7 +25,7 @@ import click
 @click.option("--seed", default=42, show_default=True, type=click.IntRange(0))
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The file: NAME.jsonl.")
 def queries(model: str, collection: str | None, settings: tuple[str, ...], output: Path, **sampling: object) -> None:
-    r"""Generate queries for every passage, once for any number of runs: --set pretrain.masker.queries=file:FILE.
+    r"""Generate queries for every passage, once for any number of runs, to pre-train or fine-tune with them.
 
     An interrupted command resumes when repeated. torchrun shares the work among processes.
 
@@ -46,3 +46,4 @@ def queries(model: str, collection: str | None, settings: tuple[str, ...], outpu
     if done:
         click.echo(f"queries  {done}")
         click.echo(f"use      drkit compose --masker query-as-context --set pretrain.masker.queries=file:{done}")
+        click.echo(f"or       drkit compose --pipeline texts --set pseudo_queries.sources=file:{done}")

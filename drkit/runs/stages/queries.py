@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,6 @@ from drkit.runs.stage import StageRun, StageSpec, from_recipe
 
 if TYPE_CHECKING:
     from drkit.data.queries import GivenQueries
-    from drkit.data.spans import NamedTexts
 
 GENERATED = "queries.jsonl"
 _SCRATCH = "given"
@@ -75,23 +74,28 @@ def _read_or_generate(
         return None, {}
     corpus = StoredCorpus(stage.inputs["passages"])
     texts = NamedTexts(corpus, Spans.open(stage.inputs["spans"]) if "spans" in stage.inputs else None)
-    path = _generate(stage, texts, tokenizer, source) if kind == "model" else Path(source)
+    path = Path(source)
+    if kind == "model":
+        path = generate(stage, iter(texts), len(texts), source, stage.folder / GENERATED, stage.settings.candidates)
     return tokenise_given(read_queries(path), texts, tokenizer, scratch, max_length=stage.settings.max_length)
 
 
-def _generate(stage: StageRun[QuerySettings], texts: NamedTexts, tokenizer: Any, source: str) -> Path:
+def generate(
+    stage: StageRun[Any], texts: Iterator[tuple[str, str]], total: int, model: str, path: Path, count: int
+) -> Path:
+    """Generate `count` queries of every (name, text) to `path`, texts as long as the stage's encoder reads them."""
     from drkit.data.generation import QueryModel, Sampling, generate_file, truncate_texts
+    from drkit.train.checkpoints import load_tokenizer
 
     settings = stage.settings
-    sampling = Sampling(count=settings.candidates, prefix=settings.prefix, seed=settings.seed)
-    path = generate_file(
-        truncate_texts(iter(texts), tokenizer, settings.passage_length),
-        QueryModel.open(source, sampling),
-        stage.folder / GENERATED,
-        on_progress=lambda done: stage.progress.advance(done, len(texts), "texts"),
+    done = generate_file(
+        truncate_texts(texts, load_tokenizer(str(stage.inputs["vocabulary"])), settings.passage_length),
+        QueryModel.open(model, Sampling(count=count, prefix=settings.prefix, seed=settings.seed)),
+        path,
+        on_progress=lambda number: stage.progress.advance(number, total, "texts"),
     )
-    assert path is not None  # a single process always finishes the file
-    return path
+    assert done is not None  # a single process always finishes the file
+    return done
 
 
 def _report(stage: StageRun[QuerySettings], counts: Mapping[str, int]) -> None:

@@ -22,12 +22,11 @@ class SpanSettings:
 def run(stage: StageRun[SpanSettings]) -> Mapping[str, Any]:
     """Write a token store of all spans and their documents; returns counts, and the source of the sentence model."""
     from drkit.data.corpus import StoredCorpus
-    from drkit.data.spans import installed_punkt, sample, sample_positions, split_documents, train_punkt
+    from drkit.data.spans import punkt_for, split_documents
     from drkit.train.checkpoints import load_tokenizer
 
     corpus, settings = StoredCorpus(stage.inputs["passages"]), stage.settings
-    drawn = (passage.content for passage in corpus.at(sample_positions(len(corpus), settings.seed)))
-    splitter = installed_punkt() or train_punkt(sample(drawn))
+    splitter = punkt_for(corpus, settings.seed)
     counts = split_documents(
         enumerate(passage.content for passage in corpus),
         load_tokenizer(str(stage.inputs["vocabulary"])),

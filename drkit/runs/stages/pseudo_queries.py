@@ -1,0 +1,152 @@
+"""Stage: training queries made from the passages, each judged relevant to the passage that it was made from."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from attrs import frozen
+
+from drkit.errors import DrkitError
+from drkit.runs.stage import StageRun, StageSpec, from_recipe
+
+if TYPE_CHECKING:
+    from drkit.data.corpus import StoredCorpus
+    from drkit.data.pseudo_queries import QuerySource
+
+SPLIT = "train"
+_BATCH = 256
+
+
+@frozen
+class PseudoQuerySettings:
+    """Where queries come from, and which are kept; lengths and prompt are those with which passages are read."""
+
+    sources: tuple[str, ...] = from_recipe("pseudo_queries.sources")
+    count: int = from_recipe("pseudo_queries.count")
+    prefix: str = from_recipe("pseudo_queries.prefix")
+    round_trip: int = from_recipe("pseudo_queries.round_trip")
+    passage_length: int = from_recipe("encoder.passage_length")
+    prompt: str = from_recipe("encoder.passage_prompt")
+    seed: int = from_recipe("seed")
+
+
+def run(stage: StageRun[PseudoQuerySettings]) -> Mapping[str, Any]:
+    """Write `train`, a split of a collection; returns counts of queries made, unknown, dropped and kept, by source.
+
+    Queries that a model generates are kept as `queries-N.jsonl`, which a source `file:PATH` can read.
+    """
+    from drkit.data.corpus import StoredCorpus
+    from drkit.data.writing import write_pairs
+    from drkit.search.bm25 import Bm25Retriever
+
+    settings, corpus = stage.settings, StoredCorpus(stage.inputs["passages"])
+    bm25 = Bm25Retriever().index(corpus) if settings.round_trip else None
+    counts: dict[str, Counter[str]] = {}
+
+    def pairs() -> Iterator[tuple[str, int]]:
+        for number, source in enumerate(settings.sources, start=1):
+            counted = counts[source] = Counter(made=0, kept=0)
+            made = _count_known(_queries(stage, corpus, source, number), counted)
+            found = _found_again(made, bm25, corpus, settings.round_trip) if bm25 else made
+            for index, query in found:
+                counted["kept"] += 1
+                if not counted["kept"] % _BATCH:
+                    stage.progress.advance(sum(one["kept"] for one in counts.values()), None, "queries")
+                yield query, index
+
+    write_pairs(pairs(), corpus, stage.folder / SPLIT)
+    for source, counted in counts.items():
+        counted["dropped"] = counted["made"] - counted["kept"]
+        stage.progress.note(_describe(source, counted, settings.round_trip))
+    if not sum(counted["kept"] for counted in counts.values()):
+        raise DrkitError(
+            f"no pseudo-query is left to train on (sources: {', '.join(settings.sources)}); name another source, or "
+            f"raise how deep the round trip looks, 0 to keep all @ pseudo_queries"
+        )
+    return {source: dict(counted) for source, counted in counts.items()}
+
+
+def _count_known(made: Iterable[tuple[int, str]], counted: Counter[str]) -> Iterator[tuple[int, str]]:
+    """Yield and count the queries of known passages; count the others."""
+    for index, query in made:
+        counted["made" if index >= 0 else "unknown"] += 1
+        if index >= 0:
+            yield index, query
+
+
+def _found_again(
+    made: Iterable[tuple[int, str]], bm25: Any, corpus: StoredCorpus, depth: int
+) -> Iterator[tuple[int, str]]:
+    """Yield the queries whose passage is among the first `depth` that BM25 finds (round-trip consistency)."""
+    from drkit.search.hits import batched
+
+    doc_ids = corpus.doc_ids
+    for batch in batched(made, _BATCH):
+        for (index, query), hits in zip(batch, bm25.search([query for _, query in batch], depth), strict=True):
+            if doc_ids[index] in hits.doc_ids:
+                yield index, query
+
+
+def _describe(source: str, counted: Mapping[str, int], depth: int) -> str:
+    unknown = f"; {counted['unknown']:,} of unknown passages left out" if counted.get("unknown") else ""
+    kept = f"BM25 finds the passage of {counted['kept']:,} within {depth}" if depth else "all kept"
+    return f"{source}: {counted['made']:,} queries, {kept}{unknown}"
+
+
+def _queries(
+    stage: StageRun[PseudoQuerySettings], corpus: StoredCorpus, source: str, number: int
+) -> Iterator[tuple[int, str]]:
+    """Yield (passage index, query) of a source, -1 for an unknown passage."""
+    from pathlib import Path
+
+    from drkit.data.pseudo_queries import given_queries, made_queries
+    from drkit.runs.stages.queries import generate
+
+    kind, _, value = source.partition(":")
+    if kind == "file":
+        return given_queries(corpus, Path(value).expanduser())
+    if kind == "model":
+        texts = ((passage.doc_id, passage.content) for passage in corpus)
+        path = stage.folder / f"queries-{number}.jsonl"
+        return given_queries(corpus, generate(stage, texts, len(corpus), value, path, stage.settings.count))
+    return made_queries(corpus, _source(stage, corpus, kind))
+
+
+def _source(stage: StageRun[PseudoQuerySettings], corpus: StoredCorpus, kind: str) -> QuerySource:
+    """Build a source that needs no model."""
+    from drkit.data.pseudo_queries import Crops, ImportantSpans, Sentences, titles
+    from drkit.data.signals import SignalValues
+    from drkit.data.spans import punkt_for
+    from drkit.data.store import TokenStore, prompt_tokens
+    from drkit.train.checkpoints import load_tokenizer
+
+    settings, inputs = stage.settings, stage.inputs
+    if kind == "extractive":
+        tokenizer = load_tokenizer(str(inputs["vocabulary"]))
+        return ImportantSpans(
+            settings.count,
+            TokenStore.open(inputs["tokens"]),
+            SignalValues.open(inputs["importance"]),
+            tokenizer,
+            len(prompt_tokens(settings.prompt, tokenizer, settings.passage_length)),
+        )
+    if kind == "sentences":
+        return Sentences(settings.count, settings.seed, punkt_for(corpus, settings.seed))
+    return titles if kind == "titles" else Crops(settings.count, settings.seed)
+
+
+PSEUDO_QUERIES = StageSpec(
+    name="pseudo-queries",
+    version=1,
+    settings=PseudoQuerySettings,
+    run=run,
+    inputs={
+        "passages": "the passages that queries are made from",
+        "vocabulary": "the tokenizer, for extractive and generated queries",
+        "tokens": "the passages' tokens, for extractive queries",
+        "importance": "importance of these tokens",
+    },
+    resumable=True,
+)

@@ -1,0 +1,224 @@
+"""From texts alone to a retriever: training queries made from the passages, kept by their round trip."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from attrs import evolve
+
+from drkit.core.discovery import installed
+from drkit.core.progress import Silent
+from drkit.data import open_collection, read_queries
+from drkit.data.tables import collection_of
+from drkit.encoders.cross_encoder import CrossEncoder
+from drkit.errors import DrkitError, ProblemsError
+from drkit.recipe.check import check
+from drkit.recipe.compose import ComposeRequest, compose
+from drkit.runs.execute import execute
+from drkit.runs.manifest import read_manifest
+from drkit.runs.plan import plan
+from drkit.search import Bm25Retriever, Retriever
+from tests.data.seq2seq import write_t5
+from tests.rerank.toys import checkpoint
+from tests.runs.conftest import drkit
+
+PARTS = installed()
+TINY = (
+    *("encoder.vocab_size=300", "encoder.hidden=16", "encoder.heads=2", "encoder.intermediate=32"),
+    *("encoder.passage_length=40", "encoder.query_length=16", "evaluation.depth=20"),
+    *("pretrain.max_steps=3", "pretrain.per_device_train_batch_size=4", "pretrain.probe.every=0"),
+    *("finetune.max_steps=3", "finetune.per_device_train_batch_size=4"),
+)
+ANIMALS = ["lion", "tiger", "bear", "wolf", "fox", "deer", "hare", "crow", "owl", "carp", "pike", "trout"]
+
+
+@pytest.fixture(scope="module")
+def beir(tmp_path_factory):
+    """Passages of two sentences on twelve animals, with test queries and no training query."""
+    folder = tmp_path_factory.mktemp("beir")
+    (folder / "qrels").mkdir()
+    lines = [
+        {
+            "_id": f"{one}-{other}",
+            "title": f"the {one} and the {other}",
+            "text": f"In summer a {one} often meets one {other} at the river. Each {one} is older than any {other}.",
+        }
+        for one in ANIMALS
+        for other in ANIMALS
+        if one != other
+    ]
+    (folder / "corpus.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    queries = [{"_id": f"q-{name}", "text": f"is the {name} older"} for name in ANIMALS]
+    (folder / "queries.jsonl").write_text("\n".join(map(json.dumps, queries)))
+    rows = [f"q-{one}\t{one}-{other}\t1" for one in ANIMALS for other in ANIMALS if one != other]
+    (folder / "qrels" / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *rows]) + "\n")
+    return folder
+
+
+def recipe_of(collection, *settings, **choices):
+    return compose(
+        ComposeRequest(pipeline="texts", collection=str(collection), settings=(*TINY, *settings), **choices), PARTS
+    )
+
+
+def planned(collection, *settings):
+    recipe = recipe_of(collection, *settings)
+    check(recipe, PARTS.registry)
+    return plan(recipe, PARTS.registry)
+
+
+class Notes(Silent):
+    def __init__(self):
+        self.said = []
+
+    def note(self, text):
+        self.said.append(text)
+
+
+def made(recipe, folder):
+    """The collection with its pseudo-queries, counts by source, and the notes."""
+    check(recipe, PARTS.registry)
+    stages = plan(recipe, PARTS.registry).stages
+    names, notes = [stage.name for stage in stages], Notes()
+    execute(
+        stages[: names.index("pseudo-queries") + 1], folder, recipe, registry=PARTS.registry, progress=notes, redo=True
+    )
+    parts = {"passages": folder / "collection" / "passages", "train": folder / "pseudo-queries" / "train"}
+    return collection_of(parts), read_manifest(folder / "pseudo-queries").metrics, notes.said
+
+
+def pairs_of(collection):
+    positives = collection.positives("train")
+    return [(query.text, *positives[query.query_id]) for query in collection.queries("train")]
+
+
+def test_the_round_trip_keeps_what_bm25_finds_and_counts_the_rest(beir, tmp_path):
+    own = ("pretrain=none", "pseudo_queries.sources=['crops', 'sentences']")
+    everything, counts, said = made(recipe_of(f"beir:{beir}", *own, "pseudo_queries.round_trip=0"), tmp_path / "all")
+    assert all(one["made"] == one["kept"] for one in counts.values())
+    assert all("all kept" in line for line in said)
+    kept, counts, said = made(recipe_of(f"beir:{beir}", *own, "pseudo_queries.round_trip=2"), tmp_path / "two")
+    bm25 = Bm25Retriever().index(everything.corpus)
+    naive = [(text, doc_id) for text, doc_id in pairs_of(everything) if doc_id in bm25.search([text], 2)[0].doc_ids]
+    assert pairs_of(kept) == naive
+    assert 0 < len(naive) < len(pairs_of(everything))
+    for source, counted in counts.items():
+        assert counted["made"] == counted["kept"] + counted["dropped"]
+        assert any(line.startswith(f"{source}: {counted['made']:,} queries") for line in said)
+    assert sum(counted["kept"] for counted in counts.values()) == len(naive)
+
+
+def test_queries_of_a_file_and_of_a_model_are_trained_on(beir, tmp_path):
+    rows = [{"doc_id": "lion-bear", "queries": ["who meets a bear", "old lions"]}, {"doc_id": "cat", "query": "a cat"}]
+    (tmp_path / "q.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    write_t5(tmp_path / "t5", ANIMALS)
+    sources = f"pseudo_queries.sources=['file:{tmp_path / 'q.jsonl'}', 'model:{tmp_path / 't5'}']"
+    recipe = recipe_of(f"beir:{beir}", "pretrain=none", "pseudo_queries.round_trip=0", sources)
+    collection, counts, said = made(recipe, tmp_path / "run")
+    given, generated = counts.values()
+    assert (given["made"], given["unknown"]) == (2, 1)
+    assert any("1 of unknown passages left out" in line for line in said)
+    from_model = [
+        (text, d) for d, text in read_queries(tmp_path / "run" / "pseudo-queries" / "queries-2.jsonl") if text
+    ]
+    assert pairs_of(collection) == [("who meets a bear", "lion-bear"), ("old lions", "lion-bear"), *from_model]
+    assert len(from_model) == generated["kept"] > 0
+
+
+def test_nothing_left_to_train_on_is_said(beir, tmp_path):
+    (tmp_path / "q.jsonl").write_text('{"doc_id": "lion-bear", "query": "submarines"}\n')
+    source = f"pseudo_queries.sources=['file:{tmp_path / 'q.jsonl'}']"
+    with pytest.raises(DrkitError, match="no pseudo-query is left to train on"):
+        made(recipe_of(f"beir:{beir}", "pretrain=none", source), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (("pseudo_queries.sources=['file:no/such.jsonl']",), "file of queries no/such.jsonl does not exist"),
+        (("pseudo_queries.sources=['model:./no/such']",), "no/such"),
+        (("pseudo_queries.sources=['crop']",), "must be extractive, crops, sentences, titles"),
+        (("pseudo_queries.sources=['crops', 'crops']",), "each once"),
+        (("pseudo_queries.sources=[]",), "at least one source"),
+        (("finetune.rounds.0.name=pseudo-queries",), "cannot be named"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_runs(settings, said, beir):
+    with pytest.raises((DrkitError, ProblemsError), match=said):
+        planned(f"beir:{beir}", *settings)
+
+
+@pytest.mark.parametrize("pipeline", ["two-stage", "three-stage", "ance"])
+def test_a_pipeline_that_was_asked_for_is_never_left_out(pipeline, beir, tmp_path):
+    (tmp_path / "texts.jsonl").write_text('{"text": "a lion"}\n')
+    for collection, has in ((f"jsonl:{tmp_path / 'texts.jsonl'}", "only texts"), (f"beir:{beir}", "only test queries")):
+        request = ComposeRequest(pipeline=pipeline, collection=collection)
+        with pytest.raises(DrkitError, match=f"{pipeline}.*{has}: --pipeline texts"):
+            plan(compose(request, PARTS), PARTS.registry)
+        found = plan(compose(evolve(request, pipeline=None), PARTS), PARTS.registry)
+        assert "--pipeline texts" in found.notes[0]
+
+
+def test_no_label_and_no_training_query_of_the_collection_is_read(beir, tmp_path):
+    """With training queries in the collection, too, only the passages are trained on."""
+    rows = (beir / "qrels" / "test.tsv").read_text()
+    folder = tmp_path / "judged"
+    (folder / "qrels").mkdir(parents=True)
+    for name in ("corpus.jsonl", "queries.jsonl"):
+        (folder / name).write_text((beir / name).read_text())
+    (folder / "qrels" / "train.tsv").write_text(rows)
+    (folder / "qrels" / "dev.tsv").write_text(rows)
+    for stage in plan(recipe_of(f"beir:{folder}", "evaluation.split=dev"), PARTS.registry).stages:
+        assert not any(part.path.startswith("train") and part.stage == "collection" for part in stage.inputs.values())
+
+
+def test_spans_of_pre_training_and_queries_of_whole_passages_have_importance_of_their_own(beir):
+    recipe = recipe_of(f"beir:{beir}", "pretrain.masker.context=mixed", masker="query-as-context", decoder="mlm")
+    stages = {stage.name: stage for stage in plan(recipe, PARTS.registry).stages}
+    read = {name: stages[name].inputs["texts"].stage for name in ("signal-importance", "signal-importance-passages")}
+    assert read == {"signal-importance": "spans", "signal-importance-passages": "tokens"}
+    assert stages["pseudo-queries"].inputs["importance"].stage == "signal-importance-passages"
+
+
+def test_from_a_file_of_texts_to_a_retriever(beir, tmp_path):
+    settings = [f"--set={one}" for one in (*TINY, "finetune.baseline=false")]
+    run = tmp_path / "run"
+    done = drkit(
+        *("compose", "--pipeline", "texts", "--collection", f"jsonl:{beir / 'corpus.jsonl'}", *settings),
+        *("--run-dir", run),
+    )
+    assert "BM25 finds the passage of" in done.stdout + done.stderr
+    assert str(run / "encoder") in done.stdout
+    assert open_collection(run / "collection").splits() == ()
+    assert len(Retriever.load(run).search(["an older lion"], 5)[0].doc_ids) == 5
+
+
+def test_a_folder_with_test_queries_alone_is_evaluated(beir, tmp_path):
+    settings = [f"--set={one}" for one in (*TINY, "finetune.baseline=false")]
+    run = tmp_path / "run"
+    drkit("compose", "--pipeline", "texts", "--collection", f"beir:{beir}", *settings, "--run-dir", run)
+    rows = read_manifest(Path(run) / "evaluation").metrics["rows"]
+    assert [row["system"] for row in rows] == ["bm25", "retriever-1", "retriever-2"]
+    refused = drkit("compose", "--pipeline", "dpr", "--collection", f"beir:{beir}", "--run-dir", run, check=False)
+    assert refused.returncode == 2
+    assert "--pipeline texts" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_gpl_from_generated_queries_to_a_retriever_that_learns_margins(beir, tmp_path):
+    write_t5(tmp_path / "t5", ANIMALS)
+    CrossEncoder.start_from(str(checkpoint(tmp_path / "lm")), max_length=32).save(tmp_path / "teacher")
+    settings = (
+        *(*TINY, "finetune.baseline=false", f"finetune.rounds.1.teacher={tmp_path / 'teacher'}"),
+        f"pseudo_queries.sources=model:{tmp_path / 't5'}",
+    )
+    run = tmp_path / "run"
+    drkit(
+        *("compose", "--pipeline", "gpl", "--collection", f"beir:{beir}", "--run-dir", run),
+        *(f"--set={one}" for one in settings),
+    )
+    rows = read_manifest(run / "evaluation").metrics["rows"]
+    assert [row["system"] for row in rows] == ["bm25", "retriever-1", "retriever-distilled"]
+    assert read_manifest(run / "teacher-retriever-distilled").metrics["pairs"] > 0
