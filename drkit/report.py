@@ -48,12 +48,17 @@ class Line:
 
 @frozen
 class Panel:
-    """One small plot. unit: label of the y-axis; floor: the axis starts at 0."""
+    """One small plot. unit, x: labels of the axes; floor: the y-axis starts at 0.
+
+    log: the x-axis is logarithmic, with 0 at its left end.
+    """
 
     title: str
     unit: str
     lines: Sequence[Line]
     floor: bool = False
+    x: str = "step"
+    log: bool = False
 
 
 def draw(panels: Sequence[Panel], path: Path) -> Path:
@@ -96,10 +101,15 @@ def _panel(cell: Any, panel: Panel) -> None:
         }
         cell.plot(steps, values, clip_on=not is_marked, **style)  # markers on the axis are not clipped
     cell.set_title(panel.title)
-    cell.set_xlabel("step")
+    cell.set_xlabel(panel.x)
     cell.set_ylabel(panel.unit)
     cell.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    cell.xaxis.get_major_locator().set_params(nbins=5, integer=True)
+    if panel.log:
+        cell.set_xscale("symlog", linthresh=30)
+        cell.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        cell.minorticks_off()
+    else:
+        cell.xaxis.get_major_locator().set_params(nbins=5, integer=True)
     cell.margins(x=0.02, y=0.08)
     if panel.floor:
         low, high = cell.get_ylim()

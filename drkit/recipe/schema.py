@@ -197,7 +197,11 @@ class Round:
 
     name: str = field(validator=min_len(1))
     miners: tuple[MinerChoice, ...] = ()
-    start: str = setting("pretrained", in_(("pretrained", "previous")), "weights to start the round from")
+    start: str = setting(
+        "pretrained",
+        in_(("pretrained", "previous", "initial")),
+        "weights to start the round from; initial: those before pre-training",
+    )
     teacher: str = setting("", None, "model whose scores it learns from: reranker, or a cross-encoder's path or hub id")
     loss: LossChoice | None = None
     negatives: int | None = setting(None, optional(ge(0)), "hard negatives per query in this round")
@@ -284,6 +288,7 @@ class Evaluation:
     bm25: bool = setting(True, None, "also rank by BM25, for comparison")
     hybrid: bool = setting(True, None, "also fuse BM25 with the last retriever, if bm25 is on")
     start: bool = setting(True, None, "also rank by the encoder that the run starts from, for comparison")
+    pretrained: bool = setting(False, None, "also rank by the pre-trained encoder before any fine-tuning")
     rerank: bool = setting(True, None, "also re-rank with the re-ranker, if the recipe has one")
     exclude_self: bool = setting(False, None, "ignore the passage whose id equals the query's")
     export: str = setting(

@@ -33,7 +33,7 @@ from drkit.runs.stages.hybrid import HYBRID
 from drkit.runs.stages.hybrid import NAME as HYBRID_NAME
 from drkit.runs.stages.index import BM25, CHOSEN_INDEX
 from drkit.runs.stages.pretrain import PRETRAIN
-from drkit.runs.stages.report import LOG, PROBES, REPORT, TRAINING, VALIDATION
+from drkit.runs.stages.report import LOG, PROBES, REPORT, TRAINING, VALIDATION, WITH, WITHOUT
 from drkit.runs.stages.reranker import RERANKER
 from drkit.runs.stages.search import SEARCH
 
@@ -72,11 +72,13 @@ def plan(recipe: Recipe, registry: Registry) -> Plan:
     last = plan_encoder(draft)
     systems = plan_start(draft) if splits and recipe.evaluation.start else []
     trains = recipe.finetune and recipe.finetune.rounds
-    if trains and (recipe.pseudo_queries or "train" in splits):
-        systems += plan_rounds(draft, start=last)
-    elif last != "initial" or not _is_read_alike(draft, systems):
+    has_queries = recipe.pseudo_queries or "train" in splits
+    rounds = plan_rounds(draft, start=last) if trains and has_queries else []
+    is_new = last != "initial" or not _is_read_alike(draft, systems)
+    if is_new and (not rounds or (recipe.evaluation.pretrained and last != "initial")):
         systems.append(System(last, (last,)))
-    if trains and not recipe.pseudo_queries and "train" not in splits:
+    systems += rounds
+    if trains and not has_queries:
         draft.notes.append(_no_training_queries(recipe, splits))
     retrievers = [stage for system in systems if not system.reranks for stage in system.stages]
     exported = _plan_export(draft, [system.stages[0] for system in systems if not system.reranks])
@@ -234,5 +236,14 @@ def _plan_report(draft: Draft, exported: str) -> None:
         inputs["probes"] = Part("pretrained", PROBES, observed=True)
     if "choice" in draft.stages:
         inputs["choice"] = Part("choice", CHOICE)
-    extra = {"trainings": tuple(trainings), "exported": exported}
+    extra = {"trainings": tuple(trainings), "exported": exported, "curve": _learning_curve(draft.recipe)}
     draft.add("report", REPORT, "curves, tables, and whether pre-training works", inputs, extra=extra)
+
+
+def _learning_curve(recipe: Recipe) -> dict[str, str]:
+    """Return the line that each system belongs to, if the rounds differ in their number of training queries."""
+    rounds = recipe.finetune.rounds if recipe.finetune else ()
+    if len({one.queries for one in rounds}) < 2:
+        return {}
+    lines = {"initial": WITHOUT, AS_IT_IS: WITHOUT, "pretrained": WITH}
+    return lines | {one.name: WITHOUT if one.start == "initial" else WITH for one in rounds}

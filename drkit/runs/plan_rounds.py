@@ -73,6 +73,8 @@ def plan_rounds(draft: Draft, *, start: str) -> list[System]:
         if index == 0 and finetune.baseline and start != "initial":
             baseline = evolve(retriever, name=BASELINE, start="initial")
             systems.append(_plan_retriever(draft, baseline, negatives))
+        if current.start == "initial":
+            retriever = evolve(retriever, start="initial")
         if current.start == "previous" and previous:
             retriever = evolve(retriever, start=previous)
         systems.append(_plan_retriever(draft, retriever, negatives))

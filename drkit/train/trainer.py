@@ -73,8 +73,8 @@ def train_in(
 ) -> TrainingResult:
     """Train a stage's module on examples of these lengths i32[n], resuming an earlier attempt if there was one.
 
-    Writes `log.jsonl` and `training.json` (steps, loss, seconds) to the stage's folder. Checkpoints are removed when
-    the stage is finished.
+    Writes `log.jsonl` and `training.json` (steps, loss, seconds, number of examples) to the stage's folder.
+    Checkpoints are removed when the stage is finished.
     """
     schedule = Schedule(
         lengths=lengths,
@@ -94,7 +94,7 @@ def train_in(
     )
     lines = "".join(f"{json.dumps(dict(entry), sort_keys=True)}\n" for entry in result.log)
     (folder / "log.jsonl").write_text(lines, encoding="utf-8")
-    done = {"steps": result.steps, "loss": result.loss, "seconds": result.seconds}
+    done = {"steps": result.steps, "loss": result.loss, "seconds": result.seconds, "examples": len(lengths)}
     (folder / "training.json").write_text(json_text(done), encoding="utf-8")
     return result
 

@@ -172,9 +172,27 @@ def test_draws_of_queries_are_trained_apart_and_averaged():
     assert set(names) <= set(made)
     assert [made[name].settings.draw for name in names] == [0, 1, 2]
     assert list(made["evaluation"].settings.draws["retriever-100"]) == names
-    assert {made[name].inputs["negatives"] for name in names} == {Part("negatives-retriever-100")}
+    assert {made[name].inputs["negatives"] for name in names} == {Part("negatives-scratch-100")}
     # The same chain on the same collection is mined once, whatever the number of queries.
-    assert [name for name in made if name.startswith("negatives-")] == ["negatives-retriever-100"]
+    assert [name for name in made if name.startswith("negatives-")] == ["negatives-scratch-100"]
+
+
+def test_the_low_resource_pipeline_is_a_learning_curve():
+    made = stages(compose(ComposeRequest(pipeline="low-resource"), PARTS))
+    curve = made["report"].settings.curve
+    sizes = ("100", "300", "1k", "3k", "10k", "all")
+    assert {name for name, line in curve.items() if line == "pre-trained"} == {
+        "pretrained",
+        *(f"retriever-{size}" for size in sizes),
+    }
+    for size in sizes:
+        draws = [""] if size == "all" else [f"-draw-{draw}" for draw in (1, 2, 3)]
+        for name in (f"{kind}-{size}{draw}" for kind in ("scratch", "retriever") for draw in draws):
+            assert made[name].inputs["start"] == Part("initial" if name.startswith("scratch") else "pretrained")
+        with_and_without = [made[f"{kind}-{size}{draws[0]}"].settings for kind in ("scratch", "retriever")]
+        assert with_and_without[0] == with_and_without[1]
+    assert {*curve} <= {*made["evaluation"].settings.systems, "as-it-is"}
+    assert stages(compose(ComposeRequest(), PARTS))["report"].settings.curve == {}
 
 
 def test_a_teacher_reads_the_queries_that_its_pupil_is_trained_on():

@@ -105,3 +105,29 @@ def test_matplotlib_is_imported_when_something_is_drawn():
     code = "import sys, drkit.runs.stages.report; print('matplotlib' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_a_learning_curve_starts_before_fine_tuning(beir, tmp_path):
+    start = {"scratch": ", start='initial'", "retriever": ""}
+    some = [f"{{name='{kind}-4'{start[kind]}, queries=4, draws=2}}" for kind in start]
+    everything = [f"{{name='{kind}-all'{start[kind]}}}" for kind in start]
+    settings = (
+        *SETTINGS,
+        f"finetune.rounds=[{', '.join([*some, *everything])}]",
+        "finetune.max_steps=2",
+        "finetune.per_device_train_batch_size=4",
+        "evaluation.pretrained=true",
+    )
+    request = ComposeRequest(masker="uniform", decoder="enhanced", collection=f"beir:{beir}", settings=settings)
+    recipe = compose(request, PARTS)
+    execute(plan(recipe, PARTS.registry).stages, tmp_path / "run", recipe, registry=PARTS.registry, progress=Silent())
+    report = (tmp_path / "run" / "report" / "report.md").read_text()
+    assert "## Learning curve" in report
+    assert (tmp_path / "run" / "report" / "learning-curve.png").read_bytes().startswith(PNG)
+    sizes = {
+        name: json.loads((tmp_path / "run" / name / "training.json").read_text())["examples"]
+        for name in ("scratch-4-draw-1", "retriever-4-draw-2", "scratch-all", "retriever-all")
+    }
+    assert (
+        sizes["scratch-4-draw-1"] == sizes["retriever-4-draw-2"] == 4 < sizes["scratch-all"] == sizes["retriever-all"]
+    )

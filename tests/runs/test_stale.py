@@ -43,29 +43,6 @@ RECIPES = {
 }
 
 
-@pytest.fixture(scope="module")
-def beir(tmp_path_factory):
-    """Sixty passages on twenty topics, with queries of three splits."""
-    folder = tmp_path_factory.mktemp("beir")
-    (folder / "qrels").mkdir()
-    passages = [
-        {"_id": f"d{i}", "title": f"topic{i % 20}", "text": f"about topic{i % 20} and word{i} first. It says word{i}."}
-        for i in range(60)
-    ]
-    splits = {"train": range(12), "dev": range(12, 16), "test": range(16, 20)}
-    queries = [{"_id": f"q{t}", "text": f"what is topic{t} about"} for topics in splits.values() for t in topics]
-    write_lines(folder / "corpus.jsonl", passages)
-    write_lines(folder / "queries.jsonl", queries)
-    for split, topics in splits.items():
-        rows = [f"q{t}\td{t + 20 * n}\t{n + 1}" for t in topics for n in range(2)]
-        (folder / "qrels" / f"{split}.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *rows]) + "\n")
-    return folder
-
-
-def write_lines(path, rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
 def recipe_of(name, folder, *settings):
     wanted = RECIPES[name]
     settings = (*TINY, *wanted.settings, *settings)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from drkit.report import Block, Figure, Panel, Table
     from drkit.train.probes import Record
 
+WITH, WITHOUT = "pre-trained", "without pre-training"
 LOG, TRAINING, PROBES, VALIDATION = "log.jsonl", "training.json", "probes.jsonl", "validation.jsonl"
 
 
@@ -23,11 +24,13 @@ LOG, TRAINING, PROBES, VALIDATION = "log.jsonl", "training.json", "probes.jsonl"
 class ReportSettings:
     """The trainings to plot, each with inputs `RECORD/TRAINING`; title: the recipe's name.
 
-    exported: in words which retriever the run exports, unless the input `choice` says so.
+    exported: in words which retriever the run exports, unless the input `choice` says so. curve: the line of a learning
+    curve that each system belongs to, by system; empty without a curve.
     """
 
     trainings: tuple[str, ...]
     exported: str
+    curve: Mapping[str, str]
     title: str = from_recipe("name", observes=True)
 
 
@@ -40,6 +43,7 @@ def run(stage: StageRun[ReportSettings]) -> Mapping[str, Any]:
     blocks = [
         Heading(stage.settings.title, level=1),
         *_results(stage),
+        *_learning_curve(stage),
         Text(f"{_exported(stage)}."),
         *_truncations(stage),
         *_probes(stage, probes),
@@ -67,6 +71,26 @@ def _results(stage: StageRun[ReportSettings]) -> Iterator[Block]:
     yield Text(f"{results['queries']:,} {results['split']} queries. {caption}")
     yield Table(["system", *measures], [[row["system"], *(stored_cell(row, m) for m in measures)] for row in rows])
     yield from (Text(f"{line}.") for line in hybrid_verdict(results, measures[0]))
+
+
+def _learning_curve(stage: StageRun[ReportSettings]) -> Iterator[Block]:
+    """Yield the main measure over the number of training queries, with and without pre-training."""
+    from drkit.report import Heading, Line, Panel
+
+    if "results" not in stage.inputs or not stage.settings.curve:
+        return
+    results = json.loads(stage.inputs["results"].read_text(encoding="utf-8"))
+    measure, points = results["measures"][0], dict[str, list[tuple[float, float]]]()
+    for row in results["rows"]:
+        if line := stage.settings.curve.get(row["system"]):
+            training = stage.inputs.get(f"training/{results['runs'][row['system']][0]}")
+            is_tuned = training is not None and training.parent.name != "pretrained"
+            queries = json.loads(training.read_text(encoding="utf-8"))["examples"] if is_tuned and training else 0
+            points.setdefault(line, []).append((queries, row["values"][measure]))
+    lines = [Line(name, sorted(found)) for name, found in points.items()]
+    yield Heading("Learning curve")
+    panel = Panel(f"{measure} over training queries", measure, lines, floor=True, x="training queries", log=True)
+    yield from _figure(stage, "learning-curve.png", [panel], "Means over draws; 0: before fine-tuning")
 
 
 def _exported(stage: StageRun[ReportSettings]) -> str:
