@@ -105,8 +105,10 @@ def _panel(cell: Any, panel: Panel) -> None:
     cell.set_ylabel(panel.unit)
     cell.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     if panel.log:
-        cell.set_xscale("symlog", linthresh=30)
-        cell.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        cell.set_xscale("symlog", linthresh=50)
+        largest = max(step for line in lines for step, _ in line.points)
+        cell.set_xticks([0, *(10**power for power in range(2, 9) if 10**power <= largest)], minor=False)
+        cell.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:,.0f}k" if value >= 1000 else f"{value:.0f}")
         cell.minorticks_off()
     else:
         cell.xaxis.get_major_locator().set_params(nbins=5, integer=True)
