@@ -32,11 +32,18 @@ def load_pretrained(
     import transformers
 
     if loader.startswith("AutoModel"):
-        check_model_path(path_or_id)
+        _check_is_model(path_or_id, requirement)
         _check_weights(Path(path_or_id).expanduser())
         options["use_safetensors"] = True
     with explain_load_errors(path_or_id, action, requirement), without_progress_bars():
         return getattr(transformers, loader).from_pretrained(path_or_id, trust_remote_code=trust_remote_code, **options)
+
+
+def _check_is_model(path_or_id: str, requirement: str) -> None:
+    try:
+        check_model_path(path_or_id)
+    except DrkitError as error:
+        raise DrkitError(f"{error}. {requirement}" if requirement else str(error)) from None
 
 
 def _check_weights(folder: Path) -> None:

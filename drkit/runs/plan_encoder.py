@@ -122,8 +122,12 @@ def _probe_inputs(draft: Draft) -> dict[str, Part]:
 
 
 def _probed_split(draft: Draft) -> str | None:
-    """Return the split whose queries probes search for: dev, else train, never the one that the run is evaluated on."""
-    splits = [split for split in ("dev", "train") if split in draft.splits]
+    """Return the split whose queries probes search for: dev, else train, never the one that the run is evaluated on.
+
+    With queries made from the passages, nothing reads the training queries of the collection.
+    """
+    wanted = ("dev",) if draft.recipe.pseudo_queries else ("dev", "train")
+    splits = [split for split in wanted if split in draft.splits]
     return next((split for split in splits if split != draft.recipe.evaluation.split), None)
 
 

@@ -200,7 +200,7 @@ def test_a_folder_with_test_queries_alone_is_evaluated(beir, tmp_path):
     run = tmp_path / "run"
     drkit("compose", "--pipeline", "texts", "--collection", f"beir:{beir}", *settings, "--run-dir", run)
     rows = read_manifest(Path(run) / "evaluation").metrics["rows"]
-    assert [row["system"] for row in rows] == ["bm25", "retriever-1", "retriever-2"]
+    assert [row["system"] for row in rows] == ["bm25", "initial", "retriever-1", "retriever-2", "hybrid"]
     refused = drkit("compose", "--pipeline", "dpr", "--collection", f"beir:{beir}", "--run-dir", run, check=False)
     assert refused.returncode == 2
     assert "--pipeline texts" in refused.stderr
@@ -220,5 +220,5 @@ def test_gpl_from_generated_queries_to_a_retriever_that_learns_margins(beir, tmp
         *(f"--set={one}" for one in settings),
     )
     rows = read_manifest(run / "evaluation").metrics["rows"]
-    assert [row["system"] for row in rows] == ["bm25", "retriever-1", "retriever-distilled"]
+    assert [row["system"] for row in rows] == ["bm25", "initial", "retriever-1", "retriever-distilled", "hybrid"]
     assert read_manifest(run / "teacher-retriever-distilled").metrics["pairs"] > 0

@@ -126,7 +126,7 @@ def test_hybrid_is_tuned_on_dev_queries_and_reported(tiny_run):
     metrics = read_manifest(run / "evaluation").metrics
     assert metrics["rows"][-1]["system"] == "hybrid"
     assert metrics["hybrid"]["weight"] == tuned.weight
-    assert set(metrics["against"]) == {"bm25", "no-pretraining", "retriever-1"}
+    assert set(metrics["against"]) == {"bm25", "initial", "no-pretraining", "retriever-1"}
     report = (run / "report" / "report.md").read_text()
     for line in hybrid_verdict(metrics, "RR@10"):
         assert line in report
@@ -416,6 +416,7 @@ def test_a_collection_with_test_queries_alone_is_evaluated_as_it_is(ir_datasets_
     assert "0.5 x pretrained + 0.5 x BM25, min-max scaled; the default weight" in done.stdout
     assert [row["system"] for row in read_manifest(run / "evaluation").metrics["rows"]] == [
         "bm25",
+        "initial",
         "pretrained",
         "hybrid",
     ]
