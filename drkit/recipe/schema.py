@@ -286,7 +286,7 @@ class Evaluation:
     depth: int = setting(1000, and_(ge(1), le(100_000)), "passages retrieved per query")
     split: str = setting("test", in_(("train", "dev", "test")), "split whose queries are evaluated")
     bm25: bool = setting(True, None, "also rank by BM25, for comparison")
-    hybrid: bool = setting(True, None, "also fuse BM25 with the last retriever, if bm25 is on")
+    hybrid: bool = setting(True, None, "also fuse BM25 with the exported retriever, if bm25 is on")
     start: bool = setting(True, None, "also rank by the encoder that the run starts from, for comparison")
     pretrained: bool = setting(False, None, "also rank by the pre-trained encoder before any fine-tuning")
     rerank: bool = setting(True, None, "also re-rank with the re-ranker, if the recipe has one")
