@@ -376,7 +376,7 @@ def _check_as_it_is(whole, continued, printed):
         assert query == same_query
         assert [score for _, score in found] == pytest.approx([score for _, score in same], abs=1e-5)
     rows = [row["system"] for row in read_manifest(continued / "evaluation").metrics["rows"]]
-    assert rows == ["bm25", "as-it-is", "retriever-1", "retriever-2"]
+    assert rows == ["bm25", "as-it-is", "retriever-1", "retriever-2", "hybrid"]
     assert "the encoder as it is: RR@10" in printed
 
 
@@ -425,5 +425,5 @@ def test_a_collection_with_test_queries_alone_is_evaluated_as_it_is(ir_datasets_
         IR_DATASETS_HOME=str(ir_datasets_home),
     )
     rows = read_manifest(trained / "evaluation").metrics["rows"]
-    assert [row["system"] for row in rows] == ["bm25", "retriever-1", "retriever-2", "hybrid"]
+    assert [row["system"] for row in rows] == ["bm25", "initial", "retriever-1", "retriever-2", "hybrid"]
     assert rows[0]["queries"] < 93
