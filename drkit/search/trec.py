@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import quote, unquote
@@ -47,14 +46,15 @@ def read_run(path: Path) -> Iterator[tuple[str, list[tuple[str, float]]]]:
     Raises DrkitError, with file and line, for an invalid line, or a query whose lines are not consecutive.
     """
     seen: set[str] = set()
-    for name, lines in groupby(_columns(Path(path), 6, "query Q0 document rank score tag"), key=_first_column):
-        query_id, rows = decode_id(name), list(lines)
+    for line, name, documents, scores in _queries(Path(path)):
+        query_id = decode_id(name)
         if query_id in seen:
             raise DrkitError(
-                f"{path}:{rows[0][0]}: query {query_id!r} occurs twice; all lines of a query must be consecutive"
+                f"{path}:{line}: query {query_id!r} occurs twice; all lines of a query must be consecutive"
             )
         seen.add(query_id)
-        yield query_id, list(zip(_documents(path, query_id, rows), _scores(path, rows), strict=True))
+        found = zip(_documents(path, line, query_id, documents), _scores(path, line, scores), strict=True)
+        yield query_id, list(found)
 
 
 def write_qrels(path: Path, judgements: Iterable[Judgement]) -> None:
@@ -143,28 +143,38 @@ def _ranked(query_id: str, hits: Iterable[tuple[str, float]]) -> list[tuple[floa
     return sorted(zip(scores.tolist(), doc_ids, strict=True), reverse=True)
 
 
-def _first_column(line: Line) -> str:
-    return line[1][0]
+def _queries(path: Path) -> Iterator[tuple[int, str, list[str], list[str]]]:
+    """Yield (first line, query, documents, scores) of each query of a run file, all as they are written."""
+    first, name, documents, scores = 0, "", list[str](), list[str]()
+    for number, columns in _columns(path, 6, "query Q0 document rank score tag"):
+        if columns[0] != name:
+            if documents:
+                yield first, name, documents, scores
+            first, name, documents, scores = number, columns[0], [], []
+        documents.append(columns[2])
+        scores.append(columns[4])
+    if documents:
+        yield first, name, documents, scores
 
 
-def _documents(path: Path, query_id: str, lines: Sequence[Line]) -> list[str]:
-    names = [decode_id(columns[2]) for _, columns in lines]
+def _documents(path: Path, line: int, query_id: str, written: list[str]) -> list[str]:
+    names = [decode_id(name) for name in written] if any("%" in name for name in written) else written
     if len(set(names)) < len(names):
         duplicate = next(i for i, name in enumerate(names) if name in names[:i])
         raise DrkitError(
-            f"{path}:{lines[duplicate][0]}: duplicate document {names[duplicate]!r} for query {query_id!r}; "
+            f"{path}:{line + duplicate}: duplicate document {names[duplicate]!r} for query {query_id!r}; "
             f"list each document once"
         )
     return names
 
 
-def _scores(path: Path, lines: Sequence[Line]) -> list[float]:
+def _scores(path: Path, line: int, written: list[str]) -> list[float]:
     """Return the scores as float32, as trec_eval stores them."""
     with np.errstate(over="ignore"):
-        found = np.array([_number(columns[4]) for _, columns in lines]).astype(np.float32)
+        found = np.array([_number(text) for text in written]).astype(np.float32)
     if not np.isfinite(found).all():
-        number, columns = lines[int(np.isfinite(found).argmin())]
-        raise DrkitError(f"{path}:{number}: score must be a finite number, got {columns[4]!r}")
+        wrong = int(np.isfinite(found).argmin())
+        raise DrkitError(f"{path}:{line + wrong}: score must be a finite number, got {written[wrong]!r}")
     scores: list[float] = found.tolist()
     return scores
 
@@ -181,9 +191,9 @@ def _columns(path: Path, count: int, names: str) -> Iterator[Line]:
     try:
         with path.open(encoding="utf-8-sig", newline="\n") as file:
             for number, line in enumerate(file, start=1):
-                columns = line.strip(" \t\r\n").replace("\t", " ").split(" ")
-                if "" in columns:  # several of them in a row
-                    columns = [column for column in columns if column] or [""]
+                columns = line.rstrip("\r\n").split("\t")  # as drkit and most tools write them
+                if len(columns) != count or "" in columns or " " in line:
+                    columns = [c for c in line.strip(" \t\r\n").replace("\t", " ").split(" ") if c] or [""]
                 if len(columns) != count:
                     given = len(columns) if columns != [""] else 0
                     raise DrkitError(f"{path}:{number}: expected {count} columns ({names}), got {given}")
