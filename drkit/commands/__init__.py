@@ -8,9 +8,9 @@ if TYPE_CHECKING:
     from drkit.commands.encode_search import encode_collection as encode_collection
     from drkit.commands.encode_search import rank_to_run as rank_to_run
     from drkit.commands.encode_search import search_to_run as search_to_run
-    from drkit.commands.evaluation import BeirTable as BeirTable
-    from drkit.commands.evaluation import evaluate_beir as evaluate_beir
-    from drkit.commands.evaluation import evaluate_encoder as evaluate_encoder
+    from drkit.commands.encoder_evaluation import BeirTable as BeirTable
+    from drkit.commands.encoder_evaluation import evaluate_beir as evaluate_beir
+    from drkit.commands.encoder_evaluation import evaluate_encoder as evaluate_encoder
     from drkit.commands.evaluation import evaluate_files as evaluate_files
     from drkit.commands.evaluation import find_judgements as find_judgements
     from drkit.commands.evaluation import find_systems as find_systems

@@ -98,6 +98,17 @@ def test_hits_with_the_id_of_their_query_are_counted(files, tmp_path):
     assert json.loads((tmp_path / "t.json").read_text())["rows"][0]["values"]["RR@10"] > counted
 
 
+def test_a_judged_answer_with_the_id_of_its_query_is_no_copy_of_it(tmp_path):
+    """As in `pydocs`: to ignore such hits would lose every answer, so nobody is told to."""
+    write_run(tmp_path / "own.trec", [("q", [("q", 3.0), ("d", 2.0)])], "own")
+    (tmp_path / "qrels.txt").write_text("q 0 q 1\n")
+    given = (tmp_path / "own.trec", "--qrels", tmp_path / "qrels.txt", "-m", "RR@10")
+    code, _, err = drkit("evaluate", *given)
+    assert (code, "id of their query" in err) == (0, False)
+    code, _, err = drkit("evaluate", *given, "--exclude-self")
+    assert "1 of them are judged relevant, leave --exclude-self out" in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from drkit.commands import evaluation as module
-from drkit.commands.evaluation import data_sets, evaluate_beir, evaluate_encoder
+from drkit.commands import encoder_evaluation as module
+from drkit.commands.encoder_evaluation import data_sets, evaluate_beir, evaluate_encoder
 from drkit.commands.inputs import NamedCollection
 from drkit.core.progress import Silent
 from drkit.core.types import Passage

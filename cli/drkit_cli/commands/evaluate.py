@@ -162,7 +162,7 @@ def _print(
 
 def _beir(folder: Path, searched: Searched, as_json: Path | None) -> None:
     from drkit.commands import evaluate_beir
-    from drkit.commands.evaluation import data_sets
+    from drkit.commands.encoder_evaluation import data_sets
     from drkit.evaluate.measures import write_json
     from drkit_cli.progress import RichProgress
     from drkit_cli.render import console, table
