@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from drkit.errors import DrkitError
 _MANIFEST = "manifest.json"
 # The folder of what a stage keeps only until it is finished: training checkpoints, shards, blocks.
 CHECKPOINTS = "checkpoints"
+_TEMPORARY = re.compile(r"\..+\.\d+\.(tmp|old)")
 
 
 @contextmanager
@@ -25,7 +27,7 @@ def replacing(path: Path) -> Iterator[Path]:
     if path.is_dir():
         raise DrkitError(f"{path} is a folder; give the path of a file")
     make_folder(path.parent)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = _beside(path, "tmp")
     _try(temporary.touch, path.parent)
     temporary.unlink()
     try:
@@ -67,18 +69,33 @@ def replacing_folder(path: Path, mark: str) -> Iterator[Path]:
     """
     check_replaceable(path, mark)
     make_folder(path.parent)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = _beside(path, "tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     _try(temporary.mkdir, path.parent)
     try:
         yield temporary
-        old = path.with_name(f".{path.name}.{os.getpid()}.old")
+        old = _beside(path, "old")
         if path.exists():
             path.rename(old)
         temporary.rename(path)
         shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def remove_temporaries(folder: Path) -> None:
+    """Remove what killed processes left half written below a folder, by the names that this module gives.
+
+    No other process may be writing there.
+    """
+    for path in [path for path in folder.rglob(".*") if _TEMPORARY.fullmatch(path.name)]:
+        shutil.rmtree(path, ignore_errors=True)
+        path.unlink(missing_ok=True)
+
+
+def _beside(path: Path, kind: str) -> Path:
+    """Return this process's temporary path next to `path`: `tmp` for a new one, `old` for the one it replaces."""
+    return path.with_name(f".{path.name}.{os.getpid()}.{kind}")
 
 
 def link_or_copy(source: str | Path, target: str | Path) -> None:

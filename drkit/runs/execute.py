@@ -20,7 +20,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from drkit.core import processes
-from drkit.core.files import CHECKPOINTS, link_or_copy, write_text
+from drkit.core.files import CHECKPOINTS, link_or_copy, remove_temporaries, write_text
 from drkit.core.progress import Progress, Silent
 from drkit.core.registry import Registry
 from drkit.errors import DrkitError
@@ -68,6 +68,7 @@ def prepare_attempt(stage: Stage[Any], run: Path, identity: Mapping[str, Any]) -
         if folder.exists() and not ours:
             shutil.rmtree(folder)
         folder.mkdir(parents=True, exist_ok=True)
+        remove_temporaries(folder)
         write_text(folder / IDENTITY, json_text(identity))
     return folder
 

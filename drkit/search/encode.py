@@ -18,7 +18,7 @@ from attrs import frozen
 from filelock import FileLock
 from pyarrow import ArrowException
 
-from drkit.core.files import make_folder
+from drkit.core.files import make_folder, remove_temporaries
 from drkit.core.processes import Shard
 from drkit.data.generation import blocks
 from drkit.errors import DrkitError
@@ -158,8 +158,7 @@ def _finish(folder: Path, shards: int) -> Vectors | None:
         if about["count"] is None:
             count = sum(read_id_table(ids_file(folder, number)).num_rows for number in range(shards))
             write_about(folder, {**about, "count": count, "shards": shards})
-            for leftover in folder.glob(".*.tmp"):  # of killed processes
-                leftover.unlink(missing_ok=True)
+            remove_temporaries(folder)
     return Vectors.open(folder)
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from drkit.core.files import make_folder, replacing, replacing_folder, write_text
+from drkit.core.files import make_folder, remove_temporaries, replacing, replacing_folder, write_text
 from drkit.errors import DrkitError
 
 
@@ -62,3 +62,16 @@ def test_a_folder_that_takes_no_files_is_an_error_of_the_user():
         pass
     with pytest.raises(DrkitError, match=r"cannot create the folder /proc/vectors: .*; choose another location"):
         make_folder(Path("/proc/vectors"))
+
+
+def test_what_a_kill_left_half_written_is_removed_and_nothing_else(tmp_path):
+    kept = [".hidden", "a.tmp", ".a.tmp", ".a.12.tmp.txt"]
+    for name in (*kept, ".a.12.tmp", "inner/.b.c.7.tmp"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "..index.9.tmp").mkdir()
+    (tmp_path / "..index.9.tmp" / ".a.12.tmp").touch()
+    (tmp_path / ".index.9.old").mkdir()
+    remove_temporaries(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*kept, "inner"])
+    assert not list((tmp_path / "inner").iterdir())

@@ -12,6 +12,7 @@ import pytest
 from attrs import evolve, field, frozen
 
 from drkit.core.discovery import installed
+from drkit.core.files import replacing, write_text
 from drkit.core.progress import Silent
 from drkit.errors import DrkitError
 from drkit.recipe.compose import ComposeRequest, compose
@@ -76,6 +77,20 @@ def linger(stage):
 WRITE = StageSpec("write", 1, Toy, write, inputs={"from/*": "what is copied"}, records=("log.jsonl",))
 FAIL = StageSpec("fail", 1, Failing, fail, inputs={"from/*": "what it does not get to"})
 COUNT_UP = StageSpec("count-up", 1, Toy, count_up, resumable=True)
+
+
+def killed_while_writing(stage):
+    """A resumable stage that is killed within an atomic write, as the kernel kills: nothing is cleaned up."""
+    if (stage.folder / "begun").exists():
+        write_text(stage.folder / "out.txt", "whole")
+        return {}
+    (stage.folder / "begun").touch()
+    with replacing(stage.folder / "out.txt") as temporary:
+        temporary.write_text("half")
+        os._exit(1)
+
+
+KILLED = StageSpec("killed", 1, Toy, killed_while_writing, resumable=True)
 LINGER = StageSpec("linger", 1, Toy, linger)
 
 
@@ -246,6 +261,24 @@ def test_a_kill_leaves_nothing_half_done_and_frees_the_run(tmp_path):
     go(chain(), run)
     assert (run / "c/out.txt").read_text() == "1+1+2+3"
     assert not list(run.rglob("half.txt"))
+
+
+def _killed(run):
+    execute((Stage("killed", KILLED, Toy(), "writes"),), run, RECIPE, registry=PARTS.registry, progress=Silent())
+
+
+def test_a_kill_within_an_atomic_write_leaves_no_temporary_file_in_the_finished_stage(tmp_path):
+    stages = (Stage("killed", KILLED, Toy(), "writes"),)
+    run = multiprocessing.get_context("spawn").Process(target=_killed, args=(tmp_path / "run",))
+    run.start()
+    run.join()
+    assert run.exitcode == 1
+    assert list((tmp_path / "run" / UNFINISHED / "killed").glob(".out.txt.*.tmp"))
+    go(stages, tmp_path / "run")
+    manifest = read_manifest(tmp_path / "run" / "killed")
+    assert manifest is not None
+    assert set(manifest.files) == {"begun", "out.txt"}
+    assert not list((tmp_path / "run" / "killed").rglob("*.tmp"))
 
 
 def test_equal_stages_of_another_run_are_taken_over_and_others_made(tmp_path):
