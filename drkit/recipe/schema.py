@@ -160,6 +160,7 @@ _OVERRIDES = (
 )
 RERANKER = "reranker"
 _FREE_SOURCES = ("extractive", "crops", "sentences", "titles")
+_FINDERS = ("bm25", "encoder")
 
 
 def _query_sources(_instance: Any, attribute: Any, value: tuple[str, ...]) -> None:
@@ -174,6 +175,12 @@ def _query_sources(_instance: Any, attribute: Any, value: tuple[str, ...]) -> No
         raise ValueError(f"'{attribute.name}' must name at least one source, each once, got {value}")
 
 
+def _finders(_instance: Any, attribute: Any, value: tuple[str, ...]) -> None:
+    """Validate the retrievers of the round trip."""
+    if not value or len({*value}) < len(value) or not {*value} <= {*_FINDERS}:
+        raise ValueError(f"'{attribute.name}' must name {' or '.join(_FINDERS)} or both, each once, got {value}")
+
+
 @frozen
 class PseudoQueries:
     """Training queries made from the passages: fine-tuning learns from them, and from no judgement."""
@@ -185,7 +192,17 @@ class PseudoQueries:
     )
     count: int = setting(3, ge(1), "maximum queries per passage from each source")
     prefix: str = setting("", None, "put before each passage for a model, as in 'text2query: '")
-    round_trip: int = setting(10, ge(0), "keep queries whose passage BM25 finds within this many; 0: keep all")
+    round_trip: int = setting(
+        10, ge(0), "keep queries whose passage a retriever of found_by finds within this many; 0: keep all"
+    )
+    found_by: tuple[str, ...] = setting(
+        ("bm25",), _finders, "retrievers of the round trip: bm25, encoder (the one that fine-tuning starts from)"
+    )
+
+    @property
+    def searches_with_encoder(self) -> bool:
+        """Whether the round trip needs the encoder that fine-tuning starts from."""
+        return self.round_trip > 0 and "encoder" in self.found_by
 
 
 @frozen

@@ -22,7 +22,7 @@ from drkit.errors import DrkitError
 from drkit.evaluate import check_measures
 from drkit.recipe.schema import Recipe
 from drkit.runs.draft import PASSAGES, Draft, queries_of, split_of
-from drkit.runs.plan_encoder import plan_encoder, plan_texts
+from drkit.runs.plan_encoder import plan_encoder, plan_pseudo_queries, plan_texts
 from drkit.runs.plan_rounds import AS_IT_IS, System, add_index, plan_rounds, plan_start, reading_of
 from drkit.runs.stage import TRUNCATED, Part, Stage
 from drkit.runs.stages.choice import CHOICE, CHOOSE, CHOSEN
@@ -70,6 +70,9 @@ def plan(recipe: Recipe, registry: Registry) -> Plan:
     draft = Draft(recipe, registry, splits)
     plan_texts(draft)
     last = plan_encoder(draft)
+    if recipe.pseudo_queries and recipe.pseudo_queries.searches_with_encoder:
+        retriever = {"encoder": Part(last), "index": Part(add_index(draft, last, "mined"))}
+        plan_pseudo_queries(draft, recipe.pseudo_queries, retriever)
     systems = plan_start(draft) if splits and recipe.evaluation.start else []
     trains = recipe.finetune and recipe.finetune.rounds
     has_queries = recipe.pseudo_queries or "train" in splits

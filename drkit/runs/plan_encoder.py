@@ -4,7 +4,7 @@
                -> pretrained
 
 A stage in brackets is planned if a part needs it (`drkit.recipe.parts.required_signals` and `required_capabilities`);
-pseudo-queries if the recipe has a table of them.
+pseudo-queries if the recipe has a table of them (after the last encoder, if their round trip searches with it).
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def plan_encoder(draft: Draft) -> str:
     signals = required_signals(recipe.pretrain, draft.registry)
     required = required_capabilities(recipe.pretrain, draft.registry)
     texts = _plan_contexts(draft, signals, required)
-    if recipe.pseudo_queries:
-        _plan_pseudo_queries(draft, recipe.pseudo_queries, signals)
+    if recipe.pseudo_queries and not recipe.pseudo_queries.searches_with_encoder:
+        plan_pseudo_queries(draft, recipe.pseudo_queries)
     _plan_initial(draft)
     texts |= _plan_signals(draft, signals, texts)
     pretrain = recipe.pretrain
@@ -86,18 +86,21 @@ def plan_encoder(draft: Draft) -> str:
     )
 
 
-def _plan_pseudo_queries(draft: Draft, settings: PseudoQueries, signals: Mapping[str, Choice]) -> str:
+def plan_pseudo_queries(draft: Draft, settings: PseudoQueries, retriever: Mapping[str, Part] | None = None) -> str:
     """Add the stage that makes training queries from the passages, with the inputs that its sources read.
+
+    retriever: `encoder` and `index` of the encoder that the round trip searches with, if it does.
 
     Raises DrkitError for a file or model that does not exist.
     """
+    signals = required_signals(draft.recipe.pretrain, draft.registry)
     paths = {source: source.partition(":")[2] for source in settings.sources if ":" in source}
     for source, path in paths.items():
         if source.startswith("file:") and not Path(path).expanduser().is_file():
             raise DrkitError(f"the file of queries {path} does not exist @ pseudo_queries.sources")
         if source.startswith("model:"):
             check_model_path(path)
-    inputs = {"passages": PASSAGES, "vocabulary": VOCABULARY}
+    inputs = {"passages": PASSAGES, "vocabulary": VOCABULARY, **(retriever or {})}
     if "extractive" in settings.sources:
         default = Choice(FOR_EXTRACTIVE, draft.registry.get(Kind.SIGNAL, FOR_EXTRACTIVE).config())
         importance = _plan_signal(draft, signals.get(FOR_EXTRACTIVE, default), TOKENS)
@@ -108,6 +111,7 @@ def _plan_pseudo_queries(draft: Draft, settings: PseudoQueries, signals: Mapping
         f"training queries from the passages: {', '.join(settings.sources)}",
         inputs,
         sources={f"pseudo_queries.{source}": path_state(path) for source, path in paths.items()},
+        extra={"reading": settings_from(TextReading, draft.recipe) if retriever else None},
     )
 
 

@@ -19,7 +19,9 @@ from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs.execute import execute
 from drkit.runs.manifest import read_manifest
 from drkit.runs.plan import plan
-from drkit.search import Bm25Retriever, Retriever
+from drkit.runs.retriever import load_text_encoder
+from drkit.runs.stage import TextReading, settings_from
+from drkit.search import Bm25Retriever, FlatIndex, Retriever
 from tests.data.seq2seq import write_t5
 from tests.rerank.toys import checkpoint
 from tests.runs.conftest import drkit
@@ -127,11 +129,48 @@ def test_queries_of_a_file_and_of_a_model_are_trained_on(beir, tmp_path):
     assert len(from_model) == generated["kept"] > 0
 
 
+def test_the_round_trip_of_the_encoder_and_of_either(beir, tmp_path):
+    own = ("pretrain=none", "pseudo_queries.sources=['crops', 'sentences']", "pseudo_queries.round_trip=2")
+    everything, _, _ = made(recipe_of(f"beir:{beir}", *own[:2], "pseudo_queries.round_trip=0"), tmp_path / "all")
+    recipe = recipe_of(f"beir:{beir}", *own, "pseudo_queries.found_by=['bm25', 'encoder']")
+    either, _, said = made(recipe, tmp_path / "run")
+    assert all("BM25 or the encoder finds the passage of" in line for line in said)
+    encoder = load_text_encoder(tmp_path / "run" / "initial", settings_from(TextReading, recipe))
+    index = FlatIndex.load(tmp_path / "run" / "index-initial")
+    finders = [Bm25Retriever().index(everything.corpus), Retriever(encoder, index)]
+    found = [
+        {(text, doc) for text, doc in pairs_of(everything) if doc in finder.search([text], 2)[0].doc_ids}
+        for finder in finders
+    ]
+    assert found[0] - found[1]
+    assert found[1] - found[0]
+    assert pairs_of(either) == [pair for pair in pairs_of(everything) if pair in found[0] | found[1]]
+    alone, _, _ = made(recipe_of(f"beir:{beir}", *own, "pseudo_queries.found_by=['encoder']"), tmp_path / "run")
+    assert pairs_of(alone) == [pair for pair in pairs_of(everything) if pair in found[1]]
+
+
+def test_the_encoder_of_the_round_trip_is_the_one_that_fine_tuning_starts_from(beir):
+    stages = planned(f"beir:{beir}", "pseudo_queries.found_by=['encoder']").stages
+    names = [stage.name for stage in stages]
+    read = stages[names.index("pseudo-queries")].inputs
+    assert (read["encoder"].stage, read["index"].stage) == ("pretrained", "index-pretrained")
+    assert names.index("index-pretrained") < names.index("pseudo-queries") < names.index("query-tokens")
+    deep = planned(f"beir:{beir}", "pseudo_queries.found_by=['encoder']", "pseudo_queries.round_trip=0").stages
+    assert "encoder" not in {stage.name: stage for stage in deep}["pseudo-queries"].inputs
+
+
 def test_nothing_left_to_train_on_is_said(beir, tmp_path):
     (tmp_path / "q.jsonl").write_text('{"doc_id": "lion-bear", "query": "submarines"}\n')
     source = f"pseudo_queries.sources=['file:{tmp_path / 'q.jsonl'}']"
-    with pytest.raises(DrkitError, match="no pseudo-query is left to train on"):
+    said = r"finds the passage of none of the 1 queries.*within 10; --set pseudo_queries\.round_trip=N looks deeper"
+    with pytest.raises(DrkitError, match=said):
         made(recipe_of(f"beir:{beir}", "pretrain=none", source), tmp_path / "run")
+
+
+def test_a_text_too_short_for_any_query_is_said(tmp_path):
+    (tmp_path / "texts.jsonl").write_text('{"text": "a lion"}\n')
+    with pytest.raises(DrkitError, match=r"0 queries were made.*longer texts.*@ pseudo_queries\.sources"):
+        made(recipe_of(f"jsonl:{tmp_path / 'texts.jsonl'}", "pretrain=none"), tmp_path / "run")
 
 
 @pytest.mark.parametrize(
@@ -142,6 +181,7 @@ def test_nothing_left_to_train_on_is_said(beir, tmp_path):
         (("pseudo_queries.sources=['crop']",), "must be extractive, crops, sentences, titles"),
         (("pseudo_queries.sources=['crops', 'crops']",), "each once"),
         (("pseudo_queries.sources=[]",), "at least one source"),
+        (("pseudo_queries.found_by=['bm25', 'dense']",), "must name bm25 or encoder or both"),
         (("finetune.rounds.0.name=pseudo-queries",), "cannot be named"),
     ],
 )

@@ -107,7 +107,7 @@ def others(value: Any, attribute: Any) -> Iterator[Any]:
     elif isinstance(value, str):
         yield from (f"{value}x", "constant", "nDCG@10")
     elif isinstance(value, tuple):
-        yield from ((0.6, 0.2, 0.2), ("RR@5",), ("query-passage", "query-query"), ("titles",), (), ("x",))
+        yield from ((0.6, 0.2, 0.2), ("RR@5",), ("query-passage", "query-query"), ("titles",), ("encoder",), (), ("x",))
     elif isinstance(value, dict):
         yield {"adam_beta1": 0.8}
     elif value is None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
 from drkit.errors import DrkitError
-from drkit.runs.stage import StageRun, StageSpec, from_recipe
+from drkit.runs.stage import StageRun, StageSpec, TextReading, from_recipe
 
 if TYPE_CHECKING:
     from drkit.data.corpus import StoredCorpus
@@ -21,12 +21,17 @@ _BATCH = 256
 
 @frozen
 class PseudoQuerySettings:
-    """Where queries come from, and which are kept; lengths and prompt are those with which passages are read."""
+    """Where queries come from, and which are kept; lengths and prompt are those with which passages are read.
 
+    reading: how the encoder of the round trip reads texts, None if the round trip does not search with one.
+    """
+
+    reading: TextReading | None
     sources: tuple[str, ...] = from_recipe("pseudo_queries.sources")
     count: int = from_recipe("pseudo_queries.count")
     prefix: str = from_recipe("pseudo_queries.prefix")
     round_trip: int = from_recipe("pseudo_queries.round_trip")
+    found_by: tuple[str, ...] = from_recipe("pseudo_queries.found_by")
     passage_length: int = from_recipe("encoder.passage_length")
     prompt: str = from_recipe("encoder.passage_prompt")
     seed: int = from_recipe("seed")
@@ -39,17 +44,16 @@ def run(stage: StageRun[PseudoQuerySettings]) -> Mapping[str, Any]:
     """
     from drkit.data.corpus import StoredCorpus
     from drkit.data.writing import write_pairs
-    from drkit.search.bm25 import Bm25Retriever
 
     settings, corpus = stage.settings, StoredCorpus(stage.inputs["passages"])
-    bm25 = Bm25Retriever().index(corpus) if settings.round_trip else None
+    retrievers = _retrievers(stage, corpus) if settings.round_trip else []
     counts: dict[str, Counter[str]] = {}
 
     def pairs() -> Iterator[tuple[str, int]]:
         for number, source in enumerate(settings.sources, start=1):
             counted = counts[source] = Counter(made=0, kept=0)
             made = _count_known(_queries(stage, corpus, source, number), counted)
-            found = _found_again(made, bm25, corpus, settings.round_trip) if bm25 else made
+            found = _found_again(made, retrievers, corpus, settings.round_trip) if retrievers else made
             for index, query in found:
                 counted["kept"] += 1
                 if not counted["kept"] % _BATCH:
@@ -59,12 +63,9 @@ def run(stage: StageRun[PseudoQuerySettings]) -> Mapping[str, Any]:
     write_pairs(pairs(), corpus, stage.folder / SPLIT)
     for source, counted in counts.items():
         counted["dropped"] = counted["made"] - counted["kept"]
-        stage.progress.note(_describe(source, counted, settings.round_trip))
-    if not sum(counted["kept"] for counted in counts.values()):
-        raise DrkitError(
-            f"no pseudo-query is left to train on (sources: {', '.join(settings.sources)}); name another source, or "
-            f"raise how deep the round trip looks, 0 to keep all @ pseudo_queries"
-        )
+        stage.progress.note(_describe(source, counted, settings))
+    if not any(counted["kept"] for counted in counts.values()):
+        raise DrkitError(_no_queries(sum(counted["made"] for counted in counts.values()), settings))
     return {source: dict(counted) for source, counted in counts.items()}
 
 
@@ -76,23 +77,57 @@ def _count_known(made: Iterable[tuple[int, str]], counted: Counter[str]) -> Iter
             yield index, query
 
 
+def _retrievers(stage: StageRun[PseudoQuerySettings], corpus: StoredCorpus) -> list[Any]:
+    """Return the retrievers of the round trip."""
+    from drkit.runs.retriever import load_text_encoder
+    from drkit.search import Bm25Retriever, FlatIndex, Retriever
+
+    settings, inputs = stage.settings, stage.inputs
+    found: list[Any] = [Bm25Retriever().index(corpus)] if "bm25" in settings.found_by else []
+    if settings.reading is not None:
+        found.append(Retriever(load_text_encoder(inputs["encoder"], settings.reading), FlatIndex.load(inputs["index"])))
+    return found
+
+
 def _found_again(
-    made: Iterable[tuple[int, str]], bm25: Any, corpus: StoredCorpus, depth: int
+    made: Iterable[tuple[int, str]], retrievers: Sequence[Any], corpus: StoredCorpus, depth: int
 ) -> Iterator[tuple[int, str]]:
-    """Yield the queries whose passage is among the first `depth` that BM25 finds (round-trip consistency)."""
+    """Yield the queries whose passage is among the first `depth` of a retriever (round-trip consistency)."""
     from drkit.search.hits import batched
 
     doc_ids = corpus.doc_ids
     for batch in batched(made, _BATCH):
-        for (index, query), hits in zip(batch, bm25.search([query for _, query in batch], depth), strict=True):
-            if doc_ids[index] in hits.doc_ids:
+        texts = [query for _, query in batch]
+        for (index, query), *hits in zip(batch, *(one.search(texts, depth) for one in retrievers), strict=True):
+            if any(doc_ids[index] in found.doc_ids for found in hits):
                 yield index, query
 
 
-def _describe(source: str, counted: Mapping[str, int], depth: int) -> str:
+def _describe(source: str, counted: Mapping[str, int], settings: PseudoQuerySettings) -> str:
     unknown = f"; {counted['unknown']:,} of unknown passages left out" if counted.get("unknown") else ""
-    kept = f"BM25 finds the passage of {counted['kept']:,} within {depth}" if depth else "all kept"
-    return f"{source}: {counted['made']:,} queries, {kept}{unknown}"
+    kept = f"{_finders(settings)} finds the passage of {counted['kept']:,} within {settings.round_trip}"
+    return f"{source}: {counted['made']:,} queries, {kept if settings.round_trip else 'all kept'}{unknown}"
+
+
+def _finders(settings: PseudoQuerySettings) -> str:
+    """Return the retrievers of the round trip in words."""
+    return " or ".join({"bm25": "BM25", "encoder": "the encoder"}[name] for name in settings.found_by)
+
+
+def _no_queries(made: int, settings: PseudoQuerySettings) -> str:
+    """Return why no pseudo-query is left to train on, and what to change."""
+    sources = ", ".join(settings.sources)
+    if not made:
+        return (
+            f"no pseudo-query to train on: 0 queries were made (sources: {sources}). A query is never its whole "
+            f"passage, so very short texts have none; use longer texts, or queries from elsewhere, as in "
+            f"--set pseudo_queries.sources=file:PATH @ pseudo_queries.sources"
+        )
+    return (
+        f"no pseudo-query is left to train on: {_finders(settings)} finds the passage of none of the {made:,} queries "
+        f"made (sources: {sources}) within {settings.round_trip}; --set pseudo_queries.round_trip=N looks deeper, "
+        f"0 keeps all @ pseudo_queries.round_trip"
+    )
 
 
 def _queries(
@@ -147,6 +182,8 @@ PSEUDO_QUERIES = StageSpec(
         "vocabulary": "the tokenizer, for extractive and generated queries",
         "tokens": "the passages' tokens, for extractive queries",
         "importance": "importance of these tokens",
+        "encoder": "the encoder that the round trip searches with",
+        "index": "its index",
     },
     resumable=True,
 )
