@@ -28,6 +28,7 @@ STYLES = {"kept": "not bold green", "to do": "not bold", "resumed": "not bold cy
 if TYPE_CHECKING:
     from drkit.core.registry import Registry
     from drkit.recipe.schema import Recipe
+    from drkit.runs.estimate import Cost
     from drkit.runs.manifest import Manifest
     from drkit.runs.plan import Plan
     from drkit.runs.survey import Finding
@@ -64,13 +65,12 @@ def plan_tree(recipe: Recipe, registry: Registry, plan: Plan, run: Path) -> Tree
         label = Text(stage.name, style="bold").append(f"  {stage.summary}", style="not bold")
         if found.state is not State.TO_DO:
             label.append(f"  {found.summary}", style=STYLES[found.state])
-        if stage.cost.tokens:
-            seconds = stage.cost.seconds(cores)
-            label.append(f"  (at most {stage.cost.tokens / 1e6:.1f}M tokens, about {_time(seconds)})", style="cyan")
+        if stage.cost.tokens or stage.cost.pairs:
+            label.append(f"  ({_cost(stage.cost, cores)})", style="cyan")
         node = stages.add(label)
         if stage.needs:
             node.add(Text("reads " + ", ".join(stage.needs), style="dim"))
-    total = sum(stage.cost.seconds(cores) for stage in plan.stages)
+    total = sum(stage.cost.seconds(cores) for stage in plan.stages if not stage.cost.pairs)
     tree.add(Text(_sizes(recipe)))
     if total:
         tree.add(Text(f"training takes about {_time(total)} on {cores} CPU cores; a rough estimate from sizes alone"))
@@ -129,6 +129,11 @@ def _sizes(recipe: Recipe) -> str:
         size = f"about {(tables + layers) / 1e6:.1f}M parameters ({tables / 1e6:.1f}M of them word embeddings)"
     query, passage = recipe.encoder.query_length, recipe.encoder.passage_length
     return f"encoder: {size}; reads {query} tokens of a query, {passage} of a passage"
+
+
+def _cost(cost: Cost, cores: int) -> str:
+    work = f"{cost.pairs:,} pairs" if cost.pairs else f"{cost.tokens / 1e6:.1f}M tokens"
+    return f"at most {work}" + (f", about {_time(cost.seconds(cores))}" if cost.flops else "")
 
 
 def _time(seconds: float) -> str:

@@ -81,6 +81,10 @@ class EncoderSettings:
     )
 
 
+# The settings of `Training` that decide which examples it reads in which step.
+_SCHEDULE = ("max_steps", "num_train_epochs", "per_device_train_batch_size", "gradient_accumulation_steps")
+
+
 @frozen
 class Training:
     """Settings of one training, named as in `transformers.TrainingArguments`."""
@@ -107,6 +111,10 @@ class Training:
     def training_only(self) -> Training:
         """Return only the training settings of a table that has more (`Pretrain`, `Finetune`, `Reranker`)."""
         return Training(**{a.name: getattr(self, a.name) for a in fields(Training)})
+
+    def schedule_only(self) -> Training:
+        """Return only the settings that decide which examples a training reads; the others have their defaults."""
+        return Training(**{name: getattr(self, name) for name in _SCHEDULE})
 
 
 def _only_measures(probe: Probe) -> bool:

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 from attrs import frozen
 
 from drkit.core.protocols import TargetShare
-from drkit.recipe.schema import EncoderSettings, Finetune, Recipe, Training
+from drkit.recipe.schema import RERANKER, EncoderSettings, Finetune, Recipe, Round, Training
 
 # Measured per CPU core in the default run, with all overheads; an order of magnitude, not a promise.
 FLOPS_PER_CORE = 1e11
+# Names of the sizes in a config.json: layers, hidden and feed-forward size; those of DistilBERT second.
+_SIZES = (("num_hidden_layers", "n_layers"), ("hidden_size", "dim"), ("intermediate_size", "hidden_dim"))
 # Share of the encoder's positions that are targets.
 _ENCODER_TARGETS = 0.3
 
 
 @frozen
 class Cost:
-    """Maximum number of tokens, and floating-point operations; zero if they depend on the size of the collection."""
+    """Maximum numbers of tokens, of pairs that a teacher scores, and of floating-point operations.
+
+    Zero if they are unknown: they depend on the size of the collection, or of a model on the hub.
+    """
 
     tokens: int = 0
     flops: float = 0.0
+    pairs: int = 0
 
     def seconds(self, cores: int) -> float:
         """Return a rough time on `cores` CPU cores."""
@@ -91,6 +99,30 @@ def reranking(recipe: Recipe) -> Cost:
     tokens = _texts(recipe.reranker) * (1 + recipe.reranker.negatives) * recipe.reranker.max_length
     layers = max(recipe.reranker.layers, recipe.encoder.layers)
     return Cost(tokens, 6.0 * tokens * layers * _layer_parameters(recipe.encoder))
+
+
+def teaching(recipe: Recipe, current: Round) -> Cost:
+    """Return the cost of one score for every pair that a round draws; a model on the hub has an unknown size."""
+    assert recipe.finetune is not None
+    settings, reranker = recipe.finetune.for_round(current), recipe.reranker
+    pairs = current.draws * _texts(settings) * (1 + (settings.negatives if current.miners else 0))
+    if current.teacher != RERANKER:
+        layers = _stored_layer_parameters(current.teacher)
+    elif reranker and (given := reranker.pretrained or recipe.encoder.pretrained):
+        layers = _stored_layer_parameters(given)
+    else:
+        layers = max(reranker.layers if reranker else 0, recipe.encoder.layers) * _layer_parameters(recipe.encoder)
+    length = reranker.max_length if reranker else recipe.encoder.query_length + recipe.encoder.passage_length
+    tokens = pairs * length if layers else 0
+    return Cost(tokens, 2.0 * tokens * layers, pairs)
+
+
+def _stored_layer_parameters(model: str) -> int:
+    """Return the number of transformer-layer parameters of a model in a local folder; 0 if it is not there."""
+    path = Path(model).expanduser() / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    layers, hidden, inner = (next((config[name] for name in names if name in config), 0) for names in _SIZES)
+    return int(layers * (4 * hidden**2 + 2 * hidden * inner))
 
 
 def encoding(_recipe: Recipe) -> Cost:

@@ -191,7 +191,7 @@ def _plan_retriever(draft: Draft, retriever: _Retriever, negatives: str) -> Syst
     if negatives:
         inputs["negatives"] = Part(negatives)
     if recipe_round.teacher:
-        inputs["teacher"] = Part(_plan_teacher(draft, recipe_round, negatives))
+        inputs["teacher"] = Part(_plan_teacher(draft, retriever, negatives))
     if refreshed and RERANKER in _required_by(draft, refreshed):
         inputs["reranker"] = Part(RERANKER)
     origin = "without pre-training" if retriever.name == BASELINE else f"from {retriever.start}"
@@ -221,10 +221,11 @@ def _plan_retriever(draft: Draft, retriever: _Retriever, negatives: str) -> Syst
     return System(retriever.name, tuple(stages))
 
 
-def _plan_teacher(draft: Draft, recipe_round: Round, negatives: str) -> str:
-    """Add the stage that scores a round's positives and negatives by its teacher."""
+def _plan_teacher(draft: Draft, retriever: _Retriever, negatives: str) -> str:
+    """Add the stage that scores the positives and negatives that a round draws by its teacher."""
+    recipe_round, settings = retriever.recipe_round, retriever.settings
     is_reranker = recipe_round.teacher == RERANKER
-    inputs = {"passages": PASSAGES, "train": draft.train}
+    inputs = {"passages": PASSAGES, "train": draft.train, "query-tokens": Part("query-tokens")}
     if negatives:
         inputs["negatives"] = Part(negatives)
     if is_reranker:
@@ -232,7 +233,7 @@ def _plan_teacher(draft: Draft, recipe_round: Round, negatives: str) -> str:
     return draft.add(
         f"teacher-{recipe_round.name}",
         TEACHER,
-        f"scores of positives and negatives by {recipe_round.teacher}",
+        f"scores of the positives and negatives that the round draws, by {recipe_round.teacher}",
         inputs,
         sources={} if is_reranker else {"teacher": path_state(recipe_round.teacher)},
         extra={
@@ -240,7 +241,10 @@ def _plan_teacher(draft: Draft, recipe_round: Round, negatives: str) -> str:
             "max_length": draft.recipe.reranker.max_length if draft.recipe.reranker else None,
             "queries": recipe_round.queries,
             "draws": recipe_round.draws if recipe_round.queries else 1,
+            "training": settings.schedule_only(),
+            "negatives": settings.negatives if negatives else 0,
         },
+        cost=estimate.teaching(draft.recipe, recipe_round),
     )
 
 

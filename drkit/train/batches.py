@@ -40,6 +40,16 @@ class Schedule:
     batches: int
     seed: int
 
+    @classmethod
+    def of(cls, training: Training, lengths: NDArray[np.int32], *, seed: int, processes: int = 1) -> Schedule:
+        """Return the batches of a training on examples of these lengths i32[n]; a batch spans all processes."""
+        return cls(
+            lengths=lengths,
+            batch_size=training.per_device_train_batch_size * processes,
+            batches=count_batches(training, len(lengths), processes=processes),
+            seed=seed,
+        )
+
     def __len__(self) -> int:
         return self.batches
 

@@ -5,7 +5,8 @@ Also which queries a round trains on, and how many negatives a query really has.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -17,6 +18,7 @@ from drkit.core import processes
 from drkit.core.draws import Draws
 from drkit.core.protocols import InBatchNegatives
 from drkit.data.store import TokenStore
+from drkit.search.hits import batched
 from drkit.train.batches import Example
 from drkit.train.pretrain import BUCKET
 
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from drkit.recipe.schema import Choice, Training
 
     Indices = NDArray[np.int64]
+
+_BATCHES_AT_ONCE = 1000
 
 
 @frozen(eq=False)
@@ -163,6 +167,32 @@ def draw_passages(
     order = np.argsort(keys, axis=1)[:, :negatives]
     kept = np.take_along_axis(keys, order, axis=1) < 2.0
     return drawn, [m[row[keep]] for m, row, keep in zip(mined, order, kept, strict=True)]
+
+
+def drawn_passages(
+    pairs: TrainingPairs, batches: Iterable[Sequence[Example]], *, negatives: int, seed: int
+) -> list[Indices]:
+    """Return the passages i64[n], ascending, that `PairCollator` draws for each query in these batches of a training.
+
+    Memory: 8 bytes per different pair of query and passage.
+    """
+    passages = 1 + max((int(own.max()) for own in chain(pairs.positives, pairs.negatives) if len(own)), default=0)
+    found = np.empty(0, dtype=np.int64)  # query x passages + passage
+    for some in batched(batches, _BATCHES_AT_ONCE):
+        codes = [found]
+        for batch in some:
+            rows = np.array([example for _, example in batch], dtype=np.int64)
+            positives, mined = draw_passages(
+                [pairs.positives[row] for row in rows],
+                [pairs.negatives[row] for row in rows],
+                Draws(seed, batch[0][0], rows),
+                negatives=negatives,
+            )
+            codes.append(rows * passages + positives)
+            codes.append(np.repeat(rows, [len(own) for own in mined]) * passages + np.concatenate(mined))
+        found = np.unique(np.concatenate(codes))
+    queries, indices = np.divmod(found, passages)
+    return np.split(indices, np.searchsorted(queries, np.arange(1, len(pairs))))
 
 
 def group_indices(negatives: Sequence[int]) -> Indices:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 FILE = "scores.arrow"
 BLOCK_PAIRS = 8192
+# Pairs between two reports of progress within a block.
+REPORTED_PAIRS = 1024
 SCHEMA = pa.schema(
     [
         ("query", pa.int64()),
@@ -74,7 +76,8 @@ class ScoreBlocks:
         for number, block in enumerate(cut_blocks(requests)):
             pairs = sum(len(request.passages) for request in block)
             if number % self.processes == self.rank and not self._is_finished(number):
-                self._score(number, block)
+                for within in self._score(number, block):
+                    progress.advance(done + within, total, "pairs")
                 scored += pairs
             done += pairs
             progress.advance(done, total, "pairs")
@@ -94,12 +97,18 @@ class ScoreBlocks:
         batches = (batch for number in numbers for batch in _read_batches(self._path(number)))
         return self._write(folder / FILE, batches)
 
-    def _score(self, number: int, block: Sequence[ScoreRequest]) -> None:
+    def _score(self, number: int, block: Sequence[ScoreRequest]) -> Iterator[int]:
+        """Score a block and write it; yields the number of pairs done so far."""
         indices = np.unique(np.concatenate([request.passages for request in block]))
         texts = dict(zip(indices.tolist(), (p.content for p in self.corpus.at(indices)), strict=True))
         pairs = [(request.query.text, texts[index]) for request in block for index in request.passages.tolist()]
-        scores = np.asarray(self.scorer.score(pairs), dtype=np.float32)
-        _check(scores, pairs)
+        parts = []
+        for start in range(0, len(pairs), REPORTED_PAIRS):
+            some = pairs[start : start + REPORTED_PAIRS]
+            parts.append(np.asarray(self.scorer.score(some), dtype=np.float32))
+            _check(parts[-1], some)
+            yield start + len(some)
+        scores = np.concatenate(parts)
         ends = np.cumsum([len(request.passages) for request in block])
         columns = (
             [request.index for request in block],
@@ -128,21 +137,6 @@ class ScoreBlocks:
 
     def _path(self, number: int) -> Path:
         return self.blocks / f"block-{number:07d}.arrow"
-
-
-def score_requests(
-    queries: Sequence[Query], positives: Mapping[str, Indices], negatives: Mapping[str, Indices]
-) -> list[ScoreRequest]:
-    """Return a request for every judged query: its positives and mined negatives, each passage once.
-
-    positives, negatives: corpus indices i64[n] by query id.
-    """
-    none = np.empty(0, dtype=np.int64)
-    return [
-        ScoreRequest(index, query, np.union1d(positives[query.query_id], negatives.get(query.query_id, none)))
-        for index, query in enumerate(queries)
-        if len(positives.get(query.query_id, ()))
-    ]
 
 
 def cut_blocks(requests: Sequence[ScoreRequest], pairs: int | None = None) -> Iterator[list[ScoreRequest]]:

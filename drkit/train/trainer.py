@@ -32,7 +32,7 @@ from drkit.core.progress import Progress
 from drkit.errors import DrkitError
 from drkit.recipe.toml import json_text
 from drkit.train import gradients
-from drkit.train.batches import Example, Schedule, count_batches
+from drkit.train.batches import Example, Schedule
 
 if TYPE_CHECKING:
     import numpy as np
@@ -76,15 +76,9 @@ def train_in(
     Writes `log.jsonl` and `training.json` (steps, loss, seconds, number of examples) to the stage's folder.
     Checkpoints are removed when the stage is finished.
     """
-    schedule = Schedule(
-        lengths=lengths,
-        batch_size=training.per_device_train_batch_size * processes.count(),
-        batches=count_batches(training, len(lengths), processes=processes.count()),
-        seed=seed,
-    )
     result = train(
         module,
-        schedule,
+        Schedule.of(training, lengths, seed=seed, processes=processes.count()),
         collate,
         training=training,
         folder=folder / CHECKPOINTS,

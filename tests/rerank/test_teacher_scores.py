@@ -1,26 +1,47 @@
 """Teacher scores: what is scored, that a kill costs a block, that processes share the work, and looking up."""
 
 import pickle
+from io import StringIO
+from unittest.mock import Mock, patch
 
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
+from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
+from safetensors.torch import load_file
 
+from drkit.core.discovery import installed
+from drkit.core.draws import Draws
 from drkit.core.files import CHECKPOINTS
 from drkit.core.progress import Silent
 from drkit.core.types import Query
+from drkit.data.store import tokenise
 from drkit.data.tables import open_collection
 from drkit.encoders import CrossEncoder
 from drkit.errors import DrkitError
+from drkit.losses import MarginMseConfig
+from drkit.recipe.compose import ComposeRequest, compose
+from drkit.recipe.schema import Choice, Training
+from drkit.runs import estimate
+from drkit.runs.plan import plan
+from drkit.runs.stage import TextReading
+from drkit.runs.stages.finetune import FINETUNE, FinetuneSettings
 from drkit.runs.stages.teacher import TEACHER, TeacherSettings
 from drkit.search import Reranker
 from drkit.train import teacher as teacher_scores
+from drkit.train.batches import Schedule
 from drkit.train.negatives import read_negatives
-from drkit.train.pairs import draw_queries, training_pairs
-from drkit.train.teacher import Agreement, ScoreBlocks, ScoreRequest, cut_blocks, read_scores, score_requests
-from tests.rerank.toys import checkpoint, mined, parts_of, stage_run, stored
+from drkit.train.pairs import TrainingPairs, draw_passages, draw_queries, drawn_passages, training_pairs
+from drkit.train.teacher import Agreement, ScoreBlocks, ScoreRequest, cut_blocks, read_scores
+from drkit_cli.render import plan_tree
+from tests.encoders.toys import tiny
+from tests.rerank.toys import checkpoint, mined, parts_of, query_tokens, stage_run, stored
+
+FEW = Training(max_steps=3, per_device_train_batch_size=4, learning_rate=0.01)
 
 
 class Lengths:
@@ -37,14 +58,22 @@ class Lengths:
         return np.array([100 * len(query) + len(passage) for query, passage in pairs], dtype=np.float32)
 
 
+def every_pair(collection, negatives):
+    """A request for every judged query: all its positives and negatives."""
+    queries = list(collection.queries("train"))
+    pairs = training_pairs([query.query_id for query in queries], collection.positive_indices("train"), negatives)
+    return [
+        ScoreRequest(index, queries[index], np.union1d(positives, negatives))
+        for index, positives, negatives in zip(pairs.queries.tolist(), pairs.positives, pairs.negatives, strict=True)
+    ]
+
+
 @pytest.fixture
 def work(tmp_path, monkeypatch):
     monkeypatch.setattr(teacher_scores, "BLOCK_PAIRS", 30)
     collection = open_collection(stored(tmp_path / "collection"))
     negatives = read_negatives(mined(tmp_path / "collection", tmp_path / "negatives"))
-    judged = collection.positives("train")
-    positives = {query: collection.corpus.positions(list(docs)) for query, docs in judged.items()}
-    asked = score_requests(list(collection.queries("train")), positives, negatives)
+    asked = every_pair(collection, negatives)
 
     def blocks(scorer, **changes):
         given = {"teacher": "one", "corpus": collection.corpus, "blocks": tmp_path / "blocks", **changes}
@@ -167,7 +196,10 @@ def test_blocks_hold_whole_queries_in_order(sizes, limit):
 
 def taught(folder, inputs, **changes):
     """The metrics of the stage, which writes into `folder/teacher`."""
-    given = {"model": "", "max_length": None, "queries": 0, "draws": 1, "seed": 7, **changes}
+    training = Training(num_train_epochs=30)  # every query in every batch
+    given = {"model": "", "max_length": None, "queries": 0, "draws": 1, "training": training, "negatives": 63}
+    given |= {"seed": 7, **changes}
+    inputs = {**inputs, "query-tokens": query_tokens(folder / "collection", folder / "tokens")}
     return TEACHER.run(stage_run(TEACHER, folder / "teacher", inputs, TeacherSettings(**given)))
 
 
@@ -221,6 +253,126 @@ def test_the_stage_scores_the_queries_that_the_round_trains_on_alone(tmp_path):
     found = read_scores(tmp_path / "teacher")
     assert {index for index in range(len(ids)) if found.row(index) is not None} == drawn
     assert metrics["queries"] == len(drawn) < len(pairs)
+
+
+@pytest.fixture
+def finetuned(tmp_path):
+    """Fine-tune on the margins of the scores in a folder; returns the weights."""
+    collection, negatives = stored(tmp_path / "collection"), mined(tmp_path / "collection", tmp_path / "negatives")
+    inputs = {**parts_of(collection, "train"), "negatives": negatives, "start": checkpoint(tmp_path / "lm")}
+    tokens = [(passage.doc_id, passage.content) for passage in open_collection(collection).corpus]
+    tokenise(iter(tokens), tiny("bert")[1], tmp_path / "passage-tokens", max_length=32)
+    stores = {"tokens": tmp_path / "passage-tokens", "query-tokens": query_tokens(collection, tmp_path / "tokens")}
+
+    def train(scores, name, **changes):
+        settings = FinetuneSettings(
+            miners=(),
+            queries=6,
+            draw=1,
+            reading=TextReading("mean", "dot", 16, 32, "", ""),
+            training=evolve(FEW, **changes),
+            loss=Choice("margin-mse", MarginMseConfig()),
+            negatives=2,
+            encoders="shared",
+            exclude_self=False,
+            draws=2,
+            validation=None,
+            seed=7,
+        )
+        stage = stage_run(FINETUNE, tmp_path / name, {**inputs, **stores, "teacher": scores}, settings)
+        FINETUNE.run(stage)
+        return load_file(tmp_path / name / "model.safetensors")
+
+    return inputs, train
+
+
+def test_the_pairs_that_a_round_draws_train_it_as_all_pairs_do(tmp_path, finetuned):
+    inputs, train = finetuned
+    collection = open_collection(tmp_path / "collection")
+    everything = every_pair(collection, read_negatives(inputs["negatives"]))
+    blocks = ScoreBlocks(Lengths(), "one", collection.corpus, tmp_path / "blocks")
+    blocks.make(everything, Silent())
+    blocks.join(everything, tmp_path / "everything")
+    CrossEncoder.start_from(str(tmp_path / "lm"), max_length=32).save(tmp_path / "reranker")
+    scored = {name: inputs[name] for name in ("passages", "train", "negatives")} | {"reranker": tmp_path / "reranker"}
+    with patch.object(Reranker, "score", Lengths().score):
+        metrics = taught(tmp_path, scored, queries=6, draws=2, training=FEW.schedule_only(), negatives=2)
+    drawn = read_scores(tmp_path / "teacher")
+    assert metrics["pairs"] == sum(len(row[0]) for i in range(14) if (row := drawn.row(i)) is not None)
+    # the two draws of six queries see 2 x 3 steps of four queries with three passages each
+    assert 0 < metrics["pairs"] <= 72 < sum(len(one.passages) for one in everything)
+    one, other = train(tmp_path / "everything", "one"), train(tmp_path / "teacher", "other")
+    start = load_file(tmp_path / "lm" / "model.safetensors")
+    assert any(not torch.equal(one[name], start[name]) for name in one if name in start)
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_training_that_draws_other_pairs_than_were_scored_is_refused(tmp_path, finetuned):
+    inputs, train = finetuned
+    CrossEncoder.start_from(str(tmp_path / "lm"), max_length=32).save(tmp_path / "reranker")
+    scored = {name: inputs[name] for name in ("passages", "train", "negatives")} | {"reranker": tmp_path / "reranker"}
+    taught(tmp_path, scored, queries=6, draws=2, training=FEW.schedule_only(), negatives=2)
+    with pytest.raises(DrkitError, match=r"have no teacher score.*another number of processes.*\(1 now\)"):
+        train(tmp_path / "teacher", "longer", max_steps=9)
+
+
+@given(st.data())
+@settings(max_examples=30, deadline=None)
+def test_drawn_passages_are_those_of_every_batch(data):
+    lists = st.lists(st.integers(0, 40), max_size=6, unique=True).map(lambda own: np.array(own, dtype=np.int64))
+    positives = data.draw(st.lists(lists.filter(len), min_size=1, max_size=9))
+    negatives = data.draw(st.lists(lists, min_size=len(positives), max_size=len(positives)))
+    pairs = TrainingPairs(np.arange(len(positives)), positives, negatives)
+    training = Training(
+        max_steps=data.draw(st.integers(1, 6)), per_device_train_batch_size=data.draw(st.integers(1, 4))
+    )
+    batches = Schedule.of(training, np.array([len(own) for own in positives], dtype=np.int32), seed=3)
+    naive = [set() for _ in positives]
+    for batch in batches:
+        for epoch, row in batch:
+            drawn = draw_passages([positives[row]], [negatives[row]], Draws(5, epoch, [row]), negatives=2)
+            naive[row] |= {int(drawn[0][0]), *drawn[1][0].tolist()}
+    found = drawn_passages(pairs, batches, negatives=2, seed=5)
+    assert [own.tolist() for own in found] == [sorted(own) for own in naive]
+
+
+def test_progress_is_reported_within_a_block(work, monkeypatch):
+    monkeypatch.setattr(teacher_scores, "REPORTED_PAIRS", 10)
+    _, asked, blocks = work
+    seen = []
+    progress = Mock(advance=lambda done, total, unit: seen.append((done, total, unit)))
+    blocks(Lengths()).make(asked, progress)
+    total = sum(len(one.passages) for one in asked)
+    assert {unit for *_, unit in seen} == {"pairs"}
+    assert {end for _, end, _ in seen} == {total}
+    done = [at for at, *_ in seen]
+    assert done == sorted(done)
+    assert len({*done}) > len(list(cut_blocks(asked)))
+    assert done[-1] == total
+
+
+def test_the_plan_says_how_many_pairs_are_scored_and_how_long_it_takes(tmp_path):
+    lm, parts = checkpoint(tmp_path / "lm", "distilbert"), installed()
+    steps = ("finetune.max_steps=5", "finetune.per_device_train_batch_size=4", "finetune.rounds.2.negatives=3")
+
+    def cost(*settings, **choices):
+        request = ComposeRequest(pipeline="three-stage", collection="pydocs", settings=(*steps, *settings), **choices)
+        return estimate.teaching(recipe := compose(request, parts), recipe.finetune.rounds[-1])
+
+    layer = 4 * 16**2 + 2 * 16 * 24
+    given = cost(encoder=str(lm))
+    assert given.pairs == 5 * 4 * (1 + 3)
+    assert given.flops == 2 * (80 * 192) * 2 * layer
+    assert cost(encoder=str(lm), scale="paper") == given
+    hub = cost("finetune.rounds.2.teacher=some/cross-encoder", encoder=str(lm))
+    assert (hub.pairs, hub.flops) == (80, 0)
+    assert cost().flops > 0
+    tree = Console(width=300, file=(out := StringIO()))
+    request = ComposeRequest(pipeline="three-stage", collection="pydocs", settings=steps, encoder=str(lm))
+    recipe = compose(request, parts)
+    tree.print(plan_tree(recipe, parts.registry, plan(recipe, parts.registry), tmp_path / "run"))
+    assert "(at most 80 pairs, about 0 s)" in out.getvalue()
+    assert "training takes" not in out.getvalue(), "the cost of training an existing encoder is unknown"
 
 
 def test_a_teacher_that_knows_no_more_than_chance_is_told():

@@ -70,6 +70,15 @@ def mined(collection: Path, folder: Path) -> Path:
     return folder
 
 
+def query_tokens(collection: Path, folder: Path) -> Path:
+    """The training queries of a stored collection as tokens, by a vocabulary of their own."""
+    from drkit.data.store import tokenise
+
+    queries = [(query.query_id, query.text) for query in open_collection(collection).queries("train")]
+    tokenise(iter(queries), tiny("bert")[1], folder, max_length=16)
+    return folder
+
+
 def checkpoint(folder: Path, name: str = "bert", **changes) -> Path:
     """A masked LM with random weights, and its tokenizer."""
     model, tokenizer = tiny(name, **changes)

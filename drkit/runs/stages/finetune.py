@@ -58,6 +58,8 @@ def run(stage: StageRun[FinetuneSettings]) -> Mapping[str, Any]:
     refresher = _refresher(stage, module, tokenizer, collate, collection)
     collate = evolve(collate, refreshed=refresher)
     validations = _validations(stage, module, tokenizer, collate, collection)
+    if collate.teacher is not None:
+        _check_scored(stage, collate)
     if not refresher:
         stage.progress.note(describe_batch(effective_batch(collate, settings.training, settings.loss)))
     result = train_in(
@@ -111,6 +113,31 @@ def _collator(stage: StageRun[FinetuneSettings], collection: StoredCollection) -
         teacher=read_scores(inputs["teacher"]) if "teacher" in inputs else None,
         self_passages=_self_passages(collection, pairs) if settings.exclude_self else None,
     )
+
+
+def _check_scored(stage: StageRun[FinetuneSettings], collate: PairCollator) -> None:
+    """Raise DrkitError if the teacher has not scored every pair that this training draws."""
+    import numpy as np
+
+    from drkit.core import processes
+    from drkit.train.batches import Schedule
+    from drkit.train.pairs import drawn_passages
+
+    settings, pairs, teacher = stage.settings, collate.pairs, collate.teacher
+    assert teacher is not None
+    lengths = collate.queries.lengths[pairs.queries]
+    batches = Schedule.of(settings.training, lengths, seed=settings.seed, processes=processes.count())
+    drawn = drawn_passages(pairs, batches, negatives=collate.negatives, seed=collate.seed)
+    missing = sum(
+        int(np.isnan(teacher.lookup(query, passages)).sum())
+        for query, passages in zip(pairs.queries.tolist(), drawn, strict=True)
+    )
+    if missing:
+        raise DrkitError(
+            f"{missing:,} of the {sum(map(len, drawn)):,} pairs that {stage.name} draws have no teacher score: they "
+            f"were scored for batches of another number of processes. Run it with as many processes as before "
+            f"({processes.count()} now), or remove {stage.inputs['teacher']} and run it again."
+        )
 
 
 def _self_passages(collection: StoredCollection, pairs: TrainingPairs) -> NDArray[np.int64]:

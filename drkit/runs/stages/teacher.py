@@ -1,13 +1,15 @@
-"""Stage: score the positives and mined negatives of a round's queries with a cross-encoder."""
+"""Stage: score the positives and mined negatives that a round draws for its queries with a cross-encoder."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
 from drkit.errors import DrkitError
+from drkit.recipe.schema import Training
 from drkit.runs.stage import StageRun, StageSpec, from_recipe
 
 if TYPE_CHECKING:
@@ -24,13 +26,16 @@ class TeacherSettings:
     """The teacher: a cross-encoder's path or hub id, or empty for the run's own re-ranker.
 
     max_length: tokens per pair, None for the teacher's own limit. queries, draws: number of training queries per draw
-    (0: all) and of draws, as in the round; seed: of those draws.
+    (0: all) and of draws, as in the round; seed: of those draws. training: the steps and batches of the round (see
+    `Training.schedule_only`), which with `negatives` per query decide the pairs that it reads.
     """
 
     model: str
     max_length: int | None
     queries: int
     draws: int
+    training: Training
+    negatives: int
     seed: int = from_recipe("seed")
 
 
@@ -83,23 +88,38 @@ def _teacher(stage: StageRun[TeacherSettings]) -> Reranker:
 
 
 def _requests(stage: StageRun[TeacherSettings], collection: StoredCollection) -> list[ScoreRequest]:
-    """Return the passages to score for every query that any draw of the round trains on."""
+    """Return the passages to score for every query: those that any draw of the round reads."""
     import numpy as np
 
+    from drkit.core import processes
+    from drkit.data.store import TokenStore
+    from drkit.train.batches import Schedule
     from drkit.train.negatives import read_negatives
-    from drkit.train.pairs import draw_queries
-    from drkit.train.teacher import score_requests
+    from drkit.train.pairs import draw_queries, drawn_passages, training_pairs
+    from drkit.train.teacher import ScoreRequest
 
-    settings = stage.settings
+    settings, queries = stage.settings, list(collection.queries("train"))
     mined = read_negatives(stage.inputs["negatives"]) if "negatives" in stage.inputs else {}
-    found = score_requests(list(collection.queries("train")), collection.positive_indices("train"), mined)
-    if not found:
+    pairs = training_pairs([query.query_id for query in queries], collection.positive_indices("train"), mined)
+    if not len(pairs):
         raise DrkitError(
             "no training query has a passage judged relevant (score > 0), but a teacher needs at least one"
         )
-    draws = settings.draws if settings.queries else 0
-    drawn = [draw_queries(len(found), settings.queries, seed=settings.seed, draw=draw) for draw in range(draws)]
-    return [found[index] for index in np.unique(np.concatenate(drawn))] if drawn else found
+    lengths, seed = TokenStore.open(stage.inputs["query-tokens"]).lengths, settings.seed
+    drawn: dict[int, list[NDArray[np.int64]]] = defaultdict(list)
+    for draw in range(settings.draws):
+        own = pairs.subset(draw_queries(len(pairs), settings.queries, seed=seed, draw=draw))
+        batches = Schedule.of(settings.training, lengths[own.queries], seed=seed, processes=processes.count())
+        passages = drawn_passages(own, batches, negatives=settings.negatives, seed=seed)
+        for query, found in zip(own.queries.tolist(), passages, strict=True):
+            drawn[query].append(found)
+    requests = [ScoreRequest(query, queries[query], np.unique(np.concatenate(drawn[query]))) for query in sorted(drawn)]
+    candidates = sum(map(len, [*pairs.positives, *pairs.negatives]))
+    stage.progress.note(
+        f"{sum(len(one.passages) for one in requests):,} pairs to score, those that the training draws from "
+        f"{candidates:,} positives and mined negatives"
+    )
+    return [request for request in requests if len(request.passages)]
 
 
 def _agreement(
@@ -121,12 +141,13 @@ def _agreement(
 
 TEACHER = StageSpec(
     name="teacher-scores",
-    version=1,
+    version=2,
     settings=TeacherSettings,
     run=run,
     inputs={
         "passages": "the corpus",
         "train": "training queries and judgements",
+        "query-tokens": "the training queries' tokens, whose lengths decide the batches",
         "negatives": "mined negatives",
         "reranker": "the run's own cross-encoder",
     },
