@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+
+from attrs import frozen
 
 from drkit.errors import DrkitError
 
@@ -32,9 +35,9 @@ def replacing(path: Path) -> Iterator[Path]:
     temporary.unlink()
     try:
         yield temporary
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
+        sync(temporary)
         temporary.replace(path)
+        sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -91,6 +94,49 @@ def remove_temporaries(folder: Path) -> None:
     for path in [path for path in folder.rglob(".*") if _TEMPORARY.fullmatch(path.name)]:
         shutil.rmtree(path, ignore_errors=True)
         path.unlink(missing_ok=True)
+
+
+@frozen
+class FileEntry:
+    """A file as it was written: its size in bytes, and the hash of its content."""
+
+    bytes: int
+    blake2b: str
+
+    @classmethod
+    def of(cls, path: Path) -> FileEntry:
+        """Describe a file."""
+        return cls(path.stat().st_size, file_hash(path))
+
+
+def file_hash(path: Path) -> str:
+    """Return the hash of a file's content."""
+    state = hashlib.blake2b(digest_size=16)
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            state.update(block)
+    return state.hexdigest()
+
+
+def find_damages(files: Mapping[str, FileEntry], folder: Path, *, verify: bool) -> Iterator[str]:
+    """Yield a line for each file that is missing or has another size; with `verify`, also for changed content."""
+    for name, entry in files.items():
+        path = folder / name
+        if not path.is_file():
+            yield f"{name} is missing"
+        elif (size := path.stat().st_size) != entry.bytes:
+            yield f"{name} has {size:,} bytes, expected {entry.bytes:,}"
+        elif verify and file_hash(path) != entry.blake2b:
+            yield f"{name} was changed"
+
+
+def sync(path: Path) -> None:
+    """Wait until a file's content, or a folder's list of names, is on disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _beside(path: Path, kind: str) -> Path:

@@ -7,7 +7,6 @@ at any moment leaves either the whole stage or nothing of it.
 from __future__ import annotations
 
 import errno
-import os
 import shutil
 import tempfile
 import time
@@ -20,7 +19,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from drkit.core import processes
-from drkit.core.files import CHECKPOINTS, link_or_copy, remove_temporaries, write_text
+from drkit.core.files import CHECKPOINTS, link_or_copy, remove_temporaries, sync, write_text
 from drkit.core.progress import Progress, Silent
 from drkit.core.registry import Registry
 from drkit.errors import DrkitError
@@ -86,11 +85,7 @@ def publish(folder: Path, final: Path) -> None:
         final.rename(old)
     folder.rename(final)
     shutil.rmtree(old, ignore_errors=True)
-    handle = os.open(final.parent, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    sync(final.parent)
 
 
 @contextmanager
