@@ -20,6 +20,7 @@ from drkit.runs.execute import UNFINISHED, execute
 from drkit.runs.manifest import read_manifest
 from drkit.runs.stage import Part, Stage, StageSpec
 from drkit.runs.survey import State, survey
+from drkit.train.resuming import seal
 
 PARTS = installed()
 RECIPE = compose(ComposeRequest(), PARTS)
@@ -62,7 +63,7 @@ def count_up(stage):
     path.write_text(str(done + 1))
     checkpoint = stage.folder / "checkpoints" / f"checkpoint-{done + 1}"
     checkpoint.mkdir(parents=True)
-    (checkpoint / ".complete").touch()
+    seal(checkpoint)
     if done + 1 < 3:
         raise KeyboardInterrupt
     return {"steps": done + 1}
