@@ -30,6 +30,7 @@ from drkit_cli.commands.run import run
 from drkit_cli.commands.search import search
 from drkit_cli.commands.show import show
 from drkit_cli.commands.status import status
+from drkit_cli.names import Commands
 
 
 def _with_examples(command: click.Command) -> click.Command:
@@ -40,7 +41,7 @@ def _with_examples(command: click.Command) -> click.Command:
     return command
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="drkit")
 def cli() -> None:
     """Compose maskers, decoders, losses and negative miners into dense retrievers.

@@ -34,6 +34,27 @@ _STORAGE = (
 _SHORT_WRITE = re.compile(r"\d+ requested and \d+ written|PytorchStreamWriter failed")
 
 
+def local_path(text: str | Path) -> Path:
+    """Return the path that a user gave, `~` expanded: the one place where such texts become paths.
+
+    Raises DrkitError for a text that no file can have as its path, or the home of an unknown user.
+    """
+    try:
+        path = Path(text).expanduser()
+    except RuntimeError as error:
+        raise DrkitError(f"{str(text)!r:.200}: {error}; give the path in full") from None
+    try:
+        whole, names = str(path).encode(), [name.encode() for name in path.parts]
+    except UnicodeEncodeError:  # half a character, or a name that is not UTF-8
+        whole, names = b"\0", []
+    if b"\0" in whole or len(whole) >= 4096 or any(len(name) > 255 for name in names):
+        raise DrkitError(
+            f"{str(path)!r:.200} cannot be a path: give at most 4,095 bytes of UTF-8, at most 255 for each name in it, "
+            f"without NUL"
+        )
+    return path
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path to write to, which replaces `path` on success and is removed on failure.

@@ -102,6 +102,8 @@ def storage_errors(stage: str, run: Path) -> Iterator[None]:
 
 
 RECIPE = "recipe.toml"
+# The recipe that the run's stages are made with: RECIPE is there to be read, and may be edited by hand.
+CLAIMED = ".recipe.toml"
 
 
 def execute(
@@ -171,10 +173,10 @@ def locked(run: Path) -> Iterator[None]:
 
 
 def claim(run: Path, recipe: Recipe, registry: Registry, *, redo: bool) -> None:
-    """Write the recipe into the run; raises DrkitError if the run has a different recipe, unless `redo`."""
-    path = run / RECIPE
+    """Write the recipe into the run; raises DrkitError if the run was made with a different one, unless `redo`."""
+    path, claimed = run / RECIPE, run / CLAIMED
     if path.exists() and not redo:
-        changed = differences(read_recipe(path, registry), recipe)
+        changed = differences(read_recipe(claimed if claimed.exists() else path, registry), recipe)
         if changed:
             listed = "\n".join(f"  - {line}" for line in changed[:20])
             raise DrkitError(
@@ -183,6 +185,7 @@ def claim(run: Path, recipe: Recipe, registry: Registry, *, redo: bool) -> None:
             )
     if not path.exists() and any(p.name not in (".lock", UNFINISHED) for p in run.iterdir()):
         raise DrkitError(f"{run} is not empty and not a run (no {RECIPE}); choose another --run-dir")
+    write_recipe(recipe, claimed)
     write_recipe(recipe, path)
 
 

@@ -16,6 +16,7 @@ from drkit.core.files import replacing, write_text
 from drkit.core.progress import Silent
 from drkit.errors import DrkitError
 from drkit.recipe.compose import ComposeRequest, compose
+from drkit.recipe.toml import read_recipe
 from drkit.runs.execute import UNFINISHED, execute
 from drkit.runs.manifest import read_manifest
 from drkit.runs.stage import Part, Stage, StageSpec
@@ -228,6 +229,17 @@ def test_another_recipe_is_refused_and_redone_when_asked(tmp_path):
         go(chain(), tmp_path / "run", other)
     go(chain(), tmp_path / "run", other, redo=True)
     assert "seed = 7" in (tmp_path / "run/recipe.toml").read_text()
+
+
+def test_a_recipe_edited_in_place_is_another_recipe(tmp_path):
+    run = tmp_path / "run"
+    go(chain(), run)
+    (run / "recipe.toml").write_text((run / "recipe.toml").read_text().replace("seed = 42", "seed = 7"))
+    edited = read_recipe(run / "recipe.toml", PARTS.registry)
+    with pytest.raises(DrkitError, match=r"seed: 42 -> 7[\s\S]*--redo"):
+        go(chain(), run, edited)
+    go(chain(), run, edited, redo=True)
+    go(chain(), run, edited)
 
 
 def test_a_foreign_folder_is_left_alone(tmp_path):
