@@ -19,7 +19,7 @@ from drkit.core.provided import BATCH, provided_by
 from drkit.core.registry import Registry
 from drkit.core.spec import ComponentSpec, Kind
 from drkit.errors import DrkitError
-from drkit.recipe.schema import FROM_SCRATCH, Recipe
+from drkit.recipe.schema import FROM_SCRATCH, PSEUDO, Recipe
 from drkit.recipe.start import starting_point
 from drkit.recipe.toml import assign, parse_toml, recipe_from_table
 
@@ -71,7 +71,7 @@ def compose(request: ComposeRequest, parts: Installed) -> Recipe:
     _train_decoder(table.get("pretrain", {}), parts.registry)
     for assignment in request.settings:
         assign(table, assignment)
-    _delete_trainings(table)
+    _delete_trainings(table, request.settings)
     if table["encoder"].get("pretrained"):
         given = {assignment.partition("=")[0].strip() for assignment in request.settings}
         for name in FROM_SCRATCH:
@@ -93,7 +93,10 @@ def _start(request: ComposeRequest, parts: Installed) -> Table:
     if request.pipeline:
         paper = {**_without_fine_tuning(paper), SMALL: _without_fine_tuning(paper.get(SMALL, {}))}
     table = _recipe_table(parts, "default")
-    if name := request.pipeline or papers_pipeline:
+    name = request.pipeline or papers_pipeline
+    if paper or name:
+        table.pop(SMALL)
+    if name:
         file = parts.pipeline(name)
         table = merge(table, parse_toml(file.read_text(encoding="utf-8"), f"pipeline {name}"))
     return merge(table, paper)
@@ -180,13 +183,20 @@ def _train_decoder(pretrain: Table, registry: Registry) -> None:
             pretrain["losses"][name] = {"use": decoder.trained_by, **kept}
 
 
-def _delete_trainings(table: Table) -> None:
-    """Delete, in place, the trainings set to `none`; without fine-tuning there is no re-ranker either."""
+def _delete_trainings(table: Table, settings: Iterable[str]) -> None:
+    """Delete, in place, the trainings set to `none`, and what is left without use.
+
+    Without fine-tuning there is no re-ranker. Pseudo-queries that no round trains on stay only if the user set them.
+    """
     for name in ("pretrain", *_FINE_TUNING):
         if _use(table.get(name, {})) == "none":
             del table[name]
     if "finetune" not in table:
         table.pop("reranker", None)
+    rounds = table.get("finetune", {}).get("rounds", [])
+    is_used = isinstance(rounds, list) and any(one.get("pairs") == PSEUDO for one in rounds if isinstance(one, dict))
+    if not is_used and not any(setting.strip().startswith("pseudo_queries") for setting in settings):
+        table.pop("pseudo_queries", None)
 
 
 def _delete_unused_losses(pretrain: Table) -> None:

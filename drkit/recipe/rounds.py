@@ -13,9 +13,9 @@ from drkit.core.protocols import RefreshesNegatives
 from drkit.core.provided import FINETUNING, FOR_LOSSES, RERANKING, provided_by
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
-from drkit.errors import DrkitError
+from drkit.errors import DrkitError, did_you_mean
 from drkit.recipe.parts import join_names, losses_that_fit, missing_extras
-from drkit.recipe.schema import RERANKER, Choice, Finetune, Recipe, Reranker, similarity_of
+from drkit.recipe.schema import JUDGED, PSEUDO, RERANKER, STARTS, Choice, Finetune, Recipe, Reranker, similarity_of
 
 RETRIEVER = "retriever"
 # A round's folder stands beside the folders of the run's other stages, so it must not have one of their names.
@@ -29,9 +29,11 @@ STAGE_NAMES = (
     "generator",
     "initial",
     "pretrained",
+    "previous",
     "no-pretraining",
     "as-it-is",
     "query-tokens",
+    "pseudo-query-tokens",
     "dev-runs",
     "choice",
     "encoder",
@@ -53,6 +55,8 @@ def rounds_problems(recipe: Recipe, registry: Registry) -> list[str]:
     if recipe.finetune:
         problems += _finetune_losses_problems(recipe.finetune, registry)
         problems += _name_problems([current.name for current in recipe.finetune.rounds])
+        problems += _start_problems([(current.name, current.start) for current in recipe.finetune.rounds])
+        problems += _pairs_problems(recipe, recipe.finetune)
         problems += _miners_and_teachers_problems(recipe, recipe.finetune, registry)
         problems += _model_path_problems(recipe, recipe.finetune)
     if recipe.reranker:
@@ -117,6 +121,32 @@ def _name_problems(names: list[str]) -> list[str]:
                 f"{', '.join(STAGE_NAMES)}, {', '.join(f'{f}*' for f in STAGE_FAMILIES)} @ finetune.rounds"
             )
     return problems
+
+
+def _start_problems(rounds: list[tuple[str, str]]) -> list[str]:
+    """Check where rounds, given as names and starts, take their weights from."""
+    problems = []
+    for index, (_, start) in enumerate(rounds):
+        allowed = [*STARTS, *(name for name, _ in rounds[:index])]
+        if start not in allowed:
+            problems.append(
+                f"a round cannot start from {start!r}; choose {join_names(STARTS)}, or an earlier round"
+                f"{did_you_mean(start, allowed)} @ finetune.rounds.{index}.start"
+            )
+    return problems
+
+
+def _pairs_problems(recipe: Recipe, finetune: Finetune) -> list[str]:
+    """Check that pseudo-queries are made if, and only if, a round trains on them."""
+    wanting = [index for index, current in enumerate(finetune.rounds) if current.pairs == PSEUDO]
+    if wanting and not recipe.pseudo_queries:
+        return [
+            f"the round trains on pseudo-queries, but the recipe makes none: add a table [pseudo_queries], or set "
+            f"pairs to {JUDGED!r} @ finetune.rounds.{wanting[0]}.pairs"
+        ]
+    if recipe.pseudo_queries and not wanting:
+        return [f"no round trains on pseudo-queries: give one pairs = {PSEUDO!r}, or remove the table @ pseudo_queries"]
+    return []
 
 
 def _miners_and_teachers_problems(recipe: Recipe, finetune: Finetune, registry: Registry) -> list[str]:

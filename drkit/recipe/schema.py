@@ -205,6 +205,8 @@ _OVERRIDES = (
     "per_device_train_batch_size",
 )
 RERANKER = "reranker"
+JUDGED, PSEUDO = PAIRS = ("judged", "pseudo")
+PRETRAINED, PREVIOUS, INITIAL = STARTS = ("pretrained", "previous", "initial")
 _FREE_SOURCES = ("extractive", "crops", "sentences", "titles")
 _FINDERS = ("bm25", "encoder")
 
@@ -229,7 +231,7 @@ def _finders(_instance: Any, attribute: Any, value: tuple[str, ...]) -> None:
 
 @frozen
 class PseudoQueries:
-    """Training queries made from the passages: fine-tuning learns from them, and from no judgement."""
+    """Training queries made from the passages: rounds with `pairs = "pseudo"` learn from them, not from judgements."""
 
     sources: tuple[str, ...] = setting(
         ("extractive", "crops"),
@@ -262,9 +264,10 @@ class Round:
     miners: tuple[MinerChoice, ...] = ()
     start: str = setting(
         "pretrained",
-        in_(("pretrained", "previous", "initial")),
-        "weights to start the round from; initial: those before pre-training",
+        min_len(1),
+        "weights to start from: pretrained, previous (round), initial (before pre-training), or an earlier round",
     )
+    pairs: str = setting(JUDGED, in_(PAIRS), "train on the collection's judged queries, or on [pseudo_queries]")
     teacher: str = setting("", None, "model whose scores it learns from: reranker, or a cross-encoder's path or hub id")
     loss: LossChoice | None = None
     negatives: int | None = setting(None, optional(at_least(0)), "hard negatives per query in this round")

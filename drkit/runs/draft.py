@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import takewhile
 from typing import Any
 
 from attrs import field, frozen
@@ -10,7 +11,7 @@ from attrs import field, frozen
 from drkit.core.files import local_path
 from drkit.core.registry import Registry
 from drkit.core.spec import ComponentSpec
-from drkit.recipe.schema import Recipe
+from drkit.recipe.schema import PSEUDO, Recipe, Round
 from drkit.runs.manifest import digest
 from drkit.runs.stage import Part, Stage, StageSpec, settings_from
 from drkit.runs.stages.pseudo_queries import PSEUDO_QUERIES, SPLIT
@@ -21,6 +22,11 @@ PASSAGES = Part("collection", "passages")
 def split_of(name: str) -> Part:
     """Return a split of the collection: its queries, judgements and given negatives."""
     return Part("collection", name)
+
+
+def training_split(pairs: str) -> Part:
+    """Return the split that a round learns from: pseudo-queries, or the collection's training queries."""
+    return Part(PSEUDO_QUERIES.name, SPLIT) if pairs == PSEUDO else split_of("train")
 
 
 def queries_of(name: str) -> Part:
@@ -39,14 +45,15 @@ class Draft:
     notes: list[str] = field(factory=list)
 
     @property
-    def train(self) -> Part:
-        """The split that fine-tuning learns from: pseudo-queries, or the collection's training queries."""
-        return Part(PSEUDO_QUERIES.name, SPLIT) if self.recipe.pseudo_queries else split_of("train")
+    def rounds(self) -> tuple[Round, ...]:
+        """The rounds of fine-tuning up to the first one whose training queries are missing."""
+        rounds = self.recipe.finetune.rounds if self.recipe.finetune else ()
+        return tuple(takewhile(lambda one: one.pairs == PSEUDO or "train" in self.splits, rounds))
 
     @property
-    def train_queries(self) -> Part:
-        """The queries of `train`, without judgements."""
-        return Part(self.train.stage, f"{self.train.path}/queries.arrow")
+    def learns_from_judgements(self) -> bool:
+        """Whether training may look at the collection's training queries: unless all rounds use pseudo-queries."""
+        return "train" in self.splits and not (self.rounds and all(one.pairs == PSEUDO for one in self.rounds))
 
     def add(
         self,

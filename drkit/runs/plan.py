@@ -74,15 +74,13 @@ def plan(recipe: Recipe, registry: Registry) -> Plan:
         retriever = {"encoder": Part(last), "index": Part(add_index(draft, last, "mined"))}
         plan_pseudo_queries(draft, recipe.pseudo_queries, retriever)
     systems = plan_start(draft) if splits and recipe.evaluation.start else []
-    trains = recipe.finetune and recipe.finetune.rounds
-    has_queries = recipe.pseudo_queries or "train" in splits
-    rounds = plan_rounds(draft, start=last) if trains and has_queries else []
+    rounds = plan_rounds(draft, start=last) if draft.rounds else []
     is_new = last != "initial" or not _is_read_alike(draft, systems)
     if is_new and (not rounds or (recipe.evaluation.pretrained and last != "initial")):
         systems.append(System(last, (last,)))
     systems += rounds
-    if trains and not has_queries:
-        draft.notes.append(_no_training_queries(recipe, splits))
+    if recipe.finetune and len(draft.rounds) < len(recipe.finetune.rounds):
+        draft.notes.append(_no_training_queries(draft))
     retrievers = [stage for system in systems if not system.reranks for stage in system.stages]
     exported = _plan_export(draft, [system.stages[0] for system in systems if not system.reranks])
     if splits:
@@ -98,8 +96,9 @@ def _is_read_alike(draft: Draft, systems: list[System]) -> bool:
     return "initial" in names or own == reading_of(draft)
 
 
-def _no_training_queries(recipe: Recipe, splits: tuple[str, ...]) -> str:
-    """Return the note that fine-tuning is left out. Raises DrkitError if its pipeline was asked for."""
+def _no_training_queries(draft: Draft) -> str:
+    """Return the note that rounds are left out. Raises DrkitError if their pipeline was asked for."""
+    recipe, splits = draft.recipe, draft.splits
     pipeline = recipe.finetune.pipeline if recipe.finetune else ""
     name, instead = recipe.collection.use, "--pipeline texts makes training queries from the passages"
     if pipeline:
@@ -107,6 +106,11 @@ def _no_training_queries(recipe: Recipe, splits: tuple[str, ...]) -> str:
         raise DrkitError(
             f"the pipeline {pipeline!r} needs training queries, but collection {name!r} has {found}: {instead}"
             f"{', and --set collection.train_share=0.5 trains on half of the test queries' * ('test' in splits)}"
+        )
+    if draft.rounds:
+        return (
+            f"collection {name!r} has no training queries: the run ends with the round {draft.rounds[-1].name!r}, "
+            f"which needs none. {instead} for more rounds."
         )
     if not splits:
         return f"collection {name!r} has only texts: the run ends with the pre-trained encoder. {instead}."
@@ -131,7 +135,7 @@ def _plan_export(draft: Draft, candidates: list[str]) -> _Exported:
     checkpoints = {f"checkpoint/{name}": Part(name) for name in candidates}
     reading = {"reading": reading_of(draft)}
     draft.add("encoder", EXPORT, f"the encoder folder, made from {origin}", checkpoints | choice, extra=reading)
-    if splits or draft.recipe.pseudo_queries:
+    if splits or draft.rounds:
         indexes = {f"index/{name}": Part(add_index(draft, name, "searched")) for name in candidates}
         draft.add("index", CHOSEN_INDEX, f"the index of {origin}", indexes | choice)
     return _Exported(tuple(candidates), choice, outcome)

@@ -50,8 +50,7 @@ def plan_texts(draft: Draft) -> None:
         state = {"encoder.pretrained": path_state(recipe.encoder.pretrained)}
         draft.add("vocabulary", vocabulary.EXISTING, "take the encoder's tokenizer", sources=state)
     else:
-        reads_queries = "train" in draft.splits and not recipe.pseudo_queries
-        queries = {"queries": queries_of("train")} if reads_queries else {}
+        queries = {"queries": queries_of("train")} if draft.learns_from_judgements else {}
         texts = {"passages": PASSAGES, **queries}
         draft.add("vocabulary", vocabulary.WORDPIECE, "train a WordPiece vocabulary", texts)
     inputs = {"passages": PASSAGES, "vocabulary": VOCABULARY}
@@ -128,10 +127,9 @@ def _probe_inputs(draft: Draft) -> dict[str, Part]:
 def _probed_split(draft: Draft) -> str | None:
     """Return the split whose queries probes search for: dev, else train, never the one that the run is evaluated on.
 
-    With queries made from the passages, nothing reads the training queries of the collection.
+    If all training queries are made from the passages, nothing reads those of the collection.
     """
-    wanted = ("dev",) if draft.recipe.pseudo_queries else ("dev", "train")
-    splits = [split for split in wanted if split in draft.splits]
+    splits = [*(["dev"] if "dev" in draft.splits else []), *(["train"] if draft.learns_from_judgements else [])]
     return next((split for split in splits if split != draft.recipe.evaluation.split), None)
 
 

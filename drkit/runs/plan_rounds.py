@@ -15,9 +15,9 @@ from drkit.core.spec import Kind
 from drkit.errors import DrkitError
 from drkit.miners.chain import refresh_settings
 from drkit.miners.specs import RunFileConfig
-from drkit.recipe.schema import RERANKER, Choice, Finetune, Round
+from drkit.recipe.schema import INITIAL, JUDGED, PRETRAINED, PREVIOUS, PSEUDO, RERANKER, Choice, Finetune, Round
 from drkit.runs import estimate
-from drkit.runs.draft import PASSAGES, Draft, files_state, path_state, split_of
+from drkit.runs.draft import PASSAGES, Draft, files_state, path_state, split_of, training_split
 from drkit.runs.plan_encoder import TOKENS, VOCABULARY
 from drkit.runs.stage import Part, TextReading, declared_reading, settings_from
 from drkit.runs.stages.export import EXPORT
@@ -42,13 +42,12 @@ class System:
 
 @frozen
 class _Retriever:
-    """A retriever to plan: its round, all its settings, the checkpoint it starts from, and the previous retriever."""
+    """A retriever to plan: its round, all its settings, and the checkpoint it starts from."""
 
     name: str
     recipe_round: Round
     settings: Finetune
     start: str
-    previous: str
 
 
 def plan_rounds(draft: Draft, *, start: str) -> list[System]:
@@ -60,27 +59,22 @@ def plan_rounds(draft: Draft, *, start: str) -> list[System]:
             f"validation needs dev queries, but the collection has none (splits: {', '.join(draft.splits)}); turn it "
             f"off: --set finetune.validation.every=0 @ finetune.validation"
         )
-    inputs = {"queries": draft.train_queries, "vocabulary": VOCABULARY}
-    draft.add("query-tokens", QUERY_TOKENS, "tokenise every training query once", inputs)
-    previous = ""
-    for index, current in enumerate(finetune.rounds):
+    previous, starts = "", {INITIAL: "initial", PRETRAINED: start, PREVIOUS: start}
+    compared = next((one for one in draft.rounds if one.pairs == JUDGED), draft.rounds[0])
+    for current in draft.rounds:
         if current.teacher == RERANKER and RERANKER not in draft.stages:
-            systems.append(_plan_reranker(draft, start, previous))
-        retriever = _Retriever(current.name, current, finetune.for_round(current), start, previous)
+            systems.append(_plan_reranker(draft, start, previous, current.pairs))
+        retriever = _Retriever(current.name, current, finetune.for_round(current), starts[current.start])
         negatives = ""
         if current.miners and retriever.settings.negatives:
-            negatives = _plan_negatives(draft, current.name, current.miners, previous)
-        if index == 0 and finetune.baseline and start != "initial":
+            negatives = _plan_negatives(draft, current.name, current.miners, previous, current.pairs)
+        if current is compared and finetune.baseline and retriever.start != "initial":
             baseline = evolve(retriever, name=BASELINE, start="initial")
             systems.append(_plan_retriever(draft, baseline, negatives))
-        if current.start == "initial":
-            retriever = evolve(retriever, start="initial")
-        if current.start == "previous" and previous:
-            retriever = evolve(retriever, start=previous)
         systems.append(_plan_retriever(draft, retriever, negatives))
-        previous = systems[-1].stages[0]
+        starts[current.name] = starts[PREVIOUS] = previous = systems[-1].stages[0]
     if draft.recipe.reranker and RERANKER not in draft.stages:
-        systems.append(_plan_reranker(draft, start, previous))
+        systems.append(_plan_reranker(draft, start, previous, draft.rounds[-1].pairs))
     return systems
 
 
@@ -138,12 +132,12 @@ def _passage_tokens(draft: Draft, encoder: str, reading: TextReading) -> Part:
     return Part(draft.add(f"tokens-{encoder}", PASSAGE_TOKENS, summary, draft.stages["tokens"].inputs, extra=own))
 
 
-def _plan_negatives(draft: Draft, owner: str, chain: tuple[Choice, ...], previous: str) -> str:
+def _plan_negatives(draft: Draft, owner: str, chain: tuple[Choice, ...], previous: str, pairs: str) -> str:
     """Add the stage that mines for a round or the re-ranker; reuses an equal stage if there is one."""
     for miner in chain:
         if isinstance(miner.config, RunFileConfig) and not local_path(miner.config.path).is_file():
             raise DrkitError(f"the run file {miner.config.path!r} does not exist (miner run-file of {owner})")
-    inputs, searches = {"passages": PASSAGES, "train": draft.train}, False
+    inputs, searches = {"passages": PASSAGES, "train": training_split(pairs)}, False
     required = _required_by(draft, chain)
     if "retriever" in required:
         index = add_index(draft, previous, "mined")
@@ -176,15 +170,22 @@ def _required_by(draft: Draft, chain: tuple[Choice, ...]) -> set[str]:
     return {name for miner in chain for name in draft.registry.get(Kind.MINER, miner.use).requires_of(miner.config)}
 
 
+def _query_tokens(draft: Draft, pairs: str) -> Part:
+    """Return the tokens of the queries that a round learns from."""
+    train, name = training_split(pairs), "pseudo-query-tokens" if pairs == PSEUDO else "query-tokens"
+    inputs = {"queries": Part(train.stage, f"{train.path}/queries.arrow"), "vocabulary": VOCABULARY}
+    return Part(draft.add(name, QUERY_TOKENS, "tokenise every training query once", inputs))
+
+
 def _plan_retriever(draft: Draft, retriever: _Retriever, negatives: str) -> System:
     recipe_round, settings = retriever.recipe_round, retriever.settings
     refreshed = recipe_round.miners if refresh_settings(recipe_round.miners) else ()
     inputs = {
         "start": Part(retriever.start),
         "passages": PASSAGES,
-        "train": draft.train,
+        "train": training_split(recipe_round.pairs),
         "tokens": TOKENS,
-        "query-tokens": Part("query-tokens"),
+        "query-tokens": _query_tokens(draft, recipe_round.pairs),
     }
     if settings.validation.every:
         inputs["dev"] = split_of("dev")
@@ -225,7 +226,8 @@ def _plan_teacher(draft: Draft, retriever: _Retriever, negatives: str) -> str:
     """Add the stage that scores the positives and negatives that a round draws by its teacher."""
     recipe_round, settings = retriever.recipe_round, retriever.settings
     is_reranker = recipe_round.teacher == RERANKER
-    inputs = {"passages": PASSAGES, "train": draft.train, "query-tokens": Part("query-tokens")}
+    train, query_tokens = training_split(recipe_round.pairs), _query_tokens(draft, recipe_round.pairs)
+    inputs = {"passages": PASSAGES, "train": train, "query-tokens": query_tokens}
     if negatives:
         inputs["negatives"] = Part(negatives)
     if is_reranker:
@@ -248,7 +250,7 @@ def _plan_teacher(draft: Draft, retriever: _Retriever, negatives: str) -> str:
     )
 
 
-def _plan_reranker(draft: Draft, start: str, previous: str) -> System:
+def _plan_reranker(draft: Draft, start: str, previous: str, pairs: str) -> System:
     reranker = draft.recipe.reranker
     assert reranker is not None
     if refresh_settings(reranker.miners):
@@ -258,12 +260,12 @@ def _plan_reranker(draft: Draft, start: str, previous: str) -> System:
         )
     origin = previous if reranker.start == "previous" else start
     start_input: dict[str, Any] = {} if reranker.pretrained else {"start": Part(origin)}
-    negatives = _plan_negatives(draft, RERANKER, reranker.miners, previous)
+    negatives = _plan_negatives(draft, RERANKER, reranker.miners, previous, pairs)
     stage = draft.add(
         RERANKER,
         RERANKER_STAGE,
         f"train the cross-encoder from {reranker.pretrained or origin}, {estimate.schedule(reranker)}",
-        {**start_input, "passages": PASSAGES, "train": draft.train, "negatives": Part(negatives)},
+        {**start_input, "passages": PASSAGES, "train": training_split(pairs), "negatives": Part(negatives)},
         sources={"reranker.pretrained": path_state(reranker.pretrained)},
         extra={"training": reranker.training_only()},
         cost=estimate.reranking(draft.recipe),

@@ -49,7 +49,7 @@ class BiEncoder(nn.Module):
         passage_encoder = self.encoder if self.passage_encoder is None else self.passage_encoder
         for side, name, encoder in (("query", "queries", self.encoder), ("passage", "passages", passage_encoder)):
             if f"{side}.ids" in tensors:
-                rows[ROWS + name] = encoder(tensors[f"{side}.ids"], tensors[f"{side}.attention"])["bottleneck"]
+                rows[ROWS + name] = encoder.vectors(tensors[f"{side}.ids"], tensors[f"{side}.attention"])
         return rows
 
     def compare(self, rows: Rows) -> tuple[Tensor, dict[str, Tensor]]:

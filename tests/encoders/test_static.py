@@ -222,3 +222,23 @@ def test_a_whole_run(tmp_path, pooling):
     if pooling == "weighted":
         assert len(before.token_weights.weight.unique()) > 2
         assert not torch.equal(before.token_weights.weight, after.token_weights.weight)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "weighted"])
+@given(st.lists(st.lists(st.integers(5, len(VOCABULARY) - 1), max_size=9), min_size=1, max_size=5))
+def test_vectors_without_hidden_states_are_the_bottleneck_with_the_same_gradients(pooling, texts):
+    ends = TOKENIZER.cls_token_id, TOKENIZER.sep_token_id
+    rows = [[ends[0], *text, ends[1]] for text in texts]
+    ids = torch.tensor([row + [0] * (11 - len(row)) for row in rows])
+    attention = torch.arange(11) < torch.tensor([len(row) for row in rows])[:, None]
+    found = {}
+    for name, read in (
+        ("bottleneck", lambda e: e(ids, attention)["bottleneck"]),
+        ("alone", lambda e: e.vectors(ids, attention)),
+    ):
+        encoder = static_lm(pooling)
+        vectors = read(encoder)
+        (vectors * torch.arange(1.0, 1 + vectors.numel()).view_as(vectors)).sum().backward()
+        found[name] = [vectors.detach(), *(p.grad for p in encoder.parameters() if p.grad is not None)]
+    for one, other in zip(found["bottleneck"], found["alone"], strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
