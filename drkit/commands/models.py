@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import attrs
 
 from drkit.core.discovery import installed
-from drkit.core.files import local_path
+from drkit.core.files import local_path, read_json
 from drkit.core.loading import explain_load_errors, may_be_hub_id
 from drkit.core.registry import Registry
 from drkit.errors import DrkitError
@@ -116,8 +115,8 @@ def _finished_training(folder: Path) -> str:
 def _is_cross_encoder(folder: Path) -> bool:
     if not (folder / "config.json").is_file():
         return False
-    classes = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("architectures") or [""]
-    return "SequenceClassification" in str(classes[0])
+    config = read_json(folder / "config.json", "give the folder of a model")
+    return isinstance(config, dict) and "SequenceClassification" in str(config.get("architectures"))
 
 
 def _open(folder: Path, pooling: str | None, device: str, registry: Registry | None) -> AnyEncoder:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from drkit.errors import DrkitError
 
@@ -15,6 +17,7 @@ from drkit.errors import DrkitError
 _MANIFEST = "manifest.json"
 # The folder of what a stage keeps only until it is finished: training checkpoints, shards, blocks.
 CHECKPOINTS = "checkpoints"
+_LONGEST_JSON = 64 << 20
 _TEMPORARY = re.compile(r"\..+\.\d+\.(tmp|old)")
 
 
@@ -58,6 +61,18 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def read_json(path: Path, advice: str) -> Any:
+    """Return the JSON in a file. Raises DrkitError, with the advice, for whatever is not JSON of a modest size."""
+    try:
+        if path.stat().st_size > _LONGEST_JSON:
+            raise ValueError(f"more than {_LONGEST_JSON >> 20} MB")
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DrkitError(f"cannot read {path}: {error.strerror}; {advice}") from None
+    except (ValueError, RecursionError) as error:
+        raise DrkitError(f"{path} is not valid JSON ({error}); {advice}") from None
 
 
 def write_text(path: Path, text: str) -> None:
