@@ -8,7 +8,7 @@ import attrs
 
 from drkit.core.discovery import installed
 from drkit.core.files import local_path, read_json
-from drkit.core.loading import explain_load_errors, may_be_hub_id
+from drkit.core.loading import explain_load_errors, may_be_hub_id, reaches_hub
 from drkit.core.registry import Registry
 from drkit.errors import DrkitError
 from drkit.recipe.schema import RERANKER
@@ -154,4 +154,11 @@ def _local_folder(path_or_id: str | Path) -> Path:
     from huggingface_hub import snapshot_download
 
     with explain_load_errors(name, "fetch the encoder"):
-        return Path(snapshot_download(name, allow_patterns=list(_HUB_FILES), ignore_patterns=list(_IGNORED_HUB_FILES)))
+        return Path(
+            snapshot_download(
+                name,
+                local_files_only=not reaches_hub(name),
+                allow_patterns=list(_HUB_FILES),
+                ignore_patterns=list(_IGNORED_HUB_FILES),
+            )
+        )
