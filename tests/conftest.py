@@ -8,4 +8,5 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # before torch is there; processes that
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 hypothesis.settings.register_profile("drkit", deadline=None)
-hypothesis.settings.load_profile("drkit")
+hypothesis.settings.register_profile("nightly", deadline=None, max_examples=10_000)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "drkit"))

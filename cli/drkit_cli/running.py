@@ -65,6 +65,7 @@ def run_recipe(
     from drkit.runs.attribution import try_collection
     from drkit.runs.execute import RECIPE, execute
     from drkit.runs.plan import plan
+    from drkit.train.arguments import check_arguments
     from drkit_cli.progress import RichProgress
     from drkit_cli.render import console, plan_tree, results
 
@@ -75,7 +76,10 @@ def run_recipe(
     not_runs = [other for other in reuse if not (other / RECIPE).is_file()]
     if not_runs:
         raise DrkitError(f"--reuse {not_runs[0]}: not a run (missing {RECIPE}); give the folder of a run")
-    if trial or (trial is None and not dry_run and _unfinished(made, run)):
+    starts = _unfinished(made, run)
+    if starts and not processes.rank():
+        check_arguments(recipe)
+    if trial or (trial is None and not dry_run and starts):
         from drkit.runs.trial import try_parts
 
         try_parts(recipe, registry)

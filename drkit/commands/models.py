@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import attrs
 
 from drkit.core.discovery import installed
-from drkit.core.files import local_path
-from drkit.core.loading import explain_load_errors, may_be_hub_id
+from drkit.core.files import local_path, read_json
+from drkit.core.loading import explain_load_errors, may_be_hub_id, reaches_hub
 from drkit.core.registry import Registry
 from drkit.errors import DrkitError
 from drkit.recipe.schema import RERANKER
@@ -116,8 +115,8 @@ def _finished_training(folder: Path) -> str:
 def _is_cross_encoder(folder: Path) -> bool:
     if not (folder / "config.json").is_file():
         return False
-    classes = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("architectures") or [""]
-    return "SequenceClassification" in str(classes[0])
+    config = read_json(folder / "config.json", "give the folder of a model")
+    return isinstance(config, dict) and "SequenceClassification" in str(config.get("architectures"))
 
 
 def _open(folder: Path, pooling: str | None, device: str, registry: Registry | None) -> AnyEncoder:
@@ -155,4 +154,11 @@ def _local_folder(path_or_id: str | Path) -> Path:
     from huggingface_hub import snapshot_download
 
     with explain_load_errors(name, "fetch the encoder"):
-        return Path(snapshot_download(name, allow_patterns=list(_HUB_FILES), ignore_patterns=list(_IGNORED_HUB_FILES)))
+        return Path(
+            snapshot_download(
+                name,
+                local_files_only=not reaches_hub(name),
+                allow_patterns=list(_HUB_FILES),
+                ignore_patterns=list(_IGNORED_HUB_FILES),
+            )
+        )

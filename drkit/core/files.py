@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -12,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from attrs import frozen
 
@@ -22,6 +23,7 @@ from drkit.errors import DrkitError
 _MANIFEST = "manifest.json"
 # The folder of what a stage keeps only until it is finished: training checkpoints, shards, blocks.
 CHECKPOINTS = "checkpoints"
+_LONGEST_JSON = 64 << 20
 _TEMPORARY = re.compile(r"\..+\.\d+\.(tmp|old)")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # What a disk or its permissions cause. A missing file is not among them: it may be a bug.
@@ -97,6 +99,18 @@ def _open_stream(path: Path) -> BinaryIO:
         return path.open("wb")
     sys.stdout.flush()
     return os.fdopen(os.dup(1), "wb")
+
+
+def read_json(path: Path, advice: str) -> Any:
+    """Return the JSON in a file. Raises DrkitError, with the advice, for whatever is not JSON of a modest size."""
+    try:
+        if path.stat().st_size > _LONGEST_JSON:
+            raise ValueError(f"more than {_LONGEST_JSON >> 20} MB")
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DrkitError(f"cannot read {path}: {error.strerror}; {advice}") from None
+    except (ValueError, RecursionError) as error:
+        raise DrkitError(f"{path} is not valid JSON ({error}); {advice}") from None
 
 
 def write_text(path: Path, text: str) -> None:

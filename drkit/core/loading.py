@@ -5,14 +5,19 @@ Nothing else in drkit calls `from_pretrained` of transformers.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from drkit.core.files import local_path
 from drkit.errors import DrkitError
 
+_LOGGER = logging.getLogger("drkit")
+_PATIENCE = 4.0
 PICKLED = ("pytorch_model*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
@@ -37,6 +42,7 @@ def load_pretrained(
         _check_weights(local_path(path_or_id))
         options["use_safetensors"] = True
     with explain_load_errors(path_or_id, action, requirement), without_progress_bars():
+        options.setdefault("local_files_only", not reaches_hub(path_or_id))
         return getattr(transformers, loader).from_pretrained(path_or_id, trust_remote_code=trust_remote_code, **options)
 
 
@@ -82,6 +88,54 @@ def explain_load_errors(path_or_id: str, action: str, requirement: str = "") -> 
         )
         message = f"cannot {action} {path_or_id!r}: {reason} ({advice})."
         raise DrkitError(f"{message} {requirement}".strip()) from error
+
+
+def reaches_hub(path_or_id: str) -> bool:
+    """Return whether a model may be fetched from the hub; if not, it is a folder, or a copy of it is in the cache.
+
+    Says what is looked up, on the logger `drkit`. Raises DrkitError if the hub is needed and does not answer within
+    some seconds: its own clients try for more than a minute. `HF_HUB_OFFLINE=1` asks nobody.
+    """
+    if local_path(path_or_id).exists():
+        return False
+    from huggingface_hub import constants, try_to_load_from_cache
+
+    if constants.HF_HUB_OFFLINE:
+        return False
+    is_cached = isinstance(try_to_load_from_cache(path_or_id, "config.json"), str)
+    if not is_cached:
+        _LOGGER.warning("looking up %r on %s: no such folder exists", path_or_id, constants.ENDPOINT)
+    if _answers(path_or_id):
+        return True
+    if is_cached:
+        return False
+    raise DrkitError(
+        f"no folder {path_or_id!r} exists, and {constants.ENDPOINT} does not answer, so it cannot be looked up as "
+        f"a hub id: check the spelling and the network, or give the path of a folder"
+    )
+
+
+@cache
+def _answers(hub_id: str) -> bool:
+    """Return whether the hub answers in time, whatever its answer. Looking up a host name has no time limit itself."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
+
+    answers: list[bool] = []
+
+    def ask() -> None:
+        try:
+            HfApi().model_info(hub_id, timeout=_PATIENCE)
+            answers.append(True)
+        except HfHubHTTPError:  # such as: no such model
+            answers.append(True)
+        except Exception:  # of the HTTP library, which differs between versions
+            answers.append(False)
+
+    thread = Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(_PATIENCE)
+    return answers == [True]
 
 
 def check_model_path(path_or_id: str) -> None:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import csv
 import gzip
 import hashlib
+import io
 import json
 import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import IO, Any
@@ -25,7 +27,9 @@ from drkit.errors import DrkitError
 FORMATS = (".jsonl", ".json", ".tsv", ".csv", ".parquet")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _SEPARATORS = {".tsv": "\t", ".csv": ","}
-_LONGEST_CELL = 2**30
+# The longest documents are books of some megabytes; a line of a gzip bomb would fill the memory.
+LONGEST_LINE = 16 << 20
+_LONGEST_LIST = 512 << 20
 
 
 @frozen
@@ -162,12 +166,25 @@ def _read_json(path: Path) -> Iterator[Row]:
         yield from read_jsonl(path)
         return
     try:
-        items = json.loads("\n".join(line for _, line in read_lines(path)))
+        items = json.loads("\n".join(_bounded(path)))
     except (ValueError, RecursionError) as error:
         line = f":{error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
         raise DrkitError(f"{path}{line}: malformed JSON ({error}); expected a list of objects") from None
     for number, item in enumerate(items, start=1):
         yield Row(path, number, _require_object(item, f"{path}: item {number}"), "item")
+
+
+def _bounded(path: Path) -> Iterator[str]:
+    """The lines of a file that is read as a whole."""
+    size = 0
+    for _, line in read_lines(path):
+        size += len(line)
+        if size > _LONGEST_LIST:
+            raise DrkitError(
+                f"{path}: a list of more than {_LONGEST_LIST >> 20} MB does not fit into memory; write one object per "
+                f"line, into a file named .jsonl"
+            )
+        yield line
 
 
 def _read_arrow(path: Path) -> Iterator[Row]:
@@ -237,7 +254,7 @@ def _read_cells(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 def _read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
     # Python limits cells to 128 KiB, for the whole process; documents are longer.
-    csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_CELL))
+    csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))
     reader = csv.reader((f"{line}\n" for _, line in read_lines(path)), strict=True)
     try:
         for cells in reader:
@@ -251,12 +268,17 @@ def _read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Stream (line number, line) of a UTF-8 text file, gzipped or not; numbers start at 1, line ends are removed.
 
-    Raises DrkitError if the file cannot be opened or read, with the last line that was read.
+    Raises DrkitError if the file cannot be opened or read, with the last line that was read, or a line is too long.
     """
     number = 0
     with _opened(path) as lines:
         try:
-            for number, line in enumerate(lines, start=1):
+            for number, line in enumerate(iter(partial(lines.readline, LONGEST_LINE + 1), b""), start=1):
+                if len(line) > LONGEST_LINE:
+                    raise DrkitError(
+                        f"{path}:{number}: the line has more than {LONGEST_LINE >> 20} MB; split its text, or check "
+                        f"that the file is what its name says"
+                    )
                 yield number, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
         except UnicodeDecodeError as error:
             raise DrkitError(f"{path}:{number}: not UTF-8 ({error.reason} at byte {error.start})") from None
@@ -266,7 +288,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 def _opened(path: Path) -> IO[bytes]:
     try:
-        return gzip.open(path) if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
+        return io.BufferedReader(gzip.GzipFile(path), 1 << 20) if path.suffix == ".gz" else path.open("rb")
     except OSError as error:
         raise DrkitError(f"{path}: cannot be read ({error.strerror or error})") from None
 

@@ -33,6 +33,11 @@ _SMALLEST = 100
 _UNSPACED = re.compile(
     "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3000-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
 )
+# WordPiece makes longer words [UNK] when it tokenises (max_input_chars_per_word). BERT's pre-tokenizer ends a word at
+# underscores, punctuation, and CJK ideographs.
+_LONGEST_WORD = 100
+_LETTER = "[^\\W_\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
+_LONG_WORD = re.compile(f"(?<!{_LETTER}){_LETTER}{{{_LONGEST_WORD + 1},}}")
 _BEGINNING = "\u2581"  # the space of SentencePiece vocabularies
 
 
@@ -70,11 +75,14 @@ def train_wordpiece(texts: Iterator[str], folder: Path, *, size: int, lowercase:
 
 
 def _write_lines(texts: Iterator[str], path: Path) -> Counter[str]:
-    """Write the texts to a file, one per line, and count their characters."""
+    """Write the texts to a file, one per line, without words that WordPiece never reads; count their characters."""
     characters: Counter[str] = Counter()
     with path.open("w", encoding="utf-8", newline="\n") as file:
         for text in texts:
-            line = " ".join(text.split())
+            words = text.split()
+            if any(len(word) > _LONGEST_WORD for word in words):  # base64, say: the trainer would take minutes for it
+                words = _LONG_WORD.sub(" ", text).split()
+            line = " ".join(words)
             characters.update(line)
             file.write(line + "\n")
     return characters

@@ -7,12 +7,12 @@ that format cannot say. Reading the declarations needs no torch.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from drkit.core.files import local_path, read_json
 from drkit.core.loading import load_pretrained
 from drkit.encoders.architectures import longest_text
 from drkit.encoders.pooling import POOLINGS
@@ -44,6 +44,7 @@ POOLING_FLAGS = {
     "weightedmean": "pooling_mode_weightedmean_tokens",
     "lasttoken": "pooling_mode_lasttoken",
 }
+_ADVICE = "is this an encoder folder? Give another one, or export it again"
 _DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 _SIMILARITY_BY_SAVED_NAME = {"cosine": "cosine", "dot": "dot", "dot_score": "dot", None: "cosine"}
 _POOLING_BY_SAVED_NAME = {(pooling.saved_as, pooling.weighted): name for name, pooling in POOLINGS.items()}
@@ -60,12 +61,12 @@ def read_encoder_settings(folder: Path, modules: Mapping[str, str] | None = None
     _check_modules(folder, modules)
     is_static = "StaticEmbedding" in modules
     transformer = folder / modules["StaticEmbedding" if is_static else "Transformer"]
-    pooling = {"pooling_mode": "mean"} if is_static else _read_json(folder / modules["Pooling"] / "config.json")
-    saved = _read_json(folder / SETTINGS, {})
+    pooling = {"pooling_mode": "mean"} if is_static else _read_object(folder / modules["Pooling"] / "config.json")
+    saved = _read_object(folder / SETTINGS, {})
     prompts = _prompts(saved)
     if any(prompts.values()) and pooling.get("include_prompt") is False:
         raise DrkitError(f"{folder}: unsupported pooling without the prompt (include_prompt = false)")
-    own, length = _read_json(transformer / DRKIT, {}), _max_length(transformer)
+    own, length = _read_object(transformer / DRKIT, {}), _max_length(transformer)
     return {
         "transformer": transformer,
         "word_weights": folder / modules["WordWeights"] if "WordWeights" in modules else None,
@@ -95,12 +96,12 @@ def declared_settings(folder: Path) -> tuple[dict[str, Any], int | None]:
     Unlike `read_encoder_settings`, it omits what is missing or unsupported. Raises DrkitError for invalid JSON.
     """
     modules = read_modules(folder)
-    modes = pooling_modes(_read_json(folder / modules["Pooling"] / "config.json", {})) if "Pooling" in modules else []
-    prompts = {name: prompt for name, prompt in _prompts(_read_json(folder / SETTINGS, {})).items() if prompt}
-    own = {key: value for key, value in _read_json(folder / DRKIT, {}).items() if value is not None}
+    modes = pooling_modes(_read_object(folder / modules["Pooling"] / "config.json", {})) if "Pooling" in modules else []
+    prompts = {name: prompt for name, prompt in _prompts(_read_object(folder / SETTINGS, {})).items() if prompt}
+    own = {key: value for key, value in _read_object(folder / DRKIT, {}).items() if value is not None}
     found = _supported_pooling(modes, weighted="WordWeights" in modules)
     pooling = {"pooling": found} if found else {}
-    longest = _read_json(folder / LENGTH, {}).get("max_seq_length")
+    longest = _read_object(folder / LENGTH, {}).get("max_seq_length")
     return {**pooling, **prompts, **own}, longest
 
 
@@ -132,7 +133,18 @@ def read_modules(folder: Path) -> dict[str, str]:
             f"{folder} has no {MODULES}, so its pooling is unknown; set it with "
             f"{' or '.join(f'--pooling {name}' for name in POOLINGS)} (in Python: TextEncoder.bare)"
         )
-    return {str(m["type"]).rsplit(".", 1)[-1]: m["path"] for m in _read_json(folder / MODULES)}
+    found = read_json(folder / MODULES, _ADVICE)
+    if not isinstance(found, list) or not all(isinstance(m, dict) and _is_inside(m.get("path")) for m in found):
+        raise DrkitError(f"{folder / MODULES} must list modules, each with a `type`, and a `path` in it; {_ADVICE}")
+    return {str(m.get("type")).rsplit(".", 1)[-1]: m["path"] for m in found}
+
+
+def _is_inside(path: Any) -> bool:
+    """Return whether the path of a module leads into its encoder's folder."""
+    if not isinstance(path, str):
+        return False
+    found = local_path(path)
+    return not found.is_absolute() and ".." not in found.parts
 
 
 def is_dual(folder: Path) -> bool:
@@ -149,10 +161,10 @@ def read_routes(folder: Path) -> list[dict[str, str]]:
     router = Path(shared.pop("Router"))
     path = folder / router / ROUTER
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-        kinds = {name: kind.rsplit(".", 1)[-1] for name, kind in config["types"].items()}
+        config = _read_object(path)
+        kinds = {name: kind.rsplit(".", 1)[-1] for name, kind in config["types"].items() if _is_inside(name)}
         routes = [{kinds[name]: str(router / name) for name in config["structure"][route]} for route in ROUTES]
-    except (OSError, ValueError, KeyError) as error:
+    except (AttributeError, KeyError, TypeError) as error:
         raise DrkitError(
             f"{path} does not define the modules for queries and documents ({error}); "
             f"drkit supports routers of sentence-transformers with the routes 'query' and 'document'"
@@ -187,7 +199,7 @@ def pooling_of(config: Mapping[str, Any], folder: Path | str, *, weighted: bool 
 
 def read_word_weights(folder: Path) -> list[float]:
     """Return the weight of each token, by id, of a WordWeights module. Raises DrkitError if its file is invalid."""
-    config = _read_json(folder / "config.json")
+    config = _read_object(folder / "config.json")
     try:
         known, unknown = config["word_weights"], config.get("unknown_word_weight", 1)
         return [float(known.get(word, known.get(word.lower(), unknown))) for word in config["vocab"]]
@@ -231,8 +243,8 @@ def _prompts(saved: Mapping[str, Any]) -> dict[str, str]:
 
 def _max_length(folder: Path) -> int:
     """Return the maximum number of tokens that a folder declares, within the model's positions; 512 if unlimited."""
-    config, tokenizer = _read_json(folder / CONFIG, {}), _read_json(folder / "tokenizer_config.json", {})
-    declared = _read_json(folder / LENGTH, {}).get("max_seq_length")
+    config, tokenizer = _read_object(folder / CONFIG, {}), _read_object(folder / "tokenizer_config.json", {})
+    declared = _read_object(folder / LENGTH, {}).get("max_seq_length")
     limits = [declared or tokenizer.get("model_max_length")]
     if config.get("max_position_embeddings"):
         # Without a padding id in the configuration, RoBERTa's default (1) applies.
@@ -240,13 +252,47 @@ def _max_length(folder: Path) -> int:
     return int(min([limit for limit in limits if limit], default=512))
 
 
-def _read_json(path: Path, default: Any = None) -> Any:
-    """Return the JSON in a file, or `default` if it is given and the file does not exist."""
+# What a value must be, by its key, in any of an encoder folder's files that drkit reads.
+_LENGTH = (lambda value: value is None or (type(value) in (int, float) and value >= 2), "a number from 2 on")
+_TEXT = (lambda value: value is None or isinstance(value, str), "a text")
+_OBJECT = (lambda value: value is None or isinstance(value, dict), "an object")
+_EXPECTED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "max_position_embeddings": _LENGTH,
+    "max_seq_length": _LENGTH,
+    "model_max_length": _LENGTH,
+    "query_length": _LENGTH,
+    "passage_length": _LENGTH,
+    "pad_token_id": (lambda value: value is None or (type(value) is int and 0 <= value < 2**31), "a token's id"),
+    "model_type": _TEXT,
+    "pooling": _TEXT,
+    "query_prompt": _TEXT,
+    "passage_prompt": _TEXT,
+    "similarity_fn_name": _TEXT,
+    "pooling_mode": (
+        lambda value: value is None or all(isinstance(mode, str) for mode in ([value], value)[type(value) is list]),
+        "a name or names",
+    ),
+    "prompts": (
+        lambda value: value is None or (isinstance(value, dict) and all(map(_TEXT[0], value.values()))),
+        "an object of texts",
+    ),
+    "types": _OBJECT,
+    "structure": _OBJECT,
+}
+
+
+def _read_object(path: Path, default: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the JSON object in a file, or `default` if it is given and the file does not exist.
+
+    Raises DrkitError if it is not an object, or a value that drkit uses is not of the expected kind.
+    """
     if default is not None and not path.is_file():
-        return default
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DrkitError(f"cannot read {path}: {error.strerror}; is this an encoder folder?") from None
-    except ValueError as error:
-        raise DrkitError(f"{path} is not valid JSON ({error}); is this an encoder folder?") from None
+        return dict(default)
+    found = read_json(path, _ADVICE)
+    if not isinstance(found, dict):
+        raise DrkitError(f"{path} must be a JSON object, got {type(found).__name__}; {_ADVICE}")
+    for key in found.keys() & _EXPECTED.keys():
+        is_expected, what = _EXPECTED[key]
+        if not is_expected(found[key]):
+            raise DrkitError(f"{path}: {key!r} must be {what}, got {found[key]!r:.80}; {_ADVICE}")
+    return found

@@ -21,7 +21,7 @@ from drkit.core.spec import ComponentSpec, Kind
 from drkit.errors import DrkitError
 from drkit.recipe.schema import FROM_SCRATCH, PSEUDO, Recipe
 from drkit.recipe.start import starting_point
-from drkit.recipe.toml import assign, parse_toml, recipe_from_table
+from drkit.recipe.toml import assign, parse_toml, recipe_from_table, shortened
 
 PAPER, SMALL, QUICK = SCALES = ("paper", "small", "quick")
 PIPELINE, LIKE = "pipeline", "like"
@@ -72,6 +72,9 @@ def compose(request: ComposeRequest, parts: Installed) -> Recipe:
     for assignment in request.settings:
         assign(table, assignment)
     _delete_trainings(table, request.settings)
+    for name in ("encoder", "pretrain", "reranker"):
+        if not isinstance(table.get(name, {}), dict):
+            raise DrkitError(f"--set {name}: expected a table of settings, got {shortened(table[name])} @ {name}")
     if table["encoder"].get("pretrained"):
         given = {assignment.partition("=")[0].strip() for assignment in request.settings}
         for name in FROM_SCRATCH:
@@ -201,7 +204,9 @@ def _delete_trainings(table: Table, settings: Iterable[str]) -> None:
 
 def _delete_unused_losses(pretrain: Table) -> None:
     """Delete, in place, the loss terms that use `none`, by which a recipe removes a term of the default."""
-    terms = pretrain.get("losses", {})
+    terms = pretrain.get("losses")
+    if not isinstance(terms, dict):  # reported when the recipe is read
+        return
     for name in [name for name, term in terms.items() if "none" in (term, _use(term))]:
         del terms[name]
 

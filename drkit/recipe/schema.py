@@ -111,6 +111,10 @@ _RELIED_ON = (
 )
 
 
+# Bounds of arguments that papers state; every other argument is tried by `drkit.train.arguments`.
+OPTIMIZER = {"adam_beta1": and_(ge(0), lt(1)), "adam_beta2": and_(ge(0), lt(1)), "adam_epsilon": more_than(0, 1)}
+
+
 def _free_arguments(_instance: Any, attribute: Any, value: dict[str, Any]) -> None:
     """Validate that no argument has a setting of its own, or is one that runs rely on."""
     own = [name for name in value if name in {a.name for a in fields(Training)} - {attribute.name}]
@@ -119,6 +123,10 @@ def _free_arguments(_instance: Any, attribute: Any, value: dict[str, Any]) -> No
     taken = [name for name in value if name in _RELIED_ON]
     if taken:
         raise ValueError(f"'{taken[0]}' cannot be set in `arguments`: runs rely on the value that drkit gives it")
+    for name in OPTIMIZER.keys() & value.keys():
+        if isinstance(value[name], bool) or not isinstance(value[name], (int, float)):
+            raise ValueError(f"'{name}' must be a number, got {value[name]!r:.80}")
+        OPTIMIZER[name](None, attribute.evolve(name=name), value[name])
 
 
 @frozen

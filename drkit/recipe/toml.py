@@ -327,7 +327,7 @@ def assign(table: Table, assignment: str) -> None:
     """
     path, equals, text = assignment.partition("=")
     keys = [key.strip() for key in path.split(".")]
-    if not equals or not all(keys) or len(keys) > _DEEPEST:
+    if not equals or not all(keys) or len(keys) > _DEEPEST or keys == ["use"]:
         raise DrkitError(f"--set expects PATH=VALUE, as in pretrain.learning_rate=1e-4; got {shortened(assignment)}")
     node: Any = table
     for depth, key in enumerate(keys[:-1]):

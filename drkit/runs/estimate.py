@@ -1,13 +1,17 @@
-"""Estimate the cost of a run before it starts: tokens, parameters and floating-point operations, from sizes."""
+"""Estimate the cost of a run before it starts, from sizes: tokens, parameters, floating-point operations, memory."""
 
 from __future__ import annotations
 
 import json
+import math
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from attrs import frozen
 
+from drkit.core.files import local_path, read_json
 from drkit.core.protocols import TargetShare
 from drkit.recipe.schema import RERANKER, EncoderSettings, Finetune, Recipe, Round, Training
 
@@ -128,3 +132,95 @@ def _stored_layer_parameters(model: str) -> int:
 def encoding(_recipe: Recipe) -> Cost:
     """Return an unknown cost: the number of passages is known only once the collection is read."""
     return Cost()
+
+
+@frozen
+class _Sizes:
+    """Sizes of an encoder that decide how much memory a text takes in training."""
+
+    hidden: int
+    layers: int
+    heads: int
+    intermediate: int
+    vocab_size: int
+    dropout: float
+
+    def text_bytes(self, length: int) -> float:
+        """Return the bytes that a text of `length` tokens keeps from the forward pass for the backward pass.
+
+        Numbers per token and layer, fitted to measurements of BERTs on a CPU, within about a third: those of the
+        hidden states and of the feed-forward network; and of the attention, which dropout keeps from being fused.
+        """
+        numbers = 11 * self.hidden + 2.5 * self.intermediate
+        if self.dropout:
+            numbers += 3 * self.hidden + 3.5 * self.heads * length
+        return 4 * length * self.layers * numbers
+
+    @property
+    def weights_bytes(self) -> int:
+        """The bytes of the weights, their gradients, and the two moments of AdamW."""
+        layer = 4 * self.hidden**2 + 2 * self.hidden * self.intermediate
+        return 16 * (self.vocab_size * self.hidden + self.layers * layer)
+
+
+_NAMES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
+
+
+def _sizes(encoder: EncoderSettings) -> _Sizes | None:
+    """Return the encoder's sizes; None if they are not in a local configuration under BERT's names."""
+    if encoder.pretrained is None:
+        numbers = (encoder.hidden, encoder.layers, encoder.heads, encoder.intermediate, encoder.vocab_size)
+        return _Sizes(*numbers, encoder.dropout)
+    path = local_path(encoder.pretrained) / "config.json"
+    config = read_json(path, "give the folder of an encoder") if path.is_file() else {}
+    found: list[Any] = [config.get(name) for name in _NAMES] if isinstance(config, dict) else []
+    if not found or not all(type(value) is int and 0 <= value < 2**31 for value in found):
+        return None
+    hidden, layers, heads, intermediate, vocabulary = found
+    return _Sizes(
+        hidden, layers, heads, intermediate, vocabulary, 1.0 if config.get("attention_probs_dropout_prob", 0.1) else 0.0
+    )
+
+
+def memory_notes(recipe: Recipe, memory: int) -> list[str]:
+    """Return a note for each training of which a step needs more than `memory` bytes; none if sizes are unknown."""
+    sizes = _sizes(recipe.encoder)
+    return [
+        f"a step of {name} needs about {needed / 2**30:.0f} GB of memory, and this machine has {memory / 2**30:.0f} "
+        f"GB: the system may end the run without a word. --set {path}.gradient_cache_chunk={chunk} computes the same "
+        f"gradients from {chunk} texts at a time; a smaller per_device_train_batch_size, fewer negatives or shorter "
+        f"texts need less, too"
+        for name, path, needed, chunk in (_steps(recipe, sizes, memory) if sizes else ())
+        if needed > memory
+    ]
+
+
+def _steps(recipe: Recipe, sizes: _Sizes, memory: int) -> Iterator[tuple[str, str, float, int]]:
+    """Yield the name, the table, the bytes, and a number of texts that fits into memory, of each training's steps."""
+    encoder, finetune, reranker = recipe.encoder, recipe.finetune, recipe.reranker
+    groups: list[tuple[str, str, Training, int, int]] = []
+    if recipe.pretrain:
+        groups.append(("pre-training", "pretrain", recipe.pretrain, 1, encoder.passage_length))
+    if finetune:
+        rounds = {current.name: finetune.for_round(current) for current in finetune.rounds}
+        length = encoder.passage_length
+        groups += [(name, "finetune", one, 1 + one.negatives, length) for name, one in rounds.items()]
+    if reranker and not reranker.pretrained:
+        per_query = -(-(1 + reranker.negatives) // reranker.forward_factor)
+        groups.append(("reranker", "reranker", reranker, per_query, reranker.max_length))
+    for name, path, training, per_row, length in groups:
+        text = sizes.text_bytes(length) * (0.5 if training.bf16 else 1)
+        texts = training.per_device_train_batch_size * per_row
+        chunk = 2 ** int(math.log2(max((memory / 2 - sizes.weights_bytes) / text, 1))) if text else 1
+        yield name, path, sizes.weights_bytes + text * min(texts, training.gradient_cache_chunk or texts), chunk
+
+
+def machine_memory() -> int | None:
+    """Return the bytes of memory that a process may use; None if a GPU, with memory of its own, is what trains."""
+    if Path("/dev/nvidiactl").exists():
+        return None
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    group = Path("/sys/fs/cgroup/memory.max")
+    if group.is_file() and (limit := group.read_text(encoding="ascii").strip()).isdigit():
+        limits.append(int(limit))
+    return min(limits)

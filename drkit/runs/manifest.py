@@ -16,7 +16,7 @@ import attrs
 import cattrs
 from attrs import frozen
 
-from drkit.core.files import CHECKPOINTS, FileEntry, find_damages, write_text
+from drkit.core.files import CHECKPOINTS, FileEntry, find_damages, local_path, read_json, write_text
 from drkit.errors import DrkitError
 from drkit.recipe.toml import json_text
 
@@ -92,8 +92,8 @@ def load_manifest(folder: Path) -> Manifest | None:
     Raises DrkitError if another version of drkit wrote it in another layout.
     """
     try:
-        table = json.loads((folder / FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        table = read_json(folder / FILE, "")
+    except DrkitError:
         return None
     if isinstance(table, dict) and table.get("layout") != LAYOUT and "fingerprint" in table:
         raise DrkitError(
@@ -101,8 +101,11 @@ def load_manifest(folder: Path) -> Manifest | None:
             f"Its encoder folder can still be used: --encoder {folder.parent / 'encoder'}"
         )
     try:
-        return cattrs.structure(table, Manifest)
-    except (cattrs.BaseValidationError, TypeError, ValueError):
+        manifest = cattrs.structure(table, Manifest)
+        for name in manifest.files:
+            local_path(folder / name)
+        return manifest
+    except (cattrs.BaseValidationError, DrkitError, TypeError, ValueError):
         return None
 
 

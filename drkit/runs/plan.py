@@ -21,6 +21,7 @@ from drkit.core.spec import Kind
 from drkit.errors import DrkitError
 from drkit.evaluate import check_measures
 from drkit.recipe.schema import Recipe
+from drkit.runs import estimate
 from drkit.runs.draft import PASSAGES, Draft, queries_of, split_of
 from drkit.runs.plan_encoder import plan_encoder, plan_pseudo_queries, plan_texts
 from drkit.runs.plan_rounds import AS_IT_IS, System, add_index, plan_rounds, plan_start, reading_of
@@ -86,6 +87,8 @@ def plan(recipe: Recipe, registry: Registry) -> Plan:
     if splits:
         _plan_evaluation(draft, systems, retrievers, exported)
     _plan_report(draft, exported.outcome)
+    if memory := estimate.machine_memory():
+        draft.notes.extend(estimate.memory_notes(recipe, memory))
     return Plan(tuple(draft.stages.values()), tuple(draft.notes))
 
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from attrs import frozen
 
-from drkit.core.files import CHECKPOINTS
+from drkit.core.files import CHECKPOINTS, read_json
+from drkit.errors import DrkitError
 from drkit.runs.manifest import IDENTITY, Manifest, damages, digest, load_manifest
 from drkit.runs.stage import Stage
 from drkit.train.resuming import checkpoints, is_complete, step_of
@@ -101,8 +102,8 @@ def inspect_pending(stage: Stage[Any], run: Path, pending: Sequence[str]) -> Fin
 def attempt_fingerprint(folder: Path) -> str:
     """Return the fingerprint of the stage for which an unfinished folder was started; empty if unknown."""
     try:
-        return digest(json.loads((folder / IDENTITY).read_text(encoding="utf-8")))
-    except (OSError, ValueError):
+        return digest(read_json(folder / IDENTITY, ""))
+    except DrkitError:
         return ""
 
 

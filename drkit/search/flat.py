@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from pyarrow import ArrowException
 
-from drkit.core.files import replacing_folder, write_text
+from drkit.core.files import read_json, replacing_folder, write_text
 from drkit.errors import DrkitError
 from drkit.search.doc_ids import DocIds
 from drkit.search.engines import ROWS, Engine, FaissEngine, make_engine
@@ -270,10 +270,7 @@ def read_about(folder: Path, kind: str | None = None, files: tuple[str, ...] = (
 
 
 def _read_about(folder: Path) -> dict[str, Any]:
-    try:
-        about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DrkitError(f"cannot read the index in {folder}: {error}; rebuild it with `drkit index`") from error
+    about = read_json(folder / ABOUT, "rebuild the index with `drkit index`")
     if not isinstance(about, dict):
         raise DrkitError(f"{folder / ABOUT} does not describe an index; rebuild it with `drkit index`")
     return about

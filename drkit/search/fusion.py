@@ -7,7 +7,6 @@ of Fusion Functions for Hybrid Retrieval (convex combinations).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 import numpy as np
 from attrs import frozen
 
+from drkit.core.files import read_json
 from drkit.errors import DrkitError
 from drkit.search.hits import Hits, batched
 from drkit.search.trec import encode_ids
@@ -160,8 +160,8 @@ class HybridRetriever:
 
         path = Path(run) / "hybrid" / WEIGHT
         try:
-            facts = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            facts = read_json(path, "")
+        except DrkitError:
             raise DrkitError(
                 f"{run} has no hybrid system (missing or invalid {path}); give a finished run whose "
                 f"recipe has evaluation.bm25 and evaluation.hybrid on"

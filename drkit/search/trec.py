@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import quote, unquote
@@ -18,6 +19,7 @@ import numpy as np
 
 from drkit.core.files import replacing
 from drkit.core.types import Judgement
+from drkit.data.rows import LONGEST_LINE
 from drkit.errors import DrkitError
 
 RunRow: TypeAlias = "tuple[str, Iterable[tuple[str, float]]]"
@@ -190,7 +192,7 @@ def _columns(path: Path, count: int, names: str) -> Iterator[Line]:
     """Yield (line number, columns), split only at blanks and tabs: ids may contain other white space."""
     try:
         with path.open(encoding="utf-8-sig", newline="\n") as file:
-            for number, line in enumerate(file, start=1):
+            for number, line in enumerate(iter(partial(file.readline, LONGEST_LINE), ""), start=1):
                 columns = line.rstrip("\r\n").split("\t")  # as drkit and most tools write them
                 if len(columns) != count or "" in columns or " " in line:
                     columns = [c for c in line.strip(" \t\r\n").replace("\t", " ").split(" ") if c] or [""]

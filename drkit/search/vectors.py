@@ -20,7 +20,7 @@ from attrs import field, frozen
 from attrs.validators import ge, in_
 from pyarrow import ArrowException
 
-from drkit.core.files import replacing, write_text
+from drkit.core.files import read_json, replacing, write_text
 from drkit.errors import DrkitError
 from drkit.search.doc_ids import DocIds
 
@@ -67,6 +67,9 @@ class Vectors:
             raise DrkitError(f"{path} is not a folder of vectors (missing {ABOUT}); create one with `drkit encode`")
         if about.get("count") is None:
             raise DrkitError(f"the vectors in {path} are incomplete; repeat the same `drkit encode` to finish them")
+        counts = [about.get(name) for name in ("count", "dimension", "shards")]
+        if not all(type(count) is int and 0 <= count < 2**40 for count in counts) or about.get("format") not in FORMATS:
+            raise DrkitError(f"{path / ABOUT} does not describe vectors; delete the folder and encode them again")
         found = cls(path, about)
         expected = (about["count"], about["dimension"])
         if len(found.doc_ids) != about["count"] or found.shards.shape != expected:
@@ -120,9 +123,9 @@ def read_about(folder: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
-        about = json.loads(path.read_text(encoding="utf-8"))
+        about = read_json(path, "delete the folder and encode again")
         return {**about, "encoder": dict(about["encoder"])}
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError) as error:
         raise DrkitError(f"cannot read {path}: {error}; delete the folder and encode again") from error
 
 

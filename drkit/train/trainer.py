@@ -111,7 +111,7 @@ def train(
     Raises DrkitError for an argument that TrainingArguments rejects, and when the loss is not finite.
     """
     steps = len(schedule) // training.gradient_accumulation_steps
-    arguments = _arguments(training, folder, steps, seed)
+    arguments = training_arguments(training, folder, steps, seed)
     kept = max(arguments.save_total_limit or 0, KEPT)
     arguments.save_total_limit = None  # transformers rotates by modification time, but a clock may step back
     trainer = ScheduledTrainer(module, schedule, collate, args=arguments, chunk=training.gradient_cache_chunk)
@@ -136,7 +136,8 @@ def train(
     )
 
 
-def _arguments(training: Training, folder: Path, steps: int, seed: int) -> TrainingArguments:
+def training_arguments(training: Training, folder: Path, steps: int, seed: int) -> TrainingArguments:
+    """Return transformers' arguments of a training. Raises DrkitError for those that it rejects."""
     warmup = training.warmup_steps
     arguments = {
         "output_dir": str(folder),
@@ -164,7 +165,7 @@ def _arguments(training: Training, folder: Path, steps: int, seed: int) -> Train
     }
     try:
         return OneDevice(**{**arguments, **training.arguments})
-    except (TypeError, ValueError) as error:
+    except (ImportError, TypeError, ValueError) as error:  # ImportError: the package of an argument is missing
         raise DrkitError(f"invalid training arguments: {error}; see transformers.TrainingArguments") from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import pytest
@@ -58,6 +59,16 @@ def test_a_recipe_from_elsewhere_cannot_choose_a_folder_outside_runs(tmp_path, m
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(recipe.read_text().replace('name = "inside"', 'name = "../../escape"'))
     assert "not a path" in refused(capsys, monkeypatch, "run", recipe, "--dry-run")
+
+
+def test_what_transformers_would_refuse_after_hours_is_refused_in_the_plan(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    given = ["--set", "finetune.lr_scheduler_type=nosuch", "--set", "pretrain.arguments={no_such=1}"]
+    error = refused(capsys, monkeypatch, "compose", "--dry-run", *given)
+    assert "2 problems" in error
+    assert re.search("nosuch is not a valid SchedulerType.* @ finetune", error)
+    assert re.search("'no_such'.* @ pretrain", error)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_file_without_queries_makes_no_empty_run(tmp_path):

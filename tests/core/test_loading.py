@@ -6,12 +6,14 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from threading import Event
 
 import pytest
 import torch
 from transformers import BertConfig, BertForMaskedLM
 
 import drkit
+from drkit.core import loading
 from drkit.core.loading import load_pretrained
 from drkit.encoders.folder import load_backbone
 from drkit.encoders.masked_lm import load_masked_lm, read_config
@@ -22,6 +24,7 @@ from tests.parts.toys import toy_tokenizer
 ROOTS = [Path(drkit.__file__).parent, *(Path(drkit.__file__).parent.parent / name for name in ("cli", "plugins"))]
 CODE = """
 from pathlib import Path
+from threading import Event
 Path({path!r}).touch()
 from transformers import BertConfig as Own, BertModel as OwnModel
 """
@@ -123,3 +126,38 @@ def test_json_of_another_shape_is_one_error(folder, name, text):
     except DrkitError:
         return
     assert name == "tokenizer_config.json"  # transformers ignores some of these
+
+
+@pytest.fixture
+def online(monkeypatch, tmp_path):
+    """The hub is to be asked, nothing is in its cache, and no answer is remembered."""
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(loading, "_PATIENCE", 0.2)
+    loading._answers.cache_clear()
+    yield monkeypatch
+    loading._answers.cache_clear()
+
+
+def test_a_hub_that_does_not_answer_is_said_at_once_and_soon_an_error(online, caplog):
+    import huggingface_hub
+
+    for ask in (lambda *_, **__: Event().wait(), lambda *_, **__: (_ for _ in ()).throw(OSError("no network"))):
+        online.setattr(huggingface_hub.HfApi, "model_info", ask)
+        loading._answers.cache_clear()
+        caplog.clear()
+        with pytest.raises(DrkitError, match=r"no folder 'owner/mistyped' exists, and \S+ does not answer"):
+            load_pretrained("AutoConfig", "owner/mistyped", "read the configuration of")
+        assert "looking up 'owner/mistyped'" in caplog.text
+
+
+def test_offline_nobody_is_asked(online, caplog):
+    import huggingface_hub
+    from huggingface_hub import constants
+
+    online.setattr(constants, "HF_HUB_OFFLINE", True)
+    online.setattr(huggingface_hub.HfApi, "model_info", lambda *_, **__: pytest.fail("asked"))
+    assert not loading.reaches_hub("owner/mistyped")
+    assert caplog.text == ""

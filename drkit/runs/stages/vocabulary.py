@@ -58,7 +58,7 @@ def _texts(stage: StageRun[Any]) -> Iterator[str]:
 
 WORDPIECE = StageSpec(
     name="wordpiece-vocabulary",
-    version=1,
+    version=2,
     settings=WordPieceSettings,
     run=train,
     inputs={"passages": "texts to train on", "queries": "training queries"},
