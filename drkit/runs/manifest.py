@@ -43,7 +43,7 @@ class Manifest:
     stage, stage_version: the identity of its `StageSpec`. fingerprint: covers settings, inputs and sources. settings:
     plain values by the recipe's dotted paths. inputs: content hashes by name. sources: states of files outside the run,
     by the setting that names them. origins: where each input came from (`collection/train`). records: files that
-    document the stage (logs, probes) and are not results.
+    document the stage (logs, probes) and are not results. pruned: files that were removed to free space.
     """
 
     layout: int
@@ -60,6 +60,7 @@ class Manifest:
     finished: str
     versions: Mapping[str, str]
     records: tuple[str, ...] = ()
+    pruned: tuple[str, ...] = ()
 
     def content(self, path: str = "") -> str:
         """Return one hash over the stage's files, or over those at `path` (a file or folder).
@@ -74,6 +75,10 @@ class Manifest:
         if path and not hashes:
             raise DrkitError(f"the stage {self.stage!r} has no {path}; its files: {', '.join(self.files) or 'none'}")
         return digest(hashes)
+
+    def has_pruned(self, path: str = "") -> bool:
+        """Return whether a file of the stage, or of those at `path`, was removed to free space."""
+        return any(not path or name == path or name.startswith(f"{path}/") for name in self.pruned)
 
 
 def digest(value: Any) -> str:
@@ -124,7 +129,7 @@ def load_manifest(folder: Path) -> Manifest | None:
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """Read the manifest of an intact stage; None if it is missing, or a file is missing or has another size."""
+    """Read the manifest of an intact (or pruned) stage; None if it or a file is missing, or a file's size differs."""
     manifest = load_manifest(folder)
     return manifest if manifest is not None and not any(damages(manifest, folder)) else None
 
@@ -134,7 +139,8 @@ def damages(manifest: Manifest, folder: Path, *, verify: bool = False) -> Iterab
     for name, entry in manifest.files.items():
         path = folder / name
         if not path.is_file():
-            yield f"{name} is missing"
+            if name not in manifest.pruned:
+                yield f"{name} is missing"
         elif (size := path.stat().st_size) != entry.bytes:
             yield f"{name} has {size:,} bytes, expected {entry.bytes:,}"
         elif verify and file_hash(path) != entry.blake2b:
