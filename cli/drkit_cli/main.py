@@ -24,6 +24,7 @@ from drkit_cli.commands.inspect import inspect
 from drkit_cli.commands.listing import list_parts
 from drkit_cli.commands.mine import mine
 from drkit_cli.commands.plugins import plugins
+from drkit_cli.commands.prune import prune
 from drkit_cli.commands.queries import queries
 from drkit_cli.commands.rerank import rerank
 from drkit_cli.commands.run import run
@@ -54,6 +55,7 @@ for command in (
     compose,
     run,
     status,
+    prune,
     search,
     evaluate,
     compare,

@@ -23,7 +23,8 @@ _COMPARED = {
     BASELINE: "the encoder without pre-training",
     "bm25": "BM25",
 }
-STYLES = {"kept": "not bold green", "to do": "not bold", "resumed": "not bold cyan", "again": "not bold yellow"}
+_GREEN = "not bold green"
+STYLES = {"kept": _GREEN, "pruned": _GREEN, "to do": "not bold", "resumed": "not bold cyan", "again": "not bold yellow"}
 
 if TYPE_CHECKING:
     from drkit.core.registry import Registry

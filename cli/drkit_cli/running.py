@@ -122,6 +122,6 @@ def name_failing_part(recipe: Recipe, registry: Registry) -> Iterator[None]:
 
 
 def _unfinished(made: Plan, run: Path) -> bool:
-    from drkit.runs.survey import State, survey
+    from drkit.runs.survey import survey
 
-    return any(finding.state is not State.KEPT for finding in survey(made.stages, run))
+    return any(not finding.is_finished for finding in survey(made.stages, run))

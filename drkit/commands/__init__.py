@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from drkit.commands.models import export_checkpoint as export_checkpoint
     from drkit.commands.models import open_encoder as open_encoder
     from drkit.commands.models import open_reranker as open_reranker
+    from drkit.commands.prune import Pruned as Pruned
+    from drkit.commands.prune import prune_run as prune_run
     from drkit.commands.rerank_distill import distill as distill
     from drkit.commands.rerank_distill import rerank_file as rerank_file
 

@@ -22,9 +22,11 @@ from drkit.data.beir import BeirCollection
 from drkit.data.specs import BeirConfig
 from drkit.errors import DrkitError
 from drkit.evaluate import Scores, check_measures, evaluate
+from drkit.evaluate.tuning import tune_weight
 from drkit.runs.execute import RECIPE
 from drkit.runs.manifest import digest
 from drkit.search import AnyEncoder, Bm25Retriever, align, build_index, convex, encode_corpus, read_run
+from drkit.search.fusion import DEFAULT_WEIGHT
 
 if TYPE_CHECKING:
     from drkit.search.trec import RunRow
@@ -36,7 +38,8 @@ DEPTH = 1000
 SPLITS = ("test", "dev")
 AVERAGE = "average"
 
-Search: TypeAlias = "Callable[[BeirCollection | NamedCollection, str, Path], None]"
+# Called with a collection, and the run to write for each split.
+Search: TypeAlias = "Callable[[BeirCollection | NamedCollection, Mapping[str, Path]], None]"
 
 Ranker: TypeAlias = "tuple[str, Any, Search]"  # name, identity of the model, search
 
@@ -77,8 +80,9 @@ def evaluate_beir(
 ) -> BeirTable:
     """Evaluate an encoder, BM25, or both and their fusion (`hybrid`) on every data set; repeated calls resume.
 
-    encoder: a folder, a run, or a hub id; None for BM25 alone. The fusion has the default weight, 0.5. output: where
-    the rankings (1,000 passages per query) are kept. Test queries are used, or dev queries if a data set has no test
+    encoder: a folder, a run, or a hub id; None for BM25 alone. The weight of the fusion is tuned on dev queries by the
+    first measure, or 0.5 without dev queries besides those evaluated; progress notes say which. output: where the
+    rankings (1,000 passages per query) are kept. Test queries are used, or dev queries if a data set has no test
     queries (MS MARCO). exclude_self: a passage with the query's own id is not a hit (as in BEIR's own evaluation).
     registry: see `open_encoder`.
 
@@ -88,8 +92,8 @@ def evaluate_beir(
     found = data_sets(folder)
     rankers, means = _rankers(encoder, bm25, registry), dict[str, dict[str, dict[str, float]]]()
     for name, members in found.items():
-        runs = [_rank_data_set(path, rankers, output, progress or Silent()) for path in members]
-        scores = [_measure(*run, measures, exclude_self, progress or Silent()) for run in runs]
+        ranked = [_rank_data_set(path, rankers, output, progress or Silent()) for path in members]
+        scores = [_measure(one, measures, exclude_self, progress or Silent()) for one in ranked]
         means[name] = {
             system: {m: sum(one[system].mean(m) for one in scores) / len(scores) for m in measures}
             for system in scores[0]
@@ -115,13 +119,27 @@ def evaluate_encoder(
     """
     check_measures(measures)
     collection.check_split(split)
-    judgements, files = tuple(collection.source.judgements(split)), _content(collection, split)
     name, report = Path(collection.name.rpartition(":")[2]).resolve().name, progress or Silent()
-    runs = {
-        ranker[0]: _rank(name, collection, split, files, ranker, output, report)
-        for ranker in _rankers(encoder, bm25, registry)
-    }
-    return list(_measure(runs, judgements, measures, exclude_self, report).items())
+    rankers = _rankers(encoder, bm25, registry)
+    splits = _searched_splits(split, collection.source.splits(), rankers)
+    files = {split: _content(collection, split) for split in splits}
+    judgements = {split: tuple(collection.source.judgements(split)) for split in splits}
+    runs = {ranker[0]: _rank(name, collection, files, ranker, output, report) for ranker in rankers}
+    return list(_measure(_Ranked(name, runs, judgements), measures, exclude_self, report).items())
+
+
+@frozen
+class _Ranked:
+    """Runs of every system by split, and judgements by split: those to measure with first, dev to tune the fusion."""
+
+    name: str
+    runs: Mapping[str, Mapping[str, Path]]
+    judgements: Mapping[str, Sequence[Judgement]]
+
+
+def _searched_splits(split: str, splits: Sequence[str], rankers: Sequence[Ranker]) -> tuple[str, ...]:
+    """Return the splits to search for: the evaluated one, and dev if its queries tune a fusion."""
+    return (split, "dev") if len(rankers) == 2 and split != "dev" and "dev" in splits else (split,)
 
 
 def _rankers(encoder: str | None, bm25: bool, registry: Registry | None) -> list[Ranker]:
@@ -174,64 +192,71 @@ def _is_data_set(folder: Path) -> bool:
     return any((folder / name).is_file() for name in ("corpus.jsonl", "corpus.jsonl.gz"))
 
 
-def _rank_data_set(
-    path: Path, rankers: Sequence[Ranker], output: Path, progress: Progress
-) -> tuple[dict[str, Path], Sequence[Judgement]]:
-    """Return the run of every system on a data set in BEIR's layout, and the judgements to measure them with."""
+def _rank_data_set(path: Path, rankers: Sequence[Ranker], output: Path, progress: Progress) -> _Ranked:
+    """Return the runs of every system on a data set in BEIR's layout, and its judgements."""
     collection = BeirCollection(BeirConfig(path=str(path)))
     split = next((split for split in SPLITS if split in collection.splits()), None)
     if split is None:
         raise DrkitError(f"{path} has no test or dev judgements to evaluate with")
-    files = {name: facts["sha256"] for name, facts in collection.describe()["files"].items()}
-    name = path.resolve().name
-    runs = {ranker[0]: _rank(name, collection, split, files, ranker, output, progress) for ranker in rankers}
-    return runs, tuple(collection.judgements(split))
+    splits = _searched_splits(split, collection.splits(), rankers)
+    hashes = {name: facts["sha256"] for name, facts in collection.describe()["files"].items()}
+    name, files = path.resolve().name, dict.fromkeys(splits, hashes)
+    runs = {ranker[0]: _rank(name, collection, files, ranker, output, progress) for ranker in rankers}
+    return _Ranked(name, runs, {split: tuple(collection.judgements(split)) for split in splits})
 
 
 def _rank(
     name: str,
     collection: BeirCollection | NamedCollection,
-    split: str,
-    files: Any,
+    files: Mapping[str, Any],
     ranker: Ranker,
     output: Path,
     progress: Progress,
-) -> Path:
-    """Return the run of a system, searching unless it is there; files: identifies the content of the collection."""
+) -> dict[str, Path]:
+    """Return the run of a system for each split, searching unless it is there.
+
+    files: identifies the content of the collection, for each split to search for.
+    """
     label, identity, search = ranker
-    run = output / f"{name}-{digest({'system': identity, 'files': files, 'split': split, 'depth': DEPTH})}.trec"
-    if run.is_file():
-        progress.skip(name, f"{label}: {run}")
-        return run
+    keys = {
+        split: digest({"system": identity, "files": content, "split": split, "depth": DEPTH})
+        for split, content in files.items()
+    }
+    runs = {split: output / f"{name}-{key}.trec" for split, key in keys.items()}
+    missing = {split: run for split, run in runs.items() if not run.is_file()}
+    if not missing:
+        progress.skip(name, f"{label}: {', '.join(map(str, runs.values()))}")
+        return runs
     started = time.perf_counter()
-    progress.begin(name, f"{label}, {split} queries")
-    search(collection, split, run)
+    progress.begin(name, f"{label}, {' and '.join(missing)} queries")
+    search(collection, missing)
     progress.end(name, time.perf_counter() - started)
-    return run
+    return runs
 
 
-def _measure(
-    runs: Mapping[str, Path],
-    judgements: Sequence[Judgement],
-    measures: Sequence[str],
-    exclude_self: bool,
-    progress: Progress,
-) -> dict[str, Scores]:
-    """Return the scores of every run, and those of the fusion of two."""
-    own = {system: OwnHits.among(judgements) for system in runs}
+def _measure(ranked: _Ranked, measures: Sequence[str], exclude_self: bool, progress: Progress) -> dict[str, Scores]:
+    """Return the scores of every run, and those of the fusion of two, whose weight is tuned on dev queries if given."""
+    split, judgements = next(iter(ranked.judgements.items()))
+    own = {system: OwnHits.among(judgements) for system in ranked.runs}
 
-    def rows(system: str) -> Iterator[RunRow]:
+    def rows(system: str, split: str) -> Iterator[RunRow]:
         # Dropped before the fusion, too: hits that do not count would distort the scaled scores.
-        found = own[system].counted(read_run(runs[system]))
+        found = own[system].counted(read_run(ranked.runs[system][split]))
         return _without_self(found) if exclude_self else found
 
-    scores = {system: evaluate(rows(system), judgements, measures) for system in runs}
+    scores = {system: evaluate(rows(system, split), judgements, measures) for system in ranked.runs}
     for system, found in own.items():
-        for note in found.notes(runs[system].name, exclude_self=exclude_self):
+        for note in found.notes(ranked.runs[system][split].name, exclude_self=exclude_self):
             progress.note(note)
-    if len(runs) == 2:
-        first, second = map(rows, runs)
-        scores[HYBRID] = evaluate(convex(align(first, second), depth=DEPTH), judgements, measures)
+    if len(ranked.runs) == 2:
+        weight, reason = DEFAULT_WEIGHT, f"the default: {ranked.name} has no other dev queries to tune it on"
+        if "dev" in ranked.judgements and split != "dev":
+            dev = [rows(system, "dev") for system in ranked.runs]
+            tuned = tune_weight(dev[0], dev[1], ranked.judgements["dev"], measures[0])
+            weight, reason = tuned.weight, f"tuned on {tuned.queries:,} dev queries by {measures[0]}"
+        progress.note(f"{ranked.name}: {HYBRID} has weight {weight:g} for {[*ranked.runs][1]}, {reason}")
+        first, second = (rows(system, split) for system in ranked.runs)
+        scores[HYBRID] = evaluate(convex(align(first, second), weight, DEPTH), judgements, measures)
     return scores
 
 
@@ -251,18 +276,22 @@ def _content(collection: NamedCollection, split: str) -> str:
     return state.hexdigest()
 
 
-def _search_bm25(collection: BeirCollection | NamedCollection, split: str, run: Path) -> None:
+def _search_bm25(collection: BeirCollection | NamedCollection, runs: Mapping[str, Path]) -> None:
     retriever = Bm25Retriever().index(collection.passages())
-    rank_to_run(retriever, collection.queries(split), run, depth=DEPTH + 1)
+    for split, run in runs.items():
+        rank_to_run(retriever, collection.queries(split), run, depth=DEPTH + 1)
 
 
-def _search_encoder(encoder: AnyEncoder, collection: BeirCollection | NamedCollection, split: str, run: Path) -> None:
-    """Search one data set; vectors and index are kept beside the run until it is written, so that it can resume."""
-    work = run.with_suffix(".work")
+def _search_encoder(
+    encoder: AnyEncoder, collection: BeirCollection | NamedCollection, runs: Mapping[str, Path]
+) -> None:
+    """Search one data set; vectors and index are kept beside its runs until they are written, so that it can resume."""
+    work = next(iter(runs.values())).with_suffix(".work")
     texts = ((passage.doc_id, passage.content) for passage in collection.passages())
     vectors = encode_corpus(encoder, texts, work / "vectors")
     if vectors is None:
         raise DrkitError("`drkit evaluate --encoder` runs in a single process; start it without torchrun")
     index = build_index(vectors, work / "index")
-    search_to_run(index, collection.queries(split), run, encoder=encoder, depth=DEPTH + 1)
+    for split, run in runs.items():
+        search_to_run(index, collection.queries(split), run, encoder=encoder, depth=DEPTH + 1)
     shutil.rmtree(work, ignore_errors=True)

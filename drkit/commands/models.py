@@ -14,7 +14,7 @@ from drkit.errors import DrkitError
 from drkit.recipe.schema import RERANKER
 from drkit.recipe.toml import read_recipe
 from drkit.runs.execute import RECIPE
-from drkit.runs.manifest import read_manifest, versions
+from drkit.runs.manifest import load_manifest, read_manifest, versions
 from drkit.runs.retriever import load_text_encoder, write_encoder
 from drkit.runs.stage import TextReading, settings_from
 from drkit.search import AnyEncoder, DualEncoder, Reranker, TextEncoder
@@ -127,6 +127,11 @@ def _open(folder: Path, pooling: str | None, device: str, registry: Registry | N
                 f"checkpoints, such as {folder / 'retriever-1'}"
             )
         folder = folder / "encoder"
+    if (manifest := load_manifest(folder)) and manifest.pruned:
+        raise DrkitError(
+            f"the weights of {folder} were removed by `drkit prune`; use the exported encoder, {folder.parent}, or "
+            f"remove {folder} and train it again: drkit run {folder.parent}"
+        )
     if (folder / "modules.json").is_file():
         found = read_encoder(folder, device)
         if pooling and pooling != found.pooling:

@@ -15,6 +15,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from attrs import field, frozen
 from filelock import FileLock, Timeout
 
 from drkit.core import processes
@@ -35,7 +36,15 @@ from drkit.runs.manifest import (
     write_manifest,
 )
 from drkit.runs.stage import Stage, StageRun, lasting_settings
-from drkit.runs.survey import UNFINISHED, State, attempt_fingerprint, changes, input_hashes, inspect_stage
+from drkit.runs.survey import (
+    UNFINISHED,
+    State,
+    attempt_fingerprint,
+    changes,
+    input_hashes,
+    inspect_stage,
+    pruned_inputs,
+)
 
 
 def take_over(stage: Stage[Any], run: Path, fingerprint: str, reuse: Sequence[Path]) -> None:
@@ -130,13 +139,13 @@ def execute(
         return _join_stages(stages, run, registry)
     with locked(run), processes.group():
         claim(run, recipe, registry, redo=redo)
-        done: dict[str, Manifest] = {}
+        work = _Work({stage.name: stage for stage in stages}, run, registry, progress)
         for stage in stages:
-            take_over(stage, run, stage.fingerprint(input_hashes(stage, done)), reuse)
-            done[stage.name] = _finish(stage, run, done, registry=registry, progress=progress)
+            take_over(stage, run, stage.fingerprint(input_hashes(stage, work.done)), reuse)
+            work.finish(stage)
         processes.broadcast(None)  # the run is over
         shutil.rmtree(run / UNFINISHED, ignore_errors=True)
-        return done
+        return work.done
 
 
 def _join_stages(stages: Sequence[Stage[Any]], run: Path, registry: Registry) -> dict[str, Manifest]:
@@ -195,49 +204,75 @@ def differences(old: Recipe, new: Recipe) -> list[str]:
     return changes(before, after)
 
 
-def _finish(
-    stage: Stage[Any], run: Path, done: Mapping[str, Manifest], *, registry: Registry, progress: Progress
-) -> Manifest:
-    """Return the manifest of a stage, after running the stage if it is not finished."""
-    hashes = input_hashes(stage, done)
-    found = inspect_stage(stage, run, hashes)
-    if found.state is State.KEPT and found.manifest is not None:
-        progress.skip(stage.name, stage.summary)
-        return found.manifest
-    identity = stage.identity(hashes)
-    written = read_manifest(run / UNFINISHED / stage.name)
-    if written is not None and written.fingerprint == stage.fingerprint(hashes):  # interrupted just before its rename
-        publish(run / UNFINISHED / stage.name, run / stage.name)
-        progress.skip(stage.name, stage.summary)
-        return written
-    folder = prepare_attempt(stage, run, identity)
-    progress.begin(stage.name, stage.summary, "" if found.state is State.TO_DO else found.summary)
-    started = time.perf_counter()
-    with storage_errors(stage.name, run):
-        if stage.spec.joint:
-            (folder / CHECKPOINTS).mkdir(exist_ok=True)
-            processes.broadcast(stage.name)
-        metrics = _run(stage, folder, run, registry=registry, progress=progress)
-        manifest = Manifest(
-            layout=LAYOUT,
-            stage=stage.spec.name,
-            stage_version=stage.spec.version,
-            fingerprint=stage.fingerprint(hashes),
-            settings=identity["settings"],
-            inputs=identity["inputs"],
-            sources=identity["sources"],
-            origins={name: str(part) for name, part in stage.inputs.items() if not part.observed},
-            files=describe_files(folder),
-            metrics=metrics,
-            seconds=round(time.perf_counter() - started, 3),
-            finished=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            versions=versions(),
-            records=stage.spec.records,
-        )
-        write_manifest(manifest, folder)
-        publish(folder, run / stage.name)
-    progress.end(stage.name, manifest.seconds)
-    return manifest
+@frozen(eq=False)
+class _Work:
+    """The work of the first process: all stages by name, and the manifests of those done so far."""
+
+    stages: Mapping[str, Stage[Any]]
+    run: Path
+    registry: Registry
+    progress: Progress
+    done: dict[str, Manifest] = field(factory=dict)
+
+    def finish(self, stage: Stage[Any]) -> None:
+        """Run a stage unless it is finished."""
+        found = inspect_stage(stage, self.run, input_hashes(stage, self.done))
+        if found.is_finished and found.manifest is not None:
+            self.progress.skip(stage.name, stage.summary)
+            self.done[stage.name] = found.manifest
+        else:
+            self._make(stage, "" if found.state is State.TO_DO else found.summary)
+
+    def _restore(self, stage: Stage[Any], reader: str) -> None:
+        """Run a finished stage again for its pruned files; raises DrkitError if they come out different."""
+        before = self.done[stage.name]
+        self._make(stage, f"again because its files were pruned, and {reader} reads them")
+        if self.done[stage.name].content() != before.content():
+            raise DrkitError(
+                f"{stage.name} was made again because its files were pruned, and the result is not the same as before "
+                f"(see the versions in `drkit status {self.run}`). Stages that were made from the old one run again "
+                f"with `drkit run {self.run}`."
+            )
+
+    def _make(self, stage: Stage[Any], reason: str) -> None:
+        for name in pruned_inputs(stage, self.done):
+            self._restore(self.stages[name], stage.name)
+        hashes, run = input_hashes(stage, self.done), self.run
+        identity = stage.identity(hashes)
+        written = read_manifest(run / UNFINISHED / stage.name)
+        if written is not None and written.fingerprint == stage.fingerprint(hashes):  # interrupted before its rename
+            publish(run / UNFINISHED / stage.name, run / stage.name)
+            self.progress.skip(stage.name, stage.summary)
+            self.done[stage.name] = written
+            return
+        folder = prepare_attempt(stage, run, identity)
+        self.progress.begin(stage.name, stage.summary, reason)
+        started = time.perf_counter()
+        with storage_errors(stage.name, run):
+            if stage.spec.joint:
+                (folder / CHECKPOINTS).mkdir(exist_ok=True)
+                processes.broadcast(stage.name)
+            metrics = _run(stage, folder, run, registry=self.registry, progress=self.progress)
+            manifest = Manifest(
+                layout=LAYOUT,
+                stage=stage.spec.name,
+                stage_version=stage.spec.version,
+                fingerprint=stage.fingerprint(hashes),
+                settings=identity["settings"],
+                inputs=identity["inputs"],
+                sources=identity["sources"],
+                origins={name: str(part) for name, part in stage.inputs.items() if not part.observed},
+                files=describe_files(folder),
+                metrics=metrics,
+                seconds=round(time.perf_counter() - started, 3),
+                finished=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+                versions=versions(),
+                records=stage.spec.records,
+            )
+            write_manifest(manifest, folder)
+            publish(folder, run / stage.name)
+        self.progress.end(stage.name, manifest.seconds)
+        self.done[stage.name] = manifest
 
 
 def _run(stage: Stage[Any], folder: Path, run: Path, *, registry: Registry, progress: Progress) -> Mapping[str, Any]:

@@ -35,7 +35,7 @@ class Manifest:
     stage, stage_version: the identity of its `StageSpec`. fingerprint: covers settings, inputs and sources. settings:
     plain values by the recipe's dotted paths. inputs: content hashes by name. sources: states of files outside the run,
     by the setting that names them. origins: where each input came from (`collection/train`). records: files that
-    document the stage (logs, probes) and are not results.
+    document the stage (logs, probes) and are not results. pruned: files that were removed to free space.
     """
 
     layout: int
@@ -52,6 +52,7 @@ class Manifest:
     finished: str
     versions: Mapping[str, str]
     records: tuple[str, ...] = ()
+    pruned: tuple[str, ...] = ()
 
     def content(self, path: str = "") -> str:
         """Return one hash over the stage's files, or over those at `path` (a file or folder).
@@ -66,6 +67,10 @@ class Manifest:
         if path and not hashes:
             raise DrkitError(f"the stage {self.stage!r} has no {path}; its files: {', '.join(self.files) or 'none'}")
         return digest(hashes)
+
+    def has_pruned(self, path: str = "") -> bool:
+        """Return whether a file of the stage, or of those at `path`, was removed to free space."""
+        return any(not path or name == path or name.startswith(f"{path}/") for name in self.pruned)
 
 
 def digest(value: Any) -> str:
@@ -110,14 +115,19 @@ def load_manifest(folder: Path) -> Manifest | None:
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """Read the manifest of an intact stage; None if it is missing, or a file is missing or has another size."""
+    """Read the manifest of an intact (or pruned) stage; None if it or a file is missing, or a file's size differs."""
     manifest = load_manifest(folder)
     return manifest if manifest is not None and not any(damages(manifest, folder)) else None
 
 
 def damages(manifest: Manifest, folder: Path, *, verify: bool = False) -> Iterable[str]:
-    """Return a line for each damaged file of a stage; see `drkit.core.files.find_damages`."""
-    return find_damages(manifest.files, folder, verify=verify)
+    """Return a line for each damaged file of a stage, pruned ones left out; see `drkit.core.files.find_damages`."""
+    kept = {
+        name: entry
+        for name, entry in manifest.files.items()
+        if name not in manifest.pruned or (folder / name).is_file()
+    }
+    return find_damages(kept, folder, verify=verify)
 
 
 @cache

@@ -11,7 +11,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from drkit.core.files import CHECKPOINTS, read_json
 from drkit.errors import DrkitError
@@ -26,6 +26,7 @@ class State(str, Enum):
     """What happens to a stage when the run continues."""
 
     KEPT = "kept"
+    PRUNED = "pruned"
     TO_DO = "to do"
     RESUMED = "resumed"
     AGAIN = "again"
@@ -45,8 +46,16 @@ class Finding:
     manifest: Manifest | None = None
 
     @property
+    def is_finished(self) -> bool:
+        """Whether the stage is finished and does not run again."""
+        return self.state in (State.KEPT, State.PRUNED)
+
+    @property
     def summary(self) -> str:
         """The state in one line: `again because encoder.pooling: mean -> cls`."""
+        if self.state is State.PRUNED and self.manifest is not None:
+            files = len(self.manifest.pruned)
+            return f"pruned, {files} file{'s' * (files > 1)} removed by `drkit prune`"
         if self.state is State.RESUMED:
             return "resumed" if self.step is None else f"resumed from step {self.step:,}"
         return f"{self.state} because {'; '.join(self.reasons)}" if self.reasons else str(self.state)
@@ -55,8 +64,26 @@ class Finding:
 def survey(stages: Sequence[Stage[Any]], run: Path, *, verify: bool = False) -> Iterator[Finding]:
     """Yield a finding for each stage, in order, without changing anything. verify: compare the content of every file.
 
-    A stage that depends on a repeated one may still be kept in the end, if its inputs turn out the same.
+    A stage that depends on a repeated one may still be kept in the end, if its inputs turn out the same. A pruned stage
+    runs again if a stage that is not finished reads its removed files.
     """
+    found = {finding.stage.name: finding for finding in _inspect_all(stages, run, verify=verify)}
+    for finding in reversed(list(found.values())):
+        if not found[finding.stage.name].is_finished:
+            manifests = {name: one.manifest for name, one in found.items() if one.is_finished and one.manifest}
+            for name in pruned_inputs(finding.stage, manifests):
+                reasons = (f"its files were pruned, and {finding.stage.name} reads them",)
+                found[name] = evolve(found[name], state=State.AGAIN, reasons=reasons)
+    yield from found.values()
+
+
+def pruned_inputs(stage: Stage[Any], done: Mapping[str, Manifest]) -> list[str]:
+    """Return the stages that a stage reads removed files of; done: manifests of finished stages, by name."""
+    parts = (part for part in stage.inputs.values() if part.stage in done and done[part.stage].has_pruned(part.path))
+    return list(dict.fromkeys(part.stage for part in parts))
+
+
+def _inspect_all(stages: Sequence[Stage[Any]], run: Path, *, verify: bool) -> Iterator[Finding]:
     kept: dict[str, Manifest] = {}
     for stage in stages:
         pending = [name for name in stage.needs if name not in kept]
@@ -65,7 +92,7 @@ def survey(stages: Sequence[Stage[Any]], run: Path, *, verify: bool = False) -> 
             if pending
             else inspect_stage(stage, run, input_hashes(stage, kept), verify=verify)
         )
-        if found.state is State.KEPT and found.manifest is not None:
+        if found.is_finished and found.manifest is not None:
             kept[stage.name] = found.manifest
         yield found
 
@@ -82,7 +109,7 @@ def inspect_stage(stage: Stage[Any], run: Path, hashes: Mapping[str, str], *, ve
     is_same = manifest is not None and manifest.fingerprint == fingerprint
     damaged = tuple(damages(manifest, run / stage.name, verify=verify)) if manifest is not None else ()
     if is_same and not damaged:
-        return Finding(stage, State.KEPT, manifest=manifest)
+        return Finding(stage, State.PRUNED if manifest and manifest.pruned else State.KEPT, manifest=manifest)
     if stage.spec.resumable and attempt_fingerprint(run / UNFINISHED / stage.name) == fingerprint:
         return Finding(stage, State.RESUMED, step=_newest_step(run / UNFINISHED / stage.name))
     if manifest is None:

@@ -1,6 +1,7 @@
 """`drkit rerank` and `drkit distill` on files, in processes of their own; and the data in others' hands."""
 
 import json
+import shlex
 import subprocess
 import sys
 
@@ -108,14 +109,50 @@ def test_a_run_of_another_collection(files, tmp_path):
         rerank_file(tmp_path / "other.trec", None, NamedCollection(f"beir:{files / 'beir'}"), tmp_path / "out.trec")
 
 
+def test_a_fused_run_is_re_ranked(files, tmp_path):
+    first = dict(read_run(files / "first.trec"))
+    ids = [doc_id for doc_id, _ in first["q file 北"]]
+    turned = [(query, [(doc_id, float(i)) for i, doc_id in enumerate(ids)]) for query in first if query != "q unknown"]
+    write_run(tmp_path / "second.trec", turned, "second")
+    fused, out = tmp_path / "fused.trec", tmp_path / "reranked.trec"
+    drkit("fuse", files / "first.trec", tmp_path / "second.trec", "--weight", "0.9", "-o", fused)
+    source = f"--collection=beir:{files / 'beir'}"
+    drkit("rerank", fused, "--model", files / "model", source, "--depth=4", "-o", out)
+    scorer, after = Reranker.load(files / "model"), dict(read_run(out))
+    texts = {f"d {topic} ü": f"{topic} the {topic} is returned" for topic in TOPICS} | {"d empty": ""}
+    for query, hits in read_run(fused):
+        old = [doc_id for doc_id, _ in hits]
+        if query != "q unknown":
+            assert old[:4] == ids[::-1][:4], "the candidates are those of the fusion"
+            scores = scorer.score([(f"return a {query.split()[1]}", texts[doc_id]) for doc_id in old[:4]])
+            old[:4] = [old[i] for i in np.argsort(-scores, kind="stable")]
+        assert [doc_id for doc_id, _ in after[query]] == old
+
+
 @pytest.fixture(scope="module")
-def scored(files):
+def distilled(files):
+    """The file of scores, and what `drkit distill` printed."""
     out = files / "scored.jsonl"
     arguments = ["--teacher", files / "model", "--negatives", files / "mined.jsonl", "-o", out]
-    done = drkit("distill", *arguments, f"--collection=beir:{files / 'beir'}")
-    assert "8 queries, 56 pairs" in done.stdout
-    assert "a positive above every negative for" in done.stdout
+    return out, drkit("distill", *arguments, f"--collection=beir:{files / 'beir'}").stdout
+
+
+@pytest.fixture(scope="module")
+def scored(distilled):
+    out, printed = distilled
+    assert "8 queries, 56 pairs" in printed
+    assert "a positive above every negative for" in printed
     return out
+
+
+def test_distill_ends_with_a_command_that_trains_with_the_scores(files, distilled, tmp_path):
+    command = next(line for line in distilled[1].splitlines() if line.startswith("use "))
+    name, *arguments = shlex.split(command.removeprefix("use"))
+    assert name == "drkit"
+    drkit(*arguments, "-o", tmp_path / "r.toml", "--dry-run")
+    recipe = (tmp_path / "r.toml").read_text()
+    assert f'teacher = "{files / "model"}"' in recipe
+    assert 'use = "kl-distillation"' in recipe
 
 
 def test_distill_scores_every_positive_and_negative(files, scored):

@@ -8,9 +8,12 @@ from drkit.commands import encoder_evaluation as module
 from drkit.commands.encoder_evaluation import data_sets, evaluate_beir, evaluate_encoder
 from drkit.commands.inputs import NamedCollection
 from drkit.core.progress import Silent
-from drkit.core.types import Passage
+from drkit.core.types import Judgement, Passage
+from drkit.data.beir import BeirCollection
+from drkit.data.specs import BeirConfig
 from drkit.errors import DrkitError
 from drkit.evaluate import evaluate
+from drkit.evaluate.tuning import tune_weight
 from drkit.search import Bm25Retriever, TextEncoder, align, convex
 from tests.runs.test_probes import Topics, tokenizer
 
@@ -116,7 +119,9 @@ def test_the_numbers_are_those_of_searching_and_measuring(folder, encoder, tmp_p
     assert found.means["one"]["hybrid"]["nDCG@10"] == pytest.approx(fused, abs=1e-3)
     assert [summary for _, summary in progress.summaries] == ["BM25, test queries", "e, test queries"]
     said = "and are ignored (--exclude-self)" if exclude_self else "ignore them with --exclude-self"
-    assert ["1 hits have the id of their query" in note and said in note for note in progress.notes] == [True, True]
+    *own, weight = progress.notes
+    assert ["1 hits have the id of their query" in note and said in note for note in own] == [True, True]
+    assert weight == "one: hybrid has weight 0.5 for e, the default: one has no other dev queries to tune it on"
 
 
 def test_an_encoder_on_a_collection_has_the_numbers_of_its_folder(folder, encoder, tmp_path):
@@ -132,6 +137,48 @@ def test_an_encoder_on_a_collection_has_the_numbers_of_its_folder(folder, encode
     assert (again.begun, again.skipped) == ([], ["one"])
     with pytest.raises(DrkitError, match="has no 'dev' queries; its splits: test"):
         evaluate_encoder(str(encoder), NamedCollection(f"beir:{folder / 'one'}"), tmp_path / "b", split="dev")
+
+
+def test_the_fusion_is_tuned_on_dev_queries_where_there_are_some(encoder, tmp_path, monkeypatch):
+    data, topics, made = write_data_set(tmp_path / "both"), Topics(), TextEncoder.load(encoder)
+    passages = [*BeirCollection(BeirConfig(path=str(data))).passages()]
+    vectors, bm25 = made.encode_passages([p.content for p in passages]), Bm25Retriever().index(passages)
+
+    def rankings(split):
+        queries = list(topics.queries(split))
+        texts = [query.text for query in queries]
+        dense = [
+            (query.query_id, [(p.doc_id, float(s)) for p, s in zip(passages, row, strict=True)])
+            for query, row in zip(queries, made.encode_queries(texts) @ vectors.T, strict=True)
+        ]
+        lexical = [
+            (query.query_id, list(hits.pairs())) for query, hits in zip(queries, bm25.search(texts, 1001), strict=True)
+        ]
+        return lexical, dense
+
+    # dev queries whose answers the encoder finds first, so that a high weight is best
+    judged = [Judgement(q, max(hits, key=lambda hit: hit[1])[0], 1) for q, hits in rankings("dev")[1]]
+    queries = [json.dumps({"_id": query.query_id, "text": query.text}) for query in topics.queries("dev")]
+    (data / "queries.jsonl").write_text("\n".join([(data / "queries.jsonl").read_text(), *queries]))
+    rows = [f"{j.query_id}\t{j.doc_id}\t1" for j in judged]
+    (data / "qrels" / "dev.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *rows]))
+    tuned = tune_weight(*rankings("dev"), judged, "RR@10")
+    assert tuned.weight > 0.5
+    encoded, encode = [], module.encode_corpus
+    monkeypatch.setattr(module, "encode_corpus", lambda *given: encoded.append(1) or encode(*given))
+    given, progress = {"measures": ("RR@10", "nDCG@10"), "bm25": True}, RecordedProgress()
+    found = evaluate_beir(str(encoder), data, tmp_path / "out", progress=progress, **given)
+    assert encoded == [1], "passages are encoded once for both splits"
+    assert progress.summaries == [("both", "BM25, test and dev queries"), ("both", "e, test and dev queries")]
+    said = f"both: hybrid has weight {tuned.weight:g} for e, tuned on {len(judged)} dev queries by RR@10"
+    assert said in progress.notes
+    fused = evaluate(convex(align(*rankings("test")), tuned.weight), topics.judgements("test"), ["RR@10"])
+    assert found.means["both"]["hybrid"]["RR@10"] == pytest.approx(fused.mean("RR@10"), abs=1e-3)
+    named, own = NamedCollection(f"beir:{data}"), RecordedProgress()
+    scores = dict(evaluate_encoder(str(encoder), named, tmp_path / "named", **given))
+    assert scores["hybrid"].mean("RR@10") == found.means["both"]["hybrid"]["RR@10"]
+    evaluate_encoder(str(encoder), named, tmp_path / "named", split="dev", progress=own, **given)
+    assert any("weight 0.5 for e, the default" in note for note in own.notes), "never on the evaluated queries"
 
 
 def test_an_encoder_is_named_after_its_folder_or_its_run(encoder, tmp_path):

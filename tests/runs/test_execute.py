@@ -18,7 +18,7 @@ from drkit.errors import DrkitError
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.toml import read_recipe
 from drkit.runs.execute import UNFINISHED, execute
-from drkit.runs.manifest import read_manifest
+from drkit.runs.manifest import read_manifest, write_manifest
 from drkit.runs.stage import Part, Stage, StageSpec
 from drkit.runs.survey import State, survey
 from drkit.train.resuming import seal
@@ -171,6 +171,62 @@ def test_a_damaged_stage_is_made_again(tmp_path, harm):
         (tmp_path / "run/b/manifest.json").unlink()
     go(chain(), tmp_path / "run")
     assert CALLS == ["b"]
+
+
+def pruned(stage):
+    """Remove the output of a finished stage as `drkit prune` does."""
+    manifest = read_manifest(stage)
+    write_manifest(evolve(manifest, pruned=("out.txt",)), stage)
+    (stage / "out.txt").unlink()
+    return manifest.content()
+
+
+def line(c=3):
+    """Three stages, each of which reads the one before."""
+    a, b = (chain()[0], chain()[1])
+    return (a, b, Stage("c", WRITE, Toy(c), "third", of(Part("b"))))
+
+
+def test_a_pruned_stage_stays_finished_until_a_stage_reads_its_files(tmp_path):
+    run = tmp_path / "run"
+    go(line(), run)
+    contents = {name: pruned(run / name) for name in "ab"}
+    assert found(line(), run)["b"] == "pruned, 1 file removed by `drkit prune`"
+    assert [one.is_finished for one in survey(line(), run, verify=True)] == [True, True, True]
+    assert reasons(line(), run) == {}
+    d = Stage("d", WRITE, Toy(4), "reads c alone", of(Part("c")))
+    assert reasons((*line(), d), run) == {"d": ""}, "nothing that was pruned is read"
+    why = {
+        "a": "again because its files were pruned, and b reads them",
+        "b": "again because its files were pruned, and c reads them",
+        "c": "again because value: 3 -> 30",
+    }
+    surveyed = found((*line(c=30), d), run)
+    assert {name: surveyed[name] for name in why} == why
+    begun = reasons((*line(c=30), d), run)
+    assert {name: begun[name] for name in why} == why
+    assert CALLS == ["a", "b", "c", "d"]
+    assert (run / "c/out.txt").read_text() == "1+2+30"
+    assert {name: read_manifest(run / name).content() for name in "ab"} == contents
+    assert reasons((*line(c=30), d), run) == {}
+
+
+def test_a_pruned_stage_that_comes_out_different_is_said_and_what_follows_runs_again(tmp_path):
+    versions = iter(("old", "new"))
+
+    def write_version(stage):
+        (stage.folder / "out.txt").write_text(next(versions))
+        return {}
+
+    drifting = Stage("a", StageSpec("drifting", 1, Toy, write_version), Toy(), "first")
+    run = tmp_path / "run"
+    go((drifting, *line()[1:]), run)
+    pruned(run / "a")
+    (run / "b/out.txt").unlink()
+    with pytest.raises(DrkitError, match=r"a was made again because .* not the same as before.*drkit run"):
+        go((drifting, *line()[1:]), run)
+    assert reasons((drifting, *line()[1:]), run) == {"b": "again because a changed", "c": "again because b changed"}
+    assert (run / "c/out.txt").read_text() == "new+2+3"
 
 
 def test_a_failed_stage_leaves_no_folder_and_keeps_the_others(tmp_path):

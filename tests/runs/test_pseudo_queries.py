@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+import torch
 from attrs import evolve
+from safetensors.torch import load_file
 
 from drkit.core.discovery import installed
 from drkit.core.progress import Silent
@@ -22,6 +25,7 @@ from drkit.runs.plan import plan
 from drkit.runs.retriever import load_text_encoder
 from drkit.runs.stage import TextReading, settings_from
 from drkit.search import Bm25Retriever, FlatIndex, Retriever
+from drkit.train.pairs import PairCollator
 from tests.data.seq2seq import write_t5
 from tests.rerank.toys import checkpoint
 from tests.runs.conftest import drkit
@@ -245,6 +249,67 @@ def test_a_folder_with_test_queries_alone_is_evaluated(beir, tmp_path):
     assert refused.returncode == 2
     assert "--pipeline texts" in refused.stderr
     assert "Traceback" not in refused.stderr
+
+
+GIVEN = (
+    *("encoder.passage_length=32", "encoder.query_length=16", "encoder.pooling=mean", "evaluation.depth=20"),
+    *("pretrain.max_steps=2", "pretrain.per_device_train_batch_size=4", "pretrain.probe.every=0"),
+    *("finetune.max_steps=4", "finetune.per_device_train_batch_size=4", "finetune.save_steps=1"),
+    *("finetune.baseline=false", "pseudo_queries.sources=['crops']"),
+)
+
+
+def test_an_existing_encoder_from_texts_alone_to_its_end_and_after_a_kill(beir, tmp_path, monkeypatch):
+    recipe = compose(
+        ComposeRequest(
+            pipeline="texts",
+            collection=f"jsonl:{beir / 'corpus.jsonl'}",
+            encoder=str(checkpoint(tmp_path / "lm")),
+            settings=GIVEN,
+        ),
+        PARTS,
+    )
+    check(recipe, PARTS.registry)
+    stages = plan(recipe, PARTS.registry).stages
+
+    def go(run):
+        begun = Mock(wraps=Silent())
+        execute(stages, run, recipe, registry=PARTS.registry, progress=begun)
+        return {call.args[0]: call.args[2] for call in begun.begin.call_args_list}
+
+    assert set(go(tmp_path / "whole")) == {stage.name for stage in stages} >= {"retriever-2", "encoder", "index"}
+    calls, read = [], PairCollator.__call__
+
+    def killed(self, examples):
+        calls.append(1)
+        if len(calls) == 7:  # in the second round
+            raise KeyboardInterrupt
+        return read(self, examples)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PairCollator, "__call__", killed)
+        with pytest.raises(KeyboardInterrupt):
+            go(tmp_path / "killed")
+    resumed = go(tmp_path / "killed")
+    assert resumed["retriever-2"].startswith("resumed from step")
+    assert "retriever-1" not in resumed
+    one, two = (load_file(tmp_path / name / "encoder" / "model.safetensors") for name in ("whole", "killed"))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert len(Retriever.load(tmp_path / "killed").search(["an older lion"], 5)[0].doc_ids) == 5
+
+
+def test_an_existing_encoder_is_compared_with_what_it_was(beir, tmp_path):
+    lm, run = checkpoint(tmp_path / "lm"), tmp_path / "run"
+    settings = [f"--set={one}" for one in (*GIVEN, "pretrain=none")]
+    done = drkit(
+        *("compose", "--pipeline", "texts", "--collection", f"beir:{beir}", "--encoder", lm, *settings),
+        *("--run-dir", run),
+    )
+    rows = read_manifest(run / "evaluation").metrics["rows"]
+    systems = [row["system"] for row in rows]
+    assert systems[:2] == ["bm25", "as-it-is"]
+    assert systems[-3:] == ["retriever-1", "retriever-2", "hybrid"]
+    assert "the encoder as it is" in done.stdout
 
 
 def test_gpl_from_generated_queries_to_a_retriever_that_learns_margins(beir, tmp_path):

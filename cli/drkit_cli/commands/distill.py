@@ -54,4 +54,20 @@ def distill(
         )
     click.echo(f"scores   {output}: {done.queries:,} queries, {done.pairs:,} pairs")
     click.echo(f"teacher  {done.agreement.summary()}")
-    click.echo(f"use      drkit compose --collection pairs:{output}")
+    click.echo(f"use      {_training(teacher, collection, settings)}")
+    click.echo(f"         trains with this teacher's scores; --collection pairs:{output} reads the texts alone")
+
+
+def _training(teacher: str, collection: str, settings: tuple[str, ...]) -> str:
+    """Return the command that trains a retriever on the scores of this teacher."""
+    from shlex import join
+
+    from drkit.recipe.schema import RERANKER
+    from drkit.runs.execute import RECIPE
+
+    own = Path(teacher) / RERANKER if (Path(teacher) / RECIPE).is_file() else teacher
+    source = "NAME:VALUE" if (Path(collection) / RECIPE).is_file() else collection
+    chosen = (*settings, f"finetune.rounds.1.teacher={own}", "finetune.rounds.1.loss=kl-distillation")
+    return join(
+        ("drkit", "compose", "--pipeline", "two-stage", "--collection", source, *(f"--set={one}" for one in chosen))
+    )

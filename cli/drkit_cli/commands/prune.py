@@ -1,0 +1,32 @@
+"""`drkit prune`: remove the weights of a finished run that nothing outside it reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
+@click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
+def prune(run: Path, dry_run: bool) -> None:
+    r"""Remove the weights and indexes of a finished RUN that are neither exported nor needed to use it.
+
+    What stays: the folders encoder, index, bm25, pretrained and reranker, the checkpoint of the exported retriever, and
+    all results. If the run goes on later, stages whose weights are needed again run again.
+
+    \b
+    drkit prune runs/R --dry-run
+    drkit prune runs/R
+    """
+    from drkit.commands import prune_run
+    from drkit.core.discovery import installed
+    from drkit_cli.render import console, table
+
+    removed = prune_run(run, installed().registry, dry_run=dry_run)
+    rows = [(one.stage, f"{one.files:,}", f"{one.bytes / 1e6:,.1f} MB") for one in removed]
+    if rows:
+        console().print(table("", ("stage", "files", "freed"), rows))
+    freed = sum(one.bytes for one in removed) / 1e6
+    click.echo(f"{'would free' if dry_run else 'freed'} {freed:,.1f} MB of {run}")

@@ -1,0 +1,78 @@
+"""Prune a finished run: remove the weights and indexes that only its own stages read, and that they have read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+
+from attrs import evolve, frozen
+
+from drkit.commands.models import last_checkpoint
+from drkit.core.registry import Registry
+from drkit.errors import DrkitError
+from drkit.recipe.toml import read_recipe
+from drkit.runs.execute import RECIPE, locked
+from drkit.runs.manifest import Manifest, write_manifest
+from drkit.runs.plan import plan
+from drkit.runs.stages import initial
+from drkit.runs.stages.export import EXPORT
+from drkit.runs.stages.finetune import FINETUNE
+from drkit.runs.stages.index import INDEX
+from drkit.runs.survey import survey
+
+_WEIGHTS = "*.safetensors"
+# What is removed, by the name of the stage's spec.
+_CHECKPOINTS = (initial.EXISTING, initial.FROM_SCRATCH, FINETUNE, EXPORT)
+_PRUNED = {**dict.fromkeys((spec.name for spec in _CHECKPOINTS), _WEIGHTS), INDEX.name: "*"}
+
+
+@frozen
+class Pruned:
+    """What was removed from a stage: the number of files, and the bytes that this frees (shared files free none)."""
+
+    stage: str
+    files: int
+    bytes: int
+
+
+def prune_run(run: Path, registry: Registry, *, dry_run: bool = False) -> list[Pruned]:
+    """Remove the weights of all rounds but the exported one, of the start, and the indexes of all retrievers.
+
+    The folders `encoder`, `index`, `pretrained` and `reranker` stay whole. Each manifest keeps the hashes of the
+    removed files and lists them as `pruned`, so finished stages stay finished. If the run goes on later and a stage
+    needs such a file, the stage that made it runs again. dry_run: remove nothing. Returns what was removed, by stage.
+
+    Raises DrkitError if `run` is not a run, is not finished, or another process works in it.
+    """
+    if not (run / RECIPE).is_file():
+        raise DrkitError(f"{run} is not a run (no {RECIPE}); give the folder of a finished one")
+    with locked(run):
+        findings = list(survey(plan(read_recipe(run / RECIPE, registry), registry).stages, run))
+        unfinished = [f"{found.stage.name}: {found.summary}" for found in findings if not found.is_finished]
+        if unfinished:
+            raise DrkitError(
+                f"{run} is not finished, and its other stages may need the weights ({unfinished[0]}); finish it "
+                f"first: drkit run {run}"
+            )
+        kept = ("encoder", last_checkpoint(run).name)
+        return [
+            _prune(found.manifest, run / found.stage.name, files, dry_run=dry_run)
+            for found in findings
+            if found.manifest and found.stage.name not in kept and (files := [*_prunable(found.manifest)])
+        ]
+
+
+def _prunable(manifest: Manifest) -> Iterator[str]:
+    pattern = _PRUNED.get(manifest.stage, "")
+    return (name for name in manifest.files if fnmatch(name, pattern) and name not in manifest.pruned)
+
+
+def _prune(manifest: Manifest, folder: Path, files: list[str], *, dry_run: bool) -> Pruned:
+    """Mark files as pruned, then remove them: a kill in between leaves files that are not needed, but no damage."""
+    sizes = [(status.st_size, status.st_nlink) for status in ((folder / name).stat() for name in files)]
+    if not dry_run:
+        write_manifest(evolve(manifest, pruned=(*manifest.pruned, *files)), folder)
+        for name in files:
+            (folder / name).unlink()
+    return Pruned(folder.name, len(files), sum(size for size, links in sizes if links == 1))
