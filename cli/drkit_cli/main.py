@@ -29,6 +29,7 @@ from drkit_cli.commands.run import run
 from drkit_cli.commands.search import search
 from drkit_cli.commands.show import show
 from drkit_cli.commands.status import status
+from drkit_cli.terminal import echo, escape_streams
 
 
 def _with_examples(command: click.Command) -> click.Command:
@@ -73,6 +74,7 @@ for command in (
 
 def main() -> None:
     """Run the command line. A user's error exits with code 2 and no traceback, Ctrl-C with 130."""
+    escape_streams()
     sys.exit(_status())
 
 
@@ -80,13 +82,13 @@ def _status() -> int:
     try:
         result = cli.main(standalone_mode=False)
     except DrkitError as error:
-        click.echo(f"error: {error}", err=True)
+        echo(f"error: {error}", err=True)
         return 2
     except click.ClickException as error:
         error.show()
         return 2
     except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted", err=True)
+        echo("interrupted", err=True)
         return 130
     except BrokenPipeError:  # the reader (`| head`) closed the pipe
         sys.stderr.close()

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from drkit_cli.terminal import echo
+
 
 @click.command()
 @click.option(
@@ -50,6 +52,6 @@ def distill(
             output,
             on_progress=lambda lines: progress.advance(lines, None, "queries"),
         )
-    click.echo(f"scores   {output}: {done.queries:,} queries, {done.pairs:,} pairs")
-    click.echo(f"teacher  {done.agreement.summary()}")
-    click.echo(f"use      drkit compose --collection pairs:{output}")
+    echo(f"scores   {output}: {done.queries:,} queries, {done.pairs:,} pairs")
+    echo(f"teacher  {done.agreement.summary()}")
+    echo(f"use      drkit compose --collection pairs:{output}")

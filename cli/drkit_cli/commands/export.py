@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from drkit.encoders.pooling import POOLINGS
+from drkit_cli.terminal import echo
 
 
 @click.command()
@@ -22,4 +23,4 @@ def export(source: str, pooling: str | None, output: Path) -> None:
     """
     from drkit.commands import export_checkpoint
 
-    click.echo(f"encoder  {export_checkpoint(source, output, pooling=pooling)}")
+    echo(f"encoder  {export_checkpoint(source, output, pooling=pooling)}")

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from drkit_cli.terminal import echo
+
 
 @click.command()
 @click.option("--model", required=True, metavar="PATH_OR_ID", help="A sequence-to-sequence model: a folder or hub id.")
@@ -44,6 +46,6 @@ def queries(model: str, collection: str | None, settings: tuple[str, ...], outpu
     with RichProgress(1) as progress:
         done = generate_queries(request, model, output, sampling=how, parts=installed(), progress=progress)
     if done:
-        click.echo(f"queries  {done}")
-        click.echo(f"use      drkit compose --masker query-as-context --set pretrain.masker.queries=file:{done}")
-        click.echo(f"or       drkit compose --pipeline texts --set pseudo_queries.sources=file:{done}")
+        echo(f"queries  {done}")
+        echo(f"use      drkit compose --masker query-as-context --set pretrain.masker.queries=file:{done}")
+        echo(f"or       drkit compose --pipeline texts --set pseudo_queries.sources=file:{done}")
