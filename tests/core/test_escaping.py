@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drkit.core.escaping import escape_controls, escape_html, escape_line, escape_markdown, escape_paragraph
+from drkit.inspect.words import InspectedWords, Word
 from drkit.report import Figure, Heading, Line, Panel, Table, Text, draw, html_page, markdown
+from drkit_cli.inspect_html import words_page
 
 HOSTILE = (
     "\x1b]0;t\x07\x1b[2J\x9b1m\u202e\r<script>x</script><img src=x onerror=y> [l](javascript:z) ![i](http://t/) |`c`"
@@ -60,6 +62,14 @@ def test_a_page_has_only_its_own_tags(text):
     assert [tag for tag, _ in Tags(page).tags] == TAGS.split()
     assert escape_html(text) in page
     assert not ACTS.search(page)
+
+
+@given(anything)
+def test_the_page_of_inspect_has_only_its_own_tags(text):
+    word = Word(text, 0.5)
+    pages = [words_page(InspectedWords((each,), (each,), 1.0, 1)) for each in (word, Word("a", 0.5))]
+    assert Tags(pages[0]).tags == Tags(pages[1]).tags
+    assert not ACTS.search(pages[0])
 
 
 @given(anything)
