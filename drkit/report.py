@@ -6,13 +6,14 @@ matplotlib is imported only when plotting, and writes to files without a display
 from __future__ import annotations
 
 import base64
-import html
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from attrs import frozen
+
+from drkit.core.escaping import escape_html, escape_markdown, escape_paragraph
 
 # Distinguishable without colours: by line style, then by marker.
 _LINES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)))
@@ -35,6 +36,7 @@ _STYLE: Any = {
     "lines.linewidth": 1.4,
     "lines.markersize": 3.6,
     "figure.dpi": 150,
+    "text.parse_math": False,  # labels are names, and a $ in one is not a formula
 }
 
 
@@ -230,14 +232,13 @@ def markdown(blocks: Sequence[Block]) -> str:
 
 def _markdown(block: Block) -> str:
     if isinstance(block, Heading):
-        return f"{'#' * block.level} {block.text}"
+        return f"{'#' * block.level} {escape_markdown(block.text)}"
     if isinstance(block, Table):
-        lines = [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in block.rows]
-        head = [f"| {' | '.join(block.columns)} |", "|---" + "|---:" * (len(block.columns) - 1) + "|"]
-        return "\n".join([*head, *lines])
+        head, *lines = [f"| {' | '.join(map(escape_markdown, row))} |" for row in (block.columns, *block.rows)]
+        return "\n".join([head, "|---" + "|---:" * (len(block.columns) - 1) + "|", *lines])
     if isinstance(block, Figure):
-        return f"![{block.caption}]({block.path.name})"
-    return block.text
+        return f"![{escape_markdown(block.caption)}]({block.path.name})"
+    return escape_paragraph(block.text)
 
 
 _PAGE_STYLE = """
@@ -255,21 +256,21 @@ def html_page(blocks: Sequence[Block]) -> str:
     title = next((block.text for block in blocks if isinstance(block, Heading)), "report")
     body = "\n".join(map(_html, blocks))
     return (
-        f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>{html.escape(title)}</title>\n'
+        f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>{escape_html(title)}</title>\n'
         f"<style>{_PAGE_STYLE}</style>\n{body}\n</html>\n"
     )
 
 
 def _html(block: Block) -> str:
     if isinstance(block, Heading):
-        return f"<h{block.level}>{html.escape(block.text)}</h{block.level}>"
+        return f"<h{block.level}>{escape_html(block.text)}</h{block.level}>"
     if isinstance(block, Table):
-        head = "".join(f"<th>{html.escape(cell)}</th>" for cell in block.columns)
-        rows = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in block.rows]
+        head = "".join(f"<th>{escape_html(cell)}</th>" for cell in block.columns)
+        rows = ["".join(f"<td>{escape_html(cell)}</td>" for cell in row) for row in block.rows]
         return f"<table>\n<tr>{head}</tr>\n" + "\n".join(f"<tr>{row}</tr>" for row in rows) + "\n</table>"
     if isinstance(block, Figure):
         data = base64.b64encode(block.path.read_bytes()).decode()
-        caption = html.escape(block.caption)
+        caption = escape_html(block.caption)
         image = f'<img alt="{caption}" src="data:image/png;base64,{data}">'
         return f"<figure>{image}<figcaption>{caption}</figcaption></figure>"
-    return f"<p>{html.escape(block.text)}</p>"
+    return f"<p>{escape_html(block.text)}</p>"

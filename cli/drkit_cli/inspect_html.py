@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from html import escape
 from typing import TYPE_CHECKING
 
+from drkit.core.escaping import escape_html
 from drkit_cli.inspect_text import LEGEND, heading, shown, summaries
 
 if TYPE_CHECKING:
@@ -35,11 +35,11 @@ table { border-collapse: collapse; } td { padding: .1rem .8rem .1rem 0; }
 
 def mask_page(found: InspectedMask) -> str:
     """Return the page of `drkit inspect mask`."""
-    body = [f"<h1>{escape(heading(found))}</h1>"]
+    body = [f"<h1>{escape_html(heading(found))}</h1>"]
     for text in found.texts:
-        body.append(f"<h2>{escape(text.title)}</h2>")
+        body.append(f"<h2>{escape_html(text.title)}</h2>")
         body.append(_columns(text))
-        body += [f"<p>{escape(line)}</p>" for line in summaries(text)]
+        body += [f"<p>{escape_html(line)}</p>" for line in summaries(text)]
     body.append(_notes([LEGEND, *found.notes]))
     return _page("What a masker hides", body)
 
@@ -48,7 +48,7 @@ def words_page(found: InspectedWords) -> str:
     """Return the page of `drkit inspect words`."""
     most = max((word.probability for word in found.top), default=1.0) or 1.0
     rows = [
-        f"<tr><td>{escape(w.text)}</td><td class=number>{w.probability:.4f}</td>"
+        f"<tr><td>{escape_html(w.text)}</td><td class=number>{w.probability:.4f}</td>"
         f'<td><div class=bar style="width: {12 * w.probability / most:.2f}rem"></div></td>'
         f"<td>{'in the text' if w.in_text else ''}</td></tr>"
         for w in found.top
@@ -72,14 +72,14 @@ def _columns(text: InspectedText) -> str:
     values = [piece.importance for piece in text.pieces]
     has_importance = any(value is not None for value in values)
     labels = ["token", *(["importance"] if has_importance else []), *(view.name for view in text.views)]
-    beside = f"<div class=labels>{''.join(f'<span>{escape(label)}</span>' for label in labels)}</div>"
+    beside = f"<div class=labels>{''.join(f'<span>{escape_html(label)}</span>' for label in labels)}</div>"
     columns = []
     for position, (piece, shade) in enumerate(zip(text.pieces, _shades(values), strict=True)):
         lines = [_heat(piece.text, shade)]
         lines += [_number("" if piece.importance is None else f"{piece.importance:.1f}")] if has_importance else []
         for view in text.views:
             cell = view.cells[position]
-            lines.append(f"<span class={cell.state}>{escape(shown(cell, piece))}</span>")
+            lines.append(f"<span class={cell.state}>{escape_html(shown(cell, piece))}</span>")
         columns.append(_token(lines))
     return f"<div class=text>{beside}<div class=flow>{''.join(columns)}</div></div>"
 
@@ -89,11 +89,11 @@ def _token(lines: Iterable[str]) -> str:
 
 
 def _heat(text: str, shade: float) -> str:
-    return f'<span class=heat style="--heat: {shade:.2f}">{escape(text)}</span>'
+    return f'<span class=heat style="--heat: {shade:.2f}">{escape_html(text)}</span>'
 
 
 def _number(text: str) -> str:
-    return f"<span class=number>{escape(text)}</span>"
+    return f"<span class=number>{escape_html(text)}</span>"
 
 
 def _shades(values: Sequence[float | None]) -> list[float]:
@@ -104,9 +104,9 @@ def _shades(values: Sequence[float | None]) -> list[float]:
 
 
 def _notes(lines: Iterable[str]) -> str:
-    return "".join(f"<p class=note>{escape(line)}</p>" for line in lines)
+    return "".join(f"<p class=note>{escape_html(line)}</p>" for line in lines)
 
 
 def _page(title: str, body: Iterable[str]) -> str:
-    head = f"<meta charset=utf-8><title>{escape(title)}</title><style>{_STYLE}</style>"
+    head = f"<meta charset=utf-8><title>{escape_html(title)}</title><style>{_STYLE}</style>"
     return f"<!doctype html>\n<html lang=en><head>{head}</head>\n<body>\n" + "\n".join(body) + "\n</body></html>\n"

@@ -32,6 +32,7 @@ from drkit_cli.commands.search import search
 from drkit_cli.commands.show import show
 from drkit_cli.commands.status import status
 from drkit_cli.names import Commands
+from drkit_cli.terminal import echo, escape_streams
 
 
 def _with_examples(command: click.Command) -> click.Command:
@@ -77,6 +78,7 @@ for command in (
 
 def main() -> None:
     """Run the command line. An error of the user or the disk exits with code 2 and no traceback, Ctrl-C with 130."""
+    escape_streams()
     sys.exit(_status())
 
 
@@ -85,7 +87,7 @@ def _status() -> int:
         result = cli.main(standalone_mode=False)
         sys.stdout.flush()
     except DrkitError as error:
-        click.echo(f"error: {error}", err=True)
+        echo(f"error: {error}", err=True)
         return 2
     except click.ClickException as error:
         error.show()
@@ -93,7 +95,7 @@ def _status() -> int:
     except (click.Abort, KeyboardInterrupt) as interrupt:
         if isinstance(interrupt.__cause__, EOFError):  # click reports the end of any file as Ctrl-D
             raise interrupt.__cause__ from None
-        click.echo("interrupted", err=True)
+        echo("interrupted", err=True)
         return 130
     except BrokenPipeError:  # the reader (`| head`) closed the pipe
         sys.stderr.close()
@@ -102,7 +104,7 @@ def _status() -> int:
         failure = storage_failure(error)
         if failure is None:
             raise
-        click.echo(f"error: {failure[0]}; {failure[1]} and repeat the command", err=True)
+        echo(f"error: {failure[0]}; {failure[1]} and repeat the command", err=True)
         return 2
     return result if isinstance(result, int) else 0
 

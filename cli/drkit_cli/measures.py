@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from drkit_cli.terminal import echo
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -38,7 +40,7 @@ def measures_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def print_note(note: str) -> None:
     """Print a note about the scores to stderr."""
-    click.echo(f"note: {note}", err=True)
+    echo(f"note: {note}", err=True)
 
 
 def score_table(rows: Sequence[Row]) -> Table:

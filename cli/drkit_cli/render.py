@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
-from rich.console import Console
+from attrs import frozen
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderableType, RenderHook, RenderResult
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
+
+from drkit.core.escaping import escape_controls
+from drkit_cli.terminal import EscapedStream
 
 BASELINE, HYBRID = "no-pretraining", "hybrid"
 LABELS = {"bm25": "BM25", "as-it-is": "as it is", "initial": "as it starts", BASELINE: "without pre-training"}
@@ -37,8 +43,37 @@ if TYPE_CHECKING:
 
 def console() -> Console:
     """Return a console for standard output, as wide as the terminal, or wide enough for tables without one."""
-    screen = Console(highlight=False)
-    return screen if screen.is_terminal else Console(highlight=False, width=max(screen.width, 110))
+    screen = _console(sys.stdout)
+    return screen if screen.is_terminal else _console(sys.stdout, width=max(screen.width, 110))
+
+
+def error_console() -> Console:
+    """Return a console for standard error."""
+    return _console(sys.stderr)
+
+
+def _console(stream: TextIO, **options: Any) -> Console:
+    # rich needs its own control characters. Text is never read as markup: `[link=..]` in a name would be one.
+    file = stream.stream if isinstance(stream, EscapedStream) else stream
+    made = Console(file=file, highlight=False, markup=False, emoji=False, **options)
+    made.push_render_hook(_EscapeText())
+    return made
+
+
+class _EscapeText(RenderHook):
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        return [_Escaped(each) for each in renderables]
+
+
+@frozen
+class _Escaped:
+    """Another renderable, with the control characters of its text spelled out."""
+
+    inner: RenderableType
+
+    def __rich_console__(self, screen: Console, options: ConsoleOptions) -> RenderResult:
+        for segment in screen.render(self.inner, options):
+            yield segment if segment.control else Segment(escape_controls(segment.text), segment.style)
 
 
 def table(title: str, columns: Iterable[str], rows: Iterable[Sequence[str]]) -> Table:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from drkit_cli.names import LocalPath
+from drkit_cli.terminal import echo
 
 if TYPE_CHECKING:
     from drkit.core.registry import Registry
@@ -92,14 +93,12 @@ def run_recipe(
             execute(made.stages, run, recipe, registry=registry, progress=Silent())
         return
     for note in made.notes:
-        click.echo(f"note: {note}", err=True)
+        echo(f"note: {note}", err=True)
     try:
         with name_failing_part(recipe, registry), RichProgress(len(made.stages)) as progress:
             done = execute(made.stages, run, recipe, registry=registry, progress=progress, redo=redo, reuse=reuse)
     except KeyboardInterrupt:
-        click.echo(
-            f"interrupted; finished stages and checkpoints are kept. Resume with: drkit run {run / RECIPE}", err=True
-        )
+        echo(f"interrupted; finished stages and checkpoints are kept. Resume with: drkit run {run / RECIPE}", err=True)
         raise
     results(run, done)
 
@@ -117,7 +116,7 @@ def name_failing_part(recipe: Recipe, registry: Registry) -> Iterator[None]:
     except Exception as error:
         part = failing_part(error, all_parts(recipe, registry))
         if part is not None:
-            click.echo(f"error in {part.title}: {describe_error(error)}", err=True)
+            echo(f"error in {part.title}: {describe_error(error)}", err=True)
         raise
 
 

@@ -150,7 +150,8 @@ def _spill(run: Run, path: Path) -> Run:
     keys, counts = run
     np.save(f"{path}.keys.npy", keys)
     np.save(f"{path}.counts.npy", counts)
-    return np.load(f"{path}.keys.npy", mmap_mode="r"), np.load(f"{path}.counts.npy", mmap_mode="r")
+    keys, counts = (np.load(f"{path}.{name}.npy", mmap_mode="r", allow_pickle=False) for name in ("keys", "counts"))
+    return keys, counts
 
 
 def _merged(runs: list[Run], size: int) -> Iterator[Run]:

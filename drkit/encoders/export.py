@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from attrs import asdict, field, frozen
 from attrs.validators import ge, in_
 
-from drkit.core.files import replacing_folder
+from drkit.core.escaping import escape_markdown
+from drkit.core.files import replacing_folder, write_text
 from drkit.core.loading import without_progress_bars
 from drkit.encoders.architectures import STATIC
 from drkit.encoders.folder import (
@@ -100,7 +101,7 @@ def export_encoder(
     with replacing_folder(Path(folder), MODULES) as temporary:
         write(given, tokenizer, temporary, declared, token_weights)
         _write_json(temporary / DRKIT, {"format": 1, **asdict(declared), "provenance": dict(provenance or {})})
-        (temporary / "README.md").write_text(_model_card(declared, provenance or {}), encoding="utf-8")
+        write_text(temporary / "README.md", _model_card(declared, provenance or {}))
     return Path(folder)
 
 
@@ -131,7 +132,7 @@ def export_dual(
         modules = _static_modules_of if is_static(getattr(queries[0], "base_model", queries[0])) else _modules_of
         _write_json(temporary / ROUTER, _router_config(modules(declared)))
         _write_json(temporary / SETTINGS, _model_settings(declared))
-        (temporary / "README.md").write_text(_model_card(declared, provenance or {}), encoding="utf-8")
+        write_text(temporary / "README.md", _model_card(declared, provenance or {}))
     return Path(folder)
 
 
@@ -228,9 +229,8 @@ def _save_tokenizer(
     file = folder / "tokenizer.json"
     if file.is_file():
         content = json.loads(file.read_text(encoding="utf-8"))
-        file.write_text(
-            json.dumps({**content, "padding": None, "truncation": truncation}, ensure_ascii=False, indent=2)
-        )
+        whole = {**content, "padding": None, "truncation": truncation}
+        write_text(file, json.dumps(whole, ensure_ascii=False, indent=2))
 
 
 def _write_declarations(folder: Path, declared: _Declarations, named: Mapping[str, str]) -> None:
@@ -281,7 +281,10 @@ def _model_settings(declared: _Declarations) -> dict[str, Any]:
 
 
 def _model_card(declared: _Declarations, provenance: Mapping[str, Any]) -> str:
-    facts = "".join(f"| {key} | {_cell(value)} |\n" for key, value in {**asdict(declared), **provenance}.items())
+    facts = "".join(
+        f"| {escape_markdown(str(key))} | {_cell(value)} |\n"
+        for key, value in {**asdict(declared), **provenance}.items()
+    )
     return (
         "---\nlibrary_name: sentence-transformers\npipeline_tag: sentence-similarity\n"
         "tags: [drkit, sentence-transformers, feature-extraction]\n---\n\n"
@@ -299,8 +302,8 @@ def _model_card(declared: _Declarations, provenance: Mapping[str, Any]) -> str:
 
 def _cell(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    return text.replace("|", "\\|").replace("\n", " ")
+    return escape_markdown(text)
 
 
 def _write_json(path: Path, content: Any) -> None:
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False, default=str) + "\n", encoding="utf-8")
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False, default=str) + "\n")

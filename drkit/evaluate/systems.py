@@ -12,6 +12,7 @@ from typing import Any
 
 from attrs import evolve, field, frozen
 
+from drkit.core.escaping import escape_markdown, escape_paragraph
 from drkit.errors import DrkitError
 from drkit.evaluate.measures import Scores
 from drkit.evaluate.significance import TTest, holm, paired_t_test
@@ -69,7 +70,7 @@ def to_markdown(rows: Sequence[Row]) -> str:
     """
     measures = list(rows[0].values) if rows else []
     lines = [["system", *measures], *([row.system, *(cell(row, m) for m in measures)] for row in rows)]
-    text = [f"| {' | '.join(item.replace('|', chr(92) + '|') for item in line)} |" for line in lines]
+    text = [f"| {' | '.join(map(escape_markdown, line))} |" for line in lines]
     return "\n".join([text[0], "|---" * (len(measures) + 1) + "|", *text[1:]])
 
 
@@ -223,15 +224,16 @@ def versus_markdown(found: Sequence[Versus], texts: Mapping[str, str] | None = N
     lines = [
         "| measure | system | against | difference | 95 % interval | p | p (Holm) | wins | ties | losses |",
         "|---|---|---|---:|---|---|---|---:|---:|---:|",
-        *(f"| {' | '.join(map(_escape, _cells(one)))} |" for one in found),
+        *(f"| {' | '.join(map(escape_markdown, _cells(one)))} |" for one in found),
         "",
         f"{comparison_caption(found)}",
     ]
     for one in found:
         for label, changes in (("gains", one.gained), ("losses", one.lost)):
             if changes:
-                lines += ["", f"{one.measure}, largest {label} of {one.system} against {one.baseline}:", ""]
-                lines += [f"- {line}" for line in change_lines(changes, texts or {})]
+                title = f"{one.measure}, largest {label} of {one.system} against {one.baseline}:"
+                lines += ["", escape_paragraph(title), ""]
+                lines += [f"- {escape_markdown(line)}" for line in change_lines(changes, texts or {})]
     return "\n".join(lines)
 
 
@@ -269,10 +271,6 @@ def _cells(one: Versus) -> list[str]:
 def interval(test: TTest) -> str:
     """Format the confidence interval of the mean difference; empty if it was not tested."""
     return "" if test.low != test.low else f"{test.low:+.3f} .. {test.high:+.3f}"
-
-
-def _escape(text: str) -> str:
-    return text.replace("|", r"\|")
 
 
 def _check_names(systems: Sequence[tuple[str, Scores]]) -> None:

@@ -26,7 +26,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments, set_seed
 from transformers.trainer_callback import PrinterCallback
 
 from drkit.core import processes
-from drkit.core.files import CHECKPOINTS
+from drkit.core.files import CHECKPOINTS, write_text
 from drkit.core.progress import Progress
 from drkit.errors import DrkitError
 from drkit.recipe.toml import json_text
@@ -86,9 +86,9 @@ def train_in(
         callbacks=callbacks,
     )
     lines = "".join(f"{json.dumps(dict(entry), sort_keys=True)}\n" for entry in result.log)
-    (folder / "log.jsonl").write_text(lines, encoding="utf-8")
+    write_text(folder / "log.jsonl", lines)
     done = {"steps": result.steps, "loss": result.loss, "seconds": result.seconds, "examples": len(lengths)}
-    (folder / "training.json").write_text(json_text(done), encoding="utf-8")
+    write_text(folder / "training.json", json_text(done))
     return result
 
 

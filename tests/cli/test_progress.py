@@ -62,7 +62,7 @@ def test_on_a_narrow_terminal_the_description_is_cut_and_the_numbers_stay(monkey
     now, terminal = [0.0], io.StringIO()
     made = Console(file=terminal, force_terminal=True, width=width, color_system=None, highlight=False)
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(progress, "Console", lambda **_: made)
+    monkeypatch.setattr(progress, "error_console", lambda: made)
     bar = RichProgress(1)
     bar.begin("pretrained", "pre-train with masker pmi and decoder enhanced, 3,000 steps of 32, keeping the best")
     for now[0], done in ((1, 0), (11, 70)):

@@ -62,7 +62,7 @@ def test_markdown_and_page_say_the_same(tmp_path):
         Table(["s", "v"], [["a", "1"]]),
         Figure(tmp_path / "f.png", "c"),
     ]
-    assert markdown(blocks) == "# A <b> run\n\nx < y & z\n\n| s | v |\n|---|---:|\n| a | 1 |\n\n![c](f.png)\n"
+    assert markdown(blocks) == "# A &lt;b> run\n\nx < y & z\n\n| s | v |\n|---|---:|\n| a | 1 |\n\n![c](f.png)\n"
     page = html_page(blocks)
     for part in ("<h1>A &lt;b&gt; run</h1>", "<p>x &lt; y &amp; z</p>", "<td>a</td><td>1</td>", "base64,iVBORw0KGgo="):
         assert part in page

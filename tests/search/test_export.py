@@ -100,7 +100,7 @@ def test_the_card_and_drkit_json_tell_where_it_comes_from(tmp_path):
         "format": 1, **HOW, "query_prompt": "", "passage_prompt": "", "normalize": False,
         "provenance": {"seed": 1, "parts": ["a|b"]},
     }  # fmt: skip
-    assert '| parts | ["a\\|b"] |' in (tmp_path / "e" / "README.md").read_text()
+    assert '| parts | \\["a\\|b"\\] |' in (tmp_path / "e" / "README.md").read_text()
 
 
 def test_exporting_leaves_everything_else_alone_and_replaces_as_a_whole(tmp_path):

@@ -8,6 +8,7 @@ import click
 
 from drkit_cli.measures import measures_option, print_note
 from drkit_cli.names import LocalPath, count
+from drkit_cli.terminal import echo
 
 _FILE = LocalPath(dir_okay=False)
 
@@ -62,6 +63,6 @@ def compare(
     scores = evaluate_files(systems, judged, measures or None, exclude_self=exclude_self, note=print_note)
     found = compare_scores(scores, all_pairs=all_pairs, shown=shown)
     if kind == "json":
-        click.echo(json_text({"comparisons": [attrs.asdict(one) for one in found]}), nl=False)
+        echo(json_text({"comparisons": [attrs.asdict(one) for one in found]}), nl=False)
     else:
-        click.echo(versus_markdown(found, judged.texts))
+        echo(versus_markdown(found, judged.texts))

@@ -9,6 +9,7 @@ import click
 
 from drkit_cli.names import LocalPath, PartName, PipelineName, RecipeName
 from drkit_cli.running import run_options
+from drkit_cli.terminal import echo
 
 
 @click.command()
@@ -67,5 +68,5 @@ def compose(
     recipe = compose_recipe(ComposeRequest(scale="quick" if quick else scale, **choices), parts)
     if output:
         write_recipe(recipe, output)
-        click.echo(f"recipe: {output}")
+        echo(f"recipe: {output}")
     run_recipe(recipe, parts.registry, run_dir=run_dir, dry_run=dry_run, redo=redo, reuse=reuse, trial=trial)

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from drkit_cli.names import LocalPath, count
+from drkit_cli.terminal import echo
 
 
 @click.command()
@@ -52,10 +53,10 @@ def distill(
             output,
             on_progress=lambda lines: progress.advance(lines, None, "queries"),
         )
-    click.echo(f"scores   {output}: {done.queries:,} queries, {done.pairs:,} pairs")
-    click.echo(f"teacher  {done.agreement.summary()}")
-    click.echo(f"use      {_training(teacher, collection, settings)}")
-    click.echo(f"         trains with this teacher's scores; --collection pairs:{output} reads the texts alone")
+    echo(f"scores   {output}: {done.queries:,} queries, {done.pairs:,} pairs")
+    echo(f"teacher  {done.agreement.summary()}")
+    echo(f"use      {_training(teacher, collection, settings)}")
+    echo(f"         trains with this teacher's scores; --collection pairs:{output} reads the texts alone")
 
 
 def _training(teacher: str, collection: str, settings: tuple[str, ...]) -> str:

@@ -8,6 +8,7 @@ import click
 
 from drkit.encoders.pooling import POOLINGS
 from drkit_cli.names import LocalPath, count
+from drkit_cli.terminal import echo
 
 
 @click.command()
@@ -61,7 +62,7 @@ def encode(
             on_progress=lambda count: progress.advance(count, None, "texts"),
         )
     if vectors is None:
-        click.echo("this process is done; others are still writing their shards", err=True)
+        echo("this process is done; others are still writing their shards", err=True)
         return
-    click.echo(f"vectors  {output}: {len(vectors):,} of {vectors.dimension}, {dtype}")
-    click.echo(f"use      drkit {'search INDEX --queries' if split else 'index'} {output} -o ..")
+    echo(f"vectors  {output}: {len(vectors):,} of {vectors.dimension}, {dtype}")
+    echo(f"use      drkit {'search INDEX --queries' if split else 'index'} {output} -o ..")

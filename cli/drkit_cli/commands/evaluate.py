@@ -154,7 +154,7 @@ def _print(
     screen = console()
     screen.print(score_table(rows))
     if len(rows) > 1:
-        screen.print(table_caption(draws), markup=False)
+        screen.print(table_caption(draws))
     if per_query:
         write_per_query(per_query, scores)
     if as_json:

@@ -8,6 +8,7 @@ import click
 
 from drkit.encoders.pooling import POOLINGS
 from drkit_cli.names import LocalPath
+from drkit_cli.terminal import echo
 
 
 @click.command()
@@ -23,4 +24,4 @@ def export(source: str, pooling: str | None, output: Path) -> None:
     """
     from drkit.commands import export_checkpoint
 
-    click.echo(f"encoder  {export_checkpoint(source, output, pooling=pooling)}")
+    echo(f"encoder  {export_checkpoint(source, output, pooling=pooling)}")

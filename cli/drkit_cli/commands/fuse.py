@@ -11,6 +11,7 @@ import click
 from click.core import ParameterSource
 
 from drkit_cli.names import LocalPath, count
+from drkit_cli.terminal import echo
 
 if TYPE_CHECKING:
     from drkit.search.fusion import Scale
@@ -75,11 +76,11 @@ def fuse(
         chosen = DEFAULT_WEIGHT if weight is None else weight
         combine = lambda a, b: convex(align(a, b, SCALES[scale]), chosen, depth)  # noqa: E731
     queries, shared = fuse_files(first, second, output, combine)
-    click.echo(f"run      {output}: {queries:,} queries")
+    echo(f"run      {output}: {queries:,} queries")
     if tune:
-        click.echo(f"note: the weight was tuned on these queries; use --weight {weight:g} for others", err=True)
+        echo(f"note: the weight was tuned on these queries; use --weight {weight:g} for others", err=True)
     if shared < queries:
-        click.echo(f"note: only one of the two files has hits for {queries - shared:,} of the queries", err=True)
+        echo(f"note: only one of the two files has hits for {queries - shared:,} of the queries", err=True)
 
 
 def _tuned(first: Path, second: Path, qrels: Path, measure: str, scale: Scale) -> float:
@@ -91,8 +92,8 @@ def _tuned(first: Path, second: Path, qrels: Path, measure: str, scale: Scale) -
     judgements = tuple(read_any_qrels(qrels))
     found = tune_weight(read_run(first), read_run(second), judgements, measure, scale=scale)
     means = {name: found.means[weight] for name, weight in (("A", 0.0), ("B", 1.0), ("fused", found.weight))}
-    click.echo(f"weight   {found.weight:g} for B, tuned on {found.queries:,} queries: {measure} ", nl=False)
-    click.echo(", ".join(f"{name} {mean:.3f}" for name, mean in means.items()))
+    echo(f"weight   {found.weight:g} for B, tuned on {found.queries:,} queries: {measure} ", nl=False)
+    echo(", ".join(f"{name} {mean:.3f}" for name, mean in means.items()))
     return found.weight
 
 

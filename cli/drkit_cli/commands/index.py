@@ -8,6 +8,7 @@ import click
 from click.core import ParameterSource
 
 from drkit_cli.names import LocalPath, count
+from drkit_cli.terminal import echo
 
 _OF_KIND = {"hnsw": ("links", "construction", "effort", "half"), "ivf-pq": ("lists", "code_bytes", "probes")}
 _RAISES_RECALL = {"hnsw": ("effort", "links"), "ivf-pq": ("code_bytes", "probes")}
@@ -67,15 +68,13 @@ def index(
     elif kind == "ivf-pq":
         settings = IvfPq(lists=lists, code_bytes=code_bytes, probes=probes)
     made = build_index(opened, output, kind=kind, settings=settings)
-    click.echo(f"index    {output}: {kind}, {len(made):,} vectors of {made.dimension}")
+    echo(f"index    {output}: {kind}, {len(made):,} vectors of {made.dimension}")
     if "recall@10" in made.facts:
-        click.echo(
-            f"recall   {made.facts['recall@10']:.1%} of the 10 nearest, of {made.facts['recall_sample']} vectors"
-        )
+        echo(f"recall   {made.facts['recall@10']:.1%} of the 10 nearest, of {made.facts['recall_sample']} vectors")
         if made.facts["recall@10"] < LOW_RECALL:
             raised = " or ".join(f"--{n.replace('_', '-')} (now {made.settings[n]})" for n in _RAISES_RECALL[kind])
-            click.echo(f"         below {LOW_RECALL:.0%}: raise {raised}, or use --kind flat, which is exact")
-    click.echo(f'use      drkit search {output} --encoder .. "a query"')
+            echo(f"         below {LOW_RECALL:.0%}: raise {raised}, or use --kind flat, which is exact")
+    echo(f'use      drkit search {output} --encoder .. "a query"')
 
 
 def _check_kind(kind: str) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from drkit_cli.names import LARGEST_SEED, LocalPath, PartName, count
+from drkit_cli.terminal import echo
 
 if TYPE_CHECKING:
     from drkit.core.discovery import Installed
@@ -112,7 +113,7 @@ def _source(
     pending = collection_source(ComposeRequest(masker=masker, collection=collection, settings=settings), parts)
     if pending.is_finished:
         return pending.finish(parts, Silent())
-    click.echo(f"computing the vocabulary and n-gram counts of the collection, once, in {pending.folder}", err=True)
+    echo(f"computing the vocabulary and n-gram counts of the collection, once, in {pending.folder}", err=True)
     with RichProgress(len(pending.stages)) as progress:
         return pending.finish(parts, progress)
 
@@ -121,4 +122,4 @@ def _write(path: Path, page: str) -> None:
     from drkit.core.files import write_text
 
     write_text(path, page)
-    click.echo(f"page: {path}")
+    echo(f"page: {path}")

@@ -55,7 +55,7 @@ def _print_kind(kind: str, parts: Installed, screen: Console) -> None:
         screen.print(table(kind, ("name", "what it does", "paper", "from"), found))
         clashes = registry.clashes(kind)
     for line in clashes:
-        screen.print(line, markup=False, soft_wrap=True)
+        screen.print(line, soft_wrap=True)
 
 
 def _first_comment(found: NamedFile) -> str:

@@ -8,6 +8,7 @@ import click
 
 from drkit.encoders.pooling import POOLINGS
 from drkit_cli.names import LARGEST_SEED, LocalPath, count
+from drkit_cli.terminal import echo
 
 
 @click.command()
@@ -96,9 +97,9 @@ def mine(
             on_progress=lambda queries, total: progress.advance(queries, total, "queries"),
         )
     dropped = ", ".join(f"{reason} {number:,}" for reason, number in done["dropped"].items()) or "nothing"
-    click.echo(f"queries    {done['queries']:,}, {done['queries_without']:,} of them without a negative")
-    click.echo(f"negatives  {done['negatives']:,}, {done['negatives_per_query']:g} per query")
-    click.echo(f"dropped    {dropped}")
+    echo(f"queries    {done['queries']:,}, {done['queries_without']:,} of them without a negative")
+    echo(f"negatives  {done['negatives']:,}, {done['negatives_per_query']:g} per query")
+    echo(f"dropped    {dropped}")
     for name, weights in done["weights"].items():
-        click.echo(f"weights    {name} {weights}")
-    click.echo(f"file       {output}: {done['lines']:,} lines")
+        echo(f"weights    {name} {weights}")
+    echo(f"file       {output}: {done['lines']:,} lines")

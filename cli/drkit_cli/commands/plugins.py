@@ -21,7 +21,7 @@ def plugins() -> None:
     columns = ("plugin", "from", "parts", "recipes and pipelines", "loaded in", "state")
     screen.print(table("", columns, [_row(report, parts) for report in parts.plugins]))
     for line in (*_failures(parts), *all_clashes(parts)):
-        screen.print(line, markup=False, soft_wrap=True)
+        screen.print(line, soft_wrap=True)
 
 
 def all_clashes(parts: Installed) -> Iterator[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from drkit_cli.names import LARGEST_SEED, LocalPath, count
+from drkit_cli.terminal import echo
 
 
 @click.command()
@@ -48,6 +49,6 @@ def queries(model: str, collection: str | None, settings: tuple[str, ...], outpu
     with RichProgress(1) as progress:
         done = generate_queries(request, model, output, sampling=how, parts=installed(), progress=progress)
     if done:
-        click.echo(f"queries  {done}")
-        click.echo(f"use      drkit compose --masker query-as-context --set pretrain.masker.queries=file:{done}")
-        click.echo(f"or       drkit compose --pipeline texts --set pseudo_queries.sources=file:{done}")
+        echo(f"queries  {done}")
+        echo(f"use      drkit compose --masker query-as-context --set pretrain.masker.queries=file:{done}")
+        echo(f"or       drkit compose --pipeline texts --set pseudo_queries.sources=file:{done}")

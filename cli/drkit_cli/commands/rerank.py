@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from drkit_cli.names import LocalPath, count
+from drkit_cli.terminal import echo
 
 
 @click.command()
@@ -53,13 +54,11 @@ def rerank(
             depth=depth,
             on_progress=lambda done: progress.advance(done, None, "queries"),
         )
-    click.echo(f"run      {output}: {counts['ranked']:,} queries re-ranked by {model}")
+    echo(f"run      {output}: {counts['ranked']:,} queries re-ranked by {model}")
     if counts["queries"]:
-        click.echo(
+        echo(
             f"note: {counts['queries']:,} queries are not among the {split} queries: their rankings are unchanged",
             err=True,
         )
     if counts["passages"]:
-        click.echo(
-            f"note: {counts['passages']:,} passages are not in the collection: ranked below the others", err=True
-        )
+        echo(f"note: {counts['passages']:,} passages are not in the collection: ranked below the others", err=True)

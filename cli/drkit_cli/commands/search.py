@@ -10,6 +10,7 @@ import click
 
 from drkit.encoders.pooling import POOLINGS
 from drkit_cli.names import LocalPath, count
+from drkit_cli.terminal import echo
 
 if TYPE_CHECKING:
     from drkit.core.types import Query
@@ -96,7 +97,7 @@ def _write(
     assert output is not None
     index = open_index(find_index(where))
     done = search_to_run(index, queries, output, encoder=encoder, depth=depth)
-    click.echo(f"run      {output}: {done:,} queries, {min(depth, len(index)):,} of {len(index):,} passages each")
+    echo(f"run      {output}: {done:,} queries, {min(depth, len(index)):,} of {len(index):,} passages each")
 
 
 def _write_hybrid(where: Path, queries: Iterable[Query] | Vectors, output: Path | None, depth: int) -> None:
@@ -108,7 +109,7 @@ def _write_hybrid(where: Path, queries: Iterable[Query] | Vectors, output: Path 
     if isinstance(queries, Vectors):
         raise DrkitError("--hybrid needs the texts of the queries, for BM25; give a file of queries, not their vectors")
     done = rank_to_run(_hybrid(where), queries, output, depth=depth)
-    click.echo(f"run      {output}: {done:,} queries, ranked by BM25 and the retriever")
+    echo(f"run      {output}: {done:,} queries, ranked by BM25 and the retriever")
 
 
 def _hybrid(where: Path) -> Searcher:
@@ -141,14 +142,17 @@ def _show(where: Path, retriever: Searcher, query: str, depth: int) -> None:
 
 
 def _print(hits: Hits, texts: Iterable[str]) -> None:
+    from rich.text import Text
+
+    from drkit.core.escaping import escape_line
     from drkit_cli.render import console
 
     screen = console()
     for rank, (doc_id, score, text) in enumerate(zip(hits.doc_ids, hits.scores, texts, strict=True), start=1):
-        screen.print(f"[bold]{rank:3d}[/]  {score:.4f}  ", end="")
-        screen.print(doc_id, style="cyan", markup=False)
+        line = Text(f"{rank:3d}", style="bold").append(f"  {score:.4f}  ", style="not bold")
+        screen.print(line.append(escape_line(doc_id), style="not bold cyan"))
         if text:
-            screen.print(text, markup=False, style="dim")
+            screen.print(text, style="dim")
 
 
 def _excerpt(text: str, limit: int = 300) -> str:

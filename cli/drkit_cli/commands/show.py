@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from drkit_cli.commands.listing import KINDS
+from drkit_cli.terminal import echo
 
 if TYPE_CHECKING:
     from drkit.core.spec import ComponentSpec
@@ -32,18 +33,20 @@ def show(kind: str, name: str) -> None:
     parts = installed()
     if kind in ("recipe", "pipeline"):
         file = parts.recipe(name) if kind == "recipe" else parts.pipeline(name)
-        click.echo(file.read_text(encoding="utf-8"), nl=False)
+        echo(file.read_text(encoding="utf-8"), nl=False)
     else:
         _show_part(parts.registry.get(kind, name))
 
 
 def _show_part(spec: ComponentSpec) -> None:
+    from rich.text import Text
+
     from drkit.core.settings import describe_settings
     from drkit.core.spec import SCOPES
     from drkit_cli.render import console, table
 
     screen = console()
-    screen.print(f"[bold]{spec.kind} {spec.name}[/]  {spec.summary}")
+    screen.print(Text(f"{spec.kind} {spec.name}", style="bold").append(f"  {spec.summary}", style="not bold"))
     if spec.deprecated:
         screen.print(f"deprecated: {spec.deprecated}")
     settings = describe_settings(spec.config)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 from attrs import frozen
 
+from drkit.core.escaping import escape_paragraph
 from drkit.core.files import write_text
 from drkit.recipe.toml import json_text
 from drkit.runs.stage import StageRun, StageSpec, from_recipe
@@ -67,7 +68,7 @@ def run(stage: StageRun[EvaluationSettings]) -> Mapping[str, Any]:
         facts = json.loads((stage.inputs[HYBRID] / WEIGHT).read_text(encoding="utf-8"))
         tests = _p_values(systems[-1][1], systems[0][1])
         results[HYBRID] = {**facts, "against": {"bm25": tests}}
-    write_text(stage.folder / "table.md", f"{to_markdown(rows)}\n\n{caption}\n")
+    write_text(stage.folder / "table.md", f"{to_markdown(rows)}\n\n{escape_paragraph(caption)}\n")
     write_text(stage.folder / "scores.json", json.dumps({name: dict(s.per_query) for name, s in systems}))
     write_text(stage.folder / "results.json", json_text(results))
     return results

@@ -50,7 +50,7 @@ def run(stage: StageRun[ReportSettings]) -> Mapping[str, Any]:
         *_trainings(stage, probes),
         *_validations(stage),
     ]
-    blocks.append(Text("The recipe is recipe.toml in the run's folder; `drkit run` repeats the run from it."))
+    blocks.append(Text("The recipe is recipe.toml in the run's folder; drkit run repeats the run from it."))
     write_text(stage.folder / "report.md", markdown(blocks))
     write_text(stage.folder / "report.html", html_page(blocks))
     return {"figures": sum(isinstance(block, Figure) for block in blocks)}
@@ -209,7 +209,7 @@ def _lines(path: Path) -> list[Mapping[str, float]]:
 
 REPORT = StageSpec(
     name="report",
-    version=2,
+    version=3,
     settings=ReportSettings,
     run=run,
     inputs={

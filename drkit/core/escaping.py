@@ -1,0 +1,72 @@
+"""The one door through which text from outside drkit reaches a terminal, an HTML page or a Markdown file.
+
+Ids, texts, names of files, plugins and recipes may hold anything: escape sequences that rewrite a terminal, characters
+that reorder a line, tags, links. Nothing else in drkit escapes text.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+
+# C0 and C1 controls but tab and newline, surrogates, line separators, and the marks that reorder text.
+_CONTROLS = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+# What starts an element, an entity, code, emphasis, a link, a table cell or mathematics. `a < b`, `one_name` and the
+# star of `(p = 0.02*)` stay as they are: they start nothing.
+_MARKDOWN = re.compile(
+    r"<(?=[A-Za-z/!?])|&(?=[A-Za-z#])|[\\`\[\]|$~]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|(?<![A-Za-z0-9])\*(?=\S)"
+    r"|\*(?=[^\s)])|(?<=:)//"
+)
+_ENTITIES = {"<": "&lt;", "&": "&amp;", "//": r"\//"}
+# What makes a line a heading, a quotation, an item or a rule.
+_LINE_START = re.compile(r"\A(\d+(?=[.)](?:\s|\Z))|(?=[#>+=*-]))")
+
+
+def escape_controls(text: str) -> str:
+    r"""Spell out control characters, all but newline and tab, as their Python escapes.
+
+    >>> escape_controls("\x1b[2Ja\u202eb\n")
+    '\\x1b[2Ja\\u202eb\n'
+    """
+    return _CONTROLS.sub(lambda found: _spelled(ord(found[0])), text)
+
+
+def _spelled(code: int) -> str:
+    # From DEL on in the form that JSON and TOML read too; both refuse the characters below as they are.
+    return f"\\x{code:02x}" if code < 0x20 else f"\\u{code:04x}"
+
+
+def escape_line(text: str) -> str:
+    r"""Spell out control characters, with newlines and tabs as spaces, for a text that must stay on one line.
+
+    >>> escape_line("an id\nerror: none")
+    'an id error: none'
+    """
+    return escape_controls(" ".join(re.split(r"[\t\n\v\f\r]+", text)))
+
+
+def escape_html(text: str) -> str:
+    """Return a text as the content of an HTML element or of a quoted attribute.
+
+    >>> escape_html("<script>")
+    '&lt;script&gt;'
+    """
+    return html.escape(escape_controls(text))
+
+
+def escape_markdown(text: str) -> str:
+    r"""Return a text as Markdown that renders literally, within a line: in a heading, a table cell, an item.
+
+    >>> print(escape_markdown("<b>[x](y) a_b < c"))
+    &lt;b>\[x\](y) a_b < c
+    """
+    return _MARKDOWN.sub(lambda found: _ENTITIES.get(found[0], f"\\{found[0]}"), escape_line(text).strip())
+
+
+def escape_paragraph(text: str) -> str:
+    r"""Return a text as a paragraph of Markdown that renders literally; see `escape_markdown`.
+
+    >>> print(escape_paragraph("# one"), escape_paragraph("1. one"))
+    \# one 1\. one
+    """
+    return _LINE_START.sub(r"\1\\", escape_markdown(text))
