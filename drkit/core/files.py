@@ -33,7 +33,7 @@ _STORAGE = (
     *(errno.ENXIO, errno.ELOOP, errno.EMFILE, errno.ENFILE, errno.ESTALE),
 )
 # numpy and torch do not say why they could not write.
-_SHORT_WRITE = re.compile(r"\d+ requested and \d+ written|PytorchStreamWriter failed")
+_SHORT_WRITE = re.compile(r"\d+ requested and \d+ written|PytorchStreamWriter failed|unexpected pos \d+ vs \d+")
 
 
 def local_path(text: str | Path) -> Path:
@@ -162,7 +162,7 @@ def remove_temporaries(folder: Path) -> None:
 
     No other process may be writing there.
     """
-    for path in [path for path in folder.rglob(".*") if _TEMPORARY.fullmatch(path.name)]:
+    for path in filter(is_temporary, list(folder.rglob(".*"))):
         shutil.rmtree(path, ignore_errors=True)
         path.unlink(missing_ok=True)
 
@@ -208,6 +208,11 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def is_temporary(path: Path) -> bool:
+    """Return whether a path has a name that this module gives to what is being written."""
+    return bool(_TEMPORARY.fullmatch(path.name))
 
 
 def _beside(path: Path, kind: str) -> Path:

@@ -19,7 +19,15 @@ from attrs import field, frozen
 from filelock import FileLock, Timeout
 
 from drkit.core import processes
-from drkit.core.files import CHECKPOINTS, link_or_copy, remove_temporaries, storage_failure, sync, write_text
+from drkit.core.files import (
+    CHECKPOINTS,
+    is_temporary,
+    link_or_copy,
+    remove_temporaries,
+    storage_failure,
+    sync,
+    write_text,
+)
 from drkit.core.progress import Progress, Silent
 from drkit.core.registry import Registry
 from drkit.errors import DrkitError
@@ -192,10 +200,13 @@ def claim(run: Path, recipe: Recipe, registry: Registry, *, redo: bool) -> None:
                 f"{run} contains a run of another recipe:\n{listed}\n"
                 f"choose another --run-dir, or use --redo to run the affected stages again"
             )
-    if not path.exists() and any(p.name not in (".lock", UNFINISHED) for p in run.iterdir()):
+    left = [p for p in run.iterdir() if p.name not in (".lock", UNFINISHED) and not is_temporary(p)]
+    if left and not path.exists():
         raise DrkitError(f"{run} is not empty and not a run (no {RECIPE}); choose another --run-dir")
     write_recipe(recipe, claimed)
     write_recipe(recipe, path)
+    for temporary in filter(is_temporary, list(run.iterdir())):  # of a process that was killed here
+        temporary.unlink()
 
 
 def differences(old: Recipe, new: Recipe) -> list[str]:

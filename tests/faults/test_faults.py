@@ -1,0 +1,185 @@
+"""Every file operation of a run or command may fail, or be the last before a kill.
+
+Each time there is one message and exit code 2 (or the signal's), and what is run again ends with the files of an
+uninterrupted one. DRKIT_FAULTS is the number of faults, drawn by DRKIT_FAULTS_SEED (nightly: 500 and more).
+"""
+
+import errno
+import json
+import os
+import random
+import signal
+from pathlib import Path
+
+import pytest
+from transformers import BertConfig, BertForSequenceClassification
+
+from drkit.core.files import is_temporary
+from tests.search.toys import tokenizer
+
+FAULTS = int(os.environ.get("DRKIT_FAULTS", "40"))
+SEED = int(os.environ.get("DRKIT_FAULTS_SEED", "0"))
+KILL = 0
+ERRORS = (KILL, KILL, errno.ENOSPC, errno.ENOSPC, errno.EIO, errno.EACCES, errno.EINTR)
+# Faults in a row until a run is left to finish, and how many of a hundred faults hit each recipe.
+CHAIN, SHARES = 10, {"three-stage": 25, "ance": 25, "texts": 25, "commands": 25}
+
+TINY = [
+    *("--no-trial", "--set=encoder.vocab_size=150", "--set=encoder.layers=1", "--set=encoder.hidden=16"),
+    *("--set=encoder.heads=2", "--set=encoder.intermediate=16", "--set=encoder.passage_length=16"),
+    *("--set=pretrain.max_steps=3", "--set=pretrain.save_steps=1", "--set=pretrain.per_device_train_batch_size=4"),
+]
+FINETUNE = [
+    *("--set=finetune.max_steps=2", "--set=finetune.save_steps=1", "--set=finetune.per_device_train_batch_size=3"),
+    *("--set=evaluation.depth=10", "--set=evaluation.start=false", "--set=finetune.baseline=false"),
+]
+RECIPES = {
+    "three-stage": [*FINETUNE, "--set=pretrain.probe.every=2", "--set=pretrain.probe.keep_best=true"],
+    "ance": ["--pipeline", "ance", *FINETUNE],
+    "texts": ["--masker", "uniform", "--decoder", "mlm"],
+}
+
+
+def compose(name, beir, run):
+    collection = f"jsonl:{beir / 'corpus.jsonl'}" if name == "texts" else f"beir:{beir}"
+    return ["compose", "--collection", collection, *TINY, *RECIPES[name], "--run-dir", run]
+
+
+# Names of values and files that depend on the time; the report has the seconds of each training.
+TIMES = {"seconds", "finished", "training.json", "report.md", "report.html"}
+TIMED_INPUTS = Path("report/manifest.json")
+
+
+def contents(folder):
+    """Content of every file by its path, without what depends on the time."""
+    paths = [path for path in folder.rglob("*") if path.is_file() and path.name != ".lock"]
+    return {str(path): content(folder, path) for path in (path.relative_to(folder) for path in paths)}
+
+
+def content(folder, path):
+    if path.name in TIMES or path == TIMED_INPUTS:
+        return None
+    return timeless(json.loads((folder / path).read_text())) if path.suffix == ".json" else (folder / path).read_bytes()
+
+
+def timeless(value):
+    if isinstance(value, dict):
+        return {name: timeless(item) for name, item in value.items() if name not in TIMES}
+    return [timeless(item) for item in value] if isinstance(value, list) else value
+
+
+def assert_ends_well(result, error, where):
+    """A kill ends the process; an error ends it with one message, unless it was made up for."""
+    output = result["output"]
+    assert "Traceback" not in output, (where, output)
+    if result["code"] == 0:
+        return
+    if error == KILL:
+        assert result["code"] == -signal.SIGKILL, (where, output)
+        return
+    assert result["code"] == 2, (where, result["code"], output)
+    assert sum(line.startswith("error") for line in output.splitlines()) == 1, (where, output)
+
+
+@pytest.fixture(scope="module")
+def finished(server, beir, tmp_path_factory):
+    """An uninterrupted run of each recipe: (folder, number of its operations), made when asked for."""
+    made = {}
+
+    def finish(name):
+        if name not in made:
+            run = tmp_path_factory.mktemp("whole") / name
+            result = server.drkit(*compose(name, beir, run), root=run)
+            assert result["code"] == 0, result["output"]
+            made[name] = run, result["operations"]
+        return made[name]
+
+    return finish
+
+
+def interrupt(server, arguments, run, operations, rng, faults):
+    """Run with up to `faults` faults in a row; returns how many there were."""
+    for done in range(faults):
+        reach = 20 if rng.random() < 0.2 else 2 * operations // min(CHAIN, max(faults, 1))
+        at, error = rng.randint(1, reach), rng.choice(ERRORS)
+        result = server.drkit(*arguments, root=run, at=at, error=error)
+        assert_ends_well(result, error, f"operation {at}, {errno.errorcode.get(error, 'kill')}")
+        if result["code"] == 0:
+            return done + (result["operations"] >= at)
+    return faults
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_run_with_faults_ends_as_one_without(server, beir, finished, tmp_path, name):
+    whole, operations = finished(name)
+    expected = contents(whole)
+    left, chain = FAULTS * SHARES[name] // 100, 0
+    while left:
+        chain += 1
+        run = tmp_path / str(chain)
+        arguments, rng = compose(name, beir, run), random.Random(f"{name} {SEED} {chain}")
+        left -= interrupt(server, arguments, run, operations, rng, min(left, CHAIN))
+        result = server.drkit(*arguments, root=run)
+        assert result["code"] == 0, (chain, result["output"])
+        found = contents(run)
+        assert sorted(found) == sorted(expected), chain
+        assert [path for path in found if found[path] != expected[path]] == [], chain
+
+
+def commands(run, beir, scorer, out):
+    """Arguments of every command that writes files, in an order in which each finds what it reads."""
+    collection = ("--collection", f"beir:{beir}")
+    return {
+        "compose": ["compose", *collection, "--dry-run", "-o", out / "recipe.toml"],
+        "encode": ["encode", "--encoder", run, *collection, "--shard-size", 16, "-o", out / "vectors"],
+        "index": ["index", out / "vectors", "-o", out / "index"],
+        "index-hnsw": ["index", out / "vectors", "--kind", "hnsw", "-o", out / "graph"],
+        "search": ["search", run, "--split", "test", "-k", 10, "-o", out / "dense.trec"],
+        "fuse": ["fuse", out / "dense.trec", run / "runs" / "bm25.trec", "-o", out / "fused.trec"],
+        "rerank": ["rerank", out / "dense.trec", "--model", scorer, *collection, "-o", out / "reranked.trec"],
+        "mine": ["mine", *collection, "--miner", "bm25", "-o", out / "negatives.jsonl"],
+        "distill": [
+            *("distill", "--teacher", scorer, "--negatives", out / "negatives.jsonl", *collection),
+            *("-o", out / "scored.jsonl"),
+        ],
+        "export": ["export", run, "-o", out / "exported"],
+        "evaluate": ["evaluate", run, "--json", out / "table.json", "--per-query", out / "values.tsv"],
+    }
+
+
+def folders(path):
+    return [path, *path.parents]
+
+
+@pytest.fixture(scope="module")
+def scorer(tmp_path_factory):
+    """The folder of a cross-encoder."""
+    folder = tmp_path_factory.mktemp("scorer")
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    BertForSequenceClassification(BertConfig(vocab_size=60, num_labels=1, **sizes)).save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+    return folder
+
+
+def test_a_command_with_faults_ends_as_one_without(server, beir, finished, scorer, tmp_path):
+    run, _ = finished("three-stage")
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    operations = {}
+    for name, arguments in commands(run, beir, scorer, whole).items():
+        result = server.drkit(*arguments, root=whole)
+        assert result["code"] == 0, (name, result["output"])
+        operations[name] = result["operations"]
+    expected, rng = contents(whole), random.Random(f"commands {SEED}")
+    names = list(operations)
+    drawn = [rng.choice(names) for _ in range(FAULTS * SHARES["commands"] // 100)]
+    for name, arguments in commands(run, beir, scorer, out).items():
+        for _ in range(drawn.count(name)):
+            at, error = rng.randint(1, operations[name]), rng.choice(ERRORS)
+            result = server.drkit(*arguments, root=out, at=at, error=error)
+            assert_ends_well(result, error, f"{name}, operation {at}, {errno.errorcode.get(error, 'kill')}")
+        result = server.drkit(*arguments, root=out)
+        assert result["code"] == 0, (name, result["output"])
+    # Nobody resumes a killed command, so what it left half written stays beside its output, under a temporary name.
+    found = {path: held for path, held in contents(out).items() if not any(map(is_temporary, folders(out / path)))}
+    assert sorted(found) == sorted(expected)
+    assert [path for path in found if found[path] != expected[path]] == []
