@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from drkit_cli.terminal import echo
+
 
 @click.command()
 @click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
@@ -29,4 +31,4 @@ def prune(run: Path, dry_run: bool) -> None:
     if rows:
         console().print(table("", ("stage", "files", "freed"), rows))
     freed = sum(one.bytes for one in removed) / 1e6
-    click.echo(f"{'would free' if dry_run else 'freed'} {freed:,.1f} MB of {run}")
+    echo(f"{'would free' if dry_run else 'freed'} {freed:,.1f} MB of {run}")
