@@ -10,6 +10,7 @@ import sys
 import click
 
 from drkit import __version__
+from drkit.core.files import storage_failure
 from drkit.errors import DrkitError
 from drkit_cli.commands.compare import compare
 from drkit_cli.commands.compose import compose
@@ -30,6 +31,7 @@ from drkit_cli.commands.run import run
 from drkit_cli.commands.search import search
 from drkit_cli.commands.show import show
 from drkit_cli.commands.status import status
+from drkit_cli.names import Commands
 
 
 def _with_examples(command: click.Command) -> click.Command:
@@ -40,7 +42,7 @@ def _with_examples(command: click.Command) -> click.Command:
     return command
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="drkit")
 def cli() -> None:
     """Compose maskers, decoders, losses and negative miners into dense retrievers.
@@ -74,25 +76,34 @@ for command in (
 
 
 def main() -> None:
-    """Run the command line. A user's error exits with code 2 and no traceback, Ctrl-C with 130."""
+    """Run the command line. An error of the user or the disk exits with code 2 and no traceback, Ctrl-C with 130."""
     sys.exit(_status())
 
 
 def _status() -> int:
     try:
         result = cli.main(standalone_mode=False)
+        sys.stdout.flush()
     except DrkitError as error:
         click.echo(f"error: {error}", err=True)
         return 2
     except click.ClickException as error:
         error.show()
         return 2
-    except (click.Abort, KeyboardInterrupt):
+    except (click.Abort, KeyboardInterrupt) as interrupt:
+        if isinstance(interrupt.__cause__, EOFError):  # click reports the end of any file as Ctrl-D
+            raise interrupt.__cause__ from None
         click.echo("interrupted", err=True)
         return 130
     except BrokenPipeError:  # the reader (`| head`) closed the pipe
         sys.stderr.close()
         return 0
+    except Exception as error:
+        failure = storage_failure(error)
+        if failure is None:
+            raise
+        click.echo(f"error: {failure[0]}; {failure[1]} and repeat the command", err=True)
+        return 2
     return result if isinstance(result, int) else 0
 
 

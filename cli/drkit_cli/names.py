@@ -2,9 +2,48 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
+
+from drkit.core.files import local_path
+from drkit.core.settings import MOST
+
+LARGEST_SEED = 2**31 - 1
+
+
+def count(least: int) -> click.IntRange:
+    """Return the type of a number of things, from `least` on."""
+    return click.IntRange(least, MOST)
+
+
+class LocalPath(click.Path):
+    """A path, as `drkit.core.files.local_path` allows it. dir_okay, file_okay: as click's."""
+
+    def __init__(self, *, dir_okay: bool = True, file_okay: bool = True) -> None:
+        super().__init__(dir_okay=dir_okay, file_okay=file_okay, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path. Raises DrkitError as `local_path` does."""
+        return super().convert(local_path(value), param, ctx)
+
+
+class Commands(click.Group):
+    """A group of commands that refuses arguments which no command can use."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """Return the command and its arguments.
+
+        Raises UsageError for an argument or value that is empty, or is not text.
+        """
+        for before, text in zip(["", *args], args, strict=False):
+            if not text or (text.startswith("--") and text.endswith("=") and text.count("=") == 1):
+                place = text or (f"after {before}" if before else "first argument")
+                raise click.UsageError(f"an argument is empty ({place}): an unset variable of the shell? Leave it out")
+            if "\0" in text or (not text.isprintable() and any("\ud800" <= c <= "\udfff" for c in text)):
+                raise click.UsageError(f"an argument is not text: {text!r:.80} has a NUL, or bytes that are not UTF-8")
+        return super().resolve_command(ctx, args)
 
 
 class PartName(click.ParamType):  # type: ignore[type-arg]

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from drkit_cli.names import LocalPath
+
 if TYPE_CHECKING:
     from drkit.core.registry import Registry
     from drkit.recipe.schema import Recipe
@@ -22,7 +24,7 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--reuse",
             metavar="RUN",
-            type=click.Path(path_type=Path),
+            type=LocalPath(),
             multiple=True,
             help="Reuse identical stages of another run.",
         ),

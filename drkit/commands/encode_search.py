@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from drkit.search import AnyIndex, Encoder
     from drkit.search.fusion import Searcher
+    from drkit.search.trec import RunRow
 
 QUERIES_PER_PASS, QUERIES_PER_SEARCH = 4096, 256
 Batch: TypeAlias = "tuple[Sequence[str], NDArray[np.float32]]"
@@ -65,7 +66,7 @@ def search_to_run(
     encoder: required for texts. Each pass over the index serves 4,096 queries; hits are streamed, and the file appears
     once it is complete.
 
-    Raises DrkitError if vectors or encoder do not match the index, or a query is empty.
+    Raises DrkitError if vectors or encoder do not match the index, there are no queries, or one is empty.
     """
     done = 0
 
@@ -76,14 +77,14 @@ def search_to_run(
                 done += 1
                 yield name, hits.pairs()
 
-    write_run(Path(path), rows(), tag="drkit")
+    write_run(Path(path), _at_least_one(rows()), tag="drkit")
     return done
 
 
 def rank_to_run(retriever: Searcher, queries: Iterable[Query], path: str | Path, *, depth: int = 1000) -> int:
     """Search for all queries with a retriever of any kind and write a TREC run; returns the number of queries.
 
-    Raises DrkitError if a query is empty.
+    Raises DrkitError if there are no queries, or one is empty.
     """
     done = 0
 
@@ -95,8 +96,17 @@ def rank_to_run(retriever: Searcher, queries: Iterable[Query], path: str | Path,
                 done += 1
                 yield query.query_id, hits.pairs()
 
-    write_run(Path(path), rows(), tag="drkit")
+    write_run(Path(path), _at_least_one(rows()), tag="drkit")
     return done
+
+
+def _at_least_one(rows: Iterator[RunRow]) -> Iterator[RunRow]:
+    """Pass the rows on. Raises DrkitError if there are none."""
+    first = next(rows, None)
+    if first is None:
+        raise DrkitError("there are no queries to search for: the file of queries is empty; give one with a line each")
+    yield first
+    yield from rows
 
 
 def _counted(texts: Iterable[tuple[str, str]], on_progress: Callable[[int], None] | None) -> Iterator[tuple[str, str]]:

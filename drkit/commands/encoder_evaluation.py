@@ -14,6 +14,7 @@ from attrs import frozen
 from drkit.commands.encode_search import rank_to_run, search_to_run
 from drkit.commands.inputs import NamedCollection
 from drkit.commands.models import open_encoder
+from drkit.core.files import local_path
 from drkit.core.progress import Progress, Silent
 from drkit.core.registry import Registry
 from drkit.core.types import Judgement
@@ -153,7 +154,7 @@ def _rankers(encoder: str | None, bm25: bool, registry: Registry | None) -> list
 
 def _short_name(encoder: str) -> str:
     """Return the name of an encoder's folder, or of the run that it is the result of; a hub id stays as it is."""
-    path = Path(encoder).expanduser().resolve()
+    path = local_path(encoder).resolve()
     if not path.is_dir():
         return encoder
     if not (path.parent / RECIPE).is_file():

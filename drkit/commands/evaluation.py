@@ -10,6 +10,7 @@ from attrs import define, field, frozen
 
 from drkit.commands.inputs import NamedCollection
 from drkit.core.discovery import Installed
+from drkit.core.files import local_path
 from drkit.core.types import Judgement
 from drkit.data.readers import read_judgements
 from drkit.errors import DrkitError, did_you_mean
@@ -184,7 +185,7 @@ def read_any_qrels(path: Path) -> Iterator[Judgement]:
 
 
 def _systems_of(text: str, several: bool) -> list[System]:
-    path = Path(text)
+    path = local_path(text)
     if path.is_dir():
         systems = [_system(path, name) for name in _results(path)["runs"]]
         return [System(f"{path.name}:{s.name}", s.files, path) for s in systems] if several else systems

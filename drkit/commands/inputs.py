@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from attrs import field, frozen
 
 from drkit.core.discovery import Installed, installed
+from drkit.core.files import local_path
 from drkit.core.spec import Kind
 from drkit.core.types import Passage, Query
 from drkit.data.readers import read_topics
@@ -41,7 +42,7 @@ class NamedCollection:
     @property
     def stored_folder(self) -> Path | None:
         """The folder of the collection stored in a run; None if the name is not a run's folder."""
-        run = Path(self.name)
+        run = local_path(self.name)
         if read_manifest(run / "collection") is not None:
             return run / "collection"
         if (run / RECIPE).is_file():
@@ -84,7 +85,7 @@ def find_index(folder: str | Path) -> Path:
 
     Raises DrkitError if the folder does not exist, or the run has no finished index.
     """
-    path = Path(folder)
+    path = local_path(folder)
     if not path.is_dir():
         raise DrkitError(
             f"folder not found: {path}; give a run (made by `drkit compose`) or an index (made by `drkit index`)"
@@ -101,7 +102,7 @@ def find_queries(text: str | Path) -> Iterable[Query] | Vectors:
 
     Raises DrkitError if neither exists, or, naming `file:line`, for an invalid line.
     """
-    path = Path(text)
+    path = local_path(text)
     if path.is_dir():
         vectors = Vectors.open(path)
         if vectors.about["role"] != "queries":

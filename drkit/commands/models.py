@@ -8,6 +8,7 @@ from pathlib import Path
 import attrs
 
 from drkit.core.discovery import installed
+from drkit.core.files import local_path
 from drkit.core.loading import explain_load_errors, may_be_hub_id
 from drkit.core.registry import Registry
 from drkit.errors import DrkitError
@@ -58,7 +59,7 @@ def open_reranker(
 
     token_budget: tokens per batch. Raises DrkitError if the run has no re-ranker, or as `Reranker.load` does.
     """
-    run = Path(path_or_id)
+    run = local_path(path_or_id)
     if not (run / RECIPE).is_file():
         return Reranker.load(path_or_id, device, token_budget=token_budget, precision=precision)
     if read_manifest(run / RERANKER) is None:
@@ -150,7 +151,7 @@ def _open(folder: Path, pooling: str | None, device: str, registry: Registry | N
 
 def _local_folder(path_or_id: str | Path) -> Path:
     """Return the given folder, or the one the hub's files were downloaded to."""
-    path = Path(path_or_id).expanduser()
+    path = local_path(path_or_id)
     name = str(path_or_id)
     if path.exists() or not may_be_hub_id(name):
         if not path.is_dir():

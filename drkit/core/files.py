@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
+
+from attrs import frozen
 
 from drkit.errors import DrkitError
 
@@ -16,27 +23,80 @@ _MANIFEST = "manifest.json"
 # The folder of what a stage keeps only until it is finished: training checkpoints, shards, blocks.
 CHECKPOINTS = "checkpoints"
 _TEMPORARY = re.compile(r"\..+\.\d+\.(tmp|old)")
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# What a disk or its permissions cause. A missing file is not among them: it may be a bug.
+_STORAGE = (
+    *_FULL,
+    *(errno.EIO, errno.EACCES, errno.EPERM, errno.EROFS, errno.EINTR, errno.ENAMETOOLONG, errno.ENOTDIR),
+    *(errno.ENXIO, errno.ELOOP, errno.EMFILE, errno.ENFILE, errno.ESTALE),
+)
+# numpy and torch do not say why they could not write.
+_SHORT_WRITE = re.compile(r"\d+ requested and \d+ written|PytorchStreamWriter failed")
+
+
+def local_path(text: str | Path) -> Path:
+    """Return the path that a user gave, `~` expanded: the one place where such texts become paths.
+
+    Raises DrkitError for a text that no file can have as its path, or the home of an unknown user.
+    """
+    try:
+        path = Path(text).expanduser()
+    except RuntimeError as error:
+        raise DrkitError(f"{str(text)!r:.200}: {error}; give the path in full") from None
+    try:
+        whole, names = str(path).encode(), [name.encode() for name in path.parts]
+    except UnicodeEncodeError:  # half a character, or a name that is not UTF-8
+        whole, names = b"\0", []
+    if b"\0" in whole or len(whole) >= 4096 or any(len(name) > 255 for name in names):
+        raise DrkitError(
+            f"{str(path)!r:.200} cannot be a path: give at most 4,095 bytes of UTF-8, at most 255 for each name in it, "
+            f"without NUL"
+        )
+    return path
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path to write to, which replaces `path` on success and is removed on failure.
 
+    A device, a pipe, or the file that standard output goes to is not replaced: the content is written to it on success.
+
     Raises DrkitError if `path` is a folder, or its parent folder is not writable.
     """
     if path.is_dir():
         raise DrkitError(f"{path} is a folder; give the path of a file")
+    if path.exists() and (not path.is_file() or _is_standard_output(path)):
+        with tempfile.TemporaryDirectory() as folder:
+            yield Path(folder, path.name)
+            with Path(folder, path.name).open("rb") as content, _open_stream(path) as stream:
+                shutil.copyfileobj(content, stream)
+        return
     make_folder(path.parent)
     temporary = _beside(path, "tmp")
     _try(temporary.touch, path.parent)
     temporary.unlink()
     try:
         yield temporary
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
+        sync(temporary)
         temporary.replace(path)
+        sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _is_standard_output(path: Path) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(1))
+    except OSError:  # standard output is closed
+        return False
+
+
+def _open_stream(path: Path) -> BinaryIO:
+    """Open a device or pipe to write to; standard output continues where it is, even if it goes to a file."""
+    if not _is_standard_output(path):
+        return path.open("wb")
+    sys.stdout.flush()
+    return os.fdopen(os.dup(1), "wb")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -93,6 +153,49 @@ def remove_temporaries(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+@frozen
+class FileEntry:
+    """A file as it was written: its size in bytes, and the hash of its content."""
+
+    bytes: int
+    blake2b: str
+
+    @classmethod
+    def of(cls, path: Path) -> FileEntry:
+        """Describe a file."""
+        return cls(path.stat().st_size, file_hash(path))
+
+
+def file_hash(path: Path) -> str:
+    """Return the hash of a file's content."""
+    state = hashlib.blake2b(digest_size=16)
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            state.update(block)
+    return state.hexdigest()
+
+
+def find_damages(files: Mapping[str, FileEntry], folder: Path, *, verify: bool) -> Iterator[str]:
+    """Yield a line for each file that is missing or has another size; with `verify`, also for changed content."""
+    for name, entry in files.items():
+        path = folder / name
+        if not path.is_file():
+            yield f"{name} is missing"
+        elif (size := path.stat().st_size) != entry.bytes:
+            yield f"{name} has {size:,} bytes, expected {entry.bytes:,}"
+        elif verify and file_hash(path) != entry.blake2b:
+            yield f"{name} was changed"
+
+
+def sync(path: Path) -> None:
+    """Wait until a file's content, or a folder's list of names, is on disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def _beside(path: Path, kind: str) -> Path:
     """Return this process's temporary path next to `path`: `tmp` for a new one, `old` for the one it replaces."""
     return path.with_name(f".{path.name}.{os.getpid()}.{kind}")
@@ -104,6 +207,30 @@ def link_or_copy(source: str | Path, target: str | Path) -> None:
         os.link(source, target)
     except OSError:
         shutil.copy2(source, target)
+
+
+def storage_failure(error: BaseException) -> tuple[str, str] | None:
+    """Return what a full or failing disk, or its permissions, caused, and the remedy; None for any other error.
+
+    Libraries that report it only in the message are understood too (safetensors, tokenizers, torch, numpy, faiss).
+
+    >>> storage_failure(OSError(28, "No space left on device", "a.npy"))
+    ('the disk is full (or a file size limit is reached): a.npy', 'free some space')
+    >>> storage_failure(PermissionError(13, "Permission denied", "a.npy"))
+    ('cannot access a.npy: Permission denied', 'check the disk and its permissions')
+    """
+    code, text = getattr(error, "errno", None), str(error)
+    name = error.filename if isinstance(error, OSError) else None
+    if code is None:
+        code = next((code for code in _STORAGE if os.strerror(code) in text), None)
+    if code in _FULL or (code is None and _SHORT_WRITE.search(text)):
+        where = f": {name}" if name else ""
+        return f"the disk is full (or a file size limit is reached){where}", "free some space"
+    if code in _STORAGE:
+        what = f"cannot access {name}: {os.strerror(code)}" if name else f"cannot access a file: {text}"
+        return what, "check the disk and its permissions"
+    context = error.__cause__ or error.__context__
+    return storage_failure(context) if context else None
 
 
 def make_folder(folder: Path) -> None:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from drkit.core.files import local_path
 from drkit.errors import DrkitError
 
 PICKLED = ("pytorch_model*.bin", "*.pt", "*.pth", "*.ckpt")
@@ -33,7 +34,7 @@ def load_pretrained(
 
     if loader.startswith("AutoModel"):
         _check_is_model(path_or_id, requirement)
-        _check_weights(Path(path_or_id).expanduser())
+        _check_weights(local_path(path_or_id))
         options["use_safetensors"] = True
     with explain_load_errors(path_or_id, action, requirement), without_progress_bars():
         return getattr(transformers, loader).from_pretrained(path_or_id, trust_remote_code=trust_remote_code, **options)
@@ -85,7 +86,7 @@ def explain_load_errors(path_or_id: str, action: str, requirement: str = "") -> 
 
 def check_model_path(path_or_id: str) -> None:
     """Raise DrkitError if a text is neither a model folder nor a possible hub id; downloads nothing."""
-    path = Path(path_or_id).expanduser()
+    path = local_path(path_or_id)
     if path.is_dir():
         if not (path / "config.json").is_file():
             # old folders of sentence-transformers, and folders with two encoders, have one per subfolder

@@ -23,6 +23,37 @@ def setting(
     return attrs.field(default=default, validator=allowed, metadata={"help": help, "observes": observes})
 
 
+# More than any number of texts, tokens or steps of a run.
+MOST = 10**9
+
+
+def at_least(least: float, most: float = MOST) -> Callable[..., Any]:
+    """Return a validator of a number from `least` to `most`, both included; infinite numbers and NaN are refused."""
+    return attrs.validators.and_(attrs.validators.ge(least), attrs.validators.le(most))
+
+
+def more_than(bound: float, most: float = MOST) -> Callable[..., Any]:
+    """Return a validator of a number above `bound`, up to `most`; infinite numbers and NaN are refused."""
+    return attrs.validators.and_(attrs.validators.gt(bound), attrs.validators.le(most))
+
+
+def training_steps(_instance: Any, attribute: attrs.Attribute[Any], value: int) -> None:
+    """Validate a number of steps, or -1 for as many as the epochs give."""
+    if value != -1 and not 1 <= value <= MOST:
+        raise ValueError(f"'{attribute.name}' must be -1, or from 1 to {MOST:,}, got {value}")
+
+
+def local_name(_instance: Any, attribute: attrs.Attribute[Any], value: str) -> None:
+    """Validate a name that becomes a folder: it must stay within its parent folder on every file system."""
+    if not value.isprintable() or len(value.encode()) > 200 or value != value.strip(" .") or set(value) & set("/\\:"):
+        raise ValueError(
+            f"'{attribute.name}' must be the name of a folder, not a path: at most 200 bytes, no slashes, colons or "
+            f"control characters, and no dot or space at either end; got {value!r:.80}"
+        )
+    if not value:
+        raise ValueError(f"'{attribute.name}' is empty; give a name")
+
+
 def shares(_instance: Any, attribute: attrs.Attribute[Any], value: tuple[float, ...]) -> None:
     """Validate three non-negative shares that sum to 1."""
     if len(value) != 3 or min(value) < 0 or abs(sum(value) - 1) > 1e-6:
@@ -95,4 +126,4 @@ def allowed_values(validator: Any) -> str:
         return f"none, or {allowed_values(inner)}"
     if (length := getattr(validator, "min_length", None)) is not None:
         return f"at least {length} long"
-    return "three shares that sum to 1" if validator is shares else ""
+    return {shares: "three shares that sum to 1", training_steps: "-1, or >= 1"}.get(validator, "")

@@ -233,9 +233,13 @@ class Query:
     text: str
 
 
+# trec_eval keeps one counter per grade, and silently fails if there are too many.
+HIGHEST_GRADE = 1_000_000
+
+
 @frozen
 class Judgement:
-    """One line of a qrels file; relevance > 0 is a positive."""
+    """One line of a qrels file; relevance > 0 is a positive, and at most HIGHEST_GRADE."""
 
     query_id: str
     doc_id: str

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+from drkit.core.files import local_path
 from drkit.core.types import BuildContext, Judgement, Passage, Query
 from drkit.data.collection import SPLITS, FileCollection, Splits, judged_queries
 from drkit.data.readers import (
@@ -37,7 +38,7 @@ class BeirCollection(FileCollection):
         self.config = config
         if not config.path:
             raise DrkitError(f"collection beir: no path given; name a folder, as in `beir:PATH`; {_LAYOUT}")
-        self.folder = Path(config.path).expanduser()
+        self.folder = local_path(config.path)
         self.name = f"beir:{self.folder.resolve().name}"
         if not self.folder.is_dir():
             problem = "is not a folder" if self.folder.exists() else "does not exist"

@@ -13,6 +13,7 @@ from typing import Any
 
 from attrs import frozen
 
+from drkit.core.files import local_path
 from drkit.core.types import BuildContext, Judgement, Passage, Query
 from drkit.data.collection import Splits, judged_queries
 from drkit.data.pairs import PairColumns, PairTables, Rows, TableCollection
@@ -108,7 +109,7 @@ class RetrievalTables:
 
 def _parts_of(path: str) -> set[str]:
     """The parts of a dataset: its configurations, and the files and folders of a folder, without suffixes."""
-    folder = Path(path).expanduser()
+    folder = local_path(path)
     names = {entry.name.split(".")[0] for entry in folder.iterdir()} if folder.is_dir() else set()
     if folder.is_dir() and not (folder / "README.md").is_file():
         return names
@@ -123,7 +124,7 @@ def _open_part(path: str, part: str, columns: PairColumns | None = None) -> dict
 
     columns: of tables without a header. Raises DrkitError for a dataset without rows.
     """
-    folder = Path(path).expanduser()
+    folder = local_path(path)
     if not folder.is_dir():
         return _load(path, part)
     inner = folder / part if part and (folder / part).is_dir() else folder

@@ -6,6 +6,7 @@ Texts have no ids there, so the id of a text is its hash: the same text is the s
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -14,10 +15,11 @@ from typing import Any
 
 from attrs import frozen
 
+from drkit.core.files import local_path
 from drkit.core.types import BuildContext, Judgement, Passage, Query
 from drkit.data.collection import FileCollection, Splits
 from drkit.data.readers import SPLIT_NAMES
-from drkit.data.rows import FORMATS, Row, file_kind, file_summary, read_rows, require_file
+from drkit.data.rows import FORMATS, Row, file_kind, file_summary, parse_number, read_rows, require_file
 from drkit.data.specs import HfConfig, PairsConfig
 from drkit.errors import DrkitError
 
@@ -112,8 +114,11 @@ class PairColumns:
             )
         value = row.values.get(column)
         try:
-            return int(float(value) >= self.min_score)  # type: ignore[arg-type]
-        except (TypeError, ValueError):
+            number = parse_number(value) if isinstance(value, str) else float(value)  # type: ignore[arg-type]
+            if math.isnan(number):
+                raise ValueError
+            return int(number >= self.min_score)
+        except (OverflowError, TypeError, ValueError):
             raise DrkitError(f"{row}: {column!r} must be a number, got {value!r:.60}") from None
 
 
@@ -224,7 +229,7 @@ class PairsCollection(TableCollection):
         self.config = config
         if not config.path:
             raise DrkitError("collection pairs: no path given; name a training file or a folder, as in `pairs:PATH`")
-        self.name = f"pairs:{Path(config.path).expanduser().resolve().name}"
+        self.name = f"pairs:{local_path(config.path).resolve().name}"
         self._files = _split_files(config)
         columns = PairColumns.of(config)
         divided = Splits.of(self.name, self._files, dev_share=config.dev_share, test_share=config.test_share)
@@ -251,7 +256,7 @@ def _split_files(config: PairsConfig) -> dict[str, list[Path]]:
 
     In a folder: `train.jsonl`, `train-00000-of-00002.parquet`, `validation.csv.gz` and so on.
     """
-    subject, folder = "collection pairs", Path(config.path).expanduser()
+    subject, folder = "collection pairs", local_path(config.path)
     given = {
         split: [require_file(path, subject)] for split, path in (("dev", config.dev), ("test", config.test)) if path
     }

@@ -12,8 +12,8 @@ from typing import Any
 
 from attrs import frozen
 
-from drkit.core.types import Judgement, Passage, Query
-from drkit.data.rows import FORMATS, Row, file_kind, read_lines, read_rows
+from drkit.core.types import HIGHEST_GRADE, Judgement, Passage, Query
+from drkit.data.rows import FORMATS, Row, file_kind, parse_number, read_lines, read_rows
 from drkit.errors import DrkitError
 
 SPLIT_NAMES = {"train": ("train", "training"), "dev": ("dev", "validation", "valid", "val"), "test": ("test",)}
@@ -194,19 +194,19 @@ def read_judgements(path: Path, *, beir: bool = False) -> Iterator[tuple[str, Ju
 
 def _is_number(text: str) -> bool:
     try:
-        float(text)
+        parse_number(text)
     except ValueError:
         return False
     return True
 
 
 def parse_relevance(text: str, where: str) -> int:
-    """Return a relevance written as `1` or `1.0`. Raises DrkitError if it is not an integer of 32 bits."""
+    """Return a relevance written as `1` or `1.0`. Raises DrkitError if it is no integer, or too large."""
     try:
-        value = float(text)
-        whole = value == int(value) and abs(value) < 2**31
+        value = parse_number(text)
+        whole = value == int(value) and -(2**31) <= value <= HIGHEST_GRADE
     except (ValueError, OverflowError):
         whole = False
     if not whole:
-        raise DrkitError(f"{where}: the score {text!r:.80} is not a 32-bit integer")
+        raise DrkitError(f"{where}: the score {text!r:.80} is not a 32-bit integer of at most {HIGHEST_GRADE:,}")
     return int(value)

@@ -10,6 +10,7 @@ import csv
 import gzip
 import hashlib
 import json
+import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
@@ -18,9 +19,11 @@ from typing import IO, Any
 
 from attrs import frozen
 
+from drkit.core.files import local_path
 from drkit.errors import DrkitError
 
 FORMATS = (".jsonl", ".json", ".tsv", ".csv", ".parquet")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _SEPARATORS = {".tsv": "\t", ".csv": ","}
 _LONGEST_CELL = 2**30
 
@@ -79,6 +82,19 @@ class Row:
         return f"{self.path}: {self.unit} {self.number}" if self.unit else f"{self.path}:{self.number}"
 
 
+def parse_number(text: str) -> float:
+    """Return a number in decimal notation: ASCII digits, at most one point, and perhaps an exponent.
+
+    Raises ValueError for whatever else Python reads as a number: `1_000`, `nan`, digits of other scripts, blanks.
+
+    >>> parse_number("1.5"), parse_number("-2e3")
+    (1.5, -2000.0)
+    """
+    if not _NUMBER.fullmatch(text):
+        raise ValueError(f"{text!r:.80} is not a number")
+    return float(text)
+
+
 def file_kind(path: Path) -> str:
     """Return the suffix that says what a file is, ignoring `.gz`.
 
@@ -90,7 +106,7 @@ def file_kind(path: Path) -> str:
 
 def require_file(text: str, subject: str, formats: Sequence[str] = FORMATS) -> Path:
     """Return the path that a setting gives. Raises DrkitError if it is missing or in an unsupported format."""
-    path = Path(text).expanduser()
+    path = local_path(text)
     if not path.is_file():
         problem = "is a folder" if path.is_dir() else "does not exist"
         raise DrkitError(f"{subject}: {path} {problem}; expected a file ({', '.join(formats)})")

@@ -7,7 +7,7 @@ from typing import Any
 from attrs import frozen
 from attrs.validators import and_, ge, gt, in_, le, lt
 
-from drkit.core.settings import optional, setting
+from drkit.core.settings import at_least, optional, setting
 from drkit.core.spec import Citation, ComponentSpec, Kind
 
 
@@ -28,12 +28,12 @@ class PydocsConfig:
     """Settings of `PydocsCollection`."""
 
     packages: tuple[str, ...] = setting((), None, "only these packages (empty: all installed ones)")
-    min_query_words: int = setting(3, ge(1), "minimum number of words of a query")
-    max_query_words: int = setting(40, ge(1), "maximum number of words of a query")
-    min_passage_words: int = setting(8, ge(1), "minimum number of words of a passage")
+    min_query_words: int = setting(3, at_least(1), "minimum number of words of a query")
+    max_query_words: int = setting(40, at_least(1), "maximum number of words of a query")
+    min_passage_words: int = setting(8, at_least(1), "minimum number of words of a passage")
     dev_share: float = setting(0.05, and_(gt(0), lt(0.5)), "share of modules for dev")
     test_share: float = setting(0.10, and_(gt(0), lt(0.5)), "share of modules for test")
-    limit: int | None = setting(None, optional(ge(1)), "maximum number of modules, drawn by hash")
+    limit: int | None = setting(None, optional(at_least(1)), "maximum number of modules, drawn by hash")
 
 
 @frozen
@@ -108,7 +108,7 @@ class PairsConfig:
     positive: str = setting("", None, _POSITIVE)
     negatives: tuple[str, ...] = setting((), None, _NEGATIVES)
     score: str = setting("", None, _SCORE)
-    min_score: float = setting(0.5, None, _MIN_SCORE)
+    min_score: float = setting(0.5, at_least(-1e9), _MIN_SCORE)
     dev_share: float = _held_out("dev")
     test_share: float = _held_out("test")
 
@@ -152,7 +152,7 @@ class HfConfig:
     positive: str = setting("", None, _POSITIVE)
     negatives: tuple[str, ...] = setting((), None, _NEGATIVES)
     score: str = setting("", None, _SCORE)
-    min_score: float = setting(0.5, None, _MIN_SCORE)
+    min_score: float = setting(0.5, at_least(-1e9), _MIN_SCORE)
     dev_share: float = _held_out("dev")
     test_share: float = _held_out("test")
     unknown_judgements: str = _unknown("judgements and negatives")

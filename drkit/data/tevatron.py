@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from drkit.core.files import local_path
 from drkit.core.types import BuildContext, Judgement, Passage, Query
 from drkit.data.collection import FileCollection, Splits, judged_queries
 from drkit.data.ids import id_hash
@@ -45,7 +46,7 @@ class TevatronCollection(FileCollection):
         self.config = config
         if not config.path:
             raise DrkitError(f"{_SUBJECT}: no path given; name a training file, as in `tevatron:train.jsonl`")
-        folder = Path(config.path).expanduser()
+        folder = local_path(config.path)
         self.name = f"tevatron:{folder.resolve().name}"
         self._queries = _query_files(config, folder)
         corpus = find_file(folder, CORPUS_NAMES) if folder.is_dir() else None

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from drkit.core.files import local_path
 from drkit.core.types import BuildContext, Judgement, Passage, Query
 from drkit.data.collection import SPLITS, FileCollection, Splits, judged_queries
 from drkit.data.readers import (
@@ -39,8 +40,8 @@ class TrecCollection(FileCollection):
 
     def __init__(self, config: TrecConfig, _context: BuildContext | None = None) -> None:
         self.config = config
-        self.name = f"trec:{Path(config.path or config.corpus).expanduser().resolve().name}"
-        given = Path(config.path).expanduser()
+        self.name = f"trec:{local_path(config.path or config.corpus).resolve().name}"
+        given = local_path(config.path)
         folder = given if config.path and given.is_dir() else None
         if config.path and not given.exists():
             raise DrkitError(f"collection trec: {given} does not exist; expected: a folder with {_EXPECTED}")

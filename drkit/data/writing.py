@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from drkit.core.files import replacing
 from drkit.core.protocols import CarriesNegatives, Collection, LocatesRows, UnknownJudgements
+from drkit.core.types import HIGHEST_GRADE
 from drkit.data.corpus import TEXTS, MappedTable, StoredCorpus, write_index
 from drkit.data.ids import id_hash
 from drkit.data.tables import JUDGEMENTS, NEGATIVES, PASSAGES, QUERIES, SPLITS
@@ -176,6 +177,11 @@ def _write_judgements(collection: Collection, folder: Path, check: UnknownIdFilt
         judgements[split] = positives[split] = 0
         hashes = pairs[split] = array("Q")
         for item in check(collection.judgements(split), split, lambda item: (item.query_id, item.doc_id)):
+            if not -(2**31) <= item.relevance <= HIGHEST_GRADE:
+                raise DrkitError(
+                    f"{collection.name}: relevance {item.relevance} of passage {item.doc_id!r} for query "
+                    f"{item.query_id!r}, in {split}; the highest supported grade is {HIGHEST_GRADE:,}"
+                )
             hashes.append(id_hash(f"{item.query_id}\0{item.doc_id}"))
             judgements[split] += 1
             positives[split] += item.relevance > 0

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from attrs import frozen
-from attrs.validators import and_, ge, gt, in_, le, lt
+from attrs.validators import and_, gt, in_, le, lt
 
 from drkit.core.citations import BERT
-from drkit.core.settings import optional, setting
+from drkit.core.settings import at_least, optional, setting
 from drkit.core.spec import ComponentSpec, Kind
 
 
@@ -14,7 +14,7 @@ from drkit.core.spec import ComponentSpec, Kind
 class MlmDecoderConfig:
     """Settings of `MlmDecoder`."""
 
-    layers: int = setting(2, ge(1), "transformer layers")
+    layers: int = setting(2, at_least(1, 512), "transformer layers")
     init: str = setting("random", in_(("random", "encoder-tail")), "random, or a copy of the encoder's last layers")
     projection: bool = setting(False, None, "project the bottleneck linearly before the decoder reads it")
 
@@ -55,9 +55,11 @@ class NoDecoderConfig:
 class CondenserConfig:
     """Settings of `CondenserDecoder` (Condenser)."""
 
-    layers: int = setting(2, ge(1), "transformer layers")
+    layers: int = setting(2, at_least(1, 512), "transformer layers")
     skip_from: int | None = setting(
-        None, optional(ge(0)), "encoder layer whose token states it reads; 0: the embeddings; none: the middle one"
+        None,
+        optional(at_least(0)),
+        "encoder layer whose token states it reads; 0: the embeddings; none: the middle one",
     )
 
 
@@ -65,8 +67,10 @@ class CondenserConfig:
 class AutoregressiveConfig:
     """Settings of `AutoregressiveDecoder` (SEED)."""
 
-    layers: int = setting(3, ge(1), "transformer layers")
-    window: int = setting(2, ge(0), "tokens a position sees, itself included, besides the bottleneck; 0: all up to it")
+    layers: int = setting(3, at_least(1, 512), "transformer layers")
+    window: int = setting(
+        2, at_least(0), "tokens a position sees, itself included, besides the bottleneck; 0: all up to it"
+    )
     end_token: bool = setting(False, None, "whether the text's last token ([SEP]) is a target too")
 
 
@@ -74,7 +78,9 @@ class AutoregressiveConfig:
 class AutoregressiveBlockConfig:
     """Settings of `AutoregressiveBlockDecoder`."""
 
-    window: int = setting(3, ge(0), "tokens a position sees, itself included, besides the bottleneck; 0: all up to it")
+    window: int = setting(
+        3, at_least(0), "tokens a position sees, itself included, besides the bottleneck; 0: all up to it"
+    )
     end_token: bool = setting(True, None, "whether the text's last token ([SEP]) is a target too")
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from drkit.core.files import local_path
 from drkit.core.loading import check_model_path, load_pretrained
 from drkit.core.types import Encoded
 from drkit.encoders.architectures import STATIC, BertSizes, architecture, backbone_info, check_fit, longest_text
@@ -134,7 +134,7 @@ class MaskedLmEncoder(nn.Module):
         Raises DrkitError if it is missing, cannot be read, or is not a masked LM of a supported architecture.
         """
         encoder = cls(load_masked_lm(path_or_id, trust_remote_code), pooling=pooling, similarity=similarity)
-        weights = read_token_weights(Path(path_or_id).expanduser()) if encoder.token_weights is not None else None
+        weights = read_token_weights(local_path(path_or_id)) if encoder.token_weights is not None else None
         if weights is not None:
             encoder.set_token_weights(weights)
         return encoder

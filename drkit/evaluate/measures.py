@@ -13,6 +13,7 @@ import numpy as np
 from attrs import frozen
 
 from drkit.core.files import write_text
+from drkit.core.types import HIGHEST_GRADE
 from drkit.errors import DrkitError
 from drkit.recipe.toml import json_text
 from drkit.search.trec import encode_ids
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from drkit.search.trec import RunRow
 
 MEASURES = ("RR@10", "nDCG@10", "R@100", "R@1000")
-# trec_eval keeps one counter per grade, and silently fails if there are too many.
-_HIGHEST_GRADE = 1_000_000
 
 
 @frozen
@@ -143,10 +142,10 @@ def _measure(name: str) -> Any:
 def _judged(qrels: Iterable[Judgement]) -> dict[str, dict[str, int]]:
     judged: dict[str, dict[str, int]] = {}
     for judgement in qrels:
-        if judgement.relevance > _HIGHEST_GRADE:
+        if judgement.relevance > HIGHEST_GRADE:
             raise DrkitError(
                 f"document {judgement.doc_id!r} has relevance {judgement.relevance} for query {judgement.query_id!r}; "
-                f"the highest supported grade is {_HIGHEST_GRADE:,}"
+                f"the highest supported grade is {HIGHEST_GRADE:,}"
             )
         grades = judged.setdefault(judgement.query_id, {})
         if grades.setdefault(judgement.doc_id, judgement.relevance) != judgement.relevance:

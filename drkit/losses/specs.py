@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from attrs import Attribute, field, frozen
-from attrs.validators import and_, ge, gt, in_, le
+from attrs.validators import and_, gt, in_, le
 
 from drkit.core.citations import BERT, INFO_NCE, LISTNET, MARGIN_MSE, RANKNET, SIMCSE, SIMLM
-from drkit.core.settings import setting
+from drkit.core.settings import at_least, more_than, setting
 from drkit.core.spec import ComponentSpec, Kind
 
 DIRECTIONS = ("query-passage", "passage-query", "query-query", "passage-passage")
@@ -71,7 +71,7 @@ class _SearchesAsTrained:
 class ContrastiveConfig(_SearchesAsTrained):
     """Settings of `ContrastiveLoss`."""
 
-    temperature: float = setting(0.02, gt(0), "scores are divided by it")
+    temperature: float = setting(0.02, more_than(0), "scores are divided by it")
     similarity: str = setting("cosine", _SIMILARITIES, "cosine or dot product")
     directions: tuple[str, ...] = _directions_setting()
 
@@ -87,7 +87,7 @@ class PairwiseConfig(_SearchesAsTrained):
 
     in_batch = False
 
-    temperature: float = setting(1.0, gt(0), "scores are divided by it")
+    temperature: float = setting(1.0, more_than(0), "scores are divided by it")
     similarity: str = setting("dot", _SIMILARITIES, "cosine or dot product")
 
 
@@ -95,10 +95,10 @@ class PairwiseConfig(_SearchesAsTrained):
 class KlDistillationConfig(_SearchesAsTrained):
     """Settings of `KlDistillationLoss`; the defaults are SimLM's."""
 
-    temperature: float = setting(0.02, gt(0), "the student's scores are divided by it, never the teacher's")
-    teacher_temperature: float = setting(1.0, gt(0), "the teacher's scores are divided by it")
+    temperature: float = setting(0.02, more_than(0), "the student's scores are divided by it, never the teacher's")
+    teacher_temperature: float = setting(1.0, more_than(0), "the teacher's scores are divided by it")
     similarity: str = setting("cosine", _SIMILARITIES, "cosine or dot product")
-    alpha: float = setting(0.2, ge(0), "weight of the contrastive loss beside the divergence; 0: none")
+    alpha: float = setting(0.2, at_least(0), "weight of the contrastive loss beside the divergence; 0: none")
     directions: tuple[str, ...] = _directions_setting()
     mask_hard_negatives: bool = setting(False, None, "a query's own negatives are not in its contrastive loss")
 
@@ -114,7 +114,7 @@ class MarginMseConfig(_SearchesAsTrained):
 
     in_batch = False
 
-    temperature: float = setting(1.0, gt(0), "the student's scores are divided by it, never the teacher's")
+    temperature: float = setting(1.0, more_than(0), "the student's scores are divided by it, never the teacher's")
     similarity: str = setting("dot", _SIMILARITIES, "cosine or dot product")
 
 
@@ -146,7 +146,7 @@ class JsContrastiveConfig:
 class InfoNceConfig:
     """Settings of `InfoNceLoss`."""
 
-    temperature: float = setting(0.05, gt(0), "scores are divided by it")
+    temperature: float = setting(0.05, more_than(0), "scores are divided by it")
     similarity: str = setting("cosine", in_(("cosine", "dot")), "cosine or dot product")
     reduction: str = setting("mean", in_(("mean", "sum")), "over the rows of the batch: mean or sum")
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from attrs import evolve
 from torch import Tensor, nn
 
+from drkit.core.files import local_path
 from drkit.core.loading import load_pretrained
 from drkit.core.types import StepOutput
 from drkit.errors import DrkitError
@@ -196,7 +196,7 @@ def _tokenizer_name(tokenizer: Any) -> str:
 def _tokenizer_beside(generator: MaskedLmEncoder) -> Any:
     """Return the tokenizer of the folder or hub id that a generator was loaded from, or None."""
     path = str(getattr(generator.config, "name_or_path", ""))
-    folder = Path(path).expanduser()
+    folder = local_path(path)
     if not path or (folder.is_dir() and not any((folder / name).is_file() for name in _TOKENIZER_FILES)):
         return None
     try:

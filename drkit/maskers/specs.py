@@ -9,7 +9,7 @@ from attrs import Attribute, field, frozen
 from attrs.validators import and_, ge, gt, in_, le, lt
 
 from drkit.core.citations import BERT
-from drkit.core.settings import optional, setting, shares
+from drkit.core.settings import at_least, optional, setting, shares
 from drkit.core.spec import ComponentSpec, Kind
 
 Shares = tuple[float, float, float]
@@ -33,7 +33,7 @@ class PmiConfig:
 
     encoder_ratio: float = setting(0.3, and_(gt(0), lt(1)), "share of tokens hidden from the encoder")
     decoder_ratio: float = setting(0.5, and_(gt(0), lt(1)), "share of tokens hidden from the decoder")
-    sigma: float = setting(1.0, ge(0), "standard deviation of the noise added to the importance")
+    sigma: float = setting(1.0, at_least(0), "standard deviation of the noise added to the importance")
     unit: str = setting("token", in_(("token", "word")), "unit of hiding: token or word")
     window: int = setting(4, and_(ge(2), le(8)), "longest n-gram that is counted")
     pmi: str = setting(
@@ -41,7 +41,7 @@ class PmiConfig:
         in_(("fragment", "specific")),
         "PMI of a token with the rest of an n-gram, or of all its tokens",
     )
-    min_count: int = setting(1, ge(1), "rarer n-grams contribute nothing")
+    min_count: int = setting(1, at_least(1), "rarer n-grams contribute nothing")
     mask_token_share: Shares = setting(
         (0.8, 0.1, 0.1), shares, "shares of the hidden tokens: replaced by [MASK], replaced by a random token, kept"
     )
@@ -65,14 +65,14 @@ class GeneratorConfig:
         in_(("frozen", "joint", "joint-random")),
         "frozen; trained jointly with the encoder; or jointly from random weights",
     )
-    generator_weight: float = setting(0.2, ge(0), "weight of the generator's own loss, if it is trained")
+    generator_weight: float = setting(0.2, at_least(0), "weight of the generator's own loss, if it is trained")
     model: str = setting("", None, "path or hub id of a masked LM with the same vocabulary; empty: the run trains one")
-    generator_layers: int = setting(1, ge(1), "transformer layers of the generator that the run trains")
-    generator_hidden: int = setting(128, ge(8), "its hidden size")
-    generator_heads: int = setting(4, ge(1), "its attention heads")
-    generator_intermediate: int = setting(256, ge(8), "its feed-forward size")
+    generator_layers: int = setting(1, at_least(1, 512), "transformer layers of the generator that the run trains")
+    generator_hidden: int = setting(128, at_least(8, 16_384), "its hidden size")
+    generator_heads: int = setting(4, at_least(1, 512), "its attention heads")
+    generator_intermediate: int = setting(256, at_least(8, 65_536), "its feed-forward size")
     generator_steps: int = setting(
-        0, ge(0), "optimizer steps the run trains it for; 0: a third of the steps of pre-training"
+        0, at_least(0), "optimizer steps the run trains it for; 0: a third of the steps of pre-training"
     )
 
     def __attrs_post_init__(self) -> None:
@@ -126,7 +126,7 @@ class QueryAsContextConfig:
     base: str = setting("uniform", in_(("uniform", "pmi", "generator")), "the masker of passage and context")
     variant: str = setting("frozen", in_(("frozen", "joint", "joint-random")), "for base = generator: how it learns")
     model: str = setting("", None, "for base = generator: path or hub id; empty: the run trains one")
-    candidates: int = setting(5, ge(1), "maximum number of queries per passage; each epoch draws one")
+    candidates: int = setting(5, at_least(1), "maximum number of queries per passage; each epoch draws one")
     queries: str = setting("extractive", query_source, "extractive, file:PATH, or model:PATH_OR_ID of a seq2seq model")
     query_prefix: str = setting("", None, "put before each passage for the model, as in 'text2query: '")
     encoder_ratio: float = setting(0.3, and_(gt(0), lt(1)), "share of tokens hidden from the encoder")

@@ -16,6 +16,7 @@ import pyarrow as pa
 from attrs import frozen
 
 from drkit.core.draws import Draws
+from drkit.core.files import local_path
 from drkit.core.protocols import Corpus, NegativeMiner, ScoringRetriever, VectorRetriever
 from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.errors import DrkitError
@@ -250,7 +251,7 @@ class RunFileMiner:
 
     def index(self, corpus: Corpus) -> None:
         """Read the file, one query at a time. Raises DrkitError with file and line if it is not a run file."""
-        self._rankings, self._passages = Rankings(Path(self.config.path).expanduser()), PassageLookup(corpus)
+        self._rankings, self._passages = Rankings(local_path(self.config.path)), PassageLookup(corpus)
 
     def mine(self, requests: Iterable[MiningRequest], depth: int) -> Iterator[Mined]:
         """Yield up to `depth` negatives for each request, best first. Raises DrkitError before `index`."""

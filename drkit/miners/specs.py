@@ -11,7 +11,7 @@ from attrs import frozen
 from attrs.validators import and_, ge, gt, in_, le
 
 from drkit.core.citations import ANCE, BM25, GPL, NV_RETRIEVER, ROCKETQA, STAR
-from drkit.core.settings import optional, setting
+from drkit.core.settings import at_least, more_than, optional, setting
 from drkit.core.spec import ComponentSpec, Kind
 
 _RANKS = re.compile(r"([1-9]\d*)-([1-9]\d*)")
@@ -21,8 +21,8 @@ _RANKS = re.compile(r"([1-9]\d*)-([1-9]\d*)")
 class Bm25Config:
     """Settings of `Bm25Miner`."""
 
-    depth: int = setting(200, ge(1), "how deep the ranking is read that negatives are drawn from")
-    k1: float = setting(1.2, gt(0), "BM25's term-frequency saturation")
+    depth: int = setting(200, at_least(1), "how deep the ranking is read that negatives are drawn from")
+    k1: float = setting(1.2, more_than(0), "BM25's term-frequency saturation")
     b: float = setting(0.75, and_(ge(0), le(1)), "BM25's length normalisation")
 
 
@@ -30,26 +30,26 @@ class Bm25Config:
 class DenseConfig:
     """Settings of `DenseMiner`."""
 
-    depth: int = setting(200, ge(1), "how deep the ranking is read that negatives are drawn from")
-    skip: int = setting(0, ge(0), "skip this many of the best-ranked passages")
-    memory_mb: int = setting(64, ge(1), "megabytes of hits held at once: how many queries are searched together")
+    depth: int = setting(200, at_least(1), "how deep the ranking is read that negatives are drawn from")
+    skip: int = setting(0, at_least(0), "skip this many of the best-ranked passages")
+    memory_mb: int = setting(64, at_least(1), "megabytes of hits held at once: how many queries are searched together")
 
 
 @frozen
 class MixedConfig:
     """Settings of `MixedMiner`."""
 
-    depth: int = setting(100, ge(1), "how many passages of both rankings together negatives are drawn from")
+    depth: int = setting(100, at_least(1), "how many passages of both rankings together negatives are drawn from")
 
 
 @frozen
 class RefreshConfig:
     """Settings of mining again while a retriever is trained."""
 
-    every: int = setting(1, ge(1), "epochs between two minings with the current model")
-    depth: int = setting(200, ge(1), "how deep the ranking is read that negatives are drawn from")
-    skip: int = setting(0, ge(0), "skip this many of the best-ranked passages")
-    memory_mb: int = setting(64, ge(1), "megabytes of hits held at once: how many queries are searched together")
+    every: int = setting(1, at_least(1), "epochs between two minings with the current model")
+    depth: int = setting(200, at_least(1), "how deep the ranking is read that negatives are drawn from")
+    skip: int = setting(0, at_least(0), "skip this many of the best-ranked passages")
+    memory_mb: int = setting(64, at_least(1), "megabytes of hits held at once: how many queries are searched together")
 
     @property
     def refresh_every(self) -> int:
@@ -61,7 +61,7 @@ class RefreshConfig:
 class RandomConfig:
     """Settings of `RandomMiner`."""
 
-    depth: int = setting(200, ge(1), "how many passages are drawn per query")
+    depth: int = setting(200, at_least(1), "how many passages are drawn per query")
 
 
 @frozen
@@ -69,21 +69,23 @@ class RunFileConfig:
     """Settings of `RunFileMiner`."""
 
     path: str = setting("", None, "a TREC run file, of any retriever")
-    depth: int = setting(200, ge(1), "how deep the ranking is read that negatives are drawn from")
+    depth: int = setting(200, at_least(1), "how deep the ranking is read that negatives are drawn from")
 
 
 @frozen
 class GivenConfig:
     """Settings of `GivenMiner`."""
 
-    depth: int = setting(1000, ge(1), "how many of a query's own negatives are used")
+    depth: int = setting(1000, at_least(1), "how many of a query's own negatives are used")
 
 
 @frozen
 class MarginConfig:
     """Settings of `MarginFilter`."""
 
-    absolute: float | None = setting(None, optional(ge(0)), "drop candidates above the positive's score minus this")
+    absolute: float | None = setting(
+        None, optional(at_least(0)), "drop candidates above the positive's score minus this"
+    )
     share: float = setting(
         0.95,
         and_(gt(0), le(1)),
@@ -118,9 +120,9 @@ class CrossEncoderFilterConfig:
 
     model: str = setting("", None, "path or hub id of a cross-encoder; empty: the run's re-ranker")
     margin: float | None = setting(
-        0.0, optional(ge(0)), "drop candidates above the positive's score minus this; none: off"
+        0.0, optional(at_least(0)), "drop candidates above the positive's score minus this; none: off"
     )
-    maximum: float | None = setting(None, None, "drop candidates that it scores above this")
+    maximum: float | None = setting(None, optional(at_least(-1e9)), "drop candidates that it scores above this")
     positive: str = setting("max", in_(("max", "min")), "which positive counts: the highest- or lowest-scored")
 
     @property
@@ -133,7 +135,7 @@ class CrossEncoderFilterConfig:
 class MaxScoreConfig:
     """Settings of `MaxScoreFilter`."""
 
-    maximum: float = setting(1.0, None, "drop candidates that the source scores above this")
+    maximum: float = setting(1.0, at_least(-1e9), "drop candidates that the source scores above this")
 
 
 @frozen

@@ -9,10 +9,10 @@ the names that drkit itself provides.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from drkit.core import provided
+from drkit.core.files import local_path
 from drkit.core.loading import check_model_path
 from drkit.core.registry import Registry
 from drkit.core.spec import ComponentSpec, Kind, scope_problems
@@ -61,7 +61,7 @@ def _encoder_problems(recipe: Recipe) -> list[str]:
         if encoder.hidden % encoder.heads:
             return [f"hidden ({encoder.hidden}) must be a multiple of heads ({encoder.heads}) @ encoder"]
         return [] if encoder.layers else list(_static_problems(recipe))
-    folder = Path(encoder.pretrained).expanduser()
+    folder = local_path(encoder.pretrained)
     if (folder / MODULES).is_file() and "StaticEmbedding" in read_modules(folder):
         return [
             f"{folder} is an exported static encoder, which has neither its LM head nor separate token weights: start "

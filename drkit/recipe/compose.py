@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
-from attrs import field, frozen
+from attrs import asdict, field, frozen
 
 from drkit.core.discovery import Installed
+from drkit.core.files import local_path
 from drkit.core.provided import BATCH, provided_by
 from drkit.core.registry import Registry
 from drkit.core.spec import ComponentSpec, Kind
@@ -61,8 +61,10 @@ def compose(request: ComposeRequest, parts: Installed) -> Recipe:
     """Return the complete recipe for a request.
 
     Raises UnknownNameError (a part, recipe or pipeline that does not exist), ProblemsError (invalid settings), or
-    DrkitError (an unknown scale, or a pipeline for a collection without queries).
+    DrkitError (an empty choice, an unknown scale, or a pipeline for a collection without queries).
     """
+    if empty := [name for name, value in asdict(request).items() if value == ""]:
+        raise DrkitError(f"{empty[0]} is empty, perhaps an unset variable of the shell; leave it out for the default")
     table = merge(_at_scale(_start(request, parts), request), _slots(request, parts))
     if request.name is None:
         table["name"] = _default_name(table, request, parts.registry)
@@ -255,14 +257,14 @@ def _default_name(table: Mapping[str, Any], request: ComposeRequest, registry: R
     if "pretrain=none" in request.settings:
         parts = ["no-pretraining"]
     names = [_collection_name(table["collection"], registry), *parts, *([request.pipeline] if request.pipeline else [])]
-    return "-".join(names).replace(":", "-")  # PACKAGE:NAME; some file systems refuse colons
+    return "-".join(names).strip(" .").replace(":", "-")  # PACKAGE:NAME; some file systems refuse colons
 
 
 def _collection_name(collection: Mapping[str, Any], registry: Registry) -> str:
     """Return the name of a collection's folder or file without its suffixes; the part's name if it reads neither."""
     spec = _part_or_none(registry, Kind.COLLECTION, collection)
     value = str(collection.get(spec.shorthand, "")) if spec and spec.shorthand else ""
-    path = Path(value).expanduser().resolve()
+    path = local_path(value).resolve()
     name = path.name if path.is_dir() else path.name.partition(".")[0]
     return name[:_LONGEST] if value and path.exists() and name else _use(collection)
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from attrs import Factory, evolve, field, fields, frozen
-from attrs.validators import and_, ge, gt, in_, le, lt, max_len, min_len, optional
+from attrs.validators import and_, ge, in_, le, lt, min_len, optional
 
 from drkit.core.protocols import SearchSimilarity
-from drkit.core.settings import setting
+from drkit.core.settings import at_least, local_name, more_than, setting, training_steps
 from drkit.core.spec import Kind
 from drkit.encoders.pooling import POOLINGS
 
@@ -43,7 +43,7 @@ class WeightedLoss:
     use: str
     config: Any
     on: str = field(validator=in_(SOURCES))
-    weight: float = field(default=1.0, validator=ge(0))
+    weight: float = field(default=1.0, validator=at_least(0))
 
 
 # Settings of an encoder made from scratch, which do not apply to an existing one.
@@ -54,12 +54,14 @@ FROM_SCRATCH = ("layers", "hidden", "heads", "intermediate", "vocab_size", "drop
 class EncoderSettings:
     """The encoder: an existing one (`pretrained`), or the sizes of one made from scratch."""
 
-    pretrained: str | None = setting(None, None, "path or hub id of an encoder to start from")
-    layers: int = setting(1, ge(0), "transformer layers, when made from scratch; 0: word embeddings alone")
-    hidden: int = setting(256, ge(8), "hidden size, when made from scratch")
-    heads: int = setting(4, ge(1), "attention heads, when made from scratch")
-    intermediate: int = setting(512, ge(8), "feed-forward size, when made from scratch")
-    vocab_size: int = setting(8000, ge(64), "size of the WordPiece vocabulary trained on the collection")
+    pretrained: str | None = setting(None, optional(min_len(1)), "path or hub id of an encoder to start from")
+    layers: int = setting(1, at_least(0, 512), "transformer layers, when made from scratch; 0: word embeddings alone")
+    hidden: int = setting(256, at_least(8, 16_384), "hidden size, when made from scratch")
+    heads: int = setting(4, at_least(1, 512), "attention heads, when made from scratch")
+    intermediate: int = setting(512, at_least(8, 65_536), "feed-forward size, when made from scratch")
+    vocab_size: int = setting(
+        8000, at_least(64, 1_000_000), "size of the WordPiece vocabulary trained on the collection"
+    )
     dropout: float = setting(0.0, and_(ge(0), lt(1)), "dropout, when made from scratch")
     init_embeddings: str = setting(
         "ppmi-svd", in_(("random", "ppmi-svd")), "word embeddings to start from, when made from scratch"
@@ -70,8 +72,8 @@ class EncoderSettings:
         "LM head, when made from scratch: BERT's transform and tied projection, or the projection alone",
     )
     pooling: str = setting("mean", in_(tuple(POOLINGS)), "how hidden states become the bottleneck")
-    query_length: int = setting(32, ge(4), "maximum tokens of a query, special tokens included")
-    passage_length: int = setting(128, ge(8), "maximum tokens of a passage, special tokens included")
+    query_length: int = setting(32, at_least(4, 131_072), "maximum tokens of a query, special tokens included")
+    passage_length: int = setting(128, at_least(8, 131_072), "maximum tokens of a passage, special tokens included")
     query_prompt: str = setting("", None, "text put before every query, in training and search")
     passage_prompt: str = setting("", None, "text put before every passage, in training and search")
     declared: str = setting(
@@ -84,29 +86,65 @@ class EncoderSettings:
 # The settings of `Training` that decide which examples it reads in which step.
 _SCHEDULE = ("max_steps", "num_train_epochs", "per_device_train_batch_size", "gradient_accumulation_steps")
 
+# Arguments of transformers' Trainer that runs rely on: where and when checkpoints are written, how training resumes,
+# what is logged, and the schedule of batches.
+_RELIED_ON = (
+    "output_dir",
+    "seed",
+    "data_seed",
+    "save_strategy",
+    "save_only_model",
+    "resume_from_checkpoint",
+    "ignore_data_skip",
+    "restore_callback_states_from_checkpoint",
+    "load_best_model_at_end",
+    "logging_strategy",
+    "logging_nan_inf_filter",
+    "eval_strategy",
+    "eval_on_start",
+    "auto_find_batch_size",
+    "remove_unused_columns",
+    "push_to_hub",
+    "do_train",
+    "do_eval",
+    "do_predict",
+)
+
+
+def _free_arguments(_instance: Any, attribute: Any, value: dict[str, Any]) -> None:
+    """Validate that no argument has a setting of its own, or is one that runs rely on."""
+    own = [name for name in value if name in {a.name for a in fields(Training)} - {attribute.name}]
+    if own:
+        raise ValueError(f"'{own[0]}' is a setting of its own: move it from `arguments` to the table that holds it")
+    taken = [name for name in value if name in _RELIED_ON]
+    if taken:
+        raise ValueError(f"'{taken[0]}' cannot be set in `arguments`: runs rely on the value that drkit gives it")
+
 
 @frozen
 class Training:
     """Settings of one training, named as in `transformers.TrainingArguments`."""
 
-    learning_rate: float = setting(1e-3, gt(0), "peak learning rate")
-    max_steps: int = setting(-1, ge(-1), "optimizer steps; -1: num_train_epochs decides")
-    num_train_epochs: float = setting(3.0, gt(0), "passes over the data, if max_steps is -1")
-    per_device_train_batch_size: int = setting(64, ge(1), "texts or queries per device and step")
-    gradient_accumulation_steps: int = setting(1, ge(1), "steps whose gradients are summed")
-    warmup_steps: float = setting(0.1, ge(0), "warm-up: below 1, a share of all steps; otherwise steps")
+    learning_rate: float = setting(1e-3, more_than(0, 100), "peak learning rate")
+    max_steps: int = setting(-1, training_steps, "optimizer steps; -1: num_train_epochs decides")
+    num_train_epochs: float = setting(3.0, more_than(0), "passes over the data, if max_steps is -1")
+    per_device_train_batch_size: int = setting(64, at_least(1, 1_000_000), "texts or queries per device and step")
+    gradient_accumulation_steps: int = setting(1, at_least(1, 1_000_000), "steps whose gradients are summed")
+    warmup_steps: float = setting(0.1, at_least(0), "warm-up: below 1, a share of all steps; otherwise steps")
     gradient_cache_chunk: int = setting(
-        0, ge(0), "texts per forward pass with cached gradients, for batches larger than memory; 0: the whole batch"
+        0,
+        at_least(0),
+        "texts per forward pass with cached gradients, for batches larger than memory; 0: the whole batch",
     )
-    weight_decay: float = setting(0.01, ge(0), "decoupled weight decay")
-    max_grad_norm: float = setting(1.0, ge(0), "maximum gradient norm (clipping)")
+    weight_decay: float = setting(0.01, at_least(0, 100), "decoupled weight decay")
+    max_grad_norm: float = setting(1.0, at_least(0), "maximum gradient norm (clipping)")
     lr_scheduler_type: str = setting("linear", min_len(1), "schedule after the warm-up, by its name in transformers")
     logging_steps: int = setting(
-        50, ge(1), "steps between log lines; a tenth of all in a shorter training", observes=True
+        50, at_least(1), "steps between log lines; a tenth of all in a shorter training", observes=True
     )
-    save_steps: int = setting(500, ge(1), "steps between checkpoints", observes=True)
+    save_steps: int = setting(500, at_least(1), "steps between checkpoints", observes=True)
     bf16: bool = setting(False, None, "mixed precision in bfloat16")
-    arguments: dict[str, Any] = setting(Factory(dict), None, "any other TrainingArguments, by name")
+    arguments: dict[str, Any] = setting(Factory(dict), _free_arguments, "any other TrainingArguments, by name")
 
     def training_only(self) -> Training:
         """Return only the training settings of a table that has more (`Pretrain`, `Finetune`, `Reranker`)."""
@@ -129,13 +167,13 @@ class Probe:
     """
 
     every: int = setting(
-        500, ge(0), "steps between probes, besides the first and the last; 0: none", observes=_only_measures
+        500, at_least(0), "steps between probes, besides the first and the last; 0: none", observes=_only_measures
     )
-    texts: int = setting(256, ge(0), "held-out texts that are probed, at most a tenth of all")
-    queries: int = setting(200, ge(0), "dev queries of the retrieval probe", observes=_only_measures)
-    passages: int = setting(2000, ge(2), "maximum passages to search for them", observes=_only_measures)
+    texts: int = setting(256, at_least(0), "held-out texts that are probed, at most a tenth of all")
+    queries: int = setting(200, at_least(0), "dev queries of the retrieval probe", observes=_only_measures)
+    passages: int = setting(2000, at_least(2), "maximum passages to search for them", observes=_only_measures)
     patience: int = setting(
-        0, ge(0), "stop after this many probes without a gain in RR@10; 0: never", observes=_only_measures
+        0, at_least(0), "stop after this many probes without a gain in RR@10; 0: never", observes=_only_measures
     )
     keep_best: bool = setting(
         False, None, "keep the weights of the probe with the best RR@10, not the last", observes=_only_measures
@@ -198,10 +236,10 @@ class PseudoQueries:
         _query_sources,
         "extractive, crops, sentences, titles, file:PATH, or model:PATH_OR_ID of a seq2seq model",
     )
-    count: int = setting(3, ge(1), "maximum queries per passage from each source")
+    count: int = setting(3, at_least(1), "maximum queries per passage from each source")
     prefix: str = setting("", None, "put before each passage for a model, as in 'text2query: '")
     round_trip: int = setting(
-        10, ge(0), "keep queries whose passage a retriever of found_by finds within this many; 0: keep all"
+        10, at_least(0), "keep queries whose passage a retriever of found_by finds within this many; 0: keep all"
     )
     found_by: tuple[str, ...] = setting(
         ("bm25",), _finders, "retrievers of the round trip: bm25, encoder (the one that fine-tuning starts from)"
@@ -229,26 +267,26 @@ class Round:
     )
     teacher: str = setting("", None, "model whose scores it learns from: reranker, or a cross-encoder's path or hub id")
     loss: LossChoice | None = None
-    negatives: int | None = setting(None, optional(ge(0)), "hard negatives per query in this round")
-    learning_rate: float | None = setting(None, optional(gt(0)), "peak learning rate of this round")
-    max_steps: int | None = setting(None, optional(ge(-1)), "optimizer steps of this round")
-    num_train_epochs: float | None = setting(None, optional(gt(0)), "passes over the queries in this round")
+    negatives: int | None = setting(None, optional(at_least(0)), "hard negatives per query in this round")
+    learning_rate: float | None = setting(None, optional(more_than(0, 100)), "peak learning rate of this round")
+    max_steps: int | None = setting(None, optional(training_steps), "optimizer steps of this round")
+    num_train_epochs: float | None = setting(None, optional(more_than(0)), "passes over the queries in this round")
     per_device_train_batch_size: int | None = setting(
-        None, optional(ge(1)), "queries per device and step of this round"
+        None, optional(at_least(1, 1_000_000)), "queries per device and step of this round"
     )
-    queries: int = setting(0, ge(0), "train on this many queries, drawn with the seed; 0: all")
-    draws: int = setting(1, ge(1), "repeat with this many draws of the queries, and average the metrics")
+    queries: int = setting(0, at_least(0), "train on this many queries, drawn with the seed; 0: all")
+    draws: int = setting(1, at_least(1), "repeat with this many draws of the queries, and average the metrics")
 
 
 @frozen
 class Validation:
     """Validation on development queries while a retriever is fine-tuned."""
 
-    every: int = setting(0, ge(0), "steps between validations; 0: none")
+    every: int = setting(0, at_least(0), "steps between validations; 0: none")
     measure: str = setting("RR@10", min_len(1), "measure that decides, by its ir_measures name")
-    queries: int = setting(500, ge(1), "maximum dev queries")
-    passages: int = setting(0, ge(0), "passages to search, the judged ones included; 0: all")
-    patience: int = setting(0, ge(0), "stop after this many validations without a gain; 0: never")
+    queries: int = setting(500, at_least(1), "maximum dev queries")
+    passages: int = setting(0, at_least(0), "passages to search, the judged ones included; 0: all")
+    patience: int = setting(0, at_least(0), "stop after this many validations without a gain; 0: never")
     keep_best: bool = setting(True, None, "keep the weights of the best validation, not the last")
 
     @property
@@ -262,7 +300,7 @@ class Finetune(Training):
     """Fine-tuning: the loss, and rounds that each train a retriever on its own negatives."""
 
     loss: LossChoice = field(kw_only=True)
-    negatives: int = setting(1, ge(0), "hard negatives per query")
+    negatives: int = setting(1, at_least(0), "hard negatives per query")
     rounds: tuple[Round, ...] = field(kw_only=True)
     validation: Validation = field(kw_only=True, factory=Validation)
     encoders: str = setting(
@@ -287,18 +325,24 @@ class Reranker(Training):
     """
 
     loss: LossChoice = field(kw_only=True)
-    pretrained: str | None = setting(None, None, "path or hub id to start from; none: `start` decides")
+    pretrained: str | None = setting(None, optional(min_len(1)), "path or hub id to start from; none: `start` decides")
     start: str = setting(
         "pretrained",
         in_(("pretrained", "previous")),
         "weights to start from; previous: the last retriever's",
     )
-    layers: int = setting(0, ge(0), "minimum layers: copies are added to an encoder with fewer (not with `pretrained`)")
+    layers: int = setting(
+        0, at_least(0, 512), "minimum layers: copies are added to an encoder with fewer (not with `pretrained`)"
+    )
     miners: tuple[MinerChoice, ...] = field(kw_only=True, validator=min_len(1))
-    negatives: int = setting(63, ge(1), "negatives per query, a new draw every epoch")
-    forward_factor: int = setting(1, ge(1), "learn from one in this many passages of a group: the best-scored ones")
-    max_length: int = setting(192, ge(16), "maximum tokens of query and passage together, special tokens included")
-    depth: int = setting(200, ge(1), "passages of every ranking to re-rank")
+    negatives: int = setting(63, at_least(1), "negatives per query, a new draw every epoch")
+    forward_factor: int = setting(
+        1, at_least(1), "learn from one in this many passages of a group: the best-scored ones"
+    )
+    max_length: int = setting(
+        192, at_least(16, 131_072), "maximum tokens of query and passage together, special tokens included"
+    )
+    depth: int = setting(200, at_least(1), "passages of every ranking to re-rank")
 
 
 @frozen
@@ -326,7 +370,7 @@ class Evaluation:
 class Recipe:
     """A complete recipe: read from TOML by `drkit.recipe.toml`, written by `drkit.recipe.toml`."""
 
-    name: str = field(validator=and_(min_len(1), max_len(100)))
+    name: str = field(validator=local_name)
     collection: CollectionChoice
     schema: int = field(default=SCHEMA, validator=in_((SCHEMA,)))
     seed: int = setting(42, and_(ge(0), lt(2**31)), "seed of the run")

@@ -13,6 +13,7 @@ from typing import Any
 
 from attrs import frozen
 
+from drkit.core.files import local_path
 from drkit.encoders.folder import declared_settings
 from drkit.errors import DrkitError
 from drkit.recipe.schema import EncoderSettings
@@ -38,7 +39,7 @@ def starting_point(path_or_id: str) -> StartingPoint:
     pre-training checkpoint (encoder, LM head, decoder, generator); if its encoder was made from scratch, the schedule
     stays that of the small scale. Raises DrkitError for a run whose pre-training is not finished.
     """
-    run = Path(path_or_id).expanduser()
+    run = local_path(path_or_id)
     if not (run / RECIPE).is_file():
         declared = declared_settings_of(run)
         return StartingPoint({"pretrained": path_or_id, **(declared.with_lengths if declared else {})})
@@ -118,5 +119,5 @@ def _was_made_from_scratch(encoder: Mapping[str, Any]) -> bool:
     earlier = encoder.get("pretrained")
     if earlier is None:
         return True
-    recipe = Path(earlier).expanduser().parent / RECIPE
+    recipe = local_path(earlier).parent / RECIPE
     return recipe.is_file() and _was_made_from_scratch(read_table(recipe).get("encoder", {}))

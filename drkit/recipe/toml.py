@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import reprlib
 import sys
 import types
 from collections.abc import Callable, Mapping
@@ -28,6 +29,12 @@ else:
     import tomli as tomllib
 
 
+# Prompts are a line, paths at most 4,096 bytes.
+_LONGEST_TEXT = 8192
+# Tables and lists in one another; recipes have at most five.
+_DEEPEST = 50
+
+
 def read_recipe(path: Path, registry: Registry) -> Recipe:
     """Read a recipe. Raises DrkitError (unreadable, not TOML) or ProblemsError (with every problem in it)."""
     return recipe_from_table(read_table(path), registry, subject=str(path))
@@ -44,11 +51,20 @@ def read_table(path: Path) -> dict[str, Any]:
 
 
 def parse_toml(text: str, where: str) -> dict[str, Any]:
-    """Parse TOML text. Raises DrkitError with line and column if it is malformed."""
+    """Parse TOML text. Raises DrkitError if it is malformed, with line and column, or nested more than 50 deep."""
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        table = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # a ValueError for numbers of thousands of digits, too
         raise DrkitError(f"{where} is not valid TOML: {error}") from None
+    level: list[Any] = [table]
+    for _ in range(_DEEPEST):
+        inner = (value.values() if isinstance(value, dict) else value for value in level)
+        level = [value for values in inner for value in values if isinstance(value, (dict, list))]
+    if level:
+        raise DrkitError(
+            f"{where} is nested more than {_DEEPEST} deep; recipes have at most five tables in one another"
+        )
+    return table
 
 
 def recipe_from_table(table: Mapping[str, Any], registry: Registry, *, subject: str = "recipe") -> Recipe:
@@ -106,7 +122,7 @@ def _table(converter: Converter, cls: type) -> Callable[[Any, Any], Any]:
 
     def structure(value: Any, target: Any) -> Any:
         if not isinstance(value, Mapping):
-            raise TypeError(f"expected a table of settings, got {value!r}")
+            raise TypeError(f"expected a table of settings, got {shortened(value)}")
         return inner(value, target)
 
     return structure
@@ -127,10 +143,35 @@ def _strict(scalar: type) -> Callable[[Any, Any], Any]:
 
     def structure(value: Any, _: Any) -> Any:
         if isinstance(value, bool) is not (scalar is bool) or not isinstance(value, allowed):
-            raise TypeError(f"expected {scalar.__name__}, got {value!r}")
+            raise TypeError(f"expected {scalar.__name__}, got {shortened(value)}")
+        _check_scalar(value)
         return scalar(value)
 
     return structure
+
+
+def _check_scalar(value: Any) -> None:
+    """Raise ValueError for a number or text that no setting allows, whatever its own validator."""
+    if isinstance(value, int) and abs(value) >= 2**63:
+        raise ValueError("the number is too large; expected at most 64 bits")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"expected a finite number, got {value}")
+    if isinstance(value, str):
+        if len(value) > _LONGEST_TEXT:
+            raise ValueError(f"the text has {len(value):,} characters; expected at most {_LONGEST_TEXT:,}")
+        if "\0" in value or any("\ud800" <= c <= "\udfff" for c in value):
+            raise ValueError(f"{shortened(value)} has a NUL, or half a character; write whole characters")
+
+
+def shortened(value: Any) -> str:
+    """Return the `repr` of a value, cut to about 80 characters, whatever its size.
+
+    >>> shortened([1, [2]]), len(shortened("x" * 5000))
+    ('[1, [2]]', 80)
+    """
+    short = reprlib.Repr()
+    short.maxstring = short.maxother = short.maxlong = 80
+    return short.repr(value)
 
 
 def _is_union(target: Any) -> bool:
@@ -155,7 +196,7 @@ def _tuple(converter: Converter) -> Callable[[Any, Any], Any]:
         if isinstance(value, str) and items == (str, ...):
             value = [value]
         if not isinstance(value, (list, tuple)):
-            raise TypeError(f"expected a list, got {value!r}")
+            raise TypeError(f"expected a list, got {shortened(value)}")
         if items[-1] is not Ellipsis and len(value) != len(items):
             raise TypeError(f"expected {len(items)} values, got {len(value)}")
         done, errors = [], []
@@ -209,7 +250,7 @@ def _part(converter: Converter, registry: Registry, kind: Kind, value: Any) -> t
     if isinstance(value, str):
         value = {"use": value}
     if not isinstance(value, Mapping):
-        raise TypeError(f"expected a {kind} as {{ use = NAME, .. }}, got {value!r}")
+        raise TypeError(f"expected a {kind} as {{ use = NAME, .. }}, got {shortened(value)}")
     if "use" not in value:
         raise KeyError("use")
     spec = registry.get(kind, converter.structure(value["use"], str))
@@ -286,8 +327,8 @@ def assign(table: Table, assignment: str) -> None:
     """
     path, equals, text = assignment.partition("=")
     keys = [key.strip() for key in path.split(".")]
-    if not equals or not all(keys):
-        raise DrkitError(f"--set expects PATH=VALUE, as in pretrain.learning_rate=1e-4; got {assignment!r}")
+    if not equals or not all(keys) or len(keys) > _DEEPEST:
+        raise DrkitError(f"--set expects PATH=VALUE, as in pretrain.learning_rate=1e-4; got {shortened(assignment)}")
     node: Any = table
     for depth, key in enumerate(keys[:-1]):
         node = _step(node, key, ".".join(keys[: depth + 1]))
@@ -295,13 +336,13 @@ def assign(table: Table, assignment: str) -> None:
 
 
 def _step(node: Any, key: str, path: str) -> Any:
-    if isinstance(node, list):
-        return node[_index(node, key, path)]
-    if isinstance(node.get(key, {}), str):
-        node[key] = {"use": node[key]}
-    inner = node.setdefault(key, {})
+    """Return the table or list under `key`; a part given by its name alone becomes its table, a missing one is made."""
+    place: Any = _index(node, key, path) if isinstance(node, list) else key
+    inner = node[place] if isinstance(node, list) else node.setdefault(place, {})
+    if isinstance(inner, str):
+        inner = node[place] = {"use": inner}
     if not isinstance(inner, (dict, list)):
-        raise DrkitError(f"--set {path}: {path} is a single value ({inner!r}), not a table of settings")
+        raise DrkitError(f"--set {path}: {path} is a single value ({shortened(inner)}), not a table of settings")
     return inner
 
 
@@ -316,7 +357,7 @@ def _put(node: Any, key: str, value: Any, path: str) -> None:
 
 
 def _index(items: list[Any], key: str, path: str) -> int:
-    if not key.isdigit() or int(key) >= len(items):
+    if key not in map(str, range(len(items))):
         raise DrkitError(f"--set {path}: {key!r} is not an index of a list of {len(items)}; use 0 to {len(items) - 1}")
     return int(key)
 

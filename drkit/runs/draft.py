@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from attrs import field, frozen
 
+from drkit.core.files import local_path
 from drkit.core.registry import Registry
 from drkit.core.spec import ComponentSpec
 from drkit.recipe.schema import Recipe
@@ -73,7 +73,7 @@ class Draft:
 
 def path_state(text: str | None) -> str:
     """Return a fingerprint of the files at a local path (names, sizes, modification times); empty for anything else."""
-    path = Path(text).expanduser() if text else None
+    path = local_path(text) if text else None
     if path is None or not path.exists():
         return ""
     files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]

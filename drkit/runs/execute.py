@@ -6,8 +6,6 @@ at any moment leaves either the whole stage or nothing of it.
 
 from __future__ import annotations
 
-import errno
-import os
 import shutil
 import tempfile
 import time
@@ -21,7 +19,7 @@ from attrs import field, frozen
 from filelock import FileLock, Timeout
 
 from drkit.core import processes
-from drkit.core.files import CHECKPOINTS, link_or_copy, remove_temporaries, write_text
+from drkit.core.files import CHECKPOINTS, link_or_copy, remove_temporaries, storage_failure, sync, write_text
 from drkit.core.progress import Progress, Silent
 from drkit.core.registry import Registry
 from drkit.errors import DrkitError
@@ -48,10 +46,6 @@ from drkit.runs.survey import (
     pruned_inputs,
 )
 
-_DISK_FULL_CODES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-# safetensors and torch report a full disk only in the message.
-_DISK_FULL_MESSAGES = ("No space left", "File too large", "PytorchStreamWriter failed")
-
 
 def take_over(stage: Stage[Any], run: Path, fingerprint: str, reuse: Sequence[Path]) -> None:
     """Copy a finished stage with this fingerprint from another run, unless this run already has it."""
@@ -63,7 +57,7 @@ def take_over(stage: Stage[Any], run: Path, fingerprint: str, reuse: Sequence[Pa
         if found is not None and found.fingerprint == fingerprint:
             folder = run / UNFINISHED / stage.name
             shutil.rmtree(folder, ignore_errors=True)
-            with full_disk(stage.name, run):
+            with storage_errors(stage.name, run):
                 shutil.copytree(other / stage.name, folder, copy_function=link_or_copy)
             publish(folder, run / stage.name)
             return
@@ -73,7 +67,7 @@ def prepare_attempt(stage: Stage[Any], run: Path, identity: Mapping[str, Any]) -
     """Return the folder in which a stage works; keeps an interrupted attempt only if the stage can resume it."""
     folder = run / UNFINISHED / stage.name
     ours = stage.spec.resumable and attempt_fingerprint(folder) == digest(identity)
-    with full_disk(stage.name, run):
+    with storage_errors(stage.name, run):
         if folder.exists() and not ours:
             shutil.rmtree(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -95,36 +89,30 @@ def publish(folder: Path, final: Path) -> None:
         final.rename(old)
     folder.rename(final)
     shutil.rmtree(old, ignore_errors=True)
-    handle = os.open(final.parent, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    sync(final.parent)
 
 
 @contextmanager
-def full_disk(stage: str, run: Path) -> Iterator[None]:
-    """Turn any library's exception for a full disk (OSError, SafetensorError, ..) into one message."""
+def storage_errors(stage: str, run: Path) -> Iterator[None]:
+    """Turn any library's exception for a full or failing disk (OSError, SafetensorError, ..) into one message."""
     try:
         yield
     except DrkitError:
         raise
     except Exception as error:
-        if not _is_full(error, run):
+        is_full = shutil.disk_usage(run).free < 2**16
+        failure = storage_failure(error) or (("the disk is full", "free some space") if is_full else None)
+        if failure is None:
             raise
+        what, remedy = failure
         raise DrkitError(
-            f"the disk is full (or a file size limit is reached) in stage {stage}. Free some space and run "
-            f"`drkit run {run}`; finished stages are kept."
+            f"{what} in stage {stage}; {remedy} and run `drkit run {run}`; finished stages are kept"
         ) from error
 
 
-def _is_full(error: Exception, run: Path) -> bool:
-    code, text = getattr(error, "errno", None), str(error)
-    is_known = code in _DISK_FULL_CODES or any(words in text for words in _DISK_FULL_MESSAGES)
-    return is_known or shutil.disk_usage(run).free < 2**16
-
-
 RECIPE = "recipe.toml"
+# The recipe that the run's stages are made with: RECIPE is there to be read, and may be edited by hand.
+CLAIMED = ".recipe.toml"
 
 
 def execute(
@@ -145,7 +133,7 @@ def execute(
     With several processes (torchrun), the first runs the plan, and the others join it in the joint stages.
 
     Raises DrkitError if the folder contains a run of another recipe (unless `redo`) or of another layout, another
-    process works in it, or the disk is full. Finished stages are never lost.
+    process works in it, or the disk is full or failing. Finished stages are never lost.
     """
     if processes.rank():
         return _join_stages(stages, run, registry)
@@ -194,10 +182,10 @@ def locked(run: Path) -> Iterator[None]:
 
 
 def claim(run: Path, recipe: Recipe, registry: Registry, *, redo: bool) -> None:
-    """Write the recipe into the run; raises DrkitError if the run has a different recipe, unless `redo`."""
-    path = run / RECIPE
+    """Write the recipe into the run; raises DrkitError if the run was made with a different one, unless `redo`."""
+    path, claimed = run / RECIPE, run / CLAIMED
     if path.exists() and not redo:
-        changed = differences(read_recipe(path, registry), recipe)
+        changed = differences(read_recipe(claimed if claimed.exists() else path, registry), recipe)
         if changed:
             listed = "\n".join(f"  - {line}" for line in changed[:20])
             raise DrkitError(
@@ -206,6 +194,7 @@ def claim(run: Path, recipe: Recipe, registry: Registry, *, redo: bool) -> None:
             )
     if not path.exists() and any(p.name not in (".lock", UNFINISHED) for p in run.iterdir()):
         raise DrkitError(f"{run} is not empty and not a run (no {RECIPE}); choose another --run-dir")
+    write_recipe(recipe, claimed)
     write_recipe(recipe, path)
 
 
@@ -259,7 +248,7 @@ class _Work:
         folder = prepare_attempt(stage, run, identity)
         self.progress.begin(stage.name, stage.summary, reason)
         started = time.perf_counter()
-        with full_disk(stage.name, run):
+        with storage_errors(stage.name, run):
             if stage.spec.joint:
                 (folder / CHECKPOINTS).mkdir(exist_ok=True)
                 processes.broadcast(stage.name)

@@ -16,7 +16,7 @@ import attrs
 import cattrs
 from attrs import frozen
 
-from drkit.core.files import CHECKPOINTS, write_text
+from drkit.core.files import CHECKPOINTS, FileEntry, find_damages, write_text
 from drkit.errors import DrkitError
 from drkit.recipe.toml import json_text
 
@@ -26,14 +26,6 @@ LAYOUT = 2
 # The identity of the stage for which an unfinished attempt was started.
 IDENTITY = ".identity.json"
 PACKAGES = ("drkit", "torch", "transformers", "tokenizers", "accelerate", "faiss-cpu", "bm25s", "numpy")
-
-
-@frozen
-class FileEntry:
-    """One file of a stage: its size in bytes, and the hash of its content."""
-
-    bytes: int
-    blake2b: str
 
 
 @frozen
@@ -91,16 +83,7 @@ def describe_files(folder: Path) -> dict[str, FileEntry]:
     """Return size and content hash of every file under `folder`, without the manifest and temporary files."""
     excluded = {FILE, IDENTITY, CHECKPOINTS}
     paths = sorted(p for p in folder.rglob("*") if p.is_file() and p.relative_to(folder).parts[0] not in excluded)
-    return {p.relative_to(folder).as_posix(): FileEntry(p.stat().st_size, file_hash(p)) for p in paths}
-
-
-def file_hash(path: Path) -> str:
-    """Return the hash of a file's content."""
-    state = hashlib.blake2b(digest_size=16)
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            state.update(block)
-    return state.hexdigest()
+    return {p.relative_to(folder).as_posix(): FileEntry.of(p) for p in paths}
 
 
 def write_manifest(manifest: Manifest, folder: Path) -> None:
@@ -135,16 +118,9 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 
 def damages(manifest: Manifest, folder: Path, *, verify: bool = False) -> Iterable[str]:
-    """Yield a line for each file that is missing or has another size; with `verify`, also for changed content."""
-    for name, entry in manifest.files.items():
-        path = folder / name
-        if not path.is_file():
-            if name not in manifest.pruned:
-                yield f"{name} is missing"
-        elif (size := path.stat().st_size) != entry.bytes:
-            yield f"{name} has {size:,} bytes, expected {entry.bytes:,}"
-        elif verify and file_hash(path) != entry.blake2b:
-            yield f"{name} was changed"
+    """Return a line for each damaged file of a stage, but for pruned ones; see `drkit.core.files.find_damages`."""
+    present = {n: e for n, e in manifest.files.items() if n not in manifest.pruned or (folder / n).is_file()}
+    return find_damages(present, folder, verify=verify)
 
 
 @cache

@@ -6,11 +6,11 @@ negatives-retriever-1 -> no-pretraining, retriever-1 -> index-retriever-1 -> neg
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from attrs import asdict, evolve, frozen
 
+from drkit.core.files import local_path
 from drkit.core.spec import Kind
 from drkit.errors import DrkitError
 from drkit.miners.chain import refresh_settings
@@ -141,7 +141,7 @@ def _passage_tokens(draft: Draft, encoder: str, reading: TextReading) -> Part:
 def _plan_negatives(draft: Draft, owner: str, chain: tuple[Choice, ...], previous: str) -> str:
     """Add the stage that mines for a round or the re-ranker; reuses an equal stage if there is one."""
     for miner in chain:
-        if isinstance(miner.config, RunFileConfig) and not Path(miner.config.path).is_file():
+        if isinstance(miner.config, RunFileConfig) and not local_path(miner.config.path).is_file():
             raise DrkitError(f"the run file {miner.config.path!r} does not exist (miner run-file of {owner})")
     inputs, searches = {"passages": PASSAGES, "train": draft.train}, False
     required = _required_by(draft, chain)

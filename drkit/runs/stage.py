@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 import attrs
 from attrs import asdict, field, frozen
 
-from drkit.core.files import write_text
+from drkit.core.files import local_path, write_text
 from drkit.core.progress import Progress
 from drkit.core.registry import Registry
 from drkit.encoders.folder import MODULES, read_encoder_settings
@@ -199,7 +199,7 @@ def declared_reading(encoder: str, reading: TextReading) -> TextReading:
 
     Raises DrkitError if it declares modules, a pooling or a similarity that drkit does not support.
     """
-    folder = Path(encoder).expanduser()
+    folder = local_path(encoder)
     if not (folder / MODULES).is_file():
         return reading
     settings = read_encoder_settings(folder)

@@ -16,6 +16,7 @@ from attrs import evolve, frozen
 from drkit.core.files import CHECKPOINTS
 from drkit.runs.manifest import IDENTITY, Manifest, damages, digest, load_manifest
 from drkit.runs.stage import Stage
+from drkit.train.resuming import checkpoints, is_complete, step_of
 
 UNFINISHED = ".unfinished"
 
@@ -133,8 +134,8 @@ def attempt_fingerprint(folder: Path) -> str:
 
 
 def _newest_step(folder: Path) -> int | None:
-    steps = [int(path.parent.name.rpartition("-")[2]) for path in (folder / CHECKPOINTS).glob("checkpoint-*/.complete")]
-    return max(steps, default=None)
+    complete = [path for path in checkpoints(folder / CHECKPOINTS) if is_complete(path)]
+    return step_of(complete[-1]) if complete else None
 
 
 def _differences(stage: Stage[Any], old: Manifest, hashes: Mapping[str, str] | None) -> Iterator[str]:

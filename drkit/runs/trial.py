@@ -21,6 +21,7 @@ from attrs import frozen
 from torch import Tensor, nn
 
 from drkit.core.draws import Draws
+from drkit.core.files import local_path
 from drkit.core.protocols import CountsItems, FittedSignal, ReplacingMasker, StartsFromEncoder
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
@@ -108,7 +109,7 @@ def _encoder(sizes: EncoderSettings) -> MaskedLmEncoder:
     if sizes.pretrained:
         from drkit.encoders.masked_lm import read_config
 
-        config = read_config(sizes.pretrained) if Path(sizes.pretrained).expanduser().is_dir() else None
+        config = read_config(sizes.pretrained) if local_path(sizes.pretrained).is_dir() else None
         layers = getattr(config, "num_hidden_layers", UNKNOWN_LAYERS)
         heads = getattr(config, "num_attention_heads", UNKNOWN_HEADS)
     return toys.toy_encoder(pooling=sizes.pooling, layers=layers, heads=heads, hidden=HEAD_WIDTH * heads)

@@ -22,6 +22,7 @@ from drkit.errors import DrkitError
 
 RunRow: TypeAlias = "tuple[str, Iterable[tuple[str, float]]]"
 Line: TypeAlias = "tuple[int, list[str]]"
+_GRADE = re.compile(r"[+-]?\d{1,10}", re.ASCII)
 _UNSAFE = re.compile(r"[\s%\x00-\x1f\x7f\ufeff]")
 
 
@@ -72,11 +73,9 @@ def read_qrels(path: Path) -> Iterator[Judgement]:
     Raises DrkitError, with file and line, for an invalid line.
     """
     for number, (query_id, _, doc_id, relevance) in _columns(Path(path), 4, "query 0 document relevance"):
-        try:
-            grade = int(relevance)
-        except ValueError:
-            raise DrkitError(f"{path}:{number}: relevance must be a whole number, got {relevance!r}") from None
-        yield Judgement(decode_id(query_id), decode_id(doc_id), grade)
+        if not _GRADE.fullmatch(relevance):
+            raise DrkitError(f"{path}:{number}: relevance must be a whole number, got {relevance!r:.80}")
+        yield Judgement(decode_id(query_id), decode_id(doc_id), int(relevance))
 
 
 def encode_id(name: str) -> str:
@@ -171,7 +170,7 @@ def _documents(path: Path, line: int, query_id: str, written: list[str]) -> list
 def _scores(path: Path, line: int, written: list[str]) -> list[float]:
     """Return the scores as float32, as trec_eval stores them."""
     with np.errstate(over="ignore"):
-        found = np.array([_number(text) for text in written]).astype(np.float32)
+        found = np.array([_number(text) for text in written], dtype=np.float64).astype(np.float32)
     if not np.isfinite(found).all():
         wrong = int(np.isfinite(found).argmin())
         raise DrkitError(f"{path}:{line + wrong}: score must be a finite number, got {written[wrong]!r}")
@@ -180,8 +179,9 @@ def _scores(path: Path, line: int, written: list[str]) -> list[float]:
 
 
 def _number(text: str) -> float:
+    """Return a score, or NaN if it is not a number in ASCII digits; quick, for a run has millions of lines."""
     try:
-        return float(text)
+        return float(text) if text.isascii() and "_" not in text else math.nan
     except ValueError:
         return math.nan
 

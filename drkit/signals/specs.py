@@ -6,7 +6,7 @@ from attrs import frozen
 from attrs.validators import and_, ge, in_, le
 
 from drkit.core.citations import CDMAE, SPARCK_JONES
-from drkit.core.settings import setting
+from drkit.core.settings import at_least, setting
 from drkit.core.spec import ComponentSpec, Kind
 
 
@@ -20,7 +20,7 @@ class ImportanceConfig:
         in_(("fragment", "specific")),
         "PMI of a token with the rest of an n-gram, or of all its tokens",
     )
-    min_count: int = setting(1, ge(1), "rarer n-grams contribute nothing")
+    min_count: int = setting(1, at_least(1), "rarer n-grams contribute nothing")
 
 
 @frozen

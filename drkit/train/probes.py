@@ -20,10 +20,11 @@ import torch
 from attrs import frozen
 from torch import Tensor, nn
 
-from drkit.core.files import write_text
+from drkit.core.files import CHECKPOINTS, write_text
 from drkit.core.types import TokenStates
 from drkit.data.store import TokenStore
 from drkit.train.pretrain import AutoEncoder, replace_bottleneck
+from drkit.train.resuming import CALLBACKS
 from drkit.train.retrieval_probe import MEASURE, RetrievalProbe
 
 if TYPE_CHECKING:
@@ -274,16 +275,19 @@ def held_out(
 
 
 class ProbeLog:
-    """The measurements of a training, one line each; those after the step that training resumes from are repeated."""
+    """The measurements of a training, one line each.
+
+    Every checkpoint contains them as they were at its step; `NAME` in the stage's folder is a copy.
+    """
 
     def __init__(self, folder: Path, name: str = FILE) -> None:
         self.path = folder / name
+        self._resumed = folder / CHECKPOINTS / CALLBACKS / name
         self.records: list[Record] = []
 
-    def resume(self, step: int) -> None:
-        """Keep the measurements up to `step`; an interrupted attempt may have left later ones."""
-        before = read_probes(self.path) if self.path.exists() else []
-        self.records = [record for record in before if record["step"] <= step]
+    def resume(self) -> None:
+        """Keep the measurements of the checkpoint that training resumes from; an interrupted attempt may have more."""
+        self.records = read_probes(self._resumed) if self._resumed.exists() else []
         self._write()
 
     def has(self, step: int) -> bool:
@@ -296,7 +300,9 @@ class ProbeLog:
         self._write()
 
     def _write(self) -> None:
-        write_text(self.path, "".join(f"{json.dumps(dict(record))}\n" for record in self.records))
+        lines = "".join(f"{json.dumps(dict(record))}\n" for record in self.records)
+        for path in (self._resumed, self.path):
+            write_text(path, lines)
 
 
 def read_probes(path: Path) -> list[Record]:

@@ -1,7 +1,7 @@
 """Mining again while a retriever is trained: an epoch's negatives are mined with the model at the start of the epoch.
 
-The schedule alone decides before which step an epoch is mined, and mined negatives are kept beside the checkpoints, so
-that a resumed run reads the same negatives. Xiong et al. 2021; every k epochs as in CPDAE.
+The schedule alone decides before which step an epoch is mined, and mined negatives are kept beside the checkpoints and
+in them, so that a resumed run reads the same negatives. Xiong et al. 2021; every k epochs as in CPDAE.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-from attrs import evolve, field, frozen
+from attrs import asdict, evolve, field, frozen
 from transformers import TrainerCallback
 
 from drkit.core import processes
-from drkit.core.files import write_text
+from drkit.core.files import FileEntry, find_damages, link_or_copy, make_folder, write_text
 from drkit.core.processes import Shard
 from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.data.corpus import StoredCorpus
@@ -27,6 +27,7 @@ from drkit.errors import DrkitError
 from drkit.miners.chain import build_chain
 from drkit.search import AnyEncoder, FlatIndex, Retriever, Vectors, encode_corpus
 from drkit.train.negatives import read_negatives, write_negatives
+from drkit.train.resuming import CALLBACKS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -134,6 +135,8 @@ class Refresher(TrainerCallback):  # type: ignore[misc]
                 "the miner refresh mines with the model in training, but data loader workers prepare batches before "
                 "that. Set dataloader_num_workers to 0, or use the miner dense."
             )
+        if state.is_world_process_zero:
+            _link_negatives(Path(args.output_dir, CALLBACKS), self._folder)
         self._mine_before(state.global_step, args.gradient_accumulation_steps)
 
     def on_step_end(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
@@ -141,10 +144,15 @@ class Refresher(TrainerCallback):  # type: ignore[misc]
         if state.global_step < state.max_steps:
             self._mine_before(state.global_step, args.gradient_accumulation_steps)
 
+    def on_save(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
+        """Add the negatives to the checkpoint: damaged ones cannot be mined again in the middle of an epoch."""
+        if state.is_world_process_zero:
+            _link_negatives(self._folder, Path(args.output_dir, CALLBACKS))
+
     def metrics(self) -> dict[str, Any]:
         """Return the counts of each mining, by epoch."""
         paths = sorted(self._folder.glob("negatives-*.json"), key=lambda path: int(path.stem.partition("-")[2]))
-        return {path.stem.partition("-")[2]: json.loads(path.read_text(encoding="utf-8")) for path in paths}
+        return {path.stem.partition("-")[2]: _read_record(path)["counts"] for path in paths}
 
     def _mine_before(self, step: int, accumulation: int) -> None:
         """Mine the epochs whose first batch belongs to this step."""
@@ -168,11 +176,30 @@ class Refresher(TrainerCallback):  # type: ignore[misc]
             else:
                 counts = write_negatives(mined, self._corpus, self._folder, _file(epoch))
                 counts["weights"] = self._miner.weights()
-                write_text(self._folder / f"negatives-{epoch}.json", json.dumps(counts))
+                record = {"counts": counts, "file": asdict(FileEntry.of(self._folder / _file(epoch)))}
+                write_text(self._folder / f"negatives-{epoch}.json", json.dumps(record))
         processes.barrier()
 
     def _is_mined(self, epoch: int) -> bool:
-        return all((self._folder / f"negatives-{epoch}.{suffix}").is_file() for suffix in ("arrow", "json"))
+        record = _read_record(self._folder / f"negatives-{epoch}.json")
+        files = {_file(epoch): FileEntry(**record["file"])} if record else {}
+        return bool(files) and not any(find_damages(files, self._folder, verify=True))
+
+
+def _link_negatives(source: Path, target: Path) -> None:
+    for path in source.glob("negatives-*"):
+        make_folder(target)
+        (target / path.name).unlink(missing_ok=True)
+        link_or_copy(path, target / path.name)
+
+
+def _read_record(path: Path) -> dict[str, Any]:
+    """Return the counts of a mining and the hash of its file; empty if the record is missing or damaged."""
+    try:
+        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return record
 
 
 def _file(epoch: int) -> str:

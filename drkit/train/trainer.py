@@ -1,7 +1,7 @@
 """Training a module with transformers' Trainer, over a schedule of batches that is fixed beforehand.
 
 The Trainer handles devices, mixed precision, accumulation, learning rate schedules and checkpoints. drkit adds the
-batches, and checkpoints that are either complete or ignored.
+batches, and seals and rotates the checkpoints (`drkit.train.resuming`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import json
 import math
-import shutil
 import signal
 import sys
 import threading
@@ -33,6 +32,7 @@ from drkit.errors import DrkitError
 from drkit.recipe.toml import json_text
 from drkit.train import gradients
 from drkit.train.batches import Example, Schedule
+from drkit.train.resuming import KEPT, newest_checkpoint, seal
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from drkit.recipe.schema import Training
 
 WEIGHTS = "model.safetensors"
-COMPLETE = ".complete"
 # Endings of names in the log: the loss of a term, and the number of steps in which it was not finite.
 TERM_LOSS, NOT_FINITE = "_loss", "_not_finite"
 Collate = Callable[[list[Example]], Mapping[str, Tensor]]
@@ -113,14 +112,16 @@ def train(
     """
     steps = len(schedule) // training.gradient_accumulation_steps
     arguments = _arguments(training, folder, steps, seed)
+    kept = max(arguments.save_total_limit or 0, KEPT)
+    arguments.save_total_limit = None  # transformers rotates by modification time, but a clock may step back
     trainer = ScheduledTrainer(module, schedule, collate, args=arguments, chunk=training.gradient_cache_chunk)
-    # A checkpoint is marked before other callbacks act on it; the last callback sees their decisions.
+    # A checkpoint is sealed after callbacks have added their files; the last callback sees the others' decisions.
     interrupt = _SaveOnInterrupt(progress)
-    for callback in (MarkComplete(), _Report(progress), _TrimHeap(), *callbacks, interrupt, _LogAll()):
+    for callback in (_Report(progress), _TrimHeap(), *callbacks, _Seal(kept), interrupt, _LogAll()):
         trainer.add_callback(callback)
     trainer.remove_callback(PrinterCallback)
     set_seed(seed)  # dropout follows the run's seed, whatever ran before in this process
-    resumed = newest_checkpoint(folder)
+    resumed = processes.broadcast(None if processes.rank() else newest_checkpoint(folder, progress))
     with warnings.catch_warnings(), interrupt.handling():
         # accelerate plans to rename an option that transformers passes; users cannot do anything about it.
         warnings.filterwarnings("ignore", message=".*broadcast_buffers", category=FutureWarning)
@@ -151,7 +152,6 @@ def _arguments(training: Training, folder: Path, steps: int, seed: int) -> Train
         "save_steps": training.save_steps,
         "bf16": training.bf16,
         "seed": seed,
-        "save_total_limit": 2,
         "report_to": "none",
         "logging_nan_inf_filter": False,  # a loss that is not finite must show, not be averaged away
         "disable_tqdm": True,
@@ -258,24 +258,17 @@ class OneDevice(TrainingArguments):  # type: ignore[misc]
         return min(int(super().n_gpu), 1)
 
 
-def newest_checkpoint(folder: Path) -> Path | None:
-    """Return the newest complete checkpoint in `folder`, and remove incomplete ones."""
-    found = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))
-    for path in found:
-        if not (path / COMPLETE).exists():
-            shutil.rmtree(path, ignore_errors=True)  # another process may be removing it too
-    complete = [path for path in found if path.exists()]
-    return complete[-1] if complete else None
+class _Seal(TrainerCallback):  # type: ignore[misc]
+    """Seals each checkpoint once all of it is written. kept: the number of checkpoints that remain."""
 
-
-class MarkComplete(TrainerCallback):  # type: ignore[misc]
-    """Marks a checkpoint once all of it is written; one without the mark is ignored."""
+    def __init__(self, kept: int) -> None:
+        self._kept = kept
 
     def on_save(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
-        """Wait for the files of all processes, then write the mark."""
+        """Wait for the files of all processes, then seal the checkpoint."""
         processes.barrier()
         if state.is_world_process_zero:
-            Path(args.output_dir, f"checkpoint-{state.global_step}", COMPLETE).touch()
+            seal(Path(args.output_dir, f"checkpoint-{state.global_step}"), kept=self._kept)
         processes.barrier()
 
 

@@ -2,9 +2,9 @@
 
 Fine-tuning is validated on dev queries (`DevQueries`), pre-training is probed (`drkit.train.probes`). The stage's
 folder has one line per measurement: `{"step": 500, "RR@10": 0.42}` in `validation.jsonl`. The best weights are kept
-beside the checkpoints as `best-STEP.safetensors`. A resumed training ends with the same weights as an uninterrupted
-one, and measuring alone (keep_best off, no patience) does not change the weights. With several processes, the first
-one measures and decides for all whether to stop.
+with the checkpoints as `best-STEP.safetensors`. A resumed training ends with the same weights as an uninterrupted one,
+and measuring alone (keep_best off, no patience) does not change the weights. With several processes, the first one
+measures and decides for all whether to stop.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from drkit.data.store import TokenStore
 from drkit.errors import DrkitError
 from drkit.evaluate import check_measures
 from drkit.train.probes import ProbeLog, evaluating
+from drkit.train.resuming import CALLBACKS
 from drkit.train.retrieval_probe import RetrievalProbe, retrieval_probe
 
 if TYPE_CHECKING:
@@ -124,11 +125,11 @@ class ValidationCallback(TrainerCallback):  # type: ignore[misc]
     ) -> None:
         self._module, self._measurement, self._settings, self._progress = module, measurement, settings, progress
         self._log = ProbeLog(folder, measurement.file)
-        self._best = BestWeights(folder / CHECKPOINTS)
+        self._best = BestWeights(folder / CHECKPOINTS / CALLBACKS)
         self._is_sharded = False
 
     def on_train_begin(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
-        """Resume the log of an earlier attempt, up to the step that training resumes from."""
+        """Resume the log of an earlier attempt from the checkpoint that training resumes from."""
         measurement, step = self._measurement, state.global_step
         self._is_sharded = bool(args.fsdp or args.deepspeed)
         if self._is_sharded and self._settings.chooses:
@@ -139,12 +140,10 @@ class ValidationCallback(TrainerCallback):  # type: ignore[misc]
         if self._is_sharded:
             self._progress.note(f"{measurement.setting} is off: it cannot measure sharded weights (FSDP, DeepSpeed)")
         if self._is_measured(state):
-            self._log.resume(step)
-            self._best.resume(self.best())
+            self._log.resume()
             self._progress.note(measurement.describe())
             if measurement.measures_start and step % self._settings.every == 0:
                 self._validate(step)
-                self._best.checkpointed(self.best())  # until there is a checkpoint, training resumes from the start
 
     def on_step_end(self, _args: Any, state: Any, control: Any, **_: Any) -> None:
         """If a measurement is due: measure, keep the weights if they are the best so far, stop if patience is over."""
@@ -156,11 +155,6 @@ class ValidationCallback(TrainerCallback):  # type: ignore[misc]
         if self._settings.patience and processes.broadcast(self._patience_is_over()) and step < state.max_steps:
             control.should_training_stop = True
             control.should_save = False  # when resuming from here, the Trainer would take one more step
-
-    def on_save(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
-        """Keep the current best weights: training may resume from this checkpoint."""
-        if self._is_measured(state):
-            self._best.checkpointed(self.best())
 
     def on_train_end(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
         """Load the best weights into the module if `keep_best` is set."""
@@ -193,10 +187,9 @@ class ValidationCallback(TrainerCallback):  # type: ignore[misc]
     def _validate(self, step: int) -> None:
         if self._log.has(step):
             return
-        before = self.best()
         record = {"step": step, **self._measurement.measure()}
         if self._settings.keep_best and best_step([*self._log.records, record], self._measurement.decides) == step:
-            self._best.save(self._module, step, before)  # before its line in the log
+            self._best.save(self._module, step)  # before its line in the log
         self._log.add(record)
         self._progress.note(self._measurement.line(record))
 
@@ -206,37 +199,24 @@ class ValidationCallback(TrainerCallback):  # type: ignore[misc]
 
 
 class BestWeights:
-    """The best weights so far, and the best weights at the time of the newest checkpoint.
-
-    An interrupted training resumes from that checkpoint, whose best weights must still exist.
-    """
+    """The best weights so far, in a folder that every checkpoint contains (`drkit.train.resuming.CALLBACKS`)."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._kept: int | None = None  # the best step at the newest checkpoint
 
     def path(self, step: int) -> Path:
         """Return the file of the weights of a step."""
         return self._folder / f"best-{step}.safetensors"
 
-    def resume(self, best: int | None) -> None:
-        """Start or resume with `best` as the best step, and remove the weights of all other steps."""
-        self._kept = best
-        self._remove_others(best)
-
-    def save(self, module: nn.Module, step: int, before: int | None) -> None:
-        """Write the weights of a step atomically, and remove those of `before` unless a checkpoint needs them."""
+    def save(self, module: nn.Module, step: int) -> None:
+        """Write the weights of a step atomically, then remove those of other steps."""
         from safetensors.torch import save_model
 
         with replacing(self.path(step)) as temporary:
             save_model(module, str(temporary), metadata={"step": str(step)})
-        if before is not None and before != self._kept:
-            self.path(before).unlink(missing_ok=True)
-
-    def checkpointed(self, best: int | None) -> None:
-        """Note that there is a new checkpoint, with `best` as the best step, and remove all other weights."""
-        self._kept = best
-        self._remove_others(best)
+        for path in self._folder.glob("best-*.safetensors"):
+            if path != self.path(step):
+                path.unlink()
 
     def load(self, module: nn.Module, step: int) -> None:
         """Load the weights of a step into the module. Raises DrkitError if the file is missing."""
@@ -244,15 +224,10 @@ class BestWeights:
 
         if not self.path(step).is_file():
             raise DrkitError(
-                f"the best weights so far are missing ({self.path(step)}). Delete {self._folder.parent} and run the "
-                f"stage again."
+                f"the best weights so far are missing ({self.path(step)}). Delete {self._folder.parents[1]} and run "
+                f"the stage again."
             )
         load_model(module, str(self.path(step)))
-
-    def _remove_others(self, best: int | None) -> None:
-        for path in self._folder.glob("best-*.safetensors"):
-            if best is None or path != self.path(best):
-                path.unlink(missing_ok=True)
 
 
 def validation_task(

@@ -1,10 +1,22 @@
 """Atomic files: whole, or not there."""
 
+import errno
+import os
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-from drkit.core.files import make_folder, remove_temporaries, replacing, replacing_folder, write_text
+from drkit.core.files import (
+    make_folder,
+    remove_temporaries,
+    replacing,
+    replacing_folder,
+    storage_failure,
+    write_text,
+)
 from drkit.errors import DrkitError
 
 
@@ -75,3 +87,67 @@ def test_what_a_kill_left_half_written_is_removed_and_nothing_else(tmp_path):
     remove_temporaries(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*kept, "inner"])
     assert not list((tmp_path / "inner").iterdir())
+
+
+def test_a_device_is_written_to_and_not_replaced():
+    for device in (Path("/dev/null"), Path("/dev/full")):
+        if not device.is_char_device():
+            pytest.skip(f"no {device} here")
+    write_text(Path("/dev/null"), "text")
+    with pytest.raises(OSError, match="No space left on device"):
+        write_text(Path("/dev/full"), "text")
+    assert Path("/dev/null").is_char_device()
+    assert Path("/dev/full").is_char_device()
+    assert not list(Path("/dev").glob(".*.tmp"))
+
+
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path):
+    pipe, read = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
+    reader.start()
+    write_text(pipe, "text")
+    reader.join()
+    assert read == ["text"]
+    assert pipe.is_fifo()
+
+
+def test_standard_output_continues_after_what_is_written_to_it(tmp_path):
+    script = (
+        "from pathlib import Path; from drkit.core.files import write_text; print('before'); "
+        "write_text(Path('/dev/stdout'), 'written\\n'); print('after')"
+    )
+    if not Path("/dev/stdout").exists():
+        pytest.skip("no /dev/stdout here")
+    with (tmp_path / "out").open("wb") as out:
+        subprocess.run([sys.executable, "-c", script], stdout=out, check=True)
+    assert (tmp_path / "out").read_text() == "before\nwritten\nafter\n"
+    piped = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, check=True)
+    assert piped.stdout == "before\nwritten\nafter\n"
+    assert Path("/dev/stdout").is_symlink()
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "the disk is full"),
+        (RuntimeError("I/O error: File too large (os error 27)"), "the disk is full"),
+        (OSError("40 requested and 0 written"), "the disk is full"),
+        (RuntimeError("[enforce fail] PytorchStreamWriter failed writing file data/0"), "the disk is full"),
+        (OSError(errno.EIO, "Input/output error", "a.bin"), "cannot access a.bin: Input/output error"),
+        (RuntimeError("write error in a.index: 0 != 8 (Input/output error)"), "cannot access a file: write error in a"),
+        (PermissionError(errno.EACCES, "Permission denied", "a"), "cannot access a: Permission denied"),
+        (FileNotFoundError(errno.ENOENT, "No such file or directory", "a"), None),
+        (ValueError("40 rows"), None),
+    ],
+)
+def test_what_the_disk_caused_is_told_from_bugs(error, said):
+    for seen in (error, caused_by(error)):
+        found = storage_failure(seen)
+        assert (found is None) if said is None else found[0].startswith(said)
+
+
+def caused_by(error):
+    wrapped = RuntimeError("could not save")
+    wrapped.__cause__ = error
+    return wrapped

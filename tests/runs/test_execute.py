@@ -16,10 +16,12 @@ from drkit.core.files import replacing, write_text
 from drkit.core.progress import Silent
 from drkit.errors import DrkitError
 from drkit.recipe.compose import ComposeRequest, compose
+from drkit.recipe.toml import read_recipe
 from drkit.runs.execute import UNFINISHED, execute
 from drkit.runs.manifest import read_manifest, write_manifest
 from drkit.runs.stage import Part, Stage, StageSpec
 from drkit.runs.survey import State, survey
+from drkit.train.resuming import seal
 
 PARTS = installed()
 RECIPE = compose(ComposeRequest(), PARTS)
@@ -62,7 +64,7 @@ def count_up(stage):
     path.write_text(str(done + 1))
     checkpoint = stage.folder / "checkpoints" / f"checkpoint-{done + 1}"
     checkpoint.mkdir(parents=True)
-    (checkpoint / ".complete").touch()
+    seal(checkpoint)
     if done + 1 < 3:
         raise KeyboardInterrupt
     return {"steps": done + 1}
@@ -283,6 +285,17 @@ def test_another_recipe_is_refused_and_redone_when_asked(tmp_path):
         go(chain(), tmp_path / "run", other)
     go(chain(), tmp_path / "run", other, redo=True)
     assert "seed = 7" in (tmp_path / "run/recipe.toml").read_text()
+
+
+def test_a_recipe_edited_in_place_is_another_recipe(tmp_path):
+    run = tmp_path / "run"
+    go(chain(), run)
+    (run / "recipe.toml").write_text((run / "recipe.toml").read_text().replace("seed = 42", "seed = 7"))
+    edited = read_recipe(run / "recipe.toml", PARTS.registry)
+    with pytest.raises(DrkitError, match=r"seed: 42 -> 7[\s\S]*--redo"):
+        go(chain(), run, edited)
+    go(chain(), run, edited, redo=True)
+    go(chain(), run, edited)
 
 
 def test_a_foreign_folder_is_left_alone(tmp_path):

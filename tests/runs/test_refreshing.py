@@ -30,6 +30,7 @@ from drkit.train.negatives import read_negatives
 from drkit.train.pairs import PairCollator, training_pairs
 from drkit.train.refresh import ChainMiner, Refresher
 from drkit.train.trainer import train
+from tests.runs.damages import empty, flip_byte, halve
 from tests.torchrun import torchrun
 
 QUERIES, PASSAGES, BATCH = 14, 60, 4
@@ -271,6 +272,23 @@ def test_a_file_without_its_figures_is_mined_again(parts, tmp_path):
     (tmp_path / "negatives-0.json").unlink()
     refresher._mine_before(0, 1)
     assert Counts.calls == 2
+    flip_byte(tmp_path / "negatives-0.arrow")
+    refresher._mine_before(0, 1)
+    assert Counts.calls == 3
+
+
+@pytest.mark.parametrize("damage", [flip_byte, empty, halve])
+@pytest.mark.parametrize("file", ["negatives-0.arrow", "negatives-0.json"])
+def test_damaged_negatives_are_mined_again_and_never_trained_on(parts, tmp_path, file, damage):
+    whole, collate, refresher = made(parts, tmp_path / "whole")
+    go(whole, collate, tmp_path / "whole", refresher)
+    first, collate, refresher = made(parts, tmp_path / "cut")
+    with pytest.raises(KeyboardInterrupt):
+        go(first, CutOff(collate, 3), tmp_path / "cut", refresher)
+    damage(tmp_path / "cut" / file)  # also the one in the checkpoint: a hard link
+    resumed, collate, refresher = made(parts, tmp_path / "cut")
+    go(resumed, collate, tmp_path / "cut", refresher)
+    assert same(whole, resumed)
 
 
 def test_two_processes_mine_and_train_what_one_does(parts, tmp_path):
@@ -279,7 +297,8 @@ def test_two_processes_mine_and_train_what_one_does(parts, tmp_path):
     go(whole, collate, tmp_path / "one", refresher, **PLAIN)
     torchrun("-m", "tests.runs.two_processes_refresh", parts[0], tmp_path / "two")
     for epoch in (0, 1, 2):
-        one, two = (json.loads((tmp_path / n / f"negatives-{epoch}.json").read_text()) for n in ("one", "two"))
+        path = f"negatives-{epoch}.json"
+        one, two = (json.loads((tmp_path / n / path).read_text())["counts"] for n in ("one", "two"))
         assert {**one, "weights": None} == {**two, "weights": None}
         one, two = (read_negatives(tmp_path / n, f"negatives-{epoch}.arrow") for n in ("one", "two"))
         assert {q: p.tolist() for q, p in one.items()} == {q: p.tolist() for q, p in two.items()}

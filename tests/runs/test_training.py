@@ -1,5 +1,6 @@
 """One training over the Trainer: resumed equals uninterrupted, broken checkpoints and losses are noticed."""
 
+import os
 import signal
 
 import numpy as np
@@ -11,7 +12,10 @@ from drkit.core.progress import Silent
 from drkit.errors import DrkitError
 from drkit.recipe.schema import Training
 from drkit.train.batches import Schedule
-from drkit.train.trainer import COMPLETE, newest_checkpoint, train
+from drkit.train.resuming import COMPLETE, newest_checkpoint
+from drkit.train.trainer import train
+from tests.runs.damages import DAMAGES, flip_byte
+from tests.runs.test_probes import Heard
 
 STEPS = 12
 
@@ -54,7 +58,7 @@ class Collate:
         return {"x": torch.tensor(np.array(rows), dtype=torch.float32)}
 
 
-def go(module, folder, collate=None, **settings):
+def go(module, folder, collate=None, progress=None, **settings):
     schedule = Schedule(lengths=np.full(40, 5, np.int32), batch_size=4, batches=STEPS, seed=3)
     chosen = {"max_steps": STEPS, "save_steps": 3, "logging_steps": 2, "per_device_train_batch_size": 4, **settings}
     return train(
@@ -63,7 +67,7 @@ def go(module, folder, collate=None, **settings):
         collate or Collate(),
         training=Training(**chosen),
         folder=folder,
-        progress=Silent(),
+        progress=progress or Silent(),
         seed=7,
     )
 
@@ -115,7 +119,7 @@ def test_ctrl_c_leaves_a_checkpoint_to_resume_from(tmp_path, call):
     with pytest.raises(KeyboardInterrupt):
         go(toy(), tmp_path / "cut", Interrupting(call), save_steps=500)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    step = int(newest_checkpoint(tmp_path / "cut").name.rpartition("-")[2])
+    step = int(newest_checkpoint(tmp_path / "cut", Silent()).name.rpartition("-")[2])
     assert call - 1 <= step <= call
     result = go(resumed, tmp_path / "cut", collate, save_steps=500)
     assert same(whole, resumed)
@@ -127,7 +131,7 @@ def test_ctrl_c_leaves_a_checkpoint_to_resume_from(tmp_path, call):
 def test_a_second_ctrl_c_stops_at_once(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         go(toy(), tmp_path, Interrupting(5, 5), save_steps=500)
-    assert newest_checkpoint(tmp_path) is None
+    assert newest_checkpoint(tmp_path, Silent()) is None
 
 
 @pytest.mark.parametrize("logging_steps", [STEPS, 50])
@@ -156,14 +160,65 @@ def test_a_training_that_was_done_does_no_step_again(tmp_path):
 def test_a_checkpoint_that_a_kill_cut_short_is_passed_over(tmp_path):
     whole, resumed = toy(), toy()
     go(whole, tmp_path)
-    last = newest_checkpoint(tmp_path)
+    last = newest_checkpoint(tmp_path, Silent())
     (last / COMPLETE).unlink()
     (last / "model.safetensors").write_bytes(b"half")
-    earlier = newest_checkpoint(tmp_path)
+    earlier = newest_checkpoint(tmp_path, Silent())
     assert earlier.name == "checkpoint-9"
     assert not last.exists()
     go(resumed, tmp_path)
     assert same(whole, resumed)
+
+
+class SteppingBack(Collate):
+    """Sets the clock back by an hour before every batch: what is there looks newer than what comes."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self.folder = folder
+
+    def __call__(self, examples):
+        for path in self.folder.glob("checkpoint-*"):
+            before = path.stat().st_mtime
+            os.utime(path, (before + 3600, before + 3600))
+        return super().__call__(examples)
+
+
+def test_a_clock_that_steps_back_rotates_no_new_checkpoint_away(tmp_path):
+    go(toy(), tmp_path, SteppingBack(tmp_path))
+    assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == ["checkpoint-12", "checkpoint-9"]
+
+
+FILES = ["model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", COMPLETE]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("file", FILES)
+def test_a_damaged_checkpoint_is_skipped_with_a_note_and_the_older_one_used(tmp_path, file, damage):
+    whole, resumed, collate, heard = toy(), toy(), Collate(), Heard()
+    go(whole, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        go(toy(), tmp_path / "cut", Collate(11))
+    assert {path.name for path in (tmp_path / "cut" / "checkpoint-9").iterdir()} == set(FILES)
+    damage(tmp_path / "cut" / "checkpoint-9" / file)
+    go(resumed, tmp_path / "cut", collate, progress=heard)
+    assert same(whole, resumed)
+    assert collate.calls == STEPS - 6
+    (note,) = heard.notes
+    assert note.startswith("checkpoint-9 is damaged and will not be used: " + file)
+
+
+def test_a_training_without_a_whole_checkpoint_starts_again(tmp_path):
+    whole, resumed, collate, heard = toy(), toy(), Collate(), Heard()
+    go(whole, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        go(toy(), tmp_path / "cut", Collate(11))
+    for step in (6, 9):
+        flip_byte(tmp_path / "cut" / f"checkpoint-{step}" / "optimizer.pt")
+    go(resumed, tmp_path / "cut", collate, progress=heard)
+    assert same(whole, resumed)
+    assert collate.calls == STEPS
+    assert len(heard.notes) == 2
 
 
 def test_checkpoints_hold_no_pickled_arguments(tmp_path):

@@ -28,6 +28,7 @@ from drkit.train import retrieval_probe
 from drkit.train.batches import Schedule
 from drkit.train.biencoder import BiEncoder
 from drkit.train.probes import evaluating
+from drkit.train.resuming import CALLBACKS, newest_checkpoint, seal
 from drkit.train.trainer import train
 from drkit.train.validation import (
     BestWeights,
@@ -37,6 +38,7 @@ from drkit.train.validation import (
     read_validations,
     validation_task,
 )
+from tests.runs.damages import flip_byte
 from tests.runs.test_probes import Heard, Topics, tokenizer
 from tests.torchrun import torchrun
 
@@ -266,17 +268,28 @@ def test_a_training_that_was_done_ends_with_the_best_again(tmp_path):
     assert not weights, "nothing was measured anew"
 
 
+def test_damaged_best_weights_are_never_the_result(tmp_path):
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "cut").mkdir()
+    whole, *_ = go(tmp_path / "whole", NEVER_BETTER)
+    with pytest.raises(KeyboardInterrupt):
+        go(tmp_path / "cut", NEVER_BETTER, collate=Collate(8))
+    flip_byte(tmp_path / "cut" / CHECKPOINTS / CALLBACKS / "best-0.safetensors")  # of all checkpoints: a hard link
+    resumed, *_ = go(tmp_path / "cut", NEVER_BETTER)
+    assert same(whole.state_dict(), resumed.state_dict())
+
+
 def test_few_weights_are_kept_and_none_that_a_resumed_training_wants_is_lost(tmp_path):
-    best = BestWeights(tmp_path)
-    best.resume(None)
-    toy, kept = Toy(), lambda: sorted(int(path.stem.split("-")[1]) for path in tmp_path.glob("best-*"))
-    best.save(toy, 2, None)
-    best.checkpointed(2)
-    best.save(toy, 4, 2)
-    best.save(toy, 6, 4)
-    assert kept() == [2, 6], "the checkpoint's best, and the best"
-    BestWeights(tmp_path).resume(2)
-    assert kept() == [2]
+    best, checkpoint = BestWeights(tmp_path / CALLBACKS), tmp_path / "checkpoint-3"
+    toy, kept = Toy(), lambda folder: [path.name for path in (folder / CALLBACKS).iterdir()]
+    checkpoint.mkdir()
+    best.save(toy, 2)
+    seal(checkpoint)
+    best.save(toy, 4)
+    best.save(toy, 6)
+    assert (kept(checkpoint), kept(tmp_path)) == (["best-2.safetensors"], ["best-6.safetensors"])
+    assert newest_checkpoint(tmp_path, Silent()) == checkpoint
+    assert kept(tmp_path) == ["best-2.safetensors"]
     with pytest.raises(DrkitError, match="best weights so far are missing"):
         best.load(toy, 6)
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import click
 
 from drkit_cli.measures import measures_option, print_note
+from drkit_cli.names import LocalPath, count
 
-_FILE = click.Path(path_type=Path, dir_okay=False)
+_FILE = LocalPath(dir_okay=False)
 
 
 @click.command()
@@ -26,9 +27,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @measures_option
 @click.option("--exclude-self", is_flag=True, help="Ignore hits whose id equals the query's.")
 @click.option("--all-pairs", is_flag=True, help="Compare all pairs, not only with the first system.")
-@click.option(
-    "--queries", "shown", default=5, show_default=True, type=click.IntRange(0), help="Number of queries to list."
-)
+@click.option("--queries", "shown", default=5, show_default=True, type=count(0), help="Number of queries to list.")
 @click.option("--format", "kind", default="markdown", show_default=True, type=click.Choice(["markdown", "json"]))
 def compare(
     sources: tuple[str, ...],

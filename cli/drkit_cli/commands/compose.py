@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from drkit_cli.names import PartName, PipelineName, RecipeName
+from drkit_cli.names import LocalPath, PartName, PipelineName, RecipeName
 from drkit_cli.running import run_options
 
 
@@ -34,8 +34,8 @@ from drkit_cli.running import run_options
 )
 @click.option("--quick", is_flag=True, help="A smoke run, every stage on little data: short for --scale quick.")
 @click.option("--name", help="Name of the recipe and of its run folder.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Also write the complete recipe to this file.")
-@click.option("--run-dir", type=click.Path(path_type=Path), help="Folder of the run (default: runs/NAME).")
+@click.option("-o", "--output", type=LocalPath(), help="Also write the complete recipe to this file.")
+@click.option("--run-dir", type=LocalPath(), help="Folder of the run (default: runs/NAME).")
 @run_options
 def compose(
     output: Path | None,

@@ -6,18 +6,20 @@ from pathlib import Path
 
 import click
 
+from drkit_cli.names import LocalPath, count
+
 
 @click.command()
 @click.option(
     "--teacher", required=True, metavar="PATH_OR_ID", help="A cross-encoder: its folder, a run's, or a hub id."
 )
-@click.option("--negatives", required=True, type=click.Path(path_type=Path), help="A file that `drkit mine` wrote.")
+@click.option("--negatives", required=True, type=LocalPath(), help="A file that `drkit mine` wrote.")
 @click.option("--collection", required=True, metavar="RUN|NAME:VALUE", help="A run's folder, beir:FOLDER, irds:ID ...")
 @click.option("--set", "settings", metavar="PATH=VALUE", multiple=True, help="A setting: collection.limit=1000")
-@click.option("--token-budget", default=16_384, show_default=True, type=click.IntRange(1), help="Tokens read at once.")
+@click.option("--token-budget", default=16_384, show_default=True, type=count(1), help="Tokens read at once.")
 @click.option("--precision", type=click.Choice(["float32", "bfloat16"]), default="float32", show_default=True)
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda ..")
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The file: NAME.jsonl.")
+@click.option("-o", "--output", required=True, type=LocalPath(), help="The file: NAME.jsonl.")
 def distill(
     teacher: str,
     negatives: Path,

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from drkit.encoders.pooling import POOLINGS
+from drkit_cli.names import LocalPath, count
 
 
 @click.command()
@@ -16,11 +17,11 @@ from drkit.encoders.pooling import POOLINGS
 @click.option("--set", "settings", metavar="PATH=VALUE", multiple=True, help="A setting: collection.limit=1000")
 @click.option("--dtype", type=click.Choice(["float32", "float16"]), default="float32", show_default=True)
 @click.option("--format", "format_", type=click.Choice(["npy", "safetensors"]), default="npy", show_default=True)
-@click.option("--shard-size", default=16_384, show_default=True, type=click.IntRange(1), help="Texts per shard.")
+@click.option("--shard-size", default=16_384, show_default=True, type=count(1), help="Texts per shard.")
 @click.option("--pooling", type=click.Choice(list(POOLINGS)), help="For a checkpoint that does not declare it.")
 @click.option("--precision", type=click.Choice(["float32", "bfloat16"]), default="float32", show_default=True)
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda ..")
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The folder of vectors.")
+@click.option("-o", "--output", required=True, type=LocalPath(), help="The folder of vectors.")
 def encode(
     encoder: str,
     collection: str,

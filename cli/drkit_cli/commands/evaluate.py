@@ -10,11 +10,12 @@ import click
 from attrs import frozen
 
 from drkit_cli.measures import measures_option
+from drkit_cli.names import LocalPath
 
 if TYPE_CHECKING:
     from drkit.evaluate import Scores
 
-_FILE = click.Path(path_type=Path, dir_okay=False)
+_FILE = LocalPath(dir_okay=False)
 
 
 @click.command()
@@ -36,12 +37,12 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--per-query", type=_FILE, help="Also write every query's values: .jsonl or .tsv.")
 @click.option("--json", "as_json", type=_FILE, help="Also write the table to this file, as JSON.")
 @click.option("--encoder", metavar="FOLDER_OR_RUN", help="An encoder to evaluate on --collection or --beir.")
-@click.option("--beir", type=click.Path(path_type=Path, file_okay=False), help="A folder of folders in BEIR's layout.")
+@click.option("--beir", type=LocalPath(file_okay=False), help="A folder of folders in BEIR's layout.")
 @click.option("--bm25", is_flag=True, help="With --collection or --beir: rank by BM25 too, and by both; or alone.")
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=LocalPath(),
     help="With --encoder or --bm25: where rankings are kept (runs/beir).",
 )
 def evaluate(

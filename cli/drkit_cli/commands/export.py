@@ -7,12 +7,13 @@ from pathlib import Path
 import click
 
 from drkit.encoders.pooling import POOLINGS
+from drkit_cli.names import LocalPath
 
 
 @click.command()
 @click.argument("source", metavar="RUN_OR_CHECKPOINT")
 @click.option("--pooling", type=click.Choice(list(POOLINGS)), help="For a checkpoint that does not declare it.")
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The encoder folder.")
+@click.option("-o", "--output", required=True, type=LocalPath(), help="The encoder folder.")
 def export(source: str, pooling: str | None, output: Path) -> None:
     r"""Write an encoder folder for SentenceTransformer and AutoModel, without head and decoder, with declared pooling.
 

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from drkit_cli.names import LocalPath, count
+
 if TYPE_CHECKING:
     from drkit.search.fusion import Scale
 
-_FILE = click.Path(path_type=Path, dir_okay=False)
+_FILE = LocalPath(dir_okay=False)
 _OF_METHOD = {"convex": ("scale", "weight", "tune", "measure"), "rrf": ("rrf_k",)}
 
 
@@ -37,8 +39,8 @@ _OF_METHOD = {"convex": ("scale", "weight", "tune", "measure"), "rrf": ("rrf_k",
 @click.option("--weight", type=click.FloatRange(0, 1), help="Weight of B; A has the rest.  [default: 0.5]")
 @click.option("--tune", metavar="QRELS", type=_FILE, help="Choose the weight by these judgements of dev queries.")
 @click.option("--measure", default="RR@10", show_default=True, help="The measure to tune for.")
-@click.option("--rrf-k", default=60, show_default=True, type=click.IntRange(0), help="rrf: added to every rank.")
-@click.option("-k", "--depth", default=1000, show_default=True, type=click.IntRange(1), help="Passages per query.")
+@click.option("--rrf-k", default=60, show_default=True, type=count(0), help="rrf: added to every rank.")
+@click.option("-k", "--depth", default=1000, show_default=True, type=count(1), help="Passages per query.")
 @click.option("-o", "--output", required=True, type=_FILE, help="The new TREC run.")
 def fuse(
     first: Path,

@@ -7,33 +7,35 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
+from drkit_cli.names import LocalPath, count
+
 _OF_KIND = {"hnsw": ("links", "construction", "effort", "half"), "ivf-pq": ("lists", "code_bytes", "probes")}
 _RAISES_RECALL = {"hnsw": ("effort", "links"), "ivf-pq": ("code_bytes", "probes")}
 
 
 @click.command()
-@click.argument("vectors", type=click.Path(path_type=Path))
+@click.argument("vectors", type=LocalPath())
 @click.option("--kind", type=click.Choice(["flat", "hnsw", "ivf-pq"]), default="flat", show_default=True)
-@click.option("--links", default=32, show_default=True, type=click.IntRange(2), help="hnsw: neighbours per vector.")
+@click.option("--links", default=32, show_default=True, type=count(2), help="hnsw: neighbours per vector.")
 @click.option(
     "--construction",
     default=200,
     show_default=True,
-    type=click.IntRange(1),
+    type=count(1),
     help="hnsw: candidates followed while building.",
 )
 @click.option(
     "--effort",
     default=128,
     show_default=True,
-    type=click.IntRange(1),
+    type=count(1),
     help="hnsw: candidates followed while searching.",
 )
 @click.option("--half", is_flag=True, help="hnsw: store float16 vectors.")
-@click.option("--lists", default=0, type=click.IntRange(0), help="ivf-pq: inverted lists (0: automatic).")
-@click.option("--code-bytes", default=0, type=click.IntRange(0), help="ivf-pq: bytes per vector (0: automatic).")
-@click.option("--probes", default=0, type=click.IntRange(0), help="ivf-pq: lists read per search (0: automatic).")
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The folder of the index.")
+@click.option("--lists", default=0, type=count(0), help="ivf-pq: inverted lists (0: automatic).")
+@click.option("--code-bytes", default=0, type=count(0), help="ivf-pq: bytes per vector (0: automatic).")
+@click.option("--probes", default=0, type=count(0), help="ivf-pq: lists read per search (0: automatic).")
+@click.option("-o", "--output", required=True, type=LocalPath(), help="The folder of the index.")
 def index(
     vectors: Path,
     kind: str,

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from drkit_cli.names import PartName
+from drkit_cli.names import LARGEST_SEED, LocalPath, PartName, count
 
 if TYPE_CHECKING:
     from drkit.core.discovery import Installed
     from drkit.inspect.source import TextSource
 
-_FILE = click.Path(path_type=Path, dir_okay=False)
-_FOLDER = click.Path(path_type=Path)
+_FILE = LocalPath(dir_okay=False)
+_FOLDER = LocalPath()
 
 
 @click.group()
@@ -32,8 +32,8 @@ def inspect() -> None:
 @click.option(
     "--rows", default=0, type=click.IntRange(0, 512), help="Also show this many rows of a visibility pattern."
 )
-@click.option("--epoch", default=0, type=click.IntRange(0), help="The epoch of the draw.")
-@click.option("--seed", type=click.IntRange(0), help="A seed other than the run's.")
+@click.option("--epoch", default=0, type=count(0), help="The epoch of the draw.")
+@click.option("--seed", type=click.IntRange(0, LARGEST_SEED), help="A seed other than the run's.")
 @click.option("--html", type=_FILE, help="Also write an HTML page to this file.")
 def mask(
     text: str,

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from drkit.encoders.pooling import POOLINGS
+from drkit_cli.names import LARGEST_SEED, LocalPath, count
 
 
 @click.command()
@@ -23,7 +24,7 @@ from drkit.encoders.pooling import POOLINGS
 @click.option("--pooling", type=click.Choice(list(POOLINGS)), help="For a checkpoint that does not declare it.")
 @click.option("--reranker", metavar="PATH_OR_ID", help="For a cross-encoder-filter without a model of its own.")
 @click.option("--split", default="train", show_default=True, help="The split whose judged queries get negatives.")
-@click.option("--depth", type=click.IntRange(1), help="Maximum negatives per query (default: depth of the source).")
+@click.option("--depth", type=count(1), help="Maximum negatives per query (default: depth of the source).")
 @click.option("--set", "settings", metavar="PATH=VALUE", multiple=True, help="margin.absolute=0.1, collection.limit=9")
 @click.option(
     "--format",
@@ -37,13 +38,13 @@ from drkit.encoders.pooling import POOLINGS
     "--negatives",
     "count",
     default=0,
-    type=click.IntRange(0),
+    type=count(0),
     help="Negatives to write per query (default: all; texts: 5).",
 )
 @click.option("--exclude-self", is_flag=True, help="Never use a passage whose id equals the query's.")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda ..")
-@click.option("--seed", default=42, show_default=True, type=click.IntRange(0))
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The file: NAME.jsonl.")
+@click.option("--seed", default=42, show_default=True, type=click.IntRange(0, LARGEST_SEED))
+@click.option("-o", "--output", required=True, type=LocalPath(), help="The file: NAME.jsonl.")
 def mine(
     collection: str,
     miners: tuple[str, ...],

@@ -6,24 +6,28 @@ from pathlib import Path
 
 import click
 
+from drkit_cli.names import LARGEST_SEED, LocalPath, count
+
 
 @click.command()
 @click.option("--model", required=True, metavar="PATH_OR_ID", help="A sequence-to-sequence model: a folder or hub id.")
 @click.option("--collection", metavar="NAME[:VALUE]", help="pydocs, beir:FOLDER, irds:ID, jsonl:FILE ...")
 @click.option("--set", "settings", metavar="PATH=VALUE", multiple=True, help="A setting: collection.limit=1000")
-@click.option("--count", default=5, show_default=True, type=click.IntRange(1), help="Queries per passage.")
+@click.option("--count", default=5, show_default=True, type=count(1), help="Queries per passage.")
 @click.option("--prefix", default="", help="Put before every passage, as in 'text2query: '.")
 @click.option("--top-p", default=0.95, show_default=True, type=click.FloatRange(0, 1, min_open=True))
-@click.option("--top-k", default=25, show_default=True, type=click.IntRange(1))
+@click.option("--top-k", default=25, show_default=True, type=count(1))
+@click.option("--max-new-tokens", default=64, show_default=True, type=count(1), help="Maximum tokens per query.")
 @click.option(
-    "--max-new-tokens", default=64, show_default=True, type=click.IntRange(1), help="Maximum tokens per query."
+    "--max-source-tokens",
+    default=512,
+    show_default=True,
+    type=count(2),
+    help="Maximum tokens per passage.",
 )
-@click.option(
-    "--max-source-tokens", default=512, show_default=True, type=click.IntRange(2), help="Maximum tokens per passage."
-)
-@click.option("--batch-size", default=32, show_default=True, type=click.IntRange(1), help="Passages per batch.")
-@click.option("--seed", default=42, show_default=True, type=click.IntRange(0))
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The file: NAME.jsonl.")
+@click.option("--batch-size", default=32, show_default=True, type=count(1), help="Passages per batch.")
+@click.option("--seed", default=42, show_default=True, type=click.IntRange(0, LARGEST_SEED))
+@click.option("-o", "--output", required=True, type=LocalPath(), help="The file: NAME.jsonl.")
 def queries(model: str, collection: str | None, settings: tuple[str, ...], output: Path, **sampling: object) -> None:
     r"""Generate queries for every passage, once for any number of runs, to pre-train or fine-tune with them.
 

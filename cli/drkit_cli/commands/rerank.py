@@ -6,18 +6,20 @@ from pathlib import Path
 
 import click
 
+from drkit_cli.names import LocalPath, count
+
 
 @click.command()
-@click.argument("run", metavar="RUNFILE", type=click.Path(path_type=Path))
+@click.argument("run", metavar="RUNFILE", type=LocalPath())
 @click.option("--model", required=True, metavar="PATH_OR_ID", help="A cross-encoder: its folder, a run's, or a hub id.")
 @click.option("--collection", required=True, metavar="RUN|NAME:VALUE", help="A run's folder, beir:FOLDER, irds:ID ...")
 @click.option("--set", "settings", metavar="PATH=VALUE", multiple=True, help="A setting: collection.limit=1000")
 @click.option("--split", default="test", show_default=True, help="Whose queries the run ranks.")
-@click.option("--depth", default=200, show_default=True, type=click.IntRange(1), help="Passages per query to re-rank.")
-@click.option("--token-budget", default=16_384, show_default=True, type=click.IntRange(1), help="Tokens read at once.")
+@click.option("--depth", default=200, show_default=True, type=count(1), help="Passages per query to re-rank.")
+@click.option("--token-budget", default=16_384, show_default=True, type=count(1), help="Tokens read at once.")
 @click.option("--precision", type=click.Choice(["float32", "bfloat16"]), default="float32", show_default=True)
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda ..")
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The new TREC run.")
+@click.option("-o", "--output", required=True, type=LocalPath(), help="The new TREC run.")
 def rerank(
     run: Path,
     model: str,

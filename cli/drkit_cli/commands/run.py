@@ -6,14 +6,13 @@ from pathlib import Path
 
 import click
 
+from drkit_cli.names import LocalPath
 from drkit_cli.running import run_options
 
 
 @click.command()
-@click.argument("recipe", type=click.Path(path_type=Path))
-@click.option(
-    "--run-dir", type=click.Path(path_type=Path), help="Folder of the run (default: that of the recipe, or runs/NAME)."
-)
+@click.argument("recipe", type=LocalPath())
+@click.option("--run-dir", type=LocalPath(), help="Folder of the run (default: that of the recipe, or runs/NAME).")
 @run_options
 def run(
     recipe: Path, dry_run: bool, run_dir: Path | None, redo: bool, reuse: tuple[Path, ...], trial: bool | None

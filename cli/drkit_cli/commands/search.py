@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from drkit.encoders.pooling import POOLINGS
+from drkit_cli.names import LocalPath, count
 
 if TYPE_CHECKING:
     from drkit.core.types import Query
@@ -19,16 +20,16 @@ _SHOWN, _RANKED = 5, 1000
 
 
 @click.command()
-@click.argument("where", metavar="RUN_OR_INDEX", type=click.Path(path_type=Path))
+@click.argument("where", metavar="RUN_OR_INDEX", type=LocalPath())
 @click.argument("query", required=False)
-@click.option("-k", "--depth", type=click.IntRange(1), help=f"Passages per query ({_SHOWN}; {_RANKED} with -o).")
+@click.option("-k", "--depth", type=count(1), help=f"Passages per query ({_SHOWN}; {_RANKED} with -o).")
 @click.option("--encoder", metavar="PATH_OR_ID", help="The encoder of the index (a run has its own).")
 @click.option("--queries", metavar="FILE", help="Queries: .tsv, .jsonl, TREC topics .., or a folder of their vectors.")
 @click.option("--collection", metavar="RUN|NAME:VALUE", help="Search for a collection's queries.")
 @click.option("--split", default="test", show_default=True, help="Split of the collection.")
 @click.option("--pooling", type=click.Choice(list(POOLINGS)), help="For an encoder that does not declare it.")
 @click.option("--hybrid", is_flag=True, help="Add BM25's scores to the retriever's, as in the run's row `hybrid`.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write a TREC run to this file.")
+@click.option("-o", "--output", type=LocalPath(), help="Write a TREC run to this file.")
 def search(
     where: Path,
     query: str | None,

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import click
 
+from drkit_cli.names import LocalPath
+
 
 @click.command()
-@click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument("run", metavar="RUN", type=LocalPath())
 @click.option("--verify", is_flag=True, help="Compare the content of every file with its hash, not only its size.")
 def status(run: Path, verify: bool) -> int:
     r"""Show for each stage of RUN whether it is kept, to do, resumed, or made again, and because of what.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
+from drkit.core.files import local_path
 from drkit.runs.stage import StageRun, StageSpec, from_recipe
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def load(stage: StageRun[ExistingSettings]) -> Mapping[str, Any]:
     source = stage.settings.pretrained
     tokenizer = load_tokenizer(str(stage.inputs["vocabulary"]))
     encoder = MaskedLmEncoder.from_pretrained(source, pooling=_pooling(stage.settings))
-    if stage.settings.token_weights and read_token_weights(Path(source).expanduser()) is None:
+    if stage.settings.token_weights and read_token_weights(local_path(source)) is None:
         _start_token_weights(encoder, tokenizer, stage.inputs)
     save_masked_lm(encoder, tokenizer, stage.folder)
     copy_parts(Path(source), stage.folder)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
+from drkit.core.files import local_path
 from drkit.errors import DrkitError
 from drkit.runs.stage import StageRun, StageSpec, TextReading, from_recipe
 
@@ -134,14 +135,12 @@ def _queries(
     stage: StageRun[PseudoQuerySettings], corpus: StoredCorpus, source: str, number: int
 ) -> Iterator[tuple[int, str]]:
     """Yield (passage index, query) of a source, -1 for an unknown passage."""
-    from pathlib import Path
-
     from drkit.data.pseudo_queries import given_queries, made_queries
     from drkit.runs.stages.queries import generate
 
     kind, _, value = source.partition(":")
     if kind == "file":
-        return given_queries(corpus, Path(value).expanduser())
+        return given_queries(corpus, local_path(value))
     if kind == "model":
         texts = ((passage.doc_id, passage.content) for passage in corpus)
         path = stage.folder / f"queries-{number}.jsonl"

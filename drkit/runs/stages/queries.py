@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
+from drkit.core.files import local_path
 from drkit.runs.stage import StageRun, StageSpec, from_recipe
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def _read_or_generate(
         return None, {}
     corpus = StoredCorpus(stage.inputs["passages"])
     texts = NamedTexts(corpus, Spans.open(stage.inputs["spans"]) if "spans" in stage.inputs else None)
-    path = Path(source)
+    path = local_path(source)
     if kind == "model":
         path = generate(stage, iter(texts), len(texts), source, stage.folder / GENERATED, stage.settings.candidates)
     return tokenise_given(read_queries(path), texts, tokenizer, scratch, max_length=stage.settings.max_length)

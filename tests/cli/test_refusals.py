@@ -1,0 +1,68 @@
+"""What the command line refuses before it does anything: one message, exit code 2."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from drkit.commands.encode_search import rank_to_run
+from drkit.commands.inputs import find_queries
+from drkit.core.types import Passage
+from drkit.errors import DrkitError
+from drkit.search.bm25 import Bm25Retriever
+from drkit_cli.main import _status
+
+
+def refused(capsys, monkeypatch, *arguments):
+    """Standard error of a command that must end with 2."""
+    monkeypatch.setattr(sys, "argv", ["drkit", *map(str, arguments)])
+    assert _status() == 2
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["compose", "--collection", "", "--dry-run"], "empty (after --collection)"),
+        (["compose", "--encoder=", "--dry-run"], "empty (--encoder=)"),
+        (["search", "", "words"], "empty (after search)"),
+        (["run", ""], "empty (after run)"),
+        (["compose", "--name", "../../escape", "--dry-run"], "not a path"),
+        (["compose", "--name", "a\ud800", "--dry-run"], "not text"),
+        (["compose", "--name", "a\0", "--dry-run"], "not text"),
+        (["compose", "--run-dir", "x" * 5000, "--dry-run"], "cannot be a path"),
+        (["compose", "--encoder", "x/" * 2500, "--dry-run"], "cannot be a path"),
+        (["compose", "--collection", f"beir:{'x' * 5000}", "--dry-run"], "cannot be a path"),
+        (["compose", "--collection", f"jsonl:{'x' * 300}", "--dry-run"], "cannot be a path"),
+        (["compose", "--encoder", "~nobody-of-this-name/x", "--dry-run"], "home"),
+        (["search", "x" * 5000, "words"], "cannot be a path"),
+        (["encode", "--encoder", "y" * 5000, "--collection", "pydocs", "-o", "v"], "cannot be a path"),
+        (["mine", "--miner", "bm25", "--collection", "y" * 5000, "-o", "v"], "cannot be a path"),
+        (["mine", "--collection", "c", "--miner", "bm25", "--seed", "9" * 23, "-o", "n"], "not in the range"),
+        (["search", "r", "words", "-k", "9" * 23], "not in the range"),
+    ],
+)
+def test_a_users_mistake_is_one_message(arguments, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    error = refused(capsys, monkeypatch, *arguments)
+    assert said in error
+    assert len(error) < 700
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_recipe_from_elsewhere_cannot_choose_a_folder_outside_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["drkit", "compose", "-o", "recipe.toml", "--name", "inside", "--dry-run"])
+    assert _status() == 0
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(recipe.read_text().replace('name = "inside"', 'name = "../../escape"'))
+    assert "not a path" in refused(capsys, monkeypatch, "run", recipe, "--dry-run")
+
+
+def test_a_file_without_queries_makes_no_empty_run(tmp_path):
+    (tmp_path / "queries.tsv").write_text("")
+    retriever = Bm25Retriever().index([Passage("d", "", "words")])
+    with pytest.raises(DrkitError, match="no queries"):
+        rank_to_run(retriever, find_queries(tmp_path / "queries.tsv"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
