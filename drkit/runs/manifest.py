@@ -121,13 +121,9 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 
 def damages(manifest: Manifest, folder: Path, *, verify: bool = False) -> Iterable[str]:
-    """Return a line for each damaged file of a stage, pruned ones left out; see `drkit.core.files.find_damages`."""
-    kept = {
-        name: entry
-        for name, entry in manifest.files.items()
-        if name not in manifest.pruned or (folder / name).is_file()
-    }
-    return find_damages(kept, folder, verify=verify)
+    """Return a line for each damaged file of a stage, but for pruned ones; see `drkit.core.files.find_damages`."""
+    present = {n: e for n, e in manifest.files.items() if n not in manifest.pruned or (folder / n).is_file()}
+    return find_damages(present, folder, verify=verify)
 
 
 @cache
