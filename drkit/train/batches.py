@@ -77,13 +77,14 @@ class Schedule:
     def epoch(self, epoch: int) -> list[NDArray[np.int64]]:
         """Return the batches of one epoch, each an array of example indices."""
         rng = np.random.default_rng([self.seed, epoch])
-        order = rng.permutation(len(self.lengths))
-        size = min(self.batch_size, len(order))
+        size = min(self.batch_size, len(self.lengths))
+        # What fills no batch is left out before sorting: afterwards it would always be the longest examples.
+        order = rng.permutation(len(self.lengths))[: len(self.lengths) // size * size]
         pools = [order[start : start + size * POOL] for start in range(0, len(order), size * POOL)]
         batches = [
             pool[start : start + size]
             for pool in (pool[np.argsort(self.lengths[pool], kind="stable")] for pool in pools)
-            for start in range(0, len(pool) - size + 1, size)
+            for start in range(0, len(pool), size)
         ]
         return [batches[index] for index in rng.permutation(len(batches))]
 

@@ -239,7 +239,7 @@ def _validations(
 
 FINETUNE = StageSpec(
     name="finetune",
-    version=1,
+    version=2,
     settings=FinetuneSettings,
     run=run,
     inputs={

@@ -175,14 +175,14 @@ def schedule(pretrain: Training, steps: int, batches: int) -> Training:
 
 EXISTING = StageSpec(
     name="existing-generator",
-    version=1,
+    version=2,
     settings=ExistingSettings,
     run=load,
     inputs={"vocabulary": "the run's tokenizer, which a model must share"},
 )
 TRAINED = StageSpec(
     name="trained-generator",
-    version=1,
+    version=2,
     settings=TrainedSettings,
     run=train,
     inputs={"vocabulary": "the tokenizer", "tokens": "the passages' tokens"},

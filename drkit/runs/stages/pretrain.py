@@ -171,7 +171,7 @@ def vocabulary_signals(signals: Mapping[str, SignalValues]) -> dict[str, Tensor]
 
 PRETRAIN = StageSpec(
     name="pretrain",
-    version=1,
+    version=2,
     settings=PretrainSettings,
     run=run,
     inputs={

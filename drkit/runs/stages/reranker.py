@@ -146,7 +146,7 @@ def _effective_batch(pairs: TrainingPairs, settings: RerankerSettings) -> dict[s
 
 RERANKER = StageSpec(
     name="reranker",
-    version=1,
+    version=2,
     settings=RerankerSettings,
     run=run,
     inputs={
