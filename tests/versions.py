@@ -1,6 +1,6 @@
 """Run the fast tests with other versions of Python, torch and transformers, and print a table of the results.
 
-python tests/versions.py --work FOLDER [--only 3.10 torch==2.11.0]
+python tests/versions.py --work FOLDER [--only 3.10 torch==2.11.0] [--tests core goldens]
 
 Each combination gets a virtual environment, with constraints.txt for everything that the combination does not name, and
 a log in FOLDER; the environment is removed afterwards (torch for CUDA takes about 5 GB). A Python that is not installed
@@ -65,7 +65,7 @@ def constraints(combination: Combination) -> str:
     return "\n".join([*kept, *(f"{name}=={version}" for name, version in combination.packages.items() if version)])
 
 
-def run(combination: Combination, work: Path) -> tuple[str, ...]:
+def run(combination: Combination, work: Path, tests: Sequence[str]) -> tuple[str, ...]:
     """Install and test one combination; returns a row of the table."""
     python = find_python(combination.python)
     if python is None:
@@ -74,7 +74,7 @@ def run(combination: Combination, work: Path) -> tuple[str, ...]:
     inside, limits = str(folder / "bin" / "python"), work / f"{combination.name}.txt"
     limits.write_text(constraints(combination), encoding="utf-8")
     install = [inside, "-m", "pip", "install", "--quiet", "-c", str(limits), "-e", f"{ROOT}[cpu,test]"]
-    test = [inside, "-m", "pytest", "-p", "no:cacheprovider", *(f"tests/{name}" for name in TESTS)]
+    test = [inside, "-m", "pytest", "-p", "no:cacheprovider", "--durations=10", *(f"tests/{name}" for name in tests)]
     try:
         for step, command in (("venv", [python, "-m", "venv", "--clear", str(folder)]), ("install", install)):
             if logged(command, log):
@@ -116,12 +116,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=Path, required=True, help="folder for environments and logs")
     parser.add_argument("--only", nargs="+", default=[each.name for each in COMBINATIONS], help="names of combinations")
+    parser.add_argument("--tests", nargs="+", default=TESTS, help="folders of tests to run")
     given = parser.parse_args()
     given.work.mkdir(parents=True, exist_ok=True)
     print(f"| Python | {' | '.join(SHOWN)} | tests |", "|---" * (len(SHOWN) + 2) + "|", sep="\n", flush=True)
     for combination in COMBINATIONS:
         if combination.name in given.only:
-            print(f"| {' | '.join(run(combination, given.work.resolve()))} |", flush=True)
+            print(f"| {' | '.join(run(combination, given.work.resolve(), given.tests))} |", flush=True)
 
 
 if __name__ == "__main__":
