@@ -1,8 +1,8 @@
 /* Preloaded into a process: counts the file operations below a folder, and fails or ends the process at the n-th.
 
    Every operation that changes files is counted, of Python and of native libraries (Arrow, faiss, safetensors, torch,
-   tokenizers): open for writing, write, fsync, rename, remove, mkdir, link. A write at the n-th writes half of its bytes.
-   A full disk stays full; other errors happen once. */
+   tokenizers): open for writing, write, fsync, rename, remove, mkdir, link. A write at the n-th writes half of its bytes
+   (none if it is interrupted: it is then repeated). A full disk stays full; other errors happen once. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -120,7 +120,7 @@ FOPEN(fopen64)
 ssize_t write(int file, const void *bytes, size_t n) {
     REAL(ssize_t, write, int, const void *, size_t);
     if (!write_is_due(file)) return real(file, bytes, n);
-    if (n / 2) real(file, bytes, n / 2);
+    if (n / 2 && code != EINTR) real(file, bytes, n / 2);
     end_write();
     return -1;
 }
@@ -138,7 +138,7 @@ PWRITE(pwrite64)
 ssize_t writev(int file, const struct iovec *parts, int n) {
     REAL(ssize_t, writev, int, const struct iovec *, int);
     if (!write_is_due(file)) return real(file, parts, n);
-    if (n / 2) real(file, parts, n / 2);
+    if (n / 2 && code != EINTR) real(file, parts, n / 2);
     end_write();
     return -1;
 }
@@ -146,7 +146,7 @@ ssize_t writev(int file, const struct iovec *parts, int n) {
 size_t fwrite(const void *bytes, size_t size, size_t n, FILE *file) {
     REAL(size_t, fwrite, const void *, size_t, size_t, FILE *);
     if (!write_is_due(fileno(file))) return real(bytes, size, n, file);
-    size_t written = real(bytes, size, n / 2, file);
+    size_t written = real(bytes, size, code == EINTR ? 0 : n / 2, file);
     end_write();
     return written;
 }
