@@ -65,7 +65,8 @@ def compose(request: ComposeRequest, parts: Installed) -> Recipe:
     """
     if empty := [name for name, value in asdict(request).items() if value == ""]:
         raise DrkitError(f"{empty[0]} is empty, perhaps an unset variable of the shell; leave it out for the default")
-    table = merge(_at_scale(_start(request, parts), request), _slots(request, parts))
+    table = _at_scale(_start(request, parts), request)
+    table = merge(table, _slots(request, parts, negatives=table["finetune"].get("negatives") or 1))
     if request.name is None:
         table["name"] = _default_name(table, request, parts.registry)
     _train_decoder(table.get("pretrain", {}), parts.registry)
@@ -233,8 +234,11 @@ def _recipe_table(parts: Installed, name: str, *above: str) -> Table:
     return {**merge(under, table), SMALL: small}
 
 
-def _slots(request: ComposeRequest, parts: Installed) -> Table:
-    """Return the user's parts as a table to merge over the recipe; unknown names raise here, with the kind of part."""
+def _slots(request: ComposeRequest, parts: Installed, *, negatives: int) -> Table:
+    """Return the user's parts as a table to merge over the recipe; unknown names raise here, with the kind of part.
+
+    negatives: per query, if miners are chosen: the recipe itself may train without mined ones.
+    """
     table: Table = {}
     if request.masker:
         table = merge(table, {"pretrain": {"masker": part_table(Kind.MASKER, request.masker, parts.registry)}})
@@ -244,7 +248,9 @@ def _slots(request: ComposeRequest, parts: Installed) -> Table:
         table = merge(table, {"finetune": {"loss": part_table(Kind.LOSS, request.loss, parts.registry)}})
     if request.miners:
         miners = [part_table(Kind.MINER, text, parts.registry) for text in request.miners]
-        table = merge(table, {"finetune": {"rounds": [{"name": "retriever-1", "miners": miners}]}})
+        table = merge(
+            table, {"finetune": {"negatives": negatives, "rounds": [{"name": "retriever-1", "miners": miners}]}}
+        )
     if request.pipeline:
         table = merge(table, {"finetune": {"pipeline": request.pipeline}})
     if request.collection:

@@ -76,4 +76,4 @@ def problems(tried: Mapping[str, Any]) -> list[str]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(problems(json.load(sys.stdin))))
+    json.dump(problems(json.load(sys.stdin)), sys.stdout)

@@ -22,7 +22,20 @@ TREES = {
 # Writers of a file or folder by its path. Each of these modules writes below a folder that `drkit.core.files` or the
 # stage of a run puts in place when it is complete, or that a temporary folder of this process holds.
 WRITERS = {
-    "drkit/core/files.py": {"open", "touch", "unlink", "write_text", "replace", "rename", "rmtree", "link", "copy2"},
+    "drkit/core/files.py": {
+        "open",
+        "touch",
+        "unlink",
+        "write_text",
+        "replace",
+        "rename",
+        "rmtree",
+        "link",
+        "copy2",
+        "fdopen",
+    },
+    "drkit/commands/prune.py": {"unlink"},  # files that the manifest has named as pruned
+    "drkit/train/resuming.py": {"open", "rmtree", "copytree"},  # checkpoints, sealed by hashes of their files
     "drkit/data/arrays.py": {"open", "rmtree"},  # columns, beside the file that they become
     "drkit/data/generation.py": {"open", "truncate", "rmtree", "unlink"},  # lines that a resumed generation keeps
     "drkit/data/ngrams.py": {"save"},
@@ -40,7 +53,7 @@ WRITERS = {
     "drkit/search/engines.py": {"write_index"},
     "drkit/search/flat.py": {"open"},
     "drkit/train/checkpoints.py": {"save_pretrained", "copyfile", "copytree"},
-    "drkit/train/refresh.py": {"rmtree"},
+    "drkit/train/refresh.py": {"rmtree", "unlink"},
     "drkit/train/trainer.py": {"save_file", "touch", "rmtree"},
     "drkit/train/validation.py": {"unlink"},
 }
@@ -141,9 +154,10 @@ def test_the_command_line_prints_through_one_door():
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and ast.unparse(node) in ("sys.stdout", "sys.stderr", "sys.__stdout__")
     }
-    # main closes a broken pipe; docstrings answers its parent process, in JSON
+    # main closes a broken pipe; docstrings and arguments answer their parent process, in JSON; files flushes before it
+    # writes a result to standard output
     assert streams <= {f"cli/drkit_cli/{name}.py" for name in ("terminal", "render", "main")} | {
-        "drkit/data/docstrings.py"
+        f"drkit/{name}.py" for name in ("data/docstrings", "train/arguments", "core/files")
     }
 
 
@@ -180,8 +194,13 @@ def test_no_code_comes_from_data():
 
 
 def test_processes_are_started_in_one_place():
-    # docstrings: Python itself, isolated, reads source files; testing: Python itself, to see what a module imports
-    assert importers("subprocess", "pty", "multiprocessing") <= {"drkit/data/docstrings.py", "drkit/testing/specs.py"}
+    # docstrings: Python itself, isolated, reads source files; arguments: to try TrainingArguments, without torch here;
+    # testing: to see what a module imports
+    assert importers("subprocess", "pty", "multiprocessing") <= {
+        "drkit/data/docstrings.py",
+        "drkit/train/arguments.py",
+        "drkit/testing/specs.py",
+    }
     starts = {
         f"{name}:{call.lineno}"
         for name, tree in TREES.items()

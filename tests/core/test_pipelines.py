@@ -40,7 +40,7 @@ def stages(recipe):
 )
 def test_what_would_end_a_run_after_hours_is_refused_before(changed, said):
     with pytest.raises(DrkitError, match=said):
-        plan(compose(ComposeRequest(masker="uniform", decoder="mlm", **changed), PARTS), REGISTRY)
+        plan(compose(ComposeRequest(masker="uniform", decoder="mlm", pipeline="two-stage", **changed), PARTS), REGISTRY)
 
 
 def test_what_is_there():
@@ -257,7 +257,8 @@ def test_a_recipe_that_is_like_another_says_what_differs(tmp_path):
 
 
 def test_what_a_round_sets_is_its_own():
-    wanted = ComposeRequest(settings=("finetune.rounds.1.learning_rate=0.5", "finetune.learning_rate=0.25"))
+    settings = ("finetune.rounds.1.learning_rate=0.5", "finetune.learning_rate=0.25")
+    wanted = ComposeRequest(pipeline="two-stage", settings=settings)
     recipe = compose(wanted, PARTS)
     assert [recipe.finetune.for_round(r).learning_rate for r in recipe.finetune.rounds] == [0.25, 0.5]
     made = stages(recipe)
@@ -338,7 +339,9 @@ def systems(request):
 
 
 def test_the_table_begins_with_the_encoder_that_the_run_starts_from():
-    assert systems(ComposeRequest()) == ("bm25", "initial", "no-pretraining", "retriever-1", "retriever-2", "hybrid")
+    rounds = ("no-pretraining", "retriever-1", "retriever-2")
+    assert systems(ComposeRequest()) == ("bm25", "initial", "unsupervised", *rounds, "hybrid")
+    assert systems(ComposeRequest(pipeline="two-stage")) == ("bm25", "initial", *rounds, "hybrid")
     given = ComposeRequest(encoder="some/encoder")
     assert systems(given) == ("bm25", "as-it-is", "no-pretraining", "retriever-1", "retriever-2", "hybrid")
     assert "initial" not in systems(ComposeRequest(scale="paper")), "random weights are noise"
@@ -398,3 +401,48 @@ def test_a_model_that_is_not_there_is_told_before_anything_runs(setting, tmp_pat
     with pytest.raises(ProblemsError, match=f"no folder .*@ {setting}"):
         check(compose(wanted, PARTS), REGISTRY)
     check(compose(ComposeRequest(pipeline="three-stage", settings=(f"{setting}=some/model",)), PARTS), REGISTRY)
+
+
+def test_rounds_learn_from_pseudo_queries_and_then_from_judgements():
+    made = stages(compose(ComposeRequest(), PARTS))
+    inputs = {name: {key: str(part) for key, part in stage.inputs.items()} for name, stage in made.items()}
+    assert inputs["unsupervised"]["train"].startswith("pseudo-queries")
+    assert inputs["unsupervised"]["start"] == "pretrained"
+    for name, start in {
+        "no-pretraining": "initial",
+        "retriever-1": "unsupervised",
+        "retriever-2": "unsupervised",
+    }.items():
+        assert inputs[name]["start"] == start
+        assert inputs[name]["train"] == "collection/train"
+
+
+def test_without_training_queries_a_recipes_own_rounds_end_with_the_pseudo_queries(tmp_path):
+    (tmp_path / "texts.jsonl").write_text('{"id": "d", "text": "a b c"}\n')
+    planned = plan(compose(ComposeRequest(collection=f"jsonl:{tmp_path / 'texts.jsonl'}"), PARTS), REGISTRY)
+    names = [stage.name for stage in planned.stages]
+    assert "unsupervised" in names
+    assert "retriever-1" not in names
+    assert any("ends with the round 'unsupervised'" in note for note in planned.notes)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (("finetune.rounds.1.start=retriever-2",), "cannot start from 'retriever-2'"),
+        (("finetune.rounds.1.start=retreiver-1",), "cannot start from"),
+        (("pseudo_queries=none",), "makes none"),
+        (("finetune.rounds.0.pairs=judged", "pseudo_queries.count=2"), "no round trains on pseudo-queries"),
+        (("finetune.rounds.0.pairs=both",), "pairs"),
+    ],
+)
+def test_rounds_whose_start_or_queries_are_missing_are_refused(settings, said):
+    with pytest.raises(ProblemsError, match=said):
+        check(compose(ComposeRequest(settings=settings), PARTS), REGISTRY)
+
+
+def test_a_miner_that_is_asked_for_is_used():
+    made = stages(compose(ComposeRequest(miners=("random",)), PARTS))
+    assert made["retriever-1"].settings.negatives == 1
+    assert "negatives-retriever-1" in made
+    assert "pseudo-queries" not in made

@@ -70,7 +70,7 @@ def test_all_mistakes_are_told_at_once_with_their_paths():
         "evaluation.depht=10",
     )
     with pytest.raises(ProblemsError) as caught:
-        compose(ComposeRequest(settings=wrong), PARTS)
+        compose(ComposeRequest(pipeline="two-stage", settings=wrong), PARTS)
     problems = "\n".join(caught.value.problems)
     assert len(caught.value.problems) == len(wrong)
     for path in (
@@ -100,7 +100,7 @@ def test_all_mistakes_are_told_at_once_with_their_paths():
 def test_settings_that_lead_nowhere(setting, said):
     table_setting = ("encoder.layers=2", setting)
     with pytest.raises(DrkitError, match=said):
-        compose(ComposeRequest(settings=table_setting), PARTS)
+        compose(ComposeRequest(pipeline="two-stage", settings=table_setting), PARTS)
 
 
 def test_a_replaced_part_brings_its_own_settings():
@@ -146,7 +146,7 @@ def test_every_masker_goes_with_every_decoder(masker, decoder):
         ),
         (ComposeRequest(collection="beir"), "beir:VALUE"),
         (ComposeRequest(settings=("encoder.hidden=130",)), "must be a multiple of heads"),
-        (ComposeRequest(settings=("finetune.rounds.1.name=retriever-1",)), "two rounds are named"),
+        (ComposeRequest(settings=("finetune.rounds.2.name=retriever-1",)), "two rounds are named"),
         (ComposeRequest(settings=("finetune.rounds.0.name=encoder",)), "a round cannot be named 'encoder'"),
         (ComposeRequest(settings=("finetune.rounds.0.name=../x",)), "a round cannot be named '../x'"),
         (ComposeRequest(settings=("finetune.rounds.0.name=index-a",)), "a round cannot be named 'index-a'"),
