@@ -31,13 +31,16 @@ TINY = (
     *("finetune.max_steps=4", "finetune.per_device_train_batch_size=4"),
 )
 RECIPES = {
-    "pmi": ComposeRequest(masker="pmi", decoder="enhanced"),
+    "pmi": ComposeRequest(masker="pmi", decoder="enhanced", pipeline="two-stage"),
     "generator": ComposeRequest(paper="simlm", pipeline="two-stage"),
     "contexts": ComposeRequest(paper="cocondenser-qac", pipeline="ance"),
     "idf": ComposeRequest(paper="cpdae-idf"),
     "three-stage": ComposeRequest(paper="cdmae"),
     "chosen": ComposeRequest(
-        masker="uniform", decoder="enhanced", settings=("pretrain.probe.keep_best=true", "pretrain.probe.patience=1")
+        masker="uniform",
+        decoder="enhanced",
+        pipeline="two-stage",
+        settings=("pretrain.probe.keep_best=true", "pretrain.probe.patience=1"),
     ),
     "texts": ComposeRequest(masker="pmi", decoder="enhanced", pipeline="texts"),
 }
@@ -169,7 +172,18 @@ def test_every_setting_is_varied_and_one_that_observes_makes_nothing_again(name,
     declared = {path: attribute for path, _, attribute in leaves(recipe)}
     # no other value is possible alone: it must fit another setting, names a file, or is a table that is left out
     tables = ("reranker", "pseudo_queries")
-    alone = ("collection.path", "schema", *tables, ".loss", ".model", ".queries", "pretrained", "teacher", "start")
+    alone = (
+        "collection.path",
+        "schema",
+        *tables,
+        ".loss",
+        ".model",
+        ".queries",
+        "pretrained",
+        "teacher",
+        "start",
+        ".pairs",
+    )
     fitting = ("base", "context", "variant", "heads", "generator_heads", "similarity")
     untried = {path for path in declared.keys() - tried.keys() if not path.endswith(alone)}
     assert {path for path in untried if path.rpartition(".")[2] not in fitting} == set()
