@@ -79,8 +79,9 @@ def run(combination: Combination, work: Path, tests: Sequence[str]) -> tuple[str
         for step, command in (("venv", [python, "-m", "venv", "--clear", str(folder)]), ("install", install)):
             if logged(command, log):
                 return (combination.python, *("" for _ in SHOWN), f"{step} failed; see {log.name}")
-        logged(test, log)
-        return (*versions(inside), last_line(log))
+        status = logged(test, log)
+        counts = last_line(log) if status in (0, 1) else f"ended with status {status}; see {log.name}"
+        return (*versions(inside), counts)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
