@@ -31,6 +31,7 @@ from drkit.encoders.folder import (
     SUPPORTED_MODULES,
 )
 from drkit.encoders.pooling import POOLINGS, check_token_weights, static_problem
+from drkit.encoders.static import fold_weights
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
@@ -167,9 +168,7 @@ def _write_static(
     problem = static_problem(declared.pooling, has_unit_length=declared.has_unit_length)
     if problem:
         raise DrkitError(f"cannot export the encoder: {problem}")
-    table = given.get_input_embeddings().weight.detach().cpu().float()
-    if token_weights is not None:
-        table = table * token_weights.values().detach().cpu()[:, None]
+    table = fold_weights(given.get_input_embeddings().weight, token_weights)
     save_file({"embedding.weight": table.contiguous()}, str(folder / "model.safetensors"))
     cut = {"direction": "Right", "max_length": declared.longest - 2, "strategy": "LongestFirst", "stride": 0}
     _save_tokenizer(tokenizer, folder, declared, truncation=cut)

@@ -107,6 +107,12 @@ class StaticModel(PreTrainedModel):  # type: ignore[misc]
         return sums / F.embedding_bag(ids, weights[:, None], offsets, mode="sum").clamp(min=1e-9)
 
 
+def fold_weights(table: Tensor, token_weights: TokenWeights | None) -> Tensor:
+    """Return word vectors f[V,D] times their token weights: their mean has the direction of the weighted mean."""
+    table = table.detach().cpu().float()
+    return table if token_weights is None else table * token_weights.values().detach().cpu()[:, None]
+
+
 class StaticForMaskedLM(PreTrainedModel):  # type: ignore[misc]
     """The masked LM: the backbone, and the projection tied to its word embeddings."""
 

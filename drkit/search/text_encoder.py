@@ -30,7 +30,7 @@ from drkit.encoders.folder import (
     read_word_weights,
 )
 from drkit.encoders.pooling import POOLINGS, check_pooling, check_token_weights, pool
-from drkit.encoders.static import StaticModel, fast_ids
+from drkit.encoders.static import StaticModel, fast_ids, fold_weights
 from drkit.encoders.token_weights import TokenWeights, read_token_weights
 from drkit.errors import DrkitError
 
@@ -125,7 +125,13 @@ class TextEncoder:
         return int(self.model.config.hidden_size)
 
     def identity(self) -> dict[str, Any]:
-        """Everything the vectors depend on, as plain data: content hashes of weights and tokenizer, and settings."""
+        """Everything the vectors depend on, as plain data: content hashes of weights and tokenizer, and settings.
+
+        A static encoder has the identity of its export, in which token weights are folded into the word vectors.
+        """
+        if isinstance(self.model, StaticModel) and self.token_weights is not None:
+            table = fold_weights(self.model.get_input_embeddings().weight, self.token_weights)
+            return attrs.evolve(self, model=StaticModel.of(table), pooling="mean", token_weights=None).identity()
         settings = attrs.asdict(self, filter=attrs.filters.exclude(*_PARTS, "token_budget"))
         hashes = {"weights": weights_hash(self.model, self.token_weights), "tokenizer": tokenizer_hash(self.tokenizer)}
         return {**hashes, **settings, "normalize": self.has_unit_length}

@@ -46,7 +46,13 @@ def texts(tmp_path):
     return path
 
 
-TINY = ("encoder.vocab_size=110", "encoder.hidden=16", "encoder.heads=2", "encoder.init_embeddings=random")
+TINY = (
+    "encoder.vocab_size=110",
+    "encoder.hidden=16",
+    "encoder.heads=2",
+    "encoder.init_embeddings=random",
+    "finetune=none",
+)
 APART = 'pretrain.losses.apart={use="apart", on="encoder", weight=0.1}'
 
 

@@ -36,7 +36,7 @@ FINETUNE = [
 RECIPES = {
     "three-stage": [*FINETUNE, "--set=pretrain.probe.every=2", "--set=pretrain.probe.keep_best=true"],
     "ance": ["--pipeline", "ance", *FINETUNE],
-    "texts": ["--masker", "uniform", "--decoder", "mlm"],
+    "texts": ["--masker", "uniform", "--decoder", "mlm", "--set=finetune=none"],
 }
 
 

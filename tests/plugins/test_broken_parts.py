@@ -221,6 +221,7 @@ SMALL = [
     "encoder.heads=2",
     "encoder.init_embeddings=random",
     "pretrain.max_steps=3",
+    "finetune=none",
 ]
 
 

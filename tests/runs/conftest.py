@@ -8,6 +8,7 @@ import sys
 import pytest
 
 TINY = [
+    "--pipeline=two-stage",
     "--set=collection.packages=['asyncio', 'email', 'logging', 'multiprocessing', 'unittest', 'importlib']",
     "--set=encoder.vocab_size=800",
     "--set=encoder.layers=2",
@@ -47,7 +48,7 @@ def drkit(*arguments, check=True, **environment):
 
 @pytest.fixture(scope="session")
 def tiny_run(tmp_path_factory):
-    """A finished run of the default recipe at toy sizes: (folder, what it printed)."""
+    """A finished run of two stages at toy sizes: (folder, what it printed)."""
     run = tmp_path_factory.mktemp("runs") / "tiny"
     done = drkit("compose", "--masker", "pmi", "--decoder", "enhanced", *TINY, "--run-dir", run)
     return run, done.stdout

@@ -63,7 +63,7 @@ def run(texts, folder, *settings, decoder="mlm"):
         masker="query-as-context",
         decoder=decoder,
         collection=f"jsonl:{texts}",
-        settings=(*SETTINGS, "collection.id_field=id", *(f"pretrain.masker.{s}" for s in settings)),
+        settings=(*SETTINGS, "finetune=none", "collection.id_field=id", *(f"pretrain.masker.{s}" for s in settings)),
     )
     recipe = compose(wanted, PARTS)
     check(recipe, PARTS.registry)

@@ -46,7 +46,9 @@ def texts(tmp_path_factory):
 
 
 def go(texts, run, *settings, **wanted):
-    recipe = compose(ComposeRequest(collection=f"jsonl:{texts}", settings=(*SMALL, *settings), **wanted), PARTS)
+    recipe = compose(
+        ComposeRequest(collection=f"jsonl:{texts}", settings=(*SMALL, "finetune=none", *settings), **wanted), PARTS
+    )
     said = Notes()
     execute(plan(recipe, PARTS.registry).stages, run, recipe, registry=PARTS.registry, progress=said)
     return recipe, said.said

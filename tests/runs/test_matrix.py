@@ -65,7 +65,7 @@ def runs(tmp_path_factory):
 
 def trained(runs, texts, pooling, **wanted):
     """The folder of a whole run; its log has been looked through."""
-    settings = (*SETTINGS, f"encoder.pooling={pooling}")
+    settings = (*SETTINGS, f"encoder.pooling={pooling}", "finetune=none")
     recipe = compose(ComposeRequest(collection=f"jsonl:{texts}", settings=settings, **wanted), PARTS)
     check(recipe, PARTS.registry)
     folder, others = runs()

@@ -356,7 +356,11 @@ class Heard(Silent):
 def pretrained(folder, run, *settings, masker="uniform", decoder="enhanced", progress=None):
     """The folder of a finished pre-training."""
     wanted = ComposeRequest(
-        masker=masker, decoder=decoder, collection=f"beir:{folder}", settings=(*SETTINGS, *settings)
+        masker=masker,
+        decoder=decoder,
+        pipeline="two-stage",
+        collection=f"beir:{folder}",
+        settings=(*SETTINGS, *settings),
     )
     recipe = compose(wanted, PARTS)
     stages = plan(recipe, PARTS.registry).stages
@@ -443,7 +447,7 @@ def test_patience_ends_pretraining(folder, tmp_path, monkeypatch):
 
 
 def planned(folder, *settings):
-    wanted = ComposeRequest(collection=f"beir:{folder}", settings=(*SETTINGS, *settings))
+    wanted = ComposeRequest(pipeline="two-stage", collection=f"beir:{folder}", settings=(*SETTINGS, *settings))
     return {stage.name: stage for stage in plan(compose(wanted, PARTS), PARTS.registry).stages}
 
 

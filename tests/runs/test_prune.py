@@ -39,14 +39,18 @@ class Begun(Silent):
 
 
 def go(beir, run, *settings):
-    request = ComposeRequest(masker="uniform", decoder="mlm", collection=f"beir:{beir}", settings=(*TINY, *settings))
+    request = ComposeRequest(
+        masker="uniform", decoder="mlm", pipeline="two-stage", collection=f"beir:{beir}", settings=(*TINY, *settings)
+    )
     recipe, begun = compose(request, PARTS), Begun()
     execute(plan(recipe, PARTS.registry).stages, run, recipe, registry=PARTS.registry, progress=begun, redo=True)
     return begun.reasons
 
 
 def stages(beir, run):
-    request = ComposeRequest(masker="uniform", decoder="mlm", collection=f"beir:{beir}", settings=TINY)
+    request = ComposeRequest(
+        masker="uniform", decoder="mlm", pipeline="two-stage", collection=f"beir:{beir}", settings=TINY
+    )
     return {found.stage.name: found for found in survey(plan(compose(request, PARTS), PARTS.registry).stages, run)}
 
 

@@ -77,7 +77,7 @@ def test_a_run_of_texts_alone_ends_with_a_report(tmp_path, every):
         for b in ["owl", "carp", "pike", "trout", "hare", "crow", "deer", "fox"]
     ]
     (tmp_path / "texts.jsonl").write_text("\n".join(rows))
-    settings = (*SETTINGS, f"pretrain.probe.every={every}")
+    settings = (*SETTINGS, "finetune=none", f"pretrain.probe.every={every}")
     wanted = ComposeRequest(
         masker="uniform", decoder="mlm", collection=f"jsonl:{tmp_path / 'texts.jsonl'}", settings=settings
     )

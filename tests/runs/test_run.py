@@ -308,7 +308,7 @@ def test_a_full_disk_in_a_training_is_told_and_the_run_goes_on(tmp_path):
 def test_texts_alone_are_pretrained_on_and_exported(tmp_path):
     texts = [json.dumps({"text": f"{word} is a word about {word}s and {other}s"}) for word in WORDS for other in WORDS]
     (tmp_path / "texts.jsonl").write_text("\n".join(texts))
-    small = [a for a in TINY if "collection" not in a and "finetune" not in a]
+    small = [a for a in TINY if not any(word in a for word in ("collection", "finetune", "pipeline"))]
     run = tmp_path / "run"
     done = drkit(
         "compose",
@@ -316,10 +316,11 @@ def test_texts_alone_are_pretrained_on_and_exported(tmp_path):
         *small,
         "--set=encoder.vocab_size=120",
         "--set=encoder.hidden=16",
+        "--set=finetune.rounds.0.max_steps=8",
         "--run-dir",
         run,
     )
-    assert "has only texts" in done.stderr
+    assert "ends with the round 'unsupervised'" in done.stderr
     assert str(run / "encoder") in done.stdout
     assert TextEncoder.load(run / "encoder").encode_queries(["a lion"]).shape == (1, 16)
 
@@ -406,9 +407,9 @@ def ir_datasets_home(tmp_path):
 
 
 def test_a_collection_with_test_queries_alone_is_evaluated_as_it_is(ir_datasets_home, tmp_path):
-    small = [a for a in TINY if "collection" not in a]
+    small = [*(a for a in TINY if "collection" not in a and "pipeline" not in a), "--paper=retromae"]
     run, trained = tmp_path / "run", tmp_path / "trained"
-    arguments = ["compose", "--masker", "uniform", "--decoder", "mlm", "--collection", "irds:vaswani", *small]
+    arguments = ["compose", "--collection", "irds:vaswani", *small]
     done = drkit(*arguments, "--run-dir", run, IR_DATASETS_HOME=str(ir_datasets_home))
     assert "no training queries" in done.stderr
     facts = read_manifest(run / "hybrid").metrics
@@ -427,3 +428,23 @@ def test_a_collection_with_test_queries_alone_is_evaluated_as_it_is(ir_datasets_
     rows = read_manifest(trained / "evaluation").metrics["rows"]
     assert [row["system"] for row in rows] == ["bm25", "initial", "retriever-1", "retriever-2", "hybrid"]
     assert rows[0]["queries"] < 93
+
+
+def test_the_default_recipe_learns_from_crops_and_then_from_judgements(tmp_path):
+    """Without a pipeline: word vectors, a round without labels, and both retrievers from there."""
+    tiny = [a for a in TINY if "pipeline" not in a and "layers" not in a]
+    arguments = ["compose", "--masker", "pmi", "--decoder", "enhanced", *tiny, "--set=finetune.rounds.0.max_steps=8"]
+    done = drkit(*arguments, "--run-dir", tmp_path / "run")
+    rows = [row["system"] for row in read_manifest(tmp_path / "run" / "evaluation").metrics["rows"]]
+    assert rows == ["bm25", "initial", "unsupervised", "no-pretraining", "retriever-1", "retriever-2", "hybrid"]
+    assert "unsupervised" in done.stdout
+    assert read_manifest(tmp_path / "run" / "unsupervised").metrics["steps"] == 8
+    counted = read_manifest(tmp_path / "run" / "pseudo-queries").metrics["crops"]
+    assert counted["kept"] == counted["made"] > 0
+    config = json.loads((tmp_path / "run" / "initial" / "config.json").read_text())
+    assert config["num_hidden_layers"] == 0
+    found = drkit("search", tmp_path / "run", "close the event loop", "--hybrid").stdout
+    assert found.strip().startswith("1")
+    encoder = TextEncoder.load(tmp_path / "run" / "encoder")
+    assert len(Retriever.load(tmp_path / "run").search(["close the event loop"], 3)[0].doc_ids) == 3
+    assert encoder.encode_queries(["close the event loop"]).shape[1] == encoder.dimension

@@ -319,7 +319,7 @@ def constructed(stored, validation, *, collection=None, exclude_self=False):
     sizes = BertSizes(hidden=32, layers=1, heads=2, intermediate=64, max_positions=16, dropout=0.1)
     encoder = MaskedLmEncoder.from_scratch(sizes, tokenizer(), pooling="cls", seed=1)
     module = BiEncoder(encoder, ContrastiveLoss(ContrastiveConfig()))
-    recipe = compose(ComposeRequest(), installed())
+    recipe = compose(ComposeRequest(pipeline="two-stage"), installed())
     opened = open_collection(collection or stored / "collection")
     task = validation_task(opened, validation, seed=recipe.seed, exclude_self=exclude_self)
     encoder = encoders_of(module, tokenizer(), settings_from(TextReading, recipe))
