@@ -6,11 +6,12 @@ from pathlib import Path
 
 import click
 
+from drkit_cli.names import LocalPath
 from drkit_cli.terminal import echo
 
 
 @click.command()
-@click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument("run", metavar="RUN", type=LocalPath())
 @click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
 def prune(run: Path, dry_run: bool) -> None:
     r"""Remove the weights and indexes of a finished RUN that are neither exported nor needed to use it.
