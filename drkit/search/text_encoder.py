@@ -130,7 +130,7 @@ class TextEncoder:
         A static encoder has the identity of its export, in which token weights are folded into the word vectors.
         """
         if isinstance(self.model, StaticModel) and self.token_weights is not None:
-            table = fold_weights(self.model.get_input_embeddings().weight, self.token_weights)
+            table = fold_weights(self.model.embeddings.word_embeddings.weight, self.token_weights)
             return attrs.evolve(self, model=StaticModel.of(table), pooling="mean", token_weights=None).identity()
         settings = attrs.asdict(self, filter=attrs.filters.exclude(*_PARTS, "token_budget"))
         hashes = {"weights": weights_hash(self.model, self.token_weights), "tokenizer": tokenizer_hash(self.tokenizer)}
