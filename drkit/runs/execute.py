@@ -200,7 +200,7 @@ def claim(run: Path, recipe: Recipe, registry: Registry, *, redo: bool) -> None:
                 f"{run} contains a run of another recipe:\n{listed}\n"
                 f"choose another --run-dir, or use --redo to run the affected stages again"
             )
-    left = [p for p in run.iterdir() if p.name not in (".lock", UNFINISHED) and not is_temporary(p)]
+    left = [p for p in run.iterdir() if p.name not in (".lock", CLAIMED, UNFINISHED) and not is_temporary(p)]
     if left and not path.exists():
         raise DrkitError(f"{run} is not empty and not a run (no {RECIPE}); choose another --run-dir")
     write_recipe(recipe, claimed)

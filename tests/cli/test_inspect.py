@@ -276,7 +276,7 @@ def test_a_collection_is_counted_once(drkit, cache, monkeypatch, counted):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["", "--masker", "pmi"], "the text is empty"),
+        (["", "--masker", "pmi"], "an argument is empty"),
         (["   ", "--run", "RUN"], "the text is empty"),
         (["text", "--masker", "pmii"], "did you mean 'pmi'"),
         (["text", "--run", "/no/run"], "run not found: /no/run"),

@@ -91,7 +91,11 @@ def test_the_guides_parts_train(site, tmp_path):
     ]
     texts.write_text("\n".join(json.dumps(line) for line in lines))
     settings = ["encoder.vocab_size=110", "encoder.hidden=16", "encoder.heads=2", "encoder.init_embeddings=random"]
-    settings += ["pretrain.max_steps=3", 'pretrain.losses.spread={use="spread", on="encoder", weight=0.1}']
+    settings += [
+        "finetune=none",
+        "pretrain.max_steps=3",
+        'pretrain.losses.spread={use="spread", on="encoder", weight=0.1}',
+    ]
     code, out, err = drkit(
         *("compose", "--masker", "every-other", "--decoder", "from-place", "--collection", f"jsonl:{texts}"),
         *(f"--set={setting}" for setting in settings),

@@ -27,7 +27,7 @@ DECODERS = {
     "NotCallable": "expected an nn.Module, got NotCallable",
     "AnotherName": "its spec provides token_states; its output has states",
     "NoMapping": "expected a mapping of names to outputs, got Tensor",
-    "WrongStates": r"token_states has states ([0-9]+, 32), expected ([0-9]+, 32)",
+    "WrongStates": r"token_states has states ([0-9]+, 64), expected ([0-9]+, 64)",
     "WrongLabels": "token_states has labels outside the vocabulary",
     "FloatLabels": "token_states has labels of torch.float32, expected int64",
     "NanStates": "token_states has values that are nan or infinite",

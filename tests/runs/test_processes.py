@@ -42,6 +42,7 @@ def texts(tmp_path_factory):
 
 def compose(texts, run, batch, *settings, processes=1):
     arguments = [f"--collection=jsonl:{texts}", *SETTINGS, f"--set=pretrain.per_device_train_batch_size={batch}"]
+    arguments.append("--set=finetune=none")
     return launched(run, *arguments, *settings, processes=processes)
 
 

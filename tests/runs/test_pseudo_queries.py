@@ -158,7 +158,7 @@ def test_the_encoder_of_the_round_trip_is_the_one_that_fine_tuning_starts_from(b
     names = [stage.name for stage in stages]
     read = stages[names.index("pseudo-queries")].inputs
     assert (read["encoder"].stage, read["index"].stage) == ("pretrained", "index-pretrained")
-    assert names.index("index-pretrained") < names.index("pseudo-queries") < names.index("query-tokens")
+    assert names.index("index-pretrained") < names.index("pseudo-queries") < names.index("pseudo-query-tokens")
     deep = planned(f"beir:{beir}", "pseudo_queries.found_by=['encoder']", "pseudo_queries.round_trip=0").stages
     assert "encoder" not in {stage.name: stage for stage in deep}["pseudo-queries"].inputs
 

@@ -58,7 +58,7 @@ def test_a_run_leaves_every_stage_whole(tiny_run):
         manifest = read_manifest(run / stage)
         assert manifest is not None, stage
         assert manifest.versions["torch"]
-    assert sorted(p.name for p in run.iterdir()) == sorted([*STAGES, ".lock", "recipe.toml"])
+    assert sorted(p.name for p in run.iterdir()) == sorted([*STAGES, ".lock", ".recipe.toml", "recipe.toml"])
     for words in (
         "BM25",
         "as it starts",
@@ -117,7 +117,7 @@ def test_hybrid_is_tuned_on_dev_queries_and_reported(tiny_run):
     run, out = tiny_run
     facts = read_manifest(run / "hybrid").metrics
     dev = list(open_collection(run / "collection").judgements("dev"))
-    rankings = {folder: [run / folder / f"{name}.trec" for name in ("bm25", "retriever-2")] for folder in RANKED}
+    rankings = {folder: [run / folder / f"{name}.trec" for name in ("bm25", facts["retriever"])] for folder in RANKED}
     tuned = tune_weight(*map(read_run, rankings["dev-runs"]), dev, "RR@10")
     assert facts["weight"] == tuned.weight
     assert facts["tuned"]["queries"] == len({judgement.query_id for judgement in dev})

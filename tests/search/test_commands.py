@@ -147,7 +147,7 @@ def test_what_cannot_be_is_said(drkit, files, tmp_path):
         (("export", "scorer", "--pooling", "cls", "-o", tmp_path / "e"), "is a cross-encoder, which scores pairs"),
         ((*encode, "--encoder", "beir"), "beir is not an encoder folder"),
         ((*encode, "--encoder", "./none"), "encoder folder not found: './none'"),
-        ((*encode, "--encoder", "no-such-encoder"), "cannot fetch the encoder 'no-such-encoder'"),
+        ((*encode, "--encoder", "no-such-encoder"), "no folder 'no-such-encoder' exists"),
         ((*encode, "--encoder", "encoder", "--device", "abacus"), "unknown device 'abacus'"),
         ((*encode, "--encoder", "encoder", "--split", "dev"), "has no 'dev' queries; its splits: test"),
         (("index", vectors, "-o", index), "is not a folder of vectors"),
