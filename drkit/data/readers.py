@@ -201,7 +201,7 @@ def _is_number(text: str) -> bool:
 
 
 def parse_relevance(text: str, where: str) -> int:
-    """Return a relevance written as `1` or `1.0`. Raises DrkitError if it is no integer, or too large."""
+    """Return a relevance written as `1` or `1.0`. Raises DrkitError if it is not an integer, or too large."""
     try:
         value = parse_number(text)
         whole = value == int(value) and -(2**31) <= value <= HIGHEST_GRADE

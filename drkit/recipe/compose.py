@@ -230,7 +230,10 @@ def _recipe_table(parts: Installed, name: str, *above: str) -> Table:
         return table
     under = _recipe_table(parts, other, *above, name)
     # The inherited small scale applies, except for settings of parts that this recipe replaces.
-    small = merge(settings_that_apply(under.pop(SMALL, {}), table), table.pop(SMALL, {}))
+    inherited = settings_that_apply(under.pop(SMALL, {}), table)
+    if PIPELINE in table or "rounds" in table.get("finetune", {}):
+        inherited = _without_fine_tuning(inherited)
+    small = merge(inherited, table.pop(SMALL, {}))
     return {**merge(under, table), SMALL: small}
 
 

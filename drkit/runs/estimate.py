@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -123,10 +122,21 @@ def teaching(recipe: Recipe, current: Round) -> Cost:
 
 def _stored_layer_parameters(model: str) -> int:
     """Return the number of transformer-layer parameters of a model in a local folder; 0 if it is not there."""
-    path = Path(model).expanduser() / "config.json"
-    config = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    layers, hidden, inner = (next((config[name] for name in names if name in config), 0) for names in _SIZES)
+    config = _config(model)
+    found = (next((config[name] for name in names if name in config), 0) for names in _SIZES)
+    layers, hidden, inner = (size if _is_size(size) else 0 for size in found)
     return int(layers * (4 * hidden**2 + 2 * hidden * inner))
+
+
+def _config(model: str) -> Mapping[str, Any]:
+    """Return the configuration of a model in a local folder; empty if it is not there, or no object."""
+    path = local_path(model) / "config.json"
+    config = read_json(path, "give the folder of a model") if path.is_file() else {}
+    return config if isinstance(config, dict) else {}
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**31
 
 
 def encoding(_recipe: Recipe) -> Cost:
@@ -171,10 +181,9 @@ def _sizes(encoder: EncoderSettings) -> _Sizes | None:
     if encoder.pretrained is None:
         numbers = (encoder.hidden, encoder.layers, encoder.heads, encoder.intermediate, encoder.vocab_size)
         return _Sizes(*numbers, encoder.dropout)
-    path = local_path(encoder.pretrained) / "config.json"
-    config = read_json(path, "give the folder of an encoder") if path.is_file() else {}
-    found: list[Any] = [config.get(name) for name in _NAMES] if isinstance(config, dict) else []
-    if not found or not all(type(value) is int and 0 <= value < 2**31 for value in found):
+    config = _config(encoder.pretrained)
+    found: list[Any] = [config.get(name) for name in _NAMES]
+    if not all(map(_is_size, found)):
         return None
     hidden, layers, heads, intermediate, vocabulary = found
     return _Sizes(

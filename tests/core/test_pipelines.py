@@ -446,3 +446,12 @@ def test_a_miner_that_is_asked_for_is_used():
     assert made["retriever-1"].settings.negatives == 1
     assert "negatives-retriever-1" in made
     assert "pseudo-queries" not in made
+
+
+def test_a_recipe_like_the_default_keeps_its_own_rounds_at_the_small_scale(tmp_path):
+    (tmp_path / "mine.toml").write_text('like = "default"\n[[finetune.rounds]]\nname = "only"\n')
+    mine = NameTable("recipe", [*PARTS.recipes.items(), NamedFile("mine", tmp_path / "mine.toml")])
+    recipe = compose(ComposeRequest(paper="mine"), evolve(PARTS, recipes=mine))
+    assert [one.name for one in recipe.finetune.rounds] == ["only"]
+    assert recipe.pseudo_queries is None
+    assert recipe.encoder.layers == 0, "what is not fine-tuning is inherited"

@@ -175,7 +175,7 @@ def schedule(pretrain: Training, steps: int, batches: int) -> Training:
 
 EXISTING = StageSpec(
     name="existing-generator",
-    version=2,
+    version=1,
     settings=ExistingSettings,
     run=load,
     inputs={"vocabulary": "the run's tokenizer, which a model must share"},
