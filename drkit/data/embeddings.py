@@ -56,7 +56,7 @@ def ppmi_svd(
     if dim >= len(used):
         raise DrkitError(
             f"only {len(used)} tokens co-occur with others: too few for embeddings of {dim} dimensions; use more "
-            f"texts, or random embeddings: --set encoder.init_embeddings=random"
+            f"texts, a smaller encoder.hidden, or random embeddings: --set encoder.init_embeddings=random"
         )
     rng = np.random.default_rng(seed)
     out = rng.normal(0.0, _UNSEEN_STD, (vocab_size, dim)).astype(np.float32)

@@ -93,7 +93,7 @@ def check_token_weights(pooling: str, token_weights: object | None) -> None:
 def static_problem(pooling: str, *, has_unit_length: bool) -> str:
     """Return why a static encoder cannot have a pooling, or an empty string; has_unit_length: of its vectors."""
     if pooling not in ("mean", "weighted"):
-        return f"a static encoder has no {pooling!r} pooling; use mean or weighted, or a layer: --set encoder.layers=1"
+        return f"a static encoder has no {pooling!r} pooling; use mean or weighted"
     if pooling == "weighted" and not has_unit_length:
         return (
             "a static encoder with weighted pooling needs vectors of length 1, but the similarity is dot; use mean "

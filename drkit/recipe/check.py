@@ -82,7 +82,7 @@ def _static_problems(recipe: Recipe) -> Iterator[str]:
     encoder = recipe.encoder
     problem = static_problem(encoder.pooling, has_unit_length=recipe.similarity == "cosine")
     if problem:
-        yield f"{problem} (encoder.layers = 0) @ encoder.pooling"
+        yield f"{problem}, or --set encoder.layers=1 for a transformer layer (encoder.layers is 0) @ encoder.pooling"
     if encoder.lm_head != "tied":
         yield "a static encoder (encoder.layers = 0) has only the LM head 'tied' @ encoder.lm_head"
     if recipe.pretrain and getattr(recipe.pretrain.decoder.config, "init", "") == "encoder-tail":

@@ -130,8 +130,8 @@ def _start_problems(rounds: list[tuple[str, str]]) -> list[str]:
         allowed = [*STARTS, *(name for name, _ in rounds[:index])]
         if start not in allowed:
             problems.append(
-                f"a round cannot start from {start!r}; choose {join_names(STARTS)}, or an earlier round"
-                f"{did_you_mean(start, allowed)} @ finetune.rounds.{index}.start"
+                f"a round cannot start from {start!r}{did_you_mean(start, allowed)} allowed: {', '.join(allowed)} "
+                f"(earlier rounds by name) @ finetune.rounds.{index}.start"
             )
     return problems
 
