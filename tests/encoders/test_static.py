@@ -182,7 +182,7 @@ def test_every_recipe_goes_with_it(paper):
         (("encoder.pooling=weighted", "finetune.loss.similarity=dot"), {}, "needs vectors of length 1"),
         (("encoder.lm_head=transform",), {}, "only the LM head 'tied'"),
         ((), {"paper": "simlm"}, "no layers that a decoder could start from"),
-        ((), {"pipeline": "three-stage"}, "re-ranker cannot start from a static encoder"),
+        (("reranker.start=previous",), {"pipeline": "three-stage"}, "re-ranker cannot start from a static encoder"),
     ],
 )
 def test_what_it_cannot_do_is_refused_in_the_recipe(settings, wanted, message):
