@@ -13,8 +13,8 @@ from drkit.core.discovery import Installed, installed
 from drkit.core.files import local_path
 from drkit.core.spec import Kind
 from drkit.core.types import Passage, Query
+from drkit.data.corpus import StoredCollection, open_collection
 from drkit.data.readers import read_topics
-from drkit.data.tables import StoredCollection, open_collection
 from drkit.errors import DrkitError
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs.execute import RECIPE

@@ -17,8 +17,7 @@ from drkit.core.discovery import Installed, installed
 from drkit.core.files import replacing
 from drkit.core.registry import Registry
 from drkit.core.types import BuildContext, Mined, MiningRequest
-from drkit.data.corpus import StoredCorpus
-from drkit.data.tables import StoredCollection, open_collection
+from drkit.data.corpus import StoredCollection, StoredCorpus, open_collection
 from drkit.data.writing import write_collection
 from drkit.errors import DrkitError
 from drkit.miners.chain import MiningCounts, build_chain, refresh_settings

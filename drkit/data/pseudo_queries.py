@@ -16,9 +16,9 @@ from attrs import frozen
 
 from drkit.core.draws import Draws
 from drkit.core.types import Passage
+from drkit.data.arrays import SignalValues
 from drkit.data.corpus import StoredCorpus
 from drkit.data.queries import LENGTH, extractive_queries, read_queries
-from drkit.data.signals import SignalValues
 from drkit.data.spans import SentenceSplitter
 from drkit.data.store import TokenStore, encoded
 

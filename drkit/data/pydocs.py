@@ -92,7 +92,9 @@ class PydocsCollection:
             "python": ".".join(map(str, sys.version_info[:3])),
             "packages": _versions(Counter(found.module.split(".")[0] for found in documented)),
             "counts": {
-                **self._scan,
+                "modules": len(self._read),
+                "unreadable": sum(found is None for found in self._read.values()),
+                "docstrings": sum(1 for _ in self._docstrings),
                 "passages": len(documented),
                 "queries": {split: sum(1 for _ in self._of(split)) for split in self.splits()},
             },
@@ -140,11 +142,6 @@ class PydocsCollection:
     @property
     def _docstrings(self) -> Iterator[tuple[str, str, str]]:
         return ((module, name, text) for module, found in self._read.items() for name, text in found or ())
-
-    @property
-    def _scan(self) -> dict[str, int]:
-        unreadable = sum(found is None for found in self._read.values())
-        return {"modules": len(self._read), "unreadable": unreadable, "docstrings": sum(1 for _ in self._docstrings)}
 
 
 def default_roots() -> list[Path]:

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from attrs import frozen
 
-from drkit.data.arrays import Arrays, ArrayWriter
+from drkit.data.arrays import Arrays, ArrayWriter, SignalValues
 from drkit.data.rows import FORMATS, Row, read_rows, require_file
-from drkit.data.signals import SignalValues
 from drkit.data.store import TokenStore, TokenWriter, encoded
 from drkit.errors import DrkitError
 

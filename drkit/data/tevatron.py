@@ -9,7 +9,7 @@ from typing import Any
 from drkit.core.files import local_path
 from drkit.core.types import BuildContext, Judgement, Passage, Query
 from drkit.data.collection import FileCollection, Splits, judged_queries
-from drkit.data.ids import id_hash
+from drkit.data.corpus import id_hash
 from drkit.data.readers import (
     CORPUS_NAMES,
     ID_COLUMNS,

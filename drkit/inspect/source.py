@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from drkit.core.progress import Progress
     from drkit.core.types import TokenBatch
-    from drkit.data.signals import SignalValues
+    from drkit.data.arrays import SignalValues
 
 IMPORTANCE = "importance"
 COUNTS_STAGE = f"signal-{IMPORTANCE}"

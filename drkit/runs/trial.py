@@ -26,8 +26,8 @@ from drkit.core.protocols import CountsItems, FittedSignal, ReplacingMasker, Sta
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext, Mined, StepOutput, TokenBatch, TokenStates, Views
+from drkit.data.arrays import SignalValues, write_signal
 from drkit.data.contexts import carried
-from drkit.data.signals import SignalValues, write_signal
 from drkit.data.store import StoredTexts, TokenStore, tokenise
 from drkit.encoders.seeding import seeded
 from drkit.maskers.views import keep_targets

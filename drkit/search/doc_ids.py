@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from drkit.core.files import replacing
-from drkit.data.ids import find_ids, id_hash
+from drkit.data.corpus import find_ids, id_hash
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:

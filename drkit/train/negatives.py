@@ -11,8 +11,7 @@ import pyarrow as pa
 
 from drkit.core.files import replacing
 from drkit.core.types import BuildContext, Mined, MiningRequest
-from drkit.data.corpus import StoredCorpus
-from drkit.data.tables import StoredCollection
+from drkit.data.corpus import StoredCollection, StoredCorpus
 from drkit.miners.chain import MiningCounts
 from drkit.search.text_encoder import weights_hash
 

@@ -13,7 +13,7 @@ import torch
 from drkit.core.discovery import installed
 from drkit.core.draws import Draws
 from drkit.core.progress import Silent
-from drkit.data.signals import SignalValues
+from drkit.data.arrays import SignalValues
 from drkit.data.store import TokenStore
 from drkit.inspect.source import TextSource, collection_source
 from drkit.maskers import (

@@ -19,8 +19,8 @@ from drkit.core.draws import Draws
 from drkit.core.files import CHECKPOINTS
 from drkit.core.progress import Silent
 from drkit.core.types import Query
+from drkit.data.corpus import open_collection
 from drkit.data.store import tokenise
-from drkit.data.tables import open_collection
 from drkit.encoders import CrossEncoder
 from drkit.errors import DrkitError
 from drkit.losses import MarginMseConfig

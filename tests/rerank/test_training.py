@@ -15,7 +15,7 @@ from drkit.core import processes
 from drkit.core.files import CHECKPOINTS
 from drkit.core.progress import Silent
 from drkit.core.types import ScoredGroups
-from drkit.data.tables import open_collection
+from drkit.data.corpus import open_collection
 from drkit.encoders import CrossEncoder
 from drkit.errors import DrkitError
 from drkit.losses import ListwiseConfig, ListwiseLoss

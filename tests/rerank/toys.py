@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from drkit.core.types import Judgement, Mined, Passage, Query
-from drkit.data.tables import open_collection
+from drkit.data.corpus import open_collection
 from drkit.data.writing import write_collection
 from drkit.runs.stage import StageRun
 from drkit.train.negatives import write_negatives

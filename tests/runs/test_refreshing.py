@@ -14,8 +14,8 @@ from drkit.core.draws import Draws
 from drkit.core.progress import Silent
 from drkit.core.registry import Registry
 from drkit.core.types import Judgement, Mined, MiningRequest, Passage, Query
+from drkit.data.corpus import open_collection
 from drkit.data.store import TokenStore, tokenise
-from drkit.data.tables import open_collection
 from drkit.data.writing import write_collection
 from drkit.encoders import BertSizes, MaskedLmEncoder
 from drkit.errors import DrkitError

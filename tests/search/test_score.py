@@ -53,7 +53,7 @@ def test_unknown_ids_no_ids_and_wrong_counts(make):
 
 
 def test_ids_with_the_same_hash_are_found(monkeypatch):
-    for module in ("drkit.data.ids", "drkit.search.doc_ids"):
+    for module in ("drkit.data.corpus", "drkit.search.doc_ids"):
         monkeypatch.setattr(f"{module}.id_hash", len)
     names = ["aa", "b", "cc", "dd"]
     ids = DocIds.of(names)

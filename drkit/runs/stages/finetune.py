@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from drkit.data.tables import StoredCollection
+    from drkit.data.corpus import StoredCollection
     from drkit.train.biencoder import BiEncoder
     from drkit.train.pairs import PairCollator, TrainingPairs
     from drkit.train.refresh import Refresher
@@ -47,7 +47,7 @@ class FinetuneSettings:
 
 def run(stage: StageRun[FinetuneSettings]) -> Mapping[str, Any]:
     """Write the retriever's checkpoint; returns steps, loss, and the effective batch and negatives."""
-    from drkit.data.tables import collection_of
+    from drkit.data.corpus import collection_of
     from drkit.train.checkpoints import load_tokenizer, save_encoders
     from drkit.train.pairs import describe_batch, effective_batch, mean_metric, uses_in_batch_negatives
     from drkit.train.trainer import train_in

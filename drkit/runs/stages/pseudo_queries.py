@@ -150,8 +150,8 @@ def _queries(
 
 def _source(stage: StageRun[PseudoQuerySettings], corpus: StoredCorpus, kind: str) -> QuerySource:
     """Build a source that needs no model."""
+    from drkit.data.arrays import SignalValues
     from drkit.data.pseudo_queries import Crops, ImportantSpans, Sentences, titles
-    from drkit.data.signals import SignalValues
     from drkit.data.spans import punkt_for
     from drkit.data.store import TokenStore, prompt_tokens
     from drkit.train.checkpoints import load_tokenizer
