@@ -15,7 +15,7 @@ from drkit.commands.encode_search import rank_to_run, search_to_run
 from drkit.commands.inputs import NamedCollection
 from drkit.commands.models import open_encoder
 from drkit.core.files import local_path
-from drkit.core.progress import Progress, Silent
+from drkit.core.protocols import Progress, Silent
 from drkit.core.registry import Registry
 from drkit.core.types import Judgement
 from drkit.data.beir import BeirCollection

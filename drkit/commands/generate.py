@@ -14,7 +14,7 @@ from drkit.errors import DrkitError
 from drkit.recipe.compose import ComposeRequest, compose
 
 if TYPE_CHECKING:
-    from drkit.core.progress import Progress
+    from drkit.core.protocols import Progress
 
 STAGE = "queries"
 

@@ -137,7 +137,9 @@ def _call_hooks(plugin: Any, name: str, provider: str) -> PluginReport:
     manager = pluggy.PluginManager(PROJECT)
     manager.add_hookspecs(sys.modules[__name__])
     manager.register(plugin, name)
-    _refuse_unknown_hooks(manager)
+    unknown = sorted(name for name in vars(manager.hook) if not name.startswith("_") and name not in HOOKS)
+    if unknown:
+        raise TypeError(f"no hook named {unknown[0]!r}{did_you_mean(unknown[0], HOOKS)} known: {', '.join(HOOKS)}")
     manager.check_pending()
     specs = [spec for answer in manager.hook.drkit_components() for spec in answer]
     for spec in specs:
@@ -158,13 +160,6 @@ def _call_hooks(plugin: Any, name: str, provider: str) -> PluginReport:
             *(f"pipeline {file.name!r}: {file.problem}" for file in pipelines if file.problem),
         ),
     )
-
-
-def _refuse_unknown_hooks(manager: pluggy.PluginManager) -> None:
-    """Raise TypeError for a hook that drkit does not define, and suggest the closest one."""
-    unknown = sorted(name for name in vars(manager.hook) if not name.startswith("_") and name not in HOOKS)
-    if unknown:
-        raise TypeError(f"no hook named {unknown[0]!r}{did_you_mean(unknown[0], HOOKS)} known: {', '.join(HOOKS)}")
 
 
 def _named_files(answers: Sequence[Any], provider: str) -> tuple[NamedFile, ...]:

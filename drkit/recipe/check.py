@@ -2,8 +2,8 @@
 
 Each part *receives* names, reads *signals*, *requires* capabilities of the run and *provides* names. The check follows
 a recipe from the collection through pre-training to the rounds of fine-tuning (`drkit.recipe.rounds`). For every gap it
-reports which part needs what, what is provided instead, and which other parts would fit. `drkit.core.provided` lists
-the names that drkit itself provides.
+reports which part needs what, what is provided instead, and which other parts would fit. `drkit.core.spec` lists the
+names that drkit itself provides.
 """
 
 from __future__ import annotations
@@ -11,11 +11,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from drkit.core import provided
 from drkit.core.files import local_path
 from drkit.core.loading import check_model_path
 from drkit.core.registry import Registry
-from drkit.core.spec import ComponentSpec, Kind, scope_problems
+from drkit.core.spec import (
+    BATCH,
+    ENCODER,
+    MADE_FOR_PRETRAINING,
+    PROVIDED,
+    ComponentSpec,
+    Kind,
+    engine_names,
+    provided_by,
+    scope_problems,
+)
 from drkit.encoders.folder import MODULES, read_modules
 from drkit.encoders.pooling import static_problem
 from drkit.errors import DrkitError, ProblemsError, did_you_mean
@@ -105,8 +114,8 @@ def _pretrain_problems(pretrain: Pretrain, registry: Registry) -> list[str]:
     problems += _decoder_problems(decoder, masker, registry)
     views = masker.spec.provides_of(masker.config)
     offers = {
-        "encoder": provided.provided_by(provided.ENCODER, provided.BATCH, masker=views),
-        "decoder": tuple(sorted({*decoder.spec.provides_of(decoder.config), *provided.provided_by(provided.BATCH)})),
+        "encoder": provided_by(ENCODER, BATCH, masker=views),
+        "decoder": tuple(sorted({*decoder.spec.provides_of(decoder.config), *provided_by(BATCH)})),
     }
     for loss, term in zip(losses, pretrain.losses.values(), strict=True):
         source = "the encoder" if term.on == "encoder" else decoder.title
@@ -120,10 +129,10 @@ def _declaration_problems(part: PartInUse) -> list[str]:
     problems = [f"{problem} @ {part.path}" for problem in missing_extras(spec)]
     problems += [
         f"{part.title} requires {word!r}, which no stage of pre-training provides"
-        f"{did_you_mean(word, provided.MADE_FOR_PRETRAINING)} allowed: "
-        f"{', '.join(provided.MADE_FOR_PRETRAINING)} @ {part.path}"
+        f"{did_you_mean(word, MADE_FOR_PRETRAINING)} allowed: "
+        f"{', '.join(MADE_FOR_PRETRAINING)} @ {part.path}"
         for word in spec.requires_of(part.config)
-        if word not in provided.MADE_FOR_PRETRAINING
+        if word not in MADE_FOR_PRETRAINING
     ]
     problems += [
         f"{part.title}: {problem} @ {part.path}"
@@ -196,7 +205,7 @@ def _gathering_problems(loss: PartInUse) -> list[str]:
     """A loss that compares the rows of the whole batch must receive plain tensors: bundles cannot be gathered."""
     if loss.spec.scope_of(loss.config) != "batch":
         return []
-    bundles = {p.name for p in provided.PROVIDED if p.source == provided.ENCODER and not p.per_text}
+    bundles = {p.name for p in PROVIDED if p.source == ENCODER and not p.per_text}
     wrong = sorted(bundles & loss.spec.receives_of(loss.config))
     if not wrong:
         return []
@@ -208,6 +217,6 @@ def _gathering_problems(loss: PartInUse) -> list[str]:
 
 def _unknown_names(names: Iterable[str], kind: Kind, registry: Registry) -> str:
     """Return a sentence for each name that neither drkit nor any installed part of this kind provides."""
-    available = provided.engine_names() | {name for spec in registry.specs(kind) for name in spec.provides}
+    available = engine_names() | {name for spec in registry.specs(kind) for name in spec.provides}
     unknown = [name for name in names if name not in available]
     return "".join(f"No installed part provides {name!r}{did_you_mean(name, sorted(available))} " for name in unknown)

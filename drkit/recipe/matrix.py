@@ -12,8 +12,17 @@ import attrs
 from attrs import frozen
 
 from drkit.core.discovery import Installed
-from drkit.core.provided import BATCH, ENCODER, FINETUNING, MADE_FOR_PRETRAINING, PROVIDED, RERANKING, provided_by
-from drkit.core.spec import ComponentSpec, Kind
+from drkit.core.spec import (
+    BATCH,
+    ENCODER,
+    FINETUNING,
+    MADE_FOR_PRETRAINING,
+    PROVIDED,
+    RERANKING,
+    ComponentSpec,
+    Kind,
+    provided_by,
+)
 from drkit.errors import DrkitError, ProblemsError
 from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose

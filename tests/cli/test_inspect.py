@@ -10,7 +10,7 @@ import attrs
 import pytest
 
 from drkit.core.discovery import installed
-from drkit.core.progress import Silent
+from drkit.core.protocols import Silent
 from drkit.core.registry import Registry
 from drkit.core.spec import ComponentSpec
 from drkit.errors import DrkitError

@@ -9,7 +9,7 @@ import pytest
 import transformers as hf
 
 from drkit.core.discovery import installed
-from drkit.core.progress import Silent
+from drkit.core.protocols import Silent
 from drkit.encoders import MaskedLmEncoder
 from drkit.errors import DrkitError
 from drkit.recipe.compose import ComposeRequest, compose

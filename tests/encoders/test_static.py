@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drkit.core.discovery import installed
-from drkit.core.progress import Silent
+from drkit.core.protocols import Silent
 from drkit.encoders import BertSizes, MaskedLmEncoder
 from drkit.encoders.export import export_dual, export_encoder
 from drkit.encoders.pooling import between_ends

@@ -12,7 +12,7 @@ import torch
 
 from drkit.core.discovery import installed
 from drkit.core.draws import Draws
-from drkit.core.progress import Silent
+from drkit.core.protocols import Silent
 from drkit.data.arrays import SignalValues
 from drkit.data.store import TokenStore
 from drkit.inspect.source import TextSource, collection_source

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from drkit.core.discovery import installed
-from drkit.core.progress import Silent
+from drkit.core.protocols import Silent
 from drkit.data.contexts import open_texts
 from drkit.data.generation import QueryModel
 from drkit.data.queries import Queries

@@ -10,7 +10,7 @@ import torch
 from transformers import BertConfig, BertForMaskedLM
 
 from drkit.core.discovery import installed
-from drkit.core.progress import Silent
+from drkit.core.protocols import Silent
 from drkit.core.types import BuildContext
 from drkit.data.store import TokenStore
 from drkit.decoders import MlmDecoder, MlmDecoderConfig

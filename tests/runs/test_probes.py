@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from drkit.core.discovery import installed
-from drkit.core.progress import Silent
+from drkit.core.protocols import Silent
 from drkit.core.types import BuildContext, Judgement, Passage, Query
 from drkit.data.corpus import open_collection
 from drkit.data.spans import Spans

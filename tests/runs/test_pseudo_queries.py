@@ -12,7 +12,7 @@ from attrs import evolve
 from safetensors.torch import load_file
 
 from drkit.core.discovery import installed
-from drkit.core.progress import Silent
+from drkit.core.protocols import Silent
 from drkit.data import open_collection, read_queries
 from drkit.data.corpus import collection_of
 from drkit.encoders.cross_encoder import CrossEncoder

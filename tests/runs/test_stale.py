@@ -12,7 +12,7 @@ import attrs
 import pytest
 
 from drkit.core.discovery import installed
-from drkit.core.progress import Silent
+from drkit.core.protocols import Silent
 from drkit.errors import DrkitError
 from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose

@@ -12,7 +12,7 @@ from torch import nn
 
 from drkit.core.discovery import installed
 from drkit.core.files import CHECKPOINTS
-from drkit.core.progress import Silent
+from drkit.core.protocols import Silent
 from drkit.data.corpus import open_collection
 from drkit.data.store import TokenStore, tokenise
 from drkit.data.writing import write_collection
