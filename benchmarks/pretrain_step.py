@@ -132,7 +132,7 @@ def measured_apart(name: str, repeats: int) -> dict:
 def names(every_masker: bool = False) -> list[str]:
     """The plain masked LM, and the pairs to measure."""
     from drkit.core.discovery import installed
-    from drkit.recipe.matrix import matrix
+    from drkit.recipe.check import matrix
 
     made, found = matrix(installed()), [PLAIN]
     for decoder in made.decoders:

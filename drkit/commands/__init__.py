@@ -5,16 +5,12 @@ from typing import TYPE_CHECKING
 from drkit.core import lazy_exports
 
 if TYPE_CHECKING:
-    from drkit.commands.encode_search import encode_collection as encode_collection
-    from drkit.commands.encode_search import rank_to_run as rank_to_run
-    from drkit.commands.encode_search import search_to_run as search_to_run
     from drkit.commands.encoder_evaluation import BeirTable as BeirTable
     from drkit.commands.encoder_evaluation import evaluate_beir as evaluate_beir
     from drkit.commands.encoder_evaluation import evaluate_encoder as evaluate_encoder
     from drkit.commands.evaluation import evaluate_files as evaluate_files
     from drkit.commands.evaluation import find_judgements as find_judgements
     from drkit.commands.evaluation import find_systems as find_systems
-    from drkit.commands.fuse import fuse_files as fuse_files
     from drkit.commands.generate import generate_queries as generate_queries
     from drkit.commands.inputs import NamedCollection as NamedCollection
     from drkit.commands.inputs import find_index as find_index
@@ -29,5 +25,9 @@ if TYPE_CHECKING:
     from drkit.commands.prune import prune_run as prune_run
     from drkit.commands.rerank_distill import distill as distill
     from drkit.commands.rerank_distill import rerank_file as rerank_file
+    from drkit.commands.search import encode_collection as encode_collection
+    from drkit.commands.search import fuse_files as fuse_files
+    from drkit.commands.search import rank_to_run as rank_to_run
+    from drkit.commands.search import search_to_run as search_to_run
 
 lazy_exports(__name__)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from attrs import frozen
 
-from drkit.commands.encode_search import rank_to_run, search_to_run
 from drkit.commands.inputs import NamedCollection
 from drkit.commands.models import open_encoder
+from drkit.commands.search import rank_to_run, search_to_run
 from drkit.core.files import local_path
 from drkit.core.protocols import Progress, Silent
 from drkit.core.registry import Registry
@@ -22,7 +22,7 @@ from drkit.data.beir import BeirCollection
 from drkit.data.specs import BeirConfig
 from drkit.errors import DrkitError
 from drkit.evaluate import Scores, check_measures, evaluate
-from drkit.evaluate.tuning import tune_weight
+from drkit.evaluate.measures import tune_weight
 from drkit.runs.execute import RECIPE
 from drkit.runs.manifest import digest
 from drkit.search import AnyEncoder, Bm25Retriever, align, build_index, convex, encode_corpus, read_run

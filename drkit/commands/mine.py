@@ -21,11 +21,18 @@ from drkit.data.corpus import StoredCollection, StoredCorpus, open_collection
 from drkit.data.writing import write_collection
 from drkit.errors import DrkitError
 from drkit.miners.chain import MiningCounts, build_chain, refresh_settings
-from drkit.miners.mining import as_triplets, as_tuples, parse_chain, requirements_of, text_rows
+from drkit.miners.mining import (
+    as_triplets,
+    as_tuples,
+    mining_requests,
+    parse_chain,
+    requirements_of,
+    text_rows,
+    weight_hashes,
+)
 from drkit.runs.execute import RECIPE
 from drkit.search import Retriever, open_index
-from drkit.search.hits import batched
-from drkit.train.negatives import mining_requests, weight_hashes
+from drkit.search.retrieve import batched
 
 FORMATS = ("ids", "triplets", "sentence-transformers")
 QUERIES_PER_BATCH = 64

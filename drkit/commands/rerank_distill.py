@@ -15,8 +15,8 @@ from drkit.core.files import replacing
 from drkit.data.rows import Row, read_jsonl
 from drkit.errors import DrkitError
 from drkit.search import read_run, rerank, write_run
-from drkit.search.hits import batched
 from drkit.search.reranking import in_order
+from drkit.search.retrieve import batched
 from drkit.train.teacher import Agreement
 
 if TYPE_CHECKING:

@@ -15,9 +15,8 @@ from drkit.core.files import local_path
 from drkit.core.loading import check_model_path, load_pretrained
 from drkit.core.types import Encoded
 from drkit.encoders.architectures import STATIC, BertSizes, architecture, backbone_info, check_fit, longest_text
-from drkit.encoders.heads import TIED, Heads, tie_lm_head
+from drkit.encoders.heads import TIED, Heads, seeded, tie_lm_head
 from drkit.encoders.pooling import POOLINGS, between_ends, check_pooling, check_token_weights, pool
-from drkit.encoders.seeding import seeded
 from drkit.encoders.static import StaticConfig, StaticForMaskedLM
 from drkit.encoders.token_weights import TokenWeights, read_token_weights
 from drkit.errors import DrkitError

@@ -31,7 +31,7 @@ from drkit.miners.specs import (
     RunFileConfig,
 )
 from drkit.search.bm25 import Bm25Retriever
-from drkit.search.hits import batched
+from drkit.search.retrieve import batched
 from drkit.search.trec import read_run
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from drkit.core.types import BuildContext, Mined, StepOutput, TokenBatch, TokenS
 from drkit.data.arrays import SignalValues, write_signal
 from drkit.data.contexts import carried
 from drkit.data.store import StoredTexts, TokenStore, tokenise
-from drkit.encoders.seeding import seeded
+from drkit.encoders.heads import seeded
 from drkit.maskers.views import keep_targets
 from drkit.recipe.parts import required_signals
 from drkit.recipe.schema import Choice, EncoderSettings, Pretrain, Recipe

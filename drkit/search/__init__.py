@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from drkit.search.fusion import align as align
     from drkit.search.fusion import convex as convex
     from drkit.search.fusion import reciprocal_ranks as reciprocal_ranks
-    from drkit.search.hits import Hits as Hits
     from drkit.search.index import AnyIndex as AnyIndex
     from drkit.search.index import build_index as build_index
     from drkit.search.index import open_index as open_index
     from drkit.search.reranking import CrossEncoderScorer as CrossEncoderScorer
     from drkit.search.reranking import Reranker as Reranker
     from drkit.search.reranking import rerank as rerank
+    from drkit.search.retrieve import Hits as Hits
     from drkit.search.retrieve import Retriever as Retriever
     from drkit.search.sentence_transformers import SentenceTransformerEncoder as SentenceTransformerEncoder
     from drkit.search.text_encoder import AnyEncoder as AnyEncoder

@@ -17,10 +17,9 @@ from pyarrow import ArrowException
 
 from drkit.core.files import replacing_folder
 from drkit.errors import DrkitError, MissingExtraError
-from drkit.search.doc_ids import DocIds
 from drkit.search.flat import ABOUT, FAISS, IDS, check_search, check_vectors, read_about, score_positions, write_about
-from drkit.search.hits import Hits
-from drkit.search.vectors import float32_blocks
+from drkit.search.retrieve import Hits
+from drkit.search.vectors import DocIds, float32_blocks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -17,10 +17,9 @@ from pyarrow import ArrowException
 
 from drkit.core.files import read_json, replacing_folder, write_text
 from drkit.errors import DrkitError
-from drkit.search.doc_ids import DocIds
 from drkit.search.engines import ROWS, Engine, FaissEngine, make_engine
-from drkit.search.hits import Hits, check_one_list_per_query
-from drkit.search.vectors import Shards, Vectors
+from drkit.search.retrieve import Hits, check_one_list_per_query
+from drkit.search.vectors import DocIds, Shards, Vectors
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -10,10 +10,9 @@ import numpy as np
 from drkit.core.files import check_replaceable
 from drkit.errors import DrkitError
 from drkit.search.approximate import Hnsw, HnswIndex, IvfPq, IvfPqIndex
-from drkit.search.doc_ids import DocIds
 from drkit.search.engines import make_engine
 from drkit.search.flat import ABOUT, MEMORY, FlatIndex, read_about
-from drkit.search.vectors import Vectors
+from drkit.search.vectors import DocIds, Vectors
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

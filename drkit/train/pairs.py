@@ -18,7 +18,7 @@ from drkit.core import processes
 from drkit.core.draws import Draws
 from drkit.core.protocols import InBatchNegatives
 from drkit.data.store import TokenStore
-from drkit.search.hits import batched
+from drkit.search.retrieve import batched
 from drkit.train.batches import Example
 from drkit.train.pretrain import BUCKET
 

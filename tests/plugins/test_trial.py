@@ -25,7 +25,7 @@ def test_every_pipeline_passes(pipeline):
 
 
 def test_every_part_that_fits_the_default_recipe_passes():
-    from drkit.recipe.matrix import matrix
+    from drkit.recipe.check import matrix
 
     for pair in matrix(PARTS).pairs:
         if not pair.problems:

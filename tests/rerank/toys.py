@@ -8,8 +8,8 @@ from pathlib import Path
 from drkit.core.types import Judgement, Mined, Passage, Query
 from drkit.data.corpus import open_collection
 from drkit.data.writing import write_collection
+from drkit.miners.mining import write_negatives
 from drkit.runs.stage import StageRun
-from drkit.train.negatives import write_negatives
 from tests.encoders.toys import tiny
 
 TOPICS = ["file", "list", "string", "module", "thread", "socket", "error", "number", "class", "object", "time", "path"]

@@ -10,8 +10,8 @@ import pytest
 
 from drkit.errors import DrkitError
 from drkit.search import FlatIndex, Hnsw, HnswIndex, IvfPq, IvfPqIndex, open_index
-from drkit.search.doc_ids import DocIds
 from drkit.search.index import recall
+from drkit.search.vectors import DocIds
 
 pytest.importorskip("faiss")
 

@@ -31,7 +31,7 @@ def list_parts(kind: str | None, matrix: bool) -> None:
     if matrix:
         if kind:
             raise click.UsageError("--matrix shows all maskers, decoders and losses; omit KIND")
-        from drkit.recipe.matrix import matrix as build_matrix
+        from drkit.recipe.check import matrix as build_matrix
         from drkit_cli.matrix import print_matrix
 
         print_matrix(build_matrix(parts), screen)

@@ -148,7 +148,7 @@ def _self_passages(collection: StoredCollection, pairs: TrainingPairs) -> NDArra
 
 def _pairs(stage: StageRun[FinetuneSettings], collection: StoredCollection) -> TrainingPairs:
     """Return the training pairs of the round's queries; every `draw` has other queries."""
-    from drkit.train.negatives import read_negatives
+    from drkit.miners.mining import read_negatives
     from drkit.train.pairs import draw_queries, training_pairs
 
     settings = stage.settings
@@ -180,10 +180,10 @@ def _refresher(
     from drkit.core.processes import local_device
     from drkit.core.types import BuildContext
     from drkit.miners.chain import refresh_settings
+    from drkit.miners.mining import mining_requests
     from drkit.runs.retriever import encoders_of
     from drkit.search import Reranker
     from drkit.train.batches import batches_per_epoch
-    from drkit.train.negatives import mining_requests
     from drkit.train.refresh import ChainMiner, Refresher
 
     settings = stage.settings

@@ -97,7 +97,7 @@ def _pairs(stage: StageRun[RerankerSettings], collection: StoredCollection, quer
     """Return the judged queries with at least one negative; a listwise loss learns nothing from a positive alone."""
     import numpy as np
 
-    from drkit.train.negatives import read_negatives
+    from drkit.miners.mining import read_negatives
     from drkit.train.pairs import training_pairs
 
     negatives = read_negatives(stage.inputs["negatives"])

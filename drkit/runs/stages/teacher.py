@@ -93,8 +93,8 @@ def _requests(stage: StageRun[TeacherSettings], collection: StoredCollection) ->
 
     from drkit.core import processes
     from drkit.data.store import TokenStore
+    from drkit.miners.mining import read_negatives
     from drkit.train.batches import Schedule
-    from drkit.train.negatives import read_negatives
     from drkit.train.pairs import draw_queries, drawn_passages, training_pairs
     from drkit.train.teacher import ScoreRequest
 

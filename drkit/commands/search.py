@@ -1,4 +1,4 @@
-"""Encode the passages or queries of a collection, and search an index for many queries."""
+"""Encode the passages or queries of a collection, search an index for many queries, and fuse two rankings."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from drkit.commands.inputs import NamedCollection
 from drkit.core.discovery import Installed
 from drkit.core.types import Query
 from drkit.errors import DrkitError
-from drkit.search import Storage, Vectors, encode_corpus, write_run
-from drkit.search.hits import batched, check_same_encoder
+from drkit.search import Storage, Vectors, encode_corpus, read_run, write_run
+from drkit.search.retrieve import batched, check_same_encoder
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from drkit.search import AnyIndex, Encoder
-    from drkit.search.fusion import Searcher
+    from drkit.search.fusion import FusedRow, Searcher
     from drkit.search.trec import RunRow
 
 QUERIES_PER_PASS, QUERIES_PER_SEARCH = 4096, 256
@@ -130,3 +130,33 @@ def _batches(index: AnyIndex, queries: Iterable[Query] | Vectors, encoder: Encod
         if empty := [query.query_id for query in batch if not query.text.strip()]:
             raise DrkitError(f"query {empty[0]!r} is empty; it must contain at least one word, or be removed")
         yield [query.query_id for query in batch], encoder.encode_queries([query.text for query in batch])
+
+
+def fuse_files(
+    first: Path, second: Path, output: Path, fuse: Callable[[Iterator[RunRow], Iterator[RunRow]], Iterator[FusedRow]]
+) -> tuple[int, int]:
+    """Write the fusion of two run files; returns the number of queries, and how many of them both files rank.
+
+    fuse: for example `reciprocal_ranks`. Memory holds the second file.
+
+    Raises DrkitError for a file that cannot be read (naming the line), or files without a common query.
+    """
+    ids: tuple[set[str], set[str]] = (set(), set())
+
+    def rows() -> Iterator[FusedRow]:
+        yield from fuse(_noted(first, ids[0]), _noted(second, ids[1]))
+        if not ids[0] & ids[1]:  # before the file is moved into place
+            raise DrkitError(
+                f"{first} ({len(ids[0]):,} queries) and {second} ({len(ids[1]):,}) have no query in common; "
+                f"give two rankings of the same queries"
+            )
+
+    write_run(output, rows(), tag="fused")
+    return len(ids[0] | ids[1]), len(ids[0] & ids[1])
+
+
+def _noted(path: Path, ids: set[str]) -> Iterator[RunRow]:
+    """Yield the rows of a run file, and add their queries to `ids`."""
+    for query_id, hits in read_run(path):
+        ids.add(query_id)
+        yield query_id, hits
