@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from attrs import frozen
 
-from drkit.commands.inputs import NamedCollection
-from drkit.commands.models import open_encoder
+from drkit.commands.inputs import NamedCollection, open_encoder
 from drkit.commands.search import rank_to_run, search_to_run
 from drkit.core.files import local_path
 from drkit.core.protocols import Progress, Silent

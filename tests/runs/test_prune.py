@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from drkit.commands import open_encoder, prune_run
-from drkit.commands.models import last_checkpoint
+from drkit.commands.inputs import last_checkpoint
 from drkit.core.discovery import installed
 from drkit.core.protocols import Silent
 from drkit.errors import DrkitError
