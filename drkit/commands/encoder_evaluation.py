@@ -170,17 +170,16 @@ def data_sets(folder: Path) -> dict[str, list[Path]]:
         raise DrkitError(f"folder not found: {folder}; give a folder that contains data sets in BEIR's layout")
     if _is_data_set(folder):
         return {folder.resolve().name: [folder]}
-    inner = {path.name: [path] if _is_data_set(path) else _members(path) for path in _folders(folder)}
+    inner = {
+        path.name: [path] if _is_data_set(path) else [*filter(_is_data_set, _folders(path))]
+        for path in _folders(folder)
+    }
     found = {name: members for name, members in inner.items() if members}
     if not found:
         raise DrkitError(
             f"{folder} contains no data set: expected folders with corpus.jsonl, queries.jsonl and qrels/test.tsv"
         )
     return found
-
-
-def _members(folder: Path) -> list[Path]:
-    return [path for path in _folders(folder) if _is_data_set(path)]
 
 
 def _folders(folder: Path) -> Iterator[Path]:

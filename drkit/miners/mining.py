@@ -59,17 +59,15 @@ def mine(
         names = [part for part in miners if isinstance(part, str)]
         registry = registry or installed().registry
         chain = build_chain(parse_chain(names, settings, registry), registry, context or BuildContext())
-    elif len(objects) < len(miners) or not _is_chain(objects):
+    elif len(objects) < len(miners) or not (
+        isinstance(objects[0], NegativeMiner) and all(isinstance(part, NegativeFilter) for part in objects[1:])
+    ):
         raise DrkitError("give the miners all as names or all as objects: a source with `mine`, filters with `keep`")
     else:
         source, *filters = objects
         chain = Chain(source, filters)  # type: ignore[arg-type]
     chain.index(corpus)
     return chain.mine(requests, depth or chain.depth)
-
-
-def _is_chain(parts: Sequence[Any]) -> bool:
-    return isinstance(parts[0], NegativeMiner) and all(isinstance(part, NegativeFilter) for part in parts[1:])
 
 
 def parse_chain(names: Sequence[str], settings: Sequence[str], registry: Registry) -> tuple[Choice, ...]:

@@ -172,13 +172,11 @@ class RandomMiner:
         excluded = request.positives | request.excluded
         needed = depth + len(excluded)
         # Drawing again on a repetition is fast only while repetitions are rare.
-        indices = _permutation(draws, len(ids)) if needed * 2 >= len(ids) else _distinct(draws, len(ids), needed)
+        if needed * 2 >= len(ids):
+            indices = np.argsort(draws.integers(2**53, len(ids))[0], kind="stable")
+        else:
+            indices = _distinct(draws, len(ids), needed)
         return [ids[i] for i in indices.tolist() if ids[i] not in excluded][:depth]
-
-
-def _permutation(draws: Draws, size: int) -> NDArray[np.int64]:
-    order: NDArray[np.int64] = np.argsort(draws.integers(2**53, size)[0], kind="stable")
-    return order
 
 
 def _distinct(draws: Draws, size: int, count: int) -> NDArray[np.int64]:

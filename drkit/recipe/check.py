@@ -163,7 +163,10 @@ def _signal_problems(parts: Iterable[PartInUse], registry: Registry) -> Iterator
                     f"known: {', '.join(available) or 'none'}; see `drkit list signal` @ {part.path}"
                 )
                 continue
-            yield from _settings_problems(part, registry.get(Kind.SIGNAL, name), settings)
+            try:
+                registry.get(Kind.SIGNAL, name).config(**settings)
+            except (TypeError, ValueError) as error:
+                yield f"{part.title} reads the signal {name!r} with invalid settings: {error} @ {part.path}"
             for key, value in settings.items():
                 other, earlier = seen.setdefault((name, key), (part, value))
                 if earlier != value:
@@ -171,13 +174,6 @@ def _signal_problems(parts: Iterable[PartInUse], registry: Registry) -> Iterator
                         f"{part.title} needs the signal {name!r} with {key} = {value!r}, but {other.title} needs it "
                         f"with {earlier!r}, and a run computes each signal once: set both to the same @ {part.path}"
                     )
-
-
-def _settings_problems(part: PartInUse, signal: ComponentSpec, settings: Mapping[str, Any]) -> Iterator[str]:
-    try:
-        signal.config(**settings)
-    except (TypeError, ValueError) as error:
-        yield f"{part.title} reads the signal {signal.name!r} with invalid settings: {error} @ {part.path}"
 
 
 def _masker_problems(masker: PartInUse) -> list[str]:

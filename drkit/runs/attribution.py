@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from traceback import walk_tb
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -65,7 +67,7 @@ def failing_part(error: BaseException, parts: Iterable[ChosenPart]) -> ChosenPar
     A part's code is the class or function of its target; for a package other than drkit, any module of the package.
     """
     candidates = list(parts)
-    for frame in reversed(list(_frames(error))):
+    for frame, _ in reversed(list(walk_tb(error.__traceback__))):
         part = next((part for part in candidates if _belongs_to(frame, part.spec)), None)
         if part is not None:
             return part
@@ -86,12 +88,9 @@ def describe_error(error: BaseException) -> str:
 
 def error_location(error: BaseException, spec: ComponentSpec) -> str:
     """Return `file:line` of the innermost frame of an exception in a part's package, or an empty string."""
-    traceback, location = error.__traceback__, ""
-    while traceback is not None:
-        if _package(traceback.tb_frame) == spec.target.partition(".")[0].partition(":")[0]:
-            location = f"{traceback.tb_frame.f_code.co_filename}:{traceback.tb_lineno}"
-        traceback = traceback.tb_next
-    return location
+    package = re.split("[.:]", spec.target)[0]
+    found = [(frame, line) for frame, line in walk_tb(error.__traceback__) if _package(frame) == package]
+    return f"{found[-1][0].f_code.co_filename}:{found[-1][1]}" if found else ""
 
 
 @contextmanager
@@ -159,13 +158,6 @@ def try_collection(recipe: Recipe, registry: Registry) -> None:
         splits = collection.splits()
         is_valid = isinstance(splits, (tuple, list)) and all(isinstance(split, str) for split in splits)
         require(is_valid, f"{part.title}: splits() must be a tuple of names, got {splits!r}")
-
-
-def _frames(error: BaseException) -> Iterator[FrameType]:
-    traceback = error.__traceback__
-    while traceback is not None:
-        yield traceback.tb_frame
-        traceback = traceback.tb_next
 
 
 def _belongs_to(frame: FrameType, spec: ComponentSpec) -> bool:
