@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from attrs import field, frozen
 
-from drkit.core.discovery import installed
 from drkit.core.draws import Draws
 from drkit.core.protocols import Silent
+from drkit.core.registry import installed
 from drkit.data.arrays import SignalValues
 from drkit.data.store import TokenStore
 from drkit.inspect.masks import ViewStatistics, common_tokens, hidden_tokens, view_statistics

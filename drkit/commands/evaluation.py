@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from attrs import define, field, frozen
 
 from drkit.commands.inputs import NamedCollection
-from drkit.core.discovery import Installed
 from drkit.core.files import local_path
+from drkit.core.registry import Installed
 from drkit.core.types import Judgement
 from drkit.data.readers import read_judgements
 from drkit.errors import DrkitError, did_you_mean

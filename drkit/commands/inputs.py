@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 import attrs
 from attrs import field, frozen
 
-from drkit.core.discovery import Installed, installed
 from drkit.core.files import local_path, read_json
 from drkit.core.loading import explain_load_errors, may_be_hub_id, reaches_hub
-from drkit.core.registry import Registry
+from drkit.core.registry import Installed, Registry, installed
 from drkit.core.spec import Kind
 from drkit.core.types import Passage, Query
 from drkit.data.corpus import StoredCollection, open_collection

@@ -11,7 +11,7 @@ import attrs
 import numpy as np
 
 from drkit.commands.inputs import NamedCollection
-from drkit.core.discovery import Installed
+from drkit.core.registry import Installed
 from drkit.core.types import Query
 from drkit.errors import DrkitError
 from drkit.search import Storage, Vectors, encode_corpus, read_run, rerank, write_run

@@ -14,10 +14,9 @@ from attrs import define, field
 
 from drkit.commands.inputs import NamedCollection, find_index, open_encoder, open_reranker
 from drkit.commands.search import texts_of
-from drkit.core.discovery import Installed, installed
 from drkit.core.files import replacing
 from drkit.core.processes import Shard
-from drkit.core.registry import Registry
+from drkit.core.registry import Installed, Registry, installed
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.data.corpus import StoredCollection, StoredCorpus, open_collection

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from drkit.core.discovery import installed
 from drkit.core.protocols import NegativeFilter, ScoringRetriever, SearchesTexts
-from drkit.core.registry import Registry
+from drkit.core.registry import Registry, installed
 from drkit.core.types import BuildContext, MiningRequest, Passage
 from drkit.errors import DrkitError
 from drkit.miners.chain import Chain, MiningCounts, build_chain, source_names

@@ -17,10 +17,9 @@ from typing import Any
 import attrs
 from attrs import frozen
 
-from drkit.core.discovery import Installed
 from drkit.core.files import local_path
 from drkit.core.loading import check_model_path
-from drkit.core.registry import Registry
+from drkit.core.registry import Installed, Registry
 from drkit.core.spec import (
     BATCH,
     ENCODER,

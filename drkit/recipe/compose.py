@@ -13,9 +13,8 @@ from typing import Any
 
 from attrs import asdict, field, frozen
 
-from drkit.core.discovery import Installed
 from drkit.core.files import local_path
-from drkit.core.registry import Registry
+from drkit.core.registry import Installed, Registry
 from drkit.core.spec import BATCH, ComponentSpec, Kind, provided_by
 from drkit.errors import DrkitError
 from drkit.recipe.schema import FROM_SCRATCH, PSEUDO, Recipe

@@ -88,7 +88,7 @@ def test_the_matrix_has_every_pair():
 def test_the_matrix_fits_eighty_columns():
     from rich.console import Console
 
-    from drkit.core.discovery import installed
+    from drkit.core.registry import installed
     from drkit.recipe.check import Matrix, Pair, matrix
     from drkit_cli.matrix import print_matrix
 

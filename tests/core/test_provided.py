@@ -6,8 +6,7 @@ import attrs
 import pytest
 
 from drkit.core import protocols
-from drkit.core.discovery import installed
-from drkit.core.registry import Registry
+from drkit.core.registry import Registry, installed
 from drkit.core.spec import CAPABILITIES, PROVIDED, ComponentSpec
 from drkit.errors import ProblemsError
 from drkit.recipe.check import check

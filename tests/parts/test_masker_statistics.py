@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from drkit.core.discovery import installed
 from drkit.core.draws import Draws
 from drkit.core.protocols import Silent
+from drkit.core.registry import installed
 from drkit.data.arrays import SignalValues
 from drkit.data.store import TokenStore
 from drkit.inspect.masks import common_tokens, is_common, torn_words, view_statistics

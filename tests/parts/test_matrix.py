@@ -7,8 +7,8 @@ import json
 import pytest
 import torch
 
-from drkit.core.discovery import installed
 from drkit.core.protocols import Silent
+from drkit.core.registry import installed
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext
 from drkit.data.contexts import carried, open_contexts, open_signals, open_texts

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from drkit.core.discovery import installed
+from drkit.core.registry import installed
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs.trial import try_parts
 

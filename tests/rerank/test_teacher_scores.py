@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from rich.console import Console
 from safetensors.torch import load_file
 
-from drkit.core.discovery import installed
 from drkit.core.draws import Draws
 from drkit.core.files import CHECKPOINTS
 from drkit.core.protocols import Silent
+from drkit.core.registry import installed
 from drkit.core.types import Query
 from drkit.data.corpus import open_collection
 from drkit.data.store import tokenise

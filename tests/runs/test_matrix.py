@@ -8,8 +8,8 @@ import json
 import numpy as np
 import pytest
 
-from drkit.core.discovery import installed
 from drkit.core.protocols import Silent
+from drkit.core.registry import installed
 from drkit.recipe.check import check, matrix
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs.execute import execute

@@ -11,8 +11,8 @@ import torch
 from attrs import evolve
 from safetensors.torch import load_file
 
-from drkit.core.discovery import installed
 from drkit.core.protocols import Silent
+from drkit.core.registry import installed
 from drkit.data import open_collection, read_queries
 from drkit.data.corpus import collection_of
 from drkit.encoders.cross_encoder import CrossEncoder

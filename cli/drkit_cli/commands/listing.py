@@ -9,7 +9,7 @@ import click
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from drkit.core.discovery import Installed, NamedFile
+    from drkit.core.registry import Installed, NamedFile
 
 KINDS = ("masker", "decoder", "loss", "miner", "collection", "signal", "pipeline", "recipe")
 
@@ -24,7 +24,7 @@ def list_parts(kind: str | None, matrix: bool) -> None:
     drkit list miner
     drkit list --matrix
     """
-    from drkit.core.discovery import installed
+    from drkit.core.registry import installed
     from drkit_cli.render import console
 
     parts, screen = installed(), console()
