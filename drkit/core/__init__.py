@@ -1,4 +1,4 @@
-"""What everything else builds on: protocols, specs, the registry and plugin discovery. No torch at import."""
+"""What everything else builds on: protocols, specs, and the registry that plugins fill. No torch at import."""
 
 from __future__ import annotations
 
