@@ -118,10 +118,9 @@ def mine_to_file(
                 f"{collection} has no {split!r} query with a passage judged relevant; its splits: "
                 f"{', '.join(stored.splits()) or 'none'}"
             )
+        searches = "retriever" in requirements_of(choices, registry)
         context = BuildContext(
-            retriever=_retriever(collection, miners, stored.corpus, Path(scratch), registry)
-            if "retriever" in requirements_of(choices, registry)
-            else None,
+            retriever=_retriever(collection, miners, stored.corpus, Path(scratch), registry) if searches else None,
             reranker=open_reranker(miners.reranker, miners.device) if miners.reranker else None,
             negatives=stored.negatives(split),
             seed=miners.seed,

@@ -127,28 +127,21 @@ def inspect_mask(
     if draw.rows:
         decoder_views += _rows(masker(tokens, _draws(draw), rows=draw.rows).decoder, other)
     encoder_views = [_view("encoder", views.encoder, tokens, source, replacer)]
+    shown: tuple[InspectedText, ...] = (_inspected("text", tokens, pieces, encoder_views + decoder_views, source),)
     if has_context:
-        texts = [
-            ("the encoder's text", tokens, pieces, encoder_views),
-            ("its context", views.context, other, decoder_views),
-        ]
-    else:
-        texts = [("text", tokens, pieces, encoder_views + decoder_views)]
-    return InspectedMask(
-        masker=chosen.use,
-        settings=attrs.asdict(chosen.config),
-        texts=tuple(
-            InspectedText(
-                title=title,
-                pieces=shown,
-                maskable=_inside(batch.maskable[0]),
-                common=_inside(common_tokens(batch, source.tokenizer)[0]),
-                views=tuple(found),
-            )
-            for title, batch, shown, found in texts
-        ),
-        notes=tuple(_notes(text, source, draw, views, replacer)),
-    )
+        shown = (
+            _inspected("the encoder's text", tokens, pieces, encoder_views, source),
+            _inspected("its context", views.context, other, decoder_views, source),
+        )
+    notes = tuple(_notes(text, source, draw, views, replacer))
+    return InspectedMask(chosen.use, attrs.asdict(chosen.config), shown, notes)
+
+
+def _inspected(
+    title: str, tokens: TokenBatch, pieces: tuple[Piece, ...], views: list[View], source: TextSource
+) -> InspectedText:
+    common = _inside(common_tokens(tokens, source.tokenizer)[0])
+    return InspectedText(title, pieces, _inside(tokens.maskable[0]), common, tuple(views))
 
 
 def _draws(draw: Draw) -> Draws:
@@ -209,8 +202,6 @@ def _replacer(source: TextSource, masker: Any) -> Any:
 def _view(name: str, view: MaskedView, tokens: TokenBatch, source: TextSource, replacer: Any) -> View:
     hidden = _inside(hidden_tokens(view)[0])
     if replacer is not None and view.noise is not None:
-        import torch
-
         with torch.no_grad():
             view, _ = replacer(view, tokens, learn=False)
     ids, clean = _inside(view.ids[0]), _inside(tokens.ids[0])
