@@ -19,7 +19,7 @@ import torch
 from attrs import field, frozen
 
 from drkit.core.draws import Draws
-from drkit.core.protocols import Silent
+from drkit.core.progress import Silent
 from drkit.core.registry import installed
 from drkit.data.arrays import SignalValues
 from drkit.data.store import TokenStore

@@ -60,7 +60,7 @@ def run_recipe(
     trial: whether to try its parts on a toy batch first; None: before a run, but not for a dry run.
     """
     from drkit.core import processes
-    from drkit.core.protocols import Silent
+    from drkit.core.progress import Silent
     from drkit.errors import DrkitError
     from drkit.recipe.check import check
     from drkit.runs.attribution import try_collection

@@ -37,7 +37,7 @@ from drkit.train.checkpoints import load_tokenizer
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from drkit.core.protocols import Progress
+    from drkit.core.progress import Progress
     from drkit.core.types import TokenBatch
     from drkit.data.arrays import SignalValues
 

@@ -28,7 +28,7 @@ from drkit.core.files import (
     sync,
     write_text,
 )
-from drkit.core.protocols import Progress, Silent
+from drkit.core.progress import Progress, Silent
 from drkit.core.registry import Registry
 from drkit.errors import DrkitError
 from drkit.recipe.schema import Recipe

@@ -24,7 +24,7 @@ from drkit.errors import DrkitError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from drkit.core.protocols import Progress
+    from drkit.core.progress import Progress
     from drkit.search.reranking import Scorer
 
     Indices = NDArray[np.int64]

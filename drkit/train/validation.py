@@ -29,7 +29,7 @@ from drkit.train.retrieval_probe import RetrievalProbe, retrieval_probe
 if TYPE_CHECKING:
     from torch import nn
 
-    from drkit.core.protocols import Progress
+    from drkit.core.progress import Progress
     from drkit.data.corpus import StoredCollection
     from drkit.recipe.schema import Probe, Validation
     from drkit.search import AnyEncoder
