@@ -11,7 +11,8 @@ stores them, and a `TokenStore` aligns them with the tokens of a batch.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -24,6 +25,28 @@ from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+
+@contextmanager
+def arrow_file(path: Path, schema: Any) -> Iterator[Any]:
+    """Open a writer of record batches to an Arrow file, which appears at `path` only if all succeeds."""
+    with replacing(path) as temporary, pa.OSFile(str(temporary), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+        yield writer
+
+
+def record_batch(columns: Iterable[Sequence[Any]], schema: Any) -> Any:
+    """Return a record batch of these columns, in the order of a schema and with its types."""
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.record_batch(arrays, schema=schema)
+
+
+def read_batches(path: Path) -> list[Any]:
+    """Memory-map the record batches of an Arrow file. Raises DrkitError if it is missing or not an Arrow file."""
+    try:
+        reader = pa.ipc.open_file(pa.memory_map(str(path)))
+        return [reader.get_batch(number) for number in range(reader.num_record_batches)]
+    except (OSError, pa.ArrowException) as error:
+        raise DrkitError(f"{path}: cannot be read as an Arrow file ({error}); run its stage again") from None
 
 
 class ArrayWriter:
@@ -78,7 +101,7 @@ class ArrayWriter:
         metadata = {key: str(value) for key, value in self.metadata.items()}
         batch = pa.record_batch(list(flat.values()), names=list(flat))
         schema = batch.schema.with_metadata(metadata)
-        with replacing(self.path) as path, pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+        with arrow_file(self.path, schema) as writer:
             writer.write_batch(batch.replace_schema_metadata(metadata))
 
     def _array(self, name: str, dtype: np.dtype[Any]) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from drkit.core.types import Judgement, Passage, Query
-from drkit.data.arrays import Arrays, ArrayWriter
+from drkit.data.arrays import Arrays, ArrayWriter, read_batches
 from drkit.data.collection import SPLITS
 from drkit.errors import DrkitError
 
@@ -40,11 +40,7 @@ class MappedTable:
     """
 
     def __init__(self, path: Path) -> None:
-        try:
-            reader = pa.ipc.open_file(pa.memory_map(str(path)))
-            self.batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
-        except (OSError, pa.ArrowException) as error:
-            raise DrkitError(f"{path}: cannot be read as an Arrow file ({error}); run its stage again") from None
+        self.batches = read_batches(path)
         self.starts = np.cumsum([0, *(batch.num_rows for batch in self.batches)])
 
     def __len__(self) -> int:

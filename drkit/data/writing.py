@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from drkit.core.files import replacing
 from drkit.core.protocols import CarriesNegatives, Collection, LocatesRows, UnknownJudgements
 from drkit.core.types import HIGHEST_GRADE
+from drkit.data.arrays import arrow_file, record_batch
 from drkit.data.collection import SPLITS
 from drkit.data.corpus import (
     JUDGEMENTS,
@@ -265,9 +265,7 @@ def write_pairs(pairs: Iterable[tuple[str, int]], corpus: StoredCorpus, folder: 
 
 
 def _write(rows: Iterator[tuple[Any, ...]], path: Path, schema: Any, digest: Any) -> None:
-    with replacing(path) as temporary, pa.OSFile(str(temporary), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+    with arrow_file(path, schema) as writer:
         while batch := list(islice(rows, _ROWS)):
-            columns = zip(*batch, strict=True)
-            arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
-            writer.write_batch(pa.record_batch(arrays, schema=schema))
+            writer.write_batch(record_batch(zip(*batch, strict=True), schema))
             digest.update("\n".join("\0".join(map(str, row)) for row in batch).encode())

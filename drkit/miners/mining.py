@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from drkit.core.files import replacing
 from drkit.core.protocols import Corpus, NegativeFilter, NegativeMiner
 from drkit.core.registry import Registry, installed
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext, Mined, MiningRequest
+from drkit.data.arrays import arrow_file, record_batch
 from drkit.data.corpus import StoredCollection, StoredCorpus
 from drkit.errors import DrkitError, ProblemsError
 from drkit.miners.chain import Chain, MiningCounts, PassageLookup, build_chain
@@ -169,20 +169,12 @@ def mining_requests(
 def write_negatives(mined: Iterable[Mined], corpus: StoredCorpus, folder: Path, name: str = FILE) -> dict[str, Any]:
     """Stream mined negatives to a file in `folder`, atomically; passages as indices in the corpus. Returns counts."""
     counts = MiningCounts()
-    with replacing(folder / name) as path, pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
-        rows: list[tuple[str, list[int], list[float]]] = []
-        for item in counts.count(mined):
-            rows.append((item.query_id, [int(p) for p in corpus.positions(item.doc_ids)], list(item.scores)))
-            if len(rows) == _BATCH_ROWS:
-                writer.write_batch(_record_batch(rows))
-                rows = []
-        writer.write_batch(_record_batch(rows))
+    with arrow_file(folder / name, SCHEMA) as writer:
+        for batch in batched(counts.count(mined), _BATCH_ROWS):
+            passages = [corpus.positions(item.doc_ids) for item in batch]
+            columns = [item.query_id for item in batch], passages, [item.scores for item in batch]
+            writer.write_batch(record_batch(columns, SCHEMA))
     return counts.summary()
-
-
-def _record_batch(rows: list[tuple[str, list[int], list[float]]]) -> pa.RecordBatch:
-    columns = list(zip(*rows, strict=True)) or [(), (), ()]
-    return pa.record_batch([pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
 
 
 def read_negatives(folder: Path, name: str = FILE) -> Mapping[str, NDArray[np.int64]]:

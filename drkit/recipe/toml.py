@@ -105,10 +105,10 @@ def recipe_converter(registry: Registry) -> Converter:
     for scalar in (bool, int, float, str):
         converter.register_structure_hook(scalar, _strict(scalar))
     converter.register_structure_hook_func(lambda t: t is Any, lambda value, _: value)
-    converter.register_structure_hook_func(lambda t: get_origin(t) in (Union, types.UnionType), _union(converter))
+    converter.register_structure_hook_func(_is_union, _union(converter))
     converter.register_structure_hook_func(_is_choice, _choice(converter, registry))
     converter.register_structure_hook(WeightedLoss, _weighted_loss(converter, registry))
-    converter.register_structure_hook_func(lambda t: get_origin(t) is tuple, _tuple(converter))
+    converter.register_structure_hook_func(_is_tuple, _tuple(converter))
     return converter
 
 
@@ -174,12 +174,20 @@ def shortened(value: Any) -> str:
     return short.repr(value)
 
 
+def _is_union(target: Any) -> bool:
+    return get_origin(target) in (Union, types.UnionType)
+
+
 def _union(converter: Converter) -> Callable[[Any, Any], Any]:
     def structure(value: Any, target: Any) -> Any:
         inner = next(t for t in get_args(target) if t is not type(None))  # every union here is `X | None`
         return None if value is None else converter.structure(value, inner)
 
     return structure
+
+
+def _is_tuple(target: Any) -> bool:
+    return get_origin(target) is tuple
 
 
 def _tuple(converter: Converter) -> Callable[[Any, Any], Any]:

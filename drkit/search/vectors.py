@@ -23,6 +23,7 @@ from attrs.validators import ge, in_
 from pyarrow import ArrowException
 
 from drkit.core.files import read_json, replacing, write_text
+from drkit.data.arrays import arrow_file
 from drkit.data.corpus import find_ids, id_hash
 from drkit.errors import DrkitError
 
@@ -329,11 +330,7 @@ class DocIds:
 def write_id_table(path: Path, column: Any, metadata: Mapping[str, str] | None = None) -> None:
     """Write one column `doc_id` as an Arrow file, atomically; metadata: plain text stored with it."""
     table = pa.table({COLUMN: column}).replace_schema_metadata(dict(metadata or {}))
-    with (
-        replacing(path) as temporary,
-        pa.OSFile(str(temporary), "wb") as file,
-        pa.ipc.new_file(file, table.schema) as writer,
-    ):
+    with arrow_file(path, table.schema) as writer:
         writer.write_table(table)
 
 

@@ -45,7 +45,6 @@ WRITERS = {
     "drkit/encoders/export.py": {"save_file", "save_pretrained"},
     "drkit/encoders/token_weights.py": {"save_file"},
     "drkit/commands/encoder_evaluation.py": {"rmtree"},
-    "drkit/miners/sources.py": {"OSFile"},
     "drkit/report.py": {"savefig"},
     "drkit/runs/execute.py": {"rmtree", "unlink", "rename", "copytree", "symlink_to"},  # puts stages in place
     "drkit/runs/stages/index.py": {"rmtree", "replace", "copytree"},

@@ -175,7 +175,7 @@ def test_scores_that_are_no_numbers_are_refused(work, value):
 
 
 def test_another_file_is_no_scores(tmp_path):
-    with pytest.raises(DrkitError, match=r"scores\.arrow is not a file of teacher scores"):
+    with pytest.raises(DrkitError, match=r"scores\.arrow: cannot be read as an Arrow file"):
         read_scores(tmp_path)
     table = pa.table({"query": [1]})
     with pa.OSFile(str(tmp_path / "scores.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
