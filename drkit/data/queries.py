@@ -87,16 +87,12 @@ def extractive_queries(
         if start == stop:
             yield [(start, stop)]
             continue
-        windows = _long_windows(word_windows(store.flat_words[start:stop], length), length)
+        windows = word_windows(store.flat_words[start:stop], length)
+        long = 2 * (windows[:, 1] - windows[:, 0]) >= length  # the means of few tokens are extreme
+        windows = windows[long] if long.any() else windows
         sums = np.concatenate([[0.0], np.cumsum(importance.values[start:stop], dtype=np.float64)])
         means = (sums[windows[:, 1]] - sums[windows[:, 0]]) / np.diff(windows, axis=1)[:, 0]
         yield [(start + a, start + b) for a, b in best_windows(windows, means, count).tolist()]
-
-
-def _long_windows(windows: NDArray[np.int64], length: int) -> NDArray[np.int64]:
-    """The windows of at least half of `length` tokens, if any: the means of few tokens are extreme."""
-    long = 2 * (windows[:, 1] - windows[:, 0]) >= length
-    return windows[long] if long.any() else windows
 
 
 def word_windows(words: NDArray[np.signedinteger], length: int) -> NDArray[np.int64]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -89,14 +90,9 @@ def parse_chain(names: Sequence[str], settings: Sequence[str], registry: Registr
     try:
         choices: tuple[Choice, ...] = converter.structure(tables, tuple[MinerChoice, ...])
     except Exception as error:
-        problems = [_named_after_miner(problem, [table["use"] for table in tables]) for problem in problems_of(error)]
-        raise ProblemsError("miners", problems) from None
+        named = partial(re.sub, r"@ recipe\[(\d+)\]", lambda found: f"@ {tables[int(found[1])]['use']}")
+        raise ProblemsError("miners", [named(problem) for problem in problems_of(error)]) from None
     return choices
-
-
-def _named_after_miner(problem: str, names: Sequence[str]) -> str:
-    """Return the problem with `recipe[0].depth` replaced by the miner's name, as in `bm25.depth`."""
-    return re.sub(r"@ recipe\[(\d+)\]", lambda found: f"@ {names[int(found[1])]}", problem)
 
 
 def requirements_of(choices: Sequence[Choice], registry: Registry) -> frozenset[str]:

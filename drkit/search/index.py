@@ -320,7 +320,9 @@ class IvfPqIndex(ApproximateIndex):
         index = faiss.IndexIVFPQ(quantizer, dimension, settings.lists, settings.code_bytes, 8, metric)
         index.cp.min_points_per_centroid = index.pq.cp.min_points_per_centroid = 1
         index.nprobe = settings.probes  # for readers of the file that use faiss alone
-        index.train(_sample(vectors, max(_TRAIN_PER_LIST * settings.lists, 64 * MIN_VECTORS_FOR_PQ)))
+        size = max(_TRAIN_PER_LIST * settings.lists, 64 * MIN_VECTORS_FOR_PQ)
+        drawn = np.linspace(0, len(vectors) - 1, min(len(vectors), size, _TRAIN_MAX)).astype(np.int64)
+        index.train(np.ascontiguousarray(vectors[drawn], dtype=np.float32))
         return cls._filled(index, vectors, ids, settings=asdict(settings), encoder=encoder)
 
     def _parameters(self, depth: int) -> Any:  # noqa: ARG002
@@ -352,9 +354,3 @@ def fitted(settings: IvfPq, count: int, dimension: int) -> IvfPq:
         )
     code_bytes = settings.code_bytes or max(size for size in divisors if size <= max(1, dimension // 8))
     return IvfPq(lists, code_bytes, min(lists, settings.probes or max(16, lists // 8)))
-
-
-def _sample(vectors: Any, size: int) -> NDArray[np.float32]:
-    """Return evenly spaced vectors, the same ones each time."""
-    positions = np.linspace(0, len(vectors) - 1, min(len(vectors), size, _TRAIN_MAX)).astype(np.int64)
-    return np.ascontiguousarray(vectors[positions], dtype=np.float32)
