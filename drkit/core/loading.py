@@ -38,19 +38,15 @@ def load_pretrained(
     import transformers
 
     if loader.startswith("AutoModel"):
-        _check_is_model(path_or_id, requirement)
+        try:
+            check_model_path(path_or_id)
+        except DrkitError as error:
+            raise DrkitError(f"{error}. {requirement}" if requirement else str(error)) from None
         _check_weights(local_path(path_or_id))
         options["use_safetensors"] = True
     with explain_load_errors(path_or_id, action, requirement), without_progress_bars():
         options.setdefault("local_files_only", not reaches_hub(path_or_id))
         return getattr(transformers, loader).from_pretrained(path_or_id, trust_remote_code=trust_remote_code, **options)
-
-
-def _check_is_model(path_or_id: str, requirement: str) -> None:
-    try:
-        check_model_path(path_or_id)
-    except DrkitError as error:
-        raise DrkitError(f"{error}. {requirement}" if requirement else str(error)) from None
 
 
 def _check_weights(folder: Path) -> None:

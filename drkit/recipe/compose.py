@@ -14,11 +14,9 @@ from typing import Any
 
 from attrs import asdict, field, frozen
 
-from drkit.core.discovery import Installed
 from drkit.core.files import local_path
-from drkit.core.provided import BATCH, provided_by
-from drkit.core.registry import Registry
-from drkit.core.spec import ComponentSpec, Kind
+from drkit.core.registry import Installed, Registry
+from drkit.core.spec import BATCH, ComponentSpec, Kind, provided_by
 from drkit.errors import DrkitError
 from drkit.recipe.schema import FROM_SCRATCH, PSEUDO, RERANKER, Recipe
 from drkit.recipe.start import starting_point

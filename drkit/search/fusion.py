@@ -16,7 +16,7 @@ from attrs import frozen
 
 from drkit.core.files import read_json
 from drkit.errors import DrkitError
-from drkit.search.hits import Hits, batched
+from drkit.search.retrieve import Hits, batched
 from drkit.search.trec import encode_ids
 
 if TYPE_CHECKING:

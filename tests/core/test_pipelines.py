@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
-from drkit.core.discovery import NamedFile, installed
-from drkit.core.registry import NameTable
+from drkit.core.registry import NamedFile, NameTable, installed
 from drkit.errors import DrkitError, ProblemsError, UnknownNameError
 from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose

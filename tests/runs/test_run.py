@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from drkit.core.discovery import installed
-from drkit.data.tables import open_collection
+from drkit.core.registry import installed
+from drkit.data.corpus import open_collection
 from drkit.evaluate import evaluate, tune_weight
 from drkit.evaluate.systems import hybrid_verdict
 from drkit.recipe.toml import read_recipe

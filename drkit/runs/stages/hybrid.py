@@ -41,7 +41,7 @@ def run(stage: StageRun[HybridSettings]) -> Mapping[str, Any]:
 
 
 def _weight(stage: StageRun[HybridSettings], ranking: str) -> dict[str, Any]:
-    from drkit.data.tables import collection_of
+    from drkit.data.corpus import collection_of
     from drkit.evaluate import tune_weight
     from drkit.search import read_run
 
