@@ -11,13 +11,14 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, Literal
 
 from drkit.core.files import local_path
 from drkit.errors import DrkitError
 
 _LOGGER = logging.getLogger("drkit")
 _PATIENCE = 4.0
+HubKind = Literal["model", "dataset"]
 PICKLED = ("pytorch_model*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
@@ -90,8 +91,8 @@ def explain_load_errors(path_or_id: str, action: str, requirement: str = "") -> 
         raise DrkitError(f"{message} {requirement}".strip()) from error
 
 
-def reaches_hub(path_or_id: str) -> bool:
-    """Return whether a model may be fetched from the hub; if not, it is a folder, or a copy of it is in the cache.
+def reaches_hub(path_or_id: str, kind: HubKind = "model") -> bool:
+    """Return whether a model or dataset may be fetched from the hub; if not, it is a folder, or a copy is in the cache.
 
     Says what is looked up, on the logger `drkit`. Raises DrkitError if the hub is needed and does not answer within
     some seconds: its own clients try for more than a minute. `HF_HUB_OFFLINE=1` asks nobody.
@@ -102,21 +103,23 @@ def reaches_hub(path_or_id: str) -> bool:
 
     if constants.HF_HUB_OFFLINE:
         return False
-    is_cached = isinstance(try_to_load_from_cache(path_or_id, "config.json"), str)
+    is_cached = kind == "model" and isinstance(try_to_load_from_cache(path_or_id, "config.json"), str)
     if not is_cached:
-        _LOGGER.warning("looking up %r on %s: no such folder exists", path_or_id, constants.ENDPOINT)
-    if _answers(path_or_id):
+        _LOGGER.warning("looking up the %s %r on %s: no such folder exists", kind, path_or_id, constants.ENDPOINT)
+    if _answers(path_or_id, kind):
         return True
     if is_cached:
         return False
+    # The cache of datasets does not say what it has.
+    cache = "" if kind == "model" else ", or set HF_HUB_OFFLINE=1 to read a copy from the cache"
     raise DrkitError(
         f"no folder {path_or_id!r} exists, and {constants.ENDPOINT} does not answer, so it cannot be looked up as "
-        f"a hub id: check the spelling and the network, or give the path of a folder"
+        f"a hub id: check the spelling and the network, or give the path of a folder{cache}"
     )
 
 
 @cache
-def _answers(hub_id: str) -> bool:
+def _answers(hub_id: str, kind: HubKind) -> bool:
     """Return whether the hub answers in time, whatever its answer. Looking up a host name has no time limit itself."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError
@@ -125,7 +128,7 @@ def _answers(hub_id: str) -> bool:
 
     def ask() -> None:
         try:
-            HfApi().model_info(hub_id, timeout=_PATIENCE)
+            HfApi().repo_info(hub_id, repo_type=kind, timeout=_PATIENCE)
             answers.append(True)
         except HfHubHTTPError:  # such as: no such model
             answers.append(True)

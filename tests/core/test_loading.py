@@ -145,12 +145,12 @@ def test_a_hub_that_does_not_answer_is_said_at_once_and_soon_an_error(online, ca
     import huggingface_hub
 
     for ask in (lambda *_, **__: Event().wait(), lambda *_, **__: (_ for _ in ()).throw(OSError("no network"))):
-        online.setattr(huggingface_hub.HfApi, "model_info", ask)
+        online.setattr(huggingface_hub.HfApi, "repo_info", ask)
         loading._answers.cache_clear()
         caplog.clear()
         with pytest.raises(DrkitError, match=r"no folder 'owner/mistyped' exists, and \S+ does not answer"):
             load_pretrained("AutoConfig", "owner/mistyped", "read the configuration of")
-        assert "looking up 'owner/mistyped'" in caplog.text
+        assert "looking up the model 'owner/mistyped'" in caplog.text
 
 
 def test_offline_nobody_is_asked(online, caplog):
@@ -158,6 +158,6 @@ def test_offline_nobody_is_asked(online, caplog):
     from huggingface_hub import constants
 
     online.setattr(constants, "HF_HUB_OFFLINE", True)
-    online.setattr(huggingface_hub.HfApi, "model_info", lambda *_, **__: pytest.fail("asked"))
+    online.setattr(huggingface_hub.HfApi, "repo_info", lambda *_, **__: pytest.fail("asked"))
     assert not loading.reaches_hub("owner/mistyped")
     assert caplog.text == ""
