@@ -26,9 +26,10 @@ class Server:
             env={**os.environ, **environment, "LD_PRELOAD": str(library)},
         )
 
-    def drkit(self, *arguments, root, at=0, error=0):
+    def drkit(self, *arguments, root, at=0, error=0, **environment):
         """The result of a command, whose operation `at` below `root` fails with `error`, or ends the process (0)."""
         job = {"arguments": list(map(str, arguments)), "folder": str(ROOT), "root": str(root)}
+        job["environment"] = {name: str(value) for name, value in environment.items()}
         print(json.dumps({**job, "at": at, "error": error}), file=self._process.stdin, flush=True)
         return json.loads(self._process.stdout.readline())
 
