@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from threading import Thread
 from typing import Any, Literal
 
 from drkit.core.files import local_path
-from drkit.errors import DrkitError
+from drkit.errors import DrkitError, is_panic
 
 _LOGGER = logging.getLogger("drkit")
 _PATIENCE = 4.0
@@ -44,7 +44,19 @@ def load_pretrained(
         options["use_safetensors"] = True
     with explain_load_errors(path_or_id, action, requirement), without_progress_bars():
         options.setdefault("local_files_only", not reaches_hub(path_or_id))
-        return getattr(transformers, loader).from_pretrained(path_or_id, trust_remote_code=trust_remote_code, **options)
+        loaded = getattr(transformers, loader).from_pretrained(
+            path_or_id, trust_remote_code=trust_remote_code, **options
+        )
+        if loader == "AutoTokenizer" and loaded.is_fast:
+            _try_tokenizer(loaded.backend_tokenizer)
+        return loaded
+
+
+def _try_tokenizer(backend: Any) -> None:
+    """Encode a text: some malformed files panic not when they are loaded, but at the first text."""
+    for text in ("", "A word, 1 Wörd."):
+        with suppress(Exception):  # not every vocabulary has this word
+            backend.encode(text)
 
 
 def _check_is_model(path_or_id: str, requirement: str) -> None:
@@ -77,7 +89,9 @@ def explain_load_errors(path_or_id: str, action: str, requirement: str = "") -> 
         yield
     except DrkitError:
         raise
-    except Exception as error:  # a malformed folder makes the libraries raise almost anything
+    except BaseException as error:  # a malformed folder makes the libraries raise almost anything
+        if not isinstance(error, Exception) and not is_panic(error):
+            raise
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         advice = (
             "check the files in this folder"
