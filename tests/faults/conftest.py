@@ -39,12 +39,18 @@ class Server:
 
 
 @pytest.fixture(scope="package")
-def server(tmp_path_factory):
+def library(tmp_path_factory):
+    """The library that injects faults, to be preloaded."""
     if sys.platform != "linux" or not shutil.which("cc"):
         pytest.skip("faults are injected by a library made with a C compiler on Linux")
     library = tmp_path_factory.mktemp("faults") / "faults.so"
     source = Path(__file__).with_name("faults.c")
     subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    return library
+
+
+@pytest.fixture(scope="package")
+def server(library):
     made = Server(library)
     yield made
     made.close()
