@@ -189,10 +189,11 @@ def _ranking(query_id: str, hits: Sequence[tuple[str, float]]) -> dict[str, floa
         wrong = hits[int(np.isnan(scores).argmax())][0]
         raise DrkitError(f"query {query_id!r}: the score of {wrong!r} is NaN, so it cannot be ranked")
     names = [doc_id for doc_id, _ in hits]
-    tied = len(np.unique(scores)) < len(scores)
-    keys = encode_ids(names) if tied else names
-    order = sorted(zip(scores.tolist(), keys, names, strict=True), reverse=True)
-    return {doc_id: float(-rank) for rank, (_, _, doc_id) in enumerate(order)}
+    if not (scores[1:] < scores[:-1]).all():
+        tied = len(np.unique(scores)) < len(scores)
+        keys = encode_ids(names) if tied else names
+        names = [name for _, _, name in sorted(zip(scores.tolist(), keys, names, strict=True), reverse=True)]
+    return dict(zip(names, np.arange(0.0, -len(names), -1).tolist(), strict=True))
 
 
 def write_per_query(path: Path, systems: Sequence[tuple[str, Scores]]) -> None:

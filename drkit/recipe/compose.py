@@ -2,7 +2,8 @@
 
 A recipe file contains only what differs from `default`, or from the recipe named by `like`; `pipeline = NAME` selects
 its fine-tuning. Its numbers are the paper's. If the encoder is made from scratch, `recipes/small.toml` is merged over
-them; what a single recipe changes at the small scale is in its table `small`.
+them; what a single recipe or pipeline changes at the small scale is in its table `small`. A pipeline whose table says
+`like = "default"` adds to the default's, and does without it under a paper's recipe.
 """
 
 from __future__ import annotations
@@ -94,15 +95,18 @@ def _start(request: ComposeRequest, parts: Installed) -> Table:
     """
     paper = _recipe_table(parts, request.paper) if request.paper else {}
     papers_pipeline = paper.pop(PIPELINE, None)
-    if request.pipeline:
+    if request.pipeline and paper:
         paper = {**_without_fine_tuning(paper), SMALL: _without_fine_tuning(paper.get(SMALL, {}))}
     table = _recipe_table(parts, "default")
     name = request.pipeline or papers_pipeline
-    if paper or name:
-        table.pop(SMALL)
+    if not paper and not name:
+        return table
+    defaults = table.pop(SMALL)
     if name:
-        file = parts.pipeline(name)
-        table = merge(table, parse_toml(file.read_text(encoding="utf-8"), f"pipeline {name}"))
+        pipeline = parse_toml(parts.pipeline(name).read_text(encoding="utf-8"), f"pipeline {name}")
+        if pipeline.get(SMALL, {}).pop(LIKE, None):
+            pipeline[SMALL] = merge(defaults, pipeline[SMALL]) if not paper else {}
+        table = merge(table, pipeline)
     return merge(table, paper)
 
 

@@ -20,7 +20,7 @@ from drkit.core.registry import Registry
 from drkit.core.spec import Kind
 from drkit.errors import DrkitError
 from drkit.evaluate import check_measures
-from drkit.recipe.schema import Recipe
+from drkit.recipe.schema import PSEUDO, Recipe
 from drkit.runs import estimate
 from drkit.runs.draft import PASSAGES, Draft, queries_of, split_of
 from drkit.runs.plan_encoder import plan_encoder, plan_pseudo_queries, plan_texts
@@ -34,7 +34,7 @@ from drkit.runs.stages.hybrid import HYBRID
 from drkit.runs.stages.hybrid import NAME as HYBRID_NAME
 from drkit.runs.stages.index import BM25, CHOSEN_INDEX
 from drkit.runs.stages.pretrain import PRETRAIN
-from drkit.runs.stages.report import LOG, PROBES, REPORT, TRAINING, VALIDATION, WITH, WITHOUT
+from drkit.runs.stages.report import LOG, PROBES, REPORT, TRAINING, VALIDATION, WITH, WITH_PSEUDO, WITHOUT
 from drkit.runs.stages.reranker import RERANKER
 from drkit.runs.stages.search import SEARCH
 
@@ -246,14 +246,19 @@ def _plan_report(draft: Draft, exported: str) -> None:
         inputs["probes"] = Part("pretrained", PROBES, observed=True)
     if "choice" in draft.stages:
         inputs["choice"] = Part("choice", CHOICE)
-    extra = {"trainings": tuple(trainings), "exported": exported, "curve": _learning_curve(draft.recipe)}
+    curve, unlabelled = _learning_curve(draft.recipe)
+    extra = {"trainings": tuple(trainings), "exported": exported, "curve": curve, "unlabelled": unlabelled}
     draft.add("report", REPORT, "curves, tables, and whether pre-training works", inputs, extra=extra)
 
 
-def _learning_curve(recipe: Recipe) -> dict[str, str]:
-    """Return the line that each system belongs to, if the rounds differ in their number of training queries."""
+def _learning_curve(recipe: Recipe) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return the line of each system, if the rounds differ in their labelled queries, and the systems without any."""
     rounds = recipe.finetune.rounds if recipe.finetune else ()
-    if len({one.queries for one in rounds}) < 2:
-        return {}
-    lines = {"initial": WITHOUT, AS_IT_IS: WITHOUT, "pretrained": WITH}
-    return lines | {one.name: WITHOUT if one.start == "initial" else WITH for one in rounds}
+    judged = [one for one in rounds if one.pairs != PSEUDO]
+    if len({one.queries for one in judged}) < 2:
+        return {}, ()
+    unlabelled = [one.name for one in rounds if one.pairs == PSEUDO] or ["pretrained"]
+    name = WITH if unlabelled == ["pretrained"] else WITH_PSEUDO
+    lines = {"initial": WITHOUT, AS_IT_IS: WITHOUT, **dict.fromkeys(unlabelled, name)}
+    lines |= {one.name: WITHOUT if one.start == "initial" else name for one in judged}
+    return lines, ("initial", AS_IT_IS, *unlabelled)

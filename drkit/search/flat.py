@@ -169,7 +169,7 @@ class FlatIndex:
 
 def products(rows: NDArray[Any], query: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return the inner products f32[M] of rows [M,D] and one query f32[D], each summed by itself in float64."""
-    sums: NDArray[np.float64] = (rows.astype(np.float64) * query.astype(np.float64)).sum(axis=1)
+    sums: NDArray[np.float64] = np.vecdot(rows, query, dtype=np.float64)
     return sums.astype(np.float32)
 
 

@@ -19,6 +19,7 @@ from drkit.runs.stage import Part
 
 PARTS = installed()
 REGISTRY = PARTS.registry
+SIZES = ("100", "300", "1k", "3k", "10k", "all")
 PIPELINES = ("ance", "dpr", "gpl", "iterative", "low-resource", "texts", "three-stage", "two-stage")
 
 
@@ -56,10 +57,12 @@ def test_every_pipeline_follows_any_pre_training(pipeline, encoder, paper):
     recipe = compose(ComposeRequest(paper=paper, pipeline=pipeline, encoder=encoder), PARTS)
     check(recipe, REGISTRY)
     assert recipe_from_table(recipe_table(recipe), REGISTRY) == recipe
-    without_paper = compose(ComposeRequest(pipeline=pipeline, encoder=encoder), PARTS)
-    assert recipe.finetune == without_paper.finetune
-    assert recipe.reranker == without_paper.reranker
-    assert recipe.pseudo_queries == without_paper.pseudo_queries
+    # From scratch, two pipelines have the default's word vectors, but not under a paper.
+    own = encoder is None and pipeline in ("low-resource", "texts")
+    for other in ((paper and "retromae"),) if own else (None, "retromae"):
+        another = compose(ComposeRequest(paper=other, pipeline=pipeline, encoder=encoder), PARTS)
+        assert recipe.finetune == another.finetune
+        assert (recipe.reranker, recipe.pseudo_queries) == (another.reranker, another.pseudo_queries)
 
 
 def test_a_paper_brings_its_own_pipeline_and_another_one_swaps_the_second_half():
@@ -167,7 +170,7 @@ def test_the_papers_reranker_and_its_pupil_draw_from_one_list():
 
 
 def test_draws_of_queries_are_trained_apart_and_averaged():
-    made = stages(compose(ComposeRequest(pipeline="low-resource"), PARTS))
+    made = stages(compose(ComposeRequest(pipeline="low-resource", paper="retromae"), PARTS))
     names = [f"retriever-100-draw-{draw}" for draw in (1, 2, 3)]
     assert set(names) <= set(made)
     assert [made[name].settings.draw for name in names] == [0, 1, 2]
@@ -178,9 +181,9 @@ def test_draws_of_queries_are_trained_apart_and_averaged():
 
 
 def test_the_low_resource_pipeline_is_a_learning_curve():
-    made = stages(compose(ComposeRequest(pipeline="low-resource"), PARTS))
+    made = stages(compose(ComposeRequest(pipeline="low-resource", paper="retromae"), PARTS))
     curve = made["report"].settings.curve
-    sizes = ("100", "300", "1k", "3k", "10k", "all")
+    sizes = SIZES
     assert {name for name, line in curve.items() if line == "pre-trained"} == {
         "pretrained",
         *(f"retriever-{size}" for size in sizes),
@@ -192,7 +195,33 @@ def test_the_low_resource_pipeline_is_a_learning_curve():
         with_and_without = [made[f"{kind}-{size}{draws[0]}"].settings for kind in ("scratch", "retriever")]
         assert with_and_without[0] == with_and_without[1]
     assert {*curve} <= {*made["evaluation"].settings.systems, "as-it-is"}
+    assert made["report"].settings.unlabelled == ("initial", "as-it-is", "pretrained")
     assert stages(compose(ComposeRequest(), PARTS))["report"].settings.curve == {}
+
+
+def test_from_scratch_the_learning_curve_is_that_of_the_defaults_word_vectors():
+    recipe = compose(ComposeRequest(pipeline="low-resource"), PARTS)
+    default = compose(ComposeRequest(), PARTS)
+    assert (recipe.encoder, recipe.pseudo_queries) == (default.encoder, default.pseudo_queries)
+    assert recipe.finetune.rounds[0] == default.finetune.rounds[0]
+    made = stages(recipe)
+    settings = made["report"].settings
+    assert settings.unlabelled == ("initial", "as-it-is", "unsupervised")
+    with_crops = {name for name, line in settings.curve.items() if line != "without pre-training"}
+    assert with_crops == {"unsupervised", *(f"retriever-{size}" for size in SIZES)}
+    for size in SIZES:
+        draws = [""] if size == "all" else [f"-draw-{draw}" for draw in (1, 2, 3)]
+        for kind, start in (("scratch", "initial"), ("retriever", "unsupervised")):
+            assert {made[f"{kind}-{size}{draw}"].inputs["start"] for draw in draws} == {Part(start)}
+    assert {*settings.curve} <= {*made["evaluation"].settings.systems, "as-it-is"}
+
+
+def test_texts_alone_take_the_defaults_word_vectors_unless_a_paper_brings_its_encoder():
+    default = compose(ComposeRequest(), PARTS)
+    assert compose(ComposeRequest(pipeline="texts"), PARTS).encoder == default.encoder
+    assert compose(ComposeRequest(pipeline="texts", paper="retromae"), PARTS).encoder.layers == 1
+    with_encoder = compose(ComposeRequest(pipeline="texts", encoder="some/encoder"), PARTS)
+    assert with_encoder.finetune.learning_rate == 2e-5
 
 
 def test_a_teacher_reads_the_queries_that_its_pupil_is_trained_on():

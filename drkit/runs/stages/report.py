@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from drkit.report import Block, Figure, Panel, Table
     from drkit.train.probes import Record
 
-WITH, WITHOUT = "pre-trained", "without pre-training"
+WITH, WITH_PSEUDO, WITHOUT = "pre-trained", "pre-trained, and trained on pseudo-queries", "without pre-training"
 LOG, TRAINING, PROBES, VALIDATION = "log.jsonl", "training.json", "probes.jsonl", "validation.jsonl"
 
 
@@ -25,12 +25,14 @@ class ReportSettings:
     """The trainings to plot, each with inputs `RECORD/TRAINING`; title: the recipe's name.
 
     exported: in words which retriever the run exports, unless the input `choice` says so. curve: the line of a learning
-    curve that each system belongs to, by system; empty without a curve.
+    curve that each system belongs to, by system; empty without a curve. unlabelled: the systems that were trained on no
+    labelled query.
     """
 
     trainings: tuple[str, ...]
     exported: str
     curve: Mapping[str, str]
+    unlabelled: tuple[str, ...]
     title: str = from_recipe("name", observes=True)
 
 
@@ -74,7 +76,7 @@ def _results(stage: StageRun[ReportSettings]) -> Iterator[Block]:
 
 
 def _learning_curve(stage: StageRun[ReportSettings]) -> Iterator[Block]:
-    """Yield the main measure over the number of training queries, with and without pre-training."""
+    """Yield the main measure over the number of labelled queries, with and without training on the texts before."""
     from drkit.report import Heading, Line, Panel
 
     if "results" not in stage.inputs or not stage.settings.curve:
@@ -83,13 +85,14 @@ def _learning_curve(stage: StageRun[ReportSettings]) -> Iterator[Block]:
     measure, points = results["measures"][0], dict[str, list[tuple[float, float]]]()
     for row in results["rows"]:
         if line := stage.settings.curve.get(row["system"]):
-            training = stage.inputs.get(f"training/{results['runs'][row['system']][0]}")
-            is_tuned = training is not None and training.parent.name != "pretrained"
-            queries = json.loads(training.read_text(encoding="utf-8"))["examples"] if is_tuned and training else 0
+            queries = 0
+            if row["system"] not in stage.settings.unlabelled:
+                training = stage.inputs[f"training/{results['runs'][row['system']][0]}"]
+                queries = json.loads(training.read_text(encoding="utf-8"))["examples"]
             points.setdefault(line, []).append((queries, row["values"][measure]))
     lines = [Line(name, sorted(found)) for name, found in points.items()]
     yield Heading("Learning curve")
-    panel = Panel(f"{measure} over training queries", measure, lines, floor=True, x="training queries", log=True)
+    panel = Panel(f"{measure} over labelled queries", measure, lines, floor=True, x="labelled queries", log=True)
     yield from _figure(stage, "learning-curve.png", [panel], "Means over draws; 0: before fine-tuning")
 
 
@@ -209,7 +212,7 @@ def _lines(path: Path) -> list[Mapping[str, float]]:
 
 REPORT = StageSpec(
     name="report",
-    version=3,
+    version=4,
     settings=ReportSettings,
     run=run,
     inputs={
