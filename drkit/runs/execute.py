@@ -87,9 +87,11 @@ def prepare_attempt(stage: Stage[Any], run: Path, identity: Mapping[str, Any]) -
 def publish(folder: Path, final: Path) -> None:
     """Move a finished folder into the run by renames; the stage that it replaces is removed last.
 
-    Files that only the attempt needed are removed first: the manifest is written, so a kill here loses nothing.
+    Files that only the attempt needed are removed first: the manifest is written, so a kill here loses nothing. Raises
+    OSError if they cannot be removed.
     """
-    shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+    if (folder / CHECKPOINTS).exists():
+        shutil.rmtree(folder / CHECKPOINTS)
     (folder / IDENTITY).unlink(missing_ok=True)
     old = folder.with_name(f"{folder.name}.old")
     shutil.rmtree(old, ignore_errors=True)
