@@ -23,6 +23,7 @@ from tests.search.toys import tokenizer
 FAULTS = int(os.environ.get("DRKIT_FAULTS", "40"))
 SEED = int(os.environ.get("DRKIT_FAULTS_SEED", "0"))
 KILL = 0
+pytestmark = pytest.mark.timeout(900 + 30 * FAULTS)
 ERRORS = (KILL, KILL, errno.ENOSPC, errno.ENOSPC, errno.EIO, errno.EACCES, errno.EINTR)
 # Faults in a row until a run is left to finish, and how many of a hundred faults hit each recipe.
 CHAIN, SHARES = 10, {"three-stage": 25, "ance": 25, "texts": 25, "commands": 25}
