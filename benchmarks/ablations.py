@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from drkit.core.discovery import installed
+from drkit.core.registry import installed
 from drkit.runs.manifest import read_manifest
 
 MAIN = ("retromae", "simlm", "cpdae", "cdmae", "cotmae-qac")

@@ -18,14 +18,14 @@ import numpy as np
 import torch
 from attrs import field, frozen
 
-from drkit.core.discovery import installed
 from drkit.core.draws import Draws
 from drkit.core.progress import Silent
-from drkit.data.signals import SignalValues
+from drkit.core.registry import installed
+from drkit.data.arrays import SignalValues
 from drkit.data.store import TokenStore
+from drkit.inspect.masks import ViewStatistics, common_tokens, hidden_tokens, view_statistics
 from drkit.inspect.source import TextSource, collection_source
 from drkit.maskers import PmiConfig, PmiMasker, UniformConfig, UniformMasker
-from drkit.maskers.statistics import ViewStatistics, common_tokens, hidden_tokens, view_statistics
 from drkit.maskers.views import find_words
 from drkit.recipe.compose import ComposeRequest
 

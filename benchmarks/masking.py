@@ -22,8 +22,8 @@ import numpy as np
 import torch
 from attrs import evolve
 
-from drkit.core.discovery import installed
 from drkit.core.draws import Draws
+from drkit.core.registry import installed
 from drkit.core.types import BackboneInfo, BuildContext, TokenBatch
 
 TEXTS, LENGTH, VOCAB = 128, 150, 30522

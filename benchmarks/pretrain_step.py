@@ -77,8 +77,8 @@ def pair_step(masker_name: str, decoder: str, encoder, context):
     import torch
     from attrs import evolve
 
-    from drkit.core.discovery import installed
     from drkit.core.draws import Draws
+    from drkit.core.registry import installed
     from drkit.encoders import BertSizes, MaskedLmEncoder
     from drkit.runs.stages.pretrain import auto_encoder
     from drkit.train.gradients import GradientStrategy, backward
@@ -100,7 +100,7 @@ def pretraining(masker: str, decoder: str):
     """What `drkit compose --masker M --decoder D` pre-trains with, every setting of the parts at its default."""
     from attrs import evolve
 
-    from drkit.core.discovery import installed
+    from drkit.core.registry import installed
     from drkit.recipe.compose import ComposeRequest, compose
 
     settings = compose(ComposeRequest(masker=masker, decoder=decoder), installed()).pretrain
@@ -131,8 +131,8 @@ def measured_apart(name: str, repeats: int) -> dict:
 
 def names(every_masker: bool = False) -> list[str]:
     """The plain masked LM, and the pairs to measure."""
-    from drkit.core.discovery import installed
-    from drkit.recipe.matrix import matrix
+    from drkit.core.registry import installed
+    from drkit.recipe.check import matrix
 
     made, found = matrix(installed()), [PLAIN]
     for decoder in made.decoders:

@@ -1,6 +1,6 @@
 """Everything that a plugin needs to import.
 
-A plugin is a package with an entry point in the group `drkit` and any of the hooks in `drkit.core.discovery`:
+A plugin is a package with an entry point in the group `drkit` and any of the hooks in `drkit.core.registry`:
 
     from drkit.plugin import ComponentSpec, Kind, hookimpl
 
@@ -9,7 +9,7 @@ A plugin is a package with an entry point in the group `drkit` and any of the ho
         return [ComponentSpec(Kind.MASKER, "my-masker", "my_package.masker:MyMasker", MyConfig, "What it does.")]
 """
 
-from drkit.core.discovery import hookimpl
+from drkit.core.registry import hookimpl
 from drkit.core.settings import setting
 from drkit.core.spec import Citation, ComponentSpec, Kind
 from drkit.core.types import BackboneInfo, BuildContext

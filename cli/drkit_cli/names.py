@@ -54,7 +54,7 @@ class PartName(click.ParamType):  # type: ignore[type-arg]
 
     def convert(self, value: str, _param: click.Parameter | None, _ctx: click.Context | None) -> str:
         """Return the text unchanged. Raises as `Registry.split` does if it does not name a part."""
-        from drkit.core.discovery import installed
+        from drkit.core.registry import installed
 
         installed().registry.split(self.name, value)
         return value
@@ -63,7 +63,7 @@ class PartName(click.ParamType):  # type: ignore[type-arg]
         """Return the registered names that start with the incomplete text."""
         from click.shell_completion import CompletionItem
 
-        from drkit.core.discovery import installed
+        from drkit.core.registry import installed
 
         registry = installed().registry
         summaries = {registry.name_of(spec): spec.summary for spec in registry.specs(self.name)}
@@ -75,7 +75,7 @@ class _FileName(click.ParamType):  # type: ignore[type-arg]
 
     def convert(self, value: str, _param: click.Parameter | None, _ctx: click.Context | None) -> str:
         """Return the name unchanged. Raises as `Installed.recipe` and `Installed.pipeline` do if it is unknown."""
-        from drkit.core.discovery import installed
+        from drkit.core.registry import installed
 
         getattr(installed(), self.name)(value)
         return value
@@ -84,7 +84,7 @@ class _FileName(click.ParamType):  # type: ignore[type-arg]
         """Return the names that start with the incomplete text."""
         from click.shell_completion import CompletionItem
 
-        from drkit.core.discovery import installed
+        from drkit.core.registry import installed
 
         names = getattr(installed(), f"{self.name}s")
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]

@@ -241,7 +241,7 @@ def paths(run: Path, done: Mapping[str, Manifest]) -> Table:
 
 def _example_query(run: Path, done: Mapping[str, Manifest]) -> str:
     """Return a short query of the collection to try the run with."""
-    from drkit.data.tables import open_collection
+    from drkit.data.corpus import open_collection
 
     split = done["evaluation"].metrics["split"] if "evaluation" in done else ""
     queries = open_collection(run / "collection").queries(split) if split else iter(())

@@ -107,7 +107,8 @@ def run_recipe(
 def name_failing_part(recipe: Recipe, registry: Registry) -> Iterator[None]:
     """Print the name, package and version of the part in which a block raises an exception, and re-raise it."""
     from drkit.errors import DrkitError
-    from drkit.runs.attribution import all_parts, describe_error, failing_part
+    from drkit.recipe.parts import all_parts
+    from drkit.runs.attribution import describe_error, failing_part
 
     try:
         yield
@@ -116,7 +117,7 @@ def name_failing_part(recipe: Recipe, registry: Registry) -> Iterator[None]:
     except Exception as error:
         part = failing_part(error, all_parts(recipe, registry))
         if part is not None:
-            echo(f"error in {part.title}: {describe_error(error)}", err=True)
+            echo(f"error in {part.full_title}: {describe_error(error)}", err=True)
         raise
 
 

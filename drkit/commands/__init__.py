@@ -2,32 +2,32 @@
 
 from typing import TYPE_CHECKING
 
-from drkit.core.lazy import lazy_exports
+from drkit.core import lazy_exports
 
 if TYPE_CHECKING:
-    from drkit.commands.encode_search import encode_collection as encode_collection
-    from drkit.commands.encode_search import rank_to_run as rank_to_run
-    from drkit.commands.encode_search import search_to_run as search_to_run
     from drkit.commands.encoder_evaluation import BeirTable as BeirTable
     from drkit.commands.encoder_evaluation import evaluate_beir as evaluate_beir
     from drkit.commands.encoder_evaluation import evaluate_encoder as evaluate_encoder
     from drkit.commands.evaluation import evaluate_files as evaluate_files
     from drkit.commands.evaluation import find_judgements as find_judgements
     from drkit.commands.evaluation import find_systems as find_systems
-    from drkit.commands.fuse import fuse_files as fuse_files
-    from drkit.commands.generate import generate_queries as generate_queries
     from drkit.commands.inputs import NamedCollection as NamedCollection
+    from drkit.commands.inputs import export_checkpoint as export_checkpoint
     from drkit.commands.inputs import find_index as find_index
     from drkit.commands.inputs import find_queries as find_queries
-    from drkit.commands.mine import Miners as Miners
-    from drkit.commands.mine import Output as Output
-    from drkit.commands.mine import mine_to_file as mine_to_file
-    from drkit.commands.models import export_checkpoint as export_checkpoint
-    from drkit.commands.models import open_encoder as open_encoder
-    from drkit.commands.models import open_reranker as open_reranker
+    from drkit.commands.inputs import open_encoder as open_encoder
+    from drkit.commands.inputs import open_reranker as open_reranker
     from drkit.commands.prune import Pruned as Pruned
     from drkit.commands.prune import prune_run as prune_run
-    from drkit.commands.rerank_distill import distill as distill
-    from drkit.commands.rerank_distill import rerank_file as rerank_file
+    from drkit.commands.search import encode_collection as encode_collection
+    from drkit.commands.search import fuse_files as fuse_files
+    from drkit.commands.search import rank_to_run as rank_to_run
+    from drkit.commands.search import rerank_file as rerank_file
+    from drkit.commands.search import search_to_run as search_to_run
+    from drkit.commands.training_data import Miners as Miners
+    from drkit.commands.training_data import Output as Output
+    from drkit.commands.training_data import distill as distill
+    from drkit.commands.training_data import generate_queries as generate_queries
+    from drkit.commands.training_data import mine_to_file as mine_to_file
 
 lazy_exports(__name__)

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from attrs import frozen
 
-from drkit.commands.encode_search import rank_to_run, search_to_run
-from drkit.commands.inputs import NamedCollection
-from drkit.commands.models import open_encoder
+from drkit.commands.inputs import NamedCollection, open_encoder
+from drkit.commands.search import rank_to_run, search_to_run
 from drkit.core.files import local_path
 from drkit.core.progress import Progress, Silent
 from drkit.core.registry import Registry
@@ -22,7 +21,7 @@ from drkit.data.beir import BeirCollection
 from drkit.data.specs import BeirConfig
 from drkit.errors import DrkitError
 from drkit.evaluate import Scores, check_measures, evaluate
-from drkit.evaluate.tuning import tune_weight
+from drkit.evaluate.measures import tune_weight
 from drkit.runs.execute import RECIPE
 from drkit.runs.manifest import digest
 from drkit.search import AnyEncoder, Bm25Retriever, align, build_index, convex, encode_corpus, read_run
@@ -171,17 +170,16 @@ def data_sets(folder: Path) -> dict[str, list[Path]]:
         raise DrkitError(f"folder not found: {folder}; give a folder that contains data sets in BEIR's layout")
     if _is_data_set(folder):
         return {folder.resolve().name: [folder]}
-    inner = {path.name: [path] if _is_data_set(path) else _members(path) for path in _folders(folder)}
+    inner = {
+        path.name: [path] if _is_data_set(path) else [*filter(_is_data_set, _folders(path))]
+        for path in _folders(folder)
+    }
     found = {name: members for name, members in inner.items() if members}
     if not found:
         raise DrkitError(
             f"{folder} contains no data set: expected folders with corpus.jsonl, queries.jsonl and qrels/test.tsv"
         )
     return found
-
-
-def _members(folder: Path) -> list[Path]:
-    return [path for path in _folders(folder) if _is_data_set(path)]
 
 
 def _folders(folder: Path) -> Iterator[Path]:

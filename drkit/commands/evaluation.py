@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from attrs import define, field, frozen
 
 from drkit.commands.inputs import NamedCollection
-from drkit.core.discovery import Installed
 from drkit.core.files import local_path
+from drkit.core.registry import Installed
 from drkit.core.types import Judgement
-from drkit.data.readers import read_judgements
+from drkit.data.collection import read_judgements
 from drkit.errors import DrkitError, did_you_mean
 from drkit.evaluate import MEASURES, Scores, average, evaluate
 from drkit.runs.execute import RECIPE

@@ -1,4 +1,4 @@
-"""Inputs as commands name them: a collection, an index, a file of queries."""
+"""Inputs as commands name them: a collection, an index, a file of queries, a model."""
 
 from __future__ import annotations
 
@@ -7,18 +7,26 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import attrs
 from attrs import field, frozen
 
-from drkit.core.discovery import Installed, installed
-from drkit.core.files import local_path
+from drkit.core.files import local_path, read_json
+from drkit.core.loading import explain_load_errors, may_be_hub_id, reaches_hub
+from drkit.core.registry import Installed, Registry, installed
 from drkit.core.spec import Kind
 from drkit.core.types import Passage, Query
-from drkit.data.readers import read_topics
-from drkit.data.tables import StoredCollection, open_collection
+from drkit.data.collection import read_topics
+from drkit.data.corpus import StoredCollection, open_collection
 from drkit.errors import DrkitError
 from drkit.recipe.compose import ComposeRequest, compose
+from drkit.recipe.schema import RERANKER
+from drkit.recipe.toml import read_recipe
 from drkit.runs.execute import RECIPE
-from drkit.runs.manifest import read_manifest
+from drkit.runs.manifest import load_manifest, read_manifest, versions
+from drkit.runs.retriever import load_text_encoder, write_encoder
+from drkit.runs.stage import TextReading, settings_from
+from drkit.search import AnyEncoder, DualEncoder, Reranker, TextEncoder
+from drkit.search.text_encoder import choose_device, read_encoder
 from drkit.search.vectors import Vectors
 
 if TYPE_CHECKING:
@@ -111,3 +119,152 @@ def find_queries(text: str | Path) -> Iterable[Query] | Vectors:
     if not path.is_file():
         raise DrkitError(f"queries not found: {path}; give a file of queries, or a folder of their vectors")
     return (query for _, query in read_topics(path))
+
+
+# Settings and tokenizers of every kind; weights only as safetensors, which cannot contain code.
+_HUB_FILES = ("*.json", "*.txt", "*.model", "*.safetensors")
+_IGNORED_HUB_FILES = ("onnx/*", "openvino/*")
+
+
+def open_encoder(
+    path_or_id: str | Path,
+    *,
+    pooling: str | None = None,
+    device: str = "auto",
+    precision: str = "float32",
+    registry: Registry | None = None,
+) -> AnyEncoder:
+    """Open the encoder at a path or hub id; a `DualEncoder` if queries and passages have separate encoders.
+
+    path_or_id: a folder written by drkit or sentence-transformers; a run (its `encoder`); a checkpoint of a run
+    (`RUN/retriever-1`, with the run's settings); or a transformers checkpoint, which needs `pooling`, a name of
+    `drkit.encoders.pooling.POOLINGS`. device: auto, cpu, cuda ..; precision: float32, or bfloat16 for matrix products
+    only. registry: where the parts of a run's recipe are looked up; None: all installed parts.
+
+    Raises DrkitError if the encoder is missing or cannot be loaded, or its pooling is unknown.
+    """
+    target = str(choose_device(device))
+    if precision not in ("float32", "bfloat16"):
+        raise DrkitError(f"unsupported precision {precision!r}; use float32 or bfloat16")
+    encoder = _open(_local_folder(path_or_id), pooling, target, registry)
+    if isinstance(encoder, DualEncoder):
+        return encoder.evolve(precision=precision)
+    return attrs.evolve(encoder, precision=precision)
+
+
+def open_reranker(
+    path_or_id: str | Path, device: str = "auto", *, token_budget: int = 16_384, precision: str = "float32"
+) -> Reranker:
+    """Open the cross-encoder at a path or hub id, or the one that a run trained.
+
+    token_budget: tokens per batch. Raises DrkitError if the run has no re-ranker, or as `Reranker.load` does.
+    """
+    run = local_path(path_or_id)
+    if not (run / RECIPE).is_file():
+        return Reranker.load(path_or_id, device, token_budget=token_budget, precision=precision)
+    if read_manifest(run / RERANKER) is None:
+        raise DrkitError(
+            f"{run} has no finished re-ranker: resume it with `drkit run {run}` if its pipeline trains one (such as "
+            f"three-stage), or give the folder or hub id of a cross-encoder"
+        )
+    return Reranker.load(run / RERANKER, device, token_budget=token_budget, precision=precision)
+
+
+def export_checkpoint(
+    path_or_id: str | Path, folder: str | Path, *, pooling: str | None = None, registry: Registry | None = None
+) -> Path:
+    """Export whatever `open_encoder` opens as an encoder folder for sentence-transformers and AutoModel.
+
+    Of a run, the last finished training is exported, even if later stages are not finished. Returns the folder.
+
+    Raises DrkitError as `open_encoder` does, or if `folder` is the encoder's own folder.
+    """
+    source = _local_folder(path_or_id)
+    if (source / RECIPE).is_file():
+        source = last_checkpoint(source)
+    if Path(folder).resolve() in (source.resolve(), *source.resolve().parents):
+        raise DrkitError(f"{folder} holds the encoder itself; export to another folder")
+    encoder = _open(source, pooling, "cpu", registry)
+    write_encoder(encoder, Path(folder), {"from": f"{source.parent.name}/{source.name}", **versions()})
+    return Path(folder)
+
+
+def last_checkpoint(run: Path) -> Path:
+    """Return the folder of the training that a run exports, or else of the last one it finished.
+
+    Raises DrkitError if no training is finished.
+    """
+    folder = run / "encoder"
+    while exported := read_manifest(folder):  # an encoder that is exported as it is was itself made from a checkpoint
+        if "from" not in exported.metrics:
+            return folder
+        folder = run / str(exported.metrics["from"])
+    finished = {folder: time for folder in sorted(run.iterdir()) if (time := _finished_training(folder))}
+    if not finished:
+        raise DrkitError(f"{run} has no finished training; resume it with `drkit run {run}`")
+    return max(finished, key=lambda folder: finished[folder])
+
+
+def _finished_training(folder: Path) -> str:
+    """Return when a stage that trains an encoder was finished; empty for any other stage."""
+    manifest = read_manifest(folder)
+    if manifest is None or not (folder / "config.json").is_file() or _is_cross_encoder(folder):
+        return ""
+    return manifest.finished
+
+
+def _is_cross_encoder(folder: Path) -> bool:
+    if not (folder / "config.json").is_file():
+        return False
+    config = read_json(folder / "config.json", "give the folder of a model")
+    return isinstance(config, dict) and "SequenceClassification" in str(config.get("architectures"))
+
+
+def _open(folder: Path, pooling: str | None, device: str, registry: Registry | None) -> AnyEncoder:
+    if (folder / RECIPE).is_file():
+        if read_manifest(folder / "encoder") is None:
+            raise DrkitError(
+                f"{folder} has no finished encoder; resume it with `drkit run {folder}`, or give one of its "
+                f"checkpoints, such as {folder / 'retriever-1'}"
+            )
+        folder = folder / "encoder"
+    if (manifest := load_manifest(folder)) and manifest.pruned:
+        raise DrkitError(
+            f"the weights of {folder} were removed by `drkit prune`; use the exported encoder, {folder.parent}, or "
+            f"remove {folder} and train it again: drkit run {folder.parent}"
+        )
+    if (folder / "modules.json").is_file():
+        found = read_encoder(folder, device)
+        if pooling and pooling != found.pooling:
+            raise DrkitError(f"{folder} declares {found.pooling} pooling, not {pooling}; omit --pooling")
+        return found
+    if _is_cross_encoder(folder):
+        raise DrkitError(
+            f"{folder} is a cross-encoder, which scores pairs and cannot encode texts; give a retriever or a run "
+            f"(cross-encoders are used by drkit rerank and drkit distill)"
+        )
+    if (folder.parent / RECIPE).is_file() and (folder / "config.json").is_file():
+        recipe = read_recipe(folder.parent / RECIPE, registry or installed().registry)
+        return load_text_encoder(folder, settings_from(TextReading, recipe), device=device)
+    return TextEncoder.bare(folder, pooling=pooling, device=device) if pooling else TextEncoder.load(folder, device)
+
+
+def _local_folder(path_or_id: str | Path) -> Path:
+    """Return the given folder, or the one the hub's files were downloaded to."""
+    path = local_path(path_or_id)
+    name = str(path_or_id)
+    if path.exists() or not may_be_hub_id(name):
+        if not path.is_dir():
+            raise DrkitError(f"encoder folder not found: {name!r}; give a folder, a run, or a hub id (OWNER/NAME)")
+        return path
+    from huggingface_hub import snapshot_download
+
+    with explain_load_errors(name, "fetch the encoder"):
+        return Path(
+            snapshot_download(
+                name,
+                local_files_only=not reaches_hub(name),
+                allow_patterns=list(_HUB_FILES),
+                ignore_patterns=list(_IGNORED_HUB_FILES),
+            )
+        )

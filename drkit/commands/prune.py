@@ -8,7 +8,7 @@ from pathlib import Path
 
 from attrs import evolve, frozen
 
-from drkit.commands.models import last_checkpoint
+from drkit.commands.inputs import last_checkpoint
 from drkit.core.files import remove_temporaries
 from drkit.core.registry import Registry
 from drkit.errors import DrkitError

@@ -28,12 +28,8 @@ def escape_controls(text: str) -> str:
     >>> escape_controls("\x1b[2Ja\u202eb\n")
     '\\x1b[2Ja\\u202eb\n'
     """
-    return _CONTROLS.sub(lambda found: _spelled(ord(found[0])), text)
-
-
-def _spelled(code: int) -> str:
     # From DEL on in the form that JSON and TOML read too; both refuse the characters below as they are.
-    return f"\\x{code:02x}" if code < 0x20 else f"\\u{code:04x}"
+    return _CONTROLS.sub(lambda c: f"\\x{ord(c[0]):02x}" if c[0] < " " else f"\\u{ord(c[0]):04x}", text)
 
 
 def escape_line(text: str) -> str:

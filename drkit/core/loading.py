@@ -39,7 +39,10 @@ def load_pretrained(
     import transformers
 
     if loader.startswith("AutoModel"):
-        _check_is_model(path_or_id, requirement)
+        try:
+            check_model_path(path_or_id)
+        except DrkitError as error:
+            raise DrkitError(f"{error}. {requirement}" if requirement else str(error)) from None
         _check_weights(local_path(path_or_id))
         options["use_safetensors"] = True
     with explain_load_errors(path_or_id, action, requirement), without_progress_bars():
@@ -57,13 +60,6 @@ def _try_tokenizer(backend: Any) -> None:
     for text in ("", "A word, 1 Wörd."):
         with suppress(Exception):  # not every vocabulary has this word
             backend.encode(text)
-
-
-def _check_is_model(path_or_id: str, requirement: str) -> None:
-    try:
-        check_model_path(path_or_id)
-    except DrkitError as error:
-        raise DrkitError(f"{error}. {requirement}" if requirement else str(error)) from None
 
 
 def _check_weights(folder: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from drkit.core.lazy import lazy_exports
+from drkit.core import lazy_exports
 
 if TYPE_CHECKING:
     from drkit.data.beir import BeirCollection as BeirCollection
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from drkit.data.contexts import QueryContexts as QueryContexts
     from drkit.data.contexts import SpanContexts as SpanContexts
     from drkit.data.contexts import open_contexts as open_contexts
+    from drkit.data.corpus import StoredCollection as StoredCollection
+    from drkit.data.corpus import open_collection as open_collection
     from drkit.data.embeddings import log_frequencies as log_frequencies
     from drkit.data.embeddings import ppmi_svd as ppmi_svd
     from drkit.data.generation import QueryModel as QueryModel
@@ -40,8 +42,6 @@ if TYPE_CHECKING:
     from drkit.data.specs import TrecConfig as TrecConfig
     from drkit.data.store import TokenStore as TokenStore
     from drkit.data.store import tokenise as tokenise
-    from drkit.data.tables import StoredCollection as StoredCollection
-    from drkit.data.tables import open_collection as open_collection
     from drkit.data.tevatron import TevatronCollection as TevatronCollection
     from drkit.data.trec import TrecCollection as TrecCollection
     from drkit.data.vocabulary import train_wordpiece as train_wordpiece

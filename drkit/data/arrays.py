@@ -1,13 +1,18 @@
-"""Numpy arrays of any length in one Arrow file: written as streams, read as memory-mapped arrays.
+"""Numpy arrays of any length in one Arrow file, and the values of signals, which are such arrays.
 
-A file has one record batch, so every column is one contiguous array and lookups need no loop over chunks. While a file
-is written, its values are kept in plain files beside it; memory stays flat.
+Arrays are written as streams and read as memory-mapped arrays. A file has one record batch, so every column is one
+contiguous array and lookups need no loop over chunks. While a file is written, its values are kept in plain files
+beside it; memory stays flat.
+
+A signal (`drkit.core.protocols.Signal`) computes values per token, text or vocabulary entry, `write_signal` checks and
+stores them, and a `TokenStore` aligns them with the tokens of a batch.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -19,7 +24,29 @@ from drkit.core.files import replacing
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
-    from numpy.typing import DTypeLike, NDArray
+    from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+
+@contextmanager
+def arrow_file(path: Path, schema: Any) -> Iterator[Any]:
+    """Open a writer of record batches to an Arrow file, which appears at `path` only if all succeeds."""
+    with replacing(path) as temporary, pa.OSFile(str(temporary), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+        yield writer
+
+
+def record_batch(columns: Iterable[Sequence[Any]], schema: Any) -> Any:
+    """Return a record batch of these columns, in the order of a schema and with its types."""
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.record_batch(arrays, schema=schema)
+
+
+def read_batches(path: Path) -> list[Any]:
+    """Memory-map the record batches of an Arrow file. Raises DrkitError if it is missing or not an Arrow file."""
+    try:
+        reader = pa.ipc.open_file(pa.memory_map(str(path)))
+        return [reader.get_batch(number) for number in range(reader.num_record_batches)]
+    except (OSError, pa.ArrowException) as error:
+        raise DrkitError(f"{path}: cannot be read as an Arrow file ({error}); run its stage again") from None
 
 
 class ArrayWriter:
@@ -76,7 +103,7 @@ class ArrayWriter:
         metadata = {key: str(value) for key, value in self.metadata.items()}
         batch = pa.record_batch(list(flat.values()), names=list(flat))
         schema = batch.schema.with_metadata(metadata)
-        with replacing(self.path) as path, pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+        with arrow_file(self.path, schema) as writer:
             writer.write_batch(batch.replace_schema_metadata(metadata))
 
     def _array(self, name: str, dtype: np.dtype[Any]) -> Any:
@@ -112,3 +139,76 @@ class Arrays:
     def offsets(self, name: str) -> NDArray[np.int64]:
         """Return where each row of a list column starts among its flat values, i64[rows + 1]."""
         return np.asarray(self._batch.column(name).offsets.to_numpy(zero_copy_only=True), dtype=np.int64)
+
+
+FILE = "values.arrow"
+
+
+class SignalValues:
+    """The memory-mapped values of a signal, f32[n] or f32[n,K], for n content tokens, texts or vocabulary entries.
+
+    Values of tokens are aligned with `TokenStore.flat_ids`; `TokenStore.batch(.., signals={name: this})` adds them to a
+    batch. Picklable.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path)
+        arrays = Arrays(self.path)
+        self.scope = arrays.metadata["scope"]
+        width = int(arrays.metadata["width"])
+        flat: NDArray[np.float32] = arrays["values"]
+        self.values = flat.reshape(-1, width) if width else flat
+
+    @classmethod
+    def open(cls, folder: Path) -> SignalValues:
+        """Open what `write_signal` wrote to `folder`. Raises DrkitError if it is missing."""
+        return cls(Path(folder) / FILE)
+
+    def __reduce__(self) -> tuple[type[SignalValues], tuple[Path]]:
+        return SignalValues, (self.path,)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+def write_signal(
+    name: str, chunks: Iterable[ArrayLike], folder: Path, *, scope: str, count: int, metadata: Mapping[str, Any] = {}
+) -> SignalValues:
+    """Write the values of a signal to `folder`, and open them; chunks: f32[n] or f32[n,K], in order.
+
+    scope: `token`, `text` or `vocabulary`; count: the required number of values.
+
+    Raises DrkitError for more or fewer values, a value that is not finite, or chunks that differ in K.
+    """
+    width, written = None, 0
+    with ArrayWriter(Path(folder) / FILE, {"values": np.float32}) as writer:
+        for chunk in chunks:
+            values = np.asarray(chunk, dtype=np.float32)
+            width = _width(name, values, width)
+            if not np.isfinite(values).all():
+                first = int(np.argwhere(~np.isfinite(values))[0, 0])
+                raise DrkitError(
+                    f"the signal {name!r} is not finite at {scope} {written + first} of {count}; "
+                    f"use 0 if a value is unknown"
+                )
+            writer.append(values=values)
+            written += len(values)
+        writer.metadata = {"scope": scope, "width": width or 0, **metadata}
+        if written != count:
+            raise DrkitError(
+                f"the signal {name!r} gave {written:,} values for {count:,} of scope {scope!r}; give exactly one value "
+                f"for each, in order"
+            )
+    return SignalValues.open(folder)
+
+
+def _width(name: str, values: NDArray[np.float32], before: int | None) -> int:
+    """Return K of f32[n,K], or 0 of f32[n]. Raises DrkitError if it differs from the earlier chunks."""
+    if values.ndim not in (1, 2):
+        raise DrkitError(f"the signal {name!r} gave values of shape {values.shape}; give f32[n] or f32[n,K]")
+    width = values.shape[1] if values.ndim == 2 else 0
+    if before is not None and width != before:
+        raise DrkitError(
+            f"the signal {name!r} gave vectors of {width} values after vectors of {before}; K must be constant"
+        )
+    return width

@@ -8,12 +8,15 @@ from typing import Any, NoReturn
 
 from drkit.core.files import local_path
 from drkit.core.types import BuildContext, Judgement, Passage, Query
-from drkit.data.collection import SPLITS, FileCollection, Splits, judged_queries
-from drkit.data.readers import (
+from drkit.data.collection import (
     ID_COLUMNS,
+    SPLITS,
     TEXT_COLUMNS,
     TITLE_COLUMNS,
+    FileCollection,
     PassageColumns,
+    Splits,
+    judged_queries,
     query_of,
     read_judgements,
     read_passages,

@@ -16,8 +16,8 @@ from attrs import evolve, field, fields, frozen
 
 from drkit.core.draws import Draws
 from drkit.core.types import TokenBatch, map_tensors
+from drkit.data.arrays import SignalValues
 from drkit.data.queries import Queries
-from drkit.data.signals import SignalValues
 from drkit.data.spans import Spans
 from drkit.data.store import TokenStore
 from drkit.errors import DrkitError

@@ -1,18 +1,20 @@
-"""Passages on disk, memory-mapped: read by index, or by id through sorted 64-bit hashes (16 bytes per passage)."""
+"""A collection on disk, memory-mapped: passages by index and id; queries, judgements and negatives by split."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from drkit.core.types import Passage
-from drkit.data.arrays import Arrays, ArrayWriter
-from drkit.data.ids import find_ids
+from drkit.core.types import Judgement, Passage, Query
+from drkit.data.arrays import Arrays, ArrayWriter, read_batches
+from drkit.data.collection import SPLITS
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
@@ -38,11 +40,7 @@ class MappedTable:
     """
 
     def __init__(self, path: Path) -> None:
-        try:
-            reader = pa.ipc.open_file(pa.memory_map(str(path)))
-            self.batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
-        except (OSError, pa.ArrowException) as error:
-            raise DrkitError(f"{path}: cannot be read as an Arrow file ({error}); run its stage again") from None
+        self.batches = read_batches(path)
         self.starts = np.cumsum([0, *(batch.num_rows for batch in self.batches)])
 
     def __len__(self) -> int:
@@ -129,3 +127,118 @@ class StoredCorpus:
             first, later = self._table.take_first_column(pair)
             if first == later:
                 yield first, int(pair[0]), int(pair[1])
+
+
+PASSAGES = "passages"
+QUERIES, JUDGEMENTS, NEGATIVES = "queries.arrow", "judgements.arrow", "negatives.arrow"
+
+
+def open_collection(folder: Path) -> StoredCollection:
+    """Open the collection that `write_collection` wrote to `folder`. Raises DrkitError if it is missing."""
+    folder = Path(folder)
+    splits = {split: folder / split for split in SPLITS if (folder / split).is_dir()}
+    collection = collection_of({PASSAGES: folder / PASSAGES, **splits})
+    len(collection.corpus)
+    return collection
+
+
+def collection_of(parts: Mapping[str, Path]) -> StoredCollection:
+    """Open the parts of a collection that a stage reads: `passages`, and splits by name; other names are ignored."""
+    return StoredCollection(parts.get(PASSAGES), {split: parts[split] for split in SPLITS if split in parts})
+
+
+def read_queries(path: Path) -> Iterator[Query]:
+    """Yield the queries in a split's `queries.arrow`."""
+    return (Query(query_id, text) for query_id, text in MappedTable(path).rows())
+
+
+class StoredCollection:
+    """A collection on disk: `corpus`, and queries, judgements and given negatives by split.
+
+    passages: the folder of the passages, or None; splits: the folders of the splits, by name.
+    """
+
+    def __init__(self, passages: Path | None, splits: Mapping[str, Path]) -> None:
+        self._passages, self._splits = passages, dict(splits)
+
+    @cached_property
+    def corpus(self) -> StoredCorpus:
+        """The passages. Raises DrkitError if they are missing."""
+        if self._passages is None:
+            raise DrkitError("this collection was opened without its passages; run the stage that writes them again")
+        return StoredCorpus(self._passages)
+
+    def splits(self) -> tuple[str, ...]:
+        """The splits that have queries."""
+        return tuple(split for split in SPLITS if split in self._splits)
+
+    def queries(self, split: str) -> Iterator[Query]:
+        """Yield the queries of a split; none if the split is missing."""
+        return read_queries(self._splits[split] / QUERIES) if split in self._splits else iter(())
+
+    def judgements(self, split: str) -> Iterator[Judgement]:
+        """Yield the judgements of a split; none if the split is missing."""
+        return (Judgement(*row) for row in self._rows(split, JUDGEMENTS))
+
+    def positives(self, split: str) -> dict[str, dict[str, int]]:
+        """Return the judged positives: query id -> passage id -> relevance, in the order of the judgements."""
+        found: dict[str, dict[str, int]] = {}
+        for judgement in self.judgements(split):
+            if judgement.relevance > 0:
+                found.setdefault(judgement.query_id, {})[judgement.doc_id] = judgement.relevance
+        return found
+
+    def positive_indices(self, split: str) -> dict[str, NDArray[np.int64]]:
+        """Return the judged positives by their indices in the corpus: query id -> indices i64[n]."""
+        judged = self.positives(split)
+        return {query: np.asarray(self.corpus.positions(list(docs))) for query, docs in judged.items()}
+
+    def negatives(self, split: str) -> dict[str, list[str]]:
+        """Return the collection's own negatives: query id -> passage ids, each once and never a judged positive.
+
+        Negatives of the training file come first, in its order; then passages judged not relevant. Queries without
+        negatives are left out.
+        """
+        positives = self.positives(split)
+        found: dict[str, dict[str, None]] = {}
+        irrelevant = ((item.query_id, item.doc_id) for item in self.judgements(split) if item.relevance <= 0)
+        for query_id, doc_id in chain(self._rows(split, NEGATIVES), irrelevant):
+            if doc_id not in positives.get(query_id, ()):
+                found.setdefault(query_id, {})[doc_id] = None
+        return {query_id: list(doc_ids) for query_id, doc_ids in found.items()}
+
+    def _rows(self, split: str, name: str) -> Iterator[tuple[Any, ...]]:
+        path = self._splits[split] / name if split in self._splits else None
+        return MappedTable(path).rows() if path is not None and path.is_file() else iter(())
+
+
+def id_hash(identifier: str) -> int:
+    """Return a 64-bit hash of an id."""
+    return int.from_bytes(hashlib.blake2b(identifier.encode(), digest_size=8).digest(), "little")
+
+
+def find_ids(
+    ids: Sequence[str],
+    hashes: NDArray[np.uint64],
+    indices: NDArray[np.int64],
+    ids_at: Callable[[NDArray[np.int64]], Sequence[str]],
+) -> NDArray[np.int64]:
+    """Return the index i64[n] of each id, or -1 if it is unknown.
+
+    hashes: of all known ids, sorted; indices: the index of the id behind each hash; ids_at: returns the ids at indices.
+
+    >>> known = ["b", "a"]
+    >>> hashes = np.array([id_hash(name) for name in known], dtype=np.uint64)
+    >>> order = np.argsort(hashes)
+    >>> find_ids(["a", "c"], hashes[order], order, lambda indices: [known[i] for i in indices]).tolist()
+    [1, -1]
+    """
+    sought = np.fromiter(map(id_hash, ids), dtype=np.uint64, count=len(ids))
+    slots = np.minimum(np.searchsorted(hashes, sought), len(hashes) - 1)
+    found = np.where(hashes[slots] == sought, indices[slots], -1)
+    hits = np.flatnonzero(found >= 0)
+    for i, name in zip(hits.tolist(), ids_at(found[hits]), strict=True):
+        if name != ids[i]:  # several ids share this hash
+            same = np.asarray(indices[slots[i] : int(np.searchsorted(hashes, sought[i], side="right"))])
+            found[i] = next((index for index, other in zip(same, ids_at(same), strict=True) if other == ids[i]), -1)
+    return found

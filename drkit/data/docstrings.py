@@ -84,11 +84,7 @@ def summary_and_rest(docstring: str) -> tuple[str, str]:
     return " ".join(first.split()), " ".join(" ".join(rest).split())
 
 
-def _work() -> None:
+if __name__ == "__main__":
     sys.stdin.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
     sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
     json.dump([read_file(Path(path)) for path in json.load(sys.stdin)], sys.stdout)
-
-
-if __name__ == "__main__":
-    _work()

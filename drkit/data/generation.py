@@ -270,7 +270,11 @@ def _assemble(parts: Path, path: Path, n_blocks: int) -> Path | None:
             return None
         with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
             for block in range(n_blocks):
-                for name, queries in _read_block(*done[block]):
+                part, start = done[block]
+                with part.open("rb") as lines:
+                    lines.seek(start)
+                    line = json.loads(lines.readline())
+                for name, queries in zip(line["ids"], line["queries"], strict=True):
                     file.write(json.dumps({"doc_id": name, "queries": queries}, ensure_ascii=False) + "\n")
     _remove_parts(parts, path)
     return path
@@ -284,10 +288,3 @@ def _remove_parts(parts: Path, path: Path) -> None:
     """Remove what only the making of a file needs; several processes may do so at once."""
     shutil.rmtree(parts, ignore_errors=True)
     _lock(path).unlink(missing_ok=True)
-
-
-def _read_block(path: Path, start: int) -> Iterator[tuple[str, list[str]]]:
-    with path.open("rb") as file:
-        file.seek(start)
-        line = json.loads(file.readline())
-    return zip(line["ids"], line["queries"], strict=True)

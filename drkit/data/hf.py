@@ -16,9 +16,16 @@ from attrs import frozen
 from drkit.core.files import local_path
 from drkit.core.loading import may_be_hub_id, reaches_hub
 from drkit.core.types import BuildContext, Judgement, Passage, Query
-from drkit.data.collection import Splits, judged_queries
+from drkit.data.collection import (
+    SPLIT_NAMES,
+    PassageColumns,
+    Splits,
+    judged_queries,
+    parse_relevance,
+    query_of,
+    words_of,
+)
 from drkit.data.pairs import PairColumns, PairTables, Rows, TableCollection
-from drkit.data.readers import SPLIT_NAMES, PassageColumns, parse_relevance, query_of, words_of
 from drkit.data.rows import FORMATS, Row, file_kind, read_rows
 from drkit.data.specs import HfConfig
 from drkit.errors import DrkitError

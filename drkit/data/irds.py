@@ -8,8 +8,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from drkit.core.types import BuildContext, Judgement, Passage, Query
-from drkit.data.collection import Splits
-from drkit.data.readers import require_text
+from drkit.data.collection import Splits, require_text
 from drkit.data.specs import IrdsConfig
 from drkit.errors import DrkitError
 

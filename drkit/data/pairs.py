@@ -17,8 +17,7 @@ from attrs import frozen
 
 from drkit.core.files import local_path
 from drkit.core.types import BuildContext, Judgement, Passage, Query
-from drkit.data.collection import FileCollection, Splits
-from drkit.data.readers import SPLIT_NAMES
+from drkit.data.collection import SPLIT_NAMES, FileCollection, Splits
 from drkit.data.rows import FORMATS, Row, file_kind, file_summary, parse_number, read_rows, require_file
 from drkit.data.specs import HfConfig, PairsConfig
 from drkit.errors import DrkitError

@@ -92,7 +92,9 @@ class PydocsCollection:
             "python": ".".join(map(str, sys.version_info[:3])),
             "packages": _versions(Counter(found.module.split(".")[0] for found in documented)),
             "counts": {
-                **self._scan,
+                "modules": len(self._read),
+                "unreadable": sum(found is None for found in self._read.values()),
+                "docstrings": sum(1 for _ in self._docstrings),
                 "passages": len(documented),
                 "queries": {split: sum(1 for _ in self._of(split)) for split in self.splits()},
             },
@@ -127,10 +129,12 @@ class PydocsCollection:
 
     @cached_property
     def _documented(self) -> list[Documented]:
-        found = _unambiguous(_first_of_each(_split_docstrings(self._docstrings, self.config)))
+        found = list(_first_of_each(_split_docstrings(self._docstrings, self.config)))
         if not found:
             raise DrkitError("collection pydocs: no docstring is long enough; add packages or lower the limits")
-        return found
+        # A summary that several passages share would have one judged answer among many.
+        uses = Counter(_key(item.summary) for item in found)
+        return [evolve(item, summary="") if uses[_key(item.summary)] > 1 else item for item in found]
 
     @cached_property
     def _read(self) -> dict[str, list[Found] | None]:
@@ -140,11 +144,6 @@ class PydocsCollection:
     @property
     def _docstrings(self) -> Iterator[tuple[str, str, str]]:
         return ((module, name, text) for module, found in self._read.items() for name, text in found or ())
-
-    @property
-    def _scan(self) -> dict[str, int]:
-        unreadable = sum(found is None for found in self._read.values())
-        return {"modules": len(self._read), "unreadable": unreadable, "docstrings": sum(1 for _ in self._docstrings)}
 
 
 def default_roots() -> list[Path]:
@@ -203,13 +202,6 @@ def _first_of_each(found: Iterable[Documented]) -> Iterator[Documented]:
         if key not in seen:
             seen.add(key)
             yield item
-
-
-def _unambiguous(found: Iterable[Documented]) -> list[Documented]:
-    """Empty summaries that several passages share: they would have one judged answer among many."""
-    items = list(found)
-    uses = Counter(_key(item.summary) for item in items)
-    return [evolve(item, summary="") if uses[_key(item.summary)] > 1 else item for item in items]
 
 
 def _key(text: str) -> bytes:

@@ -1,23 +1,31 @@
-"""Candidate queries of every text, tokenised: given ones from a file or a model, otherwise extractive ones.
+"""Queries of every text: given ones from a file or a model, and queries made from the texts themselves.
 
-Extractive queries need no model: they are the spans of a text whose tokens are most important (PMI). A text without a
-given query keeps its extractive ones, so that every text has a context.
+Candidate queries are contexts in pre-training, tokenised (`Queries`). Extractive ones need no model: they are the spans
+of a text whose tokens are most important (PMI). A text without a given query keeps its extractive ones, so that every
+text has a context.
+
+Pseudo-queries are training queries, made without a model or a judgement. Each `QuerySource` turns a batch of passages
+into the queries of each; which ones depends on the seed and the passage alone.
 """
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from attrs import frozen
 
-from drkit.data.arrays import Arrays, ArrayWriter
+from drkit.core.draws import Draws
+from drkit.core.types import Passage
+from drkit.data.arrays import Arrays, ArrayWriter, SignalValues
+from drkit.data.corpus import StoredCorpus
 from drkit.data.rows import FORMATS, Row, read_rows, require_file
-from drkit.data.signals import SignalValues
+from drkit.data.spans import SentenceSplitter
 from drkit.data.store import TokenStore, TokenWriter, encoded
 from drkit.errors import DrkitError
 
@@ -25,6 +33,8 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from drkit.data.spans import NamedTexts
+
+    Indices = NDArray[np.int64]
 
 FILE = "candidates.arrow"
 LENGTH = 12  # tokens of an extractive query: a short question
@@ -77,16 +87,12 @@ def extractive_queries(
         if start == stop:
             yield [(start, stop)]
             continue
-        windows = _long_windows(word_windows(store.flat_words[start:stop], length), length)
+        windows = word_windows(store.flat_words[start:stop], length)
+        long = 2 * (windows[:, 1] - windows[:, 0]) >= length  # the means of few tokens are extreme
+        windows = windows[long] if long.any() else windows
         sums = np.concatenate([[0.0], np.cumsum(importance.values[start:stop], dtype=np.float64)])
         means = (sums[windows[:, 1]] - sums[windows[:, 0]]) / np.diff(windows, axis=1)[:, 0]
         yield [(start + a, start + b) for a, b in best_windows(windows, means, count).tolist()]
-
-
-def _long_windows(windows: NDArray[np.int64], length: int) -> NDArray[np.int64]:
-    """The windows of at least half of `length` tokens, if any: the means of few tokens are extreme."""
-    long = 2 * (windows[:, 1] - windows[:, 0]) >= length
-    return windows[long] if long.any() else windows
 
 
 def word_windows(words: NDArray[np.signedinteger], length: int) -> NDArray[np.int64]:
@@ -245,3 +251,108 @@ class Queries:
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
+
+
+SHORTEST, LONGEST = 4, 16  # words of a crop
+_PASSAGES_AT_ONCE = 1024
+# Added to the seed of a run, which is smaller, so that crops, sentences and masks are drawn independently.
+_CROPS, _SENTENCES = 4 << 40, 5 << 40
+_WORD = re.compile(r"\S+")
+
+
+class QuerySource(Protocol):
+    """Makes queries from passages."""
+
+    def __call__(self, passages: Sequence[Passage], indices: Indices) -> list[list[str]]:
+        """Return the queries of each passage; indices: of the passages in their corpus."""
+
+
+@frozen
+class Crops:
+    """Runs of 4 to 16 words, drawn at random: independent cropping (Izacard et al. 2022, section 3.1) of the query.
+
+    The passage stays whole.
+    """
+
+    count: int
+    seed: int
+
+    def __call__(self, passages: Sequence[Passage], indices: Indices) -> list[list[str]]:
+        """Return `count` crops of each passage; equal ones once."""
+        words = [[word.span() for word in _WORD.finditer(passage.content)] for passage in passages]
+        totals = np.array([len(own) for own in words])[:, None]
+        sizes, places = np.moveaxis(Draws(self.seed + _CROPS, 0, indices).uniform(2, self.count), 1, 0)
+        lengths = np.minimum(SHORTEST + (sizes * (LONGEST - SHORTEST + 1)).astype(np.int64), totals)
+        starts = (places * (totals - lengths + 1)).astype(np.int64)
+        return [
+            [passage.content[own[a][0] : own[a + n - 1][1]] for a, n in zip(first, size, strict=True) if n]
+            for passage, own, first, size in zip(passages, words, starts.tolist(), lengths.tolist(), strict=True)
+        ]
+
+
+@frozen
+class Sentences:
+    """Sentences, drawn at random: the inverse cloze task (Lee et al. 2019) with the sentence left in its passage."""
+
+    count: int
+    seed: int
+    splitter: SentenceSplitter
+
+    def __call__(self, passages: Sequence[Passage], indices: Indices) -> list[list[str]]:
+        """Return at most `count` sentences of each passage, in random order; none if it is a single sentence."""
+        found = [[passage.content[a:b] for a, b in self.splitter(passage.content)] for passage in passages]
+        longest = max(map(len, found), default=0)
+        order = Draws(self.seed + _SENTENCES, 0, indices).uniform(longest)
+        return [
+            [own[i] for i in np.argsort(keys[: len(own)], kind="stable")[: self.count]] if len(own) > 1 else []
+            for own, keys in zip(found, order, strict=True)
+        ]
+
+
+@frozen(eq=False)
+class ImportantSpans:
+    """The spans of highest mean importance (`extractive_queries`), as the passage spells them.
+
+    store, importance: of the passages; prompt_tokens: their number before every text of the store.
+    """
+
+    count: int
+    store: TokenStore
+    importance: SignalValues
+    tokenizer: Any
+    prompt_tokens: int = 0
+
+    def __call__(self, passages: Sequence[Passage], indices: Indices) -> list[list[str]]:
+        """Return at most `count` spans of each passage, best first."""
+        contents = [passage.content for passage in passages]
+        encodings = [encoding for part in encoded(iter(contents), self.tokenizer) for encoding in part]
+        ranges = extractive_queries(self.store, self.importance, indices, count=self.count, length=LENGTH)
+        begins = self.store.offsets[indices] + self.prompt_tokens
+        return [
+            [text[e.offsets[max(a - begin, 0)][0] : e.offsets[b - begin - 1][1]] for a, b in own if b > begin]
+            for text, e, own, begin in zip(contents, encodings, ranges, begins.tolist(), strict=True)
+        ]
+
+
+def titles(passages: Sequence[Passage], indices: Indices) -> list[list[str]]:  # noqa: ARG001
+    """Return the title of each passage that has one."""
+    return [[passage.title] if passage.title else [] for passage in passages]
+
+
+def made_queries(corpus: StoredCorpus, source: QuerySource) -> Iterator[tuple[int, str]]:
+    """Yield (passage index, query) of all passages, each query once per passage, none that is the whole passage."""
+    stream, first = iter(corpus), 0
+    while passages := list(islice(stream, _PASSAGES_AT_ONCE)):
+        indices = np.arange(first, first + len(passages))
+        for index, passage, queries in zip(indices.tolist(), passages, source(passages, indices), strict=True):
+            for query in dict.fromkeys(" ".join(query.split()) for query in queries):
+                if query and query != " ".join(passage.content.split()):
+                    yield index, query
+        first += len(passages)
+
+
+def given_queries(corpus: StoredCorpus, path: Path) -> Iterator[tuple[int, str]]:
+    """Yield (passage index, query) of a file of queries (see `read_queries`), -1 for an unknown passage."""
+    stream = (pair for pair in read_queries(path) if pair[1].strip())
+    while batch := list(islice(stream, _PASSAGES_AT_ONCE)):
+        yield from zip(corpus.find([name for name, _ in batch]).tolist(), (query for _, query in batch), strict=True)

@@ -23,7 +23,7 @@ from drkit.errors import DrkitError
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-    from drkit.data.signals import SignalValues
+    from drkit.data.arrays import SignalValues
 
 FILE = "tokens.arrow"
 _TEXTS_AT_ONCE = 1024

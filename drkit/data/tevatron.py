@@ -8,20 +8,22 @@ from typing import Any
 
 from drkit.core.files import local_path
 from drkit.core.types import BuildContext, Judgement, Passage, Query
-from drkit.data.collection import FileCollection, Splits, judged_queries
-from drkit.data.ids import id_hash
-from drkit.data.readers import (
+from drkit.data.collection import (
     CORPUS_NAMES,
     ID_COLUMNS,
     QRELS_FORMATS,
     SPLIT_NAMES,
     TEXT_COLUMNS,
+    FileCollection,
     PassageColumns,
+    Splits,
     find_file,
+    judged_queries,
     query_of,
     read_judgements,
     read_passages,
 )
+from drkit.data.corpus import id_hash
 from drkit.data.rows import Row, file_summary, read_jsonl, require_file
 from drkit.data.specs import TevatronConfig
 from drkit.errors import DrkitError

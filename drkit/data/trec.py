@@ -8,12 +8,15 @@ from typing import Any
 
 from drkit.core.files import local_path
 from drkit.core.types import BuildContext, Judgement, Passage, Query
-from drkit.data.collection import SPLITS, FileCollection, Splits, judged_queries
-from drkit.data.readers import (
+from drkit.data.collection import (
     CORPUS_NAMES,
     QRELS_FORMATS,
+    SPLITS,
     TOPIC_FORMATS,
+    FileCollection,
+    Splits,
     find_file,
+    judged_queries,
     read_judgements,
     read_passages,
     read_topics,

@@ -17,12 +17,21 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from drkit.core.files import replacing
 from drkit.core.protocols import CarriesNegatives, Collection, LocatesRows, UnknownJudgements
 from drkit.core.types import HIGHEST_GRADE
-from drkit.data.corpus import TEXTS, MappedTable, StoredCorpus, write_index
-from drkit.data.ids import id_hash
-from drkit.data.tables import JUDGEMENTS, NEGATIVES, PASSAGES, QUERIES, SPLITS
+from drkit.data.arrays import arrow_file, record_batch
+from drkit.data.collection import SPLITS
+from drkit.data.corpus import (
+    JUDGEMENTS,
+    NEGATIVES,
+    PASSAGES,
+    QUERIES,
+    TEXTS,
+    MappedTable,
+    StoredCorpus,
+    id_hash,
+    write_index,
+)
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
@@ -85,7 +94,6 @@ def locator(collection: Collection) -> Callable[[str, str, int], str]:
     return collection.locate if isinstance(collection, LocatesRows) else plain
 
 
-_WRITING_ROWS = 4096
 _TEXT = pa.large_string()
 _PASSAGE_SCHEMA = pa.schema([("doc_id", _TEXT), ("title", _TEXT), ("text", _TEXT)])
 _QUERY_SCHEMA = pa.schema([("query_id", _TEXT), ("text", _TEXT)])
@@ -257,9 +265,7 @@ def write_pairs(pairs: Iterable[tuple[str, int]], corpus: StoredCorpus, folder: 
 
 
 def _write(rows: Iterator[tuple[Any, ...]], path: Path, schema: Any, digest: Any) -> None:
-    with replacing(path) as temporary, pa.OSFile(str(temporary), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-        while batch := list(islice(rows, _WRITING_ROWS)):
-            columns = zip(*batch, strict=True)
-            arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
-            writer.write_batch(pa.record_batch(arrays, schema=schema))
+    with arrow_file(path, schema) as writer:
+        while batch := list(islice(rows, _ROWS)):
+            writer.write_batch(record_batch(zip(*batch, strict=True), schema))
             digest.update("\n".join("\0".join(map(str, row)) for row in batch).encode())

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from drkit.core.types import TokenBatch, TokenStates
 from drkit.decoders.layers import PostLnLayer, init_weights, sizes_of, with_bottleneck
-from drkit.encoders.seeding import seeded
+from drkit.encoders.heads import seeded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from drkit.decoders.layers import init_weights, sizes_of
-from drkit.encoders.seeding import seeded
+from drkit.encoders.heads import seeded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

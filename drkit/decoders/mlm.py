@@ -8,7 +8,7 @@ from torch import nn
 
 from drkit.core.types import TokenStates
 from drkit.decoders.layers import Bottleneck, PostLnLayer, init_weights, sizes_of, with_bottleneck
-from drkit.encoders.seeding import seeded
+from drkit.encoders.heads import seeded
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:

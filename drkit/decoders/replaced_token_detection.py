@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from drkit.decoders.layers import init_weights, sizes_of
 from drkit.decoders.mlm import MlmDecoder
-from drkit.encoders.seeding import seeded
+from drkit.encoders.heads import seeded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from drkit.core.lazy import lazy_exports
+from drkit.core import lazy_exports
 
 if TYPE_CHECKING:
     from drkit.encoders.architectures import Architecture as Architecture
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from drkit.encoders.export import export_encoder as export_encoder
     from drkit.encoders.heads import Heads as Heads
     from drkit.encoders.masked_lm import MaskedLmEncoder as MaskedLmEncoder
-    from drkit.encoders.own_loop import context_from as context_from
-    from drkit.encoders.own_loop import token_batch as token_batch
+    from drkit.encoders.masked_lm import context_from as context_from
+    from drkit.encoders.masked_lm import token_batch as token_batch
 
 lazy_exports(__name__)

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from drkit.core.files import replacing_folder, write_text
 from drkit.core.loading import load_pretrained, without_progress_bars
 from drkit.encoders.architectures import ARCHITECTURES, architecture, longest_text
+from drkit.encoders.heads import seeded
 from drkit.encoders.masked_lm import read_config, without_report
-from drkit.encoders.seeding import seeded
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:

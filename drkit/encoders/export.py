@@ -192,7 +192,7 @@ def _as_auto_model(backbone: Any) -> Any:
     """Return a float32 copy on the CPU, of the class that `AutoModel` builds for the configuration."""
     from transformers import AutoModel
 
-    from drkit.encoders.seeding import seeded
+    from drkit.encoders.heads import seeded
 
     with seeded(0, "export"):
         model = AutoModel.from_config(copy.deepcopy(backbone.config)).float()

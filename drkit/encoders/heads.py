@@ -1,4 +1,4 @@
-"""The encoder's embeddings and language-model head, passed to a decoder or a loss for one call.
+"""What a decoder is made with: the encoder's embeddings and language-model head for one call, and seeded weights.
 
 The vocabulary projection is more than half of a pre-training step, so it is applied to target positions only, and its
 cross-entropy uses torch's fused kernel if the installed torch has one.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -196,3 +198,25 @@ def token_states(hidden: Tensor, labels: Tensor, heads: Heads) -> TokenStates:
     """Select the states f[B,L,D] at target positions (labels i64[B,L], -100: not a target), in reading order."""
     targets = labels != -100
     return TokenStates(states=hidden[targets], labels=labels[targets], heads=heads)
+
+
+@contextmanager
+def seeded(seed: int, what: str = "weights") -> Iterator[None]:
+    """Seed torch's CPU generator by `seed` and the name `what` in a block, and restore its state afterwards.
+
+    Two parts with the same seed get different weights because their names differ.
+
+    >>> with seeded(1, "decoder"):
+    ...     first = torch.rand(2)
+    >>> with seeded(1, "decoder"):
+    ...     second = torch.rand(2)
+    >>> torch.equal(first, second)
+    True
+    """
+    state = torch.get_rng_state()
+    stream = sha256(f"{seed}/{what}".encode()).digest()
+    torch.default_generator.manual_seed(int.from_bytes(stream[:7], "little"))
+    try:
+        yield
+    finally:
+        torch.set_rng_state(state)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 from attrs import frozen
 
-from drkit.core.discovery import Installed
+from drkit.core.registry import Installed
 from drkit.core.spec import Kind
 from drkit.core.types import BackboneInfo, BuildContext
 from drkit.data.ngrams import NgramCounts
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from drkit.core.progress import Progress
     from drkit.core.types import TokenBatch
-    from drkit.data.signals import SignalValues
+    from drkit.data.arrays import SignalValues
 
 IMPORTANCE = "importance"
 COUNTS_STAGE = f"signal-{IMPORTANCE}"

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from attrs import frozen
 
-from drkit.core.discovery import Installed
 from drkit.core.protocols import WordDistribution
+from drkit.core.registry import Installed
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext
 from drkit.errors import DrkitError

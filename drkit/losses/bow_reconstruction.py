@@ -59,7 +59,8 @@ class BowReconstructionLoss(nn.Module):
         exact = vocab_logits.to(torch.promote_types(vocab_logits.dtype, torch.float32))
         weight = None if self.idf is None else self.idf.to(exact.dtype)
         summed = F.binary_cross_entropy_with_logits(exact, words.to(exact.dtype), weight=weight, reduction="sum")
-        return StepOutput(loss=summed / max(1, len(words)), metrics={"recall": _recall(exact, words)})
+        recall = ((exact > 0) & words).sum() / words.sum().clamp(min=1)
+        return StepOutput(loss=summed / max(1, len(words)), metrics={"recall": recall})
 
 
 def _idf(context: BuildContext | None) -> Tensor:
@@ -70,8 +71,3 @@ def _idf(context: BuildContext | None) -> Tensor:
         )
     given: Tensor = context.signals["idf"]
     return given.detach().clone()
-
-
-@torch.no_grad()
-def _recall(logits: Tensor, words: Tensor) -> Tensor:
-    return ((logits > 0) & words).sum() / words.sum().clamp(min=1)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from drkit.core.types import StepOutput
 from drkit.decoders.layers import sizes_of
 from drkit.decoders.replaced_token_detection import ReplacedHead
-from drkit.encoders.seeding import seeded
+from drkit.encoders.heads import seeded
 
 if TYPE_CHECKING:
     from drkit.core.types import BuildContext, TextStates

@@ -1,22 +1,32 @@
-"""Mine hard negatives for all queries of a collection, and write them as training rows of texts."""
+"""Mine hard negatives for all queries of a collection; write them by passage index, or as training rows of texts."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from drkit.core.discovery import installed
+import numpy as np
+import pyarrow as pa
+
 from drkit.core.protocols import Corpus, NegativeFilter, NegativeMiner
-from drkit.core.registry import Registry
+from drkit.core.registry import Registry, installed
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext, Mined, MiningRequest
+from drkit.data.arrays import arrow_file, record_batch
+from drkit.data.corpus import StoredCollection, StoredCorpus
 from drkit.errors import DrkitError, ProblemsError
-from drkit.miners.chain import Chain, PassageLookup, build_chain
+from drkit.miners.chain import Chain, MiningCounts, PassageLookup, build_chain
 from drkit.recipe.compose import part_table
 from drkit.recipe.schema import Choice, MinerChoice
 from drkit.recipe.toml import assign, problems_of, recipe_converter
-from drkit.search.hits import batched
+from drkit.search.retrieve import batched
+from drkit.search.text_encoder import weights_hash
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 def mine(
@@ -49,17 +59,15 @@ def mine(
         names = [part for part in miners if isinstance(part, str)]
         registry = registry or installed().registry
         chain = build_chain(parse_chain(names, settings, registry), registry, context or BuildContext())
-    elif len(objects) < len(miners) or not _is_chain(objects):
+    elif len(objects) < len(miners) or not (
+        isinstance(objects[0], NegativeMiner) and all(isinstance(part, NegativeFilter) for part in objects[1:])
+    ):
         raise DrkitError("give the miners all as names or all as objects: a source with `mine`, filters with `keep`")
     else:
         source, *filters = objects
         chain = Chain(source, filters)  # type: ignore[arg-type]
     chain.index(corpus)
     return chain.mine(requests, depth or chain.depth)
-
-
-def _is_chain(parts: Sequence[Any]) -> bool:
-    return isinstance(parts[0], NegativeMiner) and all(isinstance(part, NegativeFilter) for part in parts[1:])
 
 
 def parse_chain(names: Sequence[str], settings: Sequence[str], registry: Registry) -> tuple[Choice, ...]:
@@ -82,14 +90,9 @@ def parse_chain(names: Sequence[str], settings: Sequence[str], registry: Registr
     try:
         choices: tuple[Choice, ...] = converter.structure(tables, tuple[MinerChoice, ...])
     except Exception as error:
-        problems = [_named_after_miner(problem, [table["use"] for table in tables]) for problem in problems_of(error)]
-        raise ProblemsError("miners", problems) from None
+        named = partial(re.sub, r"@ recipe\[(\d+)\]", lambda found: f"@ {tables[int(found[1])]['use']}")
+        raise ProblemsError("miners", [named(problem) for problem in problems_of(error)]) from None
     return choices
-
-
-def _named_after_miner(problem: str, names: Sequence[str]) -> str:
-    """Return the problem with `recipe[0].depth` replaced by the miner's name, as in `bm25.depth`."""
-    return re.sub(r"@ recipe\[(\d+)\]", lambda found: f"@ {names[int(found[1])]}", problem)
 
 
 def requirements_of(choices: Sequence[Choice], registry: Registry) -> frozenset[str]:
@@ -138,3 +141,50 @@ def as_tuples(rows: Iterable[TextRow], count: int) -> Iterator[dict[str, str]]:
         if len(negatives) >= count:
             columns = {f"negative_{number}": text for number, text in enumerate(negatives[:count], start=1)}
             yield {"anchor": anchor, "positive": positive, **columns}
+
+
+FILE = "negatives.arrow"
+SCHEMA = pa.schema([("query_id", pa.string()), ("passages", pa.list_(pa.int64())), ("scores", pa.list_(pa.float32()))])
+_BATCH_ROWS = 4096
+
+
+def mining_requests(
+    collection: StoredCollection, split: str = "train", *, exclude_self: bool = False
+) -> Iterator[MiningRequest]:
+    """Yield every query of a split that has a positive, with all passages judged relevant to it.
+
+    exclude_self: a passage with the query's own id is never its negative.
+    """
+    positives = collection.positives(split)
+    for query in collection.queries(split):
+        if judged := positives.get(query.query_id):
+            excluded = frozenset([query.query_id] if exclude_self else [])
+            yield MiningRequest(query.query_id, query.text, frozenset(judged), excluded)
+
+
+def write_negatives(mined: Iterable[Mined], corpus: StoredCorpus, folder: Path, name: str = FILE) -> dict[str, Any]:
+    """Stream mined negatives to a file in `folder`, atomically; passages as indices in the corpus. Returns counts."""
+    counts = MiningCounts()
+    with arrow_file(folder / name, SCHEMA) as writer:
+        for batch in batched(counts.count(mined), _BATCH_ROWS):
+            passages = [corpus.positions(item.doc_ids) for item in batch]
+            columns = [item.query_id for item in batch], passages, [item.scores for item in batch]
+            writer.write_batch(record_batch(columns, SCHEMA))
+    return counts.summary()
+
+
+def read_negatives(folder: Path, name: str = FILE) -> Mapping[str, NDArray[np.int64]]:
+    """Return the corpus indices of each query's negatives, best first, by query id."""
+    with pa.memory_map(str(folder / name)) as source:
+        table = pa.ipc.open_file(source).read_all()
+    lists = table["passages"].combine_chunks()
+    flat, offsets = lists.flatten().to_numpy(zero_copy_only=False), lists.offsets.to_numpy()
+    offsets = offsets - offsets[0] if len(offsets) else offsets
+    return {q: flat[offsets[i] : offsets[i + 1]] for i, q in enumerate(table["query_id"].to_pylist())}
+
+
+def weight_hashes(context: BuildContext) -> dict[str, str]:
+    """Return hashes of the weights that a chain searches and scores with; names and paths do not identify weights."""
+    encoder, model = getattr(context.retriever, "encoder", None), getattr(context.reranker, "model", None)
+    hashes = {} if encoder is None else {"retriever": encoder.identity()["weights"]}
+    return hashes if model is None else {**hashes, "reranker": weights_hash(model)}

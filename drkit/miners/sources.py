@@ -19,6 +19,7 @@ from drkit.core.draws import Draws
 from drkit.core.files import local_path
 from drkit.core.protocols import Corpus, NegativeMiner, ScoringRetriever, VectorRetriever
 from drkit.core.types import BuildContext, Mined, MiningRequest
+from drkit.data.arrays import arrow_file, read_batches, record_batch
 from drkit.errors import DrkitError
 from drkit.miners.chain import PassageLookup, add_dropped
 from drkit.miners.specs import (
@@ -31,7 +32,7 @@ from drkit.miners.specs import (
     RunFileConfig,
 )
 from drkit.search.bm25 import Bm25Retriever
-from drkit.search.hits import batched
+from drkit.search.retrieve import batched
 from drkit.search.trec import read_run
 
 if TYPE_CHECKING:
@@ -172,13 +173,11 @@ class RandomMiner:
         excluded = request.positives | request.excluded
         needed = depth + len(excluded)
         # Drawing again on a repetition is fast only while repetitions are rare.
-        indices = _permutation(draws, len(ids)) if needed * 2 >= len(ids) else _distinct(draws, len(ids), needed)
+        if needed * 2 >= len(ids):
+            indices = np.argsort(draws.integers(2**53, len(ids))[0], kind="stable")
+        else:
+            indices = _distinct(draws, len(ids), needed)
         return [ids[i] for i in indices.tolist() if ids[i] not in excluded][:depth]
-
-
-def _permutation(draws: Draws, size: int) -> NDArray[np.int64]:
-    order: NDArray[np.int64] = np.argsort(draws.integers(2**53, size)[0], kind="stable")
-    return order
 
 
 def _distinct(draws: Draws, size: int, count: int) -> NDArray[np.int64]:
@@ -279,16 +278,14 @@ class Rankings:
         self._scratch = tempfile.TemporaryDirectory(prefix="drkit-run-")
         file = Path(self._scratch.name) / "rankings.arrow"
         self._rows: dict[str, int] = {}
-        with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, _SCHEMA) as writer:
+        with arrow_file(file, _SCHEMA) as writer:
             for batch in batched(read_run(path), _QUERIES_PER_READ):
                 for query_id, _ in batch:
                     self._rows[query_id] = len(self._rows)
                 ranked = [sorted(hits, key=lambda hit: (hit[1], hit[0]), reverse=True) for _, hits in batch]
                 columns = [[[hit[side] for hit in hits] for hits in ranked] for side in (0, 1)]
-                arrays = [pa.array(column, field.type) for column, field in zip(columns, _SCHEMA, strict=True)]
-                writer.write_batch(pa.record_batch(arrays, schema=_SCHEMA))
-        reader: Any = pa.ipc.open_file(pa.memory_map(str(file)))
-        self._batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
+                writer.write_batch(record_batch(columns, _SCHEMA))
+        self._batches = read_batches(file)
 
     def get(self, query_id: str) -> dict[str, float] | None:
         """Return the scores by passage id, best first, or None if the file lacks the query."""

@@ -2,8 +2,11 @@
 
 Each part *receives* names, reads *signals*, *requires* capabilities of the run and *provides* names. The check follows
 a recipe from the collection through pre-training to the rounds of fine-tuning (`drkit.recipe.rounds`). For every gap it
-reports which part needs what, what is provided instead, and which other parts would fit. `drkit.core.provided` lists
-the names that drkit itself provides.
+reports which part needs what, what is provided instead, and which other parts would fit. `drkit.core.spec` lists the
+names that drkit itself provides.
+
+`matrix` checks every masker with every decoder exactly as `drkit compose --masker M --decoder D` does: if the recipe's
+loss does not fit the decoder, the decoder's own loss replaces it.
 """
 
 from __future__ import annotations
@@ -11,17 +14,32 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from drkit.core import provided
+import attrs
+from attrs import frozen
+
 from drkit.core.files import local_path
 from drkit.core.loading import check_model_path
-from drkit.core.registry import Registry
-from drkit.core.spec import ComponentSpec, Kind, scope_problems
+from drkit.core.registry import Installed, Registry
+from drkit.core.spec import (
+    BATCH,
+    ENCODER,
+    FINETUNING,
+    MADE_FOR_PRETRAINING,
+    PROVIDED,
+    RERANKING,
+    ComponentSpec,
+    Kind,
+    engine_names,
+    provided_by,
+    scope_problems,
+)
 from drkit.encoders.folder import MODULES, read_modules
 from drkit.encoders.pooling import static_problem
 from drkit.errors import DrkitError, ProblemsError, did_you_mean
+from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.parts import PartInUse, join_names, losses_that_fit, maskers_that_fit, missing_extras, parts_in_use
 from drkit.recipe.rounds import rounds_problems
-from drkit.recipe.schema import Pretrain, Recipe
+from drkit.recipe.schema import Choice, Pretrain, Recipe
 from drkit.recipe.start import declared_settings_of
 
 
@@ -105,8 +123,8 @@ def _pretrain_problems(pretrain: Pretrain, registry: Registry) -> list[str]:
     problems += _decoder_problems(decoder, masker, registry)
     views = masker.spec.provides_of(masker.config)
     offers = {
-        "encoder": provided.provided_by(provided.ENCODER, provided.BATCH, masker=views),
-        "decoder": tuple(sorted({*decoder.spec.provides_of(decoder.config), *provided.provided_by(provided.BATCH)})),
+        "encoder": provided_by(ENCODER, BATCH, masker=views),
+        "decoder": tuple(sorted({*decoder.spec.provides_of(decoder.config), *provided_by(BATCH)})),
     }
     for loss, term in zip(losses, pretrain.losses.values(), strict=True):
         source = "the encoder" if term.on == "encoder" else decoder.title
@@ -120,10 +138,10 @@ def _declaration_problems(part: PartInUse) -> list[str]:
     problems = [f"{problem} @ {part.path}" for problem in missing_extras(spec)]
     problems += [
         f"{part.title} requires {word!r}, which no stage of pre-training provides"
-        f"{did_you_mean(word, provided.MADE_FOR_PRETRAINING)} allowed: "
-        f"{', '.join(provided.MADE_FOR_PRETRAINING)} @ {part.path}"
+        f"{did_you_mean(word, MADE_FOR_PRETRAINING)} allowed: "
+        f"{', '.join(MADE_FOR_PRETRAINING)} @ {part.path}"
         for word in spec.requires_of(part.config)
-        if word not in provided.MADE_FOR_PRETRAINING
+        if word not in MADE_FOR_PRETRAINING
     ]
     problems += [
         f"{part.title}: {problem} @ {part.path}"
@@ -144,7 +162,10 @@ def _signal_problems(parts: Iterable[PartInUse], registry: Registry) -> Iterator
                     f"known: {', '.join(available) or 'none'}; see `drkit list signal` @ {part.path}"
                 )
                 continue
-            yield from _settings_problems(part, registry.get(Kind.SIGNAL, name), settings)
+            try:
+                registry.get(Kind.SIGNAL, name).config(**settings)
+            except (TypeError, ValueError) as error:
+                yield f"{part.title} reads the signal {name!r} with invalid settings: {error} @ {part.path}"
             for key, value in settings.items():
                 other, earlier = seen.setdefault((name, key), (part, value))
                 if earlier != value:
@@ -152,13 +173,6 @@ def _signal_problems(parts: Iterable[PartInUse], registry: Registry) -> Iterator
                         f"{part.title} needs the signal {name!r} with {key} = {value!r}, but {other.title} needs it "
                         f"with {earlier!r}, and a run computes each signal once: set both to the same @ {part.path}"
                     )
-
-
-def _settings_problems(part: PartInUse, signal: ComponentSpec, settings: Mapping[str, Any]) -> Iterator[str]:
-    try:
-        signal.config(**settings)
-    except (TypeError, ValueError) as error:
-        yield f"{part.title} reads the signal {signal.name!r} with invalid settings: {error} @ {part.path}"
 
 
 def _masker_problems(masker: PartInUse) -> list[str]:
@@ -196,7 +210,7 @@ def _gathering_problems(loss: PartInUse) -> list[str]:
     """A loss that compares the rows of the whole batch must receive plain tensors: bundles cannot be gathered."""
     if loss.spec.scope_of(loss.config) != "batch":
         return []
-    bundles = {p.name for p in provided.PROVIDED if p.source == provided.ENCODER and not p.per_text}
+    bundles = {p.name for p in PROVIDED if p.source == ENCODER and not p.per_text}
     wrong = sorted(bundles & loss.spec.receives_of(loss.config))
     if not wrong:
         return []
@@ -208,6 +222,127 @@ def _gathering_problems(loss: PartInUse) -> list[str]:
 
 def _unknown_names(names: Iterable[str], kind: Kind, registry: Registry) -> str:
     """Return a sentence for each name that neither drkit nor any installed part of this kind provides."""
-    available = provided.engine_names() | {name for spec in registry.specs(kind) for name in spec.provides}
+    available = engine_names() | {name for spec in registry.specs(kind) for name in spec.provides}
     unknown = [name for name in names if name not in available]
     return "".join(f"No installed part provides {name!r}{did_you_mean(name, sorted(available))} " for name in unknown)
+
+
+@frozen
+class Pair:
+    """A masker with a decoder; `problems` lists why they cannot work together, and is empty if they can."""
+
+    masker: str
+    decoder: str
+    problems: tuple[str, ...] = ()
+
+
+@frozen
+class LossPlacement:
+    """What a loss can be used for: on the encoder, on some decoders, in fine-tuning, for the re-ranker.
+
+    needs: the names it receives, the signals it reads, and the capabilities it requires.
+    """
+
+    name: str
+    needs: tuple[str, ...]
+    encoder: bool
+    decoders: tuple[str, ...]
+    finetuning: bool
+    reranking: bool
+    needs_teacher: bool
+
+
+@frozen
+class Matrix:
+    """All pairs, row by row; what stages of the run must make for each part (by `kind name`); the losses."""
+
+    maskers: tuple[str, ...]
+    decoders: tuple[str, ...]
+    pairs: tuple[Pair, ...]
+    made: dict[str, tuple[str, ...]]
+    losses: tuple[LossPlacement, ...]
+
+    def reasons(self) -> dict[str, tuple[Pair, ...]]:
+        """Return the pairs that cannot work together, by reason."""
+        found: dict[str, tuple[Pair, ...]] = {}
+        for pair in self.pairs:
+            for problem in pair.problems:
+                found[problem] = (*found.get(problem, ()), pair)
+        return found
+
+
+def matrix(parts: Installed) -> Matrix:
+    """Return the matrix of all installed maskers, decoders and losses."""
+    maskers, decoders, losses = (_by_name(parts, kind) for kind in (Kind.MASKER, Kind.DECODER, Kind.LOSS))
+    pairs = [pair for decoder in decoders for pair in _matrix_row(parts, decoder, maskers)]
+    named = [*maskers.items(), *decoders.items(), *losses.items()]
+    return Matrix(
+        maskers=tuple(maskers),
+        decoders=tuple(decoders),
+        pairs=tuple(pairs),
+        made={f"{spec.kind} {name}": _made_by_stages(spec) for name, spec in named if _made_by_stages(spec)},
+        losses=tuple(_loss_placement(name, loss, decoders) for name, loss in losses.items()),
+    )
+
+
+def _matrix_row(parts: Installed, decoder: str, maskers: Mapping[str, ComponentSpec]) -> list[Pair]:
+    """Return one decoder with every masker. The recipe is composed once, for maskers do not depend on the decoder."""
+    try:
+        recipe = compose(ComposeRequest(decoder=decoder), parts)
+    except DrkitError as error:
+        return [Pair(name, decoder, _reasons(error)) for name in maskers]
+    return [Pair(name, decoder, _pair_problems(recipe, name, masker, parts)) for name, masker in maskers.items()]
+
+
+def _pair_problems(recipe: Recipe, name: str, masker: ComponentSpec, parts: Installed) -> tuple[str, ...]:
+    try:
+        chosen = Choice(name, masker.config())
+    except TypeError as error:  # a plugin's config without a default
+        return (f"masker {name!r} has settings without a default: {error}",)
+    assert recipe.pretrain is not None
+    try:
+        check(attrs.evolve(recipe, pretrain=attrs.evolve(recipe.pretrain, masker=chosen)), parts.registry)
+    except DrkitError as error:
+        return _reasons(error)
+    return ()
+
+
+def _reasons(error: DrkitError) -> tuple[str, ...]:
+    """Return the problems of an error, without their paths in the recipe."""
+    problems = error.problems if isinstance(error, ProblemsError) else (str(error),)
+    return tuple(problem.rpartition(" @ ")[0] or problem for problem in problems)
+
+
+def _by_name(parts: Installed, kind: Kind) -> dict[str, ComponentSpec]:
+    """Return the parts of a kind by their shortest unambiguous name."""
+    return {parts.registry.name_of(spec): spec for spec in parts.registry.specs(kind)}
+
+
+def _made_by_stages(spec: ComponentSpec) -> tuple[str, ...]:
+    """Return the signals and capabilities that stages of the run must make for a part."""
+    config = _default_settings(spec)
+    return tuple(sorted({*spec.signals_of(config), *({*spec.requires_of(config)} & {*MADE_FOR_PRETRAINING})}))
+
+
+def _default_settings(spec: ComponentSpec) -> object:
+    try:
+        return spec.config()
+    except TypeError:
+        return None
+
+
+def _loss_placement(name: str, loss: ComponentSpec, decoders: Mapping[str, ComponentSpec]) -> LossPlacement:
+    config = _default_settings(loss)
+    receives, batch = loss.receives_of(config), {*provided_by(BATCH)}
+    provides = {name: spec.provides_of(_default_settings(spec)) for name, spec in decoders.items()}
+    fitting = [name for name in decoders if receives <= {*provides[name], *batch} and receives - batch]
+    masked = {p.name for p in PROVIDED if p.if_masked}
+    return LossPlacement(
+        name=name,
+        needs=tuple(sorted({*receives, *loss.signals_of(config), *loss.requires_of(config)})),
+        encoder=bool(receives) and receives <= {*provided_by(ENCODER, BATCH, masker=masked)},
+        decoders=tuple(fitting),
+        finetuning=bool(receives) and receives <= {*provided_by(FINETUNING)},
+        reranking=bool(receives) and receives <= {*provided_by(RERANKING)},
+        needs_teacher="teacher" in loss.requires_of(config),
+    )

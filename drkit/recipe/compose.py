@@ -14,13 +14,11 @@ from typing import Any
 
 from attrs import asdict, field, frozen
 
-from drkit.core.discovery import Installed
 from drkit.core.files import local_path
-from drkit.core.provided import BATCH, provided_by
-from drkit.core.registry import Registry
-from drkit.core.spec import ComponentSpec, Kind
+from drkit.core.registry import Installed, Registry
+from drkit.core.spec import BATCH, ComponentSpec, Kind, provided_by
 from drkit.errors import DrkitError
-from drkit.recipe.schema import FROM_SCRATCH, PSEUDO, Recipe
+from drkit.recipe.schema import FROM_SCRATCH, PSEUDO, RERANKER, Recipe
 from drkit.recipe.start import starting_point
 from drkit.recipe.toml import assign, parse_toml, recipe_from_table, shortened
 
@@ -118,6 +116,9 @@ def _at_scale(table: Table, request: ComposeRequest) -> Table:
     start = starting_point(request.encoder) if request.encoder else None
     if request.scale == SMALL or (request.scale != PAPER and (start is None or start.small)):
         table = merge(_made_small(table), small)
+        addressed = any(setting.strip().startswith((RERANKER, "finetune.rounds")) for setting in request.settings)
+        if request.scale != QUICK and not addressed:
+            _leave_out_reranker(table)
     if start:
         table = merge(table, {"encoder": dict(start.encoder)})
     return _quickened(table) if request.scale == QUICK else table
@@ -132,6 +133,18 @@ def _made_small(table: Table) -> Table:
     if "reranker" in table:
         table["reranker"] = {**reranker, "loss": table["reranker"].get("loss", reranker["loss"])}
     return table
+
+
+def _leave_out_reranker(table: Table) -> None:
+    """Delete, in place, a re-ranker made from scratch and its pupils: it ranks below its own retriever.
+
+    The measurements are in docs/experiments/stages.md. Settings of a re-ranker or of single rounds keep it.
+    """
+    finetune, reranker = table["finetune"], table.pop("reranker", None)
+    pupils = [one for one in finetune["rounds"] if one.get("teacher") == RERANKER]
+    if reranker:
+        finetune["rounds"] = [one for one in finetune["rounds"] if one not in pupils]
+        finetune["left_out"] = [RERANKER, *(one["name"] for one in pupils)]
 
 
 def _small_round(current: Table, entries: Iterable[Table]) -> Table:

@@ -10,7 +10,7 @@ from attrs import frozen
 
 from drkit.core.registry import Registry
 from drkit.core.spec import ComponentSpec, Kind
-from drkit.recipe.schema import Choice, Pretrain
+from drkit.recipe.schema import Choice, Pretrain, Recipe, WeightedLoss
 
 # The signal that weighs the spans of a text that stand in for queries (extractive candidate queries).
 FOR_EXTRACTIVE = "importance"
@@ -18,24 +18,50 @@ FOR_EXTRACTIVE = "importance"
 
 @frozen
 class PartInUse:
-    """A part of the pre-training: its spec, its settings, and its path in the recipe."""
+    """A part that a recipe names: its spec, its settings, and its path in the recipe."""
 
     spec: ComponentSpec
     config: Any
-    path: str
+    path: str = ""
+
+    @classmethod
+    def of(cls, kind: Kind, choice: Choice | WeightedLoss, registry: Registry, path: str = "") -> PartInUse:
+        """Return a part by its choice in a recipe. Raises UnknownNameError if it is not installed."""
+        return cls(registry.get(kind, choice.use), choice.config, path)
 
     @property
     def title(self) -> str:
         """Kind and name, as in `masker 'pmi'`."""
         return f"{self.spec.kind} {self.spec.name!r}"
 
+    @property
+    def full_title(self) -> str:
+        """The title with package and version, as in `masker 'mine' (my-package 1.0)`."""
+        return f"{self.title} ({self.spec.provider or 'unknown package'})"
+
 
 def parts_in_use(pretrain: Pretrain, registry: Registry) -> Iterator[PartInUse]:
     """Yield the masker, the decoder and the losses of a pre-training."""
     for kind, choice in ((Kind.MASKER, pretrain.masker), (Kind.DECODER, pretrain.decoder)):
-        yield PartInUse(registry.get(kind, choice.use), choice.config, f"pretrain.{kind}")
+        yield PartInUse.of(kind, choice, registry, f"pretrain.{kind}")
     for name, term in pretrain.losses.items():
-        yield PartInUse(registry.get(Kind.LOSS, term.use), term.config, f"pretrain.losses.{name}")
+        yield PartInUse.of(Kind.LOSS, term, registry, f"pretrain.losses.{name}")
+
+
+def all_parts(recipe: Recipe, registry: Registry) -> Iterator[PartInUse]:
+    """Yield every part that a recipe names, from the collection to the re-ranker's miners."""
+    yield PartInUse.of(Kind.COLLECTION, recipe.collection, registry)
+    if recipe.pretrain:
+        yield from parts_in_use(recipe.pretrain, registry)
+    miners: list[Choice] = []
+    if recipe.finetune:
+        for one in recipe.finetune.rounds:
+            yield PartInUse.of(Kind.LOSS, recipe.finetune.for_round(one).loss, registry)
+            miners += one.miners
+    if recipe.reranker:
+        yield PartInUse.of(Kind.LOSS, recipe.reranker.loss, registry)
+        miners += recipe.reranker.miners
+    yield from (PartInUse.of(Kind.MINER, miner, registry) for miner in miners)
 
 
 def required_signals(pretrain: Pretrain | None, registry: Registry) -> dict[str, Choice]:

@@ -10,9 +10,8 @@ import re
 
 from drkit.core.loading import check_model_path
 from drkit.core.protocols import RefreshesNegatives
-from drkit.core.provided import FINETUNING, FOR_LOSSES, RERANKING, provided_by
 from drkit.core.registry import Registry
-from drkit.core.spec import Kind
+from drkit.core.spec import FINETUNING, FOR_LOSSES, RERANKING, Kind, provided_by
 from drkit.errors import DrkitError, did_you_mean
 from drkit.recipe.parts import join_names, losses_that_fit, missing_extras
 from drkit.recipe.schema import JUDGED, PSEUDO, RERANKER, STARTS, Choice, Finetune, Recipe, Reranker, similarity_of

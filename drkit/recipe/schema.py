@@ -320,6 +320,9 @@ class Finetune(Training):
         "shared: one encoder for queries and passages; separate: one for each, from the same weights",
     )
     pipeline: str = setting("", None, "pipeline that was asked for, which needs training queries", observes=True)
+    left_out: tuple[str, ...] = setting(
+        (), None, "re-ranker and rounds of the pipeline that the small scale leaves out", observes=True
+    )
     baseline: bool = setting(True, None, "also fine-tune the same encoder without pre-training, for comparison")
 
     def for_round(self, current: Round) -> Finetune:

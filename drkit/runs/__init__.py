@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from drkit.core.lazy import lazy_exports
+from drkit.core import lazy_exports
 
 if TYPE_CHECKING:
     from drkit.train.adapters import CachedGradients as CachedGradients

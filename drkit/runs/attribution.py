@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from traceback import walk_tb
 from types import FrameType
 from typing import TYPE_CHECKING, Any
-
-from attrs import frozen
 
 from drkit.core.registry import DRKIT, Registry, package_of
 from drkit.core.settings import config_problems
 from drkit.core.spec import ComponentSpec, Kind
 from drkit.errors import DrkitError
-from drkit.recipe.schema import Choice, Recipe, WeightedLoss
+from drkit.recipe.parts import PartInUse
+from drkit.recipe.schema import Recipe
 from drkit.testing.specs import ContractError, require
 
 if TYPE_CHECKING:
@@ -23,49 +24,13 @@ MAX_LENGTH = 200
 COLLECTION_METHODS = ("passages", "splits", "queries", "judgements", "describe")
 
 
-@frozen
-class ChosenPart:
-    """A part that a recipe names: its spec, and its settings."""
-
-    spec: ComponentSpec
-    config: Any
-
-    @property
-    def title(self) -> str:
-        """The part with its package and version: `masker 'mine' (my-package 1.0)`."""
-        return f"{self.spec.kind} {self.spec.name!r} ({self.spec.provider or 'unknown package'})"
-
-
-def chosen_part(kind: Kind, choice: Choice | WeightedLoss, registry: Registry) -> ChosenPart:
-    """Return a part that a recipe names, with its settings in the recipe."""
-    return ChosenPart(registry.get(kind, choice.use), choice.config)
-
-
-def all_parts(recipe: Recipe, registry: Registry) -> Iterator[ChosenPart]:
-    """Yield every part that a recipe names, from the collection to the re-ranker's miners."""
-    yield chosen_part(Kind.COLLECTION, recipe.collection, registry)
-    if recipe.pretrain:
-        yield chosen_part(Kind.MASKER, recipe.pretrain.masker, registry)
-        yield chosen_part(Kind.DECODER, recipe.pretrain.decoder, registry)
-        yield from (chosen_part(Kind.LOSS, term, registry) for term in recipe.pretrain.losses.values())
-    miners: list[Choice] = []
-    if recipe.finetune:
-        rounds = recipe.finetune.rounds
-        yield from (chosen_part(Kind.LOSS, recipe.finetune.for_round(one).loss, registry) for one in rounds)
-        miners += [miner for one in rounds for miner in one.miners]
-    if recipe.reranker:
-        yield chosen_part(Kind.LOSS, recipe.reranker.loss, registry)
-        miners += recipe.reranker.miners
-    yield from (chosen_part(Kind.MINER, miner, registry) for miner in miners)
-
-
-def failing_part(error: BaseException, parts: Iterable[ChosenPart]) -> ChosenPart | None:
+def failing_part(error: BaseException, parts: Iterable[PartInUse]) -> PartInUse | None:
     """Return the part whose code raised an exception, the innermost if parts call each other; None if no part did.
 
     A part's code is the class or function of its target; for a package other than drkit, any module of the package.
     """
     candidates = list(parts)
-    for frame in reversed(list(_frames(error))):
+    for frame, _ in reversed(list(walk_tb(error.__traceback__))):
         part = next((part for part in candidates if _belongs_to(frame, part.spec)), None)
         if part is not None:
             return part
@@ -86,16 +51,13 @@ def describe_error(error: BaseException) -> str:
 
 def error_location(error: BaseException, spec: ComponentSpec) -> str:
     """Return `file:line` of the innermost frame of an exception in a part's package, or an empty string."""
-    traceback, location = error.__traceback__, ""
-    while traceback is not None:
-        if _package(traceback.tb_frame) == spec.target.partition(".")[0].partition(":")[0]:
-            location = f"{traceback.tb_frame.f_code.co_filename}:{traceback.tb_lineno}"
-        traceback = traceback.tb_next
-    return location
+    package = re.split("[.:]", spec.target)[0]
+    found = [(frame, line) for frame, line in walk_tb(error.__traceback__) if _package(frame) == package]
+    return f"{found[-1][0].f_code.co_filename}:{found[-1][1]}" if found else ""
 
 
 @contextmanager
-def trying(part: ChosenPart, action: str) -> Iterator[None]:
+def trying(part: PartInUse, action: str) -> Iterator[None]:
     """Run a block that uses a part; any exception becomes a one-line DrkitError that names the part and the action."""
     try:
         yield
@@ -104,24 +66,28 @@ def trying(part: ChosenPart, action: str) -> Iterator[None]:
     except Exception as error:  # a third-party part may fail in any way
         location = error_location(error, part.spec)
         where = f" ({location})" if location else ""
-        raise DrkitError(f"{part.title} failed on a toy batch, {action}: {describe_error(error)}{where}") from error
+        raise DrkitError(
+            f"{part.full_title} failed on a toy batch, {action}: {describe_error(error)}{where}"
+        ) from error
 
 
-def target_of(part: ChosenPart) -> Any:
+def target_of(part: PartInUse) -> Any:
     """Import the class or function that a part's target names; raises a one-line DrkitError if that fails."""
     spec = part.spec
     problems = config_problems(spec.config)
     if problems:
-        raise DrkitError(f"{part.title}: {'; '.join(problems)}")
+        raise DrkitError(f"{part.full_title}: {'; '.join(problems)}")
     try:
         factory = spec.load()
     except Exception as error:  # a third-party module may fail in any way
-        raise DrkitError(f"{part.title}: cannot import its target {spec.target!r}: {describe_error(error)}") from error
-    refuse_unless(callable(factory), f"{part.title}: its target {spec.target!r} is not callable")
+        raise DrkitError(
+            f"{part.full_title}: cannot import its target {spec.target!r}: {describe_error(error)}"
+        ) from error
+    refuse_unless(callable(factory), f"{part.full_title}: its target {spec.target!r} is not callable")
     return factory
 
 
-def build_part(part: ChosenPart, context: BuildContext | None, methods: Sequence[str] = ()) -> Any:
+def build_part(part: PartInUse, context: BuildContext | None, methods: Sequence[str] = ()) -> Any:
     """Build a part with its settings.
 
     Raises a one-line DrkitError if that fails, or the part lacks one of `methods`.
@@ -139,10 +105,10 @@ def refuse_unless(condition: bool, message: str) -> None:
         raise DrkitError(message)
 
 
-def require_methods(part: ChosenPart, built: Any, names: Sequence[str]) -> None:
+def require_methods(part: PartInUse, built: Any, names: Sequence[str]) -> None:
     """Raise ContractError if a built part lacks a method."""
     missing = [name for name in names if not callable(getattr(built, name, None))]
-    require(not missing, f"{part.title}: {type(built).__name__} has no method {' and no method '.join(missing)}")
+    require(not missing, f"{part.full_title}: {type(built).__name__} has no method {' and no method '.join(missing)}")
 
 
 def try_collection(recipe: Recipe, registry: Registry) -> None:
@@ -150,7 +116,7 @@ def try_collection(recipe: Recipe, registry: Registry) -> None:
 
     A collection that reads local files is not built: reading may take long, and its own messages name file and line.
     """
-    part = chosen_part(Kind.COLLECTION, recipe.collection, registry)
+    part = PartInUse.of(Kind.COLLECTION, recipe.collection, registry)
     if any(part.spec.paths_of(part.config)):
         target_of(part)
         return
@@ -158,14 +124,7 @@ def try_collection(recipe: Recipe, registry: Registry) -> None:
     with trying(part, "while reading its splits"):
         splits = collection.splits()
         is_valid = isinstance(splits, (tuple, list)) and all(isinstance(split, str) for split in splits)
-        require(is_valid, f"{part.title}: splits() must be a tuple of names, got {splits!r}")
-
-
-def _frames(error: BaseException) -> Iterator[FrameType]:
-    traceback = error.__traceback__
-    while traceback is not None:
-        yield traceback.tb_frame
-        traceback = traceback.tb_next
+        require(is_valid, f"{part.full_title}: splits() must be a tuple of names, got {splits!r}")
 
 
 def _belongs_to(frame: FrameType, spec: ComponentSpec) -> bool:

@@ -41,11 +41,11 @@ class Cost:
 def parameters(encoder: EncoderSettings) -> tuple[int, int]:
     """Return the numbers of embedding and transformer-layer parameters of an encoder made from scratch."""
     tables = encoder.vocab_size * encoder.hidden
-    return tables, encoder.layers * _layer_parameters(encoder)
+    return tables, encoder.layers * _layer_parameters(encoder.hidden, encoder.intermediate)
 
 
-def _layer_parameters(encoder: EncoderSettings) -> int:
-    return 4 * encoder.hidden**2 + 2 * encoder.hidden * encoder.intermediate
+def _layer_parameters(hidden: int, intermediate: int) -> int:
+    return 4 * hidden**2 + 2 * hidden * intermediate
 
 
 def steps(training: Training) -> int:
@@ -78,7 +78,8 @@ def pretraining(recipe: Recipe) -> Cost:
     rows = _target_share(recipe.pretrain.decoder.config)
     scored = [_target_share(term.config) for term in recipe.pretrain.losses.values() if term.on == "encoder"]
     targets = rows + _ENCODER_TARGETS * max(scored, default=0.0)
-    return Cost(tokens, 6.0 * tokens * (layers + _layer_parameters(recipe.encoder) + targets * tables))
+    decoder = _layer_parameters(recipe.encoder.hidden, recipe.encoder.intermediate)
+    return Cost(tokens, 6.0 * tokens * (layers + decoder + targets * tables))
 
 
 def _target_share(config: Any) -> float:
@@ -100,8 +101,7 @@ def reranking(recipe: Recipe) -> Cost:
     if recipe.reranker is None or recipe.encoder.pretrained or recipe.reranker.pretrained:
         return Cost()
     tokens = _texts(recipe.reranker) * (1 + recipe.reranker.negatives) * recipe.reranker.max_length
-    layers = max(recipe.reranker.layers, recipe.encoder.layers)
-    return Cost(tokens, 6.0 * tokens * layers * _layer_parameters(recipe.encoder))
+    return Cost(tokens, 6.0 * tokens * _own_reranker_parameters(recipe))
 
 
 def teaching(recipe: Recipe, current: Round) -> Cost:
@@ -114,10 +114,16 @@ def teaching(recipe: Recipe, current: Round) -> Cost:
     elif reranker and (given := reranker.pretrained or recipe.encoder.pretrained):
         layers = _stored_layer_parameters(given)
     else:
-        layers = max(reranker.layers if reranker else 0, recipe.encoder.layers) * _layer_parameters(recipe.encoder)
+        layers = _own_reranker_parameters(recipe)
     length = reranker.max_length if reranker else recipe.encoder.query_length + recipe.encoder.passage_length
     tokens = pairs * length if layers else 0
     return Cost(tokens, 2.0 * tokens * layers, pairs)
+
+
+def _own_reranker_parameters(recipe: Recipe) -> int:
+    """Return the number of transformer-layer parameters of a re-ranker made from the run's own encoder."""
+    layers = max(recipe.reranker.layers if recipe.reranker else 0, recipe.encoder.layers)
+    return layers * _layer_parameters(recipe.encoder.hidden, recipe.encoder.intermediate)
 
 
 def _stored_layer_parameters(model: str) -> int:
@@ -125,7 +131,7 @@ def _stored_layer_parameters(model: str) -> int:
     config = _config(model)
     found = (next((config[name] for name in names if name in config), 0) for names in _SIZES)
     layers, hidden, inner = (size if _is_size(size) else 0 for size in found)
-    return int(layers * (4 * hidden**2 + 2 * hidden * inner))
+    return int(layers * _layer_parameters(hidden, inner))
 
 
 def _config(model: str) -> Mapping[str, Any]:
@@ -137,11 +143,6 @@ def _config(model: str) -> Mapping[str, Any]:
 
 def _is_size(value: Any) -> bool:
     return type(value) is int and 0 <= value < 2**31
-
-
-def encoding(_recipe: Recipe) -> Cost:
-    """Return an unknown cost: the number of passages is known only once the collection is read."""
-    return Cost()
 
 
 @frozen
@@ -169,8 +170,8 @@ class _Sizes:
     @property
     def weights_bytes(self) -> int:
         """The bytes of the weights, their gradients, and the two moments of AdamW."""
-        layer = 4 * self.hidden**2 + 2 * self.hidden * self.intermediate
-        return 16 * (self.vocab_size * self.hidden + self.layers * layer)
+        layers = self.layers * _layer_parameters(self.hidden, self.intermediate)
+        return 16 * (self.vocab_size * self.hidden + layers)
 
 
 _NAMES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")

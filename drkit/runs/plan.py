@@ -30,7 +30,7 @@ from drkit.runs.stages.choice import CHOICE, CHOOSE, CHOSEN
 from drkit.runs.stages.evaluate import EVALUATION
 from drkit.runs.stages.export import EXPORT
 from drkit.runs.stages.finetune import FINETUNE
-from drkit.runs.stages.hybrid import HYBRID
+from drkit.runs.stages.hybrid import HYBRID, UNTUNED
 from drkit.runs.stages.hybrid import NAME as HYBRID_NAME
 from drkit.runs.stages.index import BM25, CHOSEN_INDEX
 from drkit.runs.stages.pretrain import PRETRAIN
@@ -82,6 +82,11 @@ def plan(recipe: Recipe, registry: Registry) -> Plan:
     systems += rounds
     if recipe.finetune and len(draft.rounds) < len(recipe.finetune.rounds):
         draft.notes.append(_no_training_queries(draft))
+    if recipe.finetune and recipe.finetune.left_out:
+        draft.notes.append(
+            f"left out: {', '.join(recipe.finetune.left_out)}. A re-ranker made from scratch in minutes ranks below "
+            f"its retriever; --set reranker.pretrained=PATH_OR_ID uses a real one, reranker.start=previous makes one"
+        )
     retrievers = [stage for system in systems if not system.reranks for stage in system.stages]
     exported = _plan_export(draft, [system.stages[0] for system in systems if not system.reranks])
     if splits:
@@ -224,7 +229,7 @@ def _plan_hybrid(draft: Draft, exported: _Exported) -> str:
     measure = draft.recipe.evaluation.measures[0] if _has_tuned_hybrid(draft) else None
     if measure:
         inputs |= {"dev-runs": Part(_plan_dev_search(draft, exported.candidates)), "dev": split_of("dev")}
-    weight = f"its weight tuned on dev queries ({measure})" if measure else "with equal weights"
+    weight = f"its weight tuned on dev queries ({measure})" if measure else f"the retriever's weight {UNTUNED}"
     summary = f"fuse BM25 and {'the exported retriever' if exported.choice else exported.candidates[0]}, {weight}"
     return draft.add(HYBRID_NAME, HYBRID, summary, inputs, extra={"measure": measure})
 

@@ -119,7 +119,6 @@ def add_index(draft: Draft, encoder: str, purpose: str) -> str:
         f"encode all passages with {encoder}",
         {"encoder": Part(encoder), "tokens": _passage_tokens(draft, encoder, reading), "passages": PASSAGES},
         extra={"kind": kind, "reading": reading},
-        cost=estimate.encoding(draft.recipe),
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -41,17 +42,11 @@ def from_recipe(path: str, *, observes: bool | Callable[[Any], bool] = False) ->
 def settings_from(cls: type[S], recipe: Recipe, **extra: Any) -> S:
     """Build a stage's settings: those declared with `from_recipe` from the recipe, the others from `extra`."""
     declared = {
-        a.name: _look_up(recipe, a.metadata["recipe"])
+        a.name: attrgetter(a.metadata["recipe"])(recipe)
         for a in attrs.fields(cls)  # type: ignore[arg-type]
         if a.name not in extra and a.metadata.get("recipe")
     }
     return cls(**declared, **extra)
-
-
-def _look_up(value: Any, path: str) -> Any:
-    for name in path.split("."):
-        value = getattr(value, name)
-    return value
 
 
 def lasting_settings(settings: Any) -> dict[str, Any]:

@@ -26,23 +26,14 @@ from drkit.core.protocols import CountsItems, FittedSignal, ReplacingMasker, Sta
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext, Mined, StepOutput, TokenBatch, TokenStates, Views
+from drkit.data.arrays import SignalValues, write_signal
 from drkit.data.contexts import carried
-from drkit.data.signals import SignalValues, write_signal
 from drkit.data.store import StoredTexts, TokenStore, tokenise
-from drkit.encoders.seeding import seeded
+from drkit.encoders.heads import seeded
 from drkit.maskers.views import keep_targets
-from drkit.recipe.parts import required_signals
+from drkit.recipe.parts import PartInUse, required_signals
 from drkit.recipe.schema import Choice, EncoderSettings, Pretrain, Recipe
-from drkit.runs.attribution import (
-    ChosenPart,
-    build_part,
-    chosen_part,
-    refuse_unless,
-    require_methods,
-    target_of,
-    try_collection,
-    trying,
-)
+from drkit.runs.attribution import build_part, refuse_unless, require_methods, target_of, try_collection, trying
 from drkit.runs.stages.pretrain import loss_call_signals, vocabulary_signals
 from drkit.testing import toys
 from drkit.testing.decoders import PER_TARGET, SHAPES
@@ -76,7 +67,7 @@ def try_parts(recipe: Recipe, registry: Registry) -> None:
         for part, inputs in _comparing_losses(recipe, registry):
             _try_loss(part, build_part(part, context), inputs, _learnt(inputs))
         for miners in _chains(recipe):
-            _try_miners([chosen_part(Kind.MINER, miner, registry) for miner in miners], context)
+            _try_miners([PartInUse.of(Kind.MINER, miner, registry) for miner in miners], context)
 
 
 @contextmanager
@@ -138,7 +129,7 @@ def _toy_batch(settings: Pretrain, registry: Registry, context: BuildContext, fo
     tokenise(((str(n), text) for n, text in enumerate(texts)), context.tokenizer, folder, max_length=LONGEST_TEXT)
     stored = StoredTexts(TokenStore.open(folder), context.tokenizer, len(context.tokenizer), lambda: iter(texts))
     signals = {
-        name: _try_signal(ChosenPart(registry.get(Kind.SIGNAL, name), choice.config), stored, context, folder / name)
+        name: _try_signal(PartInUse.of(Kind.SIGNAL, choice, registry), stored, context, folder / name)
         for name, choice in required_signals(settings, registry).items()
     }
     indices = np.arange(len(texts))
@@ -149,7 +140,7 @@ def _toy_batch(settings: Pretrain, registry: Registry, context: BuildContext, fo
     )
 
 
-def _try_signal(part: ChosenPart, texts: StoredTexts, context: BuildContext, folder: Path) -> SignalValues:
+def _try_signal(part: PartInUse, texts: StoredTexts, context: BuildContext, folder: Path) -> SignalValues:
     """Compute a signal for the toy texts and check that it has as many values as its scope requires."""
     signal, scope = build_part(part, context, methods=("values",)), part.spec.scope_of(part.config)
     counts = {"token": len(texts.store.flat_ids), "text": len(texts), "vocabulary": texts.vocab_size}
@@ -164,14 +155,14 @@ def _try_signal(part: ChosenPart, texts: StoredTexts, context: BuildContext, fol
 def _try_pretraining(recipe: Recipe, settings: Pretrain, registry: Registry, batch: ToyBatch) -> None:
     """Run the masker, the decoder and the losses on one toy batch, combined as in a run."""
     context = batch.context
-    masker_part = chosen_part(Kind.MASKER, settings.masker, registry)
-    decoder_part = chosen_part(Kind.DECODER, settings.decoder, registry)
+    masker_part = PartInUse.of(Kind.MASKER, settings.masker, registry)
+    decoder_part = PartInUse.of(Kind.DECODER, settings.decoder, registry)
     masker, decoder = build_part(masker_part, context), build_part(decoder_part, context)
-    refuse_unless(callable(masker), f"{masker_part.title}: {type(masker).__name__} is not callable")
+    refuse_unless(callable(masker), f"{masker_part.full_title}: {type(masker).__name__} is not callable")
     encoder = _encoder(recipe.encoder)
     with trying(decoder_part, "while reading its rows and layers"):
         _check_decoder(decoder_part, decoder, encoder, batch)
-    parts = {name: chosen_part(Kind.LOSS, term, registry) for name, term in settings.losses.items()}
+    parts = {name: PartInUse.of(Kind.LOSS, term, registry) for name, term in settings.losses.items()}
     terms = {
         name: Term(
             build_part(part, context),
@@ -192,7 +183,7 @@ def _try_pretraining(recipe: Recipe, settings: Pretrain, registry: Registry, bat
         _try_term(part, terms[name], module, tensors)
 
 
-def _masked(part: ChosenPart, masker: Any, decoder: Any, batch: ToyBatch) -> dict[str, Tensor]:
+def _masked(part: PartInUse, masker: Any, decoder: Any, batch: ToyBatch) -> dict[str, Tensor]:
     """Return a masked toy batch as tensors for `AutoEncoder`; each text's partner is another text of the batch."""
     tokens, length, count = batch.tokens, batch.length, len(batch.tokens.ids)
     if "context" in part.spec.provides_of(part.config):
@@ -201,50 +192,49 @@ def _masked(part: ChosenPart, masker: Any, decoder: Any, batch: ToyBatch) -> dic
     rows, draws = decoder.rows(length), Draws(1, 0, tokens.keys.numpy())
     with trying(part, "called with (tokens, rng, rows=..)"):
         views = masker(tokens, draws, rows=rows)
-        require(isinstance(views, Views), f"{part.title}: expected Views, got {_kind_of(views)}")
-        _check_views(part, views, tokens, clean, rows)
+        title = part.full_title
+        require(isinstance(views, Views), f"{title}: expected Views, got {_kind_of(views)}")
+        check_view(views.encoder, tokens, f"{title}, encoder's view")
+        check_view(views.decoder, clean, f"{title}, decoder's view")
+        if rows and "rows" in part.spec.provides_of(part.config):
+            check_rows(views, rows, title)
     if 0 < rows < length:
         views = attrs.evolve(views, decoder=keep_targets(views.decoder, decoder.rows, draws))
     return {**batch_tensors(tokens, views), "partners": torch.arange(count).roll(count // 2)}
 
 
-def _check_views(part: ChosenPart, views: Views, tokens: TokenBatch, clean: TokenBatch, rows: int) -> None:
-    check_view(views.encoder, tokens, f"{part.title}, encoder's view")
-    check_view(views.decoder, clean, f"{part.title}, decoder's view")
-    if rows and "rows" in part.spec.provides_of(part.config):
-        check_rows(views, rows, part.title)
-
-
-def _check_decoder(part: ChosenPart, decoder: Any, encoder: MaskedLmEncoder, batch: ToyBatch) -> None:
-    require(isinstance(decoder, nn.Module), f"{part.title}: expected an nn.Module, got {_kind_of(decoder)}")
+def _check_decoder(part: PartInUse, decoder: Any, encoder: MaskedLmEncoder, batch: ToyBatch) -> None:
+    title = part.full_title
+    require(isinstance(decoder, nn.Module), f"{title}: expected an nn.Module, got {_kind_of(decoder)}")
     require_methods(part, decoder, ("rows",))
-    require(hasattr(decoder, "needs_layers"), f"{part.title}: {type(decoder).__name__} has no attribute needs_layers")
+    require(hasattr(decoder, "needs_layers"), f"{title}: {type(decoder).__name__} has no attribute needs_layers")
     rows = decoder.rows(batch.length)
-    require(isinstance(rows, int), f"{part.title}: rows(length) must be an int, got {_kind_of(rows)}")
+    require(isinstance(rows, int), f"{title}: rows(length) must be an int, got {_kind_of(rows)}")
     if isinstance(decoder, StartsFromEncoder):
         decoder.init_from(encoder)
     encoder.encode(batch.tokens.ids, batch.tokens.attention, tuple(decoder.needs_layers))
 
 
-def _try_decoder(part: ChosenPart, masker: ChosenPart, module: AutoEncoder, tensors: Mapping[str, Tensor]) -> None:
+def _try_decoder(part: PartInUse, masker: PartInUse, module: AutoEncoder, tensors: Mapping[str, Tensor]) -> None:
     """Check a decoder's outputs by name, and that a gradient reaches each of its weights."""
+    title = part.full_title
     with trying(masker, "while filling masked positions"):
         inputs = module.decoder_input(module.encode(tensors), tensors)
     with trying(part, "called with (inputs, heads)"):
         out = module.decoder(inputs, module.encoder.heads())
-        require(isinstance(out, Mapping), f"{part.title}: expected a mapping of names to outputs, got {_kind_of(out)}")
+        require(isinstance(out, Mapping), f"{title}: expected a mapping of names to outputs, got {_kind_of(out)}")
         provided = part.spec.provides_of(part.config)
         missing = sorted(provided - set(out))
         names = ", ".join(map(str, out)) or "nothing"
-        require(not missing, f"{part.title}: its spec provides {', '.join(missing)}; its output has {names}")
+        require(not missing, f"{title}: its spec provides {', '.join(missing)}; its output has {names}")
         for name, value in out.items():
             _check_output(part, name, value, out, module)
         _check_weights(part, module.decoder, [_scalar(value) for value in out.values()])
 
 
-def _check_output(part: ChosenPart, name: str, value: Any, out: Mapping[str, Any], module: AutoEncoder) -> None:
+def _check_output(part: PartInUse, name: str, value: Any, out: Mapping[str, Any], module: AutoEncoder) -> None:
     """Check types, shapes and dtypes of the outputs that drkit's losses read; other outputs only need to be finite."""
-    words, title = toys.VOCAB, f"{part.title}: {name}"
+    words, title = toys.VOCAB, f"{part.full_title}: {name}"
     if name == "token_states":
         require(isinstance(value, TokenStates), f"{title} must be TokenStates, got {_kind_of(value)}")
         labels, shape = value.labels, (len(value.labels), module.encoder.config.hidden_size)
@@ -273,24 +263,25 @@ def _scalar(value: Any) -> Tensor | None:
     return value.pow(2).sum() if isinstance(value, Tensor) and value.requires_grad else None
 
 
-def _check_weights(part: ChosenPart, module: Any, scalars: list[Tensor | None]) -> None:
+def _check_weights(part: PartInUse, module: Any, scalars: list[Tensor | None]) -> None:
     """Check that every weight that requires a gradient gets one from one of `scalars`."""
+    title = part.full_title
     if not isinstance(module, nn.Module):
         return
     weights = {name: weight for name, weight in module.named_parameters() if weight.requires_grad}
     total = [scalar for scalar in scalars if scalar is not None and scalar.requires_grad]
     if not weights:
         return
-    require(total, f"{part.title}: no output carries a gradient; do not detach what the decoder or loss computes")
+    require(total, f"{title}: no output carries a gradient; do not detach what the decoder or loss computes")
     found = torch.autograd.grad(torch.stack(total).sum(), list(weights.values()), retain_graph=True, allow_unused=True)
     idle = [name for name, gradient in zip(weights, found, strict=True) if gradient is None]
     require(
         not idle,
-        f"{part.title}: no gradient reaches its weights {', '.join(idle)}; use them, or set requires_grad to False",
+        f"{title}: no gradient reaches its weights {', '.join(idle)}; use them, or set requires_grad to False",
     )
 
 
-def _try_term(part: ChosenPart, term: Term, module: AutoEncoder, tensors: Mapping[str, Tensor]) -> None:
+def _try_term(part: PartInUse, term: Term, module: AutoEncoder, tensors: Mapping[str, Tensor]) -> None:
     outputs = module.outputs(module.encode(tensors), tensors)
     inputs = term.inputs(outputs[term.on])
     weights = [
@@ -302,10 +293,10 @@ def _try_term(part: ChosenPart, term: Term, module: AutoEncoder, tensors: Mappin
 # Losses
 
 
-def _try_loss(part: ChosenPart, loss: Any, inputs: Mapping[str, Any], learnt: list[Tensor]) -> None:
+def _try_loss(part: PartInUse, loss: Any, inputs: Mapping[str, Any], learnt: list[Tensor]) -> None:
     """Check that a loss is a finite scalar with a gradient for its inputs (`learnt`) and for its own weights."""
-    refuse_unless(callable(loss), f"{part.title}: {type(loss).__name__} is not callable")
-    title = part.title
+    title = part.full_title
+    refuse_unless(callable(loss), f"{title}: {type(loss).__name__} is not callable")
     with trying(part, f"called with ({', '.join(f'{name}=..' for name in inputs)})"):
         step = loss(**inputs)
         require(isinstance(step, StepOutput), f"{title}: expected StepOutput(loss=..), got {_kind_of(step)}")
@@ -328,7 +319,7 @@ def _try_loss(part: ChosenPart, loss: Any, inputs: Mapping[str, Any], learnt: li
             require(isinstance(items, Tensor), f"{title}: items(..) must be a tensor, got {_kind_of(items)}")
 
 
-def _comparing_losses(recipe: Recipe, registry: Registry) -> Iterator[tuple[ChosenPart, dict[str, Any]]]:
+def _comparing_losses(recipe: Recipe, registry: Registry) -> Iterator[tuple[PartInUse, dict[str, Any]]]:
     """Yield the losses of fine-tuning and of the re-ranker with toy inputs, each loss once."""
     seen: list[tuple[Choice, bool]] = []
     for current in recipe.finetune.rounds if recipe.finetune else ():
@@ -338,12 +329,12 @@ def _comparing_losses(recipe: Recipe, registry: Registry) -> Iterator[tuple[Chos
             seen.append((loss, has_teacher))
             pairs = toys.toy_pairs()
             yield (
-                chosen_part(Kind.LOSS, loss, registry),
+                PartInUse.of(Kind.LOSS, loss, registry),
                 {"pairs": pairs if has_teacher else attrs.evolve(pairs, teacher=None)},
             )
     if recipe.reranker:
         groups = attrs.evolve(toys.toy_groups(), teacher=None)
-        yield chosen_part(Kind.LOSS, recipe.reranker.loss, registry), {"groups": groups}
+        yield PartInUse.of(Kind.LOSS, recipe.reranker.loss, registry), {"groups": groups}
 
 
 def _learnt(inputs: Mapping[str, Any]) -> list[Tensor]:
@@ -362,7 +353,7 @@ def _chains(recipe: Recipe) -> list[tuple[Choice, ...]]:
     return [chain for index, chain in enumerate(found) if chain not in found[:index]]
 
 
-def _try_miners(parts: list[ChosenPart], context: BuildContext) -> None:
+def _try_miners(parts: list[PartInUse], context: BuildContext) -> None:
     for part in parts:
         is_filter = "candidates" in part.spec.receives_of(part.config)
         if any(part.spec.paths_of(part.config)):
@@ -371,7 +362,7 @@ def _try_miners(parts: list[ChosenPart], context: BuildContext) -> None:
             (_try_filter if is_filter else _try_source)(part, build_part(part, context))
 
 
-def _try_source(part: ChosenPart, miner: Any) -> None:
+def _try_source(part: PartInUse, miner: Any) -> None:
     requests = list(toys.toy_requests(QUERIES))
     doc_ids = {passage.doc_id for passage in toys.ToyCorpus()}
     with trying(part, "while mining negatives"):
@@ -380,26 +371,26 @@ def _try_source(part: ChosenPart, miner: Any) -> None:
         answers = list(miner.mine(iter(requests), DEPTH))
         _check_answers(part, [request.query_id for request in requests], answers)
         for request, mined in zip(requests, answers, strict=True):
-            check_mined(request, mined, DEPTH, doc_ids, part.title)
+            check_mined(request, mined, DEPTH, doc_ids, part.full_title)
 
 
-def _try_filter(part: ChosenPart, miner_filter: Any) -> None:
+def _try_filter(part: PartInUse, miner_filter: Any) -> None:
     pairs = list(toy_candidates(QUERIES))
     with trying(part, "while filtering candidates"):
         require_methods(part, miner_filter, ("keep",))
         answers = list(miner_filter.keep(iter(pairs), toys.ToyCorpus()))
         _check_answers(part, [mined.query_id for _, mined in pairs], answers)
         for (_, before), after in zip(pairs, answers, strict=True):
-            check_kept(before, after, part.title)
+            check_kept(before, after, part.full_title)
 
 
-def _check_answers(part: ChosenPart, query_ids: list[str], answers: list[Any]) -> None:
+def _check_answers(part: PartInUse, query_ids: list[str], answers: list[Any]) -> None:
     wrong = next((answer for answer in answers if not isinstance(answer, Mined)), None)
-    require(wrong is None, f"{part.title}: expected Mined, got {_kind_of(wrong)}")
+    require(wrong is None, f"{part.full_title}: expected Mined, got {_kind_of(wrong)}")
     found = [answer.query_id for answer in answers]
     require(
         found == query_ids,
-        f"{part.title}: expected results for {', '.join(query_ids)} in this order, got {', '.join(found)}",
+        f"{part.full_title}: expected results for {', '.join(query_ids)} in this order, got {', '.join(found)}",
     )
 
 

@@ -2,13 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from drkit.core.lazy import lazy_exports
+from drkit.core import lazy_exports
 
 if TYPE_CHECKING:
-    from drkit.search.approximate import Hnsw as Hnsw
-    from drkit.search.approximate import HnswIndex as HnswIndex
-    from drkit.search.approximate import IvfPq as IvfPq
-    from drkit.search.approximate import IvfPqIndex as IvfPqIndex
     from drkit.search.bm25 import Bm25Retriever as Bm25Retriever
     from drkit.search.encode import encode_corpus as encode_corpus
     from drkit.search.flat import FlatIndex as FlatIndex
@@ -16,13 +12,17 @@ if TYPE_CHECKING:
     from drkit.search.fusion import align as align
     from drkit.search.fusion import convex as convex
     from drkit.search.fusion import reciprocal_ranks as reciprocal_ranks
-    from drkit.search.hits import Hits as Hits
     from drkit.search.index import AnyIndex as AnyIndex
+    from drkit.search.index import Hnsw as Hnsw
+    from drkit.search.index import HnswIndex as HnswIndex
+    from drkit.search.index import IvfPq as IvfPq
+    from drkit.search.index import IvfPqIndex as IvfPqIndex
     from drkit.search.index import build_index as build_index
     from drkit.search.index import open_index as open_index
     from drkit.search.reranking import CrossEncoderScorer as CrossEncoderScorer
     from drkit.search.reranking import Reranker as Reranker
     from drkit.search.reranking import rerank as rerank
+    from drkit.search.retrieve import Hits as Hits
     from drkit.search.retrieve import Retriever as Retriever
     from drkit.search.sentence_transformers import SentenceTransformerEncoder as SentenceTransformerEncoder
     from drkit.search.text_encoder import AnyEncoder as AnyEncoder

@@ -13,8 +13,8 @@ import pyarrow as pa
 import Stemmer
 
 from drkit.errors import DrkitError
-from drkit.search.doc_ids import DocIds
-from drkit.search.hits import Hits, batched, check_one_list_per_query, check_queries
+from drkit.search.retrieve import Hits, batched, check_one_list_per_query, check_queries
+from drkit.search.vectors import DocIds
 
 IDS = "ids.arrow"
 

@@ -22,7 +22,6 @@ from drkit.core.files import make_folder, remove_temporaries
 from drkit.core.processes import Shard
 from drkit.data.generation import blocks
 from drkit.errors import DrkitError
-from drkit.search.doc_ids import read_id_table, write_id_table
 from drkit.search.text_encoder import Encoder
 from drkit.search.vectors import (
     ABOUT,
@@ -30,8 +29,10 @@ from drkit.search.vectors import (
     Vectors,
     ids_file,
     read_about,
+    read_id_table,
     vectors_file,
     write_about,
+    write_id_table,
     write_shard,
 )
 

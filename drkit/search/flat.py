@@ -17,10 +17,9 @@ from pyarrow import ArrowException
 
 from drkit.core.files import read_json, replacing_folder, write_text
 from drkit.errors import DrkitError
-from drkit.search.doc_ids import DocIds
 from drkit.search.engines import ROWS, Engine, FaissEngine, make_engine
-from drkit.search.hits import Hits, check_one_list_per_query
-from drkit.search.vectors import Shards, Vectors
+from drkit.search.retrieve import Hits, check_one_list_per_query
+from drkit.search.vectors import DocIds, Shards, Vectors
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -101,7 +100,9 @@ class FlatIndex:
         for start in range(0, len(queries), size):
             part = queries[start : start + size]
             for query, positions in zip(part, self._candidates(part, depth), strict=True):
-                yield self._rescore(query, positions, depth)
+                scores = products(self.vectors[positions], query)
+                best = np.lexsort((positions, -scores))[:depth]
+                yield Hits(tuple(self._ids.take(positions[best])), tuple(scores[best].tolist()))
 
     def score(self, queries: NDArray[np.float32], doc_ids: Sequence[Sequence[str]]) -> list[list[float]]:
         """Return the exact inner products of each query f32[Q,D] with its own documents; NaN for an unknown id.
@@ -160,11 +161,6 @@ class FlatIndex:
                     still_tied += [i] if _tied(wider_scores, depth) else []
             unsure = still_tied
         return [row[row >= 0] for row in found]
-
-    def _rescore(self, query: NDArray[np.float32], positions: NDArray[np.int64], depth: int) -> Hits:
-        scores = products(self.vectors[positions], query)
-        best = np.lexsort((positions, -scores))[:depth]
-        return Hits(tuple(self._ids.take(positions[best])), tuple(scores[best].tolist()))
 
 
 def products(rows: NDArray[Any], query: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -260,17 +256,12 @@ def read_about(folder: Path, kind: str | None = None, files: tuple[str, ...] = (
     """
     missing = [name for name in (*files, ABOUT) if not (folder / name).is_file()]
     if (folder / ABOUT).is_file():
-        about = _read_about(folder)
+        about = read_json(folder / ABOUT, "rebuild the index with `drkit index`")
+        if not isinstance(about, dict):
+            raise DrkitError(f"{folder / ABOUT} does not describe an index; rebuild it with `drkit index`")
         found = about.get("kind", "flat")
         if kind and found != kind:
             raise DrkitError(f"{folder} holds an index of kind {found!r}, not {kind!r}; open_index opens any kind")
         if not missing:
             return about
     raise DrkitError(f"{folder} is not an index (missing {', '.join(missing)}); rebuild it with `drkit index`")
-
-
-def _read_about(folder: Path) -> dict[str, Any]:
-    about = read_json(folder / ABOUT, "rebuild the index with `drkit index`")
-    if not isinstance(about, dict):
-        raise DrkitError(f"{folder / ABOUT} does not describe an index; rebuild it with `drkit index`")
-    return about

@@ -16,7 +16,7 @@ from attrs import frozen
 
 from drkit.core.files import read_json
 from drkit.errors import DrkitError
-from drkit.search.hits import Hits, batched
+from drkit.search.retrieve import Hits, batched
 from drkit.search.trec import encode_ids
 
 if TYPE_CHECKING:
@@ -58,7 +58,10 @@ class AlignedHits:
         """Return the best `depth` hits (None: all) by the weighted sum of their scores."""
         # Not a matrix product, whose rounding, and so the order of near ties, depends on the machine.
         scores = (weights[0] * self.scores[0] + weights[1] * self.scores[1]).astype(np.float32)
-        best = np.argsort(-scores, kind="stable")[:depth]
+        among = np.arange(len(scores))
+        if depth is not None and depth < len(scores):
+            among = np.flatnonzero(scores >= np.partition(scores, -depth)[-depth])
+        best = among[np.argsort(-scores[among], kind="stable")][:depth]
         return Hits(tuple(self.doc_ids[i] for i in best), tuple(scores[best].tolist()))
 
 

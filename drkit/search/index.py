@@ -1,22 +1,42 @@
-"""Build an index of any kind from a folder of vectors, measure its recall, and open it again."""
+"""Indexes of any kind: build, save and open them; approximate ones are built with faiss (HNSW graphs and IVF-PQ).
+
+How much of the exact ranking an approximate index finds is measured when it is built.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
+from attrs import asdict, field, frozen
+from attrs.validators import ge
+from pyarrow import ArrowException
 
-from drkit.core.files import check_replaceable
-from drkit.errors import DrkitError
-from drkit.search.approximate import Hnsw, HnswIndex, IvfPq, IvfPqIndex
-from drkit.search.doc_ids import DocIds
+from drkit.core.files import check_replaceable, replacing_folder
+from drkit.errors import DrkitError, MissingExtraError
 from drkit.search.engines import make_engine
-from drkit.search.flat import ABOUT, MEMORY, FlatIndex, read_about
-from drkit.search.vectors import Vectors
+from drkit.search.flat import (
+    ABOUT,
+    FAISS,
+    IDS,
+    MEMORY,
+    FlatIndex,
+    check_search,
+    check_vectors,
+    read_about,
+    score_positions,
+    write_about,
+)
+from drkit.search.retrieve import Hits
+from drkit.search.vectors import DocIds, Vectors, float32_blocks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from drkit.search.vectors import Shards
 
 AnyIndex: TypeAlias = "FlatIndex | HnswIndex | IvfPqIndex"
 KINDS: tuple[str, ...] = ("flat", "hnsw", "ivf-pq")
@@ -92,3 +112,245 @@ def recall(index: AnyIndex, vectors: Any, doc_ids: DocIds, *, sample: int = SAMP
 def _share_found(rows: NDArray[Any], query: NDArray[np.float32], exact: NDArray[np.float32]) -> float:
     least = exact[-1] - 1e-5 * abs(float(exact[-1])) - 1e-6
     return min(1.0, float((rows.astype(np.float32) @ query >= least).sum()) / len(exact))
+
+
+_BATCH = 1024
+Kind = TypeVar("Kind", bound="ApproximateIndex")
+MIN_VECTORS_FOR_PQ = 256
+_TRAIN_PER_LIST, _TRAIN_MAX = 64, 500_000
+
+
+class ApproximateIndex:
+    """A faiss index, the ids of its vectors, and its description (index.json); created by `build` or `load`."""
+
+    kind: ClassVar[str]
+
+    def __init__(self, index: Any, ids: DocIds, about: dict[str, Any]) -> None:
+        self._index, self._ids, self._about = index, ids, about
+        self.encoder, self.dimension = about.get("encoder"), int(about["dimension"])
+
+    @classmethod
+    def load(cls: type[Kind], folder: str | Path) -> Kind:
+        """Load a saved index, memory-mapped.
+
+        Raises DrkitError if files are missing, broken or inconsistent.
+        """
+        path, faiss = Path(folder), faiss_library()
+        about = read_about(path, cls.kind, (FAISS, IDS))
+        mapped = getattr(faiss, "IO_FLAG_MMAP_IFC", faiss.IO_FLAG_MMAP)
+        try:
+            index, ids = faiss.read_index(str(path / FAISS), mapped), DocIds.read([path / IDS])
+        except (OSError, RuntimeError, ArrowException) as error:
+            raise DrkitError(f"cannot read the index in {path}: {error}; rebuild it with `drkit index`") from error
+        if not len(ids) == index.ntotal == about.get("count"):
+            raise DrkitError(
+                f"{path}: {len(ids)} ids do not match {index.ntotal} vectors; rebuild it with `drkit index`"
+            )
+        return cls(index, ids, about)
+
+    @classmethod
+    def _filled(
+        cls: type[Kind], index: Any, vectors: Any, ids: DocIds, *, settings: Any, encoder: Mapping[str, Any] | None
+    ) -> Kind:
+        """Add the vectors block by block."""
+        for _, block in float32_blocks(vectors):
+            if not index.is_trained:  # float16 storage learns nothing, but requires the call
+                index.train(block[:1])
+            index.add(block)
+        count, dimension = vectors.shape
+        about = {"kind": cls.kind, "count": count, "dimension": dimension, "settings": settings, "encoder": encoder}
+        return cls(index, ids, about)
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def search(self, queries: NDArray[np.float32], depth: int) -> list[Hits]:
+        """Return the `depth` documents found for each query f32[Q,D], or fewer if the search reaches fewer.
+
+        Raises DrkitError if the queries have another dimension, or `depth` is less than 1.
+        """
+        return list(self.stream(queries, depth))
+
+    def stream(self, queries: NDArray[np.float32], depth: int) -> Iterator[Hits]:
+        """Yield what `search` returns, one query at a time; ties are ordered by position."""
+        check_search(queries, depth, self.dimension)
+        count, parameters = min(depth, len(self)), self._parameters(depth)
+        for start in range(0, len(queries), _BATCH):
+            part = np.ascontiguousarray(queries[start : start + _BATCH], dtype=np.float32)
+            for scores, positions in zip(*self._index.search(part, count, params=parameters), strict=True):
+                # faiss pads with position -1
+                scores, positions = scores[positions >= 0], positions[positions >= 0]
+                best = np.lexsort((positions, -scores))
+                yield Hits(tuple(self._ids.take(positions[best])), tuple(scores[best].tolist()))
+
+    def _parameters(self, depth: int) -> Any:
+        """Return faiss's search parameters for this depth."""
+        raise NotImplementedError
+
+    def score(self, queries: NDArray[np.float32], doc_ids: Sequence[Sequence[str]]) -> list[list[float]]:
+        """Return the products of each query f32[Q,D] with the stored vectors of its own documents; NaN for unknown ids.
+
+        Raises DrkitError if the numbers of queries and lists differ.
+        """
+        if hasattr(self._index, "make_direct_map"):  # inverted lists: where each vector is stored, computed once
+            self._index.make_direct_map()
+        return score_positions(queries, [self._ids.find(names) for names in doc_ids], self._index.reconstruct_batch)
+
+    def save(self, folder: str | Path) -> Path:
+        """Write index.faiss, ids.arrow and index.json, atomically."""
+        with replacing_folder(Path(folder), ABOUT) as temporary:
+            faiss_library().write_index(self._index, str(temporary / FAISS))
+            self._ids.write(temporary / IDS)
+            write_about(temporary, self._about)
+        return Path(folder)
+
+    def describe(self, **facts: Any) -> None:
+        """Set the facts, such as the measured recall, that `save` writes into index.json."""
+        self._about["facts"] = facts
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings that it was built with, automatic ones filled in."""
+        return dict(self._about["settings"])
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What to report about the index besides its size: the recall measured when it was built."""
+        return dict(self._about.get("facts", {}))
+
+
+def faiss_library() -> Any:
+    """Return the module `faiss`. Raises MissingExtraError if it is not installed."""
+    try:
+        import faiss
+    except ImportError:
+        raise MissingExtraError("an approximate index", "faiss", "cpu") from None
+    return faiss
+
+
+@frozen
+class Hnsw:
+    """Settings of `HnswIndex`.
+
+    links: neighbours of each vector (twice as many in the lowest layer). construction, effort: candidates followed
+    while building and while searching the graph (never fewer than the requested depth). half: store float16 vectors.
+    """
+
+    links: int = field(default=32, validator=ge(2))
+    construction: int = field(default=200, validator=ge(1))
+    effort: int = field(default=128, validator=ge(1))
+    half: bool = False
+
+
+class HnswIndex(ApproximateIndex):
+    """An HNSW graph over complete vectors: fast, in memory or mapped. Scores are exact, hits may be missed.
+
+    Source: Malkov and Yashunin 2018.
+    """
+
+    kind: ClassVar[str] = "hnsw"
+
+    @classmethod
+    def build(
+        cls,
+        vectors: NDArray[Any] | Shards,
+        doc_ids: Sequence[str] | DocIds,
+        *,
+        settings: Hnsw | None = None,
+        encoder: Mapping[str, Any] | None = None,
+    ) -> HnswIndex:
+        """Build the graph of vectors [N,D]; with several threads, the result varies slightly between builds.
+
+        Raises DrkitError as `FlatIndex.build` does, or MissingExtraError without faiss.
+        """
+        faiss, settings, ids = faiss_library(), settings or Hnsw(), DocIds.of(doc_ids)
+        check_vectors(vectors, ids)
+        dimension, metric = vectors.shape[1], faiss.METRIC_INNER_PRODUCT
+        if settings.half:
+            index = faiss.IndexHNSWSQ(dimension, faiss.ScalarQuantizer.QT_fp16, settings.links, metric)
+        else:
+            index = faiss.IndexHNSWFlat(dimension, settings.links, metric)
+        index.hnsw.efConstruction = settings.construction
+        index.hnsw.efSearch = settings.effort  # for readers of the file that use faiss alone
+        return cls._filled(index, vectors, ids, settings=asdict(settings), encoder=encoder)
+
+    def _parameters(self, depth: int) -> Any:
+        return faiss_library().SearchParametersHNSW(efSearch=max(int(self._about["settings"]["effort"]), depth))
+
+
+@frozen
+class IvfPq:
+    """Settings of `IvfPqIndex`; 0 picks a value that suits the vectors.
+
+    lists: inverted lists (default: 4 times the square root of N, but at least 39 vectors each). code_bytes: bytes
+    per vector (default: an eighth of the dimension). probes: lists per search (default: an eighth, at least 16).
+    """
+
+    lists: int = field(default=0, validator=ge(0))
+    code_bytes: int = field(default=0, validator=ge(0))
+    probes: int = field(default=0, validator=ge(0))
+
+
+class IvfPqIndex(ApproximateIndex):
+    """Inverted lists of product-quantised vectors: small, mapped, and a search reads few lists. Scores are approximate.
+
+    Source: Jegou et al. 2011.
+    """
+
+    kind: ClassVar[str] = "ivf-pq"
+
+    @classmethod
+    def build(
+        cls,
+        vectors: NDArray[Any] | Shards,
+        doc_ids: Sequence[str] | DocIds,
+        *,
+        settings: IvfPq | None = None,
+        encoder: Mapping[str, Any] | None = None,
+    ) -> IvfPqIndex:
+        """Build the index of vectors [N,D], trained on a sample of at most 500,000.
+
+        Raises DrkitError as `FlatIndex.build` does, for fewer than 256 vectors, or for settings that do not suit them.
+        """
+        faiss, ids = faiss_library(), DocIds.of(doc_ids)
+        check_vectors(vectors, ids)
+        settings = fitted(settings or IvfPq(), *vectors.shape)
+        dimension, metric = vectors.shape[1], faiss.METRIC_INNER_PRODUCT
+        quantizer = faiss.IndexFlatIP(dimension)
+        index = faiss.IndexIVFPQ(quantizer, dimension, settings.lists, settings.code_bytes, 8, metric)
+        index.cp.min_points_per_centroid = index.pq.cp.min_points_per_centroid = 1
+        index.nprobe = settings.probes  # for readers of the file that use faiss alone
+        size = max(_TRAIN_PER_LIST * settings.lists, 64 * MIN_VECTORS_FOR_PQ)
+        drawn = np.linspace(0, len(vectors) - 1, min(len(vectors), size, _TRAIN_MAX)).astype(np.int64)
+        index.train(np.ascontiguousarray(vectors[drawn], dtype=np.float32))
+        return cls._filled(index, vectors, ids, settings=asdict(settings), encoder=encoder)
+
+    def _parameters(self, depth: int) -> Any:  # noqa: ARG002
+        return faiss_library().SearchParametersIVF(nprobe=int(self._about["settings"]["probes"]))
+
+
+def fitted(settings: IvfPq, count: int, dimension: int) -> IvfPq:
+    """Replace zeros in the settings by values that suit `count` vectors of `dimension`.
+
+    Raises DrkitError for fewer than 256 vectors, more lists than vectors, or a code length that does not divide the
+    dimension.
+
+    >>> fitted(IvfPq(), 1000, 384)
+    IvfPq(lists=25, code_bytes=48, probes=16)
+    """
+    if count < MIN_VECTORS_FOR_PQ:
+        raise DrkitError(
+            f"an ivf-pq index needs at least {MIN_VECTORS_FOR_PQ} vectors to learn its codes, got {count}; "
+            f"use a flat index, which is exact and as fast at this size"
+        )
+    if settings.lists > count:
+        raise DrkitError(f"{settings.lists} lists are too many for {count} vectors; 0 picks a suitable number")
+    lists = settings.lists or max(1, min(int(4 * math.sqrt(count)), count // 39))
+    divisors = [size for size in range(1, dimension + 1) if dimension % size == 0]
+    if settings.code_bytes and settings.code_bytes not in divisors:
+        raise DrkitError(
+            f"code_bytes must divide the dimension of the vectors, {dimension}; got {settings.code_bytes}: "
+            f"use one of {', '.join(map(str, divisors))}, or 0 for a suitable value"
+        )
+    code_bytes = settings.code_bytes or max(size for size in divisors if size <= max(1, dimension // 8))
+    return IvfPq(lists, code_bytes, min(lists, settings.probes or max(16, lists // 8)))

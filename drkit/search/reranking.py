@@ -14,7 +14,7 @@ from attrs.validators import ge, in_
 
 from drkit.encoders.cross_encoder import CrossEncoder
 from drkit.errors import DrkitError
-from drkit.search.hits import batched
+from drkit.search.retrieve import batched
 from drkit.search.text_encoder import choose_device, inference, length_sorted_batches
 from drkit.search.trec import encode_id
 

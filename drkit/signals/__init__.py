@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from drkit.core.lazy import lazy_exports
+from drkit.core import lazy_exports
 
 if TYPE_CHECKING:
     from drkit.signals.idf import IdfSignal as IdfSignal

@@ -57,53 +57,37 @@ def _signals(scopes: Mapping[str, str], needs: Iterable[str]) -> dict[str, Tenso
 
 def _token_states() -> TokenStates:
     tokens = toy_tokens()
-    draw = torch.Generator().manual_seed(5)
     labels = tokens.ids[tokens.maskable]
-    states = torch.randn(len(labels), 16, generator=draw).requires_grad_()
-    return TokenStates(states=states, labels=labels, heads=toy_encoder().heads())
+    return TokenStates(states=_normal(5, len(labels), 16), labels=labels, heads=toy_encoder().heads())
 
 
 def _text_states() -> TextStates:
     tokens = toy_tokens()
-    states = torch.randn(*tokens.ids.shape, 16, generator=torch.Generator().manual_seed(5)).requires_grad_()
-    return TextStates(states=states, tokens=tokens, heads=toy_encoder().heads())
+    return TextStates(states=_normal(5, *tokens.ids.shape, 16), tokens=tokens, heads=toy_encoder().heads())
 
 
-def _bottleneck() -> Tensor:
-    return torch.randn(ROWS, 16, generator=torch.Generator().manual_seed(6)).requires_grad_()
+def _normal(seed: int, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).requires_grad_()
 
 
-def _vocab_logits() -> Tensor:
-    return torch.randn(ROWS, VOCAB, generator=torch.Generator().manual_seed(7)).requires_grad_()
+def _flags(seed: int, share: float, *shape: int) -> Tensor:
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed)) < share
 
 
-def _words() -> Tensor:
-    return torch.rand(ROWS, VOCAB, generator=torch.Generator().manual_seed(8)) < 0.2
-
-
-def _replaced_logits() -> Tensor:
-    count = int(toy_tokens().maskable.sum())
-    return torch.randn(count, generator=torch.Generator().manual_seed(9)).requires_grad_()
-
-
-def _replaced() -> Tensor:
-    return torch.rand(int(toy_tokens().maskable.sum()), generator=torch.Generator().manual_seed(10)) < 0.3
-
-
-def _partners() -> Tensor:
-    return (torch.arange(ROWS) + ROWS // 2) % ROWS
+def _targets() -> int:
+    return int(toy_tokens().maskable.sum())
 
 
 ROWS = 6
 _TOYS: dict[str, Callable[[], Any]] = {
     "token_states": _token_states,
     "text_states": _text_states,
-    "bottleneck": _bottleneck,
-    "vocab_logits": _vocab_logits,
-    "words": _words,
-    "replaced_logits": _replaced_logits,
-    "replaced": _replaced,
-    "partners": _partners,
+    "bottleneck": lambda: _normal(6, ROWS, 16),
+    "vocab_logits": lambda: _normal(7, ROWS, VOCAB),
+    "words": lambda: _flags(8, 0.2, ROWS, VOCAB),
+    "replaced_logits": lambda: _normal(9, _targets()),
+    "replaced": lambda: _flags(10, 0.3, _targets()),
+    "partners": lambda: (torch.arange(ROWS) + ROWS // 2) % ROWS,
     "pairs": toy_pairs,
     "groups": toy_groups,
 }

@@ -50,9 +50,11 @@ def _check_one(masker: Any, rows: int, name: str, toys: Callable[..., TokenBatch
     if rows:
         check_rows(views, rows, name)
     else:
-        _check_something_hidden(views, name)
+        idle = ~(views.decoder.labels != NO_TARGET).any(1) & (views.context.maskable.sum(1) > SHORT)
+        require(not idle.any(), f"{name}, decoder: a text has maskable tokens, but no targets")
     _check_draws(masker, tokens, views, rows, name)
-    _check_layout(masker, toys, views, rows, name)
+    longer = _cut(_mask(masker, toys(padding=7), rows + 5 if rows else 0), views.decoder.ids.shape[1], rows)
+    require(_same(longer, views), f"{name}: a text's mask depends on its padding")
 
 
 def _mask(masker: Any, tokens: TokenBatch, rows: int, *, seed: int = 1, epoch: int = 0) -> Views:
@@ -77,11 +79,6 @@ def check_view(view: MaskedView, clean: TokenBatch, name: str) -> None:
     require(bool(kept[~targets].all()), f"{name}: a token that is not a target was changed")
 
 
-def _check_something_hidden(views: Views, name: str) -> None:
-    idle = ~(views.decoder.labels != NO_TARGET).any(1) & (views.context.maskable.sum(1) > SHORT)
-    require(not idle.any(), f"{name}, decoder: a text has maskable tokens, but no targets")
-
-
 def check_rows(views: Views, rows: int, name: str) -> None:
     """Check a decoder view's visibility pattern for `rows` rows."""
     visible, context = views.decoder.visible, views.context
@@ -103,15 +100,10 @@ def _check_draws(masker: Any, tokens: TokenBatch, views: Views, rows: int, name:
     require(not _same(views, _mask(masker, tokens, rows, epoch=1)), f"{name}: every epoch gives the same mask")
     require(not _same(views, _mask(masker, tokens, rows, seed=2)), f"{name}: every seed gives the same mask")
     some = _mask(masker, rows_of(tokens, SOME), rows)
-    require(_same(some, _pick(views, SOME)), f"{name}: a text's mask depends on the other texts of the batch")
+    same = _same(some, map_tensors(views, lambda tensor: tensor[SOME]))
+    require(same, f"{name}: a text's mask depends on the other texts of the batch")
     thawed = pickle.loads(pickle.dumps(masker))
     require(_same(views, _mask(thawed, tokens, rows)), f"{name}: pickling changes the mask")
-
-
-def _check_layout(masker: Any, toys: Callable[..., TokenBatch], views: Views, rows: int, name: str) -> None:
-    longer = _mask(masker, toys(padding=7), rows + 5 if rows else 0)
-    same = _same(_cut(longer, views.decoder.ids.shape[1], rows), views)
-    require(same, f"{name}: a text's mask depends on its padding")
 
 
 def _tensors(bundle: Any) -> list[torch.Tensor]:
@@ -125,10 +117,6 @@ def _tensors(bundle: Any) -> list[torch.Tensor]:
 def _same(one: Any, two: Any) -> bool:
     pairs = list(zip(_tensors(one), _tensors(two), strict=True))
     return all(torch.equal(a, b) for a, b in pairs)
-
-
-def _pick(views: Views, chosen: list[int]) -> Views:
-    return map_tensors(views, lambda tensor: tensor[chosen])
 
 
 def _cut(views: Views, length: int, rows: int) -> Views:

@@ -27,14 +27,14 @@ def require(condition: Any, message: str) -> None:
 
 def spec_of(kind: Kind, part: ComponentSpec | str) -> ComponentSpec:
     """Return the spec itself, or that of the installed part with this name (drkit's own, or a plugin's)."""
-    from drkit.core.discovery import installed
+    from drkit.core.registry import installed
 
     return installed().registry.get(kind, part) if isinstance(part, str) else part
 
 
 def signal_scopes(spec: ComponentSpec, config: Any) -> dict[str, str]:
     """Return the scope of each signal that a part reads with these settings; `token` if it is not installed."""
-    from drkit.core.discovery import installed
+    from drkit.core.registry import installed
 
     registry = installed().registry
     known = registry.names(Kind.SIGNAL)

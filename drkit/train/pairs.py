@@ -18,7 +18,7 @@ from drkit.core import processes
 from drkit.core.draws import Draws
 from drkit.core.protocols import InBatchNegatives
 from drkit.data.store import TokenStore
-from drkit.search.hits import batched
+from drkit.search.retrieve import batched
 from drkit.train.batches import Example
 from drkit.train.pretrain import BUCKET
 
@@ -51,6 +51,17 @@ class TrainingPairs:
         """Return the pairs of these queries, by row i64[m]."""
         return TrainingPairs(self.queries[rows], [self.positives[r] for r in rows], [self.negatives[r] for r in rows])
 
+    def draw(
+        self, rows: Indices, epoch: int, *, seed: int, negatives: int, mined: Sequence[Indices] | None = None
+    ) -> tuple[Indices, list[Indices]]:
+        """Draw the passages of queries, by row i64[m], in an epoch; see `draw_passages`.
+
+        mined: one array per query, instead of the queries' own negatives.
+        """
+        mined = self.negatives if mined is None else mined
+        draws = Draws(seed, epoch, rows)
+        return draw_passages([self.positives[r] for r in rows], [mined[r] for r in rows], draws, negatives=negatives)
+
 
 class TeacherScores(Protocol):
     """A teacher's scores of passages, by index."""
@@ -81,7 +92,9 @@ class PairCollator:
     def __call__(self, examples: Sequence[Example]) -> dict[str, Tensor]:
         """Return the tensors of `BiEncoder.forward`; all examples of a batch belong to one epoch."""
         rows = np.array([example for _, example in examples], dtype=np.int64)
-        positives, negatives = self._draw(rows, examples[0][0])
+        epoch = examples[0][0]
+        mined = self.refreshed(epoch) if self.refreshed else None
+        positives, negatives = self.pairs.draw(rows, epoch, seed=self.seed, negatives=self.negatives, mined=mined)
         passage_indices = np.concatenate([positives, *negatives])
         groups = group_indices([len(mined) for mined in negatives])
         queries = self.queries.batch(self.pairs.queries[rows], pad_to=BUCKET)
@@ -114,15 +127,6 @@ class PairCollator:
         for row, query, group, mask in zip(scores, self.pairs.queries[rows], passages, present, strict=True):
             row[mask] = teacher.lookup(int(query), group[mask])
         return torch.from_numpy(scores)
-
-    def _draw(self, rows: Indices, epoch: int) -> tuple[Indices, list[Indices]]:
-        mined = self.pairs.negatives if self.refreshed is None else self.refreshed(epoch)
-        return draw_passages(
-            [self.pairs.positives[row] for row in rows],
-            [mined[row] for row in rows],
-            Draws(self.seed, epoch, rows),
-            negatives=self.negatives,
-        )
 
 
 def training_pairs(
@@ -182,12 +186,7 @@ def drawn_passages(
         codes = [found]
         for batch in some:
             rows = np.array([example for _, example in batch], dtype=np.int64)
-            positives, mined = draw_passages(
-                [pairs.positives[row] for row in rows],
-                [pairs.negatives[row] for row in rows],
-                Draws(seed, batch[0][0], rows),
-                negatives=negatives,
-            )
+            positives, mined = pairs.draw(rows, batch[0][0], seed=seed, negatives=negatives)
             codes.append(rows * passages + positives)
             codes.append(np.repeat(rows, [len(own) for own in mined]) * passages + np.concatenate(mined))
         found = np.unique(np.concatenate(codes))

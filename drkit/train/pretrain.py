@@ -18,8 +18,8 @@ from drkit.core.draws import Draws
 from drkit.core.protocols import CountsItems, Decoder, LearningReplacer, Loss, Masker, Replacer
 from drkit.core.spec import keyword
 from drkit.core.types import DecoderInput, Encoded, MaskedView, StepOutput, TextStates, TokenBatch, Views
+from drkit.data.arrays import SignalValues
 from drkit.data.contexts import Contexts, stacked
-from drkit.data.signals import SignalValues
 from drkit.data.store import TokenStore
 from drkit.decoders.replaced_token_detection import replaced_targets
 from drkit.encoders import MaskedLmEncoder

@@ -25,8 +25,8 @@ from drkit.data.corpus import StoredCorpus
 from drkit.data.store import TokenStore
 from drkit.errors import DrkitError
 from drkit.miners.chain import build_chain
+from drkit.miners.mining import read_negatives, write_negatives
 from drkit.search import AnyEncoder, FlatIndex, Retriever, Vectors, encode_corpus
-from drkit.train.negatives import read_negatives, write_negatives
 from drkit.train.resuming import CALLBACKS
 
 if TYPE_CHECKING:

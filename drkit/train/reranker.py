@@ -13,7 +13,6 @@ import torch
 from attrs import frozen
 from torch import Tensor, nn
 
-from drkit.core.draws import Draws
 from drkit.core.protocols import Loss
 from drkit.core.types import ScoredGroups
 from drkit.data.corpus import StoredCorpus
@@ -21,7 +20,7 @@ from drkit.encoders import CrossEncoder
 from drkit.encoders.cross_encoder import PairTokenizer
 from drkit.train.batches import Example
 from drkit.train.gradients import ITEMS, LOSS, METRIC, Rows
-from drkit.train.pairs import TrainingPairs, draw_passages
+from drkit.train.pairs import TrainingPairs
 
 NAME = "ranking"
 PAIR = ("ids", "attention", "types")
@@ -134,13 +133,7 @@ class GroupCollator:
     def __call__(self, examples: Sequence[Example]) -> dict[str, Tensor]:
         """Return ids, attention, types (if the encoder has them) and sizes i64[Q]; a batch belongs to one epoch."""
         rows = np.array([example for _, example in examples], dtype=np.int64)
-        draws = Draws(self.seed, examples[0][0], rows)
-        positives, negatives = draw_passages(
-            [self.pairs.positives[q] for q in rows],
-            [self.pairs.negatives[q] for q in rows],
-            draws,
-            negatives=self.negatives,
-        )
+        positives, negatives = self.pairs.draw(rows, examples[0][0], seed=self.seed, negatives=self.negatives)
         groups = [np.append(positive, mined) for positive, mined in zip(positives, negatives, strict=True)]
         sizes = np.array([len(group) for group in groups], dtype=np.int64)
         indices, which = np.unique(np.concatenate(groups), return_inverse=True)

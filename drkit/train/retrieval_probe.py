@@ -15,8 +15,8 @@ from drkit.search import FlatIndex, Hits
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from drkit.data.corpus import StoredCollection
     from drkit.data.store import TokenStore
-    from drkit.data.tables import StoredCollection
     from drkit.recipe.schema import Probe, Validation
     from drkit.search import AnyEncoder
 

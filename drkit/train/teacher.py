@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 from attrs import define, frozen
 
-from drkit.core.files import replacing
 from drkit.core.types import Query
+from drkit.data.arrays import arrow_file, read_batches, record_batch
 from drkit.data.corpus import StoredCorpus
 from drkit.errors import DrkitError
 
@@ -94,7 +94,7 @@ class ScoreBlocks:
             raise DrkitError(
                 f"block {missing[0]} of the teacher's scores is missing in {self.blocks}; run the stage again"
             )
-        batches = (batch for number in numbers for batch in _read_batches(self._path(number)))
+        batches = (batch for number in numbers for batch in read_batches(self._path(number)))
         return self._write(folder / FILE, batches)
 
     def _score(self, number: int, block: Sequence[ScoreRequest]) -> Iterator[int]:
@@ -116,13 +116,11 @@ class ScoreBlocks:
             [request.passages for request in block],
             np.split(scores, ends[:-1]),
         )
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
-        self._write(self._path(number), [pa.record_batch(arrays, schema=SCHEMA)])
+        self._write(self._path(number), [record_batch(columns, SCHEMA)])
 
     def _write(self, path: Path, batches: Iterable[Any]) -> Path:
         metadata = {_TEACHER: self.teacher.encode()}
-        schema = SCHEMA.with_metadata(metadata)
-        with replacing(path) as new, pa.OSFile(str(new), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+        with arrow_file(path, SCHEMA.with_metadata(metadata)) as writer:
             for batch in batches:
                 writer.write_batch(batch.replace_schema_metadata(metadata))
         return path
@@ -168,14 +166,6 @@ def _check(scores: NDArray[np.float32], pairs: Sequence[tuple[str, str]]) -> Non
         )
 
 
-def _read_batches(path: Path) -> list[Any]:
-    try:
-        reader = pa.ipc.open_file(pa.memory_map(str(path)))
-        return [reader.get_batch(number) for number in range(reader.num_record_batches)]
-    except (OSError, pa.ArrowException) as error:
-        raise DrkitError(f"{path} is not a file of teacher scores ({error}); run the teacher stage again") from None
-
-
 def read_scores(folder: Path) -> StoredScores:
     """Open the scores that a teacher stage wrote to `folder`. Raises DrkitError if they are missing."""
     return StoredScores(Path(folder) / FILE)
@@ -186,7 +176,7 @@ class StoredScores:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        batches = [batch for batch in _read_batches(path) if batch.num_rows]
+        batches = [batch for batch in read_batches(path) if batch.num_rows]
         if batches and not {field.name for field in SCHEMA} <= set(batches[0].schema.names):
             raise DrkitError(f"{path} is not a file of teacher scores (missing columns); run the teacher stage again")
         self._batches = [_Batch.of(batch) for batch in batches]

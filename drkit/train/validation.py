@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from drkit.core.progress import Progress
-    from drkit.data.tables import StoredCollection
+    from drkit.data.corpus import StoredCollection
     from drkit.recipe.schema import Probe, Validation
     from drkit.search import AnyEncoder
 

@@ -9,9 +9,8 @@ from html.parser import HTMLParser
 import attrs
 import pytest
 
-from drkit.core.discovery import installed
 from drkit.core.progress import Silent
-from drkit.core.registry import Registry
+from drkit.core.registry import Registry, installed
 from drkit.core.spec import ComponentSpec
 from drkit.errors import DrkitError
 from drkit.inspect.masks import Draw, inspect_mask

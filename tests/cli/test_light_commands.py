@@ -88,8 +88,8 @@ def test_the_matrix_has_every_pair():
 def test_the_matrix_fits_eighty_columns():
     from rich.console import Console
 
-    from drkit.core.discovery import installed
-    from drkit.recipe.matrix import Matrix, Pair, matrix
+    from drkit.core.registry import installed
+    from drkit.recipe.check import Matrix, Pair, matrix
     from drkit_cli.matrix import print_matrix
 
     many = tuple(f"a-masker-with-a-long-name-{number}" for number in range(7))

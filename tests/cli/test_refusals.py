@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from drkit.commands.encode_search import rank_to_run
 from drkit.commands.inputs import find_queries
+from drkit.commands.search import rank_to_run
 from drkit.core.types import Passage
 from drkit.errors import DrkitError
 from drkit.search.bm25 import Bm25Retriever

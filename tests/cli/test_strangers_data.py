@@ -67,7 +67,7 @@ def test_it_composes_and_trains(site, texts, tmp_path):
     assert code == 0, err + out
     log = [json.loads(line) for line in (tmp_path / "run/pretrained/log.jsonl").read_text().splitlines()]
     assert all(np.isfinite([line["decoder_loss"], line["apart_loss"]]).all() for line in log)
-    from drkit.data.signals import SignalValues
+    from drkit.data.arrays import SignalValues
     from drkit.data.store import TokenStore
 
     store = TokenStore.open(tmp_path / "run/tokens")

@@ -9,8 +9,8 @@ import attrs
 import click
 import pytest
 
-from drkit.core.discovery import installed
 from drkit.core.files import local_path
+from drkit.core.registry import installed
 from drkit.errors import DrkitError, ProblemsError
 from drkit.recipe import schema
 from drkit.recipe.compose import ComposeRequest, compose

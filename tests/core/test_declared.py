@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from drkit.core.discovery import installed
+from drkit.core.registry import installed
 from drkit.errors import DrkitError, ProblemsError
 from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose

@@ -6,7 +6,7 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from drkit.core.discovery import discover
+from drkit.core.registry import discover
 
 GOOD = """
 from attrs import frozen

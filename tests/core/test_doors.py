@@ -45,7 +45,6 @@ WRITERS = {
     "drkit/encoders/export.py": {"save_file", "save_pretrained"},
     "drkit/encoders/token_weights.py": {"save_file"},
     "drkit/commands/encoder_evaluation.py": {"rmtree"},
-    "drkit/miners/sources.py": {"OSFile"},
     "drkit/report.py": {"savefig"},
     "drkit/runs/execute.py": {"rmtree", "unlink", "rename", "copytree", "symlink_to"},  # puts stages in place
     "drkit/runs/stages/index.py": {"rmtree", "replace", "copytree"},
@@ -170,7 +169,7 @@ def test_text_is_escaped_in_one_place():
         if isinstance(node, ast.JoinedStr) and any(tag in ast.unparse(node) for tag in ("</", "<p>", "<td", "<img"))
     }
     # readers looks for the tags of TREC's topics and documents
-    assert tags <= {"drkit/report.py", "cli/drkit_cli/inspect_html.py", "drkit/data/readers.py"}
+    assert tags <= {"drkit/report.py", "cli/drkit_cli/inspect_html.py", "drkit/data/collection.py"}
 
 
 def test_no_code_comes_from_data():
@@ -225,7 +224,7 @@ def test_the_network_is_reached_through_libraries_that_were_asked_for():
     )
     assert importers(*clients) == set()
     # a model or data set that a setting or an argument names, from the hub or from ir_datasets' sources
-    assert importers("huggingface_hub") <= {"drkit/commands/models.py", "drkit/core/loading.py"}
+    assert importers("huggingface_hub") <= {"drkit/commands/inputs.py", "drkit/core/loading.py"}
     asked = {
         name
         for name, tree in TREES.items()

@@ -3,13 +3,11 @@
 import attrs
 import pytest
 
-from drkit.core.discovery import Installed, installed
-from drkit.core.registry import Registry
+from drkit.core.registry import Installed, Registry, installed
 from drkit.core.spec import ComponentSpec
 from drkit.errors import DrkitError
-from drkit.recipe.check import check
+from drkit.recipe.check import check, matrix
 from drkit.recipe.compose import ComposeRequest, compose
-from drkit.recipe.matrix import matrix
 
 
 @attrs.frozen

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from drkit.core.discovery import NamedFile, installed
-from drkit.core.registry import NameTable
+from drkit.core.registry import NamedFile, NameTable, installed
 from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.schema import Choice, Recipe

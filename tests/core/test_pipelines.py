@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
-from drkit.core.discovery import NamedFile, installed
-from drkit.core.registry import NameTable
+from drkit.core.registry import NamedFile, NameTable, installed
 from drkit.errors import DrkitError, ProblemsError, UnknownNameError
 from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
@@ -66,7 +65,7 @@ def test_every_pipeline_follows_any_pre_training(pipeline, encoder, paper):
 
 
 def test_a_paper_brings_its_own_pipeline_and_another_one_swaps_the_second_half():
-    own = compose(ComposeRequest(paper="simlm"), PARTS)
+    own = compose(ComposeRequest(paper="simlm", settings=("reranker.start=previous",)), PARTS)
     assert own.reranker is not None
     assert [r.name for r in own.finetune.rounds] == ["retriever-1", "retriever-2", "retriever-distilled"]
     assert len(own.finetune.loss.config.directions) == 4
@@ -104,6 +103,25 @@ def test_papers_that_score_by_raw_dot_products(paper):
     assert {(loss.config.similarity, loss.config.temperature) for loss in losses} == {("dot", 1.0)}
 
 
+def test_a_reranker_made_from_scratch_is_left_out_unless_it_is_asked_for():
+    for choices in ({"pipeline": "three-stage"}, {"paper": "simlm"}, {"paper": "cdmae"}):
+        small = compose(ComposeRequest(**choices), PARTS)
+        assert small.reranker is None
+        assert [one.name for one in small.finetune.rounds] == ["retriever-1", "retriever-2"]
+        assert small.finetune.left_out == ("reranker", "retriever-distilled")
+        assert any("--set reranker.pretrained" in note for note in plan(small, REGISTRY).notes)
+        for whole in (
+            {"settings": ("reranker.pretrained=some/model",)},
+            {"scale": "quick"},
+            {"scale": "paper"},
+            {"encoder": "some/encoder"},
+        ):
+            recipe = compose(ComposeRequest(**choices, **whole), PARTS)
+            assert recipe.reranker
+            assert recipe.finetune.rounds[-1].teacher == "reranker"
+            assert recipe.finetune.left_out == ()
+
+
 def test_simlm_scores_by_scaled_cosines_in_all_directions():
     recipe = compose(ComposeRequest(paper="simlm", encoder="some/encoder"), PARTS)
     losses = [recipe.finetune.for_round(r).loss.config for r in recipe.finetune.rounds]
@@ -120,11 +138,17 @@ def test_whoever_starts_from_an_encoder_trains_on_64_queries_a_step(paper):
 def test_a_smoke_run_lets_the_teacher_score_what_is_learned_from():
     taught = compose(ComposeRequest(pipeline="three-stage", scale="quick"), PARTS).finetune.rounds[-1]
     assert taught.miners[0].config.depth == taught.negatives == 3
-    assert compose(ComposeRequest(pipeline="three-stage"), PARTS).finetune.rounds[-1].miners[0].config.depth == 12
+    assert (
+        compose(ComposeRequest(pipeline="three-stage", settings=("reranker.start=previous",)), PARTS)
+        .finetune.rounds[-1]
+        .miners[0]
+        .config.depth
+        == 12
+    )
 
 
 def test_the_plan_of_three_stages():
-    made = stages(compose(ComposeRequest(paper="cdmae"), PARTS))
+    made = stages(compose(ComposeRequest(paper="cdmae", settings=("reranker.start=previous",)), PARTS))
     order = list(made)
     expected = ["retriever-1", "retriever-2", "reranker", "teacher-retriever-distilled", "retriever-distilled"]
     assert [name for name in order if name in expected] == expected
@@ -225,7 +249,7 @@ def test_texts_alone_take_the_defaults_word_vectors_unless_a_paper_brings_its_en
 
 
 def test_a_teacher_reads_the_queries_that_its_pupil_is_trained_on():
-    made = stages(compose(ComposeRequest(pipeline="three-stage"), PARTS))
+    made = stages(compose(ComposeRequest(pipeline="three-stage", settings=("reranker.start=previous",)), PARTS))
     assert made["teacher-retriever-distilled"].settings.queries == 0, "all of them"
     some = ComposeRequest(
         pipeline="three-stage", settings=("finetune.rounds.2.queries=50", "finetune.rounds.2.draws=2")

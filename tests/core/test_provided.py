@@ -6,10 +6,8 @@ import attrs
 import pytest
 
 from drkit.core import protocols
-from drkit.core.discovery import installed
-from drkit.core.provided import CAPABILITIES, PROVIDED
-from drkit.core.registry import Registry
-from drkit.core.spec import ComponentSpec
+from drkit.core.registry import Registry, installed
+from drkit.core.spec import CAPABILITIES, PROVIDED, ComponentSpec
 from drkit.errors import ProblemsError
 from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose

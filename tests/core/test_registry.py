@@ -3,8 +3,7 @@
 import pytest
 from attrs import evolve, frozen
 
-from drkit.core.discovery import installed
-from drkit.core.registry import Registry
+from drkit.core.registry import Registry, installed
 from drkit.core.spec import ComponentSpec, Kind
 from drkit.errors import DrkitError, UnknownNameError
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from drkit.core.discovery import installed
+from drkit.core.registry import installed
 from drkit.data import train_wordpiece
 from drkit.data.store import TokenStore, tokenise
 from drkit.errors import DrkitError

@@ -194,7 +194,7 @@ def test_passages_of_many_batches_are_found_by_place_and_id(tmp_path):
 
 
 def test_ids_with_one_hash_are_told_apart(tmp_path, monkeypatch):
-    monkeypatch.setattr("drkit.data.ids.id_hash", lambda _: 7)
+    monkeypatch.setattr("drkit.data.corpus.id_hash", lambda _: 7)
     monkeypatch.setattr("drkit.data.writing.id_hash", lambda _: 7)
     write_collection(collection(beir(tmp_path)), tmp_path / "out")
     corpus = open_collection(tmp_path / "out").corpus

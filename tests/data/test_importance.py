@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+from drkit.data.arrays import SignalValues
 from drkit.data.embeddings import log_frequencies, ppmi_svd
 from drkit.data.ngrams import text_chunks
-from drkit.data.signals import SignalValues
 from drkit.data.store import TokenStore, tokenise
 from drkit.errors import DrkitError
 from drkit.signals.importance import NgramCounts, count, importance, score

@@ -112,7 +112,7 @@ def refuse(*args, **kwargs):
 socket.socket.connect = socket.create_connection = refuse
 from pathlib import Path
 from drkit.recipe.check import check
-from drkit.core.discovery import installed
+from drkit.core.registry import installed
 from drkit.recipe.toml import read_recipe
 from drkit.runs.plan import plan
 parts = installed()

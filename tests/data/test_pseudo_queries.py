@@ -13,20 +13,21 @@ from hypothesis import strategies as st
 from drkit.core.draws import Draws
 from drkit.core.types import Passage
 from drkit.data.beir import JsonlCollection
-from drkit.data.pseudo_queries import (
+from drkit.data.corpus import collection_of, open_collection
+from drkit.data.queries import (
     _CROPS,
+    LENGTH,
     Crops,
     ImportantSpans,
     Sentences,
+    extractive_queries,
     given_queries,
     made_queries,
     titles,
 )
-from drkit.data.queries import LENGTH, extractive_queries
 from drkit.data.spans import punkt_for
 from drkit.data.specs import JsonlConfig
 from drkit.data.store import TokenStore, prompt_tokens, tokenise
-from drkit.data.tables import collection_of, open_collection
 from drkit.data.writing import write_collection, write_pairs
 from drkit.signals.importance import count, importance
 

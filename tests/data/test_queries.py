@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from drkit.core.processes import Shard
 from drkit.data import Sampling, extractive_queries, generate_queries
 from drkit.data.beir import JsonlCollection
+from drkit.data.corpus import open_collection
 from drkit.data.generation import NucleusDraw, QueryModel, generate_file, truncate_texts
 from drkit.data.queries import (
     GivenQueries,
@@ -35,7 +36,6 @@ from drkit.data.queries import (
 from drkit.data.spans import NamedTexts, open_spans, sample, split_documents, train_punkt
 from drkit.data.specs import JsonlConfig
 from drkit.data.store import TokenStore, tokenise
-from drkit.data.tables import open_collection
 from drkit.data.writing import write_collection
 from drkit.errors import DrkitError
 from drkit.signals.importance import count, importance

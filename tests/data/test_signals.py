@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drkit.core.types import TokenBatch, map_tensors
+from drkit.data.arrays import SignalValues, write_signal
 from drkit.data.contexts import MixedContexts, QueryContexts, SpanContexts, stacked
 from drkit.data.queries import Queries, write_candidates
-from drkit.data.signals import SignalValues, write_signal
 from drkit.data.spans import Spans, sample, split_documents, train_punkt
 from drkit.data.store import StoredTexts, TokenStore, tokenise
 from drkit.errors import DrkitError

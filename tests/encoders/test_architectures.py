@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 import transformers as hf
 
-from drkit.core.discovery import installed
+from drkit.core.registry import installed
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext
 from drkit.data.store import TokenStore, tokenise

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import transformers as hf
 
-from drkit.core.discovery import installed
 from drkit.core.progress import Silent
+from drkit.core.registry import installed
 from drkit.encoders import MaskedLmEncoder
 from drkit.errors import DrkitError
 from drkit.recipe.compose import ComposeRequest, compose

@@ -10,16 +10,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drkit.core.discovery import installed
 from drkit.core.progress import Silent
+from drkit.core.registry import installed
 from drkit.encoders import BertSizes, MaskedLmEncoder
 from drkit.encoders.export import export_dual, export_encoder
 from drkit.encoders.pooling import between_ends
 from drkit.encoders.static import fast_ids
 from drkit.errors import DrkitError, ProblemsError
-from drkit.recipe.check import check
+from drkit.recipe.check import check, matrix
 from drkit.recipe.compose import ComposeRequest, compose
-from drkit.recipe.matrix import matrix
 from drkit.runs.execute import execute
 from drkit.runs.plan import plan
 from drkit.runs.trial import try_parts
@@ -182,7 +181,7 @@ def test_every_recipe_goes_with_it(paper):
         (("encoder.pooling=weighted", "finetune.loss.similarity=dot"), {}, "needs vectors of length 1"),
         (("encoder.lm_head=transform",), {}, "only the LM head 'tied'"),
         ((), {"paper": "simlm"}, "no layers that a decoder could start from"),
-        ((), {"pipeline": "three-stage"}, "re-ranker cannot start from a static encoder"),
+        (("reranker.start=previous",), {"pipeline": "three-stage"}, "re-ranker cannot start from a static encoder"),
     ],
 )
 def test_what_it_cannot_do_is_refused_in_the_recipe(settings, wanted, message):

@@ -17,9 +17,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from drkit.core.discovery import installed
+from drkit.core.registry import installed
+from drkit.data.collection import read_judgements, read_passages, read_topics
 from drkit.data.pairs import PairsCollection
-from drkit.data.readers import read_judgements, read_passages, read_topics
 from drkit.data.rows import LONGEST_LINE, read_lines
 from drkit.data.specs import PairsConfig
 from drkit.encoders.folder import (

@@ -29,7 +29,7 @@ def small(monkeypatch):
 
 
 def test_a_step_of_every_pair_has_a_loss(small):
-    from drkit.core.discovery import installed
+    from drkit.core.registry import installed
 
     pairs = small.names(every_masker=True)
     decoders = {pair.rpartition(" + ")[2] for pair in pairs[1:]}
@@ -50,7 +50,7 @@ def test_one_pair_a_decoder_uniform_where_it_fits(small):
 
 
 def test_every_masker_is_timed(monkeypatch):
-    from drkit.core.discovery import installed
+    from drkit.core.registry import installed
 
     masking = loaded("masking", monkeypatch)
     monkeypatch.setattr(masking, "TEXTS", 4)

@@ -12,7 +12,7 @@ from attrs import frozen
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drkit.core.discovery import installed
+from drkit.core.registry import installed
 from drkit.core.types import EmbeddedPairs, ScoredGroups
 from drkit.errors import DrkitError
 from drkit.losses import (

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from drkit.core.discovery import installed
 from drkit.core.draws import Draws
+from drkit.core.registry import installed
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext, DecoderInput, MaskedView, TextStates, TokenStates
 from drkit.decoders import (

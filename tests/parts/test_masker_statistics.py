@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from drkit.core.discovery import installed
 from drkit.core.draws import Draws
 from drkit.core.progress import Silent
-from drkit.data.signals import SignalValues
+from drkit.core.registry import installed
+from drkit.data.arrays import SignalValues
 from drkit.data.store import TokenStore
+from drkit.inspect.masks import common_tokens, is_common, torn_words, view_statistics
 from drkit.inspect.source import TextSource, collection_source
 from drkit.maskers import (
     GeneratorConfig,
@@ -26,7 +27,6 @@ from drkit.maskers import (
     UniformConfig,
     UniformMasker,
 )
-from drkit.maskers.statistics import common_tokens, is_common, torn_words, view_statistics
 from drkit.recipe.compose import ComposeRequest
 
 SHARED = Path(os.environ.get("DRKIT_SHARED", Path(__file__).resolve().parents[2].parent / "shared")) / "collections"

@@ -7,15 +7,14 @@ import json
 import pytest
 import torch
 
-from drkit.core.discovery import installed
 from drkit.core.progress import Silent
+from drkit.core.registry import installed
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext
 from drkit.data.contexts import carried, open_contexts, open_signals, open_texts
 from drkit.errors import ProblemsError
-from drkit.recipe.check import check
+from drkit.recipe.check import check, matrix
 from drkit.recipe.compose import ComposeRequest, compose
-from drkit.recipe.matrix import matrix
 from drkit.runs.execute import execute
 from drkit.runs.plan import plan
 from drkit.runs.stages.pretrain import auto_encoder, vocabulary_signals

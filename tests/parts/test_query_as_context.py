@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from drkit.core.discovery import installed
 from drkit.core.draws import Draws
+from drkit.core.registry import installed
 from drkit.core.types import map_tensors
 from drkit.errors import DrkitError, ProblemsError
 from drkit.maskers import (

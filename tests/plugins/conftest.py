@@ -2,7 +2,7 @@
 
 import pytest
 
-from drkit.core.discovery import installed
+from drkit.core.registry import installed
 from tests.plugins.packages import forget
 
 

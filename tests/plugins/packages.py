@@ -7,7 +7,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from textwrap import dedent
 
-from drkit.core.discovery import GROUP, discover
+from drkit.core.registry import GROUP, discover
 
 # What the modules of most packages begin with.
 HEAD = """

@@ -3,8 +3,7 @@
 import attrs
 import pytest
 
-from drkit.core.discovery import installed
-from drkit.core.registry import Registry
+from drkit.core.registry import Registry, installed
 from drkit.core.spec import ComponentSpec
 from drkit.errors import DrkitError
 from drkit.recipe.compose import ComposeRequest, compose

@@ -50,7 +50,7 @@ def greedy(site):
 
 
 def test_drkits_own_names_mean_drkits_own(greedy):
-    from drkit.core.discovery import installed
+    from drkit.core.registry import installed
 
     for wanted in (
         ComposeRequest(),
@@ -175,7 +175,7 @@ def test_clashes_are_marked_where_parts_are_listed(greedy, site):
 def test_every_name_of_every_kind_is_listed_and_shown(kind):
     from click.testing import CliRunner
 
-    from drkit.core.discovery import installed
+    from drkit.core.registry import installed
     from drkit_cli.main import cli
 
     here = installed()
@@ -192,7 +192,7 @@ def test_every_name_of_every_kind_is_listed_and_shown(kind):
 
 
 def test_an_unknown_package_is_named():
-    from drkit.core.discovery import installed
+    from drkit.core.registry import installed
 
     with pytest.raises(DrkitError, match="no package 'nobody' provides a masker named 'pmi'; write 'pmi'"):
         compose(ComposeRequest(masker="nobody:pmi"), installed())

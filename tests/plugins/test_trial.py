@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from drkit.core.discovery import installed
+from drkit.core.registry import installed
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs.trial import try_parts
 
@@ -25,7 +25,7 @@ def test_every_pipeline_passes(pipeline):
 
 
 def test_every_part_that_fits_the_default_recipe_passes():
-    from drkit.recipe.matrix import matrix
+    from drkit.recipe.check import matrix
 
     for pair in matrix(PARTS).pairs:
         if not pair.problems:

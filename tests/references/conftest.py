@@ -51,7 +51,7 @@ def randomised(module: torch.nn.Module, seed: int) -> torch.nn.Module:
 
 def composed(paper: str, encoder, context, *, settings: tuple[str, ...] = ()):
     """(the AutoEncoder of a paper's recipe with these settings, its masker), in float64."""
-    from drkit.core.discovery import installed
+    from drkit.core.registry import installed
     from drkit.core.spec import Kind
     from drkit.recipe.compose import ComposeRequest, compose
     from drkit.runs.stages.pretrain import auto_encoder

@@ -168,7 +168,7 @@ def test_distill_scores_every_positive_and_negative(files, scored):
 
 
 def test_drkit_reads_it_as_a_collection(scored):
-    from drkit.core.discovery import installed
+    from drkit.core.registry import installed
     from drkit.core.spec import Kind
     from drkit.recipe.compose import ComposeRequest, compose
 

@@ -14,16 +14,17 @@ from hypothesis import strategies as st
 from rich.console import Console
 from safetensors.torch import load_file
 
-from drkit.core.discovery import installed
 from drkit.core.draws import Draws
 from drkit.core.files import CHECKPOINTS
 from drkit.core.progress import Silent
+from drkit.core.registry import installed
 from drkit.core.types import Query
+from drkit.data.corpus import open_collection
 from drkit.data.store import tokenise
-from drkit.data.tables import open_collection
 from drkit.encoders import CrossEncoder
 from drkit.errors import DrkitError
 from drkit.losses import MarginMseConfig
+from drkit.miners.mining import read_negatives
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.schema import Choice, Training
 from drkit.runs import estimate
@@ -34,7 +35,6 @@ from drkit.runs.stages.teacher import TEACHER, TeacherSettings
 from drkit.search import Reranker
 from drkit.train import teacher as teacher_scores
 from drkit.train.batches import Schedule
-from drkit.train.negatives import read_negatives
 from drkit.train.pairs import TrainingPairs, draw_passages, draw_queries, drawn_passages, training_pairs
 from drkit.train.teacher import Agreement, ScoreBlocks, ScoreRequest, cut_blocks, read_scores
 from drkit_cli.render import plan_tree
@@ -175,7 +175,7 @@ def test_scores_that_are_no_numbers_are_refused(work, value):
 
 
 def test_another_file_is_no_scores(tmp_path):
-    with pytest.raises(DrkitError, match=r"scores\.arrow is not a file of teacher scores"):
+    with pytest.raises(DrkitError, match=r"scores\.arrow: cannot be read as an Arrow file"):
         read_scores(tmp_path)
     table = pa.table({"query": [1]})
     with pa.OSFile(str(tmp_path / "scores.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:

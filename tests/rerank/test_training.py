@@ -15,17 +15,17 @@ from drkit.core import processes
 from drkit.core.files import CHECKPOINTS
 from drkit.core.progress import Silent
 from drkit.core.types import ScoredGroups
-from drkit.data.tables import open_collection
+from drkit.data.corpus import open_collection
 from drkit.encoders import CrossEncoder
 from drkit.errors import DrkitError
 from drkit.losses import ListwiseConfig, ListwiseLoss
+from drkit.miners.mining import read_negatives
 from drkit.recipe.schema import Choice, Reranker, Training
 from drkit.runs.stage import settings_from
 from drkit.runs.stages.reranker import RERANKER, RerankerSettings
 from drkit.runs.stages.teacher import TEACHER, TeacherSettings
 from drkit.search import Reranker as Ranker
 from drkit.train import gradients
-from drkit.train.negatives import read_negatives
 from drkit.train.pairs import training_pairs
 from drkit.train.reranker import GroupCollator, GroupRanker
 from tests.rerank.toys import TOPICS, checkpoint, lines, mined, parts_of, query_tokens, stage_run, stored
@@ -250,7 +250,7 @@ def test_it_learns_to_rank(tmp_path):
 
 
 def test_nothing_to_train_on(tmp_path):
-    from drkit.train.negatives import write_negatives
+    from drkit.miners.mining import write_negatives
 
     checkpoint(tmp_path / "lm")
     collection = open_collection(stored(tmp_path / "collection"))
@@ -262,7 +262,7 @@ def test_nothing_to_train_on(tmp_path):
 
 def test_what_answers_a_query_is_dropped_from_its_negatives(tmp_path):
     from drkit.core.types import Mined
-    from drkit.train.negatives import write_negatives
+    from drkit.miners.mining import write_negatives
 
     checkpoint(tmp_path / "lm")
     collection = open_collection(stored(tmp_path / "collection"))

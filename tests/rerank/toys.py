@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 from drkit.core.types import Judgement, Mined, Passage, Query
-from drkit.data.tables import open_collection
+from drkit.data.corpus import open_collection
 from drkit.data.writing import write_collection
+from drkit.miners.mining import write_negatives
 from drkit.runs.stage import StageRun
-from drkit.train.negatives import write_negatives
 from tests.encoders.toys import tiny
 
 TOPICS = ["file", "list", "string", "module", "thread", "socket", "error", "number", "class", "object", "time", "path"]
@@ -94,8 +94,8 @@ def parts_of(collection: Path, *splits: str) -> dict[str, Path]:
 
 def stage_run(spec, folder: Path, inputs, settings, progress=None) -> StageRun:
     """What a stage's function gets; it may be given no input that its spec does not declare."""
-    from drkit.core.discovery import installed
     from drkit.core.progress import Silent
+    from drkit.core.registry import installed
     from drkit.runs.stage import Part, Stage
 
     Stage(spec.name, spec, settings, "test", {name: Part(name) for name in inputs})

@@ -3,7 +3,7 @@
 import pytest
 from attrs import asdict
 
-from drkit.core.discovery import installed
+from drkit.core.registry import installed
 from drkit.errors import ProblemsError
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.schema import Training

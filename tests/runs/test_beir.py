@@ -13,7 +13,7 @@ from drkit.data.beir import BeirCollection
 from drkit.data.specs import BeirConfig
 from drkit.errors import DrkitError
 from drkit.evaluate import evaluate
-from drkit.evaluate.tuning import tune_weight
+from drkit.evaluate.measures import tune_weight
 from drkit.search import Bm25Retriever, TextEncoder, align, convex
 from tests.runs.test_probes import Topics, tokenizer
 

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from drkit.core.discovery import installed
 from drkit.core.progress import Silent
+from drkit.core.registry import installed
 from drkit.data.contexts import open_texts
 from drkit.data.generation import QueryModel
 from drkit.data.queries import Queries

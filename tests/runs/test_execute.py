@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from attrs import evolve, field, frozen
 
-from drkit.core.discovery import installed
 from drkit.core.files import CHECKPOINTS, replacing, write_text
 from drkit.core.progress import Silent
+from drkit.core.registry import installed
 from drkit.errors import DrkitError
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.toml import read_recipe

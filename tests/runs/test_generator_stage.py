@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import BertConfig, BertForMaskedLM
 
-from drkit.core.discovery import installed
 from drkit.core.progress import Silent
+from drkit.core.registry import installed
 from drkit.core.types import BuildContext
 from drkit.data.store import TokenStore
 from drkit.decoders import MlmDecoder, MlmDecoderConfig

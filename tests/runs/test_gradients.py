@@ -27,7 +27,7 @@ class Contrast:
 
 def auto_encoder(dropout=0.0):
     """A toy auto-encoder with a loss over tokens, one over rows, and one that compares rows."""
-    from drkit.core.discovery import installed
+    from drkit.core.registry import installed
     from drkit.core.spec import Kind
     from drkit.encoders import BertSizes, MaskedLmEncoder
     from drkit.testing.toys import ToyTokenizer, toy_context

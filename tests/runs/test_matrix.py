@@ -8,11 +8,10 @@ import json
 import numpy as np
 import pytest
 
-from drkit.core.discovery import installed
 from drkit.core.progress import Silent
-from drkit.recipe.check import check
+from drkit.core.registry import installed
+from drkit.recipe.check import check, matrix
 from drkit.recipe.compose import ComposeRequest, compose
-from drkit.recipe.matrix import matrix
 from drkit.runs.execute import execute
 from drkit.runs.plan import plan
 from drkit.search import TextEncoder

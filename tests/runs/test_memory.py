@@ -2,7 +2,7 @@
 
 import json
 
-from drkit.core.discovery import installed
+from drkit.core.registry import installed
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs import estimate
 from drkit.runs.estimate import memory_notes

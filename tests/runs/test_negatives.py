@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from drkit.core.types import Judgement, Mined, Passage, Query
-from drkit.data.tables import open_collection
+from drkit.data.corpus import open_collection
 from drkit.data.writing import write_collection
 from drkit.errors import DrkitError
-from drkit.train.negatives import read_negatives, write_negatives
+from drkit.miners.mining import read_negatives, write_negatives
 
 
 class Few:

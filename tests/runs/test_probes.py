@@ -14,12 +14,12 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from drkit.core.discovery import installed
 from drkit.core.progress import Silent
+from drkit.core.registry import installed
 from drkit.core.types import BuildContext, Judgement, Passage, Query
+from drkit.data.corpus import open_collection
 from drkit.data.spans import Spans
 from drkit.data.store import TokenStore, tokenise
-from drkit.data.tables import open_collection
 from drkit.data.writing import write_collection
 from drkit.decoders import MlmDecoder
 from drkit.decoders.specs import MlmDecoderConfig

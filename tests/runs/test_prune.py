@@ -7,9 +7,9 @@ import shutil
 import pytest
 
 from drkit.commands import open_encoder, prune_run
-from drkit.commands.models import last_checkpoint
-from drkit.core.discovery import installed
+from drkit.commands.inputs import last_checkpoint
 from drkit.core.progress import Silent
+from drkit.core.registry import installed
 from drkit.errors import DrkitError
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs.execute import execute

@@ -11,10 +11,10 @@ import torch
 from attrs import evolve
 from safetensors.torch import load_file
 
-from drkit.core.discovery import installed
 from drkit.core.progress import Silent
+from drkit.core.registry import installed
 from drkit.data import open_collection, read_queries
-from drkit.data.tables import collection_of
+from drkit.data.corpus import collection_of
 from drkit.encoders.cross_encoder import CrossEncoder
 from drkit.errors import DrkitError, ProblemsError
 from drkit.recipe.check import check

@@ -14,19 +14,19 @@ from drkit.core.draws import Draws
 from drkit.core.progress import Silent
 from drkit.core.registry import Registry
 from drkit.core.types import Judgement, Mined, MiningRequest, Passage, Query
+from drkit.data.corpus import open_collection
 from drkit.data.store import TokenStore, tokenise
-from drkit.data.tables import open_collection
 from drkit.data.writing import write_collection
 from drkit.encoders import BertSizes, MaskedLmEncoder
 from drkit.errors import DrkitError
 from drkit.losses import ContrastiveConfig, ContrastiveLoss
 from drkit.miners import RanksConfig, RefreshConfig
+from drkit.miners.mining import read_negatives
 from drkit.recipe.schema import Choice, Training
 from drkit.search import TextEncoder
 from drkit.search.text_encoder import weights_hash
 from drkit.train.batches import Schedule, batches_per_epoch
 from drkit.train.biencoder import BiEncoder
-from drkit.train.negatives import read_negatives
 from drkit.train.pairs import PairCollator, training_pairs
 from drkit.train.refresh import ChainMiner, Refresher
 from drkit.train.trainer import train

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from drkit.core.discovery import installed
 from drkit.core.progress import Silent
+from drkit.core.registry import installed
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.report import Figure, Heading, Line, Panel, Table, Text, draw, html_page, loss_panels, markdown, probe_panels
 from drkit.runs.execute import execute

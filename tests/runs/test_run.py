@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from drkit.core.discovery import installed
-from drkit.data.tables import open_collection
+from drkit.core.registry import installed
+from drkit.data.corpus import open_collection
 from drkit.evaluate import evaluate, tune_weight
 from drkit.evaluate.systems import hybrid_verdict
 from drkit.recipe.toml import read_recipe
@@ -414,7 +414,7 @@ def test_a_collection_with_test_queries_alone_is_evaluated_as_it_is(ir_datasets_
     assert "no training queries" in done.stderr
     facts = read_manifest(run / "hybrid").metrics
     assert (facts["weight"], facts["tuned"]) == (0.5, None), "there are no dev queries to tune it on"
-    assert "0.5 x pretrained + 0.5 x BM25, min-max scaled; the default weight" in done.stdout
+    assert "0.3 x pretrained + 0.7 x BM25, min-max scaled; the default weight" in done.stdout
     assert [row["system"] for row in read_manifest(run / "evaluation").metrics["rows"]] == [
         "bm25",
         "initial",

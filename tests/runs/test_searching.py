@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from drkit.commands import NamedCollection
-from drkit.commands.models import export_checkpoint, last_checkpoint, open_encoder
+from drkit.commands.inputs import export_checkpoint, last_checkpoint, open_encoder
 from drkit.errors import DrkitError
 from drkit.runs.manifest import read_manifest
 from drkit.search import TextEncoder, Vectors, open_index, read_run

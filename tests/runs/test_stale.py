@@ -11,8 +11,8 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import attrs
 import pytest
 
-from drkit.core.discovery import installed
 from drkit.core.progress import Silent
+from drkit.core.registry import installed
 from drkit.errors import DrkitError
 from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
@@ -35,14 +35,14 @@ RECIPES = {
     "generator": ComposeRequest(paper="simlm", pipeline="two-stage"),
     "contexts": ComposeRequest(paper="cocondenser-qac", pipeline="ance"),
     "idf": ComposeRequest(paper="cpdae-idf"),
-    "three-stage": ComposeRequest(paper="cdmae"),
+    "three-stage": ComposeRequest(paper="cdmae", settings=("reranker.start=previous",)),
     "chosen": ComposeRequest(
         masker="uniform",
         decoder="enhanced",
         pipeline="two-stage",
         settings=("pretrain.probe.keep_best=true", "pretrain.probe.patience=1"),
     ),
-    "texts": ComposeRequest(masker="pmi", decoder="enhanced", pipeline="texts"),
+    "texts": ComposeRequest(masker="pmi", decoder="enhanced", pipeline="texts", settings=("encoder.layers=1",)),
 }
 
 

@@ -10,11 +10,11 @@ import torch
 from attrs import evolve
 from torch import nn
 
-from drkit.core.discovery import installed
 from drkit.core.files import CHECKPOINTS
 from drkit.core.progress import Silent
+from drkit.core.registry import installed
+from drkit.data.corpus import open_collection
 from drkit.data.store import TokenStore, tokenise
-from drkit.data.tables import open_collection
 from drkit.data.writing import write_collection
 from drkit.encoders import BertSizes, MaskedLmEncoder
 from drkit.errors import DrkitError

@@ -10,8 +10,8 @@ import pytest
 
 from drkit.errors import DrkitError
 from drkit.search import FlatIndex, Hnsw, HnswIndex, IvfPq, IvfPqIndex, open_index
-from drkit.search.doc_ids import DocIds
 from drkit.search.index import recall
+from drkit.search.vectors import DocIds
 
 pytest.importorskip("faiss")
 
@@ -113,7 +113,7 @@ def test_broken_folders(tmp_path):
 
 
 def test_a_collection_too_small_for_product_quantisation_is_told_before_anything_is_trained(tmp_path):
-    from drkit.core.discovery import installed
+    from drkit.core.registry import installed
     from drkit.recipe.compose import ComposeRequest, compose
     from drkit.runs.stage import settings_from
     from drkit.runs.stages.collection import COLLECTION, CollectionSettings

@@ -10,7 +10,7 @@ import pytest
 from drkit.core.types import Passage
 from drkit.errors import DrkitError
 from drkit.search import Bm25Retriever, FlatIndex, Retriever, TextEncoder
-from drkit.search.doc_ids import DocIds
+from drkit.search.vectors import DocIds
 from tests.search.toys import TEXTS, masked_lm, tokenizer
 
 NAMES = [f"d {i} é" for i in range(len(TEXTS))]
@@ -53,7 +53,7 @@ def test_unknown_ids_no_ids_and_wrong_counts(make):
 
 
 def test_ids_with_the_same_hash_are_found(monkeypatch):
-    for module in ("drkit.data.ids", "drkit.search.doc_ids"):
+    for module in ("drkit.data.corpus", "drkit.search.vectors"):
         monkeypatch.setattr(f"{module}.id_hash", len)
     names = ["aa", "b", "cc", "dd"]
     ids = DocIds.of(names)

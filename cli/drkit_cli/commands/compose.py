@@ -56,7 +56,7 @@ def compose(
     drkit compose --paper retromae --collection beir:FOLDER --encoder bert-base-uncased
     drkit compose --masker uniform --decoder mlm --set pretrain.decoder.layers=1 --dry-run
     """
-    from drkit.core.discovery import installed
+    from drkit.core.registry import installed
     from drkit.recipe.compose import ComposeRequest
     from drkit.recipe.compose import compose as compose_recipe
     from drkit.recipe.toml import write_recipe

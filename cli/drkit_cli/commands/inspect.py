@@ -11,7 +11,7 @@ from drkit_cli.names import LARGEST_SEED, LocalPath, PartName, count
 from drkit_cli.terminal import echo
 
 if TYPE_CHECKING:
-    from drkit.core.discovery import Installed
+    from drkit.core.registry import Installed
     from drkit.inspect.source import TextSource
 
 _FILE = LocalPath(dir_okay=False)
@@ -56,7 +56,7 @@ def mask(
     drkit inspect mask "a text" --masker pmi --run runs/pydocs-pmi-enhanced
     drkit inspect mask "a text" --masker pmi --collection beir:FOLDER --set masker.sigma=0.5 --rows 4
     """
-    from drkit.core.discovery import installed
+    from drkit.core.registry import installed
     from drkit.errors import DrkitError
     from drkit.inspect.masks import Draw, inspect_mask
     from drkit_cli.inspect_text import print_masks
@@ -84,7 +84,7 @@ def mask(
 @click.option("--html", type=_FILE, help="Also write an HTML page to this file.")
 def words(text: str, run: Path, top: int, html: Path | None) -> None:
     """Show which words RUN's decoder predicts from the vector of TEXT."""
-    from drkit.core.discovery import installed
+    from drkit.core.registry import installed
     from drkit.errors import DrkitError
     from drkit.inspect.words import inspect_words
     from drkit_cli.inspect_text import print_words

@@ -9,7 +9,7 @@ import click
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from drkit.core.discovery import Installed, NamedFile
+    from drkit.core.registry import Installed, NamedFile
 
 KINDS = ("masker", "decoder", "loss", "miner", "collection", "signal", "pipeline", "recipe")
 
@@ -24,14 +24,14 @@ def list_parts(kind: str | None, matrix: bool) -> None:
     drkit list miner
     drkit list --matrix
     """
-    from drkit.core.discovery import installed
+    from drkit.core.registry import installed
     from drkit_cli.render import console
 
     parts, screen = installed(), console()
     if matrix:
         if kind:
             raise click.UsageError("--matrix shows all maskers, decoders and losses; omit KIND")
-        from drkit.recipe.matrix import matrix as build_matrix
+        from drkit.recipe.check import matrix as build_matrix
         from drkit_cli.matrix import print_matrix
 
         print_matrix(build_matrix(parts), screen)

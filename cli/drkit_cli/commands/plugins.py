@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from drkit.core.discovery import Installed, PluginReport
+    from drkit.core.registry import Installed, PluginReport
 
 
 @click.command()
 def plugins() -> None:
     """Show every installed plugin: what it adds, its loading time, its errors, and clashing names."""
-    from drkit.core.discovery import installed
+    from drkit.core.registry import installed
     from drkit_cli.render import console, table
 
     parts, screen = installed(), console()

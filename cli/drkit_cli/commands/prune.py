@@ -24,7 +24,7 @@ def prune(run: Path, dry_run: bool) -> None:
     drkit prune runs/R
     """
     from drkit.commands import prune_run
-    from drkit.core.discovery import installed
+    from drkit.core.registry import installed
     from drkit_cli.render import console, table
 
     removed = prune_run(run, installed().registry, dry_run=dry_run)

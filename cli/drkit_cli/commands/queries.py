@@ -39,7 +39,7 @@ def queries(model: str, collection: str | None, settings: tuple[str, ...], outpu
     torchrun --nproc-per-node 8 -m drkit_cli.main queries --model M --collection beir:FOLDER -o q.jsonl
     """
     from drkit.commands import generate_queries
-    from drkit.core.discovery import installed
+    from drkit.core.registry import installed
     from drkit.data.generation import Sampling
     from drkit.recipe.compose import ComposeRequest
     from drkit_cli.progress import RichProgress

@@ -24,7 +24,7 @@ def run(
     drkit run recipe.toml --run-dir runs/B    # the same recipe in another folder
     torchrun --nproc-per-node 4 -m drkit_cli.main run recipe.toml
     """
-    from drkit.core.discovery import installed
+    from drkit.core.registry import installed
     from drkit.recipe.toml import read_recipe
     from drkit.runs.execute import RECIPE
     from drkit_cli.running import run_recipe

@@ -131,7 +131,7 @@ def _dense(where: Path, encoder: str | None, pooling: str | None) -> Searcher:
 
 
 def _show(where: Path, retriever: Searcher, query: str, depth: int) -> None:
-    from drkit.data.tables import open_collection
+    from drkit.data.corpus import open_collection
 
     (hits,) = retriever.search([query], depth)
     texts = [""] * len(hits.doc_ids)

@@ -28,7 +28,7 @@ def show(kind: str, name: str) -> None:
     drkit show recipe retromae
     drkit show pipeline three-stage
     """
-    from drkit.core.discovery import installed
+    from drkit.core.registry import installed
 
     parts = installed()
     if kind in ("recipe", "pipeline"):

@@ -21,7 +21,7 @@ def status(run: Path, verify: bool) -> int:
     drkit status runs/R
     drkit status runs/R --verify      # also detect files with changed content
     """
-    from drkit.core.discovery import installed
+    from drkit.core.registry import installed
     from drkit.errors import DrkitError
     from drkit.recipe.toml import read_recipe
     from drkit.runs.execute import RECIPE

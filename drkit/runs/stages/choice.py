@@ -30,7 +30,7 @@ def run(stage: StageRun[ChoiceSettings]) -> Mapping[str, Any]:
     Of equal retrievers the earlier one is chosen. `chosen.txt` has only the name, so that other values repeat the
     export only if the choice changes.
     """
-    from drkit.data.tables import collection_of
+    from drkit.data.corpus import collection_of
     from drkit.evaluate import evaluate
     from drkit.evaluate.measures import cutoff
     from drkit.search import read_run

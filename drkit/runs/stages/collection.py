@@ -24,7 +24,7 @@ class CollectionSettings:
 def run(stage: StageRun[CollectionSettings]) -> Mapping[str, Any]:
     """Write passages, queries and judgements; returns their counts and the collection's description."""
     from drkit.data.writing import write_collection
-    from drkit.search.approximate import IvfPq, fitted
+    from drkit.search.index import IvfPq, fitted
 
     choice = stage.settings.collection
     collection = stage.registry.build(Kind.COLLECTION, choice.use, choice.config)

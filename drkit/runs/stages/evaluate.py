@@ -38,7 +38,7 @@ def run(stage: StageRun[EvaluationSettings]) -> Mapping[str, Any]:
     The row of a system with several draws has means over the draws, query by query. `against`: the p-values of the last
     system's tests against each other system; hybrid is tested against BM25 only, in `hybrid`.
     """
-    from drkit.data.tables import collection_of
+    from drkit.data.corpus import collection_of
     from drkit.evaluate import average, comparison, to_markdown
     from drkit.evaluate.systems import table_caption
     from drkit.search import write_qrels

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from drkit.data.tables import StoredCollection
+    from drkit.data.corpus import StoredCollection
     from drkit.train.biencoder import BiEncoder
     from drkit.train.pairs import PairCollator, TrainingPairs
     from drkit.train.refresh import Refresher
@@ -47,7 +47,7 @@ class FinetuneSettings:
 
 def run(stage: StageRun[FinetuneSettings]) -> Mapping[str, Any]:
     """Write the retriever's checkpoint; returns steps, loss, and the effective batch and negatives."""
-    from drkit.data.tables import collection_of
+    from drkit.data.corpus import collection_of
     from drkit.train.checkpoints import load_tokenizer, save_encoders
     from drkit.train.pairs import describe_batch, effective_batch, mean_metric, uses_in_batch_negatives
     from drkit.train.trainer import train_in
@@ -148,7 +148,7 @@ def _self_passages(collection: StoredCollection, pairs: TrainingPairs) -> NDArra
 
 def _pairs(stage: StageRun[FinetuneSettings], collection: StoredCollection) -> TrainingPairs:
     """Return the training pairs of the round's queries; every `draw` has other queries."""
-    from drkit.train.negatives import read_negatives
+    from drkit.miners.mining import read_negatives
     from drkit.train.pairs import draw_queries, training_pairs
 
     settings = stage.settings
@@ -180,10 +180,10 @@ def _refresher(
     from drkit.core.processes import local_device
     from drkit.core.types import BuildContext
     from drkit.miners.chain import refresh_settings
+    from drkit.miners.mining import mining_requests
     from drkit.runs.retriever import encoders_of
     from drkit.search import Reranker
     from drkit.train.batches import batches_per_epoch
-    from drkit.train.negatives import mining_requests
     from drkit.train.refresh import ChainMiner, Refresher
 
     settings = stage.settings

@@ -157,7 +157,7 @@ def _randomised(like: MaskedLmEncoder, seed: int) -> MaskedLmEncoder:
     from transformers import AutoModelForMaskedLM
 
     from drkit.encoders import MaskedLmEncoder
-    from drkit.encoders.seeding import seeded
+    from drkit.encoders.heads import seeded
 
     with seeded(seed, "generator"):
         return MaskedLmEncoder(AutoModelForMaskedLM.from_config(like.config))

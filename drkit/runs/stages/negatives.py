@@ -25,11 +25,11 @@ def run(stage: StageRun[NegativeSettings]) -> Mapping[str, Any]:
     """Write `negatives.arrow`; returns counts, dropped candidates by reason, and hashes of the weights."""
     from drkit.core.processes import local_device
     from drkit.core.types import BuildContext
-    from drkit.data.tables import collection_of
+    from drkit.data.corpus import collection_of
     from drkit.miners.chain import build_chain, refresh_settings
+    from drkit.miners.mining import mining_requests, weight_hashes, write_negatives
     from drkit.runs.retriever import load_text_encoder
     from drkit.search import FlatIndex, Reranker, Retriever
-    from drkit.train.negatives import mining_requests, weight_hashes, write_negatives
 
     settings, inputs = stage.settings, stage.inputs
     collection = collection_of(inputs)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from drkit.core.registry import Registry
     from drkit.core.spec import ComponentSpec
     from drkit.core.types import BuildContext
-    from drkit.data.signals import SignalValues
+    from drkit.data.arrays import SignalValues
     from drkit.encoders import MaskedLmEncoder
     from drkit.train.pretrain import AutoEncoder, MaskingCollator
     from drkit.train.validation import ValidationCallback
@@ -105,8 +105,8 @@ def _probes(
 
     Raises DrkitError if probes choose the weights, but no query has a judged passage.
     """
+    from drkit.data.corpus import collection_of
     from drkit.data.store import TokenStore
-    from drkit.data.tables import collection_of
     from drkit.runs.retriever import encoder_of
     from drkit.train.probes import Probes
     from drkit.train.retrieval_probe import retrieval_probe

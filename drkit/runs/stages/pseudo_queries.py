@@ -14,7 +14,7 @@ from drkit.runs.stage import StageRun, StageSpec, TextReading, from_recipe
 
 if TYPE_CHECKING:
     from drkit.data.corpus import StoredCorpus
-    from drkit.data.pseudo_queries import QuerySource
+    from drkit.data.queries import QuerySource
 
 SPLIT = "train"
 _BATCH = 256
@@ -94,7 +94,7 @@ def _found_again(
     made: Iterable[tuple[int, str]], retrievers: Sequence[Any], corpus: StoredCorpus, depth: int
 ) -> Iterator[tuple[int, str]]:
     """Yield the queries whose passage is among the first `depth` of a retriever (round-trip consistency)."""
-    from drkit.search.hits import batched
+    from drkit.search.retrieve import batched
 
     doc_ids = corpus.doc_ids
     for batch in batched(made, _BATCH):
@@ -135,7 +135,7 @@ def _queries(
     stage: StageRun[PseudoQuerySettings], corpus: StoredCorpus, source: str, number: int
 ) -> Iterator[tuple[int, str]]:
     """Yield (passage index, query) of a source, -1 for an unknown passage."""
-    from drkit.data.pseudo_queries import given_queries, made_queries
+    from drkit.data.queries import given_queries, made_queries
     from drkit.runs.stages.queries import generate
 
     kind, _, value = source.partition(":")
@@ -150,8 +150,8 @@ def _queries(
 
 def _source(stage: StageRun[PseudoQuerySettings], corpus: StoredCorpus, kind: str) -> QuerySource:
     """Build a source that needs no model."""
-    from drkit.data.pseudo_queries import Crops, ImportantSpans, Sentences, titles
-    from drkit.data.signals import SignalValues
+    from drkit.data.arrays import SignalValues
+    from drkit.data.queries import Crops, ImportantSpans, Sentences, titles
     from drkit.data.spans import punkt_for
     from drkit.data.store import TokenStore, prompt_tokens
     from drkit.train.checkpoints import load_tokenizer

@@ -36,9 +36,9 @@ def run(stage: StageRun[QuerySettings]) -> Mapping[str, Any]:
 
     A model's queries are kept as `queries.jsonl`, which `queries = "file:PATH"` can read.
     """
+    from drkit.data.arrays import SignalValues
     from drkit.data.contexts import open_texts
     from drkit.data.queries import write_candidates
-    from drkit.data.signals import SignalValues
     from drkit.train.checkpoints import load_tokenizer
 
     settings, tokenizer = stage.settings, load_tokenizer(str(stage.inputs["vocabulary"]))

@@ -13,7 +13,7 @@ from drkit.recipe.schema import Choice, Training
 from drkit.runs.stage import StageRun, StageSpec, from_recipe
 
 if TYPE_CHECKING:
-    from drkit.data.tables import StoredCollection
+    from drkit.data.corpus import StoredCollection
     from drkit.train.pairs import TrainingPairs
 
 
@@ -37,7 +37,7 @@ def run(stage: StageRun[RerankerSettings]) -> Mapping[str, Any]:
 
     from drkit.core import processes
     from drkit.core.types import BuildContext
-    from drkit.data.tables import collection_of
+    from drkit.data.corpus import collection_of
     from drkit.encoders import CrossEncoder
     from drkit.train.reranker import GroupCollator, GroupRanker
     from drkit.train.trainer import train_in
@@ -97,7 +97,7 @@ def _pairs(stage: StageRun[RerankerSettings], collection: StoredCollection, quer
     """Return the judged queries with at least one negative; a listwise loss learns nothing from a positive alone."""
     import numpy as np
 
-    from drkit.train.negatives import read_negatives
+    from drkit.miners.mining import read_negatives
     from drkit.train.pairs import training_pairs
 
     negatives = read_negatives(stage.inputs["negatives"])

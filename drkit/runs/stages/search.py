@@ -38,8 +38,7 @@ class SearchSettings:
 
 def run(stage: StageRun[SearchSettings]) -> Mapping[str, Any]:
     """Write `SYSTEM.trec` for BM25, every retriever and the re-ranker; returns the number of queries."""
-    from drkit.data.corpus import StoredCorpus
-    from drkit.data.tables import read_queries
+    from drkit.data.corpus import StoredCorpus, read_queries
     from drkit.search import write_run
 
     settings = stage.settings

@@ -54,7 +54,7 @@ def of_queries(stage: StageRun[QuerySignalSettings]) -> Mapping[str, Any]:
 
 
 def _write(stage: StageRun[Any], signal: Any, texts: StoredTexts, fitted: Path) -> int:
-    from drkit.data.signals import write_signal
+    from drkit.data.arrays import write_signal
 
     chosen = stage.settings.signal
     scope = stage.registry.get(Kind.SIGNAL, chosen.use).scope_of(chosen.config)

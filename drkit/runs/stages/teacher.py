@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from drkit.data.tables import StoredCollection
+    from drkit.data.corpus import StoredCollection
     from drkit.search import Reranker
     from drkit.train.teacher import Agreement, ScoreRequest, StoredScores
 
@@ -43,7 +43,7 @@ def run(stage: StageRun[TeacherSettings]) -> Mapping[str, Any]:
     """Write `scores.arrow`; returns counts, speed, the hash of the weights, and the agreement."""
     from drkit.core import processes
     from drkit.core.files import CHECKPOINTS
-    from drkit.data.tables import collection_of
+    from drkit.data.corpus import collection_of
     from drkit.search.text_encoder import weights_hash
     from drkit.train.teacher import Agreement, ScoreBlocks, read_scores
 
@@ -93,8 +93,8 @@ def _requests(stage: StageRun[TeacherSettings], collection: StoredCollection) ->
 
     from drkit.core import processes
     from drkit.data.store import TokenStore
+    from drkit.miners.mining import read_negatives
     from drkit.train.batches import Schedule
-    from drkit.train.negatives import read_negatives
     from drkit.train.pairs import draw_queries, drawn_passages, training_pairs
     from drkit.train.teacher import ScoreRequest
 

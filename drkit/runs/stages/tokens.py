@@ -36,7 +36,7 @@ def tokenise_passages(stage: StageRun[PassageSettings]) -> Mapping[str, Any]:
 
 def tokenise_queries(stage: StageRun[QuerySettings]) -> Mapping[str, Any]:
     """Write a memory-mapped store of the training queries; returns counts, including truncated texts."""
-    from drkit.data.tables import read_queries
+    from drkit.data.corpus import read_queries
 
     queries = read_queries(stage.inputs["queries"])
     return _tokenise(

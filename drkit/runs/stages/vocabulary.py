@@ -48,8 +48,7 @@ def copy_tokenizer(stage: StageRun[ExistingSettings]) -> Mapping[str, Any]:
 
 def _texts(stage: StageRun[Any]) -> Iterator[str]:
     """Yield every passage and training query; dev and test queries stay unseen."""
-    from drkit.data.corpus import StoredCorpus
-    from drkit.data.tables import read_queries
+    from drkit.data.corpus import StoredCorpus, read_queries
 
     yield from (passage.content for passage in StoredCorpus(stage.inputs["passages"]))
     if "queries" in stage.inputs:

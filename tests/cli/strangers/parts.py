@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from drkit.core.types import StepOutput
-from drkit.encoders.seeding import seeded
+from drkit.encoders.heads import seeded
 
 
 class Flags:

@@ -1,32 +1,48 @@
-"""Mine hard negatives of a collection with a chain of miners, into a file."""
+"""Make training data from a collection, into files: mined negatives, generated queries, and the scores of a teacher."""
 
 from __future__ import annotations
 
 import json
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from attrs import define, field
 
-from drkit.commands.inputs import NamedCollection, find_index
-from drkit.commands.models import open_encoder, open_reranker
-from drkit.core.discovery import Installed, installed
+from drkit.commands.inputs import NamedCollection, find_index, open_encoder, open_reranker
+from drkit.commands.search import texts_of
 from drkit.core.files import replacing
-from drkit.core.registry import Registry
+from drkit.core.processes import Shard
+from drkit.core.registry import Installed, Registry, installed
+from drkit.core.spec import Kind
 from drkit.core.types import BuildContext, Mined, MiningRequest
-from drkit.data.corpus import StoredCorpus
-from drkit.data.tables import StoredCollection, open_collection
+from drkit.data.corpus import StoredCollection, StoredCorpus, open_collection
+from drkit.data.generation import QueryModel, Sampling, generate_file
+from drkit.data.rows import Row, read_jsonl
 from drkit.data.writing import write_collection
 from drkit.errors import DrkitError
 from drkit.miners.chain import MiningCounts, build_chain, refresh_settings
-from drkit.miners.mining import as_triplets, as_tuples, parse_chain, requirements_of, text_rows
+from drkit.miners.mining import (
+    as_triplets,
+    as_tuples,
+    mining_requests,
+    parse_chain,
+    requirements_of,
+    text_rows,
+    weight_hashes,
+)
+from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs.execute import RECIPE
 from drkit.search import Retriever, open_index
-from drkit.search.hits import batched
-from drkit.train.negatives import mining_requests, weight_hashes
+from drkit.search.retrieve import batched
+from drkit.train.teacher import Agreement
+
+if TYPE_CHECKING:
+    from drkit.core.progress import Progress
+    from drkit.search.reranking import Scorer
 
 FORMATS = ("ids", "triplets", "sentence-transformers")
 QUERIES_PER_BATCH = 64
@@ -102,10 +118,9 @@ def mine_to_file(
                 f"{collection} has no {split!r} query with a passage judged relevant; its splits: "
                 f"{', '.join(stored.splits()) or 'none'}"
             )
+        searches = "retriever" in requirements_of(choices, registry)
         context = BuildContext(
-            retriever=_retriever(collection, miners, stored.corpus, Path(scratch), registry)
-            if "retriever" in requirements_of(choices, registry)
-            else None,
+            retriever=_retriever(collection, miners, stored.corpus, Path(scratch), registry) if searches else None,
             reranker=open_reranker(miners.reranker, miners.device) if miners.reranker else None,
             negatives=stored.negatives(split),
             seed=miners.seed,
@@ -181,3 +196,115 @@ def _as_ids(batch: Sequence[MinedQuery], count: int) -> Iterator[dict[str, Any]]
             "negatives": list(mined.doc_ids[:stop]),
             "scores": list(mined.scores[:stop]),
         }
+
+
+def generate_queries(
+    request: ComposeRequest, model: str, path: Path, *, sampling: Sampling, parts: Installed, progress: Progress
+) -> Path | None:
+    """Generate queries for every passage of the requested collection; None while other processes still write theirs.
+
+    RANK and WORLD_SIZE, set by torchrun, decide this process's share. Repeated calls resume.
+
+    Raises DrkitError if the file is not JSON Lines, or the model is not a sequence-to-sequence model.
+    """
+    if path.suffix != ".jsonl":
+        raise DrkitError(f"{path}: queries are written as JSON Lines; name the file {path.with_suffix('.jsonl').name}")
+    choice = compose(request, parts).collection
+    collection = parts.registry.build(Kind.COLLECTION, choice.use, choice.config)
+    shard, started = Shard.from_environment(), time.perf_counter()
+    progress.begin("queries", f"{sampling.count} a passage of {collection.name}, by {model}, {shard.label}")
+    done = generate_file(
+        ((passage.doc_id, passage.content) for passage in collection.passages()),
+        QueryModel.open(model, sampling),
+        path,
+        shard=shard,
+        on_progress=lambda count: progress.advance(count, None, "passages"),
+    )
+    progress.end("queries", time.perf_counter() - started)
+    return done
+
+
+LINES_PER_BATCH = 64
+
+
+@define
+class Distilled:
+    """What `distill` wrote: queries, pairs, and the agreement of the teacher's scores with the judgements."""
+
+    queries: int = 0
+    pairs: int = 0
+    agreement: Agreement = field(factory=Agreement)
+
+
+def distill(
+    negatives: Path,
+    teacher: Scorer,
+    collection: NamedCollection,
+    output: Path,
+    *,
+    on_progress: Callable[[int], None] | None = None,
+) -> Distilled:
+    """Score every positive and negative of a file written by `drkit mine`; writes training data with texts and scores.
+
+    A line of `output`: query_id, query, positives and negatives (texts), positive_ids and negative_ids, positive_scores
+    and negative_scores (raw scores of the teacher). Lines are streamed; memory holds the texts of these passages.
+    on_progress: called with the number of lines done.
+
+    Raises DrkitError, with file and line, for an invalid line, a passage that is not in the collection, or a score that
+    is not finite.
+    """
+    doc_ids = {
+        doc_id for line in read_jsonl(negatives) for name in ("positives", "negatives") for doc_id in _ids(line, name)
+    }
+    if not doc_ids:
+        raise DrkitError(
+            f"{negatives} names no passage; expected a file written by `drkit mine`, with a line per query"
+        )
+    texts = texts_of(collection, doc_ids)
+    done = Distilled()
+    with replacing(output) as temporary, temporary.open("w", encoding="utf-8") as file:
+        for lines in batched(read_jsonl(negatives), LINES_PER_BATCH):
+            for row in _scored(lines, teacher, texts):
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+                done.queries += 1
+                done.pairs += len(row["positives"]) + len(row["negatives"])
+                done.agreement.add(row["positive_scores"], row["negative_scores"])
+            if on_progress:
+                on_progress(done.queries)
+    return done
+
+
+def _scored(lines: Sequence[Row], teacher: Scorer, texts: Mapping[str, str]) -> Iterable[dict[str, Any]]:
+    groups = [(line, _ids(line, "positives"), _ids(line, "negatives")) for line in lines]
+    pairs = [
+        (line.text("query"), _text(line, doc_id, texts)) for line, *ids in groups for side in ids for doc_id in side
+    ]
+    scores = iter(teacher.score(pairs).tolist() if pairs else [])
+    for line, positives, negatives in groups:
+        row = {
+            "query_id": line.id("query_id"),
+            "query": line.text("query"),
+            "positives": [texts[doc_id] for doc_id in positives],
+            "negatives": [texts[doc_id] for doc_id in negatives],
+            "positive_ids": positives,
+            "negative_ids": negatives,
+            "positive_scores": [next(scores) for _ in positives],
+            "negative_scores": [next(scores) for _ in negatives],
+        }
+        for score in (*row["positive_scores"], *row["negative_scores"]):
+            if score - score != 0:
+                raise DrkitError(f"{line}: the teacher's score is {score}, not finite; its training may have diverged")
+        yield row
+
+
+def _ids(line: Row, name: str) -> list[str]:
+    value = line.values.get(name)
+    if not isinstance(value, list) or not all(isinstance(doc_id, str) and doc_id for doc_id in value):
+        raise DrkitError(f"{line}: {name!r} must be a list of passage ids; give a file written by `drkit mine`")
+    return value
+
+
+def _text(line: Row, doc_id: str, texts: Mapping[str, str]) -> str:
+    if doc_id not in texts:
+        raise DrkitError(f"{line}: passage {doc_id!r} is not in the collection; give the collection that was mined")
+    return texts[doc_id]

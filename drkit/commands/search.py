@@ -1,7 +1,8 @@
-"""Encode the passages or queries of a collection, and search an index for many queries."""
+"""Encode the passages or queries of a collection, search an index for many queries; fuse and re-rank rankings."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -10,17 +11,19 @@ import attrs
 import numpy as np
 
 from drkit.commands.inputs import NamedCollection
-from drkit.core.discovery import Installed
+from drkit.core.registry import Installed
 from drkit.core.types import Query
 from drkit.errors import DrkitError
-from drkit.search import Storage, Vectors, encode_corpus, write_run
-from drkit.search.hits import batched, check_same_encoder
+from drkit.search import Storage, Vectors, encode_corpus, read_run, rerank, write_run
+from drkit.search.reranking import in_order
+from drkit.search.retrieve import batched, check_same_encoder
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from drkit.search import AnyIndex, Encoder
-    from drkit.search.fusion import Searcher
+    from drkit.search.fusion import FusedRow, Searcher
+    from drkit.search.reranking import Scorer
     from drkit.search.trec import RunRow
 
 QUERIES_PER_PASS, QUERIES_PER_SEARCH = 4096, 256
@@ -130,3 +133,81 @@ def _batches(index: AnyIndex, queries: Iterable[Query] | Vectors, encoder: Encod
         if empty := [query.query_id for query in batch if not query.text.strip()]:
             raise DrkitError(f"query {empty[0]!r} is empty; it must contain at least one word, or be removed")
         yield [query.query_id for query in batch], encoder.encode_queries([query.text for query in batch])
+
+
+def fuse_files(
+    first: Path, second: Path, output: Path, fuse: Callable[[Iterator[RunRow], Iterator[RunRow]], Iterator[FusedRow]]
+) -> tuple[int, int]:
+    """Write the fusion of two run files; returns the number of queries, and how many of them both files rank.
+
+    fuse: for example `reciprocal_ranks`. Memory holds the second file.
+
+    Raises DrkitError for a file that cannot be read (naming the line), or files without a common query.
+    """
+    ids: tuple[set[str], set[str]] = (set(), set())
+
+    def rows() -> Iterator[FusedRow]:
+        yield from fuse(_noted(first, ids[0]), _noted(second, ids[1]))
+        if not ids[0] & ids[1]:  # before the file is moved into place
+            raise DrkitError(
+                f"{first} ({len(ids[0]):,} queries) and {second} ({len(ids[1]):,}) have no query in common; "
+                f"give two rankings of the same queries"
+            )
+
+    write_run(output, rows(), tag="fused")
+    return len(ids[0] | ids[1]), len(ids[0] & ids[1])
+
+
+def _noted(path: Path, ids: set[str]) -> Iterator[RunRow]:
+    """Yield the rows of a run file, and add their queries to `ids`."""
+    for query_id, hits in read_run(path):
+        ids.add(query_id)
+        yield query_id, hits
+
+
+def rerank_file(
+    run: Path,
+    scorer: Scorer,
+    collection: NamedCollection,
+    output: Path,
+    *,
+    split: str = "test",
+    depth: int = 200,
+    on_progress: Callable[[int], None] | None = None,
+) -> Counter[str]:
+    """Re-rank the first `depth` passages of every query of a TREC run, and write a run.
+
+    Memory holds the texts of these passages. on_progress: called with the number of queries done. Returns counts:
+    `ranked` queries, and what `drkit.search.rerank` reports as `missing`: `queries` (they keep their rankings) and
+    `passages`.
+
+    Raises DrkitError if the run cannot be read, or none of its queries or passages belongs to the collection.
+    """
+    queries = {query.query_id: query.text for query in collection.queries(split)}
+    doc_ids = {
+        doc_id for query, hits in read_run(run) if query in queries for doc_id, _ in in_order(hits)[: max(depth, 1)]
+    }
+    if not doc_ids:
+        raise DrkitError(
+            f"{run}: none of its queries is among the {split} queries of {collection.name}; give the collection of "
+            f"the run (--collection), or another split (--split)"
+        )
+    texts = texts_of(collection, doc_ids)
+    if not texts:
+        raise DrkitError(f"{run}: none of its passages is in {collection.name}; give the collection of the run")
+    counts = Counter[str]()
+
+    def rows() -> Iterator[tuple[str, list[tuple[str, float]]]]:
+        for row in rerank(read_run(run), scorer, queries=queries, corpus=texts, depth=depth, missing=counts):
+            counts["ranked"] += row[0] in queries
+            if on_progress:
+                on_progress(counts["ranked"])
+            yield row
+
+    write_run(output, rows(), tag="reranker")
+    return counts
+
+
+def texts_of(collection: NamedCollection, doc_ids: set[str]) -> dict[str, str]:
+    """Return the texts of these passages by id, as far as the collection has them, in one pass."""
+    return {doc_id: text for doc_id, text in collection.contents() if doc_id in doc_ids}
