@@ -291,6 +291,16 @@ def test_damaged_negatives_are_mined_again_and_never_trained_on(parts, tmp_path,
     assert same(whole, resumed)
 
 
+def test_a_training_that_was_done_mines_nothing_more(parts, tmp_path):
+    whole, collate, refresher = made(parts, tmp_path)
+    go(whole, collate, tmp_path, refresher)
+    mined = refresher.metrics()
+    again, collate, refresher = made(parts, tmp_path)
+    go(again, collate, tmp_path, refresher)
+    assert refresher.metrics() == mined
+    assert same(whole, again)
+
+
 def test_two_processes_mine_and_train_what_one_does(parts, tmp_path):
     # Without dropout, which each process draws for itself, and by plain steps, which magnify no rounding.
     whole, collate, refresher = made(parts, tmp_path / "one", dropout=0.0)
