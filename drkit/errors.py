@@ -53,6 +53,14 @@ class MissingExtraError(DrkitError):
         super().__init__(f"{what} needs the package {package!r}: pip install 'drkit[{extra}]'")
 
 
+def is_panic(error: BaseException) -> bool:
+    """Return whether an error is a panic of a library in Rust (tokenizers, safetensors).
+
+    A `PanicException` is not an `Exception`, and can only be recognised by its name.
+    """
+    return type(error).__name__ == "PanicException" and not isinstance(error, Exception)
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return the clause `; did you mean 'x'?` for the closest known name, or `;` if none is close."""
     close = get_close_matches(name, list(known), n=1, cutoff=0.6)

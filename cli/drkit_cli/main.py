@@ -11,7 +11,7 @@ import click
 
 from drkit import __version__
 from drkit.core.files import storage_failure
-from drkit.errors import DrkitError
+from drkit.errors import DrkitError, is_panic
 from drkit_cli.commands.compare import compare
 from drkit_cli.commands.compose import compose
 from drkit_cli.commands.distill import distill
@@ -100,8 +100,11 @@ def _status() -> int:
     except BrokenPipeError:  # the reader (`| head`) closed the pipe
         sys.stderr.close()
         return 0
-    except Exception as error:
-        failure = storage_failure(error)
+    except BaseException as error:
+        if is_panic(error):
+            echo(f"error: a library failed: {error}; check the model's files, above all tokenizer.json", err=True)
+            return 2
+        failure = storage_failure(error) if isinstance(error, Exception) else None
         if failure is None:
             raise
         echo(f"error: {failure[0]}; {failure[1]} and repeat the command", err=True)

@@ -223,11 +223,13 @@ def _rank(
     runs = {split: output / f"{name}-{key}.trec" for split, key in keys.items()}
     missing = {split: run for split, run in runs.items() if not run.is_file()}
     if not missing:
+        _remove_work(runs.values())
         progress.skip(name, f"{label}: {', '.join(map(str, runs.values()))}")
         return runs
     started = time.perf_counter()
     progress.begin(name, f"{label}, {' and '.join(missing)} queries")
     search(collection, missing)
+    _remove_work(runs.values())
     progress.end(name, time.perf_counter() - started)
     return runs
 
@@ -284,7 +286,7 @@ def _search_encoder(
     encoder: AnyEncoder, collection: BeirCollection | NamedCollection, runs: Mapping[str, Path]
 ) -> None:
     """Search one data set; vectors and index are kept beside its runs until they are written, so that it can resume."""
-    work = next(iter(runs.values())).with_suffix(".work")
+    work = _work(next(iter(runs.values())))
     texts = ((passage.doc_id, passage.content) for passage in collection.passages())
     vectors = encode_corpus(encoder, texts, work / "vectors")
     if vectors is None:
@@ -292,4 +294,13 @@ def _search_encoder(
     index = build_index(vectors, work / "index")
     for split, run in runs.items():
         search_to_run(index, collection.queries(split), run, encoder=encoder, depth=DEPTH + 1)
-    shutil.rmtree(work, ignore_errors=True)
+
+
+def _work(run: Path) -> Path:
+    return run.with_suffix(".work")
+
+
+def _remove_work(runs: Iterable[Path]) -> None:
+    """Remove the vectors and indexes beside finished runs, those included that a kill left."""
+    for run in runs:
+        shutil.rmtree(_work(run), ignore_errors=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 from attrs import evolve, frozen
 
 from drkit.commands.inputs import last_checkpoint
+from drkit.core.files import remove_temporaries
 from drkit.core.registry import Registry
 from drkit.errors import DrkitError
 from drkit.recipe.toml import read_recipe
@@ -55,24 +56,29 @@ def prune_run(run: Path, registry: Registry, *, dry_run: bool = False) -> list[P
                 f"{run} is not finished, and its other stages may need the weights ({unfinished[0]}); finish it "
                 f"first: drkit run {run}"
             )
+        if not dry_run:
+            remove_temporaries(run)  # a killed `prune` may have left one
         kept = ("encoder", last_checkpoint(run).name)
         return [
             _prune(found.manifest, run / found.stage.name, files, dry_run=dry_run)
             for found in findings
-            if found.manifest and found.stage.name not in kept and (files := [*_prunable(found.manifest)])
+            if found.manifest
+            and found.stage.name not in kept
+            and (files := [*_prunable(found.manifest, run / found.stage.name)])
         ]
 
 
-def _prunable(manifest: Manifest) -> Iterator[str]:
+def _prunable(manifest: Manifest, folder: Path) -> Iterator[str]:
+    """Yield the files to remove, those included that a killed `prune` marked and left."""
     pattern = _PRUNED.get(manifest.stage, "")
-    return (name for name in manifest.files if fnmatch(name, pattern) and name not in manifest.pruned)
+    return (name for name in manifest.files if fnmatch(name, pattern) and (folder / name).exists())
 
 
 def _prune(manifest: Manifest, folder: Path, files: list[str], *, dry_run: bool) -> Pruned:
-    """Mark files as pruned, then remove them: a kill in between leaves files that are not needed, but no damage."""
+    """Mark files as pruned, then remove them: a kill in between leaves files, which the next call removes."""
     sizes = [(status.st_size, status.st_nlink) for status in ((folder / name).stat() for name in files)]
     if not dry_run:
-        write_manifest(evolve(manifest, pruned=(*manifest.pruned, *files)), folder)
+        write_manifest(evolve(manifest, pruned=tuple(dict.fromkeys((*manifest.pruned, *files)))), folder)
         for name in files:
             (folder / name).unlink()
     return Pruned(folder.name, len(files), sum(size for size, links in sizes if links == 1))

@@ -33,7 +33,9 @@ _STORAGE = (
     *(errno.ENXIO, errno.ELOOP, errno.EMFILE, errno.ENFILE, errno.ESTALE),
 )
 # numpy and torch do not say why they could not write.
-_SHORT_WRITE = re.compile(r"\d+ requested and \d+ written|PytorchStreamWriter failed|unexpected pos \d+ vs \d+")
+_SHORT_WRITE = re.compile(
+    r"\d+ requested and \d+ written|PytorchStreamWriter failed|iostream error|unexpected pos \d+ vs \d+"
+)
 
 
 def local_path(text: str | Path) -> Path:
@@ -242,7 +244,9 @@ def storage_failure(error: BaseException) -> tuple[str, str] | None:
     name = error.filename if isinstance(error, OSError) else None
     if code is None:
         code = next((code for code in _STORAGE if os.strerror(code) in text), None)
-    if code in _FULL or (code is None and _SHORT_WRITE.search(text)):
+    if code is None and _SHORT_WRITE.search(text):
+        return "the disk is full or fails: a file could not be written", "free some space, or check the disk"
+    if code in _FULL:
         where = f": {name}" if name else ""
         return f"the disk is full (or a file size limit is reached){where}", "free some space"
     if code in _STORAGE:

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, Literal
 
 from drkit.core.files import local_path
-from drkit.errors import DrkitError
+from drkit.errors import DrkitError, is_panic
 
 _LOGGER = logging.getLogger("drkit")
 _PATIENCE = 4.0
+HubKind = Literal["model", "dataset"]
 PICKLED = ("pytorch_model*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
@@ -46,7 +47,19 @@ def load_pretrained(
         options["use_safetensors"] = True
     with explain_load_errors(path_or_id, action, requirement), without_progress_bars():
         options.setdefault("local_files_only", not reaches_hub(path_or_id))
-        return getattr(transformers, loader).from_pretrained(path_or_id, trust_remote_code=trust_remote_code, **options)
+        loaded = getattr(transformers, loader).from_pretrained(
+            path_or_id, trust_remote_code=trust_remote_code, **options
+        )
+        if loader == "AutoTokenizer" and loaded.is_fast:
+            _try_tokenizer(loaded.backend_tokenizer)
+        return loaded
+
+
+def _try_tokenizer(backend: Any) -> None:
+    """Encode a text: some malformed files panic not when they are loaded, but at the first text."""
+    for text in ("", "A word, 1 Wörd."):
+        with suppress(Exception):  # not every vocabulary has this word
+            backend.encode(text)
 
 
 def _check_weights(folder: Path) -> None:
@@ -72,7 +85,9 @@ def explain_load_errors(path_or_id: str, action: str, requirement: str = "") -> 
         yield
     except DrkitError:
         raise
-    except Exception as error:  # a malformed folder makes the libraries raise almost anything
+    except BaseException as error:  # a malformed folder makes the libraries raise almost anything
+        if not isinstance(error, Exception) and not is_panic(error):
+            raise
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         advice = (
             "check the files in this folder"
@@ -86,8 +101,8 @@ def explain_load_errors(path_or_id: str, action: str, requirement: str = "") -> 
         raise DrkitError(f"{message} {requirement}".strip()) from error
 
 
-def reaches_hub(path_or_id: str) -> bool:
-    """Return whether a model may be fetched from the hub; if not, it is a folder, or a copy of it is in the cache.
+def reaches_hub(path_or_id: str, kind: HubKind = "model") -> bool:
+    """Return whether a model or dataset may be fetched from the hub; if not, it is a folder, or a copy is in the cache.
 
     Says what is looked up, on the logger `drkit`. Raises DrkitError if the hub is needed and does not answer within
     some seconds: its own clients try for more than a minute. `HF_HUB_OFFLINE=1` asks nobody.
@@ -98,21 +113,23 @@ def reaches_hub(path_or_id: str) -> bool:
 
     if constants.HF_HUB_OFFLINE:
         return False
-    is_cached = isinstance(try_to_load_from_cache(path_or_id, "config.json"), str)
+    is_cached = kind == "model" and isinstance(try_to_load_from_cache(path_or_id, "config.json"), str)
     if not is_cached:
-        _LOGGER.warning("looking up %r on %s: no such folder exists", path_or_id, constants.ENDPOINT)
-    if _answers(path_or_id):
+        _LOGGER.warning("looking up the %s %r on %s: no such folder exists", kind, path_or_id, constants.ENDPOINT)
+    if _answers(path_or_id, kind):
         return True
     if is_cached:
         return False
+    # The cache of datasets does not say what it has.
+    cache = "" if kind == "model" else ", or set HF_HUB_OFFLINE=1 to read a copy from the cache"
     raise DrkitError(
         f"no folder {path_or_id!r} exists, and {constants.ENDPOINT} does not answer, so it cannot be looked up as "
-        f"a hub id: check the spelling and the network, or give the path of a folder"
+        f"a hub id: check the spelling and the network, or give the path of a folder{cache}"
     )
 
 
 @cache
-def _answers(hub_id: str) -> bool:
+def _answers(hub_id: str, kind: HubKind) -> bool:
     """Return whether the hub answers in time, whatever its answer. Looking up a host name has no time limit itself."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError
@@ -121,7 +138,7 @@ def _answers(hub_id: str) -> bool:
 
     def ask() -> None:
         try:
-            HfApi().model_info(hub_id, timeout=_PATIENCE)
+            HfApi().repo_info(hub_id, repo_type=kind, timeout=_PATIENCE)
             answers.append(True)
         except HfHubHTTPError:  # such as: no such model
             answers.append(True)

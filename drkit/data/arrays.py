@@ -65,7 +65,8 @@ class ArrayWriter:
 
     def __enter__(self) -> ArrayWriter:
         self._folder = self.path.with_name(f".{self.path.name}.parts")
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if self._folder.exists():
+            shutil.rmtree(self._folder)
         self._folder.mkdir(parents=True)
         names = [*self._dtypes, *(["offsets"] if self._lists else [])]
         self._files: dict[str, BinaryIO] = {name: (self._folder / name).open("wb") for name in names}
@@ -90,6 +91,7 @@ class ArrayWriter:
                 file.close()
             if kind is None:
                 self._assemble()
+                shutil.rmtree(self._folder)
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
 

@@ -25,7 +25,7 @@ from attrs.validators import and_, ge, gt, le
 from filelock import FileLock
 
 from drkit.core.draws import Draws
-from drkit.core.files import replacing, write_text
+from drkit.core.files import read_json, replacing, write_text
 from drkit.core.loading import load_pretrained
 from drkit.core.processes import Shard, local_device
 from drkit.core.settings import setting
@@ -197,9 +197,10 @@ def generate_file(
     Raises DrkitError if the folder beside the file has parts made with other settings.
     """
     shard, path = shard or Shard(), Path(path)
-    if path.exists():
-        return path
     parts = path.with_name(f".{path.name}.parts")
+    if path.exists():
+        _remove_parts(parts, path)  # a kill may have left them
+        return path
     _claim(parts, model)
     done = _finished(parts)
     total = 0
@@ -228,7 +229,7 @@ def _claim(parts: Path, model: QueryModel) -> None:
     """Make the folder of parts, or check that its parts come from the same model and settings."""
     settings = parts / "settings.json"
     ours = {"model": str(model.model.name_or_path), **attrs.asdict(model.sampling)}
-    if settings.is_file() and (theirs := json.loads(settings.read_text(encoding="utf-8"))) != ours:
+    if settings.is_file() and (theirs := read_json(settings, f"remove {parts} and repeat the command")) != ours:
         changed = [name for name in ours if theirs.get(name) != ours[name]]
         raise DrkitError(
             f"{parts} has queries generated with other settings ({', '.join(changed)}): "
@@ -261,8 +262,7 @@ def _finished(parts: Path) -> dict[int, tuple[Path, int]]:
 
 def _assemble(parts: Path, path: Path, n_blocks: int) -> Path | None:
     """Join the parts in the order of the texts, once all blocks are finished."""
-    lock = path.with_name(f".{path.name}.lock")
-    with FileLock(lock):
+    with FileLock(_lock(path)):
         if path.exists():
             return path
         done = _finished(parts)
@@ -276,6 +276,15 @@ def _assemble(parts: Path, path: Path, n_blocks: int) -> Path | None:
                     line = json.loads(lines.readline())
                 for name, queries in zip(line["ids"], line["queries"], strict=True):
                     file.write(json.dumps({"doc_id": name, "queries": queries}, ensure_ascii=False) + "\n")
-        shutil.rmtree(parts)
-    lock.unlink(missing_ok=True)
+    _remove_parts(parts, path)
     return path
+
+
+def _lock(path: Path) -> Path:
+    return path.with_name(f".{path.name}.lock")
+
+
+def _remove_parts(parts: Path, path: Path) -> None:
+    """Remove what only the making of a file needs; several processes may do so at once."""
+    shutil.rmtree(parts, ignore_errors=True)
+    _lock(path).unlink(missing_ok=True)

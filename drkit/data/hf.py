@@ -14,6 +14,7 @@ from typing import Any
 from attrs import frozen
 
 from drkit.core.files import local_path
+from drkit.core.loading import may_be_hub_id, reaches_hub
 from drkit.core.types import BuildContext, Judgement, Passage, Query
 from drkit.data.collection import (
     SPLIT_NAMES,
@@ -122,6 +123,7 @@ def _parts_of(path: str) -> set[str]:
         return names
     import datasets
 
+    _check_hub(path)
     with _reading(path):
         return names | set(datasets.get_dataset_config_names(str(folder) if folder.is_dir() else path))
 
@@ -154,9 +156,27 @@ def _open_part(path: str, part: str, columns: PairColumns | None = None) -> dict
 def _load(path: str, part: str, **options: Any) -> dict[str, Rows]:
     import datasets
 
+    _check_hub(path)
     with _reading(path):
         loaded = datasets.load_dataset(path, part or None, **options)
     return _by_split(loaded, f"{path}{f' ({part})' if part else ''}")
+
+
+def _check_hub(path: str) -> None:
+    """Raise DrkitError for a file, for what can be no hub id, and if a hub that is needed does not answer soon."""
+    import datasets
+
+    local = local_path(path)
+    if local.is_dir():
+        return
+    if local.exists():
+        raise DrkitError(f"collection hf: {path} is a file; give its folder, or a table of pairs as `pairs:{path}`")
+    if not may_be_hub_id(path):
+        raise DrkitError(
+            f"collection hf: no folder {path!r} exists, and it cannot be a hub id (NAME or OWNER/NAME); check the path"
+        )
+    if not datasets.config.HF_HUB_OFFLINE:  # also HF_DATASETS_OFFLINE
+        reaches_hub(path, "dataset")
 
 
 def _load_saved(folder: Path) -> dict[str, Rows]:
@@ -211,6 +231,7 @@ def _stream(table: Any, name: str) -> Iterator[Row]:
 @contextmanager
 def _reading(name: str) -> Iterator[None]:
     """Turn the many exceptions of `datasets` into one DrkitError."""
+    from datasets import config
     from datasets.exceptions import DatasetsError
 
     try:
@@ -218,5 +239,8 @@ def _reading(name: str) -> Iterator[None]:
     except DrkitError:
         raise
     except (OSError, DatasetsError, ValueError, RuntimeError, KeyError) as error:
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise DrkitError(f"datasets cannot read {name!r}: {reason}; check the path, the id, or the network") from error
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
+        advice = "check the path, the id, or the network"
+        if config.HF_HUB_OFFLINE and not local_path(name).exists():
+            advice = "HF_HUB_OFFLINE is set: unset it, or give the path of a folder"
+        raise DrkitError(f"datasets cannot read {name!r}: {reason}; {advice}") from error

@@ -6,6 +6,7 @@ cross-entropy uses torch's fused kernel if the installed torch has one.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import sha256
@@ -57,8 +58,8 @@ class Heads:
     def embed(self, ids: Tensor) -> Tensor:
         """Apply the whole embedding layer (word, position, type, LayerNorm, dropout) to ids i64[B,L]; f[B,L,D]."""
         if not self._where.positions:
-            return self._embedded(inputs_embeds=self._words(ids) + self.positions(ids.shape[1]))
-        return self._embedded(input_ids=ids)
+            return self._embedded_vectors(self._words(ids) + self.positions(ids.shape[1]))
+        return self._projected(self._embeddings(input_ids=ids))
 
     def embed_vectors(self, vectors: Tensor) -> Tensor:
         """Apply the embedding layer (position, first type, LayerNorm, dropout) to word vectors f[B,L,D]; f[B,L,D].
@@ -72,8 +73,8 @@ class Heads:
                 f"(pretrain.decoder.query = 'position'), or use an encoder with equally wide embeddings"
             )
         if not self._where.positions:
-            return self._embedded(inputs_embeds=vectors + self.positions(vectors.shape[1]))
-        return self._embedded(input_ids=None, inputs_embeds=vectors)
+            return self._embedded_vectors(vectors + self.positions(vectors.shape[1]))
+        return self._embedded_vectors(vectors)
 
     def positions(self, length: int) -> Tensor:
         """Return the raw position embeddings of the first `length` tokens, f[L,D], projected like words (no bias)."""
@@ -105,8 +106,13 @@ class Heads:
             correct += (self.logits(part).argmax(-1) == targets).sum()
         return correct / max(1, len(labels))
 
-    def _embedded(self, **given: Any) -> Tensor:
-        embedded: Tensor = self._embeddings(**given)
+    def _embedded_vectors(self, vectors: Tensor) -> Tensor:
+        # `inputs_embeds`, but `input_embeds` in DistilBERT of some versions of transformers.
+        names = inspect.signature(self._embeddings.forward).parameters
+        name = next(name for name in names if name.endswith("_embeds"))
+        return self._projected(self._embeddings(**{"input_ids": None, name: vectors}))
+
+    def _projected(self, embedded: Tensor) -> Tensor:
         return embedded if self._project is None else self._project(embedded)
 
     def _transformed(self, states: Tensor) -> Tensor:

@@ -76,7 +76,8 @@ class MaskedLmEncoder(nn.Module):
         self._check(ids, layers)
         out = self.backbone(input_ids=ids, attention_mask=attention, output_hidden_states=bool(layers))
         hidden = out.last_hidden_state
-        chosen = tuple(self._normed(out.hidden_states[layer], layer) for layer in layers)
+        last = len(self.layers)  # transformers does not always list the last layer's output normed
+        chosen = tuple(hidden if layer == last else self._normed(out.hidden_states[layer], layer) for layer in layers)
         weights = self._pooled_weights(ids, attention)
         return {"bottleneck": self.pool(hidden, weights), "hidden": hidden, "layers": chosen}
 
@@ -207,8 +208,8 @@ class MaskedLmEncoder(nn.Module):
             raise DrkitError(f"layer {wrong[0]} is out of range; this encoder has 0 (embeddings) to {len(self.layers)}")
 
     def _normed(self, states: Tensor, layer: int) -> Tensor:
-        """States f[B,L,D] of one layer, normed; those of the embeddings and the last layer already are."""
-        if not self.architecture.final_norm or layer in (0, len(self.layers)):
+        """States f[B,L,D] of a layer before the last one, normed; those of the embeddings already are."""
+        if not self.architecture.final_norm or not layer:
             return states
         normed: Tensor = self.backbone.get_submodule(self.architecture.final_norm)(states)
         return normed

@@ -64,8 +64,9 @@ def take_over(stage: Stage[Any], run: Path, fingerprint: str, reuse: Sequence[Pa
         found = read_manifest(other / stage.name)
         if found is not None and found.fingerprint == fingerprint:
             folder = run / UNFINISHED / stage.name
-            shutil.rmtree(folder, ignore_errors=True)
             with storage_errors(stage.name, run):
+                if folder.exists():
+                    shutil.rmtree(folder)
                 shutil.copytree(other / stage.name, folder, copy_function=link_or_copy)
             publish(folder, run / stage.name)
             return
@@ -87,12 +88,14 @@ def prepare_attempt(stage: Stage[Any], run: Path, identity: Mapping[str, Any]) -
 def publish(folder: Path, final: Path) -> None:
     """Move a finished folder into the run by renames; the stage that it replaces is removed last.
 
-    Files that only the attempt needed are removed first: the manifest is written, so a kill here loses nothing.
+    Files that only the attempt needed are removed first: the manifest is written, so a kill here loses nothing. Raises
+    OSError if they cannot be removed.
     """
-    shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
-    (folder / IDENTITY).unlink(missing_ok=True)
     old = folder.with_name(f"{folder.name}.old")
-    shutil.rmtree(old, ignore_errors=True)
+    for unneeded in (folder / CHECKPOINTS, old):
+        if unneeded.exists():
+            shutil.rmtree(unneeded)
+    (folder / IDENTITY).unlink(missing_ok=True)
     if final.exists():
         final.rename(old)
     folder.rename(final)

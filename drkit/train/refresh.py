@@ -137,7 +137,8 @@ class Refresher(TrainerCallback):  # type: ignore[misc]
             )
         if state.is_world_process_zero:
             _link_negatives(Path(args.output_dir, CALLBACKS), self._folder)
-        self._mine_before(state.global_step, args.gradient_accumulation_steps)
+        if state.global_step < state.max_steps:
+            self._mine_before(state.global_step, args.gradient_accumulation_steps)
 
     def on_step_end(self, args: Any, state: Any, _control: Any, **_: Any) -> None:
         """Mine if the next step begins an epoch."""

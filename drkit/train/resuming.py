@@ -1,8 +1,9 @@
 """What a training resumes from: checkpoints that are synced to disk, verified before use, and rotated by step.
 
 `checkpoint-STEP` contains the Trainer's files and those that callbacks keep in `callbacks` beside the checkpoints (best
-weights, measurements, mined negatives), as hard links: all of a training's state is verified together, and restored
-together. The mark `.complete` is written last and lists the hashes of all files.
+weights, measurements, mined negatives): all of a training's state is verified together, and restored together. Nothing
+is shared by hard links, so that a damaged file costs one checkpoint. The mark `.complete` is written last and lists the
+hashes of all files.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from pathlib import Path
 import cattrs
 from attrs import asdict
 
-from drkit.core.files import FileEntry, find_damages, link_or_copy, remove_temporaries, sync, write_text
+from drkit.core.files import FileEntry, find_damages, remove_temporaries, sync, write_text
 from drkit.core.progress import Progress
 
 COMPLETE = ".complete"
-# The folder, beside the checkpoints, of files that callbacks need to resume. They must replace files, not change them.
+# The folder, beside the checkpoints, of files that callbacks need to resume.
 CALLBACKS = "callbacks"
 # Two, so that there is an older checkpoint if the newest is damaged.
 KEPT = 2
@@ -93,8 +94,8 @@ def newest_checkpoint(folder: Path, progress: Progress) -> Path | None:
 
 
 def _replace_folder(source: Path | None, target: Path) -> None:
-    """Make `target` a copy of `source`, of hard links if possible; remove it if there is no such folder."""
+    """Make `target` a copy of `source`; remove it if there is no such folder."""
     if target.exists():
         shutil.rmtree(target)
     if source and source.is_dir():
-        shutil.copytree(source, target, copy_function=link_or_copy)
+        shutil.copytree(source, target)

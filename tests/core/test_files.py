@@ -134,6 +134,7 @@ def test_standard_output_continues_after_what_is_written_to_it(tmp_path):
         (RuntimeError("I/O error: File too large (os error 27)"), "the disk is full"),
         (OSError("40 requested and 0 written"), "the disk is full"),
         (RuntimeError("[enforce fail] PytorchStreamWriter failed writing file data/0"), "the disk is full"),
+        (RuntimeError("basic_ios::clear: iostream error"), "the disk is full or fails"),
         (RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 64 vs 12"), "the disk is full"),
         (OSError(errno.EIO, "Input/output error", "a.bin"), "cannot access a.bin: Input/output error"),
         (RuntimeError("write error in a.index: 0 != 8 (Input/output error)"), "cannot access a file: write error in a"),

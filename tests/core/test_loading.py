@@ -19,6 +19,7 @@ from drkit.encoders.folder import load_backbone
 from drkit.encoders.masked_lm import load_masked_lm, read_config
 from drkit.errors import DrkitError
 from drkit.train.checkpoints import load_tokenizer
+from drkit_cli import main
 from tests.parts.toys import toy_tokenizer
 
 ROOTS = [Path(drkit.__file__).parent, *(Path(drkit.__file__).parent.parent / name for name in ("cli", "plugins"))]
@@ -128,6 +129,42 @@ def test_json_of_another_shape_is_one_error(folder, name, text):
     assert name == "tokenizer_config.json"  # transformers ignores some of these
 
 
+# What the library `tokenizers` panics at, when the file is loaded or at the first text: not an `Exception`.
+PANICS = {
+    "normalizer at loading": {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}},
+    "normalizer at a text": {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "BAAAAP////8AAAAA"}},
+    "pre-tokenizer": {"pre_tokenizer": {"type": "FixedLength", "length": 0}},
+    "template": {
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [{"SpecialToken": {"id": "Q", "type_id": 0}}],
+            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
+            "special_tokens": {},
+        }
+    },
+}
+
+
+@pytest.mark.parametrize("change", PANICS.values(), ids=PANICS)
+def test_a_panic_in_the_tokenizer_is_one_error(folder, change):
+    path = folder / "tokenizer.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    # The class of a tokenizer may replace parts of the file by its own.
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    with pytest.raises(DrkitError, match=r"cannot load the tokenizer of .*\(check the files in this folder\)"):
+        load_tokenizer(str(folder))
+
+
+def test_a_panic_at_a_later_text_ends_a_command_in_one_error(monkeypatch, capsys):
+    from tokenizers import Tokenizer
+
+    panicking = json.loads(toy_tokenizer().backend_tokenizer.to_str()) | PANICS["pre-tokenizer"]
+    monkeypatch.setattr(main.cli, "main", lambda **_: Tokenizer.from_str(json.dumps(panicking)).encode("a"))
+    assert main._status() == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: a library failed: chunk size must be non-zero; check the model's files")
+
+
 @pytest.fixture
 def online(monkeypatch, tmp_path):
     """The hub is to be asked, nothing is in its cache, and no answer is remembered."""
@@ -145,12 +182,12 @@ def test_a_hub_that_does_not_answer_is_said_at_once_and_soon_an_error(online, ca
     import huggingface_hub
 
     for ask in (lambda *_, **__: Event().wait(), lambda *_, **__: (_ for _ in ()).throw(OSError("no network"))):
-        online.setattr(huggingface_hub.HfApi, "model_info", ask)
+        online.setattr(huggingface_hub.HfApi, "repo_info", ask)
         loading._answers.cache_clear()
         caplog.clear()
         with pytest.raises(DrkitError, match=r"no folder 'owner/mistyped' exists, and \S+ does not answer"):
             load_pretrained("AutoConfig", "owner/mistyped", "read the configuration of")
-        assert "looking up 'owner/mistyped'" in caplog.text
+        assert "looking up the model 'owner/mistyped'" in caplog.text
 
 
 def test_offline_nobody_is_asked(online, caplog):
@@ -158,6 +195,6 @@ def test_offline_nobody_is_asked(online, caplog):
     from huggingface_hub import constants
 
     online.setattr(constants, "HF_HUB_OFFLINE", True)
-    online.setattr(huggingface_hub.HfApi, "model_info", lambda *_, **__: pytest.fail("asked"))
+    online.setattr(huggingface_hub.HfApi, "repo_info", lambda *_, **__: pytest.fail("asked"))
     assert not loading.reaches_hub("owner/mistyped")
     assert caplog.text == ""

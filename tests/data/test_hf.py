@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import datasets
@@ -119,29 +121,56 @@ def test_what_cannot_be_had_says_so(tmp_path):
         HfCollection(HfConfig(path=str(tmp_path))).splits()
 
 
-OFFLINE = """
-import socket, sys
-def refuse(*args, **kwargs):
-    raise OSError("no network in this test")
-socket.socket.connect = socket.create_connection = refuse
-from drkit.data import HfCollection, HfConfig
-print(len(list(HfCollection(HfConfig(path=sys.argv[1])).passages())))
-try:
-    HfCollection(HfConfig(path="some/where")).splits()
-except Exception as error:
-    print(type(error).__name__, error)
-"""
-
-
-def test_a_folder_is_read_without_network_and_an_id_without_one_says_so(tmp_path):
-    folder = retrieval(tmp_path / "data", "readme")
-    code = subprocess.run(
-        [sys.executable, "-c", OFFLINE, str(folder)], capture_output=True, text=True, check=True, env=_home(tmp_path)
+def compose(path: str, tmp_path: Path, **environment: str) -> tuple[subprocess.CompletedProcess[str], float]:
+    """The end of `drkit compose` on a data set, and its seconds."""
+    start = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "drkit_cli.main", "compose", "--collection", f"hf:{path}", "--dry-run"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0", **environment},
     )
-    first, second = code.stdout.splitlines()[:2]
-    assert first == "6"
-    assert second.startswith("DrkitError datasets cannot read 'some/where'")
+    return done, time.monotonic() - start
 
 
-def _home(tmp_path: Path) -> dict[str, str]:
-    return {**os.environ, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1"}
+@pytest.fixture
+def silent():
+    """The address of a server that accepts connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+def test_a_hub_that_does_not_answer_is_said_at_once_and_soon_an_error(tmp_path, silent):
+    started = compose("some/where", tmp_path, HF_HUB_OFFLINE="1")[1]
+    for address in (silent, "http://127.0.0.1:9"):  # the second refuses connections
+        done, seconds = compose("some/where", tmp_path, HF_ENDPOINT=address)
+        assert done.returncode == 2
+        first, second = done.stderr.splitlines()
+        assert first == f"looking up the dataset 'some/where' on {address}: no such folder exists"
+        assert second.startswith(f"error: no folder 'some/where' exists, and {address} does not answer")
+        assert seconds < started + 6
+
+
+@pytest.mark.parametrize("variable", ["HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"])
+def test_offline_nobody_is_asked(tmp_path, silent, variable):
+    done, _ = compose("some/where", tmp_path, HF_ENDPOINT=silent, **{variable: "1"})
+    assert done.returncode == 2
+    (message,) = done.stderr.splitlines()
+    assert message.startswith("error: datasets cannot read 'some/where': ")
+    assert message.endswith("HF_HUB_OFFLINE is set: unset it, or give the path of a folder")
+
+
+@pytest.mark.parametrize("path", ["a/b/c", "./a", "/a/b", "x.parquet"])
+def test_what_is_no_folder_and_no_hub_id_is_not_looked_up(tmp_path, monkeypatch, path):
+    monkeypatch.chdir(tmp_path)
+    Path("x.parquet").write_bytes(b"")
+    monkeypatch.setattr(datasets, "get_dataset_config_names", lambda _: pytest.fail("asked"))
+    with pytest.raises(DrkitError, match=r"cannot be a hub id|is a file; give its folder"):
+        HfCollection(HfConfig(path=path)).splits()
+
+
+def test_a_folder_is_read_without_asking_anybody(tmp_path, silent):
+    done, _ = compose(str(retrieval(tmp_path / "data", "readme")), tmp_path, HF_ENDPOINT=silent)
+    assert done.returncode == 0, done.stderr
+    assert "looking up" not in done.stderr

@@ -26,9 +26,10 @@ class Server:
             env={**os.environ, **environment, "LD_PRELOAD": str(library)},
         )
 
-    def drkit(self, *arguments, root, at=0, error=0):
+    def drkit(self, *arguments, root, at=0, error=0, **environment):
         """The result of a command, whose operation `at` below `root` fails with `error`, or ends the process (0)."""
         job = {"arguments": list(map(str, arguments)), "folder": str(ROOT), "root": str(root)}
+        job["environment"] = {name: str(value) for name, value in environment.items()}
         print(json.dumps({**job, "at": at, "error": error}), file=self._process.stdin, flush=True)
         return json.loads(self._process.stdout.readline())
 
@@ -38,12 +39,18 @@ class Server:
 
 
 @pytest.fixture(scope="package")
-def server(tmp_path_factory):
+def library(tmp_path_factory):
+    """The library that injects faults, to be preloaded."""
     if sys.platform != "linux" or not shutil.which("cc"):
         pytest.skip("faults are injected by a library made with a C compiler on Linux")
     library = tmp_path_factory.mktemp("faults") / "faults.so"
     source = Path(__file__).with_name("faults.c")
     subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    return library
+
+
+@pytest.fixture(scope="package")
+def server(library):
     made = Server(library)
     yield made
     made.close()

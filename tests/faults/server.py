@@ -1,7 +1,8 @@
 """Run commands in children of one warm process: `python -m tests.faults.server`, a job and its result per line of JSON.
 
-A job: arguments of drkit, folder to work in, root (where operations are counted), at (the operation that fails; 0:
-none) and error (its errno; 0: the process is killed). Its result: code (negative: the signal), operations, output.
+A job: arguments of drkit, environment variables, folder to work in, root (where operations are counted), at (the
+operation that fails; 0: none) and error (its errno; 0: the process is killed). Its result: code (negative: the signal),
+operations, output.
 """
 
 import ctypes
@@ -47,6 +48,7 @@ def start(job, scratch):
         os.dup2(output, 1)
         os.dup2(output, 2)
         os.chdir(job["folder"])
+        os.environ.update(job["environment"])
         sys.argv = ["drkit", *job["arguments"]]
         faults = ctypes.CDLL(None)
         faults.faults_arm(job["root"].encode(), ctypes.c_long(job["at"]), job["error"])

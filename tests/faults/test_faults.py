@@ -8,6 +8,7 @@ import errno
 import json
 import os
 import random
+import shutil
 import signal
 from pathlib import Path
 
@@ -15,11 +16,14 @@ import pytest
 from transformers import BertConfig, BertForSequenceClassification
 
 from drkit.core.files import is_temporary
+from drkit_cli.main import cli
+from tests.data.seq2seq import write_t5
 from tests.search.toys import tokenizer
 
 FAULTS = int(os.environ.get("DRKIT_FAULTS", "40"))
 SEED = int(os.environ.get("DRKIT_FAULTS_SEED", "0"))
 KILL = 0
+pytestmark = pytest.mark.timeout(900 + 30 * FAULTS)
 ERRORS = (KILL, KILL, errno.ENOSPC, errno.ENOSPC, errno.EIO, errno.EACCES, errno.EINTR)
 # Faults in a row until a run is left to finish, and how many of a hundred faults hit each recipe.
 CHAIN, SHARES = 10, {"three-stage": 25, "ance": 25, "texts": 25, "commands": 25}
@@ -34,9 +38,13 @@ FINETUNE = [
     *("--set=evaluation.depth=10", "--set=evaluation.start=false", "--set=finetune.baseline=false"),
 ]
 RECIPES = {
-    "three-stage": [*FINETUNE, "--set=pretrain.probe.every=2", "--set=pretrain.probe.keep_best=true"],
+    "three-stage": [
+        *("--pipeline", "three-stage", *FINETUNE),
+        *("--set=pretrain.probe.every=2", "--set=pretrain.probe.keep_best=true"),
+        *("--set=reranker.max_steps=2", "--set=reranker.save_steps=1", "--set=reranker.per_device_train_batch_size=3"),
+    ],
     "ance": ["--pipeline", "ance", *FINETUNE],
-    "texts": ["--masker", "uniform", "--decoder", "mlm", "--set=finetune=none"],
+    "texts": ["--paper", "cpdae", "--set=finetune=none"],
 }
 
 
@@ -46,7 +54,7 @@ def compose(name, beir, run):
 
 
 # Names of values and files that depend on the time; the report has the seconds of each training.
-TIMES = {"seconds", "finished", "training.json", "report.md", "report.html"}
+TIMES = {"seconds", "pairs_per_second", "finished", "training.json", "report.md", "report.html"}
 TIMED_INPUTS = Path("report/manifest.json")
 
 
@@ -126,9 +134,12 @@ def test_a_run_with_faults_ends_as_one_without(server, beir, finished, tmp_path,
         assert [path for path in found if found[path] != expected[path]] == [], chain
 
 
-def commands(run, beir, scorer, out):
-    """Arguments of every command that writes files, in an order in which each finds what it reads."""
-    collection = ("--collection", f"beir:{beir}")
+def commands(run, texts, beir, scorer, generator, out):
+    """Arguments of every command that writes files, in an order in which each finds what it reads.
+
+    run, texts: runs with and without fine-tuning; scorer, generator: folders of models.
+    """
+    collection, text = ("--collection", f"beir:{beir}"), "what is topic1 about"
     return {
         "compose": ["compose", *collection, "--dry-run", "-o", out / "recipe.toml"],
         "encode": ["encode", "--encoder", run, *collection, "--shard-size", 16, "-o", out / "vectors"],
@@ -144,11 +155,36 @@ def commands(run, beir, scorer, out):
         ],
         "export": ["export", run, "-o", out / "exported"],
         "evaluate": ["evaluate", run, "--json", out / "table.json", "--per-query", out / "values.tsv"],
+        "evaluate-encoder": ["evaluate", "--encoder", run, *collection, "--bm25", "-o", out / "evaluated"],
+        "evaluate-beir": ["evaluate", "--encoder", run, "--beir", beir, "-o", out / "beir"],
+        "queries": [
+            *("queries", "--model", generator, *collection, "--count", 2, "--max-new-tokens", 3, "--batch-size", 8),
+            *("-o", out / "queries.jsonl"),
+        ],
+        "inspect-mask": ["inspect", "mask", text, "--masker", "pmi", *collection, "--html", out / "mask.html"],
+        "inspect-words": ["inspect", "words", text, "--run", texts, "--html", out / "words.html"],
+    }
+
+
+def readers(run):
+    """Arguments of the commands that write no file."""
+    return {
+        "compare": ["compare", f"{run}:bm25", f"{run}:retriever-1"],
+        "status": ["status", run, "--verify"],
+        "list": ["list", "--matrix"],
+        "show": ["show", "masker", "pmi"],
+        "plugins": ["plugins"],
     }
 
 
 def folders(path):
     return [path, *path.parents]
+
+
+@pytest.fixture(scope="module")
+def generator(tmp_path_factory):
+    """The folder of a model that generates queries."""
+    return write_t5(tmp_path_factory.mktemp("generator"), ["about topic1 and word1", "It says word2 often."])
 
 
 @pytest.fixture(scope="module")
@@ -161,25 +197,60 @@ def scorer(tmp_path_factory):
     return folder
 
 
-def test_a_command_with_faults_ends_as_one_without(server, beir, finished, scorer, tmp_path):
-    run, _ = finished("three-stage")
+def test_a_command_with_faults_ends_as_one_without(server, beir, finished, scorer, generator, tmp_path):
+    sources = finished("three-stage")[0], finished("texts")[0], beir, scorer, generator
     whole, out = tmp_path / "whole", tmp_path / "out"
     operations = {}
-    for name, arguments in commands(run, beir, scorer, whole).items():
-        result = server.drkit(*arguments, root=whole)
+    for name, arguments in commands(*sources, whole).items():
+        result = server.drkit(*arguments, root=whole, DRKIT_CACHE=whole / "cache")
         assert result["code"] == 0, (name, result["output"])
         operations[name] = result["operations"]
     expected, rng = contents(whole), random.Random(f"commands {SEED}")
     names = list(operations)
-    drawn = [rng.choice(names) for _ in range(FAULTS * SHARES["commands"] // 100)]
-    for name, arguments in commands(run, beir, scorer, out).items():
+    drawn = [*names, *(rng.choice(names) for _ in range(FAULTS * SHARES["commands"] // 100 - len(names)))]
+    for name, arguments in commands(*sources, out).items():
         for _ in range(drawn.count(name)):
             at, error = rng.randint(1, operations[name]), rng.choice(ERRORS)
-            result = server.drkit(*arguments, root=out, at=at, error=error)
+            result = server.drkit(*arguments, root=out, at=at, error=error, DRKIT_CACHE=out / "cache")
             assert_ends_well(result, error, f"{name}, operation {at}, {errno.errorcode.get(error, 'kill')}")
-        result = server.drkit(*arguments, root=out)
+        result = server.drkit(*arguments, root=out, DRKIT_CACHE=out / "cache")
         assert result["code"] == 0, (name, result["output"])
     # Nobody resumes a killed command, so what it left half written stays beside its output, under a temporary name.
     found = {path: held for path, held in contents(out).items() if not any(map(is_temporary, folders(out / path)))}
-    assert sorted(found) == sorted(expected)
+    assert {*found} ^ {*expected} == set()
     assert [path for path in found if found[path] != expected[path]] == []
+
+
+def test_pruning_with_faults_ends_as_without(server, finished, tmp_path):
+    run, whole = finished("three-stage")[0], tmp_path / "whole" / "run"
+    shutil.copytree(run, whole)
+    operations = server.drkit("prune", whole, root=whole)["operations"]
+    expected, rng = contents(whole), random.Random(f"prune {SEED}")
+    for number in range(max(1, FAULTS // 20)):
+        pruned = tmp_path / str(number) / "run"
+        shutil.copytree(run, pruned)
+        at, error = rng.randint(1, operations), rng.choice(ERRORS)
+        result = server.drkit("prune", pruned, root=pruned, at=at, error=error)
+        assert_ends_well(result, error, f"operation {at}, {errno.errorcode.get(error, 'kill')}")
+        assert server.drkit("status", pruned, "--verify", root=pruned)["code"] == 0
+        result = server.drkit("prune", pruned, root=pruned)
+        assert result["code"] == 0, result["output"]
+        found = contents(pruned)
+        assert sorted(found) == sorted(expected), (at, error)
+        assert [path for path in found if found[path] != expected[path]] == [], (at, error)
+        shutil.rmtree(pruned)
+
+
+def test_every_command_is_in_one_of_these_tests(beir, tmp_path):
+    writers = commands(*[tmp_path] * 6).values()
+    names = {arguments[0] for arguments in (*writers, *readers(tmp_path).values(), compose("ance", beir, tmp_path))}
+    # `run` is what `compose` does after it has written the recipe.
+    assert names | {"prune", "run"} == set(cli.commands)
+
+
+def test_a_command_that_only_reads_writes_nothing(server, finished):
+    run = finished("three-stage")[0]
+    for name, arguments in readers(run).items():
+        result = server.drkit(*arguments, root=run)
+        assert result["code"] == 0, (name, result["output"])
+        assert result["operations"] == 0, name

@@ -38,6 +38,8 @@ from drkit.search import read_qrels, read_run
 from drkit.search.flat import ABOUT
 from drkit.search.index import open_index
 from drkit.search.vectors import Vectors
+from drkit.train.checkpoints import load_tokenizer
+from tests.parts.toys import toy_tokenizer
 
 PARTS = installed()
 RECIPE = recipe_toml(compose(ComposeRequest(), PARTS)).encode()
@@ -268,6 +270,51 @@ def test_word_weights(content):
 def test_descriptions_of_indexes_and_vectors(content):
     gives_a_value_or_an_error(lambda path: open_index(path.parent), ABOUT, content)
     gives_a_value_or_an_error(lambda path: Vectors.open(path.parent), "vectors.json", content)
+
+
+# Parts that tokenizer.json may have instead of its own; the library panics at some of their values.
+PARTS_OF_TOKENIZERS: dict[str, list[Any]] = {
+    "normalizer": [
+        {"type": "Precompiled", "precompiled_charsmap": "BAAAAP////8AAAAA"},
+        {"type": "Replace", "pattern": {"Regex": "a+"}, "content": ""},
+    ],
+    "pre_tokenizer": [
+        {"type": "FixedLength", "length": 2},
+        {"type": "Split", "pattern": {"String": ""}, "behavior": "Isolated", "invert": False},
+    ],
+    "post_processor": [
+        {
+            "type": "TemplateProcessing",
+            "single": [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+            "special_tokens": {"[CLS]": {"id": "[CLS]", "ids": [2], "tokens": ["[CLS]"]}},
+        }
+    ],
+    "model": [
+        {"type": "BPE", "continuing_subword_prefix": "#", "vocab": {"a": 0, "#b": 1, "ab": 2}, "merges": [["a", "#b"]]},
+        {"type": "Unigram", "unk_id": 0, "vocab": [["[UNK]", 0.0], ["a", -1.0], ["b", -2.5]]},
+    ],
+}
+
+
+@st.composite
+def tokenizer_files(draw) -> bytes:
+    """A tokenizer.json with other parts, one of them changed, or with any change."""
+    names = draw(st.lists(st.sampled_from(sorted(PARTS_OF_TOKENIZERS)), min_size=1, unique=True))
+    parts = {name: draw(st.sampled_from(PARTS_OF_TOKENIZERS[name])) for name in names}
+    parts[names[0]] = json.loads(draw(reshaped(json.dumps(parts[names[0]]).encode())))
+    whole = json.dumps(json.loads(toy_tokenizer(200).backend_tokenizer.to_str()) | parts).encode()
+    return draw(st.just(whole) | json_of(whole))
+
+
+@fuzzed
+@given(tokenizer_files())
+def test_tokenizers(content):
+    def read(path):
+        (path.parent / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+        load_tokenizer(str(path.parent))
+
+    gives_a_value_or_an_error(read, "tokenizer.json", content)
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])

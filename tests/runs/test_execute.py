@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from attrs import evolve, field, frozen
 
-from drkit.core.files import replacing, write_text
+from drkit.core.files import CHECKPOINTS, replacing, write_text
 from drkit.core.progress import Silent
 from drkit.core.registry import installed
 from drkit.errors import DrkitError
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.toml import read_recipe
-from drkit.runs.execute import UNFINISHED, execute
+from drkit.runs.execute import UNFINISHED, execute, publish
 from drkit.runs.manifest import read_manifest, write_manifest
 from drkit.runs.stage import Part, Stage, StageSpec
 from drkit.runs.survey import State, survey
@@ -529,3 +529,19 @@ def test_a_resumed_stage_says_from_which_step(tmp_path):
     assert progress.reasons == {"n": "resumed from step 2"}
     assert found((stage,), run) == {"n": "kept"}
     assert not (run / "n/checkpoints").exists()
+
+
+def test_checkpoints_that_cannot_be_removed_do_not_enter_the_finished_stage(tmp_path, monkeypatch):
+    attempt, final = tmp_path / "attempt", tmp_path / "stage"
+    (attempt / CHECKPOINTS).mkdir(parents=True)
+    (attempt / CHECKPOINTS / "rng_state.pth").touch()
+
+    def fail(*_, **__):
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", fail)
+        with pytest.raises(OSError, match="Input/output"):
+            publish(attempt, final)
+    publish(attempt, final)
+    assert not list(final.iterdir())

@@ -285,10 +285,20 @@ def test_damaged_negatives_are_mined_again_and_never_trained_on(parts, tmp_path,
     first, collate, refresher = made(parts, tmp_path / "cut")
     with pytest.raises(KeyboardInterrupt):
         go(first, CutOff(collate, 3), tmp_path / "cut", refresher)
-    damage(tmp_path / "cut" / file)  # also the one in the checkpoint: a hard link
+    damage(tmp_path / "cut" / file)
     resumed, collate, refresher = made(parts, tmp_path / "cut")
     go(resumed, collate, tmp_path / "cut", refresher)
     assert same(whole, resumed)
+
+
+def test_a_training_that_was_done_mines_nothing_more(parts, tmp_path):
+    whole, collate, refresher = made(parts, tmp_path)
+    go(whole, collate, tmp_path, refresher)
+    mined = refresher.metrics()
+    again, collate, refresher = made(parts, tmp_path)
+    go(again, collate, tmp_path, refresher)
+    assert refresher.metrics() == mined
+    assert same(whole, again)
 
 
 def test_two_processes_mine_and_train_what_one_does(parts, tmp_path):

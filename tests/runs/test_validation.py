@@ -268,15 +268,22 @@ def test_a_training_that_was_done_ends_with_the_best_again(tmp_path):
     assert not weights, "nothing was measured anew"
 
 
-def test_damaged_best_weights_are_never_the_result(tmp_path):
+@pytest.mark.parametrize(
+    ("damaged", "first"),
+    [(["checkpoint-6"], 4), (["checkpoint-3"], 8), (["."], 8), (["checkpoint-3", "checkpoint-6"], 0)],
+)
+def test_damaged_best_weights_cost_one_checkpoint_and_are_never_the_result(tmp_path, damaged, first):
+    """first: the first step that is measured again, after the newest whole checkpoint (6, 3, or none)."""
     (tmp_path / "whole").mkdir()
     (tmp_path / "cut").mkdir()
     whole, *_ = go(tmp_path / "whole", NEVER_BETTER)
     with pytest.raises(KeyboardInterrupt):
         go(tmp_path / "cut", NEVER_BETTER, collate=Collate(8))
-    flip_byte(tmp_path / "cut" / CHECKPOINTS / CALLBACKS / "best-0.safetensors")  # of all checkpoints: a hard link
-    resumed, *_ = go(tmp_path / "cut", NEVER_BETTER)
+    for folder in damaged:
+        flip_byte(tmp_path / "cut" / CHECKPOINTS / folder / CALLBACKS / "best-0.safetensors")
+    resumed, weights, *_ = go(tmp_path / "cut", NEVER_BETTER)
     assert same(whole.state_dict(), resumed.state_dict())
+    assert min(weights) == first
 
 
 def test_few_weights_are_kept_and_none_that_a_resumed_training_wants_is_lost(tmp_path):
