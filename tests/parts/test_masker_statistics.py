@@ -274,7 +274,7 @@ def test_uniform_hides_as_many_stop_words_as_there_are(corpus):
     encoder, decoder = corpus.statistics(corpus.uniform())
     assert 0.35 < have / total < 0.65
     # Short words fit where long ones overshoot, and stop-words are short.
-    assert -0.005 < encoder.common_share - have / total < 0.02
+    assert -0.01 < encoder.common_share - have / total < 0.02
     assert abs(decoder.common_share - have / total) < 0.015
 
 
