@@ -20,6 +20,7 @@ _LINES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)))
 _MARKS = ("o", "s", "^", "D", "v")
 _SHADES = ("#000000", "#0b5fa5", "#b2461b", "#4d7c0f", "#6b4a9c")
 _PANEL = (3.3, 2.2)  # width and height in inches
+_MAX_LABELS = 5  # of the curves of a panel, beside each other's ends
 _MAX_MARKED = 30  # up to this many points get a marker each
 _LABEL_GAP = 0.12  # between two labels, as a share of the panel's height
 _STYLE: Any = {
@@ -86,7 +87,8 @@ def _figure(columns: int, rows: int) -> Iterator[tuple[Any, list[Any]]]:
 
     with matplotlib.rc_context(_STYLE):
         spread = ConstrainedLayoutEngine(wspace=0.06, hspace=0.08)
-        figure = Figure(figsize=(_PANEL[0] * columns, _PANEL[1] * rows), layout=spread)
+        width = _PANEL[0] * max(columns, 1.5)  # a single panel has room for longer labels
+        figure = Figure(figsize=(width, _PANEL[1] * rows), layout=spread)
         FigureCanvasAgg(figure)
         yield figure, list(figure.subplots(rows, columns, squeeze=False).flat)
 
@@ -139,7 +141,7 @@ def _label_lines(cell: Any, lines: Sequence[Line]) -> None:
 def loss_panels(
     trainings: Mapping[str, Sequence[Mapping[str, float]]], probes: Sequence[Mapping[str, float]] = ()
 ) -> list[Panel]:
-    """Return panels of the losses in training logs: one per pre-training term, and one for all fine-tunings.
+    """Return panels of the losses in training logs: one per pre-training term, and one for every five fine-tunings.
 
     A term that probes measured on held-out texts gets a second curve.
     """
@@ -151,7 +153,8 @@ def loss_panels(
             panels.append(Panel(f"Pre-training loss: {term.removesuffix('_loss')}", "nats", lines))
         if not terms:
             others.append(Line(name, _points(log, "loss")))
-    return [*panels, Panel("Fine-tuning loss", "nats", others)]
+    groups = [others[start : start + _MAX_LABELS] for start in range(0, len(others), _MAX_LABELS)]
+    return [*panels, *(Panel("Fine-tuning loss", "nats", group) for group in groups)]
 
 
 def probe_panels(probes: Sequence[Mapping[str, float]]) -> list[Panel]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from drkit.report import Block, Figure, Panel, Table
     from drkit.train.probes import Record
 
-WITH, WITH_PSEUDO, WITHOUT = "pre-trained", "pre-trained, and trained on pseudo-queries", "without pre-training"
+WITH, WITH_PSEUDO, WITHOUT = "pre-trained", "with pseudo-queries", "without pre-training"
 LOG, TRAINING, PROBES, VALIDATION = "log.jsonl", "training.json", "probes.jsonl", "validation.jsonl"
 
 
