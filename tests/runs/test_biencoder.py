@@ -93,13 +93,12 @@ def test_a_querys_own_passage_does_not_stand_against_it_in_the_batch(stores):
     assert (before != after).any()
 
 
-def test_what_a_query_gets_does_not_depend_on_the_batch_but_on_the_epoch(stores):
-    queries, passages = stores
+def test_what_a_query_gets_does_not_depend_on_the_batch_but_on_the_epoch():
     pairs = pairs_of(np.random.default_rng(1))
-    collate = PairCollator(pairs=pairs, queries=queries, passages=passages, negatives=2, seed=5)
 
     def drawn(examples):
-        positives, negatives = collate._draw(np.array([q for _, q in examples]), examples[0][0])
+        rows = np.array([q for _, q in examples])
+        positives, negatives = pairs.draw(rows, examples[0][0], seed=5, negatives=2)
         return {q: (p, n.tolist()) for (_, q), p, n in zip(examples, positives, negatives, strict=True)}
 
     alone = {q: drawn([(3, q)])[q] for q in range(12)}

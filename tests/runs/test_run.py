@@ -413,7 +413,7 @@ def test_a_collection_with_test_queries_alone_is_evaluated_as_it_is(ir_datasets_
     done = drkit(*arguments, "--run-dir", run, IR_DATASETS_HOME=str(ir_datasets_home))
     assert "no training queries" in done.stderr
     facts = read_manifest(run / "hybrid").metrics
-    assert (facts["weight"], facts["tuned"]) == (0.5, None), "there are no dev queries to tune it on"
+    assert (facts["weight"], facts["tuned"]) == (0.3, None), "there are no dev queries to tune it on"
     assert "0.3 x pretrained + 0.7 x BM25, min-max scaled; the default weight" in done.stdout
     assert [row["system"] for row in read_manifest(run / "evaluation").metrics["rows"]] == [
         "bm25",
