@@ -20,7 +20,7 @@ from rich.tree import Tree
 from drkit.core.escaping import escape_controls
 from drkit_cli.terminal import EscapedStream
 
-BASELINE, HYBRID = "no-pretraining", "hybrid"
+BASELINE = "no-pretraining"
 LABELS = {"bm25": "BM25", "as-it-is": "as it is", "initial": "as it starts", BASELINE: "without pre-training"}
 # What a verdict compares with, in words.
 _COMPARED = {
@@ -211,19 +211,20 @@ def _scores(metrics: Mapping[str, Any]) -> Table:
 
 
 def verdict(metrics: Mapping[str, Any], measure: str) -> list[str]:
-    """Return in words whether the last retriever beats the encoder as it was, the one without pre-training, and BM25.
+    """Return in words whether the exported retriever beats what it started from, no pre-training, and BM25.
 
-    The fusion of BM25 and the exported retriever is compared with BM25.
+    If the run exports the encoder that it started from, this is about the last retriever. The fusion is compared with
+    BM25.
     """
     from drkit.evaluate.systems import hybrid_verdict, verdict_text
 
     values = {row["system"]: row["values"][measure] for row in metrics["rows"]}
-    last = [row["system"] for row in metrics["rows"] if row["system"] != HYBRID][-1]
-    lines = []
+    compared, lines = metrics["compared"], []
     for other, label in _COMPARED.items():
-        if other in values and other != last:
-            p = metrics.get("against", {}).get(other, {}).get(measure)
-            lines.append(verdict_text(last, label, measure, (values[last], values[other]), p))
+        if other in values and other != compared:
+            p = metrics["against"].get(other, {}).get(measure)
+            name = LABELS.get(compared, compared)
+            lines.append(verdict_text(name, label, measure, (values[compared], values[other]), p))
     return [*lines, *hybrid_verdict(metrics, measure)]
 
 

@@ -116,8 +116,8 @@ def _at_scale(table: Table, request: ComposeRequest) -> Table:
     start = starting_point(request.encoder) if request.encoder else None
     if request.scale == SMALL or (request.scale != PAPER and (start is None or start.small)):
         table = merge(_made_small(table), small)
-        addressed = any(setting.strip().startswith((RERANKER, "finetune.rounds")) for setting in request.settings)
-        if request.scale != QUICK and not addressed:
+        chosen = any(setting.strip().startswith((RERANKER, "finetune.rounds")) for setting in request.settings)
+        if request.scale != QUICK and not chosen and RERANKER not in small:
             _leave_out_reranker(table)
     if start:
         table = merge(table, {"encoder": dict(start.encoder)})
@@ -138,7 +138,8 @@ def _made_small(table: Table) -> Table:
 def _leave_out_reranker(table: Table) -> None:
     """Delete, in place, a re-ranker made from scratch and its pupils: it ranks below its own retriever.
 
-    The measurements are in docs/experiments/stages.md. Settings of a re-ranker or of single rounds keep it.
+    The measurements are in docs/experiments/stages.md. Settings of a re-ranker or of single rounds keep it, the user's
+    or those of a recipe for the small scale.
     """
     finetune, reranker = table["finetune"], table.pop("reranker", None)
     pupils = [one for one in finetune["rounds"] if one.get("teacher") == RERANKER]

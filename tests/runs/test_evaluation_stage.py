@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+from attrs import evolve
 
 from drkit.core.progress import Silent
 from drkit.core.types import Judgement, Passage, Query
@@ -54,6 +55,7 @@ def evaluated(tmp_path):
     settings = EvaluationSettings(
         systems=("bm25", "low"),
         draws={"low": ("low-1", "low-2")},
+        last="low-1",
         measures=("RR@10",),
         split="test",
         exclude_self=False,
@@ -81,6 +83,23 @@ def test_what_the_table_says_in_words_is_tested(evaluated, tmp_path, capsys):
         results(tmp_path, {"evaluation": done})
         printed = " ".join(capsys.readouterr().out.split())
         assert f"low does not beat BM25: RR@10 0.375 against 0.500 {said}" in printed
+
+
+def test_the_verdict_is_on_the_retriever_that_is_exported_not_on_the_last(evaluated, tmp_path, capsys):
+    stage, _ = evaluated
+    write_run(stage.inputs["runs"] / "worse.trec", [("q1", [("c", 2), ("a b", 1)])], tag="worse")
+    (tmp_path / "chosen.txt").write_text("low-2")
+    settings = evolve(stage.settings, systems=("bm25", "low", "worse"), last="worse")
+    inputs = {**stage.inputs, "choice": tmp_path / "chosen.txt"}
+    metrics = EVALUATION.run(stage_run(EVALUATION, tmp_path / "again", inputs, settings, Notes()))
+    assert (metrics["compared"], {*metrics["against"]}) == ("low", {"bm25", "worse"})
+    results(tmp_path, {"evaluation": SimpleNamespace(metrics=metrics)})
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "low does not beat BM25: RR@10 0.375 against 0.500" in printed
+    assert "worse does not beat" not in printed
+    (tmp_path / "chosen.txt").write_text("initial")  # the run gained nothing, which the verdict on the last one says
+    again = EVALUATION.run(stage_run(EVALUATION, tmp_path / "third", inputs, settings, Notes()))
+    assert again["compared"] == "worse"
 
 
 def test_rows_that_are_means_of_draws_say_so_in_the_file_and_on_the_screen(evaluated, tmp_path, capsys):

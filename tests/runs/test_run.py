@@ -126,7 +126,10 @@ def test_hybrid_is_tuned_on_dev_queries_and_reported(tiny_run):
     metrics = read_manifest(run / "evaluation").metrics
     assert metrics["rows"][-1]["system"] == "hybrid"
     assert metrics["hybrid"]["weight"] == tuned.weight
-    assert set(metrics["against"]) == {"bm25", "initial", "no-pretraining", "retriever-1"}
+    chosen = facts["retriever"]
+    assert metrics["compared"] == ("retriever-2" if chosen == "initial" else chosen)
+    systems = {"bm25", "initial", "no-pretraining", "retriever-1", "retriever-2"}
+    assert set(metrics["against"]) == systems - {metrics["compared"]}
     report = (run / "report" / "report.md").read_text()
     for line in hybrid_verdict(metrics, "RR@10"):
         assert line in report

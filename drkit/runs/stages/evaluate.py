@@ -20,13 +20,20 @@ if TYPE_CHECKING:
     from drkit.core.types import Judgement
     from drkit.evaluate import Scores
 
+# Stages of the encoder from which a run starts.
+STARTS = ("initial", "as-it-is")
+
 
 @frozen
 class EvaluationSettings:
-    """Measures and systems; draws: the runs that are averaged for a system with several draws, by system."""
+    """Measures and systems; draws: the runs that are averaged for a system with several draws, by system.
+
+    last: the last retriever; the input `choice` names the one that the run exports, if there are several.
+    """
 
     systems: tuple[str, ...]
     draws: Mapping[str, tuple[str, ...]]
+    last: str
     measures: tuple[str, ...] = from_recipe("evaluation.measures")
     split: str = from_recipe("evaluation.split")
     exclude_self: bool = from_recipe("evaluation.exclude_self")
@@ -35,8 +42,8 @@ class EvaluationSettings:
 def run(stage: StageRun[EvaluationSettings]) -> Mapping[str, Any]:
     """Write `table.md`, `results.json`, `scores.json` (per query) and `qrels.txt`; returns those results.
 
-    The row of a system with several draws has means over the draws, query by query. `against`: the p-values of the last
-    system's tests against each other system; hybrid is tested against BM25 only, in `hybrid`.
+    The row of a system with several draws has means over the draws, query by query. `against`: the p-values of tests of
+    the `compared` system against each other one; hybrid is tested against BM25 only, in `hybrid`.
     """
     from drkit.data.corpus import collection_of
     from drkit.evaluate import average, comparison, to_markdown
@@ -47,7 +54,8 @@ def run(stage: StageRun[EvaluationSettings]) -> Mapping[str, Any]:
     judgements = list(collection_of({split: stage.inputs["judged"]}).judgements(split))
     measured = {name: _evaluate_system(stage, name, judgements) for name in settings.systems}
     systems = [(name, average(scores)) for name, scores in measured.items()]
-    single = [(name, scores) for name, scores in systems if name != HYBRID]
+    single = {name: scores for name, scores in systems if name != HYBRID}
+    compared = _compared(stage)
     rows = comparison(systems)
     positive = {judgement.query_id for judgement in judgements if judgement.relevance > 0}
     if lost := rows[0].queries - len(positive):
@@ -62,7 +70,8 @@ def run(stage: StageRun[EvaluationSettings]) -> Mapping[str, Any]:
         "queries": rows[0].queries,
         "rows": [attrs.asdict(row) for row in rows],
         "draws": {name: [one.means() for one in scores] for name, scores in measured.items() if len(scores) > 1},
-        "against": {name: _p_values(single[-1][1], scores) for name, scores in single[:-1]},
+        "compared": compared,
+        "against": {name: _p_values(single[compared], scores) for name, scores in single.items() if name != compared},
     }
     if HYBRID in stage.inputs:
         facts = json.loads((stage.inputs[HYBRID] / WEIGHT).read_text(encoding="utf-8"))
@@ -72,6 +81,17 @@ def run(stage: StageRun[EvaluationSettings]) -> Mapping[str, Any]:
     write_text(stage.folder / "scores.json", json.dumps({name: dict(s.per_query) for name, s in systems}))
     write_text(stage.folder / "results.json", json_text(results))
     return results
+
+
+def _compared(stage: StageRun[EvaluationSettings]) -> str:
+    """Return the row that the verdicts are on: the exported retriever's; a draw stands in the row of its round.
+
+    If that is the encoder from which the run started, it is the row of the last retriever, which did not beat it.
+    """
+    path, settings = stage.inputs.get("choice"), stage.settings
+    exported = settings.last if path is None else path.read_text(encoding="utf-8")
+    compared = settings.last if exported in STARTS else exported
+    return next((name for name, draws in settings.draws.items() if compared in draws), compared)
 
 
 def _p_values(one: Scores, other: Scores) -> dict[str, float]:
@@ -93,12 +113,13 @@ def _evaluate_system(stage: StageRun[EvaluationSettings], name: str, judgements:
 
 EVALUATION = StageSpec(
     name="evaluation",
-    version=1,
+    version=2,
     settings=EvaluationSettings,
     run=run,
     inputs={
         "judged": "the evaluated split of the collection",
         "runs": "the systems' rankings",
         "hybrid": "the fused ranking, and its weight",
+        "choice": "which retriever is exported, if there are several",
     },
 )
