@@ -24,6 +24,7 @@ TEXTS, INDEX = "texts.arrow", "ids.arrow"
 # The columns of `ids.arrow`; the second has its name from the first version of the format.
 _HASHES, _INDICES = "hashes", "places"
 _SHOWN = 5
+_REMEMBERED = 2**17
 
 
 def write_index(hashes: NDArray[np.uint64], folder: Path) -> None:
@@ -53,24 +54,34 @@ class MappedTable:
 
     def take(self, indices: NDArray[np.int64]) -> list[tuple[Any, ...]]:
         """Return the rows at these indices, in this order."""
-        batch_of = self._batch_of(indices)
-        out: list[tuple[Any, ...]] = [()] * len(indices)
-        for number in np.unique(batch_of):
-            positions = np.flatnonzero(batch_of == number)
-            taken = self.batches[number].take(pa.array(indices[positions] - self.starts[number]))
-            rows = zip(*(column.to_pylist() for column in taken.columns), strict=True)
-            for position, row in zip(positions, rows, strict=True):
-                out[position] = row
-        return out
+        columns = (self._column(name, indices) for name in self.batches[0].schema.names) if len(indices) else ()
+        return list(zip(*columns, strict=True))
 
     def take_first_column(self, indices: NDArray[np.int64]) -> list[Any]:
         """Return the values of the first column at these indices, in this order; reads no other column."""
-        batch_of = self._batch_of(indices)
-        rows = (indices - self.starts[batch_of]).tolist()
-        return [self.batches[n].column(0)[row].as_py() for n, row in zip(batch_of.tolist(), rows, strict=True)]
+        return self._column(self.batches[0].schema.names[0], indices) if len(indices) else []
 
-    def _batch_of(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        return np.searchsorted(self.starts, indices, side="right") - 1
+    def _column(self, name: str, indices: NDArray[np.int64]) -> list[Any]:
+        return take_values([batch.column(name) for batch in self.batches], self.starts, indices)
+
+
+def take_values(chunks: Sequence[Any], starts: NDArray[np.int64], indices: NDArray[np.int64]) -> list[Any]:
+    """Return the values at indices i64[n] of an Arrow column in chunks, whose first indices are `starts` i64[C+1].
+
+    `ChunkedArray.take` copies the whole column in each call.
+
+    >>> take_values([pa.array(["a", "b"]), pa.array(["c"])], np.array([0, 2, 3]), np.array([2, 0, 1, 2]))
+    ['c', 'a', 'b', 'c']
+    """
+    if not len(indices):
+        return []
+    chunk_of = np.searchsorted(starts, indices, side="right") - 1
+    order = np.argsort(chunk_of, kind="stable")
+    numbers, firsts = np.unique(chunk_of[order], return_index=True)
+    parts = zip(numbers.tolist(), np.split(order, firsts[1:]), strict=True)
+    taken = pa.concat_arrays([chunks[n].take(pa.array(indices[part] - starts[n])) for n, part in parts])
+    values: list[Any] = taken.take(pa.array(np.argsort(order))).to_pylist()
+    return values
 
 
 class StoredCorpus:
@@ -82,6 +93,7 @@ class StoredCorpus:
         index = Arrays(self.folder / INDEX)
         self._hashes: NDArray[np.uint64] = index[_HASHES]
         self._indices: NDArray[np.int64] = index[_INDICES]
+        self._known: dict[str, int] = {}
 
     def __reduce__(self) -> tuple[type[StoredCorpus], tuple[Path]]:
         return StoredCorpus, (self.folder,)
@@ -117,8 +129,17 @@ class StoredCorpus:
         return indices
 
     def find(self, doc_ids: Sequence[str]) -> NDArray[np.int64]:
-        """Return the index i64[n] of each id, or -1 if it is unknown."""
-        return find_ids(doc_ids, self._hashes, self._indices, self._table.take_first_column)
+        """Return the index i64[n] of each id, or -1 if it is unknown.
+
+        Remembers up to 131,072 ids: those mined for one query are often mined for others.
+        """
+        new = [doc_id for doc_id in doc_ids if doc_id not in self._known]
+        if len(self._known) + len(new) > _REMEMBERED:
+            self._known, new = {}, list(doc_ids)
+        if new:
+            found = find_ids(new, self._hashes, self._indices, self._table.take_first_column)
+            self._known.update(zip(new, found.tolist(), strict=True))
+        return np.fromiter(map(self._known.__getitem__, doc_ids), np.int64, len(doc_ids))
 
     def duplicates(self) -> Iterator[tuple[str, int, int]]:
         """Yield (id, first index, later index) of every id that occurs twice."""

@@ -9,6 +9,7 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,8 @@ from drkit.search.fusion import DEFAULT_WEIGHT, Scale, align, convex, min_max
 from drkit.search.trec import encode_ids
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from drkit.core.types import Judgement
     from drkit.search.trec import RunRow
 
@@ -83,8 +86,10 @@ def evaluate(
     ranked = _ranked(run, judged, exclude_self=exclude_self)
     values: dict[Any, dict[str, float]] = {measure: dict.fromkeys(judged, 0.0) for measure in parsed.values()}
     with_grades = {query: grades for query, grades in judged.items() if grades}
-    for result in ir_measures.iter_calc(list(values), with_grades, ranked) if with_grades else ():
-        values[result.measure][result.query_id] = float(result.value)
+    for depth, names in groupby(sorted(parsed, key=_depth), _depth) if with_grades else ():
+        top = {query: dict(islice(hits.items(), depth or None)) for query, hits in ranked.items()}
+        for result in ir_measures.iter_calc(list({parsed[name] for name in names}), with_grades, top):
+            values[result.measure][result.query_id] = float(result.value)
     return Scores({name: values[measure] for name, measure in parsed.items()})
 
 
@@ -128,6 +133,11 @@ def cutoff(measure: str) -> int | None:
     """
     found = _measure(measure).params.get("cutoff")
     return None if found is None else int(found)
+
+
+def _depth(measure: str) -> int:
+    """Return the cutoff of a measure, 0 for none: the engines behind ir_measures sort all the hits that they get."""
+    return cutoff(measure) or 0
 
 
 def _measure(name: str) -> Any:
@@ -193,11 +203,19 @@ def _ranking(query_id: str, hits: Sequence[tuple[str, float]]) -> dict[str, floa
         wrong = hits[int(np.isnan(scores).argmax())][0]
         raise DrkitError(f"query {query_id!r}: the score of {wrong!r} is NaN, so it cannot be ranked")
     names = [doc_id for doc_id, _ in hits]
-    if not (scores[1:] < scores[:-1]).all():
-        tied = len(np.unique(scores)) < len(scores)
-        keys = encode_ids(names) if tied else names
+    if not _in_order(names, scores):
+        keys = encode_ids(names)
         names = [name for _, _, name in sorted(zip(scores.tolist(), keys, names, strict=True), reverse=True)]
     return dict(zip(names, np.arange(0.0, -len(names), -1).tolist(), strict=True))
+
+
+def _in_order(names: Sequence[str], scores: NDArray[np.float32]) -> bool:
+    """Whether hits are in trec_eval's order, as `write_run` writes them."""
+    if (scores[1:] > scores[:-1]).any():
+        return False
+    ties = np.flatnonzero(scores[1:] == scores[:-1])
+    above, below = (encode_ids([names[i] for i in rows]) for rows in (ties, ties + 1))
+    return all(one >= other for one, other in zip(above, below, strict=True))
 
 
 def write_per_query(path: Path, systems: Sequence[tuple[str, Scores]]) -> None:

@@ -33,6 +33,7 @@ STAGE_NAMES = (
     "as-it-is",
     "query-tokens",
     "pseudo-query-tokens",
+    "choice-runs",
     "dev-runs",
     "choice",
     "encoder",

@@ -3,7 +3,7 @@
     collection -> vocabulary -> tokens -> [spans -> statistics -> queries] -> [pseudo-queries] -> initial -> pretrained
                -> negatives, no-pretraining, retriever-1 -> index-retriever-1 -> negatives -> retriever-2
                -> [index-retriever-2 -> negatives -> reranker -> teacher -> retriever-3]
-               -> [dev-runs -> choice] -> encoder, index, bm25, runs -> hybrid -> evaluation -> report
+               -> [choice-runs -> choice] -> encoder, index, bm25, runs, dev-runs -> hybrid -> evaluation -> report
 
 Every stage declares its settings and inputs in a file of `drkit/runs/stages`; the plan fills them in from the recipe.
 Imports no torch, so that `--dry-run` is quick.
@@ -11,7 +11,7 @@ Imports no torch, so that `--dry-run` is quick.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from attrs import frozen
@@ -20,6 +20,7 @@ from drkit.core.registry import Registry
 from drkit.core.spec import Kind
 from drkit.errors import DrkitError
 from drkit.evaluate import check_measures
+from drkit.evaluate.measures import cutoff
 from drkit.recipe.schema import PSEUDO, Recipe
 from drkit.runs import estimate
 from drkit.runs.draft import PASSAGES, Draft, queries_of, split_of
@@ -30,7 +31,7 @@ from drkit.runs.stages.choice import CHOICE, CHOOSE, CHOSEN
 from drkit.runs.stages.evaluate import EVALUATION
 from drkit.runs.stages.export import EXPORT
 from drkit.runs.stages.finetune import FINETUNE
-from drkit.runs.stages.hybrid import HYBRID, UNTUNED
+from drkit.runs.stages.hybrid import EXPORTED, HYBRID, UNTUNED
 from drkit.runs.stages.hybrid import NAME as HYBRID_NAME
 from drkit.runs.stages.index import BM25, CHOSEN_INDEX
 from drkit.runs.stages.pretrain import PRETRAIN
@@ -151,19 +152,17 @@ def _plan_export(draft: Draft, candidates: list[str]) -> _Exported:
 
 def _plan_choice(draft: Draft, candidates: list[str]) -> str:
     """Add the stage that chooses the best of the candidates on the dev queries."""
-    measure = draft.recipe.evaluation.measures[0]
+    evaluation = draft.recipe.evaluation
+    measure = evaluation.measures[0]
+    made_by = {name: (name, add_index(draft, name, "searched")) for name in candidates}
+    runs = _plan_search(draft, "choice-runs", "dev", made_by, depth=cutoff(measure) or evaluation.depth)
     return draft.add(
         "choice",
         CHOOSE,
         f"the best retriever on the dev queries by {measure}",
-        {"judged": split_of("dev"), "runs": Part(_plan_dev_search(draft, candidates))},
+        {"judged": split_of("dev"), "runs": Part(runs)},
         extra={"candidates": tuple(candidates), "measure": measure},
     )
-
-
-def _plan_dev_search(draft: Draft, candidates: Sequence[str]) -> str:
-    """Add the search for the dev queries, by BM25 too if they tune its fusion; the choice and the fusion share it."""
-    return _plan_search(draft, "dev-runs", "dev", candidates, bm25=_has_tuned_hybrid(draft))
 
 
 def _has_tuned_hybrid(draft: Draft) -> bool:
@@ -175,15 +174,20 @@ def _plan_search(
     draft: Draft,
     name: str,
     split: str,
-    retrievers: Sequence[str],
+    retrievers: Mapping[str, tuple[str, str]],
     *,
-    bm25: bool,
+    depth: int,
+    bm25: bool = False,
     reranked: Mapping[str, str] | None = None,
 ) -> str:
-    """Add a search for the queries of a split; reranked: re-rankers, with the retriever whose ranking they re-rank."""
+    """Add a search for the queries of a split.
+
+    retrievers: the stages of their encoder and index; reranked: re-rankers, with the retriever whose ranking they
+    re-rank.
+    """
     reranked, inputs = reranked or {}, {"passages": PASSAGES, "queries": queries_of(split)}
-    for stage in retrievers:
-        inputs |= {f"encoder/{stage}": Part(stage), f"index/{stage}": Part(add_index(draft, stage, "searched"))}
+    for retriever, (encoder, index) in retrievers.items():
+        inputs |= {f"encoder/{retriever}": Part(encoder), f"index/{retriever}": Part(index)}
     inputs |= {f"reranker/{stage}": Part(stage) for stage in reranked}
     if bm25:
         inputs["bm25"] = Part(draft.add("bm25", BM25, "index all passages for BM25", {"passages": PASSAGES}))
@@ -192,6 +196,7 @@ def _plan_search(
         "reranked": reranked,
         "rerank_depth": draft.recipe.reranker.depth if draft.recipe.reranker and reranked else 0,
         "reading": reading_of(draft),
+        "depth": depth,
         "split": split,
     }
     return draft.add(name, SEARCH, f"search for the {split} queries", inputs, extra=extra)
@@ -205,7 +210,9 @@ def _plan_evaluation(draft: Draft, systems: list[System], retrievers: list[str],
             f"choose another split: --set evaluation.split={splits[-1]}"
         )
     reranked = {system.stages[0]: system.reranks for system in systems if system.reranks and evaluation.rerank}
-    _plan_search(draft, "runs", evaluation.split, retrievers, bm25=evaluation.bm25, reranked=reranked)
+    made_by = {name: (name, add_index(draft, name, "searched")) for name in retrievers}
+    depth, bm25 = evaluation.depth, evaluation.bm25
+    _plan_search(draft, "runs", evaluation.split, made_by, depth=depth, bm25=bm25, reranked=reranked)
     fused = {}
     if evaluation.bm25 and evaluation.hybrid:
         fused[HYBRID_NAME] = Part(_plan_hybrid(draft, exported))
@@ -229,7 +236,9 @@ def _plan_hybrid(draft: Draft, exported: _Exported) -> str:
     inputs |= {f"retriever/{name}": Part("runs", f"{name}.trec") for name in exported.candidates}
     measure = draft.recipe.evaluation.measures[0] if _has_tuned_hybrid(draft) else None
     if measure:
-        inputs |= {"dev-runs": Part(_plan_dev_search(draft, exported.candidates)), "dev": split_of("dev")}
+        made_by, depth = {EXPORTED: ("encoder", "index")}, draft.recipe.evaluation.depth
+        runs = _plan_search(draft, "dev-runs", "dev", made_by, depth=depth, bm25=True)
+        inputs |= {"dev-runs": Part(runs), "dev": split_of("dev")}
     weight = f"its weight tuned on dev queries ({measure})" if measure else f"the retriever's weight {UNTUNED}"
     summary = f"fuse BM25 and {'the exported retriever' if exported.choice else exported.candidates[0]}, {weight}"
     return draft.add(HYBRID_NAME, HYBRID, summary, inputs, extra={"measure": measure})

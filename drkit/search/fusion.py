@@ -8,6 +8,7 @@ of Fusion Functions for Hybrid Retrieval (convex combinations).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
@@ -201,28 +202,31 @@ def _check_new(query_id: str, seen: Iterable[str]) -> None:
 def _align(
     query_id: str, first: Iterable[tuple[str, float]], second: Iterable[tuple[str, float]], scale: Scale
 ) -> AlignedHits:
-    rankings = [list(first), list(second)]
-    names = list(dict.fromkeys(doc_id for hits in rankings for doc_id, _ in hits))
-    written = dict(zip(names, encode_ids(names), strict=True))
-    names.sort(key=written.__getitem__, reverse=True)
+    rankings = [tuple(zip(*hits, strict=True)) or ((), ()) for hits in (first, second)]
+    names = list(dict.fromkeys(chain(*(doc_ids for doc_ids, _ in rankings))))
+    written = encode_ids(names)
+    if written is names:
+        names.sort(reverse=True)
+    else:
+        names = [name for _, name in sorted(zip(written, names, strict=True), reverse=True)]
     rows = {doc_id: row for row, doc_id in enumerate(names)}
     scores = np.zeros((2, len(names)))
-    for ranking, hits in enumerate(rankings):
-        if hits:
-            scores[ranking] = _scaled(query_id, hits, rows, scale)
+    for ranking, (doc_ids, given) in enumerate(rankings):
+        if doc_ids:
+            found = np.fromiter(map(rows.__getitem__, doc_ids), np.int64, len(doc_ids))
+            scores[ranking] = _scaled(query_id, found, given, len(rows), scale)
     return AlignedHits(query_id, tuple(names), scores)
 
 
 def _scaled(
-    query_id: str, hits: Sequence[tuple[str, float]], rows: dict[str, int], scale: Scale
+    query_id: str, found: NDArray[np.int64], given: Sequence[float], count: int, scale: Scale
 ) -> NDArray[np.float64]:
-    """Return the scaled scores of one ranking f64[n], by row of `rows`."""
-    found = np.array([rows[doc_id] for doc_id, _ in hits])
-    if len(set(found.tolist())) < len(found):
+    """Return the scaled scores of one ranking f64[count], with its hits' scores `given` at the rows `found` i64[n]."""
+    if (np.bincount(found) > 1).any():
         raise DrkitError(f"query {query_id!r} has a duplicate document among its hits")
-    given = np.array([score for _, score in hits], dtype=np.float32).astype(np.float64)
-    order = np.lexsort((found, -given))
-    scaled, missing = scale(given[order])
-    scores = np.full(len(rows), missing)
+    single = np.array(given, dtype=np.float32).astype(np.float64)
+    order = np.lexsort((found, -single))
+    scaled, missing = scale(single[order])
+    scores = np.full(count, missing)
     scores[found[order]] = scaled
     return scores

@@ -24,7 +24,7 @@ from pyarrow import ArrowException
 
 from drkit.core.files import read_json, replacing, write_text
 from drkit.data.arrays import arrow_file
-from drkit.data.corpus import find_ids, id_hash
+from drkit.data.corpus import find_ids, id_hash, take_values
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
@@ -274,6 +274,7 @@ class DocIds:
 
     def __init__(self, column: pa.ChunkedArray) -> None:
         self._column = column
+        self._starts = np.cumsum([0, *(len(chunk) for chunk in column.chunks)])
 
     @classmethod
     def of(cls, doc_ids: DocIds | Iterable[str]) -> DocIds:
@@ -300,8 +301,7 @@ class DocIds:
 
     def take(self, positions: NDArray[np.int64]) -> list[str]:
         """Return the ids at these positions, in order."""
-        taken: list[str] = self._column.take(pa.array(positions)).to_pylist()
-        return taken
+        return take_values(self._column.chunks, self._starts, positions)
 
     def find(self, doc_ids: Sequence[str]) -> NDArray[np.int64]:
         """Return the position i64[n] of each id, or -1 if it is unknown."""

@@ -13,7 +13,17 @@ from drkit.errors import DrkitError
 from drkit.evaluate import MEASURES, check_measures, evaluate
 from drkit.search.trec import read_qrels, read_run, write_qrels, write_run
 
-NAMES = {"nDCG@10": "ndcg_cut_10", "R@100": "recall_100", "R@1000": "recall_1000", "AP": "map", "RR": "recip_rank"}
+NAMES = {
+    "nDCG@10": "ndcg_cut_10",
+    "nDCG@5": "ndcg_cut_5",
+    "P@5": "P_5",
+    "AP@10": "map_cut_10",
+    "R@5": "recall_5",
+    "R@100": "recall_100",
+    "R@1000": "recall_1000",
+    "AP": "map",
+    "RR": "recip_rank",
+}
 DOCS = [f"d{i}" for i in range(25)]
 RUNS = st.dictionaries(
     st.sampled_from(["q1", "q2", "q3", "q4", "unjudged"]),
@@ -44,7 +54,7 @@ def test_values_are_those_of_trec_eval_on_the_same_files(tmp_path_factory, run, 
     ours = evaluate(read_run(folder / "run"), read_qrels(folder / "qrels"), list(NAMES))
     with (folder / "run").open() as run_file, (folder / "qrels").open() as qrels_file:
         engine = pytrec_eval.RelevanceEvaluator(
-            pytrec_eval.parse_qrel(qrels_file), {"ndcg_cut", "recall", "map", "recip_rank"}
+            pytrec_eval.parse_qrel(qrels_file), {"ndcg_cut", "P", "map_cut", "recall", "map", "recip_rank"}
         )
         theirs = engine.evaluate(pytrec_eval.parse_run(run_file))
     for name, trec_name in NAMES.items():

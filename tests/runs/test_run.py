@@ -22,7 +22,6 @@ from drkit.runs.manifest import read_manifest
 from drkit.search import HybridRetriever, Retriever, TextEncoder, align, convex, read_qrels, read_run
 from tests.runs.conftest import TINY, command, drkit
 
-RANKED = ("runs", "dev-runs")
 STAGES = [
     "collection",
     "vocabulary",
@@ -40,12 +39,13 @@ STAGES = [
     "index-initial",
     "index-no-pretraining",
     "index-retriever-2",
-    "dev-runs",
+    "choice-runs",
     "choice",
     "encoder",
     "index",
     "bm25",
     "runs",
+    "dev-runs",
     "hybrid",
     "evaluation",
     "report",
@@ -117,16 +117,17 @@ def test_hybrid_is_tuned_on_dev_queries_and_reported(tiny_run):
     run, out = tiny_run
     facts = read_manifest(run / "hybrid").metrics
     dev = list(open_collection(run / "collection").judgements("dev"))
-    rankings = {folder: [run / folder / f"{name}.trec" for name in ("bm25", facts["retriever"])] for folder in RANKED}
-    tuned = tune_weight(*map(read_run, rankings["dev-runs"]), dev, "RR@10")
+    chosen = facts["retriever"]
+    bm25, dense = (read_run(run / "dev-runs" / f"{name}.trec") for name in ("bm25", "exported"))
+    tuned = tune_weight(bm25, dense, dev, "RR@10")
     assert facts["weight"] == tuned.weight
     assert facts["tuned"]["queries"] == len({judgement.query_id for judgement in dev})
-    fused = list(convex(align(*map(read_run, rankings["runs"])), tuned.weight, 100))
+    bm25, dense = (read_run(run / "runs" / f"{name}.trec") for name in ("bm25", chosen))
+    fused = list(convex(align(bm25, dense), tuned.weight, 100))
     assert list(read_run(run / "hybrid" / "hybrid.trec")) == fused
     metrics = read_manifest(run / "evaluation").metrics
     assert metrics["rows"][-1]["system"] == "hybrid"
     assert metrics["hybrid"]["weight"] == tuned.weight
-    chosen = facts["retriever"]
     assert metrics["compared"] == ("retriever-2" if chosen == "initial" else chosen)
     systems = {"bm25", "initial", "no-pretraining", "retriever-1", "retriever-2"}
     assert set(metrics["against"]) == systems - {metrics["compared"]}

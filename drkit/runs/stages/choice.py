@@ -32,15 +32,11 @@ def run(stage: StageRun[ChoiceSettings]) -> Mapping[str, Any]:
     """
     from drkit.data.corpus import collection_of
     from drkit.evaluate import evaluate
-    from drkit.evaluate.measures import cutoff
     from drkit.search import read_run
 
     settings, runs = stage.settings, stage.inputs["runs"]
     judgements = list(collection_of({"dev": stage.inputs["judged"]}).judgements("dev"))
-    depth = cutoff(settings.measure)
-    rankings = {
-        name: ((query, hits[:depth]) for query, hits in read_run(runs / f"{name}.trec")) for name in settings.candidates
-    }
+    rankings = {name: read_run(runs / f"{name}.trec") for name in settings.candidates}
     values = {
         name: evaluate(found, judgements, [settings.measure], exclude_self=settings.exclude_self).mean(settings.measure)
         for name, found in rankings.items()
