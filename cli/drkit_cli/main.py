@@ -23,6 +23,7 @@ from drkit_cli.commands.index import index
 from drkit_cli.commands.inspect import inspect
 from drkit_cli.commands.listing import list_parts
 from drkit_cli.commands.mine import mine
+from drkit_cli.commands.new_plugin import new_plugin
 from drkit_cli.commands.plugins import plugins
 from drkit_cli.commands.prune import prune
 from drkit_cli.commands.queries import queries
@@ -72,6 +73,7 @@ for command in (
     list_parts,
     show,
     plugins,
+    new_plugin,
 ):
     cli.add_command(_with_examples(command))
 

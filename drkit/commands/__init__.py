@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from drkit.commands.inputs import find_queries as find_queries
     from drkit.commands.inputs import open_encoder as open_encoder
     from drkit.commands.inputs import open_reranker as open_reranker
+    from drkit.commands.new_plugin import write_plugin as write_plugin
     from drkit.commands.prune import Pruned as Pruned
     from drkit.commands.prune import prune_run as prune_run
     from drkit.commands.search import encode_collection as encode_collection

@@ -214,7 +214,7 @@ def _in_order(names: Sequence[str], scores: NDArray[np.float32]) -> bool:
     if (scores[1:] > scores[:-1]).any():
         return False
     ties = np.flatnonzero(scores[1:] == scores[:-1])
-    above, below = (encode_ids([names[i] for i in rows]) for rows in (ties, ties + 1))
+    above, below = (encode_ids([names[i] for i in rows.tolist()]) for rows in (ties, ties + 1))
     return all(one >= other for one, other in zip(above, below, strict=True))
 
 

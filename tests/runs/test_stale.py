@@ -263,8 +263,7 @@ CHOSEN = {"choice-runs", "choice"}
 EXPORTED = {"encoder", "index"}
 FROM_RETRIEVER_2 = {"retriever-2", "index-retriever-2", *CHOSEN, *EXPORTED, *SEARCHED}
 FROM_RETRIEVER_1 = {"retriever-1", "index-retriever-1", "negatives-retriever-2", *FROM_RETRIEVER_2}
-# The search that tunes the fusion is repeated if the exported encoder differs; some changes export the same one.
-FINE_TUNED = {"no-pretraining", "index-no-pretraining", "dev-runs", *FROM_RETRIEVER_1}
+FINE_TUNED = {"no-pretraining", "index-no-pretraining", *FROM_RETRIEVER_1}
 FROM_PRETRAINED = {"pretrained", *FROM_RETRIEVER_1}
 CHANGES = {
     "a test judgement": ({"collection"} | REPORTED, "qrels/test.tsv", "q16\td36\t2", "q16\td36\t3"),
@@ -289,12 +288,12 @@ CHANGES = {
     "evaluation.bm25": ({"runs", *REPORTED}, "evaluation.bm25=false"),
     "evaluation.hybrid": (REPORTED, "evaluation.hybrid=false"),
     "evaluation.start": (SEARCHED | CHOSEN | EXPORTED, "evaluation.start=false"),
-    "evaluation.export": (EXPORTED | {"dev-runs"} | FUSED, "evaluation.export=last"),
+    "evaluation.export": (EXPORTED | FUSED, "evaluation.export=last"),
     "a masker's setting": (FROM_PRETRAINED, "pretrain.masker.sigma=0.5"),
     "a signal's setting": ({"signal-importance"} | FROM_PRETRAINED, "pretrain.masker.window=3"),
     "the rate of fine-tuning": (FINE_TUNED, "finetune.learning_rate=5e-4"),
     "the last round": (FROM_RETRIEVER_2, "finetune.rounds.1.learning_rate=5e-4"),
-    "mined negatives": ({"negatives-retriever-2", "dev-runs"} | FROM_RETRIEVER_2, "finetune.rounds.1.miners.0.depth=7"),
+    "mined negatives": ({"negatives-retriever-2"} | FROM_RETRIEVER_2, "finetune.rounds.1.miners.0.depth=7"),
     "pooling": (FINE_TUNED | {"pretrained", "index-initial"}, "encoder.pooling=cls"),
     "token weights": ({"initial", "pretrained", "index-initial"} | FINE_TUNED, "encoder.pooling=weighted"),
     "how often is logged": (set(), "pretrain.logging_steps=3"),
@@ -330,7 +329,11 @@ def test_a_change_repeats_exactly_these_stages(name, change, beir, tmp_path, fin
     else:
         recipe = recipe_of(name, beir, *how)
     findings = {finding.stage.name: finding for finding in survey(plan(recipe, PARTS.registry).stages, again)}
+    exported = read_manifest(again / "encoder").content()
     begun = run(recipe, again)
+    # The search that tunes the fusion is repeated with the exported encoder, which the choice may leave as it was.
+    if read_manifest(again / "encoder").content() != exported:
+        expected = expected | {"dev-runs"}
     assert set(begun.stages) == expected
     assert expected <= {name for name, finding in findings.items() if finding.state is State.AGAIN}
     assert all(begun.reasons[name].startswith("again because ") for name in begun.stages)

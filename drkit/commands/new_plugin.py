@@ -1,0 +1,110 @@
+"""Write a plugin package that works: declarations, a part per kind, a recipe, and tests that it passes."""
+
+from __future__ import annotations
+
+import keyword
+import re
+import sys
+from collections.abc import Sequence
+from datetime import date
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from drkit.core.files import replacing_folder, write_text
+from drkit.core.spec import Kind
+from drkit.errors import DrkitError
+
+# What the parts of a new plugin are, in the order of the package; a filter is a miner that receives candidates.
+SUMMARIES = {
+    "masker": "Hides a share of the tokens from either side",
+    "decoder": "Predicts each token from the vector and its position",
+    "loss": "Pushes the vectors of a batch apart",
+    "miner": "Passages that stand near a positive in the collection",
+    "filter": "Drops candidates of a few words",
+    "signal": "Tokens that begin with a capital",
+    "collection": "Questions and their answers from a text file",
+}
+IN_RECIPES = ("masker", "decoder", "loss", "miner", "filter")
+_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+_MARK = "pyproject.toml"
+# What the declarations import from attrs.validators, by kind.
+_VALIDATORS = {
+    "masker": ("and_", "gt", "lt"),
+    "decoder": ("gt",),
+    "loss": ("gt",),
+    "miner": ("gt",),
+    "filter": ("ge",),
+    "signal": ("gt",),
+    "collection": ("and_", "ge", "lt"),
+}
+
+
+def write_plugin(name: str, kinds: Sequence[str], folder: Path) -> tuple[Path, ...]:
+    """Write the package `name` with a part of each kind to `folder`; returns the files, relative to it.
+
+    kinds: keys of `SUMMARIES`, each at most once. A single part has the name of the plugin; of several, each has its
+    kind appended.
+
+    Raises DrkitError for a name that is not kebab-case or cannot be imported, unknown or repeated kinds, no kinds, or a
+    folder that exists.
+    """
+    check_plugin(name, kinds, folder)
+    contents = _contents(name, [kind for kind in SUMMARIES if kind in kinds])
+    with replacing_folder(folder, _MARK) as temporary:
+        for path, text in contents.items():
+            (temporary / path).parent.mkdir(exist_ok=True)
+            write_text(temporary / path, text)
+    return tuple(map(Path, contents))
+
+
+def check_plugin(name: str, kinds: Sequence[str], folder: Path) -> None:
+    """Raise DrkitError as `write_plugin` does."""
+    package = name.replace("-", "_")
+    if not _NAME.fullmatch(name):
+        raise DrkitError(f"invalid plugin name {name!r}; use lower-case words joined by hyphens, as in my-masker")
+    if package in sys.stdlib_module_names or package.split("_")[0] == "drkit" or keyword.iskeyword(package):
+        raise DrkitError(f"a plugin cannot have the name {name!r}, which Python or drkit uses; choose another one")
+    if unknown := [kind for kind in kinds if kind not in SUMMARIES]:
+        raise DrkitError(f"unknown kind {unknown[0]!r}; use any of: {', '.join(SUMMARIES)}")
+    if not kinds or len(set(kinds)) < len(kinds):
+        raise DrkitError(f"give one or several kinds, each once: {', '.join(SUMMARIES)}")
+    if folder.exists():
+        raise DrkitError(f"{folder} exists; choose another name or folder, or remove it")
+
+
+def _contents(name: str, kinds: Sequence[str]) -> dict[str, str]:
+    """Return the text of every file, by its path."""
+    import jinja2
+
+    package = name.replace("-", "_")
+    parts = {kind: name if len(kinds) == 1 else f"{name}-{kind}" for kind in kinds}
+    values: dict[str, Any] = {
+        "name": name,
+        "package": package,
+        "summary": f"A {', a '.join(kinds)}",
+        "parts": parts,
+        "kinds": {kind: Kind.MINER if kind == "filter" else Kind(kind) for kind in kinds},
+        "summaries": SUMMARIES,
+        "recipe": any(kind in IN_RECIPES for kind in kinds),
+        "validators": sorted({name for kind in kinds for name in _VALIDATORS[kind]}),
+        "checks": sorted(f"check_{kind}" for kind in kinds),
+        "year": date.today().year,
+    }
+    if "masker" in kinds and "signal" in kinds:
+        values["validators"] = sorted({*values["validators"], "ge"})
+    here = files("drkit.commands") / "plugin"
+    templates = {
+        _MARK: "pyproject.toml",
+        "README.md": "README.md",
+        "LICENSE": "LICENSE",
+        f"{package}/__init__.py": "package/__init__.py",
+        **{f"{package}/{kind}.py": f"package/{kind}.py" for kind in kinds},
+        **({f"{package}/recipe.toml": "package/recipe.toml"} if values["recipe"] else {}),
+        "tests/test_parts.py": "test_parts.py",
+    }
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False)
+    return {
+        path: environment.from_string((here / f"{template}.jinja").read_text(encoding="utf-8")).render(values)
+        for path, template in templates.items()
+    }

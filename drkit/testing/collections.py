@@ -1,0 +1,85 @@
+"""The contract of a collection: streams that can be read again, ids that are unique, judgements that refer to them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from drkit.core.spec import ComponentSpec, Kind
+from drkit.core.types import Judgement, Passage, Query
+from drkit.data.collection import SPLITS
+from drkit.data.corpus import open_collection
+from drkit.data.writing import write_collection
+from drkit.errors import DrkitError
+from drkit.testing.specs import ContractError, check_spec, require, spec_of
+from drkit.testing.toys import toy_context
+
+
+def check_collection(part: ComponentSpec | str, config: Any) -> None:
+    """Run the contract of collections on a spec or the name of an installed part, with settings that name small data.
+
+    Passages, queries and judgements are drkit's own types and come out the same when they are read again; ids are
+    unique and not empty; a split is train, dev or test, has judged queries, and its judgements refer to its queries and
+    to passages of the collection, with whole numbers as grades; an unknown split raises DrkitError; `describe()` can be
+    written as JSON; what drkit stores of the collection is what it yields.
+    """
+    spec = spec_of(Kind.COLLECTION, part)
+    check_spec(spec)
+    collection = spec.load()(config, toy_context())
+    require(isinstance(getattr(collection, "name", None), str), f"{spec.name}: a collection must have a `name`")
+    passages = _read(lambda: collection.passages(), Passage, f"{spec.name}, passages")
+    _check_ids([passage.doc_id for passage in passages], f"{spec.name}, passages")
+    unknown = set(collection.splits()) - set(SPLITS)
+    require(not unknown, f"{spec.name}: unknown splits {sorted(unknown)}; expected some of {', '.join(SPLITS)}")
+    for split in collection.splits():
+        _check_split(collection, split, {passage.doc_id for passage in passages}, f"{spec.name}, {split}")
+    _check_unknown_split(collection, spec.name)
+    try:
+        json.dumps(dict(collection.describe()))
+    except (TypeError, ValueError) as error:
+        raise ContractError(f"{spec.name}: describe() cannot be written as JSON: {error}") from None
+    with TemporaryDirectory() as folder:
+        write_collection(spec.load()(config, toy_context()), Path(folder))
+        stored = open_collection(Path(folder))
+        require(list(stored.corpus) == passages, f"{spec.name}: the stored passages differ from those it yields")
+
+
+def _check_split(collection: Any, split: str, doc_ids: set[str], name: str) -> None:
+    queries = _read(lambda: collection.queries(split), Query, f"{name} queries")
+    judgements = _read(lambda: collection.judgements(split), Judgement, f"{name} judgements")
+    _check_ids([query.query_id for query in queries], f"{name} queries")
+    empty = [query.query_id for query in queries if not query.text.strip()]
+    require(not empty, f"{name}: the query {empty[:1]} has no text")
+    require(judgements, f"{name}: the split has no judgements; leave it out of `splits()`")
+    known = {query.query_id for query in queries}
+    for judgement in judgements:
+        where = f"{name}: the judgement of {judgement.query_id!r} and {judgement.doc_id!r}"
+        require(judgement.query_id in known, f"{where} refers to a query that the split does not have")
+        require(judgement.doc_id in doc_ids, f"{where} refers to a passage that the collection does not have")
+        whole = isinstance(judgement.relevance, int) and not isinstance(judgement.relevance, bool)
+        require(whole, f"{where} has the grade {judgement.relevance!r}, expected a whole number")
+
+
+def _read(stream: Any, kind: type, name: str) -> list[Any]:
+    items = list(stream())
+    wrong = next((item for item in items if not isinstance(item, kind)), None)
+    require(wrong is None, f"{name}: expected {kind.__name__}, got {type(wrong).__name__}")
+    require(items, f"{name}: there are none; give settings that name a small collection")
+    require(items == list(stream()), f"{name}: reading again gives something else; return a new iterator in each call")
+    return items
+
+
+def _check_ids(ids: list[str], name: str) -> None:
+    wrong = [i for i in ids if not isinstance(i, str) or not i]
+    require(not wrong, f"{name}: an id must be a string that is not empty, got {wrong[:1]}")
+    require(len(set(ids)) == len(ids), f"{name}: an id occurs twice")
+
+
+def _check_unknown_split(collection: Any, name: str) -> None:
+    try:
+        list(collection.queries("nosuch"))
+    except DrkitError:
+        return
+    raise ContractError(f"{name}: queries('nosuch') must raise DrkitError, as for any unknown split")

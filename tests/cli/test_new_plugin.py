@@ -1,0 +1,114 @@
+"""`drkit new-plugin` writes packages that pass their own tests, are composed, and can be checked strictly."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from drkit.commands.new_plugin import SUMMARIES, write_plugin
+from drkit.errors import DrkitError
+from tests.cli.test_light_commands import drkit
+from tests.cli.test_strangers_data import beside
+
+ROOT = Path(__file__).parents[2]
+
+
+def install(folder, site):
+    """Make the plugin in `folder` found, as an editable installation does."""
+    text = (folder / "pyproject.toml").read_text()
+    name, module = re.search(r'\[project\.entry-points\.drkit\]\n(\S+) = "(\S+)"', text).groups()
+    metadata = site / f"{module}-0.1.0.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1.0\n")
+    (metadata / "entry_points.txt").write_text(f"[drkit]\n{name} = {module}\n")
+    return os.pathsep.join((str(folder), str(site)))
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory):
+    """A plugin with a part of every kind, written by the command; its folder, and the path that finds it."""
+    folder = tmp_path_factory.mktemp("new") / "my-parts"
+    kinds = [argument for kind in SUMMARIES for argument in ("--kind", kind)]
+    code, out, err = drkit("new-plugin", "my-parts", *kinds, "-o", folder)
+    assert code == 0, err
+    assert {Path(line) for line in out.splitlines()} == {path for path in folder.rglob("*") if path.is_file()}
+    return folder, install(folder, folder.parent / "site")
+
+
+def run_tests(folder, path):
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
+    environment = {**os.environ, "PYTHONPATH": beside(path)}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_a_part_of_every_kind_passes_the_tests_that_are_written_with_it(everything):
+    done = run_tests(*everything)
+    assert done.returncode == 0, done.stdout
+    assert f"{len(SUMMARIES) + 1} passed" in done.stdout
+
+
+def test_the_parts_are_listed_composed_and_tried(everything, tmp_path):
+    _, path = everything
+    _, listed, _ = drkit("list", "masker", PYTHONPATH=beside(path))
+    assert "my-parts-masker" in listed
+    questions = tmp_path / "questions.tsv"
+    questions.write_text("".join(f"what is {n}\tit is {n} times {n}\n" for n in range(80)))
+    collection = ("--collection", f"my-parts-collection:{questions}")
+    plan = ("compose", "--paper", "my-parts", *collection, "--dry-run", "--trial")
+    code, out, err = drkit(*plan, cwd=tmp_path, PYTHONPATH=beside(path))
+    assert code == 0, err
+    for part in ("masker", "decoder", "signal", "miner"):
+        assert f"my-parts-{part}" in out
+
+
+@pytest.mark.parametrize("kind", SUMMARIES)
+def test_a_part_alone_has_the_name_of_the_plugin_and_only_what_it_needs(kind, tmp_path):
+    files = write_plugin("alone", [kind], tmp_path / "alone")
+    assert Path(f"alone/{kind}.py") in files
+    assert (Path("alone/recipe.toml") in files) == (kind not in ("signal", "collection"))
+    declared = (tmp_path / "alone" / "alone" / "__init__.py").read_text()
+    assert 'name="alone"' in declared
+    compile(declared, "declared", "exec")
+    lint = ["ruff", "check", "-q", "--isolated", "--select", "E,F,W,D1,ANN", "--ignore", "D10,E501,ANN401", "."]
+    done = subprocess.run([sys.executable, "-m", *lint], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_types_are_checked_strictly(everything):
+    folder, _ = everything
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file", os.devnull, "my_parts", "tests"]
+    environment = {**os.environ, "MYPYPATH": os.pathsep.join(map(str, (ROOT, ROOT / "cli", ROOT / "plugins")))}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds", "message"),
+    [
+        ("My_Masker", ["masker"], "lower-case words joined by hyphens"),
+        ("../escape", ["masker"], "lower-case words joined by hyphens"),
+        ("json", ["masker"], "choose another one"),
+        ("drkit-more", ["masker"], "choose another one"),
+        ("class", ["masker"], "choose another one"),
+        ("mine", ["maskr"], "unknown kind 'maskr'"),
+        ("mine", [], "one or several kinds"),
+        ("mine", ["masker", "masker"], "each once"),
+        ("there", ["masker"], "exists"),
+    ],
+)
+def test_what_cannot_be_written_is_refused(name, kinds, message, tmp_path):
+    (tmp_path / "there").mkdir()
+    with pytest.raises(DrkitError, match=message):
+        write_plugin(name, kinds, tmp_path / name)
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]
+
+
+def test_the_command_refuses_in_one_line(tmp_path):
+    code, out, err = drkit("new-plugin", "mine", "--kind", "optimizer", cwd=tmp_path)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "masker, decoder, loss, miner, filter, signal, collection" in err
