@@ -30,7 +30,7 @@ from drkit.runs.execute import RECIPE, execute
 from drkit.runs.manifest import digest, read_manifest
 from drkit.runs.plan import plan
 from drkit.runs.stage import Stage, lasting_settings
-from drkit.runs.stages.signals import FITTED
+from drkit.runs.stages.texts import FITTED
 from drkit.signals.importance import COUNTS, importance
 from drkit.train.checkpoints import load_tokenizer
 

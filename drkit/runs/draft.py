@@ -14,7 +14,7 @@ from drkit.core.spec import ComponentSpec
 from drkit.recipe.schema import PSEUDO, Recipe, Round
 from drkit.runs.manifest import digest
 from drkit.runs.stage import Part, Stage, StageSpec, settings_from
-from drkit.runs.stages.pseudo_queries import PSEUDO_QUERIES, SPLIT
+from drkit.runs.stages.queries import PSEUDO_QUERIES, SPLIT
 
 PASSAGES = Part("collection", "passages")
 

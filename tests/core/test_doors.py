@@ -47,7 +47,7 @@ WRITERS = {
     "drkit/commands/encoder_evaluation.py": {"rmtree"},
     "drkit/report.py": {"savefig"},
     "drkit/runs/execute.py": {"rmtree", "unlink", "rename", "copytree", "symlink_to"},  # puts stages in place
-    "drkit/runs/stages/index.py": {"rmtree", "replace", "copytree"},
+    "drkit/runs/stages/retriever.py": {"rmtree", "replace", "copytree"},
     "drkit/runs/stages/queries.py": {"rmtree"},
     "drkit/search/engines.py": {"write_index"},
     "drkit/search/flat.py": {"open"},

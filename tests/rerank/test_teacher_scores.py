@@ -31,7 +31,7 @@ from drkit.runs import estimate
 from drkit.runs.plan import plan
 from drkit.runs.stage import TextReading
 from drkit.runs.stages.finetune import FINETUNE, FinetuneSettings
-from drkit.runs.stages.teacher import TEACHER, TeacherSettings
+from drkit.runs.stages.reranker import TEACHER, TeacherSettings
 from drkit.search import Reranker
 from drkit.train import teacher as teacher_scores
 from drkit.train.batches import Schedule

@@ -22,8 +22,7 @@ from drkit.losses import ListwiseConfig, ListwiseLoss
 from drkit.miners.mining import read_negatives
 from drkit.recipe.schema import Choice, Reranker, Training
 from drkit.runs.stage import settings_from
-from drkit.runs.stages.reranker import RERANKER, RerankerSettings
-from drkit.runs.stages.teacher import TEACHER, TeacherSettings
+from drkit.runs.stages.reranker import RERANKER, TEACHER, RerankerSettings, TeacherSettings
 from drkit.search import Reranker as Ranker
 from drkit.train import gradients
 from drkit.train.pairs import training_pairs

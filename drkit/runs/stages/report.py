@@ -97,7 +97,7 @@ def _learning_curve(stage: StageRun[ReportSettings]) -> Iterator[Block]:
 
 
 def _exported(stage: StageRun[ReportSettings]) -> str:
-    from drkit.runs.stages.choice import describe_choice
+    from drkit.runs.stages.evaluation import describe_choice
 
     path = stage.inputs.get("choice")
     text = describe_choice(json.loads(path.read_text(encoding="utf-8"))) if path else stage.settings.exported
