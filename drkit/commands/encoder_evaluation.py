@@ -17,7 +17,7 @@ from drkit.core.files import local_path
 from drkit.core.progress import Progress, Silent
 from drkit.core.registry import Registry
 from drkit.core.types import Judgement
-from drkit.data.beir import BeirCollection
+from drkit.data.formats import BeirCollection
 from drkit.data.specs import BeirConfig
 from drkit.errors import DrkitError
 from drkit.evaluate import Scores, check_measures, evaluate

@@ -24,12 +24,14 @@ from drkit.data.generation import QueryModel, Sampling, generate_file
 from drkit.data.rows import Row, read_jsonl
 from drkit.data.writing import write_collection
 from drkit.errors import DrkitError
-from drkit.miners.chain import MiningCounts, build_chain, refresh_settings
-from drkit.miners.mining import (
+from drkit.miners.chain import (
+    MiningCounts,
     as_triplets,
     as_tuples,
+    build_chain,
     mining_requests,
     parse_chain,
+    refresh_settings,
     requirements_of,
     text_rows,
     weight_hashes,

@@ -19,7 +19,7 @@ from attrs import frozen
 from drkit.core.registry import Installed
 from drkit.core.spec import Kind
 from drkit.core.types import BackboneInfo, BuildContext
-from drkit.data.ngrams import NgramCounts
+from drkit.data.counts import NgramCounts
 from drkit.data.queries import extractive_queries
 from drkit.data.store import TokenStore, tokenise
 from drkit.errors import DrkitError

@@ -18,9 +18,18 @@ from drkit.core.protocols import NegativeFilter, ScoringRetriever, SearchesTexts
 from drkit.core.registry import Registry, installed
 from drkit.core.types import BuildContext, MiningRequest, Passage
 from drkit.errors import DrkitError
-from drkit.miners.chain import Chain, MiningCounts, build_chain, source_names
+from drkit.miners.chain import (
+    Chain,
+    MiningCounts,
+    TextRow,
+    as_triplets,
+    as_tuples,
+    build_chain,
+    parse_chain,
+    source_names,
+    text_rows,
+)
 from drkit.miners.filters import QueryTextFilter
-from drkit.miners.mining import TextRow, as_triplets, as_tuples, parse_chain, text_rows
 from drkit.search.retrieve import Hits, batched
 
 if TYPE_CHECKING:

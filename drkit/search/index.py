@@ -17,7 +17,6 @@ from pyarrow import ArrowException
 
 from drkit.core.files import check_replaceable, replacing_folder
 from drkit.errors import DrkitError, MissingExtraError
-from drkit.search.engines import make_engine
 from drkit.search.flat import (
     ABOUT,
     FAISS,
@@ -26,6 +25,7 @@ from drkit.search.flat import (
     FlatIndex,
     check_search,
     check_vectors,
+    make_engine,
     read_about,
     score_positions,
     write_about,

@@ -25,7 +25,7 @@ from drkit.runs.plan import plan
 from drkit.runs.retriever import load_text_encoder
 from drkit.runs.stage import TextReading, settings_from
 from drkit.search import Bm25Retriever, FlatIndex, Retriever
-from drkit.train.pairs import PairCollator
+from drkit.train.biencoder import PairCollator
 from tests.data.seq2seq import write_t5
 from tests.rerank.toys import checkpoint
 from tests.runs.conftest import drkit

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from drkit.data.corpus import StoredCollection
-    from drkit.train.biencoder import BiEncoder
-    from drkit.train.pairs import PairCollator, TrainingPairs
+    from drkit.train.biencoder import BiEncoder, PairCollator, TrainingPairs
     from drkit.train.refresh import Refresher
     from drkit.train.validation import ValidationCallback
 
@@ -48,8 +47,8 @@ class FinetuneSettings:
 def run(stage: StageRun[FinetuneSettings]) -> Mapping[str, Any]:
     """Write the retriever's checkpoint; returns steps, loss, and the effective batch and negatives."""
     from drkit.data.corpus import collection_of
+    from drkit.train.biencoder import describe_batch, effective_batch, mean_metric, uses_in_batch_negatives
     from drkit.train.checkpoints import load_tokenizer, save_encoders
-    from drkit.train.pairs import describe_batch, effective_batch, mean_metric, uses_in_batch_negatives
     from drkit.train.trainer import train_in
 
     settings = stage.settings
@@ -100,7 +99,7 @@ def _bi_encoder(stage: StageRun[FinetuneSettings], tokenizer: Any) -> BiEncoder:
 
 def _collator(stage: StageRun[FinetuneSettings], collection: StoredCollection) -> PairCollator:
     from drkit.data.store import TokenStore
-    from drkit.train.pairs import PairCollator
+    from drkit.train.biencoder import PairCollator
     from drkit.train.teacher import read_scores
 
     settings, inputs, pairs = stage.settings, stage.inputs, _pairs(stage, collection)
@@ -121,7 +120,7 @@ def _check_scored(stage: StageRun[FinetuneSettings], collate: PairCollator) -> N
 
     from drkit.core import processes
     from drkit.train.batches import Schedule
-    from drkit.train.pairs import drawn_passages
+    from drkit.train.biencoder import drawn_passages
 
     settings, pairs, teacher = stage.settings, collate.pairs, collate.teacher
     assert teacher is not None
@@ -148,8 +147,8 @@ def _self_passages(collection: StoredCollection, pairs: TrainingPairs) -> NDArra
 
 def _pairs(stage: StageRun[FinetuneSettings], collection: StoredCollection) -> TrainingPairs:
     """Return the training pairs of the round's queries; every `draw` has other queries."""
-    from drkit.miners.mining import read_negatives
-    from drkit.train.pairs import draw_queries, training_pairs
+    from drkit.miners.chain import read_negatives
+    from drkit.train.biencoder import draw_queries, training_pairs
 
     settings = stage.settings
     negatives = read_negatives(stage.inputs["negatives"]) if "negatives" in stage.inputs else {}
@@ -179,8 +178,7 @@ def _refresher(
     from drkit.core.files import CHECKPOINTS
     from drkit.core.processes import local_device
     from drkit.core.types import BuildContext
-    from drkit.miners.chain import refresh_settings
-    from drkit.miners.mining import mining_requests
+    from drkit.miners.chain import mining_requests, refresh_settings
     from drkit.runs.retriever import encoders_of
     from drkit.search import Reranker
     from drkit.train.batches import batches_per_epoch

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from drkit.data.corpus import StoredCollection
     from drkit.search import Reranker
-    from drkit.train.pairs import TrainingPairs
+    from drkit.train.biencoder import TrainingPairs
     from drkit.train.teacher import Agreement, ScoreRequest, StoredScores
 
 
@@ -103,8 +103,8 @@ def _pairs(stage: StageRun[RerankerSettings], collection: StoredCollection, quer
     """Return the judged queries with at least one negative; a listwise loss learns nothing from a positive alone."""
     import numpy as np
 
-    from drkit.miners.mining import read_negatives
-    from drkit.train.pairs import training_pairs
+    from drkit.miners.chain import read_negatives
+    from drkit.train.biencoder import training_pairs
 
     negatives = read_negatives(stage.inputs["negatives"])
     positives = collection.positive_indices("train")
@@ -239,9 +239,9 @@ def _requests(stage: StageRun[TeacherSettings], collection: StoredCollection) ->
 
     from drkit.core import processes
     from drkit.data.store import TokenStore
-    from drkit.miners.mining import read_negatives
+    from drkit.miners.chain import read_negatives
     from drkit.train.batches import Schedule
-    from drkit.train.pairs import draw_queries, drawn_passages, training_pairs
+    from drkit.train.biencoder import draw_queries, drawn_passages, training_pairs
     from drkit.train.teacher import ScoreRequest
 
     settings, queries = stage.settings, list(collection.queries("train"))

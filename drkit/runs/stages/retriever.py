@@ -175,8 +175,7 @@ def mine_negatives(stage: StageRun[NegativeSettings]) -> Mapping[str, Any]:
     from drkit.core.processes import local_device
     from drkit.core.types import BuildContext
     from drkit.data.corpus import collection_of
-    from drkit.miners.chain import build_chain, refresh_settings
-    from drkit.miners.mining import mining_requests, weight_hashes, write_negatives
+    from drkit.miners.chain import build_chain, mining_requests, refresh_settings, weight_hashes, write_negatives
     from drkit.runs.retriever import load_text_encoder
     from drkit.search import FlatIndex, Reranker, Retriever
 

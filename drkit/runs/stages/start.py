@@ -59,10 +59,9 @@ def make_encoder(stage: StageRun[EncoderSizes]) -> Mapping[str, Any]:
     With `init_embeddings = "ppmi-svd"` its word embeddings are the truncated SVD of the collection's PPMI matrix. The
     LM head's bias starts from the log frequencies of words, so vectors need not encode them.
     """
-    import numpy as np
     import torch
 
-    from drkit.data.embeddings import ppmi_svd
+    from drkit.data.counts import log_frequencies, ppmi_svd
     from drkit.data.store import TokenStore
     from drkit.encoders import BertSizes, MaskedLmEncoder
     from drkit.train.checkpoints import load_tokenizer, save_masked_lm
@@ -80,8 +79,7 @@ def make_encoder(stage: StageRun[EncoderSizes]) -> Mapping[str, Any]:
     pooling = _pooling(settings)
     encoder = MaskedLmEncoder.from_scratch(sizes, tokenizer, pooling=pooling, seed=settings.seed)
     store = TokenStore.open(stage.inputs["tokens"])
-    seen = np.bincount(store.flat_ids, minlength=len(tokenizer)) + 0.5
-    encoder.set_lm_bias(torch.from_numpy(np.log(seen / seen.sum())).float())
+    encoder.set_lm_bias(torch.from_numpy(log_frequencies(store, vocab_size=len(tokenizer))))
     if settings.init_embeddings == "ppmi-svd":
         matrix = ppmi_svd(store, vocab_size=len(tokenizer), dim=settings.hidden, seed=settings.seed, std=0.1)
         encoder.set_word_embeddings(torch.from_numpy(matrix))
@@ -207,11 +205,11 @@ def load_generator(stage: StageRun[ExistingGeneratorSettings]) -> Mapping[str, A
 
 def train_generator(stage: StageRun[TrainedGeneratorSettings]) -> Mapping[str, Any]:
     """Train a small masked LM on the passages and write its checkpoint; returns parameters, steps and loss."""
-    import numpy as np
     import torch
 
     from drkit.core import processes
     from drkit.core.types import BuildContext
+    from drkit.data.counts import log_frequencies
     from drkit.data.store import TokenStore
     from drkit.decoders import NoDecoder, NoDecoderConfig
     from drkit.losses import MlmLoss
@@ -227,8 +225,7 @@ def train_generator(stage: StageRun[TrainedGeneratorSettings]) -> Mapping[str, A
     backbone = attrs.evolve(generator.info(tokenizer), vocab=len(tokenizer))
     context = BuildContext(backbone=backbone, tokenizer=tokenizer, seed=settings.seed)
     store = TokenStore.open(stage.inputs["tokens"])
-    seen = np.bincount(store.flat_ids, minlength=len(tokenizer)) + 0.5
-    generator.set_lm_bias(torch.from_numpy(np.log(seen / seen.sum())).float())
+    generator.set_lm_bias(torch.from_numpy(log_frequencies(store, vocab_size=len(tokenizer))))
     mlm: Any = MlmLoss()
     module = AutoEncoder(
         generator,
