@@ -28,7 +28,7 @@ from drkit.search import AnyEncoder, Bm25Retriever, align, build_index, convex, 
 from drkit.search.fusion import DEFAULT_WEIGHT
 
 if TYPE_CHECKING:
-    from drkit.search.trec import RunRow
+    from drkit.search.rankings import RunRow
 
 
 from drkit.commands.evaluation import HYBRID, OwnHits

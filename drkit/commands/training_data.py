@@ -39,7 +39,7 @@ from drkit.miners.chain import (
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs.execute import RECIPE
 from drkit.search import Retriever, open_index
-from drkit.search.retrieve import batched
+from drkit.search.rankings import batched
 from drkit.train.teacher import Agreement
 
 if TYPE_CHECKING:

@@ -21,13 +21,13 @@ from drkit.core.types import HIGHEST_GRADE
 from drkit.errors import DrkitError
 from drkit.recipe.toml import json_text
 from drkit.search.fusion import DEFAULT_WEIGHT, Scale, align, convex, min_max
-from drkit.search.trec import encode_ids
+from drkit.search.rankings import encode_ids
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from drkit.core.types import Judgement
-    from drkit.search.trec import RunRow
+    from drkit.search.rankings import RunRow
 
 MEASURES = ("RR@10", "nDCG@10", "R@100", "R@1000")
 

@@ -34,7 +34,7 @@ from drkit.errors import DrkitError, ProblemsError
 from drkit.recipe.compose import part_table
 from drkit.recipe.schema import Choice, MinerChoice
 from drkit.recipe.toml import assign, problems_of, recipe_converter
-from drkit.search.retrieve import batched
+from drkit.search.rankings import batched
 from drkit.search.text_encoder import weights_hash
 
 if TYPE_CHECKING:

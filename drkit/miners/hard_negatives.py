@@ -30,7 +30,7 @@ from drkit.miners.chain import (
     text_rows,
 )
 from drkit.miners.filters import QueryTextFilter
-from drkit.search.retrieve import Hits, batched
+from drkit.search.rankings import Hits, batched
 
 if TYPE_CHECKING:
     from datasets import Dataset

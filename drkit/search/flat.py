@@ -22,7 +22,7 @@ from torch import Tensor
 
 from drkit.core.files import read_json, replacing_folder, write_text
 from drkit.errors import DrkitError
-from drkit.search.retrieve import Hits, check_one_list_per_query
+from drkit.search.rankings import Hits, check_one_list_per_query
 from drkit.search.vectors import DocIds, Shards, Vectors, float32_blocks
 
 if TYPE_CHECKING:

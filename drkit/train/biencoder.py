@@ -24,7 +24,7 @@ from drkit.core.types import EmbeddedPairs
 from drkit.data.store import TokenStore
 from drkit.encoders import MaskedLmEncoder
 from drkit.losses.candidates import first_copies
-from drkit.search.retrieve import batched
+from drkit.search.rankings import batched
 from drkit.train.batches import Example
 from drkit.train.gradients import ROWS, Rows
 from drkit.train.pretrain import BUCKET
