@@ -31,11 +31,11 @@ from drkit.miners.chain import (
     build_chain,
     mining_requests,
     parse_chain,
-    refresh_settings,
     requirements_of,
     text_rows,
     weight_hashes,
 )
+from drkit.miners.specs import refresh_settings
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs.execute import RECIPE
 from drkit.search import Retriever, open_index

@@ -280,7 +280,8 @@ def _open_part(path: str, part: str, columns: PairColumns | None = None) -> dict
     inner = folder / part if part and (folder / part).is_dir() else folder
     if any((inner / name).is_file() for name in _SAVED):
         return _load_saved(inner)
-    files = _data_files(inner)
+    found = (path for path in inner.rglob("*") if path.is_file() and not path.name.startswith("."))
+    files = sorted(path for path in found if file_kind(path) in _FORMATS)
     if part and inner == folder:
         files = [file for file in files if file.name.startswith(f"{part}.")]
     if (folder / "README.md").is_file() and inner == folder and not (part and files):
@@ -326,11 +327,6 @@ def _load_saved(folder: Path) -> dict[str, Rows]:
     with _reading_hf(str(folder)):
         saved = datasets.load_from_disk(str(folder))
     return _by_split(saved if isinstance(saved, datasets.DatasetDict) else {"train": saved}, str(folder))
-
-
-def _data_files(folder: Path) -> list[Path]:
-    files = (path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
-    return sorted(path for path in files if file_kind(path) in _FORMATS)
 
 
 def _split_of_files(files: list[Path], columns: PairColumns | None) -> dict[str, Rows]:

@@ -140,7 +140,9 @@ def comparison(systems: Sequence[tuple[str, Scores]], measures: Sequence[str] | 
     Raises DrkitError if the systems were evaluated on different queries, or one lacks a measure.
     """
     names = _common_measures(systems, measures)
-    return _corrected([_row(systems, position, names) for position in range(len(systems))])
+    rows = [_row(systems, position, names) for position in range(len(systems))]
+    corrected = iter(holm([test.p for row in rows for test in row.tests.values()]))
+    return [evolve(row, corrected={measure: next(corrected) for measure in row.tests}) for row in rows]
 
 
 def to_markdown(rows: Sequence[Row]) -> str:
@@ -238,11 +240,6 @@ def _row(systems: Sequence[tuple[str, Scores]], position: int, measures: Sequenc
         above = systems[position - 1][1]
         tests = {m: paired_t_test(scores.per_query[m], above.per_query[m]) for m in measures}
     return Row(name, {m: scores.mean(m) for m in measures}, tests, scores.queries)
-
-
-def _corrected(rows: Sequence[Row]) -> list[Row]:
-    corrected = iter(holm([test.p for row in rows for test in row.tests.values()]))
-    return [evolve(row, corrected={measure: next(corrected) for measure in row.tests}) for row in rows]
 
 
 @frozen
@@ -380,7 +377,8 @@ def _common_measures(systems: Sequence[tuple[str, Scores]], measures: Sequence[s
 def _versus(baseline: tuple[str, Scores], system: tuple[str, Scores], measure: str, shown: int) -> Versus:
     before, after = baseline[1].per_query[measure], system[1].per_query[measure]
     test = paired_t_test(after, before)
-    changes = sorted((Change(q, before[q], after[q]) for q in after if after[q] != before[q]), key=_order)
+    changes = [Change(q, before[q], after[q]) for q in after if after[q] != before[q]]
+    changes.sort(key=lambda change: (change.before - change.after, change.query_id))
     wins = sum(change.after > change.before for change in changes)
     losses = len(changes) - wins
     return Versus(
@@ -397,7 +395,3 @@ def _versus(baseline: tuple[str, Scores], system: tuple[str, Scores], measure: s
         gained=tuple(changes[: min(shown, wins)]),
         lost=tuple(reversed(changes[len(changes) - min(shown, losses) :])),
     )
-
-
-def _order(change: Change) -> tuple[float, str]:
-    return change.before - change.after, change.query_id

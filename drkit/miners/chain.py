@@ -23,7 +23,6 @@ from drkit.core.protocols import (
     NegativeFilter,
     NegativeMiner,
     RankingDepth,
-    RefreshesNegatives,
 )
 from drkit.core.registry import Registry, installed
 from drkit.core.spec import Kind
@@ -218,12 +217,6 @@ def is_filter(choice: Choice, registry: Registry) -> bool:
 def source_names(registry: Registry) -> tuple[str, ...]:
     """Return the names of the miners that can start a chain."""
     return tuple(registry.name_of(spec) for spec in registry.specs(Kind.MINER) if CANDIDATES not in spec.receives)
-
-
-def refresh_settings(choices: Sequence[Choice]) -> RefreshesNegatives | None:
-    """Return the settings of the source if it mines again during training, otherwise None."""
-    config = choices[0].config if choices else None
-    return config if isinstance(config, RefreshesNegatives) else None
 
 
 class PassageLookup:

@@ -13,8 +13,7 @@ from attrs import asdict, evolve, frozen
 from drkit.core.files import local_path
 from drkit.core.spec import Kind
 from drkit.errors import DrkitError
-from drkit.miners.chain import refresh_settings
-from drkit.miners.specs import RunFileConfig
+from drkit.miners.specs import RunFileConfig, refresh_settings
 from drkit.recipe.schema import INITIAL, JUDGED, PRETRAINED, PREVIOUS, PSEUDO, RERANKER, Choice, Finetune, Round
 from drkit.runs import estimate
 from drkit.runs.draft import PASSAGES, Draft, files_state, path_state, split_of, training_split

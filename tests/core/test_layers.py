@@ -34,7 +34,6 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 RUNS = (
     ("estimate", "manifest"),
     ("stage",),
-    ("retriever",),
     ("stages",),
     ("survey",),
     ("draft",),

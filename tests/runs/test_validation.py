@@ -22,8 +22,8 @@ from drkit.evaluate import evaluate
 from drkit.losses import ContrastiveConfig, ContrastiveLoss
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.schema import Training, Validation
-from drkit.runs.retriever import encoders_of
 from drkit.runs.stage import TextReading, settings_from
+from drkit.runs.stages.retriever import encoders_of
 from drkit.train import probes
 from drkit.train.batches import Schedule
 from drkit.train.biencoder import BiEncoder

@@ -73,7 +73,7 @@ def _truncation(encoder: AnyEncoder, texts: Sequence[str], split: str) -> Trunca
 
 def _systems(stage: StageRun[SearchSettings]) -> Iterator[tuple[str, Any]]:
     """Yield the systems one by one, so that only one index is in memory at a time."""
-    from drkit.runs.retriever import load_text_encoder
+    from drkit.runs.stages.retriever import load_text_encoder
     from drkit.search import Bm25Retriever, Retriever, open_index
 
     if "bm25" in stage.inputs:

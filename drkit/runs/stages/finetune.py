@@ -73,7 +73,7 @@ def run(stage: StageRun[FinetuneSettings]) -> Mapping[str, Any]:
     )
     save_encoders(module, tokenizer, stage.folder)
     effective = effective_batch(collate, settings.training, settings.loss)
-    metrics = {"steps": result.steps, "loss": result.loss, "seconds": result.seconds, **effective}
+    metrics = {**result.metrics, **effective}
     if uses_in_batch_negatives(settings.loss):
         counted = metrics["negatives_counted"] = round(mean_metric(result.log, "negatives"), 1)
         stage.progress.note(f"negatives per query, without copies and judged positives: {counted:,}")
@@ -178,8 +178,9 @@ def _refresher(
     from drkit.core.files import CHECKPOINTS
     from drkit.core.processes import local_device
     from drkit.core.types import BuildContext
-    from drkit.miners.chain import mining_requests, refresh_settings
-    from drkit.runs.retriever import encoders_of
+    from drkit.miners.chain import mining_requests
+    from drkit.miners.specs import refresh_settings
+    from drkit.runs.stages.retriever import encoders_of
     from drkit.search import Reranker
     from drkit.train.batches import batches_per_epoch
     from drkit.train.refresh import ChainMiner, Refresher
@@ -223,7 +224,7 @@ def _validations(
     collection: StoredCollection,
 ) -> list[ValidationCallback]:
     """Return the callback that validates during training, in a list that is empty if validation is off."""
-    from drkit.runs.retriever import encoders_of
+    from drkit.runs.stages.retriever import encoders_of
     from drkit.train.validation import DevQueries, ValidationCallback, validation_task
 
     settings, validation = stage.settings, stage.settings.validation

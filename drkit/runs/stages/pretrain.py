@@ -89,7 +89,7 @@ def run(stage: StageRun[PretrainSettings]) -> Mapping[str, Any]:
         callbacks=probes,
     )
     save_parts(module, settings, tokenizer, stage.folder)
-    metrics = {"steps": result.steps, "loss": result.loss, "seconds": result.seconds, "held_out": len(kept)}
+    metrics = {**result.metrics, "held_out": len(kept)}
     return {**metrics, **{key: value for callback in probes for key, value in callback.result().items()}}
 
 
@@ -107,7 +107,7 @@ def _probes(
     """
     from drkit.data.corpus import collection_of
     from drkit.data.store import TokenStore
-    from drkit.runs.retriever import encoder_of
+    from drkit.runs.stages.retriever import encoder_of
     from drkit.train.probes import Probes, retrieval_probe
     from drkit.train.validation import ValidationCallback
 

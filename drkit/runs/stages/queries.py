@@ -198,7 +198,7 @@ def _count_known(made: Iterable[tuple[int, str]], counted: Counter[str]) -> Iter
 
 def _retrievers(stage: StageRun[PseudoQuerySettings], corpus: StoredCorpus) -> list[Any]:
     """Return the retrievers of the round trip."""
-    from drkit.runs.retriever import load_text_encoder
+    from drkit.runs.stages.retriever import load_text_encoder
     from drkit.search import Bm25Retriever, FlatIndex, Retriever
 
     settings, inputs = stage.settings, stage.inputs

@@ -80,7 +80,7 @@ def train_reranker(stage: StageRun[RerankerSettings]) -> Mapping[str, Any]:
     )
     if processes.rank() == 0:
         encoder.save_into(stage.folder)
-    return {"steps": result.steps, "loss": result.loss, "seconds": result.seconds, **effective}
+    return {**result.metrics, **effective}
 
 
 def _max_pair_length(stage: StageRun[RerankerSettings], start: str) -> int:

@@ -1,18 +1,26 @@
-"""Stages around a retriever: mine its negatives, export its encoder, index its vectors; and index words for BM25."""
+"""Stages around a retriever: mine its negatives, export its encoder, index its vectors; and index words for BM25.
+
+Also the encoders of a run, for searching: from a checkpoint, from the exported folder, or from a model in training.
+"""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attrs import frozen
+from attrs import asdict, fields, frozen
 
 from drkit.recipe.schema import Choice
 from drkit.runs.stage import StageRun, StageSpec, TextReading, from_recipe
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from drkit.encoders import MaskedLmEncoder
+    from drkit.search import AnyEncoder, TextEncoder
+    from drkit.train.biencoder import BiEncoder
 
 
 @frozen
@@ -22,10 +30,9 @@ class ExportSettings:
     reading: TextReading
 
 
-def export_encoder(stage: StageRun[ExportSettings]) -> Mapping[str, Any]:
+def export_chosen(stage: StageRun[ExportSettings]) -> Mapping[str, Any]:
     """Write the folder for SentenceTransformer and AutoModel; returns its origin and number of parameters."""
     from drkit.runs.manifest import versions
-    from drkit.runs.retriever import load_text_encoder, write_encoder
     from drkit.runs.stages.evaluation import chosen_input
 
     source = chosen_input(stage.inputs, "checkpoint")
@@ -38,7 +45,7 @@ EXPORT = StageSpec(
     name="export",
     version=2,
     settings=ExportSettings,
-    run=export_encoder,
+    run=export_chosen,
     inputs={"checkpoint/*": "a retriever's checkpoint", "choice": "which one is exported, if there are several"},
 )
 
@@ -68,7 +75,6 @@ def index_vectors(stage: StageRun[IndexSettings]) -> Mapping[str, Any]:
     from drkit.core import processes
     from drkit.core.files import CHECKPOINTS
     from drkit.core.processes import Shard
-    from drkit.runs.retriever import load_text_encoder
     from drkit.search import Vectors, build_index, encode_corpus
     from drkit.search.index import LOW_RECALL
 
@@ -175,8 +181,8 @@ def mine_negatives(stage: StageRun[NegativeSettings]) -> Mapping[str, Any]:
     from drkit.core.processes import local_device
     from drkit.core.types import BuildContext
     from drkit.data.corpus import collection_of
-    from drkit.miners.chain import build_chain, mining_requests, refresh_settings, weight_hashes, write_negatives
-    from drkit.runs.retriever import load_text_encoder
+    from drkit.miners.chain import build_chain, mining_requests, weight_hashes, write_negatives
+    from drkit.miners.specs import refresh_settings
     from drkit.search import FlatIndex, Reranker, Retriever
 
     settings, inputs = stage.settings, stage.inputs
@@ -200,13 +206,11 @@ def mine_negatives(stage: StageRun[NegativeSettings]) -> Mapping[str, Any]:
     mined = _reporting(miner.mine(requests, miner.depth), total, stage)
     counts = write_negatives(mined, collection.corpus, stage.folder)
     if counts["queries_without"]:
-        stage.progress.note(_describe_queries_without(counts))
+        dropped = ", ".join(f"{why} {count:,}" for why, count in counts["dropped"].items()) or "none"
+        stage.progress.note(
+            f"{counts['queries_without']:,} of {counts['queries']:,} queries have no hard negative; dropped: {dropped}"
+        )
     return {**counts, "weights": weight_hashes(context)}
-
-
-def _describe_queries_without(counts: Mapping[str, Any]) -> str:
-    dropped = ", ".join(f"{why} {count:,}" for why, count in counts["dropped"].items()) or "none"
-    return f"{counts['queries_without']:,} of {counts['queries']:,} queries have no hard negative; dropped: {dropped}"
 
 
 def _reporting(mined: Iterator[Any], total: int, stage: StageRun[NegativeSettings]) -> Iterator[Any]:
@@ -228,3 +232,60 @@ NEGATIVES = StageSpec(
         "reranker": "a cross-encoder, for filters",
     },
 )
+
+
+def load_text_encoder(folder: Path, reading: TextReading, *, device: str | None = None) -> AnyEncoder:
+    """Load the encoder (or both encoders) of a stage's folder; an exported folder's own settings replace `reading`."""
+    from drkit.core.processes import local_device
+    from drkit.encoders.folder import PASSAGES
+    from drkit.search import DualEncoder
+    from drkit.search.text_encoder import read_encoder
+    from drkit.train.checkpoints import load_encoder, load_tokenizer
+
+    device = device or local_device()
+    if (folder / "modules.json").exists():
+        return read_encoder(folder, device)
+    tokenizer = load_tokenizer(str(folder))
+    encoder = encoder_of(load_encoder(folder, pooling=reading.pooling).to(device), tokenizer, reading)
+    if not (folder / PASSAGES).is_dir():
+        return encoder
+    passages = load_encoder(folder / PASSAGES, pooling=reading.pooling).to(device)
+    return DualEncoder(encoder, encoder_of(passages, tokenizer, reading))
+
+
+def encoders_of(module: BiEncoder, tokenizer: Any, reading: TextReading) -> AnyEncoder:
+    """Return the text encoder(s) of a bi-encoder, which may be in training."""
+    from drkit.search import DualEncoder
+
+    encoder = encoder_of(module.encoder, tokenizer, reading)
+    if module.passage_encoder is None:
+        return encoder
+    return DualEncoder(encoder, encoder_of(module.passage_encoder, tokenizer, reading))
+
+
+def encoder_of(encoder: MaskedLmEncoder, tokenizer: Any, reading: TextReading) -> TextEncoder:
+    """Return the text encoder of a masked LM, which may be in training."""
+    from drkit.search import TextEncoder
+
+    return TextEncoder(encoder.backbone, tokenizer, **asdict(reading), token_weights=encoder.token_weights)
+
+
+def write_encoder(encoder: AnyEncoder, folder: Path, provenance: Mapping[str, Any]) -> int:
+    """Write the folder that users load, with one encoder or two; returns the number of parameters."""
+    from drkit.encoders.export import export_dual, export_encoder
+    from drkit.search import DualEncoder, TextEncoder
+
+    sides = [encoder.queries, encoder.passages] if isinstance(encoder, DualEncoder) else [encoder]
+    declared = {field.name: getattr(sides[-1], field.name) for field in fields(TextEncoder)}
+    for name in ("model", "tokenizer", "token_weights", "token_budget", "precision"):
+        del declared[name]
+    declared["query_length"] = sides[0].query_length
+    parts = [(side.model, side.tokenizer) for side in sides]
+    weights = [side.token_weights for side in sides]
+    if isinstance(encoder, DualEncoder):
+        both = (weights[0], weights[1])
+        export_dual(parts[0], parts[1], folder, token_weights=both, provenance=provenance, **declared)
+    else:
+        export_encoder(*parts[0], folder, token_weights=weights[0], provenance=provenance, **declared)
+    modules = [module for module in (*(model for model, _ in parts), *weights) if module is not None]
+    return sum(p.numel() for module in modules for p in module.parameters())

@@ -251,7 +251,7 @@ def train_generator(stage: StageRun[TrainedGeneratorSettings]) -> Mapping[str, A
     )
     save_masked_lm(generator, tokenizer, stage.folder)
     parameters = sum(p.numel() for p in generator.backbone.parameters())
-    return {"parameters": parameters, "steps": result.steps, "loss": result.loss, "seconds": result.seconds}
+    return {"parameters": parameters, **result.metrics}
 
 
 def _from_scratch(sizes: GeneratorSizes, tokenizer: Any, seed: int) -> MaskedLmEncoder:
