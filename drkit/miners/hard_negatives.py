@@ -176,7 +176,7 @@ class HardNegatives:
 
     def _retriever(self, texts: TextCorpus, stack: ExitStack) -> Any:
         from drkit.search import Retriever
-        from drkit.search.sentence_transformers import as_encoder
+        from drkit.search.encode import as_encoder
 
         if isinstance(self.source, SearchesTexts):
             if not texts.has_given_ids:

@@ -6,6 +6,7 @@ from drkit.core import lazy_exports
 
 if TYPE_CHECKING:
     from drkit.search.bm25 import Bm25Retriever as Bm25Retriever
+    from drkit.search.encode import SentenceTransformerEncoder as SentenceTransformerEncoder
     from drkit.search.encode import encode_corpus as encode_corpus
     from drkit.search.flat import FlatIndex as FlatIndex
     from drkit.search.fusion import HybridRetriever as HybridRetriever
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from drkit.search.reranking import CrossEncoderScorer as CrossEncoderScorer
     from drkit.search.reranking import Reranker as Reranker
     from drkit.search.reranking import rerank as rerank
-    from drkit.search.sentence_transformers import SentenceTransformerEncoder as SentenceTransformerEncoder
     from drkit.search.text_encoder import AnyEncoder as AnyEncoder
     from drkit.search.text_encoder import DualEncoder as DualEncoder
     from drkit.search.text_encoder import Encoder as Encoder

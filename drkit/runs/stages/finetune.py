@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, frozen
@@ -147,23 +148,33 @@ def _self_passages(collection: StoredCollection, pairs: TrainingPairs) -> NDArra
 
 def _pairs(stage: StageRun[FinetuneSettings], collection: StoredCollection) -> TrainingPairs:
     """Return the training pairs of the round's queries; every `draw` has other queries."""
-    from drkit.miners.chain import read_negatives
-    from drkit.train.biencoder import draw_queries, training_pairs
+    from drkit.train.biencoder import draw_queries
 
-    settings = stage.settings
-    negatives = read_negatives(stage.inputs["negatives"]) if "negatives" in stage.inputs else {}
-    positives = collection.positive_indices("train")
-    pairs = training_pairs([query.query_id for query in collection.queries("train")], positives, negatives)
-    if not len(pairs):
-        raise DrkitError(
-            "no training query has a passage judged relevant (score > 0), but fine-tuning needs at least one"
-        )
+    settings, pairs = stage.settings, judged_pairs(stage.inputs, collection, "fine-tuning")
     if settings.queries > len(pairs):
         same = ", and every draw is the same" if settings.draws > 1 else ""
         stage.progress.note(
             f"using all {len(pairs):,} training queries, fewer than the {settings.queries:,} requested{same}"
         )
     return pairs.subset(draw_queries(len(pairs), settings.queries, seed=settings.seed, draw=settings.draw))
+
+
+def judged_pairs(inputs: Mapping[str, Path], collection: StoredCollection, learner: str) -> TrainingPairs:
+    """Return the training queries that have a positive, with their mined negatives if these are an input.
+
+    Raises DrkitError if no query has a positive; learner: what needs one.
+    """
+    from drkit.miners.chain import read_negatives
+    from drkit.train.biencoder import training_pairs
+
+    mined = read_negatives(inputs["negatives"]) if "negatives" in inputs else {}
+    query_ids = [query.query_id for query in collection.queries("train")]
+    pairs = training_pairs(query_ids, collection.positive_indices("train"), mined)
+    if not len(pairs):
+        raise DrkitError(
+            f"no training query has a passage judged relevant (score > 0), but {learner} needs at least one"
+        )
+    return pairs
 
 
 def _refresher(

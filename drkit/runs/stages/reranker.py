@@ -12,6 +12,7 @@ from drkit.core.spec import Kind
 from drkit.errors import DrkitError
 from drkit.recipe.schema import Choice, Training
 from drkit.runs.stage import StageRun, StageSpec, from_recipe
+from drkit.runs.stages.finetune import judged_pairs
 
 if TYPE_CHECKING:
     import numpy as np
@@ -222,7 +223,7 @@ def score_pairs(stage: StageRun[TeacherSettings]) -> Mapping[str, Any]:
 
 
 def _teacher(stage: StageRun[TeacherSettings]) -> Reranker:
-    """The run's request re-ranker, or another by path or hub id, on this process' device."""
+    """Load the run's own re-ranker, or another by path or hub id, onto the device of this process."""
     from drkit.core.processes import local_device
     from drkit.search import Reranker
 
@@ -239,18 +240,12 @@ def _requests(stage: StageRun[TeacherSettings], collection: StoredCollection) ->
 
     from drkit.core import processes
     from drkit.data.store import TokenStore
-    from drkit.miners.chain import read_negatives
     from drkit.train.batches import Schedule
-    from drkit.train.biencoder import draw_queries, drawn_passages, training_pairs
+    from drkit.train.biencoder import draw_queries, drawn_passages
     from drkit.train.teacher import ScoreRequest
 
     settings, queries = stage.settings, list(collection.queries("train"))
-    mined = read_negatives(stage.inputs["negatives"]) if "negatives" in stage.inputs else {}
-    pairs = training_pairs([query.query_id for query in queries], collection.positive_indices("train"), mined)
-    if not len(pairs):
-        raise DrkitError(
-            "no training query has a passage judged relevant (score > 0), but a teacher needs at least one"
-        )
+    pairs = judged_pairs(stage.inputs, collection, "a teacher")
     lengths, seed = TokenStore.open(stage.inputs["query-tokens"]).lengths, settings.seed
     drawn: dict[int, list[NDArray[np.int64]]] = defaultdict(list)
     for draw in range(settings.draws):
