@@ -23,10 +23,16 @@ from drkit.evaluate import check_measures
 from drkit.evaluate.measures import cutoff
 from drkit.recipe.schema import PSEUDO, Recipe
 from drkit.runs import estimate
-from drkit.runs.draft import PASSAGES, Draft, queries_of, split_of
-from drkit.runs.plan_encoder import plan_encoder, plan_pseudo_queries, plan_texts
+from drkit.runs.plan_encoder import (
+    PASSAGES,
+    plan_encoder,
+    plan_pseudo_queries,
+    plan_texts,
+    queries_of,
+    split_of,
+)
 from drkit.runs.plan_rounds import AS_IT_IS, System, add_index, plan_rounds, plan_start, reading_of
-from drkit.runs.stage import TRUNCATED, Part, Stage
+from drkit.runs.stage import TRUNCATED, Draft, Part, Stage
 from drkit.runs.stages.evaluation import (
     CHOICE,
     CHOOSE,

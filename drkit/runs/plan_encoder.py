@@ -19,12 +19,11 @@ from drkit.encoders.pooling import POOLINGS
 from drkit.errors import DrkitError
 from drkit.maskers.specs import GeneratorConfig, QuerySettings
 from drkit.recipe.parts import FOR_EXTRACTIVE, required_capabilities, required_signals
-from drkit.recipe.schema import Choice, Pretrain, Probe, PseudoQueries
+from drkit.recipe.schema import PSEUDO, Choice, Pretrain, Probe, PseudoQueries
 from drkit.runs import estimate
-from drkit.runs.draft import PASSAGES, Draft, files_state, path_state, queries_of, split_of
-from drkit.runs.stage import Part, TextReading, settings_from
+from drkit.runs.stage import Draft, Part, TextReading, files_state, path_state, settings_from
 from drkit.runs.stages.pretrain import PRETRAIN
-from drkit.runs.stages.queries import PSEUDO_QUERIES, QUERIES
+from drkit.runs.stages.queries import PSEUDO_QUERIES, QUERIES, SPLIT
 from drkit.runs.stages.start import (
     ENCODER_FROM_SCRATCH,
     EXISTING_ENCODER,
@@ -45,6 +44,22 @@ from drkit.runs.stages.texts import (
 )
 
 VOCABULARY, TOKENS = Part("vocabulary"), Part("tokens")
+PASSAGES = Part("collection", "passages")
+
+
+def split_of(name: str) -> Part:
+    """Return a split of the collection: its queries, judgements and given negatives."""
+    return Part("collection", name)
+
+
+def training_split(pairs: str) -> Part:
+    """Return the split that a round learns from: pseudo-queries, or the collection's training queries."""
+    return Part(PSEUDO_QUERIES.name, SPLIT) if pairs == PSEUDO else split_of("train")
+
+
+def queries_of(name: str) -> Part:
+    """Return the queries of a split, without its judgements."""
+    return Part("collection", f"{name}/queries.arrow")
 
 
 def plan_texts(draft: Draft) -> None:

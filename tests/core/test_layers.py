@@ -36,7 +36,6 @@ RUNS = (
     ("stage",),
     ("stages",),
     ("survey",),
-    ("draft",),
     ("plan_encoder",),
     ("plan_rounds",),
     ("plan",),

@@ -45,7 +45,7 @@ class FinetuneSettings:
     seed: int = from_recipe("seed")
 
 
-def run(stage: StageRun[FinetuneSettings]) -> Mapping[str, Any]:
+def finetune(stage: StageRun[FinetuneSettings]) -> Mapping[str, Any]:
     """Write the retriever's checkpoint; returns steps, loss, and the effective batch and negatives."""
     from drkit.data.corpus import collection_of
     from drkit.train.biencoder import describe_batch, effective_batch, mean_metric, uses_in_batch_negatives
@@ -251,7 +251,7 @@ FINETUNE = StageSpec(
     name="finetune",
     version=2,
     settings=FinetuneSettings,
-    run=run,
+    run=finetune,
     inputs={
         "start": "the checkpoint that training starts from",
         "passages": "the corpus",

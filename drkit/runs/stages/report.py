@@ -36,7 +36,7 @@ class ReportSettings:
     title: str = from_recipe("name", observes=True)
 
 
-def run(stage: StageRun[ReportSettings]) -> Mapping[str, Any]:
+def write_report(stage: StageRun[ReportSettings]) -> Mapping[str, Any]:
     """Write `report.md`, `report.html` and the figures as PNG; returns the number of figures."""
     from drkit.report import Figure, Heading, Text, html_page, markdown
 
@@ -213,7 +213,7 @@ REPORT = StageSpec(
     name="report",
     version=4,
     settings=ReportSettings,
-    run=run,
+    run=write_report,
     inputs={
         "results": "the table of the evaluation",
         "choice": "the retriever that is exported, and why",
