@@ -68,7 +68,7 @@ class BeirCollection(FileCollection):
         return [paths[0] for paths in found.values()]
 
     @property
-    def divided(self) -> Splits:
+    def split_rules(self) -> Splits:
         """The splits with judgements, and those taken from the test queries."""
         return Splits.of(str(self.folder), self._qrels, train_share=self.config.train_share)
 
@@ -84,8 +84,8 @@ class BeirCollection(FileCollection):
 
     def located_judgements(self, split: str) -> Iterator[tuple[str, Judgement]]:
         """The judgements of a split."""
-        belongs = self.divided.membership(split)
-        rows = read_judgements(self._qrels[self.divided.source(split)], beir=True)
+        belongs = self.split_rules.membership(split)
+        rows = read_judgements(self._qrels[self.split_rules.source(split)], beir=True)
         return ((where, judgement) for where, judgement in rows if belongs(judgement.query_id))
 
     def describe(self) -> Mapping[str, Any]:
@@ -116,7 +116,7 @@ class JsonlCollection(FileCollection):
         self._columns = PassageColumns(*((chosen,) if chosen else usual for chosen, usual in named))
 
     @property
-    def divided(self) -> Splits:
+    def split_rules(self) -> Splits:
         """Return no splits: the collection has only texts."""
         return Splits.of(self.name, ())
 
@@ -174,7 +174,7 @@ class TrecCollection(FileCollection):
         self._corpus = corpus
 
     @property
-    def divided(self) -> Splits:
+    def split_rules(self) -> Splits:
         """The splits with judgements, and those taken from the test topics."""
         return Splits.of(self.name, self._qrels, train_share=self.config.train_share)
 
@@ -184,13 +184,13 @@ class TrecCollection(FileCollection):
 
     def located_queries(self, split: str) -> Iterator[tuple[object, Query]]:
         """The judged topics of a split."""
-        topics = read_topics(self._topics[self.divided.source(split)], self.config.topic_field)
+        topics = read_topics(self._topics[self.split_rules.source(split)], self.config.topic_field)
         return judged_queries(topics, self.judgements(split))
 
     def located_judgements(self, split: str) -> Iterator[tuple[str, Judgement]]:
         """The judgements of a split."""
-        belongs = self.divided.membership(split)
-        rows = read_judgements(self._qrels[self.divided.source(split)])
+        belongs = self.split_rules.membership(split)
+        rows = read_judgements(self._qrels[self.split_rules.source(split)])
         return ((where, judgement) for where, judgement in rows if belongs(judgement.query_id))
 
     def describe(self) -> Mapping[str, Any]:
@@ -253,7 +253,7 @@ class TevatronCollection(FileCollection):
             raise DrkitError(f"{_TEVATRON}: {split}_qrels needs the {split} queries; set {split} to their file")
 
     @property
-    def divided(self) -> Splits:
+    def split_rules(self) -> Splits:
         """The splits with a file, and those that are a share of the training queries."""
         return Splits.of(self.name, self._queries, dev_share=self.config.dev_share, test_share=self.config.test_share)
 
@@ -303,8 +303,8 @@ class TevatronCollection(FileCollection):
             yield from ((row, query_id, item.id("docid")) for item in _items(row, kind))
 
     def _rows(self, split: str) -> Iterator[Row]:
-        belongs = self.divided.membership(split)
-        rows = read_jsonl(self._queries[self.divided.source(split)])
+        belongs = self.split_rules.membership(split)
+        rows = read_jsonl(self._queries[self.split_rules.source(split)])
         return (row for row in rows if belongs(row.id("query_id")))
 
     def describe(self) -> Mapping[str, Any]:
@@ -313,7 +313,7 @@ class TevatronCollection(FileCollection):
         return {
             "collection": "tevatron",
             "files": {str(path.resolve()): file_summary(path) for path in files},
-            "shares": dict(self.divided.held_out),
+            "shares": dict(self.split_rules.held_out),
         }
 
 

@@ -208,8 +208,8 @@ class HfCollection(TableCollection):
             return RetrievalTables(corpus, queries, qrels, Splits.of(self.name, qrels))
         columns = PairColumns.of(config)
         sources = _open_part(config.path, config.subset, columns)
-        divided = Splits.of(self.name, sources, dev_share=config.dev_share, test_share=config.test_share)
-        return PairTables(sources, columns, divided)
+        split_rules = Splits.of(self.name, sources, dev_share=config.dev_share, test_share=config.test_share)
+        return PairTables(sources, columns, split_rules)
 
     def describe(self) -> Mapping[str, Any]:
         """The paths or ids that were given, and the version of `datasets`."""
@@ -220,7 +220,7 @@ class HfCollection(TableCollection):
             "path": self.config.path,
             "subset": self.config.subset,
             "qrels": self.config.qrels,
-            "shares": dict(self.divided.held_out),
+            "shares": dict(self.split_rules.held_out),
             "datasets": version("datasets"),
         }
 
@@ -232,7 +232,7 @@ class RetrievalTables:
     corpus: Mapping[str, Rows]
     all_queries: Mapping[str, Rows]
     qrels: Mapping[str, Rows]
-    divided: Splits
+    split_rules: Splits
 
     def passages(self) -> Iterator[tuple[Row, Passage]]:
         """Every row of the corpus."""
@@ -246,7 +246,7 @@ class RetrievalTables:
 
     def judgements(self, split: str) -> Iterator[tuple[Row, Judgement]]:
         """The judgements of a split."""
-        for row in self.qrels[self.divided.source(split)]():
+        for row in self.qrels[self.split_rules.source(split)]():
             query, doc, score = (row.first(names) for names in _QRELS)
             relevance = parse_relevance(str(row.values[score]), str(row))
             yield row, Judgement(row.id(query), row.id(doc), relevance)

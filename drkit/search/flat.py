@@ -311,7 +311,7 @@ class FaissEngine:
     def top(self, queries: NDArray[np.float32], count: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Return the top hits; see `Engine.top`."""
         queries = np.ascontiguousarray(queries, dtype=np.float32)
-        best = Best(len(queries), count)
+        best = TopCandidates(len(queries), count)
         for start, block in float32_blocks(self._vectors):
             scores, positions = self._search(queries, block, min(count, len(block)))
             best.add(torch.from_numpy(scores), torch.from_numpy(positions) + start)
@@ -341,7 +341,7 @@ class TorchEngine:
     def top(self, queries: NDArray[np.float32], count: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Return the top hits; see `Engine.top`."""
         on_device = torch.from_numpy(np.array(queries, dtype=np.float32)).to(self._device)
-        best = Best(len(on_device), count)
+        best = TopCandidates(len(on_device), count)
         with full_float32():
             for start, rows in self._rows():
                 best.add(*_products(on_device, rows, min(count, len(rows)), start))
@@ -369,7 +369,7 @@ def _products(queries: Tensor, rows: Tensor, count: int, start: int) -> tuple[Te
     return scores, torch.cat([part.indices for part in parts]) + start
 
 
-class Best:
+class TopCandidates:
     """The best `count` candidates of each query so far, updated block by block."""
 
     def __init__(self, queries: int, count: int) -> None:

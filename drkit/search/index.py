@@ -316,7 +316,7 @@ class IvfPqIndex(ApproximateIndex):
         """
         faiss, ids = faiss_library(), DocIds.of(doc_ids)
         check_vectors(vectors, ids)
-        settings = fitted(settings or IvfPq(), *vectors.shape)
+        settings = fit_settings(settings or IvfPq(), *vectors.shape)
         dimension, metric = vectors.shape[1], faiss.METRIC_INNER_PRODUCT
         quantizer = faiss.IndexFlatIP(dimension)
         index = faiss.IndexIVFPQ(quantizer, dimension, settings.lists, settings.code_bytes, 8, metric)
@@ -331,13 +331,13 @@ class IvfPqIndex(ApproximateIndex):
         return faiss_library().SearchParametersIVF(nprobe=int(self._about["settings"]["probes"]))
 
 
-def fitted(settings: IvfPq, count: int, dimension: int) -> IvfPq:
+def fit_settings(settings: IvfPq, count: int, dimension: int) -> IvfPq:
     """Replace zeros in the settings by values that suit `count` vectors of `dimension`.
 
     Raises DrkitError for fewer than 256 vectors, more lists than vectors, or a code length that does not divide the
     dimension.
 
-    >>> fitted(IvfPq(), 1000, 384)
+    >>> fit_settings(IvfPq(), 1000, 384)
     IvfPq(lists=25, code_bytes=48, probes=16)
     """
     if count < MIN_VECTORS_FOR_PQ:

@@ -89,12 +89,12 @@ def pretrain(stage: StageRun[PretrainSettings]) -> Mapping[str, Any]:
 def _collator(
     stage: StageRun[PretrainSettings], module: AutoEncoder, masker: Masker, signals: Mapping[str, SignalValues]
 ) -> MaskingCollator:
-    from drkit.data.contexts import carried, open_contexts, open_texts
+    from drkit.data.contexts import batch_signals, open_contexts, open_texts
     from drkit.train.pretrain import MaskingCollator
 
     return MaskingCollator(
         store=open_texts(stage.inputs),
-        signals=carried(signals),
+        signals=batch_signals(signals),
         masker=masker,
         rows=module.decoder.rows,
         seed=stage.settings.seed,

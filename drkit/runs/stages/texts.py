@@ -30,7 +30,7 @@ class CollectionSettings:
 def store_collection(stage: StageRun[CollectionSettings]) -> Mapping[str, Any]:
     """Write passages, queries and judgements; returns their counts and the collection's description."""
     from drkit.data.writing import write_collection
-    from drkit.search.index import IvfPq, fitted
+    from drkit.search.index import IvfPq, fit_settings
 
     choice = stage.settings.collection
     collection = stage.registry.build(Kind.COLLECTION, choice.use, choice.config)
@@ -40,7 +40,7 @@ def store_collection(stage: StageRun[CollectionSettings]) -> Mapping[str, Any]:
     if counts["empty_passages"]:
         stage.progress.note(f"{counts['empty_passages']:,} passages have no text and can never be found")
     if stage.settings.index == "ivf-pq":  # fail now, not after training
-        fitted(IvfPq(), counts["passages"], stage.settings.hidden)
+        fit_settings(IvfPq(), counts["passages"], stage.settings.hidden)
     return {**counts, "description": dict(collection.describe())}
 
 
