@@ -17,7 +17,7 @@ from drkit.core.files import local_path
 from drkit.core.progress import Progress, Silent
 from drkit.core.registry import Registry
 from drkit.core.types import Judgement
-from drkit.data.beir import BeirCollection
+from drkit.data.formats import BeirCollection
 from drkit.data.specs import BeirConfig
 from drkit.errors import DrkitError
 from drkit.evaluate import Scores, check_measures, evaluate
@@ -28,7 +28,7 @@ from drkit.search import AnyEncoder, Bm25Retriever, align, build_index, convex, 
 from drkit.search.fusion import DEFAULT_WEIGHT
 
 if TYPE_CHECKING:
-    from drkit.search.trec import RunRow
+    from drkit.search.rankings import RunRow
 
 
 from drkit.commands.evaluation import HYBRID, OwnHits

@@ -20,7 +20,7 @@ from drkit.runs.manifest import read_manifest
 from drkit.search import read_qrels, read_run
 
 if TYPE_CHECKING:
-    from drkit.search.trec import RunRow
+    from drkit.search.rankings import RunRow
 
 EVALUATION, RUNS, HYBRID, COLLECTION = "evaluation", "runs", "hybrid", "collection"
 

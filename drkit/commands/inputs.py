@@ -23,8 +23,8 @@ from drkit.recipe.schema import RERANKER
 from drkit.recipe.toml import read_recipe
 from drkit.runs.execute import RECIPE
 from drkit.runs.manifest import load_manifest, read_manifest, versions
-from drkit.runs.retriever import load_text_encoder, write_encoder
 from drkit.runs.stage import TextReading, settings_from
+from drkit.runs.stages.retriever import load_text_encoder, write_encoder
 from drkit.search import AnyEncoder, DualEncoder, Reranker, TextEncoder
 from drkit.search.text_encoder import choose_device, read_encoder
 from drkit.search.vectors import Vectors

@@ -16,15 +16,14 @@ from drkit.recipe.toml import read_recipe
 from drkit.runs.execute import RECIPE, locked
 from drkit.runs.manifest import Manifest, write_manifest
 from drkit.runs.plan import plan
-from drkit.runs.stages import initial
-from drkit.runs.stages.export import EXPORT
 from drkit.runs.stages.finetune import FINETUNE
-from drkit.runs.stages.index import INDEX
+from drkit.runs.stages.retriever import EXPORT, INDEX
+from drkit.runs.stages.start import ENCODER_FROM_SCRATCH, EXISTING_ENCODER
 from drkit.runs.survey import survey
 
 _WEIGHTS = "*.safetensors"
 # What is removed, by the name of the stage's spec.
-_CHECKPOINTS = (initial.EXISTING, initial.FROM_SCRATCH, FINETUNE, EXPORT)
+_CHECKPOINTS = (EXISTING_ENCODER, ENCODER_FROM_SCRATCH, FINETUNE, EXPORT)
 _PRUNED = {**dict.fromkeys((spec.name for spec in _CHECKPOINTS), _WEIGHTS), INDEX.name: "*"}
 
 

@@ -15,16 +15,16 @@ from drkit.core.registry import Installed
 from drkit.core.types import Query
 from drkit.errors import DrkitError
 from drkit.search import Storage, Vectors, encode_corpus, read_run, rerank, write_run
+from drkit.search.rankings import batched, check_same_encoder
 from drkit.search.reranking import in_order
-from drkit.search.retrieve import batched, check_same_encoder
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from drkit.search import AnyIndex, Encoder
     from drkit.search.fusion import FusedRow, Searcher
+    from drkit.search.rankings import RunRow
     from drkit.search.reranking import Scorer
-    from drkit.search.trec import RunRow
 
 QUERIES_PER_PASS, QUERIES_PER_SEARCH = 4096, 256
 Batch: TypeAlias = "tuple[Sequence[str], NDArray[np.float32]]"

@@ -24,20 +24,22 @@ from drkit.data.generation import QueryModel, Sampling, generate_file
 from drkit.data.rows import Row, read_jsonl
 from drkit.data.writing import write_collection
 from drkit.errors import DrkitError
-from drkit.miners.chain import MiningCounts, build_chain, refresh_settings
-from drkit.miners.mining import (
+from drkit.miners.chain import (
+    MiningCounts,
     as_triplets,
     as_tuples,
+    build_chain,
     mining_requests,
     parse_chain,
     requirements_of,
     text_rows,
     weight_hashes,
 )
+from drkit.miners.specs import refresh_settings
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs.execute import RECIPE
 from drkit.search import Retriever, open_index
-from drkit.search.retrieve import batched
+from drkit.search.rankings import batched
 from drkit.train.teacher import Agreement
 
 if TYPE_CHECKING:

@@ -7,23 +7,25 @@ from typing import TYPE_CHECKING
 from drkit.core import lazy_exports
 
 if TYPE_CHECKING:
-    from drkit.data.beir import BeirCollection as BeirCollection
-    from drkit.data.beir import JsonlCollection as JsonlCollection
     from drkit.data.contexts import MixedContexts as MixedContexts
     from drkit.data.contexts import QueryContexts as QueryContexts
     from drkit.data.contexts import SpanContexts as SpanContexts
     from drkit.data.contexts import open_contexts as open_contexts
     from drkit.data.corpus import StoredCollection as StoredCollection
     from drkit.data.corpus import open_collection as open_collection
-    from drkit.data.embeddings import log_frequencies as log_frequencies
-    from drkit.data.embeddings import ppmi_svd as ppmi_svd
+    from drkit.data.counts import NgramCounts as NgramCounts
+    from drkit.data.counts import log_frequencies as log_frequencies
+    from drkit.data.counts import ppmi_svd as ppmi_svd
+    from drkit.data.formats import BeirCollection as BeirCollection
+    from drkit.data.formats import JsonlCollection as JsonlCollection
+    from drkit.data.formats import TevatronCollection as TevatronCollection
+    from drkit.data.formats import TrecCollection as TrecCollection
     from drkit.data.generation import QueryModel as QueryModel
     from drkit.data.generation import Sampling as Sampling
     from drkit.data.generation import generate_file as generate_file
     from drkit.data.generation import generate_queries as generate_queries
-    from drkit.data.hf import HfCollection as HfCollection
-    from drkit.data.irds import IrdsCollection as IrdsCollection
-    from drkit.data.ngrams import NgramCounts as NgramCounts
+    from drkit.data.hubs import HfCollection as HfCollection
+    from drkit.data.hubs import IrdsCollection as IrdsCollection
     from drkit.data.pairs import PairsCollection as PairsCollection
     from drkit.data.pydocs import PydocsCollection as PydocsCollection
     from drkit.data.queries import Queries as Queries
@@ -42,8 +44,6 @@ if TYPE_CHECKING:
     from drkit.data.specs import TrecConfig as TrecConfig
     from drkit.data.store import TokenStore as TokenStore
     from drkit.data.store import tokenise as tokenise
-    from drkit.data.tevatron import TevatronCollection as TevatronCollection
-    from drkit.data.trec import TrecCollection as TrecCollection
     from drkit.data.vocabulary import train_wordpiece as train_wordpiece
     from drkit.data.writing import write_collection as write_collection
 

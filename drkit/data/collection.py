@@ -111,7 +111,7 @@ class FileCollection(ABC):
 
     @property
     @abstractmethod
-    def divided(self) -> Splits:
+    def split_rules(self) -> Splits:
         """The splits."""
 
     @abstractmethod
@@ -136,7 +136,7 @@ class FileCollection(ABC):
 
     def splits(self) -> tuple[str, ...]:
         """The splits with queries, those taken from another split included."""
-        return self.divided.names()
+        return self.split_rules.names()
 
     def passages(self) -> Iterator[Passage]:
         """Stream every passage."""

@@ -180,13 +180,13 @@ def open_contexts(inputs: Mapping[str, Path], kind: str) -> Contexts | None:
 
 
 def _span_contexts(inputs: Mapping[str, Path]) -> SpanContexts:
-    return SpanContexts(open_texts(inputs), Spans.open(inputs["spans"]), carried(open_signals(inputs)))
+    return SpanContexts(open_texts(inputs), Spans.open(inputs["spans"]), batch_signals(open_signals(inputs)))
 
 
 def _query_contexts(inputs: Mapping[str, Path]) -> QueryContexts:
-    return QueryContexts(Queries.open(inputs["queries"]), carried(open_signals(inputs, "query-signals")))
+    return QueryContexts(Queries.open(inputs["queries"]), batch_signals(open_signals(inputs, "query-signals")))
 
 
-def carried(signals: Mapping[str, SignalValues]) -> dict[str, SignalValues]:
+def batch_signals(signals: Mapping[str, SignalValues]) -> dict[str, SignalValues]:
     """Return the signals that a batch carries: those of tokens and texts, not those of the vocabulary."""
     return {name: values for name, values in signals.items() if values.scope != "vocabulary"}

@@ -140,7 +140,7 @@ class PairTables:
 
     sources: Mapping[str, Rows]
     columns: PairColumns
-    divided: Splits
+    split_rules: Splits
 
     def passages(self) -> Iterator[tuple[Row, Passage]]:
         """Every passage, positives and negatives, once."""
@@ -173,8 +173,8 @@ class PairTables:
             yield from ((row, (query_id, text_id(text))) for text in pair.negatives)
 
     def _pairs(self, split: str) -> Iterator[tuple[Row, str, Pair]]:
-        belongs = self.divided.membership(split)
-        for row in self.sources[self.divided.source(split)]():
+        belongs = self.split_rules.membership(split)
+        for row in self.sources[self.split_rules.source(split)]():
             pair = self.columns.read(row)
             if belongs(query_id := text_id(pair.anchor)):
                 yield row, query_id, pair
@@ -189,10 +189,10 @@ class TableCollection(FileCollection):
     tables: Any
 
     @property
-    def divided(self) -> Splits:
+    def split_rules(self) -> Splits:
         """The splits of the tables, and those that are a share of the training queries."""
-        divided: Splits = self.tables.divided
-        return divided
+        split_rules: Splits = self.tables.split_rules
+        return split_rules
 
     def located_passages(self) -> Iterator[tuple[Row, Passage]]:
         """Every passage, once."""
@@ -231,9 +231,9 @@ class PairsCollection(TableCollection):
         self.name = f"pairs:{local_path(config.path).resolve().name}"
         self._files = _split_files(config)
         columns = PairColumns.of(config)
-        divided = Splits.of(self.name, self._files, dev_share=config.dev_share, test_share=config.test_share)
+        split_rules = Splits.of(self.name, self._files, dev_share=config.dev_share, test_share=config.test_share)
         sources = {split: partial(_read_files, paths, columns) for split, paths in self._files.items()}
-        self.tables = PairTables(sources, columns, divided)
+        self.tables = PairTables(sources, columns, split_rules)
 
     def describe(self) -> Mapping[str, Any]:
         """The size and SHA-256 of each file, and the shares taken from the training queries."""
@@ -241,7 +241,7 @@ class PairsCollection(TableCollection):
         return {
             "collection": "pairs",
             "files": {str(path.resolve()): file_summary(path) for path in files},
-            "shares": dict(self.divided.held_out),
+            "shares": dict(self.split_rules.held_out),
         }
 
 

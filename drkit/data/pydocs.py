@@ -76,10 +76,8 @@ class PydocsCollection:
     def _of(self, split: str) -> Iterator[Documented]:
         if split not in SPLITS:
             raise DrkitError(f"pydocs has no split {split!r}; it has {', '.join(SPLITS)}")
-        return (found for found in self._documented if found.summary and self._split(found.module) == split)
-
-    def _split(self, module: str) -> str:
-        return split_by_hash(module, dev_share=self.config.dev_share, test_share=self.config.test_share)
+        shares = {"dev_share": self.config.dev_share, "test_share": self.config.test_share}
+        return (one for one in self._documented if one.summary and split_by_hash(one.module, **shares) == split)
 
     def describe(self) -> Mapping[str, Any]:
         """Packages with their versions and passages, all counts, and a hash of every passage and query."""

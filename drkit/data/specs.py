@@ -208,7 +208,7 @@ COLLECTIONS = (
     ComponentSpec(
         kind=Kind.COLLECTION,
         name="beir",
-        target="drkit.data.beir:BeirCollection",
+        target="drkit.data.formats:BeirCollection",
         config=BeirConfig,
         summary="A folder in the BEIR layout: corpus, queries, qrels",
         cite=BEIR,
@@ -219,7 +219,7 @@ COLLECTIONS = (
     ComponentSpec(
         kind=Kind.COLLECTION,
         name="irds",
-        target="drkit.data.irds:IrdsCollection",
+        target="drkit.data.hubs:IrdsCollection",
         config=IrdsConfig,
         summary="Any dataset of ir_datasets, by its id",
         cite=IR_DATASETS,
@@ -229,7 +229,7 @@ COLLECTIONS = (
     ComponentSpec(
         kind=Kind.COLLECTION,
         name="tevatron",
-        target="drkit.data.tevatron:TevatronCollection",
+        target="drkit.data.formats:TevatronCollection",
         config=TevatronConfig,
         summary="Tevatron's training files: queries with their passages",
         cite=TEVATRON,
@@ -249,7 +249,7 @@ COLLECTIONS = (
     ComponentSpec(
         kind=Kind.COLLECTION,
         name="trec",
-        target="drkit.data.trec:TrecCollection",
+        target="drkit.data.formats:TrecCollection",
         config=TrecConfig,
         summary="A corpus file, TREC topics and judgements by split",
         provides=_JUDGED,
@@ -258,7 +258,7 @@ COLLECTIONS = (
     ComponentSpec(
         kind=Kind.COLLECTION,
         name="hf",
-        target="drkit.data.hf:HfCollection",
+        target="drkit.data.hubs:HfCollection",
         config=HfConfig,
         summary="A Hugging Face dataset, by folder or id",
         cite=HF_DATASETS,
@@ -268,7 +268,7 @@ COLLECTIONS = (
     ComponentSpec(
         kind=Kind.COLLECTION,
         name="jsonl",
-        target="drkit.data.beir:JsonlCollection",
+        target="drkit.data.formats:JsonlCollection",
         config=JsonlConfig,
         summary="A file of texts alone, without queries",
         provides=("texts",),

@@ -21,13 +21,13 @@ from drkit.core.types import HIGHEST_GRADE
 from drkit.errors import DrkitError
 from drkit.recipe.toml import json_text
 from drkit.search.fusion import DEFAULT_WEIGHT, Scale, align, convex, min_max
-from drkit.search.trec import encode_ids
+from drkit.search.rankings import encode_ids
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from drkit.core.types import Judgement
-    from drkit.search.trec import RunRow
+    from drkit.search.rankings import RunRow
 
 MEASURES = ("RR@10", "nDCG@10", "R@100", "R@1000")
 
@@ -82,7 +82,8 @@ def evaluate(
     import ir_measures
 
     parsed = {name: _measure(name) for name in measures}
-    judged = _pooled(_judged(qrels))
+    # Without negative judgements, which trec_eval treats as unjudged: without others it reads past its arrays.
+    judged = {query: {doc: g for doc, g in grades.items() if g >= 0} for query, grades in _judged(qrels).items()}
     ranked = _ranked(run, judged, exclude_self=exclude_self)
     values: dict[Any, dict[str, float]] = {measure: dict.fromkeys(judged, 0.0) for measure in parsed.values()}
     with_grades = {query: grades for query, grades in judged.items() if grades}
@@ -170,14 +171,6 @@ def _judged(qrels: Iterable[Judgement]) -> dict[str, dict[str, int]]:
     if not judged:
         raise DrkitError("no judgements to evaluate against; give a collection and a split that have judgements")
     return judged
-
-
-def _pooled(judged: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
-    """Drop negative judgements, which trec_eval treats as unjudged.
-
-    trec_eval reads past its arrays if a query has no other judgements.
-    """
-    return {query: {doc: grade for doc, grade in grades.items() if grade >= 0} for query, grades in judged.items()}
 
 
 def _ranked(run: Iterable[RunRow], judged: Mapping[str, Any], *, exclude_self: bool) -> dict[str, dict[str, float]]:

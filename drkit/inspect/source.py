@@ -19,7 +19,7 @@ from attrs import frozen
 from drkit.core.registry import Installed
 from drkit.core.spec import Kind
 from drkit.core.types import BackboneInfo, BuildContext
-from drkit.data.ngrams import NgramCounts
+from drkit.data.counts import NgramCounts
 from drkit.data.queries import extractive_queries
 from drkit.data.store import TokenStore, tokenise
 from drkit.errors import DrkitError
@@ -30,7 +30,7 @@ from drkit.runs.execute import RECIPE, execute
 from drkit.runs.manifest import digest, read_manifest
 from drkit.runs.plan import plan
 from drkit.runs.stage import Stage, lasting_settings
-from drkit.runs.stages.signals import FITTED
+from drkit.runs.stages.texts import FITTED
 from drkit.signals.importance import COUNTS, importance
 from drkit.train.checkpoints import load_tokenizer
 

@@ -9,14 +9,14 @@ from drkit.core import lazy_exports
 if TYPE_CHECKING:
     from drkit.miners.chain import Chain as Chain
     from drkit.miners.chain import build_chain as build_chain
+    from drkit.miners.chain import mine as mine
+    from drkit.miners.chain import parse_chain as parse_chain
     from drkit.miners.filters import CrossEncoderFilter as CrossEncoderFilter
     from drkit.miners.filters import MarginFilter as MarginFilter
     from drkit.miners.filters import MaxScoreFilter as MaxScoreFilter
     from drkit.miners.filters import RanksFilter as RanksFilter
     from drkit.miners.filters import SameTextFilter as SameTextFilter
     from drkit.miners.hard_negatives import HardNegatives as HardNegatives
-    from drkit.miners.mining import mine as mine
-    from drkit.miners.mining import parse_chain as parse_chain
     from drkit.miners.sources import Bm25Miner as Bm25Miner
     from drkit.miners.sources import DenseMiner as DenseMiner
     from drkit.miners.sources import GivenMiner as GivenMiner

@@ -18,7 +18,7 @@ from drkit.miners.specs import (
     SameTextConfig,
     parse_ranks,
 )
-from drkit.search.retrieve import batched
+from drkit.search.rankings import batched
 
 QUERIES_PER_BATCH = 64
 Pair = tuple[MiningRequest, Mined]

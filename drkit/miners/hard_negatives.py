@@ -18,10 +18,19 @@ from drkit.core.protocols import NegativeFilter, ScoringRetriever, SearchesTexts
 from drkit.core.registry import Registry, installed
 from drkit.core.types import BuildContext, MiningRequest, Passage
 from drkit.errors import DrkitError
-from drkit.miners.chain import Chain, MiningCounts, build_chain, source_names
+from drkit.miners.chain import (
+    Chain,
+    MiningCounts,
+    TextRow,
+    as_triplets,
+    as_tuples,
+    build_chain,
+    parse_chain,
+    source_names,
+    text_rows,
+)
 from drkit.miners.filters import QueryTextFilter
-from drkit.miners.mining import TextRow, as_triplets, as_tuples, parse_chain, text_rows
-from drkit.search.retrieve import Hits, batched
+from drkit.search.rankings import Hits, batched
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -167,7 +176,7 @@ class HardNegatives:
 
     def _retriever(self, texts: TextCorpus, stack: ExitStack) -> Any:
         from drkit.search import Retriever
-        from drkit.search.sentence_transformers import as_encoder
+        from drkit.search.encode import as_encoder
 
         if isinstance(self.source, SearchesTexts):
             if not texts.has_given_ids:

@@ -32,8 +32,7 @@ from drkit.miners.specs import (
     RunFileConfig,
 )
 from drkit.search.bm25 import Bm25Retriever
-from drkit.search.retrieve import batched
-from drkit.search.trec import read_run
+from drkit.search.rankings import batched, read_run
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -11,8 +11,10 @@ from attrs import frozen
 from attrs.validators import and_, ge, gt, in_, le
 
 from drkit.core.citations import ANCE, BM25, GPL, NV_RETRIEVER, ROCKETQA, STAR
+from drkit.core.protocols import RefreshesNegatives
 from drkit.core.settings import at_least, more_than, optional, setting
 from drkit.core.spec import ComponentSpec, Kind
+from drkit.recipe.schema import Choice
 
 _RANKS = re.compile(r"([1-9]\d*)-([1-9]\d*)")
 
@@ -251,4 +253,12 @@ FILTERS = (
         receives=("candidates",),
     ),
 )
+
+
+def refresh_settings(choices: Sequence[Choice]) -> RefreshesNegatives | None:
+    """Return the settings of the source if it mines again during training, otherwise None."""
+    config = choices[0].config if choices else None
+    return config if isinstance(config, RefreshesNegatives) else None
+
+
 MINERS = (*SOURCES, *FILTERS)

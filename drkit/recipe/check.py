@@ -273,7 +273,10 @@ class Matrix:
 
 def matrix(parts: Installed) -> Matrix:
     """Return the matrix of all installed maskers, decoders and losses."""
-    maskers, decoders, losses = (_by_name(parts, kind) for kind in (Kind.MASKER, Kind.DECODER, Kind.LOSS))
+    maskers, decoders, losses = (
+        {parts.registry.name_of(spec): spec for spec in parts.registry.specs(kind)}
+        for kind in (Kind.MASKER, Kind.DECODER, Kind.LOSS)
+    )
     pairs = [pair for decoder in decoders for pair in _matrix_row(parts, decoder, maskers)]
     named = [*maskers.items(), *decoders.items(), *losses.items()]
     return Matrix(
@@ -311,11 +314,6 @@ def _reasons(error: DrkitError) -> tuple[str, ...]:
     """Return the problems of an error, without their paths in the recipe."""
     problems = error.problems if isinstance(error, ProblemsError) else (str(error),)
     return tuple(problem.rpartition(" @ ")[0] or problem for problem in problems)
-
-
-def _by_name(parts: Installed, kind: Kind) -> dict[str, ComponentSpec]:
-    """Return the parts of a kind by their shortest unambiguous name."""
-    return {parts.registry.name_of(spec): spec for spec in parts.registry.specs(kind)}
 
 
 def _made_by_stages(spec: ComponentSpec) -> tuple[str, ...]:

@@ -23,21 +23,32 @@ from drkit.evaluate import check_measures
 from drkit.evaluate.measures import cutoff
 from drkit.recipe.schema import PSEUDO, Recipe
 from drkit.runs import estimate
-from drkit.runs.draft import PASSAGES, Draft, queries_of, split_of
-from drkit.runs.plan_encoder import plan_encoder, plan_pseudo_queries, plan_texts
+from drkit.runs.plan_encoder import (
+    PASSAGES,
+    plan_encoder,
+    plan_pseudo_queries,
+    plan_texts,
+    queries_of,
+    split_of,
+)
 from drkit.runs.plan_rounds import AS_IT_IS, System, add_index, plan_rounds, plan_start, reading_of
-from drkit.runs.stage import TRUNCATED, Part, Stage
-from drkit.runs.stages.choice import CHOICE, CHOOSE, CHOSEN
-from drkit.runs.stages.evaluate import EVALUATION
-from drkit.runs.stages.export import EXPORT
+from drkit.runs.stage import TRUNCATED, Draft, Part, Stage
+from drkit.runs.stages.evaluation import (
+    CHOICE,
+    CHOOSE,
+    CHOSEN,
+    EVALUATION,
+    EXPORTED,
+    HYBRID,
+    HYBRID_NAME,
+    SEARCH,
+    UNTUNED,
+)
 from drkit.runs.stages.finetune import FINETUNE
-from drkit.runs.stages.hybrid import EXPORTED, HYBRID, UNTUNED
-from drkit.runs.stages.hybrid import NAME as HYBRID_NAME
-from drkit.runs.stages.index import BM25, CHOSEN_INDEX
 from drkit.runs.stages.pretrain import PRETRAIN
 from drkit.runs.stages.report import LOG, PROBES, REPORT, TRAINING, VALIDATION, WITH, WITH_PSEUDO, WITHOUT
 from drkit.runs.stages.reranker import RERANKER
-from drkit.runs.stages.search import SEARCH
+from drkit.runs.stages.retriever import BM25, CHOSEN_INDEX, EXPORT
 
 
 @frozen

@@ -19,21 +19,47 @@ from drkit.encoders.pooling import POOLINGS
 from drkit.errors import DrkitError
 from drkit.maskers.specs import GeneratorConfig, QuerySettings
 from drkit.recipe.parts import FOR_EXTRACTIVE, required_capabilities, required_signals
-from drkit.recipe.schema import Choice, Pretrain, Probe, PseudoQueries
+from drkit.recipe.schema import PSEUDO, Choice, Pretrain, Probe, PseudoQueries
 from drkit.runs import estimate
-from drkit.runs.draft import PASSAGES, Draft, files_state, path_state, queries_of, split_of
-from drkit.runs.stage import Part, TextReading, settings_from
-from drkit.runs.stages import generator, initial, vocabulary
-from drkit.runs.stages.collection import COLLECTION
-from drkit.runs.stages.generator import GeneratorSizes
+from drkit.runs.stage import Draft, Part, TextReading, files_state, path_state, settings_from
 from drkit.runs.stages.pretrain import PRETRAIN
-from drkit.runs.stages.pseudo_queries import PSEUDO_QUERIES
-from drkit.runs.stages.queries import QUERIES
-from drkit.runs.stages.signals import FITTED, QUERY_SIGNAL, SIGNAL, VALUES
-from drkit.runs.stages.spans import SPANS
-from drkit.runs.stages.tokens import PASSAGE_TOKENS
+from drkit.runs.stages.queries import PSEUDO_QUERIES, QUERIES, SPLIT
+from drkit.runs.stages.start import (
+    ENCODER_FROM_SCRATCH,
+    EXISTING_ENCODER,
+    EXISTING_GENERATOR,
+    TRAINED_GENERATOR,
+    GeneratorSizes,
+)
+from drkit.runs.stages.texts import (
+    COLLECTION,
+    EXISTING_VOCABULARY,
+    FITTED,
+    PASSAGE_TOKENS,
+    QUERY_SIGNAL,
+    SIGNAL,
+    SPANS,
+    VALUES,
+    WORDPIECE,
+)
 
 VOCABULARY, TOKENS = Part("vocabulary"), Part("tokens")
+PASSAGES = Part("collection", "passages")
+
+
+def split_of(name: str) -> Part:
+    """Return a split of the collection: its queries, judgements and given negatives."""
+    return Part("collection", name)
+
+
+def training_split(pairs: str) -> Part:
+    """Return the split that a round learns from: pseudo-queries, or the collection's training queries."""
+    return Part(PSEUDO_QUERIES.name, SPLIT) if pairs == PSEUDO else split_of("train")
+
+
+def queries_of(name: str) -> Part:
+    """Return the queries of a split, without its judgements."""
+    return Part("collection", f"{name}/queries.arrow")
 
 
 def plan_texts(draft: Draft) -> None:
@@ -48,11 +74,11 @@ def plan_texts(draft: Draft) -> None:
     )
     if recipe.encoder.pretrained:
         state = {"encoder.pretrained": path_state(recipe.encoder.pretrained)}
-        draft.add("vocabulary", vocabulary.EXISTING, "take the encoder's tokenizer", sources=state)
+        draft.add("vocabulary", EXISTING_VOCABULARY, "take the encoder's tokenizer", sources=state)
     else:
         queries = {"queries": queries_of("train")} if draft.learns_from_judgements else {}
         texts = {"passages": PASSAGES, **queries}
-        draft.add("vocabulary", vocabulary.WORDPIECE, "train a WordPiece vocabulary", texts)
+        draft.add("vocabulary", WORDPIECE, "train a WordPiece vocabulary", texts)
     inputs = {"passages": PASSAGES, "vocabulary": VOCABULARY}
     draft.add("tokens", PASSAGE_TOKENS, "tokenise every passage once, memory-mapped", inputs)
 
@@ -165,7 +191,7 @@ def _plan_initial(draft: Draft) -> None:
     if encoder.pretrained:
         draft.add(
             "initial",
-            initial.EXISTING,
+            EXISTING_ENCODER,
             "load the encoder to start from",
             {"vocabulary": VOCABULARY, **({"tokens": TOKENS} if weighted else {})},
             sources={"encoder.pretrained": path_state(encoder.pretrained)},
@@ -174,7 +200,7 @@ def _plan_initial(draft: Draft) -> None:
     else:
         draft.add(
             "initial",
-            initial.FROM_SCRATCH,
+            ENCODER_FROM_SCRATCH,
             "make the encoder from scratch",
             {"vocabulary": VOCABULARY, "tokens": TOKENS},
             extra={"positions": max(encoder.passage_length, encoder.query_length), "token_weights": weighted},
@@ -263,7 +289,7 @@ def _plan_generator(draft: Draft, pretrain: Pretrain, config: GeneratorConfig) -
     if config.trained_first:
         return draft.add(
             "generator",
-            generator.TRAINED,
+            TRAINED_GENERATOR,
             "the generator: train a small masked LM",
             {"vocabulary": VOCABULARY, "tokens": TOKENS},
             extra={"sizes": sizes, "steps": config.generator_steps, "training": pretrain.training_only()},
@@ -271,7 +297,7 @@ def _plan_generator(draft: Draft, pretrain: Pretrain, config: GeneratorConfig) -
     action = "random weights" if config.random else "load"
     return draft.add(
         "generator",
-        generator.EXISTING,
+        EXISTING_GENERATOR,
         f"the generator: {' '.join(filter(None, (action, config.model)))}",
         {"vocabulary": VOCABULARY},
         sources={"pretrain.masker.model": path_state(config.model)},

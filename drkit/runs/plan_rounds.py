@@ -13,20 +13,16 @@ from attrs import asdict, evolve, frozen
 from drkit.core.files import local_path
 from drkit.core.spec import Kind
 from drkit.errors import DrkitError
-from drkit.miners.chain import refresh_settings
-from drkit.miners.specs import RunFileConfig
+from drkit.miners.specs import RunFileConfig, refresh_settings
 from drkit.recipe.schema import INITIAL, JUDGED, PRETRAINED, PREVIOUS, PSEUDO, RERANKER, Choice, Finetune, Round
 from drkit.runs import estimate
-from drkit.runs.draft import PASSAGES, Draft, files_state, path_state, split_of, training_split
-from drkit.runs.plan_encoder import TOKENS, VOCABULARY
-from drkit.runs.stage import Part, TextReading, declared_reading, settings_from
-from drkit.runs.stages.export import EXPORT
+from drkit.runs.plan_encoder import PASSAGES, TOKENS, VOCABULARY, split_of, training_split
+from drkit.runs.stage import Draft, Part, TextReading, declared_reading, files_state, path_state, settings_from
 from drkit.runs.stages.finetune import FINETUNE
-from drkit.runs.stages.index import INDEX
-from drkit.runs.stages.negatives import NEGATIVES
 from drkit.runs.stages.reranker import RERANKER as RERANKER_STAGE
-from drkit.runs.stages.teacher import TEACHER
-from drkit.runs.stages.tokens import PASSAGE_TOKENS, QUERY_TOKENS
+from drkit.runs.stages.reranker import TEACHER
+from drkit.runs.stages.retriever import EXPORT, INDEX, NEGATIVES
+from drkit.runs.stages.texts import PASSAGE_TOKENS, QUERY_TOKENS
 
 BASELINE, AS_IT_IS = "no-pretraining", "as-it-is"
 

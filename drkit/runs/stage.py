@@ -1,14 +1,15 @@
 """A stage: one folder of a run, made by one function from declared settings and declared inputs only.
 
-Every file in `drkit/runs/stages` declares a stage: a frozen class of settings, the inputs by name, the record files
-(logs, probes), and the function. The plan (`drkit.runs.plan`) fills in the settings and connects the inputs.
-The fingerprint covers exactly what the function can see, so a finished stage cannot be stale.
+The files in `drkit/runs/stages` declare stages: a frozen class of settings, the inputs by name, the record files
+(logs, probes), and the function. The plan (`drkit.runs.plan`) fills in the settings and connects the inputs in a
+`Draft`. The fingerprint covers exactly what the function can see, so a finished stage cannot be stale.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import takewhile
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -19,8 +20,9 @@ from attrs import asdict, field, frozen
 from drkit.core.files import local_path, write_text
 from drkit.core.progress import Progress
 from drkit.core.registry import Registry
+from drkit.core.spec import ComponentSpec
 from drkit.encoders.folder import MODULES, read_encoder_settings
-from drkit.recipe.schema import Recipe
+from drkit.recipe.schema import PSEUDO, Recipe, Round
 from drkit.recipe.toml import plain
 from drkit.runs.estimate import Cost
 from drkit.runs.manifest import digest
@@ -160,6 +162,65 @@ class Stage(Generic[S]):
     def fingerprint(self, contents: Mapping[str, str]) -> str:
         """Return the hash of `identity`."""
         return digest(self.identity(contents))
+
+
+@frozen
+class Draft:
+    """A plan under construction: recipe, installed parts, splits of the collection, stages by name, and notes."""
+
+    recipe: Recipe
+    registry: Registry
+    splits: tuple[str, ...]
+    stages: dict[str, Stage[Any]] = field(factory=dict)
+    notes: list[str] = field(factory=list)
+
+    @property
+    def rounds(self) -> tuple[Round, ...]:
+        """The rounds of fine-tuning up to the first one whose training queries are missing."""
+        rounds = self.recipe.finetune.rounds if self.recipe.finetune else ()
+        return tuple(takewhile(lambda one: one.pairs == PSEUDO or "train" in self.splits, rounds))
+
+    @property
+    def learns_from_judgements(self) -> bool:
+        """Whether training may look at the collection's training queries: unless all rounds use pseudo-queries."""
+        return "train" in self.splits and not (self.rounds and all(one.pairs == PSEUDO for one in self.rounds))
+
+    def add(
+        self,
+        name: str,
+        spec: StageSpec[Any],
+        summary: str,
+        inputs: Mapping[str, Part] | None = None,
+        *,
+        sources: Mapping[str, str] | None = None,
+        extra: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> str:
+        """Add a stage unless the draft has one with this name; returns the name.
+
+        extra: settings that are not at one path of the recipe; the others are read from the recipe. options: further
+        fields of the `Stage`.
+        """
+        if name not in self.stages:
+            states = {key: state for key, state in (sources or {}).items() if state}
+            settings = settings_from(spec.settings, self.recipe, **(extra or {}))
+            self.stages[name] = Stage(name, spec, settings, summary, inputs or {}, states, **options)
+        return name
+
+
+def path_state(text: str | None) -> str:
+    """Return a fingerprint of the files at a local path (names, sizes, modification times); empty for anything else."""
+    path = local_path(text) if text else None
+    if path is None or not path.exists():
+        return ""
+    files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+    return digest([(p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in files])
+
+
+def files_state(spec: ComponentSpec, config: Any) -> str:
+    """Return the state of the local files that a part reads with these settings."""
+    states = [path_state(path) for path in spec.paths_of(config)]
+    return states[0] if len(states) == 1 else digest(states)
 
 
 @frozen(eq=False)

@@ -27,7 +27,7 @@ from drkit.core.registry import Registry
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext, Mined, StepOutput, TokenBatch, TokenStates, Views
 from drkit.data.arrays import SignalValues, write_signal
-from drkit.data.contexts import carried
+from drkit.data.contexts import batch_signals
 from drkit.data.store import StoredTexts, TokenStore, tokenise
 from drkit.encoders.heads import seeded
 from drkit.maskers.views import keep_targets
@@ -134,8 +134,8 @@ def _toy_batch(settings: Pretrain, registry: Registry, context: BuildContext, fo
     }
     indices = np.arange(len(texts))
     return ToyBatch(
-        tokens=stored.store.batch(indices, signals=carried(signals)),
-        contexts=stored.store.batch(indices[::-1].copy(), signals=carried(signals)),
+        tokens=stored.store.batch(indices, signals=batch_signals(signals)),
+        contexts=stored.store.batch(indices[::-1].copy(), signals=batch_signals(signals)),
         context=attrs.evolve(context, signals=vocabulary_signals(signals)),
     )
 

@@ -6,6 +6,7 @@ from drkit.core import lazy_exports
 
 if TYPE_CHECKING:
     from drkit.search.bm25 import Bm25Retriever as Bm25Retriever
+    from drkit.search.encode import SentenceTransformerEncoder as SentenceTransformerEncoder
     from drkit.search.encode import encode_corpus as encode_corpus
     from drkit.search.flat import FlatIndex as FlatIndex
     from drkit.search.fusion import HybridRetriever as HybridRetriever
@@ -17,22 +18,21 @@ if TYPE_CHECKING:
     from drkit.search.index import HnswIndex as HnswIndex
     from drkit.search.index import IvfPq as IvfPq
     from drkit.search.index import IvfPqIndex as IvfPqIndex
+    from drkit.search.index import Retriever as Retriever
     from drkit.search.index import build_index as build_index
     from drkit.search.index import open_index as open_index
+    from drkit.search.rankings import Hits as Hits
+    from drkit.search.rankings import read_qrels as read_qrels
+    from drkit.search.rankings import read_run as read_run
+    from drkit.search.rankings import write_qrels as write_qrels
+    from drkit.search.rankings import write_run as write_run
     from drkit.search.reranking import CrossEncoderScorer as CrossEncoderScorer
     from drkit.search.reranking import Reranker as Reranker
     from drkit.search.reranking import rerank as rerank
-    from drkit.search.retrieve import Hits as Hits
-    from drkit.search.retrieve import Retriever as Retriever
-    from drkit.search.sentence_transformers import SentenceTransformerEncoder as SentenceTransformerEncoder
     from drkit.search.text_encoder import AnyEncoder as AnyEncoder
     from drkit.search.text_encoder import DualEncoder as DualEncoder
     from drkit.search.text_encoder import Encoder as Encoder
     from drkit.search.text_encoder import TextEncoder as TextEncoder
-    from drkit.search.trec import read_qrels as read_qrels
-    from drkit.search.trec import read_run as read_run
-    from drkit.search.trec import write_qrels as write_qrels
-    from drkit.search.trec import write_run as write_run
     from drkit.search.vectors import Storage as Storage
     from drkit.search.vectors import Vectors as Vectors
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import Stemmer
 
 from drkit.errors import DrkitError
-from drkit.search.retrieve import Hits, batched, check_one_list_per_query, check_queries
+from drkit.search.rankings import Hits, batched, check_one_list_per_query, check_queries
 from drkit.search.vectors import DocIds
 
 IDS = "ids.arrow"

@@ -1,7 +1,8 @@
-"""Encode any number of texts into a folder of vectors: in shards, by several processes, and resumable.
+"""Encode texts into a folder of vectors: in shards, by several processes, and resumable; with any encoder.
 
 A shard holds consecutive texts. Process r of w writes every w-th missing shard. A finished shard is compared with the
-given texts by a hash of ids and texts, so vectors of another collection or another encoder are refused.
+given texts by a hash of ids and texts, so vectors of another collection or another encoder are refused. Models of
+sentence-transformers in memory are encoders too (`SentenceTransformerEncoder`).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 import numpy as np
@@ -21,8 +22,11 @@ from pyarrow import ArrowException
 from drkit.core.files import make_folder, remove_temporaries
 from drkit.core.processes import Shard
 from drkit.data.generation import blocks
+from drkit.encoders.folder import SIMILARITIES, SUPPORTED_MODULES, pooling_of
+from drkit.encoders.pooling import POOLINGS
+from drkit.encoders.token_weights import TokenWeights
 from drkit.errors import DrkitError
-from drkit.search.text_encoder import Encoder
+from drkit.search.text_encoder import Encoder, inference, read_encoder, tokenizer_hash, weights_hash
 from drkit.search.vectors import (
     ABOUT,
     Storage,
@@ -38,6 +42,7 @@ from drkit.search.vectors import (
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
 
 Text: TypeAlias = "str | NDArray[np.int32]"
 LOCK = ".lock"
@@ -191,3 +196,97 @@ def _utf8(text: str, name: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError as error:
         raise DrkitError(f"text {name!r}: its id or its text is not valid Unicode ({error.reason})") from None
+
+
+class SentenceTransformerEncoder:
+    """A `SentenceTransformer`, with any modules, as an encoder: `Retriever(SentenceTransformerEncoder(model), index)`.
+
+    Queries and passages go through its own `encode_query` and `encode_document`, with its prompts and lengths, on its
+    device; its training mode is restored afterwards. Under cosine similarity the vectors have length 1. If drkit
+    supports the model's modules and pooling, its index can also be searched with `TextEncoder.load` of the saved model.
+
+    Raises DrkitError for a similarity other than cosine and dot.
+    """
+
+    def __init__(self, model: Any, *, batch_size: int = 64) -> None:
+        similarity = str(getattr(model.similarity_fn_name, "value", model.similarity_fn_name))
+        if similarity not in SIMILARITIES:
+            raise DrkitError(f"the model uses {similarity!r} similarity; drkit supports cosine and dot")
+        self.model, self.similarity, self.batch_size = model, similarity, batch_size
+
+    @property
+    def dimension(self) -> int:
+        """D, the length of a vector."""
+        model = self.model  # before sentence-transformers 6 the method had the longer name
+        dimension = getattr(model, "get_embedding_dimension", None) or model.get_sentence_embedding_dimension
+        return int(dimension())
+
+    def identity(self) -> dict[str, Any]:
+        """Everything the vectors depend on: hashes of weights and tokenizer, pooling, similarity, prompts, length."""
+        pooling = self._pooling()
+        return {
+            "weights": self._weights(pooling),
+            "tokenizer": tokenizer_hash(self.model.tokenizer),
+            "pooling": pooling or "sentence-transformers",
+            "normalize": self.similarity == "cosine" or "Normalize" in self._modules(),
+            "similarity": self.similarity,
+            "prompts": dict(self.model.prompts or {}),
+            "length": self.model.max_seq_length,
+            "dimension": self.dimension,
+        }
+
+    def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Encode n queries as f32[n,D]."""
+        return self._encode(self.model.encode_query, texts)
+
+    def encode_passages(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Encode n passages as f32[n,D]."""
+        return self._encode(self.model.encode_document, texts)
+
+    def _encode(self, encode: Any, texts: Sequence[str]) -> NDArray[np.float32]:
+        if not texts:
+            return np.empty((0, self.dimension), dtype=np.float32)
+        normalize = self.similarity == "cosine"
+        with inference(self.model):
+            vectors = encode(
+                list(texts), batch_size=self.batch_size, normalize_embeddings=normalize, show_progress_bar=False
+            )
+        return np.asarray(vectors, dtype=np.float32)
+
+    def _weights(self, pooling: str) -> str:
+        if not pooling:
+            return weights_hash(self.model)
+        weighted = POOLINGS[pooling].weighted
+        token_weights = TokenWeights(self.model[1].emb_layer.weight[:, 0]) if weighted else None
+        return weights_hash(self.model[0].auto_model, token_weights)
+
+    def _modules(self) -> tuple[str, ...]:
+        return tuple(type(module).__name__ for module in self.model)
+
+    def _pooling(self) -> str:
+        """Return the pooling if `TextEncoder` can load the saved model, else an empty string."""
+        modules = self._modules()
+        if modules not in SUPPORTED_MODULES.values() or self.model.truncate_dim is not None:
+            return ""
+        config = self.model[modules.index("Pooling")].get_config_dict()
+        try:
+            return pooling_of(config, "the model", weighted="WordWeights" in modules)
+        except DrkitError:
+            return ""
+
+
+def as_encoder(given: Any) -> Encoder:
+    """Return an encoder for a `SentenceTransformer`, an encoder folder, or an encoder, which is returned unchanged.
+
+    Raises DrkitError for anything else, and as `TextEncoder.load` does.
+    """
+    if isinstance(given, (str, Path)):
+        return read_encoder(given)
+    if hasattr(given, "encode_passages"):
+        return given  # type: ignore[no-any-return]
+    if hasattr(given, "encode_document"):
+        return SentenceTransformerEncoder(given)
+    raise DrkitError(
+        f"{type(given).__name__} is not an encoder; give a SentenceTransformer, an encoder folder, or an object with "
+        f"encode_queries, encode_passages and dimension"
+    )

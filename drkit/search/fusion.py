@@ -17,13 +17,12 @@ from attrs import frozen
 
 from drkit.core.files import read_json
 from drkit.errors import DrkitError
-from drkit.search.retrieve import Hits, batched
-from drkit.search.trec import encode_ids
+from drkit.search.rankings import Hits, batched, encode_ids
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from drkit.search.trec import RunRow
+    from drkit.search.rankings import RunRow
 
 FusedRow: TypeAlias = "tuple[str, list[tuple[str, float]]]"
 DEFAULT_WEIGHT = 0.5
@@ -160,7 +159,7 @@ class HybridRetriever:
         Raises DrkitError if the run has no such row, or a folder is missing or cannot be read.
         """
         from drkit.search.bm25 import Bm25Retriever
-        from drkit.search.retrieve import Retriever
+        from drkit.search.index import Retriever
 
         path = Path(run) / "hybrid" / WEIGHT
         try:

@@ -1,4 +1,4 @@
-"""Indexes of any kind: build, save and open them; approximate ones are built with faiss (HNSW graphs and IVF-PQ).
+"""Indexes of any kind: build, save, open and search them; approximate ones (HNSW graphs, IVF-PQ) are built with faiss.
 
 How much of the exact ranking an approximate index finds is measured when it is built.
 """
@@ -6,7 +6,7 @@ How much of the exact ranking an approximate index finds is measured when it is 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
@@ -17,7 +17,6 @@ from pyarrow import ArrowException
 
 from drkit.core.files import check_replaceable, replacing_folder
 from drkit.errors import DrkitError, MissingExtraError
-from drkit.search.engines import make_engine
 from drkit.search.flat import (
     ABOUT,
     FAISS,
@@ -26,16 +25,19 @@ from drkit.search.flat import (
     FlatIndex,
     check_search,
     check_vectors,
+    make_engine,
     read_about,
     score_positions,
     write_about,
 )
-from drkit.search.retrieve import Hits
+from drkit.search.rankings import Hits, batched, check_queries, check_same_encoder
 from drkit.search.vectors import DocIds, Vectors, float32_blocks
 
 if TYPE_CHECKING:
+    import torch
     from numpy.typing import NDArray
 
+    from drkit.search.text_encoder import Encoder
     from drkit.search.vectors import Shards
 
 AnyIndex: TypeAlias = "FlatIndex | HnswIndex | IvfPqIndex"
@@ -314,7 +316,7 @@ class IvfPqIndex(ApproximateIndex):
         """
         faiss, ids = faiss_library(), DocIds.of(doc_ids)
         check_vectors(vectors, ids)
-        settings = fitted(settings or IvfPq(), *vectors.shape)
+        settings = fit_settings(settings or IvfPq(), *vectors.shape)
         dimension, metric = vectors.shape[1], faiss.METRIC_INNER_PRODUCT
         quantizer = faiss.IndexFlatIP(dimension)
         index = faiss.IndexIVFPQ(quantizer, dimension, settings.lists, settings.code_bytes, 8, metric)
@@ -329,13 +331,13 @@ class IvfPqIndex(ApproximateIndex):
         return faiss_library().SearchParametersIVF(nprobe=int(self._about["settings"]["probes"]))
 
 
-def fitted(settings: IvfPq, count: int, dimension: int) -> IvfPq:
+def fit_settings(settings: IvfPq, count: int, dimension: int) -> IvfPq:
     """Replace zeros in the settings by values that suit `count` vectors of `dimension`.
 
     Raises DrkitError for fewer than 256 vectors, more lists than vectors, or a code length that does not divide the
     dimension.
 
-    >>> fitted(IvfPq(), 1000, 384)
+    >>> fit_settings(IvfPq(), 1000, 384)
     IvfPq(lists=25, code_bytes=48, probes=16)
     """
     if count < MIN_VECTORS_FOR_PQ:
@@ -354,3 +356,76 @@ def fitted(settings: IvfPq, count: int, dimension: int) -> IvfPq:
         )
     code_bytes = settings.code_bytes or max(size for size in divisors if size <= max(1, dimension // 8))
     return IvfPq(lists, code_bytes, min(lists, settings.probes or max(16, lists // 8)))
+
+
+class Retriever:
+    """Searches an index of any kind with the encoder that made its vectors.
+
+    encoder: a `TextEncoder`, a `DualEncoder`, a `SentenceTransformerEncoder`, or any `Encoder`.
+
+    Raises DrkitError if their dimensions differ, or the index was built with another encoder.
+    """
+
+    def __init__(self, encoder: Encoder, index: AnyIndex) -> None:
+        if encoder.dimension != index.dimension:
+            raise DrkitError(
+                f"the encoder has {encoder.dimension} dimensions, the index {index.dimension}; "
+                f"encode the passages again with this encoder"
+            )
+        if index.encoder is not None:
+            check_same_encoder(index.encoder, encoder.identity(), "the index")
+        self.encoder, self.index = encoder, index
+
+    @classmethod
+    def load(cls, run: str | Path, *, device: str | torch.device = "cpu") -> Retriever:
+        """Load the retriever of a finished run from its folders `encoder` and `index`.
+
+        Raises DrkitError if either folder is missing or cannot be read.
+        """
+        from drkit.search.text_encoder import read_encoder
+
+        missing = [name for name in ("encoder", "index") if not (Path(run) / name).is_dir()]
+        if missing:
+            raise DrkitError(
+                f"{run} has no folder {' and no folder '.join(missing)}; give the folder of a finished run, "
+                f"or finish it with `drkit run {run}`"
+            )
+        return cls(read_encoder(Path(run) / "encoder", device), open_index(Path(run) / "index"))
+
+    @classmethod
+    def build(cls, encoder: Encoder, texts: Iterable[tuple[str, str]], folder: str | Path) -> Retriever:
+        """Encode (id, text) passages into `folder` in this process, and search them exactly.
+
+        Raises DrkitError as `encode_corpus` and `FlatIndex.build` do.
+        """
+        from drkit.core.processes import Shard
+        from drkit.search.encode import encode_corpus
+
+        encode_corpus(encoder, texts, folder, shard=Shard(0, 1))
+        return cls(encoder, FlatIndex.over(Vectors.open(folder)))
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def search(self, texts: Sequence[str], depth: int) -> list[Hits]:
+        """Return the best `depth` passages of each text: (doc_ids, scores), best first.
+
+        Raises DrkitError for an empty text.
+        """
+        check_queries(texts)
+        return self.index.search(self.encoder.encode_queries(texts), depth) if texts else []
+
+    def score(self, texts: Sequence[str], doc_ids: Sequence[Sequence[str]]) -> list[list[float]]:
+        """Score each text against its own list of passages, as `search` would (approximately for ivf-pq).
+
+        NaN for an id that is not in the index. Raises DrkitError for an empty text, or if the numbers of texts and
+        lists differ.
+        """
+        check_queries(texts)
+        return self.index.score(self.encoder.encode_queries(texts), doc_ids)
+
+    def stream(self, texts: Iterable[str], depth: int, batch: int = 1024) -> Iterator[Hits]:
+        """Yield what `search` returns for any number of texts, a batch at a time."""
+        for some in batched(texts, batch):
+            check_queries(some)
+            yield from self.index.stream(self.encoder.encode_queries(some), depth)

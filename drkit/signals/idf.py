@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from drkit.data.arrays import Arrays, ArrayWriter
-from drkit.data.ngrams import text_chunks
+from drkit.data.counts import text_chunks
 from drkit.data.store import TokenStore
 from drkit.errors import DrkitError
 

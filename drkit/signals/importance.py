@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from drkit.data.arrays import SignalValues, write_signal
-from drkit.data.ngrams import NgramCounts, count, remaining_tokens, text_chunks
+from drkit.data.counts import NgramCounts, count, remaining_tokens, text_chunks
 from drkit.data.store import TokenStore
 from drkit.errors import DrkitError
 

@@ -1,22 +1,41 @@
-"""Fine-tuning a bi-encoder: a shared encoder for queries and passages, or one each, and a loss over their vectors.
+"""Training a bi-encoder: queries, each with a positive and hard negatives, and a loss over the whole batch.
 
-A judged positive of a query is never its negative, and neither is a second copy of any passage: both are masked by
-passage index, here and only here, for every loss.
+`PairCollator` draws the passages of every query again in each epoch, and `BiEncoder` turns its batches into vectors,
+with a shared encoder for queries and passages, or one each. A judged positive of a query is never its negative, and
+neither is a second copy of any passage: both are masked by passage index, here and only here, for every loss. Also
+here: which queries a round trains on, and how many negatives a query really has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 import torch
+from attrs import frozen
 from torch import Tensor, nn
 
-from drkit.core.protocols import Loss
+from drkit.core import processes
+from drkit.core.draws import Draws
+from drkit.core.protocols import InBatchNegatives, Loss
 from drkit.core.types import EmbeddedPairs
+from drkit.data.store import TokenStore
 from drkit.encoders import MaskedLmEncoder
 from drkit.losses.candidates import first_copies
+from drkit.search.rankings import batched
+from drkit.train.batches import Example
 from drkit.train.gradients import ROWS, Rows
+from drkit.train.pretrain import BUCKET
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from drkit.recipe.schema import Choice, Training
+
+    Indices = NDArray[np.int64]
+
 
 # A batch's tensors per query and per passage, besides their tokens.
 QUERY_TENSORS = ("positives", "judged", "groups", "teacher")
@@ -131,3 +150,232 @@ def share_positive(judged: Tensor) -> Tensor:
     has = torch.zeros(len(judged), len(unique), device=judged.device).scatter_(1, which, 1.0)
     has[:, unique < 0] = 0
     return has @ has.T > 0
+
+
+_BATCHES_AT_ONCE = 1000
+
+
+@frozen(eq=False)
+class TrainingPairs:
+    """Judged training queries and their passages, as indices.
+
+    queries: i64[n], indices in the query store. positives, negatives: indices in the corpus, one array per query;
+    arrays of negatives may be empty.
+    """
+
+    queries: Indices
+    positives: Sequence[Indices]
+    negatives: Sequence[Indices]
+
+    def __len__(self) -> int:
+        return len(self.queries)
+
+    def subset(self, rows: Indices) -> TrainingPairs:
+        """Return the pairs of these queries, by row i64[m]."""
+        return TrainingPairs(self.queries[rows], [self.positives[r] for r in rows], [self.negatives[r] for r in rows])
+
+    def draw(
+        self, rows: Indices, epoch: int, *, seed: int, negatives: int, mined: Sequence[Indices] | None = None
+    ) -> tuple[Indices, list[Indices]]:
+        """Draw the passages of queries, by row i64[m], in an epoch; see `draw_passages`.
+
+        mined: one array per query, instead of the queries' own negatives.
+        """
+        mined = self.negatives if mined is None else mined
+        draws = Draws(seed, epoch, rows)
+        return draw_passages([self.positives[r] for r in rows], [mined[r] for r in rows], draws, negatives=negatives)
+
+
+class TeacherScores(Protocol):
+    """A teacher's scores of passages, by index."""
+
+    def lookup(self, query_index: int, passages: Indices) -> NDArray[np.float32]:
+        """Return scores f32[n] of passages i64[n] for a query, all by index in the stores; NaN if not scored."""
+
+
+@frozen(eq=False)
+class PairCollator:
+    """Turns (epoch, query) pairs into token batches: each query with one positive and up to `negatives` hard negatives.
+
+    Every epoch draws again which of several positives, and which of the mined negatives, without repeats; a query with
+    fewer mined negatives gets all of them. With a teacher, batches contain its scores of every query's own passages.
+    refreshed: returns an epoch's negatives, one array per query, which replace those of `pairs`. self_passages: i64[n],
+    the passage with a query's own id, which is never its negative either, or -1.
+    """
+
+    pairs: TrainingPairs
+    queries: TokenStore
+    passages: TokenStore
+    negatives: int
+    seed: int
+    teacher: TeacherScores | None = None
+    refreshed: Callable[[int], Sequence[Indices]] | None = None
+    self_passages: Indices | None = None
+
+    def __call__(self, examples: Sequence[Example]) -> dict[str, Tensor]:
+        """Return the tensors of `BiEncoder.forward`; all examples of a batch belong to one epoch."""
+        rows = np.array([example for _, example in examples], dtype=np.int64)
+        epoch = examples[0][0]
+        mined = self.refreshed(epoch) if self.refreshed else None
+        positives, negatives = self.pairs.draw(rows, epoch, seed=self.seed, negatives=self.negatives, mined=mined)
+        passage_indices = np.concatenate([positives, *negatives])
+        groups = group_indices([len(mined) for mined in negatives])
+        queries = self.queries.batch(self.pairs.queries[rows], pad_to=BUCKET)
+        passages = self.passages.batch(passage_indices, pad_to=BUCKET)
+        batch = {
+            "query.ids": queries.ids,
+            "query.attention": queries.attention,
+            "passage.ids": passages.ids,
+            "passage.attention": passages.attention,
+            "positives": torch.arange(len(rows)),
+            "judged": self._judged(rows),
+            "passage_indices": torch.from_numpy(passage_indices),
+            "groups": torch.from_numpy(groups),
+        }
+        if self.teacher is not None:
+            batch["teacher"] = self._teacher_scores(self.teacher, rows, passage_indices[groups], groups >= 0)
+        return batch
+
+    def _judged(self, rows: Indices) -> Tensor:
+        """Return i64[Q,J]: the passages that are never negatives of each query, padded with -1."""
+        judged = pad_lists([self.pairs.positives[row] for row in rows])
+        if self.self_passages is None:
+            return judged
+        return torch.cat([judged, torch.from_numpy(self.self_passages[rows])[:, None]], dim=1)
+
+    def _teacher_scores(
+        self, teacher: TeacherScores, rows: Indices, passages: Indices, present: NDArray[np.bool_]
+    ) -> Tensor:
+        scores = np.full(present.shape, np.nan, dtype=np.float32)
+        for row, query, group, mask in zip(scores, self.pairs.queries[rows], passages, present, strict=True):
+            row[mask] = teacher.lookup(int(query), group[mask])
+        return torch.from_numpy(scores)
+
+
+def training_pairs(
+    query_ids: Sequence[str], positives: Mapping[str, Indices], negatives: Mapping[str, Indices]
+) -> TrainingPairs:
+    """Return the judged queries among `query_ids` (in the query store's order), with their passages."""
+    judged = [(index, query) for index, query in enumerate(query_ids) if len(positives.get(query, ()))]
+    none = np.empty(0, dtype=np.int64)
+    return TrainingPairs(
+        queries=np.array([index for index, _ in judged], dtype=np.int64),
+        positives=[positives[query] for _, query in judged],
+        negatives=[negatives.get(query, none) for _, query in judged],
+    )
+
+
+def draw_queries(queries: int, count: int, *, seed: int, draw: int = 0) -> Indices:
+    """Draw `count` of `queries` indices i64, ascending, different for every `draw`; all if `count` is 0 or too large.
+
+    >>> draw_queries(10, 3, seed=1).tolist(), draw_queries(2, 3, seed=1).tolist()
+    ([4, 7, 8], [0, 1])
+    """
+    if not 0 < count < queries:
+        return np.arange(queries)
+    return np.sort(np.random.default_rng([seed, draw]).permutation(queries)[:count])
+
+
+def draw_passages(
+    positives: Sequence[Indices], mined: Sequence[Indices], draws: Draws, *, negatives: int
+) -> tuple[Indices, list[Indices]]:
+    """Draw one positive of each query, i64[Q], and up to `negatives` of its mined passages, without repeats.
+
+    positives, mined: indices in the corpus, one array per query; draws: of those queries. The passages of a query
+    depend only on its own arrays and draws; a query with fewer mined passages gets all of them.
+    """
+    which = draws.uniform(1)[:, 0]
+    drawn = np.array([p[int(u * len(p))] for p, u in zip(positives, which, strict=True)], dtype=np.int64)
+    width = max((len(m) for m in mined), default=0)
+    if not negatives or not width:
+        return drawn, [np.empty(0, dtype=np.int64) for _ in mined]
+    keys = draws.uniform(width)
+    keys[np.arange(width)[None, :] >= np.array([len(m) for m in mined])[:, None]] = 2.0  # beyond a query's own list
+    order = np.argsort(keys, axis=1)[:, :negatives]
+    kept = np.take_along_axis(keys, order, axis=1) < 2.0
+    return drawn, [m[row[keep]] for m, row, keep in zip(mined, order, kept, strict=True)]
+
+
+def drawn_passages(
+    pairs: TrainingPairs, batches: Iterable[Sequence[Example]], *, negatives: int, seed: int
+) -> list[Indices]:
+    """Return the passages i64[n], ascending, that `PairCollator` draws for each query in these batches of a training.
+
+    Memory: 8 bytes per different pair of query and passage.
+    """
+    passages = 1 + max((int(own.max()) for own in chain(pairs.positives, pairs.negatives) if len(own)), default=0)
+    found = np.empty(0, dtype=np.int64)  # query x passages + passage
+    for some in batched(batches, _BATCHES_AT_ONCE):
+        codes = [found]
+        for batch in some:
+            rows = np.array([example for _, example in batch], dtype=np.int64)
+            positives, mined = pairs.draw(rows, batch[0][0], seed=seed, negatives=negatives)
+            codes.append(rows * passages + positives)
+            codes.append(np.repeat(rows, [len(own) for own in mined]) * passages + np.concatenate(mined))
+        found = np.unique(np.concatenate(codes))
+    queries, indices = np.divmod(found, passages)
+    return np.split(indices, np.searchsorted(queries, np.arange(1, len(pairs))))
+
+
+def group_indices(negatives: Sequence[int]) -> Indices:
+    """Return i64[Q, 1 + most]: the rows of each query's own passages in a batch, padded with -1.
+
+    negatives: the number of negatives of each query. The passages of a batch are the positives of all queries, then the
+    negatives of the first query, of the second, and so on.
+
+    >>> group_indices([2, 0, 1])
+    array([[ 0,  3,  4],
+           [ 1, -1, -1],
+           [ 2,  5, -1]])
+    """
+    counts = np.asarray(negatives, dtype=np.int64)
+    columns = np.arange(counts.max(initial=0))
+    rows = (len(counts) + np.cumsum(counts) - counts)[:, None] + columns
+    return np.concatenate([np.arange(len(counts))[:, None], np.where(columns < counts[:, None], rows, -1)], axis=1)
+
+
+def pad_lists(lists: Sequence[Indices]) -> Tensor:
+    """Stack arrays of different lengths as i64[n, longest], padded with -1."""
+    out = np.full((len(lists), max(map(len, lists), default=0)), -1, dtype=np.int64)
+    for row, values in zip(out, lists, strict=True):
+        row[: len(values)] = values
+    return torch.from_numpy(out)
+
+
+def effective_batch(collate: PairCollator, training: Training, loss: Choice) -> dict[str, Any]:
+    """Return the size of the batch that a step really sees, in queries and negatives.
+
+    A batch spans all processes and all chunks; accumulation adds up the gradients of several batches without adding
+    negatives.
+    """
+    queries = min(training.per_device_train_batch_size * processes.count(), len(collate.pairs))
+    mined = collate.refreshed(0) if collate.refreshed else collate.pairs.negatives
+    hard = float(np.array([min(len(n), collate.negatives) for n in mined]).mean())
+    return {
+        "training_queries": len(collate.pairs),
+        "processes": processes.count(),
+        "queries_per_batch": queries,
+        "queries_per_step": queries * training.gradient_accumulation_steps,
+        "hard_negatives_per_query": round(hard, 3),
+        "negatives_per_query": round(queries * (1 + hard) - 1 if uses_in_batch_negatives(loss) else hard, 1),
+    }
+
+
+def describe_batch(effective: Mapping[str, Any]) -> str:
+    """Return an effective batch in one line."""
+    return (
+        f"{effective['training_queries']:,} training queries, {effective['queries_per_batch']:,} per batch; "
+        f"negatives per query: {effective['negatives_per_query']:,}, including "
+        f"{effective['hard_negatives_per_query']:g} mined for the query"
+    )
+
+
+def uses_in_batch_negatives(loss: Choice) -> bool:
+    """Return whether the passages of other queries are negatives of a query."""
+    return loss.config.in_batch if isinstance(loss.config, InBatchNegatives) else True
+
+
+def mean_metric(log: Sequence[Mapping[str, Any]], metric: str) -> float:
+    """Return the mean of a metric over all steps; each log entry has the mean since the entry before."""
+    steps = np.diff([0, *(entry["step"] for entry in log)])
+    return float(np.average([entry[metric] for entry in log], weights=steps))

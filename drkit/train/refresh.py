@@ -24,8 +24,7 @@ from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.data.corpus import StoredCorpus
 from drkit.data.store import TokenStore
 from drkit.errors import DrkitError
-from drkit.miners.chain import build_chain
-from drkit.miners.mining import read_negatives, write_negatives
+from drkit.miners.chain import build_chain, read_negatives, write_negatives
 from drkit.search import AnyEncoder, FlatIndex, Retriever, Vectors, encode_corpus
 from drkit.train.resuming import CALLBACKS
 

@@ -19,8 +19,8 @@ from drkit.data.corpus import StoredCorpus
 from drkit.encoders import CrossEncoder
 from drkit.encoders.cross_encoder import PairTokenizer
 from drkit.train.batches import Example
+from drkit.train.biencoder import TrainingPairs
 from drkit.train.gradients import ITEMS, LOSS, METRIC, Rows
-from drkit.train.pairs import TrainingPairs
 
 NAME = "ranking"
 PAIR = ("ids", "attention", "types")
@@ -120,7 +120,7 @@ class GroupCollator:
     """Turns (epoch, query) pairs into token pairs: each query with one positive, then up to `negatives` mined passages.
 
     pairs: the training queries; texts: their texts, in the same order; corpus: the passages. Groups are drawn as for a
-    bi-encoder (`drkit.train.pairs`).
+    bi-encoder (`drkit.train.biencoder`).
     """
 
     pairs: TrainingPairs

@@ -58,6 +58,11 @@ class TrainingResult:
     loss: float
     log: tuple[Mapping[str, float], ...]
 
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Steps, loss and seconds, for the manifest."""
+        return {"steps": self.steps, "loss": self.loss, "seconds": self.seconds}
+
 
 def train_in(
     folder: Path,
@@ -87,7 +92,7 @@ def train_in(
     )
     lines = "".join(f"{json.dumps(dict(entry), sort_keys=True)}\n" for entry in result.log)
     write_text(folder / "log.jsonl", lines)
-    done = {"steps": result.steps, "loss": result.loss, "seconds": result.seconds, "examples": len(lengths)}
+    done = {**result.metrics, "examples": len(lengths)}
     write_text(folder / "training.json", json_text(done))
     return result
 

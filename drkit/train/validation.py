@@ -22,9 +22,8 @@ from drkit.core.files import CHECKPOINTS, replacing
 from drkit.data.store import TokenStore
 from drkit.errors import DrkitError
 from drkit.evaluate import check_measures
-from drkit.train.probes import ProbeLog, evaluating
+from drkit.train.probes import ProbeLog, RetrievalProbe, evaluating, retrieval_probe
 from drkit.train.resuming import CALLBACKS
-from drkit.train.retrieval_probe import RetrievalProbe, retrieval_probe
 
 if TYPE_CHECKING:
     from torch import nn

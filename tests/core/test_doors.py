@@ -38,7 +38,7 @@ WRITERS = {
     "drkit/train/resuming.py": {"open", "rmtree", "copytree"},  # checkpoints, sealed by hashes of their files
     "drkit/data/arrays.py": {"open", "rmtree"},  # columns, beside the file that they become
     "drkit/data/generation.py": {"open", "truncate", "rmtree", "unlink"},  # lines that a resumed generation keeps
-    "drkit/data/ngrams.py": {"save"},
+    "drkit/data/counts.py": {"save"},
     "drkit/data/vocabulary.py": {"open", "save_pretrained"},
     "drkit/data/writing.py": {"rmtree"},
     "drkit/encoders/cross_encoder.py": {"save_pretrained"},
@@ -47,10 +47,9 @@ WRITERS = {
     "drkit/commands/encoder_evaluation.py": {"rmtree"},
     "drkit/report.py": {"savefig"},
     "drkit/runs/execute.py": {"rmtree", "unlink", "rename", "copytree", "symlink_to"},  # puts stages in place
-    "drkit/runs/stages/index.py": {"rmtree", "replace", "copytree"},
+    "drkit/runs/stages/retriever.py": {"rmtree", "replace", "copytree"},
     "drkit/runs/stages/queries.py": {"rmtree"},
-    "drkit/search/engines.py": {"write_index"},
-    "drkit/search/flat.py": {"open"},
+    "drkit/search/flat.py": {"open", "write_index"},
     "drkit/train/checkpoints.py": {"save_pretrained", "copyfile", "copytree"},
     "drkit/train/refresh.py": {"rmtree", "unlink"},
     "drkit/train/trainer.py": {"save_file", "touch", "rmtree"},
@@ -232,7 +231,7 @@ def test_the_network_is_reached_through_libraries_that_were_asked_for():
         if called in ("load_dataset", "urlretrieve", "hf_hub_download", "download")
         or (called == "load" and owner == "ir_datasets")
     }
-    assert asked <= {"drkit/data/hf.py", "drkit/data/irds.py"}
+    assert asked <= {"drkit/data/hubs.py"}
 
 
 @pytest.mark.parametrize(

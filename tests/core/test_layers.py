@@ -34,10 +34,8 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 RUNS = (
     ("estimate", "manifest"),
     ("stage",),
-    ("retriever",),
     ("stages",),
     ("survey",),
-    ("draft",),
     ("plan_encoder",),
     ("plan_rounds",),
     ("plan",),

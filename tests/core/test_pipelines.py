@@ -12,8 +12,8 @@ from drkit.errors import DrkitError, ProblemsError, UnknownNameError
 from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.toml import recipe_from_table, recipe_table
-from drkit.runs.draft import PASSAGES, split_of
 from drkit.runs.plan import plan
+from drkit.runs.plan_encoder import PASSAGES, split_of
 from drkit.runs.stage import Part
 
 PARTS = installed()

@@ -20,7 +20,7 @@ from drkit.data.contexts import (
     open_texts,
     stacked,
 )
-from drkit.data.ngrams import NgramCounts
+from drkit.data.counts import NgramCounts
 from drkit.data.queries import Queries, write_candidates
 from drkit.data.spans import Spans, sample, split_documents, train_punkt
 from drkit.errors import DrkitError

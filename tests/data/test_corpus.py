@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drkit.data import corpus
-from drkit.data.beir import JsonlCollection
 from drkit.data.corpus import StoredCorpus, take_values
+from drkit.data.formats import JsonlCollection
 from drkit.data.specs import JsonlConfig
 from drkit.data.writing import write_collection
 

@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from drkit.data.arrays import SignalValues
-from drkit.data.embeddings import log_frequencies, ppmi_svd
-from drkit.data.ngrams import text_chunks
+from drkit.data.counts import log_frequencies, ppmi_svd, text_chunks
 from drkit.data.store import TokenStore, tokenise
 from drkit.errors import DrkitError
 from drkit.signals.importance import NgramCounts, count, importance, score
@@ -98,8 +97,8 @@ def test_counts_equal_a_counter(small, tmp_path, min_count):
 @pytest.mark.parametrize("workers", [1, 3])
 def test_chunks_spilled_and_merged_count_as_one_pass(store, tmp_path, monkeypatch, workers):
     whole = count(store, tmp_path / "whole", workers=1)
-    monkeypatch.setattr("drkit.data.ngrams._SMALLEST_CHUNK", 1)
-    monkeypatch.setattr("drkit.data.ngrams._BYTES_PER_TOKEN", 2**20 // 150)
+    monkeypatch.setattr("drkit.data.counts._SMALLEST_CHUNK", 1)
+    monkeypatch.setattr("drkit.data.counts._BYTES_PER_TOKEN", 2**20 // 150)
     parts = count(store, tmp_path / "parts", workers=workers, memory_mb=1)
     assert len(list(text_chunks(store.offsets, 150 // workers))) > 20
     for one, other in zip(whole.tables, parts.tables, strict=True):

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from drkit.core.draws import Draws
 from drkit.core.types import Passage
-from drkit.data.beir import JsonlCollection
 from drkit.data.corpus import collection_of, open_collection
+from drkit.data.formats import JsonlCollection
 from drkit.data.queries import (
     _CROPS,
     LENGTH,

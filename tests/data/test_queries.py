@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 
 from drkit.core.processes import Shard
 from drkit.data import Sampling, extractive_queries, generate_queries
-from drkit.data.beir import JsonlCollection
 from drkit.data.corpus import open_collection
+from drkit.data.formats import JsonlCollection
 from drkit.data.generation import NucleusDraw, QueryModel, generate_file, truncate_texts
 from drkit.data.queries import (
     GivenQueries,

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from drkit.data.beir import BeirCollection
+from drkit.data.formats import BeirCollection
 from drkit.data.spans import (
     Spans,
     installed_punkt,

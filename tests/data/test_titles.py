@@ -84,7 +84,7 @@ def test_pre_training_reads_titles(corpus):
 
 def test_no_other_module_reads_a_passages_title_or_text_alone():
     """Who does may join them otherwise: only the type itself, those who store them, and titles as queries do."""
-    allowed = {"data/writing.py", "data/tevatron.py", "data/queries.py"}
+    allowed = {"data/writing.py", "data/formats.py", "data/queries.py"}
     folder = Path(drkit.__file__).parent
     found = {
         str(path.relative_to(folder))

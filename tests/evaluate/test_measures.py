@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from drkit.core.types import Judgement
 from drkit.errors import DrkitError
 from drkit.evaluate import MEASURES, check_measures, evaluate
-from drkit.search.trec import read_qrels, read_run, write_qrels, write_run
+from drkit.search.rankings import read_qrels, read_run, write_qrels, write_run
 
 NAMES = {
     "nDCG@10": "ndcg_cut_10",

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from drkit.core.types import Judgement
 from drkit.evaluate import evaluate
-from drkit.search.trec import encode_id, read_qrels, read_run, write_qrels, write_run
+from drkit.search.rankings import encode_id, read_qrels, read_run, write_qrels, write_run
 
 # drkit's name -> trec_eval's
 NAMES = {

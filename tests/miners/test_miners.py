@@ -27,8 +27,7 @@ from drkit.miners import (
     RunFileMiner,
 )
 from drkit.miners.chain import source_names
-from drkit.search.retrieve import Hits
-from drkit.search.trec import write_run
+from drkit.search.rankings import Hits, write_run
 from drkit.testing import check_miner
 from drkit.testing.toys import ToyCorpus, toy_requests
 

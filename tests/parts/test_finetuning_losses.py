@@ -30,8 +30,7 @@ from drkit.losses.specs import DIRECTIONS
 from drkit.recipe.toml import recipe_converter
 from drkit.testing import check_loss
 from drkit.testing.toys import toy_groups, toy_pairs
-from drkit.train.biencoder import candidate_mask, share_positive
-from drkit.train.pairs import pad_lists
+from drkit.train.biencoder import candidate_mask, pad_lists, share_positive
 
 WIDTH = 6
 

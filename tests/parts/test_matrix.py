@@ -11,7 +11,7 @@ from drkit.core.progress import Silent
 from drkit.core.registry import installed
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext
-from drkit.data.contexts import carried, open_contexts, open_signals, open_texts
+from drkit.data.contexts import batch_signals, open_contexts, open_signals, open_texts
 from drkit.errors import ProblemsError
 from drkit.recipe.check import check, matrix
 from drkit.recipe.compose import ComposeRequest, compose
@@ -84,7 +84,7 @@ def built(recipe, inputs):
     module = auto_encoder(settings, PARTS.registry, encoder, context, masker=masker).train()
     collate = MaskingCollator(
         store=open_texts(inputs),
-        signals=carried(open_signals(inputs)),
+        signals=batch_signals(open_signals(inputs)),
         masker=masker,
         rows=module.decoder.rows,
         seed=recipe.seed,

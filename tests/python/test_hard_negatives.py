@@ -15,7 +15,7 @@ from drkit.errors import DrkitError, UnknownNameError
 from drkit.miners import HardNegatives
 from drkit.miners.chain import keep_candidates
 from drkit.search import Bm25Retriever, FlatIndex, Retriever, TextEncoder
-from drkit.search.retrieve import Hits
+from drkit.search.rankings import Hits
 
 
 def answers(pairs):

@@ -24,18 +24,18 @@ from drkit.data.store import tokenise
 from drkit.encoders import CrossEncoder
 from drkit.errors import DrkitError
 from drkit.losses import MarginMseConfig
-from drkit.miners.mining import read_negatives
+from drkit.miners.chain import read_negatives
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.schema import Choice, Training
 from drkit.runs import estimate
 from drkit.runs.plan import plan
 from drkit.runs.stage import TextReading
 from drkit.runs.stages.finetune import FINETUNE, FinetuneSettings
-from drkit.runs.stages.teacher import TEACHER, TeacherSettings
+from drkit.runs.stages.reranker import TEACHER, TeacherSettings
 from drkit.search import Reranker
 from drkit.train import teacher as teacher_scores
 from drkit.train.batches import Schedule
-from drkit.train.pairs import TrainingPairs, draw_passages, draw_queries, drawn_passages, training_pairs
+from drkit.train.biencoder import TrainingPairs, draw_passages, draw_queries, drawn_passages, training_pairs
 from drkit.train.teacher import Agreement, ScoreBlocks, ScoreRequest, cut_blocks, read_scores
 from drkit_cli.render import plan_tree
 from tests.encoders.toys import tiny

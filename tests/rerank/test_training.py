@@ -19,14 +19,13 @@ from drkit.data.corpus import open_collection
 from drkit.encoders import CrossEncoder
 from drkit.errors import DrkitError
 from drkit.losses import ListwiseConfig, ListwiseLoss
-from drkit.miners.mining import read_negatives
+from drkit.miners.chain import read_negatives
 from drkit.recipe.schema import Choice, Reranker, Training
 from drkit.runs.stage import settings_from
-from drkit.runs.stages.reranker import RERANKER, RerankerSettings
-from drkit.runs.stages.teacher import TEACHER, TeacherSettings
+from drkit.runs.stages.reranker import RERANKER, TEACHER, RerankerSettings, TeacherSettings
 from drkit.search import Reranker as Ranker
 from drkit.train import gradients
-from drkit.train.pairs import training_pairs
+from drkit.train.biencoder import training_pairs
 from drkit.train.reranker import GroupCollator, GroupRanker
 from tests.rerank.toys import TOPICS, checkpoint, lines, mined, parts_of, query_tokens, stage_run, stored
 from tests.torchrun import torchrun
@@ -250,7 +249,7 @@ def test_it_learns_to_rank(tmp_path):
 
 
 def test_nothing_to_train_on(tmp_path):
-    from drkit.miners.mining import write_negatives
+    from drkit.miners.chain import write_negatives
 
     checkpoint(tmp_path / "lm")
     collection = open_collection(stored(tmp_path / "collection"))
@@ -262,7 +261,7 @@ def test_nothing_to_train_on(tmp_path):
 
 def test_what_answers_a_query_is_dropped_from_its_negatives(tmp_path):
     from drkit.core.types import Mined
-    from drkit.miners.mining import write_negatives
+    from drkit.miners.chain import write_negatives
 
     checkpoint(tmp_path / "lm")
     collection = open_collection(stored(tmp_path / "collection"))

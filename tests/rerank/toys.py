@@ -8,7 +8,7 @@ from pathlib import Path
 from drkit.core.types import Judgement, Mined, Passage, Query
 from drkit.data.corpus import open_collection
 from drkit.data.writing import write_collection
-from drkit.miners.mining import write_negatives
+from drkit.miners.chain import write_negatives
 from drkit.runs.stage import StageRun
 from tests.encoders.toys import tiny
 

@@ -32,8 +32,7 @@ from drkit.losses.specs import DIRECTIONS
 from drkit.testing.toys import toy_tokenizer, toy_tokens
 from drkit.train import gradients
 from drkit.train import gradients as gathering
-from drkit.train.biencoder import BiEncoder
-from drkit.train.pairs import pad_lists
+from drkit.train.biencoder import BiEncoder, pad_lists
 from drkit.train.reranker import GroupRanker
 
 CHUNKS = (0, 2)

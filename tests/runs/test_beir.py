@@ -9,7 +9,7 @@ from drkit.commands.encoder_evaluation import data_sets, evaluate_beir, evaluate
 from drkit.commands.inputs import NamedCollection
 from drkit.core.progress import Silent
 from drkit.core.types import Judgement, Passage
-from drkit.data.beir import BeirCollection
+from drkit.data.formats import BeirCollection
 from drkit.data.specs import BeirConfig
 from drkit.errors import DrkitError
 from drkit.evaluate import evaluate

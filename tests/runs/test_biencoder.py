@@ -9,8 +9,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from drkit.data.store import TokenStore, tokenise
-from drkit.train.biencoder import candidate_mask
-from drkit.train.pairs import PairCollator, TrainingPairs, pad_lists, training_pairs
+from drkit.train.biencoder import PairCollator, TrainingPairs, candidate_mask, pad_lists, training_pairs
 
 WORDS = [f"w{i}" for i in range(60)]
 

@@ -5,7 +5,7 @@ import pytest
 
 from drkit.losses import ContrastiveConfig, KlDistillationConfig, MarginMseConfig, PairwiseConfig
 from drkit.recipe.schema import Choice, Training
-from drkit.train.pairs import PairCollator, TrainingPairs, effective_batch
+from drkit.train.biencoder import PairCollator, TrainingPairs, effective_batch
 
 
 def effective(loss, monkeypatch, *, processes=1, accumulation=1, queries=100):

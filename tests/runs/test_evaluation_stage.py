@@ -8,7 +8,7 @@ from attrs import evolve
 from drkit.core.progress import Silent
 from drkit.core.types import Judgement, Passage, Query
 from drkit.data import write_collection
-from drkit.runs.stages.evaluate import EVALUATION, EvaluationSettings
+from drkit.runs.stages.evaluation import EVALUATION, EvaluationSettings
 from drkit.search import write_run
 from drkit_cli.render import results
 from tests.rerank.toys import stage_run

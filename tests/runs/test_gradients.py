@@ -171,7 +171,7 @@ def bi_encoder():
 
 def pairs_batch():
     from drkit.testing.toys import toy_tokens
-    from drkit.train.pairs import pad_lists
+    from drkit.train.biencoder import pad_lists
 
     queries, passages = toy_tokens((6, 5, 9, 4)), toy_tokens((30, 22, 9, 14, 13, 12, 17, 22, 8, 30))
     lists = [[3], [7, 9], [1], [4, 2, 6]]

@@ -7,7 +7,7 @@ from drkit.core.types import Judgement, Mined, Passage, Query
 from drkit.data.corpus import open_collection
 from drkit.data.writing import write_collection
 from drkit.errors import DrkitError
-from drkit.miners.mining import read_negatives, write_negatives
+from drkit.miners.chain import read_negatives, write_negatives
 
 
 class Few:

@@ -22,10 +22,10 @@ from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs.execute import execute
 from drkit.runs.manifest import read_manifest
 from drkit.runs.plan import plan
-from drkit.runs.retriever import load_text_encoder
 from drkit.runs.stage import TextReading, settings_from
+from drkit.runs.stages.retriever import load_text_encoder
 from drkit.search import Bm25Retriever, FlatIndex, Retriever
-from drkit.train.pairs import PairCollator
+from drkit.train.biencoder import PairCollator
 from tests.data.seq2seq import write_t5
 from tests.rerank.toys import checkpoint
 from tests.runs.conftest import drkit

@@ -21,13 +21,12 @@ from drkit.encoders import BertSizes, MaskedLmEncoder
 from drkit.errors import DrkitError
 from drkit.losses import ContrastiveConfig, ContrastiveLoss
 from drkit.miners import RanksConfig, RefreshConfig
-from drkit.miners.mining import read_negatives
+from drkit.miners.chain import read_negatives
 from drkit.recipe.schema import Choice, Training
 from drkit.search import TextEncoder
 from drkit.search.text_encoder import weights_hash
 from drkit.train.batches import Schedule, batches_per_epoch
-from drkit.train.biencoder import BiEncoder
-from drkit.train.pairs import PairCollator, training_pairs
+from drkit.train.biencoder import BiEncoder, PairCollator, training_pairs
 from drkit.train.refresh import ChainMiner, Refresher
 from drkit.train.trainer import train
 from tests.runs.damages import empty, flip_byte, halve

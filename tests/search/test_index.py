@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drkit.errors import DrkitError
-from drkit.search import engines, flat
+from drkit.search import flat
 from drkit.search.flat import FlatIndex
 
-ENGINES = ["torch", pytest.param("faiss", marks=pytest.mark.skipif(not engines._has_faiss(), reason="faiss missing"))]
+ENGINES = ["torch", pytest.param("faiss", marks=pytest.mark.skipif(not flat._has_faiss(), reason="faiss missing"))]
 
 
 def vectors(count, dimension, seed=0):
@@ -50,7 +50,7 @@ def test_ties_are_ordered_by_position_however_many(engine):
 @settings(deadline=None, max_examples=25)
 @given(st.integers(1, 60), st.integers(1, 9), st.integers(1, 70), st.integers(0, 10_000))
 def test_the_engines_agree(count, dimension, depth, seed):
-    if not engines._has_faiss():
+    if not flat._has_faiss():
         pytest.skip("faiss missing")
     # coarse values: many equal scores
     matrix = np.round(vectors(count, dimension, seed) * 2) / 2
@@ -62,8 +62,7 @@ def test_the_engines_agree(count, dimension, depth, seed):
 def test_torch_goes_through_the_vectors_in_pieces(monkeypatch):
     matrix, ids, queries = vectors(100, 8), [str(i) for i in range(100)], vectors(3, 8, seed=2)
     whole = FlatIndex.build(matrix, ids, engine="torch").search(queries, 20)
-    for module in (flat, engines):
-        monkeypatch.setattr(module, "ROWS", 7)
+    monkeypatch.setattr(flat, "ROWS", 7)
     assert FlatIndex.build(matrix, ids, engine="torch").search(queries, 20) == whole
 
 
@@ -88,12 +87,12 @@ def test_a_saved_index_answers_as_before(tmp_path, engine):
 
 def test_without_faiss_torch_searches_and_says_so_once(monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "faiss", None)
-    engines._has_faiss.cache_clear()
+    flat._has_faiss.cache_clear()
     try:
         matrix = vectors(20, 4)
         made = [FlatIndex.build(matrix, [str(i) for i in range(20)]) for _ in range(2)]
     finally:
-        engines._has_faiss.cache_clear()
+        flat._has_faiss.cache_clear()
     assert [index.engine.name for index in made] == ["torch", "torch"]
     assert [r.getMessage() for r in caplog.records if "faiss" in r.getMessage()] == [caplog.records[0].getMessage()]
     assert made[0].search(matrix[3:4], 1)[0].doc_ids == ("3",)

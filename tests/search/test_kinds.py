@@ -116,7 +116,7 @@ def test_a_collection_too_small_for_product_quantisation_is_told_before_anything
     from drkit.core.registry import installed
     from drkit.recipe.compose import ComposeRequest, compose
     from drkit.runs.stage import settings_from
-    from drkit.runs.stages.collection import COLLECTION, CollectionSettings
+    from drkit.runs.stages.texts import COLLECTION, CollectionSettings
     from tests.data.test_files import beir
     from tests.rerank.toys import stage_run
 

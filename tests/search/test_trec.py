@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from drkit.core.types import Judgement
 from drkit.errors import DrkitError
-from drkit.search.trec import decode_id, encode_id, read_qrels, read_run, write_qrels, write_run
+from drkit.search.rankings import decode_id, encode_id, read_qrels, read_run, write_qrels, write_run
 
 IDS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
 SCORES = st.floats(width=32, allow_nan=False, allow_infinity=False)

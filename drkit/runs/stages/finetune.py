@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, frozen
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from drkit.data.corpus import StoredCollection
-    from drkit.train.biencoder import BiEncoder
-    from drkit.train.pairs import PairCollator, TrainingPairs
+    from drkit.train.biencoder import BiEncoder, PairCollator, TrainingPairs
     from drkit.train.refresh import Refresher
     from drkit.train.validation import ValidationCallback
 
@@ -45,11 +45,11 @@ class FinetuneSettings:
     seed: int = from_recipe("seed")
 
 
-def run(stage: StageRun[FinetuneSettings]) -> Mapping[str, Any]:
+def finetune(stage: StageRun[FinetuneSettings]) -> Mapping[str, Any]:
     """Write the retriever's checkpoint; returns steps, loss, and the effective batch and negatives."""
     from drkit.data.corpus import collection_of
+    from drkit.train.biencoder import describe_batch, effective_batch, mean_metric, uses_in_batch_negatives
     from drkit.train.checkpoints import load_tokenizer, save_encoders
-    from drkit.train.pairs import describe_batch, effective_batch, mean_metric, uses_in_batch_negatives
     from drkit.train.trainer import train_in
 
     settings = stage.settings
@@ -74,7 +74,7 @@ def run(stage: StageRun[FinetuneSettings]) -> Mapping[str, Any]:
     )
     save_encoders(module, tokenizer, stage.folder)
     effective = effective_batch(collate, settings.training, settings.loss)
-    metrics = {"steps": result.steps, "loss": result.loss, "seconds": result.seconds, **effective}
+    metrics = {**result.metrics, **effective}
     if uses_in_batch_negatives(settings.loss):
         counted = metrics["negatives_counted"] = round(mean_metric(result.log, "negatives"), 1)
         stage.progress.note(f"negatives per query, without copies and judged positives: {counted:,}")
@@ -100,7 +100,7 @@ def _bi_encoder(stage: StageRun[FinetuneSettings], tokenizer: Any) -> BiEncoder:
 
 def _collator(stage: StageRun[FinetuneSettings], collection: StoredCollection) -> PairCollator:
     from drkit.data.store import TokenStore
-    from drkit.train.pairs import PairCollator
+    from drkit.train.biencoder import PairCollator
     from drkit.train.teacher import read_scores
 
     settings, inputs, pairs = stage.settings, stage.inputs, _pairs(stage, collection)
@@ -121,7 +121,7 @@ def _check_scored(stage: StageRun[FinetuneSettings], collate: PairCollator) -> N
 
     from drkit.core import processes
     from drkit.train.batches import Schedule
-    from drkit.train.pairs import drawn_passages
+    from drkit.train.biencoder import drawn_passages
 
     settings, pairs, teacher = stage.settings, collate.pairs, collate.teacher
     assert teacher is not None
@@ -148,23 +148,33 @@ def _self_passages(collection: StoredCollection, pairs: TrainingPairs) -> NDArra
 
 def _pairs(stage: StageRun[FinetuneSettings], collection: StoredCollection) -> TrainingPairs:
     """Return the training pairs of the round's queries; every `draw` has other queries."""
-    from drkit.miners.mining import read_negatives
-    from drkit.train.pairs import draw_queries, training_pairs
+    from drkit.train.biencoder import draw_queries
 
-    settings = stage.settings
-    negatives = read_negatives(stage.inputs["negatives"]) if "negatives" in stage.inputs else {}
-    positives = collection.positive_indices("train")
-    pairs = training_pairs([query.query_id for query in collection.queries("train")], positives, negatives)
-    if not len(pairs):
-        raise DrkitError(
-            "no training query has a passage judged relevant (score > 0), but fine-tuning needs at least one"
-        )
+    settings, pairs = stage.settings, judged_pairs(stage.inputs, collection, "fine-tuning")
     if settings.queries > len(pairs):
         same = ", and every draw is the same" if settings.draws > 1 else ""
         stage.progress.note(
             f"using all {len(pairs):,} training queries, fewer than the {settings.queries:,} requested{same}"
         )
     return pairs.subset(draw_queries(len(pairs), settings.queries, seed=settings.seed, draw=settings.draw))
+
+
+def judged_pairs(inputs: Mapping[str, Path], collection: StoredCollection, learner: str) -> TrainingPairs:
+    """Return the training queries that have a positive, with their mined negatives if these are an input.
+
+    Raises DrkitError if no query has a positive; learner: what needs one.
+    """
+    from drkit.miners.chain import read_negatives
+    from drkit.train.biencoder import training_pairs
+
+    mined = read_negatives(inputs["negatives"]) if "negatives" in inputs else {}
+    query_ids = [query.query_id for query in collection.queries("train")]
+    pairs = training_pairs(query_ids, collection.positive_indices("train"), mined)
+    if not len(pairs):
+        raise DrkitError(
+            f"no training query has a passage judged relevant (score > 0), but {learner} needs at least one"
+        )
+    return pairs
 
 
 def _refresher(
@@ -179,9 +189,9 @@ def _refresher(
     from drkit.core.files import CHECKPOINTS
     from drkit.core.processes import local_device
     from drkit.core.types import BuildContext
-    from drkit.miners.chain import refresh_settings
-    from drkit.miners.mining import mining_requests
-    from drkit.runs.retriever import encoders_of
+    from drkit.miners.chain import mining_requests
+    from drkit.miners.specs import refresh_settings
+    from drkit.runs.stages.retriever import encoders_of
     from drkit.search import Reranker
     from drkit.train.batches import batches_per_epoch
     from drkit.train.refresh import ChainMiner, Refresher
@@ -225,7 +235,7 @@ def _validations(
     collection: StoredCollection,
 ) -> list[ValidationCallback]:
     """Return the callback that validates during training, in a list that is empty if validation is off."""
-    from drkit.runs.retriever import encoders_of
+    from drkit.runs.stages.retriever import encoders_of
     from drkit.train.validation import DevQueries, ValidationCallback, validation_task
 
     settings, validation = stage.settings, stage.settings.validation
@@ -241,7 +251,7 @@ FINETUNE = StageSpec(
     name="finetune",
     version=2,
     settings=FinetuneSettings,
-    run=run,
+    run=finetune,
     inputs={
         "start": "the checkpoint that training starts from",
         "passages": "the corpus",

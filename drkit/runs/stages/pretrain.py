@@ -39,14 +39,13 @@ class PretrainSettings:
     seed: int = from_recipe("seed")
 
 
-def run(stage: StageRun[PretrainSettings]) -> Mapping[str, Any]:
+def pretrain(stage: StageRun[PretrainSettings]) -> Mapping[str, Any]:
     """Write the pre-trained masked LM, its decoder and generator; returns steps, seconds, loss and the best probe."""
     from drkit.core.types import BuildContext
-    from drkit.data.contexts import carried, open_contexts, open_signals, open_texts
+    from drkit.data.contexts import open_signals
     from drkit.data.spans import Spans
     from drkit.train.batches import SubsetCollator
     from drkit.train.checkpoints import load_encoder, load_generator, load_tokenizer, restore, save_parts
-    from drkit.train.pretrain import MaskingCollator
     from drkit.train.probes import held_out
     from drkit.train.trainer import train_in
 
@@ -65,32 +64,43 @@ def run(stage: StageRun[PretrainSettings]) -> Mapping[str, Any]:
     module = auto_encoder(settings, registry, encoder, context, masker=masker)
     for note in restore(module, settings, inputs["start"]):
         stage.progress.note(note)
-    store = open_texts(inputs)
-    collate = MaskingCollator(
-        store=store,
-        signals=carried(signals),
-        masker=masker,
-        rows=module.decoder.rows,
-        seed=stage.settings.seed,
-        contexts=open_contexts(inputs, context_kind(settings, registry)),
-        paired=module.paired(),
-    )
+    collate = _collator(stage, module, masker, signals)
     documents = Spans.open(inputs["spans"]).documents if "spans" in inputs else None
-    trained, kept = held_out(len(store), settings.probe.texts, seed=stage.settings.seed, documents=documents)
+    trained, kept = held_out(len(collate.store), settings.probe.texts, seed=stage.settings.seed, documents=documents)
     probes = _probes(stage, module, tokenizer, collate, held_out=kept)
     result = train_in(
         stage.folder,
         module,
         SubsetCollator(collate, trained),
         training=settings,
-        lengths=store.lengths[trained],
+        lengths=collate.store.lengths[trained],
         seed=stage.settings.seed,
         progress=stage.progress,
         callbacks=probes,
     )
     save_parts(module, settings, tokenizer, stage.folder)
-    metrics = {"steps": result.steps, "loss": result.loss, "seconds": result.seconds, "held_out": len(kept)}
-    return {**metrics, **{key: value for callback in probes for key, value in callback.result().items()}}
+    return {
+        **result.metrics,
+        "held_out": len(kept),
+        **{key: value for callback in probes for key, value in callback.result().items()},
+    }
+
+
+def _collator(
+    stage: StageRun[PretrainSettings], module: AutoEncoder, masker: Masker, signals: Mapping[str, SignalValues]
+) -> MaskingCollator:
+    from drkit.data.contexts import batch_signals, open_contexts, open_texts
+    from drkit.train.pretrain import MaskingCollator
+
+    return MaskingCollator(
+        store=open_texts(stage.inputs),
+        signals=batch_signals(signals),
+        masker=masker,
+        rows=module.decoder.rows,
+        seed=stage.settings.seed,
+        contexts=open_contexts(stage.inputs, context_kind(stage.settings.pretrain, stage.registry)),
+        paired=module.paired(),
+    )
 
 
 def _probes(
@@ -107,9 +117,8 @@ def _probes(
     """
     from drkit.data.corpus import collection_of
     from drkit.data.store import TokenStore
-    from drkit.runs.retriever import encoder_of
-    from drkit.train.probes import Probes
-    from drkit.train.retrieval_probe import retrieval_probe
+    from drkit.runs.stages.retriever import encoder_of
+    from drkit.train.probes import Probes, retrieval_probe
     from drkit.train.validation import ValidationCallback
 
     settings = stage.settings.pretrain.probe
@@ -173,7 +182,7 @@ PRETRAIN = StageSpec(
     name="pretrain",
     version=2,
     settings=PretrainSettings,
-    run=run,
+    run=pretrain,
     inputs={
         "start": "the checkpoint that training starts from",
         "tokens": "the passages' tokens, without spans",

@@ -1,19 +1,23 @@
-"""Stage: candidate queries of every text that pre-training reads: from a file, from a model, or extractive."""
+"""Stages that make queries: candidate queries of the texts as contexts, and pseudo-queries as training pairs."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
 from drkit.core.files import local_path
-from drkit.runs.stage import StageRun, StageSpec, from_recipe
+from drkit.errors import DrkitError
+from drkit.runs.stage import StageRun, StageSpec, TextReading, from_recipe
 
 if TYPE_CHECKING:
-    from drkit.data.queries import GivenQueries
+    from drkit.data.corpus import StoredCorpus
+    from drkit.data.queries import GivenQueries, QuerySource
+
 
 GENERATED = "queries.jsonl"
 _SCRATCH = "given"
@@ -31,7 +35,7 @@ class QuerySettings:
     seed: int = from_recipe("seed")
 
 
-def run(stage: StageRun[QuerySettings]) -> Mapping[str, Any]:
+def make_candidates(stage: StageRun[QuerySettings]) -> Mapping[str, Any]:
     """Write a token store of queries with the text that each belongs to; returns counts.
 
     A model's queries are kept as `queries.jsonl`, which `queries = "file:PATH"` can read.
@@ -118,13 +122,184 @@ QUERIES = StageSpec(
     name="queries",
     version=1,
     settings=QuerySettings,
-    run=run,
+    run=make_candidates,
     inputs={
         "vocabulary": "the tokenizer",
         "passages": "the texts of queries from a file or model",
         "tokens": "the passages' tokens, without spans",
         "spans": "the spans' tokens, if documents are cut into spans",
         "importance": "importance of the texts' tokens, for extractive queries",
+    },
+    resumable=True,
+)
+
+
+SPLIT = "train"
+_BATCH = 256
+
+
+@frozen
+class PseudoQuerySettings:
+    """Where queries come from, and which are kept; lengths and prompt are those with which passages are read.
+
+    reading: how the encoder of the round trip reads texts, None if the round trip does not search with one.
+    """
+
+    reading: TextReading | None
+    sources: tuple[str, ...] = from_recipe("pseudo_queries.sources")
+    count: int = from_recipe("pseudo_queries.count")
+    prefix: str = from_recipe("pseudo_queries.prefix")
+    round_trip: int = from_recipe("pseudo_queries.round_trip")
+    found_by: tuple[str, ...] = from_recipe("pseudo_queries.found_by")
+    passage_length: int = from_recipe("encoder.passage_length")
+    prompt: str = from_recipe("encoder.passage_prompt")
+    seed: int = from_recipe("seed")
+
+
+def make_pseudo_queries(stage: StageRun[PseudoQuerySettings]) -> Mapping[str, Any]:
+    """Write `train`, a split of a collection; returns counts of queries made, unknown, dropped and kept, by source.
+
+    Queries that a model generates are kept as `queries-N.jsonl`, which a source `file:PATH` can read.
+    """
+    from drkit.data.corpus import StoredCorpus
+    from drkit.data.writing import write_pairs
+
+    settings, corpus = stage.settings, StoredCorpus(stage.inputs["passages"])
+    retrievers = _retrievers(stage, corpus) if settings.round_trip else []
+    counts: dict[str, Counter[str]] = {}
+
+    def pairs() -> Iterator[tuple[str, int]]:
+        for number, source in enumerate(settings.sources, start=1):
+            counted = counts[source] = Counter(made=0, kept=0)
+            made = _count_known(_queries(stage, corpus, source, number), counted)
+            found = _found_again(made, retrievers, corpus, settings.round_trip) if retrievers else made
+            for index, query in found:
+                counted["kept"] += 1
+                if not counted["kept"] % _BATCH:
+                    stage.progress.advance(sum(one["kept"] for one in counts.values()), None, "queries")
+                yield query, index
+
+    write_pairs(pairs(), corpus, stage.folder / SPLIT)
+    for source, counted in counts.items():
+        counted["dropped"] = counted["made"] - counted["kept"]
+        stage.progress.note(_describe(source, counted, settings))
+    if not any(counted["kept"] for counted in counts.values()):
+        raise DrkitError(_no_queries(sum(counted["made"] for counted in counts.values()), settings))
+    return {source: dict(counted) for source, counted in counts.items()}
+
+
+def _count_known(made: Iterable[tuple[int, str]], counted: Counter[str]) -> Iterator[tuple[int, str]]:
+    """Yield and count the queries of known passages; count the others."""
+    for index, query in made:
+        counted["made" if index >= 0 else "unknown"] += 1
+        if index >= 0:
+            yield index, query
+
+
+def _retrievers(stage: StageRun[PseudoQuerySettings], corpus: StoredCorpus) -> list[Any]:
+    """Return the retrievers of the round trip."""
+    from drkit.runs.stages.retriever import load_text_encoder
+    from drkit.search import Bm25Retriever, FlatIndex, Retriever
+
+    settings, inputs = stage.settings, stage.inputs
+    found: list[Any] = [Bm25Retriever().index(corpus)] if "bm25" in settings.found_by else []
+    if settings.reading is not None:
+        found.append(Retriever(load_text_encoder(inputs["encoder"], settings.reading), FlatIndex.load(inputs["index"])))
+    return found
+
+
+def _found_again(
+    made: Iterable[tuple[int, str]], retrievers: Sequence[Any], corpus: StoredCorpus, depth: int
+) -> Iterator[tuple[int, str]]:
+    """Yield the queries whose passage is among the first `depth` of a retriever (round-trip consistency)."""
+    from drkit.search.rankings import batched
+
+    doc_ids = corpus.doc_ids
+    for batch in batched(made, _BATCH):
+        texts = [query for _, query in batch]
+        for (index, query), *hits in zip(batch, *(one.search(texts, depth) for one in retrievers), strict=True):
+            if any(doc_ids[index] in found.doc_ids for found in hits):
+                yield index, query
+
+
+def _describe(source: str, counted: Mapping[str, int], settings: PseudoQuerySettings) -> str:
+    unknown = f"; {counted['unknown']:,} of unknown passages left out" if counted.get("unknown") else ""
+    kept = f"{_finders(settings)} finds the passage of {counted['kept']:,} within {settings.round_trip}"
+    return f"{source}: {counted['made']:,} queries, {kept if settings.round_trip else 'all kept'}{unknown}"
+
+
+def _finders(settings: PseudoQuerySettings) -> str:
+    """Return the retrievers of the round trip in words."""
+    return " or ".join({"bm25": "BM25", "encoder": "the encoder"}[name] for name in settings.found_by)
+
+
+def _no_queries(made: int, settings: PseudoQuerySettings) -> str:
+    """Return why no pseudo-query is left to train on, and what to change."""
+    sources = ", ".join(settings.sources)
+    if not made:
+        return (
+            f"no pseudo-query to train on: 0 queries were made (sources: {sources}). A query is never its whole "
+            f"passage, so very short texts have none; use longer texts, or queries from elsewhere, as in "
+            f"--set pseudo_queries.sources=file:PATH @ pseudo_queries.sources"
+        )
+    return (
+        f"no pseudo-query is left to train on: {_finders(settings)} finds the passage of none of the {made:,} queries "
+        f"made (sources: {sources}) within {settings.round_trip}; --set pseudo_queries.round_trip=N looks deeper, "
+        f"0 keeps all @ pseudo_queries.round_trip"
+    )
+
+
+def _queries(
+    stage: StageRun[PseudoQuerySettings], corpus: StoredCorpus, source: str, number: int
+) -> Iterator[tuple[int, str]]:
+    """Yield (passage index, query) of a source, -1 for an unknown passage."""
+    from drkit.data.queries import given_queries, made_queries
+
+    kind, _, value = source.partition(":")
+    if kind == "file":
+        return given_queries(corpus, local_path(value))
+    if kind == "model":
+        texts = ((passage.doc_id, passage.content) for passage in corpus)
+        path = stage.folder / f"queries-{number}.jsonl"
+        return given_queries(corpus, generate(stage, texts, len(corpus), value, path, stage.settings.count))
+    return made_queries(corpus, _source(stage, corpus, kind))
+
+
+def _source(stage: StageRun[PseudoQuerySettings], corpus: StoredCorpus, kind: str) -> QuerySource:
+    """Build a source that needs no model."""
+    from drkit.data.arrays import SignalValues
+    from drkit.data.queries import Crops, ImportantSpans, Sentences, titles
+    from drkit.data.spans import punkt_for
+    from drkit.data.store import TokenStore, prompt_tokens
+    from drkit.train.checkpoints import load_tokenizer
+
+    settings, inputs = stage.settings, stage.inputs
+    if kind == "extractive":
+        tokenizer = load_tokenizer(str(inputs["vocabulary"]))
+        return ImportantSpans(
+            settings.count,
+            TokenStore.open(inputs["tokens"]),
+            SignalValues.open(inputs["importance"]),
+            tokenizer,
+            len(prompt_tokens(settings.prompt, tokenizer, settings.passage_length)),
+        )
+    if kind == "sentences":
+        return Sentences(settings.count, settings.seed, punkt_for(corpus, settings.seed))
+    return titles if kind == "titles" else Crops(settings.count, settings.seed)
+
+
+PSEUDO_QUERIES = StageSpec(
+    name="pseudo-queries",
+    version=1,
+    settings=PseudoQuerySettings,
+    run=make_pseudo_queries,
+    inputs={
+        "passages": "the passages that queries are made from",
+        "vocabulary": "the tokenizer, for extractive and generated queries",
+        "tokens": "the passages' tokens, for extractive queries",
+        "importance": "importance of these tokens",
+        "encoder": "the encoder that the round trip searches with",
+        "index": "its index",
     },
     resumable=True,
 )

@@ -36,16 +36,17 @@ class ReportSettings:
     title: str = from_recipe("name", observes=True)
 
 
-def run(stage: StageRun[ReportSettings]) -> Mapping[str, Any]:
+def write_report(stage: StageRun[ReportSettings]) -> Mapping[str, Any]:
     """Write `report.md`, `report.html` and the figures as PNG; returns the number of figures."""
     from drkit.report import Figure, Heading, Text, html_page, markdown
 
     path = stage.inputs.get("probes")
     probes = _lines(path) if path is not None and path.is_file() else []
+    results = _json(stage.inputs["results"]) if "results" in stage.inputs else None
     blocks = [
         Heading(stage.settings.title, level=1),
-        *_results(stage),
-        *_learning_curve(stage),
+        *(_results(results) if results else ()),
+        *(_learning_curve(stage, results) if results and stage.settings.curve else ()),
         Text(f"{_exported(stage)}."),
         *_truncations(stage),
         *_probes(stage, probes),
@@ -58,14 +59,11 @@ def run(stage: StageRun[ReportSettings]) -> Mapping[str, Any]:
     return {"figures": sum(isinstance(block, Figure) for block in blocks)}
 
 
-def _results(stage: StageRun[ReportSettings]) -> Iterator[Block]:
+def _results(results: Mapping[str, Any]) -> Iterator[Block]:
     """Yield the table of every system's measures."""
     from drkit.evaluate.systems import hybrid_verdict, stored_cell, table_caption
     from drkit.report import Heading, Table, Text
 
-    if "results" not in stage.inputs:
-        return
-    results = json.loads(stage.inputs["results"].read_text(encoding="utf-8"))
     rows = results["rows"]
     measures = list(rows[0]["values"])
     yield Heading("Results")
@@ -75,20 +73,17 @@ def _results(stage: StageRun[ReportSettings]) -> Iterator[Block]:
     yield from (Text(f"{line}.") for line in hybrid_verdict(results, measures[0]))
 
 
-def _learning_curve(stage: StageRun[ReportSettings]) -> Iterator[Block]:
+def _learning_curve(stage: StageRun[ReportSettings], results: Mapping[str, Any]) -> Iterator[Block]:
     """Yield the main measure over the number of labelled queries, with and without training on the texts before."""
     from drkit.report import Heading, Line, Panel
 
-    if "results" not in stage.inputs or not stage.settings.curve:
-        return
-    results = json.loads(stage.inputs["results"].read_text(encoding="utf-8"))
     measure, points = results["measures"][0], dict[str, list[tuple[float, float]]]()
     for row in results["rows"]:
         if line := stage.settings.curve.get(row["system"]):
             queries = 0
             if row["system"] not in stage.settings.unlabelled:
                 training = stage.inputs[f"training/{results['runs'][row['system']][0]}"]
-                queries = json.loads(training.read_text(encoding="utf-8"))["examples"]
+                queries = _json(training)["examples"]
             points.setdefault(line, []).append((queries, row["values"][measure]))
     lines = [Line(name, sorted(found)) for name, found in points.items()]
     yield Heading("Learning curve")
@@ -97,10 +92,10 @@ def _learning_curve(stage: StageRun[ReportSettings]) -> Iterator[Block]:
 
 
 def _exported(stage: StageRun[ReportSettings]) -> str:
-    from drkit.runs.stages.choice import describe_choice
+    from drkit.runs.stages.evaluation import describe_choice
 
     path = stage.inputs.get("choice")
-    text = describe_choice(json.loads(path.read_text(encoding="utf-8"))) if path else stage.settings.exported
+    text = describe_choice(_json(path)) if path else stage.settings.exported
     return text[:1].upper() + text[1:]
 
 
@@ -132,8 +127,7 @@ def _probes(stage: StageRun[ReportSettings], probes: Sequence[Record]) -> Iterat
 
 def _describe_probes(probes: Sequence[Record]) -> str:
     """Return the last probe, and the one with the best retrieval, in words."""
-    from drkit.train.probes import probe_line
-    from drkit.train.retrieval_probe import MEASURE
+    from drkit.train.probes import MEASURE, probe_line
 
     last = f"Last probe: {probe_line(probes[-1])}."
     searched = [probe for probe in probes if MEASURE in probe]
@@ -169,7 +163,7 @@ def _trainings(stage: StageRun[ReportSettings], probes: Sequence[Record]) -> Ite
     )
     rows = []
     for name in names:
-        done = json.loads(stage.inputs[f"training/{name}"].read_text(encoding="utf-8"))
+        done = _json(stage.inputs[f"training/{name}"])
         loss = "not logged" if done["loss"] is None else f"{done['loss']:.3f}"
         rows.append([name, f"{done['steps']:,}", loss, f"{done['seconds']:,.0f}"])
     yield Table(["training", "steps", "loss, last tenth", "seconds"], rows)
@@ -206,6 +200,10 @@ def _figure(stage: StageRun[ReportSettings], name: str, panels: Sequence[Panel],
         yield Figure(draw(panels, stage.folder / name), caption)
 
 
+def _json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
 def _lines(path: Path) -> list[Mapping[str, float]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
@@ -214,7 +212,7 @@ REPORT = StageSpec(
     name="report",
     version=4,
     settings=ReportSettings,
-    run=run,
+    run=write_report,
     inputs={
         "results": "the table of the evaluation",
         "choice": "the retriever that is exported, and why",

@@ -1,8 +1,9 @@
-"""TREC run and judgement files: streamed, written atomically, and safe for any id.
+"""Rankings of queries: the hits of one query (`Hits`), and TREC files of runs and judgements.
 
-Columns are separated by white space, so white space and percent signs in ids are percent-encoded on writing (`a b` as
-`a%20b`) and decoded on reading. Scores are written as the shortest decimal that reads back as the same float32. Ranks
-follow trec_eval: by score, ties by document id in descending order.
+TREC files are streamed, written atomically, and safe for any id. Columns are separated by white space, so white space
+and percent signs in ids are percent-encoded on writing (`a b` as `a%20b`) and decoded on reading. Scores are written as
+the shortest decimal that reads back as the same float32. Ranks follow trec_eval: by score, ties by document id in
+descending order.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from __future__ import annotations
 import math
 import re
 from codecs import BOM_UTF8
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import quote, unquote
 
 import numpy as np
@@ -25,6 +26,69 @@ from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+
+Item = TypeVar("Item")
+# These decide whether two vectors can be compared; lengths and prompts may differ between queries and passages.
+COMPARABLE = ("weights", "pooling", "normalize")
+
+
+class Hits(NamedTuple):
+    """The passages found for one query, best first; possibly fewer than requested.
+
+    >>> doc_ids, scores = Hits(("d1", "d2"), (2.5, 1.0))
+    >>> Hits(doc_ids, scores).without({"d1"}).top(5)
+    Hits(doc_ids=('d2',), scores=(1.0,))
+    """
+
+    doc_ids: tuple[str, ...]
+    scores: tuple[float, ...]
+
+    def pairs(self) -> Iterator[tuple[str, float]]:
+        """Yield (doc_id, score), as `write_run` takes them."""
+        return zip(self.doc_ids, self.scores, strict=True)
+
+    def top(self, depth: int, skip: int = 0) -> Hits:
+        """Return at most `depth` hits, starting at rank `skip` + 1."""
+        return Hits(self.doc_ids[skip : skip + depth], self.scores[skip : skip + depth])
+
+    def without(self, doc_ids: Iterable[str]) -> Hits:
+        """Return the hits without these documents, in the same order."""
+        excluded = frozenset(doc_ids)
+        kept = [(d, s) for d, s in self.pairs() if d not in excluded]
+        return Hits(tuple(d for d, _ in kept), tuple(s for _, s in kept))
+
+
+def check_queries(texts: Sequence[str]) -> None:
+    """Raise DrkitError if a query is empty."""
+    empty = [number for number, text in enumerate(texts, start=1) if not text.strip()]
+    if empty:
+        which = "the query" if len(texts) == 1 else f"query {empty[0]} of {len(texts)}"
+        raise DrkitError(f"{which} is empty; it must contain at least one word")
+
+
+def check_same_encoder(made_by: Mapping[str, Any] | None, encoder: Mapping[str, Any], what: str) -> None:
+    """Raise DrkitError if vectors of `made_by` (None: unknown) cannot be compared with those of `encoder`."""
+    changed = [key for key in COMPARABLE if made_by is not None and made_by.get(key) != encoder.get(key)]
+    if changed:
+        raise DrkitError(
+            f"{what} was built with another encoder ({', '.join(changed)} differ): "
+            f"search with that encoder, or encode the passages again"
+        )
+
+
+def check_one_list_per_query(lists: int, queries: int) -> None:
+    """Raise DrkitError if there is not exactly one list of documents for each query."""
+    if lists != queries:
+        raise DrkitError(f"got {lists} lists of documents for {queries} queries; give one list per query")
+
+
+def batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Yield lists of `size` items, the last one possibly shorter, without reading ahead."""
+    remaining = iter(items)
+    while batch := list(islice(remaining, size)):
+        yield batch
+
 
 RunRow: TypeAlias = "tuple[str, Iterable[tuple[str, float]]]"
 _RUN, _QRELS = "query Q0 document rank score tag", "query 0 document relevance"

@@ -1,12 +1,15 @@
-"""Datasets of Hugging Face, from a folder or the hub: corpus, queries and judgements, or pairs of texts.
+"""Collections by their id: any dataset of ir_datasets, and datasets of Hugging Face.
 
-Local data is streamed from where it is. Only a dataset that is named by its id is downloaded; its code is never run.
+Planning downloads nothing. Datasets of Hugging Face are folders or hub ids: local data is streamed from where it is,
+and only a dataset that is named by its id is downloaded; its code is never run. They have a corpus, queries and
+judgements, or pairs of texts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from difflib import get_close_matches
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -23,12 +26,150 @@ from drkit.data.collection import (
     judged_queries,
     parse_relevance,
     query_of,
+    require_text,
     words_of,
 )
 from drkit.data.pairs import PairColumns, PairTables, Rows, TableCollection
 from drkit.data.rows import FORMATS, Row, file_kind, read_rows
-from drkit.data.specs import HfConfig
+from drkit.data.specs import HfConfig, IrdsConfig
 from drkit.errors import DrkitError
+
+
+class IrdsCollection:
+    """The documents of `dataset`, and queries of the datasets that are named for train, dev and test.
+
+    All of them must share the documents of `dataset`. Several test datasets are joined; without any, test is the
+    queries of `dataset` itself. Without `train_dataset`, `train_share` of the test queries (by the hash of their ids)
+    become training queries, a tenth of them dev if there is no `dev_dataset`; with 0, the default, no test query is
+    ever trained on. Without `dev_dataset`, `dev_share` of the queries of `train_dataset` are dev. ir_datasets keeps its
+    files in `IR_DATASETS_HOME` and downloads missing ones when they are read: planning a run downloads nothing.
+
+    Raises DrkitError if an id is unknown, a dataset has no documents or those of another one, or a download fails.
+    """
+
+    def __init__(self, config: IrdsConfig, _context: BuildContext | None = None) -> None:
+        if not config.dataset:
+            raise DrkitError("collection irds: no dataset given; name one, as in `irds:vaswani`")
+        self.config = config
+        self.name = f"irds:{config.dataset}"
+        self._dataset = _load_irds(config.dataset)
+        if not self._dataset.has_docs():
+            raise DrkitError(f"collection irds: {config.dataset!r} has no documents; name a dataset that has some")
+        train, dev = ((name,) if name else () for name in (config.train_dataset, config.dev_dataset))
+        named = {"train": train, "dev": dev, "test": config.test_datasets}
+        self._sources = {split: {name: self._judged(name) for name in names} for split, names in named.items() if names}
+        if not config.test_datasets and self._dataset.has_queries() and self._dataset.has_qrels():
+            self._sources["test"] = {config.dataset: self._dataset}
+        self._splits = Splits.of(self.name, self._sources, dev_share=config.dev_share, train_share=config.train_share)
+
+    def _judged(self, name: str) -> Any:
+        """Load a dataset with queries and judgements of the same documents."""
+        dataset = _load_judged(name)
+        ours, theirs = (_documents_of(d) for d in (self._dataset, dataset))
+        if ours != theirs:
+            raise DrkitError(
+                f"collection irds: {name!r} judges the documents of {theirs!r}, but {self.config.dataset!r} has those "
+                f"of {ours!r}; name datasets with the same documents"
+            )
+        return dataset
+
+    def passages(self) -> Iterator[Passage]:
+        """Stream every document, with its title if it has one."""
+        with _reading_irds(self.config.dataset):
+            for document in self._dataset.docs_iter():
+                yield _passage(document)
+
+    def splits(self) -> tuple[str, ...]:
+        """The splits with judged queries, those taken from another split included."""
+        return self._splits.names()
+
+    def queries(self, split: str) -> Iterator[Query]:
+        """Stream the queries of a split. Raises DrkitError at an empty one."""
+        for name, query in self._items(split, lambda dataset: dataset.queries_iter()):
+            yield require_text(Query(query.query_id, query.default_text()), name)
+
+    def judgements(self, split: str) -> Iterator[Judgement]:
+        """Stream the judgements of a split."""
+        for _, qrel in self._items(split, lambda dataset: dataset.qrels_iter()):
+            yield Judgement(qrel.query_id, qrel.doc_id, int(qrel.relevance))
+
+    def _items(self, split: str, iterate: Callable[[Any], Iterator[Any]]) -> Iterator[tuple[str, Any]]:
+        """(dataset's name, query or judgement) of a split."""
+        belongs = self._splits.membership(split)
+        for name, dataset in self._sources[self._splits.source(split)].items():
+            with _reading_irds(name):
+                yield from ((name, item) for item in iterate(dataset) if belongs(item.query_id))
+
+    def describe(self) -> Mapping[str, Any]:
+        """The ids, the version of ir_datasets, and how many documents it counts."""
+        from importlib.metadata import version
+
+        with _reading_irds(self.name):
+            documents = self._dataset.docs_count()
+        return {
+            "collection": "irds",
+            "dataset": self.config.dataset,
+            **{f"{split}_datasets": list(found) for split, found in self._sources.items()},
+            "train_share": self.config.train_share,
+            "dev_share": self.config.dev_share,
+            "documents": documents,
+            "ir_datasets": version("ir_datasets"),
+        }
+
+
+def _passage(document: Any) -> Passage:
+    title, text = getattr(document, "title", None), getattr(document, "text", None)
+    if not isinstance(text, str):
+        return Passage(document.doc_id, document.default_text())
+    return Passage(document.doc_id, text, title if isinstance(title, str) else "")
+
+
+def _load_irds(name: str) -> Any:
+    import ir_datasets
+
+    with _reading_irds(name):
+        try:
+            return ir_datasets.load(name)
+        except KeyError:
+            close = get_close_matches(name, sorted(ir_datasets.registry._registered), n=3)
+            hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
+            raise DrkitError(
+                f"ir_datasets has no dataset {name!r}; {hint}See `ir_datasets list` and https://ir-datasets.com"
+            ) from None
+
+
+def _documents_of(dataset: Any) -> str:
+    """The name of a dataset's documents, equal for datasets that share them; empty if it has none."""
+    if not dataset.has_docs():
+        return ""
+    try:
+        return str(dataset.docs_namespace())
+    except TypeError:  # vaswani's is declared without `self`
+        return type(dataset.docs_handler()).__name__
+
+
+def _load_judged(name: str) -> Any:
+    dataset = _load_irds(name)
+    missing = [w for w, has in (("queries", dataset.has_queries()), ("judgements", dataset.has_qrels())) if not has]
+    if missing:
+        raise DrkitError(
+            f"collection irds: {name!r} has no {' and no '.join(missing)}; name a dataset with both as a split"
+        )
+    return dataset
+
+
+@contextmanager
+def _reading_irds(name: str) -> Iterator[None]:
+    """Turn the many exceptions of ir_datasets into one DrkitError."""
+    try:
+        yield
+    except (OSError, RuntimeError, ValueError, EOFError) as error:
+        reason = str(error).strip().splitlines()
+        raise DrkitError(
+            f"ir_datasets cannot read {name!r}: {reason[0] if reason else type(error).__name__}; "
+            f"check the network, or put its files into IR_DATASETS_HOME"
+        ) from error
+
 
 _QRELS = (
     ("query-id", "query_id", "qid"),
@@ -67,8 +208,8 @@ class HfCollection(TableCollection):
             return RetrievalTables(corpus, queries, qrels, Splits.of(self.name, qrels))
         columns = PairColumns.of(config)
         sources = _open_part(config.path, config.subset, columns)
-        divided = Splits.of(self.name, sources, dev_share=config.dev_share, test_share=config.test_share)
-        return PairTables(sources, columns, divided)
+        split_rules = Splits.of(self.name, sources, dev_share=config.dev_share, test_share=config.test_share)
+        return PairTables(sources, columns, split_rules)
 
     def describe(self) -> Mapping[str, Any]:
         """The paths or ids that were given, and the version of `datasets`."""
@@ -79,7 +220,7 @@ class HfCollection(TableCollection):
             "path": self.config.path,
             "subset": self.config.subset,
             "qrels": self.config.qrels,
-            "shares": dict(self.divided.held_out),
+            "shares": dict(self.split_rules.held_out),
             "datasets": version("datasets"),
         }
 
@@ -91,7 +232,7 @@ class RetrievalTables:
     corpus: Mapping[str, Rows]
     all_queries: Mapping[str, Rows]
     qrels: Mapping[str, Rows]
-    divided: Splits
+    split_rules: Splits
 
     def passages(self) -> Iterator[tuple[Row, Passage]]:
         """Every row of the corpus."""
@@ -105,7 +246,7 @@ class RetrievalTables:
 
     def judgements(self, split: str) -> Iterator[tuple[Row, Judgement]]:
         """The judgements of a split."""
-        for row in self.qrels[self.divided.source(split)]():
+        for row in self.qrels[self.split_rules.source(split)]():
             query, doc, score = (row.first(names) for names in _QRELS)
             relevance = parse_relevance(str(row.values[score]), str(row))
             yield row, Judgement(row.id(query), row.id(doc), relevance)
@@ -124,7 +265,7 @@ def _parts_of(path: str) -> set[str]:
     import datasets
 
     _check_hub(path)
-    with _reading(path):
+    with _reading_hf(path):
         return names | set(datasets.get_dataset_config_names(str(folder) if folder.is_dir() else path))
 
 
@@ -135,16 +276,17 @@ def _open_part(path: str, part: str, columns: PairColumns | None = None) -> dict
     """
     folder = local_path(path)
     if not folder.is_dir():
-        return _load(path, part)
+        return _load_hf(path, part)
     inner = folder / part if part and (folder / part).is_dir() else folder
     if any((inner / name).is_file() for name in _SAVED):
         return _load_saved(inner)
-    files = _data_files(inner)
+    found = (path for path in inner.rglob("*") if path.is_file() and not path.name.startswith("."))
+    files = sorted(path for path in found if file_kind(path) in _FORMATS)
     if part and inner == folder:
         files = [file for file in files if file.name.startswith(f"{part}.")]
     if (folder / "README.md").is_file() and inner == folder and not (part and files):
         # The README says which files are what; streaming copies nothing to a cache.
-        return _load(str(folder), part, streaming=True)
+        return _load_hf(str(folder), part, streaming=True)
     if not files:
         missing = f"no part {part!r}" if part else "no data"
         raise DrkitError(
@@ -153,11 +295,11 @@ def _open_part(path: str, part: str, columns: PairColumns | None = None) -> dict
     return _split_of_files(files, columns)
 
 
-def _load(path: str, part: str, **options: Any) -> dict[str, Rows]:
+def _load_hf(path: str, part: str, **options: Any) -> dict[str, Rows]:
     import datasets
 
     _check_hub(path)
-    with _reading(path):
+    with _reading_hf(path):
         loaded = datasets.load_dataset(path, part or None, **options)
     return _by_split(loaded, f"{path}{f' ({part})' if part else ''}")
 
@@ -182,14 +324,9 @@ def _check_hub(path: str) -> None:
 def _load_saved(folder: Path) -> dict[str, Rows]:
     import datasets
 
-    with _reading(str(folder)):
+    with _reading_hf(str(folder)):
         saved = datasets.load_from_disk(str(folder))
     return _by_split(saved if isinstance(saved, datasets.DatasetDict) else {"train": saved}, str(folder))
-
-
-def _data_files(folder: Path) -> list[Path]:
-    files = (path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
-    return sorted(path for path in files if file_kind(path) in _FORMATS)
 
 
 def _split_of_files(files: list[Path], columns: PairColumns | None) -> dict[str, Rows]:
@@ -223,13 +360,13 @@ def _by_split(found: Mapping[str, Any], name: str) -> dict[str, Rows]:
 
 
 def _stream(table: Any, name: str) -> Iterator[Row]:
-    with _reading(name):
+    with _reading_hf(name):
         for number, values in enumerate(table, start=1):
             yield Row(name, number, dict(values), "row")
 
 
 @contextmanager
-def _reading(name: str) -> Iterator[None]:
+def _reading_hf(name: str) -> Iterator[None]:
     """Turn the many exceptions of `datasets` into one DrkitError."""
     from datasets import config
     from datasets.exceptions import DatasetsError

@@ -1,24 +1,141 @@
-"""Stages: the generator, a masked LM that fills masked positions: an existing one, or a small one trained on the texts.
+"""Stages that provide the models training starts from: the encoder, and the generator that fills masked positions.
 
-ELECTRA's generators have a quarter to half of the encoder's width. The small scale follows this: one layer, trained by
-plain masked language modelling on the texts of pre-training.
+Each is an existing model or one made from scratch. ELECTRA's generators have a quarter to half of the encoder's width.
+The small scale follows this: one layer, trained by plain masked language modelling on the texts of pre-training.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
 from attrs import frozen
 
+from drkit.core.files import local_path
 from drkit.errors import DrkitError
 from drkit.recipe.schema import Training
 from drkit.runs.stage import StageRun, StageSpec, from_recipe
 
 if TYPE_CHECKING:
     from drkit.encoders import MaskedLmEncoder
+
+
+@frozen
+class EncoderSizes:
+    """Sizes and initialisation of an encoder made from scratch.
+
+    positions: tokens of the longest text. token_weights: whether the pooling has learned weights, which start from idf.
+    """
+
+    positions: int
+    token_weights: bool
+    layers: int = from_recipe("encoder.layers")
+    hidden: int = from_recipe("encoder.hidden")
+    heads: int = from_recipe("encoder.heads")
+    intermediate: int = from_recipe("encoder.intermediate")
+    dropout: float = from_recipe("encoder.dropout")
+    lm_head: str = from_recipe("encoder.lm_head")
+    init_embeddings: str = from_recipe("encoder.init_embeddings")
+    seed: int = from_recipe("seed")
+
+
+@frozen
+class ExistingEncoderSettings:
+    """The path or hub id of the encoder; token_weights: whether the pooling has learned weights.
+
+    Weights that the encoder lacks start from idf.
+    """
+
+    token_weights: bool
+    pretrained: str = from_recipe("encoder.pretrained")
+
+
+def make_encoder(stage: StageRun[EncoderSizes]) -> Mapping[str, Any]:
+    """Write an untrained masked-LM checkpoint; returns its number of parameters.
+
+    With `init_embeddings = "ppmi-svd"` its word embeddings are the truncated SVD of the collection's PPMI matrix. The
+    LM head's bias starts from the log frequencies of words, so vectors need not encode them.
+    """
+    import torch
+
+    from drkit.data.counts import log_frequencies, ppmi_svd
+    from drkit.data.store import TokenStore
+    from drkit.encoders import BertSizes, MaskedLmEncoder
+    from drkit.train.checkpoints import load_tokenizer, save_masked_lm
+
+    settings, tokenizer = stage.settings, load_tokenizer(str(stage.inputs["vocabulary"]))
+    sizes = BertSizes(
+        hidden=settings.hidden,
+        layers=settings.layers,
+        heads=settings.heads,
+        intermediate=settings.intermediate,
+        max_positions=settings.positions,
+        dropout=settings.dropout,
+        lm_head=settings.lm_head,
+    )
+    pooling = _pooling(settings)
+    encoder = MaskedLmEncoder.from_scratch(sizes, tokenizer, pooling=pooling, seed=settings.seed)
+    store = TokenStore.open(stage.inputs["tokens"])
+    encoder.set_lm_bias(torch.from_numpy(log_frequencies(store, vocab_size=len(tokenizer))))
+    if settings.init_embeddings == "ppmi-svd":
+        matrix = ppmi_svd(store, vocab_size=len(tokenizer), dim=settings.hidden, seed=settings.seed, std=0.1)
+        encoder.set_word_embeddings(torch.from_numpy(matrix))
+    if settings.token_weights:
+        _start_token_weights(encoder, tokenizer, stage.inputs)
+    save_masked_lm(encoder, tokenizer, stage.folder)
+    return {"parameters": sum(p.numel() for p in encoder.backbone.parameters())}
+
+
+def load_encoder(stage: StageRun[ExistingEncoderSettings]) -> Mapping[str, Any]:
+    """Write the existing encoder as a masked-LM checkpoint, with its decoder and generator if it has them."""
+    from drkit.encoders import MaskedLmEncoder
+    from drkit.encoders.token_weights import read_token_weights
+    from drkit.train.checkpoints import copy_parts, load_tokenizer, save_masked_lm
+
+    source = stage.settings.pretrained
+    tokenizer = load_tokenizer(str(stage.inputs["vocabulary"]))
+    encoder = MaskedLmEncoder.from_pretrained(source, pooling=_pooling(stage.settings))
+    if stage.settings.token_weights and read_token_weights(local_path(source)) is None:
+        _start_token_weights(encoder, tokenizer, stage.inputs)
+    save_masked_lm(encoder, tokenizer, stage.folder)
+    copy_parts(Path(source), stage.folder)
+    return {"parameters": sum(p.numel() for p in encoder.backbone.parameters())}
+
+
+def _pooling(settings: EncoderSizes | ExistingEncoderSettings) -> str:
+    """Return a pooling with or without token weights; which one it is exactly does not affect a checkpoint."""
+    return "weighted" if settings.token_weights else "mean"
+
+
+def _start_token_weights(encoder: MaskedLmEncoder, tokenizer: Any, inputs: Mapping[str, Path]) -> None:
+    """Set the token weights to the inverse document frequencies of the passages."""
+    from drkit.data.store import TokenStore
+    from drkit.encoders.token_weights import weights_from_idf
+    from drkit.signals.idf import document_frequencies, idf
+
+    store = TokenStore.open(inputs["tokens"])
+    frequencies = document_frequencies(store, vocab_size=encoder.config.vocab_size)
+    encoder.set_token_weights(weights_from_idf(idf(frequencies, texts=len(store)), tokenizer.all_special_ids))
+
+
+ENCODER_FROM_SCRATCH = StageSpec(
+    name="encoder-from-scratch",
+    version=1,
+    settings=EncoderSizes,
+    run=make_encoder,
+    inputs={"vocabulary": "the tokenizer", "tokens": "passages, for frequencies and embeddings"},
+)
+EXISTING_ENCODER = StageSpec(
+    name="existing-encoder",
+    version=1,
+    settings=ExistingEncoderSettings,
+    run=load_encoder,
+    inputs={"vocabulary": "the tokenizer", "tokens": "passages, for token weights that the encoder lacks"},
+)
+
 
 # BERT's rate: the generator should be a good language model, not a bottleneck.
 MASK_RATIO = 0.15
@@ -36,7 +153,7 @@ class GeneratorSizes:
 
 
 @frozen
-class ExistingSettings:
+class ExistingGeneratorSettings:
     """A generator that is not trained first: the weights of `model`, or random weights of its sizes or of `sizes`."""
 
     model: str
@@ -47,7 +164,7 @@ class ExistingSettings:
 
 
 @frozen
-class TrainedSettings:
+class TrainedGeneratorSettings:
     """A small masked LM trained on the texts; steps: 0 means a third of the steps of pre-training.
 
     held_out: number of texts that are held out, the same as in pre-training.
@@ -60,7 +177,7 @@ class TrainedSettings:
     seed: int = from_recipe("seed")
 
 
-def load(stage: StageRun[ExistingSettings]) -> Mapping[str, Any]:
+def load_generator(stage: StageRun[ExistingGeneratorSettings]) -> Mapping[str, Any]:
     """Write a masked-LM checkpoint with the run's vocabulary; returns its number of parameters."""
     from drkit.core.types import BuildContext
     from drkit.encoders import MaskedLmEncoder
@@ -86,13 +203,13 @@ def load(stage: StageRun[ExistingSettings]) -> Mapping[str, Any]:
     return {"parameters": sum(p.numel() for p in generator.backbone.parameters())}
 
 
-def train(stage: StageRun[TrainedSettings]) -> Mapping[str, Any]:
+def train_generator(stage: StageRun[TrainedGeneratorSettings]) -> Mapping[str, Any]:
     """Train a small masked LM on the passages and write its checkpoint; returns parameters, steps and loss."""
-    import numpy as np
     import torch
 
     from drkit.core import processes
     from drkit.core.types import BuildContext
+    from drkit.data.counts import log_frequencies
     from drkit.data.store import TokenStore
     from drkit.decoders import NoDecoder, NoDecoderConfig
     from drkit.losses import MlmLoss
@@ -108,8 +225,7 @@ def train(stage: StageRun[TrainedSettings]) -> Mapping[str, Any]:
     backbone = attrs.evolve(generator.info(tokenizer), vocab=len(tokenizer))
     context = BuildContext(backbone=backbone, tokenizer=tokenizer, seed=settings.seed)
     store = TokenStore.open(stage.inputs["tokens"])
-    seen = np.bincount(store.flat_ids, minlength=len(tokenizer)) + 0.5
-    generator.set_lm_bias(torch.from_numpy(np.log(seen / seen.sum())).float())
+    generator.set_lm_bias(torch.from_numpy(log_frequencies(store, vocab_size=len(tokenizer))))
     mlm: Any = MlmLoss()
     module = AutoEncoder(
         generator,
@@ -135,7 +251,7 @@ def train(stage: StageRun[TrainedSettings]) -> Mapping[str, Any]:
     )
     save_masked_lm(generator, tokenizer, stage.folder)
     parameters = sum(p.numel() for p in generator.backbone.parameters())
-    return {"parameters": parameters, "steps": result.steps, "loss": result.loss, "seconds": result.seconds}
+    return {"parameters": parameters, **result.metrics}
 
 
 def _from_scratch(sizes: GeneratorSizes, tokenizer: Any, seed: int) -> MaskedLmEncoder:
@@ -173,18 +289,18 @@ def schedule(pretrain: Training, steps: int, batches: int) -> Training:
     return attrs.evolve(pretrain, max_steps=max_steps, gradient_cache_chunk=0)
 
 
-EXISTING = StageSpec(
+EXISTING_GENERATOR = StageSpec(
     name="existing-generator",
     version=1,
-    settings=ExistingSettings,
-    run=load,
+    settings=ExistingGeneratorSettings,
+    run=load_generator,
     inputs={"vocabulary": "the run's tokenizer, which a model must share"},
 )
-TRAINED = StageSpec(
+TRAINED_GENERATOR = StageSpec(
     name="trained-generator",
     version=2,
-    settings=TrainedSettings,
-    run=train,
+    settings=TrainedGeneratorSettings,
+    run=train_generator,
     inputs={"vocabulary": "the tokenizer", "tokens": "the passages' tokens"},
     records=("log.jsonl", "training.json"),
     resumable=True,

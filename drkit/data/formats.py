@@ -1,0 +1,359 @@
+"""Collections in files: BEIR folders, files of texts alone, TREC and MS MARCO files, and Tevatron's training files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from drkit.core.files import local_path
+from drkit.core.types import BuildContext, Judgement, Passage, Query
+from drkit.data.collection import (
+    CORPUS_NAMES,
+    ID_COLUMNS,
+    QRELS_FORMATS,
+    SPLIT_NAMES,
+    SPLITS,
+    TEXT_COLUMNS,
+    TITLE_COLUMNS,
+    TOPIC_FORMATS,
+    FileCollection,
+    PassageColumns,
+    Splits,
+    find_file,
+    judged_queries,
+    query_of,
+    read_judgements,
+    read_passages,
+    read_topics,
+)
+from drkit.data.corpus import id_hash
+from drkit.data.rows import FORMATS, Row, file_summary, read_jsonl, require_file
+from drkit.data.specs import BeirConfig, JsonlConfig, TevatronConfig, TrecConfig
+from drkit.errors import DrkitError, ProblemsError
+
+_BEIR_LAYOUT = "expected: corpus.jsonl, queries.jsonl (each may end in .gz) and qrels/*.tsv with a header"
+
+
+class BeirCollection(FileCollection):
+    """Passages, judged queries and judgements of a BEIR folder. Only the ids of a split's queries are held in memory.
+
+    Without a train split, `train_share` of the test queries (by the hash of their ids) become training queries, a
+    tenth of them dev if there is no dev split. With 0, the default, no test query is ever trained on.
+
+    Raises DrkitError if a file of the layout is missing; bad lines are named as `file:line` when they are read.
+    """
+
+    def __init__(self, config: BeirConfig, _context: BuildContext | None = None) -> None:
+        self.config = config
+        if not config.path:
+            raise DrkitError(f"collection beir: no path given; name a folder, as in `beir:PATH`; {_BEIR_LAYOUT}")
+        self.folder = local_path(config.path)
+        self.name = f"beir:{self.folder.resolve().name}"
+        if not self.folder.is_dir():
+            problem = "is not a folder" if self.folder.exists() else "does not exist"
+            raise DrkitError(f"collection beir: {self.folder} {problem}; {_BEIR_LAYOUT}")
+        self._corpus, self._queries = self._find("corpus.jsonl", "queries.jsonl")
+        self._qrels = {s: p for s in SPLITS if (p := self.folder / "qrels" / f"{s}.tsv").is_file()}
+        if not self._qrels:
+            raise DrkitError(
+                f"collection beir: {self.folder}/qrels has none of train.tsv, dev.tsv, test.tsv; {_BEIR_LAYOUT}"
+            )
+
+    def _find(self, *names: str) -> list[Path]:
+        found = {name: [p for p in (self.folder / name, self.folder / f"{name}.gz") if p.is_file()] for name in names}
+        missing = [f"{self.folder / name} is missing; {_BEIR_LAYOUT}" for name, paths in found.items() if not paths]
+        if missing:
+            raise ProblemsError("collection beir", missing)
+        return [paths[0] for paths in found.values()]
+
+    @property
+    def split_rules(self) -> Splits:
+        """The splits with judgements, and those taken from the test queries."""
+        return Splits.of(str(self.folder), self._qrels, train_share=self.config.train_share)
+
+    def located_passages(self) -> Iterator[tuple[Row, Passage]]:
+        """Every line of the corpus; title and text may be missing or null, but never of another type."""
+        for row in read_jsonl(self._corpus):
+            yield row, Passage(row.id("_id"), row.text("text", default=""), row.text("title", default=""))
+
+    def located_queries(self, split: str) -> Iterator[tuple[object, Query]]:
+        """The judged queries of a split. Raises DrkitError at an empty query."""
+        queries = ((row, query_of(row, ids=("_id",), texts=("text",))) for row in read_jsonl(self._queries))
+        return judged_queries(queries, self.judgements(split))
+
+    def located_judgements(self, split: str) -> Iterator[tuple[str, Judgement]]:
+        """The judgements of a split."""
+        belongs = self.split_rules.membership(split)
+        rows = read_judgements(self._qrels[self.split_rules.source(split)], beir=True)
+        return ((where, judgement) for where, judgement in rows if belongs(judgement.query_id))
+
+    def describe(self) -> Mapping[str, Any]:
+        """The folder, and the size and SHA-256 of each of its files."""
+        files = [self._corpus, self._queries, *self._qrels.values()]
+        return {
+            "collection": "beir",
+            "path": str(self.folder.resolve()),
+            "files": {str(path.relative_to(self.folder)): file_summary(path) for path in files},
+            "train_share": self.config.train_share,
+        }
+
+
+class JsonlCollection(FileCollection):
+    """The texts of a `.jsonl`, `.tsv`, `.csv`, `.json` or `.parquet` file; no queries.
+
+    A row without an id is named by its number. Raises DrkitError if the path is missing or not a file; a bad line is
+    named as `file:line` when it is read.
+    """
+
+    def __init__(self, config: JsonlConfig, _context: BuildContext | None = None) -> None:
+        self.config = config
+        if not config.path:
+            raise DrkitError("collection jsonl: no path given; name a .jsonl, .tsv or .csv file, as in `jsonl:PATH`")
+        self.path = require_file(config.path, "collection jsonl")
+        self.name = f"jsonl:{self.path.name}"
+        named = ((config.id_field, ID_COLUMNS), (config.text_field, TEXT_COLUMNS), (config.title_field, TITLE_COLUMNS))
+        self._columns = PassageColumns(*((chosen,) if chosen else usual for chosen, usual in named))
+
+    @property
+    def split_rules(self) -> Splits:
+        """Return no splits: the collection has only texts."""
+        return Splits.of(self.name, ())
+
+    def located_passages(self) -> Iterator[tuple[Row, Passage]]:
+        """The text of every row."""
+        return read_passages(self.path, self._columns)
+
+    def located_queries(self, split: str) -> NoReturn:
+        """Raise DrkitError: the collection has only texts."""
+        raise DrkitError(f"{self.path} has only texts, no {split!r} queries")
+
+    def located_judgements(self, split: str) -> NoReturn:
+        """Raise DrkitError: the collection has only texts."""
+        raise DrkitError(f"{self.path} has only texts, no {split!r} judgements")
+
+    def describe(self) -> Mapping[str, Any]:
+        """The file's path, size and SHA-256."""
+        return {"collection": "jsonl", "path": str(self.path.resolve()), **file_summary(self.path)}
+
+
+_TREC_FILES = (
+    "a corpus (corpus.jsonl, collection.tsv, ..), topics (topics.test.tsv, queries.dev.tsv, ..) and judgements "
+    "(qrels.test.txt, qrels.dev.tsv, ..)"
+)
+
+
+class TrecCollection(FileCollection):
+    """A corpus, and topics and judgements by split; given one by one, or found in a folder by their names.
+
+    Only judged topics are queries. One topic file may serve all splits. Without a train split, `train_share` of the
+    test topics (by the hash of their ids) become training queries, a tenth of them dev if there is no dev split. With
+    0, the default, no test topic is ever trained on.
+
+    Raises DrkitError if a file is missing; bad lines are named as `file:line` when they are read.
+    """
+
+    def __init__(self, config: TrecConfig, _context: BuildContext | None = None) -> None:
+        self.config = config
+        self.name = f"trec:{local_path(config.path or config.corpus).resolve().name}"
+        given = local_path(config.path)
+        folder = given if config.path and given.is_dir() else None
+        if config.path and not given.exists():
+            raise DrkitError(f"collection trec: {given} does not exist; expected: a folder with {_TREC_FILES}")
+        corpus = _trec_file(config.corpus or (config.path if given.is_file() else ""), FORMATS)
+        corpus = corpus or (find_file(folder, CORPUS_NAMES) if folder else None)
+        self._qrels = _by_split(config, folder, ("qrels", "qrel"), QRELS_FORMATS)
+        self._topics = _by_split(config, folder, ("topics", "queries"), TOPIC_FORMATS)
+        problems = [] if corpus else ["no corpus: --set collection.corpus=FILE"]
+        problems += [] if self._qrels else ["no judgements: --set collection.test_qrels=FILE"]
+        problems += [
+            f"no topics of {s}: --set collection.{s}_topics=FILE" for s in self._qrels if s not in self._topics
+        ]
+        if problems or corpus is None:
+            raise ProblemsError(f"collection trec: {config.path}; expected: {_TREC_FILES}", problems)
+        self._corpus = corpus
+
+    @property
+    def split_rules(self) -> Splits:
+        """The splits with judgements, and those taken from the test topics."""
+        return Splits.of(self.name, self._qrels, train_share=self.config.train_share)
+
+    def located_passages(self) -> Iterator[tuple[Row, Passage]]:
+        """Every row of the corpus."""
+        return read_passages(self._corpus)
+
+    def located_queries(self, split: str) -> Iterator[tuple[object, Query]]:
+        """The judged topics of a split."""
+        topics = read_topics(self._topics[self.split_rules.source(split)], self.config.topic_field)
+        return judged_queries(topics, self.judgements(split))
+
+    def located_judgements(self, split: str) -> Iterator[tuple[str, Judgement]]:
+        """The judgements of a split."""
+        belongs = self.split_rules.membership(split)
+        rows = read_judgements(self._qrels[self.split_rules.source(split)])
+        return ((where, judgement) for where, judgement in rows if belongs(judgement.query_id))
+
+    def describe(self) -> Mapping[str, Any]:
+        """The size and SHA-256 of each file."""
+        files = dict.fromkeys((self._corpus, *(self._topics[split] for split in self._qrels), *self._qrels.values()))
+        return {
+            "collection": "trec",
+            "files": {str(path.resolve()): file_summary(path) for path in files},
+            "train_share": self.config.train_share,
+        }
+
+
+def _by_split(
+    config: TrecConfig, folder: Path | None, names: tuple[str, ...], formats: tuple[str, ...]
+) -> dict[str, Path]:
+    """Topic or qrels files; one whose name has no split holds the topics of all splits, or the judgements of test."""
+    role = names[0]
+    found = {split: _trec_file(getattr(config, f"{split}_{role}"), formats) for split in SPLITS}
+    if folder:
+        common = find_file(folder, names, formats=formats)
+        for split in SPLITS:
+            found[split] = found[split] or find_file(folder, names, split, formats=formats)
+            if role == "topics" or split == "test":
+                found[split] = found[split] or common
+    return {split: path for split, path in found.items() if path}
+
+
+def _trec_file(path: str, formats: tuple[str, ...]) -> Path | None:
+    return require_file(path, "collection trec", formats) if path else None
+
+
+_TEVATRON_FORMATS = (".jsonl",)
+_TEVATRON = "collection tevatron"
+_CORPUS_COLUMNS = PassageColumns(("docid", *ID_COLUMNS), (*TEXT_COLUMNS, "document_text"))
+
+
+class TevatronCollection(FileCollection):
+    """Queries with `positive_passages` and `negative_passages`, each with `docid`, `title` and `text`.
+
+    With a corpus, its passages are the collection and the other files name them by `docid`. Without one, the
+    collection is all passages of the files, and a `docid` must always have the same text. Files whose queries have no
+    positives (Tevatron's dev and test files) need judgements. Without files of their own, dev and test are shares of
+    the training queries.
+
+    Raises DrkitError if a file is missing; bad lines are named as `file:line` when they are read.
+    """
+
+    def __init__(self, config: TevatronConfig, _context: BuildContext | None = None) -> None:
+        self.config = config
+        if not config.path:
+            raise DrkitError(f"{_TEVATRON}: no path given; name a training file, as in `tevatron:train.jsonl`")
+        folder = local_path(config.path)
+        self.name = f"tevatron:{folder.resolve().name}"
+        self._queries = _query_files(config, folder)
+        corpus = find_file(folder, CORPUS_NAMES) if folder.is_dir() else None
+        self._corpus = require_file(config.corpus, _TEVATRON) if config.corpus else corpus
+        qrels = {"dev": config.dev_qrels, "test": config.test_qrels}
+        self._qrels = {split: require_file(path, _TEVATRON, QRELS_FORMATS) for split, path in qrels.items() if path}
+        for split in sorted(self._qrels.keys() - self._queries.keys()):
+            raise DrkitError(f"{_TEVATRON}: {split}_qrels needs the {split} queries; set {split} to their file")
+
+    @property
+    def split_rules(self) -> Splits:
+        """The splits with a file, and those that are a share of the training queries."""
+        return Splits.of(self.name, self._queries, dev_share=self.config.dev_share, test_share=self.config.test_share)
+
+    def located_passages(self) -> Iterator[tuple[Row, Passage]]:
+        """The passages of the corpus; without one, those of all queries, each once."""
+        return read_passages(self._corpus, _CORPUS_COLUMNS) if self._corpus else self._passages_of_queries()
+
+    def _passages_of_queries(self) -> Iterator[tuple[Row, Passage]]:
+        seen: dict[int, int] = {}
+        for path in self._queries.values():
+            for row in read_jsonl(path):
+                for passage in (*_passages(row, "positive"), *_passages(row, "negative")):
+                    key, content = id_hash(passage.doc_id), id_hash(f"{passage.title}\0{passage.text}")
+                    if key not in seen:
+                        seen[key] = content
+                        yield row, passage
+                    elif seen[key] != content:
+                        raise DrkitError(
+                            f"{row}: the passage {passage.doc_id!r} has a different title or text than on an earlier "
+                            f"line; give each text a unique id"
+                        )
+
+    def located_queries(self, split: str) -> Iterator[tuple[object, Query]]:
+        """The queries of a split; only the judged ones if the split has a qrels file."""
+        queries = ((row, query_of(row, ids=("query_id",), texts=("query", "query_text"))) for row in self._rows(split))
+        return judged_queries(queries, self.judgements(split)) if split in self._qrels else queries
+
+    def located_judgements(self, split: str) -> Iterator[tuple[object, Judgement]]:
+        """The positives of a split with relevance 1; or the judgements of its qrels file."""
+        if split in self._qrels:
+            yield from read_judgements(self._qrels[split])
+        else:
+            for row, query_id, doc_id in self._listed(split, "positive"):
+                yield row, Judgement(query_id, doc_id, 1)
+
+    def located_negatives(self, split: str) -> Iterator[tuple[Row, tuple[str, str]]]:
+        """(query id, passage id) of the negatives of a split."""
+        return ((row, (query_id, doc_id)) for row, query_id, doc_id in self._listed(split, "negative"))
+
+    def negatives(self, split: str) -> Iterator[tuple[str, str]]:
+        """Stream (query id, passage id) of the negatives of a split, in the order of the file."""
+        return (ids for _, ids in self.located_negatives(split))
+
+    def _listed(self, split: str, kind: str) -> Iterator[tuple[Row, str, str]]:
+        for row in self._rows(split):
+            query_id = row.id("query_id")
+            yield from ((row, query_id, item.id("docid")) for item in _items(row, kind))
+
+    def _rows(self, split: str) -> Iterator[Row]:
+        belongs = self.split_rules.membership(split)
+        rows = read_jsonl(self._queries[self.split_rules.source(split)])
+        return (row for row in rows if belongs(row.id("query_id")))
+
+    def describe(self) -> Mapping[str, Any]:
+        """The size and SHA-256 of each file, and the shares taken from the training queries."""
+        files = [*self._queries.values(), *([self._corpus] if self._corpus else []), *self._qrels.values()]
+        return {
+            "collection": "tevatron",
+            "files": {str(path.resolve()): file_summary(path) for path in files},
+            "shares": dict(self.split_rules.held_out),
+        }
+
+
+def _query_files(config: TevatronConfig, folder: Path) -> dict[str, Path]:
+    """The files of queries by split: found in the folder, or the training file, and those that are set."""
+    if folder.is_dir():
+        found = {
+            s: p for s, names in SPLIT_NAMES.items() if (p := find_file(folder, names, s, formats=_TEVATRON_FORMATS))
+        }
+    else:
+        found = {"train": require_file(config.path, _TEVATRON, _TEVATRON_FORMATS)}
+    given = {"dev": config.dev, "test": config.test}
+    found |= {split: require_file(path, _TEVATRON, _TEVATRON_FORMATS) for split, path in given.items() if path}
+    if not found:
+        raise DrkitError(f"{_TEVATRON}: {folder} has none of train.jsonl, dev.jsonl, test.jsonl (or .jsonl.gz)")
+    return found
+
+
+def _passages(row: Row, kind: str) -> Iterator[Passage]:
+    """The positive or negative passages of a query, with their texts."""
+    if _list(row, f"{kind}_document_ids"):
+        raise DrkitError(
+            f"{row}: passages given by id alone need a corpus; name its file: --set collection.corpus=FILE"
+        )
+    for item in _items(row, kind):
+        yield Passage(item.id("docid"), item.text("text"), item.text("title", default=""))
+
+
+def _items(row: Row, kind: str) -> Iterator[Row]:
+    """The positive or negative passages of a query: objects with docid, title and text, or ids alone."""
+    for number, item in enumerate(_list(row, f"{kind}_passages"), start=1):
+        yield Row(f"{row}: {kind}_passages", number, item if isinstance(item, dict) else {}, "item")
+    for number, doc_id in enumerate(_list(row, f"{kind}_document_ids"), start=1):
+        yield Row(str(row), number, {"docid": doc_id}, "item")
+
+
+def _list(row: Row, key: str) -> Sequence[Any]:
+    value = row.values.get(key)
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise DrkitError(f"{row}: {key!r} must be a list, got {type(value).__name__}")
+    return value

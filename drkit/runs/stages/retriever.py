@@ -1,0 +1,291 @@
+"""Stages around a retriever: mine its negatives, export its encoder, index its vectors; and index words for BM25.
+
+Also the encoders of a run, for searching: from a checkpoint, from the exported folder, or from a model in training.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attrs import asdict, fields, frozen
+
+from drkit.recipe.schema import Choice
+from drkit.runs.stage import StageRun, StageSpec, TextReading, from_recipe
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from drkit.encoders import MaskedLmEncoder
+    from drkit.search import AnyEncoder, TextEncoder
+    from drkit.train.biencoder import BiEncoder
+
+
+@frozen
+class ExportSettings:
+    """How the exported encoder reads texts."""
+
+    reading: TextReading
+
+
+def export_chosen(stage: StageRun[ExportSettings]) -> Mapping[str, Any]:
+    """Write the folder for SentenceTransformer and AutoModel; returns its origin and number of parameters."""
+    from drkit.runs.manifest import versions
+    from drkit.runs.stages.evaluation import chosen_input
+
+    source = chosen_input(stage.inputs, "checkpoint")
+    encoder = load_text_encoder(source, stage.settings.reading, device="cpu")
+    parameters = write_encoder(encoder, stage.folder, {"stage": source.name, **versions()})
+    return {"from": source.name, "parameters": parameters}
+
+
+EXPORT = StageSpec(
+    name="export",
+    version=2,
+    settings=ExportSettings,
+    run=export_chosen,
+    inputs={"checkpoint/*": "a retriever's checkpoint", "choice": "which one is exported, if there are several"},
+)
+
+
+_VECTORS, _INDEX = "vectors", ".index"
+
+
+@frozen
+class IndexSettings:
+    """How passages are encoded, and the kind of index: flat, hnsw, ivf-pq."""
+
+    kind: str
+    reading: TextReading
+
+
+@frozen
+class Bm25Settings:
+    """None: BM25 has the defaults of `Bm25Retriever`."""
+
+
+def index_vectors(stage: StageRun[IndexSettings]) -> Mapping[str, Any]:
+    """Write the index; returns its size and kind, and the measured recall of an approximate one.
+
+    All processes encode shards of the vectors, which are kept until the index is written, so that an interrupted stage
+    can resume.
+    """
+    from drkit.core import processes
+    from drkit.core.files import CHECKPOINTS
+    from drkit.core.processes import Shard
+    from drkit.search import Vectors, build_index, encode_corpus
+    from drkit.search.index import LOW_RECALL
+
+    joint = processes.count() > 1
+    # Resolved: in other processes the folder is a link to the first one's folder, which may not exist yet.
+    vectors = (stage.folder / CHECKPOINTS).resolve() / _VECTORS
+    encoder = load_text_encoder(stage.inputs["encoder"], stage.settings.reading)
+    encode_corpus(encoder, _passage_tokens(stage), vectors, shard=Shard.from_environment() if joint else Shard())
+    if joint:
+        processes.barrier()
+        if processes.rank():
+            return {}
+    scratch = stage.folder / _INDEX
+    shutil.rmtree(scratch, ignore_errors=True)  # an interrupted attempt may have moved only some of its files
+    index = build_index(Vectors.open(vectors), scratch, kind=stage.settings.kind)
+    if index.facts.get("recall@10", 1.0) < LOW_RECALL:
+        stage.progress.note(
+            f"the {stage.settings.kind} index finds {index.facts['recall@10']:.1%} of the 10 nearest passages; "
+            f"--set evaluation.index=flat finds all"
+        )
+    for path in scratch.iterdir():
+        path.replace(stage.folder / path.name)
+    scratch.rmdir()
+    return {"vectors": len(index), "dimensions": index.dimension, "kind": stage.settings.kind, **index.facts}
+
+
+def index_words(stage: StageRun[Bm25Settings]) -> Mapping[str, Any]:
+    """Write BM25's index of all passages; returns its size."""
+    from drkit.data.corpus import StoredCorpus
+    from drkit.search import Bm25Retriever
+
+    retriever = Bm25Retriever().index(StoredCorpus(stage.inputs["passages"]))
+    retriever.save(stage.folder)
+    return {"passages": len(retriever)}
+
+
+def _passage_tokens(stage: StageRun[IndexSettings]) -> Iterator[tuple[str, NDArray[Any]]]:
+    from drkit.data.corpus import StoredCorpus
+    from drkit.data.store import TokenStore
+
+    store = TokenStore.open(stage.inputs["tokens"])
+    for index, doc_id in enumerate(StoredCorpus(stage.inputs["passages"]).doc_ids):
+        if index % 1000 == 0:
+            stage.progress.advance(index, len(store), "passages")
+        yield doc_id, store.tokens(index)
+
+
+@frozen
+class ChosenIndexSettings:
+    """Nothing: the index is taken as it is."""
+
+
+def take_index(stage: StageRun[ChosenIndexSettings]) -> Mapping[str, Any]:
+    """Link or copy the index of the exported retriever; returns which one, and what its manifest says."""
+    from drkit.core.files import link_or_copy
+    from drkit.runs.manifest import FILE, read_manifest
+    from drkit.runs.stages.evaluation import chosen_input
+
+    source = chosen_input(stage.inputs, "index")
+    shutil.copytree(
+        source, stage.folder, ignore=shutil.ignore_patterns(FILE), copy_function=link_or_copy, dirs_exist_ok=True
+    )
+    manifest = read_manifest(source)
+    return {"from": source.name, **(manifest.metrics if manifest else {})}
+
+
+INDEX = StageSpec(
+    name="index",
+    version=1,
+    settings=IndexSettings,
+    run=index_vectors,
+    inputs={"encoder": "an encoder's folder", "tokens": "the passages' tokens", "passages": "for their ids"},
+    resumable=True,
+    joint=True,
+)
+BM25 = StageSpec(
+    name="bm25",
+    version=1,
+    settings=Bm25Settings,
+    run=index_words,
+    inputs={"passages": "the passages to index"},
+)
+CHOSEN_INDEX = StageSpec(
+    name="chosen-index",
+    version=1,
+    settings=ChosenIndexSettings,
+    run=take_index,
+    inputs={"index/*": "a retriever's index", "choice": "which retriever is exported, if there are several"},
+)
+
+
+@frozen
+class NegativeSettings:
+    """A chain of miners: a source, then filters; reading: how the retriever reads texts, None without one."""
+
+    miners: tuple[Choice, ...]
+    reading: TextReading | None
+    exclude_self: bool = from_recipe("evaluation.exclude_self")
+    seed: int = from_recipe("seed")
+
+
+def mine_negatives(stage: StageRun[NegativeSettings]) -> Mapping[str, Any]:
+    """Write `negatives.arrow`; returns counts, dropped candidates by reason, and hashes of the weights."""
+    from drkit.core.processes import local_device
+    from drkit.core.types import BuildContext
+    from drkit.data.corpus import collection_of
+    from drkit.miners.chain import build_chain, mining_requests, weight_hashes, write_negatives
+    from drkit.miners.specs import refresh_settings
+    from drkit.search import FlatIndex, Reranker, Retriever
+
+    settings, inputs = stage.settings, stage.inputs
+    collection = collection_of(inputs)
+    retriever = None
+    if "index" in inputs and settings.reading is not None:
+        retriever = Retriever(load_text_encoder(inputs["encoder"], settings.reading), FlatIndex.load(inputs["index"]))
+    context = BuildContext(
+        retriever=retriever,
+        reranker=Reranker.load(inputs["reranker"], local_device()) if "reranker" in inputs else None,
+        negatives=collection.negatives("train"),
+        seed=settings.seed,
+    )
+    if refresh_settings(settings.miners) and retriever is None:
+        stage.progress.note("the model in training mines all negatives, including those of the first epoch")
+        return write_negatives((), collection.corpus, stage.folder)
+    miner = build_chain(settings.miners, stage.registry, context)
+    miner.index(collection.corpus)
+    total = len(collection.positives("train"))
+    requests = mining_requests(collection, exclude_self=settings.exclude_self)
+    mined = _reporting(miner.mine(requests, miner.depth), total, stage)
+    counts = write_negatives(mined, collection.corpus, stage.folder)
+    if counts["queries_without"]:
+        dropped = ", ".join(f"{why} {count:,}" for why, count in counts["dropped"].items()) or "none"
+        stage.progress.note(
+            f"{counts['queries_without']:,} of {counts['queries']:,} queries have no hard negative; dropped: {dropped}"
+        )
+    return {**counts, "weights": weight_hashes(context)}
+
+
+def _reporting(mined: Iterator[Any], total: int, stage: StageRun[NegativeSettings]) -> Iterator[Any]:
+    for done, item in enumerate(mined, start=1):
+        stage.progress.advance(done, total, "queries")
+        yield item
+
+
+NEGATIVES = StageSpec(
+    name="negatives",
+    version=1,
+    settings=NegativeSettings,
+    run=mine_negatives,
+    inputs={
+        "passages": "the passages to mine",
+        "train": "training queries, judgements and given negatives",
+        "encoder": "the previous retriever",
+        "index": "its index",
+        "reranker": "a cross-encoder, for filters",
+    },
+)
+
+
+def load_text_encoder(folder: Path, reading: TextReading, *, device: str | None = None) -> AnyEncoder:
+    """Load the encoder (or both encoders) of a stage's folder; an exported folder's own settings replace `reading`."""
+    from drkit.core.processes import local_device
+    from drkit.encoders.folder import PASSAGES
+    from drkit.search import DualEncoder
+    from drkit.search.text_encoder import read_encoder
+    from drkit.train.checkpoints import load_encoder, load_tokenizer
+
+    device = device or local_device()
+    if (folder / "modules.json").exists():
+        return read_encoder(folder, device)
+    tokenizer = load_tokenizer(str(folder))
+    encoder = encoder_of(load_encoder(folder, pooling=reading.pooling).to(device), tokenizer, reading)
+    if not (folder / PASSAGES).is_dir():
+        return encoder
+    passages = load_encoder(folder / PASSAGES, pooling=reading.pooling).to(device)
+    return DualEncoder(encoder, encoder_of(passages, tokenizer, reading))
+
+
+def encoders_of(module: BiEncoder, tokenizer: Any, reading: TextReading) -> AnyEncoder:
+    """Return the text encoder(s) of a bi-encoder, which may be in training."""
+    from drkit.search import DualEncoder
+
+    encoder = encoder_of(module.encoder, tokenizer, reading)
+    if module.passage_encoder is None:
+        return encoder
+    return DualEncoder(encoder, encoder_of(module.passage_encoder, tokenizer, reading))
+
+
+def encoder_of(encoder: MaskedLmEncoder, tokenizer: Any, reading: TextReading) -> TextEncoder:
+    """Return the text encoder of a masked LM, which may be in training."""
+    from drkit.search import TextEncoder
+
+    return TextEncoder(encoder.backbone, tokenizer, **asdict(reading), token_weights=encoder.token_weights)
+
+
+def write_encoder(encoder: AnyEncoder, folder: Path, provenance: Mapping[str, Any]) -> int:
+    """Write the folder that users load, with one encoder or two; returns the number of parameters."""
+    from drkit.encoders.export import export_dual, export_encoder
+    from drkit.search import DualEncoder, TextEncoder
+
+    sides = [encoder.queries, encoder.passages] if isinstance(encoder, DualEncoder) else [encoder]
+    declared = {field.name: getattr(sides[-1], field.name) for field in fields(TextEncoder)}
+    for name in ("model", "tokenizer", "token_weights", "token_budget", "precision"):
+        del declared[name]
+    declared["query_length"] = sides[0].query_length
+    parts = [(side.model, side.tokenizer) for side in sides]
+    weights = [side.token_weights for side in sides]
+    if isinstance(encoder, DualEncoder):
+        both = (weights[0], weights[1])
+        export_dual(parts[0], parts[1], folder, token_weights=both, provenance=provenance, **declared)
+    else:
+        export_encoder(*parts[0], folder, token_weights=weights[0], provenance=provenance, **declared)
+    modules = [module for module in (*(model for model, _ in parts), *weights) if module is not None]
+    return sum(p.numel() for module in modules for p in module.parameters())

@@ -1,0 +1,311 @@
+"""Stages on the texts of a run: collection, vocabulary, tokens, spans and signals."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attrs import frozen
+
+from drkit.core.protocols import FittedSignal
+from drkit.core.spec import Kind
+from drkit.recipe.schema import Choice
+from drkit.runs.stage import TRUNCATED, StageRun, StageSpec, Truncation, from_recipe, record_truncations
+
+if TYPE_CHECKING:
+    from drkit.data.store import StoredTexts
+
+
+@frozen
+class CollectionSettings:
+    """The collection; index and hidden size are only used to check that it is large enough for the index."""
+
+    collection: Choice = from_recipe("collection")
+    index: str = from_recipe("evaluation.index", observes=True)
+    hidden: int = from_recipe("encoder.hidden", observes=True)
+
+
+def store_collection(stage: StageRun[CollectionSettings]) -> Mapping[str, Any]:
+    """Write passages, queries and judgements; returns their counts and the collection's description."""
+    from drkit.data.writing import write_collection
+    from drkit.search.index import IvfPq, fit_settings
+
+    choice = stage.settings.collection
+    collection = stage.registry.build(Kind.COLLECTION, choice.use, choice.config)
+    counts = write_collection(collection, stage.folder)
+    if counts["dropped_judgements"]:
+        stage.progress.note(f"{counts['dropped_judgements']:,} judgements with unknown ids were left out")
+    if counts["empty_passages"]:
+        stage.progress.note(f"{counts['empty_passages']:,} passages have no text and can never be found")
+    if stage.settings.index == "ivf-pq":  # fail now, not after training
+        fit_settings(IvfPq(), counts["passages"], stage.settings.hidden)
+    return {**counts, "description": dict(collection.describe())}
+
+
+COLLECTION = StageSpec(name="collection", version=1, settings=CollectionSettings, run=store_collection)
+
+
+@frozen
+class WordPieceSettings:
+    """Settings of a vocabulary trained on the collection."""
+
+    vocab_size: int = from_recipe("encoder.vocab_size")
+
+
+@frozen
+class ExistingVocabularySettings:
+    """The encoder whose tokenizer is used; the lengths are only used to check that it has enough positions."""
+
+    pretrained: str = from_recipe("encoder.pretrained")
+    query_length: int = from_recipe("encoder.query_length", observes=True)
+    passage_length: int = from_recipe("encoder.passage_length", observes=True)
+
+
+def train_vocabulary(stage: StageRun[WordPieceSettings]) -> Mapping[str, Any]:
+    """Train a WordPiece vocabulary and write its tokenizer; returns its size."""
+    from drkit.data.vocabulary import train_wordpiece
+
+    return {"vocabulary": len(train_wordpiece(_vocabulary_texts(stage), stage.folder, size=stage.settings.vocab_size))}
+
+
+def copy_tokenizer(stage: StageRun[ExistingVocabularySettings]) -> Mapping[str, Any]:
+    """Write the tokenizer of the encoder; returns the size of its vocabulary."""
+    from drkit.encoders.masked_lm import check_start, check_vocabulary
+    from drkit.train.checkpoints import load_tokenizer, save_tokenizer
+
+    settings = stage.settings
+    check_start(settings.pretrained, length=max(settings.passage_length, settings.query_length))
+    tokenizer = load_tokenizer(settings.pretrained)
+    check_vocabulary(settings.pretrained, tokenizer)
+    save_tokenizer(tokenizer, stage.folder)
+    return {"vocabulary": len(tokenizer)}
+
+
+def _vocabulary_texts(stage: StageRun[Any]) -> Iterator[str]:
+    """Yield every passage and training query; dev and test queries stay unseen."""
+    from drkit.data.corpus import StoredCorpus, read_queries
+
+    yield from (passage.content for passage in StoredCorpus(stage.inputs["passages"]))
+    if "queries" in stage.inputs:
+        yield from (query.text for query in read_queries(stage.inputs["queries"]))
+
+
+WORDPIECE = StageSpec(
+    name="wordpiece-vocabulary",
+    version=2,
+    settings=WordPieceSettings,
+    run=train_vocabulary,
+    inputs={"passages": "texts to train on", "queries": "training queries"},
+)
+EXISTING_VOCABULARY = StageSpec(
+    name="existing-vocabulary", version=1, settings=ExistingVocabularySettings, run=copy_tokenizer
+)
+
+
+@frozen
+class PassageSettings:
+    """Length limit and prompt of passages."""
+
+    length: int = from_recipe("encoder.passage_length")
+    prompt: str = from_recipe("encoder.passage_prompt")
+
+
+@frozen
+class QuerySettings:
+    """Length limit and prompt of queries."""
+
+    length: int = from_recipe("encoder.query_length")
+    prompt: str = from_recipe("encoder.query_prompt")
+
+
+def tokenise_passages(stage: StageRun[PassageSettings]) -> Mapping[str, Any]:
+    """Write a memory-mapped store of all passages; returns counts, including truncated texts."""
+    from drkit.data.corpus import StoredCorpus
+
+    passages = StoredCorpus(stage.inputs["passages"])
+    return _tokenise(stage, ((p.doc_id, p.content) for p in passages), "passages", "encoder.passage_length")
+
+
+def tokenise_queries(stage: StageRun[QuerySettings]) -> Mapping[str, Any]:
+    """Write a memory-mapped store of the training queries; returns counts, including truncated texts."""
+    from drkit.data.corpus import read_queries
+
+    queries = read_queries(stage.inputs["queries"])
+    return _tokenise(
+        stage, ((query.query_id, query.text) for query in queries), "training queries", "encoder.query_length"
+    )
+
+
+def _tokenise(stage: StageRun[Any], texts: Iterator[tuple[str, str]], what: str, setting: str) -> Mapping[str, Any]:
+    from drkit.data.store import tokenise
+    from drkit.train.checkpoints import load_tokenizer
+
+    settings = stage.settings
+    tokenizer = load_tokenizer(str(stage.inputs["vocabulary"]))
+    counts = tokenise(texts, tokenizer, stage.folder, max_length=settings.length, prompt=settings.prompt)
+    lengths = {name: int(counts[name]) for name in ("texts", "truncated", "longest", "p95")}
+    record_truncations([Truncation(what, setting, settings.length, **lengths)], stage.folder, stage.progress)
+    return counts
+
+
+_VOCABULARY = {"vocabulary": "the tokenizer"}
+PASSAGE_TOKENS = StageSpec(
+    name="passage-tokens",
+    version=2,
+    settings=PassageSettings,
+    run=tokenise_passages,
+    inputs={"passages": "texts to tokenise", **_VOCABULARY},
+    records=(TRUNCATED,),
+)
+QUERY_TOKENS = StageSpec(
+    name="query-tokens",
+    version=2,
+    settings=QuerySettings,
+    run=tokenise_queries,
+    inputs={"queries": "training queries to tokenise", **_VOCABULARY},
+    records=(TRUNCATED,),
+)
+
+
+@frozen
+class SpanSettings:
+    """The length of spans; seed: draws the texts that the sentence model is trained on."""
+
+    max_length: int = from_recipe("encoder.passage_length")
+    prompt: str = from_recipe("encoder.passage_prompt")
+    seed: int = from_recipe("seed")
+
+
+def cut_spans(stage: StageRun[SpanSettings]) -> Mapping[str, Any]:
+    """Write a token store of all spans and their documents; returns counts, and the source of the sentence model."""
+    from drkit.data.corpus import StoredCorpus
+    from drkit.data.spans import punkt_for, split_documents
+    from drkit.train.checkpoints import load_tokenizer
+
+    corpus, settings = StoredCorpus(stage.inputs["passages"]), stage.settings
+    splitter = punkt_for(corpus, settings.seed)
+    counts = split_documents(
+        enumerate(passage.content for passage in corpus),
+        load_tokenizer(str(stage.inputs["vocabulary"])),
+        stage.folder,
+        max_length=settings.max_length,
+        splitter=splitter,
+        prompt=settings.prompt,
+    )
+    stage.progress.note(
+        f"{counts['documents']:,} documents of {counts['sentences']:,} sentences cut into {counts['spans']:,} spans "
+        f"(sentences by Punkt, {splitter.source})"
+    )
+    if counts["alone"]:
+        stage.progress.note(f"{counts['alone']:,} documents have only one sentence and are their own context")
+    return {**counts, "punkt": splitter.source}
+
+
+SPANS = StageSpec(
+    name="spans",
+    version=1,
+    settings=SpanSettings,
+    run=cut_spans,
+    inputs={"passages": "documents to cut", "vocabulary": "the tokenizer"},
+)
+
+
+# Folders of a signal: the statistics that its values depend on (counts, frequencies), and the values.
+FITTED, VALUES = "fitted", "values"
+
+
+@frozen
+class SignalSettings:
+    """A signal with its settings; prompt: the prefix of every passage, which is not part of the text."""
+
+    signal: Choice
+    prompt: str = from_recipe("encoder.passage_prompt")
+
+
+@frozen
+class QuerySignalSettings:
+    """A signal with its settings, for candidate queries."""
+
+    signal: Choice
+
+
+def signal_of_texts(stage: StageRun[SignalSettings]) -> Mapping[str, Any]:
+    """Fit the signal to the whole corpus and write its values; returns facts of the fit and the number of values."""
+    chosen = stage.settings.signal
+    signal = stage.registry.build(Kind.SIGNAL, chosen.use, chosen.config)
+    texts, fitted = _stored_texts(stage.inputs, stage.settings.prompt), stage.folder / FITTED
+    fitted.mkdir(parents=True, exist_ok=True)
+    facts = dict(signal.fit(texts, fitted)) if isinstance(signal, FittedSignal) else {}
+    return {**facts, "values": _write_values(stage, signal, texts, fitted)}
+
+
+def signal_of_queries(stage: StageRun[QuerySignalSettings]) -> Mapping[str, Any]:
+    """Write the signal's values of the candidate queries, fitted to the texts; returns the number of values."""
+    chosen = stage.settings.signal
+    signal = stage.registry.build(Kind.SIGNAL, chosen.use, chosen.config)
+    return {"values": _write_values(stage, signal, _stored_texts(stage.inputs, ""), stage.inputs["fitted"])}
+
+
+def _write_values(stage: StageRun[Any], signal: Any, texts: StoredTexts, fitted: Path) -> int:
+    from drkit.data.arrays import write_signal
+
+    chosen = stage.settings.signal
+    scope = stage.registry.get(Kind.SIGNAL, chosen.use).scope_of(chosen.config)
+    counts = {"token": len(texts.store.flat_ids), "text": len(texts), "vocabulary": texts.vocab_size}
+    values = signal.values(texts, fitted)
+    return len(write_signal(chosen.use, values, stage.folder / VALUES, scope=scope, count=counts[scope]))
+
+
+def _stored_texts(inputs: Mapping[str, Path], prompt: str) -> StoredTexts:
+    """Open the texts with all inputs that the plan has added for the signal."""
+    from drkit.data.store import StoredTexts, TokenStore
+    from drkit.train.checkpoints import load_tokenizer
+
+    return StoredTexts(
+        store=TokenStore.open(inputs["texts"]),
+        tokenizer=load_tokenizer(str(inputs["vocabulary"])) if "vocabulary" in inputs else None,
+        vocab_size=_vocab_size(inputs["encoder"]) if "encoder" in inputs else 0,
+        characters=_characters(inputs) if "passages" in inputs else None,
+        prompt=prompt,
+    )
+
+
+def _vocab_size(config: Path) -> int:
+    # The encoder's embedding table may be longer than its tokenizer's vocabulary (padded to a round number).
+    return int(json.loads(config.read_text(encoding="utf-8"))["vocab_size"])
+
+
+def _characters(inputs: Mapping[str, Path]) -> Any:
+    from drkit.data.corpus import StoredCorpus
+    from drkit.data.spans import NamedTexts, Spans
+
+    corpus = StoredCorpus(inputs["passages"])
+    named = NamedTexts(corpus, Spans.open(inputs["spans"]) if "spans" in inputs else None)
+    return lambda: (text for _, text in named)
+
+
+_TEXT = {
+    "vocabulary": "the tokenizer, for a signal that requires characters",
+    "encoder": "for the size of its vocabulary, for a signal of the vocabulary",
+}
+SIGNAL = StageSpec(
+    name="signal",
+    version=1,
+    settings=SignalSettings,
+    run=signal_of_texts,
+    inputs={
+        "texts": "tokens of the texts that pre-training reads",
+        "passages": "the texts themselves, for a signal that requires characters",
+        "spans": "the position of each span in its passage, for such a signal",
+        **_TEXT,
+    },
+)
+QUERY_SIGNAL = StageSpec(
+    name="query-signal",
+    version=1,
+    settings=QuerySignalSettings,
+    run=signal_of_queries,
+    inputs={"texts": "tokens of the candidate queries", "fitted": "the signal's statistics of the texts", **_TEXT},
+)
