@@ -33,6 +33,7 @@ from drkit_cli.commands.search import search
 from drkit_cli.commands.show import show
 from drkit_cli.commands.status import status
 from drkit_cli.names import Commands
+from drkit_cli.output import verbosity_options
 from drkit_cli.terminal import echo, escape_streams
 
 
@@ -46,6 +47,7 @@ def _with_examples(command: click.Command) -> click.Command:
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="drkit")
+@verbosity_options
 def cli() -> None:
     """Compose maskers, decoders, losses and negative miners into dense retrievers.
 

@@ -100,3 +100,15 @@ class PipelineName(_FileName):
     """The name of a fine-tuning pipeline."""
 
     name = "pipeline"
+
+
+class NameOfKind(click.ParamType):  # type: ignore[type-arg]
+    """The name of a part, recipe or pipeline; the argument KIND before it says of which kind."""
+
+    name = "name"
+
+    def shell_complete(self, ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[Any]:
+        """Return the names of the kind that start with the incomplete text."""
+        kind = ctx.params.get("kind")
+        files = {"recipe": RecipeName(), "pipeline": PipelineName()}
+        return (files.get(kind) or PartName(kind)).shell_complete(ctx, _param, incomplete) if kind else []

@@ -7,6 +7,7 @@ follow trec_eval: by score, ties by document id in descending order.
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 from codecs import BOM_UTF8
@@ -26,6 +27,7 @@ from drkit.errors import DrkitError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+_LOGGER = logging.getLogger(__name__)
 RunRow: TypeAlias = "tuple[str, Iterable[tuple[str, float]]]"
 _RUN, _QRELS = "query Q0 document rank score tag", "query 0 document relevance"
 # Bytes that are read at once.
@@ -267,6 +269,7 @@ def _number(text: str) -> float:
 def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield a file in blocks of whole lines, each with the number of its first line."""
     number = 1
+    _LOGGER.info("reading %s", path)
     try:
         with path.open("rb") as file:
             while block := file.read(_BLOCK):

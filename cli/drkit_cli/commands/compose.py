@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from drkit_cli.names import LocalPath, PartName, PipelineName, RecipeName
+from drkit_cli.output import output_options, print_note
 from drkit_cli.running import run_options
-from drkit_cli.terminal import echo
 
 
 @click.command()
@@ -38,6 +38,7 @@ from drkit_cli.terminal import echo
 @click.option("-o", "--output", type=LocalPath(), help="Also write the complete recipe to this file.")
 @click.option("--run-dir", type=LocalPath(), help="Folder of the run (default: runs/NAME).")
 @run_options
+@output_options
 def compose(
     output: Path | None,
     dry_run: bool,
@@ -68,5 +69,5 @@ def compose(
     recipe = compose_recipe(ComposeRequest(scale="quick" if quick else scale, **choices), parts)
     if output:
         write_recipe(recipe, output)
-        echo(f"recipe: {output}")
+        print_note(f"the recipe is {output}")
     run_recipe(recipe, parts.registry, run_dir=run_dir, dry_run=dry_run, redo=redo, reuse=reuse, trial=trial)

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from drkit_cli.names import LocalPath, count
+from drkit_cli.output import output_options, print_note, print_result, show_progress
 from drkit_cli.terminal import echo
 
 
@@ -21,6 +22,7 @@ from drkit_cli.terminal import echo
 @click.option("--precision", type=click.Choice(["float32", "bfloat16"]), default="float32", show_default=True)
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda ..")
 @click.option("-o", "--output", required=True, type=LocalPath(), help="The new TREC run.")
+@output_options
 def rerank(
     run: Path,
     model: str,
@@ -40,10 +42,9 @@ def rerank(
     drkit rerank bm25.trec --model cross-encoder/ms-marco-MiniLM-L6-v2 --collection beir:FOLDER -o reranked.trec
     """
     from drkit.commands import NamedCollection, open_reranker, rerank_file
-    from drkit_cli.progress import RichProgress
 
     scorer = open_reranker(model, device, token_budget=token_budget, precision=precision)
-    with RichProgress(1) as progress:
+    with show_progress(1) as progress:
         progress.begin("rerank", f"the first {depth} of {run}")
         counts = rerank_file(
             run,
@@ -54,11 +55,12 @@ def rerank(
             depth=depth,
             on_progress=lambda done: progress.advance(done, None, "queries"),
         )
-    echo(f"run      {output}: {counts['ranked']:,} queries re-ranked by {model}")
-    if counts["queries"]:
-        echo(
-            f"note: {counts['queries']:,} queries are not among the {split} queries: their rankings are unchanged",
-            err=True,
-        )
-    if counts["passages"]:
-        echo(f"note: {counts['passages']:,} passages are not in the collection: ranked below the others", err=True)
+    ranked, unknown, missing = (counts[name] for name in ("ranked", "queries", "passages"))
+    print_result(
+        {"file": output, "queries": ranked, "other_queries": unknown, "missing_passages": missing},
+        lambda: echo(f"run      {output}: {ranked:,} queries re-ranked by {model}"),
+    )
+    if unknown:
+        print_note(f"{unknown:,} queries are not among the {split} queries: their rankings are unchanged")
+    if missing:
+        print_note(f"{missing:,} passages are not in the collection: ranked below the others")
