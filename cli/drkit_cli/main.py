@@ -15,6 +15,7 @@ from drkit.errors import DrkitError, is_panic
 from drkit_cli.commands.compare import compare
 from drkit_cli.commands.compose import compose
 from drkit_cli.commands.distill import distill
+from drkit_cli.commands.doctor import doctor
 from drkit_cli.commands.encode import encode
 from drkit_cli.commands.evaluate import evaluate
 from drkit_cli.commands.export import export
@@ -76,6 +77,7 @@ for command in (
     show,
     plugins,
     new_plugin,
+    doctor,
 ):
     cli.add_command(_with_examples(command))
 
