@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from drkit_cli.measures import measures_option
-from drkit_cli.names import LocalPath, count
+from drkit_cli.names import Assignment, CollectionName, LocalPath, count
 from drkit_cli.output import output_options, print_note, print_result
 from drkit_cli.terminal import echo
 
@@ -18,9 +18,19 @@ _FILE = LocalPath(dir_okay=False)
 @click.argument("sources", metavar="A B [C ..]", nargs=-1, required=True)
 @click.option("--qrels", type=_FILE, help="Judgements: a file of TREC's four columns, or of BEIR's three.")
 @click.option(
-    "--collection", metavar="NAME[:VALUE]", help="Judgements of a collection: beir:FOLDER, or a run's folder."
+    "--collection",
+    metavar="NAME[:VALUE]",
+    type=CollectionName(),
+    help="Judgements of a collection: beir:FOLDER, or a run's folder.",
 )
-@click.option("--set", "settings", metavar="PATH=VALUE", multiple=True, help="A setting: collection.train_share=0.5")
+@click.option(
+    "--set",
+    "settings",
+    metavar="PATH=VALUE",
+    type=Assignment(),
+    multiple=True,
+    help="A setting: collection.train_share=0.5",
+)
 @click.option(
     "--split",
     type=click.Choice(["train", "dev", "test"]),

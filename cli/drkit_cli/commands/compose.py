@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from drkit_cli.names import LocalPath, PartName, PipelineName, RecipeName
+from drkit_cli.names import Assignment, CollectionName, LocalPath, PartName, PathOrId, PipelineName, RecipeName
 from drkit_cli.output import output_options, print_note
 from drkit_cli.running import run_options
 
@@ -25,9 +25,20 @@ from drkit_cli.running import run_options
 )
 @click.option("--pipeline", type=PipelineName(), help="How to fine-tune: two-stage, three-stage, ance, dpr ...")
 @click.option("--paper", type=RecipeName(), help="Start from a paper's recipe; any slot can still be replaced.")
-@click.option("--collection", metavar="NAME[:VALUE]", help="pydocs, beir:FOLDER, irds:ID, jsonl:FILE ...")
-@click.option("--encoder", metavar="PATH_OR_ID", help="Start from an existing encoder: a folder or hub id.")
-@click.option("--set", "settings", metavar="PATH=VALUE", multiple=True, help="A setting: pretrain.learning_rate=1e-4")
+@click.option(
+    "--collection", metavar="NAME[:VALUE]", type=CollectionName(), help="pydocs, beir:FOLDER, irds:ID, jsonl:FILE ..."
+)
+@click.option(
+    "--encoder", metavar="PATH_OR_ID", type=PathOrId(), help="Start from an existing encoder: a folder or hub id."
+)
+@click.option(
+    "--set",
+    "settings",
+    metavar="PATH=VALUE",
+    type=Assignment(),
+    multiple=True,
+    help="A setting: pretrain.learning_rate=1e-4",
+)
 @click.option(
     "--scale",
     type=click.Choice(["paper", "small", "quick"]),

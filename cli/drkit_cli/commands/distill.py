@@ -6,18 +6,30 @@ from pathlib import Path
 
 import click
 
-from drkit_cli.names import LocalPath, count
+from drkit_cli.names import Assignment, CollectionName, LocalPath, PathOrId, count
 from drkit_cli.output import output_options, print_next, print_result, show_progress
 from drkit_cli.terminal import echo
 
 
 @click.command()
 @click.option(
-    "--teacher", required=True, metavar="PATH_OR_ID", help="A cross-encoder: its folder, a run's, or a hub id."
+    "--teacher",
+    required=True,
+    metavar="PATH_OR_ID",
+    type=PathOrId(),
+    help="A cross-encoder: its folder, a run's, or a hub id.",
 )
 @click.option("--negatives", required=True, type=LocalPath(), help="A file that `drkit mine` wrote.")
-@click.option("--collection", required=True, metavar="RUN|NAME:VALUE", help="A run's folder, beir:FOLDER, irds:ID ...")
-@click.option("--set", "settings", metavar="PATH=VALUE", multiple=True, help="A setting: collection.limit=1000")
+@click.option(
+    "--collection",
+    required=True,
+    metavar="RUN|NAME:VALUE",
+    type=CollectionName(),
+    help="A run's folder, beir:FOLDER, irds:ID ...",
+)
+@click.option(
+    "--set", "settings", metavar="PATH=VALUE", type=Assignment(), multiple=True, help="A setting: collection.limit=1000"
+)
 @click.option("--token-budget", default=16_384, show_default=True, type=count(1), help="Tokens read at once.")
 @click.option("--precision", type=click.Choice(["float32", "bfloat16"]), default="float32", show_default=True)
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda ..")

@@ -7,16 +7,30 @@ from pathlib import Path
 import click
 
 from drkit.encoders.pooling import POOLINGS
-from drkit_cli.names import LocalPath, count
+from drkit_cli.names import Assignment, CollectionName, LocalPath, PathOrId, count
 from drkit_cli.output import output_options, print_next, print_note, print_result, show_progress
 from drkit_cli.terminal import echo
 
 
 @click.command()
-@click.option("--encoder", required=True, metavar="PATH_OR_ID", help="A folder, a run, RUN/retriever-1, or a hub id.")
-@click.option("--collection", required=True, metavar="RUN|NAME:VALUE", help="A run's folder, beir:FOLDER, irds:ID ...")
+@click.option(
+    "--encoder",
+    required=True,
+    metavar="PATH_OR_ID",
+    type=PathOrId(),
+    help="A folder, a run, RUN/retriever-1, or a hub id.",
+)
+@click.option(
+    "--collection",
+    required=True,
+    metavar="RUN|NAME:VALUE",
+    type=CollectionName(),
+    help="A run's folder, beir:FOLDER, irds:ID ...",
+)
 @click.option("--split", help="Encode the queries of this split instead of the passages.")
-@click.option("--set", "settings", metavar="PATH=VALUE", multiple=True, help="A setting: collection.limit=1000")
+@click.option(
+    "--set", "settings", metavar="PATH=VALUE", type=Assignment(), multiple=True, help="A setting: collection.limit=1000"
+)
 @click.option("--dtype", type=click.Choice(["float32", "float16"]), default="float32", show_default=True)
 @click.option("--format", "format_", type=click.Choice(["npy", "safetensors"]), default="npy", show_default=True)
 @click.option("--shard-size", default=16_384, show_default=True, type=count(1), help="Texts per shard.")

@@ -10,7 +10,7 @@ import click
 from attrs import frozen
 
 from drkit_cli.measures import measures_option
-from drkit_cli.names import LocalPath
+from drkit_cli.names import Assignment, CollectionName, LocalPath, PathOrId
 from drkit_cli.output import output_options, print_note, print_result, show_progress
 
 if TYPE_CHECKING:
@@ -25,9 +25,17 @@ _FILE = LocalPath(dir_okay=False)
 @click.option(
     "--collection",
     metavar="NAME[:VALUE]",
+    type=CollectionName(),
     help="Judgements of a collection: beir:FOLDER, or a run's folder.",
 )
-@click.option("--set", "settings", metavar="PATH=VALUE", multiple=True, help="A setting: collection.train_share=0.5")
+@click.option(
+    "--set",
+    "settings",
+    metavar="PATH=VALUE",
+    type=Assignment(),
+    multiple=True,
+    help="A setting: collection.train_share=0.5",
+)
 @click.option(
     "--split",
     type=click.Choice(["train", "dev", "test"]),
@@ -37,7 +45,9 @@ _FILE = LocalPath(dir_okay=False)
 @click.option("--exclude-self", is_flag=True, help="Ignore hits whose id equals the query's.")
 @click.option("--per-query", type=_FILE, help="Also write every query's values: .jsonl or .tsv.")
 @click.option("--table", "table_file", type=_FILE, help="Also write the table to this file, as JSON.")
-@click.option("--encoder", metavar="FOLDER_OR_RUN", help="An encoder to evaluate on --collection or --beir.")
+@click.option(
+    "--encoder", metavar="FOLDER_OR_RUN", type=PathOrId(), help="An encoder to evaluate on --collection or --beir."
+)
 @click.option("--beir", type=LocalPath(file_okay=False), help="A folder of folders in BEIR's layout.")
 @click.option("--bm25", is_flag=True, help="With --collection or --beir: rank by BM25 too, and by both; or alone.")
 @click.option(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from drkit_cli.names import LARGEST_SEED, LocalPath, PartName, count
+from drkit_cli.names import LARGEST_SEED, Assignment, CollectionName, LocalPath, PartName, count
 from drkit_cli.output import output_options, print_note, print_result, show_progress
 
 if TYPE_CHECKING:
@@ -27,8 +27,15 @@ def inspect() -> None:
 @click.argument("text")
 @click.option("--masker", type=PartName("masker"), help="The masker (default: the run's own).")
 @click.option("--run", type=_FOLDER, help="Use the tokenizer, statistics and settings of a run.")
-@click.option("--collection", metavar="NAME[:VALUE]", help="Use those of a collection: pydocs, beir:FOLDER ...")
-@click.option("--set", "settings", metavar="PATH=VALUE", multiple=True, help="A setting: masker.sigma=0.5")
+@click.option(
+    "--collection",
+    metavar="NAME[:VALUE]",
+    type=CollectionName(),
+    help="Use those of a collection: pydocs, beir:FOLDER ...",
+)
+@click.option(
+    "--set", "settings", metavar="PATH=VALUE", type=Assignment(), multiple=True, help="A setting: masker.sigma=0.5"
+)
 @click.option("--context", help="The decoder's text, for a masker with a second text.")
 @click.option(
     "--rows", default=0, type=click.IntRange(0, 512), help="Also show this many rows of a visibility pattern."

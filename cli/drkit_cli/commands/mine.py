@@ -7,27 +7,45 @@ from pathlib import Path
 import click
 
 from drkit.encoders.pooling import POOLINGS
-from drkit_cli.names import LARGEST_SEED, LocalPath, count
+from drkit_cli.names import LARGEST_SEED, Assignment, CollectionName, LocalPath, PartName, PathOrId, count
 from drkit_cli.output import output_options, print_result, show_progress
 from drkit_cli.terminal import echo
 
 
 @click.command()
-@click.option("--collection", required=True, metavar="RUN|NAME:VALUE", help="A run's folder, beir:FOLDER, irds:ID ...")
+@click.option(
+    "--collection",
+    required=True,
+    metavar="RUN|NAME:VALUE",
+    type=CollectionName(),
+    help="A run's folder, beir:FOLDER, irds:ID ...",
+)
 @click.option(
     "--miner",
     "miners",
     required=True,
     multiple=True,
+    type=PartName("miner"),
     metavar="NAME[:VALUE]",
     help="First a source (dense, bm25, run-file:FILE ..), then any filters (margin, ranks:10-100 ..).",
 )
-@click.option("--encoder", metavar="PATH_OR_ID", help="For dense: a folder, a run, RUN/retriever-1, or a hub id.")
+@click.option(
+    "--encoder", metavar="PATH_OR_ID", type=PathOrId(), help="For dense: a folder, a run, RUN/retriever-1, or a hub id."
+)
 @click.option("--pooling", type=click.Choice(list(POOLINGS)), help="For a checkpoint that does not declare it.")
-@click.option("--reranker", metavar="PATH_OR_ID", help="For a cross-encoder-filter without a model of its own.")
+@click.option(
+    "--reranker", metavar="PATH_OR_ID", type=PathOrId(), help="For a cross-encoder-filter without a model of its own."
+)
 @click.option("--split", default="train", show_default=True, help="The split whose judged queries get negatives.")
 @click.option("--depth", type=count(1), help="Maximum negatives per query (default: depth of the source).")
-@click.option("--set", "settings", metavar="PATH=VALUE", multiple=True, help="margin.absolute=0.1, collection.limit=9")
+@click.option(
+    "--set",
+    "settings",
+    metavar="PATH=VALUE",
+    type=Assignment(),
+    multiple=True,
+    help="margin.absolute=0.1, collection.limit=9",
+)
 @click.option(
     "--format",
     "format_",

@@ -6,15 +6,25 @@ from pathlib import Path
 
 import click
 
-from drkit_cli.names import LARGEST_SEED, LocalPath, count
+from drkit_cli.names import LARGEST_SEED, Assignment, CollectionName, LocalPath, PathOrId, count
 from drkit_cli.output import output_options, print_next, print_result, show_progress
 from drkit_cli.terminal import echo
 
 
 @click.command()
-@click.option("--model", required=True, metavar="PATH_OR_ID", help="A sequence-to-sequence model: a folder or hub id.")
-@click.option("--collection", metavar="NAME[:VALUE]", help="pydocs, beir:FOLDER, irds:ID, jsonl:FILE ...")
-@click.option("--set", "settings", metavar="PATH=VALUE", multiple=True, help="A setting: collection.limit=1000")
+@click.option(
+    "--model",
+    required=True,
+    metavar="PATH_OR_ID",
+    type=PathOrId(),
+    help="A sequence-to-sequence model: a folder or hub id.",
+)
+@click.option(
+    "--collection", metavar="NAME[:VALUE]", type=CollectionName(), help="pydocs, beir:FOLDER, irds:ID, jsonl:FILE ..."
+)
+@click.option(
+    "--set", "settings", metavar="PATH=VALUE", type=Assignment(), multiple=True, help="A setting: collection.limit=1000"
+)
 @click.option("--count", default=5, show_default=True, type=count(1), help="Queries per passage.")
 @click.option("--prefix", default="", help="Put before every passage, as in 'text2query: '.")
 @click.option("--top-p", default=0.95, show_default=True, type=click.FloatRange(0, 1, min_open=True))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from drkit.encoders.pooling import POOLINGS
-from drkit_cli.names import LocalPath, count
+from drkit_cli.names import CollectionName, LocalPath, PathOrId, count
 from drkit_cli.output import output_options, print_result
 from drkit_cli.terminal import echo
 
@@ -27,9 +27,11 @@ _INDENT = 5
 @click.argument("where", metavar="RUN_OR_INDEX", type=LocalPath())
 @click.argument("query", required=False)
 @click.option("-k", "--depth", type=count(1), help=f"Passages per query ({_SHOWN}; {_RANKED} with -o).")
-@click.option("--encoder", metavar="PATH_OR_ID", help="The encoder of the index (a run has its own).")
+@click.option("--encoder", metavar="PATH_OR_ID", type=PathOrId(), help="The encoder of the index (a run has its own).")
 @click.option("--queries", metavar="FILE", help="Queries: .tsv, .jsonl, TREC topics .., or a folder of their vectors.")
-@click.option("--collection", metavar="RUN|NAME:VALUE", help="Search for a collection's queries.")
+@click.option(
+    "--collection", metavar="RUN|NAME:VALUE", type=CollectionName(), help="Search for a collection's queries."
+)
 @click.option("--split", default="test", show_default=True, help="Split of the collection.")
 @click.option("--pooling", type=click.Choice(list(POOLINGS)), help="For an encoder that does not declare it.")
 @click.option("--hybrid", is_flag=True, help="Add BM25's scores to the retriever's, as in the run's row `hybrid`.")
