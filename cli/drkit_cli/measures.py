@@ -46,8 +46,9 @@ def print_note(note: str) -> None:
 def score_table(rows: Sequence[Row]) -> Table:
     """Return a table of systems by measures."""
     from drkit.evaluate.systems import cell
-    from drkit_cli.render import LABELS, table
+    from drkit.report import SYSTEM_NAMES
+    from drkit_cli.render import table
 
     measures = list(rows[0].values)
-    cells = [[LABELS.get(row.system, row.system), *(cell(row, measure) for measure in measures)] for row in rows]
+    cells = [[SYSTEM_NAMES.get(row.system, row.system), *(cell(row, measure) for measure in measures)] for row in rows]
     return table(f"{rows[0].queries:,} queries", ("system", *measures), cells)

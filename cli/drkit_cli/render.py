@@ -18,10 +18,10 @@ from rich.text import Text
 from rich.tree import Tree
 
 from drkit.core.escaping import escape_controls
+from drkit.report import SYSTEM_NAMES
 from drkit_cli.terminal import EscapedStream
 
 BASELINE = "no-pretraining"
-LABELS = {"bm25": "BM25", "as-it-is": "as it is", "initial": "as it starts", BASELINE: "without pre-training"}
 # What a verdict compares with, in words.
 _COMPARED = {
     "as-it-is": "the encoder as it is",
@@ -204,7 +204,7 @@ def _scores(metrics: Mapping[str, Any]) -> Table:
         drawn.add_column(measure, justify="right")
     for row in metrics["rows"]:
         cells = [stored_cell(row, m) for m in measures]
-        drawn.add_row(LABELS.get(row["system"], row["system"]), *cells)
+        drawn.add_row(SYSTEM_NAMES.get(row["system"], row["system"]), *cells)
     drawn.caption = table_caption({name: len(draws) for name, draws in metrics.get("draws", {}).items()})
     drawn.caption_justify = "left"
     return drawn
@@ -223,7 +223,7 @@ def verdict(metrics: Mapping[str, Any], measure: str) -> list[str]:
     for other, label in _COMPARED.items():
         if other in values and other != compared:
             p = metrics["against"].get(other, {}).get(measure)
-            name = LABELS.get(compared, compared)
+            name = SYSTEM_NAMES.get(compared, compared)
             lines.append(verdict_text(name, label, measure, (values[compared], values[other]), p))
     return [*lines, *hybrid_verdict(metrics, measure)]
 
@@ -233,8 +233,10 @@ def paths(run: Path, done: Mapping[str, Manifest]) -> Table:
     rows = [("encoder", "encoder"), ("index", "index"), ("TREC runs", "runs"), ("table", "evaluation")]
     kept = [(label, str(run / stage)) for label, stage in rows if stage in done]
     if "report" in done:
-        kept.append(("report", str(run / "report" / "report.html")))
+        kept.append(("report", str(run / "report" / "report.md")))
     kept.append(("recipe", str(run / "recipe.toml")))
+    if "report" in done:
+        kept.append(("page", f"drkit report {quote(str(run))}"))
     if "index" in done:
         kept.append(("try", f"drkit search {quote(str(run))} {quote(_example_query(run, done))}"))
     return table("", ("", ""), kept)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from drkit.evaluate.measures import evaluate as evaluate
     from drkit.evaluate.measures import tune_weight as tune_weight
     from drkit.evaluate.significance import TTest as TTest
+    from drkit.evaluate.significance import bootstrap_intervals as bootstrap_intervals
     from drkit.evaluate.significance import holm as holm
     from drkit.evaluate.significance import paired_t_test as paired_t_test
     from drkit.evaluate.systems import Change as Change
