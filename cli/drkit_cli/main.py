@@ -30,6 +30,7 @@ from drkit_cli.commands.new_plugin import new_plugin
 from drkit_cli.commands.plugins import plugins
 from drkit_cli.commands.prune import prune
 from drkit_cli.commands.queries import queries
+from drkit_cli.commands.report import report
 from drkit_cli.commands.rerank import rerank
 from drkit_cli.commands.run import run
 from drkit_cli.commands.search import search
@@ -63,6 +64,7 @@ for command in (
     compose,
     run,
     status,
+    report,
     prune,
     search,
     evaluate,

@@ -39,9 +39,10 @@ def measures_option(command: Callable[..., Any]) -> Callable[..., Any]:
 def score_table(rows: Sequence[Row]) -> FittingTable:
     """Return a table of systems by measures."""
     from drkit.evaluate.systems import cell
-    from drkit_cli.render import LABELS, table
+    from drkit.report import SYSTEM_NAMES
+    from drkit_cli.render import table
 
     measures = list(rows[0].values)
-    cells = [[LABELS.get(row.system, row.system), *(cell(row, measure) for measure in measures)] for row in rows]
+    cells = [[SYSTEM_NAMES.get(row.system, row.system), *(cell(row, measure) for measure in measures)] for row in rows]
     made = table(f"{rows[0].queries:,} queries", ("system", *measures), cells)
     return evolve(made, justify="right")

@@ -28,10 +28,10 @@ from rich.text import Text
 from rich.tree import Tree
 
 from drkit.core.escaping import escape_controls
+from drkit.report import SYSTEM_NAMES
 from drkit_cli.terminal import EscapedStream
 
 BASELINE = "no-pretraining"
-LABELS = {"bm25": "BM25", "as-it-is": "as it is", "initial": "as it starts", BASELINE: "without pre-training"}
 # What a verdict compares with, in words.
 _COMPARED = {
     "as-it-is": "the encoder as it is",
@@ -307,7 +307,7 @@ def _scores(metrics: Mapping[str, Any]) -> FittingTable:
 
     measures = list(metrics["measures"])
     rows = [
-        [Text(LABELS.get(row["system"], row["system"])), *(Text(stored_cell(row, m)) for m in measures)]
+        [Text(SYSTEM_NAMES.get(row["system"], row["system"])), *(Text(stored_cell(row, m)) for m in measures)]
         for row in metrics["rows"]
     ]
     title = f"{metrics['queries']:,} {metrics['split']} queries"
@@ -327,7 +327,7 @@ def verdict(metrics: Mapping[str, Any], measure: str) -> list[str]:
     for other, label in _COMPARED.items():
         if other in values and other != compared:
             p = metrics["against"].get(other, {}).get(measure)
-            name = LABELS.get(compared, compared)
+            name = SYSTEM_NAMES.get(compared, compared)
             lines.append(verdict_text(name, label, measure, (values[compared], values[other]), p))
     return [*lines, *hybrid_verdict(metrics, measure)]
 
@@ -341,8 +341,10 @@ def _paths(run: Path, done: Mapping[str, Manifest]) -> list[tuple[str, str]]:
     rows = [("encoder", "encoder"), ("index", "index"), ("TREC runs", "runs"), ("table", "evaluation")]
     kept = [(label, str(run / stage)) for label, stage in rows if stage in done]
     if "report" in done:
-        kept.append(("report", str(run / "report" / "report.html")))
+        kept.append(("report", str(run / "report" / "report.md")))
     kept.append(("recipe", str(run / "recipe.toml")))
+    if "report" in done:
+        kept.append(("page", f"drkit report {quote(str(run))}"))
     if "index" in done:
         kept.append(("try", f"drkit search {quote(str(run))} {quote(_example_query(run, done))}"))
     return kept

@@ -54,7 +54,7 @@ def compose(name, beir, run):
 
 
 # Names of values and files that depend on the time; the report has the seconds of each training.
-TIMES = {"seconds", "pairs_per_second", "finished", "training.json", "report.md", "report.html"}
+TIMES = {"seconds", "pairs_per_second", "finished", "training.json", "report.md"}
 TIMED_INPUTS = Path("report/manifest.json")
 
 
