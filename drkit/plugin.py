@@ -1,17 +1,52 @@
-"""Everything that a plugin needs to import.
+"""Everything that a plugin imports, in one place; each name is loaded on first use, so declarations import no torch.
 
 A plugin is a package with an entry point in the group `drkit` and any of the hooks in `drkit.core.registry`:
 
     from drkit.plugin import ComponentSpec, Kind, hookimpl
+
+    DRKIT_API = 1  # the version of drkit's API that it is written for
 
     @hookimpl
     def drkit_components():
         return [ComponentSpec(Kind.MASKER, "my-masker", "my_package.masker:MyMasker", MyConfig, "What it does.")]
 """
 
-from drkit.core.registry import hookimpl
-from drkit.core.settings import setting
-from drkit.core.spec import Citation, ComponentSpec, Kind
-from drkit.core.types import BackboneInfo, BuildContext
+from typing import TYPE_CHECKING
 
-__all__ = ["BackboneInfo", "BuildContext", "Citation", "ComponentSpec", "Kind", "hookimpl", "setting"]
+from drkit.core import lazy_exports
+
+if TYPE_CHECKING:
+    from drkit.core.draws import Draws as Draws
+    from drkit.core.protocols import Corpus as Corpus
+    from drkit.core.protocols import SignalTexts as SignalTexts
+    from drkit.core.registry import API_VERSION as API_VERSION
+    from drkit.core.registry import hookimpl as hookimpl
+    from drkit.core.settings import setting as setting
+    from drkit.core.spec import Citation as Citation
+    from drkit.core.spec import ComponentSpec as ComponentSpec
+    from drkit.core.spec import Kind as Kind
+    from drkit.core.types import BackboneInfo as BackboneInfo
+    from drkit.core.types import BuildContext as BuildContext
+    from drkit.core.types import DecoderInput as DecoderInput
+    from drkit.core.types import EmbeddedPairs as EmbeddedPairs
+    from drkit.core.types import Encoded as Encoded
+    from drkit.core.types import Judgement as Judgement
+    from drkit.core.types import LmHeads as LmHeads
+    from drkit.core.types import MaskedView as MaskedView
+    from drkit.core.types import Mined as Mined
+    from drkit.core.types import MiningRequest as MiningRequest
+    from drkit.core.types import Passage as Passage
+    from drkit.core.types import Query as Query
+    from drkit.core.types import ScoredGroups as ScoredGroups
+    from drkit.core.types import StepOutput as StepOutput
+    from drkit.core.types import TextStates as TextStates
+    from drkit.core.types import TokenBatch as TokenBatch
+    from drkit.core.types import TokenStates as TokenStates
+    from drkit.core.types import Views as Views
+    from drkit.encoders.heads import seeded as seeded
+    from drkit.encoders.heads import token_states as token_states
+    from drkit.errors import DrkitError as DrkitError
+    from drkit.maskers.views import make_views as make_views
+    from drkit.miners.chain import keep_candidates as keep_candidates
+
+lazy_exports(__name__)

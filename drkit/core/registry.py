@@ -207,6 +207,8 @@ def package_of(provider: str) -> str:
 
 
 GROUP = PROJECT = "drkit"  # the group of entry points, and pluggy's name of the project
+# What plugins build on: raised when a public name goes or means something else. A plugin may declare it as DRKIT_API.
+API_VERSION = 1
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
 
@@ -315,6 +317,12 @@ def load_plugin(entry: EntryPoint) -> PluginReport:
 
 
 def _call_hooks(plugin: Any, name: str, provider: str) -> PluginReport:
+    wanted = getattr(plugin, "DRKIT_API", API_VERSION)
+    if wanted != API_VERSION:
+        package = "drkit" if isinstance(wanted, int) and wanted > API_VERSION else "the plugin"
+        raise TypeError(
+            f"written for version {wanted!r} of drkit's API, and this drkit has {API_VERSION}; update {package}"
+        )
     manager = pluggy.PluginManager(PROJECT)
     manager.add_hookspecs(sys.modules[__name__])
     manager.register(plugin, name)

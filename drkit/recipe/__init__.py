@@ -1,1 +1,13 @@
 """Recipes: their schema, reading and writing, composing from layers, and checking which parts go together."""
+
+from typing import TYPE_CHECKING
+
+from drkit.core import lazy_exports
+
+if TYPE_CHECKING:
+    from drkit.recipe.compose import ComposeRequest as ComposeRequest
+    from drkit.recipe.schema import Recipe as Recipe
+    from drkit.recipe.toml import read_recipe as read_recipe
+    from drkit.recipe.toml import write_recipe as write_recipe
+
+lazy_exports(__name__)

@@ -31,6 +31,7 @@ BROKEN = {
     "extra_argument": "from drkit.plugin import hookimpl\n\n@hookimpl\ndef drkit_components(what):\n    return []\n",
     "not_a_spec": "from drkit.plugin import hookimpl\n\n@hookimpl\ndef drkit_components():\n    return ['pmi']\n",
     "raises_in_hook": "from drkit.plugin import hookimpl\n\n@hookimpl\ndef drkit_components():\n    return 1 / 0\n",
+    "of_tomorrow": "DRKIT_API = 2\n",
     "lost_recipe": (
         "from pathlib import Path\nfrom drkit.plugin import hookimpl\n\n@hookimpl\ndef drkit_recipes():\n"
         "    return {'r': Path('/nowhere/r.toml')}\n"
@@ -57,6 +58,7 @@ def test_broken_plugins_are_listed_and_the_good_one_works(plugins):
     for name in ["no_such_module", *BROKEN]:
         assert reports[name].error or name == "lost_recipe", name
         assert not reports[name].specs
+    assert "version 2 of drkit's API, and this drkit has 1; update drkit" in reports["of_tomorrow"].error
     assert reports["lost_recipe"].problems == ("recipe 'r': /nowhere/r.toml does not exist",)
     assert "no luck" in reports["raises_on_import"].error
     assert "drkit_componets" in reports["misspelled_hook"].error

@@ -12,7 +12,6 @@ ROOT = Path(drkit.__file__).parent
 LAYERS = (
     ("errors",),
     ("core",),
-    ("plugin",),
     ("data",),
     ("encoders",),
     ("recipe",),
@@ -23,6 +22,7 @@ LAYERS = (
     ("search",),
     ("evaluate",),
     ("miners",),
+    ("plugin",),
     ("builtin", "testing"),
     ("train",),
     ("report",),

@@ -11,8 +11,8 @@ from torch import nn
 from drkit.errors import DrkitError
 from drkit.losses import ListwiseLoss
 from drkit.miners import HardNegatives
-from drkit.runs import RankedGroups
 from drkit.search import Reranker
+from drkit.train import RankedGroups
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ from drkit.losses import (
     PairwiseLoss,
 )
 from drkit.miners import HardNegatives
-from drkit.runs import CachedGradients
 from drkit.search import FlatIndex, Retriever, SentenceTransformerEncoder, TextEncoder
+from drkit.train import CachedGradients
 
 
 class Overlap:

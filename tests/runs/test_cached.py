@@ -9,7 +9,7 @@ from torch import nn
 from drkit.encoders.export import export_encoder
 from drkit.errors import DrkitError
 from drkit.losses import ContrastiveConfig, ContrastiveLoss, KlDistillationConfig, KlDistillationLoss
-from drkit.runs import CachedGradients
+from drkit.train import CachedGradients
 from drkit.train.adapters import _fingerprints
 from tests.search.toys import TEXTS, masked_lm, tokenizer
 from tests.torchrun import torchrun

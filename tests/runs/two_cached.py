@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from drkit.core import processes
 from drkit.losses import ContrastiveLoss
-from drkit.runs import CachedGradients
+from drkit.train import CachedGradients
 from tests.runs.test_cached import CONTRASTIVE, Bag, columns
 
 

@@ -1,0 +1,38 @@
+"""The public API changes only together with its page and the changelog."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.core.public_api import PACKAGES, PAGE, ROOT, described, exports, fingerprint, page
+
+
+def test_the_page_lists_every_public_name():
+    assert PAGE.read_text(encoding="utf-8") == page(), "run: python -m tests.core.public_api"
+
+
+def test_a_change_of_the_api_is_in_the_changelog():
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    now = fingerprint()
+    assert f"The public API is `{now}`" in changelog, (
+        f"a public name or signature changed; say in CHANGELOG.md what changed, and that the public API is `{now}`"
+    )
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_public_names_are_documented(package):
+    from importlib import import_module
+
+    undocumented = [
+        name
+        for name in exports(package)
+        if callable(value := getattr(import_module(package), name)) and not (value.__doc__ or "").strip()
+    ]
+    assert not undocumented
+
+
+def test_a_changed_signature_changes_what_is_described():
+    assert described("drkit.testing", "check_masker") == [
+        "drkit.testing.check_masker(POSITIONAL_OR_KEYWORD part, POSITIONAL_OR_KEYWORD config=)"
+    ]
+    assert "drkit.plugin.Kind.MASKER" in described("drkit.plugin", "Kind")
