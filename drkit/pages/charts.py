@@ -137,7 +137,7 @@ def interval_chart(rows: Sequence[Mapping[str, Any]], systems: Sequence[str], me
 
 
 def _value_axis(name: str) -> dict[str, Any]:
-    axis = {"tickCount": 4, "format": ".2f"}
+    axis = {"tickCount": 4, "format": ".2~f", "labelOverlap": "greedy"}
     return {"field": name, "type": "quantitative", "title": None, "scale": {"zero": False, "nice": True}, "axis": axis}
 
 

@@ -10,11 +10,13 @@ from attrs import frozen
 
 from drkit.pages.charts import Chart, line_chart
 from drkit.pages.records import RunRecord
-from drkit.recipe.toml import json_text
+from drkit.recipe.toml import json_text, plain
 from drkit.report import Line, Panel
 from drkit.runs.stage import lasting_settings
 
 _SEED = "seed"
+_TRAINED = "training_queries"  # in the manifest of a fine-tuning
+_ROUNDS = "finetune.rounds"
 _SHOWN = 8  # settings that get a column
 # Settings that decide how many training queries there are: runs that differ by them are points of one curve.
 _QUERIES = ("collection.train_share", "collection.limit")
@@ -66,12 +68,28 @@ def compare_runs(runs: Sequence[RunRecord]) -> Comparison:
         for key, members in groups.items()
     ]
     more = tuple((name, tuple(key[len(columns) + i] for key in groups)) for i, name in enumerate(names[_SHOWN:]))
-    return Comparison(measures, tuple(columns), tuple(made), more, _learning_curve(runs, tables, measures))
+    settings = tuple(map(_shortened, columns))
+    return Comparison(measures, settings, tuple(made), more, _learning_curve(runs, tables, measures))
+
+
+def _shortened(name: str) -> str:
+    """Return a setting as a heading: the slot of a part, or the path without the table that most settings are in.
+
+    >>> _shortened("pretrain.masker.use"), _shortened("finetune.learning_rate")
+    ('masker', 'finetune.learning_rate')
+    """
+    return name.removesuffix(".use").removeprefix("pretrain.") if name.endswith(".use") else name
 
 
 def _settings(run: RunRecord) -> dict[str, Any]:
-    left_out = ("name", _SEED)
-    return {name: value for name, value in lasting_settings(run.recipe).items() if name not in left_out}
+    """Return the settings that affect a run's results, by path; those of rounds by the round's name."""
+    left_out = ("name", _SEED, _ROUNDS)
+    found = {name: value for name, value in lasting_settings(run.recipe).items() if name not in left_out}
+    for one in run.recipe.finetune.rounds if run.recipe.finetune else ():
+        table = plain(one)
+        table["miners"] = " \u2192 ".join(miner.use for miner in one.miners)
+        found |= {f"{_ROUNDS}.{one.name}.{name}": value for name, value in table.items() if name != "name"}
+    return found
 
 
 def _differing(tables: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -120,7 +138,7 @@ def _learning_curve(
     title = f"{measures[0]} over labelled queries"
     panel = Panel(title, measures[0], lines, floor=True, x="labelled training queries", log=True)
     return line_chart(
-        panel, "Means over seeds. The number is that of the pairs that the exported retriever learned from."
+        panel, "Means over seeds. The number is that of the labelled queries that the exported retriever learned from."
     )
 
 
@@ -133,7 +151,7 @@ def _training_queries(run: RunRecord) -> int | None:
     if name not in labelled:
         return 0
     stage = run.manifests.get(run.results.runs[name][0])
-    return int(stage.metrics["examples"]) if stage is not None and "examples" in stage.metrics else None
+    return int(stage.metrics[_TRAINED]) if stage is not None and _TRAINED in stage.metrics else None
 
 
 def _curve_name(table: Mapping[str, Any], tables: Sequence[Mapping[str, Any]]) -> str:
@@ -143,7 +161,7 @@ def _curve_name(table: Mapping[str, Any], tables: Sequence[Mapping[str, Any]]) -
 
 
 def _decides_queries(name: str) -> bool:
-    return name in _QUERIES or (name.startswith("finetune.rounds.") and name.endswith(".queries"))
+    return name in _QUERIES or (name.startswith(f"{_ROUNDS}.") and name.endswith(".queries"))
 
 
 def curve_of_rounds(run: RunRecord) -> Iterator[Chart]:
@@ -158,7 +176,7 @@ def curve_of_rounds(run: RunRecord) -> Iterator[Chart]:
     for system, line in curve.items():
         if system in run.scores:
             stage = run.manifests.get(run.results.runs[system][0])
-            queries = 0 if system in unlabelled or stage is None else int(stage.metrics.get("examples", 0))
+            queries = 0 if system in unlabelled or stage is None else int(stage.metrics.get(_TRAINED, 0))
             points.setdefault(line, []).append((queries, run.scores[system].mean(measure)))
     lines = [Line(name, sorted(found)) for name, found in points.items()]
     if lines:

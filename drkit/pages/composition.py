@@ -78,7 +78,8 @@ def _encoder(encoder: EncoderSettings) -> Line:
     if encoder.pretrained:
         return Line("Encoder", encoder.pretrained, f"{encoder.pooling} pooling; {reads}")
     tables, layers = parameters(encoder)
-    kind = f"{encoder.layers} transformer layers" if encoder.layers else "word vectors, no transformer layer"
+    layers_text = f"{encoder.layers} transformer layer{'s' * (encoder.layers > 1)}"
+    kind = layers_text if encoder.layers else "word vectors, no transformer layer"
     note = f"about {(tables + layers) / 1e6:.1f}M parameters; {encoder.pooling} pooling; {reads}"
     return Line("Encoder", f"from scratch: {kind}", note)
 

@@ -23,6 +23,7 @@ from drkit.report import Line, Panel
 _TEXTS = 1000
 _TOP = 10
 _SAMPLES = 3
+_SHORTEST = 10  # tokens of a sample passage, the special ones included
 _LONGEST = 60  # words of a sample passage
 _WORDS = 24  # of the text in a chart
 UNIFORM = "uniform"
@@ -150,7 +151,7 @@ def _tenths(found: Mapping[str, HiddenTokens]) -> Iterator[Chart]:
 def _one_text(sample: TextSample, maskers: Mapping[str, Any]) -> Iterator[Chart]:
     """Yield CDMAE's figure 3a: how often each word of one text is hidden, by each masker."""
     index = typical_text(sample)
-    if index is None:
+    if index is None or len(maskers) < 2:
         return
     words, rates = hiding_rates(sample, index, maskers)
     rows = [
@@ -174,7 +175,7 @@ def _word_samples(run: RunRecord, source: TextSource, sample: TextSample, parts:
     if sample.importance is None and not predicts:
         return
     corpus, lengths = run.collection.corpus, sample.store.lengths
-    fitting = [index for index in sample.indices.tolist() if 20 <= lengths[index] <= 200]
+    fitting = [index for index in sample.indices.tolist() if _SHORTEST <= lengths[index] <= 200]
     for index in fitting[:: max(1, len(fitting) // _SAMPLES)][:_SAMPLES]:
         if index < len(corpus):
             text = " ".join(corpus.at([index])[0].content.split()[:_LONGEST])

@@ -21,6 +21,7 @@ from drkit.recipe.toml import read_recipe
 from drkit.runs.execute import RECIPE
 from drkit.runs.manifest import Manifest, read_manifest
 from drkit.runs.plan import plan
+from drkit.runs.stages.report import REPORT
 from drkit.runs.survey import survey
 
 
@@ -65,7 +66,7 @@ class RunRecord:
             return None
         try:
             return cattrs.structure(self.manifests["evaluation"].metrics, Results)
-        except (cattrs.BaseValidationError, TypeError, ValueError, KeyError):
+        except (cattrs.BaseValidationError, AttributeError, TypeError, ValueError, KeyError):
             raise self._damaged("evaluation") from None
 
     @cached_property
@@ -77,7 +78,7 @@ class RunRecord:
         try:
             values = cattrs.structure(stored, dict[str, dict[str, dict[str, float]]])
             return {name: Scores({m: values[name][m] for m in self.results.measures}) for name in self.results.runs}
-        except (cattrs.BaseValidationError, TypeError, ValueError, KeyError):
+        except (cattrs.BaseValidationError, AttributeError, TypeError, ValueError, KeyError):
             raise self._damaged("evaluation") from None
 
     @cached_property
@@ -125,7 +126,8 @@ def _missing(folder: Path, recipe: Recipe, parts: Installed) -> tuple[str, ...]:
         stages = plan(recipe, parts.registry).stages
     except DrkitError as error:
         return (f"unknown, because the collection cannot be read again: {error}",)
-    return tuple(f"{one.stage.name}: {one.summary}" for one in survey(stages, folder) if not one.is_finished)
+    found = survey([stage for stage in stages if stage.spec is not REPORT], folder)  # the page replaces that stage
+    return tuple(f"{one.stage.name}: {one.summary}" for one in found if not one.is_finished)
 
 
 def is_comparable(runs: Sequence[RunRecord]) -> bool:

@@ -1,0 +1,231 @@
+"""The page of `drkit report` in a real browser: no error, no request, and every control does what it says."""
+
+import shutil
+
+import pytest
+
+from drkit.pages.charts import line_chart
+from drkit.report import Line, Panel
+from tests.pages.conftest import HOSTILE
+
+pytest.importorskip("vl_convert", reason="the extra `report` is not installed")
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (extra `browser`)")
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed (apt-get install chromium)")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as engine:
+        started = engine.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def show(browser, tmp_path):
+    """Open a page's text in the browser; afterwards, it must have logged no error and requested nothing."""
+    seen, context = [], browser.new_context(viewport={"width": 1200, "height": 900})
+
+    def opened(text):
+        file = tmp_path / "page.html"
+        file.write_text(text)
+        page = context.new_page()
+        page.on("console", lambda message: seen.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: seen.append(f"error: {error}"))
+        page.on("dialog", lambda dialog: seen.append(f"dialog: {dialog.message}"))
+        page.on("request", lambda asked: asked.url == file.as_uri() or seen.append(f"request: {asked.url}"))
+        page.goto(file.as_uri())
+        page.wait_for_selector("body[data-drawn]")
+        return page
+
+    yield opened
+    context.close()
+    assert not seen
+
+
+@pytest.mark.parametrize("name", ["one", "several", "words", "hostile"])
+def test_all_charts_are_drawn(show, pages, name):
+    page = show(pages[name])
+    for part in page.locator("details.run").all():
+        part.locator("summary").first.click()
+    sizes = page.evaluate("[...document.querySelectorAll('.plot svg')].map(s => s.getBoundingClientRect().width)")
+    assert len(sizes) == page.locator(".plot").count() > 3
+    assert all(width > 100 for width in sizes)
+    marks = page.evaluate(
+        "[...document.querySelectorAll('.plot svg')].map(s => s.querySelectorAll('[role=graphics-symbol]').length)"
+    )
+    assert all(marks)
+
+
+def test_nothing_of_a_hostile_text_runs(show, pages):
+    page = show(pages["hostile"])
+    for query in page.locator("details.query > summary").all():
+        query.click()
+    assert page.locator(".hit").count() > 10
+    assert page.evaluate("window.hacked") is None
+    assert page.locator("img").count() == 0
+    assert "</script><script>window.hacked = 1" in page.locator(".query .asked").first.inner_text()
+
+
+def test_a_hostile_name_of_a_curve_is_drawn_as_text(show, pages):
+    page = show(pages["one"])
+    lines = [Line(HOSTILE, [(0, 1.0), (1, 2.0)]), Line("b", [(0, 1.0)])]
+    spec = line_chart(Panel(HOSTILE, HOSTILE, lines, x=HOSTILE)).spec
+    page.evaluate(
+        "async (spec) => {await vegaEmbed('.plot', spec, {mode: 'vega-lite', renderer: 'svg', actions: false});}",
+        dict(spec),
+    )
+    drawn = page.locator(".plot").first
+    drawn.locator("text", has_text="</script><script>window.hacked").first.wait_for()
+    assert page.evaluate("window.hacked") is None
+    assert drawn.locator("script, img").count() == 0
+
+
+def test_an_injected_script_would_not_run_and_a_request_would_not_leave(browser, pages, tmp_path):
+    """The policy of the page, tried with what escaping should have prevented."""
+    file = tmp_path / "page.html"
+    bad = "<script>window.hacked = 1</script><img src='http://127.0.0.1:9/x' onerror='window.hacked = 2'>"
+    file.write_text(pages["one"].replace("</main>", f"{bad}</main>"))
+    page, sent = browser.new_page(), []
+    page.on("requestfinished", lambda asked: sent.append(asked.url))
+    page.goto(file.as_uri())
+    page.wait_for_selector("body[data-drawn]")
+    assert page.evaluate("window.hacked") is None
+    assert sent == [file.as_uri()]
+    page.close()
+
+
+def test_the_baseline_changes_the_table_and_the_queries(show, pages):
+    page = show(pages["one"])
+    bodies = page.locator("#table tbody:not([hidden])")
+    assert bodies.count() == 1
+    assert "baseline" in bodies.locator("tr", has_text="BM25").inner_text()
+    page.select_option("#table .baseline", label="retriever-1")
+    assert bodies.count() == 1
+    assert "baseline" in bodies.locator("tr", has_text="retriever-1").inner_text()
+    assert "retriever-1 \u2192" in page.locator("#query-count").inner_text()
+    page.locator("details.query > summary").first.click()
+    assert page.locator("details.query").first.locator(".sides h4").first.inner_text() == "retriever-1"
+
+
+def shown(page):
+    return page.locator("details.query .gain").all_inner_texts()
+
+
+def numbers(texts):
+    return [float(text.replace("\u2212", "-").replace("\u00b1", "")) for text in texts]
+
+
+def test_queries_are_sorted_filtered_and_searched(show, pages):
+    page = show(pages["one"])
+    page.select_option("#query-system", label="retriever-1")
+    gains = numbers(shown(page))
+    assert len(gains) == 4
+    assert gains == sorted(gains, reverse=True)
+    page.select_option("#query-order", "drop")
+    assert numbers(shown(page)) == sorted(gains)
+    page.select_option("#query-order", "id")
+    assert [text[:3] for text in page.locator(".query .asked").all_inner_texts()] == ["q16", "q17", "q18", "q19"]
+    page.select_option("#query-order", "value")
+    after = [float(text.split("\u2192")[1]) for text in page.locator(".query .values").all_inner_texts()]
+    assert after == sorted(after)
+    for kind, keeps in (("win", lambda g: g > 0), ("loss", lambda g: g < 0), ("tie", lambda g: g == 0)):
+        page.select_option("#query-kind", kind)
+        assert sorted(numbers(shown(page))) == sorted(filter(keeps, gains))
+    page.select_option("#query-kind", "all")
+    page.fill("#query-search", "TOPIC17 what")
+    assert page.locator("details.query").count() >= 1
+    assert "topic17" in page.locator(".query .asked").first.inner_text()
+    page.fill("#query-search", "no passage says this")
+    assert page.locator("details.query").count() == 0
+    assert "0 of 0 queries" in page.locator("#query-count").inner_text()
+    page.fill("#query-search", "")
+    page.locator("#query-search").press("Enter")
+    page.select_option("#query-measure", label="nDCG@10")
+    assert page.locator("details.query").count() == 4
+
+
+def test_passages_stand_side_by_side_with_their_judgements(show, pages):
+    page = show(pages["one"])
+    query = page.locator("details.query").first
+    query.locator("summary").click()
+    left, right = query.locator(".sides > div").all()[:2]
+    assert left.bounding_box()["y"] == right.bounding_box()["y"]
+    assert left.bounding_box()["x"] < right.bounding_box()["x"]
+    assert query.locator(".hit.relevant").count() >= 1
+    assert "relevant, grade" in query.locator(".hit.relevant").first.inner_text()
+    page.set_viewport_size({"width": 390, "height": 800})
+    assert left.bounding_box()["y"] < right.bounding_box()["y"]
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_more_queries_are_shown_on_demand(show, pages):
+    page = show(pages["one"])
+    assert page.locator("#query-more").is_hidden(), "all four are shown"
+    page.evaluate("data.queries = Array.from({length: 60}, (_, i) => ({...data.queries[0], id: `q${i}`}))")
+    page.select_option("#query-order", "id")
+    assert page.locator("details.query").count() == 25
+    page.click("#query-more")
+    page.click("#query-more")
+    assert page.locator("details.query").count() == 60
+    assert page.locator("#query-more").is_hidden()
+
+
+def test_a_chart_shows_its_values_and_zooms(show, pages):
+    page = show(pages["one"])
+    chart = page.locator("#run-0-training .plot").first
+    chart.scroll_into_view_if_needed()
+    point = chart.locator(".mark-symbol.role-mark path").first
+    labels = chart.locator(".role-axis-label text")
+    before = labels.all_inner_texts()
+    box = chart.locator("svg").bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.keyboard.down("Shift")
+    page.mouse.wheel(0, -300)
+    page.wait_for_timeout(200)
+    page.keyboard.up("Shift")
+    zoomed = labels.all_inner_texts()
+    assert zoomed != before
+    page.mouse.dblclick(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.wait_for_timeout(200)
+    assert labels.all_inner_texts() == before
+    mark = point.bounding_box()
+    page.mouse.move(mark["x"] + mark["width"] / 2, mark["y"] + mark["height"] / 2, steps=3)
+    page.wait_for_selector("#vg-tooltip-element.visible")
+    assert "step" in page.locator("#vg-tooltip-element").inner_text()
+
+
+def colours(page):
+    return page.evaluate(
+        "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color,"
+        " getComputedStyle(document.querySelector('.plot svg text')).fill]"
+    )
+
+
+def luminance(colour):
+    red, green, blue = (int(part) for part in colour.strip("rgb()").split(",")[:3])
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_the_page_is_readable_in_dark_mode_and_in_print(show, pages):
+    page = show(pages["one"])
+    for media, scheme, is_dark in (("screen", "light", False), ("screen", "dark", True), ("print", "dark", False)):
+        page.emulate_media(media=media, color_scheme=scheme)
+        paper, ink, label = map(luminance, colours(page))
+        assert (paper < 60) == is_dark
+        assert abs(paper - ink) > 150
+        assert abs(paper - label) > 150, "the labels of charts follow"
+    assert page.locator("nav").is_hidden(), "nothing to click in print"
+
+
+def test_links_and_closed_parts_open(show, pages):
+    page = show(pages["several"])
+    for link in page.locator("nav a").all():
+        target = link.get_attribute("href")
+        link.click()
+        assert page.locator(target).is_visible(), target
+    for part in page.locator("summary").all():
+        if part.is_visible():
+            part.click()
+    assert page.locator("pre", has_text="[pretrain.masker]").first.is_visible()

@@ -1,0 +1,351 @@
+"""The page of `drkit report`: what it says is what the runs recorded, and texts of others stay text."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+
+import attrs
+import numpy as np
+import pytest
+
+from drkit.errors import DrkitError
+from drkit.evaluate import Scores, bootstrap_intervals, compare
+from drkit.pages import ReportOptions, open_run, report_page
+from drkit.pages.comparison import compare_runs
+from drkit.pages.masking import describe_masking
+from drkit.pages.queries import most_different, query_details
+from drkit.pages.report import collect_page
+from drkit.pages.systems import baseline_index, system_table, systems_of
+from drkit.runs.manifest import read_manifest
+from drkit.search import read_run
+from tests.pages.conftest import HOSTILE, PARTS
+
+vl_convert = pytest.importorskip("vl_convert", reason="the extra `report` is not installed")
+
+
+class Page(HTMLParser):
+    """Tags, attributes and visible text of a page, and its scripts by type."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.tags, self.words, self.scripts, self._script = [], [], [], None
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        self._script = dict(attributes).get("type", "code") if tag == "script" else self._script
+
+    def handle_endtag(self, tag):
+        self._script = None if tag == "script" else self._script
+
+    def handle_data(self, data):
+        if self._script is not None:
+            self.scripts.append((self._script, data))
+        else:
+            self.words.append(data)
+
+    @property
+    def text(self):
+        return " ".join(" ".join(self.words).split())
+
+    def data(self, name):
+        """The JSON of the script with an id."""
+        ids = [attributes.get("id") for tag, attributes in self.tags if tag == "script"]
+        return json.loads(self.scripts[ids.index(name)][1])
+
+
+def test_the_page_says_what_was_composed(pages, runs):
+    text = Page(pages["one"]).text
+    for part in ("pmi", "enhanced", "contrastive", "mlm on the decoder", "60 passages", "12 train queries"):
+        assert part in text
+    assert "what is topic16" in text, "a sample query"
+    recipe = (runs["seed-1"] / "recipe.toml").read_text()
+    assert " ".join(recipe.split()) in text, "the recipe that repeats the run"
+    manifest = read_manifest(runs["seed-1"] / "evaluation")
+    assert f"torch {manifest.versions['torch']}" in text
+    assert manifest.machine["processor"] in text
+
+
+def test_values_and_tests_are_those_of_the_evaluation(runs):
+    (record,) = [open_run(runs["seed-1"], PARTS)]
+    systems = systems_of([record])
+    stored = {row["system"]: row["values"] for row in record.manifests["evaluation"].metrics["rows"]}
+    table = system_table(systems, baseline_index(systems, "initial"))
+    assert table.names[table.chosen] == "as it starts"
+    for measure in table.measures:
+        for system, mean, (low, high) in zip(systems, table.means[measure], table.intervals[measure], strict=True):
+            assert mean == pytest.approx(stored[system.system][measure])
+            assert low <= mean <= high
+    named = [(system.name, system.scores) for system in systems]
+    ordered = [named[table.chosen], *named[: table.chosen], *named[table.chosen + 1 :]]
+    for one in compare(ordered):
+        row = next(row for row in table.bodies[table.chosen] if row.system == one.system)
+        cell = row.cells[table.measures.index(one.measure)]
+        assert cell.difference == f"{one.test.difference:+.3f}"
+        assert bool(cell.verdict) == (one.corrected < 0.05)
+        if one.measure == table.measures[0]:
+            assert (row.wins, row.ties, row.losses) == (one.wins, one.ties, one.losses)
+    assert all(not cell.difference for cell in table.bodies[table.chosen][table.chosen].cells)
+
+
+def test_bootstrap_intervals_cover_the_mean_as_often_as_they_say():
+    rng, hits, trials = np.random.default_rng(3), 0, 200
+    for _ in range(trials):
+        values = rng.random(80) ** 2
+        (low, high), *_ = bootstrap_intervals([{str(i): v for i, v in enumerate(values)}], resamples=400)
+        hits += low <= 1 / 3 <= high
+    assert 0.89 <= hits / trials <= 0.99
+
+
+def test_bootstrap_intervals_draw_the_same_queries_for_all_systems():
+    values = {str(i): float(v) for i, v in enumerate(np.random.default_rng(0).random(30))}
+    one, two = bootstrap_intervals([values, {key: value + 1 for key, value in values.items()}])
+    assert two == pytest.approx([bound + 1 for bound in one])
+    assert bootstrap_intervals([values]) == [pytest.approx(one)], "the same each time"
+    assert bootstrap_intervals([]) == []
+    with pytest.raises(DrkitError, match="different queries"):
+        bootstrap_intervals([values, {"x": 1.0}])
+
+
+def test_queries_show_the_rankings_and_judgements(runs):
+    record = open_run(runs["seed-1"], PARTS)
+    systems = systems_of([record])
+    ids = most_different(systems, 0, 3)
+    assert len(ids) == len(set(ids)) == 3
+    details = query_details(systems, record.collection, "test", ids)
+    for position, system in enumerate(systems):
+        ranked = dict(read_run(record.systems[system.system].files[0]))
+        for query_id in ids:
+            judged = {j.doc_id: j.relevance for j in record.collection.judgements("test") if j.query_id == query_id}
+            assert details.judged[query_id] == judged
+            hits = details.hits[query_id][position]
+            assert list(hits.top) == ranked[query_id][:5]
+            found = [rank for rank, (doc_id, _) in enumerate(ranked[query_id], 1) if judged.get(doc_id, 0) > 0]
+            assert hits.first_relevant == (found[0] if found else None)
+            assert details.values[query_id][0][position] == system.scores.per_query["RR@10"][query_id]
+    texts = {passage.doc_id: passage.content for passage in record.collection.corpus}
+    assert all(text == texts[doc_id] for doc_id, text in details.passages.items())
+    relevant = {doc_id for grades in details.judged.values() for doc_id, grade in grades.items() if grade > 0}
+    assert relevant <= details.passages.keys(), "relevant passages are shown even if no system found them"
+
+
+def test_the_largest_wins_and_losses_of_every_system_come_first(runs):
+    record = open_run(runs["seed-1"], PARTS)
+    (base, *_) = systems_of([record])
+    values = {f"q{i}": 0.5 for i in range(10)}
+
+    def system(name, **changed):
+        return attrs.evolve(base, name=name, scores=Scores({"RR@10": {**values, **changed}}))
+
+    systems = [system("base"), system("a", q3=1.0, q4=0.0, q5=0.6), system("b", q6=0.9, q3=0.9)]
+    # in turns: a's best, a's worst, b's best (q3 is there already), then the next of each
+    assert most_different(systems, 0, 4) == ["q3", "q4", "q5", "q6"]
+    assert len(most_different(systems, 0, 100)) == 10
+    assert len(most_different(systems[:1], 0, 4)) == 4
+
+
+def test_the_number_of_shown_queries_is_stated(runs):
+    page = Page(report_page([runs["seed-1"]], PARTS, ReportOptions(queries=2)))
+    assert "2 of 4 queries" in page.text
+    assert len(page.data("query-data")["queries"]) == 2
+    assert Page(report_page([runs["seed-1"]], PARTS, ReportOptions(queries=0))).data("query-data") is None
+
+
+def test_curves_are_those_of_the_logs(pages, runs):
+    charts = Page(pages["one"]).data("charts")
+    gains = next(chart for chart in charts if chart["description"].startswith("Gain from the bottleneck"))
+    logged = [json.loads(line) for line in (runs["seed-1"] / "pretrained/probes.jsonl").read_text().splitlines()]
+    assert [(row["x"], row["y"]) for row in gains["data"]["values"]] == [(one["step"], one["gain"]) for one in logged]
+    assert len(logged) == 3
+
+
+def test_every_chart_is_valid(pages):
+    for page in pages.values():
+        for chart in Page(page).data("charts"):
+            svg = vl_convert.vegalite_to_svg(chart)
+            assert "mark-" in svg
+            assert "undefined" not in svg
+
+
+def test_the_masker_is_compared_with_uniform_masking(runs):
+    masking = describe_masking(open_run(runs["seed-1"], PARTS), PARTS)
+    shares = {one.masker: one for one in masking.shares}
+    assert set(shares) == {"pmi", "uniform", "all tokens of these texts"}
+    assert float(shares["uniform"].hidden.rstrip("%")) == pytest.approx(50, abs=6)
+    common = {name: float(one.common.rstrip("%")) for name, one in shares.items()}
+    assert common["uniform"] == pytest.approx(common["all tokens of these texts"], abs=5)
+    assert common["pmi"] < common["uniform"], "what PMI is for"
+    assert len(masking.charts) == 3
+    assert masking.samples
+    assert all(0 <= word.shade <= 1 for sample in masking.samples for word in sample.importance)
+
+
+def test_predicted_words_are_shown_where_the_decoder_predicts_words(pages, runs):
+    assert "Most probable words of the vocabulary" in pages["words"]
+    assert "Most probable words of the vocabulary" not in pages["one"]
+    masking = describe_masking(open_run(runs["words"], PARTS), PARTS)
+    assert all(len(sample.top) == 10 for sample in masking.samples)
+
+
+def test_runs_that_differ_by_the_seed_share_a_row(runs):
+    records = [open_run(runs[name], PARTS) for name in ("seed-1", "seed-2", "uniform")]
+    found = compare_runs(records)
+    assert [group.runs for group in found.groups] == [("seed-1", "seed-2"), ("uniform",)]
+    assert found.settings == ("masker",)
+    assert [group.differences for group in found.groups] == [("pmi",), ("uniform",)]
+    values = [one.scores[one.results.compared].mean("RR@10") for one in records]
+    assert found.groups[0].values[0] == f"{np.mean(values[:2]):.3f} \u00b1 {np.std(values[:2], ddof=1):.3f}"
+    assert found.groups[1].values[0] == f"{values[2]:.3f}"
+    assert found.curve is None, "all learned from the same queries"
+
+
+def test_runs_that_differ_by_training_queries_are_a_curve(runs):
+    records = [open_run(runs[name], PARTS) for name in ("seed-1", "seed-2", "few")]
+    rows = compare_runs(records).curve.spec["data"]["values"]
+    values = {one.name: one.scores[one.results.compared].mean("RR@10") for one in records}
+    assert [row["x"] for row in rows] == [4, 12]
+    assert [row["y"] for row in rows] == pytest.approx([values["few"], (values["seed-1"] + values["seed-2"]) / 2])
+
+
+def test_a_page_of_several_runs_compares_them(pages, runs):
+    page = Page(pages["several"])
+    assert "4 runs: seed-1, seed-2, uniform, few" in page.text
+    assert page.data("query-data")["systems"] == ["BM25", "seed-1", "seed-2", "uniform", "few"]
+    selected = [a for tag, a in page.tags if tag == "option" and "selected" in a]
+    assert selected[0]["value"] == "3", "--baseline uniform"
+
+
+def test_runs_on_other_queries_are_not_tested_together(runs, hostile_run):
+    page = collect_page([runs["seed-1"], hostile_run], PARTS, ReportOptions())
+    assert page.table is None
+    assert page.queries is None
+    assert "not tested together" in page.notes[0]
+    assert len(page.comparison.groups) == 2
+
+
+def test_an_unfinished_run_is_reported_as_far_as_it_is(runs, tmp_path):
+    run = tmp_path / "unfinished"
+    shutil.copytree(runs["seed-1"], run)
+    for stage in ("evaluation", "report", "retriever-1"):
+        shutil.rmtree(run / stage)
+    page = Page(report_page([run], PARTS, ReportOptions()))
+    for part in ("has no finished evaluation", "retriever-1: to do", "Pre-training loss", "What the masker hides"):
+        assert part in page.text
+    for stage in ("tokens", "vocabulary", "pretrained"):
+        shutil.rmtree(run / stage)
+    assert "What the masker hides" not in Page(report_page([run], PARTS, ReportOptions())).text
+
+
+def test_a_run_whose_collection_has_moved_is_reported(runs, tmp_path):
+    run = tmp_path / "moved"
+    shutil.copytree(runs["seed-1"], run)
+    recipe = (run / "recipe.toml").read_text()
+    (run / "recipe.toml").write_text(re.sub(r'path = ".*"', f'path = "{tmp_path}/gone"', recipe))
+    page = Page(report_page([run], PARTS, ReportOptions()))
+    assert "the collection cannot be read again" in page.text
+    assert "Results" in page.text
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda run: (run / "recipe.toml").unlink(), "is not a run"),
+        (lambda run: [shutil.rmtree(p) for p in run.iterdir() if (p / "manifest.json").exists()], "no finished stage"),
+        (lambda run: overwrite(run / "evaluation/scores.json", "[]"), "is damaged"),
+        (lambda run: overwrite(run / "evaluation/scores.json", '{"bm25": {"RR@10": {"q1": "x"}}}'), "is damaged"),
+        (lambda run: overwrite(run / "pretrained/log.jsonl", "{"), "is damaged"),
+    ],
+)
+def test_bad_input_is_one_error(runs, tmp_path, damage, said):
+    run = tmp_path / "run"
+    shutil.copytree(runs["seed-1"], run)
+    damage(run)
+    with pytest.raises(DrkitError, match=said):
+        report_page([run], PARTS, ReportOptions())
+
+
+def overwrite(path, text):
+    """Change a file's content and keep its size, which the manifest knows."""
+    path.write_text(text.ljust(path.stat().st_size))
+
+
+def test_a_baseline_must_exist(runs):
+    with pytest.raises(DrkitError, match=r"unknown baseline 'retriever-l'; did you mean 'retriever-1'\?"):
+        collect_page([runs["seed-1"]], PARTS, ReportOptions(baseline="retriever-l"))
+    with pytest.raises(DrkitError, match="two runs are named 'seed-1'"):
+        collect_page([runs["seed-1"], runs["seed-1"]], PARTS, ReportOptions())
+
+
+def test_hostile_texts_stay_text(pages):
+    page, plain = Page(pages["hostile"]), Page(pages["one"])
+    hostile = [(tag, tuple(attributes)) for tag, attributes in page.tags]
+    assert {tag for tag, _ in hostile} == {tag for tag, _ in plain.tags}
+    assert not [names for tag, names in hostile if tag == "img" or any(name.startswith("on") for name in names)]
+    assert [kind for kind, _ in page.scripts] == ["application/json", "application/json", "code", "code"]
+    assert not re.search("[\0-\x08\x0b-\x1f\x7f\u200e\u200f\u202a-\u202e\u2066-\u2069]", pages["hostile"])
+    data = page.data("query-data")
+    spelled = HOSTILE.replace("\u202e", "\\u202e").replace("\x1b", "\\x1b")
+    assert all(query["id"].endswith(spelled) for query in data["queries"])
+    assert "window.hacked" in page.text
+
+
+def test_the_page_needs_nothing_else(pages):
+    for page in pages.values():
+        for tag, attributes in Page(page).tags:
+            for name in ("src", "href", "action", "poster", "srcset", "data"):
+                assert not (attributes.get(name) or "#").strip("#").startswith(("http", "//", "/")), (tag, attributes)
+            assert tag not in ("link", "iframe", "object", "embed", "base")
+        (policy,) = [a["content"] for _, a in Page(page).tags if "Security" in a.get("http-equiv", "")]
+        assert policy.startswith("default-src 'none'; script-src 'sha256-")
+        assert "@import" not in page
+        assert "url(" not in re.search(r"<style>(.*?)</style>", page, re.DOTALL)[1]
+
+
+def test_the_command_writes_a_page(runs, tmp_path):
+    out = tmp_path / "page.html"
+    done = drkit("report", runs["seed-1"], "-o", out, "--baseline", "bm25")
+    assert (done.returncode, done.stdout) == (0, f"report: {out}\n"), done.stderr
+    assert out.read_text().startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nowhere"], "error: nowhere is not a run"),
+        (["a", "b"], "several runs need a file to write to"),
+        ([], "Missing argument"),
+    ],
+)
+def test_the_command_refuses_bad_input_in_one_line(tmp_path, arguments, said):
+    done = drkit("report", *arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_missing_extra_is_named(runs, tmp_path):
+    (tmp_path / "vl_convert.py").write_text("raise ImportError('not installed')")
+    code = "import sys; sys.path.insert(0, sys.argv.pop(1)); from drkit_cli.main import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path), "report", str(runs["seed-1"]), "-o", str(tmp_path / "p.html")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.strip().endswith("needs the package 'vl-convert-python': pip install 'drkit[report]'")
+    assert not (tmp_path / "p.html").exists()
+
+
+def drkit(*arguments, cwd=None):
+    return subprocess.run(
+        [sys.executable, "-m", "drkit_cli.main", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        check=False,
+    )
