@@ -178,7 +178,7 @@ def _time(seconds: float) -> str:
 
 def results(run: Path, done: Mapping[str, Manifest]) -> None:
     """Print the table of systems, the verdict, the exported retriever, truncated texts, and paths of the results."""
-    from drkit.runs.stages.evaluation import describe_choice
+    from drkit.runs.stages.retriever import describe_choice
 
     screen = console()
     if "evaluation" in done:

@@ -19,18 +19,19 @@ import torch
 from attrs.validators import ge, in_
 from torch import Tensor, nn
 
+from drkit.core.loading import load_pretrained
 from drkit.core.processes import local_device
 from drkit.encoders.folder import (
+    CONFIG,
     SIMILARITIES,
     bare_settings,
     is_dual,
-    load_backbone,
     read_encoder_settings,
     read_routes,
     read_word_weights,
 )
 from drkit.encoders.pooling import POOLINGS, check_pooling, check_token_weights, pool
-from drkit.encoders.static import StaticModel, fast_ids, fold_weights
+from drkit.encoders.static import StaticModel, fast_ids, fold_weights, load_static
 from drkit.encoders.token_weights import TokenWeights, read_token_weights
 from drkit.errors import DrkitError
 
@@ -279,6 +280,21 @@ def _vector_space(encoder: TextEncoder) -> str:
 def read_encoder(folder: str | Path, device: str | torch.device = "cpu") -> AnyEncoder:
     """Load the shared encoder of a folder, or its two separate ones. Raises DrkitError as `TextEncoder.load` does."""
     return DualEncoder.load(folder, device) if is_dual(Path(folder)) else TextEncoder.load(folder, device)
+
+
+def load_backbone(folder: Path) -> tuple[Any, Any]:
+    """Load the transformer (float32, evaluation mode) or static model, and its tokenizer.
+
+    Downloads nothing, runs no remote code.
+
+    Raises DrkitError if either cannot be read.
+    """
+    if not (folder / CONFIG).is_file():
+        return load_static(folder)
+    where = (str(folder), "load the encoder in", "Export it again.")
+    model = load_pretrained("AutoModel", *where, dtype="float32", local_files_only=True)
+    tokenizer = load_pretrained("AutoTokenizer", *where, local_files_only=True)
+    return model.eval(), tokenizer
 
 
 def choose_device(name: str | torch.device) -> torch.device:
