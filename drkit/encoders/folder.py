@@ -130,7 +130,7 @@ def _is_inside(path: Any) -> bool:
 
 
 def is_dual(folder: Path) -> bool:
-    """Whether an encoder folder has separate encoders for queries and passages."""
+    """Return whether an encoder folder has separate encoders for queries and passages."""
     return (folder / MODULES).is_file() and "Router" in read_modules(folder)
 
 

@@ -52,7 +52,7 @@ class Encoder(Protocol):
         """D, the length of a vector."""
 
     def identity(self) -> Mapping[str, Any]:
-        """Everything the vectors depend on, as plain data; `weights`, `pooling`, `normalize` decide comparability."""
+        """Return what the vectors depend on, as plain data; `weights`, `pooling`, `normalize` decide comparability."""
 
     def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Encode n queries as f32[n,D]."""
@@ -126,7 +126,7 @@ class TextEncoder:
         return int(self.model.config.hidden_size)
 
     def identity(self) -> dict[str, Any]:
-        """Everything the vectors depend on, as plain data: content hashes of weights and tokenizer, and settings.
+        """Return what the vectors depend on, as plain data: content hashes of weights and tokenizer, and settings.
 
         A static encoder has the identity of its export, in which token weights are folded into the word vectors.
         """
@@ -241,7 +241,7 @@ class DualEncoder:
         return self.passages.pooling
 
     def identity(self) -> dict[str, Any]:
-        """Everything the vectors depend on, as plain data; the hashes cover weights and tokenizers of both."""
+        """Return what the vectors depend on, as plain data; the hashes cover weights and tokenizers of both."""
         queries, passages = self.queries.identity(), self.passages.identity()
         both = {key: _hash(f"{queries[key]} {passages[key]}".encode()) for key in ("weights", "tokenizer")}
         return {**passages, **both}
