@@ -10,26 +10,21 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from attrs import field, frozen
+from attrs import frozen
 
-from drkit.core.draws import Draws
 from drkit.core.progress import Silent
 from drkit.core.registry import installed
-from drkit.data.arrays import SignalValues
-from drkit.data.store import TokenStore
-from drkit.inspect.masks import ViewStatistics, common_tokens, hidden_tokens, view_statistics
-from drkit.inspect.source import TextSource, collection_source
+from drkit.inspect.hidden import TENTHS, HiddenTokens, TextSample, hiding_rates, measure_hidden, typical_text
+from drkit.inspect.source import collection_source
 from drkit.maskers import PmiConfig, PmiMasker, UniformConfig, UniformMasker
-from drkit.maskers.views import find_words
 from drkit.recipe.compose import ComposeRequest
 
-TEXTS, BATCH, DRAWS, TENTHS = 4000, 128, 400, 10
+TEXTS, DRAWS = 4000, 400
 SIGMAS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
 PAPER = 0.40  # CDMAE: of what BERT's masking hides of its texts
 TOP = 10
@@ -37,40 +32,20 @@ TOP = 10
 
 @frozen(eq=False)
 class Texts:
-    """A sample of a collection's texts, spread over it, with their importance."""
+    """A sample of a collection's texts, with the collection's name."""
 
     name: str
-    source: TextSource
-    store: TokenStore
-    importance: SignalValues
-
-    def batches(self):
-        """The sample, batch by batch."""
-        places = np.unique(np.linspace(0, len(self.store) - 1, TEXTS).astype(np.int64))
-        for at in range(0, len(places), BATCH):
-            yield self.store.batch(places[at : at + BATCH], signals={"importance": self.importance})
-
-
-@frozen(eq=False)
-class Hidden:
-    """What one masker hides from the decoder: counts, words by how often, tokens by tenths of importance."""
-
-    label: str
-    counts: ViewStatistics
-    words: Counter = field(repr=False)
-    tenths: np.ndarray = field(repr=False)
+    sample: TextSample
 
 
 def opened(collection: str) -> Texts:
     parts = installed()
     source = collection_source(ComposeRequest(masker="pmi", collection=collection), parts).finish(parts, Silent())
-    statistics = SignalValues.open(source.folder / "signal-importance" / "values")
-    name = collection.rpartition("/")[2]
-    return Texts(name, source, TokenStore.open(source.folder / "tokens"), statistics)
+    return Texts(collection.rpartition("/")[2], TextSample.of(source, TEXTS))
 
 
 def maskers(texts: Texts) -> dict[str, Any]:
-    context = texts.source.context()
+    context = texts.sample.source.context()
     made: dict[str, Any] = {
         f"uniform, {ratio}": UniformMasker(UniformConfig(decoder_ratio=ratio), context) for ratio in (0.15, 0.5)
     }
@@ -81,58 +56,19 @@ def maskers(texts: Texts) -> dict[str, Any]:
     return made
 
 
-def measure(texts: Texts, label: str, masker: Any, borders: np.ndarray) -> Hidden:
-    tokenizer, total, words, tenths = texts.source.tokenizer, None, Counter(), np.zeros((2, TENTHS))
-    for tokens in texts.batches():
-        view = masker(tokens, Draws(1, 0, tokens.keys.numpy())).decoder
-        found = view_statistics(view, tokens, tokenizer, mask_id=tokenizer.mask_token_id)
-        total = found if total is None else total + found
-        hidden = hidden_tokens(view) & tokens.maskable
-        words.update(tokens.ids[hidden].tolist())
-        for row, chosen in enumerate((tokens.maskable, hidden)):
-            places = np.searchsorted(borders, tokens.signals["importance"][chosen].numpy(), side="right")
-            tenths[row] += np.bincount(places, minlength=TENTHS)
-    assert total is not None
-    return Hidden(label, total, words, tenths[1] / np.maximum(tenths[0], 1))
-
-
-def own_share(texts: Texts) -> float:
-    """The share of stop-words and punctuation among all tokens."""
-    counts = np.zeros(2)
-    for tokens in texts.batches():
-        counts += common_tokens(tokens, texts.source.tokenizer).sum(), tokens.maskable.sum()
-    return float(counts[0] / counts[1])
-
-
 def example(texts: Texts) -> tuple[list[str], dict[str, np.ndarray]]:
-    """A short text's words, and how often each is hidden (its tokens' mean) over many draws."""
-    lengths = np.diff(texts.store.offsets)
-    fitting = [int(place) for place in np.flatnonzero((lengths >= 18) & (lengths <= 22))]
-    spread = {place: texts.importance.values[slice(*texts.store.offsets[place : place + 2])].std() for place in fitting}
-    place = sorted(fitting, key=spread.__getitem__)[len(fitting) // 2]  # neither flat nor extreme
-    tokens = texts.store.batch([place], signals={"importance": texts.importance})
-    index = find_words(tokens).index[0]
-    inside = np.flatnonzero(tokens.maskable[0].numpy())
-    groups = np.split(inside, np.flatnonzero(np.diff(index[inside])) + 1)
-    shown = [texts.source.tokenizer.decode(tokens.ids[0, group]) for group in groups]
-    context, often = texts.source.context(), {}
+    """A short text's words, and how often each is hidden over many draws."""
+    place, context = typical_text(texts.sample), texts.sample.source.context()
+    assert place is not None
     chosen = {"uniform": UniformMasker(UniformConfig(), context), "pmi, sigma 1": PmiMasker(PmiConfig(), context)}
-    for label, masker in chosen.items():
-        hits = torch.zeros(tokens.ids.shape[1])
-        for epoch in range(DRAWS):
-            view = masker(tokens, Draws(1, epoch, [place])).decoder
-            hits += hidden_tokens(view)[0]
-        often[label] = np.array([float(hits[group].mean()) / DRAWS for group in groups])
-    return shown, often
+    return hiding_rates(texts.sample, place, chosen, draws=DRAWS)
 
 
-def look(texts: Texts) -> dict[str, Hidden]:
-    values = np.concatenate([tokens.signals["importance"][tokens.maskable].numpy() for tokens in texts.batches()])
-    borders = np.quantile(values, np.arange(1, TENTHS) / TENTHS)
-    return {label: measure(texts, label, masker, borders) for label, masker in maskers(texts).items()}
+def look(texts: Texts) -> dict[str, HiddenTokens]:
+    return {label: measure_hidden(texts.sample, masker) for label, masker in maskers(texts).items()}
 
 
-def print_table(texts: Texts, found: dict[str, Hidden], own: float) -> None:
+def print_table(texts: Texts, found: dict[str, HiddenTokens], own: float) -> None:
     print(f"\n{texts.name}: stop-words and punctuation are {own:.1%} of all tokens\n")
     print("| masker, ratio | hidden | stop-words and punctuation among them | words torn, per 100 hidden tokens |")
     print("|---|---|---|---|")
@@ -142,7 +78,7 @@ def print_table(texts: Texts, found: dict[str, Hidden], own: float) -> None:
         print(f"| {label} | {counts.ratio:.1%} | {counts.common_share:.1%} | {torn:.1f} |")
 
 
-def plot(texts: Texts, found: dict[str, Hidden], own: float, path: Path) -> None:
+def plot(texts: Texts, found: dict[str, HiddenTokens], own: float, path: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
@@ -159,7 +95,7 @@ def plot(texts: Texts, found: dict[str, Hidden], own: float, path: Path) -> None
     figure.savefig(path, dpi=110, metadata={"Software": None})
 
 
-def plot_shares(axes: Any, found: dict[str, Hidden], own: float) -> None:
+def plot_shares(axes: Any, found: dict[str, HiddenTokens], own: float) -> None:
     labels = list(found)[::-1]
     shares = [found[label].counts.common_share for label in labels]
     bars = axes.barh(labels, shares, color=[color(label) for label in labels])
@@ -172,7 +108,7 @@ def plot_shares(axes: Any, found: dict[str, Hidden], own: float) -> None:
     axes.legend(loc="upper center", bbox_to_anchor=(0.35, -0.08), ncol=2, fontsize=8, frameon=False)
 
 
-def plot_tenths(axes: Any, found: dict[str, Hidden]) -> None:
+def plot_tenths(axes: Any, found: dict[str, HiddenTokens]) -> None:
     lines = ["uniform, 0.5", *(f"pmi, 0.5, sigma {sigma:g}" for sigma in (0.0, 1.0, 4.0, 8.0))]
     shades = ["tab:gray", "#08306b", "#2171b5", "#6baed6", "#9ecae1"]
     for label, shade in zip(lines, shades, strict=True):
@@ -185,14 +121,13 @@ def plot_tenths(axes: Any, found: dict[str, Hidden]) -> None:
     axes.legend(fontsize=8, frameon=False)
 
 
-def plot_words(axes: Any, texts: Texts, found: dict[str, Hidden]) -> None:
+def plot_words(axes: Any, texts: Texts, found: dict[str, HiddenTokens]) -> None:
     """As the paper's figure 2, with the other masker beside it."""
-    uniform, pmi = found["uniform, 0.5"], found["pmi, 0.5, sigma 1"]
-    best = [token for token, _ in uniform.words.most_common(TOP)]
-    for shift, hidden, shade in ((-0.2, uniform, "tab:gray"), (0.2, pmi, "#2171b5")):
-        shares = [hidden.words[token] / hidden.counts.hidden for token in best]
-        axes.bar(np.arange(TOP) + shift, shares, 0.4, label=hidden.label, color=shade)
-    axes.set_xticks(range(TOP), [f"{texts.source.tokenizer.decode([token])}" for token in best])
+    best = [token for token, _ in found["uniform, 0.5"].tokens.most_common(TOP)]
+    for shift, label, shade in ((-0.2, "uniform, 0.5", "tab:gray"), (0.2, "pmi, 0.5, sigma 1", "#2171b5")):
+        shares = [found[label].share(token) for token in best]
+        axes.bar(np.arange(TOP) + shift, shares, 0.4, label=label, color=shade)
+    axes.set_xticks(range(TOP), [f"{texts.sample.source.tokenizer.decode([token])}" for token in best])
     axes.set_title(f"The {TOP} tokens uniform hides most: share of hidden")
     axes.yaxis.set_major_formatter("{x:.1%}")
     axes.legend(fontsize=8, frameon=False)
@@ -224,7 +159,7 @@ def main() -> None:
     kept = {}
     for place, collection in enumerate(options.collection or ["pydocs"]):
         texts = opened(collection)
-        found, own = look(texts), own_share(texts)
+        found, own = look(texts), texts.sample.common_share
         print_table(texts, found, own)
         if options.plot and place == 0:
             plot(texts, found, own, options.plot)

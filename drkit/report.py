@@ -1,11 +1,10 @@
-"""A report: headings, tables and figures, as Markdown and as one self-contained HTML page; curves by matplotlib.
+"""A report in Markdown: headings, tables and figures; the curves of trainings as plain data, and as PNG by matplotlib.
 
 matplotlib is imported only when plotting, and writes to files without a display.
 """
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,8 +12,15 @@ from typing import Any
 
 from attrs import frozen
 
-from drkit.core.escaping import escape_html, escape_markdown, escape_paragraph
+from drkit.core.escaping import escape_markdown, escape_paragraph
 
+# Systems of a run that have another name for readers.
+SYSTEM_NAMES = {
+    "bm25": "BM25",
+    "as-it-is": "as it is",
+    "initial": "as it starts",
+    "no-pretraining": "without pre-training",
+}
 # Distinguishable without colours: by line style, then by marker.
 _LINES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)))
 _MARKS = ("o", "s", "^", "D", "v")
@@ -242,38 +248,3 @@ def _markdown(block: Block) -> str:
     if isinstance(block, Figure):
         return f"![{escape_markdown(block.caption)}]({block.path.name})"
     return escape_paragraph(block.text)
-
-
-_PAGE_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #111; background: #fff; max-width: 62rem; margin: 2rem auto;
-       padding: 0 1rem }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: 1rem 0 }
-th, td { padding: .15rem .8rem .15rem 0; text-align: right; border-bottom: 1px solid #ddd }
-th:first-child, td:first-child { text-align: left }
-figure { margin: 1.5rem 0 } img { max-width: 100% } figcaption { color: #444 }
-"""
-
-
-def html_page(blocks: Sequence[Block]) -> str:
-    """Format the document as one HTML page with embedded figures, which needs no other file."""
-    title = next((block.text for block in blocks if isinstance(block, Heading)), "report")
-    body = "\n".join(map(_html, blocks))
-    return (
-        f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>{escape_html(title)}</title>\n'
-        f"<style>{_PAGE_STYLE}</style>\n{body}\n</html>\n"
-    )
-
-
-def _html(block: Block) -> str:
-    if isinstance(block, Heading):
-        return f"<h{block.level}>{escape_html(block.text)}</h{block.level}>"
-    if isinstance(block, Table):
-        head = "".join(f"<th>{escape_html(cell)}</th>" for cell in block.columns)
-        rows = ["".join(f"<td>{escape_html(cell)}</td>" for cell in row) for row in block.rows]
-        return f"<table>\n<tr>{head}</tr>\n" + "\n".join(f"<tr>{row}</tr>" for row in rows) + "\n</table>"
-    if isinstance(block, Figure):
-        data = base64.b64encode(block.path.read_bytes()).decode()
-        caption = escape_html(block.caption)
-        image = f'<img alt="{caption}" src="data:image/png;base64,{data}">'
-        return f"<figure>{image}<figcaption>{caption}</figcaption></figure>"
-    return f"<p>{escape_html(block.text)}</p>"

@@ -33,7 +33,7 @@ def print_masks(found: InspectedMask, screen: Console) -> None:
             screen.print(Text(line))
     screen.print(Text(f"\n{LEGEND}", style="dim"))
     for note in found.notes:
-        screen.print(Text(f"note: {note}"))
+        screen.print(Text(f"note: {note}"), soft_wrap=True)
 
 
 def print_words(found: InspectedWords, screen: Console) -> None:

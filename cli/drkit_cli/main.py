@@ -5,6 +5,7 @@ No module that is imported from here imports torch at module level, so that `drk
 
 from __future__ import annotations
 
+import os
 import sys
 
 import click
@@ -13,8 +14,10 @@ from drkit import __version__
 from drkit.core.files import storage_failure
 from drkit.errors import DrkitError, is_panic
 from drkit_cli.commands.compare import compare
+from drkit_cli.commands.completion import completion
 from drkit_cli.commands.compose import compose
 from drkit_cli.commands.distill import distill
+from drkit_cli.commands.doctor import doctor
 from drkit_cli.commands.encode import encode
 from drkit_cli.commands.evaluate import evaluate
 from drkit_cli.commands.export import export
@@ -27,12 +30,15 @@ from drkit_cli.commands.new_plugin import new_plugin
 from drkit_cli.commands.plugins import plugins
 from drkit_cli.commands.prune import prune
 from drkit_cli.commands.queries import queries
+from drkit_cli.commands.report import report
 from drkit_cli.commands.rerank import rerank
 from drkit_cli.commands.run import run
 from drkit_cli.commands.search import search
 from drkit_cli.commands.show import show
 from drkit_cli.commands.status import status
+from drkit_cli.completion import VARIABLE, print_completions
 from drkit_cli.names import Commands
+from drkit_cli.output import verbosity_options
 from drkit_cli.terminal import echo, escape_streams
 
 
@@ -46,6 +52,7 @@ def _with_examples(command: click.Command) -> click.Command:
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="drkit")
+@verbosity_options
 def cli() -> None:
     """Compose maskers, decoders, losses and negative miners into dense retrievers.
 
@@ -57,6 +64,7 @@ for command in (
     compose,
     run,
     status,
+    report,
     prune,
     search,
     evaluate,
@@ -74,6 +82,8 @@ for command in (
     show,
     plugins,
     new_plugin,
+    doctor,
+    completion,
 ):
     cli.add_command(_with_examples(command))
 
@@ -81,12 +91,12 @@ for command in (
 def main() -> None:
     """Run the command line. An error of the user or the disk exits with code 2 and no traceback, Ctrl-C with 130."""
     escape_streams()
-    sys.exit(_status())
+    sys.exit(print_completions(cli) if VARIABLE in os.environ else _status())
 
 
 def _status() -> int:
     try:
-        result = cli.main(standalone_mode=False)
+        result = cli.main(prog_name="drkit", standalone_mode=False)
         sys.stdout.flush()
     except DrkitError as error:
         echo(f"error: {error}", err=True)

@@ -7,13 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
-
-from drkit_cli.terminal import echo
+from attrs import evolve
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from drkit.evaluate import Row
+    from drkit_cli.render import FittingTable
 
 
 def split_names(_context: Any, _option: Any, given: Sequence[str]) -> tuple[str, ...]:
@@ -38,16 +36,13 @@ def measures_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return option(command)
 
 
-def print_note(note: str) -> None:
-    """Print a note about the scores to stderr."""
-    echo(f"note: {note}", err=True)
-
-
-def score_table(rows: Sequence[Row]) -> Table:
+def score_table(rows: Sequence[Row]) -> FittingTable:
     """Return a table of systems by measures."""
     from drkit.evaluate.systems import cell
-    from drkit_cli.render import LABELS, table
+    from drkit.report import SYSTEM_NAMES
+    from drkit_cli.render import table
 
     measures = list(rows[0].values)
-    cells = [[LABELS.get(row.system, row.system), *(cell(row, measure) for measure in measures)] for row in rows]
-    return table(f"{rows[0].queries:,} queries", ("system", *measures), cells)
+    cells = [[SYSTEM_NAMES.get(row.system, row.system), *(cell(row, measure) for measure in measures)] for row in rows]
+    made = table(f"{rows[0].queries:,} queries", ("system", *measures), cells)
+    return evolve(made, justify="right")

@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, TextIO
 
 from attrs import frozen
-from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderableType, RenderHook, RenderResult
+from rich.console import (
+    Console,
+    ConsoleOptions,
+    ConsoleRenderable,
+    JustifyMethod,
+    RenderableType,
+    RenderHook,
+    RenderResult,
+)
+from rich.measure import Measurement
+from rich.padding import Padding
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
 from drkit.core.escaping import escape_controls
+from drkit.report import SYSTEM_NAMES
 from drkit_cli.terminal import EscapedStream
 
 BASELINE = "no-pretraining"
-LABELS = {"bm25": "BM25", "as-it-is": "as it is", "initial": "as it starts", BASELINE: "without pre-training"}
 # What a verdict compares with, in words.
 _COMPARED = {
     "as-it-is": "the encoder as it is",
@@ -29,6 +39,8 @@ _COMPARED = {
     BASELINE: "the encoder without pre-training",
     "bm25": "BM25",
 }
+# Columns of a terminal below which tables that do not fit become lists.
+_NARROW = 60
 _GREEN = "not bold green"
 STYLES = {"kept": _GREEN, "pruned": _GREEN, "to do": "not bold", "resumed": "not bold cyan", "again": "not bold yellow"}
 
@@ -42,9 +54,11 @@ if TYPE_CHECKING:
 
 
 def console() -> Console:
-    """Return a console for standard output, as wide as the terminal, or wide enough for tables without one."""
+    """Return a console for standard output: as wide as the terminal or as COLUMNS, else wide enough for tables."""
     screen = _console(sys.stdout)
-    return screen if screen.is_terminal else _console(sys.stdout, width=max(screen.width, 110))
+    if screen.is_terminal or os.environ.get("COLUMNS", "").isdigit():
+        return screen
+    return _console(sys.stdout, width=max(screen.width, 110))
 
 
 def error_console() -> Console:
@@ -76,12 +90,72 @@ class _Escaped:
             yield segment if segment.control else Segment(escape_controls(segment.text), segment.style)
 
 
-def table(title: str, columns: Iterable[str], rows: Iterable[Sequence[str]]) -> Table:
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> FittingTable:
     """Return a plain table; cells are printed literally, without markup."""
-    drawn = Table(*columns, title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
-    for row in rows:
-        drawn.add_row(*(Text(cell) for cell in row))
-    return drawn
+    return FittingTable(title, tuple(columns), [tuple(map(Text, row)) for row in rows])
+
+
+@frozen
+class FittingTable:
+    """A table that is drawn as a list of rows, a line per cell, where the terminal is too narrow for its columns.
+
+    justify: of all columns but the first.
+    """
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Text]]
+    justify: JustifyMethod = "left"
+
+    def __rich_console__(self, screen: Console, options: ConsoleOptions) -> RenderResult:
+        drawn = Table(title=self.title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+        longest = max((row[0].cell_len for row in self.rows), default=0)
+        for position, name in enumerate(self.columns):
+            # Names and paths stay whole as long as others can give way.
+            least = min(longest, options.max_width // 2) if position == 0 else None
+            drawn.add_column(name, overflow="fold", min_width=least, justify=self.justify if position else "left")
+        for row in self.rows:
+            drawn.add_row(*row)
+        if options.max_width < _NARROW and _least_width(drawn, screen) > options.max_width:
+            yield from self._lines()
+        else:
+            yield drawn
+
+    def _lines(self) -> Iterator[RenderableType]:
+        if self.title:
+            yield Text(self.title, style="bold")
+        for row in self.rows:
+            yield row[0]
+            for name, cell in zip(self.columns[1:], row[1:], strict=True):
+                if cell:
+                    yield Padding(Text(f"{name}: " if name else "").append(cell), (0, 0, 0, 2))
+
+
+def _least_width(drawn: Table, screen: Console) -> int:
+    """Return the columns that a table needs so that no word is broken."""
+    return Measurement.get(screen, screen.options.update(max_width=10_000), drawn).minimum
+
+
+def plan_document(recipe: Recipe, plan: Plan, run: Path) -> dict[str, Any]:
+    """Return a plan as plain data: the complete recipe, notes, and each stage with its state, inputs and cost."""
+    from drkit.recipe.toml import recipe_table
+    from drkit.runs.survey import survey
+
+    cores = os.cpu_count() or 1
+    stages = [
+        {
+            "stage": found.stage.name,
+            "does": found.stage.summary,
+            "state": found.state.value,
+            "reasons": list(found.reasons),
+            "reads": list(found.stage.needs),
+            "tokens": found.stage.cost.tokens,
+            "pairs": found.stage.cost.pairs,
+            "estimated_seconds": found.stage.cost.seconds(cores),
+        }
+        for found in survey(plan.stages, run)
+    ]
+    return {"run": run, "notes": list(plan.notes), "stages": stages, "recipe": recipe_table(recipe)}
 
 
 def plan_tree(recipe: Recipe, registry: Registry, plan: Plan, run: Path) -> Tree:
@@ -113,18 +187,37 @@ def plan_tree(recipe: Recipe, registry: Registry, plan: Plan, run: Path) -> Tree
     return tree
 
 
-def status_table(findings: Iterable[Finding]) -> Table:
+def status_table(findings: Iterable[Finding]) -> FittingTable:
     """Return a row per stage: what resuming the run would do, and library versions that have changed since."""
+    rows = []
+    for stage in stage_states(findings):
+        other = [f"{name} {one['then']} (now {one['now'] or 'missing'})" for name, one in stage["versions"].items()]
+        summary = Text(stage["summary"], style=STYLES[stage["state"]])
+        rows.append((Text(stage["stage"]), summary, Text(", ".join(other))))
+    return FittingTable("", ("stage", "state", "made with"), rows)
+
+
+def stage_states(findings: Iterable[Finding]) -> list[dict[str, Any]]:
+    """Return the state of each stage as plain data; `versions` are those of libraries that have changed since."""
     from drkit.runs.manifest import versions
 
-    now, drawn = versions(), Table("stage", "state", "made with", box=None, pad_edge=False)
-    for found in findings:
-        then = found.manifest.versions if found.manifest else {}
-        other = [
-            f"{name} {then[name]} (now {now.get(name, 'missing')})" for name in then if then[name] != now.get(name)
-        ]
-        drawn.add_row(Text(found.stage.name), Text(found.summary, style=STYLES[found.state]), Text(", ".join(other)))
-    return drawn
+    now = versions()
+    return [
+        {
+            "stage": found.stage.name,
+            "state": found.state.value,
+            "summary": found.summary,
+            "reasons": list(found.reasons),
+            "step": found.step,
+            "seconds": found.manifest.seconds if found.manifest else None,
+            "versions": {
+                name: {"then": version, "now": now.get(name)}
+                for name, version in (found.manifest.versions if found.manifest else {}).items()
+                if version != now.get(name)
+            },
+        }
+        for found in findings
+    ]
 
 
 def truncations(run: Path, stages: Iterable[str]) -> list[str]:
@@ -178,36 +271,47 @@ def _time(seconds: float) -> str:
 
 def results(run: Path, done: Mapping[str, Manifest]) -> None:
     """Print the table of systems, the verdict, the exported retriever, truncated texts, and paths of the results."""
-    from drkit.runs.stages.retriever import describe_choice
+    from drkit.evaluate.systems import table_caption
 
     screen = console()
     if "evaluation" in done:
         metrics = done["evaluation"].metrics
         screen.print(_scores(metrics))
-        for line in verdict(metrics, metrics["measures"][0]):
-            screen.print(line)
-    if "choice" in done:
-        screen.print(describe_choice(done["choice"].metrics))
-    for line in truncations(run, done):
-        screen.print(line)
+        screen.print(table_caption({name: len(draws) for name, draws in metrics.get("draws", {}).items()}))
+    for line in _findings(run, done):
+        screen.print(line, soft_wrap=True)
     screen.print(paths(run, done))
 
 
-def _scores(metrics: Mapping[str, Any]) -> Table:
-    from drkit.evaluate.systems import stored_cell, table_caption
+def results_document(run: Path, done: Mapping[str, Manifest]) -> dict[str, Any]:
+    """Return what `results` prints as plain data."""
+    return {
+        "run": run,
+        "evaluation": done["evaluation"].metrics if "evaluation" in done else None,
+        "findings": _findings(run, done),
+        "paths": {label: path for label, path in _paths(run, done) if label != "try"},
+    }
+
+
+def _findings(run: Path, done: Mapping[str, Manifest]) -> list[str]:
+    from drkit.runs.stages.retriever import describe_choice
+
+    metrics = done["evaluation"].metrics if "evaluation" in done else {}
+    verdicts = verdict(metrics, metrics["measures"][0]) if metrics else []
+    chosen = [describe_choice(done["choice"].metrics)] if "choice" in done else []
+    return [*verdicts, *chosen, *truncations(run, done)]
+
+
+def _scores(metrics: Mapping[str, Any]) -> FittingTable:
+    from drkit.evaluate.systems import stored_cell
 
     measures = list(metrics["measures"])
+    rows = [
+        [Text(SYSTEM_NAMES.get(row["system"], row["system"])), *(Text(stored_cell(row, m)) for m in measures)]
+        for row in metrics["rows"]
+    ]
     title = f"{metrics['queries']:,} {metrics['split']} queries"
-    drawn = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
-    drawn.add_column("system")
-    for measure in measures:
-        drawn.add_column(measure, justify="right")
-    for row in metrics["rows"]:
-        cells = [stored_cell(row, m) for m in measures]
-        drawn.add_row(LABELS.get(row["system"], row["system"]), *cells)
-    drawn.caption = table_caption({name: len(draws) for name, draws in metrics.get("draws", {}).items()})
-    drawn.caption_justify = "left"
-    return drawn
+    return FittingTable(title, ("system", *measures), rows, justify="right")
 
 
 def verdict(metrics: Mapping[str, Any], measure: str) -> list[str]:
@@ -223,21 +327,27 @@ def verdict(metrics: Mapping[str, Any], measure: str) -> list[str]:
     for other, label in _COMPARED.items():
         if other in values and other != compared:
             p = metrics["against"].get(other, {}).get(measure)
-            name = LABELS.get(compared, compared)
+            name = SYSTEM_NAMES.get(compared, compared)
             lines.append(verdict_text(name, label, measure, (values[compared], values[other]), p))
     return [*lines, *hybrid_verdict(metrics, measure)]
 
 
-def paths(run: Path, done: Mapping[str, Manifest]) -> Table:
+def paths(run: Path, done: Mapping[str, Manifest]) -> FittingTable:
     """Return a table of the paths of the run's results."""
+    return table("", ("", ""), _paths(run, done))
+
+
+def _paths(run: Path, done: Mapping[str, Manifest]) -> list[tuple[str, str]]:
     rows = [("encoder", "encoder"), ("index", "index"), ("TREC runs", "runs"), ("table", "evaluation")]
     kept = [(label, str(run / stage)) for label, stage in rows if stage in done]
     if "report" in done:
-        kept.append(("report", str(run / "report" / "report.html")))
+        kept.append(("report", str(run / "report" / "report.md")))
     kept.append(("recipe", str(run / "recipe.toml")))
+    if "report" in done:
+        kept.append(("page", f"drkit report {quote(str(run))}"))
     if "index" in done:
         kept.append(("try", f"drkit search {quote(str(run))} {quote(_example_query(run, done))}"))
-    return table("", ("", ""), kept)
+    return kept
 
 
 def _example_query(run: Path, done: Mapping[str, Manifest]) -> str:

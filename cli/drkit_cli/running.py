@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from drkit_cli.names import LocalPath
+from drkit_cli.output import print_note, print_result, show_progress
 from drkit_cli.terminal import echo
 
 if TYPE_CHECKING:
@@ -67,8 +68,7 @@ def run_recipe(
     from drkit.runs.execute import RECIPE, execute
     from drkit.runs.plan import plan
     from drkit.train.arguments import check_arguments
-    from drkit_cli.progress import RichProgress
-    from drkit_cli.render import console, plan_tree, results
+    from drkit_cli.render import console, plan_document, plan_tree, results, results_document
 
     check(recipe, registry)
     try_collection(recipe, registry)
@@ -85,7 +85,7 @@ def run_recipe(
 
         try_parts(recipe, registry)
     if dry_run and not processes.rank():
-        console().print(plan_tree(recipe, registry, made, run))
+        print_result(plan_document(recipe, made, run), lambda: console().print(plan_tree(recipe, registry, made, run)))
     if dry_run:
         return
     if processes.rank():  # only the first process prints
@@ -93,14 +93,14 @@ def run_recipe(
             execute(made.stages, run, recipe, registry=registry, progress=Silent())
         return
     for note in made.notes:
-        echo(f"note: {note}", err=True)
+        print_note(note)
     try:
-        with name_failing_part(recipe, registry), RichProgress(len(made.stages)) as progress:
+        with name_failing_part(recipe, registry), show_progress(len(made.stages)) as progress:
             done = execute(made.stages, run, recipe, registry=registry, progress=progress, redo=redo, reuse=reuse)
     except KeyboardInterrupt:
         echo(f"interrupted; finished stages and checkpoints are kept. Resume with: drkit run {run / RECIPE}", err=True)
         raise
-    results(run, done)
+    print_result(results_document(run, done), lambda: results(run, done))
 
 
 @contextmanager

@@ -5,6 +5,9 @@ from typing import TYPE_CHECKING
 from drkit.core import lazy_exports
 
 if TYPE_CHECKING:
+    from drkit.commands.doctor import Check as Check
+    from drkit.commands.doctor import can_work as can_work
+    from drkit.commands.doctor import examine as examine
     from drkit.commands.encoder_evaluation import BeirTable as BeirTable
     from drkit.commands.encoder_evaluation import evaluate_beir as evaluate_beir
     from drkit.commands.encoder_evaluation import evaluate_encoder as evaluate_encoder

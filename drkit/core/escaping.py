@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import html
 import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import jinja2
 
 # C0 and C1 controls but tab and newline, surrogates, line separators, and the marks that reorder text.
 _CONTROLS = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -66,3 +70,41 @@ def escape_paragraph(text: str) -> str:
     \# one 1\. one
     """
     return _LINE_START.sub(r"\1\\", escape_markdown(text))
+
+
+def page_templates(package: str) -> jinja2.Environment:
+    """Return the environment of a package's folder `templates`, whose pages show every value as text.
+
+    Text is escaped and its control characters are spelled out, wherever a template puts it. The filter `spelled_out`
+    does the latter for the texts in plain data, before `tojson` writes it into a script.
+    """
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader(package),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=lambda value: escape_controls(value) if type(value) is str else value,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["spelled_out"] = _spelled_out
+    return environment
+
+
+def script_text(code: str) -> str:
+    r"""Return a library's JavaScript as the content of a `<script>`, which no text within it can end.
+
+    >>> script_text("'</script>'")
+    "'<\\/script>'"
+    """
+    return re.sub(r"</(?=script)", r"<\\/", code.replace("\r", ""), flags=re.IGNORECASE)
+
+
+def _spelled_out(value: Any) -> Any:
+    """Return plain data with the control characters of its texts spelled out."""
+    if isinstance(value, str):
+        return escape_controls(value)
+    if isinstance(value, dict):
+        return {escape_controls(str(key)): _spelled_out(item) for key, item in value.items()}
+    return [_spelled_out(item) for item in value] if isinstance(value, (list, tuple)) else value

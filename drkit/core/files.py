@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import logging
 import os
 import re
 import shutil
@@ -19,6 +20,7 @@ from attrs import frozen
 
 from drkit.errors import DrkitError
 
+_LOGGER = logging.getLogger(__name__)
 # The file that marks a finished stage of a run (drkit.runs.manifest).
 _MANIFEST = "manifest.json"
 # The folder of what a stage keeps only until it is finished: training checkpoints, shards, blocks.
@@ -84,6 +86,7 @@ def replacing(path: Path) -> Iterator[Path]:
         sync(temporary)
         temporary.replace(path)
         sync(path.parent)
+        _LOGGER.info("wrote %s", path)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -155,6 +158,7 @@ def replacing_folder(path: Path, mark: str) -> Iterator[Path]:
             path.rename(old)
         temporary.rename(path)
         shutil.rmtree(old, ignore_errors=True)
+        _LOGGER.info("wrote the folder %s", path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

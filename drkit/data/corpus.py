@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
@@ -20,6 +21,7 @@ from drkit.errors import DrkitError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+_LOGGER = logging.getLogger(__name__)
 TEXTS, INDEX = "texts.arrow", "ids.arrow"
 # The columns of `ids.arrow`; the second has its name from the first version of the format.
 _HASHES, _INDICES = "hashes", "places"
@@ -157,6 +159,7 @@ QUERIES, JUDGEMENTS, NEGATIVES = "queries.arrow", "judgements.arrow", "negatives
 def open_collection(folder: Path) -> StoredCollection:
     """Open the collection that `write_collection` wrote to `folder`. Raises DrkitError if it is missing."""
     folder = Path(folder)
+    _LOGGER.info("opening the collection %s", folder)
     splits = {split: folder / split for split in SPLITS if (folder / split).is_dir()}
     collection = collection_of({PASSAGES: folder / PASSAGES, **splits})
     len(collection.corpus)

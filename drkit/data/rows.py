@@ -11,6 +11,7 @@ import gzip
 import hashlib
 import io
 import json
+import logging
 import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +25,7 @@ from attrs import frozen
 from drkit.core.files import local_path
 from drkit.errors import DrkitError
 
+_LOGGER = logging.getLogger(__name__)
 FORMATS = (".jsonl", ".json", ".tsv", ".csv", ".parquet")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _SEPARATORS = {".tsv": "\t", ".csv": ","}
@@ -287,6 +289,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _opened(path: Path) -> IO[bytes]:
+    _LOGGER.info("reading %s", path)
     try:
         return io.BufferedReader(gzip.GzipFile(path), 1 << 20) if path.suffix == ".gz" else path.open("rb")
     except OSError as error:

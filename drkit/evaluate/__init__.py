@@ -13,14 +13,15 @@ if TYPE_CHECKING:
     from drkit.evaluate.measures import cutoff as cutoff
     from drkit.evaluate.measures import evaluate as evaluate
     from drkit.evaluate.measures import tune_weight as tune_weight
+    from drkit.evaluate.significance import TTest as TTest
+    from drkit.evaluate.significance import bootstrap_intervals as bootstrap_intervals
+    from drkit.evaluate.significance import holm as holm
+    from drkit.evaluate.significance import paired_t_test as paired_t_test
     from drkit.evaluate.systems import Change as Change
     from drkit.evaluate.systems import Row as Row
-    from drkit.evaluate.systems import TTest as TTest
     from drkit.evaluate.systems import Versus as Versus
     from drkit.evaluate.systems import compare as compare
     from drkit.evaluate.systems import comparison as comparison
-    from drkit.evaluate.systems import holm as holm
-    from drkit.evaluate.systems import paired_t_test as paired_t_test
     from drkit.evaluate.systems import to_markdown as to_markdown
     from drkit.evaluate.systems import versus_markdown as versus_markdown
 

@@ -1,8 +1,6 @@
-"""Compare systems: paired t-tests over queries, a table with each system tested against the row above, and pairs.
+"""Compare systems: a table with each system tested against the row above, and pairs of systems.
 
-With many tests, some differences look significant by chance: Holm's correction keeps the probability of even one such
-false rejection at the level of a single test. Stars and corrected p-values use it over all tests of a table, or over
-all comparisons made.
+Stars and corrected p-values use Holm's correction over all tests of a table, or over all comparisons made.
 """
 
 from __future__ import annotations
@@ -12,95 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from attrs import evolve, field, frozen
 
 from drkit.core.escaping import escape_markdown, escape_paragraph
 from drkit.errors import DrkitError
 from drkit.evaluate.measures import Scores
+from drkit.evaluate.significance import TTest, holm, paired_t_test
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-
-@frozen
-class TTest:
-    """Mean difference, Student's t and two-tailed p over `queries` pairs; `reason` explains an untestable or trivial p.
-
-    low, high: 95 % confidence interval of the mean difference, by the same distribution (NaN if not tested).
-    """
-
-    difference: float
-    t: float
-    p: float
-    queries: int
-    reason: str = ""
-    low: float = math.nan
-    high: float = math.nan
-
-
-def paired_t_test(values: Mapping[str, float], against: Mapping[str, float]) -> TTest:
-    """Test two systems' per-query values, aligned by query id; `difference` is values minus against.
-
-    Systems with equal values for every query have p = 1. With fewer than two queries, p is NaN and `reason` says why.
-
-    Raises DrkitError if the two were evaluated on different queries.
-
-    >>> paired_t_test({"a": 1.0, "b": 0.5, "c": 0.5}, {"a": 0.5, "b": 0.5, "c": 0.0}).p.__round__(4)
-    0.1835
-    """
-    if values.keys() != against.keys():
-        unmatched = sorted(values.keys() ^ against.keys())
-        raise DrkitError(
-            f"the two systems were evaluated on different queries ({len(unmatched)} belong to only one of them, such "
-            f"as {unmatched[0]!r}); evaluate both against the same judgements"
-        )
-    ids = sorted(values)
-    ours = np.array([values[i] for i in ids], dtype=np.float64)
-    return _test(ours, np.array([against[i] for i in ids], dtype=np.float64))
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Correct the p-values of several tests; NaN (not tested) stays NaN and does not count as a test.
-
-    The i-th smallest of m p-values is multiplied by m - i + 1, then made at least as large as the corrected p of every
-    smaller one, and at most 1. Rejecting if the corrected p is below 0.05 keeps the probability of any false rejection
-    among all tests below 0.05, however the tests depend on each other.
-
-    Source: Holm 1979, A simple sequentially rejective multiple test procedure.
-
-    >>> holm([0.01, 0.04, 0.03])
-    [0.03, 0.06, 0.06]
-    """
-    order = sorted((i for i, p in enumerate(p_values) if not math.isnan(p)), key=lambda i: p_values[i])
-    corrected, largest = list(p_values), 0.0
-    for rank, i in enumerate(order):
-        corrected[i] = largest = max(largest, min(1.0, (len(order) - rank) * p_values[i]))
-    return corrected
-
-
-def _test(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> TTest:
-    from scipy.stats import ttest_rel
-
-    differences, count = ours - theirs, len(ours)
-    difference = float(differences.mean()) if count else math.nan
-    if count < 2:
-        return TTest(difference, math.nan, math.nan, count, "a t-test needs at least two queries")
-    if not differences.any():
-        return TTest(0.0, 0.0, 1.0, count, "the systems have equal values for every query", 0.0, 0.0)
-    if np.ptp(differences) == 0:
-        t = math.copysign(math.inf, difference)
-        return TTest(difference, t, 0.0, count, "the difference is the same for every query", difference, difference)
-    found = ttest_rel(ours, theirs)
-    interval = found.confidence_interval(0.95)
-    return TTest(
-        difference,
-        float(found.statistic),
-        float(found.pvalue),
-        count,
-        low=float(interval.low),
-        high=float(interval.high),
-    )
+    pass
 
 
 LEVEL = 0.05

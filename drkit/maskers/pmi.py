@@ -69,9 +69,9 @@ class PmiMasker:
         batch, most = words.sizes.shape
         noisy = self._noisy(mean_over_words(words, importance), rng, rows)
         sizes = np.repeat(words.sizes, rows, axis=0)
-        chosen = choose_words(-noisy.reshape(-1, most), sizes, np.repeat(self._budget(words), rows))
+        chosen = choose_words(-noisy.reshape(batch * rows, most), sizes, np.repeat(self._budget(words), rows))
         repeated = Words(index=np.repeat(words.index, rows, axis=0), sizes=sizes)
-        return repeated.spread(chosen).reshape(batch, rows, -1)
+        return repeated.spread(chosen).reshape(batch, rows, words.index.shape[1])
 
     def _noisy(self, importance: NDArray[np.float32], rng: Draws, rows: int) -> NDArray[np.float32]:
         noisy = rng.normal(rows, importance.shape[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import reprlib
 import sys
@@ -29,6 +30,7 @@ else:
     import tomli as tomllib
 
 
+_LOGGER = logging.getLogger(__name__)
 # Prompts are a line, paths at most 4,096 bytes.
 _LONGEST_TEXT = 8192
 # Tables and lists in one another; recipes have at most five.
@@ -42,6 +44,7 @@ def read_recipe(path: Path, registry: Registry) -> Recipe:
 
 def read_table(path: Path) -> dict[str, Any]:
     """Read a TOML file as a table, without checking it. Raises DrkitError if it is unreadable or not TOML."""
+    _LOGGER.info("reading the recipe %s", path)
     try:
         return parse_toml(path.read_text(encoding="utf-8"), str(path))
     except FileNotFoundError:

@@ -39,6 +39,7 @@ from drkit.runs.manifest import (
     Manifest,
     describe_files,
     digest,
+    machine,
     read_manifest,
     versions,
     write_manifest,
@@ -281,6 +282,7 @@ class _Work:
                 seconds=round(time.perf_counter() - started, 3),
                 finished=datetime.now(timezone.utc).isoformat(timespec="seconds"),
                 versions=versions(),
+                machine=machine(),
                 records=stage.spec.records,
             )
             write_manifest(manifest, folder)

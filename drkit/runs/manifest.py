@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import platform
 import sys
 from collections.abc import Iterable, Mapping
@@ -14,7 +15,7 @@ from typing import Any
 
 import attrs
 import cattrs
-from attrs import frozen
+from attrs import field, frozen
 
 from drkit.core.files import CHECKPOINTS, FileEntry, find_damages, local_path, read_json, write_text
 from drkit.errors import DrkitError
@@ -35,7 +36,8 @@ class Manifest:
     stage, stage_version: the identity of its `StageSpec`. fingerprint: covers settings, inputs and sources. settings:
     plain values by the recipe's dotted paths. inputs: content hashes by name. sources: states of files outside the run,
     by the setting that names them. origins: where each input came from (`collection/train`). records: files that
-    document the stage (logs, probes) and are not results. pruned: files that were removed to free space.
+    document the stage (logs, probes) and are not results. pruned: files that were removed to free space. machine: the
+    processor, its cores, the memory and the GPU that made the stage.
     """
 
     layout: int
@@ -53,6 +55,7 @@ class Manifest:
     versions: Mapping[str, str]
     records: tuple[str, ...] = ()
     pruned: tuple[str, ...] = ()
+    machine: Mapping[str, str] = field(factory=dict)
 
     def content(self, path: str = "") -> str:
         """Return one hash over the stage's files, or over those at `path` (a file or folder).
@@ -136,3 +139,24 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+@cache
+def machine() -> dict[str, str]:
+    """Return the processor, its cores, the memory, and the GPU if torch sees one: recorded, never hashed."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    found = {"processor": _processor(), "cores": str(os.cpu_count()), "memory": f"{memory / 2**30:.0f} GiB"}
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        found["gpu"] = f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}"
+    return found
+
+
+def _processor() -> str:
+    """Return the processor's name as Linux knows it, or else its architecture."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine()

@@ -5,6 +5,7 @@ How much of the exact ranking an approximate index finds is measured when it is 
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from drkit.search.text_encoder import Encoder
     from drkit.search.vectors import Shards
 
+_LOGGER = logging.getLogger(__name__)
 AnyIndex: TypeAlias = "FlatIndex | HnswIndex | IvfPqIndex"
 KINDS: tuple[str, ...] = ("flat", "hnsw", "ivf-pq")
 SAMPLE, DEPTH = 200, 10
@@ -91,6 +93,7 @@ def open_index(folder: str | Path, *, memory: int = MEMORY) -> AnyIndex:
     Raises DrkitError if it is missing or cannot be read.
     """
     kind = read_about(Path(folder)).get("kind", "flat")
+    _LOGGER.info("opening the %s index %s", kind, folder)
     if kind == "flat":
         return FlatIndex.load(folder, memory=memory)
     if kind not in KINDS:

@@ -8,6 +8,7 @@ descending order.
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 from codecs import BOM_UTF8
@@ -27,7 +28,7 @@ from drkit.errors import DrkitError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-
+_LOGGER = logging.getLogger(__name__)
 Item = TypeVar("Item")
 # These decide whether two vectors can be compared; lengths and prompts may differ between queries and passages.
 COMPARABLE = ("weights", "pooling", "normalize")
@@ -331,6 +332,7 @@ def _number(text: str) -> float:
 def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield a file in blocks of whole lines, each with the number of its first line."""
     number = 1
+    _LOGGER.info("reading %s", path)
     try:
         with path.open("rb") as file:
             while block := file.read(_BLOCK):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 AnyEncoder: TypeAlias = "TextEncoder | DualEncoder"
+_LOGGER = logging.getLogger(__name__)
 MULTIPLE = 16
 # The fields of a `TextEncoder` that hold weights or a tokenizer, not settings.
 _PARTS = ("model", "tokenizer", "token_weights")
@@ -279,6 +281,7 @@ def _vector_space(encoder: TextEncoder) -> str:
 
 def read_encoder(folder: str | Path, device: str | torch.device = "cpu") -> AnyEncoder:
     """Load the shared encoder of a folder, or its two separate ones. Raises DrkitError as `TextEncoder.load` does."""
+    _LOGGER.info("loading the encoder %s on %s", folder, device)
     return DualEncoder.load(folder, device) if is_dual(Path(folder)) else TextEncoder.load(folder, device)
 
 

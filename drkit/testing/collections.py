@@ -13,7 +13,7 @@ from drkit.data.collection import SPLITS
 from drkit.data.corpus import open_collection
 from drkit.data.writing import write_collection
 from drkit.errors import DrkitError
-from drkit.testing.specs import ContractError, check_spec, require, spec_of
+from drkit.testing.specs import ContractError, build, check_spec, require, running, spec_of
 from drkit.testing.toys import toy_context
 
 
@@ -27,23 +27,29 @@ def check_collection(part: ComponentSpec | str, config: Any) -> None:
     """
     spec = spec_of(Kind.COLLECTION, part)
     check_spec(spec)
-    collection = spec.load()(config, toy_context())
-    require(isinstance(getattr(collection, "name", None), str), f"{spec.name}: a collection must have a `name`")
-    passages = _read(lambda: collection.passages(), Passage, f"{spec.name}, passages")
-    _check_ids([passage.doc_id for passage in passages], f"{spec.name}, passages")
+    collection = build(spec, config, toy_context())
+    with running(spec.name, "reading it"):
+        _check_streams(collection, spec.name)
+    with TemporaryDirectory() as folder, running(spec.name, "storing it"):
+        write_collection(build(spec, config, toy_context()), Path(folder))
+        stored = open_collection(Path(folder))
+        same = list(stored.corpus) == list(collection.passages())
+        require(same, f"{spec.name}: the stored passages differ from those it yields")
+
+
+def _check_streams(collection: Any, name: str) -> None:
+    require(isinstance(getattr(collection, "name", None), str), f"{name}: a collection must have a `name`")
+    passages = _read(lambda: collection.passages(), Passage, f"{name}, passages")
+    _check_ids([passage.doc_id for passage in passages], f"{name}, passages")
     unknown = set(collection.splits()) - set(SPLITS)
-    require(not unknown, f"{spec.name}: unknown splits {sorted(unknown)}; expected some of {', '.join(SPLITS)}")
+    require(not unknown, f"{name}: unknown splits {sorted(unknown)}; expected some of {', '.join(SPLITS)}")
     for split in collection.splits():
-        _check_split(collection, split, {passage.doc_id for passage in passages}, f"{spec.name}, {split}")
-    _check_unknown_split(collection, spec.name)
+        _check_split(collection, split, {passage.doc_id for passage in passages}, f"{name}, {split}")
+    _check_unknown_split(collection, name)
     try:
         json.dumps(dict(collection.describe()))
     except (TypeError, ValueError) as error:
-        raise ContractError(f"{spec.name}: describe() cannot be written as JSON: {error}") from None
-    with TemporaryDirectory() as folder:
-        write_collection(spec.load()(config, toy_context()), Path(folder))
-        stored = open_collection(Path(folder))
-        require(list(stored.corpus) == passages, f"{spec.name}: the stored passages differ from those it yields")
+        raise ContractError(f"{name}: describe() cannot be written as JSON: {error}") from None
 
 
 def _check_split(collection: Any, split: str, doc_ids: set[str], name: str) -> None:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
+import safetensors.torch
 import torch
 from torch import Tensor, nn
 
 from drkit.core.draws import Draws
 from drkit.core.spec import ComponentSpec, Kind
 from drkit.core.types import DecoderInput, MaskedView, TokenStates
-from drkit.testing.specs import check_spec, require, signal_scopes, spec_of
-from drkit.testing.toys import MASK, VOCAB, toy_context, toy_encoder, toy_tokens, with_signals
+from drkit.testing.specs import build, check_spec, require, running, signal_scopes, spec_of
+from drkit.testing.toys import MASK, VOCAB, rows_of, toy_context, toy_encoder, toy_tokens, with_signals
 
 if TYPE_CHECKING:
     from drkit.core.protocols import Masker
@@ -33,44 +34,73 @@ PER_TARGET = ("replaced_logits", "replaced")
 def check_decoder(part: ComponentSpec | str, config: Any = None) -> None:
     """Run the decoder contract on a spec or the name of an installed part, with default settings or `config`.
 
-    The decoder returns what its spec provides; its initial weights depend only on the seed; it owns none of the
-    encoder's weights; its loss alone sends finite gradient into the encoder through the bottleneck (unless it provides
-    nothing); padding does not change the result; it can be pickled. Its targets are its view's; without a view, those
-    of the encoder's view, or all maskable tokens of the text (with or without its last token). A decoder that receives
-    `replaced` gets a view whose [MASK]s are filled with other words.
+    The decoder returns what its spec provides, and nothing else; its initial weights depend only on the seed; it owns
+    none of the encoder's weights; its loss alone sends finite gradient into the encoder through the bottleneck and into
+    every weight of its own (unless it provides nothing); a second call, padding, and the other texts of the batch do
+    not change the result; it can be pickled, and its weights saved and loaded. Its targets are its view's; without a
+    view, those of the encoder's view, or all maskable tokens of the text (with or without its last token). A decoder
+    that receives `replaced` gets a view whose [MASK]s are filled with other words.
     """
     spec = spec_of(Kind.DECODER, part)
     check_spec(spec)
     settings = spec.config() if config is None else config
     spec = attrs.evolve(spec, signals=tuple(spec.signals_of(settings)))
-    decoder, encoder = _build(spec, config), toy_encoder().eval()
+    decoder, encoder = _build(spec, settings), toy_encoder().eval()
+    _check_declarations(spec, decoder)
     out = _decode(spec, decoder, encoder)
-    missing = set(spec.provides) - set(out)
-    require(not missing, f"{spec.name}: its spec provides {', '.join(sorted(missing))}, but it does not return it")
+    provided, names = spec.provides_of(settings), ", ".join(sorted(out)) or "nothing"
+    require(set(out) == provided, f"{spec.name}: provides {', '.join(sorted(provided))}, but returned {names}")
     _check_states(out, spec, _inputs(spec, decoder, encoder))
-    _check_start(spec, config, decoder)
+    _require_same(out, _decode(spec, decoder, encoder), f"{spec.name}: a second call in eval mode gives another result")
+    _check_start(spec, settings, decoder)
     own = {id(parameter) for parameter in decoder.parameters()}
     require(not own & {id(p) for p in encoder.parameters()}, f"{spec.name}: owns weights of the encoder")
     _check_gradient(spec, decoder, encoder)
-    padded = _decode(spec, decoder, encoder, padding=7)
-    close = all(torch.allclose(a, b, atol=1e-5) for a, b in zip(_values(out), _values(padded), strict=True))
-    require(close, f"{spec.name}: padding changes the result")
-    thawed = _decode(spec, pickle.loads(pickle.dumps(decoder)), encoder)
-    same = all(torch.equal(a, b) for a, b in zip(_values(out), _values(thawed), strict=True))
-    require(same, f"{spec.name}: pickling changes the result")
+    _require_close(out, _decode(spec, decoder, encoder, padding=7), f"{spec.name}: padding changes the result")
+    for some in ([0], [0, 1, 2]):
+        alone = _decode(spec, decoder, encoder, some=some)
+        first = {name: _first(value, alone[name]) for name, value in out.items()}
+        _require_close(first, alone, f"{spec.name}: the result of a text depends on the other texts of the batch")
+    with running(spec.name, "pickling it"):
+        thawed = pickle.loads(pickle.dumps(decoder))
+    _require_same(out, _decode(spec, thawed, encoder), f"{spec.name}: pickling changes the result")
+    _check_saving(spec, settings, decoder, encoder, out)
 
 
-def _build(spec: ComponentSpec, config: Any) -> nn.Module:
-    decoder = spec.load()(spec.config() if config is None else config, toy_context())
+def _build(spec: ComponentSpec, config: Any, seed: int = 7) -> nn.Module:
+    decoder = build(spec, config, toy_context(seed))
     require(isinstance(decoder, nn.Module), f"{spec.name}: a decoder must be an nn.Module")
     assert isinstance(decoder, nn.Module)
     return decoder.eval()
 
 
-def _inputs(spec: ComponentSpec, decoder: Any, encoder: MaskedLmEncoder, padding: int = 0) -> DecoderInput:
+def _check_declarations(spec: ComponentSpec, decoder: Any) -> None:
+    layers = getattr(decoder, "needs_layers", None)
+    numbers = isinstance(layers, (tuple, list)) and all(isinstance(layer, int) for layer in layers)
+    require(numbers, f"{spec.name}: needs_layers must be a tuple of layer numbers, got {layers!r}")
+    with running(spec.name, "rows(33)"):
+        rows = decoder.rows(33)
+    counts = isinstance(rows, int) and 0 <= rows <= 33
+    require(counts, f"{spec.name}: rows(33) must be a number of rows from 0 to 33, got {rows!r}")
+
+
+def _check_saving(spec: ComponentSpec, config: Any, decoder: nn.Module, encoder: Any, out: Mapping[str, Any]) -> None:
+    """Check that saved weights are all of a decoder: a new one that loads them gives the same result."""
+    weights = {key: value.clone() for key, value in decoder.state_dict().items()}
+    other = _build(spec, config, seed=8)
+    with running(spec.name, "loading the weights of state_dict()"):
+        other.load_state_dict(safetensors.torch.load(safetensors.torch.save(weights)))
+    loaded = _decode(spec, other, encoder)
+    _require_same(out, loaded, f"{spec.name}: saving and loading its weights changes the result; register every tensor")
+
+
+def _inputs(
+    spec: ComponentSpec, decoder: Any, encoder: MaskedLmEncoder, padding: int = 0, some: Sequence[int] | None = None
+) -> DecoderInput:
     from drkit.maskers.views import keep_targets
 
     tokens, masker = with_signals(toy_tokens(padding=padding), signal_scopes(spec, None)), _masker(spec)
+    tokens = tokens if some is None else rows_of(tokens, some)
     draws, rows = Draws(1, 0, tokens.keys.numpy()), decoder.rows(tokens.ids.shape[1])
     views = masker(tokens, draws, rows=rows)
     if 0 < rows < tokens.ids.shape[1]:
@@ -96,20 +126,61 @@ def _filled(view: MaskedView) -> MaskedView:
     return attrs.evolve(view, ids=torch.where(view.ids == MASK, words, view.ids))
 
 
-def _decode(spec: ComponentSpec, decoder: Any, encoder: MaskedLmEncoder, padding: int = 0) -> Mapping[str, Any]:
-    out = decoder(_inputs(spec, decoder, encoder, padding), encoder.heads())
-    require(isinstance(out, Mapping), f"a decoder must return a mapping of names, got {type(out).__name__}")
+def _decode(
+    spec: ComponentSpec, decoder: Any, encoder: MaskedLmEncoder, padding: int = 0, some: Sequence[int] | None = None
+) -> Mapping[str, Any]:
+    inputs = _inputs(spec, decoder, encoder, padding, some)
+    with running(spec.name, f"decoding {len(inputs.tokens.ids)} text(s)"):
+        out = decoder(inputs, encoder.heads())
+    require(
+        isinstance(out, Mapping), f"{spec.name}: a decoder must return a mapping of names, got {type(out).__name__}"
+    )
     assert isinstance(out, Mapping)
     return out
 
 
-def _values(out: Mapping[str, Any]) -> list[Tensor]:
-    return [value.states if isinstance(value, TokenStates) else value for _, value in sorted(out.items())]
+def toy_outputs(part: ComponentSpec | str, rows: Sequence[int]) -> dict[str, Any]:
+    """Return what a decoder makes of some of the toy texts, as leaves that receive gradient."""
+    spec = spec_of(Kind.DECODER, part)
+    decoder = _build(spec, spec.config())
+    out = _decode(spec, decoder, toy_encoder().eval(), some=rows)
+
+    def leaf(tensor: Tensor) -> Tensor:
+        return tensor.detach().requires_grad_(tensor.is_floating_point())
+
+    return {
+        name: leaf(value) if isinstance(value, Tensor) else attrs.evolve(value, states=leaf(value.states))
+        for name, value in out.items()
+    }
+
+
+def _values(out: Mapping[str, Any]) -> list[tuple[str, Tensor]]:
+    return [(name, value.states if hasattr(value, "states") else value) for name, value in sorted(out.items())]
+
+
+def _first(value: Any, alone: Any) -> Any:
+    """Return the part of an output that belongs to the first texts, of which `alone` is the output."""
+    if hasattr(value, "states"):
+        return attrs.evolve(value, states=_first(value.states, alone.states))
+    return value[tuple(slice(size) for size in alone.shape)]
+
+
+def _require_same(one: Mapping[str, Any], other: Mapping[str, Any], message: str) -> None:
+    pairs = zip(_values(one), _values(other), strict=True)
+    require(all(torch.equal(a, b) for (_, a), (_, b) in pairs), message)
+
+
+def _require_close(one: Mapping[str, Any], other: Mapping[str, Any], message: str) -> None:
+    for (name, a), (_, b) in zip(_values(one), _values(other), strict=True):
+        require(a.shape == b.shape, f"{message}: {name} has shape {tuple(a.shape)} and {tuple(b.shape)}")
+        require(torch.allclose(a.float(), b.float(), atol=1e-5), f"{message}: {name}")
 
 
 def _check_states(out: Mapping[str, Any], spec: ComponentSpec, inputs: DecoderInput) -> None:
     name, possible = spec.name, _possible_targets(spec, inputs)
     for key, value in out.items():
+        if key == "token_states":
+            require(isinstance(value, TokenStates), f"{name}: {key} must be TokenStates, got {type(value).__name__}")
         if isinstance(value, TokenStates):
             shape = (len(value.labels), 16)
             require(value.states.shape == shape, f"{name}: {key} has states {(*value.states.shape,)}, expected {shape}")
@@ -120,7 +191,10 @@ def _check_states(out: Mapping[str, Any], spec: ComponentSpec, inputs: DecoderIn
             shaped = (len(targets),) if key in PER_TARGET else (len(inputs.view.labels), VOCAB)
             require(tuple(value.shape) == shaped, f"{name}: {key} has shape {tuple(value.shape)}, expected {shaped}")
             require(value.dtype == SHAPES[key], f"{name}: {key} is {value.dtype}, expected {SHAPES[key]}")
-        require(bool(_values({key: value})[0].isfinite().all()), f"{name}: {key} is not finite")
+        tensor = getattr(value, "states", value)
+        kinds = "a tensor, TokenStates or TextStates"
+        require(isinstance(tensor, Tensor), f"{name}: {key} must be {kinds}, got {type(value).__name__}")
+        require(bool(tensor.isfinite().all()), f"{name}: {key} is not finite")
 
 
 def _possible_targets(spec: ComponentSpec, inputs: DecoderInput) -> dict[str, Tensor]:
@@ -149,7 +223,8 @@ def _check_start(spec: ComponentSpec, config: Any, decoder: nn.Module) -> None:
 def _check_gradient(spec: ComponentSpec, decoder: Any, encoder: MaskedLmEncoder) -> None:
     name, inputs = spec.name, _inputs(spec, decoder, encoder)
     inputs.encoded.bottleneck.retain_grad()
-    out = decoder(inputs, encoder.heads())
+    out = decoder.train()(inputs, encoder.heads())
+    decoder.eval()
     if not out:
         require(not [*decoder.parameters()], f"{name}: provides nothing, but has weights")
         return
@@ -158,12 +233,14 @@ def _check_gradient(spec: ComponentSpec, decoder: Any, encoder: MaskedLmEncoder)
         if isinstance(value, TokenStates)
         else value.float().pow(2).sum()
         for value in out.values()
+        if isinstance(value, TokenStates) or value.requires_grad
     ]
+    require(pieces, f"{name}: none of its outputs carries a gradient")
     torch.autograd.backward(torch.stack(pieces).sum())
     gradient = inputs.encoded.bottleneck.grad
     require(gradient is not None and bool(gradient.any()), f"{name}: no gradient reaches the bottleneck")
     parameters = [*encoder.parameters(), *decoder.parameters()]
     finite = all(p.grad is None or bool(p.grad.isfinite().all()) for p in parameters)
     require(finite, f"{name}: a gradient is not finite")
-    idle = [key for key, p in decoder.named_parameters() if p.grad is None]
+    idle = [key for key, p in decoder.named_parameters() if p.requires_grad and (p.grad is None or not p.grad.any())]
     require(not idle, f"{name}: no gradient reaches its own weights {', '.join(idle)}")

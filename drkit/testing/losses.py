@@ -2,94 +2,187 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import functools
+import pickle
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import attrs
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from drkit.core.protocols import CountsItems
+from drkit.core.registry import installed
 from drkit.core.spec import ComponentSpec, Kind, keyword
-from drkit.core.types import StepOutput, TextStates, TokenStates
-from drkit.testing.specs import check_spec, require, signal_scopes, spec_of
+from drkit.core.types import StepOutput, TextStates, TokenBatch, TokenStates
+from drkit.testing.decoders import toy_outputs
+from drkit.testing.specs import build, check_spec, require, running, signal_scopes, spec_of
 from drkit.testing.toys import VOCAB, rows_of, toy_context, toy_encoder, toy_groups, toy_pairs, toy_tokens, with_signals
 
+ROWS = 8  # texts of `toy_tokens`
 
-def check_loss(part: ComponentSpec | str, config: Any = None, inputs: dict[str, Any] | None = None) -> None:
+
+def check_loss(
+    part: ComponentSpec | str,
+    config: Any = None,
+    inputs: dict[str, Any] | None = None,
+    decoder: ComponentSpec | str | None = None,
+) -> None:
     """Run the loss contract on a spec or the name of an installed part, with default settings or `config`.
 
     Inputs are made for `token_states`, `text_states`, `bottleneck`, `vocab_logits`, `words`, `replaced_logits`,
-    `replaced`, `partners`, `pairs` (with a teacher), `groups`, and its signals of tokens and texts; pass `inputs` for
-    others, or to add to them. The loss must be a finite scalar, the same each time; gradient must reach its inputs;
-    metrics must not carry gradient.
+    `replaced`, `partners`, `pairs` (with a teacher), `groups`, and its signals of tokens and texts. Names of its own
+    are taken from what `decoder` makes of the toy texts; without it, from an installed decoder that provides them. Pass
+    `inputs` to set any by hand.
+
+    The loss must be a finite scalar, the same each time, also for a batch of one; finite gradient must reach its inputs
+    and every weight of its own; metrics must not carry gradient; with scope `rows`, the loss of a batch is the mean of
+    its parts' losses, weighted by their rows or by its own `items`; it can be pickled.
     """
     spec = spec_of(Kind.LOSS, part)
     check_spec(spec)
     settings = spec.config() if config is None else config
-    needs = spec.receives_of(settings)
-    made = {need: _TOYS[need]() for need in needs if need in _TOYS}
-    given = {**made, **_signals(signal_scopes(spec, settings), needs), **(inputs or {})}
-    unknown = needs - set(given)
-    require(not unknown, f"{spec.name}: pass check_loss inputs for {', '.join(sorted(unknown))}")
-    loss = spec.load()(settings, toy_context())
-    out = loss(**given)
-    require(isinstance(out, StepOutput), f"{spec.name}: a loss must return StepOutput, got {type(out).__name__}")
-    require(out.loss.shape == (), f"{spec.name}: the loss has shape {tuple(out.loss.shape)}, expected a scalar")
-    require(bool(out.loss.isfinite()), f"{spec.name}: the loss is {out.loss.item()}")
-    require(torch.equal(out.loss, loss(**given).loss), f"{spec.name}: a second call gives a different loss")
-    for name, value in out.metrics.items():
+    loss = build(spec, settings, toy_context())
+    make = functools.partial(_inputs, spec, settings, decoder, inputs or {})
+    given = make(range(ROWS))
+    out = _call(loss, given, f"{spec.name}: the loss of a batch")
+    _check_metrics(out, spec.name)
+    again = _call(loss, given, f"{spec.name}: a second call")
+    require(torch.equal(out.loss, again.loss), f"{spec.name}: a second call gives a different loss")
+    _check_gradients(spec.name, loss, out, given)
+    if not inputs:
+        one = range(2 if "partners" in given else 1)  # a text and its partner are two rows
+        _call(loss, make(one), f"{spec.name}: the loss of a batch of one")
+        if spec.scope_of(settings) == "rows" and "groups" not in given:
+            _check_rows(spec.name, loss, make, float(out.loss))
+    with running(spec.name, "pickling it"):
+        thawed = pickle.loads(pickle.dumps(loss))
+    same = torch.equal(out.loss, _call(thawed, given, spec.name).loss)
+    require(same, f"{spec.name}: pickling changes the loss")
+
+
+def _call(loss: Any, given: Mapping[str, Any], name: str) -> StepOutput:
+    with running(name, f"calling it with {', '.join(sorted(given))}"):
+        out = loss(**given)
+    require(isinstance(out, StepOutput), f"{name} must be a StepOutput, got {type(out).__name__}")
+    assert isinstance(out, StepOutput)
+    require(isinstance(out.loss, Tensor), f"{name} must be a tensor, got {type(out.loss).__name__}")
+    require(out.loss.shape == (), f"{name} has shape {tuple(out.loss.shape)}, expected a scalar")
+    require(bool(out.loss.isfinite()), f"{name} is {out.loss.item()}, expected a finite number")
+    return out
+
+
+def _check_metrics(out: StepOutput, name: str) -> None:
+    for metric, value in out.metrics.items():
         plain = isinstance(value, Tensor) and value.shape == () and not value.requires_grad
-        require(plain, f"{spec.name}: the metric {name!r} is not a detached scalar tensor")
-    out.loss.backward()
-    gradients = [leaf.grad for leaf in _leaves(given)]
-    reached = [g for g in gradients if g is not None and bool(g.any())]
-    require(reached, f"{spec.name}: no gradient reaches its inputs")
-    require(all(bool(g.isfinite().all()) for g in reached), f"{spec.name}: a gradient is not finite")
+        require(plain, f"{name}: the metric {metric!r} is not a detached scalar tensor")
 
 
-def _signals(scopes: Mapping[str, str], needs: Iterable[str]) -> dict[str, Tensor]:
-    """Return toy signals of the texts that the other inputs belong to, by the loss's keywords."""
-    tokens = toy_tokens()
-    if not {"token_states", "text_states"} & set(needs):
-        tokens = rows_of(tokens, range(ROWS))
-    carried = {name for name, scope in scopes.items() if scope != "vocabulary"}
-    return {keyword(n): v for n, v in with_signals(tokens, scopes).signals.items() if n in carried}
+def _check_gradients(name: str, loss: Any, out: StepOutput, given: Mapping[str, Any]) -> None:
+    require(out.loss.requires_grad, f"{name}: no gradient reaches its inputs; do not detach what it computes")
+    torch.autograd.backward(out.loss)
+    reached = [leaf.grad for leaf in _leaves(given) if leaf.grad is not None and bool(leaf.grad.any())]
+    require(reached, f"{name}: no gradient reaches its inputs")
+    require(all(bool(g.isfinite().all()) for g in reached), f"{name}: a gradient is not finite")
+    weights = dict(loss.named_parameters()) if isinstance(loss, nn.Module) else {}
+    idle = [key for key, p in weights.items() if p.requires_grad and (p.grad is None or not p.grad.any())]
+    require(not idle, f"{name}: no gradient reaches its own weights {', '.join(idle)}")
 
 
-def _token_states() -> TokenStates:
-    tokens = toy_tokens()
+def _check_rows(name: str, loss: Any, make: Callable[[Sequence[int]], dict[str, Any]], whole: float) -> None:
+    """Check that the loss can be computed in chunks, as the scope `rows` declares."""
+    total, count = 0.0, 0.0
+    for rows in (range(3), range(3, ROWS)):
+        given = make(rows)
+        items = float(loss.items(**given)) if isinstance(loss, CountsItems) else len(rows)
+        total += items * float(_call(loss, given, f"{name}: the loss of {len(rows)} rows").loss)
+        count += items
+    mean = total / count
+    message = (
+        f"{name}: its scope is 'rows', but the loss of a batch is {whole:.4g} and the mean of its parts is {mean:.4g}; "
+        f"set scope='batch' if it compares rows, or count what it is a mean of with `items` (CountsItems)"
+    )
+    require(abs(whole - mean) <= 1e-4 * max(1.0, abs(whole)), message)
+
+
+def _inputs(
+    spec: ComponentSpec, settings: Any, decoder: ComponentSpec | str | None, own: dict[str, Any], rows: Sequence[int]
+) -> dict[str, Any]:
+    """Return toy arguments of a loss for some of the toy texts; partners, pairs and groups are of a batch of `rows`."""
+    needs, scopes = spec.receives_of(settings), signal_scopes(spec, settings)
+    tokens = rows_of(with_signals(toy_tokens(), scopes), rows)
+    made = {need: _TOYS[need](tokens) for need in needs if need in _TOYS}
+    signals = {keyword(name): value for name, value in tokens.signals.items()}
+    if unknown := needs - {*made, *signals, *own}:
+        provider = decoder or _provider(unknown)
+        require(provider is not None, f"{spec.name}: pass check_loss inputs for {', '.join(sorted(unknown))}")
+        assert provider is not None
+        outputs = toy_outputs(provider, rows)
+        missing = sorted(unknown - set(outputs))
+        require(not missing, f"{spec.name}: the decoder {provider} does not provide {', '.join(missing)}")
+        made |= {name: outputs[name] for name in unknown}
+    return {**made, **signals, **own}
+
+
+def _provider(names: frozenset[str]) -> ComponentSpec | None:
+    """Return an installed decoder whose spec provides all of these names."""
+    registry = installed().registry
+    decoders = (registry.get(Kind.DECODER, name) for name in registry.names(Kind.DECODER))
+    return next((spec for spec in decoders if names <= spec.provides_of(spec.config())), None)
+
+
+def _token_states(tokens: TokenBatch) -> TokenStates:
     labels = tokens.ids[tokens.maskable]
-    return TokenStates(states=_normal(5, len(labels), 16), labels=labels, heads=toy_encoder().heads())
+    return TokenStates(states=_leaf(_values(tokens, 16)[tokens.maskable]), labels=labels, heads=toy_encoder().heads())
 
 
-def _text_states() -> TextStates:
-    tokens = toy_tokens()
-    return TextStates(states=_normal(5, *tokens.ids.shape, 16), tokens=tokens, heads=toy_encoder().heads())
+def _text_states(tokens: TokenBatch) -> TextStates:
+    return TextStates(states=_leaf(_values(tokens, 16)), tokens=tokens, heads=toy_encoder().heads())
 
 
-def _normal(seed: int, *shape: int) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).requires_grad_()
+def _values(tokens: TokenBatch, width: int) -> Tensor:
+    """Return f32[B,L,width] that differ by text, position and channel, and do not depend on the other texts."""
+    length = tokens.ids.shape[1]
+    steps = torch.arange(length * width).reshape(length, width) * 0.7311
+    return torch.sin(3.0 * steps + tokens.keys[:, None, None] * 0.0173)
 
 
-def _flags(seed: int, share: float, *shape: int) -> Tensor:
-    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed)) < share
+def _leaf(values: Tensor) -> Tensor:
+    return values.clone().requires_grad_()
 
 
-def _targets() -> int:
-    return int(toy_tokens().maskable.sum())
+def _pairs(tokens: TokenBatch) -> Any:
+    pairs = toy_pairs()
+    if len(tokens.ids) == ROWS:
+        return pairs
+    some = slice(len(tokens.ids))
+    per_query = ("queries", "positives", "candidates", "groups", "teacher")
+    return attrs.evolve(pairs, **{name: _cut(getattr(pairs, name), some) for name in per_query})
 
 
-ROWS = 6
-_TOYS: dict[str, Callable[[], Any]] = {
+def _groups(tokens: TokenBatch) -> Any:
+    groups = toy_groups()
+    if len(tokens.ids) == ROWS:
+        return groups
+    some = slice(len(tokens.ids))
+    return attrs.evolve(groups, **{name: _cut(getattr(groups, name), some) for name in ("scores", "mask", "teacher")})
+
+
+def _cut(values: Tensor, some: slice) -> Tensor:
+    return _leaf(values.detach()[some]) if values.is_floating_point() else values[some]
+
+
+_TOYS: dict[str, Callable[[TokenBatch], Any]] = {
     "token_states": _token_states,
     "text_states": _text_states,
-    "bottleneck": lambda: _normal(6, ROWS, 16),
-    "vocab_logits": lambda: _normal(7, ROWS, VOCAB),
-    "words": lambda: _flags(8, 0.2, ROWS, VOCAB),
-    "replaced_logits": lambda: _normal(9, _targets()),
-    "replaced": lambda: _flags(10, 0.3, _targets()),
-    "partners": lambda: (torch.arange(ROWS) + ROWS // 2) % ROWS,
-    "pairs": toy_pairs,
-    "groups": toy_groups,
+    "bottleneck": lambda tokens: _leaf(_values(tokens, 16)[:, 0]),
+    "vocab_logits": lambda tokens: _leaf(_values(tokens, VOCAB)[:, 1]),
+    "words": lambda tokens: _values(tokens, VOCAB)[:, 2] > 0.8,
+    "replaced_logits": lambda tokens: _leaf(_values(tokens, 1)[..., 0][tokens.maskable]),
+    "replaced": lambda tokens: _values(tokens, 2)[..., 1][tokens.maskable] > 0.5,
+    "partners": lambda tokens: torch.arange(len(tokens.ids)).roll(len(tokens.ids) // 2),
+    "pairs": _pairs,
+    "groups": _groups,
 }
 
 
@@ -97,7 +190,7 @@ _TOYS: dict[str, Callable[[], Any]] = {
 _LEARNED = ("states", "queries", "passages", "scores")
 
 
-def _leaves(given: dict[str, Any]) -> list[Tensor]:
+def _leaves(given: Mapping[str, Any]) -> list[Tensor]:
     found: list[Tensor] = []
     for value in given.values():
         if isinstance(value, Tensor):

@@ -11,7 +11,8 @@ from attrs import evolve
 from drkit.core.spec import ComponentSpec, Kind
 from drkit.core.types import Mined, MiningRequest
 from drkit.errors import DrkitError
-from drkit.testing.specs import check_spec, require, spec_of
+from drkit.testing.specs import build as build_part
+from drkit.testing.specs import check_spec, require, running, spec_of
 from drkit.testing.toys import ToyCorpus, toy_context, toy_requests
 
 # Of a stream of so many requests, a miner may read so many before its first answer.
@@ -28,14 +29,17 @@ def check_miner(part: ComponentSpec | str | Callable[[], Any], config: Any = Non
     error; a stream of requests is not read to its end before the first answer; mining before `index` raises DrkitError.
     """
     build, name = _builder(part, config)
-    _check_before_index(build(), name)
-    for depth in (1, 5, 100):
-        _check_answers(build, depth, name)
-    requests = list(toy_requests(9))
-    together = list(_indexed(build).mine(iter(requests), 5))
-    alone = [next(iter(_indexed(build).mine([request], 5))).doc_ids for request in requests]
-    require(alone == [mined.doc_ids for mined in together], f"{name}: an answer depends on the other requests")
-    _check_streaming(partial(_indexed(build).mine, depth=5), toy_requests(STREAM), name)
+    with running(name, "mining before index(corpus)"):
+        _check_before_index(build(), name)
+    with running(name, "mining"):
+        for depth in (1, 5, 100):
+            _check_answers(build, depth, name)
+        requests = list(toy_requests(9))
+        together = list(_indexed(build).mine(iter(requests), 5))
+        alone = [next(iter(_indexed(build).mine([request], 5))).doc_ids for request in requests]
+        require(alone == [mined.doc_ids for mined in together], f"{name}: an answer depends on the other requests")
+        require(list(_indexed(build).mine([], 5)) == [], f"{name}: returns answers although it got no requests")
+        _check_streaming(partial(_indexed(build).mine, depth=5), toy_requests(STREAM), name)
 
 
 def _builder(part: ComponentSpec | str | Callable[[], Any], config: Any) -> tuple[Callable[[], Any], str]:
@@ -44,7 +48,7 @@ def _builder(part: ComponentSpec | str | Callable[[], Any], config: Any) -> tupl
         return part, getattr(part, "__name__", "miner")
     spec = spec_of(Kind.MINER, part)
     check_spec(spec)
-    return lambda: spec.load()(spec.config() if config is None else config, toy_context()), spec.name
+    return lambda: build_part(spec, spec.config() if config is None else config, toy_context()), spec.name
 
 
 def _indexed(build: Callable[[], Any]) -> Any:
@@ -64,6 +68,7 @@ def _check_before_index(miner: Any, name: str) -> None:
 def _check_answers(build: Callable[[], Any], depth: int, name: str) -> None:
     requests = list(toy_requests(50))
     answers = list(_indexed(build).mine(iter(requests), depth))
+    _check_types(answers, name)
     require([a.query_id for a in answers] == [r.query_id for r in requests], f"{name}: answers are not in order")
     known_ids = {passage.doc_id for passage in ToyCorpus()}
     for request, mined in zip(requests, answers, strict=True):
@@ -71,6 +76,11 @@ def _check_answers(build: Callable[[], Any], depth: int, name: str) -> None:
     require(any(a.doc_ids for a in answers), f"{name}: finds no negatives")
     again = list(_indexed(build).mine(iter(requests), depth))
     require(answers == again, f"{name}: a second run gives different negatives")
+
+
+def _check_types(answers: list[Any], name: str) -> None:
+    wrong = next((type(answer).__name__ for answer in answers if not isinstance(answer, Mined)), None)
+    require(wrong is None, f"{name}: an answer must be Mined, got {wrong}")
 
 
 def check_mined(request: MiningRequest, mined: Mined, depth: int, known_ids: set[str], name: str) -> None:
@@ -98,8 +108,14 @@ def check_filter(part: ComponentSpec | str | Callable[[], Any], config: Any = No
     if isinstance(part, (ComponentSpec, str)):
         receives = spec_of(Kind.MINER, part).receives
         require("candidates" in receives, f"{name}: the spec of a filter must have receives=('candidates',)")
+    with running(name, "filtering"):
+        _check_kept(build, name)
+
+
+def _check_kept(build: Callable[[], Any], name: str) -> None:
     pairs = list(toy_candidates(50))
     kept = list(build().keep(iter(pairs), ToyCorpus()))
+    _check_types(kept, name)
     require([k.query_id for k in kept] == [m.query_id for _, m in pairs], f"{name}: answers are not in order")
     for (_, before), after in zip(pairs, kept, strict=True):
         check_kept(before, after, name)

@@ -13,8 +13,7 @@ from drkit.core.protocols import FittedSignal
 from drkit.core.spec import ComponentSpec, Kind
 from drkit.data.arrays import write_signal
 from drkit.data.store import StoredTexts, TokenStore, tokenise
-from drkit.errors import DrkitError
-from drkit.testing.specs import ContractError, check_spec, require, spec_of
+from drkit.testing.specs import build, check_spec, require, running, spec_of
 from drkit.testing.toys import toy_context, toy_texts, toy_tokenizer
 
 _LENGTH = 64
@@ -30,7 +29,7 @@ def check_signal(part: ComponentSpec | str, config: Any = None) -> None:
     spec = spec_of(Kind.SIGNAL, part)
     check_spec(spec)
     config = spec.config() if config is None else config
-    texts = [*toy_texts(), "", "B1 b2c3 B4"]
+    texts = [*toy_texts(), "", "Turing and Lovelace in Berlin"]
     signal, values = _values(spec, config, texts)
     require(np.array_equal(values, _values(spec, config, texts)[1]), f"{spec.name}: a second run gives other values")
     scope = spec.scope_of(config)
@@ -44,7 +43,7 @@ def check_signal(part: ComponentSpec | str, config: Any = None) -> None:
 
 def _values(spec: ComponentSpec, config: Any, texts: Sequence[str]) -> tuple[Any, Any]:
     """Return a new signal, and its values of these texts."""
-    signal = spec.load()(config, toy_context())
+    signal = build(spec, config, toy_context())
     require(callable(getattr(signal, "values", None)), f"{spec.name}: a signal must have a method `values`")
     with TemporaryDirectory() as name:
         folder = Path(name)
@@ -55,11 +54,10 @@ def _values(spec: ComponentSpec, config: Any, texts: Sequence[str]) -> tuple[Any
         fitted = folder / "fitted"
         fitted.mkdir()
         if isinstance(signal, FittedSignal):
-            signal.fit(stored, fitted)
+            with running(spec.name, "fit(texts, folder)"):
+                signal.fit(stored, fitted)
         counts = {"token": len(store.flat_ids), "text": len(store), "vocabulary": size}
-        try:
+        with running(spec.name, f"values(texts, folder) of {len(texts)} text(s)"):
             chunks = signal.values(stored, fitted)
             written = write_signal(spec.name, chunks, folder, scope=scope, count=counts[scope])
-        except DrkitError as error:
-            raise ContractError(f"{spec.name}: {error}") from None
         return signal, np.array(written.values)

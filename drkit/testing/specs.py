@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import attrs
@@ -11,6 +13,7 @@ import cattrs
 
 from drkit.core.settings import config_problems
 from drkit.core.spec import ComponentSpec, Kind
+from drkit.errors import DrkitError
 
 HEAVY = ("torch", "transformers", "datasets", "faiss", "pyarrow")
 
@@ -23,6 +26,25 @@ def require(condition: Any, message: str) -> None:
     """Raise ContractError with `message` if the condition does not hold (also under `python -O`)."""
     if not condition:
         raise ContractError(message)
+
+
+@contextmanager
+def running(name: str, what: str) -> Iterator[None]:
+    """Turn an exception of a part's code into a ContractError that names the part and what was done with it."""
+    try:
+        yield
+    except ContractError:
+        raise
+    except DrkitError as error:
+        raise ContractError(f"{name}: {what}: {error}") from error
+    except Exception as error:
+        raise ContractError(f"{name}: {what} raises {type(error).__name__}: {' '.join(str(error).split())}") from error
+
+
+def build(spec: ComponentSpec, config: Any, context: Any) -> Any:
+    """Return the part that a spec declares, built as a run builds it. Raises ContractError if its code fails."""
+    with running(spec.name, f"building it by {spec.target}(config, context)"):
+        return spec.load()(config, context)
 
 
 def spec_of(kind: Kind, part: ComponentSpec | str) -> ComponentSpec:
@@ -46,8 +68,13 @@ def signal_scopes(spec: ComponentSpec, config: Any) -> dict[str, str]:
 
 def check_spec(spec: ComponentSpec) -> None:
     """Check the declaration of any part: target, settings, citation, and that its settings do not import torch."""
-    require(callable(spec.load()), f"{spec.name}: target {spec.target!r} is not callable")
-    settings = spec.config()
+    try:
+        target = spec.load()
+    except (ImportError, AttributeError) as error:
+        raise ContractError(f"{spec.name}: the target {spec.target!r} cannot be imported: {error}") from error
+    require(callable(target), f"{spec.name}: the target {spec.target!r} is not callable")
+    with running(spec.name, f"{spec.config.__name__}(), the default settings,"):
+        settings = spec.config()
     problems = config_problems(spec.config)
     require(not problems, f"{spec.name}: {'; '.join(problems)}")
     for setting in attrs.fields(spec.config):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from attrs import evolve
 
@@ -17,43 +19,49 @@ from drkit.core.types import (
     TokenBatch,
     map_tensors,
 )
+from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from drkit.encoders.masked_lm import MaskedLmEncoder
 
 VOCAB = 97
 PAD, UNK, CLS, SEP, MASK = range(5)
+_WORDS, _PIECES = (
+    text.split()
+    for text in (
+        "the of and in to is for on with by search query passage index model token corpus rank score text word cat dog "
+        "river stone music paper light fox moon ship glass wind bread chair turing lovelace berlin paris 1815 1936 "
+        "1843 green small old new",
+        "##s ##ed ##ing ##er ##ers ##ly ##al ##ful ##less ##ness ##ment ##able ##ish ##ism ##ist ##ity ##ive ##ize "
+        "##ous ##like ##hood ##dom ##ology ##graphy ##ation ##or ##age ##ance ##ant ##ary ##ate ##ette ##ify ##ial "
+        "##ible ##ic ##ian ##ster ##tude ##ure ##wise ##y ##est ##en ##fold ##ee",
+    )
+)
 
 
-class ToyTokenizer:
-    """The attributes of a tokenizer that parts may use."""
-
-    pad_token_id, mask_token_id = PAD, MASK
-    all_special_ids = (PAD, UNK, CLS, SEP, MASK)
-
-    def __len__(self) -> int:
-        return VOCAB
-
-
+@lru_cache(maxsize=1)
 def toy_tokenizer() -> Any:
-    """Return a fast BERT tokenizer of the same size and special ids; its words are `b0` to `b45`, or as in `b7c3`."""
+    """Return a lower-casing BERT tokenizer of 5 special tokens, 46 English words and 46 endings (`##ing`)."""
     from transformers import BertTokenizerFast
 
-    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    pieces = (VOCAB - len(specials)) // 2
-    words = [*specials, *(f"b{n}" for n in range(pieces)), *(f"##c{n}" for n in range(pieces))]
-    return BertTokenizerFast(vocab={word: number for number, word in enumerate(words)})
+    entries = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *_WORDS, *_PIECES]
+    return BertTokenizerFast(vocab={entry: number for number, entry in enumerate(entries)})
 
 
 def toy_texts(lengths: Sequence[int] = (16, 12, 5, 7, 10, 14, 8, 16)) -> list[str]:
-    """Return texts with these numbers of words for `toy_tokenizer`; two of three words have two tokens."""
-    return [
-        " ".join(
-            f"b{(7 * row + 3 * word) % 46}" + (f"c{(5 * row + word) % 46}" if word % 3 else "")
-            for word in range(length)
-        )
-        for row, length in enumerate(lengths)
-    ]
+    """Return texts with these numbers of words for `toy_tokenizer`.
+
+    Two of three words have two tokens; the first word of each text and every fifth begin with a capital.
+    """
+    return [" ".join(_toy_word(row, place) for place in range(length)) for row, length in enumerate(lengths)]
+
+
+def _toy_word(row: int, place: int) -> str:
+    ending = _PIECES[(5 * row + place) % len(_PIECES)][2:] if place % 3 else ""
+    word = _WORDS[(7 * row + 3 * place) % len(_WORDS)] + ending
+    return word.capitalize() if place % 5 == 0 else word
 
 
 def toy_encoder(seed: int = 7, *, pooling: str = "cls", **sizes: Any) -> MaskedLmEncoder:
@@ -61,12 +69,12 @@ def toy_encoder(seed: int = 7, *, pooling: str = "cls", **sizes: Any) -> MaskedL
     from drkit.encoders import BertSizes, MaskedLmEncoder
 
     tiny = BertSizes(hidden=16, layers=2, heads=2, intermediate=24, max_positions=64, dropout=0.0)
-    return MaskedLmEncoder.from_scratch(evolve(tiny, **sizes), ToyTokenizer(), pooling=pooling, seed=seed)
+    return MaskedLmEncoder.from_scratch(evolve(tiny, **sizes), toy_tokenizer(), pooling=pooling, seed=seed)
 
 
 def toy_context(seed: int = 7) -> BuildContext:
     """Return the context that parts are built with beside `toy_encoder`."""
-    tokenizer = ToyTokenizer()
+    tokenizer = toy_tokenizer()
     return BuildContext(
         backbone=toy_encoder().info(tokenizer),
         tokenizer=tokenizer,
@@ -81,7 +89,8 @@ def toy_context(seed: int = 7) -> BuildContext:
 def toy_tokens(lengths: Sequence[int] = (30, 22, 9, 4, 3, 2, 17, 30), padding: int = 0) -> TokenBatch:
     """Return texts of these lengths, special tokens included (2: an empty text), padded by `padding` more than needed.
 
-    A text of a given length and index in `lengths` is the same whatever the padding; words have 1 to 5 tokens.
+    A text of a given length and index in `lengths` is the same whatever the padding; words have 1 to 5 tokens, of which
+    the first is one of `toy_tokenizer`'s words and the others are endings.
     """
     longest = max(lengths) + padding
     shape = (len(lengths), longest)
@@ -94,6 +103,9 @@ def toy_tokens(lengths: Sequence[int] = (30, 22, 9, 4, 3, 2, 17, 30), padding: i
         ids[row, 0], ids[row, length - 1] = CLS, SEP
         pieces = torch.randint(1, 6, (length,), generator=draw)
         words[row, body] = torch.repeat_interleave(torch.arange(length), pieces)[: length - 2]
+        within = words[row, 1:] == words[row, :-1]  # token n + 1 goes on with the word of token n
+        kind = (ids[row, 1:] - MASK - 1) % len(_WORDS) + MASK + 1 + within * len(_WORDS)
+        ids[row, 1:] = torch.where(words[row, 1:] >= 0, kind, ids[row, 1:])
         importance[row, body] = torch.randn(length - 2, generator=draw)
     attention = ids != PAD
     keys = torch.arange(len(lengths)) * 1000 + 17
@@ -102,17 +114,17 @@ def toy_tokens(lengths: Sequence[int] = (30, 22, 9, 4, 3, 2, 17, 30), padding: i
 
 
 def with_signals(tokens: TokenBatch, scopes: Mapping[str, str]) -> TokenBatch:
-    """Return the batch with toy signals of these names and scopes added: f32[B,L] per `token`, f32[B] per `text`.
+    """Return the batch with toy signals of exactly these names and scopes: f32[B,L] per `token`, f32[B] per `text`.
 
     A text's values are the same whatever the padding and the other texts; contexts get them too.
     """
     made = {
-        name: _toy_signal(tokens, name, scope)
+        name: tokens.signals.get(name, _toy_signal(tokens, name, scope))
         for name, scope in scopes.items()
-        if name not in tokens.signals and scope != "vocabulary"
+        if scope != "vocabulary"
     }
     context = None if tokens.context is None else with_signals(tokens.context, scopes)
-    return evolve(tokens, signals={**tokens.signals, **made}, context=context)
+    return evolve(tokens, signals=made, context=context)
 
 
 def _toy_signal(tokens: TokenBatch, name: str, scope: str) -> torch.Tensor:
@@ -180,8 +192,15 @@ class ToyCorpus:
     def __iter__(self) -> Iterator[Passage]:
         return iter(self._passages.values())
 
+    def find(self, doc_ids: Sequence[str]) -> NDArray[np.int64]:
+        """Return the index of each id, i64[n], or -1 if it is unknown."""
+        indices = {doc_id: index for index, doc_id in enumerate(self._passages)}
+        return np.array([indices.get(doc_id, -1) for doc_id in doc_ids], np.int64)
+
     def get_many(self, doc_ids: Sequence[str]) -> list[Passage]:
-        """Return the passages with these ids."""
+        """Return the passages with these ids, as a run's corpus does. Raises DrkitError for an unknown id."""
+        if unknown := [doc_id for doc_id in doc_ids if doc_id not in self._passages]:
+            raise DrkitError(f"unknown passage {unknown[0]!r}; corpus.find(doc_ids) is -1 for ids that it lacks")
         return [self._passages[doc_id] for doc_id in doc_ids]
 
 

@@ -31,7 +31,7 @@ def files(tmp_path_factory):
 
 def test_a_trec_file_is_measured_and_its_values_are_written(files, tmp_path):
     values, table = tmp_path / "v.jsonl", tmp_path / "t.json"
-    arguments = ["--qrels", files / "qrels.txt", "--measures", "RR@10,P@1", "--per-query", values, "--json", table]
+    arguments = ["--qrels", files / "qrels.txt", "--measures", "RR@10,P@1", "--per-query", values, "--table", table]
     code, out, err = drkit("evaluate", files / "one.trec", *arguments)
     assert code == 0, err
     assert "6 queries" in out
@@ -58,7 +58,7 @@ def test_two_files_are_compared(files):
     assert "| 4 | 0 | 2 |" in out
     assert "+0.500 (0.500 -> 1.000) q 0: what is q 0?" in out
     assert "-1.000 (1.000 -> 0.000) q 5: what is q 5?" in out
-    given = [*sources, "--qrels", files / "qrels.txt", "-m", "RR@10 AP", "--format", "json"]
+    given = [*sources, "--qrels", files / "qrels.txt", "-m", "RR@10 AP", "--json"]
     code, out, _ = drkit("compare", *given)
     found = json.loads(out)["comparisons"]
     assert [(one["measure"], one["wins"], one["losses"]) for one in found] == [("RR@10", 4, 2), ("AP", 4, 2)]
@@ -66,7 +66,8 @@ def test_two_files_are_compared(files):
 
 
 def test_bm25_on_a_folder_of_data_sets(files, tmp_path):
-    code, out, err = drkit("evaluate", "--beir", files, "--bm25", "-o", tmp_path / "out", "--json", tmp_path / "t.json")
+    given = ("--bm25", "-o", tmp_path / "out", "--table", tmp_path / "t.json")
+    code, out, err = drkit("evaluate", "--beir", files, *given)
     assert code == 0, err
     assert "average" in out
     assert set(json.loads((tmp_path / "t.json").read_text())["data_sets"]) == {"beir"}
@@ -76,7 +77,7 @@ def test_bm25_on_a_folder_of_data_sets(files, tmp_path):
 def test_bm25_on_a_collection_has_a_table_and_values(files, tmp_path):
     arguments = ["--collection", f"beir:{files / 'beir'}", "-m", "RR@10 P@1", "-o", tmp_path / "out"]
     values, table = tmp_path / "v.jsonl", tmp_path / "t.json"
-    code, out, err = drkit("evaluate", "--bm25", *arguments, "--per-query", values, "--json", table)
+    code, out, err = drkit("evaluate", "--bm25", *arguments, "--per-query", values, "--table", table)
     assert code == 0, err
     assert "6 queries" in out
     assert json.loads(table.read_text())["rows"][0]["values"].keys() == {"RR@10", "P@1"}
@@ -88,7 +89,7 @@ def test_bm25_on_a_collection_has_a_table_and_values(files, tmp_path):
 
 def test_hits_with_the_id_of_their_query_are_counted(files, tmp_path):
     write_run(tmp_path / "own.trec", [("q 0", [("q 0", 3.0), ("ü", 2.0)]), ("q 1", [("ü", 2.0)])], "own")
-    given = (tmp_path / "own.trec", "--qrels", files / "qrels.txt", "-m", "RR@10", "--json", tmp_path / "t.json")
+    given = (tmp_path / "own.trec", "--qrels", files / "qrels.txt", "-m", "RR@10", "--table", tmp_path / "t.json")
     code, _, err = drkit("evaluate", *given)
     assert code == 0, err
     assert "1 hits have the id of their query and count" in err

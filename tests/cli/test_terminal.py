@@ -114,13 +114,14 @@ def files(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("kind", ["markdown", "json"])
+@pytest.mark.parametrize("kind", ["markdown", "--json"])
 def test_compare_shows_hostile_ids(files, kind):
     pair = [files / "one.trec", files / "two.trec"]
-    code, out, err = drkit("compare", *pair, "--qrels", files / "qrels.txt", "-m", "RR@10", "--format", kind)
+    options = ["--json"] if kind == "--json" else []
+    code, out, err = drkit("compare", *pair, "--qrels", files / "qrels.txt", "-m", "RR@10", *options)
     assert code == 0, err
     check_harmless(out + err)
-    if kind == "json":
+    if kind == "--json":
         (found,) = json.loads(out)["comparisons"]
         assert found["gained"][0]["query_id"].startswith(HOSTILE)
     else:

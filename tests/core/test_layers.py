@@ -28,6 +28,7 @@ LAYERS = (
     ("report",),
     ("runs",),
     ("commands", "inspect"),
+    ("pages",),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 # Within runs: what a stage is, the stages, the plan that wires them, and what carries it out.

@@ -54,7 +54,7 @@ def compose(name, beir, run):
 
 
 # Names of values and files that depend on the time; the report has the seconds of each training.
-TIMES = {"seconds", "pairs_per_second", "finished", "training.json", "report.md", "report.html"}
+TIMES = {"seconds", "pairs_per_second", "finished", "training.json", "report.md"}
 TIMED_INPUTS = Path("report/manifest.json")
 
 
@@ -154,7 +154,7 @@ def commands(run, texts, beir, scorer, generator, out):
             *("-o", out / "scored.jsonl"),
         ],
         "export": ["export", run, "-o", out / "exported"],
-        "evaluate": ["evaluate", run, "--json", out / "table.json", "--per-query", out / "values.tsv"],
+        "evaluate": ["evaluate", run, "--table", out / "table.json", "--per-query", out / "values.tsv"],
         "evaluate-encoder": ["evaluate", "--encoder", run, *collection, "--bm25", "-o", out / "evaluated"],
         "evaluate-beir": ["evaluate", "--encoder", run, "--beir", beir, "-o", out / "beir"],
         "queries": [

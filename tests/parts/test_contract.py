@@ -263,5 +263,5 @@ def test_a_declaration_that_is_not_frozen_or_lies_is_found():
 
     with pytest.raises(AssertionError, match="not frozen"):
         check_spec(ComponentSpec("masker", "m", "drkit.maskers.uniform:UniformMasker", Loose, "m"))
-    with pytest.raises(AttributeError):
+    with pytest.raises(AssertionError, match="uniform:Nothing' cannot be imported"):
         check_spec(attrs.evolve(REGISTRY.get("masker", "uniform"), target="drkit.maskers.uniform:Nothing"))

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from drkit.core.draws import Draws
-from drkit.testing.toys import VOCAB, ToyTokenizer, toy_context, toy_tokens
+from drkit.testing.toys import VOCAB, toy_context, toy_tokenizer, toy_tokens
 from drkit.train import gradients
 from drkit.train.pretrain import PARTNER, batch_tensors, stacked
 from tests.references.conftest import CONFIG, assert_gradients, composed, reference_weights, small_encoder
@@ -22,7 +22,7 @@ LENGTHS = (14, 9, 12, 5)
 
 
 def prepared(paper: str, dtype=torch.float64, settings=()):
-    encoder = small_encoder(ToyTokenizer())
+    encoder = small_encoder(toy_tokenizer())
     module, masker = composed(paper, encoder, toy_context(), settings=(*PLAIN, *settings))
     tokens = toy_tokens(LENGTHS)
     both = stacked(tokens, attrs.evolve(tokens, keys=tokens.keys + PARTNER), pad_id=0)

@@ -29,7 +29,7 @@ from drkit.losses import (
     PairwiseLoss,
 )
 from drkit.losses.specs import DIRECTIONS
-from drkit.testing.toys import ToyTokenizer, toy_tokens
+from drkit.testing.toys import toy_tokenizer, toy_tokens
 from drkit.train import gradients
 from drkit.train import gradients as gathering
 from drkit.train.biencoder import BiEncoder, pad_lists
@@ -82,7 +82,7 @@ def spread(encoder):
 
 def module_of(name, dropout=0.0):
     sizes = BertSizes(hidden=16, layers=2, heads=2, intermediate=24, max_positions=64, dropout=dropout)
-    encoder, other = (spread(MaskedLmEncoder.from_scratch(sizes, ToyTokenizer(), seed=seed)) for seed in (3, 4))
+    encoder, other = (spread(MaskedLmEncoder.from_scratch(sizes, toy_tokenizer(), seed=seed)) for seed in (3, 4))
     if name == "listwise":
         return GroupRanker(PairScorer(encoder), LOSSES[name])
     return BiEncoder(encoder, LOSSES[name], passage_encoder=other if name == "separate encoders" else None)

@@ -30,10 +30,10 @@ def auto_encoder(dropout=0.0):
     from drkit.core.registry import installed
     from drkit.core.spec import Kind
     from drkit.encoders import BertSizes, MaskedLmEncoder
-    from drkit.testing.toys import ToyTokenizer, toy_context
+    from drkit.testing.toys import toy_context, toy_tokenizer
 
     sizes = BertSizes(hidden=16, layers=2, heads=2, intermediate=24, max_positions=64, dropout=dropout)
-    encoder = MaskedLmEncoder.from_scratch(sizes, ToyTokenizer(), seed=3)
+    encoder = MaskedLmEncoder.from_scratch(sizes, toy_tokenizer(), seed=3)
     registry = installed().registry
     mlm = registry.build(Kind.LOSS, "mlm", None, toy_context())
     decoder = registry.build(Kind.DECODER, "mlm", None, toy_context())

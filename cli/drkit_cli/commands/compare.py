@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
-from drkit_cli.measures import measures_option, print_note
-from drkit_cli.names import LocalPath, count
+from drkit_cli.measures import measures_option
+from drkit_cli.names import Assignment, CollectionName, LocalPath, count
+from drkit_cli.output import output_options, print_note, print_result
 from drkit_cli.terminal import echo
 
 _FILE = LocalPath(dir_okay=False)
@@ -17,9 +18,19 @@ _FILE = LocalPath(dir_okay=False)
 @click.argument("sources", metavar="A B [C ..]", nargs=-1, required=True)
 @click.option("--qrels", type=_FILE, help="Judgements: a file of TREC's four columns, or of BEIR's three.")
 @click.option(
-    "--collection", metavar="NAME[:VALUE]", help="Judgements of a collection: beir:FOLDER, or a run's folder."
+    "--collection",
+    metavar="NAME[:VALUE]",
+    type=CollectionName(),
+    help="Judgements of a collection: beir:FOLDER, or a run's folder.",
 )
-@click.option("--set", "settings", metavar="PATH=VALUE", multiple=True, help="A setting: collection.train_share=0.5")
+@click.option(
+    "--set",
+    "settings",
+    metavar="PATH=VALUE",
+    type=Assignment(),
+    multiple=True,
+    help="A setting: collection.train_share=0.5",
+)
 @click.option(
     "--split",
     type=click.Choice(["train", "dev", "test"]),
@@ -29,7 +40,7 @@ _FILE = LocalPath(dir_okay=False)
 @click.option("--exclude-self", is_flag=True, help="Ignore hits whose id equals the query's.")
 @click.option("--all-pairs", is_flag=True, help="Compare all pairs, not only with the first system.")
 @click.option("--queries", "shown", default=5, show_default=True, type=count(0), help="Number of queries to list.")
-@click.option("--format", "kind", default="markdown", show_default=True, type=click.Choice(["markdown", "json"]))
+@output_options
 def compare(
     sources: tuple[str, ...],
     qrels: Path | None,
@@ -40,7 +51,6 @@ def compare(
     exclude_self: bool,
     all_pairs: bool,
     shown: int,
-    kind: str,
 ) -> None:
     r"""Compare systems query by query; the first one is the baseline.
 
@@ -49,20 +59,18 @@ def compare(
 
     \b
     drkit compare runs/a:bm25 runs/a:retriever-2 runs/b:retriever-2
-    drkit compare bm25.trec dense.trec --qrels qrels.txt --measures RR@10 --format json
+    drkit compare bm25.trec dense.trec --qrels qrels.txt --measures RR@10 --json
     """
     import attrs
 
     from drkit.commands import evaluate_files, find_judgements, find_systems
     from drkit.evaluate import compare as compare_scores
     from drkit.evaluate import versus_markdown
-    from drkit.recipe.toml import json_text
 
     systems = find_systems(sources)
     judged = find_judgements(systems, qrels=qrels, collection=collection, split=split, settings=settings)
     scores = evaluate_files(systems, judged, measures or None, exclude_self=exclude_self, note=print_note)
     found = compare_scores(scores, all_pairs=all_pairs, shown=shown)
-    if kind == "json":
-        echo(json_text({"comparisons": [attrs.asdict(one) for one in found]}), nl=False)
-    else:
-        echo(versus_markdown(found, judged.texts))
+    print_result(
+        {"comparisons": [attrs.asdict(one) for one in found]}, lambda: echo(versus_markdown(found, judged.texts))
+    )

@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from drkit_cli.names import LocalPath, PartName, PipelineName, RecipeName
+from drkit_cli.names import Assignment, CollectionName, LocalPath, PartName, PathOrId, PipelineName, RecipeName
+from drkit_cli.output import output_options, print_note
 from drkit_cli.running import run_options
-from drkit_cli.terminal import echo
 
 
 @click.command()
@@ -25,9 +25,20 @@ from drkit_cli.terminal import echo
 )
 @click.option("--pipeline", type=PipelineName(), help="How to fine-tune: two-stage, three-stage, ance, dpr ...")
 @click.option("--paper", type=RecipeName(), help="Start from a paper's recipe; any slot can still be replaced.")
-@click.option("--collection", metavar="NAME[:VALUE]", help="pydocs, beir:FOLDER, irds:ID, jsonl:FILE ...")
-@click.option("--encoder", metavar="PATH_OR_ID", help="Start from an existing encoder: a folder or hub id.")
-@click.option("--set", "settings", metavar="PATH=VALUE", multiple=True, help="A setting: pretrain.learning_rate=1e-4")
+@click.option(
+    "--collection", metavar="NAME[:VALUE]", type=CollectionName(), help="pydocs, beir:FOLDER, irds:ID, jsonl:FILE ..."
+)
+@click.option(
+    "--encoder", metavar="PATH_OR_ID", type=PathOrId(), help="Start from an existing encoder: a folder or hub id."
+)
+@click.option(
+    "--set",
+    "settings",
+    metavar="PATH=VALUE",
+    type=Assignment(),
+    multiple=True,
+    help="A setting: pretrain.learning_rate=1e-4",
+)
 @click.option(
     "--scale",
     type=click.Choice(["paper", "small", "quick"]),
@@ -38,6 +49,7 @@ from drkit_cli.terminal import echo
 @click.option("-o", "--output", type=LocalPath(), help="Also write the complete recipe to this file.")
 @click.option("--run-dir", type=LocalPath(), help="Folder of the run (default: runs/NAME).")
 @run_options
+@output_options
 def compose(
     output: Path | None,
     dry_run: bool,
@@ -68,5 +80,5 @@ def compose(
     recipe = compose_recipe(ComposeRequest(scale="quick" if quick else scale, **choices), parts)
     if output:
         write_recipe(recipe, output)
-        echo(f"recipe: {output}")
+        print_note(f"the recipe is {output}")
     run_recipe(recipe, parts.registry, run_dir=run_dir, dry_run=dry_run, redo=redo, reuse=reuse, trial=trial)

@@ -6,21 +6,35 @@ from pathlib import Path
 
 import click
 
-from drkit_cli.names import LocalPath, count
+from drkit_cli.names import Assignment, CollectionName, LocalPath, PathOrId, count
+from drkit_cli.output import output_options, print_next, print_result, show_progress
 from drkit_cli.terminal import echo
 
 
 @click.command()
 @click.option(
-    "--teacher", required=True, metavar="PATH_OR_ID", help="A cross-encoder: its folder, a run's, or a hub id."
+    "--teacher",
+    required=True,
+    metavar="PATH_OR_ID",
+    type=PathOrId(),
+    help="A cross-encoder: its folder, a run's, or a hub id.",
 )
 @click.option("--negatives", required=True, type=LocalPath(), help="A file that `drkit mine` wrote.")
-@click.option("--collection", required=True, metavar="RUN|NAME:VALUE", help="A run's folder, beir:FOLDER, irds:ID ...")
-@click.option("--set", "settings", metavar="PATH=VALUE", multiple=True, help="A setting: collection.limit=1000")
+@click.option(
+    "--collection",
+    required=True,
+    metavar="RUN|NAME:VALUE",
+    type=CollectionName(),
+    help="A run's folder, beir:FOLDER, irds:ID ...",
+)
+@click.option(
+    "--set", "settings", metavar="PATH=VALUE", type=Assignment(), multiple=True, help="A setting: collection.limit=1000"
+)
 @click.option("--token-budget", default=16_384, show_default=True, type=count(1), help="Tokens read at once.")
 @click.option("--precision", type=click.Choice(["float32", "bfloat16"]), default="float32", show_default=True)
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda ..")
 @click.option("-o", "--output", required=True, type=LocalPath(), help="The file: NAME.jsonl.")
+@output_options
 def distill(
     teacher: str,
     negatives: Path,
@@ -41,10 +55,9 @@ def distill(
     """
     from drkit.commands import NamedCollection, open_reranker
     from drkit.commands import distill as distill_file
-    from drkit_cli.progress import RichProgress
 
     scorer = open_reranker(teacher, device, token_budget=token_budget, precision=precision)
-    with RichProgress(1) as progress:
+    with show_progress(1) as progress:
         progress.begin("distill", f"scores of {negatives} by {teacher}")
         done = distill_file(
             negatives,
@@ -53,10 +66,17 @@ def distill(
             output,
             on_progress=lambda lines: progress.advance(lines, None, "queries"),
         )
-    echo(f"scores   {output}: {done.queries:,} queries, {done.pairs:,} pairs")
-    echo(f"teacher  {done.agreement.summary()}")
-    echo(f"use      {_training(teacher, collection, settings)}")
-    echo(f"         trains with this teacher's scores; --collection pairs:{output} reads the texts alone")
+    training, agreement = _training(teacher, collection, settings), done.agreement.summary()
+
+    def draw() -> None:
+        echo(f"scores   {output}: {done.queries:,} queries, {done.pairs:,} pairs")
+        echo(f"teacher  {agreement}")
+
+    print_result(
+        {"file": output, "queries": done.queries, "pairs": done.pairs, "teacher": agreement, "training": training}, draw
+    )
+    print_next(f"use      {training}")
+    print_next(f"         trains with this teacher's scores; --collection pairs:{output} reads the texts alone")
 
 
 def _training(teacher: str, collection: str, settings: tuple[str, ...]) -> str:

@@ -7,15 +7,30 @@ from pathlib import Path
 import click
 
 from drkit.encoders.pooling import POOLINGS
-from drkit_cli.names import LocalPath, count
+from drkit_cli.names import Assignment, CollectionName, LocalPath, PathOrId, count
+from drkit_cli.output import output_options, print_next, print_note, print_result, show_progress
 from drkit_cli.terminal import echo
 
 
 @click.command()
-@click.option("--encoder", required=True, metavar="PATH_OR_ID", help="A folder, a run, RUN/retriever-1, or a hub id.")
-@click.option("--collection", required=True, metavar="RUN|NAME:VALUE", help="A run's folder, beir:FOLDER, irds:ID ...")
+@click.option(
+    "--encoder",
+    required=True,
+    metavar="PATH_OR_ID",
+    type=PathOrId(),
+    help="A folder, a run, RUN/retriever-1, or a hub id.",
+)
+@click.option(
+    "--collection",
+    required=True,
+    metavar="RUN|NAME:VALUE",
+    type=CollectionName(),
+    help="A run's folder, beir:FOLDER, irds:ID ...",
+)
 @click.option("--split", help="Encode the queries of this split instead of the passages.")
-@click.option("--set", "settings", metavar="PATH=VALUE", multiple=True, help="A setting: collection.limit=1000")
+@click.option(
+    "--set", "settings", metavar="PATH=VALUE", type=Assignment(), multiple=True, help="A setting: collection.limit=1000"
+)
 @click.option("--dtype", type=click.Choice(["float32", "float16"]), default="float32", show_default=True)
 @click.option("--format", "format_", type=click.Choice(["npy", "safetensors"]), default="npy", show_default=True)
 @click.option("--shard-size", default=16_384, show_default=True, type=count(1), help="Texts per shard.")
@@ -23,6 +38,7 @@ from drkit_cli.terminal import echo
 @click.option("--precision", type=click.Choice(["float32", "bfloat16"]), default="float32", show_default=True)
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda ..")
 @click.option("-o", "--output", required=True, type=LocalPath(), help="The folder of vectors.")
+@output_options
 def encode(
     encoder: str,
     collection: str,
@@ -47,10 +63,9 @@ def encode(
     """
     from drkit.commands import encode_collection, open_encoder
     from drkit.search import Storage
-    from drkit_cli.progress import RichProgress
 
     made_by = open_encoder(encoder, pooling=pooling, device=device, precision=precision)
-    with RichProgress(1) as progress:
+    with show_progress(1) as progress:
         progress.begin("encode", f"{split + ' queries' if split else 'passages'} of {collection}")
         vectors = encode_collection(
             made_by,
@@ -62,7 +77,11 @@ def encode(
             on_progress=lambda count: progress.advance(count, None, "texts"),
         )
     if vectors is None:
-        echo("this process is done; others are still writing their shards", err=True)
+        print_note("this process is done; others are still writing their shards")
         return
-    echo(f"vectors  {output}: {len(vectors):,} of {vectors.dimension}, {dtype}")
-    echo(f"use      drkit {'search INDEX --queries' if split else 'index'} {output} -o ..")
+    count, dimension = len(vectors), vectors.dimension
+    print_result(
+        {"folder": output, "vectors": count, "dimension": dimension, "dtype": dtype},
+        lambda: echo(f"vectors  {output}: {count:,} of {dimension}, {dtype}"),
+    )
+    print_next(f"use      drkit {'search INDEX --queries' if split else 'index'} {output} -o ..")

@@ -10,7 +10,8 @@ import click
 from attrs import frozen
 
 from drkit_cli.measures import measures_option
-from drkit_cli.names import LocalPath
+from drkit_cli.names import Assignment, CollectionName, LocalPath, PathOrId
+from drkit_cli.output import output_options, print_note, print_result, show_progress
 
 if TYPE_CHECKING:
     from drkit.evaluate import Scores
@@ -24,9 +25,17 @@ _FILE = LocalPath(dir_okay=False)
 @click.option(
     "--collection",
     metavar="NAME[:VALUE]",
+    type=CollectionName(),
     help="Judgements of a collection: beir:FOLDER, or a run's folder.",
 )
-@click.option("--set", "settings", metavar="PATH=VALUE", multiple=True, help="A setting: collection.train_share=0.5")
+@click.option(
+    "--set",
+    "settings",
+    metavar="PATH=VALUE",
+    type=Assignment(),
+    multiple=True,
+    help="A setting: collection.train_share=0.5",
+)
 @click.option(
     "--split",
     type=click.Choice(["train", "dev", "test"]),
@@ -35,8 +44,10 @@ _FILE = LocalPath(dir_okay=False)
 @measures_option
 @click.option("--exclude-self", is_flag=True, help="Ignore hits whose id equals the query's.")
 @click.option("--per-query", type=_FILE, help="Also write every query's values: .jsonl or .tsv.")
-@click.option("--json", "as_json", type=_FILE, help="Also write the table to this file, as JSON.")
-@click.option("--encoder", metavar="FOLDER_OR_RUN", help="An encoder to evaluate on --collection or --beir.")
+@click.option("--table", "table_file", type=_FILE, help="Also write the table to this file, as JSON.")
+@click.option(
+    "--encoder", metavar="FOLDER_OR_RUN", type=PathOrId(), help="An encoder to evaluate on --collection or --beir."
+)
 @click.option("--beir", type=LocalPath(file_okay=False), help="A folder of folders in BEIR's layout.")
 @click.option("--bm25", is_flag=True, help="With --collection or --beir: rank by BM25 too, and by both; or alone.")
 @click.option(
@@ -45,6 +56,7 @@ _FILE = LocalPath(dir_okay=False)
     type=LocalPath(),
     help="With --encoder or --bm25: where rankings are kept (runs/beir).",
 )
+@output_options
 def evaluate(
     source: str | None,
     qrels: Path | None,
@@ -54,7 +66,7 @@ def evaluate(
     measures: tuple[str, ...],
     exclude_self: bool,
     per_query: Path | None,
-    as_json: Path | None,
+    table_file: Path | None,
     encoder: str | None,
     beir: Path | None,
     bm25: bool,
@@ -74,15 +86,15 @@ def evaluate(
             raise click.UsageError(
                 "--beir FOLDER goes with --encoder or --bm25, and without a run, judgements, --split or --per-query"
             )
-        _beir(beir, searched, as_json)
+        _beir(beir, searched, table_file)
     elif encoder or bm25:
         if source or qrels or not collection:
             raise click.UsageError("--encoder and --bm25 go with --collection NAME or --beir FOLDER, and without a run")
-        _collection((collection, split or "test", settings), searched, per_query, as_json)
+        _collection((collection, split or "test", settings), searched, per_query, table_file)
     elif not source:
         raise click.UsageError("give a run's folder, a TREC run file, or --encoder with --collection or --beir")
     else:
-        _files(source, (qrels, collection, split, settings), measures, exclude_self, per_query, as_json)
+        _files(source, (qrels, collection, split, settings), measures, exclude_self, per_query, table_file)
 
 
 @frozen
@@ -106,11 +118,10 @@ def _files(
     measures: Sequence[str],
     exclude_self: bool,
     per_query: Path | None,
-    as_json: Path | None,
+    table_file: Path | None,
 ) -> None:
     from drkit.commands import evaluate_files, find_judgements, find_systems
     from drkit.evaluate.measures import check_values_file
-    from drkit_cli.measures import print_note
 
     if per_query:
         check_values_file(per_query)
@@ -118,29 +129,28 @@ def _files(
     systems = find_systems([source])
     judged = find_judgements(systems, qrels=qrels, collection=collection, split=split, settings=settings)
     scores = evaluate_files(systems, judged, measures or None, exclude_self=exclude_self, note=print_note)
-    _print(scores, {system.name: len(system.files) for system in systems}, per_query, as_json)
+    _print(scores, {system.name: len(system.files) for system in systems}, per_query, table_file)
 
 
 def _collection(
-    judged: tuple[str, str, Sequence[str]], searched: Searched, per_query: Path | None, as_json: Path | None
+    judged: tuple[str, str, Sequence[str]], searched: Searched, per_query: Path | None, table_file: Path | None
 ) -> None:
     from drkit.commands import NamedCollection, evaluate_encoder
     from drkit.evaluate.measures import check_values_file
-    from drkit_cli.progress import RichProgress
 
     if per_query:
         check_values_file(per_query)
     name, split, settings = judged
     collection = NamedCollection(name, tuple(settings))
-    with RichProgress(searched.bm25 + (searched.encoder is not None)) as progress:
+    with show_progress(searched.bm25 + (searched.encoder is not None)) as progress:
         scores = evaluate_encoder(
             searched.encoder, collection, searched.output, split=split, progress=progress, **searched.options()
         )
-    _print(scores, dict.fromkeys((system for system, _ in scores), 1), per_query, as_json)
+    _print(scores, dict.fromkeys((system for system, _ in scores), 1), per_query, table_file)
 
 
 def _print(
-    scores: Sequence[tuple[str, Scores]], draws: Mapping[str, int], per_query: Path | None, as_json: Path | None
+    scores: Sequence[tuple[str, Scores]], draws: Mapping[str, int], per_query: Path | None, table_file: Path | None
 ) -> None:
     import attrs
 
@@ -151,27 +161,35 @@ def _print(
     from drkit_cli.render import console
 
     rows = comparison(scores)
-    screen = console()
-    screen.print(score_table(rows))
-    if len(rows) > 1:
-        screen.print(table_caption(draws))
+    found = {"queries": rows[0].queries, "rows": [attrs.asdict(row) for row in rows]}
+
+    def draw() -> None:
+        screen = console()
+        screen.print(score_table(rows))
+        if len(rows) > 1:
+            screen.print(table_caption(draws))
+
+    print_result(found, draw)
     if per_query:
         write_per_query(per_query, scores)
-    if as_json:
-        write_json(as_json, {"queries": rows[0].queries, "rows": [attrs.asdict(row) for row in rows]})
+    if table_file:
+        write_json(table_file, found)
 
 
-def _beir(folder: Path, searched: Searched, as_json: Path | None) -> None:
+def _beir(folder: Path, searched: Searched, table_file: Path | None) -> None:
     from drkit.commands import evaluate_beir
     from drkit.commands.encoder_evaluation import data_sets
     from drkit.evaluate.measures import write_json
-    from drkit_cli.progress import RichProgress
     from drkit_cli.render import console, table
 
     searches = sum(map(len, data_sets(folder).values())) * (searched.bm25 + (searched.encoder is not None))
-    with RichProgress(searches) as progress:
+    with show_progress(searches) as progress:
         found = evaluate_beir(searched.encoder, folder, searched.output, progress=progress, **searched.options())
-    for measure in searched.measures:
-        console().print(table(measure, ("data set", *found.systems), found.rows(measure)))
-    if as_json:
-        write_json(as_json, found.as_json())
+
+    def draw() -> None:
+        for measure in searched.measures:
+            console().print(table(measure, ("data set", *found.systems), found.rows(measure)))
+
+    print_result(found.as_json(), draw)
+    if table_file:
+        write_json(table_file, found.as_json())

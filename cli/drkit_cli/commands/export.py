@@ -8,6 +8,7 @@ import click
 
 from drkit.encoders.pooling import POOLINGS
 from drkit_cli.names import LocalPath
+from drkit_cli.output import output_options, print_result
 from drkit_cli.terminal import echo
 
 
@@ -15,6 +16,7 @@ from drkit_cli.terminal import echo
 @click.argument("source", metavar="RUN_OR_CHECKPOINT")
 @click.option("--pooling", type=click.Choice(list(POOLINGS)), help="For a checkpoint that does not declare it.")
 @click.option("-o", "--output", required=True, type=LocalPath(), help="The encoder folder.")
+@output_options
 def export(source: str, pooling: str | None, output: Path) -> None:
     r"""Write an encoder folder for SentenceTransformer and AutoModel, without head and decoder, with declared pooling.
 
@@ -24,4 +26,5 @@ def export(source: str, pooling: str | None, output: Path) -> None:
     """
     from drkit.commands import export_checkpoint
 
-    echo(f"encoder  {export_checkpoint(source, output, pooling=pooling)}")
+    folder = export_checkpoint(source, output, pooling=pooling)
+    print_result({"encoder": folder}, lambda: echo(f"encoder  {folder}"))

@@ -11,9 +11,11 @@ import click
 from click.core import ParameterSource
 
 from drkit_cli.names import LocalPath, count
+from drkit_cli.output import output_options, print_note, print_result
 from drkit_cli.terminal import echo
 
 if TYPE_CHECKING:
+    from drkit.evaluate import TunedWeight
     from drkit.search.fusion import Scale
 
 _FILE = LocalPath(dir_okay=False)
@@ -43,6 +45,7 @@ _OF_METHOD = {"convex": ("scale", "weight", "tune", "measure"), "rrf": ("rrf_k",
 @click.option("--rrf-k", default=60, show_default=True, type=count(0), help="rrf: added to every rank.")
 @click.option("-k", "--depth", default=1000, show_default=True, type=count(1), help="Passages per query.")
 @click.option("-o", "--output", required=True, type=_FILE, help="The new TREC run.")
+@output_options
 def fuse(
     first: Path,
     second: Path,
@@ -70,31 +73,47 @@ def fuse(
     if weight is not None and tune:
         raise click.UsageError("give --weight or --tune, not both")
     combine: Callable[..., Any] = partial(reciprocal_ranks, k=rrf_k, depth=depth)
+    tuned: TunedWeight | None = None
     if method == "convex":
         if tune:
-            weight = _tuned(first, second, tune, measure, SCALES[scale])
-        chosen = DEFAULT_WEIGHT if weight is None else weight
+            tuned = _tuned(first, second, tune, measure, SCALES[scale])
+            weight = tuned.weight
+        chosen = weight = DEFAULT_WEIGHT if weight is None else weight
         combine = lambda a, b: convex(align(a, b, SCALES[scale]), chosen, depth)  # noqa: E731
     queries, shared = fuse_files(first, second, output, combine)
-    echo(f"run      {output}: {queries:,} queries")
-    if tune:
-        echo(f"note: the weight was tuned on these queries; use --weight {weight:g} for others", err=True)
+
+    def draw() -> None:
+        if tuned:
+            echo(_describe(tuned))
+        echo(f"run      {output}: {queries:,} queries")
+
+    found = {"method": method, "weight": weight, "tuned": _ends(tuned) if tuned else None}
+    print_result({"file": output, "queries": queries, "shared": shared, **found}, draw)
+    if tuned:
+        print_note(f"the weight was tuned on these queries; use --weight {tuned.weight:g} for others")
     if shared < queries:
-        echo(f"note: only one of the two files has hits for {queries - shared:,} of the queries", err=True)
+        print_note(f"only one of the two files has hits for {queries - shared:,} of the queries")
 
 
-def _tuned(first: Path, second: Path, qrels: Path, measure: str, scale: Scale) -> float:
-    """Return the best weight, and print it."""
+def _tuned(first: Path, second: Path, qrels: Path, measure: str, scale: Scale) -> TunedWeight:
     from drkit.commands.evaluation import read_any_qrels
     from drkit.evaluate import tune_weight
     from drkit.search import read_run
 
     judgements = tuple(read_any_qrels(qrels))
-    found = tune_weight(read_run(first), read_run(second), judgements, measure, scale=scale)
-    means = {name: found.means[weight] for name, weight in (("A", 0.0), ("B", 1.0), ("fused", found.weight))}
-    echo(f"weight   {found.weight:g} for B, tuned on {found.queries:,} queries: {measure} ", nl=False)
-    echo(", ".join(f"{name} {mean:.3f}" for name, mean in means.items()))
-    return found.weight
+    return tune_weight(read_run(first), read_run(second), judgements, measure, scale=scale)
+
+
+def _ends(tuned: TunedWeight) -> dict[str, Any]:
+    """Return the queries, the measure, and its mean for A alone, B alone, and both with the tuned weight."""
+    means = {name: tuned.means[weight] for name, weight in (("A", 0.0), ("B", 1.0), ("fused", tuned.weight))}
+    return {"queries": tuned.queries, "measure": tuned.measure, "means": means}
+
+
+def _describe(tuned: TunedWeight) -> str:
+    ends = _ends(tuned)
+    means = ", ".join(f"{name} {mean:.3f}" for name, mean in ends["means"].items())
+    return f"weight   {tuned.weight:g} for B, tuned on {tuned.queries:,} queries: {tuned.measure} {means}"
 
 
 def _check_method(method: str) -> None:

@@ -8,6 +8,7 @@ import click
 from click.core import ParameterSource
 
 from drkit_cli.names import LocalPath, count
+from drkit_cli.output import output_options, print_next, print_note, print_result
 from drkit_cli.terminal import echo
 
 _OF_KIND = {"hnsw": ("links", "construction", "effort", "half"), "ivf-pq": ("lists", "code_bytes", "probes")}
@@ -37,6 +38,7 @@ _RAISES_RECALL = {"hnsw": ("effort", "links"), "ivf-pq": ("code_bytes", "probes"
 @click.option("--code-bytes", default=0, type=count(0), help="ivf-pq: bytes per vector (0: automatic).")
 @click.option("--probes", default=0, type=count(0), help="ivf-pq: lists read per search (0: automatic).")
 @click.option("-o", "--output", required=True, type=LocalPath(), help="The folder of the index.")
+@output_options
 def index(
     vectors: Path,
     kind: str,
@@ -68,13 +70,19 @@ def index(
     elif kind == "ivf-pq":
         settings = IvfPq(lists=lists, code_bytes=code_bytes, probes=probes)
     made = build_index(opened, output, kind=kind, settings=settings)
-    echo(f"index    {output}: {kind}, {len(made):,} vectors of {made.dimension}")
-    if "recall@10" in made.facts:
-        echo(f"recall   {made.facts['recall@10']:.1%} of the 10 nearest, of {made.facts['recall_sample']} vectors")
-        if made.facts["recall@10"] < LOW_RECALL:
-            raised = " or ".join(f"--{n.replace('_', '-')} (now {made.settings[n]})" for n in _RAISES_RECALL[kind])
-            echo(f"         below {LOW_RECALL:.0%}: raise {raised}, or use --kind flat, which is exact")
-    echo(f'use      drkit search {output} --encoder .. "a query"')
+    recall = made.facts.get("recall@10")
+
+    def draw() -> None:
+        echo(f"index    {output}: {kind}, {len(made):,} vectors of {made.dimension}")
+        if recall is not None:
+            echo(f"recall   {recall:.1%} of the 10 nearest, of {made.facts['recall_sample']} vectors")
+
+    found = {"folder": output, "kind": kind, "vectors": len(made), "dimension": made.dimension, "recall@10": recall}
+    print_result(found, draw)
+    if recall is not None and recall < LOW_RECALL:
+        raised = " or ".join(f"--{n.replace('_', '-')} (now {made.settings[n]})" for n in _RAISES_RECALL[kind])
+        print_note(f"the recall is below {LOW_RECALL:.0%}: raise {raised}, or use --kind flat, which is exact")
+    print_next(f'use      drkit search {output} --encoder .. "a query"')
 
 
 def _check_kind(kind: str) -> None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from drkit_cli.names import LARGEST_SEED, LocalPath, PartName, count
-from drkit_cli.terminal import echo
+from drkit_cli.names import LARGEST_SEED, Assignment, CollectionName, LocalPath, PartName, count
+from drkit_cli.output import output_options, print_note, print_result, show_progress
 
 if TYPE_CHECKING:
     from drkit.core.registry import Installed
@@ -27,8 +27,15 @@ def inspect() -> None:
 @click.argument("text")
 @click.option("--masker", type=PartName("masker"), help="The masker (default: the run's own).")
 @click.option("--run", type=_FOLDER, help="Use the tokenizer, statistics and settings of a run.")
-@click.option("--collection", metavar="NAME[:VALUE]", help="Use those of a collection: pydocs, beir:FOLDER ...")
-@click.option("--set", "settings", metavar="PATH=VALUE", multiple=True, help="A setting: masker.sigma=0.5")
+@click.option(
+    "--collection",
+    metavar="NAME[:VALUE]",
+    type=CollectionName(),
+    help="Use those of a collection: pydocs, beir:FOLDER ...",
+)
+@click.option(
+    "--set", "settings", metavar="PATH=VALUE", type=Assignment(), multiple=True, help="A setting: masker.sigma=0.5"
+)
 @click.option("--context", help="The decoder's text, for a masker with a second text.")
 @click.option(
     "--rows", default=0, type=click.IntRange(0, 512), help="Also show this many rows of a visibility pattern."
@@ -36,6 +43,7 @@ def inspect() -> None:
 @click.option("--epoch", default=0, type=count(0), help="The epoch of the draw.")
 @click.option("--seed", type=click.IntRange(0, LARGEST_SEED), help="A seed other than the run's.")
 @click.option("--html", type=_FILE, help="Also write an HTML page to this file.")
+@output_options
 def mask(
     text: str,
     masker: str | None,
@@ -56,6 +64,8 @@ def mask(
     drkit inspect mask "a text" --masker pmi --run runs/pydocs-pmi-enhanced
     drkit inspect mask "a text" --masker pmi --collection beir:FOLDER --set masker.sigma=0.5 --rows 4
     """
+    import attrs
+
     from drkit.core.registry import installed
     from drkit.errors import DrkitError
     from drkit.inspect.masks import Draw, inspect_mask
@@ -70,7 +80,7 @@ def mask(
     source = _source(parts, run, collection, masker, settings)
     draw = Draw(seed=source.recipe.seed if seed is None else seed, epoch=epoch, rows=rows)
     found = inspect_mask(text, source, parts.registry, draw, context=context)
-    print_masks(found, console())
+    print_result(attrs.asdict(found), lambda: print_masks(found, console()))
     if html:
         from drkit_cli.inspect_html import mask_page
 
@@ -82,8 +92,11 @@ def mask(
 @click.option("--run", type=_FOLDER, required=True, help="A run with a bag-of-words decoder.")
 @click.option("--top", default=20, show_default=True, type=click.IntRange(1, 1000), help="Words to list.")
 @click.option("--html", type=_FILE, help="Also write an HTML page to this file.")
+@output_options
 def words(text: str, run: Path, top: int, html: Path | None) -> None:
     """Show which words RUN's decoder predicts from the vector of TEXT."""
+    import attrs
+
     from drkit.core.registry import installed
     from drkit.errors import DrkitError
     from drkit.inspect.words import inspect_words
@@ -93,7 +106,7 @@ def words(text: str, run: Path, top: int, html: Path | None) -> None:
     if not text.strip():
         raise DrkitError("the text is empty; give one or two sentences")
     found = inspect_words(text, run, installed(), top=top)
-    print_words(found, console())
+    print_result(attrs.asdict(found), lambda: print_words(found, console()))
     if html:
         from drkit_cli.inspect_html import words_page
 
@@ -106,15 +119,14 @@ def _source(
     from drkit.core.progress import Silent
     from drkit.inspect.source import collection_source, run_source
     from drkit.recipe.compose import ComposeRequest
-    from drkit_cli.progress import RichProgress
 
     if run:
         return run_source(run, parts, masker=masker, settings=settings)
     pending = collection_source(ComposeRequest(masker=masker, collection=collection, settings=settings), parts)
     if pending.is_finished:
         return pending.finish(parts, Silent())
-    echo(f"computing the vocabulary and n-gram counts of the collection, once, in {pending.folder}", err=True)
-    with RichProgress(len(pending.stages)) as progress:
+    print_note(f"computing the vocabulary and n-gram counts of the collection, once, in {pending.folder}")
+    with show_progress(len(pending.stages)) as progress:
         return pending.finish(parts, progress)
 
 
@@ -122,4 +134,4 @@ def _write(path: Path, page: str) -> None:
     from drkit.core.files import write_text
 
     write_text(path, page)
-    echo(f"page: {path}")
+    print_note(f"the page is {path}")

@@ -2,64 +2,120 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from drkit_cli.output import output_options, print_result
+from drkit_cli.terminal import echo
+
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.table import Table
 
     from drkit.core.registry import Installed, NamedFile
 
-KINDS = ("masker", "decoder", "loss", "miner", "collection", "signal", "pipeline", "recipe")
+PARTS = ("masker", "decoder", "loss", "miner", "collection", "signal")
+KINDS = (*PARTS, "pipeline", "recipe")
+# The end of a sentence, but not of `Wang et al. 2022`.
+_SENTENCE_END = re.compile(r"(?<=\.)\s+(?=[A-Z`])")
 
 
 @click.command("list")
 @click.argument("kind", required=False, type=click.Choice(KINDS))
 @click.option("--matrix", is_flag=True, help="Show which maskers and decoders go together, and why others do not.")
+@output_options
 def list_parts(kind: str | None, matrix: bool) -> None:
     r"""List the installed parts and recipes of a KIND, or of every kind, plugins included.
 
     \b
+    drkit list
     drkit list miner
     drkit list --matrix
     """
     from drkit.core.registry import installed
-    from drkit_cli.render import console
 
-    parts, screen = installed(), console()
+    parts = installed()
     if matrix:
         if kind:
             raise click.UsageError("--matrix shows all maskers, decoders and losses; omit KIND")
-        from drkit.recipe.check import matrix as build_matrix
-        from drkit_cli.matrix import print_matrix
-
-        print_matrix(build_matrix(parts), screen)
+        _print_matrix(parts)
         return
-    for each in [kind] if kind else KINDS:
-        _print_kind(each, parts, screen)
+    kinds = [kind] if kind else KINDS
+    found = {each: _rows(each, parts) for each in kinds}
+    clashes = {each: _clashes(each, parts) for each in kinds}
+
+    def draw() -> None:
+        from drkit_cli.render import console
+
+        for position, (each, rows) in enumerate(found.items()):
+            if position:
+                echo("")
+            console().print(_table(each, rows))
+            for line in clashes[each]:
+                echo(line)
+
+    print_result({"parts": found, "clashes": [line for lines in clashes.values() for line in lines]}, draw)
 
 
-def _print_kind(kind: str, parts: Installed, screen: Console) -> None:
-    from drkit_cli.render import table
+def _print_matrix(parts: Installed) -> None:
+    import attrs
 
-    if kind in ("pipeline", "recipe"):
-        files = parts.recipes if kind == "recipe" else parts.pipelines
-        rows = [(files.name_of(file), _first_comment(file)) for file in files.items()]
-        screen.print(table(kind, ("name", "what it is"), sorted(rows)))
-        clashes = files.clashes()
-    else:
+    from drkit.recipe.check import matrix
+    from drkit_cli.matrix import print_matrix
+    from drkit_cli.render import console
+
+    made = matrix(parts)
+    print_result(attrs.asdict(made), lambda: print_matrix(made, console()))
+
+
+def _rows(kind: str, parts: Installed) -> list[dict[str, str]]:
+    if kind in PARTS:
         registry = parts.registry
         specs = {registry.name_of(spec): spec for spec in registry.specs(kind)}
-        found = [(name, s.summary, s.cite.key if s.cite else "", s.provider) for name, s in sorted(specs.items())]
-        screen.print(table(kind, ("name", "what it does", "paper", "from"), found))
-        clashes = registry.clashes(kind)
-    for line in clashes:
-        screen.print(line, soft_wrap=True)
+        return [
+            {"name": name, "summary": spec.summary, "paper": spec.cite.key if spec.cite else "", "from": spec.provider}
+            for name, spec in sorted(specs.items())
+        ]
+    files = parts.recipes if kind == "recipe" else parts.pipelines
+    named = {files.name_of(file): file for file in files.items()}
+    return [
+        {"name": name, "summary": _first_sentence(file), "paper": "", "from": file.provider}
+        for name, file in sorted(named.items())
+    ]
 
 
-def _first_comment(found: NamedFile) -> str:
+def _clashes(kind: str, parts: Installed) -> Sequence[str]:
+    if kind in PARTS:
+        return parts.registry.clashes(kind)
+    return (parts.recipes if kind == "recipe" else parts.pipelines).clashes()
+
+
+def _table(kind: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Return a table of two columns, which fits 80: a name; and a summary, the paper, and a package beside drkit."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from drkit.core.registry import DRKIT, package_of
+
+    drawn = Table(title=kind, title_justify="left", title_style="bold", box=None, pad_edge=False, show_header=False)
+    drawn.add_column(overflow="fold")
+    drawn.add_column(overflow="fold")
+    for row in rows:
+        about = Text(row["summary"])
+        others = row["from"] if package_of(row["from"]) != DRKIT else ""
+        for more in filter(None, (row["paper"], others)):
+            about.append(f"  {more}", style="dim")
+        drawn.add_row(Text(row["name"]), about)
+    return drawn
+
+
+def _first_sentence(found: NamedFile) -> str:
+    """Return the first sentence of the comment that a recipe starts with, or why the file cannot be read."""
     if found.problem:
         return f"broken: {found.problem}"
-    line = found.file.read_text(encoding="utf-8").partition("\n")[0]
-    return line.lstrip("# ") if line.startswith("#") else ""
+    lines = found.file.read_text(encoding="utf-8").splitlines()
+    comment = " ".join(line.lstrip("# ") for line in takewhile(lambda line: line.startswith("#"), lines))
+    return _SENTENCE_END.split(comment)[0]

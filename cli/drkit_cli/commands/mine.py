@@ -7,26 +7,45 @@ from pathlib import Path
 import click
 
 from drkit.encoders.pooling import POOLINGS
-from drkit_cli.names import LARGEST_SEED, LocalPath, count
+from drkit_cli.names import LARGEST_SEED, Assignment, CollectionName, LocalPath, PartName, PathOrId, count
+from drkit_cli.output import output_options, print_result, show_progress
 from drkit_cli.terminal import echo
 
 
 @click.command()
-@click.option("--collection", required=True, metavar="RUN|NAME:VALUE", help="A run's folder, beir:FOLDER, irds:ID ...")
+@click.option(
+    "--collection",
+    required=True,
+    metavar="RUN|NAME:VALUE",
+    type=CollectionName(),
+    help="A run's folder, beir:FOLDER, irds:ID ...",
+)
 @click.option(
     "--miner",
     "miners",
     required=True,
     multiple=True,
+    type=PartName("miner"),
     metavar="NAME[:VALUE]",
     help="First a source (dense, bm25, run-file:FILE ..), then any filters (margin, ranks:10-100 ..).",
 )
-@click.option("--encoder", metavar="PATH_OR_ID", help="For dense: a folder, a run, RUN/retriever-1, or a hub id.")
+@click.option(
+    "--encoder", metavar="PATH_OR_ID", type=PathOrId(), help="For dense: a folder, a run, RUN/retriever-1, or a hub id."
+)
 @click.option("--pooling", type=click.Choice(list(POOLINGS)), help="For a checkpoint that does not declare it.")
-@click.option("--reranker", metavar="PATH_OR_ID", help="For a cross-encoder-filter without a model of its own.")
+@click.option(
+    "--reranker", metavar="PATH_OR_ID", type=PathOrId(), help="For a cross-encoder-filter without a model of its own."
+)
 @click.option("--split", default="train", show_default=True, help="The split whose judged queries get negatives.")
 @click.option("--depth", type=count(1), help="Maximum negatives per query (default: depth of the source).")
-@click.option("--set", "settings", metavar="PATH=VALUE", multiple=True, help="margin.absolute=0.1, collection.limit=9")
+@click.option(
+    "--set",
+    "settings",
+    metavar="PATH=VALUE",
+    type=Assignment(),
+    multiple=True,
+    help="margin.absolute=0.1, collection.limit=9",
+)
 @click.option(
     "--format",
     "format_",
@@ -46,6 +65,7 @@ from drkit_cli.terminal import echo
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda ..")
 @click.option("--seed", default=42, show_default=True, type=click.IntRange(0, LARGEST_SEED))
 @click.option("-o", "--output", required=True, type=LocalPath(), help="The file: NAME.jsonl.")
+@output_options
 def mine(
     collection: str,
     miners: tuple[str, ...],
@@ -72,11 +92,10 @@ def mine(
     drkit mine --collection runs/R --miner dense --miner ranks:10-100 --format sentence-transformers -o train.jsonl
     """
     from drkit.commands import Miners, Output, mine_to_file
-    from drkit_cli.progress import RichProgress
 
     of_collection = tuple(text for text in settings if text.startswith("collection."))
     of_miners = tuple(text for text in settings if text not in of_collection)
-    with RichProgress(1) as progress:
+    with show_progress(1) as progress:
         progress.begin("mine", " > ".join(miners))
         done = mine_to_file(
             collection,
@@ -96,10 +115,14 @@ def mine(
             depth=depth,
             on_progress=lambda queries, total: progress.advance(queries, total, "queries"),
         )
-    dropped = ", ".join(f"{reason} {number:,}" for reason, number in done["dropped"].items()) or "nothing"
-    echo(f"queries    {done['queries']:,}, {done['queries_without']:,} of them without a negative")
-    echo(f"negatives  {done['negatives']:,}, {done['negatives_per_query']:g} per query")
-    echo(f"dropped    {dropped}")
-    for name, weights in done["weights"].items():
-        echo(f"weights    {name} {weights}")
-    echo(f"file       {output}: {done['lines']:,} lines")
+
+    def draw() -> None:
+        dropped = ", ".join(f"{reason} {number:,}" for reason, number in done["dropped"].items()) or "nothing"
+        echo(f"queries    {done['queries']:,}, {done['queries_without']:,} of them without a negative")
+        echo(f"negatives  {done['negatives']:,}, {done['negatives_per_query']:g} per query")
+        echo(f"dropped    {dropped}")
+        for name, weights in done["weights"].items():
+            echo(f"weights    {name} {weights}")
+        echo(f"file       {output}: {done['lines']:,} lines")
+
+    print_result({"file": output, **done}, draw)

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from drkit_cli.names import LocalPath
+from drkit_cli.output import is_quiet, output_options, print_result
 from drkit_cli.terminal import echo
 
 
@@ -16,6 +17,7 @@ from drkit_cli.terminal import echo
     "--kind", "kinds", metavar="KIND", multiple=True, required=True, help="masker, decoder, loss, .. (repeatable)."
 )
 @click.option("-o", "--output", metavar="FOLDER", type=LocalPath(), help="Where to write it (default: NAME).")
+@output_options
 def new_plugin(name: str, kinds: tuple[str, ...], output: Path | None) -> None:
     r"""Write a plugin package NAME: it installs, composes, and passes its own tests; only the logic is left to write.
 
@@ -30,6 +32,7 @@ def new_plugin(name: str, kinds: tuple[str, ...], output: Path | None) -> None:
 
     folder = output or Path(name)
     files = write_plugin(name, kinds, folder)
-    for file in files:
-        echo(str(folder / file))
-    echo(f"next:  cd {folder} && pip install -e '.[test]' && pytest", err=True)
+    paths = [str(folder / file) for file in files]
+    print_result({"folder": folder, "files": paths}, lambda: echo("\n".join(paths)))
+    if not is_quiet():
+        echo(f"next:  cd {folder} && pip install -e '.[test]' && pytest", err=True)

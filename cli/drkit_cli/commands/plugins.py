@@ -2,26 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from drkit_cli.output import output_options, print_result
+from drkit_cli.terminal import echo
 
 if TYPE_CHECKING:
     from drkit.core.registry import Installed, PluginReport
 
 
 @click.command()
+@output_options
 def plugins() -> None:
-    """Show every installed plugin: what it adds, its loading time, its errors, and clashing names."""
-    from drkit.core.registry import installed
-    from drkit_cli.render import console, table
+    r"""Show every installed plugin: what it adds, its loading time, its errors, and clashing names.
 
-    parts, screen = installed(), console()
-    columns = ("plugin", "from", "parts", "recipes and pipelines", "loaded in", "state")
-    screen.print(table("", columns, [_row(report, parts) for report in parts.plugins]))
-    for line in (*_failures(parts), *all_clashes(parts)):
-        screen.print(line, soft_wrap=True)
+    \b
+    drkit plugins
+    """
+    from drkit.core.registry import installed
+
+    parts = installed()
+    found = [_describe(report, parts) for report in parts.plugins]
+    clashes = list(all_clashes(parts))
+
+    def draw() -> None:
+        for plugin in found:
+            _print_plugin(plugin)
+        for line in (*_failures(parts), *clashes):
+            echo(line)
+
+    print_result({"plugins": found, "clashes": clashes}, draw)
+
+
+def _print_plugin(plugin: Mapping[str, Any]) -> None:
+    """Print a plugin: a line about it, then a line for each kind of what it adds."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from drkit_cli.render import console
+
+    imports = ", imports torch" if plugin["imports_torch"] else ""
+    about = f"  {plugin['from']}, loaded in {plugin['seconds'] * 1000:.0f} ms{imports}: {plugin['state']}"
+    added = Table.grid(padding=(0, 2))
+    for kind, names in plugin["adds"].items():
+        added.add_row(Text(f"  {kind}"), Text(", ".join(names)))
+    console().print(Text(plugin["name"], style="bold").append(about, style="not bold"))
+    console().print(added)
 
 
 def all_clashes(parts: Installed) -> Iterator[str]:
@@ -34,17 +63,25 @@ def all_clashes(parts: Installed) -> Iterator[str]:
     yield from parts.recipes.clashes()
 
 
-def _row(report: PluginReport, parts: Installed) -> tuple[str, ...]:
-    files = [parts.recipes.name_of(file) for file in report.recipes]
-    files += [parts.pipelines.name_of(file) for file in report.pipelines]
-    return (
-        report.name,
-        report.provider,
-        ", ".join(f"{spec.kind} {parts.registry.name_of(spec)}" for spec in report.specs) or "-",
-        ", ".join(sorted(files)) or "-",
-        f"{report.seconds * 1000:.0f} ms" + (", imports torch" if report.imported_torch else ""),
-        "failed" if report.error else "broken in part" if report.problems else "ok",
-    )
+def _describe(report: PluginReport, parts: Installed) -> dict[str, Any]:
+    adds: dict[str, list[str]] = {}
+    for spec in report.specs:
+        adds.setdefault(spec.kind.value, []).append(parts.registry.name_of(spec))
+    for kind, table, files in (
+        ("pipeline", parts.pipelines, report.pipelines),
+        ("recipe", parts.recipes, report.recipes),
+    ):
+        if files:
+            adds[kind] = sorted(map(table.name_of, files))
+    return {
+        "name": report.name,
+        "from": report.provider,
+        "adds": adds,
+        "seconds": report.seconds,
+        "imports_torch": report.imported_torch,
+        "state": "failed" if report.error else "broken in part" if report.problems else "ok",
+        "problems": [problem for problem in (report.error, *report.problems) if problem],
+    }
 
 
 def _failures(parts: Installed) -> Iterator[str]:

@@ -7,12 +7,14 @@ from pathlib import Path
 import click
 
 from drkit_cli.names import LocalPath
+from drkit_cli.output import output_options, print_result
 from drkit_cli.terminal import echo
 
 
 @click.command()
 @click.argument("run", metavar="RUN", type=LocalPath())
 @click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
+@output_options
 def prune(run: Path, dry_run: bool) -> None:
     r"""Remove the weights and indexes of a finished RUN that are neither exported nor needed to use it.
 
@@ -23,13 +25,20 @@ def prune(run: Path, dry_run: bool) -> None:
     drkit prune runs/R --dry-run
     drkit prune runs/R
     """
+    import attrs
+
     from drkit.commands import prune_run
     from drkit.core.registry import installed
     from drkit_cli.render import console, table
 
     removed = prune_run(run, installed().registry, dry_run=dry_run)
-    rows = [(one.stage, f"{one.files:,}", f"{one.bytes / 1e6:,.1f} MB") for one in removed]
-    if rows:
-        console().print(table("", ("stage", "files", "freed"), rows))
-    freed = sum(one.bytes for one in removed) / 1e6
-    echo(f"{'would free' if dry_run else 'freed'} {freed:,.1f} MB of {run}")
+    freed = sum(one.bytes for one in removed)
+
+    def draw() -> None:
+        rows = [(one.stage, f"{one.files:,}", f"{one.bytes / 1e6:,.1f} MB") for one in removed]
+        if rows:
+            console().print(table("", ("stage", "files", "freed"), rows))
+        echo(f"{'would free' if dry_run else 'freed'} {freed / 1e6:,.1f} MB of {run}")
+
+    stages = [attrs.asdict(one) for one in removed]
+    print_result({"run": run, "dry_run": dry_run, "bytes": freed, "stages": stages}, draw)

@@ -6,14 +6,25 @@ from pathlib import Path
 
 import click
 
-from drkit_cli.names import LARGEST_SEED, LocalPath, count
+from drkit_cli.names import LARGEST_SEED, Assignment, CollectionName, LocalPath, PathOrId, count
+from drkit_cli.output import output_options, print_next, print_result, show_progress
 from drkit_cli.terminal import echo
 
 
 @click.command()
-@click.option("--model", required=True, metavar="PATH_OR_ID", help="A sequence-to-sequence model: a folder or hub id.")
-@click.option("--collection", metavar="NAME[:VALUE]", help="pydocs, beir:FOLDER, irds:ID, jsonl:FILE ...")
-@click.option("--set", "settings", metavar="PATH=VALUE", multiple=True, help="A setting: collection.limit=1000")
+@click.option(
+    "--model",
+    required=True,
+    metavar="PATH_OR_ID",
+    type=PathOrId(),
+    help="A sequence-to-sequence model: a folder or hub id.",
+)
+@click.option(
+    "--collection", metavar="NAME[:VALUE]", type=CollectionName(), help="pydocs, beir:FOLDER, irds:ID, jsonl:FILE ..."
+)
+@click.option(
+    "--set", "settings", metavar="PATH=VALUE", type=Assignment(), multiple=True, help="A setting: collection.limit=1000"
+)
 @click.option("--count", default=5, show_default=True, type=count(1), help="Queries per passage.")
 @click.option("--prefix", default="", help="Put before every passage, as in 'text2query: '.")
 @click.option("--top-p", default=0.95, show_default=True, type=click.FloatRange(0, 1, min_open=True))
@@ -29,6 +40,7 @@ from drkit_cli.terminal import echo
 @click.option("--batch-size", default=32, show_default=True, type=count(1), help="Passages per batch.")
 @click.option("--seed", default=42, show_default=True, type=click.IntRange(0, LARGEST_SEED))
 @click.option("-o", "--output", required=True, type=LocalPath(), help="The file: NAME.jsonl.")
+@output_options
 def queries(model: str, collection: str | None, settings: tuple[str, ...], output: Path, **sampling: object) -> None:
     r"""Generate queries for every passage, once for any number of runs, to pre-train or fine-tune with them.
 
@@ -42,13 +54,12 @@ def queries(model: str, collection: str | None, settings: tuple[str, ...], outpu
     from drkit.core.registry import installed
     from drkit.data.generation import Sampling
     from drkit.recipe.compose import ComposeRequest
-    from drkit_cli.progress import RichProgress
 
     request = ComposeRequest(collection=collection, settings=settings)
     how = Sampling(**sampling)  # type: ignore[arg-type]
-    with RichProgress(1) as progress:
+    with show_progress(1) as progress:
         done = generate_queries(request, model, output, sampling=how, parts=installed(), progress=progress)
     if done:
-        echo(f"queries  {done}")
-        echo(f"use      drkit compose --masker query-as-context --set pretrain.masker.queries=file:{done}")
-        echo(f"or       drkit compose --pipeline texts --set pseudo_queries.sources=file:{done}")
+        print_result({"file": done}, lambda: echo(f"queries  {done}"))
+        print_next(f"use      drkit compose --masker query-as-context --set pretrain.masker.queries=file:{done}")
+        print_next(f"or       drkit compose --pipeline texts --set pseudo_queries.sources=file:{done}")

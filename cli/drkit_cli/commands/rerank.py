@@ -6,21 +6,37 @@ from pathlib import Path
 
 import click
 
-from drkit_cli.names import LocalPath, count
+from drkit_cli.names import Assignment, CollectionName, LocalPath, PathOrId, count
+from drkit_cli.output import output_options, print_note, print_result, show_progress
 from drkit_cli.terminal import echo
 
 
 @click.command()
 @click.argument("run", metavar="RUNFILE", type=LocalPath())
-@click.option("--model", required=True, metavar="PATH_OR_ID", help="A cross-encoder: its folder, a run's, or a hub id.")
-@click.option("--collection", required=True, metavar="RUN|NAME:VALUE", help="A run's folder, beir:FOLDER, irds:ID ...")
-@click.option("--set", "settings", metavar="PATH=VALUE", multiple=True, help="A setting: collection.limit=1000")
+@click.option(
+    "--model",
+    required=True,
+    metavar="PATH_OR_ID",
+    type=PathOrId(),
+    help="A cross-encoder: its folder, a run's, or a hub id.",
+)
+@click.option(
+    "--collection",
+    required=True,
+    metavar="RUN|NAME:VALUE",
+    type=CollectionName(),
+    help="A run's folder, beir:FOLDER, irds:ID ...",
+)
+@click.option(
+    "--set", "settings", metavar="PATH=VALUE", type=Assignment(), multiple=True, help="A setting: collection.limit=1000"
+)
 @click.option("--split", default="test", show_default=True, help="Whose queries the run ranks.")
 @click.option("--depth", default=200, show_default=True, type=count(1), help="Passages per query to re-rank.")
 @click.option("--token-budget", default=16_384, show_default=True, type=count(1), help="Tokens read at once.")
 @click.option("--precision", type=click.Choice(["float32", "bfloat16"]), default="float32", show_default=True)
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda ..")
 @click.option("-o", "--output", required=True, type=LocalPath(), help="The new TREC run.")
+@output_options
 def rerank(
     run: Path,
     model: str,
@@ -40,10 +56,9 @@ def rerank(
     drkit rerank bm25.trec --model cross-encoder/ms-marco-MiniLM-L6-v2 --collection beir:FOLDER -o reranked.trec
     """
     from drkit.commands import NamedCollection, open_reranker, rerank_file
-    from drkit_cli.progress import RichProgress
 
     scorer = open_reranker(model, device, token_budget=token_budget, precision=precision)
-    with RichProgress(1) as progress:
+    with show_progress(1) as progress:
         progress.begin("rerank", f"the first {depth} of {run}")
         counts = rerank_file(
             run,
@@ -54,11 +69,12 @@ def rerank(
             depth=depth,
             on_progress=lambda done: progress.advance(done, None, "queries"),
         )
-    echo(f"run      {output}: {counts['ranked']:,} queries re-ranked by {model}")
-    if counts["queries"]:
-        echo(
-            f"note: {counts['queries']:,} queries are not among the {split} queries: their rankings are unchanged",
-            err=True,
-        )
-    if counts["passages"]:
-        echo(f"note: {counts['passages']:,} passages are not in the collection: ranked below the others", err=True)
+    ranked, unknown, missing = (counts[name] for name in ("ranked", "queries", "passages"))
+    print_result(
+        {"file": output, "queries": ranked, "other_queries": unknown, "missing_passages": missing},
+        lambda: echo(f"run      {output}: {ranked:,} queries re-ranked by {model}"),
+    )
+    if unknown:
+        print_note(f"{unknown:,} queries are not among the {split} queries: their rankings are unchanged")
+    if missing:
+        print_note(f"{missing:,} passages are not in the collection: ranked below the others")

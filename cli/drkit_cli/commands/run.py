@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from drkit_cli.names import LocalPath
+from drkit_cli.output import output_options
 from drkit_cli.running import run_options
 
 
@@ -14,6 +15,7 @@ from drkit_cli.running import run_options
 @click.argument("recipe", type=LocalPath())
 @click.option("--run-dir", type=LocalPath(), help="Folder of the run (default: that of the recipe, or runs/NAME).")
 @run_options
+@output_options
 def run(
     recipe: Path, dry_run: bool, run_dir: Path | None, redo: bool, reuse: tuple[Path, ...], trial: bool | None
 ) -> None:

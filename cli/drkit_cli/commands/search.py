@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from drkit.encoders.pooling import POOLINGS
-from drkit_cli.names import LocalPath, count
+from drkit_cli.names import CollectionName, LocalPath, PathOrId, count
+from drkit_cli.output import output_options, print_result
 from drkit_cli.terminal import echo
 
 if TYPE_CHECKING:
@@ -18,19 +19,24 @@ if TYPE_CHECKING:
     from drkit.search.fusion import Searcher
 
 _SHOWN, _RANKED = 5, 1000
+# Columns before the text of a hit: those of its rank, and two spaces.
+_INDENT = 5
 
 
 @click.command()
 @click.argument("where", metavar="RUN_OR_INDEX", type=LocalPath())
 @click.argument("query", required=False)
 @click.option("-k", "--depth", type=count(1), help=f"Passages per query ({_SHOWN}; {_RANKED} with -o).")
-@click.option("--encoder", metavar="PATH_OR_ID", help="The encoder of the index (a run has its own).")
+@click.option("--encoder", metavar="PATH_OR_ID", type=PathOrId(), help="The encoder of the index (a run has its own).")
 @click.option("--queries", metavar="FILE", help="Queries: .tsv, .jsonl, TREC topics .., or a folder of their vectors.")
-@click.option("--collection", metavar="RUN|NAME:VALUE", help="Search for a collection's queries.")
+@click.option(
+    "--collection", metavar="RUN|NAME:VALUE", type=CollectionName(), help="Search for a collection's queries."
+)
 @click.option("--split", default="test", show_default=True, help="Split of the collection.")
 @click.option("--pooling", type=click.Choice(list(POOLINGS)), help="For an encoder that does not declare it.")
 @click.option("--hybrid", is_flag=True, help="Add BM25's scores to the retriever's, as in the run's row `hybrid`.")
 @click.option("-o", "--output", type=LocalPath(), help="Write a TREC run to this file.")
+@output_options
 def search(
     where: Path,
     query: str | None,
@@ -97,7 +103,11 @@ def _write(
     assert output is not None
     index = open_index(find_index(where))
     done = search_to_run(index, queries, output, encoder=encoder, depth=depth)
-    echo(f"run      {output}: {done:,} queries, {min(depth, len(index)):,} of {len(index):,} passages each")
+    found = min(depth, len(index))
+    print_result(
+        {"file": output, "queries": done, "depth": found, "passages": len(index)},
+        lambda: echo(f"run      {output}: {done:,} queries, {found:,} of {len(index):,} passages each"),
+    )
 
 
 def _write_hybrid(where: Path, queries: Iterable[Query] | Vectors, output: Path | None, depth: int) -> None:
@@ -109,7 +119,10 @@ def _write_hybrid(where: Path, queries: Iterable[Query] | Vectors, output: Path 
     if isinstance(queries, Vectors):
         raise DrkitError("--hybrid needs the texts of the queries, for BM25; give a file of queries, not their vectors")
     done = rank_to_run(_hybrid(where), queries, output, depth=depth)
-    echo(f"run      {output}: {done:,} queries, ranked by BM25 and the retriever")
+    print_result(
+        {"file": output, "queries": done, "depth": depth},
+        lambda: echo(f"run      {output}: {done:,} queries, ranked by BM25 and the retriever"),
+    )
 
 
 def _hybrid(where: Path) -> Searcher:
@@ -137,11 +150,17 @@ def _show(where: Path, retriever: Searcher, query: str, depth: int) -> None:
     texts = [""] * len(hits.doc_ids)
     if (where / "collection").is_dir():
         passages = open_collection(where / "collection").corpus.get_many(hits.doc_ids)
-        texts = [_excerpt(passage.content) for passage in passages]
-    _print(hits, texts)
+        texts = [passage.content for passage in passages]
+    rows = zip(hits.doc_ids, hits.scores, texts, strict=True)
+    found = [
+        {"rank": rank, "doc_id": doc_id, "score": float(score), "text": text}
+        for rank, (doc_id, score, text) in enumerate(rows, start=1)
+    ]
+    print_result({"query": query, "hits": found}, lambda: _print(hits, map(_excerpt, texts)))
 
 
 def _print(hits: Hits, texts: Iterable[str]) -> None:
+    from rich.padding import Padding
     from rich.text import Text
 
     from drkit.core.escaping import escape_line
@@ -152,9 +171,11 @@ def _print(hits: Hits, texts: Iterable[str]) -> None:
         line = Text(f"{rank:3d}", style="bold").append(f"  {score:.4f}  ", style="not bold")
         screen.print(line.append(escape_line(doc_id), style="not bold cyan"))
         if text:
-            screen.print(text, style="dim")
+            screen.print(Padding(Text(text), (0, 0, 0, _INDENT), expand=False), style="dim")
 
 
 def _excerpt(text: str, limit: int = 300) -> str:
     line = " ".join(text.split())
-    return "     " + (line if len(line) <= limit else f"{line[:limit].rsplit(' ', 1)[0]} ..")
+    if not line:
+        return ""
+    return line if len(line) <= limit else f"{line[:limit].rsplit(' ', 1)[0]} .."

@@ -1,65 +1,157 @@
-"""`drkit show`: show one part, recipe or pipeline."""
+"""`drkit show`: show one part, recipe or pipeline, or what two of them set differently."""
 
 from __future__ import annotations
 
 import ast
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from drkit_cli.commands.listing import KINDS
+from drkit_cli.commands.listing import KINDS, PARTS
+from drkit_cli.names import NameOfKind
+from drkit_cli.output import output_options, print_result
 from drkit_cli.terminal import echo
 
 if TYPE_CHECKING:
+    from drkit.core.registry import Installed
     from drkit.core.spec import ComponentSpec
+    from drkit.recipe.differences import Difference
+    from drkit.recipe.schema import Recipe
+
+_CONTRACT = ("receives", "signals", "requires", "provides")
 
 
 @click.command()
 @click.argument("kind", type=click.Choice(KINDS))
-@click.argument("name")
-def show(kind: str, name: str) -> None:
+@click.argument("name", type=NameOfKind())
+@click.option(
+    "--diff",
+    "other",
+    metavar="OTHER",
+    type=NameOfKind(),
+    help="Of two recipes or pipelines, show the settings that differ; a recipe may be a file or a run.",
+)
+@output_options
+def show(kind: str, name: str, other: str | None) -> None:
     r"""Show a part (its settings with defaults and meaning, its paper, its source file), a recipe or a pipeline.
 
     \b
     drkit show masker pmi
     drkit show miner margin
     drkit show recipe retromae
+    drkit show recipe retromae --diff cdmae
+    drkit show recipe default --diff runs/R
     drkit show pipeline three-stage
     """
     from drkit.core.registry import installed
 
     parts = installed()
-    if kind in ("recipe", "pipeline"):
-        file = parts.recipe(name) if kind == "recipe" else parts.pipeline(name)
-        echo(file.read_text(encoding="utf-8"), nl=False)
-    else:
+    if other is not None:
+        _show_differences(kind, name, other, parts)
+    elif kind in PARTS:
         _show_part(parts.registry.get(kind, name))
+    else:
+        _show_file(kind, name, parts)
+
+
+def _show_file(kind: str, name: str, parts: Installed) -> None:
+    from drkit.recipe.toml import parse_toml
+
+    file = parts.recipe(name) if kind == "recipe" else parts.pipeline(name)
+    text = file.read_text(encoding="utf-8")
+    table = parse_toml(text, f"{kind} {name}")
+    print_result({"kind": kind, "name": name, "settings": table}, lambda: echo(text, nl=False))
+
+
+def _show_differences(kind: str, name: str, other: str, parts: Installed) -> None:
+    import attrs
+
+    from drkit.recipe.differences import recipe_differences
+
+    if kind in PARTS:
+        raise click.UsageError("--diff compares recipes or pipelines; show the settings of each part on its own")
+    found = recipe_differences(_complete(kind, name, parts), _complete(kind, other, parts))
+    document = {"left": name, "right": other, "differences": [attrs.asdict(one) for one in found]}
+    print_result(document, lambda: _print_differences(name, other, found))
+
+
+def _complete(kind: str, name: str, parts: Installed) -> Recipe:
+    """Return the complete recipe of a name, with its paper's numbers, or the recipe of a file or run."""
+    from drkit.recipe.compose import PAPER, ComposeRequest, compose
+    from drkit.recipe.toml import read_recipe
+    from drkit.runs.execute import RECIPE
+
+    if kind == "recipe" and name not in parts.recipes and Path(name).exists():
+        path = Path(name)
+        return read_recipe(path / RECIPE if path.is_dir() else path, parts.registry)
+    chosen = {"paper" if kind == "recipe" else "pipeline": name}
+    return compose(ComposeRequest(scale=PAPER, **chosen), parts)  # type: ignore[arg-type]
+
+
+def _print_differences(name: str, other: str, found: list[Difference]) -> None:
+    from drkit_cli.render import console, table
+
+    if not found:
+        echo(f"{name} and {other} have the same settings")
+        return
+    rows = [(one.path, _shown(one.left), _shown(one.right)) for one in found]
+    console().print(table("", ("setting", name, other), rows))
+
+
+def _shown(value: Any) -> str:
+    import json
+
+    if value is None:
+        return "-"
+    if isinstance(value, dict):
+        return f"{value.get('name', value.get('use', ''))} ({len(value)} settings)".strip()
+    return value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False)
 
 
 def _show_part(spec: ComponentSpec) -> None:
-    from rich.text import Text
+    import attrs
 
     from drkit.core.settings import describe_settings
     from drkit.core.spec import SCOPES
+
+    names = ("name", "default", "allowed", "meaning")
+    document = {
+        "kind": spec.kind.value,
+        "name": spec.name,
+        "summary": spec.summary,
+        "deprecated": spec.deprecated,
+        "settings": [dict(zip(names, row, strict=True)) for row in describe_settings(spec.config)],
+        "paper": attrs.asdict(spec.cite) if spec.cite else None,
+        **{name: list(getattr(spec, name)) for name in _CONTRACT},
+        "scope": str(spec.scope_of(None)) if spec.kind in SCOPES else None,
+        "from": spec.provider,
+        "code": _source_line(spec.target),
+    }
+    print_result(document, lambda: _print_part(document))
+
+
+def _print_part(part: dict[str, Any]) -> None:
+    from rich.text import Text
+
     from drkit_cli.render import console, table
 
     screen = console()
-    screen.print(Text(f"{spec.kind} {spec.name}", style="bold").append(f"  {spec.summary}", style="not bold"))
-    if spec.deprecated:
-        screen.print(f"deprecated: {spec.deprecated}")
-    settings = describe_settings(spec.config)
-    if settings:
-        screen.print(table("settings", ("name", "default", "allowed", "meaning"), settings))
-    if spec.cite:
-        screen.print(f"paper     {spec.cite.title}, {spec.cite.year} {spec.cite.url}", soft_wrap=True)
-    for name in ("receives", "signals", "requires", "provides"):
-        screen.print(f"{name:9} {', '.join(getattr(spec, name)) or 'nothing'}")
-    if spec.kind in SCOPES:
-        screen.print(f"scope     {spec.scope_of(None)}")
-    screen.print(f"from      {spec.provider}")
-    screen.print(f"code      {_source_line(spec.target)}", soft_wrap=True)
+    screen.print(Text(f"{part['kind']} {part['name']}", style="bold").append(f"  {part['summary']}", style="not bold"))
+    if part["deprecated"]:
+        screen.print(f"deprecated: {part['deprecated']}")
+    if part["settings"]:
+        columns = tuple(part["settings"][0])
+        screen.print(table("settings", columns, [tuple(row.values()) for row in part["settings"]]))
+    if part["paper"]:
+        screen.print("paper     {title}, {year} {url}".format(**part["paper"]), soft_wrap=True)
+    for name in _CONTRACT:
+        screen.print(f"{name:9} {', '.join(part[name]) or 'nothing'}")
+    if part["scope"]:
+        screen.print(f"scope     {part['scope']}")
+    screen.print(f"from      {part['from']}")
+    screen.print(f"code      {part['code']}", soft_wrap=True)
 
 
 def _source_line(target: str) -> str:

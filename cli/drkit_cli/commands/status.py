@@ -7,11 +7,13 @@ from pathlib import Path
 import click
 
 from drkit_cli.names import LocalPath
+from drkit_cli.output import output_options, print_result
 
 
 @click.command()
 @click.argument("run", metavar="RUN", type=LocalPath())
 @click.option("--verify", is_flag=True, help="Compare the content of every file with its hash, not only its size.")
+@output_options
 def status(run: Path, verify: bool) -> int:
     r"""Show for each stage of RUN whether it is kept, to do, resumed, or made again, and because of what.
 
@@ -27,14 +29,19 @@ def status(run: Path, verify: bool) -> int:
     from drkit.runs.execute import RECIPE
     from drkit.runs.plan import plan
     from drkit.runs.survey import State, survey
-    from drkit_cli.render import console, status_table, truncations
+    from drkit_cli.render import console, stage_states, status_table, truncations
 
     if not (run / RECIPE).is_file():
         raise DrkitError(f"{run} is not a run (no {RECIPE}); give the folder of one, as `drkit compose` makes it")
     registry = installed().registry
     made = plan(read_recipe(run / RECIPE, registry), registry)
     found = list(survey(made.stages, run, verify=verify))
-    console().print(status_table(found))
-    for line in truncations(run, [finding.stage.name for finding in found if finding.manifest]):
-        console().print(line)
+    truncated = truncations(run, [finding.stage.name for finding in found if finding.manifest])
+
+    def draw() -> None:
+        console().print(status_table(found))
+        for line in truncated:
+            console().print(line, soft_wrap=True)
+
+    print_result({"run": run, "stages": stage_states(found), "truncated": truncated}, draw)
     return int(verify and any(finding.state is State.AGAIN for finding in found))

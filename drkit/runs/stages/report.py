@@ -1,4 +1,4 @@
-"""Stage: the report of a run, with results and training curves, as `report.md` and `report.html`."""
+"""Stage: the report of a run, with results and training curves, as `report.md` (`drkit report` writes a page)."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class ReportSettings:
 
 
 def write_report(stage: StageRun[ReportSettings]) -> Mapping[str, Any]:
-    """Write `report.md`, `report.html` and the figures as PNG; returns the number of figures."""
-    from drkit.report import Figure, Heading, Text, html_page, markdown
+    """Write `report.md` and the figures as PNG; returns the number of figures."""
+    from drkit.report import Figure, Heading, Text, markdown
 
     path = stage.inputs.get("probes")
     probes = _lines(path) if path is not None and path.is_file() else []
@@ -55,7 +55,6 @@ def write_report(stage: StageRun[ReportSettings]) -> Mapping[str, Any]:
     ]
     blocks.append(Text("The recipe is recipe.toml in the run's folder; drkit run repeats the run from it."))
     write_text(stage.folder / "report.md", markdown(blocks))
-    write_text(stage.folder / "report.html", html_page(blocks))
     return {"figures": sum(isinstance(block, Figure) for block in blocks)}
 
 
@@ -210,7 +209,7 @@ def _lines(path: Path) -> list[Mapping[str, float]]:
 
 REPORT = StageSpec(
     name="report",
-    version=4,
+    version=5,
     settings=ReportSettings,
     run=write_report,
     inputs={

@@ -1,0 +1,40 @@
+"""`drkit report`: one self-contained HTML page about one or several runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from drkit_cli.names import LocalPath, count
+from drkit_cli.terminal import echo
+
+
+@click.command()
+@click.argument("runs", metavar="RUN [RUN ..]", nargs=-1, required=True, type=LocalPath())
+@click.option(
+    "-o", "--output", type=LocalPath(dir_okay=False), help="File to write (default for one run: RUN/report.html)."
+)
+@click.option("--baseline", metavar="SYSTEM", help="System that the others are tested against (default: BM25).")
+@click.option(
+    "--queries", default=200, show_default=True, type=count(0), help="Number of queries to show with their passages."
+)
+def report(runs: tuple[Path, ...], output: Path | None, baseline: str | None, queries: int) -> None:
+    r"""Write one HTML page about RUN, or about several runs side by side, to send to a colleague.
+
+    The page shows what was composed, the systems with intervals and tests, queries that win and lose, curves of the
+    trainings, what the masker hides, and how to repeat the run. It needs no other file and makes no request.
+
+    \b
+    drkit report runs/pydocs-pmi-enhanced
+    drkit report runs/seed-1 runs/seed-2 runs/uniform -o ablation.html --baseline uniform
+    """
+    from drkit.core.files import write_text
+    from drkit.core.registry import installed
+    from drkit.pages import ReportOptions, report_page
+
+    if output is None and len(runs) > 1:
+        raise click.UsageError("several runs need a file to write to: -o report.html")
+    path = output or runs[0] / "report.html"
+    write_text(path, report_page(runs, installed(), ReportOptions(baseline, queries)))
+    echo(f"report: {path}")

@@ -1,0 +1,166 @@
+"""Several runs side by side: how their recipes differ, means over seeds, and a learning curve over training queries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import mean, stdev
+from typing import Any
+
+from attrs import frozen
+
+from drkit.pages.charts import Chart, line_chart
+from drkit.pages.records import RunRecord
+from drkit.recipe.toml import json_text
+from drkit.report import Line, Panel
+from drkit.runs.stage import lasting_settings
+
+_SEED = "seed"
+_SHOWN = 8  # settings that get a column
+# Settings that decide how many training queries there are: runs that differ by them are points of one curve.
+_QUERIES = ("collection.train_share", "collection.limit")
+
+
+@frozen
+class RecipeGroup:
+    """Runs whose recipes are the same except for the seed.
+
+    differences: the values of the settings that tell the groups apart. values: per measure, the mean over runs and its
+    standard deviation (of a single run: only its value).
+    """
+
+    runs: tuple[str, ...]
+    seeds: tuple[int, ...]
+    differences: tuple[str, ...]
+    values: tuple[str, ...]
+
+
+@frozen
+class Comparison:
+    """The table of all runs; more: settings that differ, too, but got no column, with the value of each group."""
+
+    measures: tuple[str, ...]
+    settings: tuple[str, ...]
+    groups: tuple[RecipeGroup, ...]
+    more: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    curve: Chart | None = None
+
+
+def compare_runs(runs: Sequence[RunRecord]) -> Comparison:
+    """Group runs by recipe, and compare the exported retrievers of those that have been evaluated."""
+    tables = [_settings(run) for run in runs]
+    names = _differing(tables)
+    groups: dict[tuple[str, ...], list[RunRecord]] = {}
+    for run, table in zip(runs, tables, strict=True):
+        groups.setdefault(tuple(_text(table, name) for name in names), []).append(run)
+    measures = _measures(runs)
+    columns = names[:_SHOWN]
+    made = [
+        RecipeGroup(
+            runs=tuple(run.name for run in members),
+            seeds=tuple(run.recipe.seed for run in members),
+            differences=key[: len(columns)],
+            values=tuple(
+                _mean_text([found for run in members if (found := _value(run, m)) is not None]) for m in measures
+            ),
+        )
+        for key, members in groups.items()
+    ]
+    more = tuple((name, tuple(key[len(columns) + i] for key in groups)) for i, name in enumerate(names[_SHOWN:]))
+    return Comparison(measures, tuple(columns), tuple(made), more, _learning_curve(runs, tables, measures))
+
+
+def _settings(run: RunRecord) -> dict[str, Any]:
+    left_out = ("name", _SEED)
+    return {name: value for name, value in lasting_settings(run.recipe).items() if name not in left_out}
+
+
+def _differing(tables: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the settings that differ, parts first; the settings of a part that is replaced are not listed."""
+    names = dict.fromkeys(name for table in tables for name in table)
+    differing = [name for name in names if len({_text(table, name) for table in tables}) > 1]
+    replaced = [name.removesuffix("use") for name in differing if name.endswith(".use")]
+    kept = [n for n in differing if n.endswith(".use") or not any(n.startswith(prefix) for prefix in replaced)]
+    return sorted(kept, key=lambda name: not name.endswith(".use"))
+
+
+def _text(table: Mapping[str, Any], name: str) -> str:
+    value = table.get(name)
+    if value is None:
+        return "\u2013"
+    return value if isinstance(value, str) else json_text(value).strip()
+
+
+def _measures(runs: Sequence[RunRecord]) -> tuple[str, ...]:
+    """Return the measures that all evaluated runs have."""
+    evaluated = [run.results.measures for run in runs if run.results is not None]
+    return tuple(m for m in evaluated[0] if all(m in others for others in evaluated)) if evaluated else ()
+
+
+def _value(run: RunRecord, measure: str) -> float | None:
+    return None if run.results is None else run.scores[run.results.compared].mean(measure)
+
+
+def _mean_text(values: Sequence[float]) -> str:
+    if not values:
+        return "not evaluated"
+    return f"{values[0]:.3f}" if len(values) == 1 else f"{mean(values):.3f} \u00b1 {stdev(values):.3f}"
+
+
+def _learning_curve(
+    runs: Sequence[RunRecord], tables: Sequence[Mapping[str, Any]], measures: Sequence[str]
+) -> Chart | None:
+    """Return the first measure over the number of training queries, if the runs differ by it."""
+    points: dict[str, dict[int, list[float]]] = {}
+    for run, table, queries in zip(runs, tables, map(_training_queries, runs), strict=True):
+        if measures and queries is not None and (value := _value(run, measures[0])) is not None:
+            points.setdefault(_curve_name(table, tables), {}).setdefault(queries, []).append(value)
+    if not any(len(found) > 1 for found in points.values()):
+        return None
+    lines = [Line(name, sorted((q, mean(values)) for q, values in found.items())) for name, found in points.items()]
+    title = f"{measures[0]} over labelled queries"
+    panel = Panel(title, measures[0], lines, floor=True, x="labelled training queries", log=True)
+    return line_chart(
+        panel, "Means over seeds. The number is that of the pairs that the exported retriever learned from."
+    )
+
+
+def _training_queries(run: RunRecord) -> int | None:
+    """Return the number of labelled pairs that the compared retriever learned from; 0 if it learned from none."""
+    if run.results is None or run.recipe.finetune is None:
+        return None
+    labelled = {one.name for one in run.recipe.finetune.rounds if one.pairs == "judged"}
+    name = run.results.compared
+    if name not in labelled:
+        return 0
+    stage = run.manifests.get(run.results.runs[name][0])
+    return int(stage.metrics["examples"]) if stage is not None and "examples" in stage.metrics else None
+
+
+def _curve_name(table: Mapping[str, Any], tables: Sequence[Mapping[str, Any]]) -> str:
+    """Return what tells a run's curve from the others: its parts, without the settings of the number of queries."""
+    differing = [name for name in _differing(tables) if not _decides_queries(name)]
+    return ", ".join(f"{name.removesuffix('.use')} {_text(table, name)}" for name in differing) or "all runs"
+
+
+def _decides_queries(name: str) -> bool:
+    return name in _QUERIES or (name.startswith("finetune.rounds.") and name.endswith(".queries"))
+
+
+def curve_of_rounds(run: RunRecord) -> Iterator[Chart]:
+    """Yield the learning curve of a single run whose rounds differ in their labelled queries."""
+    report = run.manifests.get("report")
+    if report is None or run.results is None:
+        return
+    prefix = "curve."
+    curve = {name[len(prefix) :]: line for name, line in report.settings.items() if name.startswith(prefix)}
+    unlabelled, points = report.settings.get("unlabelled", ()), dict[str, list[tuple[float, float]]]()
+    measure = run.results.measures[0]
+    for system, line in curve.items():
+        if system in run.scores:
+            stage = run.manifests.get(run.results.runs[system][0])
+            queries = 0 if system in unlabelled or stage is None else int(stage.metrics.get("examples", 0))
+            points.setdefault(line, []).append((queries, run.scores[system].mean(measure)))
+    lines = [Line(name, sorted(found)) for name, found in points.items()]
+    if lines:
+        panel = Panel(f"{measure} over labelled queries", measure, lines, floor=True, x="labelled queries", log=True)
+        yield line_chart(panel, "Means over draws; 0: before fine-tuning.")

@@ -1,0 +1,219 @@
+"""What a run's masker hides, beside uniform masking, and the importance of words in sample passages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+import attrs
+from attrs import frozen
+
+from drkit.core.registry import Installed
+from drkit.core.spec import Kind
+from drkit.errors import DrkitError
+from drkit.inspect.hidden import HiddenTokens, TextSample, hiding_rates, measure_hidden, typical_text
+from drkit.inspect.source import COUNTS_STAGE, TextSource, run_source
+from drkit.inspect.words import InspectedWords, inspect_words
+from drkit.pages.charts import Chart, bar_chart, line_chart, word_chart
+from drkit.pages.records import RunRecord
+from drkit.recipe.schema import Choice
+from drkit.report import Line, Panel
+
+_TEXTS = 1000
+_TOP = 10
+_SAMPLES = 3
+_LONGEST = 60  # words of a sample passage
+_WORDS = 24  # of the text in a chart
+UNIFORM = "uniform"
+
+
+@frozen
+class HiddenShare:
+    """One masker: the share of tokens that it hides, and the share of stop-words and punctuation among them."""
+
+    masker: str
+    hidden: str
+    common: str
+
+
+@frozen
+class ShadedWord:
+    """A word of a passage; shade: 0 .. 1, relative to the other words; value: what the shade stands for, as text."""
+
+    text: str
+    shade: float
+    value: str
+
+
+@frozen
+class WordSample:
+    """A passage by the importance of its words, and the words that its vector predicts, if the decoder reads them."""
+
+    importance: tuple[ShadedWord, ...]
+    predicted: tuple[ShadedWord, ...] = ()
+    top: tuple[ShadedWord, ...] = ()
+
+
+@frozen
+class Masking:
+    """The section on masking; notes: what could not be shown, and why."""
+
+    shares: tuple[HiddenShare, ...] = ()
+    charts: tuple[Chart, ...] = ()
+    samples: tuple[WordSample, ...] = ()
+    texts: int = 0
+    notes: tuple[str, ...] = ()
+
+
+def describe_masking(run: RunRecord, parts: Installed) -> Masking | None:
+    """Measure what the masker of a run hides; None if the run has no pre-training or has no tokens yet."""
+    if run.recipe.pretrain is None or "tokens" not in run.manifests or "vocabulary" not in run.manifests:
+        return None
+    source = run_source(run.folder, parts)
+    sample = TextSample.of(source, _TEXTS)
+    chosen = run.recipe.pretrain.masker
+    spec = parts.registry.get(Kind.MASKER, chosen.use)
+    samples = tuple(_word_samples(run, source, sample, parts))
+    if "context" in spec.provides_of(chosen.config):
+        note = f"The masker {chosen.use} rebuilds another text than the encoder reads, so it is not compared here."
+        return Masking(samples=samples, texts=len(sample.indices), notes=(note,))
+    maskers = {
+        label: parts.registry.build(Kind.MASKER, choice.use, choice.config, source.context())
+        for label, choice in _compared(chosen, parts, has_counts=COUNTS_STAGE in run.manifests).items()
+    }
+    found = {label: measure_hidden(sample, masker) for label, masker in maskers.items()}
+    shares = [
+        HiddenShare(label, f"{one.counts.ratio:.1%}", f"{one.counts.common_share:.1%}") for label, one in found.items()
+    ]
+    shares.append(HiddenShare("all tokens of these texts", "", f"{sample.common_share:.1%}"))
+    charts = [_top_words(found, source), *_tenths(found), *_one_text(sample, maskers)]
+    return Masking(tuple(shares), tuple(charts), samples, len(sample.indices))
+
+
+def _compared(chosen: Choice, parts: Installed, *, has_counts: bool) -> dict[str, Choice]:
+    """Return the maskers to show: the run's own, and uniform masking at the same rates, or `pmi` beside uniform.
+
+    has_counts: whether the run counted the n-grams that `pmi` needs.
+    """
+    other = "pmi" if chosen.use == UNIFORM else UNIFORM
+    maskers = {chosen.use: chosen}
+    if other == UNIFORM or has_counts:
+        config = parts.registry.get(Kind.MASKER, other).config
+        rates = {
+            name: getattr(chosen.config, name)
+            for name in ("encoder_ratio", "decoder_ratio")
+            if hasattr(chosen.config, name)
+        }
+        maskers[other] = Choice(other, config(**rates))
+    return maskers
+
+
+def _top_words(found: Mapping[str, HiddenTokens], source: TextSource) -> Chart:
+    """Return CDMAE's figure 2: the share of all hidden tokens that the most hidden ones have, for each masker."""
+    best = dict.fromkeys(token for one in found.values() for token, _ in one.tokens.most_common(_TOP))
+    ordered = sorted(best, key=lambda token: -max(one.share(token) for one in found.values()))
+    rows = [
+        {"label": source.tokenizer.decode([token]).strip() or "\u2423", "group": label, "value": one.share(token)}
+        for token in ordered
+        for label, one in found.items()
+    ]
+    note = "The ten tokens that each masker hides most, by their share of all tokens that it hides."
+    return bar_chart("Most hidden terms", _distinct(rows), "share of hidden tokens", note)
+
+
+def _distinct(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Number labels that occur twice in a group, so that a chart does not add them up."""
+    seen: dict[tuple[str, str], int] = {}
+    numbered = []
+    for row in rows:
+        key = (row["label"], row["group"])
+        seen[key] = seen.get(key, 0) + 1
+        label = row["label"] if seen[key] == 1 else f"{row['label']} ({seen[key]})"
+        numbered.append({**row, "label": label})
+    return numbered
+
+
+def _tenths(found: Mapping[str, HiddenTokens]) -> Iterator[Chart]:
+    lines = [
+        Line(label, [(tenth, float(100 * share)) for tenth, share in enumerate(one.tenths, 1)])
+        for label, one in found.items()
+        if one.tenths is not None
+    ]
+    if lines:
+        panel = Panel(
+            "Hidden by importance", "% of tokens hidden", lines, floor=True, x="tenth of all tokens by importance"
+        )
+        yield line_chart(panel, "Tenth 1 has the least important tokens, tenth 10 the most important ones.")
+
+
+def _one_text(sample: TextSample, maskers: Mapping[str, Any]) -> Iterator[Chart]:
+    """Yield CDMAE's figure 3a: how often each word of one text is hidden, by each masker."""
+    index = typical_text(sample)
+    if index is None:
+        return
+    words, rates = hiding_rates(sample, index, maskers)
+    rows = [
+        {"label": word.strip(), "group": label, "value": float(rate)}
+        for label, found in rates.items()
+        for word, rate in islice(zip(words, found, strict=True), _WORDS)
+    ]
+    yield word_chart(
+        "How often each word is hidden",
+        _distinct(rows),
+        "share of draws",
+        "One short text of the collection, 200 draws.",
+    )
+
+
+def _word_samples(run: RunRecord, source: TextSource, sample: TextSample, parts: Installed) -> Iterator[WordSample]:
+    """Yield sample passages with the importance of their words, and what the decoder predicts from their vectors."""
+    if run.collection is None:
+        return
+    predicts = _predicts_words(run, parts)
+    if sample.importance is None and not predicts:
+        return
+    corpus, lengths = run.collection.corpus, sample.store.lengths
+    fitting = [index for index in sample.indices.tolist() if 20 <= lengths[index] <= 200]
+    for index in fitting[:: max(1, len(fitting) // _SAMPLES)][:_SAMPLES]:
+        if index < len(corpus):
+            text = " ".join(corpus.at([index])[0].content.split()[:_LONGEST])
+            yield _word_sample(text, source, inspect_words(text, run.folder, parts, top=_TOP) if predicts else None)
+
+
+def _predicts_words(run: RunRecord, parts: Installed) -> bool:
+    assert run.recipe.pretrain is not None
+    chosen = run.recipe.pretrain.decoder
+    provided = parts.registry.get(Kind.DECODER, chosen.use).provides_of(chosen.config)
+    manifest = run.manifests.get("pretrained")
+    return "vocab_logits" in provided and manifest is not None and not manifest.pruned
+
+
+def _word_sample(text: str, source: TextSource, words: InspectedWords | None) -> WordSample:
+    _, pieces = source.read(text)
+    importance = [(piece.text, piece.spaced, piece.importance) for piece in pieces if piece.importance is not None]
+    merged: list[tuple[str, float]] = []
+    for piece, is_spaced, value in importance:
+        if merged and not is_spaced:
+            merged[-1] = (merged[-1][0] + piece, max(merged[-1][1], value))
+        else:
+            merged.append((piece, value))
+    if words is None:
+        return WordSample(_shaded(merged, ".1f"))
+    own = [(word.text, word.probability) for word in words.words]
+    top = [(word.text, word.probability) for word in words.top]
+    return WordSample(_shaded(merged, ".1f"), _shaded(own, ".1%"), _shaded(top, ".1%"))
+
+
+def _shaded(words: Sequence[tuple[str, float]], form: str) -> tuple[ShadedWord, ...]:
+    values = [value for _, value in words]
+    low, span = min(values, default=0.0), (max(values, default=0.0) - min(values, default=0.0)) or 1.0
+    return tuple(ShadedWord(text, (value - low) / span, format(value, form)) for text, value in words)
+
+
+def masking_or_note(run: RunRecord, parts: Installed) -> Masking | None:
+    """Return the section on masking; if it cannot be measured (pruned or damaged files), a note that says why."""
+    try:
+        return describe_masking(run, parts)
+    except DrkitError as error:
+        return attrs.evolve(Masking(), notes=(f"What the masker hides cannot be shown: {error}",))

@@ -1,0 +1,138 @@
+"""What a run folder records: its recipe, the manifests of finished stages, and the stages that are missing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+import cattrs
+from attrs import field, frozen
+
+from drkit.commands.evaluation import System, find_systems
+from drkit.core.files import read_json
+from drkit.core.registry import Installed
+from drkit.data.corpus import StoredCollection, open_collection
+from drkit.errors import DrkitError
+from drkit.evaluate.measures import Scores
+from drkit.recipe.schema import Recipe
+from drkit.recipe.toml import read_recipe
+from drkit.runs.execute import RECIPE
+from drkit.runs.manifest import Manifest, read_manifest
+from drkit.runs.plan import plan
+from drkit.runs.survey import survey
+
+
+@frozen
+class Results:
+    """How the systems of a run were evaluated; see `drkit.runs.stages.evaluation`.
+
+    runs: the rankings behind each system, one per draw. compared: the system that the run's verdicts are about.
+    """
+
+    split: str
+    measures: tuple[str, ...]
+    queries: int
+    runs: Mapping[str, tuple[str, ...]]
+    compared: str
+    exclude_self: bool = False
+
+
+@frozen(slots=False)
+class RunRecord:
+    """A run as its folder records it.
+
+    name: the folder's name. manifests: of the finished stages, by name, in the order they finished. missing: a line for
+    each stage that is not finished.
+    """
+
+    folder: Path
+    recipe: Recipe
+    manifests: Mapping[str, Manifest]
+    missing: tuple[str, ...] = ()
+    name: str = field(kw_only=True)
+
+    @cached_property
+    def collection(self) -> StoredCollection | None:
+        """The stored collection, or None if the run has not read it."""
+        return open_collection(self.folder / "collection") if "collection" in self.manifests else None
+
+    @cached_property
+    def results(self) -> Results | None:
+        """How the systems were evaluated, or None without a finished evaluation. Raises DrkitError if it is damaged."""
+        if "evaluation" not in self.manifests:
+            return None
+        try:
+            return cattrs.structure(self.manifests["evaluation"].metrics, Results)
+        except (cattrs.BaseValidationError, TypeError, ValueError, KeyError):
+            raise self._damaged("evaluation") from None
+
+    @cached_property
+    def scores(self) -> dict[str, Scores]:
+        """Values per query of every system, in the order of the table. Raises DrkitError if they are damaged."""
+        if self.results is None:
+            return {}
+        stored = read_json(self.folder / "evaluation" / "scores.json", f"repeat it with `drkit run {self.folder}`")
+        try:
+            values = cattrs.structure(stored, dict[str, dict[str, dict[str, float]]])
+            return {name: Scores({m: values[name][m] for m in self.results.measures}) for name in self.results.runs}
+        except (cattrs.BaseValidationError, TypeError, ValueError, KeyError):
+            raise self._damaged("evaluation") from None
+
+    @cached_property
+    def systems(self) -> dict[str, System]:
+        """The rankings of every system, by its name in the run."""
+        return {system.name: system for system in find_systems([str(self.folder)])} if self.results else {}
+
+    def log(self, stage: str, file: str) -> list[dict[str, float]]:
+        """Return the lines of a log (`log.jsonl`, `probes.jsonl` ..) of a stage; none if it has no such log.
+
+        Raises DrkitError if a line is not JSON.
+        """
+        path = self.folder / stage / file
+        try:
+            return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        except FileNotFoundError:
+            return []
+        except ValueError:
+            raise self._damaged(stage) from None
+
+    def _damaged(self, stage: str) -> DrkitError:
+        return DrkitError(
+            f"{self.folder / stage} is damaged; remove that folder and repeat the stage with `drkit run {self.folder}`"
+        )
+
+
+def open_run(folder: Path, parts: Installed) -> RunRecord:
+    """Open a run that may be unfinished.
+
+    Raises DrkitError if the folder is not a run, or no stage of it is finished.
+    """
+    if not (folder / RECIPE).is_file():
+        raise DrkitError(f"{folder} is not a run (no {RECIPE}); give the folder of one, as `drkit compose` makes it")
+    recipe = read_recipe(folder / RECIPE, parts.registry)
+    found = {path.name: manifest for path in sorted(folder.iterdir()) if (manifest := read_manifest(path)) is not None}
+    if not found:
+        raise DrkitError(f"{folder} has no finished stage, so there is nothing to report; run `drkit run {folder}`")
+    ordered = dict(sorted(found.items(), key=lambda item: item[1].finished))
+    return RunRecord(folder, recipe, ordered, _missing(folder, recipe, parts), name=folder.resolve().name)
+
+
+def _missing(folder: Path, recipe: Recipe, parts: Installed) -> tuple[str, ...]:
+    """Return a line for each stage that is not finished, or one line if the plan cannot be made (files have moved)."""
+    try:
+        stages = plan(recipe, parts.registry).stages
+    except DrkitError as error:
+        return (f"unknown, because the collection cannot be read again: {error}",)
+    return tuple(f"{one.stage.name}: {one.summary}" for one in survey(stages, folder) if not one.is_finished)
+
+
+def is_comparable(runs: Sequence[RunRecord]) -> bool:
+    """Return whether all runs were evaluated on the same queries of the same collection, by the same measures."""
+    states = [
+        (run.manifests["collection"].content(), run.results.split, run.results.measures, run.results.exclude_self)
+        for run in runs
+        if run.results is not None and "collection" in run.manifests
+    ]
+    return len(states) == len(runs) and len(set(states)) == 1

@@ -1,0 +1,243 @@
+"""The report of one or several runs as one self-contained HTML page.
+
+The page holds its data, its charts' library and its styles. Its content security policy names the hashes of its two
+scripts and allows no request, so that a text of a collection can neither run nor load anything.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from attrs import frozen
+
+from drkit import __version__
+from drkit.core.escaping import page_templates, script_text
+from drkit.core.registry import Installed
+from drkit.errors import DrkitError
+from drkit.pages.charts import Chart, chart_script, interval_chart, line_chart
+from drkit.pages.comparison import Comparison, compare_runs, curve_of_rounds
+from drkit.pages.composition import Data, describe_data, describe_recipe
+from drkit.pages.composition import Line as RecipeLine
+from drkit.pages.masking import Masking, masking_or_note
+from drkit.pages.queries import PASSAGES, QueryDetails, most_different, query_details
+from drkit.pages.records import RunRecord, open_run
+from drkit.pages.systems import (
+    ReportedSystem,
+    SystemTable,
+    baseline_index,
+    interval_points,
+    system_table,
+    systems_of,
+)
+from drkit.recipe.toml import recipe_toml
+from drkit.report import loss_panels, probe_panels, validation_panel
+from drkit.runs.stage import TRUNCATED, read_truncations
+from drkit.runs.stages.report import LOG, PROBES, VALIDATION
+from drkit.runs.stages.retriever import describe_choice
+
+SHOWN = 200
+
+
+@frozen
+class ReportOptions:
+    """Options of a report: the system that the others are compared with, and how many queries are shown in detail."""
+
+    baseline: str | None = None
+    queries: int = SHOWN
+
+
+@frozen
+class StageTime:
+    """The time that a stage took, in seconds, and its share of the longest stage."""
+
+    stage: str
+    seconds: float
+    share: float
+
+
+@frozen
+class Effort:
+    """What a run took and on what: stages by time, versions, machine, and the command that repeats it."""
+
+    stages: tuple[StageTime, ...]
+    seconds: float
+    versions: Mapping[str, str]
+    machine: Mapping[str, str]
+    finished: str
+    command: str
+    recipe: str
+
+
+@frozen
+class RunPart:
+    """The part of a page that is about one run. table: its systems, if the page has no table of its own for them."""
+
+    name: str
+    recipe: Sequence[RecipeLine]
+    data: Data | None
+    exported: str
+    truncated: Sequence[str]
+    missing: Sequence[str]
+    table: SystemTable | None
+    curves: Sequence[Chart]
+    masking: Masking | None
+    effort: Effort
+
+
+@frozen
+class ReportPage:
+    """Everything that a page shows; notes: what it cannot show, and why."""
+
+    title: str
+    runs: Sequence[RunPart]
+    table: SystemTable | None
+    intervals: Chart | None
+    queries: QueryDetails | None
+    comparison: Comparison | None
+    notes: Sequence[str]
+
+
+def report_page(folders: Sequence[Path], parts: Installed, options: ReportOptions) -> str:
+    """Return the page of one or several runs, which may be unfinished.
+
+    Raises DrkitError if a folder is not a run or is given twice, nothing of it is finished, the baseline is unknown, or
+    the charting library is not installed.
+    """
+    script = script_text(chart_script())
+    page = collect_page(folders, parts, options)
+    templates = page_templates("drkit.pages")
+    own = _asset("report.js")
+    charts: list[Mapping[str, Any]] = []
+    return templates.get_template("report.html.jinja").render(
+        page=page,
+        version=__version__,
+        policy=_policy(script, own),
+        style=_asset("report.css"),
+        library=script,
+        script=own,
+        charts=charts,
+        add_chart=lambda chart: charts.append(chart.spec) or len(charts) - 1,  # type: ignore[func-returns-value]
+        shown_passages=PASSAGES,
+    )
+
+
+def collect_page(folders: Sequence[Path], parts: Installed, options: ReportOptions) -> ReportPage:
+    """Return everything that the page of these runs shows; raises as `report_page` does."""
+    runs = [open_run(folder, parts) for folder in folders]
+    _check_names(runs)
+    systems = systems_of(runs)
+    chosen = baseline_index(systems, options.baseline)
+    table = system_table(systems, chosen) if systems else None
+    several = len(runs) > 1
+    return ReportPage(
+        title=runs[0].recipe.name if not several else f"{len(runs)} runs: {', '.join(run.name for run in runs)}",
+        runs=[_run_part(run, parts, with_table=several) for run in runs],
+        table=table,
+        intervals=interval_chart(interval_points(table), table.names, table.measures) if table else None,
+        queries=_queries(systems, chosen, options.queries),
+        comparison=compare_runs(runs) if several else None,
+        notes=list(_notes(runs, systems)),
+    )
+
+
+def _check_names(runs: Sequence[RunRecord]) -> None:
+    names = [run.name for run in runs]
+    duplicate = next((run for run in runs if names.count(run.name) > 1), None)
+    if duplicate is not None:
+        raise DrkitError(f"two runs are named {duplicate.name!r}; give each run once, and rename folders if necessary")
+
+
+def _notes(runs: Sequence[RunRecord], systems: Sequence[ReportedSystem]) -> Iterator[str]:
+    for run in runs:
+        if run.results is None:
+            yield f"{run.name} has no finished evaluation, so its retrievers have no values yet."
+    if len(runs) > 1 and not systems and all(run.results for run in runs):
+        yield "The runs were evaluated on different queries or by different measures, so they are not tested together."
+
+
+def _queries(systems: Sequence[ReportedSystem], chosen: int, count: int) -> QueryDetails | None:
+    if not systems or not count:
+        return None
+    run = systems[0].run
+    if run.collection is None or run.results is None:
+        return None
+    return query_details(systems, run.collection, run.results.split, most_different(systems, chosen, count))
+
+
+def _run_part(run: RunRecord, parts: Installed, *, with_table: bool) -> RunPart:
+    table = None
+    if with_table and run.results is not None:
+        systems = systems_of([run])
+        table = system_table(systems, baseline_index(systems, None))
+    return RunPart(
+        name=run.name,
+        recipe=describe_recipe(run, parts.registry),
+        data=describe_data(run),
+        exported=_exported(run),
+        truncated=_truncated(run),
+        missing=run.missing,
+        table=table,
+        curves=[*curve_of_rounds(run), *_curves(run)],
+        masking=masking_or_note(run, parts),
+        effort=_effort(run),
+    )
+
+
+def _exported(run: RunRecord) -> str:
+    if "choice" in run.manifests:
+        return describe_choice(run.manifests["choice"].metrics)
+    return str(run.manifests["report"].settings.get("exported", "")) if "report" in run.manifests else ""
+
+
+def _truncated(run: RunRecord) -> list[str]:
+    found = [str(one) for stage in run.manifests for one in read_truncations(run.folder / stage / TRUNCATED)]
+    return list(dict.fromkeys(found))
+
+
+def _curves(run: RunRecord) -> list[Chart]:
+    """Return the charts of losses, probes and validations."""
+    logs = {stage: log for stage in run.manifests if (log := run.log(stage, LOG))}
+    probes = [record for stage in run.manifests for record in run.log(stage, PROBES)]
+    validations = {stage: log for stage in run.manifests if (log := run.log(stage, VALIDATION))}
+    panels = [*loss_panels(logs, probes), *(probe_panels(probes) if probes else [])]
+    panels += [validation_panel(validations)] if validations else []
+    return [line_chart(panel) for panel in panels if any(line.points for line in panel.lines)]
+
+
+def _effort(run: RunRecord) -> Effort:
+    times = {name: manifest.seconds for name, manifest in run.manifests.items()}
+    longest = max(times.values(), default=0.0) or 1.0
+    ordered = sorted(times.items(), key=lambda item: -item[1])
+    last = list(run.manifests.values())[-1]
+    return Effort(
+        stages=tuple(StageTime(name, seconds, seconds / longest) for name, seconds in ordered),
+        seconds=sum(times.values()),
+        versions=last.versions,
+        machine=last.machine,
+        finished=last.finished,
+        command=f"drkit run recipe.toml --run-dir runs/{quote(run.name)}-again",
+        recipe=recipe_toml(run.recipe),
+    )
+
+
+def _asset(name: str) -> str:
+    return (files("drkit.pages") / "templates" / name).read_text(encoding="utf-8")
+
+
+def _policy(*scripts: str) -> str:
+    """Return a content security policy that lets these scripts run, and nothing be requested.
+
+    Vega compiles the expressions of its own charts, hence 'unsafe-eval'.
+    """
+    hashes = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
+    allowed = " ".join(f"'sha256-{one}'" for one in hashes)
+    return (
+        f"default-src 'none'; script-src {allowed} 'unsafe-eval'; style-src 'unsafe-inline'; img-src data:; "
+        f"base-uri 'none'; form-action 'none'"
+    )

@@ -1,0 +1,160 @@
+"use strict";
+
+// Charts: their specifications are data of the page; colours are variables of its style sheet.
+const charts = JSON.parse(document.getElementById("charts").textContent);
+const drawn = [...document.querySelectorAll(".plot")].map((place) =>
+  vegaEmbed(place, charts[Number(place.dataset.chart)], { mode: "vega-lite", renderer: "svg", actions: false })
+);
+Promise.all(drawn).then(
+  () => document.body.setAttribute("data-drawn", String(drawn.length)),
+  (error) => console.error(error)
+);
+// A chart within closed details has no width to fill until they are opened.
+for (const part of document.querySelectorAll("details")) {
+  part.addEventListener("toggle", () => window.dispatchEvent(new Event("resize")));
+}
+
+// Tables of systems: one body per baseline, of which one is shown.
+function showBaseline(table, baseline) {
+  for (const body of table.querySelectorAll("tbody")) body.hidden = Number(body.dataset.baseline) !== baseline;
+}
+for (const part of document.querySelectorAll(".systems")) {
+  const choice = part.querySelector(".baseline");
+  choice.addEventListener("change", () => {
+    showBaseline(part, Number(choice.value));
+    if (part.id === "table") showQueries();
+  });
+}
+
+// Queries: texts of others become text nodes only.
+const data = JSON.parse(document.getElementById("query-data").textContent);
+const PAGE = 25;
+let limit = PAGE;
+const byId = (id) => document.getElementById(id);
+
+function element(name, className, ...children) {
+  const made = document.createElement(name);
+  if (className) made.className = className;
+  made.append(...children);
+  return made;
+}
+
+function option(text, value, isSelected) {
+  const made = element("option", "", text);
+  made.value = value;
+  made.selected = isSelected;
+  return made;
+}
+
+function number(value) {
+  return value.toFixed(3);
+}
+
+function signed(value) {
+  return (value > 0 ? "+" : value < 0 ? "\u2212" : "\u00b1") + number(Math.abs(value));
+}
+
+function baseline() {
+  return Number(document.querySelector("#table .baseline").value);
+}
+
+function chosenQueries() {
+  const system = Number(byId("query-system").value);
+  const measure = Number(byId("query-measure").value);
+  const kind = byId("query-kind").value;
+  const words = byId("query-search").value.toLowerCase().split(/\s+/).filter(Boolean);
+  const rows = data.queries.map((query) => {
+    const values = query.values[measure];
+    return { query, before: values[baseline()], after: values[system], gain: values[system] - values[baseline()] };
+  });
+  const kinds = { all: () => true, win: (row) => row.gain > 0, loss: (row) => row.gain < 0, tie: (row) => row.gain === 0 };
+  const orders = {
+    gain: (a, b) => b.gain - a.gain,
+    drop: (a, b) => a.gain - b.gain,
+    value: (a, b) => a.after - b.after,
+    id: (a, b) => a.query.id.localeCompare(b.query.id, undefined, { numeric: true }),
+  };
+  const found = rows.filter((row) => kinds[kind](row) && words.every((word) => searched(row.query).includes(word)));
+  return found.sort((a, b) => orders[byId("query-order").value](a, b) || orders.id(a, b));
+}
+
+const textOf = new Map();
+function searched(query) {
+  if (!textOf.has(query)) {
+    const passages = query.hits.flat().map(([index]) => data.passages[index].text);
+    textOf.set(query, [query.id, query.text, ...passages].join(" ").toLowerCase());
+  }
+  return textOf.get(query);
+}
+
+function hitItem(passage, rank, score, grade) {
+  const judged = grade === undefined ? "not judged" : grade > 0 ? `relevant, grade ${grade}` : "judged not relevant";
+  const about = element("span", "about");
+  if (rank) about.append(`${rank}. `);
+  about.append(element("bdi", "", passage.id), score === null ? " \u00b7 " : ` \u00b7 ${score} \u00b7 `, element(grade > 0 ? "b" : "span", "", judged));
+  const text = element("bdi", "", passage.text || "(no text)");
+  return element("li", `hit ${grade > 0 ? "relevant" : grade === undefined ? "" : "rejected"}`, about, text);
+}
+
+function side(query, system, grades) {
+  const list = element("ol");
+  query.hits[system].forEach(([index, score], position) => {
+    list.append(hitItem(data.passages[index], position + 1, score, grades.get(index)));
+  });
+  const first = query.first[system];
+  const where = first === null ? "no relevant passage found" : `first relevant passage at rank ${first}`;
+  return element("div", "", element("h4", "", data.systems[system]), element("p", "note", where), list);
+}
+
+function sides(query, system) {
+  const grades = new Map(query.judged);
+  const pair = system === baseline() ? [system] : [baseline(), system];
+  const made = element("div", "sides", ...pair.map((one) => side(query, one, grades)));
+  const shown = new Set(pair.flatMap((one) => query.hits[one].map(([index]) => index)));
+  const others = query.judged.filter(([index, grade]) => grade > 0 && !shown.has(index));
+  if (others.length) {
+    const list = element("ol", "", ...others.map(([index, grade]) => hitItem(data.passages[index], 0, null, grade)));
+    const title = `Relevant, not shown above (${others.length} of ${query.relevant} relevant passages)`;
+    made.append(element("div", "others", element("h4", "", title), list));
+  }
+  return made;
+}
+
+function queryItem(row, system) {
+  const direction = row.gain > 0 ? "better" : row.gain < 0 ? "worse" : "";
+  const asked = element("span", "asked", element("small", "", element("bdi", "", row.query.id), " "), element("bdi", "", row.query.text));
+  const gain = element("span", `gain ${direction}`, signed(row.gain));
+  const values = element("span", "values", `${number(row.before)} \u2192 ${number(row.after)}`);
+  const made = element("details", "query", element("summary", "", gain, values, asked));
+  made.addEventListener("toggle", () => {
+    if (made.open && !made.querySelector(".sides")) made.append(sides(row.query, system));
+  });
+  return made;
+}
+
+function showQueries() {
+  if (!data) return;
+  const rows = chosenQueries();
+  const system = Number(byId("query-system").value);
+  byId("query-list").replaceChildren(...rows.slice(0, limit).map((row) => queryItem(row, system)));
+  const shown = Math.min(limit, rows.length);
+  byId("query-count").textContent =
+    `${shown} of ${rows.length} queries: ${data.systems[baseline()]} \u2192 ${data.systems[system]}`;
+  byId("query-more").hidden = shown === rows.length;
+}
+
+if (data) {
+  const other = data.systems.length - 1 === baseline() ? 0 : data.systems.length - 1;
+  byId("query-system").append(...data.systems.map((name, index) => option(name, index, index === other)));
+  byId("query-measure").append(...data.measures.map((name, index) => option(name, index, index === 0)));
+  byId("query-controls").addEventListener("submit", (event) => event.preventDefault());
+  byId("query-controls").addEventListener("input", () => {
+    limit = PAGE;
+    showQueries();
+  });
+  byId("query-more").addEventListener("click", () => {
+    limit += PAGE;
+    showQueries();
+  });
+  showQueries();
+}

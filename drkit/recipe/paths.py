@@ -1,0 +1,70 @@
+"""The dotted paths of a recipe's settings, with the meaning and the allowed values of each: what `--set` takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+import attrs
+from attrs import frozen
+
+from drkit.core.registry import Registry
+from drkit.core.settings import choices
+from drkit.core.spec import Kind
+from drkit.recipe.schema import Choice, WeightedLoss
+
+
+@frozen
+class SettingPath:
+    """A setting of a recipe: its dotted path, meaning, value, and the values it allows (empty: any of its type)."""
+
+    path: str
+    meaning: str
+    value: Any
+    choices: tuple[str, ...] = ()
+
+
+def setting_paths(settings: Any, registry: Registry, path: str = "") -> Iterator[SettingPath]:
+    """Yield every setting of a recipe, or of any other attrs object in it, in order; lists are indexed from 0.
+
+    path: that of the object itself. Tables that are missing (a recipe without re-ranker) have no paths.
+    """
+    hints = get_type_hints(type(settings), include_extras=True)
+    for a in attrs.fields(type(settings)):
+        where = f"{path}.{a.name}" if path else a.name
+        if isinstance(settings, WeightedLoss) and a.name in ("use", "config"):
+            continue
+        yield from _paths(getattr(settings, a.name), registry, where, a, _kind(hints[a.name]))
+    if isinstance(settings, WeightedLoss):
+        yield from _part(settings, Kind.LOSS, registry, path)
+
+
+def _paths(
+    value: Any, registry: Registry, path: str, attribute: attrs.Attribute[Any], kind: Kind | None
+) -> Iterator[SettingPath]:
+    if isinstance(value, Choice) and kind:
+        yield from _part(value, kind, registry, path)
+    elif attrs.has(type(value)):
+        yield from setting_paths(value, registry, path)
+    elif isinstance(value, Mapping) and any(attrs.has(type(inner)) for inner in value.values()):
+        for key, inner in value.items():
+            yield from _paths(inner, registry, f"{path}.{key}", attribute, kind)
+    elif isinstance(value, tuple) and any(attrs.has(type(inner)) for inner in value):
+        for index, inner in enumerate(value):
+            yield from _paths(inner, registry, f"{path}.{index}", attribute, kind)
+    else:
+        allowed = ("true", "false") if isinstance(value, bool) else choices(attribute.validator)
+        yield SettingPath(path, str(attribute.metadata.get("help", "")), value, allowed)
+
+
+def _part(part: Choice | WeightedLoss, kind: Kind, registry: Registry, path: str) -> Iterator[SettingPath]:
+    summary = registry.get(kind, part.use).summary
+    yield SettingPath(f"{path}.use", f"the {kind}: {summary}", part.use, registry.names(kind))
+    yield from setting_paths(part.config, registry, path)
+
+
+def _kind(hint: Any) -> Kind | None:
+    """Return the kind of part in a type such as `MaskerChoice | None` or `tuple[MinerChoice, ...]`."""
+    if get_origin(hint) is Annotated:
+        return next((extra for extra in get_args(hint) if isinstance(extra, Kind)), None)
+    return next(filter(None, map(_kind, get_args(hint))), None)

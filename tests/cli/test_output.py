@@ -1,0 +1,175 @@
+"""What commands print with `--json`, `-q` and `-v`, and on narrow terminals."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+
+import click
+import pytest
+from rich.console import Console
+
+from drkit.core.types import Judgement
+from drkit.search import write_qrels, write_run
+from drkit_cli.main import _status, cli
+from drkit_cli.render import table
+
+
+@pytest.fixture
+def drkit(monkeypatch, capsys, tmp_path):
+    """Run the command line in this process, in a folder of its own; return (exit code, output, error)."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["drkit", *map(str, arguments)])
+        code = _status()
+        shown = capsys.readouterr()
+        return code, shown.out, shown.err
+
+    return call
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """Two TREC runs and judgements: one.trec, two.trec, qrels.txt."""
+    queries = [f"q{number}" for number in range(6)]
+    write_run(tmp_path / "one.trec", [(q, [("a", 2.0), ("b", 1.0)]) for q in queries], "one")
+    write_run(tmp_path / "two.trec", [(q, [("b", 2.0), ("a", 1.0)]) for q in queries[:5]], "two")
+    write_qrels(tmp_path / "qrels.txt", [Judgement(q, "ab"[number % 2], 1) for number, q in enumerate(queries)])
+    return tmp_path
+
+
+def leaves(command, path=()):
+    """Every command below a group, with the names that lead to it."""
+    for name, inner in command.commands.items():
+        if isinstance(inner, click.Group):
+            yield from leaves(inner, (*path, name))
+        else:
+            yield (*path, name), inner
+
+
+COMMANDS = dict(leaves(cli))
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_every_command_has_the_same_options(path):
+    options = {name for param in COMMANDS[path].params for name in param.opts}
+    assert {"-q", "--quiet", "-v", "--verbose"} <= options
+    assert "--json" in options or path == ("completion",), "completion prints a script"
+
+
+# The keys of each document. Removing or renaming one breaks the scripts of users.
+KEYS = {
+    ("list",): {"parts", "clashes"},
+    ("list", "recipe"): {"parts", "clashes"},
+    ("list", "--matrix"): {"maskers", "decoders", "pairs", "made", "losses"},
+    ("show", "masker", "pmi"): {
+        *("kind", "name", "summary", "deprecated", "settings", "paper", "receives", "signals", "requires", "provides"),
+        *("scope", "from", "code"),
+    },
+    ("show", "recipe", "retromae"): {"kind", "name", "settings"},
+    ("show", "recipe", "retromae", "--diff", "cdmae"): {"left", "right", "differences"},
+    ("show", "pipeline", "dpr", "--diff", "ance"): {"left", "right", "differences"},
+    ("plugins",): {"plugins", "clashes"},
+    ("compose", "--dry-run"): {"run", "notes", "stages", "recipe"},
+    ("evaluate", "one.trec", "--qrels", "qrels.txt", "-m", "RR@10"): {"queries", "rows"},
+    ("compare", "one.trec", "two.trec", "--qrels", "qrels.txt", "-m", "RR@10"): {"comparisons"},
+    ("fuse", "one.trec", "two.trec", "-o", "f.trec"): {"file", "queries", "shared", "method", "weight", "tuned"},
+    ("new-plugin", "x", "--kind", "masker"): {"folder", "files"},
+}
+
+
+@pytest.mark.parametrize("arguments", KEYS, ids=" ".join)
+def test_json_is_one_document_with_stable_keys(drkit, runs, arguments):
+    code, out, err = drkit(*arguments, "--json")
+    assert code == 0, err
+    assert {*json.loads(out)} == KEYS[arguments]
+    assert drkit(*arguments, "-q", "--json")[2] == "" or "new-plugin" in arguments
+
+
+def test_rows_of_json_have_stable_keys(drkit, runs):
+    listed = json.loads(drkit("list", "masker", "--json")[1])["parts"]["masker"]
+    assert {"name": "pmi", "paper": "li2023cdmae"}.items() <= next(r for r in listed if r["name"] == "pmi").items()
+    assert all({*row} == {"name", "summary", "paper", "from"} for row in listed)
+    plugin = json.loads(drkit("plugins", "--json")[1])["plugins"][0]
+    assert {*plugin} == {"name", "from", "adds", "seconds", "imports_torch", "state", "problems"}
+    stage = json.loads(drkit("compose", "--dry-run", "--json")[1])["stages"][0]
+    assert {*stage} == {"stage", "does", "state", "reasons", "reads", "tokens", "pairs", "estimated_seconds"}
+    (row,) = json.loads(drkit("evaluate", "one.trec", "--qrels", "qrels.txt", "-m", "RR@10", "--json")[1])["rows"]
+    assert row["values"] == {"RR@10": pytest.approx(0.75)}
+    tuned = ("fuse", "one.trec", "two.trec", "--tune", "qrels.txt", "-o", "f.trec", "--json")
+    assert {*json.loads(drkit(*tuned)[1])["tuned"]} == {"queries", "measure", "means"}
+
+
+def test_an_error_prints_nothing_on_standard_output(drkit):
+    code, out, err = drkit("show", "masker", "nowhere", "--json")
+    assert (code, out) == (2, "")
+    assert "no masker named" in err
+
+
+def test_quiet_prints_the_result_alone(drkit, runs):
+    given = ("fuse", "one.trec", "two.trec", "-o", "f.trec")
+    _, out, err = drkit(*given)
+    assert "only one of the two files" in err
+    assert drkit(*given, "-q") == (0, out, "")
+    assert drkit("-q", *given) == (0, out, ""), "before the command, too"
+
+
+def test_verbose_says_what_is_read_and_written_and_versions(drkit, runs):
+    _, out, err = drkit("fuse", "one.trec", "two.trec", "-o", "f.trec", "-v")
+    assert "python 3." in err
+    assert "drkit " in err
+    for line in ("reading one.trec", "reading two.trec", "wrote f.trec"):
+        assert err.count(line) == 1, err
+    assert out == drkit("fuse", "one.trec", "two.trec", "-o", "f.trec")[1]
+
+
+def test_quiet_and_verbose_exclude_each_other(drkit):
+    code, _, err = drkit("list", "-q", "-v")
+    assert code == 2
+    assert "not both" in err
+
+
+@pytest.mark.parametrize("arguments", [["list"], ["plugins"], ["show", "recipe", "default", "--diff", "simlm"]])
+@pytest.mark.parametrize("columns", [80, 40])
+def test_lines_fit_narrow_terminals(drkit, monkeypatch, arguments, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    _, out, _ = drkit(*arguments)
+    assert max(map(len, out.splitlines())) <= columns
+    assert "\N{HORIZONTAL ELLIPSIS}" not in out, "names are never cut"
+
+
+def test_a_table_that_does_not_fit_becomes_a_list():
+    made = table("settings", ("name", "default", "meaning"), [("learning_rate", "0.0001", "unbreakable" * 2)])
+    drawn = []
+    for width in (80, 40):
+        screen = Console(file=io.StringIO(), width=width)
+        screen.print(made)
+        drawn.append([line.rstrip() for line in screen.file.getvalue().splitlines()])
+    assert drawn[0][1].split() == ["name", "default", "meaning"]
+    assert drawn[1] == ["settings", "learning_rate", "  default: 0.0001", f"  meaning: {'unbreakable' * 2}"]
+
+
+def test_differences_of_recipes(drkit):
+    _, out, _ = drkit("show", "recipe", "retromae", "--diff", "cdmae")
+    rows = {line.split()[0]: line.split()[1:] for line in out.splitlines()}
+    assert rows["setting"] == ["retromae", "cdmae"]
+    assert rows["pretrain.masker.use"] == ["uniform", "pmi"]
+    assert rows["reranker"][0] == "-"
+    assert "encoder.pooling" not in rows
+    assert "the same settings" in drkit("show", "recipe", "retromae", "--diff", "retromae")[1]
+
+
+def test_differences_from_a_file(drkit):
+    assert drkit("compose", "--dry-run", "--scale", "paper", "--set", "seed=7", "-o", "r.toml")[0] == 0
+    _, out, _ = drkit("show", "recipe", "default", "--diff", "r.toml", "--json")
+    assert json.loads(out)["differences"] == [{"path": "seed", "left": 42, "right": 7}]
+    code, _, err = drkit("show", "masker", "pmi", "--diff", "uniform")
+    assert code == 2
+    assert "--diff compares recipes" in err
+
+
+def test_summaries_of_recipes_are_whole_sentences(drkit):
+    rows = json.loads(drkit("list", "pipeline", "--json")[1])["parts"]["pipeline"]
+    assert all(row["summary"].endswith((".", ")")) for row in rows), rows

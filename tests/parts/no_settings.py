@@ -1,0 +1,15 @@
+"""Settings of the parts of test_broken_parts.py, apart from them so that importing the settings imports no torch."""
+
+from __future__ import annotations
+
+import attrs
+
+
+@attrs.frozen
+class NoSettings:
+    """No settings."""
+
+
+# As if it were declared beside code that imports torch.
+ImportsTorch = attrs.make_class("ImportsTorch", {}, frozen=True)
+ImportsTorch.__module__ = "tests.parts.toys"
