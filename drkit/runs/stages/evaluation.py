@@ -1,4 +1,8 @@
-"""Stages of the evaluation: rank queries with every system, fuse the exported retriever with BM25, and measure."""
+"""Stages of the evaluation: rank queries with every system, fuse the exported retriever with BM25, and measure.
+
+`search` writes a TREC run file per system, re-rankers included; `hybrid` fuses two of them with a weight tuned on dev
+queries; `evaluation` is the results table, with a paired t-test of every system against the row above.
+"""
 
 from __future__ import annotations
 

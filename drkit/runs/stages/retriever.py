@@ -1,6 +1,9 @@
-"""Stages around a retriever: choose and export one, index its vectors, mine its negatives; and index words for BM25.
+"""Stages around a retriever: choose and export one, index its vectors, and mine negatives with it.
 
-Also the encoders of a run, for searching: from a checkpoint, from the exported folder, or from a model in training.
+`choice` is the retriever that is best on the dev queries; `export` writes the encoder folder that users load, and
+`chosen-index` takes its index. `index` encodes all passages; `bm25` indexes their words. `negatives` are mined for
+every training query, by the previous retriever or by BM25. The functions at the end load and write the encoders of a
+run: from a checkpoint, from the exported folder, or from a model in training.
 """
 
 from __future__ import annotations
@@ -139,7 +142,7 @@ class IndexSettings:
 
 @frozen
 class Bm25Settings:
-    """None: BM25 has the defaults of `Bm25Retriever`."""
+    """No settings: BM25 has the defaults of `Bm25Retriever`."""
 
 
 def index_vectors(stage: StageRun[IndexSettings]) -> Mapping[str, Any]:
@@ -200,10 +203,10 @@ def _passage_tokens(stage: StageRun[IndexSettings]) -> Iterator[tuple[str, NDArr
 
 @frozen
 class ChosenIndexSettings:
-    """Nothing: the index is taken as it is."""
+    """No settings: the index is copied unchanged."""
 
 
-def take_index(stage: StageRun[ChosenIndexSettings]) -> Mapping[str, Any]:
+def copy_index(stage: StageRun[ChosenIndexSettings]) -> Mapping[str, Any]:
     """Link or copy the index of the exported retriever; returns which one, and what its manifest says."""
     from drkit.core.files import link_or_copy
     from drkit.runs.manifest import FILE, read_manifest
@@ -236,7 +239,7 @@ CHOSEN_INDEX = StageSpec(
     name="chosen-index",
     version=1,
     settings=ChosenIndexSettings,
-    run=take_index,
+    run=copy_index,
     inputs={"index/*": "a retriever's index", "choice": "which retriever is exported, if there are several"},
 )
 
