@@ -284,7 +284,7 @@ def read_topics(path: Path, part: str = "title") -> Iterator[tuple[Row, Query]]:
     if first.lstrip().startswith("<") or _START.search(first):
         return _read_trec_topics(path, part)
     raise DrkitError(
-        f"{path}:1: expected TREC topics (<top>); name a file of other topics .tsv, .csv or .jsonl, whichever it is"
+        f"{path}:1: expected TREC topics (<top>); a file of topics in another format must end in .tsv, .csv or .jsonl"
     )
 
 

@@ -78,7 +78,7 @@ class Row:
         return self.text(key)
 
     def first(self, keys: Sequence[str]) -> str:
-        """Return the first of `keys` with a value; a single key is returned as it is. Raises DrkitError for none."""
+        """Return the first of `keys` with a value; a single key is not checked. Raises DrkitError if none has one."""
         for key in keys:
             if len(keys) == 1 or self.values.get(key) is not None:
                 return key
