@@ -294,7 +294,7 @@ def results_document(run: Path, done: Mapping[str, Manifest]) -> dict[str, Any]:
 
 
 def _findings(run: Path, done: Mapping[str, Manifest]) -> list[str]:
-    from drkit.runs.stages.evaluation import describe_choice
+    from drkit.runs.stages.retriever import describe_choice
 
     metrics = done["evaluation"].metrics if "evaluation" in done else {}
     verdicts = verdict(metrics, metrics["measures"][0]) if metrics else []

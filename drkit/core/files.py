@@ -107,7 +107,7 @@ def _open_stream(path: Path) -> BinaryIO:
 
 
 def read_json(path: Path, advice: str) -> Any:
-    """Return the JSON in a file. Raises DrkitError, with the advice, for whatever is not JSON of a modest size."""
+    """Return the JSON in a file. Raises DrkitError, with the advice, if it is invalid or too large."""
     try:
         if path.stat().st_size > _LONGEST_JSON:
             raise ValueError(f"more than {_LONGEST_JSON >> 20} MB")

@@ -73,8 +73,6 @@ CAPABILITIES: Mapping[str, str] = {
 }
 MADE_FOR_PRETRAINING = ("spans", "generated-queries", "generator")
 FOR_LOSSES = ("teacher",)
-FOR_MINERS = ("retriever", "reranker")
-FOR_SIGNALS = ("characters",)
 
 
 def provided_by(*sources: str, masker: Iterable[str] = ()) -> tuple[str, ...]:

@@ -64,14 +64,14 @@ class Splits:
         test_share: float = 0.0,
         train_share: float = 0.0,
     ) -> Splits:
-        """Splits by the shares of a collection's settings; a share is ignored if the split has queries of its own."""
+        """Return splits by a collection's shares; a share is ignored if the split has queries of its own."""
         own = frozenset(own)
         shares = {"dev": dev_share, "test": test_share} if "train" in own else {}
         held_out = {split: share for split, share in shares.items() if share and split not in own}
         return cls(collection, own, held_out, train_share if "test" in own and "train" not in own else 0.0)
 
     def names(self) -> tuple[str, ...]:
-        """The splits: of train, dev, test, in this order."""
+        """Return the splits: of train, dev, test, in this order."""
         taken = {*self.own, *self.held_out, *(("train", "dev") if self.train_share else ())}
         return tuple(split for split in SPLITS if split in taken)
 
@@ -116,26 +116,26 @@ class FileCollection(ABC):
 
     @abstractmethod
     def located_passages(self) -> Iterator[tuple[object, Passage]]:
-        """Every passage."""
+        """Yield every passage."""
 
     @abstractmethod
     def located_queries(self, split: str) -> Iterator[tuple[object, Query]]:
-        """The queries of a split."""
+        """Yield the queries of a split."""
 
     @abstractmethod
     def located_judgements(self, split: str) -> Iterator[tuple[object, Judgement]]:
-        """The judgements of a split."""
+        """Yield the judgements of a split."""
 
     def located_negatives(self, _split: str) -> Iterator[tuple[object, tuple[str, str]]]:
-        """(query id, passage id) of the negatives of a split; most formats have none."""
+        """Yield (query id, passage id) of the negatives of a split; most formats have none."""
         return iter(())
 
     @abstractmethod
     def describe(self) -> Mapping[str, Any]:
-        """Facts for the manifest: what was read, with its size and SHA-256."""
+        """Return facts for the manifest: what was read, with its size and SHA-256."""
 
     def splits(self) -> tuple[str, ...]:
-        """The splits with queries, those taken from another split included."""
+        """Return the splits with queries, those taken from another split included."""
         return self.split_rules.names()
 
     def passages(self) -> Iterator[Passage]:
@@ -164,7 +164,7 @@ class FileCollection(ABC):
 def judged_queries(
     queries: Iterable[tuple[object, Query]], judgements: Iterable[Judgement]
 ) -> Iterator[tuple[object, Query]]:
-    """The queries that have a judgement; the ids of these are held in memory."""
+    """Yield the queries that have a judgement; the ids of these are held in memory."""
     judged = {judgement.query_id for judgement in judgements}
     return ((where, query) for where, query in queries if query.query_id in judged)
 
@@ -232,12 +232,12 @@ class PassageColumns:
     titles: Sequence[str] = TITLE_COLUMNS
 
     def is_header(self, cells: Sequence[str]) -> bool:
-        """Whether a table's first line names text and id; the text's name alone could be a value."""
+        """Return whether a table's first line names text and id; the text's name alone could be a value."""
         has_text, has_id = (any(name in cells for name in names) for names in (self.texts, self.ids))
         return has_text and (has_id or len(cells) == 1 or len(self.texts) == 1)
 
     def default_names(self, width: int) -> Sequence[str]:
-        """Names for a table without a header: text; id, text; or id, text, title."""
+        """Return names for a table without a header: text; id, text; or id, text, title."""
         return self.texts[:1] if width == 1 else (self.ids[0], self.texts[0], self.titles[0])[:width]
 
     def read(self, row: Row) -> Passage:
@@ -284,7 +284,7 @@ def read_topics(path: Path, part: str = "title") -> Iterator[tuple[Row, Query]]:
     if first.lstrip().startswith("<") or _START.search(first):
         return _read_trec_topics(path, part)
     raise DrkitError(
-        f"{path}:1: expected TREC topics (<top>); name a file of other topics .tsv, .csv or .jsonl, whichever it is"
+        f"{path}:1: expected TREC topics (<top>); a file of topics in another format must end in .tsv, .csv or .jsonl"
     )
 
 
@@ -312,7 +312,7 @@ def _read_trec_topics(path: Path, part: str) -> Iterator[tuple[Row, Query]]:
 
 
 def _pieces(line: str) -> Iterator[tuple[str, str]]:
-    """(tag, text) pieces of a line; the tag is empty if the text continues the previous one."""
+    """Yield (tag, text) pieces of a line; the tag is empty if the text continues the previous one."""
     parts: list[Any] = _TAG.split(line)
     for tag, text in zip(["", *parts[1::2]], parts[::2], strict=True):
         yield tag.lower(), _ANY_TAG.sub(" ", text).strip()

@@ -193,7 +193,7 @@ class StoredCollection:
         return StoredCorpus(self._passages)
 
     def splits(self) -> tuple[str, ...]:
-        """The splits that have queries."""
+        """Return the splits that have queries."""
         return tuple(split for split in SPLITS if split in self._splits)
 
     def queries(self, split: str) -> Iterator[Query]:

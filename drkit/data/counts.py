@@ -305,7 +305,7 @@ def _check_ids(store: TokenStore, vocab_size: int) -> None:
 
 
 def _cooccurrences(store: TokenStore, vocab_size: int, window: int) -> Any:
-    """Sparse symmetric [vocab_size, vocab_size]: how often two tokens are at most `window` apart in a text."""
+    """Return how often two tokens are at most `window` apart in a text: sparse, symmetric, [vocab_size, vocab_size]."""
     from scipy.sparse import coo_matrix
 
     shape = (vocab_size, vocab_size)
@@ -322,7 +322,7 @@ def _cooccurrences(store: TokenStore, vocab_size: int, window: int) -> Any:
 
 
 def _ppmi(counts: Any, smoothing: float) -> Any:
-    """Positive pointwise mutual information, symmetric: the mean over which of two tokens is the context."""
+    """Return the positive PMI, symmetric: the mean over which of two tokens is the context."""
     from scipy.sparse import csr_matrix
 
     pairs = counts.tocoo()

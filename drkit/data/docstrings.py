@@ -67,7 +67,7 @@ def _docstrings(node: ast.AST, name: str) -> Iterator[Found]:
 
 
 def _statements(node: ast.AST) -> Iterator[ast.AST]:
-    """The statements inside a statement; only these can contain definitions, so expressions are skipped."""
+    """Yield the statements inside a statement; only these can contain definitions, so expressions are skipped."""
     for field in ("body", "orelse", "handlers", "finalbody", "cases"):
         children = getattr(node, field, None)
         if isinstance(children, list):

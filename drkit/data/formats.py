@@ -73,23 +73,23 @@ class BeirCollection(FileCollection):
         return Splits.of(str(self.folder), self._qrels, train_share=self.config.train_share)
 
     def located_passages(self) -> Iterator[tuple[Row, Passage]]:
-        """Every line of the corpus; title and text may be missing or null, but never of another type."""
+        """Yield every line of the corpus; title and text may be missing or null, but never of another type."""
         for row in read_jsonl(self._corpus):
             yield row, Passage(row.id("_id"), row.text("text", default=""), row.text("title", default=""))
 
     def located_queries(self, split: str) -> Iterator[tuple[object, Query]]:
-        """The judged queries of a split. Raises DrkitError at an empty query."""
+        """Yield the judged queries of a split. Raises DrkitError at an empty query."""
         queries = ((row, query_of(row, ids=("_id",), texts=("text",))) for row in read_jsonl(self._queries))
         return judged_queries(queries, self.judgements(split))
 
     def located_judgements(self, split: str) -> Iterator[tuple[str, Judgement]]:
-        """The judgements of a split."""
+        """Yield the judgements of a split."""
         belongs = self.split_rules.membership(split)
         rows = read_judgements(self._qrels[self.split_rules.source(split)], beir=True)
         return ((where, judgement) for where, judgement in rows if belongs(judgement.query_id))
 
     def describe(self) -> Mapping[str, Any]:
-        """The folder, and the size and SHA-256 of each of its files."""
+        """Return the folder, and the size and SHA-256 of each of its files."""
         files = [self._corpus, self._queries, *self._qrels.values()]
         return {
             "collection": "beir",
@@ -121,7 +121,7 @@ class JsonlCollection(FileCollection):
         return Splits.of(self.name, ())
 
     def located_passages(self) -> Iterator[tuple[Row, Passage]]:
-        """The text of every row."""
+        """Yield the text of every row."""
         return read_passages(self.path, self._columns)
 
     def located_queries(self, split: str) -> NoReturn:
@@ -133,7 +133,7 @@ class JsonlCollection(FileCollection):
         raise DrkitError(f"{self.path} has only texts, no {split!r} judgements")
 
     def describe(self) -> Mapping[str, Any]:
-        """The file's path, size and SHA-256."""
+        """Return the file's path, size and SHA-256."""
         return {"collection": "jsonl", "path": str(self.path.resolve()), **file_summary(self.path)}
 
 
@@ -179,22 +179,22 @@ class TrecCollection(FileCollection):
         return Splits.of(self.name, self._qrels, train_share=self.config.train_share)
 
     def located_passages(self) -> Iterator[tuple[Row, Passage]]:
-        """Every row of the corpus."""
+        """Yield every row of the corpus."""
         return read_passages(self._corpus)
 
     def located_queries(self, split: str) -> Iterator[tuple[object, Query]]:
-        """The judged topics of a split."""
+        """Yield the judged topics of a split."""
         topics = read_topics(self._topics[self.split_rules.source(split)], self.config.topic_field)
         return judged_queries(topics, self.judgements(split))
 
     def located_judgements(self, split: str) -> Iterator[tuple[str, Judgement]]:
-        """The judgements of a split."""
+        """Yield the judgements of a split."""
         belongs = self.split_rules.membership(split)
         rows = read_judgements(self._qrels[self.split_rules.source(split)])
         return ((where, judgement) for where, judgement in rows if belongs(judgement.query_id))
 
     def describe(self) -> Mapping[str, Any]:
-        """The size and SHA-256 of each file."""
+        """Return the size and SHA-256 of each file."""
         files = dict.fromkeys((self._corpus, *(self._topics[split] for split in self._qrels), *self._qrels.values()))
         return {
             "collection": "trec",
@@ -258,7 +258,7 @@ class TevatronCollection(FileCollection):
         return Splits.of(self.name, self._queries, dev_share=self.config.dev_share, test_share=self.config.test_share)
 
     def located_passages(self) -> Iterator[tuple[Row, Passage]]:
-        """The passages of the corpus; without one, those of all queries, each once."""
+        """Yield the passages of the corpus; without one, those of all queries, each once."""
         return read_passages(self._corpus, _CORPUS_COLUMNS) if self._corpus else self._passages_of_queries()
 
     def _passages_of_queries(self) -> Iterator[tuple[Row, Passage]]:
@@ -277,12 +277,12 @@ class TevatronCollection(FileCollection):
                         )
 
     def located_queries(self, split: str) -> Iterator[tuple[object, Query]]:
-        """The queries of a split; only the judged ones if the split has a qrels file."""
+        """Yield the queries of a split; only the judged ones if the split has a qrels file."""
         queries = ((row, query_of(row, ids=("query_id",), texts=("query", "query_text"))) for row in self._rows(split))
         return judged_queries(queries, self.judgements(split)) if split in self._qrels else queries
 
     def located_judgements(self, split: str) -> Iterator[tuple[object, Judgement]]:
-        """The positives of a split with relevance 1; or the judgements of its qrels file."""
+        """Yield the positives of a split with relevance 1; or the judgements of its qrels file."""
         if split in self._qrels:
             yield from read_judgements(self._qrels[split])
         else:
@@ -290,7 +290,7 @@ class TevatronCollection(FileCollection):
                 yield row, Judgement(query_id, doc_id, 1)
 
     def located_negatives(self, split: str) -> Iterator[tuple[Row, tuple[str, str]]]:
-        """(query id, passage id) of the negatives of a split."""
+        """Yield (query id, passage id) of the negatives of a split."""
         return ((row, (query_id, doc_id)) for row, query_id, doc_id in self._listed(split, "negative"))
 
     def negatives(self, split: str) -> Iterator[tuple[str, str]]:
@@ -308,7 +308,7 @@ class TevatronCollection(FileCollection):
         return (row for row in rows if belongs(row.id("query_id")))
 
     def describe(self) -> Mapping[str, Any]:
-        """The size and SHA-256 of each file, and the shares taken from the training queries."""
+        """Return the size and SHA-256 of each file, and the shares taken from the training queries."""
         files = [*self._queries.values(), *([self._corpus] if self._corpus else []), *self._qrels.values()]
         return {
             "collection": "tevatron",
@@ -318,7 +318,7 @@ class TevatronCollection(FileCollection):
 
 
 def _query_files(config: TevatronConfig, folder: Path) -> dict[str, Path]:
-    """The files of queries by split: found in the folder, or the training file, and those that are set."""
+    """Return the files of queries by split: found in the folder, or the training file, and those that are set."""
     if folder.is_dir():
         found = {
             s: p for s, names in SPLIT_NAMES.items() if (p := find_file(folder, names, s, formats=_TEVATRON_FORMATS))
@@ -333,7 +333,7 @@ def _query_files(config: TevatronConfig, folder: Path) -> dict[str, Path]:
 
 
 def _passages(row: Row, kind: str) -> Iterator[Passage]:
-    """The positive or negative passages of a query, with their texts."""
+    """Yield the positive or negative passages of a query, with their texts."""
     if _list(row, f"{kind}_document_ids"):
         raise DrkitError(
             f"{row}: passages given by id alone need a corpus; name its file: --set collection.corpus=FILE"
@@ -343,7 +343,7 @@ def _passages(row: Row, kind: str) -> Iterator[Passage]:
 
 
 def _items(row: Row, kind: str) -> Iterator[Row]:
-    """The positive or negative passages of a query: objects with docid, title and text, or ids alone."""
+    """Yield the positive or negative passages of a query: objects with docid, title and text, or ids alone."""
     for number, item in enumerate(_list(row, f"{kind}_passages"), start=1):
         yield Row(f"{row}: {kind}_passages", number, item if isinstance(item, dict) else {}, "item")
     for number, doc_id in enumerate(_list(row, f"{kind}_document_ids"), start=1):

@@ -88,7 +88,7 @@ class QueryModel:
         return found
 
     def _generate(self, texts: list[str], keys: list[int]) -> list[str]:
-        """The queries of all texts, one text after the other."""
+        """Return the queries of all texts, one text after the other."""
         import torch
         from transformers import LogitsProcessorList
         from transformers.modeling_outputs import BaseModelOutput
@@ -117,7 +117,7 @@ class QueryModel:
 
 
 def _greedy(model: Any, sampling: Sampling) -> Any:
-    """The model's own generation settings, but greedy: `NucleusDraw` leaves one token to choose."""
+    """Return the model's own generation settings, but greedy: `NucleusDraw` leaves one token to choose."""
     config = copy.deepcopy(model.generation_config)
     config.update(
         do_sample=False,
@@ -239,7 +239,7 @@ def _claim(parts: Path, model: QueryModel) -> None:
 
 
 def _own_part(parts: Path, shard: Shard) -> Path:
-    """The part of this process, without a last line that a kill left incomplete."""
+    """Return the part of this process, without a last line that a kill left incomplete."""
     path = parts / f"part-{shard.rank}.jsonl"
     if path.is_file():
         with path.open("rb+") as file:
@@ -248,7 +248,7 @@ def _own_part(parts: Path, shard: Shard) -> Path:
 
 
 def _finished(parts: Path) -> dict[int, tuple[Path, int]]:
-    """The part of each finished block, and the offset of its line."""
+    """Return the part of each finished block, and the offset of its line."""
     found: dict[int, tuple[Path, int]] = {}
     for path in sorted(parts.glob(_PARTS)):
         with path.open("rb") as file:

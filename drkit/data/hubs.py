@@ -80,7 +80,7 @@ class IrdsCollection:
                 yield _passage(document)
 
     def splits(self) -> tuple[str, ...]:
-        """The splits with judged queries, those taken from another split included."""
+        """Return the splits with judged queries, those taken from another split included."""
         return self._splits.names()
 
     def queries(self, split: str) -> Iterator[Query]:
@@ -94,14 +94,14 @@ class IrdsCollection:
             yield Judgement(qrel.query_id, qrel.doc_id, int(qrel.relevance))
 
     def _items(self, split: str, iterate: Callable[[Any], Iterator[Any]]) -> Iterator[tuple[str, Any]]:
-        """(dataset's name, query or judgement) of a split."""
+        """Yield (dataset's name, query or judgement) of a split."""
         belongs = self._splits.membership(split)
         for name, dataset in self._sources[self._splits.source(split)].items():
             with _reading_irds(name):
                 yield from ((name, item) for item in iterate(dataset) if belongs(item.query_id))
 
     def describe(self) -> Mapping[str, Any]:
-        """The ids, the version of ir_datasets, and how many documents it counts."""
+        """Return the ids, the version of ir_datasets, and how many documents it counts."""
         from importlib.metadata import version
 
         with _reading_irds(self.name):
@@ -139,7 +139,7 @@ def _load_irds(name: str) -> Any:
 
 
 def _documents_of(dataset: Any) -> str:
-    """The name of a dataset's documents, equal for datasets that share them; empty if it has none."""
+    """Return the name of a dataset's documents, equal for datasets that share them; empty if it has none."""
     if not dataset.has_docs():
         return ""
     try:
@@ -212,7 +212,7 @@ class HfCollection(TableCollection):
         return PairTables(sources, columns, split_rules)
 
     def describe(self) -> Mapping[str, Any]:
-        """The paths or ids that were given, and the version of `datasets`."""
+        """Return the paths or ids that were given, and the version of `datasets`."""
         from importlib.metadata import version
 
         return {
@@ -235,29 +235,29 @@ class RetrievalTables:
     split_rules: Splits
 
     def passages(self) -> Iterator[tuple[Row, Passage]]:
-        """Every row of the corpus."""
+        """Yield every row of the corpus."""
         columns = PassageColumns()
         return ((row, columns.read(row)) for rows in self.corpus.values() for row in rows())
 
     def queries(self, split: str) -> Iterator[tuple[object, Query]]:
-        """The judged queries of a split."""
+        """Yield the judged queries of a split."""
         queries = ((row, query_of(row)) for rows in self.all_queries.values() for row in rows())
         return judged_queries(queries, (judgement for _, judgement in self.judgements(split)))
 
     def judgements(self, split: str) -> Iterator[tuple[Row, Judgement]]:
-        """The judgements of a split."""
+        """Yield the judgements of a split."""
         for row in self.qrels[self.split_rules.source(split)]():
             query, doc, score = (row.first(names) for names in _QRELS)
             relevance = parse_relevance(str(row.values[score]), str(row))
             yield row, Judgement(row.id(query), row.id(doc), relevance)
 
     def negatives(self, _split: str) -> Iterator[tuple[Row, tuple[str, str]]]:
-        """None, apart from what is judged not relevant."""
+        """Yield nothing; the judgements say what is not relevant."""
         return iter(())
 
 
 def _parts_of(path: str) -> set[str]:
-    """The parts of a dataset: its configurations, and the files and folders of a folder, without suffixes."""
+    """Return the parts of a dataset: its configurations, and the files and folders of a folder, without suffixes."""
     folder = local_path(path)
     names = {entry.name.split(".")[0] for entry in folder.iterdir()} if folder.is_dir() else set()
     if folder.is_dir() and not (folder / "README.md").is_file():
@@ -270,7 +270,7 @@ def _parts_of(path: str) -> set[str]:
 
 
 def _open_part(path: str, part: str, columns: PairColumns | None = None) -> dict[str, Rows]:
-    """The rows of a dataset, or of its folder, file or configuration `part`, by split.
+    """Return the rows of a dataset, or of its folder, file or configuration `part`, by split.
 
     columns: of tables without a header. Raises DrkitError for a dataset without rows.
     """

@@ -61,16 +61,16 @@ class PairColumns:
 
     @classmethod
     def of(cls, config: PairsConfig | HfConfig) -> PairColumns:
-        """The columns that a collection's settings name."""
+        """Return the columns that a collection's settings name."""
         return cls(config.anchor, config.positive, config.negatives, config.score, config.min_score)
 
     def is_header(self, cells: Sequence[str]) -> bool:
-        """Whether a table's first line names the columns of query and passage."""
+        """Return whether a table's first line names the columns of query and passage."""
         expected = ((self.anchor, ANCHORS), (self.positive, POSITIVES))
         return all({own} & {*cells} if own else {*usual} & {*cells} for own, usual in expected)
 
     def default_names(self, width: int) -> Sequence[str]:
-        """Names for a table without a header: query, passage, and negatives."""
+        """Return names for a table without a header: query, passage, and negatives."""
         return [*("anchor", "positive")[:width], *(f"negative_{number}" for number in range(1, width - 1))]
 
     def read(self, row: Row) -> Pair:
@@ -122,7 +122,7 @@ class PairColumns:
 
 
 def _texts(row: Row, column: str) -> list[str]:
-    """The text of a column, or its list of texts."""
+    """Return the text of a column, or its list of texts."""
     value = row.values[column]
     if isinstance(value, str):
         return [row.text(column).strip()]
@@ -143,7 +143,7 @@ class PairTables:
     split_rules: Splits
 
     def passages(self) -> Iterator[tuple[Row, Passage]]:
-        """Every passage, positives and negatives, once."""
+        """Yield every passage, positives and negatives, once."""
         seen: set[int] = set()
         for rows in self.sources.values():
             for row in rows():
@@ -155,7 +155,7 @@ class PairTables:
                         yield row, Passage(doc_id, text)
 
     def queries(self, split: str) -> Iterator[tuple[Row, Query]]:
-        """The queries of a split, each once, where it was read first."""
+        """Yield the queries of a split, each once, where it was read first."""
         seen: set[str] = set()
         for row, query_id, pair in self._pairs(split):
             if query_id not in seen:
@@ -163,12 +163,12 @@ class PairTables:
                 yield row, Query(query_id, pair.anchor)
 
     def judgements(self, split: str) -> Iterator[tuple[Row, Judgement]]:
-        """The judgements of a split, one per pair."""
+        """Yield the judgements of a split, one per pair."""
         for row, query_id, pair in self._pairs(split):
             yield from ((row, Judgement(query_id, text_id(text), pair.relevance)) for text in pair.positives)
 
     def negatives(self, split: str) -> Iterator[tuple[Row, tuple[str, str]]]:
-        """(query id, passage id) of the negatives of a split."""
+        """Yield (query id, passage id) of the negatives of a split."""
         for row, query_id, pair in self._pairs(split):
             yield from ((row, (query_id, text_id(text))) for text in pair.negatives)
 
@@ -195,19 +195,19 @@ class TableCollection(FileCollection):
         return split_rules
 
     def located_passages(self) -> Iterator[tuple[Row, Passage]]:
-        """Every passage, once."""
+        """Yield every passage, once."""
         return iter(self.tables.passages())
 
     def located_queries(self, split: str) -> Iterator[tuple[object, Query]]:
-        """The judged queries of a split, each once."""
+        """Yield the judged queries of a split, each once."""
         return iter(self.tables.queries(split))
 
     def located_judgements(self, split: str) -> Iterator[tuple[Row, Judgement]]:
-        """The judgements of a split; of pairs one each: relevance 1, or 0 if the score is too low."""
+        """Yield the judgements of a split; of pairs one each: relevance 1, or 0 if the score is too low."""
         return iter(self.tables.judgements(split))
 
     def located_negatives(self, split: str) -> Iterator[tuple[Row, tuple[str, str]]]:
-        """(query id, passage id) of the negatives that come with pairs."""
+        """Yield (query id, passage id) of the negatives that come with pairs."""
         return iter(self.tables.negatives(split))
 
     def negatives(self, split: str) -> Iterator[tuple[str, str]]:
@@ -236,7 +236,7 @@ class PairsCollection(TableCollection):
         self.tables = PairTables(sources, columns, split_rules)
 
     def describe(self) -> Mapping[str, Any]:
-        """The size and SHA-256 of each file, and the shares taken from the training queries."""
+        """Return the size and SHA-256 of each file, and the shares taken from the training queries."""
         files = [path for paths in self._files.values() for path in paths]
         return {
             "collection": "pairs",
@@ -251,7 +251,7 @@ def _read_files(paths: list[Path], columns: PairColumns) -> Iterator[Row]:
 
 
 def _split_files(config: PairsConfig) -> dict[str, list[Path]]:
-    """The files of each split: the training file, or what a folder has under the split's name; and those that are set.
+    """Return the files of each split: the training file or what a folder has for the split, and those that are set.
 
     In a folder: `train.jsonl`, `train-00000-of-00002.parquet`, `validation.csv.gz` and so on.
     """
@@ -270,7 +270,7 @@ def _split_files(config: PairsConfig) -> dict[str, list[Path]]:
 
 
 def _files_of(folder: Path, names: tuple[str, ...]) -> list[Path]:
-    """The files whose names begin with a split's name; of the first of `names` that has any."""
+    """Return the files whose names begin with a split's name; of the first of `names` that has any."""
     candidates = sorted(path for path in folder.iterdir() if path.is_file() and file_kind(path) in FORMATS)
     by_name = ([p for p in candidates if p.name.startswith(name) and p.name[len(name)] in ".-_"] for name in names)
     return next(filter(None, by_name), [])

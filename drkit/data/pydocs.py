@@ -62,7 +62,7 @@ class PydocsCollection:
         return (Passage(found.doc_id, found.rest) for found in self._documented)
 
     def splits(self) -> tuple[str, ...]:
-        """Train, dev and test; known without reading any source."""
+        """Return train, dev and test; known without reading any source."""
         return SPLITS
 
     def queries(self, split: str) -> Iterator[Query]:
@@ -80,7 +80,7 @@ class PydocsCollection:
         return (one for one in self._documented if one.summary and split_by_hash(one.module, **shares) == split)
 
     def describe(self) -> Mapping[str, Any]:
-        """Packages with their versions and passages, all counts, and a hash of every passage and query."""
+        """Return packages with their versions and passages, all counts, and a hash of every passage and query."""
         documented = self._documented
         digest = hashlib.sha256()
         for found in documented:
@@ -152,7 +152,7 @@ def default_roots() -> list[Path]:
 
 
 def _packages(root: Path) -> Iterator[str]:
-    """Names that can be imported from `root`: modules, and folders that may be packages."""
+    """Yield names that can be imported from `root`: modules, and folders that may be packages."""
     for path in sorted(root.iterdir()):
         name = path.stem if path.suffix == ".py" else path.name
         kept = path.suffix == ".py" or (path.is_dir() and path.name not in _SKIPPED_FOLDERS)
@@ -161,7 +161,7 @@ def _packages(root: Path) -> Iterator[str]:
 
 
 def _sources(root: Path, packages: tuple[str, ...]) -> Iterator[tuple[str, Path]]:
-    """(module name, file) of every source file of these packages, or of all packages."""
+    """Yield (module name, file) of every source file of these packages, or of all packages."""
     for package in _packages(root):
         if packages and package not in packages:
             continue
@@ -177,7 +177,7 @@ def _sources(root: Path, packages: tuple[str, ...]) -> Iterator[tuple[str, Path]
 
 
 def _split_docstrings(docstrings: Iterable[tuple[str, str, str]], config: PydocsConfig) -> Iterator[Documented]:
-    """The docstrings whose rest is long enough, with unique ids; a summary of the wrong length is emptied."""
+    """Yield the docstrings whose rest is long enough, with unique ids; a summary of the wrong length is emptied."""
     seen: Counter[str] = Counter()
     for module, name, text in docstrings:
         summary, rest = summary_and_rest(text)
@@ -203,12 +203,12 @@ def _first_of_each(found: Iterable[Documented]) -> Iterator[Documented]:
 
 
 def _key(text: str) -> bytes:
-    """A hash that is equal for texts that differ only in case and punctuation."""
+    """Return a hash that is equal for texts that differ only in case and punctuation."""
     return hashlib.blake2b(" ".join(_WORD.findall(text.lower())).encode(), digest_size=16).digest()
 
 
 def _versions(passages: Mapping[str, int]) -> dict[str, dict[str, Any]]:
-    """The version and number of passages of each package; the standard library counts as one package."""
+    """Return the version and number of passages of each package; the standard library counts as one package."""
     owners = packages_distributions()
     table: dict[str, dict[str, Any]] = {}
     for package, number in sorted(passages.items()):

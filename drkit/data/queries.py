@@ -208,7 +208,7 @@ def write_candidates(
 
 
 def _by_text(given: GivenQueries | None) -> NDArray[np.int64]:
-    """The indices of the given queries that are not empty, in the order of their texts, first given first."""
+    """Return the indices of the given queries that are not empty, in the order of their texts, first given first."""
     if given is None:
         return np.empty(0, np.int64)
     order = np.argsort(given.texts, kind="stable")

@@ -78,7 +78,7 @@ class Row:
         return self.text(key)
 
     def first(self, keys: Sequence[str]) -> str:
-        """Return the first of `keys` with a value; a single key is returned as it is. Raises DrkitError for none."""
+        """Return the first of `keys` with a value; a single key is not checked. Raises DrkitError if none has one."""
         for key in keys:
             if len(keys) == 1 or self.values.get(key) is not None:
                 return key
@@ -162,7 +162,7 @@ def _require_object(values: Any, where: str) -> dict[str, Any]:
 
 
 def _read_json(path: Path) -> Iterator[Row]:
-    """The objects of one JSON list; JSON Lines in a file named .json are read as such."""
+    """Yield the objects of one JSON list; JSON Lines in a file named .json are read as such."""
     first = next((line for _, line in read_lines(path) if line.strip()), "")
     if not first.lstrip().startswith("["):
         yield from read_jsonl(path)
@@ -177,7 +177,7 @@ def _read_json(path: Path) -> Iterator[Row]:
 
 
 def _bounded(path: Path) -> Iterator[str]:
-    """The lines of a file that is read as a whole."""
+    """Yield the lines of a file that is read as a whole."""
     size = 0
     for _, line in read_lines(path):
         size += len(line)
@@ -190,7 +190,7 @@ def _bounded(path: Path) -> Iterator[str]:
 
 
 def _read_arrow(path: Path) -> Iterator[Row]:
-    """The rows of a Parquet file, or of an Arrow stream as `datasets` writes it."""
+    """Yield the rows of a Parquet file, or of an Arrow stream as `datasets` writes it."""
     import pyarrow as pa
 
     numbers = count(1)
@@ -243,7 +243,7 @@ def _check_names(names: Sequence[str], where: str) -> None:
 
 
 def _read_cells(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """(line number, cells) of every line of a .tsv (never quoted) or .csv (quoted if needed)."""
+    """Yield (line number, cells) of every line of a .tsv (never quoted) or .csv (quoted if needed)."""
     if file_kind(path) == ".tsv":
         lines: Iterator[tuple[int, list[str]]] = ((number, line.split("\t")) for number, line in read_lines(path))
     else:

@@ -21,7 +21,7 @@ import numpy as np
 from attrs import frozen
 
 from drkit.data.arrays import Arrays, ArrayWriter
-from drkit.data.store import TokenStore, TokenWriter, encoded, prompt_tokens
+from drkit.data.store import TokenWriter, encoded, prompt_tokens
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ def pack(boundaries: Sequence[int], words: Sequence[int | None], limit: int) -> 
 
 
 def _balanced(first: int, pieces: Sequence[int], limit: int) -> list[int]:
-    """The end of the tokens from `first` on, preceded by the boundary that halves them best, if there is one."""
+    """Return the end of the tokens from `first` on, preceded by the boundary that halves them best, if there is one."""
     last = pieces[-1]
     inner = [cut for cut in pieces if first < cut < last and max(cut - first, last - cut) <= limit]
     middle = (first + last) / 2
@@ -212,7 +212,7 @@ def _balanced(first: int, pieces: Sequence[int], limit: int) -> list[int]:
 
 
 def _pieces(boundaries: Sequence[int], words: Sequence[int | None], limit: int) -> list[int]:
-    """The boundaries, with cuts between them that divide sentences longer than `limit` into equal parts."""
+    """Return the boundaries, with cuts between them that divide sentences longer than `limit` into equal parts."""
     pieces = [boundaries[0]]
     for stop in boundaries[1:]:
         while (left := stop - pieces[-1]) > limit:
@@ -222,7 +222,7 @@ def _pieces(boundaries: Sequence[int], words: Sequence[int | None], limit: int) 
 
 
 def _word_start(start: int, size: int, words: Sequence[int | None]) -> int:
-    """The last word start at most `size` tokens after `start`; in the middle of a word if the word is longer."""
+    """Return the last word start at most `size` tokens after `start`; in the middle of a word if the word is longer."""
     for position in range(start + size, start, -1):
         if words[position] is None or words[position] != words[position - 1]:
             return position
@@ -267,11 +267,6 @@ class Spans:
         )
 
 
-def open_spans(folder: Path) -> tuple[TokenStore, Spans]:
-    """Open the store of all spans, and their documents."""
-    return TokenStore.open(folder), Spans.open(folder)
-
-
 @frozen(eq=False)
 class NamedTexts:
     """The texts that pre-training reads, with names: passages by their ids, or their spans as `DOC#n`."""
@@ -283,7 +278,7 @@ class NamedTexts:
         return len(self.corpus) if self.spans is None else len(self.spans)
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        """(name, text) of each, in the order of their token store."""
+        """Yield the (name, text) of each, in the order of their token store."""
         if self.spans is None:
             yield from ((passage.doc_id, passage.content) for passage in self.corpus)
             return

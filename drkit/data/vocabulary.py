@@ -89,12 +89,12 @@ def _write_lines(texts: Iterator[str], path: Path) -> Counter[str]:
 
 
 def _is_word_character(character: str) -> bool:
-    """Whether BERT's pre-tokenizer keeps it inside words: it splits at Unicode punctuation and ASCII symbols."""
+    """Return whether BERT's pre-tokenizer keeps it inside words: it splits at Unicode punctuation and ASCII symbols."""
     return character.isalnum() or (not character.isascii() and unicodedata.category(character)[0] != "P")
 
 
 def _alphabet(characters: Counter[str], normalizer: Any, size: int) -> list[str]:
-    """The `size` most frequent characters as the tokenizer sees them, in a fixed order."""
+    """Return the `size` most frequent characters as the tokenizer sees them, in a fixed order."""
     seen: Counter[str] = Counter()
     for character, number in characters.items():
         for normal in normalizer.normalize_str(character).split():
@@ -121,7 +121,7 @@ def vocabulary_boundaries(tokenizer: Any) -> tuple[NDArray[np.bool_], NDArray[np
 
 
 def separates_words(tokenizer: Any) -> bool:
-    """Whether a fast tokenizer finds two words in a text of two words."""
+    """Return whether a fast tokenizer finds two words in a text of two words."""
     encoding = tokenizer("one two", add_special_tokens=False)
     before, _ = word_boundaries(encoding.tokens())
     return len(set(encoding.word_ids())) > 1 or bool(before[1:].any())

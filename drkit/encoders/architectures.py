@@ -65,7 +65,7 @@ class LayerNames:
 
 @frozen
 class SizeNames:
-    """Names of the sizes in a configuration; a number is used as it is."""
+    """Names of the sizes in a configuration; a number is the size itself."""
 
     intermediate: str = "intermediate_size"
     dropout: str = "hidden_dropout_prob"

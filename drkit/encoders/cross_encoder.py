@@ -126,7 +126,7 @@ class PairTokenizer:
 
 
 def joins_pairs(tokenizer: Any) -> bool:
-    """Whether a fast tokenizer puts special tokens between the two texts of a pair."""
+    """Return whether a fast tokenizer puts special tokens between the two texts of a pair."""
     return _spans(tokenizer.backend_tokenizer.encode("a", "a")) is not None
 
 
@@ -334,7 +334,7 @@ def _tokenizer(path_or_id: str) -> Any:
 
 
 def _saved_length(config: Any, tokenizer: Any) -> int:
-    """The tokenizer's maximum length, if it is set; otherwise the positions of the model, at most 512."""
+    """Return the tokenizer's maximum length, if it is set; otherwise the positions of the model, at most 512."""
     saved = tokenizer.model_max_length
     longest = longest_text(config)
     return int(saved) if saved <= longest else min(longest, MAX_LENGTH)

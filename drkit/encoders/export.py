@@ -138,7 +138,7 @@ def export_dual(
 
 
 def is_static(backbone: Any) -> bool:
-    """Whether a backbone is a static model, which is exported as a StaticEmbedding module."""
+    """Return whether a backbone is a static model, which is exported as a StaticEmbedding module."""
     return bool(backbone.config.model_type == STATIC)
 
 

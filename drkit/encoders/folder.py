@@ -13,7 +13,6 @@ from types import SimpleNamespace
 from typing import Any
 
 from drkit.core.files import local_path, read_json
-from drkit.core.loading import load_pretrained
 from drkit.encoders.architectures import longest_text
 from drkit.encoders.pooling import POOLINGS
 from drkit.errors import DrkitError
@@ -105,23 +104,6 @@ def declared_settings(folder: Path) -> tuple[dict[str, Any], int | None]:
     return {**pooling, **prompts, **own}, longest
 
 
-def load_backbone(folder: Path) -> tuple[Any, Any]:
-    """Load the transformer (float32, evaluation mode) or static model, and its tokenizer.
-
-    Downloads nothing, runs no remote code.
-
-    Raises DrkitError if either cannot be read.
-    """
-    from drkit.encoders.static import load_static
-
-    if not (folder / CONFIG).is_file():
-        return load_static(folder)
-    where = (str(folder), "load the encoder in", "Export it again.")
-    model = load_pretrained("AutoModel", *where, dtype="float32", local_files_only=True)
-    tokenizer = load_pretrained("AutoTokenizer", *where, local_files_only=True)
-    return model.eval(), tokenizer
-
-
 def read_modules(folder: Path) -> dict[str, str]:
     """Return the folder of each module named in modules.json. Raises DrkitError if that file is missing."""
     if not folder.is_dir():
@@ -148,7 +130,7 @@ def _is_inside(path: Any) -> bool:
 
 
 def is_dual(folder: Path) -> bool:
-    """Whether an encoder folder has separate encoders for queries and passages."""
+    """Return whether an encoder folder has separate encoders for queries and passages."""
     return (folder / MODULES).is_file() and "Router" in read_modules(folder)
 
 

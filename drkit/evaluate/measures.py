@@ -203,7 +203,7 @@ def _ranking(query_id: str, hits: Sequence[tuple[str, float]]) -> dict[str, floa
 
 
 def _in_order(names: Sequence[str], scores: NDArray[np.float32]) -> bool:
-    """Whether hits are in trec_eval's order, as `write_run` writes them."""
+    """Return whether hits are in trec_eval's order, as `write_run` writes them."""
     if (scores[1:] > scores[:-1]).any():
         return False
     ties = np.flatnonzero(scores[1:] == scores[:-1])

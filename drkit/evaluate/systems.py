@@ -239,7 +239,7 @@ def versus_markdown(found: Sequence[Versus], texts: Mapping[str, str] | None = N
 
 
 def comparison_caption(found: Sequence[Versus]) -> str:
-    """One-sentence description of the significance tests."""
+    """Return the significance tests in one sentence."""
     queries = found[0].test.queries if found else 0
     return (
         f"Paired two-tailed t-tests over {queries:,} queries; Holm's correction over all {len(found)} comparisons "

@@ -1,4 +1,4 @@
-"""Sources of a tokenizer and n-gram counts with which any text is inspected: a run, or a collection.
+"""The tokenizer and n-gram counts that inspection needs, from a run or a collection.
 
 A finished run has both. For a collection, the first stages of a run (vocabulary, tokens, n-gram counts) are executed in
 a cache folder, which takes seconds for a few thousand texts, and reused the next time.

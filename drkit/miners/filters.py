@@ -60,7 +60,7 @@ class MarginFilter:
 
 
 class MaxScoreFilter:
-    """Drops candidates that the source scores above a fixed number, whatever the positives score."""
+    """Drops candidates that the source scores above a fixed number, regardless of the positives."""
 
     def __init__(self, config: MaxScoreConfig, context: BuildContext | None = None) -> None:  # noqa: ARG002
         self.maximum = config.maximum

@@ -237,7 +237,7 @@ class RunFileMiner:
 
     def __init__(self, config: RunFileConfig, context: BuildContext | None = None) -> None:  # noqa: ARG002
         if not config.path:
-            raise DrkitError("the run-file miner needs a file; name it as run-file:PATH, or set its setting path")
+            raise DrkitError("the run-file miner needs a file; write run-file:PATH, or set `path`")
         self.config = config
         self._rankings: Rankings | None = None
         self._passages: PassageLookup | None = None

@@ -27,7 +27,7 @@ from drkit.runs.survey import survey
 
 @frozen
 class Results:
-    """How the systems of a run were evaluated; see `drkit.runs.stages.evaluate`.
+    """How the systems of a run were evaluated; see `drkit.runs.stages.evaluation`.
 
     runs: the rankings behind each system, one per draw. compared: the system that the run's verdicts are about.
     """

@@ -38,8 +38,8 @@ from drkit.pages.systems import (
 from drkit.recipe.toml import recipe_toml
 from drkit.report import loss_panels, probe_panels, validation_panel
 from drkit.runs.stage import TRUNCATED, read_truncations
-from drkit.runs.stages.evaluation import describe_choice
 from drkit.runs.stages.report import LOG, PROBES, VALIDATION
+from drkit.runs.stages.retriever import describe_choice
 
 SHOWN = 200
 

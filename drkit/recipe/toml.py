@@ -48,7 +48,7 @@ def read_table(path: Path) -> dict[str, Any]:
     try:
         return parse_toml(path.read_text(encoding="utf-8"), str(path))
     except FileNotFoundError:
-        raise DrkitError(f"there is no recipe at {path}; write one with `drkit compose -o {path} --dry-run`") from None
+        raise DrkitError(f"no recipe at {path}; write one with `drkit compose -o {path} --dry-run`") from None
     except (OSError, UnicodeDecodeError) as error:
         raise DrkitError(f"cannot read the recipe {path}: {error}") from error
 
@@ -154,7 +154,7 @@ def _strict(scalar: type) -> Callable[[Any, Any], Any]:
 
 
 def _check_scalar(value: Any) -> None:
-    """Raise ValueError for a number or text that no setting allows, whatever its own validator."""
+    """Raise ValueError for a number or text that no setting allows, before its own validator runs."""
     if isinstance(value, int) and abs(value) >= 2**63:
         raise ValueError("the number is too large; expected at most 64 bits")
     if isinstance(value, float) and not math.isfinite(value):
@@ -167,7 +167,7 @@ def _check_scalar(value: Any) -> None:
 
 
 def shortened(value: Any) -> str:
-    """Return the `repr` of a value, cut to about 80 characters, whatever its size.
+    """Return the `repr` of a value, cut to about 80 characters.
 
     >>> shortened([1, [2]]), len(shortened("x" * 5000))
     ('[1, [2]]', 80)

@@ -33,22 +33,12 @@ from drkit.runs.plan_encoder import (
 )
 from drkit.runs.plan_rounds import AS_IT_IS, System, add_index, plan_rounds, plan_start, reading_of
 from drkit.runs.stage import TRUNCATED, Draft, Part, Stage
-from drkit.runs.stages.evaluation import (
-    CHOICE,
-    CHOOSE,
-    CHOSEN,
-    EVALUATION,
-    EXPORTED,
-    HYBRID,
-    HYBRID_NAME,
-    SEARCH,
-    UNTUNED,
-)
+from drkit.runs.stages.evaluation import EVALUATION, EXPORTED, HYBRID, HYBRID_NAME, SEARCH, UNTUNED
 from drkit.runs.stages.finetune import FINETUNE
 from drkit.runs.stages.pretrain import PRETRAIN
 from drkit.runs.stages.report import LOG, PROBES, REPORT, TRAINING, VALIDATION, WITH, WITH_PSEUDO, WITHOUT
 from drkit.runs.stages.reranker import RERANKER
-from drkit.runs.stages.retriever import BM25, CHOSEN_INDEX, EXPORT
+from drkit.runs.stages.retriever import BM25, CHOICE, CHOOSE, CHOSEN, CHOSEN_INDEX, EXPORT
 
 
 @frozen

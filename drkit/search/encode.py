@@ -222,7 +222,7 @@ class SentenceTransformerEncoder:
         return int(dimension())
 
     def identity(self) -> dict[str, Any]:
-        """Everything the vectors depend on: hashes of weights and tokenizer, pooling, similarity, prompts, length."""
+        """Return what the vectors depend on: hashes of weights and tokenizer, pooling, similarity, prompts, length."""
         pooling = self._pooling()
         return {
             "weights": self._weights(pooling),

@@ -220,7 +220,7 @@ def check_vectors(vectors: Any, doc_ids: DocIds) -> None:
 
 
 def _tied(scores: NDArray[np.float32], depth: int) -> bool:
-    """Whether the last candidates may still tie with the one at rank `depth`."""
+    """Return whether the last candidates may still tie with the one at rank `depth`."""
     return depth < len(scores) and bool(scores[depth - 1] - scores[-1] <= 1e-6 * abs(scores[0]))
 
 

@@ -79,7 +79,7 @@ def check_same_encoder(made_by: Mapping[str, Any] | None, encoder: Mapping[str, 
 
 
 def check_one_list_per_query(lists: int, queries: int) -> None:
-    """Raise DrkitError if there is not exactly one list of documents for each query."""
+    """Raise DrkitError unless there is exactly one list of documents per query."""
     if lists != queries:
         raise DrkitError(f"got {lists} lists of documents for {queries} queries; give one list per query")
 

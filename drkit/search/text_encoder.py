@@ -20,18 +20,19 @@ import torch
 from attrs.validators import ge, in_
 from torch import Tensor, nn
 
+from drkit.core.loading import load_pretrained
 from drkit.core.processes import local_device
 from drkit.encoders.folder import (
+    CONFIG,
     SIMILARITIES,
     bare_settings,
     is_dual,
-    load_backbone,
     read_encoder_settings,
     read_routes,
     read_word_weights,
 )
 from drkit.encoders.pooling import POOLINGS, check_pooling, check_token_weights, pool
-from drkit.encoders.static import StaticModel, fast_ids, fold_weights
+from drkit.encoders.static import StaticModel, fast_ids, fold_weights, load_static
 from drkit.encoders.token_weights import TokenWeights, read_token_weights
 from drkit.errors import DrkitError
 
@@ -53,7 +54,7 @@ class Encoder(Protocol):
         """D, the length of a vector."""
 
     def identity(self) -> Mapping[str, Any]:
-        """Everything the vectors depend on, as plain data; `weights`, `pooling`, `normalize` decide comparability."""
+        """Return what the vectors depend on, as plain data; `weights`, `pooling`, `normalize` decide comparability."""
 
     def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Encode n queries as f32[n,D]."""
@@ -127,7 +128,7 @@ class TextEncoder:
         return int(self.model.config.hidden_size)
 
     def identity(self) -> dict[str, Any]:
-        """Everything the vectors depend on, as plain data: content hashes of weights and tokenizer, and settings.
+        """Return what the vectors depend on, as plain data: content hashes of weights and tokenizer, and settings.
 
         A static encoder has the identity of its export, in which token weights are folded into the word vectors.
         """
@@ -242,7 +243,7 @@ class DualEncoder:
         return self.passages.pooling
 
     def identity(self) -> dict[str, Any]:
-        """Everything the vectors depend on, as plain data; the hashes cover weights and tokenizers of both."""
+        """Return what the vectors depend on, as plain data; the hashes cover weights and tokenizers of both."""
         queries, passages = self.queries.identity(), self.passages.identity()
         both = {key: _hash(f"{queries[key]} {passages[key]}".encode()) for key in ("weights", "tokenizer")}
         return {**passages, **both}
@@ -282,6 +283,21 @@ def read_encoder(folder: str | Path, device: str | torch.device = "cpu") -> AnyE
     """Load the shared encoder of a folder, or its two separate ones. Raises DrkitError as `TextEncoder.load` does."""
     _LOGGER.info("loading the encoder %s on %s", folder, device)
     return DualEncoder.load(folder, device) if is_dual(Path(folder)) else TextEncoder.load(folder, device)
+
+
+def load_backbone(folder: Path) -> tuple[Any, Any]:
+    """Load the transformer (float32, evaluation mode) or static model, and its tokenizer.
+
+    Downloads nothing, runs no remote code.
+
+    Raises DrkitError if either cannot be read.
+    """
+    if not (folder / CONFIG).is_file():
+        return load_static(folder)
+    where = (str(folder), "load the encoder in", "Export it again.")
+    model = load_pretrained("AutoModel", *where, dtype="float32", local_files_only=True)
+    tokenizer = load_pretrained("AutoTokenizer", *where, local_files_only=True)
+    return model.eval(), tokenizer
 
 
 def choose_device(name: str | torch.device) -> torch.device:

@@ -72,7 +72,7 @@ def load_passage_encoder(folder: Path, *, pooling: str) -> MaskedLmEncoder:
 
 
 def load_generator(folder: Path | None) -> MaskedLmEncoder | None:
-    """Load the generator of a folder; None if there is no folder."""
+    """Load the generator of a folder; None without a folder."""
     return load_encoder(folder, pooling="cls") if folder else None
 
 

@@ -15,9 +15,9 @@ from transformers import BertConfig, BertForMaskedLM
 import drkit
 from drkit.core import loading
 from drkit.core.loading import load_pretrained
-from drkit.encoders.folder import load_backbone
 from drkit.encoders.masked_lm import load_masked_lm, read_config
 from drkit.errors import DrkitError
+from drkit.search.text_encoder import load_backbone
 from drkit.train.checkpoints import load_tokenizer
 from drkit_cli import main
 from tests.parts.toys import toy_tokenizer

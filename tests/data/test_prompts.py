@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from drkit.data.spans import Punkt, open_spans, split_documents, train_punkt
+from drkit.data.spans import Punkt, Spans, split_documents, train_punkt
 from drkit.data.store import TokenStore, tokenise
 from drkit.errors import DrkitError
 from drkit.search.text_encoder import TextEncoder
@@ -42,8 +42,8 @@ def test_every_span_begins_with_the_prompt(tokenizer, real_texts, tmp_path):
         split_documents(
             enumerate(real_texts[:20]), tokenizer, tmp_path / folder, max_length=40, splitter=splitter, prompt=prompt
         )
-    store, spans = open_spans(tmp_path / "with")
-    bare, _ = open_spans(tmp_path / "without")
+    store, spans = TokenStore.open(tmp_path / "with"), Spans.open(tmp_path / "with")
+    bare = TokenStore.open(tmp_path / "without")
     assert max(store.lengths) <= 40
     rows = [store.tokens(index).tolist()[1:-1] for index in range(len(store))]
     assert all(row[: len(ids)] == ids for row in rows)

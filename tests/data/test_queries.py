@@ -33,7 +33,7 @@ from drkit.data.queries import (
     word_windows,
     write_candidates,
 )
-from drkit.data.spans import NamedTexts, open_spans, sample, split_documents, train_punkt
+from drkit.data.spans import NamedTexts, Spans, sample, split_documents, train_punkt
 from drkit.data.specs import JsonlConfig
 from drkit.data.store import TokenStore, tokenise
 from drkit.data.writing import write_collection
@@ -196,7 +196,7 @@ def test_queries_of_another_collection_are_refused(corpus, tokenizer, tmp_path):
 def test_spans_are_named_and_a_documents_queries_are_those_of_all_its_spans(corpus, tokenizer, real_texts, tmp_path):
     texts = [passage.content for passage in corpus]
     split_documents(enumerate(texts), tokenizer, tmp_path, max_length=30, splitter=train_punkt(sample(texts)))
-    store, spans = open_spans(tmp_path)
+    store, spans = TokenStore.open(tmp_path), Spans.open(tmp_path)
     named = NamedTexts(corpus, spans)
     assert len(named) == len(store)
     for index, (name, text) in enumerate(named):

@@ -18,7 +18,6 @@ from drkit.data.formats import BeirCollection
 from drkit.data.spans import (
     Spans,
     installed_punkt,
-    open_spans,
     pack,
     sample,
     sample_positions,
@@ -50,7 +49,7 @@ texts_of_words = st.lists(st.text(alphabet="ab. ,xé", max_size=30), max_size=8)
 def test_every_token_is_kept_once_and_in_order(tokenizer, tmp_path_factory, texts, max_length):
     folder = tmp_path_factory.mktemp("spans")
     counts = split_documents(enumerate(texts), tokenizer, folder, max_length=max_length, splitter=sentences_at("."))
-    store, spans = open_spans(folder)
+    store, spans = TokenStore.open(folder), Spans.open(folder)
     whole = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
     rebuilt = [[] for _ in texts]
     for index, document in enumerate(spans.documents):
@@ -132,7 +131,7 @@ def test_tokens_between_sentences_belong_to_one(tokenizer):
 def test_spans_know_their_text(tokenizer, tmp_path):
     texts = ["One sentence here. Another one there. A third.", "", "Alone", "Two of them. Here."]
     split_documents(enumerate(texts), tokenizer, tmp_path, max_length=12, splitter=sentences_at("."))
-    store, spans = pickle.loads(pickle.dumps(open_spans(tmp_path)))
+    store, spans = pickle.loads(pickle.dumps((TokenStore.open(tmp_path), Spans.open(tmp_path))))
     for index, document in enumerate(spans.documents):
         text = texts[document][spans.begins[index] : spans.ends[index]]
         ids = store.flat_ids[store.offsets[index] : store.offsets[index + 1]].tolist()
@@ -207,7 +206,7 @@ def test_spans_of_a_real_collection(shared, tmp_path, name, alone):
     tokenizer = train_wordpiece(iter(texts), tmp_path / "vocabulary", size=2000)
     punkt = train_punkt(sample(texts[i] for i in sample_positions(len(texts), 42)))
     counts = split_documents(enumerate(texts), tokenizer, tmp_path / "spans", max_length=64, splitter=punkt)
-    store, spans = open_spans(tmp_path / "spans")
+    store, spans = TokenStore.open(tmp_path / "spans"), Spans.open(tmp_path / "spans")
     whole = np.concatenate([tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts])
     assert np.array_equal(store.flat_ids, whole.astype(np.int32))
     assert store.lengths.max() <= 64

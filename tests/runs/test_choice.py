@@ -6,7 +6,7 @@ import pytest
 
 from drkit.core.types import Judgement, Passage, Query
 from drkit.data import write_collection
-from drkit.runs.stages.evaluation import CHOOSE, ChoiceSettings, chosen_input
+from drkit.runs.stages.retriever import CHOOSE, ChoiceSettings, chosen_input
 from drkit.search import write_run
 from tests.rerank.toys import stage_run
 

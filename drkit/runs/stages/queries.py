@@ -1,4 +1,9 @@
-"""Stages that make queries: candidate queries of the texts as contexts, and pseudo-queries as training pairs."""
+"""Stages that make queries from texts.
+
+`queries` are the candidate queries of every text that pre-training reads, as contexts: from a file, from a model, or
+extractive. `pseudo-queries` are training pairs made from the passages, kept if a retriever finds the passage again;
+they have the form of a split of the collection.
+"""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def _learning_curve(stage: StageRun[ReportSettings], results: Mapping[str, Any])
 
 
 def _exported(stage: StageRun[ReportSettings]) -> str:
-    from drkit.runs.stages.evaluation import describe_choice
+    from drkit.runs.stages.retriever import describe_choice
 
     path = stage.inputs.get("choice")
     text = describe_choice(_json(path)) if path else stage.settings.exported

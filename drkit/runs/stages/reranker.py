@@ -1,4 +1,8 @@
-"""Stages of the re-ranker: train the cross-encoder, and score training pairs with it or another teacher."""
+"""Stages of the re-ranker: train it, and let it (or another cross-encoder) teach.
+
+`reranker` trains a cross-encoder that re-ranks and teaches; `teacher-scores` scores the positives and mined negatives
+that a round draws for its queries.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,9 @@
-"""Stages around a retriever: mine its negatives, export its encoder, index its vectors; and index words for BM25.
+"""Stages around a retriever: choose and export one, index its vectors, and mine negatives with it.
 
-Also the encoders of a run, for searching: from a checkpoint, from the exported folder, or from a model in training.
+`choice` is the retriever that is best on the dev queries; `export` writes the encoder folder that users load, and
+`chosen-index` takes its index. `index` encodes all passages; `bm25` indexes their words. `negatives` are mined for
+every training query, by the previous retriever or by BM25. The functions at the end load and write the encoders of a
+run: from a checkpoint, from the exported folder, or from a model in training.
 """
 
 from __future__ import annotations
@@ -12,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import asdict, fields, frozen
 
+from drkit.core.files import write_text
 from drkit.recipe.schema import Choice
+from drkit.recipe.toml import json_text
 from drkit.runs.stage import StageRun, StageSpec, TextReading, from_recipe
 
 if TYPE_CHECKING:
@@ -21,6 +26,81 @@ if TYPE_CHECKING:
     from drkit.encoders import MaskedLmEncoder
     from drkit.search import AnyEncoder, TextEncoder
     from drkit.train.biencoder import BiEncoder
+
+
+CHOICE, CHOSEN = "choice.json", "chosen.txt"
+
+
+@frozen
+class ChoiceSettings:
+    """The retrievers to choose from, in the order of the table, and the measure that decides."""
+
+    candidates: tuple[str, ...]
+    measure: str
+    exclude_self: bool = from_recipe("evaluation.exclude_self")
+
+
+def choose(stage: StageRun[ChoiceSettings]) -> Mapping[str, Any]:
+    """Write `choice.json`: the chosen retriever, and the value of each; returns the same.
+
+    Of equal retrievers the earlier one is chosen. `chosen.txt` has only the name, so that other values repeat the
+    export only if the choice changes.
+    """
+    from drkit.data.corpus import collection_of
+    from drkit.evaluate import evaluate
+    from drkit.search import read_run
+
+    settings, runs = stage.settings, stage.inputs["runs"]
+    judgements = list(collection_of({"dev": stage.inputs["judged"]}).judgements("dev"))
+    rankings = {name: read_run(runs / f"{name}.trec") for name in settings.candidates}
+    values = {
+        name: evaluate(found, judgements, [settings.measure], exclude_self=settings.exclude_self).mean(settings.measure)
+        for name, found in rankings.items()
+    }
+    choice = {
+        "chosen": max(values, key=lambda name: values[name]),
+        "last": settings.candidates[-1],
+        "measure": settings.measure,
+        "queries": len({judgement.query_id for judgement in judgements}),
+        "values": values,
+    }
+    write_text(stage.folder / CHOICE, json_text(choice))
+    write_text(stage.folder / CHOSEN, str(choice["chosen"]))
+    stage.progress.note(describe_choice(choice))
+    return choice
+
+
+def describe_choice(choice: Mapping[str, Any]) -> str:
+    """Return in words which retriever is exported, and why.
+
+    >>> choice = {"chosen": "as-it-is", "last": "retriever-1", "measure": "RR@10", "queries": 9}
+    >>> describe_choice({**choice, "values": {"as-it-is": 0.5, "retriever-1": 0.25}})
+    'exported: as-it-is, the best of 2 retrievers on 9 dev queries (RR@10 0.500; retriever-1, the last, 0.250)'
+    """
+    chosen, last, values, measure = (choice[key] for key in ("chosen", "last", "values", "measure"))
+    against = "the last" if chosen == last else f"{last}, the last, {values[last]:.3f}"
+    return (
+        f"exported: {chosen}, the best of {len(values)} retrievers on {choice['queries']:,} dev queries "
+        f"({measure} {values[chosen]:.3f}; {against})"
+    )
+
+
+def chosen_input(inputs: Mapping[str, Path], kind: str) -> Path:
+    """Return the input `KIND/NAME` of the chosen retriever, or the only one if there is no choice."""
+    named = {name.partition("/")[2]: path for name, path in inputs.items() if name.startswith(f"{kind}/")}
+    if "choice" not in inputs:
+        (only,) = named.values()
+        return only
+    return named[inputs["choice"].read_text(encoding="utf-8")]
+
+
+CHOOSE = StageSpec(
+    name="choice",
+    version=1,
+    settings=ChoiceSettings,
+    run=choose,
+    inputs={"judged": "the dev split of the collection", "runs": "the retrievers' rankings of the dev queries"},
+)
 
 
 @frozen
@@ -33,7 +113,6 @@ class ExportSettings:
 def export_chosen(stage: StageRun[ExportSettings]) -> Mapping[str, Any]:
     """Write the folder for SentenceTransformer and AutoModel; returns its origin and number of parameters."""
     from drkit.runs.manifest import versions
-    from drkit.runs.stages.evaluation import chosen_input
 
     source = chosen_input(stage.inputs, "checkpoint")
     encoder = load_text_encoder(source, stage.settings.reading, device="cpu")
@@ -63,7 +142,7 @@ class IndexSettings:
 
 @frozen
 class Bm25Settings:
-    """None: BM25 has the defaults of `Bm25Retriever`."""
+    """No settings: BM25 has the defaults of `Bm25Retriever`."""
 
 
 def index_vectors(stage: StageRun[IndexSettings]) -> Mapping[str, Any]:
@@ -124,14 +203,13 @@ def _passage_tokens(stage: StageRun[IndexSettings]) -> Iterator[tuple[str, NDArr
 
 @frozen
 class ChosenIndexSettings:
-    """Nothing: the index is taken as it is."""
+    """No settings: the index is copied unchanged."""
 
 
-def take_index(stage: StageRun[ChosenIndexSettings]) -> Mapping[str, Any]:
+def copy_index(stage: StageRun[ChosenIndexSettings]) -> Mapping[str, Any]:
     """Link or copy the index of the exported retriever; returns which one, and what its manifest says."""
     from drkit.core.files import link_or_copy
     from drkit.runs.manifest import FILE, read_manifest
-    from drkit.runs.stages.evaluation import chosen_input
 
     source = chosen_input(stage.inputs, "index")
     shutil.copytree(
@@ -161,7 +239,7 @@ CHOSEN_INDEX = StageSpec(
     name="chosen-index",
     version=1,
     settings=ChosenIndexSettings,
-    run=take_index,
+    run=copy_index,
     inputs={"index/*": "a retriever's index", "choice": "which retriever is exported, if there are several"},
 )
 

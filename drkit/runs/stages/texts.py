@@ -1,4 +1,10 @@
-"""Stages on the texts of a run: collection, vocabulary, tokens, spans and signals."""
+"""Stages on the texts of a run: what is read, once, and computed before any training.
+
+`collection` is checked and stored as Arrow; the vocabulary is taken from the encoder (`existing-vocabulary`) or trained
+(`wordpiece-vocabulary`); `passage-tokens` and `query-tokens` are memory-mapped; `spans` are parts of documents, for
+pre-training on pairs of them; a `signal` is a number per token, text or vocabulary entry, and `query-signal` the same
+for candidate queries.
+"""
 
 from __future__ import annotations
 
