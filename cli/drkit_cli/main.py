@@ -23,6 +23,7 @@ from drkit_cli.commands.evaluate import evaluate
 from drkit_cli.commands.export import export
 from drkit_cli.commands.fuse import fuse
 from drkit_cli.commands.index import index
+from drkit_cli.commands.init import init
 from drkit_cli.commands.inspect import inspect
 from drkit_cli.commands.listing import list_parts
 from drkit_cli.commands.mine import mine
@@ -60,6 +61,7 @@ def cli() -> None:
 
 
 for command in (
+    init,
     compose,
     run,
     status,
