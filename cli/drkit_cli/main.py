@@ -57,6 +57,8 @@ def cli() -> None:
     """Compose maskers, decoders, losses and negative miners into dense retrievers.
 
     Start with:  drkit compose --masker pmi --decoder enhanced
+
+    For your own texts:  drkit init FOLDER_OR_FILE
     """
 
 
