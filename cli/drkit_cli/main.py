@@ -23,6 +23,7 @@ from drkit_cli.commands.evaluate import evaluate
 from drkit_cli.commands.export import export
 from drkit_cli.commands.fuse import fuse
 from drkit_cli.commands.index import index
+from drkit_cli.commands.init import init
 from drkit_cli.commands.inspect import inspect
 from drkit_cli.commands.listing import list_parts
 from drkit_cli.commands.mine import mine
@@ -57,10 +58,13 @@ def cli() -> None:
     """Compose maskers, decoders, losses and negative miners into dense retrievers.
 
     Start with:  drkit compose --masker pmi --decoder enhanced
+
+    For your own texts:  drkit init FOLDER_OR_FILE
     """
 
 
 for command in (
+    init,
     compose,
     run,
     status,

@@ -14,6 +14,7 @@ from pathlib import Path
 from attrs import frozen
 
 from drkit.core.files import local_path
+from drkit.core.loading import hub_cache
 from drkit.core.registry import DRKIT, Installed, package_of
 
 OK, WARNING, ERROR = STATES = ("ok", "warning", "error")
@@ -171,10 +172,8 @@ def _ir_datasets() -> Check:
 
 
 def _hub() -> Check:
-    from huggingface_hub import constants
-
-    offline = "; HF_HUB_OFFLINE: only cached models are used" if constants.HF_HUB_OFFLINE else ""
-    return Check("hub cache", OK, f"{constants.HF_HUB_CACHE}{offline}")
+    folder, offline = hub_cache()
+    return Check("hub cache", OK, f"{folder}{'; HF_HUB_OFFLINE: only cached models are used' * offline}")
 
 
 def _plugins(parts: Installed) -> Iterator[Check]:

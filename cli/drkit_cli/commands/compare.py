@@ -58,7 +58,7 @@ def compare(
     Holm over all comparisons made; 95 % intervals; wins, ties and losses; the queries that gain and lose most.
 
     \b
-    drkit compare runs/a:bm25 runs/a:retriever-2 runs/b:retriever-2
+    drkit compare runs/R:bm25 runs/R:retriever-2
     drkit compare bm25.trec dense.trec --qrels qrels.txt --measures RR@10 --json
     """
     import attrs

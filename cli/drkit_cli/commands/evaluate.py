@@ -75,10 +75,10 @@ def evaluate(
     r"""Evaluate the systems of a run, any TREC run file, or an encoder on a collection or every data set of a folder.
 
     \b
-    drkit evaluate runs/pydocs-pmi-enhanced --measures "RR@10 AP"
+    drkit evaluate runs/R --measures "RR@10 AP"
     drkit evaluate bm25.trec --qrels qrels.txt --per-query values.tsv
-    drkit evaluate --encoder runs/pydocs-pmi-enhanced --collection beir:datasets/scifact --bm25
-    drkit evaluate --encoder runs/pydocs-pmi-enhanced --beir datasets --bm25
+    drkit evaluate --encoder runs/R --collection beir:FOLDER --bm25
+    drkit evaluate --encoder runs/R --beir DATASETS --bm25
     """
     searched = Searched(encoder, bm25, exclude_self, tuple(measures) or ("nDCG@10",), output or Path("runs/beir"))
     if beir:

@@ -20,7 +20,12 @@ _FOLDER = LocalPath()
 
 @click.group()
 def inspect() -> None:
-    """Show what a masker hides of a text, or which words a trained bottleneck predicts."""
+    r"""Show what a masker hides of a text, or which words a trained bottleneck predicts.
+
+    \b
+    drkit inspect mask "a text" --masker pmi
+    drkit inspect words "a text" --run runs/R
+    """
 
 
 @inspect.command("mask")
@@ -61,8 +66,8 @@ def mask(
     Without --run, the vocabulary and n-gram counts of a collection are computed (pydocs: half a minute, once).
 
     \b
-    drkit inspect mask "a text" --masker pmi --run runs/pydocs-pmi-enhanced
-    drkit inspect mask "a text" --masker pmi --collection beir:FOLDER --set masker.sigma=0.5 --rows 4
+    drkit inspect mask "a text" --masker pmi --run runs/R
+    drkit inspect mask "a text" --masker pmi --collection beir:FOLDER --set masker.sigma=0.5
     """
     import attrs
 
@@ -94,7 +99,11 @@ def mask(
 @click.option("--html", type=_FILE, help="Also write an HTML page to this file.")
 @output_options
 def words(text: str, run: Path, top: int, html: Path | None) -> None:
-    """Show which words RUN's decoder predicts from the vector of TEXT."""
+    r"""Show which words RUN's decoder predicts from the vector of TEXT.
+
+    \b
+    drkit inspect words "a text" --run runs/R --top 10
+    """
     import attrs
 
     from drkit.core.registry import installed

@@ -47,7 +47,7 @@ def queries(model: str, collection: str | None, settings: tuple[str, ...], outpu
     An interrupted command resumes when repeated. torchrun shares the work among processes.
 
     \b
-    drkit queries --model doc2query/all-with-prefix-t5-base-v1 --prefix "text2query: " --collection beir:F -o q.jsonl
+    drkit queries --model MODEL --prefix "text2query: " --collection beir:FOLDER -o q.jsonl
     torchrun --nproc-per-node 8 -m drkit_cli.main queries --model M --collection beir:FOLDER -o q.jsonl
     """
     from drkit.commands import generate_queries

@@ -1,0 +1,157 @@
+"""The commands on the page and in every `--help`, run as they stand there."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from drkit_cli.main import _status, cli
+from tests.cli.test_output import COMMANDS
+from tests.data.seq2seq import write_t5
+
+PAGE = Path(__file__).parents[2] / "docs" / "guide" / "command-line.md"
+# To compose as the page does within a test: the same stages, fewer steps.
+SMALLER = [
+    *("pretrain.max_steps=5", "finetune.max_steps=3", "finetune.negatives=1", "finetune.rounds.2.miners.0.depth=3"),
+    *("reranker.max_steps=2", "reranker.depth=3", "reranker.negatives=1"),
+    *("encoder.vocab_size=200", "encoder.init_embeddings=random"),
+]
+# Whole trainings at their full size: planned, not run.
+PLANNED = ("drkit compose", "run recipe.toml")
+# Commands that need what no test has: a download.
+DOWNLOADS = ("bert-base-uncased", "cross-encoder/")
+
+
+def commands_of(text):
+    """The lines of a text that call drkit, without their comments."""
+    lines = (line.strip().partition("  #")[0].rstrip() for line in text.splitlines())
+    return [line for line in lines if line.startswith(("drkit ", "torchrun "))]
+
+
+def page_commands():
+    text = PAGE.read_text(encoding="utf-8").replace("\n## Completion", "\n## Completion\n```\n")
+    return commands_of("\n".join(re.findall(r"```sh\n(.*?)```", text, flags=re.DOTALL)))
+
+
+def help_examples(command):
+    return commands_of(command.help.replace("\b\n", "\n"))
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with a collection in FOLDER and in DATASETS, a model in MODEL, and topics."""
+    folder = tmp_path_factory.mktemp("place")
+    words = (f"{sound}{end}" for sound in ("wi", "flo", "sho", "hea", "lay") for end in ("ng", "w", "ck", "t", "er"))
+    words = [*words]
+    texts = {f"d{i}": " ".join(words[(i * k + k) % len(words)] for k in range(1, 12)) for i in range(120)}
+    (folder / "FOLDER" / "qrels").mkdir(parents=True)
+    rows = [{"_id": name, "title": "", "text": text} for name, text in texts.items()]
+    (folder / "FOLDER" / "corpus.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    queries = [{"_id": f"q{i}", "text": " ".join(texts[f"d{i}"].split()[2:6])} for i in range(60)]
+    (folder / "FOLDER" / "queries.jsonl").write_text("\n".join(map(json.dumps, queries)))
+    for split, numbers in {"train": range(40), "dev": range(40, 50), "test": range(50, 60)}.items():
+        lines = ["query-id\tcorpus-id\tscore", *(f"q{i}\td{i}\t1" for i in numbers)]
+        (folder / "FOLDER" / "qrels" / f"{split}.tsv").write_text("\n".join(lines))
+    shutil.copytree(folder / "FOLDER", folder / "DATASETS" / "one")
+    write_t5(folder / "MODEL", texts.values())
+    (folder / "topics.tsv").write_text("\n".join(f"{q['_id']}\t{q['text']}" for q in queries[50:]))
+    (folder / "texts.jsonl").write_text("\n".join(json.dumps({"id": n, "text": t}) for n, t in texts.items()))
+    (folder / "qrels.txt").write_text("\n".join(f"q{i} 0 d{i} 1" for i in range(50, 60)))
+    return folder
+
+
+def call(line, monkeypatch, capsys, place, *more):
+    """Run a command line; return its output."""
+    words = shlex.split(line.partition(" > ")[0])
+    if words[0] == "torchrun":
+        words = ["drkit", *words[words.index("drkit_cli.main") + 1 :]]
+    monkeypatch.chdir(place)
+    monkeypatch.setattr(sys, "argv", [*words, *more])
+    code = _status()
+    shown = capsys.readouterr()
+    assert code == 0, f"{line}\n{shown.err}"
+    return shown.out
+
+
+@pytest.fixture(scope="module")
+def done(place):
+    """The page's commands that have run, with their output; see `test_the_page`."""
+    return {}
+
+
+@pytest.mark.parametrize("line", page_commands())
+def test_the_page(line, place, done, monkeypatch, capsys):
+    more = [f"--set={setting}" for setting in SMALLER] if line.startswith("drkit compose") else []
+    done[line] = call(line, monkeypatch, capsys, place, *more)
+    assert done[line].strip() or line.startswith("drkit run runs/R")
+    if "--json" in line:
+        json.loads(done[line])
+
+
+def test_every_command_is_on_the_page():
+    text = "\n".join(page_commands())
+    for path in COMMANDS:
+        assert f"drkit {' '.join(path)}" in text
+
+
+def test_the_keys_on_the_page(place, done, monkeypatch, capsys):
+    """Each row of the table of keys names what the documents have."""
+    rows = dict(re.findall(r"^\| (`[^|]+) \| (.+) \|$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE))
+    for row, line in {
+        "`status`": "drkit status runs/R",
+        "`doctor`": "drkit doctor",
+        "`mine`": "drkit mine --miner bm25 --collection beir:FOLDER -o n.jsonl",
+        "`inspect words`": 'drkit inspect words "a text" --run runs/R',
+        "`rerank`": "drkit rerank dense.trec --model runs/R --collection beir:FOLDER -o r.trec",
+        "`prune`": "drkit prune runs/R --dry-run",
+        "`distill`": "drkit distill --teacher runs/R --negatives n.jsonl --collection beir:FOLDER -o s.jsonl",
+        "`plugins`": "drkit plugins",
+    }.items():
+        document = json.loads(call(line, monkeypatch, capsys, place, "--json", "-q"))
+        outer = re.sub(r"\(.*?\)", "", rows[row])
+        assert {*re.findall(r"`(.+?)`", outer)} == {*document}, row
+    document = json.loads(call("drkit run runs/R", monkeypatch, capsys, place, "--json", "-q"))
+    assert {*document} == {"run", "evaluation", "findings", "paths"}
+
+
+@pytest.mark.parametrize("path", [*COMMANDS, ("inspect",)], ids=" ".join)
+def test_help_has_examples(path):
+    command = cli
+    for name in path:
+        assert isinstance(command, click.Group)
+        command = command.commands[name]
+    examples = help_examples(command)
+    assert any(line.startswith(f"drkit {' '.join(path)}") for line in examples)
+
+
+EXAMPLES = [line for command in COMMANDS.values() for line in help_examples(command)]
+# What `drkit prune` removes is read by others.
+EXAMPLES.sort(key=lambda line: line == "drkit prune runs/R")
+
+
+@pytest.mark.parametrize("line", EXAMPLES)
+def test_examples_of_help(line, place, done, monkeypatch, capsys):
+    if not (place / "runs" / "R").exists() or any(name in line for name in DOWNLOADS):
+        pytest.skip("needs the run of the page, or a download")
+    files = {
+        **{f"{name}.trec": "dense.trec" for name in ("bm25", "bm25.dev", "bm25.test", "dense.dev", "dense.test")},
+        "qrels.dev.txt": "qrels.txt",
+        "vectors/": "vectors",
+    }
+    for name, existing in files.items():
+        if name in line and not (place / name).exists():
+            shutil.copy(place / existing, place / name)
+    more = ["--dry-run"] if any(name in line for name in PLANNED) and "--dry-run" not in line else []
+    for folder in ("x", "my-masker", "my-paper"):
+        shutil.rmtree(place / folder, ignore_errors=True)
+    if line.startswith("drkit init"):
+        more = ["-o", "new.toml"]
+        (place / "new.toml").unlink(missing_ok=True)
+    call(line.replace(" E ", " runs/R ").replace(" M ", " MODEL "), monkeypatch, capsys, place, *more)

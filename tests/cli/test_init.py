@@ -1,0 +1,190 @@
+"""`drkit init`: what it finds in data of any format, and the recipe that it writes."""
+
+import json
+import sys
+
+import pytest
+
+from drkit.commands import find_collection, look_at, suggest_recipe, write_starter
+from drkit.core.registry import installed
+from drkit.core.types import Judgement
+from drkit.errors import DrkitError
+from drkit.recipe.toml import parse_toml, read_recipe, recipe_toml
+from drkit.search import write_qrels
+from drkit_cli.main import _status
+from tests.core.test_escaping import ACTS, HOSTILE
+
+PARTS = installed()
+
+
+@pytest.fixture
+def drkit(monkeypatch, capsys, tmp_path):
+    """Run the command line in this process, in a folder of its own; return (exit code, output, error)."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["drkit", *map(str, arguments)])
+        code = _status()
+        shown = capsys.readouterr()
+        return code, shown.out, shown.err
+
+    return call
+
+
+def write_beir(folder, texts, queries, judged):
+    """A folder in BEIR's layout; judged: split -> [(query, passage, grade)]."""
+    (folder / "qrels").mkdir(parents=True)
+    corpus = [json.dumps({"_id": doc_id, "title": "", "text": text}) for doc_id, text in texts.items()]
+    (folder / "corpus.jsonl").write_text("\n".join(corpus), encoding="utf-8")
+    rows = [json.dumps({"_id": query_id, "text": text}) for query_id, text in queries.items()]
+    (folder / "queries.jsonl").write_text("\n".join(rows), encoding="utf-8")
+    for split, rows in judged.items():
+        lines = ["query-id\tcorpus-id\tscore", *("\t".join(map(str, row)) for row in rows)]
+        (folder / "qrels" / f"{split}.tsv").write_text("\n".join(lines), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def beir(tmp_path):
+    texts = {f"d{number}": f"passage number {number} " + "word " * number for number in range(400)}
+    texts |= {"copy": texts["d7"], "empty": "", "russian": "слово " * 100}
+    queries = {"q1": "a short query", "q2": "another one", "q3": "for test", "d9": texts["d9"]}
+    judged = {"train": [("q1", "d1", 1), ("q2", "d2", 0)], "test": [("q3", "d3", 2), ("q3", "d1", 1), ("d9", "d8", 1)]}
+    return write_beir(tmp_path / "data", texts, queries, judged)
+
+
+def test_facts_are_counted(beir):
+    facts = look_at(f"beir:{beir}", PARTS)
+    assert (facts.passages, facts.duplicates, facts.empty) == (403, 1, 1)
+    assert facts.lengths.longest == round(1.5 * 402)
+    assert facts.lengths.median == pytest.approx(1.5 * 200, rel=0.02)
+    assert [*facts.scripts] == ["LATIN", "CYRILLIC"]
+    assert sum(facts.scripts.values()) == pytest.approx(1)
+    train, test = facts.splits["train"], facts.splits["test"]
+    assert (train.queries, train.answered, train.judgements, train.relevant) == (2, 1, 2, 1)
+    assert (test.queries, test.answered, test.judgements, test.relevant) == (2, 2, 3, 3)
+    assert facts.judged == 4
+    assert facts.copies == 1
+
+
+def test_chinese_is_counted_by_letters(tmp_path):
+    (tmp_path / "t.jsonl").write_text(json.dumps({"id": "1", "text": "\u5b57" * 40}), encoding="utf-8")
+    facts = look_at(f"jsonl:{tmp_path / 't.jsonl'}", PARTS)
+    assert facts.lengths.longest >= 40
+    assert facts.scripts == {"CJK": 1.0}
+
+
+def test_formats_are_found_out(beir, tmp_path):
+    assert find_collection(str(beir), PARTS) == f"beir:{beir}"
+    assert find_collection(f"beir:{beir}", PARTS) == f"beir:{beir}"
+    assert find_collection("pydocs", PARTS) == "pydocs"
+    texts, pairs = tmp_path / "texts.jsonl", tmp_path / "pairs.tsv"
+    texts.write_text('{"id": "1", "text": "a text"}\n')
+    pairs.write_text("query\tpassage\nwhat\tan answer\n")
+    tevatron = tmp_path / "train.jsonl"
+    positive = {"docid": "d", "title": "", "text": "an answer"}
+    row = {"query_id": "1", "query": "what", "positive_passages": [positive], "negative_passages": []}
+    tevatron.write_text(json.dumps(row))
+    trec = tmp_path / "trec"
+    trec.mkdir()
+    (trec / "corpus.tsv").write_text("id\ttext\nd\tan answer\n")
+    (trec / "topics.test.tsv").write_text("q\twhat\n")
+    write_qrels(trec / "qrels.test.txt", [Judgement("q", "d", 1)])
+    for path, name in ((texts, "jsonl"), (pairs, "pairs"), (tevatron, "tevatron"), (trec, "trec")):
+        assert find_collection(str(path), PARTS) == f"{name}:{path}"
+
+
+def test_what_is_no_collection_is_refused(tmp_path):
+    (tmp_path / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n\0\0")
+    with pytest.raises(DrkitError, match="none of the known formats"):
+        find_collection(str(tmp_path / "picture.png"), PARTS)
+    with pytest.raises(DrkitError, match="no collection named"):
+        find_collection("no/such/path", PARTS)
+
+
+@pytest.mark.parametrize(("encoder", "has_gpu", "scale"), [(None, False, "small"), (None, True, "small")])
+def test_the_scale_follows_the_machine(beir, encoder, has_gpu, scale):
+    found = suggest_recipe(look_at(f"beir:{beir}", PARTS), PARTS, encoder=encoder, has_gpu=has_gpu)
+    assert found.scale == scale
+    assert ("--encoder" in found.why) is has_gpu
+
+
+def test_few_passages_get_a_smoke_run(tmp_path):
+    folder = write_beir(tmp_path / "few", {"a": "one", "b": "two"}, {"q": "which"}, {"test": [("q", "a", 1)]})
+    facts = look_at(f"beir:{folder}", PARTS)
+    found = suggest_recipe(facts, PARTS, has_gpu=False)
+    assert found.scale == "quick"
+    assert "Without training queries" in " ".join(found.advice)
+    assert suggest_recipe(facts, PARTS, scale="small", has_gpu=False).scale == "small"
+
+
+def test_lengths_follow_the_texts(beir):
+    found = suggest_recipe(look_at(f"beir:{beir}", PARTS), PARTS, has_gpu=False)
+    encoder = found.recipe.encoder
+    assert encoder.passage_length == 512
+    assert encoder.query_length % 16 == 0
+    assert found.recipe.evaluation.exclude_self, "a query is a passage of the collection"
+    assert {"encoder.passage_length", "encoder.query_length", "evaluation.exclude_self"} == {*found.reasons}
+
+
+def test_the_recipe_has_comments_and_reads_back_equal(beir, tmp_path):
+    facts = look_at(f"beir:{beir}", PARTS)
+    found = suggest_recipe(facts, PARTS, has_gpu=False)
+    path = tmp_path / "r.toml"
+    write_starter(found, facts, path, PARTS.registry)
+    text = path.read_text(encoding="utf-8")
+    assert parse_toml(text, "r") == parse_toml(recipe_toml(found.recipe), "r")
+    assert read_recipe(path, PARTS.registry) == found.recipe
+    assert "# passages: 403;" in text
+    assert "# Scale small: from scratch" in text
+    lines = text.splitlines()
+    (length,) = (number for number, line in enumerate(lines) if line.startswith("passage_length = "))
+    assert lines[length - 1].startswith("# 95 % of the passages have at most")
+    (pooling,) = (line for line in lines if line.startswith("pooling = "))
+    assert pooling.endswith("# how hidden states become the bottleneck")
+    (miner,) = (number for number, line in enumerate(lines) if line.startswith("miners") and "[]" not in line)
+    starts = [line for line in lines if line.startswith("start = ") and "unsupervised" in line]
+    assert miner
+    assert all("weights to start from" in line for line in starts)
+
+
+def test_it_never_overwrites(drkit, beir, tmp_path):
+    (tmp_path / "recipe.toml").write_text("mine")
+    code, out, err = drkit("init", beir)
+    assert (code, out) == (2, "")
+    assert "exists and is not overwritten" in err
+    assert (tmp_path / "recipe.toml").read_text() == "mine"
+
+
+def test_the_recipe_runs_as_it_is(drkit, beir):
+    code, out, err = drkit("init", "data")
+    assert code == 0, err
+    assert "format" not in err
+    assert "duplicates: 1 passages (0.2%)" in out
+    assert out.splitlines()[-1].split() == ["use", "drkit", "run", "recipe.toml", "--dry-run"]
+    code, out, err = drkit("run", "recipe.toml", "--dry-run")
+    assert code == 0, err
+    assert "runs/data-pmi-enhanced" in out
+
+
+def test_texts_alone(drkit, tmp_path):
+    rows = (json.dumps({"id": str(number), "text": f"text number {number}"}) for number in range(400))
+    (tmp_path / "texts.jsonl").write_text("\n".join(rows))
+    code, out, err = drkit("init", "texts.jsonl", "--json", "-o", "texts.toml")
+    assert code == 0, err
+    document = json.loads(out)
+    assert {*document} == {"recipe", "facts", "scale", "why", "reasons", "advice"}
+    assert document["facts"]["splits"] == {}
+    assert "texts alone" in document["advice"][0]
+    assert drkit("run", "texts.toml", "--dry-run")[0] == 0
+
+
+def test_hostile_names_stay_in_their_comment(drkit, tmp_path):
+    name = HOSTILE.replace("/", "")
+    (tmp_path / name).mkdir()
+    write_beir(tmp_path / name / "x", {"a": HOSTILE, "b": "two"}, {"q": HOSTILE}, {"test": [("q", "a", 1)]})
+    code, out, err = drkit("init", f"{name}/x")
+    assert not ACTS.search(out + err)
+    assert code == 0, err
+    assert not ACTS.search((tmp_path / "recipe.toml").read_text(encoding="utf-8"))
+    assert drkit("run", "recipe.toml", "--dry-run")[0] == 0
