@@ -30,6 +30,7 @@ from drkit_cli.commands.mine import mine
 from drkit_cli.commands.new_plugin import new_plugin
 from drkit_cli.commands.plugins import plugins
 from drkit_cli.commands.prune import prune
+from drkit_cli.commands.push import push
 from drkit_cli.commands.queries import queries
 from drkit_cli.commands.report import report
 from drkit_cli.commands.rerank import rerank
@@ -70,6 +71,7 @@ for command in (
     status,
     report,
     prune,
+    push,
     search,
     evaluate,
     compare,

@@ -92,6 +92,38 @@ def page_templates(package: str) -> jinja2.Environment:
     return environment
 
 
+def markdown_templates(package: str) -> jinja2.Environment:
+    """Return the environment of a package's folder `templates` for Markdown, which shows every value as text.
+
+    Code comes from `markdown_code`, which is Markdown already.
+    """
+    import jinja2
+
+    return jinja2.Environment(
+        loader=jinja2.PackageLoader(package),
+        autoescape=False,
+        undefined=jinja2.StrictUndefined,
+        finalize=lambda value: escape_markdown(value) if type(value) is str else value,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def markdown_code(text: str, language: str) -> str:
+    r"""Return a text as a block of code for a Markdown template, which no backticks within it can end.
+
+    >>> print(markdown_code("a = 1\n", "toml"))
+    ```toml
+    a = 1
+    ```
+    """
+    from markupsafe import Markup
+
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return Markup(f"{fence}{language}\n{escape_controls(text).strip()}\n{fence}")
+
+
 def script_text(code: str) -> str:
     r"""Return a library's JavaScript as the content of a `<script>`, which no text within it can end.
 

@@ -20,11 +20,18 @@ from drkit_cli.terminal import echo
 def export(source: str, pooling: str | None, output: Path) -> None:
     r"""Write an encoder folder for SentenceTransformer and AutoModel, without head and decoder, with declared pooling.
 
+    Of a run, it is the retriever that was best on dev, with a model card of its results, training and limits.
+
     \b
     drkit export runs/R -o encoder/
     drkit export runs/R/retriever-1 -o encoder/
     """
     from drkit.commands import export_checkpoint
+    from drkit.core.registry import installed
+    from drkit.pages import write_model_card
+    from drkit.runs.manifest import read_manifest
 
     folder = export_checkpoint(source, output, pooling=pooling)
+    if read_manifest(Path(source) / "encoder"):
+        write_model_card(Path(source), folder, installed())
     print_result({"encoder": folder}, lambda: echo(f"encoder  {folder}"))

@@ -32,7 +32,7 @@ class Apart:
         rows, counts = F.normalize(bottleneck, dim=1), entity_flags.sum(1)
         unlike = 1 + (counts[:, None] - counts).abs()
         kernel = (-self.sharpness * (2 - 2 * rows @ rows.T)).exp()
-        return StepOutput(loss=(unlike * kernel).fill_diagonal_(0).mean().log())
+        return StepOutput(loss=(unlike * kernel).mean().log())
 
 
 class Capitals(nn.Module):

@@ -1,0 +1,134 @@
+"""The model card says what the run says, for people and for the hub, and is sent nowhere unless asked."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from drkit.core.registry import installed
+from drkit.errors import DrkitError
+from drkit.pages import model_card, open_run, push_encoder, write_model_card
+from tests.cli.test_light_commands import drkit
+
+PARTS = installed()
+
+
+@pytest.fixture
+def run(runs):
+    """The first of the finished runs."""
+    return runs["seed-1"]
+
+
+def card_of(run):
+    return model_card(open_run(run, PARTS), run / "encoder", PARTS, "me/retriever")
+
+
+def test_the_metadata_are_the_hubs_with_the_values_of_the_run(run):
+    from huggingface_hub import ModelCard
+
+    record, card = open_run(run, PARTS), ModelCard(card_of(run))
+    assert card.data.library_name == "sentence-transformers"
+    exported = str(record.manifests["encoder"].metrics["from"])
+    found = {result.metric_name: result for result in card.data.eval_results}
+    assert set(found) == set(record.results.measures)
+    for measure, result in found.items():
+        assert result.metric_value == round(record.scores[exported].mean(measure), 4)
+        assert result.dataset_split == record.results.split
+        assert result.dataset_revision == record.manifests["collection"].metrics["content_sha256"]
+    assert found["RR@10"].metric_type == "mrr_at_10"
+
+
+def test_people_read_how_it_was_trained_and_evaluated(run):
+    card = card_of(run)
+    record = open_run(run, PARTS)
+    assert 'SentenceTransformer("me/retriever")' in card
+    assert "(this encoder)" in card
+    for scores in record.scores.values():
+        assert f"{scores.mean('RR@10'):.3f}" in card
+    assert "| Masker | pmi (" in card
+    assert f"{record.results.queries:,} {record.results.split} queries" in card
+    assert "come from these texts alone" in card
+
+
+def test_the_authors_folders_are_not_published(run):
+    folder = str(Path(open_run(run, PARTS).recipe.collection.config.path).parent)
+    assert folder not in card_of(run)
+
+
+def test_hostile_names_stay_text(hostile_run):
+    card = card_of(hostile_run)
+    assert "<script>" not in card
+    assert "\u202e" not in card
+    assert "\x1b" not in card
+
+
+def test_a_run_without_evaluation_has_no_results(run, tmp_path):
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    shutil.rmtree(copy / "evaluation")
+    card = card_of(copy)
+    assert "model-index" not in card
+    assert "## Results" not in card
+    assert "The run has evaluated nothing." in card
+    shutil.rmtree(copy / "encoder")
+    with pytest.raises(DrkitError, match="has exported no encoder yet"):
+        write_model_card(copy, tmp_path, PARTS)
+
+
+def test_export_writes_the_card_and_the_folder_loads(run, tmp_path):
+    from sentence_transformers import SentenceTransformer
+
+    code, _, err = drkit("export", str(run), "-o", str(tmp_path / "encoder"))
+    assert code == 0, err
+    assert "## Results" in (tmp_path / "encoder" / "README.md").read_text(encoding="utf-8")
+    assert len(SentenceTransformer(str(tmp_path / "encoder")).encode("a text")) > 0
+
+
+class Hub:
+    """Takes the place of the hub; remembers what it was sent."""
+
+    def __init__(self):
+        self.sent = {}
+
+    def create_repo(self, repository, *, private, exist_ok):
+        self.created = (repository, private, exist_ok)
+
+    def upload_folder(self, *, repo_id, folder_path, commit_message):
+        self.sent = {path.name for path in Path(folder_path).rglob("*") if path.is_file()}
+        self.card = (Path(folder_path) / "README.md").read_text(encoding="utf-8")
+
+        class Done:
+            commit_url = f"https://hub.invalid/{repo_id}/commit/1"
+
+        return Done
+
+
+def test_push_sends_the_encoder_and_nothing_else(run, monkeypatch):
+    import huggingface_hub
+
+    hub = Hub()
+    monkeypatch.setattr(huggingface_hub, "HfApi", lambda: hub)
+    assert push_encoder(run, "me/retriever", PARTS).endswith("me/retriever/commit/1")
+    assert hub.created == ("me/retriever", True, True)
+    assert {"README.md", "modules.json", "tokenizer.json"} <= hub.sent
+    assert not {"recipe.toml", "qrels.txt", "manifest.json", "texts.arrow"} & hub.sent
+    assert 'SentenceTransformer("me/retriever")' in hub.card
+
+
+def test_what_the_hub_refuses_is_one_error(run, monkeypatch):
+    import huggingface_hub
+
+    class Refuses(Hub):
+        def create_repo(self, repository, *, private, exist_ok):
+            raise OSError("no route to host")
+
+    monkeypatch.setattr(huggingface_hub, "HfApi", Refuses)
+    with pytest.raises(DrkitError, match="the hub did not take 'me/retriever': no route to host; log in"):
+        push_encoder(run, "me/retriever", PARTS)
+
+
+def test_push_refuses_what_is_not_a_run(tmp_path):
+    code, out, err = drkit("push", str(tmp_path), "me/retriever", HF_HUB_OFFLINE="1")
+    assert (code, out, err.count("\n")) == (2, "", 1)
