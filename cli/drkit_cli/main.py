@@ -31,6 +31,7 @@ from drkit_cli.commands.report import report
 from drkit_cli.commands.rerank import rerank
 from drkit_cli.commands.run import run
 from drkit_cli.commands.search import search
+from drkit_cli.commands.serve import serve
 from drkit_cli.commands.show import show
 from drkit_cli.commands.status import status
 from drkit_cli.names import Commands
@@ -61,6 +62,7 @@ for command in (
     report,
     prune,
     search,
+    serve,
     evaluate,
     compare,
     fuse,
