@@ -36,6 +36,7 @@ from drkit_cli.commands.report import report
 from drkit_cli.commands.rerank import rerank
 from drkit_cli.commands.run import run
 from drkit_cli.commands.search import search
+from drkit_cli.commands.serve import serve
 from drkit_cli.commands.show import show
 from drkit_cli.commands.status import status
 from drkit_cli.completion import VARIABLE, print_completions
@@ -73,6 +74,7 @@ for command in (
     prune,
     push,
     search,
+    serve,
     evaluate,
     compare,
     fuse,

@@ -57,15 +57,21 @@ def line_chart(panel: Panel, note: str = "") -> Chart:
     """Return a chart of curves, distinguished by colour, dashes and markers."""
     rows = [{"curve": line.label, "x": step, "y": value} for line in panel.lines for step, value in line.points]
     names = [line.label for line in panel.lines if line.points]
-    curve = {"field": "curve", "type": "nominal", "title": None, "legend": _LEGEND}
-    x_scale = {"type": "symlog", "constant": 50} if panel.log else {"nice": False, "zero": False, "padding": 8}
+    curve = {"field": "curve", "type": "nominal", "title": None, "legend": _legend(names)}
+    axis: dict[str, Any] = {"tickCount": 5}
+    if panel.log:
+        largest = max(step for line in panel.lines for step, _ in line.points)
+        axis = {"values": [0, *(10**power for power in range(2, 9) if 10**power <= largest)], "format": ",d"}
+    x_scale = (
+        {"type": "symlog", "constant": 50, "padding": 8} if panel.log else {"nice": False, "zero": False, "padding": 8}
+    )
     spec = {
         **_spec(f"{panel.title}: {', '.join(names)}", rows),
         "height": _HEIGHT,
         "params": [{"name": "zoom", "select": _ZOOM, "bind": "scales"}],
         "mark": {"type": "line", "point": {"filled": True, "size": 40} if len(rows) < 200 else False},
         "encoding": {
-            "x": {"field": "x", "type": "quantitative", "title": panel.x, "scale": x_scale, "axis": {"tickCount": 5}},
+            "x": {"field": "x", "type": "quantitative", "title": panel.x, "scale": x_scale, "axis": axis},
             "y": {
                 **{
                     "field": "y",
@@ -83,7 +89,7 @@ def line_chart(panel: Panel, note: str = "") -> Chart:
             ],
         },
     }
-    return Chart(panel.title, note, spec)
+    return Chart(panel.title, note, spec, is_wide=panel.log)
 
 
 def _distinguished(field: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
@@ -95,7 +101,13 @@ def _distinguished(field: Mapping[str, Any], names: Sequence[str]) -> dict[str, 
     }
 
 
-_LEGEND = {"orient": "top", "columns": 3, "symbolSize": 60}
+def _legend(names: Sequence[str]) -> dict[str, Any]:
+    """Return a legend above the chart, in as many columns as the names leave room for."""
+    longest = max(map(len, names), default=0)
+    return {"orient": "top", "columns": max(1, min(3, _LEGEND_WIDTH // (longest + 4))), "symbolSize": 60}
+
+
+_LEGEND_WIDTH = 44  # characters of all columns together
 # The wheel alone scrolls the page.
 _ZOOM = {"type": "interval", "zoom": "wheel![event.shiftKey]", "clear": "dblclick"}
 
@@ -179,7 +191,7 @@ def word_chart(title: str, rows: Sequence[Mapping[str, Any]], unit: str, note: s
                 **{"field": "value", "type": "quantitative", "title": unit},
                 **{"scale": {"domain": [0, 1]}, "axis": {"format": "%", "tickCount": 5}},
             },
-            **_distinguished({"field": "group", "type": "nominal", "title": None, "legend": _LEGEND}, groups),
+            **_distinguished({"field": "group", "type": "nominal", "title": None, "legend": _legend(groups)}, groups),
             "tooltip": [{"field": "label", "title": "word"}, {"field": "group"}, {"field": "value", "format": ".0%"}],
         },
     }

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -20,6 +19,7 @@ from drkit import __version__
 from drkit.core.escaping import page_templates, script_text
 from drkit.core.registry import Installed
 from drkit.errors import DrkitError
+from drkit.pages.assets import page_asset
 from drkit.pages.charts import Chart, chart_script, interval_chart, line_chart
 from drkit.pages.comparison import Comparison, compare_runs, curve_of_rounds
 from drkit.pages.composition import Data, describe_data, describe_recipe
@@ -112,13 +112,13 @@ def report_page(folders: Sequence[Path], parts: Installed, options: ReportOption
     script = script_text(chart_script())
     page = collect_page(folders, parts, options)
     templates = page_templates("drkit.pages")
-    own = _asset("report.js")
+    own = page_asset("report.js")
     charts: list[Mapping[str, Any]] = []
     return templates.get_template("report.html.jinja").render(
         page=page,
         version=__version__,
         policy=_policy(script, own),
-        style=_asset("report.css"),
+        style=page_asset("report.css"),
         library=script,
         script=own,
         charts=charts,
@@ -224,10 +224,6 @@ def _effort(run: RunRecord) -> Effort:
         command=f"drkit run recipe.toml --run-dir runs/{quote(run.name)}-again",
         recipe=recipe_toml(run.recipe),
     )
-
-
-def _asset(name: str) -> str:
-    return (files("drkit.pages") / "templates" / name).read_text(encoding="utf-8")
 
 
 def _policy(*scripts: str) -> str:

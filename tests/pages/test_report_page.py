@@ -14,11 +14,13 @@ import pytest
 from drkit.errors import DrkitError
 from drkit.evaluate import Scores, bootstrap_intervals, compare
 from drkit.pages import ReportOptions, open_run, report_page
+from drkit.pages.charts import line_chart
 from drkit.pages.comparison import compare_runs
 from drkit.pages.masking import describe_masking
 from drkit.pages.queries import most_different, query_details
 from drkit.pages.report import collect_page
 from drkit.pages.systems import baseline_index, system_table, systems_of
+from drkit.report import Line, Panel
 from drkit.runs.manifest import read_manifest
 from drkit.search import read_run
 from tests.pages.conftest import HOSTILE, PARTS
@@ -209,6 +211,14 @@ def test_runs_that_differ_by_training_queries_are_a_curve(runs):
     values = {one.name: one.scores[one.results.compared].mean("RR@10") for one in records}
     assert [row["x"] for row in rows] == [4, 12]
     assert [row["y"] for row in rows] == pytest.approx([values["few"], (values["seed-1"] + values["seed-2"]) / 2])
+
+
+def test_a_learning_curve_has_powers_of_ten_and_zero_on_its_axis():
+    curve = Line("a", [(0, 0.1), (100, 0.2), (30_000, 0.3)])
+    chart = line_chart(Panel("t", "u", [curve], x="queries", log=True, floor=True))
+    svg = vl_convert.vegalite_to_svg({**chart.spec, "width": 500})
+    labels = re.findall(r">([^<>]+)</text>", svg)
+    assert labels[: labels.index("queries")] == ["0", "100", "1,000", "10,000"]
 
 
 def test_a_page_of_several_runs_compares_them(pages, runs):

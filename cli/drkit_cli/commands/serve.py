@@ -1,0 +1,57 @@
+"""`drkit serve`: a page on this machine to search runs and judge passages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from drkit_cli.names import LocalPath
+from drkit_cli.terminal import echo
+
+_HOST = "127.0.0.1"
+
+
+@click.command()
+@click.argument("run", metavar="RUN", type=LocalPath())
+@click.argument("other", metavar="[RUN]", required=False, type=LocalPath())
+@click.option("--port", default=8000, show_default=True, type=click.IntRange(1, 65_535), help="Port on 127.0.0.1.")
+@click.option(
+    "--qrels",
+    default="judgements.qrels",
+    show_default=True,
+    type=LocalPath(dir_okay=False),
+    help="File that judgements made on the page are kept in.",
+)
+def serve(run: Path, other: Path | None, port: int, qrels: Path) -> None:
+    r"""Open a page to search RUN: its retriever, BM25 and both side by side, and the retriever of a second run.
+
+    The page is served on this machine only, at 127.0.0.1. Judged passages are marked, and a judgement made on the page
+    is kept in a qrels file. Stop with Ctrl-C.
+
+    \b
+    drkit serve runs/pydocs-pmi-enhanced
+    drkit serve runs/a runs/b --port 8080 --qrels mine.qrels
+    """
+    from drkit.core.registry import installed
+    from drkit.errors import DrkitError, MissingExtraError
+    from drkit.pages import open_run
+    from drkit.pages.search import SearchedRuns
+
+    try:
+        import uvicorn
+
+        from drkit.pages.web import search_app
+    except ImportError as error:
+        raise MissingExtraError("drkit serve", error.name or "starlette", "serve") from None
+    parts = installed()
+    records = [open_run(folder, parts) for folder in (run, other) if folder is not None]
+    app = search_app(SearchedRuns.load(records, qrels), " and ".join(record.name for record in records))
+    echo(f"serving http://{_HOST}:{port}/ (stop with Ctrl-C)")
+    try:
+        uvicorn.run(app, host=_HOST, port=port, log_level="critical", server_header=False)
+    except SystemExit:  # uvicorn's answer to an error of the socket
+        raise DrkitError(
+            f"cannot listen on {_HOST}:{port}: the port is in use or not allowed; choose another one with --port"
+        ) from None
+    echo("stopped")

@@ -1,0 +1,106 @@
+"""The web application of `drkit serve`: one page to search runs and judge passages, without scripts.
+
+It answers requests for this machine's own names only, and takes judgements only from forms of its own pages. Searches
+run in a thread pool, so that the event loop stays free.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs, urlencode
+
+from attrs import field, frozen
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from drkit.core.escaping import page_templates
+from drkit.errors import DrkitError
+from drkit.pages.assets import page_asset
+from drkit.pages.search import Ranking, SearchedRuns
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+_HOSTS = ["127.0.0.1", "localhost"]
+_ROW = re.compile(r"[0-9]{1,12}")
+_EXAMPLES = 5
+_LONGEST_QUERY = 2000  # characters
+_LARGEST_FORM = 64 << 10  # bytes
+_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+
+
+def search_app(runs: SearchedRuns, title: str) -> Starlette:
+    """Return the application; title: of its pages."""
+    pages = _SearchPages(runs, title)
+    return Starlette(
+        routes=[Route("/", pages.search), Route("/judge", pages.judge, methods=["POST"])],
+        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=_HOSTS)],
+    )
+
+
+@frozen(eq=False)
+class _SearchPages:
+    """The pages of one start of the server; token: what forms of its own pages carry."""
+
+    runs: SearchedRuns
+    title: str
+    token: str = field(factory=secrets.token_urlsafe, init=False, repr=False)
+
+    def search(self, request: Request) -> Response:
+        """Answer a search; not a coroutine, so Starlette calls it in a thread."""
+        query = request.query_params.get("q", "")[:_LONGEST_QUERY]
+        if not query.strip():
+            return self._page(query)
+        try:
+            return self._page(query, rankings=self.runs.search(query))
+        except DrkitError as problem:
+            return self._page(query, error=str(problem))
+
+    async def judge(self, request: Request) -> Response:
+        """Keep the judgement of a form, and show its query again."""
+        length = request.headers.get("content-length", "")
+        if not length.isdigit() or int(length) > _LARGEST_FORM:
+            return self._page("", error="the form is too large")
+        fields = parse_qs((await request.body()).decode("utf-8", "replace"))
+        return await run_in_threadpool(self._keep, {name: values[0] for name, values in fields.items()})
+
+    def _keep(self, form: Mapping[str, str]) -> Response:
+        query, grade, row = form.get("q", "")[:_LONGEST_QUERY], form.get("grade", ""), form.get("row", "")
+        if not secrets.compare_digest(form.get("token", "").encode(), self.token.encode()):
+            return self._page(query, error="this form is from an earlier start of the server; search again")
+        if not query.strip() or grade not in ("0", "1") or not _ROW.fullmatch(row):
+            return self._page(query, error="a judgement needs a query, the row of a passage and a grade of 0 or 1")
+        try:
+            self.runs.judge(query, int(row), int(grade))
+        except DrkitError as problem:
+            return self._page(query, error=str(problem))
+        return RedirectResponse(f"/?{urlencode({'q': query})}", status_code=303)
+
+    def _page(self, query: str, rankings: list[Ranking] | None = None, error: str = "") -> Response:
+        page = page_templates("drkit.pages").get_template("search.html.jinja")
+        text = page.render(
+            title=self.title,
+            query=query,
+            rankings=rankings or [],
+            error=error,
+            token=self.token,
+            style=page_asset("report.css"),
+            passages=len(self.runs.collection.corpus),
+            qrels=str(self.runs.kept.path),
+            examples=list(self.runs.query_ids)[:_EXAMPLES],
+        )
+        return HTMLResponse(text, status_code=400 if error else 200, headers=_HEADERS)

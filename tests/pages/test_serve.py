@@ -1,0 +1,218 @@
+"""`drkit serve`: what its page shows, what it keeps, and what it refuses."""
+
+import http.client
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+
+import pytest
+
+from drkit.core.types import Judgement
+from drkit.errors import DrkitError
+from drkit.pages import open_run
+from drkit.pages.search import KeptJudgements, SearchedRuns
+from drkit.search import read_qrels
+from tests.pages.conftest import HOSTILE, PARTS
+from tests.pages.test_report_page import Page
+
+pytest.importorskip("starlette", reason="the extra `serve` is not installed")
+pytest.importorskip("uvicorn", reason="the extra `serve` is not installed")
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Server:
+    """`drkit serve` in a process of its own."""
+
+    def __init__(self, qrels, *runs):
+        self.port, self.qrels = free_port(), qrels
+        arguments = ["serve", *map(str, runs), "--port", str(self.port), "--qrels", str(qrels)]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "drkit_cli.main", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.url = f"http://127.0.0.1:{self.port}/"
+        for _ in range(600):
+            try:
+                self.get("")
+                return
+            except OSError:
+                assert self.process.poll() is None, self.process.stderr.read()
+                time.sleep(0.1)
+        raise AssertionError("the server did not start")
+
+    def get(self, query, **headers):
+        """(status, text) of a search."""
+        asked = urllib.request.Request(f"{self.url}?{urllib.parse.urlencode({'q': query})}", headers=headers)
+        return answer(asked)
+
+    def judge(self, **form):
+        return answer(urllib.request.Request(f"{self.url}judge", urllib.parse.urlencode(form).encode()))
+
+    def token(self):
+        return next(a["value"] for _, a in Page(self.get("topic16")[1]).tags if a.get("name") == "token")
+
+    def stop(self):
+        self.process.send_signal(signal.SIGINT)
+        return self.process.communicate(timeout=60), self.process.returncode
+
+
+def answer(request):
+    try:
+        with urllib.request.urlopen(request, timeout=60) as reply:
+            return reply.status, reply.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+@pytest.fixture(scope="module")
+def server(runs, tmp_path_factory):
+    started = Server(tmp_path_factory.mktemp("kept") / "mine.qrels", runs["seed-1"], runs["uniform"])
+    yield started
+    (out, err), code = started.stop()
+    assert code == 0, err
+    assert out.endswith("stopped\n")
+    assert "Traceback" not in err
+
+
+def test_every_system_ranks_the_passages(server, runs):
+    status, text = server.get("what is topic16")
+    assert status == 200
+    for heading in ("<h2>seed-1</h2>", "<h2>BM25</h2>", "<h2>hybrid</h2>", "<h2>uniform</h2>"):
+        assert heading in text
+    record = open_run(runs["seed-1"], PARTS)
+    searched = SearchedRuns.load([record], server.qrels)
+    for ranking in searched.search("what is topic16"):
+        (hits,) = searched.systems[ranking.system].search(["what is topic16"], 10)
+        assert [(p.doc_id, p.score) for p in ranking.passages] == list(hits.pairs())
+        grades = {"d16": 1, "d36": 2, "d56": 0}
+        assert all(passage.grade == grades.get(passage.doc_id) for passage in ranking.passages)
+
+
+def test_matching_words_are_marked_and_stop_words_are_not(runs, tmp_path):
+    searched = SearchedRuns.load([open_run(runs["seed-1"], PARTS)], tmp_path / "q")
+    bm25 = next(ranking for ranking in searched.search("What is TOPIC3 about") if ranking.system == "BM25")
+    best = bm25.passages[0]
+    assert {span.text for span in best.spans if span.is_match} == {"topic3"}
+    (passage,) = searched.collection.corpus.get_many([best.doc_id])
+    assert "".join(span.text for span in best.spans) == passage.content
+
+
+def test_a_judgement_is_kept_and_shown(server):
+    token = server.token()
+    assert server.judge(q="topic3 my own words", row="3", grade="1", token=token)[0] == 200
+    assert server.judge(q="topic3 my own words", row="23", grade="0", token=token)[0] == 200
+    assert server.judge(q="what is topic17 ", row="17", grade="0", token=token)[0] == 200
+    kept = list(read_qrels(server.qrels))
+    assert [(row.doc_id, row.relevance) for row in kept] == [("d3", 1), ("d23", 0), ("d17", 0)]
+    assert kept[2].query_id == "q17", "a query of the collection keeps its id"
+    name, text = server.qrels.with_name("mine.qrels.queries.tsv").read_text().strip().split("\t")
+    assert (name, text) == (kept[0].query_id, "topic3 my own words")
+    assert "judged not relevant" in server.get("topic3 my own words")[1]
+    assert server.judge(q="topic3 my own words", row="3", grade="0", token=token)[0] == 200
+    assert [row.relevance for row in read_qrels(server.qrels)] == [0, 0, 0], "a later judgement replaces it"
+
+
+@pytest.mark.parametrize(
+    ("form", "said"),
+    [
+        ({"q": "a", "row": "1", "grade": "1", "token": "guessed"}, "search again"),
+        ({"q": "a", "row": "1", "grade": "1"}, "search again"),
+        ({"q": "a", "row": "60", "grade": "1"}, "unknown passage"),
+        ({"q": "a", "row": "1", "grade": "7"}, "a grade of 0 or 1"),
+        ({"q": "a", "row": "-1", "grade": "1"}, "the row of a passage"),
+        ({"q": " ", "row": "1", "grade": "1"}, "needs a query"),
+        ({"q": "a" * 70_000, "row": "1", "grade": "1"}, "too large"),
+    ],
+)
+def test_a_judgement_that_is_not_one_is_refused(server, form, said):
+    before = server.qrels.read_bytes() if server.qrels.exists() else None
+    if said not in ("search again",):
+        form = {**form, "token": server.token()}
+    status, text = server.judge(**form)
+    assert status == 400
+    assert said in text
+    assert (server.qrels.read_bytes() if server.qrels.exists() else None) == before
+
+
+def test_other_hosts_and_methods_are_refused(server):
+    assert server.get("a", Host="evil.example")[0] == 400
+    connection = http.client.HTTPConnection("127.0.0.1", server.port)
+    connection.request("DELETE", "/")
+    assert connection.getresponse().status == 405
+
+
+def test_input_is_escaped(server):
+    hostile = '</title><script>alert(1)</script>" onfocus="x \u202e'
+    status, text = server.get(hostile)
+    assert status == 200
+    page = Page(text)
+    assert not [
+        tag for tag, attributes in page.tags if tag == "script" or any(name.startswith("on") for name in attributes)
+    ]
+    assert "\u202e" not in text
+    assert "script-src" not in text
+
+
+def test_hostile_passages_are_text(hostile_run, tmp_path):
+    started = Server(tmp_path / "q.qrels", hostile_run)
+    try:
+        status, text = started.get("what is topic3")
+        page = Page(text)
+        assert status == 200
+        assert {tag for tag, _ in page.tags} <= {
+            *("html", "head", "meta", "title", "style", "body", "header", "h1", "p", "code", "main", "form", "label"),
+            *("input", "button", "div", "section", "h2", "ol", "li", "span", "bdi", "b", "mark"),
+        }
+        row = next(a["value"] for _, a in page.tags if a.get("name") == "row")
+        token = next(a["value"] for _, a in page.tags if a.get("name") == "token")
+        assert "\u202e" not in text
+        assert started.judge(q="what is topic3", row=row, grade="1", token=token)[0] == 200
+        assert [kept.doc_id for kept in read_qrels(started.qrels)] == [f"d{row}{HOSTILE}"], "control characters, too"
+    finally:
+        started.stop()
+
+
+def test_a_qrels_file_that_is_none_is_refused(runs, tmp_path):
+    (tmp_path / "bad.qrels").write_text("not a judgement\n")
+    with pytest.raises(DrkitError, match=r"bad\.qrels:1"):
+        SearchedRuns.load([open_run(runs["seed-1"], PARTS)], tmp_path / "bad.qrels")
+
+
+def test_judgements_of_an_earlier_start_are_kept(tmp_path):
+    KeptJudgements(tmp_path / "q").add(Judgement("a b", "d 1", 1), "text")
+    KeptJudgements(tmp_path / "q").add(Judgement("c", "d2", 0))
+    assert list(read_qrels(tmp_path / "q")) == [Judgement("a b", "d 1", 1), Judgement("c", "d2", 0)]
+
+
+def test_runs_of_other_passages_are_refused(runs, hostile_run, tmp_path):
+    records = [open_run(runs["seed-1"], PARTS), open_run(hostile_run, PARTS)]
+    with pytest.raises(DrkitError, match="different passages"):
+        SearchedRuns.load(records, tmp_path / "q")
+
+
+def test_a_port_in_use_is_one_line(server, runs, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "drkit_cli.main", "serve", str(runs["seed-1"]), "--port", str(server.port)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"error: cannot listen on 127.0.0.1:{server.port}: the port is in use or not allowed; choose another one with "
+        f"--port\n"
+    )
