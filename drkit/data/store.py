@@ -16,14 +16,13 @@ import numpy as np
 from attrs import frozen
 
 from drkit.core.types import TokenBatch
-from drkit.data.arrays import Arrays, ArrayWriter
+from drkit.data.arrays import Arrays, ArrayWriter, SignalValues
 from drkit.data.vocabulary import number_words, separates_words, vocabulary_boundaries
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-    from drkit.data.arrays import SignalValues
 
 FILE = "tokens.arrow"
 _TEXTS_AT_ONCE = 1024

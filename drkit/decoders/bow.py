@@ -10,14 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from drkit.decoders.layers import init_weights, sizes_of
-from drkit.encoders.heads import seeded
+from drkit.encoders.heads import Heads, seeded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from drkit.core.types import BuildContext, DecoderInput, TokenBatch
     from drkit.decoders.specs import BowDecoderConfig
-    from drkit.encoders.heads import Heads
 
 
 class BowDecoder(nn.Module):

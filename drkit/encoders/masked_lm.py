@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from drkit.core.files import local_path
 from drkit.core.loading import check_model_path, load_pretrained
-from drkit.core.types import BuildContext, Encoded, TokenBatch
+from drkit.core.types import BackboneInfo, BuildContext, Encoded, TokenBatch
 from drkit.data.vocabulary import number_words, word_boundaries
 from drkit.encoders.architectures import STATIC, BertSizes, architecture, backbone_info, check_fit, longest_text
 from drkit.encoders.heads import TIED, Heads, seeded, tie_lm_head
@@ -25,8 +25,6 @@ from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from drkit.core.types import BackboneInfo
 
 
 class MaskedLmEncoder(nn.Module):

@@ -17,17 +17,15 @@ import numpy as np
 from attrs import frozen
 
 from drkit.core.files import write_text
-from drkit.core.types import HIGHEST_GRADE
+from drkit.core.types import HIGHEST_GRADE, Judgement
 from drkit.errors import DrkitError
 from drkit.recipe.toml import json_text
 from drkit.search.fusion import DEFAULT_WEIGHT, Scale, align, convex, min_max
-from drkit.search.rankings import encode_ids
+from drkit.search.rankings import RunRow, encode_ids
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from drkit.core.types import Judgement
-    from drkit.search.rankings import RunRow
 
 MEASURES = ("RR@10", "nDCG@10", "R@100", "R@1000")
 

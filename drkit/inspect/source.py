@@ -18,7 +18,7 @@ from attrs import frozen
 
 from drkit.core.registry import Installed
 from drkit.core.spec import Kind
-from drkit.core.types import BackboneInfo, BuildContext
+from drkit.core.types import BackboneInfo, BuildContext, TokenBatch
 from drkit.data.counts import NgramCounts
 from drkit.data.queries import extractive_queries
 from drkit.data.store import TokenStore, tokenise
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from drkit.core.progress import Progress
-    from drkit.core.types import TokenBatch
     from drkit.data.arrays import SignalValues
 
 IMPORTANCE = "importance"

@@ -15,7 +15,7 @@ from attrs import frozen
 from drkit.core.protocols import WordDistribution
 from drkit.core.registry import Installed
 from drkit.core.spec import Kind
-from drkit.core.types import BuildContext
+from drkit.core.types import BuildContext, TokenBatch
 from drkit.errors import DrkitError
 from drkit.inspect.source import Piece, TextSource, run_source
 from drkit.recipe.toml import parse_toml
@@ -25,7 +25,6 @@ from drkit.train.checkpoints import load_decoder, load_encoder
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from drkit.core.types import TokenBatch
 
 PRETRAINED = "pretrained"
 

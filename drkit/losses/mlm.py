@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from drkit.core.types import StepOutput
+from drkit.core.types import BuildContext, StepOutput, TokenStates
 from drkit.losses.specs import MlmLossConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from drkit.core.types import BuildContext, TokenStates
 
 
 class MlmLoss:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drkit.core.types import Views
+from drkit.core.types import BuildContext, MaskedView, TokenBatch, Views
 from drkit.errors import DrkitError
 from drkit.maskers.views import Corruption, Words, choose_words, clean_view, find_words, masked_view, rounded_budget
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from drkit.core.draws import Draws
-    from drkit.core.types import BuildContext, MaskedView, TokenBatch
     from drkit.maskers.specs import UniformConfig
 
 

@@ -9,7 +9,7 @@ import torch
 from attrs import evolve, frozen
 from torch import Tensor
 
-from drkit.core.types import MaskedView, Views
+from drkit.core.types import BuildContext, MaskedView, TokenBatch, Views
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from drkit.core.draws import Draws
-    from drkit.core.types import BuildContext, TokenBatch
 
 NO_TARGET = -100
 # BERT's shares of the hidden tokens: replaced by [MASK], replaced by a random token, kept.

@@ -17,12 +17,11 @@ from attrs import frozen
 
 from drkit.core.files import read_json
 from drkit.errors import DrkitError
-from drkit.search.rankings import Hits, batched, encode_ids
+from drkit.search.rankings import Hits, RunRow, batched, encode_ids
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from drkit.search.rankings import RunRow
 
 FusedRow: TypeAlias = "tuple[str, list[tuple[str, float]]]"
 DEFAULT_WEIGHT = 0.5

@@ -24,8 +24,8 @@ from drkit.core.files import CHECKPOINTS, write_text
 from drkit.core.types import Judgement, Query, TokenStates
 from drkit.data.store import TokenStore
 from drkit.evaluate import cutoff, evaluate
-from drkit.search import FlatIndex, Hits
-from drkit.train.pretrain import AutoEncoder, replace_bottleneck
+from drkit.search import AnyEncoder, FlatIndex, Hits, TextEncoder
+from drkit.train.pretrain import AutoEncoder, MaskingCollator, replace_bottleneck
 from drkit.train.resuming import CALLBACKS
 
 if TYPE_CHECKING:
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from drkit.data.corpus import StoredCollection
     from drkit.recipe.schema import Probe, Validation
-    from drkit.search import AnyEncoder, TextEncoder
-    from drkit.train.pretrain import MaskingCollator
 
 
 def anisotropy(vectors: NDArray[np.float32]) -> float:
