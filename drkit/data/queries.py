@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from attrs import frozen
+from numpy.typing import ArrayLike, NDArray
 
 from drkit.core.draws import Draws
 from drkit.core.types import Passage
@@ -30,8 +31,6 @@ from drkit.data.store import TokenStore, TokenWriter, encoded
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
-
     Indices = NDArray[np.int64]
 
 FILE = "candidates.arrow"

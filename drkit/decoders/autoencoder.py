@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,12 +11,10 @@ from torch import nn
 from drkit.core.types import BuildContext, DecoderInput, MaskedView, TokenBatch, TokenStates
 from drkit.decoders.layers import sizes_of
 from drkit.decoders.mlm import MlmDecoder
+from drkit.encoders.heads import Heads
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from drkit.decoders.specs import MlmDecoderConfig
-    from drkit.encoders.heads import Heads
     from drkit.encoders.masked_lm import MaskedLmEncoder
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,8 +14,6 @@ from drkit.decoders.layers import PostLnLayer, init_weights, sizes_of, with_bott
 from drkit.encoders.heads import Heads, seeded
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from drkit.decoders.specs import AutoregressiveBlockConfig, AutoregressiveConfig
 
 

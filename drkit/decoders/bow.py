@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from drkit.core.types import BuildContext, DecoderInput, TokenBatch
 from drkit.decoders.layers import init_weights, sizes_of
 from drkit.encoders.heads import Heads, seeded
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from drkit.core.types import BuildContext, DecoderInput, TokenBatch
     from drkit.decoders.specs import BowDecoderConfig
 
 

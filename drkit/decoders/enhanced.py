@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,8 +15,6 @@ from drkit.encoders.heads import Heads, seeded
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from drkit.decoders.specs import EnhancedConfig
 
 

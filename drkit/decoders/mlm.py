@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from torch import nn
@@ -12,8 +13,6 @@ from drkit.encoders.heads import Heads, seeded
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from drkit.decoders.specs import MlmDecoderConfig
     from drkit.encoders.masked_lm import MaskedLmEncoder
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from attrs import frozen
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from drkit.core.files import replacing_folder, write_text
@@ -21,8 +22,6 @@ from drkit.encoders.masked_lm import read_config, without_report
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     Ids = NDArray[np.int32]
 
 MULTIPLE = 16

@@ -5,11 +5,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from drkit.core.files import local_path
@@ -22,9 +23,6 @@ from drkit.encoders.pooling import POOLINGS, between_ends, check_pooling, check_
 from drkit.encoders.static import StaticConfig, StaticForMaskedLM
 from drkit.encoders.token_weights import TokenWeights, read_token_weights
 from drkit.errors import DrkitError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 class MaskedLmEncoder(nn.Module):

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from drkit.core.types import EmbeddedPairs
 
 Arguments = ParamSpec("Arguments")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from drkit.core.types import BuildContext, MaskedView, TokenBatch, Views
@@ -13,8 +14,6 @@ from drkit.errors import DrkitError
 from drkit.maskers.views import Corruption, Words, choose_words, clean_view, find_words, masked_view, rounded_budget
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from drkit.core.draws import Draws
     from drkit.maskers.specs import UniformConfig
 

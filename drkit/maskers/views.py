@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from attrs import evolve, frozen
+from numpy.typing import NDArray
 from torch import Tensor
 
 from drkit.core.types import BuildContext, MaskedView, TokenBatch, Views
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
     from drkit.core.draws import Draws
 
 NO_TARGET = -100

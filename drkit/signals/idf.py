@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from drkit.data.arrays import Arrays, ArrayWriter
 from drkit.data.counts import text_chunks
@@ -18,7 +19,6 @@ from drkit.data.store import TokenStore
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
     from torch import Tensor
 
     from drkit.core.protocols import SignalTexts

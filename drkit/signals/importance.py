@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from drkit.data.arrays import SignalValues, write_signal
 from drkit.data.counts import NgramCounts, count, remaining_tokens, text_chunks
@@ -20,8 +21,6 @@ from drkit.data.store import TokenStore
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
-
     from drkit.core.protocols import SignalTexts
     from drkit.signals.specs import ImportanceConfig
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import torch
 from attrs import frozen
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from drkit.core import processes
@@ -30,8 +31,6 @@ from drkit.train.gradients import ROWS, Rows
 from drkit.train.pretrain import BUCKET
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from drkit.recipe.schema import Choice, Training
 
     Indices = NDArray[np.int64]
