@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from drkit.core.registry import installed
+from drkit.recipe.compose import ComposeRequest, compose
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -55,3 +58,11 @@ def test_no_page_loads_anything_from_elsewhere(site):
     )
     for path in site.rglob("*.html"):
         assert not loads.search(path.read_text(encoding="utf-8")), path
+
+
+def test_settings_named_in_troubleshooting_exist():
+    text = (ROOT / "docs" / "guide" / "troubleshooting.md").read_text(encoding="utf-8")
+    settings = re.findall(r"--set ([\w.]+=[\w.-]+)`", text)
+    assert len(settings) > 5
+    for setting in settings:
+        compose(ComposeRequest(collection="beir:FOLDER", settings=(setting,)), installed())
