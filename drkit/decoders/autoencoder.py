@@ -11,10 +11,10 @@ from torch import nn
 from drkit.core.types import BuildContext, DecoderInput, MaskedView, TokenBatch, TokenStates
 from drkit.decoders.layers import sizes_of
 from drkit.decoders.mlm import MlmDecoder
+from drkit.decoders.specs import MlmDecoderConfig
 from drkit.encoders.heads import Heads
 
 if TYPE_CHECKING:
-    from drkit.decoders.specs import MlmDecoderConfig
     from drkit.encoders.masked_lm import MaskedLmEncoder
 
 

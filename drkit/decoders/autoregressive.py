@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -11,10 +10,8 @@ from torch import Tensor, nn
 
 from drkit.core.types import BackboneInfo, BuildContext, DecoderInput, TokenBatch, TokenStates
 from drkit.decoders.layers import PostLnLayer, init_weights, sizes_of, with_bottleneck
+from drkit.decoders.specs import AutoregressiveBlockConfig, AutoregressiveConfig
 from drkit.encoders.heads import Heads, seeded
-
-if TYPE_CHECKING:
-    from drkit.decoders.specs import AutoregressiveBlockConfig, AutoregressiveConfig
 
 
 def next_tokens(tokens: TokenBatch, end_token: bool) -> Tensor:

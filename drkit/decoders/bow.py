@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -12,10 +11,8 @@ from torch import Tensor, nn
 
 from drkit.core.types import BuildContext, DecoderInput, TokenBatch
 from drkit.decoders.layers import init_weights, sizes_of
+from drkit.decoders.specs import BowDecoderConfig
 from drkit.encoders.heads import Heads, seeded
-
-if TYPE_CHECKING:
-    from drkit.decoders.specs import BowDecoderConfig
 
 
 class BowDecoder(nn.Module):

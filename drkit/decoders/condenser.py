@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from torch import nn
 
 from drkit.core.types import BuildContext, DecoderInput, MaskedView, TokenStates
 from drkit.decoders.layers import PostLnLayer, init_weights, sizes_of, with_bottleneck
+from drkit.decoders.specs import CondenserConfig
 from drkit.encoders.heads import Heads, seeded
 from drkit.errors import DrkitError
-
-if TYPE_CHECKING:
-    from drkit.decoders.specs import CondenserConfig
 
 
 class CondenserDecoder(nn.Module):

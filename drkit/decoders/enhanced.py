@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from drkit.core.types import BuildContext, DecoderInput, MaskedView, TokenStates
 from drkit.decoders.layers import Bottleneck, PostLnLayer, init_weights, sizes_of, with_bottleneck
+from drkit.decoders.specs import EnhancedConfig
 from drkit.encoders.heads import Heads, seeded
 from drkit.errors import DrkitError
-
-if TYPE_CHECKING:
-    from drkit.decoders.specs import EnhancedConfig
 
 
 class EnhancedDecoder(nn.Module):

@@ -9,11 +9,11 @@ from torch import nn
 
 from drkit.core.types import BuildContext, DecoderInput, TokenStates
 from drkit.decoders.layers import Bottleneck, PostLnLayer, init_weights, sizes_of, with_bottleneck
+from drkit.decoders.specs import MlmDecoderConfig
 from drkit.encoders.heads import Heads, seeded
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
-    from drkit.decoders.specs import MlmDecoderConfig
     from drkit.encoders.masked_lm import MaskedLmEncoder
 
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from drkit.core.types import BuildContext, DecoderInput
+from drkit.decoders.specs import NoDecoderConfig
+
 if TYPE_CHECKING:
-    from drkit.core.types import BuildContext, DecoderInput
-    from drkit.decoders.specs import NoDecoderConfig
     from drkit.encoders.heads import Heads
 
 

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from drkit.core.types import BackboneInfo, BuildContext, DecoderInput, MaskedView, TokenBatch
 from drkit.decoders.layers import init_weights, sizes_of
 from drkit.decoders.mlm import MlmDecoder
+from drkit.decoders.specs import MlmDecoderConfig
 from drkit.encoders.heads import Heads, seeded
 
 if TYPE_CHECKING:
-    from drkit.decoders.specs import MlmDecoderConfig
     from drkit.encoders.masked_lm import MaskedLmEncoder
 
 

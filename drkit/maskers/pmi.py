@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from drkit.core.types import BuildContext, MaskedView, TokenBatch, Views
 from drkit.errors import DrkitError
+from drkit.maskers.specs import PmiConfig
 from drkit.maskers.uniform import draw_words
 from drkit.maskers.views import Corruption, Words, choose_words, clean_view, find_words, masked_view
 
 if TYPE_CHECKING:
     from drkit.core.draws import Draws
-    from drkit.maskers.specs import PmiConfig
 
 
 class PmiMasker:

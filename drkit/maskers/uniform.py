@@ -11,11 +11,11 @@ from torch import Tensor
 
 from drkit.core.types import BuildContext, MaskedView, TokenBatch, Views
 from drkit.errors import DrkitError
+from drkit.maskers.specs import UniformConfig
 from drkit.maskers.views import Corruption, Words, choose_words, clean_view, find_words, masked_view, rounded_budget
 
 if TYPE_CHECKING:
     from drkit.core.draws import Draws
-    from drkit.maskers.specs import UniformConfig
 
 
 class UniformMasker:

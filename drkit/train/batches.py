@@ -15,11 +15,11 @@ from attrs import frozen
 from numpy.typing import NDArray
 
 from drkit.errors import DrkitError
+from drkit.recipe.schema import Training
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from drkit.recipe.schema import Training
 
 # (epoch, example)
 Example = tuple[int, int]
