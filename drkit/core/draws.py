@@ -8,12 +8,9 @@ index. Indices are hashed axis by axis, so a longer axis adds numbers and change
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, NDArray
 
 _WEYL = np.uint64(0x9E3779B97F4A7C15)
 _BLOCK = 1 << 14  # hashes computed at once: with their scratch memory they fit the second-level cache

@@ -6,29 +6,29 @@ Each optional ability of a part is a protocol of its own, checked with isinstanc
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-if TYPE_CHECKING:
-    from pathlib import Path
+from drkit.core.types import (
+    BuildContext,
+    DecoderInput,
+    Judgement,
+    LmHeads,
+    MaskedView,
+    Mined,
+    MiningRequest,
+    Passage,
+    Query,
+    StepOutput,
+    TokenBatch,
+    Views,
+)
 
+if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
     from drkit.core.draws import Draws
-    from drkit.core.types import (
-        BuildContext,
-        DecoderInput,
-        Judgement,
-        LmHeads,
-        MaskedView,
-        Mined,
-        MiningRequest,
-        Passage,
-        Query,
-        StepOutput,
-        TokenBatch,
-        Views,
-    )
 
 
 @runtime_checkable

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from attrs import evolve, field, fields, frozen
+from numpy.typing import NDArray
 
 from drkit.core.draws import Draws
 from drkit.core.types import TokenBatch, map_tensors
@@ -23,7 +24,6 @@ from drkit.data.store import TokenStore
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
     from torch import Tensor
 
 KINDS = ("self", "span", "query", "mixed")

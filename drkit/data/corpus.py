@@ -8,18 +8,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from drkit.core.types import Judgement, Passage, Query
 from drkit.data.arrays import Arrays, ArrayWriter, read_batches
 from drkit.data.collection import SPLITS
 from drkit.errors import DrkitError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _LOGGER = logging.getLogger(__name__)
 TEXTS, INDEX = "texts.arrow", "ids.arrow"

@@ -17,17 +17,14 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from drkit.data.arrays import Arrays, ArrayWriter
 from drkit.data.store import TokenStore
 from drkit.errors import DrkitError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 # Measured peak: keys, ranks, sort order and copies.
 _BYTES_PER_TOKEN = 112

@@ -19,21 +19,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from attrs import frozen
+from numpy.typing import ArrayLike, NDArray
 
 from drkit.core.draws import Draws
 from drkit.core.types import Passage
 from drkit.data.arrays import Arrays, ArrayWriter, SignalValues
 from drkit.data.corpus import StoredCorpus
 from drkit.data.rows import FORMATS, Row, read_rows, require_file
-from drkit.data.spans import SentenceSplitter
+from drkit.data.spans import NamedTexts, SentenceSplitter
 from drkit.data.store import TokenStore, TokenWriter, encoded
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
-
-    from drkit.data.spans import NamedTexts
-
     Indices = NDArray[np.int64]
 
 FILE = "candidates.arrow"

@@ -19,14 +19,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from attrs import frozen
+from numpy.typing import ArrayLike, NDArray
 
 from drkit.data.arrays import Arrays, ArrayWriter
 from drkit.data.store import TokenWriter, encoded, prompt_tokens
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
-
     from drkit.data.corpus import StoredCorpus
 
 FILE = "spans.arrow"

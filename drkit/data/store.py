@@ -10,20 +10,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice, pairwise, tee
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from attrs import frozen
+from numpy.typing import ArrayLike, NDArray
 
 from drkit.core.types import TokenBatch
-from drkit.data.arrays import Arrays, ArrayWriter
+from drkit.data.arrays import Arrays, ArrayWriter, SignalValues
 from drkit.data.vocabulary import number_words, separates_words, vocabulary_boundaries
 from drkit.errors import DrkitError
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
-
-    from drkit.data.arrays import SignalValues
 
 FILE = "tokens.arrow"
 _TEXTS_AT_ONCE = 1024

@@ -12,10 +12,11 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from drkit.core.protocols import CarriesNegatives, Collection, LocatesRows, UnknownJudgements
 from drkit.core.types import HIGHEST_GRADE
@@ -33,9 +34,6 @@ from drkit.data.corpus import (
     write_index,
 )
 from drkit.errors import DrkitError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 SHOWN = 5
 _ROWS = 4096

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
-from drkit.core.types import DecoderInput, MaskedView
+from drkit.core.types import BuildContext, DecoderInput, MaskedView, TokenBatch, TokenStates
 from drkit.decoders.layers import sizes_of
 from drkit.decoders.mlm import MlmDecoder
+from drkit.decoders.specs import MlmDecoderConfig
+from drkit.encoders.heads import Heads
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from drkit.core.types import BuildContext, TokenBatch, TokenStates
-    from drkit.decoders.specs import MlmDecoderConfig
-    from drkit.encoders.heads import Heads
     from drkit.encoders.masked_lm import MaskedLmEncoder
 
 

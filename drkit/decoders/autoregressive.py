@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from drkit.core.types import TokenBatch, TokenStates
+from drkit.core.types import BackboneInfo, BuildContext, DecoderInput, TokenBatch, TokenStates
 from drkit.decoders.layers import PostLnLayer, init_weights, sizes_of, with_bottleneck
-from drkit.encoders.heads import seeded
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from drkit.core.types import BackboneInfo, BuildContext, DecoderInput
-    from drkit.decoders.specs import AutoregressiveBlockConfig, AutoregressiveConfig
-    from drkit.encoders.heads import Heads
+from drkit.decoders.specs import AutoregressiveBlockConfig, AutoregressiveConfig
+from drkit.encoders.heads import Heads, seeded
 
 
 def next_tokens(tokens: TokenBatch, end_token: bool) -> Tensor:

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from drkit.core.types import BuildContext, DecoderInput, TokenBatch
 from drkit.decoders.layers import init_weights, sizes_of
-from drkit.encoders.heads import seeded
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from drkit.core.types import BuildContext, DecoderInput, TokenBatch
-    from drkit.decoders.specs import BowDecoderConfig
-    from drkit.encoders.heads import Heads
+from drkit.decoders.specs import BowDecoderConfig
+from drkit.encoders.heads import Heads, seeded
 
 
 class BowDecoder(nn.Module):

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from torch import nn
 
-from drkit.core.types import TokenStates
+from drkit.core.types import BuildContext, DecoderInput, MaskedView, TokenStates
 from drkit.decoders.layers import PostLnLayer, init_weights, sizes_of, with_bottleneck
-from drkit.encoders.heads import seeded
+from drkit.decoders.specs import CondenserConfig
+from drkit.encoders.heads import Heads, seeded
 from drkit.errors import DrkitError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from drkit.core.types import BuildContext, DecoderInput, MaskedView
-    from drkit.decoders.specs import CondenserConfig
-    from drkit.encoders.heads import Heads
 
 
 class CondenserDecoder(nn.Module):

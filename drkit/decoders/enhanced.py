@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
-from drkit.core.types import TokenStates
+from drkit.core.types import BuildContext, DecoderInput, MaskedView, TokenStates
 from drkit.decoders.layers import Bottleneck, PostLnLayer, init_weights, sizes_of, with_bottleneck
-from drkit.encoders.heads import seeded
+from drkit.decoders.specs import EnhancedConfig
+from drkit.encoders.heads import Heads, seeded
 from drkit.errors import DrkitError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from drkit.core.types import BuildContext, DecoderInput, MaskedView
-    from drkit.decoders.specs import EnhancedConfig
-    from drkit.encoders.heads import Heads
 
 
 class EnhancedDecoder(nn.Module):

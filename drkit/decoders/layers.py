@@ -6,17 +6,15 @@ residual is the queries'. After the attention every position is computed on its 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from drkit.core.types import BackboneInfo, BuildContext
+from drkit.encoders.architectures import LayerNames
 from drkit.errors import DrkitError
-
-if TYPE_CHECKING:
-    from drkit.core.types import BackboneInfo, BuildContext
-    from drkit.encoders.architectures import LayerNames
 
 
 class PostLnLayer(nn.Module):

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from torch import nn
 
-from drkit.core.types import TokenStates
+from drkit.core.types import BuildContext, DecoderInput, TokenStates
 from drkit.decoders.layers import Bottleneck, PostLnLayer, init_weights, sizes_of, with_bottleneck
-from drkit.encoders.heads import seeded
+from drkit.decoders.specs import MlmDecoderConfig
+from drkit.encoders.heads import Heads, seeded
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from drkit.core.types import BuildContext, DecoderInput
-    from drkit.decoders.specs import MlmDecoderConfig
-    from drkit.encoders.heads import Heads
     from drkit.encoders.masked_lm import MaskedLmEncoder
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from drkit.core.types import BuildContext, DecoderInput
+from drkit.decoders.specs import NoDecoderConfig
 
-    from drkit.core.types import BuildContext, DecoderInput
-    from drkit.decoders.specs import NoDecoderConfig
+if TYPE_CHECKING:
     from drkit.encoders.heads import Heads
 
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
+from drkit.core.types import BackboneInfo, BuildContext, DecoderInput, MaskedView, TokenBatch
 from drkit.decoders.layers import init_weights, sizes_of
 from drkit.decoders.mlm import MlmDecoder
-from drkit.encoders.heads import seeded
+from drkit.decoders.specs import MlmDecoderConfig
+from drkit.encoders.heads import Heads, seeded
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from drkit.core.types import BackboneInfo, BuildContext, DecoderInput, MaskedView, TokenBatch
-    from drkit.decoders.specs import MlmDecoderConfig
-    from drkit.encoders.heads import Heads
     from drkit.encoders.masked_lm import MaskedLmEncoder
 
 

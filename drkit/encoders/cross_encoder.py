@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from attrs import frozen
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from drkit.core.files import replacing_folder, write_text
@@ -21,10 +22,7 @@ from drkit.encoders.masked_lm import read_config, without_report
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     Ids = NDArray[np.int32]
-    from collections.abc import Iterable
 
 MULTIPLE = 16
 

@@ -10,18 +10,15 @@ import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from drkit.core.types import TokenStates
-from drkit.encoders.architectures import GELU, architecture, first_position
+from drkit.encoders.architectures import GELU, Architecture, architecture, first_position
 from drkit.errors import DrkitError
-
-if TYPE_CHECKING:
-    from drkit.encoders.architectures import Architecture
 
 # Saved in a checkpoint's config.json, so that loading it does not restore the transform.
 TIED = "drkit_tied_lm_head"

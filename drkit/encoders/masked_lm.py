@@ -5,16 +5,17 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from drkit.core.files import local_path
 from drkit.core.loading import check_model_path, load_pretrained
-from drkit.core.types import BuildContext, Encoded, TokenBatch
+from drkit.core.types import BackboneInfo, BuildContext, Encoded, TokenBatch
 from drkit.data.vocabulary import number_words, word_boundaries
 from drkit.encoders.architectures import STATIC, BertSizes, architecture, backbone_info, check_fit, longest_text
 from drkit.encoders.heads import TIED, Heads, seeded, tie_lm_head
@@ -22,11 +23,6 @@ from drkit.encoders.pooling import POOLINGS, between_ends, check_pooling, check_
 from drkit.encoders.static import StaticConfig, StaticForMaskedLM
 from drkit.encoders.token_weights import TokenWeights, read_token_weights
 from drkit.errors import DrkitError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from drkit.core.types import BackboneInfo
 
 
 class MaskedLmEncoder(nn.Module):

@@ -11,23 +11,18 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from attrs import frozen
+from numpy.typing import NDArray
 
 from drkit.core.files import write_text
-from drkit.core.types import HIGHEST_GRADE
+from drkit.core.types import HIGHEST_GRADE, Judgement
 from drkit.errors import DrkitError
 from drkit.recipe.toml import json_text
 from drkit.search.fusion import DEFAULT_WEIGHT, Scale, align, convex, min_max
-from drkit.search.rankings import encode_ids
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from drkit.core.types import Judgement
-    from drkit.search.rankings import RunRow
+from drkit.search.rankings import RunRow, encode_ids
 
 MEASURES = ("RR@10", "nDCG@10", "R@100", "R@1000")
 

@@ -8,23 +8,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from attrs import field, frozen
+from numpy.typing import NDArray
 
 from drkit.core.draws import Draws
+from drkit.core.types import TokenBatch
 from drkit.data.arrays import SignalValues
 from drkit.data.store import TokenStore
 from drkit.inspect.masks import ViewStatistics, common_tokens, hidden_tokens, view_statistics
 from drkit.inspect.source import COUNTS_STAGE, IMPORTANCE, TextSource
 from drkit.maskers.views import find_words
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from drkit.core.types import TokenBatch
 
 TENTHS = 10
 _BATCH = 128

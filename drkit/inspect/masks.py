@@ -8,29 +8,25 @@ piece of a stop-word is one.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import numpy as np
 import torch
 from attrs import frozen
+from torch import Tensor
 
 from drkit.core.draws import Draws
 from drkit.core.protocols import ReplacingMasker
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
+from drkit.core.types import MaskedView, TokenBatch, Views
 from drkit.errors import DrkitError
 from drkit.inspect.source import IMPORTANCE, Piece, TextSource
 from drkit.maskers.views import NO_TARGET, find_words
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from torch import Tensor
-
-    from drkit.core.types import MaskedView, TokenBatch, Views
-    from drkit.recipe.schema import Choice
+from drkit.recipe.schema import Choice
 
 SEEN, MASKED, REPLACED, KEPT = "seen", "masked", "replaced", "kept"
 

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 from attrs import frozen
 
+from drkit.core.progress import Progress
 from drkit.core.registry import Installed
 from drkit.core.spec import Kind
-from drkit.core.types import BackboneInfo, BuildContext
+from drkit.core.types import BackboneInfo, BuildContext, TokenBatch
+from drkit.data.arrays import SignalValues
 from drkit.data.counts import NgramCounts
 from drkit.data.queries import extractive_queries
 from drkit.data.store import TokenStore, tokenise
@@ -33,13 +36,6 @@ from drkit.runs.stage import Stage, lasting_settings
 from drkit.runs.stages.texts import FITTED
 from drkit.signals.importance import COUNTS, importance
 from drkit.train.checkpoints import load_tokenizer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from drkit.core.progress import Progress
-    from drkit.core.types import TokenBatch
-    from drkit.data.arrays import SignalValues
 
 IMPORTANCE = "importance"
 COUNTS_STAGE = f"signal-{IMPORTANCE}"

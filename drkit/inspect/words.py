@@ -7,25 +7,21 @@ from __future__ import annotations
 
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from attrs import frozen
+from torch import Tensor
 
 from drkit.core.protocols import WordDistribution
 from drkit.core.registry import Installed
 from drkit.core.spec import Kind
-from drkit.core.types import BuildContext
+from drkit.core.types import BuildContext, TokenBatch
 from drkit.errors import DrkitError
 from drkit.inspect.source import Piece, TextSource, run_source
 from drkit.recipe.toml import parse_toml
 from drkit.runs.manifest import read_manifest
 from drkit.train.checkpoints import load_decoder, load_encoder
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from drkit.core.types import TokenBatch
 
 PRETRAINED = "pretrained"
 

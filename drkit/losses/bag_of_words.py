@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from drkit.core.types import StepOutput
+from drkit.core.types import BuildContext, LmHeads, StepOutput, TextStates
 from drkit.decoders.bow import word_mask
 from drkit.losses.specs import BagOfWordsConfig
-
-if TYPE_CHECKING:
-    from drkit.core.types import BuildContext, LmHeads, TextStates
 
 # Number of logits held at once: 64 MB in float32, or those of one text if that is more.
 AT_ONCE = 2**24

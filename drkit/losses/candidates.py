@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
+from drkit.core.types import EmbeddedPairs
 from drkit.errors import DrkitError
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from drkit.core.types import EmbeddedPairs
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")

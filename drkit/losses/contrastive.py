@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from drkit.core.types import StepOutput
+from drkit.core.types import BuildContext, EmbeddedPairs, StepOutput
 from drkit.losses.candidates import answers, check_pairs, copies, first_copies, in_float32, vectors
-
-if TYPE_CHECKING:
-    from drkit.core.types import BuildContext, EmbeddedPairs
-    from drkit.losses.specs import ContrastiveConfig, KlDistillationConfig
+from drkit.losses.specs import ContrastiveConfig, KlDistillationConfig
 
 
 class ContrastiveLoss:

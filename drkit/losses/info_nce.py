@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from drkit.core.types import StepOutput
+from drkit.core.types import BuildContext, StepOutput
 from drkit.errors import DrkitError
 from drkit.losses.specs import InfoNceConfig
-
-if TYPE_CHECKING:
-    from drkit.core.types import BuildContext
 
 
 def find_partner(scores: Tensor, partners: Tensor, reduction: str = "mean") -> StepOutput:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from drkit.core.types import BuildContext, StepOutput
 from drkit.decoders.bow import word_distribution
 from drkit.losses.info_nce import check_rows, find_partner
 from drkit.losses.specs import JsContrastiveConfig
-
-if TYPE_CHECKING:
-    from drkit.core.types import BuildContext, StepOutput
 
 # Number of values in a block of mixtures: 16 MB in float32.
 AT_ONCE = 2**22

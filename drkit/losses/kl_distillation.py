@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
-from drkit.core.types import StepOutput
+from drkit.core.types import BuildContext, EmbeddedPairs, StepOutput
 from drkit.losses.candidates import accuracy, copies, mean_over, own_passages, own_scores, teacher_scores
 from drkit.losses.contrastive import contrast
 from drkit.losses.specs import KlDistillationConfig
-
-if TYPE_CHECKING:
-    from drkit.core.types import BuildContext, EmbeddedPairs
 
 
 class KlDistillationLoss:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 import torch.nn.functional as F
 
-from drkit.core.types import StepOutput
+from drkit.core.types import BuildContext, ScoredGroups, StepOutput
 from drkit.errors import DrkitError
 from drkit.losses.candidates import accuracy
 from drkit.losses.specs import ListwiseConfig
-
-if TYPE_CHECKING:
-    from drkit.core.types import BuildContext, ScoredGroups
 
 
 class ListwiseLoss:

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from drkit.core.types import StepOutput
+from drkit.core.types import BuildContext, EmbeddedPairs, StepOutput
 from drkit.losses.candidates import accuracy, mean_over, own_passages, own_scores, teacher_scores
 from drkit.losses.specs import MarginMseConfig
-
-if TYPE_CHECKING:
-    from drkit.core.types import BuildContext, EmbeddedPairs
 
 
 class MarginMseLoss:

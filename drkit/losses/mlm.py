@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
-from drkit.core.types import StepOutput
+from drkit.core.types import BuildContext, StepOutput, TokenStates
 from drkit.losses.specs import MlmLossConfig
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from drkit.core.types import BuildContext, TokenStates
 
 
 class MlmLoss:

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch.nn.functional as F
 
-from drkit.core.types import StepOutput
+from drkit.core.types import BuildContext, EmbeddedPairs, StepOutput
 from drkit.losses.candidates import accuracy, mean_over, own_passages, own_scores
 from drkit.losses.specs import PairwiseConfig
-
-if TYPE_CHECKING:
-    from drkit.core.types import BuildContext, EmbeddedPairs
 
 
 class PairwiseLoss:

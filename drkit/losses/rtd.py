@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from drkit.core.types import StepOutput
+from drkit.core.types import BuildContext, StepOutput, TextStates
 from drkit.decoders.layers import sizes_of
 from drkit.decoders.replaced_token_detection import ReplacedHead
 from drkit.encoders.heads import seeded
-
-if TYPE_CHECKING:
-    from drkit.core.types import BuildContext, TextStates
-    from drkit.losses.specs import RtdConfig
+from drkit.losses.specs import RtdConfig
 
 
 class RtdLoss:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from torch import Tensor
 
+from drkit.core.types import BuildContext, StepOutput
 from drkit.losses.info_nce import check_rows, find_partner, products
 from drkit.losses.specs import SpanContrastiveConfig
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from drkit.core.types import BuildContext, StepOutput
 
 
 class SpanContrastiveLoss:

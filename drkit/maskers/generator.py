@@ -10,18 +10,16 @@ from torch import Tensor, nn
 
 from drkit.core.files import local_path
 from drkit.core.loading import load_pretrained
-from drkit.core.types import StepOutput
+from drkit.core.types import BuildContext, MaskedView, StepOutput, TokenBatch, Views
 from drkit.errors import DrkitError
-from drkit.maskers.specs import UniformConfig
+from drkit.maskers.specs import GeneratorConfig, UniformConfig
 from drkit.maskers.uniform import UniformMasker
 from drkit.maskers.views import NO_TARGET, vocabulary_size
 
 if TYPE_CHECKING:
     from drkit.core.draws import Draws
-    from drkit.core.types import BuildContext, MaskedView, TokenBatch, Views
     from drkit.encoders.heads import Heads
     from drkit.encoders.masked_lm import MaskedLmEncoder
-    from drkit.maskers.specs import GeneratorConfig
 
 # Number of probabilities held at once while sampling: 32 MB in float64.
 AT_ONCE = 2**22

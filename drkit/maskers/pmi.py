@@ -6,18 +6,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from drkit.core.types import Views
+from drkit.core.types import BuildContext, MaskedView, TokenBatch, Views
 from drkit.errors import DrkitError
+from drkit.maskers.specs import PmiConfig
 from drkit.maskers.uniform import draw_words
 from drkit.maskers.views import Corruption, Words, choose_words, clean_view, find_words, masked_view
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from drkit.core.draws import Draws
-    from drkit.core.types import BuildContext, MaskedView, TokenBatch
-    from drkit.maskers.specs import PmiConfig
 
 
 class PmiMasker:

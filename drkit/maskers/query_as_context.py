@@ -6,17 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
-from drkit.core.types import Views
+from drkit.core.types import BuildContext, TokenBatch, Views
 from drkit.errors import DrkitError
 from drkit.maskers.generator import GeneratorMasker
 from drkit.maskers.pmi import PmiMasker
-from drkit.maskers.specs import PmiConfig, UniformConfig
+from drkit.maskers.specs import PmiConfig, QueryAsContextConfig, UniformConfig
 from drkit.maskers.uniform import UniformMasker
 
 if TYPE_CHECKING:
     from drkit.core.draws import Draws
-    from drkit.core.types import BuildContext, TokenBatch
-    from drkit.maskers.specs import QueryAsContextConfig
 
 
 class QueryAsContextMasker:

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from attrs import evolve, frozen
+from numpy.typing import NDArray
 from torch import Tensor
 
-from drkit.core.types import MaskedView, Views
+from drkit.core.types import BuildContext, MaskedView, TokenBatch, Views
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
     from drkit.core.draws import Draws
-    from drkit.core.types import BuildContext, TokenBatch
 
 NO_TARGET = -100
 # BERT's shares of the hidden tokens: replaced by [MASK], replaced by a random token, kept.

@@ -10,11 +10,12 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
 from attrs import define, evolve, field
+from numpy.typing import NDArray
 
 from drkit.core.protocols import (
     Corpus,
@@ -35,10 +36,6 @@ from drkit.recipe.schema import Choice, MinerChoice
 from drkit.recipe.toml import assign, problems_of, recipe_converter
 from drkit.search.rankings import batched
 from drkit.search.text_encoder import weights_hash
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 CANDIDATES = "candidates"  # What a filter's spec receives; a source's does not.
 DEFAULT_DEPTH = 200

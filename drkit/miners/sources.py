@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
 from itertools import chain, tee, zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from attrs import frozen
+from numpy.typing import NDArray
 
 from drkit.core.draws import Draws
 from drkit.core.files import local_path
@@ -33,9 +34,6 @@ from drkit.miners.specs import (
 )
 from drkit.search.bm25 import Bm25Retriever
 from drkit.search.rankings import batched, read_run
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 MAX_QUERIES = 1024
 MEMORY_MB = 64

@@ -1,4 +1,4 @@
-"""The dotted paths of a recipe's settings, with the meaning and the allowed values of each: what `--set` takes."""
+"""The settings of a recipe by dotted path: what `--set` takes, with meanings and allowed values; where two differ."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from attrs import frozen
 from drkit.core.registry import Registry
 from drkit.core.settings import choices
 from drkit.core.spec import Kind
-from drkit.recipe.schema import Choice, WeightedLoss
+from drkit.recipe.schema import Choice, Recipe, WeightedLoss
+from drkit.recipe.toml import recipe_table
 
 
 @frozen
@@ -68,3 +69,39 @@ def _kind(hint: Any) -> Kind | None:
     if get_origin(hint) is Annotated:
         return next((extra for extra in get_args(hint) if isinstance(extra, Kind)), None)
     return next(filter(None, map(_kind, get_args(hint))), None)
+
+
+@frozen
+class Difference:
+    """A setting whose values differ, by its dotted path; None where a recipe does not have it.
+
+    A table that only one of the recipes has (a re-ranker, a further round) is one difference.
+    """
+
+    path: str
+    left: Any
+    right: Any
+
+
+def recipe_differences(left: Recipe, right: Recipe) -> list[Difference]:
+    """Return the settings that differ, in the order of the recipes; names of recipes are not compared."""
+    return [one for one in _differences(recipe_table(left), recipe_table(right), "") if one.path != "name"]
+
+
+def _differences(left: Any, right: Any, path: str) -> Iterator[Difference]:
+    mine, other = _items(left), _items(right)
+    if mine is None or other is None:
+        if left != right:
+            yield Difference(path, left, right)
+        return
+    for key in dict.fromkeys((*mine, *other)):
+        yield from _differences(mine.get(key), other.get(key), f"{path}.{key}" if path else key)
+
+
+def _items(value: Any) -> Mapping[str, Any] | None:
+    """Return the settings of a table, or the tables of a list by position; None for a single value."""
+    if isinstance(value, Mapping):
+        return value
+    if isinstance(value, list) and any(isinstance(inner, Mapping) for inner in value):
+        return {str(index): inner for index, inner in enumerate(value)}
+    return None

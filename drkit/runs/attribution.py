@@ -7,18 +7,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from traceback import walk_tb
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from drkit.core.registry import DRKIT, Registry, package_of
 from drkit.core.settings import config_problems
 from drkit.core.spec import ComponentSpec, Kind
+from drkit.core.types import BuildContext
 from drkit.errors import DrkitError
 from drkit.recipe.parts import PartInUse
 from drkit.recipe.schema import Recipe
 from drkit.testing.specs import ContractError, require
-
-if TYPE_CHECKING:
-    from drkit.core.types import BuildContext
 
 MAX_LENGTH = 200
 COLLECTION_METHODS = ("passages", "splits", "queries", "judgements", "describe")

@@ -252,10 +252,9 @@ class _Work:
     def _make(self, stage: Stage[Any], reason: str) -> None:
         for name in pruned_inputs(stage, self.done):
             self._restore(self.stages[name], stage.name)
-        hashes, run = input_hashes(stage, self.done), self.run
-        identity = stage.identity(hashes)
+        run, identity = self.run, stage.identity(input_hashes(stage, self.done))
         written = read_manifest(run / UNFINISHED / stage.name)
-        if written is not None and written.fingerprint == stage.fingerprint(hashes):  # interrupted before its rename
+        if written is not None and written.fingerprint == digest(identity):  # interrupted before its rename
             publish(run / UNFINISHED / stage.name, run / stage.name)
             self.progress.skip(stage.name, stage.summary)
             self.done[stage.name] = written
@@ -268,27 +267,34 @@ class _Work:
                 (folder / CHECKPOINTS).mkdir(exist_ok=True)
                 processes.broadcast(stage.name)
             metrics = _run(stage, folder, run, registry=self.registry, progress=self.progress)
-            manifest = Manifest(
-                layout=LAYOUT,
-                stage=stage.spec.name,
-                stage_version=stage.spec.version,
-                fingerprint=stage.fingerprint(hashes),
-                settings=identity["settings"],
-                inputs=identity["inputs"],
-                sources=identity["sources"],
-                origins={name: str(part) for name, part in stage.inputs.items() if not part.observed},
-                files=describe_files(folder),
-                metrics=metrics,
-                seconds=round(time.perf_counter() - started, 3),
-                finished=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-                versions=versions(),
-                machine=machine(),
-                records=stage.spec.records,
-            )
+            manifest = _manifest(stage, identity, folder, metrics, time.perf_counter() - started)
             write_manifest(manifest, folder)
             publish(folder, run / stage.name)
         self.progress.end(stage.name, manifest.seconds)
         self.done[stage.name] = manifest
+
+
+def _manifest(
+    stage: Stage[Any], identity: Mapping[str, Any], folder: Path, metrics: Mapping[str, Any], seconds: float
+) -> Manifest:
+    """Return the record of a stage that has just written `folder`."""
+    return Manifest(
+        layout=LAYOUT,
+        stage=stage.spec.name,
+        stage_version=stage.spec.version,
+        fingerprint=digest(identity),
+        settings=identity["settings"],
+        inputs=identity["inputs"],
+        sources=identity["sources"],
+        origins={name: str(part) for name, part in stage.inputs.items() if not part.observed},
+        files=describe_files(folder),
+        metrics=metrics,
+        seconds=round(seconds, 3),
+        finished=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        versions=versions(),
+        machine=machine(),
+        records=stage.spec.records,
+    )
 
 
 def _run(stage: Stage[Any], folder: Path, run: Path, *, registry: Registry, progress: Progress) -> Mapping[str, Any]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import numpy as np
@@ -30,6 +30,7 @@ from drkit.data.arrays import SignalValues, write_signal
 from drkit.data.contexts import batch_signals
 from drkit.data.store import StoredTexts, TokenStore, tokenise
 from drkit.encoders.heads import seeded
+from drkit.encoders.masked_lm import MaskedLmEncoder
 from drkit.maskers.views import keep_targets
 from drkit.recipe.parts import PartInUse, required_signals
 from drkit.recipe.schema import Choice, EncoderSettings, Pretrain, Recipe
@@ -41,9 +42,6 @@ from drkit.testing.maskers import check_rows, check_view
 from drkit.testing.miners import check_kept, check_mined, toy_candidates
 from drkit.testing.specs import require
 from drkit.train.pretrain import AutoEncoder, Term, batch_tensors
-
-if TYPE_CHECKING:
-    from drkit.encoders.masked_lm import MaskedLmEncoder
 
 LONGEST_TEXT = 40
 HEAD_WIDTH, QUERIES, DEPTH = 8, 5, 5

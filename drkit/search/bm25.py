@@ -5,23 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import bm25s
 import numpy as np
 import pyarrow as pa
 import Stemmer
+from numpy.typing import NDArray
 
+from drkit.core.types import Passage
 from drkit.errors import DrkitError
 from drkit.search.rankings import Hits, batched, check_one_list_per_query, check_queries
 from drkit.search.vectors import DocIds
 
 IDS = "ids.arrow"
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from drkit.core.types import Passage
 
 
 class Bm25Retriever:

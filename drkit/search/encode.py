@@ -10,13 +10,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import attrs
 import numpy as np
 import pyarrow as pa
 from attrs import frozen
 from filelock import FileLock
+from numpy.typing import NDArray
 from pyarrow import ArrowException
 
 from drkit.core.files import make_folder, remove_temporaries
@@ -39,10 +40,6 @@ from drkit.search.vectors import (
     write_id_table,
     write_shard,
 )
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 Text: TypeAlias = "str | NDArray[np.int32]"
 LOCK = ".lock"

@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from pyarrow import ArrowException
 from torch import Tensor
 
@@ -24,10 +25,6 @@ from drkit.core.files import read_json, replacing_folder, write_text
 from drkit.errors import DrkitError
 from drkit.search.rankings import Hits, check_one_list_per_query
 from drkit.search.vectors import DocIds, Shards, Vectors, float32_blocks
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 VECTORS, IDS, FAISS, ABOUT = "vectors.npy", "ids.arrow", "index.faiss", "index.json"
 MEMORY = 4 * 2**30

@@ -10,19 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from attrs import frozen
+from numpy.typing import NDArray
 
 from drkit.core.files import read_json
 from drkit.errors import DrkitError
-from drkit.search.rankings import Hits, batched, encode_ids
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from drkit.search.rankings import RunRow
+from drkit.search.rankings import Hits, RunRow, batched, encode_ids
 
 FusedRow: TypeAlias = "tuple[str, list[tuple[str, float]]]"
 DEFAULT_WEIGHT = 0.5

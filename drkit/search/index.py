@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
+import torch
 from attrs import asdict, field, frozen
 from attrs.validators import ge
+from numpy.typing import NDArray
 from pyarrow import ArrowException
 
 from drkit.core.files import check_replaceable, replacing_folder
@@ -32,14 +34,10 @@ from drkit.search.flat import (
     write_about,
 )
 from drkit.search.rankings import Hits, batched, check_queries, check_same_encoder
-from drkit.search.vectors import DocIds, Vectors, float32_blocks
+from drkit.search.vectors import DocIds, Shards, Vectors, float32_blocks
 
 if TYPE_CHECKING:
-    import torch
-    from numpy.typing import NDArray
-
     from drkit.search.text_encoder import Encoder
-    from drkit.search.vectors import Shards
 
 _LOGGER = logging.getLogger(__name__)
 AnyIndex: TypeAlias = "FlatIndex | HnswIndex | IvfPqIndex"

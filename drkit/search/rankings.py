@@ -15,18 +15,16 @@ from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import quote, unquote
 
 import numpy as np
+from numpy.typing import NDArray
 
 from drkit.core.files import replacing
 from drkit.core.types import Judgement
 from drkit.data.rows import LONGEST_LINE
 from drkit.errors import DrkitError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _LOGGER = logging.getLogger(__name__)
 Item = TypeVar("Item")

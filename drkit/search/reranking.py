@@ -11,17 +11,15 @@ import attrs
 import numpy as np
 import torch
 from attrs.validators import ge, in_
+from numpy.typing import NDArray
 
 from drkit.encoders.cross_encoder import CrossEncoder
 from drkit.errors import DrkitError
-from drkit.search.rankings import batched, encode_id
+from drkit.search.rankings import RunRow, batched, encode_id
 from drkit.search.text_encoder import choose_device, inference, length_sorted_batches
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from drkit.data.corpus import StoredCorpus
-    from drkit.search.rankings import RunRow
 
 WINDOW = 16_384
 Pair = tuple[str, str]

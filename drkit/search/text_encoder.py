@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import attrs
 import numpy as np
 import torch
 from attrs.validators import ge, in_
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from drkit.core.loading import load_pretrained
@@ -35,9 +36,6 @@ from drkit.encoders.pooling import POOLINGS, check_pooling, check_token_weights,
 from drkit.encoders.static import StaticModel, fast_ids, fold_weights, load_static
 from drkit.encoders.token_weights import TokenWeights, read_token_weights
 from drkit.errors import DrkitError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 AnyEncoder: TypeAlias = "TextEncoder | DualEncoder"
 _LOGGER = logging.getLogger(__name__)

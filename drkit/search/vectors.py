@@ -13,22 +13,20 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from attrs import field, frozen
 from attrs.validators import ge, in_
+from numpy.typing import NDArray
 from pyarrow import ArrowException
 
 from drkit.core.files import read_json, replacing, write_text
 from drkit.data.arrays import arrow_file
 from drkit.data.corpus import find_ids, id_hash, take_values
 from drkit.errors import DrkitError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 ABOUT = "vectors.json"
 FORMATS = ("npy", "safetensors")

@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from drkit.core.protocols import SignalTexts
 from drkit.data.arrays import Arrays, ArrayWriter
 from drkit.data.counts import text_chunks
 from drkit.data.store import TokenStore
 from drkit.errors import DrkitError
+from drkit.signals.specs import IdfConfig
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
     from torch import Tensor
 
-    from drkit.core.protocols import SignalTexts
-    from drkit.signals.specs import IdfConfig
 
 FILE = "frequencies.arrow"
 _TOKENS_AT_ONCE = 1 << 22

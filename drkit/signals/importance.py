@@ -10,20 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
+from drkit.core.protocols import SignalTexts
 from drkit.data.arrays import SignalValues, write_signal
 from drkit.data.counts import NgramCounts, count, remaining_tokens, text_chunks
 from drkit.data.store import TokenStore
 from drkit.errors import DrkitError
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
-
-    from drkit.core.protocols import SignalTexts
-    from drkit.signals.specs import ImportanceConfig
+from drkit.signals.specs import ImportanceConfig
 
 PMI = ("fragment", "specific")
 _TOKENS_AT_ONCE = 1 << 20

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from attrs import frozen
+from numpy.typing import NDArray
 
 from drkit.errors import DrkitError
+from drkit.recipe.schema import Training
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
     from torch import Tensor
 
-    from drkit.recipe.schema import Training
 
 # (epoch, example)
 Example = tuple[int, int]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import torch
 from attrs import frozen
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from drkit.core import processes
@@ -24,16 +25,13 @@ from drkit.core.types import EmbeddedPairs
 from drkit.data.store import TokenStore
 from drkit.encoders import MaskedLmEncoder
 from drkit.losses.candidates import first_copies
+from drkit.recipe.schema import Choice, Training
 from drkit.search.rankings import batched
 from drkit.train.batches import Example
 from drkit.train.gradients import ROWS, Rows
 from drkit.train.pretrain import BUCKET
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from drkit.recipe.schema import Choice, Training
-
     Indices = NDArray[np.int64]
 
 

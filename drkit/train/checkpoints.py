@@ -21,13 +21,12 @@ from drkit.encoders import MaskedLmEncoder
 from drkit.encoders.folder import PASSAGES
 from drkit.encoders.token_weights import save_token_weights
 from drkit.errors import DrkitError
+from drkit.recipe.schema import Choice, Pretrain
 from drkit.recipe.toml import plain
-from drkit.train.pretrain import trains_generator
+from drkit.train.pretrain import AutoEncoder, trains_generator
 
 if TYPE_CHECKING:
-    from drkit.recipe.schema import Choice, Pretrain
     from drkit.train.biencoder import BiEncoder
-    from drkit.train.pretrain import AutoEncoder
 
 DECODER = "decoder.safetensors"
 GENERATOR = "generator"

@@ -7,11 +7,12 @@ of tensors, because data parallelism does not find tensors inside bundles.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from attrs import evolve, field, frozen
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from drkit.core.draws import Draws
@@ -27,9 +28,6 @@ from drkit.encoders.heads import token_states
 from drkit.maskers.views import keep_targets
 from drkit.train.batches import Example
 from drkit.train.gradients import ITEMS, LOSS, METRIC, ROWS, Rows
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 TOKENS = ("ids", "attention", "maskable", "words", "keys")
 VIEW = ("ids", "labels", "attention", "visible", "noise")

@@ -13,28 +13,23 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from attrs import evolve, field, frozen
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from drkit.core.files import CHECKPOINTS, write_text
 from drkit.core.types import Judgement, Query, TokenStates
+from drkit.data.corpus import StoredCollection
 from drkit.data.store import TokenStore
 from drkit.evaluate import cutoff, evaluate
-from drkit.search import FlatIndex, Hits
-from drkit.train.pretrain import AutoEncoder, replace_bottleneck
+from drkit.recipe.schema import Probe, Validation
+from drkit.search import AnyEncoder, FlatIndex, Hits, TextEncoder
+from drkit.train.pretrain import AutoEncoder, MaskingCollator, replace_bottleneck
 from drkit.train.resuming import CALLBACKS
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from drkit.data.corpus import StoredCollection
-    from drkit.recipe.schema import Probe, Validation
-    from drkit.search import AnyEncoder, TextEncoder
-    from drkit.train.pretrain import MaskingCollator
 
 
 def anisotropy(vectors: NDArray[np.float32]) -> float:

@@ -11,29 +11,26 @@ import shutil
 from collections import deque
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 from attrs import asdict, evolve, field, frozen
+from numpy.typing import NDArray
 from transformers import TrainerCallback
 
 from drkit.core import processes
 from drkit.core.files import FileEntry, find_damages, link_or_copy, make_folder, write_text
 from drkit.core.processes import Shard
+from drkit.core.registry import Registry
 from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.data.corpus import StoredCorpus
 from drkit.data.store import TokenStore
 from drkit.errors import DrkitError
 from drkit.miners.chain import build_chain, read_negatives, write_negatives
+from drkit.recipe.schema import Choice
 from drkit.search import AnyEncoder, FlatIndex, Retriever, Vectors, encode_corpus
 from drkit.train.resuming import CALLBACKS
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from drkit.core.registry import Registry
-    from drkit.recipe.schema import Choice
 
 # Negatives as corpus indices, one array per query.
 Negatives = Sequence["NDArray[np.int64]"]

@@ -15,16 +15,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 from attrs import define, frozen
+from numpy.typing import NDArray
 
+from drkit.core.progress import Progress
 from drkit.core.types import Query
 from drkit.data.arrays import arrow_file, read_batches, record_batch
 from drkit.data.corpus import StoredCorpus
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from drkit.core.progress import Progress
     from drkit.search.reranking import Scorer
 
     Indices = NDArray[np.int64]

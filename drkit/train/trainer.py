@@ -16,10 +16,12 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 import torch
 from attrs import frozen
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 from transformers import Trainer, TrainerCallback, TrainingArguments, set_seed
@@ -29,16 +31,11 @@ from drkit.core import processes
 from drkit.core.files import CHECKPOINTS, write_text
 from drkit.core.progress import Progress
 from drkit.errors import DrkitError
+from drkit.recipe.schema import Training
 from drkit.recipe.toml import json_text
 from drkit.train import gradients
 from drkit.train.batches import Example, Schedule
 from drkit.train.resuming import KEPT, newest_checkpoint, seal
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from drkit.recipe.schema import Training
 
 WEIGHTS = "model.safetensors"
 # Endings of names in the log: the loss of a term, and the number of steps in which it was not finite.

@@ -12,26 +12,23 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from attrs import frozen
+from torch import nn
 from transformers import TrainerCallback
 
 from drkit.core import processes
 from drkit.core.files import CHECKPOINTS, replacing
+from drkit.core.progress import Progress
+from drkit.data.corpus import StoredCollection
 from drkit.data.store import TokenStore
 from drkit.errors import DrkitError
 from drkit.evaluate import check_measures
+from drkit.recipe.schema import Probe, Validation
+from drkit.search import AnyEncoder
 from drkit.train.probes import ProbeLog, RetrievalProbe, evaluating, retrieval_probe
 from drkit.train.resuming import CALLBACKS
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from drkit.core.progress import Progress
-    from drkit.data.corpus import StoredCollection
-    from drkit.recipe.schema import Probe, Validation
-    from drkit.search import AnyEncoder
 
 FILE = "validation.jsonl"
 Record = Mapping[str, float]

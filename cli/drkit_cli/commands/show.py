@@ -17,7 +17,7 @@ from drkit_cli.terminal import echo
 if TYPE_CHECKING:
     from drkit.core.registry import Installed
     from drkit.core.spec import ComponentSpec
-    from drkit.recipe.differences import Difference
+    from drkit.recipe.paths import Difference
     from drkit.recipe.schema import Recipe
 
 _CONTRACT = ("receives", "signals", "requires", "provides")
@@ -68,7 +68,7 @@ def _show_file(kind: str, name: str, parts: Installed) -> None:
 def _show_differences(kind: str, name: str, other: str, parts: Installed) -> None:
     import attrs
 
-    from drkit.recipe.differences import recipe_differences
+    from drkit.recipe.paths import recipe_differences
 
     if kind in PARTS:
         raise click.UsageError("--diff compares recipes or pipelines; show the settings of each part on its own")

@@ -16,13 +16,13 @@ from attrs import frozen
 
 from drkit.core.escaping import escape_paragraph
 from drkit.core.files import write_text
+from drkit.core.types import Judgement, Query
 from drkit.recipe.toml import json_text
 from drkit.runs.stage import TRUNCATED, StageRun, StageSpec, TextReading, Truncation, from_recipe, record_truncations
 from drkit.runs.stages.retriever import chosen_input, load_text_encoder
 from drkit.search.fusion import WEIGHT
 
 if TYPE_CHECKING:
-    from drkit.core.types import Judgement, Query
     from drkit.data.corpus import StoredCorpus
     from drkit.evaluate import Scores
     from drkit.search import AnyEncoder

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from drkit.core.protocols import ReplacingMasker, StartsFromEncoder
-from drkit.core.spec import Kind
+from drkit.core.protocols import Masker, ReplacingMasker, StartsFromEncoder
+from drkit.core.registry import Registry
+from drkit.core.spec import ComponentSpec, Kind
+from drkit.core.types import BuildContext
 from drkit.errors import DrkitError
 from drkit.recipe.parts import context_kind
 from drkit.recipe.schema import Pretrain
@@ -19,10 +21,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from drkit.core.protocols import Masker
-    from drkit.core.registry import Registry
-    from drkit.core.spec import ComponentSpec
-    from drkit.core.types import BuildContext
     from drkit.data.arrays import SignalValues
     from drkit.encoders import MaskedLmEncoder
     from drkit.train.pretrain import AutoEncoder, MaskingCollator
