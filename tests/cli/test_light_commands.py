@@ -53,6 +53,11 @@ def drkit(*arguments, cwd=None, **environment):
         ["compose", "--dry-run"],
         ["compose", "--paper", "retromae", "--masker", "pmi", "--dry-run"],
         ["compose", "--masker", "pmii"],
+        ["doctor", "--help"],
+        ["init", "--help"],
+        ["completion", "bash"],
+        ["list", "--json", "-v"],
+        ["show", "recipe", "retromae", "--diff", "cdmae"],
     ],
 )
 def test_light_commands_import_nothing_heavy(arguments):
