@@ -131,7 +131,9 @@ def test_quiet_and_verbose_exclude_each_other(drkit):
     assert "not both" in err
 
 
-@pytest.mark.parametrize("arguments", [["list"], ["plugins"], ["show", "recipe", "default", "--diff", "simlm"]])
+@pytest.mark.parametrize(
+    "arguments", [["list"], ["list", "--matrix"], ["plugins"], ["show", "recipe", "default", "--diff", "simlm"]]
+)
 @pytest.mark.parametrize("columns", [80, 40])
 def test_lines_fit_narrow_terminals(drkit, monkeypatch, arguments, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
