@@ -136,7 +136,7 @@ def look_at(name: str, parts: Installed) -> CollectionFacts:
         seen.add(digest)
         copies += own_texts.get(passage.doc_id) in (digest, _digest(passage.text))
         lengths.append(_tokens(text))
-    total = letters.total() if hasattr(letters, "total") else sum(letters.values())
+    total = letters.total()
     return CollectionFacts(
         name=name,
         passages=len(lengths),

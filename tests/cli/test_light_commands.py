@@ -67,6 +67,12 @@ def test_light_commands_import_nothing_heavy(arguments):
     assert "HEAVY [] STATUS " in done.stderr, done.stderr
 
 
+def test_help_fits_a_narrow_terminal():
+    code, out, _ = drkit("doctor", "--help", COLUMNS="40")
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= 40
+
+
 def test_show_gives_settings_paper_and_line():
     code, out, _ = drkit("show", "masker", "pmi")
     assert code == 0
