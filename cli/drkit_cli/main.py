@@ -6,7 +6,9 @@ No module that is imported from here imports torch at module level, so that `drk
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+from typing import Any
 
 import click
 
@@ -44,6 +46,9 @@ from drkit_cli.names import Commands
 from drkit_cli.output import verbosity_options
 from drkit_cli.terminal import echo, escape_streams
 
+# Columns below which click wraps help as if it had as many.
+_CLICKS_LEAST_WIDTH = 52
+
 
 def _with_examples(command: click.Command) -> click.Command:
     r"""Keep the line breaks of examples: click needs the character that `\b` means, a raw docstring has two."""
@@ -53,7 +58,14 @@ def _with_examples(command: click.Command) -> click.Command:
     return command
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+def _help_settings() -> dict[str, Any]:
+    """Return how wide help is: as the terminal, also where it is narrower than click's least width."""
+    columns = shutil.get_terminal_size().columns
+    narrow = {"terminal_width": columns} if columns < _CLICKS_LEAST_WIDTH else {}
+    return {"help_option_names": ["-h", "--help"], "max_content_width": 110, **narrow}
+
+
+@click.group(cls=Commands, context_settings=_help_settings())
 @click.version_option(__version__, prog_name="drkit")
 @verbosity_options
 def cli() -> None:

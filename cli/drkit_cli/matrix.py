@@ -31,7 +31,7 @@ def print_matrix(matrix: Matrix, screen: Console) -> None:
         for pair in matrix.pairs
     }
     screen.print(Text("masker (across) and decoder (down)", style="bold"))
-    for maskers in _columns(matrix):
+    for maskers in _columns(matrix, min(WIDTH, screen.width)):
         screen.print(_pairs(matrix.decoders, maskers, cells))
         screen.print()
     if numbers:
@@ -47,12 +47,12 @@ def print_matrix(matrix: Matrix, screen: Console) -> None:
     screen.print(table("", ("loss", "needs", "can be used for"), [_loss(loss, matrix) for loss in matrix.losses]))
 
 
-def _columns(matrix: Matrix) -> Iterator[list[str]]:
-    """Yield the maskers in groups that fit a line."""
+def _columns(matrix: Matrix, width: int) -> Iterator[list[str]]:
+    """Yield the maskers in groups that fit a line of this width."""
     first = max(map(len, ("decoder", *matrix.decoders)))
     line: list[str] = []
     for masker in matrix.maskers:
-        if line and first + sum(len(name) + 2 for name in (*line, masker)) > WIDTH:
+        if line and first + sum(len(name) + 2 for name in (*line, masker)) > width:
             yield line
             line = []
         line.append(masker)
@@ -62,7 +62,7 @@ def _columns(matrix: Matrix) -> Iterator[list[str]]:
 def _pairs(decoders: Sequence[str], maskers: Sequence[str], cells: Mapping[tuple[str, str], str]) -> Table:
     drawn = Table(box=None, pad_edge=False)
     for name in chain([""], maskers):
-        drawn.add_column(name, no_wrap=True)
+        drawn.add_column(name, overflow="fold")
     for decoder in decoders:
         found = [cells[decoder, masker] for masker in maskers]
         drawn.add_row(decoder, *(Text(cell, style="green" if cell == FITS else "red") for cell in found))

@@ -8,7 +8,6 @@ import unicodedata
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
 from typing import Any
 
 from attrs import field, frozen
@@ -16,8 +15,9 @@ from attrs import field, frozen
 from drkit.commands.inputs import NamedCollection
 from drkit.core.files import local_path
 from drkit.core.registry import Installed
+from drkit.core.spec import Kind
 from drkit.data.corpus import StoredCollection
-from drkit.errors import DrkitError
+from drkit.errors import DrkitError, UnknownNameError
 
 # Formats of files, tried in this order; the last one reads any file of texts.
 FORMATS = ("beir", "trec", "tevatron", "pairs", "hf", "jsonl")
@@ -25,6 +25,8 @@ FORMATS = ("beir", "trec", "tevatron", "pairs", "hf", "jsonl")
 _SAMPLE = 5000
 # A token of a WordPiece vocabulary of 8,000 entries is about two thirds of an English word.
 _TOKENS_PER_WORD = 1.5
+# Scripts that are shown, with at least this share of the letters.
+_SHOWN, _LEAST_SHARE = 4, 0.001
 _WORD = re.compile(r"\w+")
 # Scripts without spaces between words, whose letters are about a token each.
 _UNSPACED = frozenset(("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR"))
@@ -86,10 +88,18 @@ def find_collection(text: str, parts: Installed) -> str:
 
     Raises DrkitError for a path that no format can read, or a name that is neither.
     """
-    known = parts.registry.names("collection")
+    known = parts.registry.names(Kind.COLLECTION)
     path = local_path(text)
-    if text.partition(":")[0] in known or not path.exists():
-        parts.registry.split("collection", text)
+    if text.partition(":")[0] in known:
+        return text
+    if not path.exists():
+        try:
+            parts.registry.split(Kind.COLLECTION, text)
+        except UnknownNameError:
+            raise DrkitError(
+                f"{text} is neither a file or folder nor a collection; give a path, or NAME:VALUE with one of: "
+                f"{', '.join(known)}"
+            ) from None
         return text
     problems = []
     for name in (name for name in FORMATS if name in known):
@@ -100,7 +110,7 @@ def find_collection(text: str, parts: Installed) -> str:
                 return f"{name}:{text}"
             problems.append(f"{name}: no passages")
         except DrkitError as error:
-            problems.append(f"{name}: {str(error).splitlines()[0]}")
+            problems.append(f"{name}: {str(error).splitlines()[0].removeprefix(f'collection {name}: ')}")
     raise DrkitError(
         f"{text} has none of the known formats; name the format, as in beir:{text} (see `drkit list collection`)\n"
         + "\n".join(f"  - {problem}" for problem in problems)
@@ -126,7 +136,7 @@ def look_at(name: str, parts: Installed) -> CollectionFacts:
         seen.add(digest)
         copies += own_texts.get(passage.doc_id) in (digest, _digest(passage.text))
         lengths.append(_tokens(text))
-    total = letters.total() if hasattr(letters, "total") else sum(letters.values())
+    total = letters.total()
     return CollectionFacts(
         name=name,
         passages=len(lengths),
@@ -188,7 +198,8 @@ def describe_facts(facts: CollectionFacts) -> Iterator[str]:
         yield f"duplicates: {facts.duplicates:,} passages ({share:.1%}) have the text of another one"
     if facts.empty:
         yield f"empty: {facts.empty:,} passages have no text"
-    shares = ", ".join(f"{script.capitalize()} {share:.1%}" for script, share in islice(facts.scripts.items(), 3))
+    scripts = [(script, share) for script, share in facts.scripts.items() if share >= _LEAST_SHARE]
+    shares = ", ".join(f"{script.capitalize()} {share:.1%}" for script, share in scripts[:_SHOWN])
     yield f"letters: {shares or 'none'}"
     if not facts.splits:
         yield "queries: none, texts alone"

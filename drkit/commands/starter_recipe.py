@@ -16,7 +16,7 @@ from drkit.core.registry import Installed, Registry
 from drkit.errors import DrkitError
 from drkit.recipe.compose import PAPER, QUICK, SMALL, ComposeRequest, compose
 from drkit.recipe.paths import setting_paths
-from drkit.recipe.schema import Recipe
+from drkit.recipe.schema import PSEUDO, Recipe
 from drkit.recipe.toml import recipe_toml
 
 # Passages below which training from scratch has too little text to learn from.
@@ -57,7 +57,8 @@ def suggest_recipe(
         settings=tuple(f"{path}={value}" for path, (value, _) in settings.items()),
     )
     reasons = {path: reason for path, (_, reason) in settings.items()}
-    return Suggestion(compose(request, parts), chosen, why, reasons, tuple(_advice(facts, has_gpu=has_gpu)))
+    recipe = compose(request, parts)
+    return Suggestion(recipe, chosen, why, reasons, tuple(_advice(facts, recipe, has_gpu=has_gpu)))
 
 
 def write_starter(suggestion: Suggestion, facts: CollectionFacts, path: Path, registry: Registry) -> None:
@@ -113,17 +114,19 @@ def _rounded(tokens: int, least: int, most: int) -> int:
     return max(least, min(most, -(-(tokens + 2) // 16) * 16))
 
 
-def _advice(facts: CollectionFacts, *, has_gpu: bool) -> Iterator[str]:
+def _advice(facts: CollectionFacts, recipe: Recipe, *, has_gpu: bool) -> Iterator[str]:
     name = facts.name
+    learns_from_crops = recipe.finetune and any(current.pairs == PSEUDO for current in recipe.finetune.rounds)
+    what = "learns from crops of the passages" if learns_from_crops else "is not fine-tuned"
     if not facts.splits:
         yield (
-            "Without queries, the run learns from the texts alone and exports an encoder, which nothing evaluates; "
-            f"`drkit compose --collection {name} --pipeline texts` mines negatives, too."
+            f"Without queries, the encoder {what}, and nothing evaluates it; `drkit compose --collection {name} "
+            f"--pipeline texts` makes queries from the passages, and mines negatives for them."
         )
     elif not facts.training_queries:
         yield (
-            "Without training queries, the retriever learns from crops of the passages. train_share = 0.5 in "
-            "[collection], where the format has it, trains on half of the test queries."
+            f"Without training queries, the retriever {what}. train_share = 0.5 in [collection], where the format has "
+            f"it, trains on half of the test queries."
         )
     if facts.splits and "dev" not in facts.splits:
         yield "Without dev queries, the last retriever is exported and the fusion with BM25 has its default weight."

@@ -14,7 +14,7 @@ from attrs import define, field
 
 from drkit.commands.inputs import NamedCollection, find_index, open_encoder, open_reranker
 from drkit.commands.search import texts_of
-from drkit.core.files import replacing
+from drkit.core.files import SCRATCH, replacing
 from drkit.core.processes import Shard
 from drkit.core.registry import Installed, Registry, installed
 from drkit.core.spec import Kind
@@ -112,7 +112,7 @@ def mine_to_file(
         raise DrkitError(
             "the miner refresh needs a model in training, within a run; for a finished encoder use the miner dense"
         )
-    with tempfile.TemporaryDirectory(prefix="drkit-mine-") as scratch:
+    with tempfile.TemporaryDirectory(prefix=SCRATCH) as scratch:
         stored = _stored(NamedCollection(collection, tuple(settings), parts), Path(scratch))
         total = len(stored.positives(split))
         if not total:

@@ -21,6 +21,8 @@ from attrs import frozen
 from drkit.errors import DrkitError
 
 _LOGGER = logging.getLogger(__name__)
+# How the names of temporary folders of commands start.
+SCRATCH = "drkit-scratch-"
 # The file that marks a finished stage of a run (drkit.runs.manifest).
 _MANIFEST = "manifest.json"
 # The folder of what a stage keeps only until it is finished: training checkpoints, shards, blocks.
@@ -86,7 +88,7 @@ def replacing(path: Path) -> Iterator[Path]:
         sync(temporary)
         temporary.replace(path)
         sync(path.parent)
-        _LOGGER.info("wrote %s", path)
+        _log_written(path)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -158,7 +160,7 @@ def replacing_folder(path: Path, mark: str) -> Iterator[Path]:
             path.rename(old)
         temporary.rename(path)
         shutil.rmtree(old, ignore_errors=True)
-        _LOGGER.info("wrote the folder %s", path)
+        _log_written(path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -205,6 +207,13 @@ def find_damages(files: Mapping[str, FileEntry], folder: Path, *, verify: bool) 
             yield f"{name} has {size:,} bytes, expected {entry.bytes:,}"
         elif verify and file_hash(path) != entry.blake2b:
             yield f"{name} was changed"
+
+
+def _log_written(path: Path) -> None:
+    """Log a file or folder that is in place; below a hidden or temporary folder it is not, nor is it of interest."""
+    folders = {name for name in path.parts if name not in (".", "..")}
+    is_scratch = any(name.startswith((".", SCRATCH)) for name in folders)
+    _LOGGER.log(logging.DEBUG if is_scratch else logging.INFO, "wrote %s", path)
 
 
 def sync(path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from drkit.core.files import SCRATCH
 from drkit.core.protocols import NegativeFilter, ScoringRetriever, SearchesTexts
 from drkit.core.registry import Registry, installed
 from drkit.core.types import BuildContext, MiningRequest, Passage
@@ -183,7 +184,7 @@ class HardNegatives:
                 raise DrkitError("a retriever returns ids, so the corpus must have them; give it as {id: text}")
             return TextCorpusRetriever(self.source, texts)
         encoder = as_encoder(self.source)
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="drkit-mine-"))) / "vectors"
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=SCRATCH))) / "vectors"
         return Retriever.build(encoder, ((p.doc_id, p.content) for p in texts), folder)
 
 

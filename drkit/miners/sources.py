@@ -17,7 +17,7 @@ from attrs import frozen
 from numpy.typing import NDArray
 
 from drkit.core.draws import Draws
-from drkit.core.files import local_path
+from drkit.core.files import SCRATCH, local_path
 from drkit.core.protocols import Corpus, NegativeMiner, ScoringRetriever, VectorRetriever
 from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.data.arrays import arrow_file, read_batches, record_batch
@@ -272,7 +272,7 @@ class Rankings:
     """The rankings of a run file by query, on disk: best first, with ties broken as trec_eval does."""
 
     def __init__(self, path: Path) -> None:
-        self._scratch = tempfile.TemporaryDirectory(prefix="drkit-run-")
+        self._scratch = tempfile.TemporaryDirectory(prefix=SCRATCH)
         file = Path(self._scratch.name) / "rankings.arrow"
         self._rows: dict[str, int] = {}
         with arrow_file(file, _SCHEMA) as writer:

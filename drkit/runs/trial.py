@@ -21,7 +21,7 @@ from attrs import frozen
 from torch import Tensor, nn
 
 from drkit.core.draws import Draws
-from drkit.core.files import local_path
+from drkit.core.files import SCRATCH, local_path
 from drkit.core.protocols import CountsItems, FittedSignal, ReplacingMasker, StartsFromEncoder
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
@@ -59,7 +59,7 @@ def try_parts(recipe: Recipe, registry: Registry) -> None:
         try_collection(recipe, registry)
         context = _context(recipe.encoder, recipe.seed)
         if recipe.pretrain:
-            with TemporaryDirectory(prefix="drkit-trial-") as folder:
+            with TemporaryDirectory(prefix=SCRATCH) as folder:
                 batch = _toy_batch(recipe.pretrain, registry, context, Path(folder))
                 _try_pretraining(recipe, recipe.pretrain, registry, batch)
         for part, inputs in _comparing_losses(recipe, registry):

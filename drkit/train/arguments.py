@@ -17,6 +17,7 @@ from typing import Any
 
 from attrs import asdict
 
+from drkit.core.files import SCRATCH
 from drkit.errors import DrkitError, ProblemsError
 from drkit.recipe.schema import OPTIMIZER, Recipe, Training
 
@@ -59,7 +60,7 @@ def _try(settings: dict[str, Any]) -> None:
 
     from drkit.train.trainer import training_arguments
 
-    with TemporaryDirectory(prefix="drkit-trial-") as folder:
+    with TemporaryDirectory(prefix=SCRATCH) as folder:
         arguments = training_arguments(Training(**settings), Path(folder), _STEPS, seed=0)
         Trainer(model=nn.Linear(1, 1), args=arguments).create_optimizer_and_scheduler(_STEPS)
 

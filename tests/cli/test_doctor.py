@@ -120,3 +120,27 @@ def test_the_exit_code(monkeypatch, capsys, broken):
     shown = capsys.readouterr().out
     assert ("cannot work" in shown) is broken
     assert "ok " not in shown
+
+
+def test_gpus_are_listed_with_their_memory(monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: f"GPU {index}")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (10 << 30, 80 << 30))
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    check = found("devices")
+    assert check.state == "ok"
+    assert check.found == "GPU 0 (10 of 80 GB free), GPU 1 (10 of 80 GB free); CUDA 12.8"
+
+
+def test_a_gpu_that_torch_cannot_use(monkeypatch, tmp_path):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    exists = doctor.Path.exists
+    monkeypatch.setattr(doctor.Path, "exists", lambda path: str(path) == "/dev/nvidiactl" or exists(path))
+    check = found("devices")
+    assert check.state == "warning"
+    assert "install a torch with CUDA" in check.advice

@@ -78,6 +78,7 @@ def test_formats_are_found_out(beir, tmp_path):
     assert find_collection(str(beir), PARTS) == f"beir:{beir}"
     assert find_collection(f"beir:{beir}", PARTS) == f"beir:{beir}"
     assert find_collection("pydocs", PARTS) == "pydocs"
+    assert find_collection(f"drkit:beir:{beir}", PARTS) == f"drkit:beir:{beir}", "PACKAGE:NAME:VALUE"
     texts, pairs = tmp_path / "texts.jsonl", tmp_path / "pairs.tsv"
     texts.write_text('{"id": "1", "text": "a text"}\n')
     pairs.write_text("query\tpassage\nwhat\tan answer\n")
@@ -98,7 +99,7 @@ def test_what_is_no_collection_is_refused(tmp_path):
     (tmp_path / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n\0\0")
     with pytest.raises(DrkitError, match="none of the known formats"):
         find_collection(str(tmp_path / "picture.png"), PARTS)
-    with pytest.raises(DrkitError, match="no collection named"):
+    with pytest.raises(DrkitError, match="neither a file or folder nor a collection"):
         find_collection("no/such/path", PARTS)
 
 
@@ -116,6 +117,8 @@ def test_few_passages_get_a_smoke_run(tmp_path):
     assert found.scale == "quick"
     assert "Without training queries" in " ".join(found.advice)
     assert suggest_recipe(facts, PARTS, scale="small", has_gpu=False).scale == "small"
+    paper = suggest_recipe(facts, PARTS, scale="paper", has_gpu=False)
+    assert "is not fine-tuned" in " ".join(paper.advice), "the papers have no rounds on crops"
 
 
 def test_lengths_follow_the_texts(beir):
@@ -175,7 +178,7 @@ def test_texts_alone(drkit, tmp_path):
     document = json.loads(out)
     assert {*document} == {"recipe", "facts", "scale", "why", "reasons", "advice"}
     assert document["facts"]["splits"] == {}
-    assert "texts alone" in document["advice"][0]
+    assert "learns from crops of the passages, and nothing evaluates it" in document["advice"][0]
     assert drkit("run", "texts.toml", "--dry-run")[0] == 0
 
 

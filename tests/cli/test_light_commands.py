@@ -53,6 +53,11 @@ def drkit(*arguments, cwd=None, **environment):
         ["compose", "--dry-run"],
         ["compose", "--paper", "retromae", "--masker", "pmi", "--dry-run"],
         ["compose", "--masker", "pmii"],
+        ["doctor", "--help"],
+        ["init", "--help"],
+        ["completion", "bash"],
+        ["list", "--json", "-v"],
+        ["show", "recipe", "retromae", "--diff", "cdmae"],
     ],
 )
 def test_light_commands_import_nothing_heavy(arguments):
@@ -60,6 +65,12 @@ def test_light_commands_import_nothing_heavy(arguments):
         [sys.executable, "-c", PROBE.format(arguments=arguments)], capture_output=True, text=True, check=True
     )
     assert "HEAVY [] STATUS " in done.stderr, done.stderr
+
+
+def test_help_fits_a_narrow_terminal():
+    code, out, _ = drkit("doctor", "--help", COLUMNS="40")
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= 40
 
 
 def test_show_gives_settings_paper_and_line():

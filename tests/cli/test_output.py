@@ -59,6 +59,14 @@ def test_every_command_has_the_same_options(path):
     assert "--json" in options or path == ("completion",), "completion prints a script"
 
 
+def test_help_lists_every_command_in_whole_sentences(drkit):
+    code, out, _ = drkit("--help")
+    assert code == 0
+    lines = out.split("Commands:\n")[1].splitlines()
+    assert len(lines) == len(cli.commands), "each on a line of its own"
+    assert all(line.endswith(".") and "..." not in line for line in lines)
+
+
 # The keys of each document. Removing or renaming one breaks the scripts of users.
 KEYS = {
     ("list",): {"parts", "clashes"},
@@ -131,7 +139,9 @@ def test_quiet_and_verbose_exclude_each_other(drkit):
     assert "not both" in err
 
 
-@pytest.mark.parametrize("arguments", [["list"], ["plugins"], ["show", "recipe", "default", "--diff", "simlm"]])
+@pytest.mark.parametrize(
+    "arguments", [["list"], ["list", "--matrix"], ["plugins"], ["show", "recipe", "default", "--diff", "simlm"]]
+)
 @pytest.mark.parametrize("columns", [80, 40])
 def test_lines_fit_narrow_terminals(drkit, monkeypatch, arguments, columns):
     monkeypatch.setenv("COLUMNS", str(columns))

@@ -14,7 +14,7 @@ from drkit_cli.terminal import echo
 _FILE = LocalPath(dir_okay=False)
 
 
-@click.command()
+@click.command(short_help="Test whether systems differ, query by query.")
 @click.argument("sources", metavar="A B [C ..]", nargs=-1, required=True)
 @click.option("--qrels", type=_FILE, help="Judgements: a file of TREC's four columns, or of BEIR's three.")
 @click.option(

@@ -9,7 +9,7 @@ from drkit_cli.output import verbosity_options
 from drkit_cli.terminal import echo
 
 
-@click.command()
+@click.command(short_help="Print the completion script of a shell.")
 @click.argument("shell", type=click.Choice(SHELLS))
 @verbosity_options
 @click.pass_context

@@ -12,7 +12,7 @@ from drkit_cli.output import output_options, print_note
 from drkit_cli.running import run_options
 
 
-@click.command()
+@click.command(short_help="Compose parts into a recipe, and run it.")
 @click.option("--masker", type=PartName("masker"), help="How tokens are hidden from encoder and decoder.")
 @click.option("--decoder", type=PartName("decoder"), help="How the text is rebuilt from the bottleneck.")
 @click.option("--loss", type=PartName("loss"), help="Loss of fine-tuning.")

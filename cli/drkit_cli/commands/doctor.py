@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _STYLES = {"ok": "green", "warning": "yellow", "error": "bold red"}
 
 
-@click.command()
+@click.command(short_help="Examine the installation and the machine.")
 @click.option("--runs", default="runs", show_default=True, type=LocalPath(), help="The folder of your runs.")
 @output_options
 def doctor(runs: Path) -> int:

@@ -12,7 +12,7 @@ from drkit_cli.output import output_options, print_next, print_note, print_resul
 from drkit_cli.terminal import echo
 
 
-@click.command()
+@click.command(short_help="Encode passages or queries into vectors.")
 @click.option(
     "--encoder",
     required=True,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _FILE = LocalPath(dir_okay=False)
 
 
-@click.command()
+@click.command(short_help="Evaluate rankings, runs and encoders.")
 @click.argument("source", metavar="RUN_OR_TREC_FILE", required=False)
 @click.option("--qrels", type=_FILE, help="Judgements: a file of TREC's four columns, or of BEIR's three.")
 @click.option(

@@ -12,7 +12,7 @@ from drkit_cli.output import output_options, print_result
 from drkit_cli.terminal import echo
 
 
-@click.command()
+@click.command(short_help="Write an encoder folder from a checkpoint.")
 @click.argument("source", metavar="RUN_OR_CHECKPOINT")
 @click.option("--pooling", type=click.Choice(list(POOLINGS)), help="For a checkpoint that does not declare it.")
 @click.option("-o", "--output", required=True, type=LocalPath(), help="The encoder folder.")

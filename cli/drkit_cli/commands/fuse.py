@@ -22,7 +22,7 @@ _FILE = LocalPath(dir_okay=False)
 _OF_METHOD = {"convex": ("scale", "weight", "tune", "measure"), "rrf": ("rrf_k",)}
 
 
-@click.command()
+@click.command(short_help="Fuse two rankings of the same queries.")
 @click.argument("first", metavar="A", type=_FILE)
 @click.argument("second", metavar="B", type=_FILE)
 @click.option(

@@ -15,7 +15,7 @@ _OF_KIND = {"hnsw": ("links", "construction", "effort", "half"), "ivf-pq": ("lis
 _RAISES_RECALL = {"hnsw": ("effort", "links"), "ivf-pq": ("code_bytes", "probes")}
 
 
-@click.command()
+@click.command(short_help="Build an index of vectors.")
 @click.argument("vectors", type=LocalPath())
 @click.option("--kind", type=click.Choice(["flat", "hnsw", "ivf-pq"]), default="flat", show_default=True)
 @click.option("--links", default=32, show_default=True, type=count(2), help="hnsw: neighbours per vector.")

@@ -11,7 +11,7 @@ from drkit_cli.output import output_options, print_next, print_result
 from drkit_cli.terminal import echo
 
 
-@click.command()
+@click.command(short_help="Look at your data, and write a recipe for it.")
 @click.argument("collection", metavar="[COLLECTION]", default="pydocs", type=CollectionName())
 @click.option("--encoder", metavar="PATH_OR_ID", type=PathOrId(), help="Start from an existing encoder.")
 @click.option(

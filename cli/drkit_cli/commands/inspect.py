@@ -18,7 +18,7 @@ _FILE = LocalPath(dir_okay=False)
 _FOLDER = LocalPath()
 
 
-@click.group()
+@click.group(short_help="Show what a masker hides, or what a vector holds.")
 def inspect() -> None:
     r"""Show what a masker hides of a text, or which words a trained bottleneck predicts.
 
@@ -28,7 +28,7 @@ def inspect() -> None:
     """
 
 
-@inspect.command("mask")
+@inspect.command("mask", short_help="Show what each view hides of a text.")
 @click.argument("text")
 @click.option("--masker", type=PartName("masker"), help="The masker (default: the run's own).")
 @click.option("--run", type=_FOLDER, help="Use the tokenizer, statistics and settings of a run.")
@@ -92,7 +92,7 @@ def mask(
         _write(html, mask_page(found))
 
 
-@inspect.command("words")
+@inspect.command("words", short_help="Show which words a vector predicts.")
 @click.argument("text")
 @click.option("--run", type=_FOLDER, required=True, help="A run with a bag-of-words decoder.")
 @click.option("--top", default=20, show_default=True, type=click.IntRange(1, 1000), help="Words to list.")

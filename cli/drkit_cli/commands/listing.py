@@ -23,7 +23,7 @@ KINDS = (*PARTS, "pipeline", "recipe")
 _SENTENCE_END = re.compile(r"(?<=\.)\s+(?=[A-Z`])")
 
 
-@click.command("list")
+@click.command("list", short_help="List parts, pipelines and recipes.")
 @click.argument("kind", required=False, type=click.Choice(KINDS))
 @click.option("--matrix", is_flag=True, help="Show which maskers and decoders go together, and why others do not.")
 @output_options

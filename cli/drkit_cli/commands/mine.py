@@ -12,7 +12,7 @@ from drkit_cli.output import output_options, print_result, show_progress
 from drkit_cli.terminal import echo
 
 
-@click.command()
+@click.command(short_help="Mine hard negatives into a file.")
 @click.option(
     "--collection",
     required=True,

@@ -11,7 +11,7 @@ from drkit_cli.output import is_quiet, output_options, print_result
 from drkit_cli.terminal import echo
 
 
-@click.command("new-plugin")
+@click.command("new-plugin", short_help="Write a plugin package that works.")
 @click.argument("name", metavar="NAME")
 @click.option(
     "--kind", "kinds", metavar="KIND", multiple=True, required=True, help="masker, decoder, loss, .. (repeatable)."

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from drkit.core.registry import Installed, PluginReport
 
 
-@click.command()
+@click.command(short_help="Show the installed plugins and their errors.")
 @output_options
 def plugins() -> None:
     r"""Show every installed plugin: what it adds, its loading time, its errors, and clashing names.

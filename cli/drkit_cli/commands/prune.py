@@ -11,7 +11,7 @@ from drkit_cli.output import output_options, print_result
 from drkit_cli.terminal import echo
 
 
-@click.command()
+@click.command(short_help="Remove weights that a finished run no longer needs.")
 @click.argument("run", metavar="RUN", type=LocalPath())
 @click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
 @output_options

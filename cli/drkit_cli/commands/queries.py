@@ -11,7 +11,7 @@ from drkit_cli.output import output_options, print_next, print_result, show_prog
 from drkit_cli.terminal import echo
 
 
-@click.command()
+@click.command(short_help="Generate queries for passages.")
 @click.option(
     "--model",
     required=True,

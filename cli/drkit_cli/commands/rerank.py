@@ -11,7 +11,7 @@ from drkit_cli.output import output_options, print_note, print_result, show_prog
 from drkit_cli.terminal import echo
 
 
-@click.command()
+@click.command(short_help="Re-rank a run with a cross-encoder.")
 @click.argument("run", metavar="RUNFILE", type=LocalPath())
 @click.option(
     "--model",

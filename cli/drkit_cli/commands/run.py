@@ -11,7 +11,7 @@ from drkit_cli.output import output_options
 from drkit_cli.running import run_options
 
 
-@click.command()
+@click.command(short_help="Run a recipe, or resume a run.")
 @click.argument("recipe", type=LocalPath())
 @click.option("--run-dir", type=LocalPath(), help="Folder of the run (default: that of the recipe, or runs/NAME).")
 @run_options

@@ -23,7 +23,7 @@ _SHOWN, _RANKED = 5, 1000
 _INDENT = 5
 
 
-@click.command()
+@click.command(short_help="Search a run or an index.")
 @click.argument("where", metavar="RUN_OR_INDEX", type=LocalPath())
 @click.argument("query", required=False)
 @click.option("-k", "--depth", type=count(1), help=f"Passages per query ({_SHOWN}; {_RANKED} with -o).")

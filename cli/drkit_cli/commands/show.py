@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _CONTRACT = ("receives", "signals", "requires", "provides")
 
 
-@click.command()
+@click.command(short_help="Show a part, a recipe, or how two recipes differ.")
 @click.argument("kind", type=click.Choice(KINDS))
 @click.argument("name", type=NameOfKind())
 @click.option(

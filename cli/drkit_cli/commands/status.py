@@ -10,7 +10,7 @@ from drkit_cli.names import LocalPath
 from drkit_cli.output import output_options, print_result
 
 
-@click.command()
+@click.command(short_help="Show which stages of a run are kept, and why.")
 @click.argument("run", metavar="RUN", type=LocalPath())
 @click.option("--verify", is_flag=True, help="Compare the content of every file with its hash, not only its size.")
 @output_options
