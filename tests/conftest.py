@@ -1,4 +1,4 @@
-"""Settings of all tests: hypothesis asserts no times; test processes side by side (`-n auto`) have a thread each."""
+"""Settings of all tests: no times of hypothesis, equal sums, a thread each for processes side by side (`-n auto`)."""
 
 import os
 
@@ -6,6 +6,9 @@ import hypothesis
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # before torch is there; processes that a test starts take it over
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# On AMD's processors, MKL's sums depend on where a matrix lies in memory; tests of equal runs need equal sums.
+os.environ.setdefault("MKL_CBWR", "AUTO")
 
 hypothesis.settings.register_profile("drkit", deadline=None)
 hypothesis.settings.register_profile("nightly", deadline=None, max_examples=10_000)

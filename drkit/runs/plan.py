@@ -156,7 +156,10 @@ def _plan_choice(draft: Draft, candidates: list[str]) -> str:
     evaluation = draft.recipe.evaluation
     measure = evaluation.measures[0]
     made_by = {name: (name, add_index(draft, name, "searched")) for name in candidates}
-    runs = _plan_search(draft, "choice-runs", "dev", made_by, depth=cutoff(measure) or evaluation.depth)
+    # Rounded up, so that another measure of the first hits repeats no search.
+    needed = cutoff(measure) or evaluation.depth
+    depth = next((depth for depth in (10, 100) if needed <= depth), needed)
+    runs = _plan_search(draft, "choice-runs", "dev", made_by, depth=depth)
     return draft.add(
         "choice",
         CHOOSE,

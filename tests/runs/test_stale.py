@@ -284,7 +284,7 @@ CHANGES = {
     ),
     "query_prompt": ({"query-tokens", "index-initial"} | FINE_TUNED, "encoder.query_prompt='ask: '"),
     "evaluation.depth": (SEARCHED | {"dev-runs"}, "evaluation.depth=10"),
-    "evaluation.measures": (FUSED | CHOSEN, "evaluation.measures=['RR@5']"),
+    "evaluation.measures": (FUSED | {"choice"}, "evaluation.measures=['RR@5']"),
     "evaluation.bm25": ({"runs", *REPORTED}, "evaluation.bm25=false"),
     "evaluation.hybrid": (REPORTED, "evaluation.hybrid=false"),
     "evaluation.start": (SEARCHED | CHOSEN | EXPORTED, "evaluation.start=false"),
