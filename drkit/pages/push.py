@@ -20,7 +20,7 @@ def push_encoder(run: Path, repository: str, parts: Installed, *, private: bool 
     Raises DrkitError if the folder is not a run with an exported encoder, the name is invalid, or the hub refuses.
     """
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+    from huggingface_hub.errors import HFValidationError
 
     with TemporaryDirectory(prefix="drkit-push-") as folder:
         encoder = export_checkpoint(run, Path(folder) / "encoder", registry=parts.registry)
@@ -31,7 +31,7 @@ def push_encoder(run: Path, repository: str, parts: Installed, *, private: bool 
             done = hub.upload_folder(repo_id=repository, folder_path=encoder, commit_message="Encoder trained by drkit")
         except HFValidationError as error:
             raise DrkitError(f"invalid repository {repository!r}; give USER/NAME: {error}") from None
-        except (HfHubHTTPError, OSError) as error:
+        except Exception as error:  # of the hub, or of its HTTP library, which differs between versions
             advice = "log in with `hf auth login`, and check the name, your rights and the network"
             raise DrkitError(f"the hub did not take {repository!r}: {error}; {advice}") from None
     return str(done.commit_url)

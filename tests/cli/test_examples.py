@@ -27,6 +27,8 @@ SMALLER = [
 PLANNED = ("drkit compose", "run recipe.toml")
 # Commands that need what no test has: a download.
 DOWNLOADS = ("bert-base-uncased", "cross-encoder/")
+# One uploads (tests/pages/test_model_card.py), one serves until it is stopped (tests/pages/test_serve.py).
+ELSEWHERE = ("drkit push", "drkit serve")
 
 
 def commands_of(text):
@@ -88,6 +90,8 @@ def done(place):
 
 @pytest.mark.parametrize("line", page_commands())
 def test_the_page(line, place, done, monkeypatch, capsys):
+    if line.startswith(ELSEWHERE):
+        pytest.skip("is run elsewhere")
     more = [f"--set={setting}" for setting in SMALLER] if line.startswith("drkit compose") else []
     done[line] = call(line, monkeypatch, capsys, place, *more)
     assert done[line].strip() or line.startswith("drkit run runs/R")
@@ -138,8 +142,10 @@ EXAMPLES.sort(key=lambda line: line == "drkit prune runs/R")
 
 @pytest.mark.parametrize("line", EXAMPLES)
 def test_examples_of_help(line, place, done, monkeypatch, capsys):
-    if not (place / "runs" / "R").exists() or any(name in line for name in DOWNLOADS):
-        pytest.skip("needs the run of the page, or a download")
+    if not (place / "runs" / "R").exists() or any(name in line for name in DOWNLOADS) or line.startswith(ELSEWHERE):
+        pytest.skip("needs the run of the page, a download or an upload, or serves until it is stopped")
+    if "runs/R2" in line:
+        shutil.copytree(place / "runs" / "R", place / "runs" / "R2", dirs_exist_ok=True)
     files = {
         **{f"{name}.trec": "dense.trec" for name in ("bm25", "bm25.dev", "bm25.test", "dense.dev", "dense.test")},
         "qrels.dev.txt": "qrels.txt",

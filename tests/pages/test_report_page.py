@@ -318,7 +318,7 @@ def test_the_page_needs_nothing_else(pages):
 def test_the_command_writes_a_page(runs, tmp_path):
     out = tmp_path / "page.html"
     done = drkit("report", runs["seed-1"], "-o", out, "--baseline", "bm25")
-    assert (done.returncode, done.stdout) == (0, f"report: {out}\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, f"report  {out}\n"), done.stderr
     assert out.read_text().startswith("<!doctype html>")
 
 

@@ -17,9 +17,10 @@ from drkit_cli.terminal import echo
 @click.option("--public", is_flag=True, help="A new repository is visible to everyone; the default is private.")
 @output_options
 def push(run: Path, repository: str, public: bool) -> None:
-    r"""Upload the encoder of RUN and its model card to the Hugging Face hub, as REPOSITORY (USER/NAME).
+    r"""Upload an encoder and its model card.
 
-    Nothing else is sent. `drkit export RUN -o encoder/` writes the same folder, to look at it before.
+    The encoder of RUN goes to the Hugging Face hub, as REPOSITORY (USER/NAME). Nothing else is sent. `drkit export RUN
+    -o encoder/` writes the same folder, to look at it before.
 
     \b
     drkit push runs/R me/my-retriever

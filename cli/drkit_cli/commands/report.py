@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from drkit_cli.names import LocalPath, count
+from drkit_cli.output import output_options, print_result
 from drkit_cli.terminal import echo
 
 
@@ -19,15 +20,16 @@ from drkit_cli.terminal import echo
 @click.option(
     "--queries", default=200, show_default=True, type=count(0), help="Number of queries to show with their passages."
 )
+@output_options
 def report(runs: tuple[Path, ...], output: Path | None, baseline: str | None, queries: int) -> None:
-    r"""Write one HTML page about RUN, or about several runs side by side, to send to a colleague.
+    r"""Write an HTML page about one or several runs.
 
     The page shows what was composed, the systems with intervals and tests, queries that win and lose, curves of the
     trainings, what the masker hides, and how to repeat the run. It needs no other file and makes no request.
 
     \b
-    drkit report runs/pydocs-pmi-enhanced
-    drkit report runs/seed-1 runs/seed-2 runs/uniform -o ablation.html --baseline uniform
+    drkit report runs/R
+    drkit report runs/R runs/R2 -o report.html --baseline R2
     """
     from drkit.core.files import write_text
     from drkit.core.registry import installed
@@ -37,4 +39,4 @@ def report(runs: tuple[Path, ...], output: Path | None, baseline: str | None, qu
         raise click.UsageError("several runs need a file to write to: -o report.html")
     path = output or runs[0] / "report.html"
     write_text(path, report_page(runs, installed(), ReportOptions(baseline, queries)))
-    echo(f"report: {path}")
+    print_result({"report": path}, lambda: echo(f"report  {path}"))

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from drkit_cli.names import LocalPath
+from drkit_cli.output import verbosity_options
 from drkit_cli.terminal import echo
 
 _HOST = "127.0.0.1"
@@ -23,15 +24,17 @@ _HOST = "127.0.0.1"
     type=LocalPath(dir_okay=False),
     help="File that judgements made on the page are kept in.",
 )
+@verbosity_options
 def serve(run: Path, other: Path | None, port: int, qrels: Path) -> None:
-    r"""Open a page to search RUN: its retriever, BM25 and both side by side, and the retriever of a second run.
+    r"""Serve a page to search runs and judge passages.
 
-    The page is served on this machine only, at 127.0.0.1. Judged passages are marked, and a judgement made on the page
-    is kept in a qrels file. Stop with Ctrl-C.
+    It shows the retriever of RUN, BM25 and both side by side, and the retriever of a second run. The page is served on
+    this machine only, at 127.0.0.1. Judged passages are marked, and a judgement made on the page is kept in a qrels
+    file. Stop with Ctrl-C.
 
     \b
-    drkit serve runs/pydocs-pmi-enhanced
-    drkit serve runs/a runs/b --port 8080 --qrels mine.qrels
+    drkit serve runs/R
+    drkit serve runs/R runs/R2 --port 8080 --qrels mine.qrels
     """
     from drkit.core.registry import installed
     from drkit.errors import DrkitError, MissingExtraError
