@@ -29,6 +29,7 @@ PACKAGES = {
     "drkit.recipe": "Recipes",
     "drkit.commands": "The functions behind the commands",
     "drkit.inspect": "What maskers hide and vectors predict",
+    "drkit.pages": "Reports and model cards",
 }
 HEAD = """# The public API
 
