@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from tests.core import parts_page
 from tests.core.public_api import PACKAGES, PAGE, ROOT, described, exports, fingerprint, page
 
 
 def test_the_page_lists_every_public_name():
     assert PAGE.read_text(encoding="utf-8") == page(), "run: python -m tests.core.public_api"
+
+
+def test_the_page_of_parts_is_that_of_the_registry():
+    assert parts_page.PAGE.read_text(encoding="utf-8") == parts_page.page(), "run: python -m tests.core.parts_page"
 
 
 def test_a_change_of_the_api_is_in_the_changelog():

@@ -76,7 +76,7 @@ def test_the_trainer_of_the_page_on_fine_tuning(place):
     assert abs(names["model"].eval().encode(texts) - before).max() > 1e-4
 
 
-PACKAGES = ["commands", "data", "encoders", "evaluate", "losses", "maskers", "miners", "runs", "search"]
+PACKAGES = ["commands", "data", "encoders", "evaluate", "losses", "maskers", "miners", "search", "train"]
 
 
 def test_packages_load_no_torch_before_a_name_is_used():
