@@ -7,6 +7,8 @@ import hypothesis
 if "PYTEST_XDIST_WORKER" in os.environ:  # before torch is there; processes that a test starts take it over
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# pytest-xdist sets it, and what tests start is to print as into a pipe.
+os.environ.pop("COLUMNS", None)
 # On AMD's processors, MKL's sums depend on where a matrix lies in memory; tests of equal runs need equal sums.
 os.environ.setdefault("MKL_CBWR", "AUTO")
 

@@ -280,7 +280,10 @@ def results(run: Path, done: Mapping[str, Manifest]) -> None:
         screen.print(table_caption({name: len(draws) for name, draws in metrics.get("draws", {}).items()}))
     for line in _findings(run, done):
         screen.print(line, soft_wrap=True)
-    screen.print(paths(run, done))
+    rows = _paths(run, done)
+    width = max(len(label) for label, _ in rows)
+    for label, path in rows:  # on a line each, whatever the width: to be copied
+        screen.print(f"{label:<{width}}  {path}", soft_wrap=True)
 
 
 def results_document(run: Path, done: Mapping[str, Manifest]) -> dict[str, Any]:
@@ -330,11 +333,6 @@ def verdict(metrics: Mapping[str, Any], measure: str) -> list[str]:
             name = SYSTEM_NAMES.get(compared, compared)
             lines.append(verdict_text(name, label, measure, (values[compared], values[other]), p))
     return [*lines, *hybrid_verdict(metrics, measure)]
-
-
-def paths(run: Path, done: Mapping[str, Manifest]) -> FittingTable:
-    """Return a table of the paths of the run's results."""
-    return table("", ("", ""), _paths(run, done))
 
 
 def _paths(run: Path, done: Mapping[str, Manifest]) -> list[tuple[str, str]]:

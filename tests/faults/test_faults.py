@@ -161,6 +161,9 @@ def commands(run, texts, beir, scorer, generator, out):
             *("queries", "--model", generator, *collection, "--count", 2, "--max-new-tokens", 3, "--batch-size", 8),
             *("-o", out / "queries.jsonl"),
         ],
+        "init": ["init", f"beir:{beir}", "-o", out / "new.toml"],
+        "report": ["report", run, "-o", out / "report.html"],
+        "new-plugin": ["new-plugin", "mine", "--kind", "masker", "-o", out / "plugin"],
         "inspect-mask": ["inspect", "mask", text, "--masker", "pmi", *collection, "--html", out / "mask.html"],
         "inspect-words": ["inspect", "words", text, "--run", texts, "--html", out / "words.html"],
     }
@@ -174,6 +177,8 @@ def readers(run):
         "list": ["list", "--matrix"],
         "show": ["show", "masker", "pmi"],
         "plugins": ["plugins"],
+        "doctor": ["doctor"],
+        "completion": ["completion", "bash"],
     }
 
 
@@ -244,8 +249,9 @@ def test_pruning_with_faults_ends_as_without(server, finished, tmp_path):
 def test_every_command_is_in_one_of_these_tests(beir, tmp_path):
     writers = commands(*[tmp_path] * 6).values()
     names = {arguments[0] for arguments in (*writers, *readers(tmp_path).values(), compose("ance", beir, tmp_path))}
-    # `run` is what `compose` does after it has written the recipe.
-    assert names | {"prune", "run"} == set(cli.commands)
+    # `run` is what `compose` does after it has written the recipe; `push` exports and uploads; `serve` runs until it is
+    # stopped, and writes judgements through the same functions as the others.
+    assert names | {"prune", "run", "push", "serve"} == set(cli.commands)
 
 
 def test_a_command_that_only_reads_writes_nothing(server, finished):

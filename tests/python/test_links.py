@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\]\(([^()\s]+)\)|\b(?:href|src|srcset)=\"([^\"]+)\"")
-SHELVES = ("guide", "reference", "papers", "experiments")
+SHELVES = ("examples", "guide", "reference", "papers", "experiments")
 
 
 def prose(page: Path) -> str:

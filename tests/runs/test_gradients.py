@@ -85,7 +85,7 @@ def signal_batch():
     from drkit.testing.toys import toy_context, toy_tokens, with_signals
     from drkit.train.pretrain import batch_tensors
 
-    tokens = with_signals(toy_tokens(), {"a-mark": "text"})
+    tokens = with_signals(toy_tokens(), {"a-mark": "text", "importance": "token"})
     return batch_tensors(
         tokens, UniformMasker(UniformConfig(), toy_context())(tokens, Draws(1, 0, tokens.keys.numpy()))
     )
