@@ -79,7 +79,9 @@ def commented(suggestion: Suggestion, facts: CollectionFacts, path: Path, regist
         f"Scale {suggestion.scale}: {suggestion.why}.",
         *suggestion.advice,
     ]
-    lines = (wrapped for line in head for wrapped in wrap(_one_line(line), _WIDTH) or [""])
+    # A path is not broken in two: the commands are there to be copied.
+    whole = {"break_long_words": False, "break_on_hyphens": False}
+    lines = (wrapped for line in head for wrapped in wrap(_one_line(line), _WIDTH, **whole) or [""])
     comments = "\n".join(f"# {line}".rstrip() for line in lines)
     meanings = {one.path: one.meaning for one in setting_paths(suggestion.recipe, registry)}
     body = _annotated(recipe_toml(suggestion.recipe), meanings, suggestion.reasons)
