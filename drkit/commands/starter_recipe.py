@@ -80,8 +80,8 @@ def commented(suggestion: Suggestion, facts: CollectionFacts, path: Path, regist
         *suggestion.advice,
     ]
     # A path is not broken in two: the commands are there to be copied.
-    whole = {"break_long_words": False, "break_on_hyphens": False}
-    lines = (wrapped for line in head for wrapped in wrap(_one_line(line), _WIDTH, **whole) or [""])
+    broken = (wrap(_one_line(line), _WIDTH, break_long_words=False, break_on_hyphens=False) for line in head)
+    lines = (wrapped for pieces in broken for wrapped in pieces or [""])
     comments = "\n".join(f"# {line}".rstrip() for line in lines)
     meanings = {one.path: one.meaning for one in setting_paths(suggestion.recipe, registry)}
     body = _annotated(recipe_toml(suggestion.recipe), meanings, suggestion.reasons)
