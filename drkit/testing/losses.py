@@ -54,7 +54,7 @@ def check_loss(
         one = range(2 if "partners" in given else 1)  # a text and its partner are two rows
         _call(loss, make(one), f"{spec.name}: the loss of a batch of one")
         if spec.scope_of(settings) == "rows" and "groups" not in given:
-            _check_rows(spec.name, loss, make, float(out.loss))
+            _check_rows(spec.name, loss, make, float(out.loss.detach()))
     with running(spec.name, "pickling it"):
         thawed = pickle.loads(pickle.dumps(loss))
     same = torch.equal(out.loss, _call(thawed, given, spec.name).loss)
@@ -95,7 +95,7 @@ def _check_rows(name: str, loss: Any, make: Callable[[Sequence[int]], dict[str, 
     for rows in (range(3), range(3, ROWS)):
         given = make(rows)
         items = float(loss.items(**given)) if isinstance(loss, CountsItems) else len(rows)
-        total += items * float(_call(loss, given, f"{name}: the loss of {len(rows)} rows").loss)
+        total += items * float(_call(loss, given, f"{name}: the loss of {len(rows)} rows").loss.detach())
         count += items
     mean = total / count
     message = (
