@@ -21,6 +21,7 @@ from drkit.pages.composition import describe_data, describe_recipe
 from drkit.pages.records import RunRecord, open_run
 from drkit.recipe.toml import recipe_toml
 from drkit.report import SYSTEM_NAMES
+from drkit.runs.stages.evaluation import STARTS
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult
@@ -108,19 +109,31 @@ def _is_hub_id(name: str) -> bool:
     return bool(re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name)) and not Path(name).exists()
 
 
-def _exported(run: RunRecord) -> str:
-    """Return the system that the run exported, as the table calls it."""
-    found = str(run.manifests["encoder"].metrics.get("from", "initial"))
-    return found if run.results is None or found in run.results.runs else run.results.compared
+def _stage(run: RunRecord) -> str:
+    """Return the stage whose checkpoint the run exported."""
+    return str(run.manifests["encoder"].metrics.get("from", "initial"))
+
+
+def _row(run: RunRecord) -> str:
+    """Return the row of the table that evaluates the exported encoder; empty if none does.
+
+    A draw stands in the row of its round, and the encoder that the run started from in the row of either start.
+    """
+    stage, rows = _stage(run), run.results.runs if run.results else {}
+    alike = STARTS if stage in STARTS else (stage,)
+    return next((name for name, draws in rows.items() if name in alike or stage in draws), "")
 
 
 def _eval_results(run: RunRecord, name: str) -> Iterator[EvalResult]:
     """Yield a result of the exported encoder for each measure: data set, split, revision, metric and value."""
     from huggingface_hub import EvalResult
 
-    if run.results is None:
+    row = _row(run)
+    if (
+        run.results is None or not row or len(run.results.runs[row]) > 1
+    ):  # the mean of several draws is not one encoder's
         return
-    scores, collection = run.scores[_exported(run)], run.manifests["collection"]
+    scores, collection = run.scores[row], run.manifests["collection"]
     for measure, value in scores.means().items():
         kind, _, cutoff = measure.partition("@")
         yield EvalResult(
@@ -140,7 +153,7 @@ def _summary(run: RunRecord, declared: dict[str, Any]) -> str:
     start = run.recipe.encoder.pretrained or "an encoder from scratch"
     return (
         f"A dense retriever: one vector per text, compared by {declared['similarity']}. It was trained from {start} "
-        f"by the recipe {run.recipe.name}, and is the stage {_exported(run)} of the run."
+        f"by the recipe {run.recipe.name}, and is the stage {_stage(run)} of the run."
     )
 
 
@@ -162,10 +175,11 @@ def _rows(run: RunRecord) -> list[tuple[str, list[str]]]:
     if run.results is None:
         return []
     named = {name: SYSTEM_NAMES.get(name, name) for name in run.results.runs}
-    exported, measures = _exported(run), run.results.measures
+    exported, measures = _row(run), run.results.measures
+    this = "this encoder" if len(run.results.runs.get(exported, ())) == 1 else "mean of draws, this encoder is one"
     return [
         (
-            f"{named[name]} (this encoder)" if name == exported else named[name],
+            f"{named[name]} ({this})" if name == exported else named[name],
             [f"{scores.mean(m):.3f}" for m in measures],
         )
         for name, scores in run.scores.items()

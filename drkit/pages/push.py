@@ -33,5 +33,5 @@ def push_encoder(run: Path, repository: str, parts: Installed, *, private: bool 
             raise DrkitError(f"invalid repository {repository!r}; give USER/NAME: {error}") from None
         except Exception as error:  # of the hub, or of its HTTP library, which differs between versions
             advice = "log in with `hf auth login`, and check the name, your rights and the network"
-            raise DrkitError(f"the hub did not take {repository!r}: {error}; {advice}") from None
+            raise DrkitError(f"cannot upload to {repository!r}: {error}; {advice}") from None
     return str(done.commit_url)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import attrs
 import pytest
 
 from drkit.core.registry import installed
@@ -50,6 +51,27 @@ def test_people_read_how_it_was_trained_and_evaluated(run):
     assert "| Masker | pmi (" in card
     assert f"{record.results.queries:,} {record.results.split} queries" in card
     assert "come from these texts alone" in card
+
+
+@pytest.mark.parametrize(
+    ("stage", "rows", "row"),
+    [
+        ("retriever-1", {"as-it-is": ("as-it-is",), "retriever-1": ("retriever-1",)}, "retriever-1"),
+        ("initial", {"as-it-is": ("as-it-is",), "retriever-1": ("retriever-1",)}, "as-it-is"),
+        ("r-draw-2", {"initial": ("initial",), "r": ("r-draw-1", "r-draw-2")}, "r"),
+        ("initial", {"bm25": ("bm25",), "retriever-1": ("retriever-1",)}, ""),
+    ],
+)
+def test_the_results_are_those_of_the_exported_encoder_or_none(run, stage, rows, row):
+    record = open_run(run, PARTS)
+    manifest = attrs.evolve(record.manifests["encoder"], metrics={"from": stage})
+    record = attrs.evolve(record, manifests={**record.manifests, "encoder": manifest})
+    vars(record)["results"] = attrs.evolve(record.results, runs=rows) if record.results else None
+    vars(record)["scores"] = dict.fromkeys(rows, next(iter(open_run(run, PARTS).scores.values())))
+    card = model_card(record, run / "encoder", PARTS, "me/retriever")
+    assert ("model-index" in card) == (row not in ("", "r"))
+    assert ("(this encoder)" in card) == (row not in ("", "r"))
+    assert ("mean of draws, this encoder is one" in card) == (row == "r")
 
 
 def test_the_authors_folders_are_not_published(run):
@@ -125,7 +147,7 @@ def test_what_the_hub_refuses_is_one_error(run, monkeypatch):
             raise OSError("no route to host")
 
     monkeypatch.setattr(huggingface_hub, "HfApi", Refuses)
-    with pytest.raises(DrkitError, match="the hub did not take 'me/retriever': no route to host; log in"):
+    with pytest.raises(DrkitError, match="cannot upload to 'me/retriever': no route to host; log in"):
         push_encoder(run, "me/retriever", PARTS)
 
 
