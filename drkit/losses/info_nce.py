@@ -1,4 +1,4 @@
-"""Pull the vectors of two views of a text together and push other texts away: each row finds its partner."""
+"""Pull the vectors of two views, two spans, or a passage and its query together, and push other texts away."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from drkit.core.types import BuildContext, StepOutput
 from drkit.errors import DrkitError
-from drkit.losses.specs import InfoNceConfig
+from drkit.losses.specs import InfoNceConfig, SpanContrastiveConfig
 
 
 def find_partner(scores: Tensor, partners: Tensor, reduction: str = "mean") -> StepOutput:
@@ -74,3 +74,33 @@ class InfoNceLoss:
         if self.config.similarity == "cosine":
             rows = F.normalize(rows, dim=1)
         return find_partner(products(rows) / self.config.temperature, partners, self.config.reduction)
+
+
+class SpanContrastiveLoss:
+    """`- mean over rows i of log( exp(<h_i, h_j>) / sum over k != i of exp(<h_i, h_k>) )`, j the partner of i.
+
+    | input | shape | what |
+    |---|---|---|
+    | bottleneck | f[R,D] | h, two rows per pair; under data parallelism those of all processes |
+    | partners | i64[R] | the row number of each row's partner |
+
+    Plain dot products without a temperature; every row of either side is an anchor, and all other rows are its
+    candidates. Memory: the scores f[R,R]. Metrics: `accuracy`, the share of rows whose partner has the best score.
+    `InfoNceLoss` adds a temperature and cosine similarity.
+
+    Source: coCondenser (Gao and Callan 2022), its contrastive loss; Query-as-context (Wu et al. 2023), equation 5.
+
+    >>> import torch
+    >>> h = torch.tensor([[2.0, 0.0], [0.0, 2.0], [2.0, 0.0], [0.0, 2.0]])
+    >>> out = SpanContrastiveLoss()(bottleneck=h, partners=torch.tensor([2, 3, 0, 1]))
+    >>> round(out.loss.item(), 4), out.metrics["accuracy"].item()  # log(1 + 2 / e^4)
+    (0.036, 1.0)
+    """
+
+    def __init__(self, config: SpanContrastiveConfig | None = None, _context: BuildContext | None = None) -> None:
+        self.config = SpanContrastiveConfig() if config is None else config
+
+    def __call__(self, *, bottleneck: Tensor, partners: Tensor) -> StepOutput:
+        """Return the loss of a whole batch. Raises DrkitError if the shapes do not fit."""
+        check_rows(bottleneck, partners, "span-contrastive")
+        return find_partner(products(bottleneck), partners)

@@ -184,7 +184,7 @@ LOSSES = (
     ComponentSpec(
         kind=Kind.LOSS,
         name="pairwise",
-        target="drkit.losses.pairwise:PairwiseLoss",
+        target="drkit.losses.ranking:PairwiseLoss",
         config=PairwiseConfig,
         summary="Softplus of score differences to a query's own negatives",
         cite=RANKNET,
@@ -194,7 +194,7 @@ LOSSES = (
     ComponentSpec(
         kind=Kind.LOSS,
         name="kl-distillation",
-        target="drkit.losses.kl_distillation:KlDistillationLoss",
+        target="drkit.losses.distillation:KlDistillationLoss",
         config=KlDistillationConfig,
         summary="A teacher's distribution over own passages, plus contrastive",
         cite=SIMLM,
@@ -205,7 +205,7 @@ LOSSES = (
     ComponentSpec(
         kind=Kind.LOSS,
         name="margin-mse",
-        target="drkit.losses.margin_mse:MarginMseLoss",
+        target="drkit.losses.distillation:MarginMseLoss",
         config=MarginMseConfig,
         summary="A teacher's margins between positive and own negatives",
         cite=MARGIN_MSE,
@@ -216,7 +216,7 @@ LOSSES = (
     ComponentSpec(
         kind=Kind.LOSS,
         name="listwise",
-        target="drkit.losses.listwise:ListwiseLoss",
+        target="drkit.losses.ranking:ListwiseLoss",
         config=ListwiseConfig,
         summary="Cross-encoder: the positive first among a query's passages",
         cite=LISTNET,

@@ -36,7 +36,7 @@ PARTS = (
     ComponentSpec(
         kind=Kind.DECODER,
         name="autoencoder",
-        target="drkit.decoders.autoencoder:AutoencoderDecoder",
+        target="drkit.decoders.mlm:AutoencoderDecoder",
         config=MlmDecoderConfig,
         summary="Every token from the bottleneck alone, without any context",
         cite=SIMLM,
