@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from attrs import frozen
 
-from drkit_cli.measures import measures_option
-from drkit_cli.names import Assignment, CollectionName, LocalPath, PathOrId
+from drkit_cli.names import LocalPath, PathOrId
+from drkit_cli.options import judgement_options
 from drkit_cli.output import output_options, print_note, print_result, show_progress
 
 if TYPE_CHECKING:
@@ -21,28 +21,7 @@ _FILE = LocalPath(dir_okay=False)
 
 @click.command(short_help="Evaluate rankings, runs and encoders.")
 @click.argument("source", metavar="RUN_OR_TREC_FILE", required=False)
-@click.option("--qrels", type=_FILE, help="Judgements: a file of TREC's four columns, or of BEIR's three.")
-@click.option(
-    "--collection",
-    metavar="NAME[:VALUE]",
-    type=CollectionName(),
-    help="Judgements of a collection: beir:FOLDER, or a run's folder.",
-)
-@click.option(
-    "--set",
-    "settings",
-    metavar="PATH=VALUE",
-    type=Assignment(),
-    multiple=True,
-    help="A setting: collection.train_share=0.5",
-)
-@click.option(
-    "--split",
-    type=click.Choice(["train", "dev", "test"]),
-    help="Split of the judgements (default: test, or the run's).",
-)
-@measures_option
-@click.option("--exclude-self", is_flag=True, help="Ignore hits whose id equals the query's.")
+@judgement_options
 @click.option("--per-query", type=_FILE, help="Also write every query's values: .jsonl or .tsv.")
 @click.option("--table", "table_file", type=_FILE, help="Also write the table to this file, as JSON.")
 @click.option(
@@ -157,8 +136,7 @@ def _print(
     from drkit.evaluate import comparison
     from drkit.evaluate.measures import write_json, write_per_query
     from drkit.evaluate.systems import table_caption
-    from drkit_cli.measures import score_table
-    from drkit_cli.render import console
+    from drkit_cli.render import console, score_table
 
     rows = comparison(scores)
     found = {"queries": rows[0].queries, "rows": [attrs.asdict(row) for row in rows]}
