@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 from attrs import frozen
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from drkit.evaluate import Scores
 
 _FILE = LocalPath(dir_okay=False)
+# The scores of systems by name, and the number of draws that each averages.
+Measured: TypeAlias = "tuple[Sequence[tuple[str, Scores]], Mapping[str, int]]"
 
 
 @click.command(short_help="Evaluate rankings, runs and encoders.")
@@ -66,14 +68,21 @@ def evaluate(
                 "--beir FOLDER goes with --encoder or --bm25, and without a run, judgements, --split or --per-query"
             )
         _beir(beir, searched, table_file)
-    elif encoder or bm25:
-        if source or qrels or not collection:
-            raise click.UsageError("--encoder and --bm25 go with --collection NAME or --beir FOLDER, and without a run")
-        _collection((collection, split or "test", settings), searched, per_query, table_file)
-    elif not source:
+        return
+    if (encoder or bm25) and (source or qrels or not collection):
+        raise click.UsageError("--encoder and --bm25 go with --collection NAME or --beir FOLDER, and without a run")
+    if not (source or encoder or bm25):
         raise click.UsageError("give a run's folder, a TREC run file, or --encoder with --collection or --beir")
+    if per_query:
+        from drkit.evaluate.measures import check_values_file
+
+        check_values_file(per_query)
+    if source:
+        judged = {"qrels": qrels, "collection": collection, "split": split, "settings": settings}
+        scores, draws = _read(source, judged, measures, exclude_self)
     else:
-        _files(source, (qrels, collection, split, settings), measures, exclude_self, per_query, table_file)
+        scores, draws = _search(str(collection), split or "test", settings, searched)
+    _print(scores, draws, per_query, table_file)
 
 
 @frozen
@@ -91,41 +100,26 @@ class Searched:
         return {"bm25": self.bm25, "exclude_self": self.exclude_self, "measures": self.measures}
 
 
-def _files(
-    source: str,
-    against: tuple[Path | None, str | None, str | None, Sequence[str]],
-    measures: Sequence[str],
-    exclude_self: bool,
-    per_query: Path | None,
-    table_file: Path | None,
-) -> None:
+def _read(source: str, judged: Mapping[str, Any], measures: Sequence[str], exclude_self: bool) -> Measured:
+    """Return the scores of the systems in files; judged: the arguments that choose the judgements."""
     from drkit.commands import evaluate_files, find_judgements, find_systems
-    from drkit.evaluate.measures import check_values_file
 
-    if per_query:
-        check_values_file(per_query)
-    qrels, collection, split, settings = against
     systems = find_systems([source])
-    judged = find_judgements(systems, qrels=qrels, collection=collection, split=split, settings=settings)
-    scores = evaluate_files(systems, judged, measures or None, exclude_self=exclude_self, note=print_note)
-    _print(scores, {system.name: len(system.files) for system in systems}, per_query, table_file)
+    found = find_judgements(systems, **judged)
+    scores = evaluate_files(systems, found, measures or None, exclude_self=exclude_self, note=print_note)
+    return scores, {system.name: len(system.files) for system in systems}
 
 
-def _collection(
-    judged: tuple[str, str, Sequence[str]], searched: Searched, per_query: Path | None, table_file: Path | None
-) -> None:
+def _search(name: str, split: str, settings: Sequence[str], searched: Searched) -> Measured:
+    """Return the scores of an encoder, and of BM25, on a collection."""
     from drkit.commands import NamedCollection, evaluate_encoder
-    from drkit.evaluate.measures import check_values_file
 
-    if per_query:
-        check_values_file(per_query)
-    name, split, settings = judged
     collection = NamedCollection(name, tuple(settings))
     with show_progress(searched.bm25 + (searched.encoder is not None)) as progress:
         scores = evaluate_encoder(
             searched.encoder, collection, searched.output, split=split, progress=progress, **searched.options()
         )
-    _print(scores, dict.fromkeys((system for system, _ in scores), 1), per_query, table_file)
+    return scores, dict.fromkeys((system for system, _ in scores), 1)
 
 
 def _print(
