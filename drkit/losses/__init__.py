@@ -12,15 +12,12 @@ if TYPE_CHECKING:
     from drkit.losses.contrastive import ContrastiveLoss as ContrastiveLoss
     from drkit.losses.distillation import KlDistillationLoss as KlDistillationLoss
     from drkit.losses.distillation import MarginMseLoss as MarginMseLoss
-    from drkit.losses.info_nce import InfoNceLoss as InfoNceLoss
-    from drkit.losses.info_nce import SpanContrastiveLoss as SpanContrastiveLoss
-    from drkit.losses.js_contrastive import JsContrastiveLoss as JsContrastiveLoss
-    from drkit.losses.js_contrastive import js_divergences as js_divergences
-    from drkit.losses.mlm import MlmLoss as MlmLoss
     from drkit.losses.ranking import ListwiseLoss as ListwiseLoss
     from drkit.losses.ranking import PairwiseLoss as PairwiseLoss
-    from drkit.losses.rtd import EncoderRtdLoss as EncoderRtdLoss
-    from drkit.losses.rtd import RtdLoss as RtdLoss
+    from drkit.losses.self_contrastive import InfoNceLoss as InfoNceLoss
+    from drkit.losses.self_contrastive import JsContrastiveLoss as JsContrastiveLoss
+    from drkit.losses.self_contrastive import SpanContrastiveLoss as SpanContrastiveLoss
+    from drkit.losses.self_contrastive import js_divergences as js_divergences
     from drkit.losses.specs import BagOfWordsConfig as BagOfWordsConfig
     from drkit.losses.specs import BowReconstructionConfig as BowReconstructionConfig
     from drkit.losses.specs import ContrastiveConfig as ContrastiveConfig
@@ -33,5 +30,8 @@ if TYPE_CHECKING:
     from drkit.losses.specs import PairwiseConfig as PairwiseConfig
     from drkit.losses.specs import RtdConfig as RtdConfig
     from drkit.losses.specs import SpanContrastiveConfig as SpanContrastiveConfig
+    from drkit.losses.tokens import EncoderRtdLoss as EncoderRtdLoss
+    from drkit.losses.tokens import MlmLoss as MlmLoss
+    from drkit.losses.tokens import RtdLoss as RtdLoss
 
 lazy_exports(__name__)

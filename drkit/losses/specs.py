@@ -165,7 +165,7 @@ LOSSES = (
     ComponentSpec(
         kind=Kind.LOSS,
         name="mlm",
-        target="drkit.losses.mlm:MlmLoss",
+        target="drkit.losses.tokens:MlmLoss",
         config=MlmLossConfig,
         summary="Cross-entropy over the vocabulary at target positions",
         cite=BERT,
@@ -225,7 +225,7 @@ LOSSES = (
     ComponentSpec(
         kind=Kind.LOSS,
         name="info-nce",
-        target="drkit.losses.info_nce:InfoNceLoss",
+        target="drkit.losses.self_contrastive:InfoNceLoss",
         config=InfoNceConfig,
         summary="Vectors of two views of a text together, those of others apart",
         cite=SIMCSE,

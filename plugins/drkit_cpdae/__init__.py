@@ -47,7 +47,7 @@ def drkit_components() -> Sequence[ComponentSpec]:
         ComponentSpec(
             kind=Kind.LOSS,
             name="js-contrastive",
-            target="drkit.losses.js_contrastive:JsContrastiveLoss",
+            target="drkit.losses.self_contrastive:JsContrastiveLoss",
             config=JsContrastiveConfig,
             summary="Pulls word distributions of two maskings together, others apart",
             cite=CPDAE,
