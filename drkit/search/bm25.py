@@ -104,7 +104,7 @@ class Bm25Retriever:
             if opened._has_terms:
                 opened._engine = bm25s.BM25.load(folder, mmap=True, show_progress=False)
         except (OSError, EOFError, ValueError, KeyError, pa.ArrowException) as error:
-            raise DrkitError(f"{folder} is not an index of BM25 ({error}); build it again") from None
+            raise DrkitError(f"{folder} is not an index of BM25 ({error}); rebuild it") from None
         return opened
 
     def search(self, texts: Sequence[str], depth: int) -> list[Hits]:
