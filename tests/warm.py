@@ -15,12 +15,15 @@ import gc
 import importlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import traceback
 from functools import cache
 from pathlib import Path
+
+import psutil
 
 ROOT = Path(__file__).resolve().parents[1]
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -42,13 +45,25 @@ class WarmProcess:
             env={**os.environ, **ENVIRONMENT, **environment},
         )
 
-    def drkit(self, *arguments, folder=None, environment=None, **faults):
-        """The result of a command; faults: root, at and error of the job."""
+    def drkit(self, *arguments, **job):
+        """The result of a command; job: as `start` takes it."""
+        self.start(*arguments, **job)
+        return self.wait()
+
+    def start(self, *arguments, folder=None, environment=None, **faults):
+        """Start a command; faults: root, at and error of the job. `wait` has its result."""
         job = {"arguments": list(map(str, arguments)), "folder": str(folder or Path.cwd()), **faults}
         own = {name: str(value) for name, value in (environment or {}).items()}
         job["environment"] = {**os.environ, **ENVIRONMENT, **own}
         print(json.dumps(job, default=str), file=self._process.stdin, flush=True)
+
+    def wait(self):
         return json.loads(self._process.stdout.readline())
+
+    def interrupt(self):
+        """Send Ctrl-C to the command that runs."""
+        for child in psutil.Process(self._process.pid).children():
+            child.send_signal(signal.SIGINT)
 
     def close(self):
         self._process.stdin.close()
@@ -62,6 +77,12 @@ def warm_process():
     made = WarmProcess()
     atexit.register(made.close)
     return made
+
+
+def drkit(*arguments, cwd=None, **environment):
+    """(exit code, standard output, standard error) of a command."""
+    result = warm_process().drkit(*arguments, folder=cwd, environment=environment)
+    return result["code"], result["out"], result["err"]
 
 
 def main():
@@ -98,6 +119,7 @@ def start(job, scratch):
         os.chdir(job["folder"])
         os.environ.clear()
         os.environ.update(job["environment"])
+        tempfile.tempdir = None  # which this process has looked up already
         sys.argv = ["drkit", *job["arguments"]]
         if "root" in job:
             faults = ctypes.CDLL(None)

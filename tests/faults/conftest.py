@@ -15,12 +15,18 @@ class Faulty:
     """Commands below the repository, whose operation `at` below `root` fails with `error`, or is the last (0)."""
 
     def __init__(self, library):
-        self._process = WarmProcess(LD_PRELOAD=str(library))
-        self.close = self._process.close
+        self.process = WarmProcess(LD_PRELOAD=str(library))
 
-    def drkit(self, *arguments, root, at=0, error=0, **environment):
+    def drkit(self, *arguments, **job):
+        self.start(*arguments, **job)
+        return self.wait()
+
+    def start(self, *arguments, root, at=0, error=0, **environment):
         faults = {"root": str(root), "at": at, "error": error}
-        result = self._process.drkit(*arguments, folder=ROOT, environment=environment, **faults)
+        self.process.start(*arguments, folder=ROOT, environment=environment, **faults)
+
+    def wait(self):
+        result = self.process.wait()
         return {**result, "output": f"{result['out']}\n{result['err']}"}
 
 
@@ -39,7 +45,7 @@ def library(tmp_path_factory):
 def server(library):
     made = Faulty(library)
     yield made
-    made.close()
+    made.process.close()
 
 
 @pytest.fixture(scope="package")
