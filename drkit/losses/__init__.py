@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from drkit.losses.kl_distillation import KlDistillationLoss as KlDistillationLoss
     from drkit.losses.listwise import ListwiseLoss as ListwiseLoss
     from drkit.losses.margin_mse import MarginMseLoss as MarginMseLoss
+    from drkit.losses.matryoshka import MatryoshkaLoss as MatryoshkaLoss
     from drkit.losses.mlm import MlmLoss as MlmLoss
     from drkit.losses.pairwise import PairwiseLoss as PairwiseLoss
     from drkit.losses.rtd import EncoderRtdLoss as EncoderRtdLoss
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from drkit.losses.specs import KlDistillationConfig as KlDistillationConfig
     from drkit.losses.specs import ListwiseConfig as ListwiseConfig
     from drkit.losses.specs import MarginMseConfig as MarginMseConfig
+    from drkit.losses.specs import MatryoshkaConfig as MatryoshkaConfig
     from drkit.losses.specs import MlmLossConfig as MlmLossConfig
     from drkit.losses.specs import PairwiseConfig as PairwiseConfig
     from drkit.losses.specs import RtdConfig as RtdConfig
