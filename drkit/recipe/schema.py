@@ -369,7 +369,9 @@ class Evaluation:
     export: str = setting(
         "best", in_(("best", "last")), "retriever to export: the best on the dev queries, or the last"
     )
-    index: str = setting("flat", in_(("flat", "hnsw", "ivf-pq")), "kind of index to search; flat is exact")
+    index: str = setting(
+        "flat", in_(("flat", "hnsw", "ivf-pq", "int8", "binary")), "kind of index to search; flat is exact"
+    )
 
 
 @frozen
