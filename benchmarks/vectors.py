@@ -40,7 +40,7 @@ def encoded(run: Path):
     from drkit.search.text_encoder import read_encoder
 
     collection, encoder = open_collection(run / "collection"), read_encoder(run / "encoder")
-    passages = list(collection.passages())
+    passages = list(collection.corpus)
     queries = list(collection.queries("test"))
     return (
         encoder.encode_passages([passage.content for passage in passages]),
