@@ -28,6 +28,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from drkit.core.escaping import escape_controls
+from drkit.core.threads import available_cores
 from drkit.report import SYSTEM_NAMES
 from drkit_cli.terminal import EscapedStream
 
@@ -151,7 +152,7 @@ def plan_document(recipe: Recipe, plan: Plan, run: Path) -> dict[str, Any]:
     from drkit.recipe.toml import recipe_table
     from drkit.runs.survey import survey
 
-    cores = os.cpu_count() or 1
+    cores = available_cores()
     stages = [
         {
             "stage": found.stage.name,
@@ -172,7 +173,7 @@ def plan_tree(recipe: Recipe, registry: Registry, plan: Plan, run: Path) -> Tree
     """Return the plan as a tree: what each part needs, and each stage with its state, inputs and estimated cost."""
     from drkit.runs.survey import State, survey
 
-    cores = os.cpu_count() or 1
+    cores = available_cores()
     tree = Tree(Text(f"{recipe.name}  ->  {run}", style="bold"))
     for note in plan.notes:
         tree.add(Text(f"note: {note}", style="yellow"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,7 +31,10 @@ def run_recipe(
 
     trial: whether to try its parts on a toy batch first; None: before a run, but not for a dry run.
     """
+    from attrs import evolve
+
     from drkit.core import processes
+    from drkit.core.threads import busy_note, configured_threads, free_cores
     from drkit.errors import DrkitError
     from drkit.recipe.check import check
     from drkit.runs.attribution import try_collection
@@ -42,6 +46,8 @@ def run_recipe(
     check(recipe, registry)
     try_collection(recipe, registry)
     made = plan(recipe, registry)
+    if busy := busy_note(configured_threads(os.environ), free_cores()):
+        made = evolve(made, notes=(*made.notes, busy))
     run = run_dir or Path("runs") / recipe.name
     not_runs = [other for other in reuse if not (other / RECIPE).is_file()]
     if not_runs:

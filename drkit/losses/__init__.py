@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from drkit.losses.contrastive import ContrastiveLoss as ContrastiveLoss
     from drkit.losses.distillation import KlDistillationLoss as KlDistillationLoss
     from drkit.losses.distillation import MarginMseLoss as MarginMseLoss
+    from drkit.losses.matryoshka import MatryoshkaLoss as MatryoshkaLoss
     from drkit.losses.ranking import ListwiseLoss as ListwiseLoss
     from drkit.losses.ranking import PairwiseLoss as PairwiseLoss
     from drkit.losses.self_contrastive import InfoNceLoss as InfoNceLoss
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from drkit.losses.specs import KlDistillationConfig as KlDistillationConfig
     from drkit.losses.specs import ListwiseConfig as ListwiseConfig
     from drkit.losses.specs import MarginMseConfig as MarginMseConfig
+    from drkit.losses.specs import MatryoshkaConfig as MatryoshkaConfig
     from drkit.losses.specs import MlmLossConfig as MlmLossConfig
     from drkit.losses.specs import PairwiseConfig as PairwiseConfig
     from drkit.losses.specs import RtdConfig as RtdConfig

@@ -146,14 +146,15 @@ def rows_of(tokens: TokenBatch, rows: Sequence[int]) -> TokenBatch:
     return map_tensors(tokens, lambda tensor: tensor[chosen])
 
 
-def toy_pairs() -> EmbeddedPairs:
+def toy_pairs(dimension: int = 6) -> EmbeddedPairs:
     """Return five queries and eleven passages, with groups of 1 to 4 passages, a copy, and unscored passages.
 
     Passages 3 and 8 are copies; passage 6 is not a candidate of query 1; the teacher did not score the last query, nor
-    passage 5 for the first.
+    passage 5 for the first. Scores are of the same size for vectors of any dimension.
     """
     draw = torch.Generator().manual_seed(3)
-    queries, passages = (torch.randn(count, 6, generator=draw).requires_grad_() for count in (5, 11))
+    scale = (6 / dimension) ** 0.5
+    queries, passages = ((scale * torch.randn(count, dimension, generator=draw)).requires_grad_() for count in (5, 11))
     groups = torch.tensor([[0, 5, 6, 7], [1, 8, -1, -1], [2, -1, -1, -1], [3, 9, -1, -1], [4, 10, -1, -1]])
     numbers = torch.arange(11)
     numbers[8] = 3
