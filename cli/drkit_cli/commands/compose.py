@@ -62,13 +62,17 @@ def compose(
     from drkit.core.registry import installed
     from drkit.recipe.compose import ComposeRequest
     from drkit.recipe.compose import compose as compose_recipe
+    from drkit.recipe.lengths import fit_lengths
     from drkit.recipe.toml import write_recipe
     from drkit_cli.running import run_recipe
 
     if quick and scale not in (None, "quick"):
         raise click.UsageError(f"--quick is short for --scale quick; it cannot be combined with --scale {scale}")
     parts = installed()
-    recipe = compose_recipe(ComposeRequest(scale="quick" if quick else scale, **choices), parts)
+    request, notes = fit_lengths(ComposeRequest(scale="quick" if quick else scale, **choices), parts)
+    recipe = compose_recipe(request, parts)
+    for note in notes:
+        print_note(note)
     if output:
         write_recipe(recipe, output)
         print_note(f"the recipe is {output}")
