@@ -9,6 +9,7 @@ import reprlib
 import sys
 import types
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -101,6 +102,7 @@ def _message(error: BaseException, _expected: type | None) -> str:
     return str(error) or type(error).__name__
 
 
+@lru_cache(maxsize=8)  # cattrs compiles a function for every table, which takes longer than a recipe's values
 def recipe_converter(registry: Registry) -> Converter:
     """Return a cattrs converter for the parts of a registry: extra keys are forbidden, scalars strict."""
     converter = Converter(forbid_extra_keys=True, detailed_validation=True)
