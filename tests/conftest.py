@@ -1,8 +1,11 @@
 """Settings of all tests: no times of hypothesis, equal sums, a thread each for processes side by side (`-n auto`)."""
 
+import gc
 import os
+import sys
 
 import hypothesis
+import pytest
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # before torch is there; processes that a test starts take it over
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -15,3 +18,16 @@ os.environ.setdefault("MKL_CBWR", "AUTO")
 hypothesis.settings.register_profile("drkit", deadline=None)
 hypothesis.settings.register_profile("nightly", deadline=None, max_examples=10_000)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "drkit"))
+
+# Nobody cuts the power: waiting for disks takes a third of a tiny run. Processes that tests start do wait.
+os.fsync = int
+_seen = {"modules": 0}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup():
+    """Keep the garbage collector from the modules that were imported: accelerate calls it after every training."""
+    if len(sys.modules) > _seen["modules"] + 200:
+        gc.collect()
+        gc.freeze()
+        _seen["modules"] = len(sys.modules)

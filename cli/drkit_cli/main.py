@@ -14,6 +14,7 @@ import click
 
 from drkit import __version__
 from drkit.core.files import storage_failure
+from drkit.core.threads import use_available_cores
 from drkit.errors import DrkitError, is_panic
 from drkit_cli.commands.compare import compare
 from drkit_cli.commands.completion import completion
@@ -111,6 +112,7 @@ for command in (
 def main() -> None:
     """Run the command line. An error of the user or the disk exits with code 2 and no traceback, Ctrl-C with 130."""
     escape_streams()
+    use_available_cores(os.environ)
     sys.exit(print_completions(cli) if VARIABLE in os.environ else _status())
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, TextIO
 
-from attrs import frozen
+from attrs import evolve, frozen
 from rich.console import (
     Console,
     ConsoleOptions,
@@ -28,6 +28,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from drkit.core.escaping import escape_controls
+from drkit.core.threads import available_cores
 from drkit.report import SYSTEM_NAMES
 from drkit_cli.terminal import EscapedStream
 
@@ -46,6 +47,7 @@ STYLES = {"kept": _GREEN, "pruned": _GREEN, "to do": "not bold", "resumed": "not
 
 if TYPE_CHECKING:
     from drkit.core.registry import Registry
+    from drkit.evaluate import Row
     from drkit.recipe.schema import Recipe
     from drkit.runs.estimate import Cost
     from drkit.runs.manifest import Manifest
@@ -131,6 +133,15 @@ class FittingTable:
                     yield Padding(Text(f"{name}: " if name else "").append(cell), (0, 0, 0, 2))
 
 
+def score_table(rows: Sequence[Row]) -> FittingTable:
+    """Return a table of systems by measures."""
+    from drkit.evaluate.systems import cell
+
+    measures = list(rows[0].values)
+    cells = [[SYSTEM_NAMES.get(row.system, row.system), *(cell(row, measure) for measure in measures)] for row in rows]
+    return evolve(table(f"{rows[0].queries:,} queries", ("system", *measures), cells), justify="right")
+
+
 def _least_width(drawn: Table, screen: Console) -> int:
     """Return the columns that a table needs so that no word is broken."""
     return Measurement.get(screen, screen.options.update(max_width=10_000), drawn).minimum
@@ -141,7 +152,7 @@ def plan_document(recipe: Recipe, plan: Plan, run: Path) -> dict[str, Any]:
     from drkit.recipe.toml import recipe_table
     from drkit.runs.survey import survey
 
-    cores = os.cpu_count() or 1
+    cores = available_cores()
     stages = [
         {
             "stage": found.stage.name,
@@ -162,7 +173,7 @@ def plan_tree(recipe: Recipe, registry: Registry, plan: Plan, run: Path) -> Tree
     """Return the plan as a tree: what each part needs, and each stage with its state, inputs and estimated cost."""
     from drkit.runs.survey import State, survey
 
-    cores = os.cpu_count() or 1
+    cores = available_cores()
     tree = Tree(Text(f"{recipe.name}  ->  {run}", style="bold"))
     for note in plan.notes:
         tree.add(Text(f"note: {note}", style="yellow"))

@@ -16,6 +16,7 @@ from attrs import frozen
 from drkit.core.files import local_path
 from drkit.core.loading import hub_cache
 from drkit.core.registry import DRKIT, Installed, package_of
+from drkit.core.threads import available_cores, busy_note, configured_threads, free_cores
 
 OK, WARNING, ERROR = STATES = ("ok", "warning", "error")
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 10), (3, 13)
@@ -124,13 +125,14 @@ def _faiss() -> Check:
 
 
 def _threads() -> Check:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    given = os.environ.get("OMP_NUM_THREADS", "")
+    cores, given = available_cores(), os.environ.get("OMP_NUM_THREADS", "")
     found = f"{cores} CPU cores, OMP_NUM_THREADS {given or 'not set'}"
     if given.isdigit() and int(given) < cores:
         return Check("threads", WARNING, found, f"torch uses {given} of them: unset OMP_NUM_THREADS to use all")
     if given.isdigit() and int(given) > cores:
         return Check("threads", WARNING, found, f"more threads than cores slow torch down: OMP_NUM_THREADS={cores}")
+    if advice := busy_note(configured_threads(os.environ), free_cores()):
+        return Check("threads", WARNING, found, advice)
     return Check("threads", OK, found)
 
 

@@ -17,6 +17,7 @@ from drkit.core.spec import Kind
 from drkit.core.types import Passage, Query
 from drkit.data.collection import read_topics
 from drkit.data.corpus import StoredCollection, open_collection
+from drkit.encoders.folder import check_truncation
 from drkit.errors import DrkitError
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.schema import RERANKER
@@ -171,13 +172,20 @@ def open_reranker(
 
 
 def export_checkpoint(
-    path_or_id: str | Path, folder: str | Path, *, pooling: str | None = None, registry: Registry | None = None
+    path_or_id: str | Path,
+    folder: str | Path,
+    *,
+    pooling: str | None = None,
+    dimension: int | None = None,
+    registry: Registry | None = None,
 ) -> Path:
     """Export whatever `open_encoder` opens as an encoder folder for sentence-transformers and AutoModel.
 
-    Of a run, the last finished training is exported, even if later stages are not finished. Returns the folder.
+    dimension: keep only the first numbers of every vector; None: all. Of a run, the last finished training is exported,
+    even if later stages are not finished. Returns the folder.
 
-    Raises DrkitError as `open_encoder` does, or if `folder` is the encoder's own folder.
+    Raises DrkitError as `open_encoder` does, if `folder` is the encoder's own folder, or if its vectors are shorter
+    than `dimension`.
     """
     source = _local_folder(path_or_id)
     if (source / RECIPE).is_file():
@@ -185,6 +193,12 @@ def export_checkpoint(
     if Path(folder).resolve() in (source.resolve(), *source.resolve().parents):
         raise DrkitError(f"{folder} holds the encoder itself; export to another folder")
     encoder = _open(source, pooling, "cpu", registry)
+    if dimension is not None:
+        check_truncation(dimension, encoder.dimension)
+        if isinstance(encoder, DualEncoder):
+            encoder = encoder.evolve(truncate_dim=dimension)
+        else:
+            encoder = attrs.evolve(encoder, truncate_dim=dimension)
     write_encoder(encoder, Path(folder), {"from": f"{source.parent.name}/{source.name}", **versions()})
     return Path(folder)
 

@@ -64,6 +64,12 @@ SIMCSE = Citation(
     year=2021,
     url="https://arxiv.org/abs/2104.08821",
 )
+MATRYOSHKA = Citation(
+    key="kusupati2022matryoshka",
+    title="Matryoshka Representation Learning",
+    year=2022,
+    url="https://arxiv.org/abs/2205.13147",
+)
 STAR = Citation(
     key="zhan2021adore",
     title="Optimizing Dense Retrieval Model Training with Hard Negatives",

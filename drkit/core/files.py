@@ -28,7 +28,8 @@ _MANIFEST = "manifest.json"
 # The folder of what a stage keeps only until it is finished: training checkpoints, shards, blocks.
 CHECKPOINTS = "checkpoints"
 _LONGEST_JSON = 64 << 20
-_TEMPORARY = re.compile(r"\..+\.\d+\.(tmp|old)")
+# What this module writes first, and safetensors (the names are those of Rust's tempfile).
+_TEMPORARY = re.compile(r"\..+\.\d+\.(tmp|old)|\.tmp[A-Za-z0-9]{6}")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # What a disk or its permissions cause. A missing file is not among them: it may be a bug.
 _STORAGE = (
@@ -166,7 +167,7 @@ def replacing_folder(path: Path, mark: str) -> Iterator[Path]:
 
 
 def remove_temporaries(folder: Path) -> None:
-    """Remove what killed processes left half written below a folder, by the names that this module gives.
+    """Remove what killed processes left half written below a folder, by the names of such files.
 
     No other process may be writing there.
     """
@@ -226,7 +227,7 @@ def sync(path: Path) -> None:
 
 
 def is_temporary(path: Path) -> bool:
-    """Return whether a path has a name that this module gives to what is being written."""
+    """Return whether a path has a name of what is being written, by this module or by safetensors."""
     return bool(_TEMPORARY.fullmatch(path.name))
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import attrs
 
+from drkit.core.spec import Choice
+
 
 def setting(
     default: Any,
@@ -106,6 +108,8 @@ def describe_settings(config: type) -> list[tuple[str, str, str, str]]:
 
 def _default(value: Any) -> str:
     made = value.factory() if isinstance(value, attrs.Factory) else value  # type: ignore[arg-type]
+    if isinstance(made, Choice):
+        return repr(made.use)
     return "none" if made is None else repr(made)
 
 

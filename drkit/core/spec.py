@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from importlib import import_module
-from typing import Any
+from typing import Annotated, Any
 
 import attrs
 from attrs import field, frozen
@@ -116,6 +116,17 @@ class Kind(str, Enum):
 
     def __str__(self) -> str:
         return self.value
+
+
+@frozen
+class Choice:
+    """A part chosen for a slot: its name, and its settings (an instance of its spec's config class)."""
+
+    use: str
+    config: Any
+
+
+LossChoice = Annotated[Choice, Kind.LOSS]
 
 
 # What the result of a part belongs to, by kind; the first is the default.

@@ -11,7 +11,6 @@ small encoder a better start than random ones.
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from drkit.core.threads import available_cores
 from drkit.data.arrays import Arrays, ArrayWriter
 from drkit.data.store import TokenStore
 from drkit.errors import DrkitError
@@ -49,7 +49,7 @@ def count(
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    workers = workers or os.cpu_count() or 1
+    workers = workers or available_cores()
     chunk = _chunk_size(store, memory_mb, workers)
     base = int(store.flat_ids.max(initial=0)) + 1
     lengths = np.diff(store.offsets)

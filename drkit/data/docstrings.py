@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import json
-import os
 import re
 import subprocess
 import sys
@@ -17,6 +16,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from drkit.core.threads import available_cores
+
 Found = tuple[str, str]  # qualified name within the module ("" for the module itself), docstring
 _PARAGRAPH = re.compile(r"\n[ \t]*\n\s*")
 _NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -24,7 +25,7 @@ _NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 def read_files(paths: list[Path], *, workers: int | None = None) -> Iterator[list[Found] | None]:
     """Yield the docstrings of each file, in order; None for a file that cannot be read or parsed."""
-    workers = min(workers or os.cpu_count() or 1, 16, 1 + len(paths) // 200)
+    workers = min(workers or available_cores(), 16, 1 + len(paths) // 200)
     if workers == 1:
         yield from map(read_file, paths)
         return

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attrs import asdict, field, frozen
-from attrs.validators import ge, in_
+from attrs.validators import ge, in_, optional
 
 from drkit.core.escaping import escape_markdown
 from drkit.core.files import replacing_folder, write_text
@@ -29,6 +29,8 @@ from drkit.encoders.folder import (
     SIMILARITIES,
     STATIC_MODULES,
     SUPPORTED_MODULES,
+    TRUNCATION,
+    check_truncation,
 )
 from drkit.encoders.pooling import POOLINGS, check_token_weights, static_problem
 from drkit.encoders.static import fold_weights
@@ -51,6 +53,7 @@ class _Declarations:
     query_prompt: str = ""
     passage_prompt: str = ""
     normalize: bool = False
+    truncate_dim: int | None = field(default=None, validator=optional(ge(1)))
 
     @property
     def has_unit_length(self) -> bool:
@@ -75,6 +78,7 @@ def export_encoder(
     query_prompt: str = "",
     passage_prompt: str = "",
     normalize: bool = False,
+    truncate_dim: int | None = None,
     token_weights: TokenWeights | None = None,
     provenance: Mapping[str, Any] | None = None,
 ) -> Path:
@@ -83,27 +87,42 @@ def export_encoder(
     model: a Hugging Face backbone, or a masked LM, whose head is dropped. pooling: a name of
     `drkit.encoders.pooling.POOLINGS`. similarity: `cosine` or `dot`. query_length, passage_length: in tokens, special
     ones included. Prompts are put before every text, in sentence-transformers by `encode_query` and `encode_document`.
-    normalize: vectors of length 1 also under dot. token_weights: for the pooling `weighted`. provenance: where the
-    model comes from, for the model card.
+    normalize: vectors of length 1 also under dot. truncate_dim: keep only the first numbers of every vector; None: all.
+    token_weights: for the pooling `weighted`. provenance: where the model comes from, for the model card.
 
-    A static encoder becomes a StaticEmbedding module, with its token weights folded into the vectors.
+    A static encoder becomes a StaticEmbedding module, with its token weights folded into the vectors. Truncation is a
+    Dense module without bias, whose weights are the first rows of the identity; a static encoder's table is cut.
 
     Raises DrkitError if a setting is invalid, or AutoModel cannot rebuild the model.
     """
     try:
         declared = _Declarations(
-            pooling, similarity, query_length, passage_length, query_prompt, passage_prompt, normalize=normalize
+            pooling,
+            similarity,
+            query_length,
+            passage_length,
+            query_prompt,
+            passage_prompt,
+            normalize=normalize,
+            truncate_dim=truncate_dim,
         )
     except ValueError as error:
         raise DrkitError(f"cannot export the encoder: {error.args[0]}") from None
     check_token_weights(pooling, token_weights)
     given = getattr(model, "base_model", model)
+    if truncate_dim is not None:
+        check_truncation(truncate_dim, int(given.config.hidden_size))
     write = _write_static if is_static(given) else _write_transformer
     with replacing_folder(Path(folder), MODULES) as temporary:
         write(given, tokenizer, temporary, declared, token_weights)
-        _write_json(temporary / DRKIT, {"format": 1, **asdict(declared), "provenance": dict(provenance or {})})
+        _write_json(temporary / DRKIT, {"format": 1, **_declared(declared), "provenance": dict(provenance or {})})
         write_text(temporary / "README.md", _model_card(declared, provenance or {}))
     return Path(folder)
+
+
+def _declared(declared: _Declarations) -> dict[str, Any]:
+    """Return the declarations as plain data; those that are None are left out."""
+    return {name: value for name, value in asdict(declared).items() if value is not None}
 
 
 def export_dual(
@@ -155,6 +174,8 @@ def _write_transformer(
     pooling = {"word_embedding_dimension": int(backbone.config.hidden_size), **flags, "include_prompt": True}
     _write_json(folder / modules["Pooling"] / "config.json", pooling)
     _write_json(folder / LENGTH, {"max_seq_length": declared.longest, "do_lower_case": False})
+    if declared.truncate_dim is not None:
+        _write_truncation(folder / modules[TRUNCATION], int(backbone.config.hidden_size), declared.truncate_dim)
     if token_weights is not None:
         _write_word_weights(folder / modules["WordWeights"], tokenizer, token_weights)
 
@@ -168,7 +189,7 @@ def _write_static(
     problem = static_problem(declared.pooling, has_unit_length=declared.has_unit_length)
     if problem:
         raise DrkitError(f"cannot export the encoder: {problem}")
-    table = fold_weights(given.get_input_embeddings().weight, token_weights)
+    table = fold_weights(given.get_input_embeddings().weight, token_weights)[:, : declared.truncate_dim]
     save_file({"embedding.weight": table.contiguous()}, str(folder / "model.safetensors"))
     cut = {"direction": "Right", "max_length": declared.longest - 2, "strategy": "LongestFirst", "stride": 0}
     _save_tokenizer(tokenizer, folder, declared, truncation=cut)
@@ -255,9 +276,23 @@ def _write_word_weights(folder: Path, tokenizer: Any, token_weights: TokenWeight
     save_file({"emb_layer.weight": values[:, None].contiguous()}, str(folder / "model.safetensors"))
 
 
+def _write_truncation(folder: Path, dimension: int, kept: int) -> None:
+    """Write a Dense module that keeps the first numbers of a vector unchanged."""
+    import torch
+    from safetensors.torch import save_file
+
+    config = {"in_features": dimension, "out_features": kept, "bias": False}
+    _write_json(folder / "config.json", {**config, "activation_function": "torch.nn.modules.linear.Identity"})
+    save_file({"linear.weight": torch.eye(kept, dimension)}, str(folder / "model.safetensors"))
+
+
 def _modules_of(declared: _Declarations) -> dict[str, str]:
     """Return the folder of each sentence-transformers module, by module name."""
-    return _folders(SUPPORTED_MODULES[declared.has_unit_length, POOLINGS[declared.pooling].weighted])
+    names = SUPPORTED_MODULES[declared.has_unit_length, POOLINGS[declared.pooling].weighted]
+    if declared.truncate_dim is None:
+        return _folders(names)
+    after = names.index("Pooling") + 1
+    return _folders((*names[:after], TRUNCATION, *names[after:]))
 
 
 def _static_modules_of(declared: _Declarations) -> dict[str, str]:
@@ -282,7 +317,7 @@ def _model_settings(declared: _Declarations) -> dict[str, Any]:
 def _model_card(declared: _Declarations, provenance: Mapping[str, Any]) -> str:
     facts = "".join(
         f"| {escape_markdown(str(key))} | {_cell(value)} |\n"
-        for key, value in {**asdict(declared), **provenance}.items()
+        for key, value in {**_declared(declared), **provenance}.items()
     )
     return (
         "---\nlibrary_name: sentence-transformers\npipeline_tag: sentence-similarity\n"

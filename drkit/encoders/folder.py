@@ -33,6 +33,8 @@ SUPPORTED_MODULES = {
     for normalize in (False, True)
     for weighted in (False, True)
 }
+# Keeps the first numbers of a vector; comes after Pooling.
+TRUNCATION = "Dense"
 STATIC_MODULES = {False: ("StaticEmbedding",), True: ("StaticEmbedding", "Normalize")}
 # All poolings of sentence-transformers, by name; a Pooling module has one flag for each.
 POOLING_FLAGS = {
@@ -74,8 +76,36 @@ def read_encoder_settings(folder: Path, modules: Mapping[str, str] | None = None
         "normalize": "Normalize" in modules,
         "query_length": own.get("query_length", length),
         "passage_length": own.get("passage_length", length),
+        "truncate_dim": _read_truncation(folder / modules[TRUNCATION]) if TRUNCATION in modules else None,
         **prompts,
     }
+
+
+def _read_truncation(folder: Path) -> int:
+    """Return how many numbers of a vector a Dense module keeps. Raises DrkitError if it computes anything else."""
+    import numpy as np
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    config = _read_object(folder / "config.json")
+    try:
+        weights = load_file(str(folder / "model.safetensors"))
+    except (OSError, SafetensorError) as error:
+        raise DrkitError(f"cannot read the weights in {folder}: {error}; {_ADVICE}") from None
+    linear = weights.pop("linear.weight", np.zeros((0, 0)))
+    is_truncation = not weights and linear.ndim == 2 and np.array_equal(linear, np.eye(*linear.shape))
+    if not is_truncation or not str(config.get("activation_function")).endswith(".Identity"):
+        raise DrkitError(
+            f"{folder}: unsupported Dense module; drkit supports those that keep the first numbers of a vector, as "
+            f"`drkit export --dimension` writes them"
+        )
+    return len(linear)
+
+
+def check_truncation(truncate_dim: int, dimension: int) -> None:
+    """Raise DrkitError if vectors of `dimension` numbers are shorter than `truncate_dim`."""
+    if truncate_dim > dimension:
+        raise DrkitError(f"the vectors have {dimension} numbers and cannot be truncated to {truncate_dim}")
 
 
 def bare_settings(folder: Path, pooling: str) -> dict[str, Any]:
@@ -199,10 +229,11 @@ def _check_modules(folder: Path, modules: Mapping[str, str]) -> None:
             f"{folder} has separate encoders for queries and passages, but one encoder was expected: give the folder "
             f"of one of them (drkit writes {QUERIES} and {PASSAGES}), or load both with DualEncoder"
         )
-    if set(modules) not in map(set, (*SUPPORTED_MODULES.values(), *STATIC_MODULES.values())):
+    kept = set(modules) - ({TRUNCATION} if "Pooling" in modules else set())
+    if kept not in map(set, (*SUPPORTED_MODULES.values(), *STATIC_MODULES.values())):
         raise DrkitError(
             f"{folder}: unsupported modules ({', '.join(modules)}); drkit supports Transformer, Pooling and optionally "
-            f"WordWeights and Normalize, and StaticEmbedding, optionally with Normalize"
+            f"WordWeights, a truncating Dense and Normalize, and StaticEmbedding, optionally with Normalize"
         )
 
 

@@ -8,11 +8,13 @@ from typing import Any
 from attrs import Attribute, field, frozen
 from attrs.validators import and_, gt, in_, le
 
-from drkit.core.citations import BERT, INFO_NCE, LISTNET, MARGIN_MSE, RANKNET, SIMCSE, SIMLM
+from drkit.core.citations import BERT, INFO_NCE, LISTNET, MARGIN_MSE, MATRYOSHKA, RANKNET, SIMCSE, SIMLM
+from drkit.core.protocols import InBatchNegatives, SearchSimilarity
 from drkit.core.settings import at_least, more_than, setting
-from drkit.core.spec import ComponentSpec, Kind
+from drkit.core.spec import Choice, ComponentSpec, Kind, LossChoice
 
 DIRECTIONS = ("query-passage", "passage-query", "query-query", "passage-passage")
+LONGEST_VECTOR = 65_536
 _SIMILARITIES = in_(("cosine", "dot"))
 
 
@@ -118,6 +120,34 @@ class MarginMseConfig(_SearchesAsTrained):
     similarity: str = setting("dot", _SIMILARITIES, "cosine or dot product")
 
 
+def _prefixes(_instance: Any, attribute: Attribute[Any], value: tuple[int, ...]) -> None:
+    """Validate lengths of prefixes: at least 1, and each once."""
+    if len({*value}) < len(value) or any(not 1 <= length <= LONGEST_VECTOR for length in value):
+        raise ValueError(f"'{attribute.name}' must be different numbers from 1 to {LONGEST_VECTOR:,}, got {value}")
+
+
+@frozen
+class MatryoshkaConfig:
+    """Settings of `MatryoshkaLoss`."""
+
+    loss: LossChoice = setting(
+        Choice("contrastive", ContrastiveConfig()), None, "the loss of every prefix; any loss over pairs"
+    )
+    dimensions: tuple[int, ...] = setting(
+        (), _prefixes, "prefixes to train beside the whole vector; empty: its half, a quarter .. down to 8 numbers"
+    )
+
+    @property
+    def search_similarity(self) -> str:
+        """The similarity of the wrapped loss."""
+        return self.loss.config.search_similarity if isinstance(self.loss.config, SearchSimilarity) else "dot"
+
+    @property
+    def in_batch(self) -> bool:
+        """Whether the wrapped loss compares a query with other queries' passages."""
+        return self.loss.config.in_batch if isinstance(self.loss.config, InBatchNegatives) else True
+
+
 @frozen
 class ListwiseConfig:
     """Settings of `ListwiseLoss`: none."""
@@ -165,7 +195,7 @@ LOSSES = (
     ComponentSpec(
         kind=Kind.LOSS,
         name="mlm",
-        target="drkit.losses.mlm:MlmLoss",
+        target="drkit.losses.tokens:MlmLoss",
         config=MlmLossConfig,
         summary="Cross-entropy over the vocabulary at target positions",
         cite=BERT,
@@ -184,7 +214,7 @@ LOSSES = (
     ComponentSpec(
         kind=Kind.LOSS,
         name="pairwise",
-        target="drkit.losses.pairwise:PairwiseLoss",
+        target="drkit.losses.ranking:PairwiseLoss",
         config=PairwiseConfig,
         summary="Softplus of score differences to a query's own negatives",
         cite=RANKNET,
@@ -194,7 +224,7 @@ LOSSES = (
     ComponentSpec(
         kind=Kind.LOSS,
         name="kl-distillation",
-        target="drkit.losses.kl_distillation:KlDistillationLoss",
+        target="drkit.losses.distillation:KlDistillationLoss",
         config=KlDistillationConfig,
         summary="A teacher's distribution over own passages, plus contrastive",
         cite=SIMLM,
@@ -205,7 +235,7 @@ LOSSES = (
     ComponentSpec(
         kind=Kind.LOSS,
         name="margin-mse",
-        target="drkit.losses.margin_mse:MarginMseLoss",
+        target="drkit.losses.distillation:MarginMseLoss",
         config=MarginMseConfig,
         summary="A teacher's margins between positive and own negatives",
         cite=MARGIN_MSE,
@@ -215,8 +245,18 @@ LOSSES = (
     ),
     ComponentSpec(
         kind=Kind.LOSS,
+        name="matryoshka",
+        target="drkit.losses.matryoshka:MatryoshkaLoss",
+        config=MatryoshkaConfig,
+        summary="Another loss on prefixes of the vectors, which then work cut short",
+        cite=MATRYOSHKA,
+        receives=("pairs",),
+        scope="batch",
+    ),
+    ComponentSpec(
+        kind=Kind.LOSS,
         name="listwise",
-        target="drkit.losses.listwise:ListwiseLoss",
+        target="drkit.losses.ranking:ListwiseLoss",
         config=ListwiseConfig,
         summary="Cross-encoder: the positive first among a query's passages",
         cite=LISTNET,
@@ -225,7 +265,7 @@ LOSSES = (
     ComponentSpec(
         kind=Kind.LOSS,
         name="info-nce",
-        target="drkit.losses.info_nce:InfoNceLoss",
+        target="drkit.losses.self_contrastive:InfoNceLoss",
         config=InfoNceConfig,
         summary="Vectors of two views of a text together, those of others apart",
         cite=SIMCSE,

@@ -78,15 +78,20 @@ class KeptJudgements:
         return self.path.with_name(f"{self.path.name}.queries.tsv")
 
     def add(self, judgement: Judgement, text: str = "") -> None:
-        """Keep a judgement in place of an earlier one of the same passage; text: of a query outside the collection."""
+        """Keep a judgement in place of an earlier one of the same passage; text: of a query outside the collection.
+
+        Raises OSError if it cannot be written; then the earlier grade stays.
+        """
         with self._lock:
-            self.grades[(judgement.query_id, judgement.doc_id)] = judgement.relevance
+            judged = {(judgement.query_id, judgement.doc_id): judgement.relevance}
             if text:
                 known = self.queries.read_text(encoding="utf-8") if self.queries.is_file() else ""
                 line = f"{judgement.query_id}\t{' '.join(text.split())}\n"
                 if line not in known:
                     write_text(self.queries, known + line)
-            write_qrels(self.path, (Judgement(query, doc, grade) for (query, doc), grade in self.grades.items()))
+            rows = (Judgement(query, doc, grade) for (query, doc), grade in (self.grades | judged).items())
+            write_qrels(self.path, rows)
+            self.grades.update(judged)
 
 
 @frozen(slots=False, eq=False)

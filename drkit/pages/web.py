@@ -21,6 +21,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from drkit.core.escaping import page_templates
+from drkit.core.files import storage_failure
 from drkit.errors import DrkitError
 from drkit.pages.assets import page_asset
 from drkit.pages.search import Ranking, SearchedRuns
@@ -88,6 +89,9 @@ class _SearchPages:
             self.runs.judge(query, int(row), int(grade))
         except DrkitError as problem:
             return self._page(query, error=str(problem))
+        except OSError as problem:
+            what, remedy = storage_failure(problem) or (str(problem), "check the disk")
+            return self._page(query, error=f"the judgement was not kept: {what}; {remedy} and judge again")
         return RedirectResponse(f"/?{urlencode({'q': query})}", status_code=303)
 
     def _page(self, query: str, rankings: list[Ranking] | None = None, error: str = "") -> Response:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from typing import Any
 
+import attrs
 from attrs import frozen
 
 from drkit.core.registry import Registry
@@ -40,6 +41,15 @@ class PartInUse:
         return f"{self.title} ({self.spec.provider or 'unknown package'})"
 
 
+def with_nested(choice: Choice, path: str = "") -> Iterator[tuple[str, Choice]]:
+    """Yield a chosen part and the parts that its settings choose, at any depth, each with its path in the recipe."""
+    yield path, choice
+    for name in (a.name for a in attrs.fields(type(choice.config))):
+        inner = getattr(choice.config, name)
+        if isinstance(inner, Choice):
+            yield from with_nested(inner, f"{path}.{name}" if path else name)
+
+
 def parts_in_use(pretrain: Pretrain, registry: Registry) -> Iterator[PartInUse]:
     """Yield the masker, the decoder and the losses of a pre-training."""
     for kind, choice in ((Kind.MASKER, pretrain.masker), (Kind.DECODER, pretrain.decoder)):
@@ -56,7 +66,8 @@ def all_parts(recipe: Recipe, registry: Registry) -> Iterator[PartInUse]:
     miners: list[Choice] = []
     if recipe.finetune:
         for one in recipe.finetune.rounds:
-            yield PartInUse.of(Kind.LOSS, recipe.finetune.for_round(one).loss, registry)
+            losses = with_nested(recipe.finetune.for_round(one).loss)
+            yield from (PartInUse.of(Kind.LOSS, loss, registry) for _, loss in losses)
             miners += one.miners
     if recipe.reranker:
         yield PartInUse.of(Kind.LOSS, recipe.reranker.loss, registry)

@@ -13,11 +13,11 @@ from drkit.core.protocols import RefreshesNegatives
 from drkit.core.registry import Registry
 from drkit.core.spec import FINETUNING, FOR_LOSSES, RERANKING, Kind, provided_by
 from drkit.errors import DrkitError, did_you_mean
-from drkit.recipe.parts import join_names, losses_that_fit, missing_extras
+from drkit.recipe.parts import join_names, losses_that_fit, missing_extras, with_nested
 from drkit.recipe.schema import JUDGED, PSEUDO, RERANKER, STARTS, Choice, Finetune, Recipe, Reranker, similarity_of
 
 RETRIEVER = "retriever"
-# A round's folder stands beside the folders of the run's other stages, so it must not have one of their names.
+# A round's folder is next to those of the run's other stages, so it must not have one of their names.
 STAGE_NAMES = (
     "collection",
     "vocabulary",
@@ -70,11 +70,13 @@ def _finetune_losses_problems(finetune: Finetune, registry: Registry) -> list[st
         path, loss = f"finetune.rounds.{index}", finetune.for_round(current).loss
         if current.loss:
             problems += _loss_problems(f"{path}.loss", loss, FINETUNING, registry)
-        if "teacher" in registry.get(Kind.LOSS, loss.use).requires_of(loss.config) and not current.teacher:
-            problems.append(
-                f"loss {loss.use!r} learns from a teacher's scores, but the round has no teacher: set teacher to "
+        if not current.teacher:
+            problems += [
+                f"loss {one.use!r} learns from a teacher's scores, but the round has no teacher: set teacher to "
                 f"reranker, or to a cross-encoder's path or hub id @ {path}"
-            )
+                for _, one in with_nested(loss)
+                if "teacher" in registry.get(Kind.LOSS, one.use).requires_of(one.config)
+            ]
         similarities = {similarity_of(one) for one in (finetune.loss, loss)}
         if len(similarities) > 1:
             problems.append(
@@ -85,7 +87,15 @@ def _finetune_losses_problems(finetune: Finetune, registry: Registry) -> list[st
 
 
 def _loss_problems(path: str, loss: Choice, source: str, registry: Registry) -> list[str]:
-    """Return what a loss needs and its training lacks; source: `provided.FINETUNING` or `provided.RERANKING`."""
+    """Return what a loss, and each loss that it wraps, needs and its training lacks; source: a source of names."""
+    return [
+        problem
+        for where, one in with_nested(loss, path)
+        for problem in _one_loss_problems(where, one, source, registry)
+    ]
+
+
+def _one_loss_problems(path: str, loss: Choice, source: str, registry: Registry) -> list[str]:
     spec, offered = registry.get(Kind.LOSS, loss.use), provided_by(source)
     receives = spec.receives_of(loss.config)
     problems = []

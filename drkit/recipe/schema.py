@@ -13,23 +13,15 @@ from attrs.validators import and_, ge, in_, le, lt, min_len, optional
 
 from drkit.core.protocols import SearchSimilarity
 from drkit.core.settings import at_least, local_name, more_than, setting, training_steps
-from drkit.core.spec import Kind
+from drkit.core.spec import Choice as Choice
+from drkit.core.spec import Kind, LossChoice
 from drkit.encoders.pooling import POOLINGS
 
 SCHEMA = 1
 
 
-@frozen
-class Choice:
-    """A part chosen for a slot: its name, and its settings (an instance of its spec's config class)."""
-
-    use: str
-    config: Any
-
-
 MaskerChoice = Annotated[Choice, Kind.MASKER]
 DecoderChoice = Annotated[Choice, Kind.DECODER]
-LossChoice = Annotated[Choice, Kind.LOSS]
 MinerChoice = Annotated[Choice, Kind.MINER]
 CollectionChoice = Annotated[Choice, Kind.COLLECTION]
 
@@ -319,7 +311,7 @@ class Finetune(Training):
         in_(("shared", "separate")),
         "shared: one encoder for queries and passages; separate: one for each, from the same weights",
     )
-    pipeline: str = setting("", None, "pipeline that was asked for, which needs training queries", observes=True)
+    pipeline: str = setting("", None, "pipeline that was chosen, which needs training queries", observes=True)
     left_out: tuple[str, ...] = setting(
         (), None, "re-ranker and rounds of the pipeline that the small scale leaves out", observes=True
     )
@@ -377,7 +369,9 @@ class Evaluation:
     export: str = setting(
         "best", in_(("best", "last")), "retriever to export: the best on the dev queries, or the last"
     )
-    index: str = setting("flat", in_(("flat", "hnsw", "ivf-pq")), "kind of index to search; flat is exact")
+    index: str = setting(
+        "flat", in_(("flat", "hnsw", "ivf-pq", "int8", "binary")), "kind of index to search; flat is exact"
+    )
 
 
 @frozen

@@ -9,6 +9,7 @@ import reprlib
 import sys
 import types
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -101,6 +102,7 @@ def _message(error: BaseException, _expected: type | None) -> str:
     return str(error) or type(error).__name__
 
 
+@lru_cache(maxsize=8)  # cattrs compiles a function for every table, which takes longer than a recipe's values
 def recipe_converter(registry: Registry) -> Converter:
     """Return a cattrs converter for the parts of a registry: extra keys are forbidden, scalars strict."""
     converter = Converter(forbid_extra_keys=True, detailed_validation=True)
@@ -340,10 +342,10 @@ def assign(table: Table, assignment: str) -> None:
 
 def _step(node: Any, key: str, path: str) -> Any:
     """Return the table or list under `key`; a part given by its name alone becomes its table, a missing one is made."""
-    place: Any = _index(node, key, path) if isinstance(node, list) else key
-    inner = node[place] if isinstance(node, list) else node.setdefault(place, {})
+    at: Any = _index(node, key, path) if isinstance(node, list) else key
+    inner = node[at] if isinstance(node, list) else node.setdefault(at, {})
     if isinstance(inner, str):
-        inner = node[place] = {"use": inner}
+        inner = node[at] = {"use": inner}
     if not isinstance(inner, (dict, list)):
         raise DrkitError(f"--set {path}: {path} is a single value ({shortened(inner)}), not a table of settings")
     return inner

@@ -128,13 +128,13 @@ def _own_reranker_parameters(recipe: Recipe) -> int:
 
 def _stored_layer_parameters(model: str) -> int:
     """Return the number of transformer-layer parameters of a model in a local folder; 0 if it is not there."""
-    config = _config(model)
+    config = local_config(model)
     found = (next((config[name] for name in names if name in config), 0) for names in _SIZES)
     layers, hidden, inner = (size if _is_size(size) else 0 for size in found)
     return int(layers * _layer_parameters(hidden, inner))
 
 
-def _config(model: str) -> Mapping[str, Any]:
+def local_config(model: str) -> Mapping[str, Any]:
     """Return the configuration of a model in a local folder; empty if it is not there, or no object."""
     path = local_path(model) / "config.json"
     config = read_json(path, "give the folder of a model") if path.is_file() else {}
@@ -182,7 +182,7 @@ def _sizes(encoder: EncoderSettings) -> _Sizes | None:
     if encoder.pretrained is None:
         numbers = (encoder.hidden, encoder.layers, encoder.heads, encoder.intermediate, encoder.vocab_size)
         return _Sizes(*numbers, encoder.dropout)
-    config = _config(encoder.pretrained)
+    config = local_config(encoder.pretrained)
     found: list[Any] = [config.get(name) for name in _NAMES]
     if not all(map(_is_size, found)):
         return None

@@ -126,7 +126,7 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 
 def damages(manifest: Manifest, folder: Path, *, verify: bool = False) -> Iterable[str]:
-    """Return a line for each damaged file of a stage, but for pruned ones; see `drkit.core.files.find_damages`."""
+    """Return a line for each damaged file of a stage, except pruned ones; see `drkit.core.files.find_damages`."""
     present = {n: e for n, e in manifest.files.items() if n not in manifest.pruned or (folder / n).is_file()}
     return find_damages(present, folder, verify=verify)
 

@@ -31,10 +31,12 @@ from drkit.data.contexts import batch_signals
 from drkit.data.store import StoredTexts, TokenStore, tokenise
 from drkit.encoders.heads import seeded
 from drkit.encoders.masked_lm import MaskedLmEncoder
+from drkit.losses.specs import LONGEST_VECTOR
 from drkit.maskers.views import keep_targets
 from drkit.recipe.parts import PartInUse, required_signals
 from drkit.recipe.schema import Choice, EncoderSettings, Pretrain, Recipe
 from drkit.runs.attribution import build_part, refuse_unless, require_methods, target_of, try_collection, trying
+from drkit.runs.estimate import local_config
 from drkit.runs.stages.pretrain import loss_call_signals, vocabulary_signals
 from drkit.testing import toys
 from drkit.testing.decoders import PER_TARGET, SHAPES
@@ -325,7 +327,7 @@ def _comparing_losses(recipe: Recipe, registry: Registry) -> Iterator[tuple[Part
         loss, has_teacher = recipe.finetune.for_round(current).loss, bool(current.teacher)
         if (loss, has_teacher) not in seen:
             seen.append((loss, has_teacher))
-            pairs = toys.toy_pairs()
+            pairs = toys.toy_pairs(_vector_length(recipe.encoder))
             yield (
                 PartInUse.of(Kind.LOSS, loss, registry),
                 {"pairs": pairs if has_teacher else attrs.evolve(pairs, teacher=None)},
@@ -333,6 +335,14 @@ def _comparing_losses(recipe: Recipe, registry: Registry) -> Iterator[tuple[Part
     if recipe.reranker:
         groups = attrs.evolve(toys.toy_groups(), teacher=None)
         yield PartInUse.of(Kind.LOSS, recipe.reranker.loss, registry), {"groups": groups}
+
+
+def _vector_length(encoder: EncoderSettings) -> int:
+    """Return the numbers in a vector of the encoder; of a model on the hub, the largest number that losses allow."""
+    if encoder.pretrained is None:
+        return encoder.hidden
+    size = local_config(encoder.pretrained).get("hidden_size")
+    return size if isinstance(size, int) else LONGEST_VECTOR
 
 
 def _learnt(inputs: Mapping[str, Any]) -> list[Tensor]:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from drkit.search.index import Retriever as Retriever
     from drkit.search.index import build_index as build_index
     from drkit.search.index import open_index as open_index
+    from drkit.search.quantized import Quantized as Quantized
+    from drkit.search.quantized import QuantizedIndex as QuantizedIndex
     from drkit.search.rankings import Hits as Hits
     from drkit.search.rankings import read_qrels as read_qrels
     from drkit.search.rankings import read_run as read_run

@@ -22,7 +22,7 @@ from pyarrow import ArrowException
 from torch import Tensor
 
 from drkit.core.files import read_json, replacing_folder, write_text
-from drkit.errors import DrkitError
+from drkit.errors import DrkitError, MissingExtraError
 from drkit.search.rankings import Hits, check_one_list_per_query
 from drkit.search.vectors import DocIds, Shards, Vectors, float32_blocks
 
@@ -116,7 +116,7 @@ class FlatIndex:
     def save(self, folder: str | Path) -> Path:
         """Write vectors.npy, ids.arrow, index.json and, within the memory budget, faiss's index.faiss; atomically."""
         with replacing_folder(Path(folder), ABOUT) as temporary:
-            _write_vectors(temporary / VECTORS, self.vectors)
+            write_vectors(temporary / VECTORS, self.vectors)
             self._ids.write(temporary / IDS)
             if isinstance(self.engine, FaissEngine) and _float32_bytes(self.vectors) <= MEMORY:
                 self.engine.write(temporary / FAISS)
@@ -236,7 +236,7 @@ def _converted(vectors: Any, memory: int = MEMORY) -> Any:
     return np.asarray(vectors, dtype=np.float32) if small and vectors.dtype != np.float32 else vectors
 
 
-def _write_vectors(path: Path, vectors: Any) -> None:
+def write_vectors(path: Path, vectors: Any) -> None:
     """Write one .npy file block by block."""
     with path.open("wb") as file:
         head = {"descr": np.dtype(vectors.dtype).str, "fortran_order": False, "shape": tuple(vectors.shape)}
@@ -267,6 +267,15 @@ def read_about(folder: Path, kind: str | None = None, files: tuple[str, ...] = (
         if not missing:
             return about
     raise DrkitError(f"{folder} is not an index (missing {', '.join(missing)}); rebuild it with `drkit index`")
+
+
+def faiss_library() -> Any:
+    """Return the module `faiss`. Raises MissingExtraError if it is not installed."""
+    try:
+        import faiss
+    except ImportError:
+        raise MissingExtraError("an approximate index", "faiss", "cpu") from None
+    return faiss
 
 
 ENGINES = ("auto", "faiss", "torch")

@@ -1,6 +1,7 @@
-"""Indexes of any kind: build, save, open and search them; approximate ones (HNSW graphs, IVF-PQ) are built with faiss.
+"""Indexes of any kind: build, save, open and search them; approximate ones are built with faiss.
 
-How much of the exact ranking an approximate index finds is measured when it is built.
+HNSW graphs and IVF-PQ are here; codes of one byte or one bit a number are in `drkit.search.quantized`. How
+much of the exact ranking an approximate index finds is measured when it is built.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from pyarrow import ArrowException
 
 from drkit.core.files import check_replaceable, replacing_folder
-from drkit.errors import DrkitError, MissingExtraError
+from drkit.errors import DrkitError
 from drkit.search.flat import (
     ABOUT,
     FAISS,
@@ -28,11 +29,13 @@ from drkit.search.flat import (
     FlatIndex,
     check_search,
     check_vectors,
+    faiss_library,
     make_engine,
     read_about,
     score_positions,
     write_about,
 )
+from drkit.search.quantized import QUANTIZED, Quantized, QuantizedIndex
 from drkit.search.rankings import Hits, batched, check_queries, check_same_encoder
 from drkit.search.vectors import DocIds, Shards, Vectors, float32_blocks
 
@@ -40,20 +43,25 @@ if TYPE_CHECKING:
     from drkit.search.text_encoder import Encoder
 
 _LOGGER = logging.getLogger(__name__)
-AnyIndex: TypeAlias = "FlatIndex | HnswIndex | IvfPqIndex"
-KINDS: tuple[str, ...] = ("flat", "hnsw", "ivf-pq")
+AnyIndex: TypeAlias = "FlatIndex | HnswIndex | IvfPqIndex | QuantizedIndex"
+KINDS: tuple[str, ...] = ("flat", "hnsw", "ivf-pq", *QUANTIZED)
 SAMPLE, DEPTH = 200, 10
 # A measured recall below this share deserves a hint.
 LOW_RECALL = 0.9
 
 
 def build_index(
-    vectors: Vectors | str | Path, folder: str | Path, *, kind: str = "flat", settings: Hnsw | IvfPq | None = None
+    vectors: Vectors | str | Path,
+    folder: str | Path,
+    *,
+    kind: str = "flat",
+    settings: Hnsw | IvfPq | Quantized | None = None,
 ) -> AnyIndex:
     """Build an index of a folder of vectors, save it, and return the saved index.
 
-    kind: flat (exact), hnsw or ivf-pq; settings: of the last two. The recall of an approximate index is measured with
-    the 10 nearest neighbours of 200 of its own vectors, and stored in its index.json as `recall@10`.
+    kind: flat (exact), hnsw, ivf-pq, int8 or binary; settings: of all but the first. The recall of an approximate
+    index is measured with the 10 nearest neighbours of 200 of its own vectors, and stored in its index.json as
+    `recall@10`.
 
     Raises DrkitError if the vectors are incomplete or of queries, ids are not unique or values not finite, kind and
     settings do not match, or `folder` holds something other than an index.
@@ -69,12 +77,14 @@ def build_index(
         FlatIndex.over(vectors).save(folder)
         return open_index(folder)
     matrix, ids = vectors.shards, vectors.doc_ids
-    index: HnswIndex | IvfPqIndex
-    if kind == "hnsw" and not isinstance(settings, IvfPq):
+    index: HnswIndex | IvfPqIndex | QuantizedIndex
+    if kind == "hnsw" and (settings is None or isinstance(settings, Hnsw)):
         settings = settings or Hnsw(half=matrix.dtype == np.float16)
         index = HnswIndex.build(matrix, ids, settings=settings, encoder=vectors.encoder)
-    elif kind == "ivf-pq" and not isinstance(settings, Hnsw):
+    elif kind == "ivf-pq" and (settings is None or isinstance(settings, IvfPq)):
         index = IvfPqIndex.build(matrix, ids, settings=settings, encoder=vectors.encoder)
+    elif kind in QUANTIZED and (settings is None or isinstance(settings, Quantized)):
+        index = QuantizedIndex.build(matrix, ids, kind=kind, settings=settings, encoder=vectors.encoder)
     else:
         given = f" with settings {type(settings).__name__}" if settings else ""
         raise DrkitError(f"unsupported index kind {kind!r}{given}; use one of: {', '.join(KINDS)}")
@@ -96,6 +106,8 @@ def open_index(folder: str | Path, *, memory: int = MEMORY) -> AnyIndex:
         return FlatIndex.load(folder, memory=memory)
     if kind not in KINDS:
         raise DrkitError(f"{folder} holds an index of kind {kind!r}; drkit supports {', '.join(KINDS)}")
+    if kind in QUANTIZED:
+        return QuantizedIndex.load(folder)
     return HnswIndex.load(folder) if kind == "hnsw" else IvfPqIndex.load(folder)
 
 
@@ -220,15 +232,6 @@ class ApproximateIndex:
     def facts(self) -> dict[str, Any]:
         """What to report about the index besides its size: the recall measured when it was built."""
         return dict(self._about.get("facts", {}))
-
-
-def faiss_library() -> Any:
-    """Return the module `faiss`. Raises MissingExtraError if it is not installed."""
-    try:
-        import faiss
-    except ImportError:
-        raise MissingExtraError("an approximate index", "faiss", "cpu") from None
-    return faiss
 
 
 @frozen

@@ -27,6 +27,7 @@ from drkit.encoders.folder import (
     CONFIG,
     SIMILARITIES,
     bare_settings,
+    check_truncation,
     is_dual,
     read_encoder_settings,
     read_routes,
@@ -70,9 +71,10 @@ class TextEncoder:
     query_length, passage_length: maximum number of tokens, special ones included. normalize: length 1 also under dot.
     token_budget: tokens per batch, padding included. Prompts are put before every text.
     precision: `float32`, or `bfloat16` for matrix products only (autocast): faster on a GPU, slightly less accurate.
-    token_weights: for the pooling `weighted`.
+    token_weights: for the pooling `weighted`. truncate_dim: keep only the first numbers of every vector (cut before it
+    is normalised), as an encoder trained with the loss `matryoshka` allows; None: all.
 
-    Raises DrkitError if the pooling needs token weights that are missing.
+    Raises DrkitError if the pooling needs token weights that are missing, or vectors are shorter than `truncate_dim`.
     """
 
     model: Any
@@ -87,9 +89,12 @@ class TextEncoder:
     passage_prompt: str = ""
     precision: str = attrs.field(default="float32", validator=in_(("float32", "bfloat16")))
     token_weights: TokenWeights | None = None
+    truncate_dim: int | None = attrs.field(default=None, validator=attrs.validators.optional(ge(1)))
 
     def __attrs_post_init__(self) -> None:
         check_token_weights(self.pooling, self.token_weights)
+        if self.truncate_dim is not None:
+            check_truncation(self.truncate_dim, int(self.model.config.hidden_size))
 
     @classmethod
     def load(cls, folder: str | Path, device: str | torch.device = "cpu") -> TextEncoder:
@@ -123,16 +128,18 @@ class TextEncoder:
     @property
     def dimension(self) -> int:
         """D, the length of a vector."""
-        return int(self.model.config.hidden_size)
+        return self.truncate_dim or int(self.model.config.hidden_size)
 
     def identity(self) -> dict[str, Any]:
         """Return what the vectors depend on, as plain data: content hashes of weights and tokenizer, and settings.
 
-        A static encoder has the identity of its export, in which token weights are folded into the word vectors.
+        A static encoder has the identity of its export, whose word vectors are truncated and have token weights folded
+        into them.
         """
-        if isinstance(self.model, StaticModel) and self.token_weights is not None:
+        if isinstance(self.model, StaticModel) and (self.token_weights is not None or self.truncate_dim):
             table = fold_weights(self.model.embeddings.word_embeddings.weight, self.token_weights)
-            return attrs.evolve(self, model=StaticModel.of(table), pooling="mean", token_weights=None).identity()
+            model = StaticModel.of(table[:, : self.truncate_dim])
+            return attrs.evolve(self, model=model, pooling="mean", token_weights=None, truncate_dim=None).identity()
         settings = attrs.asdict(self, filter=attrs.filters.exclude(*_PARTS, "token_budget"))
         hashes = {"weights": weights_hash(self.model, self.token_weights), "tokenizer": tokenizer_hash(self.tokenizer)}
         return {**hashes, **settings, "normalize": self.has_unit_length}
@@ -189,6 +196,7 @@ class TextEncoder:
     def _embed(self, rows: Sequence[Any]) -> Tensor:
         bags = isinstance(self.model, StaticModel)
         vectors = self.model.bags(rows, self.token_weights) if bags else self._pooled(rows)
+        vectors = vectors[:, : self.truncate_dim]
         return nn.functional.normalize(vectors, dim=-1) if self.has_unit_length else vectors
 
     def _pooled(self, rows: Sequence[Any]) -> Tensor:

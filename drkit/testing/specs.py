@@ -9,11 +9,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import attrs
-import cattrs
 
+from drkit.core.registry import installed
 from drkit.core.settings import config_problems
 from drkit.core.spec import ComponentSpec, Kind
 from drkit.errors import DrkitError
+from drkit.recipe.toml import plain, recipe_converter
 
 HEAVY = ("torch", "transformers", "datasets", "faiss", "pyarrow")
 
@@ -49,15 +50,11 @@ def build(spec: ComponentSpec, config: Any, context: Any) -> Any:
 
 def spec_of(kind: Kind, part: ComponentSpec | str) -> ComponentSpec:
     """Return the spec itself, or that of the installed part with this name (drkit's own, or a plugin's)."""
-    from drkit.core.registry import installed
-
     return installed().registry.get(kind, part) if isinstance(part, str) else part
 
 
 def signal_scopes(spec: ComponentSpec, config: Any) -> dict[str, str]:
     """Return the scope of each signal that a part reads with these settings; `token` if it is not installed."""
-    from drkit.core.registry import installed
-
     registry = installed().registry
     known = registry.names(Kind.SIGNAL)
     return {
@@ -79,8 +76,8 @@ def check_spec(spec: ComponentSpec) -> None:
     require(not problems, f"{spec.name}: {'; '.join(problems)}")
     for setting in attrs.fields(spec.config):
         require(setting.metadata.get("help"), f"{spec.name}: setting {setting.name!r} has no help")
-    plain = cattrs.unstructure(settings)
-    require(cattrs.structure(plain, spec.config) == settings, f"{spec.name}: settings do not survive a round trip")
+    read: Any = recipe_converter(installed().registry).structure(plain(settings), spec.config)
+    require(read == settings, f"{spec.name}: settings do not survive a round trip through a recipe")
     if spec.cite is not None:
         cite = spec.cite
         require(cite.key and cite.title and cite.year > 1900, f"{spec.name}: the citation lacks key, title or year")

@@ -55,13 +55,13 @@ def toy_texts(lengths: Sequence[int] = (16, 12, 5, 7, 10, 14, 8, 16)) -> list[st
 
     Two of three words have two tokens; the first word of each text and every fifth begin with a capital.
     """
-    return [" ".join(_toy_word(row, place) for place in range(length)) for row, length in enumerate(lengths)]
+    return [" ".join(_toy_word(row, n) for n in range(length)) for row, length in enumerate(lengths)]
 
 
-def _toy_word(row: int, place: int) -> str:
-    ending = _PIECES[(5 * row + place) % len(_PIECES)][2:] if place % 3 else ""
-    word = _WORDS[(7 * row + 3 * place) % len(_WORDS)] + ending
-    return word.capitalize() if place % 5 == 0 else word
+def _toy_word(row: int, position: int) -> str:
+    ending = _PIECES[(5 * row + position) % len(_PIECES)][2:] if position % 3 else ""
+    word = _WORDS[(7 * row + 3 * position) % len(_WORDS)] + ending
+    return word.capitalize() if position % 5 == 0 else word
 
 
 def toy_encoder(seed: int = 7, *, pooling: str = "cls", **sizes: Any) -> MaskedLmEncoder:
@@ -146,14 +146,15 @@ def rows_of(tokens: TokenBatch, rows: Sequence[int]) -> TokenBatch:
     return map_tensors(tokens, lambda tensor: tensor[chosen])
 
 
-def toy_pairs() -> EmbeddedPairs:
+def toy_pairs(dimension: int = 6) -> EmbeddedPairs:
     """Return five queries and eleven passages, with groups of 1 to 4 passages, a copy, and unscored passages.
 
     Passages 3 and 8 are copies; passage 6 is not a candidate of query 1; the teacher did not score the last query, nor
-    passage 5 for the first.
+    passage 5 for the first. Scores are of the same size for vectors of any dimension.
     """
     draw = torch.Generator().manual_seed(3)
-    queries, passages = (torch.randn(count, 6, generator=draw).requires_grad_() for count in (5, 11))
+    scale = (6 / dimension) ** 0.5
+    queries, passages = ((scale * torch.randn(count, dimension, generator=draw)).requires_grad_() for count in (5, 11))
     groups = torch.tensor([[0, 5, 6, 7], [1, 8, -1, -1], [2, -1, -1, -1], [3, 9, -1, -1], [4, 10, -1, -1]])
     numbers = torch.arange(11)
     numbers[8] = 3

@@ -68,10 +68,14 @@ def test_faiss_may_be_missing(monkeypatch):
 
 def test_threads_are_compared_with_cores(monkeypatch):
     monkeypatch.setattr(doctor.os, "sched_getaffinity", lambda _: range(4), raising=False)
+    monkeypatch.setattr(doctor, "free_cores", lambda: 4.0)
     for given, state in (("1", "warning"), ("4", "ok"), ("9", "warning")):
         monkeypatch.setenv("OMP_NUM_THREADS", given)
         assert found("threads").state == state
     assert "OMP_NUM_THREADS=4" in found("threads").advice
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    monkeypatch.setattr(doctor, "free_cores", lambda: 1.0)
+    assert "other programs leave only about 1.0 of 4 cores free" in found("threads").advice
 
 
 def test_little_memory_and_little_space_are_warnings(monkeypatch, tmp_path):

@@ -6,8 +6,8 @@ import pytest
 
 from drkit.core.types import Judgement
 from drkit.search import write_qrels, write_run
-from tests.cli.test_light_commands import drkit
 from tests.runs.test_systems import make_run
+from tests.warm import drkit
 
 
 @pytest.fixture(scope="module")

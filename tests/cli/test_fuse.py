@@ -7,7 +7,7 @@ import pytest
 from drkit.core.types import Judgement
 from drkit.search import align, convex, read_run, reciprocal_ranks, write_qrels, write_run
 from drkit.search.fusion import SCALES
-from tests.cli.test_light_commands import drkit
+from tests.warm import drkit
 
 
 @pytest.fixture(scope="module")

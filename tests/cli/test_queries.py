@@ -1,13 +1,12 @@
 """`drkit queries`: one process or two of torchrun's make the same file, and a run reads it."""
 
 import json
-import os
 import subprocess
-import sys
 
 import pytest
 
 from drkit.data import read_queries
+from tests import warm
 from tests.data.seq2seq import write_t5
 
 TEXTS = ["A wing in a slipstream.", "", "Boundary layers over flat plates.", "Heat in composite slabs.", "Flutter."]
@@ -23,9 +22,8 @@ def arguments(tmp_path_factory):
 
 
 def drkit(*given, **environment):
-    own = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **environment}
-    command = [sys.executable, "-m", "drkit_cli.main", "queries", *map(str, given)]
-    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **own}, check=False)
+    code, out, err = warm.drkit("queries", *given, **environment)
+    return subprocess.CompletedProcess(given, code, out, err)
 
 
 def test_one_process_or_two_make_the_same_file(arguments, tmp_path):

@@ -36,7 +36,7 @@ PACKAGES = {
 }
 HEAD = """# The public API
 
-Everything on this page is public: it is imported from the package under which it stands, and a change that breaks its
+Everything on this page is public: it is imported from the package that lists it, and a change that breaks its
 users comes with a new version of the API. All other names may change at any time. This is version {version}; a plugin
 may declare `DRKIT_API = {version}`, and a drkit of another version then says so instead of failing somewhere else.
 

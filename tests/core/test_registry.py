@@ -54,6 +54,7 @@ def test_the_set_of_parts_is_this_one():
         "loss/kl-distillation",
         "loss/listwise",
         "loss/margin-mse",
+        "loss/matryoshka",
         "loss/mlm",
         "loss/pairwise",
         "loss/replaced-lm",

@@ -1,7 +1,6 @@
-"""The warm process that runs commands with faults, a tiny collection, and the runs of its recipes."""
+"""The warm process that runs commands with faults, and a tiny collection."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -9,33 +8,26 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.warm import ROOT, WarmProcess
 
 
-class Server:
-    """Runs drkit in children of a warm process that counts file operations (`tests.faults.server`)."""
+class Faulty:
+    """Commands below the repository, whose operation `at` below `root` fails with `error`, or is the last (0)."""
 
     def __init__(self, library):
-        environment = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.server"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-            env={**os.environ, **environment, "LD_PRELOAD": str(library)},
-        )
+        self.process = WarmProcess(LD_PRELOAD=str(library))
 
-    def drkit(self, *arguments, root, at=0, error=0, **environment):
-        """The result of a command, whose operation `at` below `root` fails with `error`, or ends the process (0)."""
-        job = {"arguments": list(map(str, arguments)), "folder": str(ROOT), "root": str(root)}
-        job["environment"] = {name: str(value) for name, value in environment.items()}
-        print(json.dumps({**job, "at": at, "error": error}), file=self._process.stdin, flush=True)
-        return json.loads(self._process.stdout.readline())
+    def drkit(self, *arguments, **job):
+        self.start(*arguments, **job)
+        return self.wait()
 
-    def close(self):
-        self._process.stdin.close()
-        self._process.wait()
+    def start(self, *arguments, root, at=0, error=0, **environment):
+        faults = {"root": str(root), "at": at, "error": error}
+        self.process.start(*arguments, folder=ROOT, environment=environment, **faults)
+
+    def wait(self):
+        result = self.process.wait()
+        return {**result, "output": f"{result['out']}\n{result['err']}"}
 
 
 @pytest.fixture(scope="package")
@@ -51,9 +43,9 @@ def library(tmp_path_factory):
 
 @pytest.fixture(scope="package")
 def server(library):
-    made = Server(library)
+    made = Faulty(library)
     yield made
-    made.close()
+    made.process.close()
 
 
 @pytest.fixture(scope="package")

@@ -11,7 +11,7 @@ import pytest
 from drkit.core.registry import installed
 from drkit.errors import DrkitError
 from drkit.pages import model_card, open_run, push_encoder, write_model_card
-from tests.cli.test_light_commands import drkit
+from tests.warm import drkit
 
 PARTS = installed()
 

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drkit.core.registry import installed
+from drkit.core.spec import Choice
 from drkit.core.types import EmbeddedPairs, ScoredGroups
 from drkit.errors import DrkitError
 from drkit.losses import (
@@ -23,6 +24,7 @@ from drkit.losses import (
     ListwiseLoss,
     MarginMseConfig,
     MarginMseLoss,
+    MatryoshkaConfig,
     PairwiseConfig,
     PairwiseLoss,
 )
@@ -286,6 +288,8 @@ def test_a_score_that_is_no_number_is_none(name):
         ("kl-distillation", KlDistillationConfig(alpha=0)),
         ("kl-distillation", KlDistillationConfig(directions="all", mask_hard_negatives=True)),
         ("margin-mse", MarginMseConfig(similarity="cosine")),
+        ("matryoshka", MatryoshkaConfig(dimensions=(2, 4))),
+        ("matryoshka", MatryoshkaConfig(Choice("kl-distillation", KlDistillationConfig()), dimensions=(3,))),
         ("listwise", None),
     ],
 )

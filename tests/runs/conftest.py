@@ -1,11 +1,12 @@
 """A run small enough for tests, on real docstrings of the standard library."""
 
 import json
-import os
 import subprocess
 import sys
 
 import pytest
+
+from tests.warm import warm_process
 
 TINY = [
     "--pipeline=two-stage",
@@ -29,21 +30,15 @@ TINY = [
 
 
 def command(*arguments):
+    """The command line as a process of its own, for what ends or limits processes."""
     return [sys.executable, "-m", "drkit_cli.main", *map(str, arguments)]
 
 
 def drkit(*arguments, check=True, **environment):
-    """Standard output and error of the command line, one thread, in a process of its own."""
-    done = subprocess.run(
-        command(*arguments),
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **environment},
-        timeout=600,
-        check=False,
-    )
-    assert not check or done.returncode == 0, done.stderr
-    return done
+    """Standard output and error of the command line, one thread, in a child of a warm process."""
+    result = warm_process().drkit(*arguments, environment=environment)
+    assert not check or result["code"] == 0, result["err"]
+    return subprocess.CompletedProcess(arguments, result["code"], result["out"], result["err"])
 
 
 @pytest.fixture(scope="session")

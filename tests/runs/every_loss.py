@@ -26,6 +26,8 @@ from drkit.losses import (
     ListwiseLoss,
     MarginMseConfig,
     MarginMseLoss,
+    MatryoshkaConfig,
+    MatryoshkaLoss,
     PairwiseLoss,
 )
 from drkit.losses.specs import DIRECTIONS
@@ -46,6 +48,9 @@ LOSSES = {
         KlDistillationConfig(temperature=0.3, teacher_temperature=2.0, mask_hard_negatives=True)
     ),
     "margin-mse": MarginMseLoss(MarginMseConfig(similarity="cosine")),
+    "matryoshka": MatryoshkaLoss(
+        MatryoshkaConfig(dimensions=(4,)), loss=ContrastiveLoss(ContrastiveConfig(temperature=0.3))
+    ),
     "listwise": ListwiseLoss(),
     "separate encoders": KlDistillationLoss(KlDistillationConfig(temperature=0.3, directions="all")),
 }

@@ -11,13 +11,26 @@ from drkit_cli.names import LocalPath, count
 from drkit_cli.output import output_options, print_next, print_note, print_result
 from drkit_cli.terminal import echo
 
-_OF_KIND = {"hnsw": ("links", "construction", "effort", "half"), "ivf-pq": ("lists", "code_bytes", "probes")}
-_RAISES_RECALL = {"hnsw": ("effort", "links"), "ivf-pq": ("code_bytes", "probes")}
+_OF_CODES = ("rescore", "candidates")
+_SETTINGS = {
+    "hnsw": ("links", "construction", "effort", "half"),
+    "ivf-pq": ("lists", "code_bytes", "probes"),
+    "int8": _OF_CODES,
+    "binary": _OF_CODES,
+}
+_RAISES_RECALL = {
+    "hnsw": ("effort", "links"),
+    "ivf-pq": ("code_bytes", "probes"),
+    "int8": ("candidates",),
+    "binary": ("candidates",),
+}
 
 
 @click.command(short_help="Build an index of vectors.")
 @click.argument("vectors", type=LocalPath())
-@click.option("--kind", type=click.Choice(["flat", "hnsw", "ivf-pq"]), default="flat", show_default=True)
+@click.option(
+    "--kind", type=click.Choice(["flat", "hnsw", "ivf-pq", "int8", "binary"]), default="flat", show_default=True
+)
 @click.option("--links", default=32, show_default=True, type=count(2), help="hnsw: neighbours per vector.")
 @click.option(
     "--construction",
@@ -37,6 +50,20 @@ _RAISES_RECALL = {"hnsw": ("effort", "links"), "ivf-pq": ("code_bytes", "probes"
 @click.option("--lists", default=0, type=count(0), help="ivf-pq: inverted lists (0: automatic).")
 @click.option("--code-bytes", default=0, type=count(0), help="ivf-pq: bytes per vector (0: automatic).")
 @click.option("--probes", default=0, type=count(0), help="ivf-pq: lists read per search (0: automatic).")
+@click.option(
+    "--rescore",
+    type=click.Choice(["vectors", "codes"]),
+    default="vectors",
+    show_default=True,
+    help="int8, binary: score candidates again with the vectors, which are stored too, or only with the codes.",
+)
+@click.option(
+    "--candidates",
+    default=4,
+    show_default=True,
+    type=count(1),
+    help="int8, binary: candidates that are scored again for each hit.",
+)
 @click.option("-o", "--output", required=True, type=LocalPath(), help="The folder of the index.")
 @output_options
 def index(
@@ -49,6 +76,8 @@ def index(
     lists: int,
     code_bytes: int,
     probes: int,
+    rescore: str,
+    candidates: int,
     output: Path,
 ) -> None:
     r"""Build an index of VECTORS made by `drkit encode`. flat is exact; the recall of other kinds is measured.
@@ -56,19 +85,22 @@ def index(
     \b
     drkit index vectors/ -o index/
     drkit index vectors/ --kind hnsw --effort 256 -o index/
+    drkit index vectors/ --kind binary --candidates 8 -o index/
     """
-    from drkit.search import Hnsw, IvfPq, Vectors, build_index
+    from drkit.search import Hnsw, IvfPq, Quantized, Vectors, build_index
     from drkit.search.index import LOW_RECALL
 
     _check_kind(kind)
 
-    settings: Hnsw | IvfPq | None = None
+    settings: Hnsw | IvfPq | Quantized | None = None
     opened = Vectors.open(vectors)
     if kind == "hnsw":
         half = half or opened.about["dtype"] == "float16"
         settings = Hnsw(links=links, construction=construction, effort=effort, half=half)
     elif kind == "ivf-pq":
         settings = IvfPq(lists=lists, code_bytes=code_bytes, probes=probes)
+    elif kind in ("int8", "binary"):
+        settings = Quantized(rescore=rescore, candidates=candidates)
     made = build_index(opened, output, kind=kind, settings=settings)
     recall = made.facts.get("recall@10")
 
@@ -88,7 +120,7 @@ def index(
 def _check_kind(kind: str) -> None:
     """Raise UsageError for a setting of another kind of index, which would have no effect."""
     given = click.get_current_context().get_parameter_source
-    for other, names in _OF_KIND.items():
-        for name in names if other != kind else ():
-            if given(name) is not ParameterSource.DEFAULT:
+    for other, names in _SETTINGS.items():
+        for name in names:
+            if name not in _SETTINGS.get(kind, ()) and given(name) is not ParameterSource.DEFAULT:
                 raise click.UsageError(f"--{name.replace('_', '-')} is a setting of --kind {other}, not of {kind}")

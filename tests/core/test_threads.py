@@ -1,0 +1,116 @@
+"""Threads: the limits of a container, what a command sets for OpenMP, and what it says of busy neighbours."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from drkit.core import threads
+from drkit.core.threads import available_cores, busy_note, configured_threads, free_cores, use_available_cores
+from drkit_cli.main import cli
+
+
+@pytest.fixture
+def eight(monkeypatch):
+    """A machine with eight cores."""
+    monkeypatch.setattr(threads.os, "sched_getaffinity", lambda _: range(8), raising=False)
+    monkeypatch.setattr(threads.os, "cpu_count", lambda: 8)
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({}, 8),
+        ({"cpu.max": "max 100000\n"}, 8),
+        ({"cpu.max": "200000 100000\n"}, 2),
+        ({"cpu.max": "150000 100000\n"}, 2),
+        ({"cpu.max": "20000 100000\n"}, 1),
+        ({"cpu.max": "9900000 100000\n"}, 8),
+        ({"cpu.max": "nonsense"}, 8),
+        ({"cpu/cpu.cfs_quota_us": "300000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 3),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 8),
+    ],
+)
+def test_the_limit_of_a_container_counts(eight, tmp_path, files, cores):
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
+    assert available_cores(tmp_path) == cores
+
+
+def test_the_affinity_counts(eight, monkeypatch, tmp_path):
+    monkeypatch.setattr(threads.os, "sched_getaffinity", lambda _: {1, 5}, raising=False)
+    assert available_cores(tmp_path) == 2
+
+
+def test_what_a_command_sets(eight, monkeypatch, tmp_path):
+    monkeypatch.setattr(threads, "_processor_limit", lambda _: 2.0)
+    environment: dict[str, str] = {}
+    use_available_cores(environment)
+    assert environment == {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "2"}
+    monkeypatch.setattr(threads, "_processor_limit", lambda _: None)
+    environment = {}
+    use_available_cores(environment)
+    assert environment == {"OMP_WAIT_POLICY": "PASSIVE"}, "libraries know how many cores suit them"
+
+
+@pytest.mark.parametrize("given", ["OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"])
+def test_what_the_user_set_stays(eight, monkeypatch, given):
+    monkeypatch.setattr(threads, "_processor_limit", lambda _: 2.0)
+    environment = {given: "1000", "OMP_NUM_THREADS": "6"}
+    use_available_cores(environment)
+    assert environment == {given: "1000", "OMP_NUM_THREADS": "6"}
+
+
+def test_every_command_sets_it_before_torch_is_imported():
+    code = (
+        "import sys, drkit_cli.main as m; sys.argv = ['drkit', '--version']\n"
+        "try: m.main()\nexcept SystemExit: pass\n"
+        "import os; print(os.environ['OMP_WAIT_POLICY'], 'torch' in sys.modules)"
+    )
+    clean = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    done = subprocess.run([sys.executable, "-c", code], env=clean, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "PASSIVE False"
+
+
+@pytest.mark.parametrize(("given", "count"), [("", 8), ("3", 3), ("2,4", 2), ("many", 8), ("0", 8)])
+def test_configured_threads(eight, monkeypatch, given, count):
+    monkeypatch.setattr(threads, "_processor_limit", lambda _: None)
+    assert configured_threads({"OMP_NUM_THREADS": given} if given else {}) == count
+
+
+def test_free_cores_are_between_none_and_all():
+    assert 0 <= free_cores(0.05) <= available_cores()
+
+
+def test_own_work_does_not_count_as_that_of_others(eight, monkeypatch):
+    from collections import namedtuple
+
+    import psutil
+
+    times = namedtuple("Times", ["user", "system"])
+    spent = iter([times(0.0, 0.0), times(0.2, 0.0)])
+    monkeypatch.setattr(threads, "_processor_limit", lambda _: None)
+    monkeypatch.setattr(psutil.Process, "cpu_times", lambda _: next(spent))
+    monkeypatch.setattr(psutil, "cpu_percent", lambda **_: [100.0] * 3 + [0.0] * 5)
+    assert free_cores(0.2) == pytest.approx(6.0), "two cores are busy with others, one with this process"
+
+
+def test_only_a_busy_machine_is_worth_a_note(eight, monkeypatch):
+    monkeypatch.setattr(threads, "_processor_limit", lambda _: None)
+    assert busy_note(8, 4.0) == ""
+    assert busy_note(8, 1.24).startswith(
+        "8 threads configured, but other programs leave only about 1.2 of 8 cores free"
+    )
+    assert busy_note(1, 0.2).startswith("1 thread configured")
+
+
+def test_the_plan_says_so(monkeypatch):
+    monkeypatch.setattr(threads, "free_cores", lambda: 0.3)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    done = CliRunner().invoke(cli, ["compose", "--dry-run", "--quick"])
+    assert "2 threads configured, but other programs leave only" in " ".join(done.output.split())
