@@ -6,7 +6,6 @@ that reorder a line, tags, links. Nothing else in drkit escapes text.
 
 from __future__ import annotations
 
-import html
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -43,15 +42,6 @@ def escape_line(text: str) -> str:
     'an id error: none'
     """
     return escape_controls(" ".join(re.split(r"[\t\n\v\f\r]+", text)))
-
-
-def escape_html(text: str) -> str:
-    """Return a text as the content of an HTML element or of a quoted attribute.
-
-    >>> escape_html("<script>")
-    '&lt;script&gt;'
-    """
-    return html.escape(escape_controls(text))
 
 
 def escape_markdown(text: str) -> str:

@@ -1,0 +1,63 @@
+"""Draw what drkit prints in a terminal, as `terminal-plan.svg` and `terminal-table.svg`.
+
+python docs/img/terminal.py RUN
+
+The plan is that of the default run; the table is the one that RUN, a finished run, ends with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.terminal_theme import DEFAULT_TERMINAL_THEME
+from rich.text import Text
+
+FOLDER = Path(__file__).resolve().parent
+WIDTH = 110
+# rich names a font by its address; a picture of ours asks for nothing, and shows a font that the reader has.
+FONT_FACE = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
+SHOWN = {
+    "plan": (("compose", "--masker", "pmi", "--decoder", "enhanced", "--dry-run"), 24),
+    "table": (("run",), 17),
+}
+
+
+def printed(arguments: tuple[str, ...]) -> str:
+    """Return what a command prints to a terminal, with its colours."""
+    terminal = {**os.environ, "FORCE_COLOR": "1", "COLUMNS": str(WIDTH), "TERM": "xterm-256color"}
+    command = [sys.executable, "-m", "drkit_cli.main", *arguments]
+    done = subprocess.run(command, env=terminal, capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def picture(command: str, text: str, lines: int) -> str:
+    """Return the picture of a terminal with the first lines of a text."""
+    screen = Console(record=True, width=WIDTH, file=io.StringIO(), highlight=False)
+    shown = text.rstrip().splitlines()
+    for line in shown[:lines]:
+        screen.print(Text.from_ansi(line), no_wrap=True, crop=True)
+    if len(shown) > lines:
+        screen.print("..")
+    return FONT_FACE.sub("", screen.export_svg(title=command, theme=DEFAULT_TERMINAL_THEME, unique_id="drkit"))
+
+
+def main() -> None:
+    """Draw both."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run", help="the folder of a finished run")
+    given = parser.parse_args()
+    for name, (arguments, lines) in SHOWN.items():
+        text = printed((*arguments, given.run) if name == "table" else arguments)
+        command = " ".join(("drkit", *arguments, *([f"runs/{Path(given.run).name}"] if name == "table" else [])))
+        (FOLDER / f"terminal-{name}.svg").write_text(picture(command, text, lines), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
