@@ -10,7 +10,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, TextIO
 
-from attrs import frozen
+from attrs import evolve, frozen
 from rich.console import (
     Console,
     ConsoleOptions,
@@ -46,6 +46,7 @@ STYLES = {"kept": _GREEN, "pruned": _GREEN, "to do": "not bold", "resumed": "not
 
 if TYPE_CHECKING:
     from drkit.core.registry import Registry
+    from drkit.evaluate import Row
     from drkit.recipe.schema import Recipe
     from drkit.runs.estimate import Cost
     from drkit.runs.manifest import Manifest
@@ -129,6 +130,15 @@ class FittingTable:
             for name, cell in zip(self.columns[1:], row[1:], strict=True):
                 if cell:
                     yield Padding(Text(f"{name}: " if name else "").append(cell), (0, 0, 0, 2))
+
+
+def score_table(rows: Sequence[Row]) -> FittingTable:
+    """Return a table of systems by measures."""
+    from drkit.evaluate.systems import cell
+
+    measures = list(rows[0].values)
+    cells = [[SYSTEM_NAMES.get(row.system, row.system), *(cell(row, measure) for measure in measures)] for row in rows]
+    return evolve(table(f"{rows[0].queries:,} queries", ("system", *measures), cells), justify="right")
 
 
 def _least_width(drawn: Table, screen: Console) -> int:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import click
-
-from drkit_cli.names import LocalPath
 from drkit_cli.output import print_note, print_result, show_progress
 from drkit_cli.terminal import echo
 
@@ -17,33 +14,6 @@ if TYPE_CHECKING:
     from drkit.core.registry import Registry
     from drkit.recipe.schema import Recipe
     from drkit.runs.plan import Plan
-
-
-def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that every command with a run has: `--dry-run`, `--reuse`, `--redo` and `--trial`."""
-    options = (
-        click.option("--dry-run", is_flag=True, help="Print the plan and stop."),
-        click.option(
-            "--reuse",
-            metavar="RUN",
-            type=LocalPath(),
-            multiple=True,
-            help="Reuse identical stages of another run.",
-        ),
-        click.option(
-            "--redo",
-            is_flag=True,
-            help="Reuse the folder of another recipe, and rebuild the stages that the change affects.",
-        ),
-        click.option(
-            "--trial/--no-trial",
-            default=None,
-            help="Try every part on a toy batch first (default: yes for a run, no for --dry-run).",
-        ),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
 
 
 def run_recipe(
@@ -61,14 +31,13 @@ def run_recipe(
     trial: whether to try its parts on a toy batch first; None: before a run, but not for a dry run.
     """
     from drkit.core import processes
-    from drkit.core.progress import Silent
     from drkit.errors import DrkitError
     from drkit.recipe.check import check
     from drkit.runs.attribution import try_collection
-    from drkit.runs.execute import RECIPE, execute
+    from drkit.runs.execute import RECIPE
     from drkit.runs.plan import plan
     from drkit.train.arguments import check_arguments
-    from drkit_cli.render import console, plan_document, plan_tree, results, results_document
+    from drkit_cli.render import console, plan_document, plan_tree
 
     check(recipe, registry)
     try_collection(recipe, registry)
@@ -84,11 +53,20 @@ def run_recipe(
         from drkit.runs.trial import try_parts
 
         try_parts(recipe, registry)
-    if dry_run and not processes.rank():
+    if not dry_run:
+        _execute(made, run, recipe, registry, redo=redo, reuse=reuse)
+    elif not processes.rank():
         print_result(plan_document(recipe, made, run), lambda: console().print(plan_tree(recipe, registry, made, run)))
-    if dry_run:
-        return
-    if processes.rank():  # only the first process prints
+
+
+def _execute(made: Plan, run: Path, recipe: Recipe, registry: Registry, *, redo: bool, reuse: Sequence[Path]) -> None:
+    """Execute a plan, with its notes, progress and results; only the first process prints."""
+    from drkit.core import processes
+    from drkit.core.progress import Silent
+    from drkit.runs.execute import RECIPE, execute
+    from drkit_cli.render import results, results_document
+
+    if processes.rank():
         with name_failing_part(recipe, registry):
             execute(made.stages, run, recipe, registry=registry, progress=Silent())
         return

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import re
-import unicodedata
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from attrs import field, frozen
@@ -18,33 +16,14 @@ from drkit.core.registry import Installed
 from drkit.core.spec import Kind
 from drkit.data.corpus import StoredCollection
 from drkit.errors import DrkitError, UnknownNameError
+from drkit.recipe.lengths import Lengths, estimate_tokens, script_of
 
 # Formats of files, tried in this order; the last one reads any file of texts.
 FORMATS = ("beir", "trec", "tevatron", "pairs", "hf", "jsonl")
 # Passages whose letters are counted; scripts are a matter of shares.
 _SAMPLE = 5000
-# A token of a WordPiece vocabulary of 8,000 entries is about two thirds of an English word.
-_TOKENS_PER_WORD = 1.5
 # Scripts that are shown, with at least this share of the letters.
 _SHOWN, _LEAST_SHARE = 4, 0.001
-_WORD = re.compile(r"\w+")
-# Scripts without spaces between words, whose letters are about a token each.
-_UNSPACED = frozenset(("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR"))
-
-
-@frozen
-class Lengths:
-    """Estimated lengths of texts in tokens: half of them, 95 % and all are at most this long."""
-
-    median: int = 0
-    most: int = 0
-    longest: int = 0
-
-    @classmethod
-    def of(cls, tokens: Sequence[int]) -> Lengths:
-        """Return the quantiles of some numbers of tokens."""
-        ordered = sorted(tokens)
-        return cls(*(ordered[int(share * (len(ordered) - 1))] for share in (0.5, 0.95, 1.0))) if ordered else cls()
 
 
 @frozen
@@ -129,13 +108,13 @@ def look_at(name: str, parts: Installed) -> CollectionFacts:
     for passage in collection.passages():
         text = passage.content
         if len(lengths) < _SAMPLE:
-            letters.update(map(_script, filter(str.isalpha, text[:2000])))
+            letters.update(map(script_of, filter(str.isalpha, text[:2000])))
         digest = _digest(text)
         empty += not text.strip()
         duplicates += digest in seen and bool(text.strip())
         seen.add(digest)
         copies += own_texts.get(passage.doc_id) in (digest, _digest(passage.text))
-        lengths.append(_tokens(text))
+        lengths.append(estimate_tokens(text))
     total = letters.total()
     return CollectionFacts(
         name=name,
@@ -155,7 +134,7 @@ def _split(source: Any, split: str, own_texts: dict[str, bytes]) -> SplitFacts:
     lengths = array("L")
     for query in source.queries(split):
         own_texts[query.query_id] = _digest(query.text)
-        lengths.append(_tokens(query.text))
+        lengths.append(estimate_tokens(query.text))
     answered, judgements, relevant = set(), 0, 0
     for judgement in source.judgements(split):
         judgements += 1
@@ -167,22 +146,6 @@ def _split(source: Any, split: str, own_texts: dict[str, bytes]) -> SplitFacts:
 
 def _digest(text: str) -> bytes:
     return hashlib.blake2b(" ".join(text.split()).encode(errors="replace"), digest_size=8).digest()
-
-
-def _tokens(text: str) -> int:
-    """Estimate the tokens of a text: from its words, or from its letters where words are not separated."""
-    words = _WORD.findall(text)
-    unspaced = sum(_script(letter) in _UNSPACED for letter in text) if not text.isascii() else 0
-    return round(_TOKENS_PER_WORD * len(words)) + unspaced
-
-
-def _script(letter: str) -> str:
-    """Return the script of a letter, the first word of its Unicode name.
-
-    >>> [_script(letter) for letter in "aж字"]
-    ['LATIN', 'CYRILLIC', 'CJK']
-    """
-    return unicodedata.name(letter, "UNKNOWN").partition(" ")[0].partition("-")[0]
 
 
 def describe_facts(facts: CollectionFacts) -> Iterator[str]:

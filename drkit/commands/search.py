@@ -107,7 +107,7 @@ def _at_least_one(rows: Iterator[RunRow]) -> Iterator[RunRow]:
     """Pass the rows on. Raises DrkitError if there are none."""
     first = next(rows, None)
     if first is None:
-        raise DrkitError("there are no queries to search for: the file of queries is empty; give one with a line each")
+        raise DrkitError("no queries to search for: the file is empty; give a file with one query per line")
     yield first
     yield from rows
 

@@ -15,14 +15,13 @@ from drkit.core.files import write_text
 from drkit.core.registry import Installed, Registry
 from drkit.errors import DrkitError
 from drkit.recipe.compose import PAPER, QUICK, SMALL, ComposeRequest, compose
+from drkit.recipe.lengths import suggest_lengths
 from drkit.recipe.paths import setting_paths
 from drkit.recipe.schema import PSEUDO, Recipe
 from drkit.recipe.toml import recipe_toml
 
 # Passages below which training from scratch has too little text to learn from.
 _FEW_PASSAGES = 300
-_SHORTEST_PASSAGE, _LONGEST_PASSAGE = 64, 512
-_SHORTEST_QUERY, _LONGEST_QUERY = 16, 128
 _COMMENT_COLUMN, _WIDTH = 48, 100
 
 
@@ -46,7 +45,8 @@ def suggest_recipe(
     whether a GPU trains. Raises DrkitError as `compose` does.
     """
     chosen, why = (scale, "as you asked") if scale else _suggest_scale(facts, encoder, has_gpu)
-    settings = {} if encoder else dict(_lengths(facts))
+    queries = max((split.lengths for split in facts.splits.values()), key=lambda lengths: lengths.most, default=None)
+    settings = {} if encoder else suggest_lengths(facts.lengths, queries)
     if facts.copies:
         note = f"{facts.copies:,} queries are passages themselves, under the same id: they must not find themselves"
         settings["evaluation.exclude_self"] = ("true", note)
@@ -98,22 +98,6 @@ def _suggest_scale(facts: CollectionFacts, encoder: str | None, has_gpu: bool) -
         return SMALL, "an existing encoder but no GPU: the papers' schedules would take days; `--scale paper` has them"
     more = "; with an existing encoder, `drkit init --encoder PATH_OR_ID` takes the papers' numbers" if has_gpu else ""
     return SMALL, f"from scratch, in minutes on a CPU{more}"
-
-
-def _lengths(facts: CollectionFacts) -> Iterator[tuple[str, tuple[str, str]]]:
-    passage = _rounded(facts.lengths.most, _SHORTEST_PASSAGE, _LONGEST_PASSAGE)
-    cut = f", cut at {_LONGEST_PASSAGE}" if facts.lengths.most > _LONGEST_PASSAGE else ""
-    reason = f"95 % of the passages have at most about {facts.lengths.most:,} tokens{cut}"
-    yield "encoder.passage_length", (str(passage), reason)
-    longest = max((split.lengths.most for split in facts.splits.values()), default=0)
-    if longest:
-        query = _rounded(longest, _SHORTEST_QUERY, _LONGEST_QUERY)
-        yield "encoder.query_length", (str(query), f"95 % of the queries have at most about {longest:,} tokens")
-
-
-def _rounded(tokens: int, least: int, most: int) -> int:
-    """Return a length for texts of so many tokens and two special ones, a multiple of 16 within bounds."""
-    return max(least, min(most, -(-(tokens + 2) // 16) * 16))
 
 
 def _advice(facts: CollectionFacts, recipe: Recipe, *, has_gpu: bool) -> Iterator[str]:

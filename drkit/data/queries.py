@@ -278,9 +278,9 @@ class Crops:
         """Return `count` crops of each passage; equal ones once."""
         words = [[word.span() for word in _WORD.finditer(passage.content)] for passage in passages]
         totals = np.array([len(own) for own in words])[:, None]
-        sizes, places = np.moveaxis(Draws(self.seed + _CROPS, 0, indices).uniform(2, self.count), 1, 0)
+        sizes, offsets = np.moveaxis(Draws(self.seed + _CROPS, 0, indices).uniform(2, self.count), 1, 0)
         lengths = np.minimum(SHORTEST + (sizes * (LONGEST - SHORTEST + 1)).astype(np.int64), totals)
-        starts = (places * (totals - lengths + 1)).astype(np.int64)
+        starts = (offsets * (totals - lengths + 1)).astype(np.int64)
         return [
             [passage.content[own[a][0] : own[a + n - 1][1]] for a, n in zip(first, size, strict=True) if n]
             for passage, own, first, size in zip(passages, words, starts.tolist(), lengths.tolist(), strict=True)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from drkit.core import lazy_exports
 
 if TYPE_CHECKING:
-    from drkit.decoders.autoencoder import AutoencoderDecoder as AutoencoderDecoder
     from drkit.decoders.autoregressive import AutoregressiveBlockDecoder as AutoregressiveBlockDecoder
     from drkit.decoders.autoregressive import AutoregressiveDecoder as AutoregressiveDecoder
     from drkit.decoders.bow import BowDecoder as BowDecoder
     from drkit.decoders.bow import word_distribution as word_distribution
     from drkit.decoders.condenser import CondenserDecoder as CondenserDecoder
     from drkit.decoders.enhanced import EnhancedDecoder as EnhancedDecoder
+    from drkit.decoders.mlm import AutoencoderDecoder as AutoencoderDecoder
     from drkit.decoders.mlm import MlmDecoder as MlmDecoder
     from drkit.decoders.none import NoDecoder as NoDecoder
     from drkit.decoders.replaced_token_detection import ReplacedTokenDetectionDecoder as ReplacedTokenDetectionDecoder

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attrs import evolve, field, frozen
 
@@ -16,10 +16,6 @@ from drkit.core.escaping import escape_markdown, escape_paragraph
 from drkit.errors import DrkitError
 from drkit.evaluate.measures import Scores
 from drkit.evaluate.significance import TTest, holm, paired_t_test
-
-if TYPE_CHECKING:
-    pass
-
 
 LEVEL = 0.05
 CAPTION = (

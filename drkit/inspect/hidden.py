@@ -107,8 +107,8 @@ def measure_hidden(sample: TextSample, masker: Any) -> HiddenTokens:
         if borders is None:
             continue
         for row, chosen in enumerate((tokens.maskable, hidden)):
-            places = np.searchsorted(borders, tokens.signals[IMPORTANCE][chosen].numpy(), side="right")
-            tenths[row] += np.bincount(places, minlength=TENTHS)
+            found = np.searchsorted(borders, tokens.signals[IMPORTANCE][chosen].numpy(), side="right")
+            tenths[row] += np.bincount(found, minlength=TENTHS)
     return HiddenTokens(total, hits, None if borders is None else tenths[1] / np.maximum(tenths[0], 1))
 
 

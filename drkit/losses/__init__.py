@@ -8,19 +8,16 @@ from drkit.core import lazy_exports
 
 if TYPE_CHECKING:
     from drkit.losses.bag_of_words import BagOfWordsLoss as BagOfWordsLoss
-    from drkit.losses.bow_reconstruction import BowReconstructionLoss as BowReconstructionLoss
+    from drkit.losses.bag_of_words import BowReconstructionLoss as BowReconstructionLoss
     from drkit.losses.contrastive import ContrastiveLoss as ContrastiveLoss
-    from drkit.losses.info_nce import InfoNceLoss as InfoNceLoss
-    from drkit.losses.js_contrastive import JsContrastiveLoss as JsContrastiveLoss
-    from drkit.losses.js_contrastive import js_divergences as js_divergences
-    from drkit.losses.kl_distillation import KlDistillationLoss as KlDistillationLoss
-    from drkit.losses.listwise import ListwiseLoss as ListwiseLoss
-    from drkit.losses.margin_mse import MarginMseLoss as MarginMseLoss
-    from drkit.losses.mlm import MlmLoss as MlmLoss
-    from drkit.losses.pairwise import PairwiseLoss as PairwiseLoss
-    from drkit.losses.rtd import EncoderRtdLoss as EncoderRtdLoss
-    from drkit.losses.rtd import RtdLoss as RtdLoss
-    from drkit.losses.span_contrastive import SpanContrastiveLoss as SpanContrastiveLoss
+    from drkit.losses.distillation import KlDistillationLoss as KlDistillationLoss
+    from drkit.losses.distillation import MarginMseLoss as MarginMseLoss
+    from drkit.losses.ranking import ListwiseLoss as ListwiseLoss
+    from drkit.losses.ranking import PairwiseLoss as PairwiseLoss
+    from drkit.losses.self_contrastive import InfoNceLoss as InfoNceLoss
+    from drkit.losses.self_contrastive import JsContrastiveLoss as JsContrastiveLoss
+    from drkit.losses.self_contrastive import SpanContrastiveLoss as SpanContrastiveLoss
+    from drkit.losses.self_contrastive import js_divergences as js_divergences
     from drkit.losses.specs import BagOfWordsConfig as BagOfWordsConfig
     from drkit.losses.specs import BowReconstructionConfig as BowReconstructionConfig
     from drkit.losses.specs import ContrastiveConfig as ContrastiveConfig
@@ -33,5 +30,8 @@ if TYPE_CHECKING:
     from drkit.losses.specs import PairwiseConfig as PairwiseConfig
     from drkit.losses.specs import RtdConfig as RtdConfig
     from drkit.losses.specs import SpanContrastiveConfig as SpanContrastiveConfig
+    from drkit.losses.tokens import EncoderRtdLoss as EncoderRtdLoss
+    from drkit.losses.tokens import MlmLoss as MlmLoss
+    from drkit.losses.tokens import RtdLoss as RtdLoss
 
 lazy_exports(__name__)

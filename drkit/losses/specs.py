@@ -165,7 +165,7 @@ LOSSES = (
     ComponentSpec(
         kind=Kind.LOSS,
         name="mlm",
-        target="drkit.losses.mlm:MlmLoss",
+        target="drkit.losses.tokens:MlmLoss",
         config=MlmLossConfig,
         summary="Cross-entropy over the vocabulary at target positions",
         cite=BERT,
@@ -184,7 +184,7 @@ LOSSES = (
     ComponentSpec(
         kind=Kind.LOSS,
         name="pairwise",
-        target="drkit.losses.pairwise:PairwiseLoss",
+        target="drkit.losses.ranking:PairwiseLoss",
         config=PairwiseConfig,
         summary="Softplus of score differences to a query's own negatives",
         cite=RANKNET,
@@ -194,7 +194,7 @@ LOSSES = (
     ComponentSpec(
         kind=Kind.LOSS,
         name="kl-distillation",
-        target="drkit.losses.kl_distillation:KlDistillationLoss",
+        target="drkit.losses.distillation:KlDistillationLoss",
         config=KlDistillationConfig,
         summary="A teacher's distribution over own passages, plus contrastive",
         cite=SIMLM,
@@ -205,7 +205,7 @@ LOSSES = (
     ComponentSpec(
         kind=Kind.LOSS,
         name="margin-mse",
-        target="drkit.losses.margin_mse:MarginMseLoss",
+        target="drkit.losses.distillation:MarginMseLoss",
         config=MarginMseConfig,
         summary="A teacher's margins between positive and own negatives",
         cite=MARGIN_MSE,
@@ -216,7 +216,7 @@ LOSSES = (
     ComponentSpec(
         kind=Kind.LOSS,
         name="listwise",
-        target="drkit.losses.listwise:ListwiseLoss",
+        target="drkit.losses.ranking:ListwiseLoss",
         config=ListwiseConfig,
         summary="Cross-encoder: the positive first among a query's passages",
         cite=LISTNET,
@@ -225,7 +225,7 @@ LOSSES = (
     ComponentSpec(
         kind=Kind.LOSS,
         name="info-nce",
-        target="drkit.losses.info_nce:InfoNceLoss",
+        target="drkit.losses.self_contrastive:InfoNceLoss",
         config=InfoNceConfig,
         summary="Vectors of two views of a text together, those of others apart",
         cite=SIMCSE,

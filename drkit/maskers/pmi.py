@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from drkit.core.types import BuildContext, MaskedView, TokenBatch, Views
 from drkit.errors import DrkitError
 from drkit.maskers.specs import PmiConfig
-from drkit.maskers.uniform import draw_words
+from drkit.maskers.uniform import hide_words
 from drkit.maskers.views import Corruption, Words, choose_words, clean_view, find_words, masked_view
 
 if TYPE_CHECKING:
@@ -42,10 +42,7 @@ class PmiMasker:
 
     def encoder_view(self, tokens: TokenBatch, rng: Draws) -> MaskedView:
         """Return the encoder's view alone."""
-        words = find_words(tokens)
-        return masked_view(
-            tokens, words.spread(draw_words(words, self.config.encoder_ratio, rng)), rng, self.corruption
-        )
+        return hide_words(tokens, self.config.encoder_ratio, rng, self.corruption)
 
     def decoder_view(self, tokens: TokenBatch, rng: Draws, rows: int = 0) -> MaskedView:
         """Return the decoder's view alone. Raises DrkitError as the call does."""

@@ -41,10 +41,7 @@ class UniformMasker:
 
     def encoder_view(self, tokens: TokenBatch, rng: Draws) -> MaskedView:
         """Return the encoder's view alone."""
-        words = find_words(tokens)
-        return masked_view(
-            tokens, words.spread(draw_words(words, self.config.encoder_ratio, rng)), rng, self.corruption
-        )
+        return hide_words(tokens, self.config.encoder_ratio, rng, self.corruption)
 
     def decoder_view(self, tokens: TokenBatch, rng: Draws, rows: int = 0) -> MaskedView:
         """Return the decoder's view alone, of any text; without the encoder's view it is never nested."""
@@ -68,6 +65,12 @@ class UniformMasker:
         if given is not None:
             seen &= ~given[:, :, None]
         return rows_of_words(tokens, words, seen)
+
+
+def hide_words(tokens: TokenBatch, ratio: float, rng: Draws, corruption: Corruption) -> MaskedView:
+    """Return a view with whole words hidden; see `draw_words`."""
+    words = find_words(tokens)
+    return masked_view(tokens, words.spread(draw_words(words, ratio, rng)), rng, corruption)
 
 
 def draw_words(words: Words, ratio: float, rng: Draws, given: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:

@@ -105,7 +105,7 @@ class HardNegatives:
     def scored(self, data: Iterable[Any], negatives: int = 5, *, corpus: Iterable[Any] | None = None) -> Dataset:
         """Return the columns of `tuples` and a column label: n + 1 raw scores of the teacher, the positive's first.
 
-        `kl-distillation` and `margin-mse` take these scores in `drkit.runs.CachedGradients`.
+        `kl-distillation` and `margin-mse` take these scores in `drkit.train.CachedGradients`.
 
         Raises DrkitError without a teacher, if one of its scores is not finite, or if no row is left.
         """

@@ -54,18 +54,23 @@ class ReportOptions:
 
 @frozen
 class StageTime:
-    """The time that a stage took, in seconds, and its share of the longest stage."""
+    """The time that a stage took, in seconds, its share of the longest stage, and its peak memory in bytes.
+
+    memory: by `host` and `gpu`; a peak that was not recorded is missing.
+    """
 
     stage: str
     seconds: float
     share: float
+    memory: Mapping[str, int]
 
 
 @frozen
 class Effort:
-    """What a run took and on what: stages by time, versions, machine, and the command that repeats it."""
+    """What a run took and on what: stages by time, peak memory, versions, machine, and the command that repeats it."""
 
     stages: tuple[StageTime, ...]
+    memory: Mapping[str, int]
     seconds: float
     versions: Mapping[str, str]
     machine: Mapping[str, str]
@@ -215,8 +220,14 @@ def _effort(run: RunRecord) -> Effort:
     longest = max(times.values(), default=0.0) or 1.0
     ordered = sorted(times.items(), key=lambda item: -item[1])
     last = list(run.manifests.values())[-1]
+    peaks = {name: manifest.memory for name, manifest in run.manifests.items()}
     return Effort(
-        stages=tuple(StageTime(name, seconds, seconds / longest) for name, seconds in ordered),
+        stages=tuple(StageTime(name, seconds, seconds / longest, peaks[name]) for name, seconds in ordered),
+        memory={
+            where: max(known)
+            for where in ("host", "gpu")
+            if (known := [memory[where] for memory in peaks.values() if where in memory])
+        },
         seconds=sum(times.values()),
         versions=last.versions,
         machine=last.machine,

@@ -17,7 +17,7 @@ from drkit.recipe.parts import join_names, losses_that_fit, missing_extras
 from drkit.recipe.schema import JUDGED, PSEUDO, RERANKER, STARTS, Choice, Finetune, Recipe, Reranker, similarity_of
 
 RETRIEVER = "retriever"
-# A round's folder stands beside the folders of the run's other stages, so it must not have one of their names.
+# A round's folder is next to those of the run's other stages, so it must not have one of their names.
 STAGE_NAMES = (
     "collection",
     "vocabulary",

@@ -319,7 +319,7 @@ class Finetune(Training):
         in_(("shared", "separate")),
         "shared: one encoder for queries and passages; separate: one for each, from the same weights",
     )
-    pipeline: str = setting("", None, "pipeline that was asked for, which needs training queries", observes=True)
+    pipeline: str = setting("", None, "pipeline that was chosen, which needs training queries", observes=True)
     left_out: tuple[str, ...] = setting(
         (), None, "re-ranker and rounds of the pipeline that the small scale leaves out", observes=True
     )

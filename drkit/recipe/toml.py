@@ -342,10 +342,10 @@ def assign(table: Table, assignment: str) -> None:
 
 def _step(node: Any, key: str, path: str) -> Any:
     """Return the table or list under `key`; a part given by its name alone becomes its table, a missing one is made."""
-    place: Any = _index(node, key, path) if isinstance(node, list) else key
-    inner = node[place] if isinstance(node, list) else node.setdefault(place, {})
+    at: Any = _index(node, key, path) if isinstance(node, list) else key
+    inner = node[at] if isinstance(node, list) else node.setdefault(at, {})
     if isinstance(inner, str):
-        inner = node[place] = {"use": inner}
+        inner = node[at] = {"use": inner}
     if not isinstance(inner, (dict, list)):
         raise DrkitError(f"--set {path}: {path} is a single value ({shortened(inner)}), not a table of settings")
     return inner

@@ -44,6 +44,7 @@ from drkit.runs.manifest import (
     versions,
     write_manifest,
 )
+from drkit.runs.memory import watch_memory
 from drkit.runs.stage import Stage, StageRun, lasting_settings
 from drkit.runs.survey import (
     UNFINISHED,
@@ -261,13 +262,14 @@ class _Work:
             return
         folder = prepare_attempt(stage, run, identity)
         self.progress.begin(stage.name, stage.summary, reason)
-        started = time.perf_counter()
+        started, peaks = time.perf_counter(), watch_memory()
         with storage_errors(stage.name, run):
             if stage.spec.joint:
                 (folder / CHECKPOINTS).mkdir(exist_ok=True)
                 processes.broadcast(stage.name)
             metrics = _run(stage, folder, run, registry=self.registry, progress=self.progress)
-            manifest = _manifest(stage, identity, folder, metrics, time.perf_counter() - started)
+            seconds = time.perf_counter() - started
+            manifest = _manifest(stage, identity, folder, metrics, seconds, peaks())
             write_manifest(manifest, folder)
             publish(folder, run / stage.name)
         self.progress.end(stage.name, manifest.seconds)
@@ -275,7 +277,12 @@ class _Work:
 
 
 def _manifest(
-    stage: Stage[Any], identity: Mapping[str, Any], folder: Path, metrics: Mapping[str, Any], seconds: float
+    stage: Stage[Any],
+    identity: Mapping[str, Any],
+    folder: Path,
+    metrics: Mapping[str, Any],
+    seconds: float,
+    memory: Mapping[str, int],
 ) -> Manifest:
     """Return the record of a stage that has just written `folder`."""
     return Manifest(
@@ -293,6 +300,7 @@ def _manifest(
         finished=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         versions=versions(),
         machine=machine(),
+        memory=memory,
         records=stage.spec.records,
     )
 

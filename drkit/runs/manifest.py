@@ -37,7 +37,8 @@ class Manifest:
     plain values by the recipe's dotted paths. inputs: content hashes by name. sources: states of files outside the run,
     by the setting that names them. origins: where each input came from (`collection/train`). records: files that
     document the stage (logs, probes) and are not results. pruned: files that were removed to free space. machine: the
-    processor, its cores, the memory and the GPU that made the stage.
+    processor, its cores, the memory and the GPU that made the stage. memory: its peaks in bytes, `host` and `gpu`, as
+    far as they are known.
     """
 
     layout: int
@@ -56,6 +57,7 @@ class Manifest:
     records: tuple[str, ...] = ()
     pruned: tuple[str, ...] = ()
     machine: Mapping[str, str] = field(factory=dict)
+    memory: Mapping[str, int] = field(factory=dict)
 
     def content(self, path: str = "") -> str:
         """Return one hash over the stage's files, or over those at `path` (a file or folder).
@@ -124,7 +126,7 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 
 def damages(manifest: Manifest, folder: Path, *, verify: bool = False) -> Iterable[str]:
-    """Return a line for each damaged file of a stage, but for pruned ones; see `drkit.core.files.find_damages`."""
+    """Return a line for each damaged file of a stage, except pruned ones; see `drkit.core.files.find_damages`."""
     present = {n: e for n, e in manifest.files.items() if n not in manifest.pruned or (folder / n).is_file()}
     return find_damages(present, folder, verify=verify)
 

@@ -107,7 +107,7 @@ def _is_read_alike(draft: Draft, systems: list[System]) -> bool:
 
 
 def _no_training_queries(draft: Draft) -> str:
-    """Return the note that rounds are left out. Raises DrkitError if their pipeline was asked for."""
+    """Return the note that rounds are left out. Raises DrkitError if their pipeline was chosen by name."""
     recipe, splits = draft.recipe, draft.splits
     pipeline = recipe.finetune.pipeline if recipe.finetune else ""
     name, instead = recipe.collection.use, "--pipeline texts makes training queries from the passages"

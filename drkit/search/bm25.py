@@ -1,8 +1,9 @@
-"""BM25 over English stems without stop words, by bm25s; used as a baseline and to mine negatives."""
+"""BM25 over English stems and the parts of identifiers, without stop words, by bm25s: a baseline, and a miner."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,18 +20,48 @@ from drkit.search.rankings import Hits, batched, check_one_list_per_query, check
 from drkit.search.vectors import DocIds
 
 IDS = "ids.arrow"
+_WORD = re.compile(r"\w+")
+# In the kinds of a word's characters (`_kind`): capitals of an abbreviation, a word with or without a capital, digits.
+_PART = re.compile(r"U+(?!l)|U?l+|D+")
+
+
+def split_words(text: str) -> list[str]:
+    """Return the words of a text in lower case, an identifier followed by its parts; single characters are left out.
+
+    Queries say `remove suffix` where texts have `removeSuffix` or `remove_suffix` (what Lucene's
+    WordDelimiterGraphFilter does with `preserveOriginal`).
+
+    >>> split_words("The removeSuffix of HTTP_headers, as UTF8")
+    ['the', 'removesuffix', 'remove', 'suffix', 'of', 'http_headers', 'http', 'headers', 'as', 'utf8', 'utf']
+    """
+    words = []
+    for word in _WORD.findall(text):
+        words.append(word.lower())
+        if not (word.isalpha() and (word[1:].islower() or word.isupper())):
+            kinds = "".join(map(_kind, word))
+            parts = [word[slice(*part.span())] for part in _PART.finditer(kinds)]
+            words += [part.lower() for part in parts] if parts != [word] else []
+    return [word for word in words if len(word) > 1]
+
+
+def _kind(character: str) -> str:
+    if character == "_":
+        return "_"
+    return "D" if character.isdigit() else "U" if character.isupper() else "l"
 
 
 class Bm25Retriever:
     """Ranks passages by BM25 (Lucene's variant: Kamphuis et al. 2020).
 
-    k1 saturates term frequency, b normalises length. A passage that shares no term with the query is
-    not a hit; ties are in corpus order. Results are deterministic.
+    k1 saturates term frequency, b normalises length. Terms are stems of `split_words`. A passage that shares no term
+    with the query is not a hit; ties are in corpus order. Results are deterministic.
     """
 
     def __init__(self, *, k1: float = 1.2, b: float = 0.75) -> None:
         stemmer = Stemmer.Stemmer("english")
-        self._tokenizer = bm25s.tokenization.Tokenizer(stopwords="english", stemmer=stemmer)
+        self._tokenizer = bm25s.tokenization.Tokenizer(
+            lower=False, splitter=split_words, stopwords="english", stemmer=stemmer
+        )
         self._engine: Any = bm25s.BM25(k1=k1, b=b, method="lucene")
         self._ids = DocIds.of(())
         self._has_terms = False
@@ -73,7 +104,7 @@ class Bm25Retriever:
             if opened._has_terms:
                 opened._engine = bm25s.BM25.load(folder, mmap=True, show_progress=False)
         except (OSError, EOFError, ValueError, KeyError, pa.ArrowException) as error:
-            raise DrkitError(f"{folder} is not an index of BM25 ({error}); build it again") from None
+            raise DrkitError(f"{folder} is not an index of BM25 ({error}); rebuild it") from None
         return opened
 
     def search(self, texts: Sequence[str], depth: int) -> list[Hits]:

@@ -11,12 +11,12 @@ from drkit.core import lazy_exports
 
 if TYPE_CHECKING:
     from drkit.testing.collections import check_collection as check_collection
+    from drkit.testing.collections import check_signal as check_signal
     from drkit.testing.decoders import check_decoder as check_decoder
     from drkit.testing.losses import check_loss as check_loss
     from drkit.testing.maskers import check_masker as check_masker
     from drkit.testing.miners import check_filter as check_filter
     from drkit.testing.miners import check_miner as check_miner
-    from drkit.testing.signals import check_signal as check_signal
     from drkit.testing.specs import check_spec as check_spec
 
 lazy_exports(__name__)

@@ -55,13 +55,13 @@ def toy_texts(lengths: Sequence[int] = (16, 12, 5, 7, 10, 14, 8, 16)) -> list[st
 
     Two of three words have two tokens; the first word of each text and every fifth begin with a capital.
     """
-    return [" ".join(_toy_word(row, place) for place in range(length)) for row, length in enumerate(lengths)]
+    return [" ".join(_toy_word(row, n) for n in range(length)) for row, length in enumerate(lengths)]
 
 
-def _toy_word(row: int, place: int) -> str:
-    ending = _PIECES[(5 * row + place) % len(_PIECES)][2:] if place % 3 else ""
-    word = _WORDS[(7 * row + 3 * place) % len(_WORDS)] + ending
-    return word.capitalize() if place % 5 == 0 else word
+def _toy_word(row: int, position: int) -> str:
+    ending = _PIECES[(5 * row + position) % len(_PIECES)][2:] if position % 3 else ""
+    word = _WORDS[(7 * row + 3 * position) % len(_WORDS)] + ending
+    return word.capitalize() if position % 5 == 0 else word
 
 
 def toy_encoder(seed: int = 7, *, pooling: str = "cls", **sizes: Any) -> MaskedLmEncoder:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from drkit.core.protocols import Loss
 from drkit.core.types import ScoredGroups
@@ -36,6 +37,8 @@ Features = Mapping[str, Any]
 # A chunk of a column: "queries" or "passages", and its features.
 Chunk = tuple[str, Features]
 _VECTOR = "sentence_embedding"
+# What `StaticEmbedding` of sentence-transformers gets instead of padding: where each text begins.
+_OFFSETS = "offsets"
 # 2**63 over the golden ratio, odd: multiples of it spread over all 64 bits.
 _GOLDEN = 0x4F1BBCDCBFA53E0B
 
@@ -179,10 +182,20 @@ def _as_floats(metrics: Mapping[str, Tensor]) -> dict[str, float]:
 def _chunks(features: Features, column: int, size: int) -> list[Chunk]:
     """Cut a column into chunks of at most `size` rows; features that are not per-row tensors go with every chunk."""
     name, rows = "passages" if column else "queries", _count_rows(features)
+    if _OFFSETS in features:
+        return [(name, _cut_flat(features, start, start + size)) for start in range(0, rows, size)]
     return [
         (name, {key: value[start : start + size] if _is_row(value, rows) else value for key, value in features.items()})
         for start in range(0, rows, size)
     ]
+
+
+def _cut_flat(features: Features, start: int, end: int) -> Features:
+    """Return rows of a column whose token ids are one flat tensor, with the offset of each row."""
+    ids, offsets = features["input_ids"], features[_OFFSETS]
+    last = int(offsets[end]) if end < len(offsets) else len(ids)
+    rows = offsets[start:end]
+    return {**features, "input_ids": ids[int(rows[0]) : last], _OFFSETS: rows - rows[0]}
 
 
 def _is_row(value: Any, rows: int) -> bool:
@@ -190,6 +203,8 @@ def _is_row(value: Any, rows: int) -> bool:
 
 
 def _count_rows(features: Features) -> int:
+    if _OFFSETS in features:
+        return len(features[_OFFSETS])
     return next((len(value) for value in features.values() if isinstance(value, Tensor) and value.ndim > 1), 0)
 
 
@@ -220,6 +235,9 @@ def _row_indices(columns: Sequence[Features], labels: Tensor | None) -> dict[str
 def _fingerprints(features: Features) -> Tensor:
     """Return i64[n]: equal for equal texts, whatever their padding; different texts collide once in 2**63."""
     ids = features["input_ids"]
+    if _OFFSETS in features:
+        texts = ids.tensor_split(features[_OFFSETS][1:].cpu())
+        ids = pad_sequence(list(texts), batch_first=True, padding_value=-1)  # -1 + 1: padding does not count
     mask = features.get("attention_mask")
     real = (ids + 1) * (torch.ones_like(ids) if mask is None else mask.to(ids.dtype))
     positions = torch.arange(1, ids.shape[1] + 1, device=ids.device)

@@ -27,8 +27,9 @@ from drkit.errors import DrkitError
 from drkit.evaluate import check_measures
 from drkit.recipe.schema import Probe, Validation
 from drkit.search import AnyEncoder
-from drkit.train.probes import ProbeLog, RetrievalProbe, evaluating, retrieval_probe
+from drkit.train.probes import ProbeLog, evaluating
 from drkit.train.resuming import CALLBACKS
+from drkit.train.retrieval_probe import RetrievalProbe, retrieval_probe
 
 FILE = "validation.jsonl"
 Record = Mapping[str, float]

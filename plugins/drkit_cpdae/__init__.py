@@ -38,7 +38,7 @@ def drkit_components() -> Sequence[ComponentSpec]:
         ComponentSpec(
             kind=Kind.LOSS,
             name="bow-reconstruction",
-            target="drkit.losses.bow_reconstruction:BowReconstructionLoss",
+            target="drkit.losses.bag_of_words:BowReconstructionLoss",
             config=BowReconstructionConfig,
             summary="Yes or no for every word of the vocabulary",
             cite=CPDAE,
@@ -47,7 +47,7 @@ def drkit_components() -> Sequence[ComponentSpec]:
         ComponentSpec(
             kind=Kind.LOSS,
             name="js-contrastive",
-            target="drkit.losses.js_contrastive:JsContrastiveLoss",
+            target="drkit.losses.self_contrastive:JsContrastiveLoss",
             config=JsContrastiveConfig,
             summary="Pulls word distributions of two maskings together, others apart",
             cite=CPDAE,

@@ -54,7 +54,7 @@ def drkit_components() -> Sequence[ComponentSpec]:
         ComponentSpec(
             kind=Kind.LOSS,
             name="span-contrastive",
-            target="drkit.losses.span_contrastive:SpanContrastiveLoss",
+            target="drkit.losses.self_contrastive:SpanContrastiveLoss",
             config=SpanContrastiveConfig,
             summary="Two texts find each other's vector; raw dot products",
             cite=COCONDENSER,

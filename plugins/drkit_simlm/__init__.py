@@ -36,7 +36,7 @@ PARTS = (
     ComponentSpec(
         kind=Kind.DECODER,
         name="autoencoder",
-        target="drkit.decoders.autoencoder:AutoencoderDecoder",
+        target="drkit.decoders.mlm:AutoencoderDecoder",
         config=MlmDecoderConfig,
         summary="Every token from the bottleneck alone, without any context",
         cite=SIMLM,
@@ -56,7 +56,7 @@ PARTS = (
     ComponentSpec(
         kind=Kind.LOSS,
         name="replaced-lm",
-        target="drkit.losses.mlm:MlmLoss",
+        target="drkit.losses.tokens:MlmLoss",
         config=MlmLossConfig,
         summary="Cross-entropy of the tokens before replacement, at all positions",
         cite=SIMLM,
@@ -65,7 +65,7 @@ PARTS = (
     ComponentSpec(
         kind=Kind.LOSS,
         name="rtd",
-        target="drkit.losses.rtd:RtdLoss",
+        target="drkit.losses.tokens:RtdLoss",
         config=RtdConfig,
         summary="Binary cross-entropy: was this token replaced",
         cite=ELECTRA,
@@ -74,7 +74,7 @@ PARTS = (
     ComponentSpec(
         kind=Kind.LOSS,
         name="encoder-rtd",
-        target="drkit.losses.rtd:EncoderRtdLoss",
+        target="drkit.losses.tokens:EncoderRtdLoss",
         config=RtdConfig,
         summary="Replaced-token detection on the encoder's states, with its own head",
         cite=ELECTRA,

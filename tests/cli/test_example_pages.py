@@ -2,60 +2,49 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-STEP = re.compile(r"```(?P<language>shell|python)\n(?P<text>.*?)```", re.DOTALL)
+from tests.cli.following import run
 
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory):
-    """A folder with a script `drkit`, as an installation has it."""
-    folder = tmp_path_factory.mktemp("bin")
-    for name, command in {"drkit": f"{sys.executable} -m drkit_cli.main", "python": sys.executable}.items():
-        (folder / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n')
-        (folder / name).chmod(0o755)
-    return folder
-
-
-def run(command, folder, path):
-    environment = {
-        **os.environ,
-        "PATH": f"{path}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": os.pathsep.join(sys.path),
-    }
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False, shell=True)
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+FOLDER = Path(__file__).parents[2] / "docs" / "examples"
+# A step of a page: a file by its path, another snippet, or commands.
+STEP = re.compile(r"(?:`(?P<path>[\w/.]+)`:\n)?```(?P<language>shell|python)\n(?P<text>.*?)```", re.DOTALL)
+# The script that the first snippet of a page is, what the page must leave behind, and what its commands must print.
+PAGES = {
+    "no-labels": ("documents.py", ("runs/documents/encoder/modules.json", "recipe.toml"), ("documents",)),
+    "few-labels": ("labels.py", ("runs/labels/report.html", "labels.toml"), ("retriever-1", "split a text")),
+    "three-stages": ("msmarco.py", ("runs/three-stage/report.html",), ("retriever-distilled", "reranker")),
+    "own-loop": ("loop.py", (), ("with decoder", "without decoder")),
+    "sentence-transformers": ("train.py", ("trained/modules.json",), ("drkit's contrastive",)),
+    "plugin": ("labels.py", ("kept.jsonl",), ("passed", "answers 1", "share of the query's words")),
+}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("page", "script", "results"),
-    [
-        ("no-labels", "documents.py", ("runs/documents/encoder/modules.json", "recipe.toml")),
-        ("few-labels", "labels.py", ("runs/labels/report.html", "labels.toml")),
-    ],
-)
-def test_a_page_works_to_the_letter(page, script, results, path, tmp_path):
-    steps = list(STEP.finditer((ROOT / "docs" / "examples" / f"{page}.md").read_text(encoding="utf-8")))
-    snippets = [step["text"] for step in steps if step["language"] == "python"]
-    (tmp_path / script).write_text(snippets[0])
-    outputs = {
-        command: run(command, tmp_path, path)
-        for step in steps
-        if step["language"] == "shell"
-        for command in step["text"].splitlines()
-    }
+@pytest.mark.timeout(2400)
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_works_to_the_letter(page, environment, tmp_path):
+    script, results, shown = PAGES[page]
+    outputs, snippets = {}, 0
+    for step in STEP.finditer((FOLDER / f"{page}.md").read_text(encoding="utf-8")):
+        if step["language"] == "shell":
+            for command in step["text"].splitlines():
+                outputs[command] = run(command, tmp_path, environment)
+        elif step["path"] or not (tmp_path / script).exists():
+            (tmp_path / (step["path"] or script)).write_text(step["text"])
+        else:
+            snippets += 1
+            (tmp_path / f"snippet_{snippets}.py").write_text(step["text"])
+            assert run(f"python snippet_{snippets}.py", tmp_path, environment).strip()
     for result in results:
         assert (tmp_path / result).is_file()
+    printed = "\n".join(f"{command}\n{output}" for command, output in outputs.items())
+    assert all(words in printed for words in shown)
     assert all(output.strip() for command, output in outputs.items() if "search" in command or "init" in command)
-    for number, snippet in enumerate(snippets[1:]):
-        (tmp_path / f"snippet_{number}.py").write_text(snippet)
-        assert run(f"python snippet_{number}.py", tmp_path, path).strip()
+
+
+def test_every_example_is_followed():
+    assert {path.stem for path in FOLDER.glob("*.md")} == {*PAGES, "README"}

@@ -11,6 +11,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from drkit.core.deprecation import DEPRECATED, Deprecation
+from drkit.core.registry import DRKIT, installed, package_of
+
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "api.md"
 PACKAGES = {
@@ -33,13 +36,18 @@ PACKAGES = {
 }
 HEAD = """# The public API
 
-Everything on this page is public: it is imported from the package under which it stands, and a change that breaks its
+Everything on this page is public: it is imported from the package that lists it, and a change that breaks its
 users comes with a new version of the API. All other names may change at any time. This is version {version}; a plugin
 may declare `DRKIT_API = {version}`, and a drkit of another version then says so instead of failing somewhere else.
 
-A part, setting or function that is going away is marked as deprecated, with its replacement and the version in which it
-goes, for at least one minor version. Parts, recipes, pipelines and settings are public by name: `drkit list`,
-`drkit show`.
+Parts, recipes, pipelines and settings are public by name: `drkit list`, `drkit show`.
+
+## What will be removed
+A name or part that will be removed goes on working for at least one minor version. Using it warns, once for each place
+that uses it, with the replacement and the version that removes it (`drkit.plugin.DrkitDeprecationWarning`).
+A plugin does the same for a part with `deprecated=Deprecation("new-name", "2.0")` in its spec.
+
+{deprecated}
 """
 OPTIONS = """    options:
       members: [{members}]
@@ -53,11 +61,19 @@ def exports(package: str) -> list[str]:
     return list(import_module(package).__all__)
 
 
+def deprecations() -> dict[str, Deprecation]:
+    """What is deprecated: public names, and the parts of drkit's own package."""
+    own = (spec for spec in installed().registry if package_of(spec.provider) == DRKIT)
+    return {**DEPRECATED, **{f"{spec.kind} {spec.name}": spec.deprecated for spec in own if spec.deprecated}}
+
+
 def page() -> str:
     """The page on the API, for mkdocstrings."""
     from drkit.plugin import API_VERSION
 
-    sections = [HEAD.format(version=API_VERSION)]
+    listed = [deprecation.sentence(name) for name, deprecation in sorted(deprecations().items())]
+    deprecated = "\n".join(f"- {line}" for line in listed) or "Nothing is deprecated at present."
+    sections = [HEAD.format(version=API_VERSION, deprecated=deprecated)]
     for package, title in PACKAGES.items():
         members = ", ".join(exports(package))
         sections.append(f"## {title}: `{package}`\n::: {package}\n{OPTIONS.format(members=members)}")

@@ -47,6 +47,7 @@ WRITERS = {
     "drkit/commands/encoder_evaluation.py": {"rmtree"},
     "drkit/report.py": {"savefig"},
     "drkit/runs/execute.py": {"rmtree", "unlink", "rename", "copytree", "symlink_to"},  # puts stages in place
+    "drkit/runs/memory.py": {"write_text"},  # Linux's own counter of this process, not a file
     "drkit/runs/stages/retriever.py": {"rmtree", "replace", "copytree"},
     "drkit/runs/stages/queries.py": {"rmtree"},
     "drkit/search/flat.py": {"open", "write_index"},

@@ -13,8 +13,8 @@ from torch.utils._pytree import tree_leaves
 
 from drkit.decoders import word_distribution
 from drkit.errors import DrkitError
-from drkit.losses import InfoNceConfig, InfoNceLoss, JsContrastiveConfig, JsContrastiveLoss, js_contrastive
-from drkit.losses.js_contrastive import js_divergences
+from drkit.losses import InfoNceConfig, InfoNceLoss, JsContrastiveConfig, JsContrastiveLoss, self_contrastive
+from drkit.losses.self_contrastive import js_divergences
 from drkit.testing import check_loss
 
 
@@ -56,7 +56,7 @@ def test_blocks_of_any_size_give_the_formula_and_its_gradient(pairs, vocab, at_o
     partners = torch.empty(2 * pairs, dtype=torch.long)
     partners[order[:pairs]], partners[order[pairs:]] = order[pairs:], order[:pairs]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(js_contrastive, "AT_ONCE", at_once)
+        patch.setattr(self_contrastive, "AT_ONCE", at_once)
         got = JsContrastiveLoss()(vocab_logits=z, partners=partners).loss
         (gradient,) = torch.autograd.grad(got, z)
     wanted = naive_js_contrastive(z, partners.tolist())
@@ -163,7 +163,7 @@ def test_the_watch_sees_what_the_formula_in_one_piece_would_take():
 @pytest.mark.parametrize(("rows", "vocab"), [(24, 1000), (64, 500), (6, 5000)])
 def test_memory_is_that_of_the_docstring_forward_and_backward(monkeypatch, rows, vocab):
     """Nothing larger than f[R,V], f[R,R] or a block; a block of one mixture at the least."""
-    monkeypatch.setattr(js_contrastive, "AT_ONCE", 3 * vocab)
+    monkeypatch.setattr(self_contrastive, "AT_ONCE", 3 * vocab)
     z = torch.randn(rows, vocab, requires_grad=True)
     with Largest() as watch:
         JsContrastiveLoss()(vocab_logits=z, partners=halves(rows)).loss.backward()

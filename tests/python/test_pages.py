@@ -48,7 +48,9 @@ def place(folder, tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_the_whole_pipeline(place, capsys):
+def test_the_whole_pipeline(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     names = execute("guide/python.md", {})
     assert {"anchor", "positive", "negative_3", "label"} <= set(names["data"].column_names)
     assert len(names["doc_ids"]) == 10
@@ -58,7 +60,7 @@ def test_the_whole_pipeline(place, capsys):
     out = capsys.readouterr().out
     assert "'dropped'" in out
     assert "reranked" in out
-    assert (place / "scored.jsonl").read_text(encoding="utf-8").count("\n") == 20
+    assert (tmp_path / "scored.jsonl").read_text(encoding="utf-8").count("\n") == 20
 
 
 def test_the_trainer_of_the_page_on_fine_tuning(place):

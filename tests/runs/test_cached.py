@@ -225,3 +225,26 @@ def test_two_processes_take_the_gradients_of_one_batch(tmp_path):
     loss = CachedGradients(model, ContrastiveLoss(CONTRASTIVE), chunk=4)
     loss(columns(3, rows=12)).backward()
     torch.testing.assert_close(found, model.words.weight.grad, rtol=0, atol=1e-6)
+
+
+def test_flat_tokens_with_offsets_are_the_same_rows_as_padded_ones():
+    """What `StaticEmbedding` of sentence-transformers receives."""
+    padded, bag = Bag(), nn.EmbeddingBag(60, 16)
+    bag.load_state_dict(padded.words.state_dict())
+    features = columns(3)
+    features[1]["input_ids"][4] = features[1]["input_ids"][2]  # a copy of a positive
+    flat = [{"input_ids": f["input_ids"].flatten(), "offsets": torch.arange(0, 60, 6)} for f in features]
+    wanted, gradients = taken(padded, CachedGradients(padded, ContrastiveLoss(CONTRASTIVE), chunk=4), features)
+
+    def model(features):
+        return bag(features["input_ids"], features["offsets"])
+
+    for chunk in (1, 4, 64):
+        bag.zero_grad()
+        loss = CachedGradients(model, ContrastiveLoss(CONTRASTIVE), chunk=chunk)(flat)
+        (loss / 4).backward()
+        assert loss.item() == pytest.approx(wanted, rel=1e-6)
+        torch.testing.assert_close(bag.weight.grad, gradients[0], rtol=0, atol=1e-6)
+    texts = [torch.tensor([5, 6]), torch.tensor([7]), torch.tensor([5, 6])]
+    prints = _fingerprints({"input_ids": torch.cat(texts), "offsets": torch.tensor([0, 2, 3])})
+    assert prints[0] == prints[2] != prints[1]

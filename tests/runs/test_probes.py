@@ -40,16 +40,15 @@ from drkit.train.probes import (
     EPOCH,
     ProbeLog,
     Probes,
-    RetrievalProbe,
     accuracy,
     anisotropy,
     held_out,
     measure_branches,
     probe_line,
     read_probes,
-    retrieval_probe,
     top_direction,
 )
+from drkit.train.retrieval_probe import RetrievalProbe, retrieval_probe
 
 PARTS = installed()
 TOPICS = 20

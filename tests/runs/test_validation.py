@@ -24,7 +24,7 @@ from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.schema import Training, Validation
 from drkit.runs.stage import TextReading, settings_from
 from drkit.runs.stages.retriever import encoders_of
-from drkit.train import probes
+from drkit.train import retrieval_probe
 from drkit.train.batches import Schedule
 from drkit.train.biencoder import BiEncoder
 from drkit.train.probes import evaluating
@@ -350,7 +350,7 @@ def test_what_is_measured_is_the_measure_over_dev_queries_and_all_passages(store
 def test_passages_in_several_windows_are_ranked_as_in_one(stored, tmp_path, monkeypatch):
     made = constructed(stored, Validation(every=1, queries=100))
     whole = made.task.measure(made.encoder, made.passages, "AP")
-    monkeypatch.setattr(probes, "WINDOW", 7)
+    monkeypatch.setattr(retrieval_probe, "WINDOW", 7)
     assert made.task.measure(made.encoder, made.passages, "AP") == pytest.approx(whole, abs=1e-6)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from drkit.core.types import Passage
 from drkit.errors import DrkitError
-from drkit.search.bm25 import Bm25Retriever, best_positions
+from drkit.search.bm25 import Bm25Retriever, best_positions, split_words
 
 TEXTS = {
     "d1": "remove suffix string",
@@ -51,6 +52,34 @@ def test_scores_are_those_of_the_formula(k1, b, query):
     expected = by_hand(query.split(), k1, b)
     assert list(hits.doc_ids) == [doc_id for doc_id, _ in expected]
     np.testing.assert_allclose(hits.scores, [score for _, score in expected], rtol=1e-5)
+
+
+def test_parts_of_identifiers_are_found():
+    retriever = Bm25Retriever().index(corpus({"a": "calls removeSuffixes()", "b": "str_ends_with", "c": "of a string"}))
+    assert retriever.search(["remove the suffix"], 5)[0].doc_ids == ("a",)
+    assert retriever.search(["what it ends with"], 5)[0].doc_ids == ("b",)
+    assert retriever.search(["str_ends_with"], 5)[0].doc_ids == ("b",)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("HTTPServer", ["httpserver", "http", "server"]),
+        ("École naïveBayes", ["école", "naïvebayes", "naïve", "bayes"]),
+        ("NASA's sha256", ["nasa", "sha256", "sha", "256"]),
+        ("__init__ x_1", ["__init__", "init", "x_1"]),
+        ("\u5b57\u5b57 \u0441\u043b\u043e\u0432\u043e", ["\u5b57\u5b57", "\u0441\u043b\u043e\u0432\u043e"]),
+    ],
+)
+def test_words_are_split(text, words):
+    assert split_words(text) == words
+
+
+@given(st.text())
+def test_every_word_is_kept_whole(text):
+    assert {word for word in split_words(text.lower()) if word.isalpha()} >= {
+        word for word in re.findall(r"\w\w+", text.lower()) if word.isalpha()
+    }
 
 
 def test_stems_meet_and_stop_words_do_not():

@@ -6,38 +6,15 @@ from pathlib import Path
 
 import click
 
-from drkit_cli.measures import measures_option
-from drkit_cli.names import Assignment, CollectionName, LocalPath, count
+from drkit_cli.names import count
+from drkit_cli.options import judgement_options
 from drkit_cli.output import output_options, print_note, print_result
 from drkit_cli.terminal import echo
-
-_FILE = LocalPath(dir_okay=False)
 
 
 @click.command(short_help="Test whether systems differ, query by query.")
 @click.argument("sources", metavar="A B [C ..]", nargs=-1, required=True)
-@click.option("--qrels", type=_FILE, help="Judgements: a file of TREC's four columns, or of BEIR's three.")
-@click.option(
-    "--collection",
-    metavar="NAME[:VALUE]",
-    type=CollectionName(),
-    help="Judgements of a collection: beir:FOLDER, or a run's folder.",
-)
-@click.option(
-    "--set",
-    "settings",
-    metavar="PATH=VALUE",
-    type=Assignment(),
-    multiple=True,
-    help="A setting: collection.train_share=0.5",
-)
-@click.option(
-    "--split",
-    type=click.Choice(["train", "dev", "test"]),
-    help="Split of the judgements (default: test, or the run's).",
-)
-@measures_option
-@click.option("--exclude-self", is_flag=True, help="Ignore hits whose id equals the query's.")
+@judgement_options
 @click.option("--all-pairs", is_flag=True, help="Compare all pairs, not only with the first system.")
 @click.option("--queries", "shown", default=5, show_default=True, type=count(0), help="Number of queries to list.")
 @output_options

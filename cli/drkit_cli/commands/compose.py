@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from drkit_cli.names import Assignment, CollectionName, LocalPath, PartName, PathOrId, PipelineName, RecipeName
+from drkit_cli.names import LocalPath, PartName, PathOrId, PipelineName, RecipeName
+from drkit_cli.options import open_collection_option, run_options, settings_option
 from drkit_cli.output import output_options, print_note
-from drkit_cli.running import run_options
 
 
 @click.command(short_help="Compose parts into a recipe, and run it.")
@@ -25,20 +25,11 @@ from drkit_cli.running import run_options
 )
 @click.option("--pipeline", type=PipelineName(), help="How to fine-tune: two-stage, three-stage, ance, dpr ...")
 @click.option("--paper", type=RecipeName(), help="Start from a paper's recipe; any slot can still be replaced.")
-@click.option(
-    "--collection", metavar="NAME[:VALUE]", type=CollectionName(), help="pydocs, beir:FOLDER, irds:ID, jsonl:FILE ..."
-)
+@open_collection_option
 @click.option(
     "--encoder", metavar="PATH_OR_ID", type=PathOrId(), help="Start from an existing encoder: a folder or hub id."
 )
-@click.option(
-    "--set",
-    "settings",
-    metavar="PATH=VALUE",
-    type=Assignment(),
-    multiple=True,
-    help="A setting: pretrain.learning_rate=1e-4",
-)
+@settings_option("A setting: pretrain.learning_rate=1e-4")
 @click.option(
     "--scale",
     type=click.Choice(["paper", "small", "quick"]),
@@ -71,13 +62,17 @@ def compose(
     from drkit.core.registry import installed
     from drkit.recipe.compose import ComposeRequest
     from drkit.recipe.compose import compose as compose_recipe
+    from drkit.recipe.lengths import fit_lengths
     from drkit.recipe.toml import write_recipe
     from drkit_cli.running import run_recipe
 
     if quick and scale not in (None, "quick"):
         raise click.UsageError(f"--quick is short for --scale quick; it cannot be combined with --scale {scale}")
     parts = installed()
-    recipe = compose_recipe(ComposeRequest(scale="quick" if quick else scale, **choices), parts)
+    request, notes = fit_lengths(ComposeRequest(scale="quick" if quick else scale, **choices), parts)
+    recipe = compose_recipe(request, parts)
+    for note in notes:
+        print_note(note)
     if output:
         write_recipe(recipe, output)
         print_note(f"the recipe is {output}")

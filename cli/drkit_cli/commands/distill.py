@@ -6,33 +6,27 @@ from pathlib import Path
 
 import click
 
-from drkit_cli.names import Assignment, CollectionName, LocalPath, PathOrId, count
+from drkit_cli.names import LocalPath
+from drkit_cli.options import (
+    collection_option,
+    cross_encoder_option,
+    device_option,
+    precision_option,
+    settings_option,
+    token_budget_option,
+)
 from drkit_cli.output import output_options, print_next, print_result, show_progress
 from drkit_cli.terminal import echo
 
 
 @click.command(short_help="Score mined negatives with a teacher.")
-@click.option(
-    "--teacher",
-    required=True,
-    metavar="PATH_OR_ID",
-    type=PathOrId(),
-    help="A cross-encoder: its folder, a run's, or a hub id.",
-)
+@cross_encoder_option("--teacher")
 @click.option("--negatives", required=True, type=LocalPath(), help="A file that `drkit mine` wrote.")
-@click.option(
-    "--collection",
-    required=True,
-    metavar="RUN|NAME:VALUE",
-    type=CollectionName(),
-    help="A run's folder, beir:FOLDER, irds:ID ...",
-)
-@click.option(
-    "--set", "settings", metavar="PATH=VALUE", type=Assignment(), multiple=True, help="A setting: collection.limit=1000"
-)
-@click.option("--token-budget", default=16_384, show_default=True, type=count(1), help="Tokens read at once.")
-@click.option("--precision", type=click.Choice(["float32", "bfloat16"]), default="float32", show_default=True)
-@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda ..")
+@collection_option
+@settings_option()
+@token_budget_option
+@precision_option
+@device_option
 @click.option("-o", "--output", required=True, type=LocalPath(), help="The file: NAME.jsonl.")
 @output_options
 def distill(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from drkit.encoders.pooling import POOLINGS
-from drkit_cli.names import Assignment, CollectionName, LocalPath, PathOrId, count
+from drkit_cli.names import LocalPath, PathOrId, count
+from drkit_cli.options import collection_option, device_option, pooling_option, precision_option, settings_option
 from drkit_cli.output import output_options, print_next, print_note, print_result, show_progress
 from drkit_cli.terminal import echo
 
@@ -20,23 +20,15 @@ from drkit_cli.terminal import echo
     type=PathOrId(),
     help="A folder, a run, RUN/retriever-1, or a hub id.",
 )
-@click.option(
-    "--collection",
-    required=True,
-    metavar="RUN|NAME:VALUE",
-    type=CollectionName(),
-    help="A run's folder, beir:FOLDER, irds:ID ...",
-)
+@collection_option
 @click.option("--split", help="Encode the queries of this split instead of the passages.")
-@click.option(
-    "--set", "settings", metavar="PATH=VALUE", type=Assignment(), multiple=True, help="A setting: collection.limit=1000"
-)
+@settings_option()
 @click.option("--dtype", type=click.Choice(["float32", "float16"]), default="float32", show_default=True)
 @click.option("--format", "format_", type=click.Choice(["npy", "safetensors"]), default="npy", show_default=True)
 @click.option("--shard-size", default=16_384, show_default=True, type=count(1), help="Texts per shard.")
-@click.option("--pooling", type=click.Choice(list(POOLINGS)), help="For a checkpoint that does not declare it.")
-@click.option("--precision", type=click.Choice(["float32", "bfloat16"]), default="float32", show_default=True)
-@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda ..")
+@pooling_option
+@precision_option
+@device_option
 @click.option("-o", "--output", required=True, type=LocalPath(), help="The folder of vectors.")
 @output_options
 def encode(

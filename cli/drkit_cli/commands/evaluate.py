@@ -4,45 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 from attrs import frozen
 
-from drkit_cli.measures import measures_option
-from drkit_cli.names import Assignment, CollectionName, LocalPath, PathOrId
+from drkit_cli.names import LocalPath, PathOrId
+from drkit_cli.options import judgement_options
 from drkit_cli.output import output_options, print_note, print_result, show_progress
 
 if TYPE_CHECKING:
     from drkit.evaluate import Scores
 
 _FILE = LocalPath(dir_okay=False)
+# The scores of systems by name, and the number of draws that each averages.
+Measured: TypeAlias = "tuple[Sequence[tuple[str, Scores]], Mapping[str, int]]"
 
 
 @click.command(short_help="Evaluate rankings, runs and encoders.")
 @click.argument("source", metavar="RUN_OR_TREC_FILE", required=False)
-@click.option("--qrels", type=_FILE, help="Judgements: a file of TREC's four columns, or of BEIR's three.")
-@click.option(
-    "--collection",
-    metavar="NAME[:VALUE]",
-    type=CollectionName(),
-    help="Judgements of a collection: beir:FOLDER, or a run's folder.",
-)
-@click.option(
-    "--set",
-    "settings",
-    metavar="PATH=VALUE",
-    type=Assignment(),
-    multiple=True,
-    help="A setting: collection.train_share=0.5",
-)
-@click.option(
-    "--split",
-    type=click.Choice(["train", "dev", "test"]),
-    help="Split of the judgements (default: test, or the run's).",
-)
-@measures_option
-@click.option("--exclude-self", is_flag=True, help="Ignore hits whose id equals the query's.")
+@judgement_options
 @click.option("--per-query", type=_FILE, help="Also write every query's values: .jsonl or .tsv.")
 @click.option("--table", "table_file", type=_FILE, help="Also write the table to this file, as JSON.")
 @click.option(
@@ -87,14 +68,21 @@ def evaluate(
                 "--beir FOLDER goes with --encoder or --bm25, and without a run, judgements, --split or --per-query"
             )
         _beir(beir, searched, table_file)
-    elif encoder or bm25:
-        if source or qrels or not collection:
-            raise click.UsageError("--encoder and --bm25 go with --collection NAME or --beir FOLDER, and without a run")
-        _collection((collection, split or "test", settings), searched, per_query, table_file)
-    elif not source:
+        return
+    if (encoder or bm25) and (source or qrels or not collection):
+        raise click.UsageError("--encoder and --bm25 go with --collection NAME or --beir FOLDER, and without a run")
+    if not (source or encoder or bm25):
         raise click.UsageError("give a run's folder, a TREC run file, or --encoder with --collection or --beir")
+    if per_query:
+        from drkit.evaluate.measures import check_values_file
+
+        check_values_file(per_query)
+    if source:
+        judged = {"qrels": qrels, "collection": collection, "split": split, "settings": settings}
+        scores, draws = _read(source, judged, measures, exclude_self)
     else:
-        _files(source, (qrels, collection, split, settings), measures, exclude_self, per_query, table_file)
+        scores, draws = _search(str(collection), split or "test", settings, searched)
+    _print(scores, draws, per_query, table_file)
 
 
 @frozen
@@ -112,41 +100,26 @@ class Searched:
         return {"bm25": self.bm25, "exclude_self": self.exclude_self, "measures": self.measures}
 
 
-def _files(
-    source: str,
-    against: tuple[Path | None, str | None, str | None, Sequence[str]],
-    measures: Sequence[str],
-    exclude_self: bool,
-    per_query: Path | None,
-    table_file: Path | None,
-) -> None:
+def _read(source: str, judged: Mapping[str, Any], measures: Sequence[str], exclude_self: bool) -> Measured:
+    """Return the scores of the systems in files; judged: the arguments that choose the judgements."""
     from drkit.commands import evaluate_files, find_judgements, find_systems
-    from drkit.evaluate.measures import check_values_file
 
-    if per_query:
-        check_values_file(per_query)
-    qrels, collection, split, settings = against
     systems = find_systems([source])
-    judged = find_judgements(systems, qrels=qrels, collection=collection, split=split, settings=settings)
-    scores = evaluate_files(systems, judged, measures or None, exclude_self=exclude_self, note=print_note)
-    _print(scores, {system.name: len(system.files) for system in systems}, per_query, table_file)
+    found = find_judgements(systems, **judged)
+    scores = evaluate_files(systems, found, measures or None, exclude_self=exclude_self, note=print_note)
+    return scores, {system.name: len(system.files) for system in systems}
 
 
-def _collection(
-    judged: tuple[str, str, Sequence[str]], searched: Searched, per_query: Path | None, table_file: Path | None
-) -> None:
+def _search(name: str, split: str, settings: Sequence[str], searched: Searched) -> Measured:
+    """Return the scores of an encoder, and of BM25, on a collection."""
     from drkit.commands import NamedCollection, evaluate_encoder
-    from drkit.evaluate.measures import check_values_file
 
-    if per_query:
-        check_values_file(per_query)
-    name, split, settings = judged
     collection = NamedCollection(name, tuple(settings))
     with show_progress(searched.bm25 + (searched.encoder is not None)) as progress:
         scores = evaluate_encoder(
             searched.encoder, collection, searched.output, split=split, progress=progress, **searched.options()
         )
-    _print(scores, dict.fromkeys((system for system, _ in scores), 1), per_query, table_file)
+    return scores, dict.fromkeys((system for system, _ in scores), 1)
 
 
 def _print(
@@ -157,8 +130,7 @@ def _print(
     from drkit.evaluate import comparison
     from drkit.evaluate.measures import write_json, write_per_query
     from drkit.evaluate.systems import table_caption
-    from drkit_cli.measures import score_table
-    from drkit_cli.render import console
+    from drkit_cli.render import console, score_table
 
     rows = comparison(scores)
     found = {"queries": rows[0].queries, "rows": [attrs.asdict(row) for row in rows]}

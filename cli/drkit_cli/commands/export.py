@@ -6,15 +6,15 @@ from pathlib import Path
 
 import click
 
-from drkit.encoders.pooling import POOLINGS
 from drkit_cli.names import LocalPath
+from drkit_cli.options import pooling_option
 from drkit_cli.output import output_options, print_result
 from drkit_cli.terminal import echo
 
 
 @click.command(short_help="Write an encoder folder from a checkpoint.")
 @click.argument("source", metavar="RUN_OR_CHECKPOINT")
-@click.option("--pooling", type=click.Choice(list(POOLINGS)), help="For a checkpoint that does not declare it.")
+@pooling_option
 @click.option("-o", "--output", required=True, type=LocalPath(), help="The encoder folder.")
 @output_options
 def export(source: str, pooling: str | None, output: Path) -> None:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from drkit_cli.names import LARGEST_SEED, Assignment, CollectionName, LocalPath, PartName, count
+from drkit_cli.names import LARGEST_SEED, CollectionName, LocalPath, PartName, count
+from drkit_cli.options import settings_option
 from drkit_cli.output import output_options, print_note, print_result, show_progress
 
 if TYPE_CHECKING:
@@ -38,9 +39,7 @@ def inspect() -> None:
     type=CollectionName(),
     help="Use those of a collection: pydocs, beir:FOLDER ...",
 )
-@click.option(
-    "--set", "settings", metavar="PATH=VALUE", type=Assignment(), multiple=True, help="A setting: masker.sigma=0.5"
-)
+@settings_option("A setting: masker.sigma=0.5")
 @click.option("--context", help="The decoder's text, for a masker with a second text.")
 @click.option(
     "--rows", default=0, type=click.IntRange(0, 512), help="Also show this many rows of a visibility pattern."

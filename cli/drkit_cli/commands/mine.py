@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from drkit.encoders.pooling import POOLINGS
-from drkit_cli.names import LARGEST_SEED, Assignment, CollectionName, LocalPath, PartName, PathOrId, count
+from drkit_cli.names import LocalPath, PartName, PathOrId, count
+from drkit_cli.options import collection_option, device_option, pooling_option, seed_option, settings_option
 from drkit_cli.output import output_options, print_result, show_progress
 from drkit_cli.terminal import echo
 
 
 @click.command(short_help="Mine hard negatives into a file.")
-@click.option(
-    "--collection",
-    required=True,
-    metavar="RUN|NAME:VALUE",
-    type=CollectionName(),
-    help="A run's folder, beir:FOLDER, irds:ID ...",
-)
+@collection_option
 @click.option(
     "--miner",
     "miners",
@@ -32,20 +27,13 @@ from drkit_cli.terminal import echo
 @click.option(
     "--encoder", metavar="PATH_OR_ID", type=PathOrId(), help="For dense: a folder, a run, RUN/retriever-1, or a hub id."
 )
-@click.option("--pooling", type=click.Choice(list(POOLINGS)), help="For a checkpoint that does not declare it.")
+@pooling_option
 @click.option(
     "--reranker", metavar="PATH_OR_ID", type=PathOrId(), help="For a cross-encoder-filter without a model of its own."
 )
 @click.option("--split", default="train", show_default=True, help="The split whose judged queries get negatives.")
 @click.option("--depth", type=count(1), help="Maximum negatives per query (default: depth of the source).")
-@click.option(
-    "--set",
-    "settings",
-    metavar="PATH=VALUE",
-    type=Assignment(),
-    multiple=True,
-    help="margin.absolute=0.1, collection.limit=9",
-)
+@settings_option("margin.absolute=0.1, collection.limit=9")
 @click.option(
     "--format",
     "format_",
@@ -62,25 +50,20 @@ from drkit_cli.terminal import echo
     help="Negatives to write per query (default: all; texts: 5).",
 )
 @click.option("--exclude-self", is_flag=True, help="Never use a passage whose id equals the query's.")
-@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda ..")
-@click.option("--seed", default=42, show_default=True, type=click.IntRange(0, LARGEST_SEED))
+@device_option
+@seed_option
 @click.option("-o", "--output", required=True, type=LocalPath(), help="The file: NAME.jsonl.")
 @output_options
 def mine(
     collection: str,
     miners: tuple[str, ...],
-    encoder: str | None,
-    pooling: str | None,
-    reranker: str | None,
     split: str,
     depth: int | None,
     settings: tuple[str, ...],
     format_: str,
     count: int,
-    exclude_self: bool,
-    device: str,
-    seed: int,
     output: Path,
+    **models: Any,
 ) -> None:
     r"""Mine hard negatives: a source finds candidates, and filters drop some of them; dropped ones are counted.
 
@@ -99,16 +82,7 @@ def mine(
         progress.begin("mine", " > ".join(miners))
         done = mine_to_file(
             collection,
-            Miners(
-                miners,
-                of_miners,
-                encoder=encoder,
-                pooling=pooling,
-                reranker=reranker,
-                device=device,
-                seed=seed,
-                exclude_self=exclude_self,
-            ),
+            Miners(miners, of_miners, **models),
             Output(output, format_, count),
             split=split,
             settings=of_collection,

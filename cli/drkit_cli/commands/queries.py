@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from drkit_cli.names import LARGEST_SEED, Assignment, CollectionName, LocalPath, PathOrId, count
+from drkit_cli.names import LocalPath, PathOrId, count
+from drkit_cli.options import open_collection_option, seed_option, settings_option
 from drkit_cli.output import output_options, print_next, print_result, show_progress
 from drkit_cli.terminal import echo
 
@@ -19,12 +20,8 @@ from drkit_cli.terminal import echo
     type=PathOrId(),
     help="A sequence-to-sequence model: a folder or hub id.",
 )
-@click.option(
-    "--collection", metavar="NAME[:VALUE]", type=CollectionName(), help="pydocs, beir:FOLDER, irds:ID, jsonl:FILE ..."
-)
-@click.option(
-    "--set", "settings", metavar="PATH=VALUE", type=Assignment(), multiple=True, help="A setting: collection.limit=1000"
-)
+@open_collection_option
+@settings_option()
 @click.option("--count", default=5, show_default=True, type=count(1), help="Queries per passage.")
 @click.option("--prefix", default="", help="Put before every passage, as in 'text2query: '.")
 @click.option("--top-p", default=0.95, show_default=True, type=click.FloatRange(0, 1, min_open=True))
@@ -38,7 +35,7 @@ from drkit_cli.terminal import echo
     help="Maximum tokens per passage.",
 )
 @click.option("--batch-size", default=32, show_default=True, type=count(1), help="Passages per batch.")
-@click.option("--seed", default=42, show_default=True, type=click.IntRange(0, LARGEST_SEED))
+@seed_option
 @click.option("-o", "--output", required=True, type=LocalPath(), help="The file: NAME.jsonl.")
 @output_options
 def queries(model: str, collection: str | None, settings: tuple[str, ...], output: Path, **sampling: object) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from drkit_cli.names import LocalPath
+from drkit_cli.options import run_options
 from drkit_cli.output import output_options
-from drkit_cli.running import run_options
 
 
 @click.command(short_help="Run a recipe, or resume a run.")

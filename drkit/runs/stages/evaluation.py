@@ -257,7 +257,7 @@ def evaluate_systems(stage: StageRun[EvaluationSettings]) -> Mapping[str, Any]:
 
 
 def _compared(stage: StageRun[EvaluationSettings]) -> str:
-    """Return the row that the verdicts are on: the exported retriever's; a draw stands in the row of its round.
+    """Return the row that the verdicts are on: the exported retriever's; a draw is reported in the row of its round.
 
     If that is the encoder from which the run started, it is the row of the last retriever, which did not beat it.
     """

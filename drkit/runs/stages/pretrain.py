@@ -116,7 +116,8 @@ def _probes(
     from drkit.data.corpus import collection_of
     from drkit.data.store import TokenStore
     from drkit.runs.stages.retriever import encoder_of
-    from drkit.train.probes import Probes, retrieval_probe
+    from drkit.train.probes import Probes
+    from drkit.train.retrieval_probe import retrieval_probe
     from drkit.train.validation import ValidationCallback
 
     settings = stage.settings.pretrain.probe

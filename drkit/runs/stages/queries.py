@@ -295,7 +295,7 @@ def _source(stage: StageRun[PseudoQuerySettings], corpus: StoredCorpus, kind: st
 
 PSEUDO_QUERIES = StageSpec(
     name="pseudo-queries",
-    version=1,
+    version=2,
     settings=PseudoQuerySettings,
     run=make_pseudo_queries,
     inputs={

@@ -126,7 +126,8 @@ def _probes(stage: StageRun[ReportSettings], probes: Sequence[Record]) -> Iterat
 
 def _describe_probes(probes: Sequence[Record]) -> str:
     """Return the last probe, and the one with the best retrieval, in words."""
-    from drkit.train.probes import MEASURE, probe_line
+    from drkit.train.probes import probe_line
+    from drkit.train.retrieval_probe import MEASURE
 
     last = f"Last probe: {probe_line(probes[-1])}."
     searched = [probe for probe in probes if MEASURE in probe]

@@ -230,7 +230,7 @@ INDEX = StageSpec(
 )
 BM25 = StageSpec(
     name="bm25",
-    version=1,
+    version=2,
     settings=Bm25Settings,
     run=index_words,
     inputs={"passages": "the passages to index"},
@@ -299,7 +299,7 @@ def _reporting(mined: Iterator[Any], total: int, stage: StageRun[NegativeSetting
 
 NEGATIVES = StageSpec(
     name="negatives",
-    version=1,
+    version=2,
     settings=NegativeSettings,
     run=mine_negatives,
     inputs={

@@ -1,0 +1,118 @@
+"""Options that several commands have, each declared once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
+from drkit.encoders.pooling import POOLINGS
+from drkit_cli.names import LARGEST_SEED, Assignment, CollectionName, LocalPath, PathOrId, count
+
+collection_option = click.option(
+    "--collection",
+    required=True,
+    metavar="RUN|NAME:VALUE",
+    type=CollectionName(),
+    help="A run's folder, beir:FOLDER, irds:ID ...",
+)
+open_collection_option = click.option(
+    "--collection", metavar="NAME[:VALUE]", type=CollectionName(), help="pydocs, beir:FOLDER, irds:ID, jsonl:FILE ..."
+)
+pooling_option = click.option(
+    "--pooling", type=click.Choice(list(POOLINGS)), help="For a checkpoint that does not declare it."
+)
+precision_option = click.option(
+    "--precision", type=click.Choice(["float32", "bfloat16"]), default="float32", show_default=True
+)
+device_option = click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda ..")
+seed_option = click.option("--seed", default=42, show_default=True, type=click.IntRange(0, LARGEST_SEED))
+token_budget_option = click.option(
+    "--token-budget", default=16_384, show_default=True, type=count(1), help="Tokens read at once."
+)
+
+
+def settings_option(help: str = "A setting: collection.limit=1000") -> Callable[..., Any]:
+    """Return the option `--set`, repeatable; help: an example."""
+    return click.option("--set", "settings", metavar="PATH=VALUE", type=Assignment(), multiple=True, help=help)
+
+
+def cross_encoder_option(name: str) -> Callable[..., Any]:
+    """Return the option that names a cross-encoder."""
+    text = "A cross-encoder: its folder, a run's, or a hub id."
+    return click.option(name, required=True, metavar="PATH_OR_ID", type=PathOrId(), help=text)
+
+
+def split_names(_context: Any, _option: Any, given: Sequence[str]) -> tuple[str, ...]:
+    """Split `RR@10 nDCG@10` or `RR@10,AP` into names; a comma within brackets belongs to its name.
+
+    >>> split_names(None, None, ["RR@10 P(rel=2)@5,AP", "R@100"])
+    ('RR@10', 'P(rel=2)@5', 'AP', 'R@100')
+    """
+    return tuple(name for text in given for name in re.split(r"[\s,]+(?![^()]*\))", text.strip()) if name)
+
+
+def judgement_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options for judgements and measures: from `--qrels` to `--exclude-self`."""
+    return _with_options(
+        command,
+        click.option(
+            "--qrels",
+            type=LocalPath(dir_okay=False),
+            help="Judgements: a file of TREC's four columns, or of BEIR's three.",
+        ),
+        click.option(
+            "--collection",
+            metavar="NAME[:VALUE]",
+            type=CollectionName(),
+            help="Judgements of a collection: beir:FOLDER, or a run's folder.",
+        ),
+        settings_option("A setting: collection.train_share=0.5"),
+        click.option(
+            "--split",
+            type=click.Choice(["train", "dev", "test"]),
+            help="Split of the judgements (default: test, or the run's).",
+        ),
+        click.option(
+            "--measures",
+            "-m",
+            multiple=True,
+            callback=split_names,
+            metavar="NAMES",
+            help='By their ir_measures names: "RR@10 nDCG@10 R@1000"; repeatable.',
+        ),
+        click.option("--exclude-self", is_flag=True, help="Ignore hits whose id equals the query's."),
+    )
+
+
+def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that every command with a run has: `--dry-run`, `--reuse`, `--redo` and `--trial`."""
+    return _with_options(
+        command,
+        click.option("--dry-run", is_flag=True, help="Print the plan and stop."),
+        click.option(
+            "--reuse",
+            metavar="RUN",
+            type=LocalPath(),
+            multiple=True,
+            help="Reuse identical stages of another run.",
+        ),
+        click.option(
+            "--redo",
+            is_flag=True,
+            help="Reuse the folder of another recipe, and rebuild the stages that the change affects.",
+        ),
+        click.option(
+            "--trial/--no-trial",
+            default=None,
+            help="Try every part on a toy batch first (default: yes for a run, no for --dry-run).",
+        ),
+    )
+
+
+def _with_options(command: Callable[..., Any], *options: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed(options):
+        command = option(command)
+    return command

@@ -1,0 +1,133 @@
+"""Lengths in tokens: estimated from texts, and chosen so that an encoder made from scratch reads most texts whole."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from attrs import evolve, frozen
+
+from drkit.core.files import local_path
+from drkit.core.registry import Installed
+from drkit.core.spec import Kind
+from drkit.errors import DrkitError
+from drkit.recipe.compose import SMALL, ComposeRequest, compose
+from drkit.recipe.parts import context_kind
+
+if TYPE_CHECKING:
+    from drkit.core.protocols import Collection
+
+# Texts of a collection that are looked at before it is read whole.
+_SAMPLE = 5000
+# A token of a WordPiece vocabulary of 8,000 entries is about two thirds of an English word.
+_TOKENS_PER_WORD = 1.5
+_WORD = re.compile(r"\w+")
+# Scripts without spaces between words, whose letters are about a token each.
+_UNSPACED = frozenset(("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR"))
+_SHORTEST_PASSAGE, _LONGEST_PASSAGE = 64, 512
+_SHORTEST_QUERY, _LONGEST_QUERY = 16, 128
+# With a transformer layer, the time of a step grows with the length: an encoder from scratch has minutes.
+_LONGEST_WITH_LAYERS = 256
+
+
+@frozen
+class Lengths:
+    """Estimated lengths of texts in tokens: half of them, 95 % and all are at most this long."""
+
+    median: int = 0
+    most: int = 0
+    longest: int = 0
+
+    @classmethod
+    def of(cls, tokens: Sequence[int]) -> Lengths:
+        """Return the quantiles of some numbers of tokens."""
+        ordered = sorted(tokens)
+        return cls(*(ordered[int(share * (len(ordered) - 1))] for share in (0.5, 0.95, 1.0))) if ordered else cls()
+
+
+def fit_lengths(request: ComposeRequest, parts: Installed) -> tuple[ComposeRequest, tuple[str, ...]]:
+    """Return the request with lengths that fit the first texts of its collection, and a line on each.
+
+    The request stays as it is unless it makes an encoder from scratch at the small scale, for a collection in files of
+    this machine. Lengths that it sets are kept, and so is that of spans, which documents are cut into.
+
+    Raises DrkitError as `compose` does.
+    """
+    recipe = compose(request, parts)
+    if request.scale not in (None, SMALL) or recipe.encoder.pretrained or not _is_local(request.collection, parts):
+        return request, ()
+    try:
+        collection = parts.registry.build(Kind.COLLECTION, recipe.collection.use, recipe.collection.config)
+        passages, queries, which = _sample(collection)
+    except DrkitError:  # stage `collection` reports it, with what it has read until there
+        return request, ()
+    limit = _LONGEST_WITH_LAYERS if recipe.encoder.layers else _LONGEST_PASSAGE
+    found = suggest_lengths(passages, queries, which=which, limit=limit)
+    kept = {setting.partition("=")[0].strip() for setting in request.settings}
+    if recipe.pretrain and context_kind(recipe.pretrain, parts.registry) == "span":
+        kept.add("encoder.passage_length")
+    chosen = {path: one for path, one in found.items() if path not in kept}
+    settings = (*request.settings, *(f"{path}={value}" for path, (value, _) in chosen.items()))
+    return evolve(request, settings=settings), tuple(f"{path}={value}: {why}" for path, (value, why) in chosen.items())
+
+
+def suggest_lengths(
+    passages: Lengths, queries: Lengths | None, *, which: str = "the", limit: int = _LONGEST_PASSAGE
+) -> dict[str, tuple[str, str]]:
+    """Return (value, reason) of the settings that read 95 % of the texts whole, passages up to a limit, by path.
+
+    which: the texts that the lengths are those of, in words: `the`, or `the first 5,000`.
+    """
+    found = {}
+    if passages.most:
+        value = _rounded(passages.most, _SHORTEST_PASSAGE, limit)
+        cut = f", cut at {limit}" if passages.most + 2 > limit else ""
+        reason = f"95 % of {which} passages have at most about {passages.most:,} tokens{cut}"
+        found["encoder.passage_length"] = (str(value), reason)
+    if queries and queries.most:
+        value = _rounded(queries.most, _SHORTEST_QUERY, _LONGEST_QUERY)
+        reason = f"95 % of {which} queries have at most about {queries.most:,} tokens"
+        found["encoder.query_length"] = (str(value), reason)
+    return found
+
+
+def estimate_tokens(text: str) -> int:
+    """Estimate the tokens of a text: from its words, or from its letters where words are not separated."""
+    words = _WORD.findall(text)
+    unspaced = sum(script_of(letter) in _UNSPACED for letter in text) if not text.isascii() else 0
+    return round(_TOKENS_PER_WORD * len(words)) + unspaced
+
+
+def script_of(letter: str) -> str:
+    """Return the script of a letter, the first word of its Unicode name.
+
+    >>> [script_of(letter) for letter in "aж字"]
+    ['LATIN', 'CYRILLIC', 'CJK']
+    """
+    return unicodedata.name(letter, "UNKNOWN").partition(" ")[0].partition("-")[0]
+
+
+def _is_local(collection: str | None, parts: Installed) -> bool:
+    value = parts.registry.split(Kind.COLLECTION, collection)[1] if collection else None
+    return bool(value) and local_path(str(value)).exists()
+
+
+def _sample(collection: Collection) -> tuple[Lengths, Lengths, str]:
+    """Return the lengths of the first passages, and of the first queries of each split, and which these are."""
+    first = islice(collection.passages(), _SAMPLE + 1)
+    passages = [estimate_tokens(passage.content) for passage in first]
+    queries = [
+        estimate_tokens(query.text)
+        for split in collection.splits()
+        for query in islice(collection.queries(split), _SAMPLE)
+    ]
+    which = f"the first {_SAMPLE:,}" if len(passages) > _SAMPLE else "the"
+    return Lengths.of(passages[:_SAMPLE]), Lengths.of(queries), which
+
+
+def _rounded(tokens: int, least: int, most: int) -> int:
+    """Return a length for texts of so many tokens and two special ones, a multiple of 16 within bounds."""
+    return max(least, min(most, -(-(tokens + 2) // 16) * 16))
