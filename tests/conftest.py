@@ -31,3 +31,14 @@ def pytest_runtest_setup():
         gc.collect()
         gc.freeze()
         _seen["modules"] = len(sys.modules)
+
+
+# Files that take minutes: begun last, one of them would leave the other processes idle.
+LONGEST = (
+    *("tests/runs/test_stale.py", "tests/faults/test_faults.py", "tests/faults/test_processes.py"),
+    *("tests/runs/test_run.py", "tests/cli/test_example_pages.py"),
+)
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
