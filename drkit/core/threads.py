@@ -78,7 +78,8 @@ def free_cores(seconds: float = 0.2) -> float:
     after = own.cpu_times()
     mine = float(after.user + after.system - before.user - before.system) / seconds
     others = sum(shares[core] / 100 for core in _affinity() if core < len(shares)) - mine
-    return min(float(available_cores()), len(_affinity()) - max(0.0, others))
+    free: float = len(_affinity()) - max(0.0, others)
+    return min(float(available_cores()), free)
 
 
 def busy_note(threads: int, free: float) -> str:
