@@ -78,7 +78,7 @@ def free_cores(seconds: float = 0.2) -> float:
     after = own.cpu_times()
     mine = float(after.user + after.system - before.user - before.system) / seconds
     others = float(sum(shares[core] for core in _affinity() if core < len(shares))) / 100 - mine
-    return min(float(available_cores()), len(_affinity()) - max(0.0, others))
+    return max(0.0, min(float(available_cores()), len(_affinity()) - max(0.0, others)))
 
 
 def busy_note(threads: int, free: float) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,10 @@ from drkit.data.arrays import Arrays, ArrayWriter
 from drkit.data.store import TokenStore
 from drkit.errors import DrkitError
 
-# Measured peak: keys, ranks, sort order and copies.
-_BYTES_PER_TOKEN = 112
+# Measured peak of a chunk: keys, ranks, sort order and copies, and the finished chunks that wait for the disk.
+_BYTES_PER_TOKEN = 192
+# Tables with smaller keys (single tokens) are looked up in an array of this length at most.
+_LARGEST_LOOKUP = 1 << 21
 _SMALLEST_CHUNK = 1 << 16
 
 Run = tuple["NDArray[np.int64]", "NDArray[np.int64]"]  # keys, sorted and unique, and their counts
@@ -201,10 +203,19 @@ class NgramTable:
         """Return the index i64[n] of each key in the table, or -1 if it is missing (or is -1)."""
         if not len(self.keys):
             return np.full(len(keys), -1, dtype=np.int64)
+        if self.keys[-1] < _LARGEST_LOOKUP:
+            return self._lookup[np.where(keys <= self.keys[-1], keys, -1)]
         # Sorted keys read the memory-mapped table from front to back.
         distinct, inverse = np.unique(keys, return_inverse=True)
         indices = np.minimum(np.searchsorted(self.keys, distinct), len(self.keys) - 1)
         return np.where(self.keys[indices] == distinct, indices, -1)[inverse]
+
+    @cached_property
+    def _lookup(self) -> NDArray[np.int64]:
+        """The index of each key, and -1 for missing ones; its last entry, which key -1 finds, is -1, too."""
+        indices = np.full(int(self.keys[-1]) + 2, -1, dtype=np.int64)
+        indices[self.keys] = np.arange(len(self.keys))
+        return indices
 
     def log_shares(self, ranks: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return log(count / total) f64[n] of each rank; NaN for rank -1."""
