@@ -8,13 +8,14 @@ is a fresh process that opens the saved index, searches once to warm up, and is 
 turns. Sizes are those of the files, without ids; `in memory` leaves out the vectors that candidates are scored with,
 which stay in their file. The table has means over runs, with the smallest and largest loss of nDCG@10 against the flat
 index of whole vectors of the same run. --copies appends shuffled, noisy copies of the passages before timing, so that
-indexes are larger; quality is that of the collection as it is.
+indexes are larger; quality is that of the collection as it is. With --repeats 0 nothing is timed.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import subprocess
 import sys
@@ -137,7 +138,7 @@ def measured(run: Path, options: argparse.Namespace, folder: Path) -> dict[tuple
             for name in KINDS:
                 times[name].append(timed(folder / name, folder / "queries.npy"))
         for name in KINDS:
-            found[dimension, name]["ms"] = statistics.median(times[name])
+            found[dimension, name]["ms"] = statistics.median(times[name]) if times[name] else math.nan
             found[dimension, name]["loss"] = found[dimension, name]["nDCG@10"] - found[whole, "flat"]["nDCG@10"]
             found[dimension, name]["speed"] = found[whole, "flat"]["ms"] / found[dimension, name]["ms"]
     print(f"{run}: {len(ids):,} passages x {options.copies}, {len(query_ids):,} queries", file=sys.stderr)
