@@ -19,7 +19,7 @@ hypothesis.settings.register_profile("drkit", deadline=None)
 hypothesis.settings.register_profile("nightly", deadline=None, max_examples=10_000)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "drkit"))
 
-# Nobody cuts the power: waiting for disks takes a third of a tiny run. Processes that tests start do wait.
+# Nobody cuts the power: a tiny run would wait seconds for a busy disk. Processes that tests start do wait.
 os.fsync = int
 _seen = {"modules": 0}
 
