@@ -12,8 +12,9 @@ from tests.cli.following import run
 FOLDER = Path(__file__).parents[2] / "docs" / "examples"
 # A step of a page: a file by its path, another snippet, or commands.
 STEP = re.compile(r"(?:`(?P<path>[\w/.]+)`:\n)?```(?P<language>shell|python)\n(?P<text>.*?)```", re.DOTALL)
-# The script that the first snippet of a page is, what the page must leave behind, and what its commands must print.
+# The script that the first snippet of a page is (if any), what the page must leave behind, and what it must print.
 PAGES = {
+    "five-minutes": ("", ("runs/quick/encoder/modules.json", "report.html"), ("hybrid", "kept", "again")),
     "no-labels": ("documents.py", ("runs/documents/encoder/modules.json", "recipe.toml"), ("documents",)),
     "few-labels": ("labels.py", ("runs/labels/report.html", "labels.toml"), ("retriever-1", "split a text")),
     "three-stages": ("msmarco.py", ("runs/three-stage/report.html",), ("retriever-distilled", "reranker")),
