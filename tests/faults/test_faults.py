@@ -54,12 +54,12 @@ def compose(name, beir, run):
 
 
 # Names of values and files that depend on the time; the report has the seconds of each training.
-TIMES = {"seconds", "pairs_per_second", "finished", "training.json", "report.md"}
+TIMES = {"seconds", "memory", "pairs_per_second", "finished", "training.json", "report.md"}
 TIMED_INPUTS = Path("report/manifest.json")
 
 
 def contents(folder):
-    """Content of every file by its path, without what depends on the time."""
+    """Content of every file by its path, without what depends on the time and the machine."""
     paths = [path for path in folder.rglob("*") if path.is_file() and path.name != ".lock"]
     return {str(path): content(folder, path) for path in (path.relative_to(folder) for path in paths)}
 

@@ -40,7 +40,7 @@ RECIPES = {
         masker="uniform",
         decoder="enhanced",
         pipeline="two-stage",
-        settings=("pretrain.probe.keep_best=true", "pretrain.probe.patience=1"),
+        settings=("pretrain.probe.keep_best=true", "pretrain.probe.patience=1", "finetune.loss={use = 'matryoshka'}"),
     ),
     "texts": ComposeRequest(masker="pmi", decoder="enhanced", pipeline="texts", settings=("encoder.layers=1",)),
 }
@@ -279,8 +279,8 @@ CHANGES = {
     "a dev query": (
         {"collection"} | CHOSEN | {"dev-runs"} | FUSED,
         "queries.jsonl",
-        "what is topic13 about",
-        "tell me of topic13",
+        "what is topic12 about",
+        "tell me of topic12",
     ),
     "query_prompt": ({"query-tokens", "index-initial"} | FINE_TUNED, "encoder.query_prompt='ask: '"),
     "evaluation.depth": (SEARCHED | {"dev-runs"}, "evaluation.depth=10"),
@@ -369,4 +369,7 @@ def test_types_of_settings_are_all_known_to_this_test():
     for spec in PARTS.registry:
         for hint in get_type_hints(spec.config, include_extras=True).values():
             origin = get_args(hint)[0] if get_origin(hint) is Annotated else hint
-            assert any(word in str(origin) for word in ("str", "int", "float", "bool", "tuple")), (spec.name, hint)
+            assert any(word in str(origin) for word in ("str", "int", "float", "bool", "tuple", "Choice")), (
+                spec.name,
+                hint,
+            )
