@@ -93,10 +93,15 @@ class DeclaredSettings:
 def declared_settings_of(folder: Path) -> DeclaredSettings | None:
     """Return what an encoder folder declares, or the recipe of the run whose checkpoint it is; None without either.
 
-    Raises DrkitError if one of its files is not valid JSON.
+    Raises DrkitError if one of its files is not valid JSON, or if its vectors are truncated.
     """
     if (folder / "modules.json").is_file():
         settings, max_tokens = declared_settings(folder)
+        if dimension := settings.get("truncate_dim"):
+            raise DrkitError(
+                f"{folder} keeps only the first {dimension} numbers of its vectors, and training needs whole ones: "
+                f"start from the encoder that it was exported from, and export the result with --dimension {dimension}"
+            )
         return DeclaredSettings(folder, _declarable(settings), max_tokens)
     recipe = folder.parent / RECIPE
     if (folder / "config.json").is_file() and recipe.is_file():

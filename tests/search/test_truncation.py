@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from drkit.encoders import BertSizes, MaskedLmEncoder
 from drkit.encoders.export import export_dual, export_encoder
 from drkit.errors import DrkitError
+from drkit.recipe.start import starting_point
 from drkit.search import DualEncoder, TextEncoder, Vectors, encode_corpus
 from drkit.search.text_encoder import read_encoder
 from tests.search.toys import TEXTS, masked_lm, tokenizer
@@ -132,3 +133,12 @@ def test_the_command_exports_an_encoder_of_short_vectors(tmp_path):
     done = CliRunner().invoke(cli, ["export", str(tmp_path / "e"), "--dimension", "999", "-o", str(tmp_path / "x")])
     assert isinstance(done.exception, DrkitError)
     assert not (tmp_path / "x").exists()
+
+
+def test_no_run_starts_from_short_vectors(tmp_path):
+    how = {**HOW, "pooling": "mean", "similarity": "cosine"}
+    export_encoder(masked_lm(), tokenizer(), tmp_path / "e", **how, truncate_dim=KEPT)
+    with pytest.raises(DrkitError, match=f"first {KEPT} numbers .* exported from"):
+        starting_point(str(tmp_path / "e"))
+    export_encoder(masked_lm(), tokenizer(), tmp_path / "whole", **how)
+    assert starting_point(str(tmp_path / "whole")).encoder["pooling"] == "mean"
