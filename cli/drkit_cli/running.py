@@ -26,10 +26,12 @@ def run_recipe(
     redo: bool,
     reuse: Sequence[Path] = (),
     trial: bool | None = None,
+    notes: Sequence[str] = (),
 ) -> None:
     """Check the recipe, print its plan or run it, and print the results.
 
-    trial: whether to try its parts on a toy batch first; None: before a run, but not for a dry run.
+    trial: whether to try its parts on a toy batch first; None: before a run, but not for a dry run. notes: what to say
+    with those of the plan.
     """
     from attrs import evolve
 
@@ -46,8 +48,8 @@ def run_recipe(
     check(recipe, registry)
     try_collection(recipe, registry)
     made = plan(recipe, registry)
-    if busy := busy_note(configured_threads(os.environ), free_cores()):
-        made = evolve(made, notes=(*made.notes, busy))
+    busy = busy_note(configured_threads(os.environ), free_cores())
+    made = evolve(made, notes=(*notes, *made.notes, *([busy] if busy else [])))
     run = run_dir or Path("runs") / recipe.name
     not_runs = [other for other in reuse if not (other / RECIPE).is_file()]
     if not_runs:

@@ -71,9 +71,9 @@ def compose(
     parts = installed()
     request, notes = fit_lengths(ComposeRequest(scale="quick" if quick else scale, **choices), parts)
     recipe = compose_recipe(request, parts)
-    for note in notes:
-        print_note(note)
     if output:
         write_recipe(recipe, output)
         print_note(f"the recipe is {output}")
-    run_recipe(recipe, parts.registry, run_dir=run_dir, dry_run=dry_run, redo=redo, reuse=reuse, trial=trial)
+    run_recipe(
+        recipe, parts.registry, run_dir=run_dir, dry_run=dry_run, redo=redo, reuse=reuse, trial=trial, notes=notes
+    )
