@@ -13,7 +13,6 @@ from attrs import evolve, frozen
 from drkit.core.files import local_path
 from drkit.core.registry import Installed
 from drkit.core.spec import Kind
-from drkit.errors import DrkitError
 from drkit.recipe.compose import SMALL, ComposeRequest, compose
 from drkit.recipe.parts import context_kind
 
@@ -62,7 +61,7 @@ def fit_lengths(request: ComposeRequest, parts: Installed) -> tuple[ComposeReque
     try:
         collection = parts.registry.build(Kind.COLLECTION, recipe.collection.use, recipe.collection.config)
         passages, queries, which = _sample(collection)
-    except DrkitError:  # stage `collection` reports it, with what it has read until there
+    except Exception:  # of a damaged file, or a plugin's reader: stage `collection` reports it, and names the part
         return request, ()
     limit = _LONGEST_WITH_LAYERS if recipe.encoder.layers else _LONGEST_PASSAGE
     found = suggest_lengths(passages, queries, which=which, limit=limit)

@@ -94,6 +94,15 @@ def test_a_bad_file_is_left_to_the_stage_that_reads_it(tmp_path):
     assert fit_lengths(request, PARTS) == (request, ())
 
 
+def test_what_a_plugins_reader_raises_is_left_to_the_stage_that_names_it(texts, monkeypatch):
+    def broken(collection):
+        raise RuntimeError(collection)
+
+    monkeypatch.setattr(lengths_module, "_sample", broken)
+    request = ComposeRequest(collection=f"jsonl:{texts}")
+    assert fit_lengths(request, PARTS) == (request, ())
+
+
 def test_only_the_first_texts_are_read(texts, monkeypatch):
     monkeypatch.setattr(lengths_module, "_SAMPLE", 10)
     with texts.open("a", encoding="utf-8") as file:
