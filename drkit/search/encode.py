@@ -130,7 +130,9 @@ def _prepare(folder: Path, encoder: Encoder, storage: Storage) -> None:
     ours = {"format_version": 1, "encoder": identity, "dimension": encoder.dimension, **attrs.asdict(storage)}
     if folder.exists() and not folder.is_dir():
         raise DrkitError(f"{folder} is a file; give the name of a folder")
-    if not (folder / ABOUT).is_file() and folder.is_dir() and any(p.name[0] != "." for p in folder.iterdir()):
+    # Listed before the description is looked for, which is written first: another process may begin in between.
+    held = [path for path in folder.iterdir() if path.name[0] != "."] if folder.is_dir() else []
+    if held and not (folder / ABOUT).is_file():
         raise DrkitError(f"{folder} is not empty and does not hold vectors; choose another folder")
     make_folder(folder)
     with FileLock(folder / LOCK):

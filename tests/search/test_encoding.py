@@ -120,6 +120,22 @@ def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path, change, 
     assert files(tmp_path / "v") == before
 
 
+@pytest.mark.parametrize("look", ["iterdir", "is_dir"])
+def test_another_process_may_begin_the_same_folder_between_two_looks_at_it(tmp_path, monkeypatch, look):
+    folder, original, begun = tmp_path / "v", getattr(Path, look), []
+
+    def after_the_other(path):
+        if not begun and folder in (path, path.parent):
+            begun.append(path)
+            assert encode_corpus(encoder(), PAIRS, folder, storage=SMALL, shard=Shard(1, 2)) is None
+        return original(path)
+
+    folder.mkdir()
+    monkeypatch.setattr(Path, look, after_the_other)
+    assert len(encode_corpus(encoder(), PAIRS, folder, storage=SMALL, shard=Shard(0, 2))) == len(PAIRS)
+    assert begun
+
+
 def test_bad_input_and_broken_folders(tmp_path):
     with pytest.raises(DrkitError, match="no texts to encode"):
         encode_corpus(encoder(), [], tmp_path / "none")
