@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from drkit.core.progress import Progress, Silent
+from drkit.core.protocols import Progress, Silent
 from drkit_cli.terminal import echo
 
 _JSON, _QUIET, _VERBOSE = (f"drkit_cli.output.{name}" for name in ("json", "quiet", "verbose"))

@@ -36,7 +36,7 @@ def run_recipe(
     from attrs import evolve
 
     from drkit.core import processes
-    from drkit.core.threads import busy_note, configured_threads, free_cores
+    from drkit.core.processes import busy_note, configured_threads, free_cores
     from drkit.errors import DrkitError
     from drkit.recipe.check import check
     from drkit.runs.attribution import try_collection
@@ -70,7 +70,7 @@ def run_recipe(
 def _execute(made: Plan, run: Path, recipe: Recipe, registry: Registry, *, redo: bool, reuse: Sequence[Path]) -> None:
     """Execute a plan, with its notes, progress and results; only the first process prints."""
     from drkit.core import processes
-    from drkit.core.progress import Silent
+    from drkit.core.protocols import Silent
     from drkit.runs.execute import RECIPE, execute
     from drkit_cli.render import results, results_document
 

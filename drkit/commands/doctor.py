@@ -15,8 +15,8 @@ from attrs import frozen
 
 from drkit.core.files import local_path
 from drkit.core.loading import hub_cache
+from drkit.core.processes import available_cores, busy_note, configured_threads, free_cores
 from drkit.core.registry import DRKIT, Installed, package_of
-from drkit.core.threads import available_cores, busy_note, configured_threads, free_cores
 
 OK, WARNING, ERROR = STATES = ("ok", "warning", "error")
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 10), (3, 13)

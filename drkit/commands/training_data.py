@@ -43,7 +43,7 @@ from drkit.search.rankings import batched
 from drkit.train.teacher import Agreement
 
 if TYPE_CHECKING:
-    from drkit.core.progress import Progress
+    from drkit.core.protocols import Progress
     from drkit.search.reranking import Scorer
 
 FORMATS = ("ids", "triplets", "sentence-transformers")

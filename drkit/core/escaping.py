@@ -7,6 +7,8 @@ that reorder a line, tags, links. Nothing else in drkit escapes text.
 from __future__ import annotations
 
 import re
+from functools import partial
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -66,7 +68,8 @@ def page_templates(package: str) -> jinja2.Environment:
     """Return the environment of a package's folder `templates`, whose pages show every value as text.
 
     Text is escaped and its control characters are spelled out, wherever a template puts it. The filter `spelled_out`
-    does the latter for the texts in plain data, before `tojson` writes it into a script.
+    does the latter for the texts in plain data, before `tojson` writes it into a script. `asset(name)` is a style sheet
+    or script of the same folder.
     """
     import jinja2
 
@@ -79,7 +82,13 @@ def page_templates(package: str) -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters["spelled_out"] = _spelled_out
+    environment.globals["asset"] = partial(page_asset, package)
     return environment
+
+
+def page_asset(package: str, name: str) -> str:
+    """Return the text of a style sheet or script in a package's folder `templates`."""
+    return (files(package) / "templates" / name).read_text(encoding="utf-8")
 
 
 def markdown_templates(package: str) -> jinja2.Environment:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from drkit.core.threads import available_cores
+from drkit.core.processes import available_cores
 
 Found = tuple[str, str]  # qualified name within the module ("" for the module itself), docstring
 _PARAGRAPH = re.compile(r"\n[ \t]*\n\s*")

@@ -98,7 +98,7 @@ DECODERS = (
     ComponentSpec(
         kind=Kind.DECODER,
         name="none",
-        target="drkit.decoders.none:NoDecoder",
+        target="drkit.decoders.mlm:NoDecoder",
         config=NoDecoderConfig,
         summary="No decoder: only the encoder's own loss, a baseline",
         trained_by="none",

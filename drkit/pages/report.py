@@ -16,22 +16,24 @@ from typing import Any
 from attrs import frozen
 
 from drkit import __version__
-from drkit.core.escaping import page_templates, script_text
+from drkit.core.escaping import page_asset, page_templates, script_text
 from drkit.core.registry import Installed
 from drkit.errors import DrkitError
-from drkit.pages.assets import page_asset
 from drkit.pages.charts import Chart, chart_script, interval_chart, line_chart
 from drkit.pages.comparison import Comparison, compare_runs, curve_of_rounds
 from drkit.pages.composition import Data, describe_data, describe_recipe
 from drkit.pages.composition import Line as RecipeLine
 from drkit.pages.masking import Masking, masking_or_note
-from drkit.pages.queries import PASSAGES, QueryDetails, most_different, query_details
 from drkit.pages.records import RunRecord, open_run
 from drkit.pages.systems import (
+    PASSAGES,
+    QueryDetails,
     ReportedSystem,
     SystemTable,
     baseline_index,
     interval_points,
+    most_different,
+    query_details,
     system_table,
     systems_of,
 )
@@ -117,15 +119,13 @@ def report_page(folders: Sequence[Path], parts: Installed, options: ReportOption
     script = script_text(chart_script())
     page = collect_page(folders, parts, options)
     templates = page_templates("drkit.pages")
-    own = page_asset("report.js")
+    own = page_asset("drkit.pages", "report.js")
     charts: list[Mapping[str, Any]] = []
     return templates.get_template("report.html.jinja").render(
         page=page,
         version=__version__,
         policy=_policy(script, own),
-        style=page_asset("report.css"),
         library=script,
-        script=own,
         charts=charts,
         add_chart=lambda chart: charts.append(chart.spec) or len(charts) - 1,  # type: ignore[func-returns-value]
         shown_passages=PASSAGES,

@@ -28,7 +28,8 @@ from drkit.core.files import (
     sync,
     write_text,
 )
-from drkit.core.progress import Progress, Silent
+from drkit.core.processes import watch_memory
+from drkit.core.protocols import Progress, Silent
 from drkit.core.registry import Registry
 from drkit.errors import DrkitError
 from drkit.recipe.schema import Recipe
@@ -44,7 +45,6 @@ from drkit.runs.manifest import (
     versions,
     write_manifest,
 )
-from drkit.runs.memory import watch_memory
 from drkit.runs.stage import Stage, StageRun, lasting_settings
 from drkit.runs.survey import (
     UNFINISHED,

@@ -47,7 +47,7 @@ WRITERS = {
     "drkit/commands/encoder_evaluation.py": {"rmtree"},
     "drkit/report.py": {"savefig"},
     "drkit/runs/execute.py": {"rmtree", "unlink", "rename", "copytree", "symlink_to"},  # puts stages in place
-    "drkit/runs/memory.py": {"write_text"},  # Linux's own counter of this process, not a file
+    "drkit/core/processes.py": {"write_text"},  # Linux's own counter of this process, not a file
     "drkit/runs/stages/retriever.py": {"rmtree", "replace", "copytree"},
     "drkit/runs/stages/queries.py": {"rmtree"},
     "drkit/search/flat.py": {"open", "write_index"},
@@ -229,8 +229,7 @@ def test_the_network_is_reached_through_libraries_that_were_asked_for():
     assert importers("huggingface_hub") <= {
         "drkit/commands/inputs.py",
         "drkit/core/loading.py",
-        "drkit/pages/model_card.py",  # the form of the metadata
-        "drkit/pages/push.py",  # uploads when asked, and only then
+        "drkit/pages/model_card.py",  # the form of the metadata; uploads when asked, and only then
     }
     asked = {
         name

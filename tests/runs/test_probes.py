@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from drkit.core.progress import Silent
+from drkit.core.protocols import Silent
 from drkit.core.registry import installed
 from drkit.core.types import BuildContext, Judgement, Passage, Query
 from drkit.data.corpus import open_collection
