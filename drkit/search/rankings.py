@@ -13,7 +13,7 @@ import math
 import re
 from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import quote, unquote
@@ -242,7 +242,9 @@ class _Lines(NamedTuple):
 def _queries(path: Path) -> Iterator[_Lines]:
     """Yield all lines of each query of a run file, which may lie in several blocks."""
     current = None
-    for lines in _consecutive(path):
+    found = ((_read_by_arrow(first, block), first, block) for first, block in _blocks(path))
+    by_block = (_read_by_line(path, first, block) if rows is None else rows for rows, first, block in found)
+    for lines in chain.from_iterable(by_block):
         if current is not None and lines.query == current.query:
             both = np.concatenate([current.scores, lines.scores])
             current = current._replace(documents=current.documents + lines.documents, scores=both)
@@ -252,12 +254,6 @@ def _queries(path: Path) -> Iterator[_Lines]:
         current = lines
     if current is not None:
         yield current
-
-
-def _consecutive(path: Path) -> Iterator[_Lines]:
-    for first, block in _blocks(path):
-        found = _read_by_arrow(first, block)
-        yield from _read_by_line(path, first, block) if found is None else found
 
 
 def _read_by_arrow(first: int, block: bytes) -> list[_Lines] | None:

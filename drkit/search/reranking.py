@@ -110,7 +110,8 @@ def as_scorer(given: Any) -> Scorer:
     if isinstance(given, (str, Path)):
         return Reranker.load(given)
     if hasattr(given, "score"):
-        return given  # type: ignore[no-any-return]
+        scorer: Scorer = given
+        return scorer
     if hasattr(given, "predict"):
         return CrossEncoderScorer(given)
     raise DrkitError(

@@ -51,7 +51,6 @@ WRITERS = {
     "drkit/runs/stages/retriever.py": {"rmtree", "replace", "copytree"},
     "drkit/runs/stages/queries.py": {"rmtree"},
     "drkit/search/flat.py": {"open", "write_index"},
-    "drkit/search/quantized.py": {"write_index"},
     "drkit/train/checkpoints.py": {"save_pretrained", "copyfile", "copytree"},
     "drkit/train/refresh.py": {"rmtree", "unlink"},
     "drkit/train/trainer.py": {"save_file", "touch", "rmtree"},
