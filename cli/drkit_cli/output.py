@@ -54,7 +54,7 @@ def is_quiet() -> bool:
 
 
 def print_result(document: Mapping[str, Any], draw: Callable[[], None]) -> None:
-    """Print the result of a command: the document with `--json`, else whatever `draw` prints.
+    """Print the result of a command: the document with `--json`, otherwise what `draw` prints.
 
     document: plain data with stable keys; NaN and infinite numbers become null, other objects their text.
     """

@@ -86,8 +86,9 @@ def _complete(kind: str, name: str, parts: Installed) -> Recipe:
     if kind == "recipe" and name not in parts.recipes and Path(name).exists():
         path = Path(name)
         return read_recipe(path / RECIPE if path.is_dir() else path, parts.registry)
-    chosen = {"paper" if kind == "recipe" else "pipeline": name}
-    return compose(ComposeRequest(scale=PAPER, **chosen), parts)  # type: ignore[arg-type]
+    if kind == "recipe":
+        return compose(ComposeRequest(paper=name, scale=PAPER), parts)
+    return compose(ComposeRequest(pipeline=name, scale=PAPER), parts)
 
 
 def _print_differences(name: str, other: str, found: list[Difference]) -> None:
