@@ -102,7 +102,7 @@ def find_collection(text: str, parts: Installed) -> str:
         except DrkitError as error:
             problems.append(f"{name}: {str(error).splitlines()[0].removeprefix(f'collection {name}: ')}")
     raise DrkitError(
-        f"{text} has none of the known formats; name the format, as in beir:{text} (see `drkit list collection`)\n"
+        f"{text} is in no known format; name its format, as in beir:{text} (see `drkit list collection`)\n"
         + "\n".join(f"  - {problem}" for problem in problems)
     )
 
@@ -200,7 +200,7 @@ class Suggestion:
 def suggest_recipe(
     facts: CollectionFacts, parts: Installed, *, encoder: str | None = None, scale: str | None = None, has_gpu: bool
 ) -> Suggestion:
-    """Return a recipe for a collection, which runs as it is.
+    """Return a complete recipe for a collection.
 
     encoder: an existing encoder to start from; its own lengths are kept. scale: instead of the suggested one. has_gpu:
     whether a GPU trains. Raises DrkitError as `compose` does.
@@ -241,7 +241,7 @@ def commented(suggestion: Suggestion, facts: CollectionFacts, path: Path, regist
         *suggestion.advice,
     ]
     # A path is not broken in two: the commands are there to be copied.
-    broken = (wrap(_one_line(line), _WIDTH, break_long_words=False, break_on_hyphens=False) for line in head)
+    broken = (wrap(escape_line(line), _WIDTH, break_long_words=False, break_on_hyphens=False) for line in head)
     lines = (wrapped for pieces in broken for wrapped in pieces or [""])
     comments = "\n".join(f"# {line}".rstrip() for line in lines)
     meanings = {one.path: one.meaning for one in setting_paths(suggestion.recipe, registry)}
@@ -298,9 +298,9 @@ def _annotated(toml: str, meanings: Mapping[str, str], reasons: Mapping[str, str
         setting = re.match(r"(\w+) = ", line)
         path = f"{table}.{setting[1]}" if setting and table else setting[1] if setting else ""
         if path in reasons:
-            yield f"# {_one_line(reasons[path])}"
+            yield f"# {escape_line(reasons[path])}"
         meaning = meanings.get(path)
-        yield f"{line:{_COMMENT_COLUMN}}  # {_one_line(meaning)}" if meaning else line
+        yield f"{line:{_COMMENT_COLUMN}}  # {escape_line(meaning)}" if meaning else line
 
 
 def _indexed(name: str, seen: Mapping[str, int]) -> str:
@@ -312,8 +312,3 @@ def _indexed(name: str, seen: Mapping[str, int]) -> str:
         if bare in seen:
             path = f"{path}.{seen[bare]}"
     return path
-
-
-def _one_line(text: str) -> str:
-    """Return a text as the content of a TOML comment, which ends with its line and holds no control characters."""
-    return escape_line(text)

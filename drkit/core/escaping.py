@@ -7,6 +7,7 @@ that reorder a line, tags, links. Nothing else in drkit escapes text.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -71,16 +72,7 @@ def page_templates(package: str) -> jinja2.Environment:
     does the latter for the texts in plain data, before `tojson` writes it into a script. `asset(name)` is a style sheet
     or script of the same folder.
     """
-    import jinja2
-
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader(package),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        finalize=lambda value: escape_controls(value) if type(value) is str else value,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = _environment(package, escape_controls, autoescape=True)
     environment.filters["spelled_out"] = _spelled_out
     environment.globals["asset"] = partial(page_asset, package)
     return environment
@@ -96,13 +88,17 @@ def markdown_templates(package: str) -> jinja2.Environment:
 
     Code comes from `markdown_code`, which is Markdown already.
     """
+    return _environment(package, escape_markdown, autoescape=False)
+
+
+def _environment(package: str, escape: Callable[[str], str], *, autoescape: bool) -> jinja2.Environment:
     import jinja2
 
     return jinja2.Environment(
         loader=jinja2.PackageLoader(package),
-        autoescape=False,
+        autoescape=autoescape,
         undefined=jinja2.StrictUndefined,
-        finalize=lambda value: escape_markdown(value) if type(value) is str else value,
+        finalize=lambda value: escape(value) if type(value) is str else value,
         trim_blocks=True,
         lstrip_blocks=True,
     )

@@ -202,7 +202,7 @@ def watch_memory() -> Callable[[], dict[str, int]]:
     if cuda is not None:
         cuda.reset_peak_memory_stats()
     try:
-        (_PROCESS / "clear_refs").write_text("5", encoding="ascii")  # the peak begins anew: see proc(5)
+        (_PROCESS / "clear_refs").write_text("5", encoding="ascii")  # resets the peak: see proc(5)
         resets = True
     except OSError:
         resets = False

@@ -9,13 +9,12 @@ import torch
 from torch import nn
 
 from drkit.core.types import BuildContext, DecoderInput, MaskedView, TokenBatch, TokenStates
-from drkit.decoders.layers import Bottleneck, PostLnLayer, init_weights, sizes_of, with_bottleneck
+from drkit.decoders.layers import Bottleneck, PostLnLayer, init_weights, sizes_of, states_at, with_bottleneck
 from drkit.decoders.specs import MlmDecoderConfig, NoDecoderConfig
 from drkit.encoders.heads import Heads, seeded
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
-    from drkit.encoders.heads import Heads
     from drkit.encoders.masked_lm import MaskedLmEncoder
 
 
@@ -60,9 +59,7 @@ class MlmDecoder(nn.Module):
         view = inputs.view
         targets, visible = view.labels != -100, view.attention[:, None]
         states = with_bottleneck(self.bottleneck(inputs.encoded.bottleneck), heads.embed(view.ids))
-        for layer in self.layers[:-1]:
-            states = layer(states, states, visible)
-        found = self.layers[-1](states, states, visible, at=targets)
+        found = states_at(self.layers, states, visible, targets)
         return {"token_states": TokenStates(states=found, labels=view.labels[targets], heads=heads)}
 
 
@@ -93,7 +90,8 @@ class AutoencoderDecoder(nn.Module):
     def forward(self, inputs: DecoderInput, heads: Heads) -> Mapping[str, TokenStates]:
         """Return token_states: the last layer's states f[N,D] at the N maskable tokens of `inputs.tokens`."""
         masks = all_masked(inputs.tokens, self.mask_id)
-        return self.decoder(DecoderInput(inputs.encoded, inputs.tokens, masks), heads)  # type: ignore[no-any-return]
+        found: Mapping[str, TokenStates] = self.decoder(DecoderInput(inputs.encoded, inputs.tokens, masks), heads)
+        return found
 
 
 def all_masked(tokens: TokenBatch, mask_id: int) -> MaskedView:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from attrs import frozen
-from attrs.validators import and_, gt, in_, le, lt
+from attrs.validators import and_, gt, in_, le, lt, optional
 
 from drkit.core.citations import BERT
-from drkit.core.settings import at_least, optional, setting
+from drkit.core.settings import at_least, setting
 from drkit.core.spec import ComponentSpec, Kind
 
 

@@ -59,7 +59,7 @@ def model_card(run: RunRecord, encoder: Path, parts: Installed, repository: str)
     from huggingface_hub import ModelCardData
 
     if "encoder" not in run.manifests:
-        raise DrkitError(f"{run.folder} has exported no encoder yet; `drkit run {run.folder}` goes on with it")
+        raise DrkitError(f"{run.folder} has not exported an encoder yet; resume it with `drkit run {run.folder}`")
     declared = read_encoder_settings(encoder)
     pretrained = run.recipe.encoder.pretrained
     metadata = ModelCardData(
@@ -120,7 +120,7 @@ def _stage(run: RunRecord) -> str:
 def _row(run: RunRecord) -> str:
     """Return the row of the table that evaluates the exported encoder; empty if none does.
 
-    A draw stands in the row of its round, and the encoder that the run started from in the row of either start.
+    A draw has the row of its round, and the encoder that the run started from that of either start.
     """
     stage, rows = _stage(run), run.results.runs if run.results else {}
     alike = STARTS if stage in STARTS else (stage,)
@@ -196,7 +196,7 @@ def _evaluated(run: RunRecord, parts: Installed) -> str:
 
 
 def _limits(run: RunRecord, parts: Installed) -> Iterator[str]:
-    """Yield what the run says of where the encoder can be used."""
+    """Yield what the run reveals about where the encoder can be used."""
     metrics = run.manifests["collection"].metrics
     yield (
         f"For search in texts like those it was trained on: {metrics['passages']:,} passages of "

@@ -90,7 +90,9 @@ def systems_of(runs: Sequence[RunRecord]) -> list[ReportedSystem]:
     if len(runs) == 1:
         names = runs[0].scores
         return [ReportedSystem(SYSTEM_NAMES.get(n, n), runs[0], n, scores) for n, scores in names.items()]
-    found = [ReportedSystem(SYSTEM_NAMES["bm25"], runs[0], "bm25", runs[0].scores["bm25"])] if _share_bm25(runs) else []
+    bm25 = [run.scores["bm25"].per_query if "bm25" in run.scores else None for run in runs]
+    is_shared = bm25[0] is not None and all(one == bm25[0] for one in bm25)
+    found = [ReportedSystem(SYSTEM_NAMES["bm25"], runs[0], "bm25", runs[0].scores["bm25"])] if is_shared else []
     for run in runs:
         if run.results is not None:
             compared = run.results.compared
@@ -98,13 +100,8 @@ def systems_of(runs: Sequence[RunRecord]) -> list[ReportedSystem]:
     return found
 
 
-def _share_bm25(runs: Sequence[RunRecord]) -> bool:
-    found = [run.scores["bm25"].per_query for run in runs if "bm25" in run.scores]
-    return len(found) == len(runs) and all(one == found[0] for one in found)
-
-
 def baseline_index(systems: Sequence[ReportedSystem], wanted: str | None) -> int:
-    """Return the index of the baseline: the one that is asked for, by either name, or BM25, or the first system.
+    """Return the index of the baseline: the requested system, by either name, or BM25, or the first system.
 
     Raises DrkitError if no system has that name.
     """

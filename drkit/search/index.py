@@ -19,6 +19,7 @@ from attrs.validators import ge
 from numpy.typing import NDArray
 
 from drkit.core.files import check_replaceable
+from drkit.data.rows import batched
 from drkit.errors import DrkitError
 from drkit.search.flat import (
     ABOUT,
@@ -35,7 +36,7 @@ from drkit.search.flat import (
     write_faiss,
 )
 from drkit.search.quantized import QUANTIZED, ApproximateIndex, Quantized, QuantizedIndex
-from drkit.search.rankings import Hits, batched, check_queries, check_same_encoder
+from drkit.search.rankings import Hits, check_queries, check_same_encoder
 from drkit.search.vectors import DocIds, Shards, Vectors, float32_blocks
 
 if TYPE_CHECKING:

@@ -80,8 +80,8 @@ def _show_differences(kind: str, name: str, other: str, parts: Installed) -> Non
 def _complete(kind: str, name: str, parts: Installed) -> Recipe:
     """Return the complete recipe of a name, with its paper's numbers, or the recipe of a file or run."""
     from drkit.recipe.compose import PAPER, ComposeRequest, compose
+    from drkit.recipe.start import RECIPE
     from drkit.recipe.toml import read_recipe
-    from drkit.runs.execute import RECIPE
 
     if kind == "recipe" and name not in parts.recipes and Path(name).exists():
         path = Path(name)
