@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import partial
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -80,6 +79,8 @@ def page_templates(package: str) -> jinja2.Environment:
 
 def page_asset(package: str, name: str) -> str:
     """Return the text of a style sheet or script in a package's folder `templates`."""
+    from importlib.resources import files
+
     return (files(package) / "templates" / name).read_text(encoding="utf-8")
 
 
