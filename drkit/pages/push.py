@@ -1,4 +1,4 @@
-"""Upload a run's encoder and its model card to the Hugging Face hub; the only function that sends anything anywhere."""
+"""Upload a run's encoder and its model card to the Hugging Face hub."""
 
 from __future__ import annotations
 
