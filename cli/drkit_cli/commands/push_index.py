@@ -44,7 +44,7 @@ def push_index(
 
     \b
     drkit push-index runs/R lancedb:store/
-    drkit push-index runs/R opensearch:bulk/ --name passages --payload title
+    drkit push-index runs/R opensearch:requests/ --name passages --payload title
     drkit push-index vectors/ anserini:lucene/ --collection beir:FOLDER
     """
     from drkit.commands import NamedCollection
