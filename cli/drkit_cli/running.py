@@ -61,6 +61,8 @@ def run_recipe(
         from drkit.runs.trial import try_parts
 
         try_parts(recipe, registry)
+        if trial:
+            made = evolve(made, notes=(*made.notes, "trial: every part of the recipe passes on a toy batch"))
     if not dry_run:
         _execute(made, run, recipe, registry, redo=redo, reuse=reuse)
     elif not processes.rank():

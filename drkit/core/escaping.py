@@ -6,6 +6,7 @@ that reorder a line, tags, links. Nothing else in drkit escapes text.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from functools import partial
@@ -68,8 +69,8 @@ def page_templates(package: str) -> jinja2.Environment:
     """Return the environment of a package's folder `templates`, whose pages show every value as text.
 
     Text is escaped and its control characters are spelled out, wherever a template puts it. The filter `spelled_out`
-    does the latter for the texts in plain data, before `tojson` writes it into a script. `asset(name)` is a style sheet
-    or script of the same folder.
+    does the latter for the texts in plain data, before `tojson` writes it into a script; a number that is not finite
+    becomes null. `asset(name)` is a style sheet or script of the same folder.
     """
     environment = _environment(package, escape_controls, autoescape=True)
     environment.filters["spelled_out"] = _spelled_out
@@ -135,4 +136,6 @@ def _spelled_out(value: Any) -> Any:
         return escape_controls(value)
     if isinstance(value, dict):
         return {escape_controls(str(key)): _spelled_out(item) for key, item in value.items()}
+    if isinstance(value, float) and not math.isfinite(value):  # Python writes NaN, which browsers do not read
+        return None
     return [_spelled_out(item) for item in value] if isinstance(value, (list, tuple)) else value

@@ -67,7 +67,7 @@ def collection(tmp_path_factory):
 @pytest.fixture(scope="session")
 def hostile_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("hostile")
-    return make_run(write_collection(folder / "texts", HOSTILE), folder / "<i>run")
+    return make_run(write_collection(folder / "texts", HOSTILE), folder / f"<i>run-{'y' * 120}")
 
 
 @pytest.fixture(scope="session")
