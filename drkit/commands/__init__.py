@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from drkit.commands.new_plugin import write_plugin as write_plugin
     from drkit.commands.prune import Pruned as Pruned
     from drkit.commands.prune import prune_run as prune_run
-    from drkit.commands.push_index import Pushed as Pushed
-    from drkit.commands.push_index import push_index as push_index
     from drkit.commands.search import encode_collection as encode_collection
     from drkit.commands.search import fuse_files as fuse_files
     from drkit.commands.search import rank_to_run as rank_to_run
@@ -36,6 +34,8 @@ if TYPE_CHECKING:
     from drkit.commands.starter_recipe import look_at as look_at
     from drkit.commands.starter_recipe import suggest_recipe as suggest_recipe
     from drkit.commands.starter_recipe import write_starter as write_starter
+    from drkit.commands.stores import Pushed as Pushed
+    from drkit.commands.stores import push_index as push_index
     from drkit.commands.training_data import Miners as Miners
     from drkit.commands.training_data import Output as Output
     from drkit.commands.training_data import distill as distill

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 from drkit.core import lazy_exports
 
 if TYPE_CHECKING:
-    from drkit.pages.model_card import model_card as model_card
-    from drkit.pages.model_card import push_encoder as push_encoder
-    from drkit.pages.model_card import write_model_card as write_model_card
+    from drkit.pages.card import model_card as model_card
+    from drkit.pages.card import push_encoder as push_encoder
+    from drkit.pages.card import write_model_card as write_model_card
     from drkit.pages.records import RunRecord as RunRecord
     from drkit.pages.records import open_run as open_run
     from drkit.pages.report import ReportOptions as ReportOptions

@@ -16,6 +16,13 @@ def test_the_page_lists_every_public_name():
     assert PAGE.read_text(encoding="utf-8") == page(), "run: python -m tests.core.public_api"
 
 
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_module_has_the_name_of_an_export(package):
+    """Once somebody imports such a module, its package has the module under that name."""
+    modules = {path.stem for path in (ROOT / package.replace(".", "/")).glob("*.py")}
+    assert not modules & set(exports(package))
+
+
 def test_the_page_of_parts_is_that_of_the_registry():
     assert parts_page.PAGE.read_text(encoding="utf-8") == parts_page.page(), "run: python -m tests.core.parts_page"
 
