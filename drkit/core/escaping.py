@@ -69,13 +69,8 @@ def page_templates(package: str) -> jinja2.Environment:
     """Return the environment of a package's folder `templates`, whose pages show every value as text.
 
     Text is escaped and its control characters are spelled out, wherever a template puts it. The filter `spelled_out`
-<<<<<<< HEAD
-    does the latter for the texts in plain data, before `tojson` writes it into a script. `asset(name)` is a style sheet
-    or script of the same folder.
-=======
     does the latter for the texts in plain data, before `tojson` writes it into a script; a number that is not finite
-    becomes null.
->>>>>>> readers
+    becomes null. `asset(name)` is a style sheet or script of the same folder.
     """
     environment = _environment(package, escape_controls, autoescape=True)
     environment.filters["spelled_out"] = _spelled_out
