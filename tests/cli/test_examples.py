@@ -23,12 +23,14 @@ SMALLER = [
     *("reranker.max_steps=2", "reranker.depth=3", "reranker.negatives=1"),
     *("encoder.vocab_size=200", "encoder.init_embeddings=random"),
 ]
+# The stores on the page about them, and the client that each needs.
+STORES = {"LanceDB": "lancedb", "Qdrant": "qdrant_client", "usearch": "usearch", "OpenSearch": "", "Lucene": ""}
 # Whole trainings at their full size: planned, not run.
 PLANNED = ("drkit compose", "run recipe.toml")
 # Commands that need what no test has: a download.
 DOWNLOADS = ("bert-base-uncased", "cross-encoder/")
 # One uploads (tests/pages/test_model_card.py), one serves until it is stopped (tests/pages/test_serve.py).
-ELSEWHERE = ("drkit push", "drkit serve")
+ELSEWHERE = ("drkit push ", "drkit serve")
 
 
 def commands_of(text):
@@ -105,6 +107,28 @@ def test_every_command_is_on_the_page():
         assert f"drkit {' '.join(path)}" in text
 
 
+@pytest.mark.parametrize("store", STORES)
+def test_the_page_on_search_elsewhere(store, place, done, monkeypatch, capsys):
+    """The commands and the Python of a store's section, which finds three passages of the collection."""
+    if STORES[store]:
+        pytest.importorskip(STORES[store])
+    if not (place / "runs" / "R").exists():
+        pytest.skip("needs the run of the page")
+    text = (PAGE.parent / "search-elsewhere.md").read_text(encoding="utf-8")
+    sections = dict(section.partition("\n")[::2] for section in text.split("\n## ")[1:])
+    (line,) = commands_of("\n".join(re.findall(r"^    (drkit .*)", sections[store], flags=re.MULTILINE)))
+    assert "120 vectors of" in call(line, monkeypatch, capsys, place)
+    queries, *own = re.findall(r"```python\n(.*?)```", sections["Encode the queries"] + sections[store], re.DOTALL)
+    names = {}
+    exec(queries, names)
+    for block in own:
+        exec(block, names)
+        found = capsys.readouterr().out.splitlines()
+        assert len(found) == 3
+        assert all(re.match(r"d\d+ ", row) for row in found)
+    assert bool(own) == bool(STORES[store])
+
+
 def test_the_keys_on_the_page(place, done, monkeypatch, capsys):
     """Each row of the table of keys names what the documents have."""
     rows = dict(re.findall(r"^\| (`[^|]+) \| (.+) \|$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE))
@@ -151,6 +175,8 @@ def test_examples_of_help(line, place, done, monkeypatch, capsys):
         "qrels.dev.txt": "qrels.txt",
         "vectors/": "vectors",
     }
+    if "lancedb:" in line:
+        pytest.importorskip("lancedb")
     for name, existing in files.items():
         if name in line and not (place / name).exists():
             shutil.copy(place / existing, place / name)
