@@ -11,7 +11,7 @@ are those of steps in one round, so that other programs on the machine disturb a
     passive           OMP_WAIT_POLICY=PASSIVE: a thread that waits sleeps at once
     short spin        GOMP_SPINCOUNT=1000: it spins for some microseconds, then sleeps
     one thread        OMP_NUM_THREADS=1
-    drkit             what `drkit.core.threads` sets, as every command of drkit does
+    drkit             what `drkit.core.processes` sets, as every command of drkit does
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ BUSY = "while True: pass"
 def train(seconds: float) -> None:
     """Print the steps per second of a small BERT; 0 seconds: train until the process is ended."""
     if os.environ.pop("DRKIT_THREADS", ""):
-        from drkit.core.threads import use_available_cores
+        from drkit.core.processes import use_available_cores
 
         use_available_cores(os.environ)
     import torch

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from drkit.core.deprecation import DrkitDeprecationWarning as DrkitDeprecationWarning
     from drkit.core.draws import Draws as Draws
     from drkit.core.protocols import Corpus as Corpus
+    from drkit.core.protocols import FindsIds as FindsIds
     from drkit.core.protocols import SignalTexts as SignalTexts
     from drkit.core.registry import API_VERSION as API_VERSION
     from drkit.core.registry import hookimpl as hookimpl
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
     from drkit.core.types import TokenBatch as TokenBatch
     from drkit.core.types import TokenStates as TokenStates
     from drkit.core.types import Views as Views
+    from drkit.data.collection import SPLITS as SPLITS
+    from drkit.data.collection import split_by_hash as split_by_hash
     from drkit.encoders.heads import seeded as seeded
     from drkit.encoders.heads import token_states as token_states
     from drkit.errors import DrkitError as DrkitError

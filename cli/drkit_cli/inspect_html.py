@@ -65,8 +65,7 @@ def _shades(values: Sequence[float | None]) -> list[float]:
 
 def _page(**content: Any) -> str:
     from drkit.core.escaping import page_templates
-    from drkit.pages.assets import page_asset
 
     template = page_templates("drkit.pages").get_template("inspect.html.jinja")
     nothing: dict[str, Any] = {"words": None, "texts": [], "notes": []}
-    return template.render(**{**nothing, **content}, style=page_asset("report.css"))
+    return template.render(**{**nothing, **content})

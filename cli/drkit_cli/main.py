@@ -14,7 +14,7 @@ import click
 
 from drkit import __version__
 from drkit.core.files import storage_failure
-from drkit.core.threads import use_available_cores
+from drkit.core.processes import use_available_cores
 from drkit.errors import DrkitError, is_panic
 from drkit_cli.commands.compare import compare
 from drkit_cli.commands.completion import completion

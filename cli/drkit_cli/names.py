@@ -16,6 +16,10 @@ from drkit_cli.completion import OPEN
 if TYPE_CHECKING:
     from drkit.recipe.paths import SettingPath
 
+    _ParamType = click.ParamType[str]
+else:  # only new releases of click take a type here
+    _ParamType = click.ParamType
+
 LARGEST_SEED = 2**31 - 1
 
 
@@ -86,7 +90,7 @@ def _dataset_ids(start: str) -> Iterator[str]:
     return (name for name in ir_datasets.registry if name.startswith(start))
 
 
-class PartName(click.ParamType):  # type: ignore[type-arg]
+class PartName(_ParamType):
     """The name of a registered part of one kind: `[PACKAGE:]NAME`, or `[PACKAGE:]NAME:VALUE` if it takes a value."""
 
     def __init__(self, kind: str) -> None:
@@ -104,7 +108,7 @@ class PartName(click.ParamType):  # type: ignore[type-arg]
         return part_items(self.name, incomplete)
 
 
-class _FileName(click.ParamType):  # type: ignore[type-arg]
+class _FileName(_ParamType):
     """The name of a TOML file that a plugin provides."""
 
     def convert(self, value: str, _param: click.Parameter | None, _ctx: click.Context | None) -> str:
@@ -134,8 +138,8 @@ class PipelineName(_FileName):
     name = "pipeline"
 
 
-class NameOfKind(click.ParamType):  # type: ignore[type-arg]
-    """The name of a part, recipe or pipeline; the argument KIND before it says of which kind."""
+class NameOfKind(_ParamType):
+    """The name of a part, recipe or pipeline; the argument KIND before it names the kind."""
 
     name = "name"
 
@@ -147,7 +151,7 @@ class NameOfKind(click.ParamType):  # type: ignore[type-arg]
         return (files.get(kind) or PartName(kind)).shell_complete(ctx, _param, incomplete) if kind else []
 
 
-class CollectionName(click.ParamType):  # type: ignore[type-arg]
+class CollectionName(_ParamType):
     """A collection: `NAME`, `NAME:VALUE`, or the folder of a run. What it means is checked where it is opened."""
 
     name = "collection"
@@ -157,7 +161,7 @@ class CollectionName(click.ParamType):  # type: ignore[type-arg]
         return part_items("collection", incomplete) or [CompletionItem(incomplete, type="dir")]
 
 
-class PathOrId(click.ParamType):  # type: ignore[type-arg]
+class PathOrId(_ParamType):
     """The folder of a model or run, or a hub id; folders are completed."""
 
     name = "path"
@@ -167,7 +171,7 @@ class PathOrId(click.ParamType):  # type: ignore[type-arg]
         return [CompletionItem(incomplete, type="dir")]
 
 
-class Assignment(click.ParamType):  # type: ignore[type-arg]
+class Assignment(_ParamType):
     """A setting `PATH=VALUE`; paths are those of the recipe, or of the parts, that the command line chooses."""
 
     name = "setting"

@@ -9,12 +9,14 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from drkit.core.progress import Progress, Silent
 from drkit_cli.terminal import echo
+
+if TYPE_CHECKING:
+    from drkit.core.protocols import Progress
 
 _JSON, _QUIET, _VERBOSE = (f"drkit_cli.output.{name}" for name in ("json", "quiet", "verbose"))
 
@@ -54,7 +56,7 @@ def is_quiet() -> bool:
 
 
 def print_result(document: Mapping[str, Any], draw: Callable[[], None]) -> None:
-    """Print the result of a command: the document with `--json`, else whatever `draw` prints.
+    """Print the result of a command: the document with `--json`, otherwise what `draw` prints.
 
     document: plain data with stable keys; NaN and infinite numbers become null, other objects their text.
     """
@@ -81,6 +83,8 @@ def print_next(command: str) -> None:
 def show_progress(stages: int) -> AbstractContextManager[Progress]:
     """Return the progress of a number of stages or steps, to be used in a `with`: silent with `-q`."""
     if is_quiet():
+        from drkit.core.protocols import Silent
+
         return nullcontext(Silent())
     from drkit_cli.progress import RichProgress
 

@@ -28,7 +28,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from drkit.core.escaping import escape_controls
-from drkit.core.threads import available_cores
+from drkit.core.processes import available_cores
 from drkit.report import SYSTEM_NAMES
 from drkit_cli.terminal import EscapedStream
 

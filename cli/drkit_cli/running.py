@@ -36,11 +36,11 @@ def run_recipe(
     from attrs import evolve
 
     from drkit.core import processes
-    from drkit.core.threads import busy_note, configured_threads, free_cores
+    from drkit.core.processes import busy_note, configured_threads, free_cores
     from drkit.errors import DrkitError
     from drkit.recipe.check import check
+    from drkit.recipe.start import RECIPE
     from drkit.runs.attribution import try_collection
-    from drkit.runs.execute import RECIPE
     from drkit.runs.plan import plan
     from drkit.train.arguments import check_arguments
     from drkit_cli.render import console, plan_document, plan_tree
@@ -61,6 +61,8 @@ def run_recipe(
         from drkit.runs.trial import try_parts
 
         try_parts(recipe, registry)
+        if trial:
+            made = evolve(made, notes=(*made.notes, "trial: every part of the recipe passes on a toy batch"))
     if not dry_run:
         _execute(made, run, recipe, registry, redo=redo, reuse=reuse)
     elif not processes.rank():
@@ -70,8 +72,9 @@ def run_recipe(
 def _execute(made: Plan, run: Path, recipe: Recipe, registry: Registry, *, redo: bool, reuse: Sequence[Path]) -> None:
     """Execute a plan, with its notes, progress and results; only the first process prints."""
     from drkit.core import processes
-    from drkit.core.progress import Silent
-    from drkit.runs.execute import RECIPE, execute
+    from drkit.core.protocols import Silent
+    from drkit.recipe.start import RECIPE
+    from drkit.runs.execute import execute
     from drkit_cli.render import results, results_document
 
     if processes.rank():

@@ -1,8 +1,9 @@
-"""Draw what drkit prints in a terminal, as `terminal-plan.svg` and `terminal-table.svg`.
+"""Draw what drkit prints in a terminal, as `terminal-plan.svg`, `terminal-doctor.svg` and `terminal-table.svg`.
 
-python docs/img/terminal.py RUN
+python docs/img/terminal.py [RUN]
 
-The plan is that of the default run; the table is the one that RUN, a finished run, ends with.
+The plan is that of the default run; the table is the one that RUN, a finished run, ends with. Without RUN, the table
+stays as it is.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ WIDTH = 110
 FONT_FACE = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 SHOWN = {
     "plan": (("compose", "--masker", "pmi", "--decoder", "enhanced", "--dry-run"), 24),
+    "doctor": (("doctor",), 22),
     "table": (("run",), 17),
 }
 
@@ -49,11 +51,13 @@ def picture(command: str, text: str, lines: int) -> str:
 
 
 def main() -> None:
-    """Draw both."""
+    """Draw all."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("run", help="the folder of a finished run")
+    parser.add_argument("run", nargs="?", help="the folder of a finished run")
     given = parser.parse_args()
     for name, (arguments, lines) in SHOWN.items():
+        if name == "table" and not given.run:
+            continue
         text = printed((*arguments, given.run) if name == "table" else arguments)
         command = " ".join(("drkit", *arguments, *([f"runs/{Path(given.run).name}"] if name == "table" else [])))
         (FOLDER / f"terminal-{name}.svg").write_text(picture(command, text, lines), encoding="utf-8")

@@ -5,10 +5,6 @@ from typing import TYPE_CHECKING
 from drkit.core import lazy_exports
 
 if TYPE_CHECKING:
-    from drkit.commands.collection_facts import CollectionFacts as CollectionFacts
-    from drkit.commands.collection_facts import describe_facts as describe_facts
-    from drkit.commands.collection_facts import find_collection as find_collection
-    from drkit.commands.collection_facts import look_at as look_at
     from drkit.commands.doctor import Check as Check
     from drkit.commands.doctor import can_work as can_work
     from drkit.commands.doctor import examine as examine
@@ -34,6 +30,10 @@ if TYPE_CHECKING:
     from drkit.commands.search import rank_to_run as rank_to_run
     from drkit.commands.search import rerank_file as rerank_file
     from drkit.commands.search import search_to_run as search_to_run
+    from drkit.commands.starter_recipe import CollectionFacts as CollectionFacts
+    from drkit.commands.starter_recipe import describe_facts as describe_facts
+    from drkit.commands.starter_recipe import find_collection as find_collection
+    from drkit.commands.starter_recipe import look_at as look_at
     from drkit.commands.starter_recipe import suggest_recipe as suggest_recipe
     from drkit.commands.starter_recipe import write_starter as write_starter
     from drkit.commands.training_data import Miners as Miners

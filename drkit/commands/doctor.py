@@ -15,8 +15,8 @@ from attrs import frozen
 
 from drkit.core.files import local_path
 from drkit.core.loading import hub_cache
+from drkit.core.processes import available_cores, busy_note, configured_threads, free_cores
 from drkit.core.registry import DRKIT, Installed, package_of
-from drkit.core.threads import available_cores, busy_note, configured_threads, free_cores
 
 OK, WARNING, ERROR = STATES = ("ok", "warning", "error")
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 10), (3, 13)
@@ -41,6 +41,7 @@ class Check:
 
 def examine(parts: Installed, runs: Path = Path("runs")) -> list[Check]:
     """Examine Python, the packages, devices, threads, memory, disks and plugins; runs: the folder of runs."""
+    hub, offline = hub_cache()
     return [
         _python(),
         *_packages(),
@@ -51,7 +52,7 @@ def examine(parts: Installed, runs: Path = Path("runs")) -> list[Check]:
         _disk("folder of runs", runs, WARNING, "choose another folder with --run-dir"),
         _disk("temporary folder", Path(tempfile.gettempdir()), ERROR, "set TMPDIR to a folder on a larger disk"),
         _ir_datasets(),
-        _hub(),
+        Check("hub cache", OK, f"{hub}{'; HF_HUB_OFFLINE: only cached models are used' * offline}"),
         *_plugins(parts),
     ]
 
@@ -171,11 +172,6 @@ def _ir_datasets() -> Check:
     return Check(
         "ir_datasets", OK, f"{home}: {', '.join(names[:8]) or 'nothing downloaded yet'}{', ..' * (len(names) > 8)}"
     )
-
-
-def _hub() -> Check:
-    folder, offline = hub_cache()
-    return Check("hub cache", OK, f"{folder}{'; HF_HUB_OFFLINE: only cached models are used' * offline}")
 
 
 def _plugins(parts: Installed) -> Iterator[Check]:

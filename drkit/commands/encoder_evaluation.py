@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from attrs import frozen
 
+from drkit.commands.evaluation import HYBRID, OwnHits
 from drkit.commands.inputs import NamedCollection, open_encoder
 from drkit.commands.search import rank_to_run, search_to_run
 from drkit.core.files import local_path
-from drkit.core.progress import Progress, Silent
+from drkit.core.protocols import Progress, Silent
 from drkit.core.registry import Registry
 from drkit.core.types import Judgement
 from drkit.data.formats import BeirCollection
@@ -22,7 +23,7 @@ from drkit.data.specs import BeirConfig
 from drkit.errors import DrkitError
 from drkit.evaluate import Scores, check_measures, evaluate
 from drkit.evaluate.measures import tune_weight
-from drkit.runs.execute import RECIPE
+from drkit.recipe.start import RECIPE
 from drkit.runs.manifest import digest
 from drkit.search import AnyEncoder, Bm25Retriever, align, build_index, convex, encode_corpus, read_run
 from drkit.search.fusion import DEFAULT_WEIGHT
@@ -30,8 +31,6 @@ from drkit.search.fusion import DEFAULT_WEIGHT
 if TYPE_CHECKING:
     from drkit.search.rankings import RunRow
 
-
-from drkit.commands.evaluation import HYBRID, OwnHits
 
 DEPTH = 1000
 SPLITS = ("test", "dev")
@@ -152,7 +151,7 @@ def _rankers(encoder: str | None, bm25: bool, registry: Registry | None) -> list
 
 
 def _short_name(encoder: str) -> str:
-    """Return the name of an encoder's folder, or of the run that it is the result of; a hub id stays as it is."""
+    """Return the name of an encoder's folder, or of the run that exported it; a hub id stays unchanged."""
     path = local_path(encoder).resolve()
     if not path.is_dir():
         return encoder

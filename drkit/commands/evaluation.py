@@ -15,7 +15,7 @@ from drkit.core.types import Judgement
 from drkit.data.collection import read_judgements
 from drkit.errors import DrkitError, did_you_mean
 from drkit.evaluate import MEASURES, Scores, average, evaluate
-from drkit.runs.execute import RECIPE
+from drkit.recipe.start import RECIPE
 from drkit.runs.manifest import read_manifest
 from drkit.search import read_qrels, read_run
 
@@ -228,7 +228,7 @@ def _checked_rows(path: Path, judged: set[str], ranked: set[str]) -> Iterator[tu
         example = sorted(judged)[0] if judged else ""
         raise DrkitError(
             f"none of the {len(ranked):,} queries of {path} is judged; the judged queries have ids such as "
-            f"{example!r}: are both of the same collection and split?"
+            f"{example!r}: give the judgements of its collection and split"
         )
 
 

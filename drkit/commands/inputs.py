@@ -17,12 +17,12 @@ from drkit.core.spec import Kind
 from drkit.core.types import Passage, Query
 from drkit.data.collection import read_topics
 from drkit.data.corpus import StoredCollection, open_collection
-from drkit.encoders.folder import check_truncation
+from drkit.encoders.folder import CONFIG, MODULES, check_truncation
 from drkit.errors import DrkitError
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.schema import RERANKER
+from drkit.recipe.start import RECIPE
 from drkit.recipe.toml import read_recipe
-from drkit.runs.execute import RECIPE
 from drkit.runs.manifest import load_manifest, read_manifest, versions
 from drkit.runs.stage import TextReading, settings_from
 from drkit.runs.stages.retriever import load_text_encoder, write_encoder
@@ -156,7 +156,7 @@ def open_encoder(
 def open_reranker(
     path_or_id: str | Path, device: str = "auto", *, token_budget: int = 16_384, precision: str = "float32"
 ) -> Reranker:
-    """Open the cross-encoder at a path or hub id, or the one that a run trained.
+    """Open the cross-encoder at a path or hub id, or the re-ranker of a run.
 
     token_budget: tokens per batch. Raises DrkitError if the run has no re-ranker, or as `Reranker.load` does.
     """
@@ -179,7 +179,7 @@ def export_checkpoint(
     dimension: int | None = None,
     registry: Registry | None = None,
 ) -> Path:
-    """Export whatever `open_encoder` opens as an encoder folder for sentence-transformers and AutoModel.
+    """Export an encoder, as `open_encoder` opens it, as a folder for sentence-transformers and AutoModel.
 
     dimension: keep only the first numbers of every vector; None: all. Of a run, the last finished training is exported,
     even if later stages are not finished. Returns the folder.
@@ -222,15 +222,15 @@ def last_checkpoint(run: Path) -> Path:
 def _finished_training(folder: Path) -> str:
     """Return when a stage that trains an encoder was finished; empty for any other stage."""
     manifest = read_manifest(folder)
-    if manifest is None or not (folder / "config.json").is_file() or _is_cross_encoder(folder):
+    if manifest is None or not (folder / CONFIG).is_file() or _is_cross_encoder(folder):
         return ""
     return manifest.finished
 
 
 def _is_cross_encoder(folder: Path) -> bool:
-    if not (folder / "config.json").is_file():
+    if not (folder / CONFIG).is_file():
         return False
-    config = read_json(folder / "config.json", "give the folder of a model")
+    config = read_json(folder / CONFIG, "give the folder of a model")
     return isinstance(config, dict) and "SequenceClassification" in str(config.get("architectures"))
 
 
@@ -247,7 +247,7 @@ def _open(folder: Path, pooling: str | None, device: str, registry: Registry | N
             f"the weights of {folder} were removed by `drkit prune`; use the exported encoder, {folder.parent}, or "
             f"remove {folder} and train it again: drkit run {folder.parent}"
         )
-    if (folder / "modules.json").is_file():
+    if (folder / MODULES).is_file():
         found = read_encoder(folder, device)
         if pooling and pooling != found.pooling:
             raise DrkitError(f"{folder} declares {found.pooling} pooling, not {pooling}; omit --pooling")
@@ -257,7 +257,7 @@ def _open(folder: Path, pooling: str | None, device: str, registry: Registry | N
             f"{folder} is a cross-encoder, which scores pairs and cannot encode texts; give a retriever or a run "
             f"(cross-encoders are used by drkit rerank and drkit distill)"
         )
-    if (folder.parent / RECIPE).is_file() and (folder / "config.json").is_file():
+    if (folder.parent / RECIPE).is_file() and (folder / CONFIG).is_file():
         recipe = read_recipe(folder.parent / RECIPE, registry or installed().registry)
         return load_text_encoder(folder, settings_from(TextReading, recipe), device=device)
     return TextEncoder.bare(folder, pooling=pooling, device=device) if pooling else TextEncoder.load(folder, device)

@@ -79,6 +79,7 @@ def _contents(name: str, kinds: Sequence[str]) -> dict[str, str]:
 
     package = name.replace("-", "_")
     parts = {kind: name if len(kinds) == 1 else f"{name}-{kind}" for kind in kinds}
+    has_recipe = any(kind in IN_RECIPES for kind in kinds)
     values: dict[str, Any] = {
         "name": name,
         "package": package,
@@ -86,9 +87,9 @@ def _contents(name: str, kinds: Sequence[str]) -> dict[str, str]:
         "parts": parts,
         "kinds": {kind: Kind.MINER if kind == "filter" else Kind(kind) for kind in kinds},
         "summaries": SUMMARIES,
-        "recipe": any(kind in IN_RECIPES for kind in kinds),
+        "recipe": has_recipe,
         "validators": sorted({name for kind in kinds for name in _VALIDATORS[kind]}),
-        "checks": sorted(f"check_{kind}" for kind in kinds),
+        "checks": sorted(f"check_{kind}" for kind in (*kinds, *(["recipe"] if has_recipe else []))),
         "year": date.today().year,
     }
     if "masker" in kinds and "signal" in kinds:
@@ -99,6 +100,7 @@ def _contents(name: str, kinds: Sequence[str]) -> dict[str, str]:
         "README.md": "README.md",
         "LICENSE": "LICENSE",
         f"{package}/__init__.py": "package/__init__.py",
+        f"{package}/py.typed": "package/py.typed",
         **{f"{package}/{kind}.py": f"package/{kind}.py" for kind in kinds},
         **({f"{package}/recipe.toml": "package/recipe.toml"} if values["recipe"] else {}),
         "tests/test_parts.py": "test_parts.py",

@@ -12,8 +12,9 @@ from drkit.commands.inputs import last_checkpoint
 from drkit.core.files import remove_temporaries
 from drkit.core.registry import Registry
 from drkit.errors import DrkitError
+from drkit.recipe.start import RECIPE
 from drkit.recipe.toml import read_recipe
-from drkit.runs.execute import RECIPE, locked
+from drkit.runs.execute import locked
 from drkit.runs.manifest import Manifest, write_manifest
 from drkit.runs.plan import plan
 from drkit.runs.stages.finetune import FINETUNE
@@ -52,8 +53,8 @@ def prune_run(run: Path, registry: Registry, *, dry_run: bool = False) -> list[P
         unfinished = [f"{found.stage.name}: {found.summary}" for found in findings if not found.is_finished]
         if unfinished:
             raise DrkitError(
-                f"{run} is not finished, and its other stages may need the weights ({unfinished[0]}); finish it "
-                f"first: drkit run {run}"
+                f"{run} is not finished ({unfinished[0]}), and its remaining stages may need the weights; finish it "
+                f"first with `drkit run {run}`"
             )
         if not dry_run:
             remove_temporaries(run)  # a killed `prune` may have left one

@@ -13,9 +13,10 @@ import numpy as np
 from drkit.commands.inputs import NamedCollection
 from drkit.core.registry import Installed
 from drkit.core.types import Query
+from drkit.data.rows import batched
 from drkit.errors import DrkitError
 from drkit.search import Storage, Vectors, encode_corpus, read_run, rerank, write_run
-from drkit.search.rankings import batched, check_same_encoder
+from drkit.search.rankings import check_same_encoder
 from drkit.search.reranking import in_order
 
 if TYPE_CHECKING:
@@ -71,17 +72,12 @@ def search_to_run(
 
     Raises DrkitError if vectors or encoder do not match the index, there are no queries, or one is empty.
     """
-    done = 0
-
-    def rows() -> Iterator[tuple[str, Iterable[tuple[str, float]]]]:
-        nonlocal done
-        for names, vectors in _batches(index, queries, encoder):
-            for name, hits in zip(names, index.stream(vectors, depth), strict=True):
-                done += 1
-                yield name, hits.pairs()
-
-    write_run(Path(path), _at_least_one(rows()), tag="drkit")
-    return done
+    rows = (
+        (name, hits.pairs())
+        for names, vectors in _batches(index, queries, encoder)
+        for name, hits in zip(names, index.stream(vectors, depth), strict=True)
+    )
+    return write_run(Path(path), _at_least_one(rows), tag="drkit")
 
 
 def rank_to_run(retriever: Searcher, queries: Iterable[Query], path: str | Path, *, depth: int = 1000) -> int:
@@ -89,18 +85,12 @@ def rank_to_run(retriever: Searcher, queries: Iterable[Query], path: str | Path,
 
     Raises DrkitError if there are no queries, or one is empty.
     """
-    done = 0
-
-    def rows() -> Iterator[tuple[str, Iterable[tuple[str, float]]]]:
-        nonlocal done
-        for batch in batched(queries, QUERIES_PER_SEARCH):
-            found = retriever.search([query.text for query in batch], depth)
-            for query, hits in zip(batch, found, strict=True):
-                done += 1
-                yield query.query_id, hits.pairs()
-
-    write_run(Path(path), _at_least_one(rows()), tag="drkit")
-    return done
+    rows = (
+        (query.query_id, hits.pairs())
+        for batch in batched(queries, QUERIES_PER_SEARCH)
+        for query, hits in zip(batch, retriever.search([query.text for query in batch], depth), strict=True)
+    )
+    return write_run(Path(path), _at_least_one(rows), tag="drkit")
 
 
 def _at_least_one(rows: Iterator[RunRow]) -> Iterator[RunRow]:
@@ -127,7 +117,7 @@ def _batches(index: AnyIndex, queries: Iterable[Query] | Vectors, encoder: Encod
             yield queries.doc_ids.take(np.arange(start, start + len(block))), block
         return
     if encoder is None:
-        raise DrkitError("searching for texts needs an encoder: give the one that the index was built with (--encoder)")
+        raise DrkitError("searching for texts needs the encoder that the index was built with: give it with --encoder")
     check_same_encoder(index.encoder, encoder.identity(), "the index")
     for batch in batched(queries, QUERIES_PER_PASS):
         if empty := [query.query_id for query in batch if not query.text.strip()]:

@@ -21,7 +21,7 @@ from drkit.core.spec import Kind
 from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.data.corpus import StoredCollection, StoredCorpus, open_collection
 from drkit.data.generation import QueryModel, Sampling, generate_file
-from drkit.data.rows import Row, read_jsonl
+from drkit.data.rows import Row, batched, read_jsonl
 from drkit.data.writing import write_collection
 from drkit.errors import DrkitError
 from drkit.miners.chain import (
@@ -37,13 +37,12 @@ from drkit.miners.chain import (
 )
 from drkit.miners.specs import refresh_settings
 from drkit.recipe.compose import ComposeRequest, compose
-from drkit.runs.execute import RECIPE
+from drkit.recipe.start import RECIPE
 from drkit.search import Retriever, open_index
-from drkit.search.rankings import batched
 from drkit.train.teacher import Agreement
 
 if TYPE_CHECKING:
-    from drkit.core.progress import Progress
+    from drkit.core.protocols import Progress
     from drkit.search.reranking import Scorer
 
 FORMATS = ("ids", "triplets", "sentence-transformers")
@@ -110,7 +109,7 @@ def mine_to_file(
     choices = parse_chain(miners.names, miners.settings, registry)
     if refresh_settings(choices):
         raise DrkitError(
-            "the miner refresh needs a model in training, within a run; for a finished encoder use the miner dense"
+            "the miner 'refresh' works only while a run trains; use the miner 'dense' with a finished encoder"
         )
     with tempfile.TemporaryDirectory(prefix=SCRATCH) as scratch:
         stored = _stored(NamedCollection(collection, tuple(settings), parts), Path(scratch))
@@ -260,7 +259,7 @@ def distill(
     }
     if not doc_ids:
         raise DrkitError(
-            f"{negatives} names no passage; expected a file written by `drkit mine`, with a line per query"
+            f"{negatives} lists no passage; expected a file written by `drkit mine`, with a line per query"
         )
     texts = texts_of(collection, doc_ids)
     done = Distilled()

@@ -6,7 +6,10 @@ that reorder a line, tags, links. Nothing else in drkit escapes text.
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -66,20 +69,20 @@ def page_templates(package: str) -> jinja2.Environment:
     """Return the environment of a package's folder `templates`, whose pages show every value as text.
 
     Text is escaped and its control characters are spelled out, wherever a template puts it. The filter `spelled_out`
-    does the latter for the texts in plain data, before `tojson` writes it into a script.
+    does the latter for the texts in plain data, before `tojson` writes it into a script; a number that is not finite
+    becomes null. `asset(name)` is a style sheet or script of the same folder.
     """
-    import jinja2
-
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader(package),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        finalize=lambda value: escape_controls(value) if type(value) is str else value,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = _environment(package, escape_controls, autoescape=True)
     environment.filters["spelled_out"] = _spelled_out
+    environment.globals["asset"] = partial(page_asset, package)
     return environment
+
+
+def page_asset(package: str, name: str) -> str:
+    """Return the text of a style sheet or script in a package's folder `templates`."""
+    from importlib.resources import files
+
+    return (files(package) / "templates" / name).read_text(encoding="utf-8")
 
 
 def markdown_templates(package: str) -> jinja2.Environment:
@@ -87,13 +90,17 @@ def markdown_templates(package: str) -> jinja2.Environment:
 
     Code comes from `markdown_code`, which is Markdown already.
     """
+    return _environment(package, escape_markdown, autoescape=False)
+
+
+def _environment(package: str, escape: Callable[[str], str], *, autoescape: bool) -> jinja2.Environment:
     import jinja2
 
     return jinja2.Environment(
         loader=jinja2.PackageLoader(package),
-        autoescape=False,
+        autoescape=autoescape,
         undefined=jinja2.StrictUndefined,
-        finalize=lambda value: escape_markdown(value) if type(value) is str else value,
+        finalize=lambda value: escape(value) if type(value) is str else value,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -129,4 +136,6 @@ def _spelled_out(value: Any) -> Any:
         return escape_controls(value)
     if isinstance(value, dict):
         return {escape_controls(str(key)): _spelled_out(item) for key, item in value.items()}
+    if isinstance(value, float) and not math.isfinite(value):  # Python writes NaN, which browsers do not read
+        return None
     return [_spelled_out(item) for item in value] if isinstance(value, (list, tuple)) else value

@@ -27,6 +27,8 @@ SCRATCH = "drkit-scratch-"
 _MANIFEST = "manifest.json"
 # The folder of what a stage keeps only until it is finished: training checkpoints, shards, blocks.
 CHECKPOINTS = "checkpoints"
+# What a training records: its log, and its steps, loss and seconds.
+LOG, TRAINING = "log.jsonl", "training.json"
 _LONGEST_JSON = 64 << 20
 # What this module writes first, and safetensors (the names are those of Rust's tempfile).
 _TEMPORARY = re.compile(r"\..+\.\d+\.(tmp|old)|\.tmp[A-Za-z0-9]{6}")
@@ -121,6 +123,11 @@ def read_json(path: Path, advice: str) -> Any:
         raise DrkitError(f"{path} is not valid JSON ({error}); {advice}") from None
 
 
+def read_log(path: Path) -> list[dict[str, float]]:
+    """Return the records of a training's log, a JSON object per line; empty if the file is missing."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a text file atomically."""
     with replacing(path) as temporary:
@@ -211,7 +218,7 @@ def find_damages(files: Mapping[str, FileEntry], folder: Path, *, verify: bool) 
 
 
 def _log_written(path: Path) -> None:
-    """Log a file or folder that is in place; below a hidden or temporary folder it is not, nor is it of interest."""
+    """Log a finished file or folder; below a hidden or temporary folder, only for debugging."""
     folders = {name for name in path.parts if name not in (".", "..")}
     is_scratch = any(name.startswith((".", SCRATCH)) for name in folders)
     _LOGGER.log(logging.DEBUG if is_scratch else logging.INFO, "wrote %s", path)

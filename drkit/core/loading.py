@@ -137,7 +137,7 @@ def reaches_hub(path_or_id: str, kind: HubKind = "model") -> bool:
 
 @cache
 def _answers(hub_id: str, kind: HubKind) -> bool:
-    """Return whether the hub answers in time, whatever its answer. Looking up a host name has no time limit itself."""
+    """Return whether the hub answers in time, even with an error. Looking up a host name has no time limit itself."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError
 

@@ -62,11 +62,6 @@ def shares(_instance: Any, attribute: attrs.Attribute[Any], value: tuple[float, 
         raise ValueError(f"'{attribute.name}' must be three shares that sum to 1, got {value}")
 
 
-def optional(validator: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a validator that allows None and what `validator` allows."""
-    return attrs.validators.optional(validator)
-
-
 def config_problems(config: type) -> list[str]:
     """Return the problems of a config class: it must be frozen, and every setting needs a default.
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from drkit.core.threads import available_cores
+from drkit.core.processes import available_cores
 from drkit.data.arrays import Arrays, ArrayWriter
 from drkit.data.store import TokenStore
 from drkit.errors import DrkitError

@@ -16,8 +16,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from drkit.core.threads import available_cores
-
 Found = tuple[str, str]  # qualified name within the module ("" for the module itself), docstring
 _PARAGRAPH = re.compile(r"\n[ \t]*\n\s*")
 _NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -25,6 +23,8 @@ _NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 def read_files(paths: list[Path], *, workers: int | None = None) -> Iterator[list[Found] | None]:
     """Yield the docstrings of each file, in order; None for a file that cannot be read or parsed."""
+    from drkit.core.processes import available_cores  # not in a worker
+
     workers = min(workers or available_cores(), 16, 1 + len(paths) // 200)
     if workers == 1:
         yield from map(read_file, paths)

@@ -15,7 +15,6 @@ import copy
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +28,7 @@ from drkit.core.files import read_json, replacing, write_text
 from drkit.core.loading import load_pretrained
 from drkit.core.processes import Shard, local_device
 from drkit.core.settings import setting
+from drkit.data.rows import batched
 from drkit.data.store import encoded
 from drkit.errors import DrkitError
 
@@ -174,7 +174,7 @@ def generate_queries(
 
 def truncate_texts(texts: Iterator[tuple[str, str]], tokenizer: Any, max_length: int) -> Iterator[tuple[str, str]]:
     """Yield (name, text) pairs, each text truncated to `max_length` tokens, [CLS] and [SEP] included."""
-    while batch := list(islice(texts, _BATCH)):
+    for batch in batched(texts, _BATCH):
         encodings = [encoding for part in encoded((text for _, text in batch), tokenizer) for encoding in part]
         for (name, text), encoding in zip(batch, encodings, strict=True):
             kept = encoding.offsets[: max_length - 2]
@@ -218,11 +218,8 @@ def generate_file(
 
 
 def blocks(texts: Iterable[Any], size: int) -> Iterator[tuple[int, list[Any]]]:
-    """Yield (number of its first text, texts) for each run of `size` texts."""
-    stream, first = iter(texts), 0
-    while batch := list(islice(stream, size)):
-        yield first, batch
-        first += len(batch)
+    """Yield (index of its first text, texts) for each run of `size` texts."""
+    return ((number * size, batch) for number, batch in enumerate(batched(texts, size)))
 
 
 def _claim(parts: Path, model: QueryModel) -> None:

@@ -111,9 +111,9 @@ class PairColumns:
                 f"between the passages. --set collection.score={column} reads it as the pair's, "
                 f"--set collection.score=none ignores it"
             )
-        value = row.values.get(column)
+        value: Any = row.values.get(column)
         try:
-            number = parse_number(value) if isinstance(value, str) else float(value)  # type: ignore[arg-type]
+            number = parse_number(value) if isinstance(value, str) else float(value)
             if math.isnan(number):
                 raise ValueError
             return int(number >= self.min_score)
@@ -183,7 +183,7 @@ class PairTables:
 class TableCollection(FileCollection):
     """A collection whose splits, passages, queries, judgements and negatives `tables` reads.
 
-    tables: `PairTables`, or whatever has its attributes and streams.
+    tables: `PairTables`, or an object with its attributes and streams.
     """
 
     tables: Any

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -25,7 +25,7 @@ from drkit.core.draws import Draws
 from drkit.core.types import Passage
 from drkit.data.arrays import Arrays, ArrayWriter, SignalValues
 from drkit.data.corpus import StoredCorpus
-from drkit.data.rows import FORMATS, Row, read_rows, require_file
+from drkit.data.rows import FORMATS, Row, batched, read_rows, require_file
 from drkit.data.spans import NamedTexts, SentenceSplitter
 from drkit.data.store import TokenStore, TokenWriter, encoded
 from drkit.errors import DrkitError
@@ -140,9 +140,8 @@ def tokenise_given(
     Raises DrkitError if no query belongs to any of the texts.
     """
     counts, indices, shown = {"given": 0, "unknown": 0}, array("q"), ""
-    stream = iter(pairs)
     with TokenWriter(folder, tokenizer, max_length=max_length) as writer:
-        while batch := list(islice(stream, _BATCH)):
+        for batch in batched(pairs, _BATCH):
             found = texts.find([name for name, _ in batch])
             encodings = [e for part in encoded((query for _, query in batch), tokenizer) for e in part]
             repeated = [e for e, own in zip(encodings, found, strict=True) for _ in own]
@@ -196,7 +195,11 @@ def write_candidates(
                 else _slices(given, order[first : min(last, first + count)])
                 for first, last in pairwise(bounds.tolist())
             ]
-            _append(writer, [query for row in rows for query in row])
+            spans = [query for row in rows for query in row]
+            writer.append(
+                [store.flat_ids[a:b].tolist() for store, a, b in spans],
+                [store.flat_words[a:b].tolist() for store, a, b in spans],
+            )
             arrays.append(counts=np.array([len(row) for row in rows]))
             counts["queries"] += sum(map(len, rows))
             counts["extractive"] += int(own.sum())
@@ -216,13 +219,6 @@ def _slices(given: GivenQueries | None, indices: NDArray[np.int64]) -> list[Slic
     assert given is not None
     starts, stops = given.store.offsets[indices], given.store.offsets[indices + 1]
     return [(given.store, int(a), int(b)) for a, b in zip(starts, stops, strict=True)]
-
-
-def _append(writer: TokenWriter, slices: Sequence[Slice]) -> None:
-    writer.append(
-        [store.flat_ids[start:stop].tolist() for store, start, stop in slices],
-        [store.flat_words[start:stop].tolist() for store, start, stop in slices],
-    )
 
 
 class Queries:
@@ -338,18 +334,16 @@ def titles(passages: Sequence[Passage], indices: Indices) -> list[list[str]]:  #
 
 def made_queries(corpus: StoredCorpus, source: QuerySource) -> Iterator[tuple[int, str]]:
     """Yield (passage index, query) of all passages, each query once per passage, none that is the whole passage."""
-    stream, first = iter(corpus), 0
-    while passages := list(islice(stream, _PASSAGES_AT_ONCE)):
-        indices = np.arange(first, first + len(passages))
+    for number, passages in enumerate(batched(corpus, _PASSAGES_AT_ONCE)):
+        indices = number * _PASSAGES_AT_ONCE + np.arange(len(passages))
         for index, passage, queries in zip(indices.tolist(), passages, source(passages, indices), strict=True):
             for query in dict.fromkeys(" ".join(query.split()) for query in queries):
                 if query and query != " ".join(passage.content.split()):
                     yield index, query
-        first += len(passages)
 
 
 def given_queries(corpus: StoredCorpus, path: Path) -> Iterator[tuple[int, str]]:
     """Yield (passage index, query) of a file of queries (see `read_queries`), -1 for an unknown passage."""
     stream = (pair for pair in read_queries(path) if pair[1].strip())
-    while batch := list(islice(stream, _PASSAGES_AT_ONCE)):
+    for batch in batched(stream, _PASSAGES_AT_ONCE):
         yield from zip(corpus.find([name for name, _ in batch]).tolist(), (query for _, query in batch), strict=True)

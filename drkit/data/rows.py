@@ -14,11 +14,11 @@ import json
 import logging
 import re
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from attrs import frozen
 
@@ -26,6 +26,7 @@ from drkit.core.files import local_path
 from drkit.errors import DrkitError
 
 _LOGGER = logging.getLogger(__name__)
+Item = TypeVar("Item")
 FORMATS = (".jsonl", ".json", ".tsv", ".csv", ".parquet")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _SEPARATORS = {".tsv": "\t", ".csv": ","}
@@ -91,7 +92,7 @@ class Row:
 def parse_number(text: str) -> float:
     """Return a number in decimal notation: ASCII digits, at most one point, and perhaps an exponent.
 
-    Raises ValueError for whatever else Python reads as a number: `1_000`, `nan`, digits of other scripts, blanks.
+    Raises ValueError for anything else that Python reads as a number: `1_000`, `nan`, digits of other scripts, blanks.
 
     >>> parse_number("1.5"), parse_number("-2e3")
     (1.5, -2000.0)
@@ -294,6 +295,13 @@ def _opened(path: Path) -> IO[bytes]:
         return io.BufferedReader(gzip.GzipFile(path), 1 << 20) if path.suffix == ".gz" else path.open("rb")
     except OSError as error:
         raise DrkitError(f"{path}: cannot be read ({error.strerror or error})") from None
+
+
+def batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Yield lists of `size` items, the last one possibly shorter, without reading ahead."""
+    remaining = iter(items)
+    while batch := list(islice(remaining, size)):
+        yield batch
 
 
 def file_summary(path: Path) -> dict[str, Any]:

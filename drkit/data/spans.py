@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -22,6 +22,7 @@ from attrs import frozen
 from numpy.typing import ArrayLike, NDArray
 
 from drkit.data.arrays import Arrays, ArrayWriter
+from drkit.data.rows import batched
 from drkit.data.store import TokenWriter, encoded, prompt_tokens
 from drkit.errors import DrkitError
 
@@ -92,7 +93,8 @@ def sample(texts: Iterable[str]) -> Iterator[str]:
 
 def sample_positions(count: int, seed: int) -> list[int]:
     """Draw at most 5,000 of `count` positions by `seed`."""
-    return np.random.default_rng([seed, 0x5E]).permutation(count)[:_SAMPLE_TEXTS].tolist()  # type: ignore[no-any-return]
+    positions: list[int] = np.random.default_rng([seed, 0x5E]).permutation(count)[:_SAMPLE_TEXTS].tolist()
+    return positions
 
 
 def punkt_for(corpus: StoredCorpus, seed: int) -> Punkt:
@@ -120,14 +122,13 @@ def split_documents(
     """
     counts = Counter(dict.fromkeys(("documents", "empty", "alone", "spans", "sentences", "tokens", "cut_sentences"), 0))
     columns = {"documents": np.int64, "begins": np.int64, "ends": np.int64}
-    stream = iter(documents)
     folder = Path(folder)
     with (
         TokenWriter(folder, tokenizer, max_length=max_length) as writer,
         ArrayWriter(folder / FILE, columns) as arrays,
     ):
         before = prompt_tokens(prompt, tokenizer, max_length)
-        while batch := list(islice(stream, _BATCH)):
+        for batch in batched(documents, _BATCH):
             encodings = [e for part in encoded((text for _, text in batch), tokenizer) for e in part]
             for (number, text), encoding in zip(batch, encodings, strict=True):
                 cuts = _cuts(encoding, splitter(text), max_length - 2 - len(before), counts)

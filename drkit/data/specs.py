@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from attrs import frozen
-from attrs.validators import and_, ge, gt, in_, le, lt
+from attrs.validators import and_, ge, gt, in_, le, lt, optional
 
-from drkit.core.settings import at_least, optional, setting
+from drkit.core.settings import at_least, setting
 from drkit.core.spec import Citation, ComponentSpec, Kind
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice, pairwise, tee
+from itertools import chain, pairwise, tee
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from drkit.core.types import TokenBatch
 from drkit.data.arrays import Arrays, ArrayWriter, SignalValues
+from drkit.data.rows import batched
 from drkit.data.vocabulary import number_words, separates_words, vocabulary_boundaries
 from drkit.errors import DrkitError
 
@@ -164,7 +165,7 @@ def encoded(texts: Iterator[str], tokenizer: Any) -> Iterator[list[Any]]:
     backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     backend.no_truncation()
     backend.no_padding()
-    while batch := list(islice(texts, _TEXTS_AT_ONCE)):
+    for batch in batched(texts, _TEXTS_AT_ONCE):
         yield backend.encode_batch(batch, add_special_tokens=False)
 
 

@@ -33,6 +33,7 @@ from drkit.data.corpus import (
     id_hash,
     write_index,
 )
+from drkit.data.rows import batched
 from drkit.errors import DrkitError
 
 SHOWN = 5
@@ -52,8 +53,7 @@ class UnknownIdFilter:
 
     def __call__(self, items: Iterable[_Item], split: str, ids: Callable[[_Item], tuple[str, str]]) -> Iterator[_Item]:
         """Yield the rows of a split whose query and passage exist; ids: returns the (query id, passage id) of a row."""
-        stream = enumerate(items)
-        while batch := list(islice(stream, _ROWS)):
+        for batch in batched(enumerate(items), _ROWS):
             exists = self._corpus.find([ids(item)[1] for _, item in batch]) >= 0
             for (row, item), found in zip(batch, exists, strict=True):
                 query_id, doc_id = ids(item)
@@ -264,6 +264,6 @@ def write_pairs(pairs: Iterable[tuple[str, int]], corpus: StoredCorpus, folder: 
 
 def _write(rows: Iterator[tuple[Any, ...]], path: Path, schema: Any, digest: Any) -> None:
     with arrow_file(path, schema) as writer:
-        while batch := list(islice(rows, _ROWS)):
+        for batch in batched(rows, _ROWS):
             writer.write_batch(record_batch(zip(*batch, strict=True), schema))
             digest.update("\n".join("\0".join(map(str, row)) for row in batch).encode())

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from drkit.decoders.enhanced import EnhancedDecoder as EnhancedDecoder
     from drkit.decoders.mlm import AutoencoderDecoder as AutoencoderDecoder
     from drkit.decoders.mlm import MlmDecoder as MlmDecoder
-    from drkit.decoders.none import NoDecoder as NoDecoder
+    from drkit.decoders.mlm import NoDecoder as NoDecoder
     from drkit.decoders.replaced_token_detection import ReplacedTokenDetectionDecoder as ReplacedTokenDetectionDecoder
     from drkit.decoders.specs import AutoregressiveBlockConfig as AutoregressiveBlockConfig
     from drkit.decoders.specs import AutoregressiveConfig as AutoregressiveConfig

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from drkit.core.types import BackboneInfo, BuildContext, DecoderInput, TokenBatch, TokenStates
-from drkit.decoders.layers import PostLnLayer, init_weights, sizes_of, with_bottleneck
+from drkit.decoders.layers import PostLnLayer, init_weights, sizes_of, states_at, with_bottleneck
 from drkit.decoders.specs import AutoregressiveBlockConfig, AutoregressiveConfig
 from drkit.encoders.heads import Heads, seeded
 
@@ -44,6 +44,15 @@ def causal_visibility(attention: Tensor, window: int) -> Tensor:
     return (sees & attention[:, None]) | (positions == 0)
 
 
+def next_token_task(
+    inputs: DecoderInput, heads: Heads, config: AutoregressiveConfig | AutoregressiveBlockConfig
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return states f[B,L,D], what each position sees, bool[B,L,L], and the label of each position, i64[B,L]."""
+    tokens = inputs.tokens
+    states = with_bottleneck(inputs.encoded.bottleneck, heads.embed(tokens.ids))
+    return states, causal_visibility(tokens.attention, config.window), next_tokens(tokens, config.end_token)
+
+
 class AutoregressiveDecoder(nn.Module):
     """n transformer layers on `[h, e(x_1) + p_1, ..]` of the clean text; each position predicts the next token.
 
@@ -68,13 +77,9 @@ class AutoregressiveDecoder(nn.Module):
 
     def forward(self, inputs: DecoderInput, heads: Heads) -> Mapping[str, TokenStates]:
         """Return token_states: the last layer's states f[N,D] at the N positions before a target, and that target."""
-        tokens = inputs.tokens
-        labels = next_tokens(tokens, self.config.end_token)
-        targets, visible = labels != -100, causal_visibility(tokens.attention, self.config.window)
-        states = with_bottleneck(inputs.encoded.bottleneck, heads.embed(tokens.ids))
-        for layer in self.layers[:-1]:
-            states = layer(states, states, visible)
-        found = self.layers[-1](states, states, visible, at=targets)
+        states, visible, labels = next_token_task(inputs, heads, self.config)
+        targets = labels != -100
+        found = states_at(self.layers, states, visible, targets)
         return {"token_states": TokenStates(states=found, labels=labels[targets], heads=heads)}
 
 
@@ -107,10 +112,8 @@ class AutoregressiveBlockDecoder(nn.Module):
 
     def forward(self, inputs: DecoderInput, heads: Heads) -> Mapping[str, TokenStates]:
         """Return token_states: the states f[N,D] at the N positions before a target, and that target."""
-        tokens = inputs.tokens
-        labels = next_tokens(tokens, self.config.end_token)
-        targets, visible = labels != -100, causal_visibility(tokens.attention, self.config.window)
-        states = with_bottleneck(inputs.encoded.bottleneck, heads.embed(tokens.ids))
+        states, visible, labels = next_token_task(inputs, heads, self.config)
+        targets = labels != -100
         found = self.norm(self.block(states, visible, targets))
         return {"token_states": TokenStates(states=found, labels=labels[targets], heads=heads)}
 

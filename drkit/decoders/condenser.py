@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from torch import nn
 
 from drkit.core.types import BuildContext, DecoderInput, MaskedView, TokenStates
-from drkit.decoders.layers import PostLnLayer, init_weights, sizes_of, with_bottleneck
+from drkit.decoders.layers import PostLnLayer, init_weights, sizes_of, states_at, with_bottleneck
 from drkit.decoders.specs import CondenserConfig
 from drkit.encoders.heads import Heads, seeded
 from drkit.errors import DrkitError
@@ -49,9 +49,7 @@ class CondenserDecoder(nn.Module):
         view = _encoder_view(inputs, self.needs_layers)
         targets, visible = view.labels != -100, view.attention[:, None]
         states = with_bottleneck(inputs.encoded.bottleneck, inputs.encoded.layers[0])
-        for layer in self.layers[:-1]:
-            states = layer(states, states, visible)
-        found = self.layers[-1](states, states, visible, at=targets)
+        found = states_at(self.layers, states, visible, targets)
         return {"token_states": TokenStates(states=found, labels=view.labels[targets], heads=heads)}
 
 

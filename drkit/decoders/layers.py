@@ -6,6 +6,7 @@ residual is the queries'. After the attention every position is computed on its 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -80,6 +81,18 @@ class PostLnLayer(nn.Module):
         for piece in (field.name for field in attrs.fields(type(names))):
             mine: Any = self.get_submodule(piece)
             mine.load_state_dict(layer.get_submodule(getattr(names, piece)).state_dict())
+
+
+def states_at(layers: Iterable[nn.Module], states: Tensor, visible: Tensor, targets: Tensor) -> Tensor:
+    """Return the last layer's states f[N,D] at the N targets bool[B,L], which alone it computes.
+
+    layers: of `PostLnLayer`; states f[B,L,D]; visible bool[B,L,L] or bool[B,1,L].
+    """
+    *lower, last = layers
+    for layer in lower:
+        states = layer(states, states, visible)
+    found: Tensor = last(states, states, visible, at=targets)
+    return found
 
 
 class Bottleneck(nn.Module):

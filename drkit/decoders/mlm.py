@@ -1,16 +1,16 @@
-"""Rebuild masked tokens from the bottleneck and the rest of the text, or all tokens from the bottleneck alone."""
+"""Rebuild masked tokens from the bottleneck and the rest of the text, all tokens from the bottleneck, or nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from drkit.core.types import BuildContext, DecoderInput, MaskedView, TokenBatch, TokenStates
-from drkit.decoders.layers import Bottleneck, PostLnLayer, init_weights, sizes_of, with_bottleneck
-from drkit.decoders.specs import MlmDecoderConfig
+from drkit.decoders.layers import Bottleneck, PostLnLayer, init_weights, sizes_of, states_at, with_bottleneck
+from drkit.decoders.specs import MlmDecoderConfig, NoDecoderConfig
 from drkit.encoders.heads import Heads, seeded
 from drkit.errors import DrkitError
 
@@ -59,9 +59,7 @@ class MlmDecoder(nn.Module):
         view = inputs.view
         targets, visible = view.labels != -100, view.attention[:, None]
         states = with_bottleneck(self.bottleneck(inputs.encoded.bottleneck), heads.embed(view.ids))
-        for layer in self.layers[:-1]:
-            states = layer(states, states, visible)
-        found = self.layers[-1](states, states, visible, at=targets)
+        found = states_at(self.layers, states, visible, targets)
         return {"token_states": TokenStates(states=found, labels=view.labels[targets], heads=heads)}
 
 
@@ -92,7 +90,8 @@ class AutoencoderDecoder(nn.Module):
     def forward(self, inputs: DecoderInput, heads: Heads) -> Mapping[str, TokenStates]:
         """Return token_states: the last layer's states f[N,D] at the N maskable tokens of `inputs.tokens`."""
         masks = all_masked(inputs.tokens, self.mask_id)
-        return self.decoder(DecoderInput(inputs.encoded, inputs.tokens, masks), heads)  # type: ignore[no-any-return]
+        found: Mapping[str, TokenStates] = self.decoder(DecoderInput(inputs.encoded, inputs.tokens, masks), heads)
+        return found
 
 
 def all_masked(tokens: TokenBatch, mask_id: int) -> MaskedView:
@@ -100,3 +99,21 @@ def all_masked(tokens: TokenBatch, mask_id: int) -> MaskedView:
     ids = torch.where(tokens.attention, mask_id, tokens.ids)
     labels = torch.where(tokens.maskable, tokens.ids, -100)
     return MaskedView(ids=ids, labels=labels, attention=tokens.attention)
+
+
+class NoDecoder(nn.Module):
+    """Rebuilds nothing and has no weights: plain masked language modelling, without a bottleneck."""
+
+    needs_layers: tuple[int, ...] = ()
+
+    def __init__(self, config: NoDecoderConfig, _context: BuildContext) -> None:
+        super().__init__()
+        self.config = config
+
+    def rows(self, length: int) -> int:  # noqa: ARG002
+        """Return 0: this decoder does not read the masker's view."""
+        return 0
+
+    def forward(self, inputs: DecoderInput, heads: Heads) -> Mapping[str, Any]:  # noqa: ARG002
+        """Return an empty mapping."""
+        return {}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from attrs import frozen
-from attrs.validators import and_, gt, in_, le, lt
+from attrs.validators import and_, gt, in_, le, lt, optional
 
 from drkit.core.citations import BERT
-from drkit.core.settings import at_least, optional, setting
+from drkit.core.settings import at_least, setting
 from drkit.core.spec import ComponentSpec, Kind
 
 
@@ -98,7 +98,7 @@ DECODERS = (
     ComponentSpec(
         kind=Kind.DECODER,
         name="none",
-        target="drkit.decoders.none:NoDecoder",
+        target="drkit.decoders.mlm:NoDecoder",
         config=NoDecoderConfig,
         summary="No decoder: only the encoder's own loss, a baseline",
         trained_by="none",

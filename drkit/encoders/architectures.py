@@ -119,15 +119,13 @@ DISTILBERT_LAYER = LayerNames(
     output_norm="output_layer_norm",
 )
 # The relative position bias belongs to the whole stack, not to a layer, so a decoder's layer does not have it.
-MPNET_LAYER = LayerNames(
+MPNET_LAYER = evolve(
+    BERT_LAYER,
     query="attention.attn.q",
     key="attention.attn.k",
     value="attention.attn.v",
     attention_output="attention.attn.o",
     attention_norm="attention.LayerNorm",
-    intermediate="intermediate.dense",
-    output="output.dense",
-    output_norm="output.LayerNorm",
 )
 ROBERTA = Architecture(
     model_type="roberta",

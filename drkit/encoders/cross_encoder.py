@@ -342,14 +342,14 @@ def stack_layers(model: Any, layers: int) -> None:
     """Give a Hugging Face model at least `layers` layers, in place, by repeating copies of its layers in order.
 
     A tower of copied trained layers learns faster than one with new layers on top (progressive stacking: Gong et al.,
-    ICML 2019). A model with as many layers or more is unchanged. Raises DrkitError if its layers are not all alike.
+    ICML 2019). A model with as many layers or more is unchanged. Raises DrkitError if its layers differ.
     """
     if layers <= model.config.num_hidden_layers:
         return
     found = architecture(model.config.model_type)
     if found.layer is None:
         raise DrkitError(
-            f"the layers of a {found.model_type} encoder are not all alike, so they cannot be repeated: "
+            f"the layers of a {found.model_type} encoder differ from each other, so they cannot be repeated: "
             f"keep their number (layers = 0), or start from a bert, electra or roberta"
         )
     tower: nn.ModuleList = model.base_model.get_submodule(found.layers)

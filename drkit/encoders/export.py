@@ -97,14 +97,7 @@ def export_encoder(
     """
     try:
         declared = _Declarations(
-            pooling,
-            similarity,
-            query_length,
-            passage_length,
-            query_prompt,
-            passage_prompt,
-            normalize=normalize,
-            truncate_dim=truncate_dim,
+            pooling, similarity, query_length, passage_length, query_prompt, passage_prompt, normalize, truncate_dim
         )
     except ValueError as error:
         raise DrkitError(f"cannot export the encoder: {error.args[0]}") from None

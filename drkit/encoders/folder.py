@@ -105,7 +105,9 @@ def _read_truncation(folder: Path) -> int:
 def check_truncation(truncate_dim: int, dimension: int) -> None:
     """Raise DrkitError if vectors of `dimension` numbers are shorter than `truncate_dim`."""
     if truncate_dim > dimension:
-        raise DrkitError(f"the vectors have {dimension} numbers and cannot be truncated to {truncate_dim}")
+        raise DrkitError(
+            f"the vectors have {dimension} numbers and cannot be truncated to {truncate_dim}; choose a smaller number"
+        )
 
 
 def bare_settings(folder: Path, pooling: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
@@ -212,7 +212,11 @@ def write_per_query(path: Path, systems: Sequence[tuple[str, Scores]]) -> None:
     Raises DrkitError for another file extension.
     """
     check_values_file(path)
-    rows = list(_query_rows(systems))
+    rows = [
+        {"system": system, "query_id": query_id, **{m: scores.per_query[m][query_id] for m in scores.measures}}
+        for system, scores in systems
+        for query_id in next(iter(scores.per_query.values()), {})
+    ]
     if path.suffix == ".jsonl":
         write_text(path, "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows))
         return
@@ -233,13 +237,6 @@ def check_values_file(path: Path) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write plain data as JSON, atomically."""
     write_text(path, json_text(value))
-
-
-def _query_rows(systems: Sequence[tuple[str, Scores]]) -> Iterator[dict[str, Any]]:
-    for system, scores in systems:
-        for query_id in next(iter(scores.per_query.values()), {}):
-            values = {measure: scores.per_query[measure][query_id] for measure in scores.measures}
-            yield {"system": system, "query_id": query_id, **values}
 
 
 WEIGHTS = tuple(step / 20 for step in range(21))

@@ -145,7 +145,7 @@ def _draws(draw: Draw) -> Draws:
 
 
 def _read(text: str, source: TextSource, wanted: Mapping[str, Any] | None) -> tuple[TokenBatch, tuple[Piece, ...]]:
-    """wanted: the settings that the masker wants of the importance, where it reads it."""
+    """Tokenise a text; wanted: the settings that the masker requires of the signal `importance`, if it reads it."""
     if not text.strip():
         raise DrkitError("the text is empty; give one or two sentences")
     return source.read(text, pmi=(wanted or {}).get("pmi", "fragment"))

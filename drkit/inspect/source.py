@@ -17,7 +17,7 @@ from typing import Any
 import attrs
 from attrs import frozen
 
-from drkit.core.progress import Progress
+from drkit.core.protocols import Progress
 from drkit.core.registry import Installed
 from drkit.core.spec import Kind
 from drkit.core.types import BackboneInfo, BuildContext, TokenBatch
@@ -28,8 +28,9 @@ from drkit.data.store import TokenStore, tokenise
 from drkit.errors import DrkitError
 from drkit.recipe.compose import ComposeRequest, compose, merge, part_table
 from drkit.recipe.schema import Choice, Recipe
+from drkit.recipe.start import RECIPE
 from drkit.recipe.toml import assign, read_recipe, recipe_from_table, recipe_table
-from drkit.runs.execute import RECIPE, execute
+from drkit.runs.execute import execute
 from drkit.runs.manifest import digest, read_manifest
 from drkit.runs.plan import plan
 from drkit.runs.stage import Stage, lasting_settings
@@ -112,7 +113,8 @@ class TextSource:
         with self._stored(text) as (store, weights):
             if weights is None:
                 raise DrkitError(
-                    f"{self.folder} has no n-gram counts, which are needed to find the most important span"
+                    f"{self.folder} has no n-gram counts, which are needed to find the most important span; use a run "
+                    f"composed with --masker pmi"
                 )
             (start, stop), *_ = next(extractive_queries(store, weights, count=1))
         _, pieces = self.read(text)

@@ -138,7 +138,7 @@ def sample_words(states: Tensor, noise: Tensor, heads: Heads, words: int) -> Ten
     """Return for each state f[N,D] the first word i64[N] whose cumulative probability exceeds its noise f[N] in [0, 1).
 
     Only the first `words` rows of the embedding table are words. At most `AT_ONCE` probabilities are held at a time,
-    whatever N and the vocabulary; they are summed in float64, so that rare words keep their probability.
+    for any N and vocabulary; they are summed in float64, so that rare words keep their probability.
     """
     rows, sampled = max(1, AT_ONCE // words), torch.empty(len(states), dtype=torch.long, device=noise.device)
     # One buffer for all chunks: buffers freed and allocated per chunk would pile up in the C library's heap.
@@ -162,10 +162,11 @@ def check_vocabulary(generator: MaskedLmEncoder, context: BuildContext) -> None:
     if problem is None and size not in {words, context.backbone.vocab}:
         problem = f"has {size:,} words, but the encoder has {words:,}"
     if problem:
+        path = str(getattr(context.tokenizer, "name_or_path", ""))
+        whose = f"the tokenizer {path!r}" if path else "a tokenizer built in memory"
         raise DrkitError(
-            f"the generator {_name(generator)} does not fit an encoder with {_tokenizer_name(context.tokenizer)}: it "
-            f"{problem}. It must be a masked LM with the encoder's vocabulary; leave `model` empty to have the run "
-            f"train one"
+            f"the generator {_name(generator)} does not fit an encoder with {whose}: it {problem}. It must be a masked "
+            f"LM with the encoder's vocabulary; leave `model` empty to have the run train one"
         )
 
 
@@ -184,11 +185,6 @@ def _different_ids(generators: Any, tokenizer: Any) -> str | None:
 def _name(generator: MaskedLmEncoder) -> str:
     path = str(getattr(generator.config, "name_or_path", ""))
     return repr(path) if path else f"({generator.config.model_type}, built in memory)"
-
-
-def _tokenizer_name(tokenizer: Any) -> str:
-    path = str(getattr(tokenizer, "name_or_path", ""))
-    return f"the tokenizer {path!r}" if path else "a tokenizer built in memory"
 
 
 def _tokenizer_beside(generator: MaskedLmEncoder) -> Any:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from attrs import Attribute, field, frozen
-from attrs.validators import and_, ge, gt, in_, le, lt
+from attrs.validators import and_, ge, gt, in_, le, lt, optional
 
 from drkit.core.citations import BERT
-from drkit.core.settings import at_least, optional, setting, shares
+from drkit.core.settings import at_least, setting, shares
 from drkit.core.spec import ComponentSpec, Kind
 
 Shares = tuple[float, float, float]

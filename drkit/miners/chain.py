@@ -30,11 +30,11 @@ from drkit.core.spec import Kind
 from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.data.arrays import arrow_file, record_batch
 from drkit.data.corpus import StoredCollection, StoredCorpus
+from drkit.data.rows import batched
 from drkit.errors import DrkitError, ProblemsError
 from drkit.recipe.compose import part_table
 from drkit.recipe.schema import Choice, MinerChoice
 from drkit.recipe.toml import assign, problems_of, recipe_converter
-from drkit.search.rankings import batched
 from drkit.search.text_encoder import weights_hash
 
 CANDIDATES = "candidates"  # What a filter's spec receives; a source's does not.
@@ -270,18 +270,18 @@ def mine(
     >>> found.query_id, found.doc_ids, found.dropped
     ('q0', ('d2', 'd3'), {'judged-positive': 2, 'ranks': 36})
     """
-    objects = [part for part in miners if not isinstance(part, str)]
+    given: list[Any] = list(miners)
+    objects = [part for part in given if not isinstance(part, str)]
     if not objects:
-        names = [part for part in miners if isinstance(part, str)]
         registry = registry or installed().registry
-        chain = build_chain(parse_chain(names, settings, registry), registry, context or BuildContext())
+        chain = build_chain(parse_chain(given, settings, registry), registry, context or BuildContext())
     elif len(objects) < len(miners) or not (
         isinstance(objects[0], NegativeMiner) and all(isinstance(part, NegativeFilter) for part in objects[1:])
     ):
         raise DrkitError("give the miners all as names or all as objects: a source with `mine`, filters with `keep`")
     else:
-        source, *filters = objects
-        chain = Chain(source, filters)  # type: ignore[arg-type]
+        source, *filters = given
+        chain = Chain(source, filters)
     chain.index(corpus)
     return chain.mine(requests, depth or chain.depth)
 

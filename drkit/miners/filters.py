@@ -8,6 +8,7 @@ from typing import Any
 
 from drkit.core.protocols import Corpus
 from drkit.core.types import BuildContext, Mined, MiningRequest
+from drkit.data.rows import batched
 from drkit.errors import DrkitError
 from drkit.miners.chain import PassageLookup, keep_candidates
 from drkit.miners.specs import (
@@ -18,7 +19,6 @@ from drkit.miners.specs import (
     SameTextConfig,
     parse_ranks,
 )
-from drkit.search.rankings import batched
 
 QUERIES_PER_BATCH = 64
 Pair = tuple[MiningRequest, Mined]

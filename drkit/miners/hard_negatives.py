@@ -18,6 +18,7 @@ from drkit.core.files import SCRATCH
 from drkit.core.protocols import NegativeFilter, ScoringRetriever, SearchesTexts
 from drkit.core.registry import Registry, installed
 from drkit.core.types import BuildContext, MiningRequest, Passage
+from drkit.data.rows import batched
 from drkit.errors import DrkitError
 from drkit.miners.chain import (
     Chain,
@@ -31,7 +32,7 @@ from drkit.miners.chain import (
     text_rows,
 )
 from drkit.miners.filters import QueryTextFilter
-from drkit.search.rankings import Hits, batched
+from drkit.search.rankings import Hits
 
 if TYPE_CHECKING:
     from datasets import Dataset

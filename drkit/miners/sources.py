@@ -21,6 +21,7 @@ from drkit.core.files import SCRATCH, local_path
 from drkit.core.protocols import Corpus, NegativeMiner, ScoringRetriever, VectorRetriever
 from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.data.arrays import arrow_file, read_batches, record_batch
+from drkit.data.rows import batched
 from drkit.errors import DrkitError
 from drkit.miners.chain import PassageLookup, add_dropped
 from drkit.miners.specs import (
@@ -33,7 +34,7 @@ from drkit.miners.specs import (
     RunFileConfig,
 )
 from drkit.search.bm25 import Bm25Retriever
-from drkit.search.rankings import batched, read_run
+from drkit.search.rankings import read_run
 
 MAX_QUERIES = 1024
 MEMORY_MB = 64

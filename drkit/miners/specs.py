@@ -8,11 +8,11 @@ from typing import Any
 
 import attrs
 from attrs import frozen
-from attrs.validators import and_, ge, gt, in_, le
+from attrs.validators import and_, ge, gt, in_, le, optional
 
 from drkit.core.citations import ANCE, BM25, GPL, NV_RETRIEVER, ROCKETQA, STAR
 from drkit.core.protocols import RefreshesNegatives
-from drkit.core.settings import at_least, more_than, optional, setting
+from drkit.core.settings import at_least, more_than, setting
 from drkit.core.spec import ComponentSpec, Kind
 from drkit.recipe.schema import Choice
 

@@ -6,8 +6,8 @@ from drkit.core import lazy_exports
 
 if TYPE_CHECKING:
     from drkit.pages.model_card import model_card as model_card
+    from drkit.pages.model_card import push_encoder as push_encoder
     from drkit.pages.model_card import write_model_card as write_model_card
-    from drkit.pages.push import push_encoder as push_encoder
     from drkit.pages.records import RunRecord as RunRecord
     from drkit.pages.records import open_run as open_run
     from drkit.pages.report import ReportOptions as ReportOptions

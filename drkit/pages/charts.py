@@ -57,7 +57,8 @@ def line_chart(panel: Panel, note: str = "") -> Chart:
     """Return a chart of curves, distinguished by colour, dashes and markers."""
     rows = [{"curve": line.label, "x": step, "y": value} for line in panel.lines for step, value in line.points]
     names = [line.label for line in panel.lines if line.points]
-    curve = {"field": "curve", "type": "nominal", "title": None, "legend": _legend(names)}
+    has_markers = len(rows) < 200
+    curve = {"field": "curve", "type": "nominal", "title": None, "legend": _legend(names, has_markers=has_markers)}
     axis: dict[str, Any] = {"tickCount": 5}
     if panel.log:
         largest = max(step for line in panel.lines for step, _ in line.points)
@@ -69,7 +70,7 @@ def line_chart(panel: Panel, note: str = "") -> Chart:
         **_spec(f"{panel.title}: {', '.join(names)}", rows),
         "height": _HEIGHT,
         "params": [{"name": "zoom", "select": _ZOOM, "bind": "scales"}],
-        "mark": {"type": "line", "point": {"filled": True, "size": 40} if len(rows) < 200 else False},
+        "mark": {"type": "line", "point": {"filled": True, "size": 40} if has_markers else False},
         "encoding": {
             "x": {"field": "x", "type": "quantitative", "title": panel.x, "scale": x_scale, "axis": axis},
             "y": {
@@ -101,10 +102,12 @@ def _distinguished(field: Mapping[str, Any], names: Sequence[str]) -> dict[str, 
     }
 
 
-def _legend(names: Sequence[str]) -> dict[str, Any]:
+def _legend(names: Sequence[str], *, has_markers: bool) -> dict[str, Any]:
     """Return a legend above the chart, in as many columns as the names leave room for."""
-    longest = max(map(len, names), default=0)
-    return {"orient": "top", "columns": max(1, min(3, _LEGEND_WIDTH // (longest + 4))), "symbolSize": 60}
+    columns = max(1, min(3, _LEGEND_WIDTH // (max(map(len, names), default=0) + 4)))
+    # The dashes of a line would go around its marker and fray it.
+    outline = {"symbolStrokeWidth": 0} if has_markers else {}
+    return {"orient": "top", "columns": columns, "symbolSize": 60, **outline}
 
 
 _LEGEND_WIDTH = 44  # characters of all columns together
@@ -178,6 +181,7 @@ def bar_chart(title: str, rows: Sequence[Mapping[str, Any]], unit: str, note: st
 def word_chart(title: str, rows: Sequence[Mapping[str, Any]], unit: str, note: str = "") -> Chart:
     """Return a chart of a share for each word of a text, in order; rows: `label` (each once), `group`, `value`."""
     groups = list(dict.fromkeys(str(row["group"]) for row in rows))
+    group = {"field": "group", "type": "nominal", "title": None, "legend": _legend(groups, has_markers=True)}
     spec = {
         **_spec(title, rows),
         "height": _HEIGHT,
@@ -191,7 +195,7 @@ def word_chart(title: str, rows: Sequence[Mapping[str, Any]], unit: str, note: s
                 **{"field": "value", "type": "quantitative", "title": unit},
                 **{"scale": {"domain": [0, 1]}, "axis": {"format": "%", "tickCount": 5}},
             },
-            **_distinguished({"field": "group", "type": "nominal", "title": None, "legend": _legend(groups)}, groups),
+            **_distinguished(group, groups),
             "tooltip": [{"field": "label", "title": "word"}, {"field": "group"}, {"field": "value", "format": ".0%"}],
         },
     }

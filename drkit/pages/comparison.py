@@ -155,7 +155,7 @@ def _training_queries(run: RunRecord) -> int | None:
 
 
 def _curve_name(table: Mapping[str, Any], tables: Sequence[Mapping[str, Any]]) -> str:
-    """Return what tells a run's curve from the others: its parts, without the settings of the number of queries."""
+    """Return what distinguishes a run's curve: its parts, without the settings of the number of queries."""
     differing = [name for name in _differing(tables) if not _decides_queries(name)]
     return ", ".join(f"{name.removesuffix('.use')} {_text(table, name)}" for name in differing) or "all runs"
 

@@ -9,8 +9,10 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from drkit.commands.inputs import export_checkpoint
 from drkit.core.escaping import markdown_code, markdown_templates
 from drkit.core.files import write_text
 from drkit.core.registry import Installed
@@ -25,6 +27,7 @@ from drkit.runs.stages.evaluation import STARTS
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult
+
 
 CARD = "README.md"
 _LOADING = """
@@ -56,7 +59,7 @@ def model_card(run: RunRecord, encoder: Path, parts: Installed, repository: str)
     from huggingface_hub import ModelCardData
 
     if "encoder" not in run.manifests:
-        raise DrkitError(f"{run.folder} has exported no encoder yet; `drkit run {run.folder}` goes on with it")
+        raise DrkitError(f"{run.folder} has not exported an encoder yet; resume it with `drkit run {run.folder}`")
     declared = read_encoder_settings(encoder)
     pretrained = run.recipe.encoder.pretrained
     metadata = ModelCardData(
@@ -117,7 +120,7 @@ def _stage(run: RunRecord) -> str:
 def _row(run: RunRecord) -> str:
     """Return the row of the table that evaluates the exported encoder; empty if none does.
 
-    A draw stands in the row of its round, and the encoder that the run started from in the row of either start.
+    A draw has the row of its round, and the encoder that the run started from that of either start.
     """
     stage, rows = _stage(run), run.results.runs if run.results else {}
     alike = STARTS if stage in STARTS else (stage,)
@@ -193,7 +196,7 @@ def _evaluated(run: RunRecord, parts: Installed) -> str:
 
 
 def _limits(run: RunRecord, parts: Installed) -> Iterator[str]:
-    """Yield what the run says of where the encoder can be used."""
+    """Yield what the run reveals about where the encoder can be used."""
     metrics = run.manifests["collection"].metrics
     yield (
         f"For search in texts like those it was trained on: {metrics['passages']:,} passages of "
@@ -205,3 +208,29 @@ def _limits(run: RunRecord, parts: Installed) -> Iterator[str]:
         yield "Its vocabulary and weights come from these texts alone: other words mean nothing to it."
     if not metrics["queries"].get("train"):
         yield "It has seen no labelled queries."
+
+
+def push_encoder(run: Path, repository: str, parts: Installed, *, private: bool = True) -> str:
+    """Upload the encoder that a run exports, with its model card, as one commit; returns the commit's address.
+
+    repository: `USER/NAME` on the hub, created if it does not exist. The hub's token is that of `hf auth login` or
+    HF_TOKEN. Nothing but the encoder's folder is sent: no texts, queries or judgements.
+
+    Raises DrkitError if the folder is not a run with an exported encoder, the name is invalid, or the hub refuses.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HFValidationError
+
+    with TemporaryDirectory(prefix="drkit-push-") as folder:
+        encoder = export_checkpoint(run, Path(folder) / "encoder", registry=parts.registry)
+        write_model_card(run, encoder, parts, repository)
+        hub = HfApi()
+        try:
+            hub.create_repo(repository, private=private, exist_ok=True)
+            done = hub.upload_folder(repo_id=repository, folder_path=encoder, commit_message="Encoder trained by drkit")
+        except HFValidationError as error:
+            raise DrkitError(f"invalid repository {repository!r}; give USER/NAME: {error}") from None
+        except Exception as error:  # of the hub, or of its HTTP library, which differs between versions
+            advice = "log in with `hf auth login`, and check the name, your rights and the network"
+            raise DrkitError(f"cannot upload to {repository!r}: {error}; {advice}") from None
+    return str(done.commit_url)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -11,14 +10,14 @@ import cattrs
 from attrs import field, frozen
 
 from drkit.commands.evaluation import System, find_systems
-from drkit.core.files import read_json
+from drkit.core.files import read_json, read_log
 from drkit.core.registry import Installed
 from drkit.data.corpus import StoredCollection, open_collection
 from drkit.errors import DrkitError
 from drkit.evaluate.measures import Scores
 from drkit.recipe.schema import Recipe
+from drkit.recipe.start import RECIPE
 from drkit.recipe.toml import read_recipe
-from drkit.runs.execute import RECIPE
 from drkit.runs.manifest import Manifest, read_manifest
 from drkit.runs.plan import plan
 from drkit.runs.stages.report import REPORT
@@ -91,11 +90,8 @@ class RunRecord:
 
         Raises DrkitError if a line is not JSON.
         """
-        path = self.folder / stage / file
         try:
-            return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        except FileNotFoundError:
-            return []
+            return read_log(self.folder / stage / file)
         except ValueError:
             raise self._damaged(stage) from None
 

@@ -16,29 +16,32 @@ from typing import Any
 from attrs import frozen
 
 from drkit import __version__
-from drkit.core.escaping import page_templates, script_text
+from drkit.core.escaping import page_asset, page_templates, script_text
+from drkit.core.files import LOG
 from drkit.core.registry import Installed
 from drkit.errors import DrkitError
-from drkit.pages.assets import page_asset
 from drkit.pages.charts import Chart, chart_script, interval_chart, line_chart
 from drkit.pages.comparison import Comparison, compare_runs, curve_of_rounds
 from drkit.pages.composition import Data, describe_data, describe_recipe
 from drkit.pages.composition import Line as RecipeLine
 from drkit.pages.masking import Masking, masking_or_note
-from drkit.pages.queries import PASSAGES, QueryDetails, most_different, query_details
 from drkit.pages.records import RunRecord, open_run
 from drkit.pages.systems import (
+    PASSAGES,
+    QueryDetails,
     ReportedSystem,
     SystemTable,
     baseline_index,
     interval_points,
+    most_different,
+    query_details,
     system_table,
     systems_of,
 )
 from drkit.recipe.toml import recipe_toml
 from drkit.report import loss_panels, probe_panels, validation_panel
 from drkit.runs.stage import TRUNCATED, read_truncations
-from drkit.runs.stages.report import LOG, PROBES, VALIDATION
+from drkit.runs.stages.report import PROBES, VALIDATION
 from drkit.runs.stages.retriever import describe_choice
 
 SHOWN = 200
@@ -117,17 +120,21 @@ def report_page(folders: Sequence[Path], parts: Installed, options: ReportOption
     script = script_text(chart_script())
     page = collect_page(folders, parts, options)
     templates = page_templates("drkit.pages")
-    own = page_asset("report.js")
+    own = page_asset("drkit.pages", "report.js")
     charts: list[Mapping[str, Any]] = []
+
+    def add_chart(chart: Chart) -> int:
+        """Keep a chart for the page's script; returns its index."""
+        charts.append(chart.spec)
+        return len(charts) - 1
+
     return templates.get_template("report.html.jinja").render(
         page=page,
         version=__version__,
         policy=_policy(script, own),
-        style=page_asset("report.css"),
         library=script,
-        script=own,
         charts=charts,
-        add_chart=lambda chart: charts.append(chart.spec) or len(charts) - 1,  # type: ignore[func-returns-value]
+        add_chart=add_chart,
         shown_passages=PASSAGES,
     )
 
@@ -180,12 +187,13 @@ def _run_part(run: RunRecord, parts: Installed, *, with_table: bool) -> RunPart:
     if with_table and run.results is not None:
         systems = systems_of([run])
         table = system_table(systems, baseline_index(systems, None))
+    truncated = (str(one) for stage in run.manifests for one in read_truncations(run.folder / stage / TRUNCATED))
     return RunPart(
         name=run.name,
         recipe=describe_recipe(run, parts.registry),
         data=describe_data(run),
         exported=_exported(run),
-        truncated=_truncated(run),
+        truncated=list(dict.fromkeys(truncated)),
         missing=run.missing,
         table=table,
         curves=[*curve_of_rounds(run), *_curves(run)],
@@ -198,11 +206,6 @@ def _exported(run: RunRecord) -> str:
     if "choice" in run.manifests:
         return describe_choice(run.manifests["choice"].metrics)
     return str(run.manifests["report"].settings.get("exported", "")) if "report" in run.manifests else ""
-
-
-def _truncated(run: RunRecord) -> list[str]:
-    found = [str(one) for stage in run.manifests for one in read_truncations(run.folder / stage / TRUNCATED)]
-    return list(dict.fromkeys(found))
 
 
 def _curves(run: RunRecord) -> list[Chart]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
@@ -165,7 +165,7 @@ class SearchedRuns:
 
     def search(self, text: str, depth: int = SHOWN) -> list[Ranking]:
         """Return the ranking of every system for a query. Raises DrkitError for an empty query."""
-        query_id, words = self.query_id(text), _query_words(text)
+        query_id, words = self.query_id(text), {w.casefold() for w in _WORD.findall(text)} - stop_words()
         grades = self.judged.get(query_id, {}) | {
             doc_id: grade for (query, doc_id), grade in self.kept.grades.items() if query == query_id
         }
@@ -185,11 +185,7 @@ class SearchedRuns:
         return rankings
 
 
-def _query_words(text: str) -> frozenset[str]:
-    return frozenset(word.casefold() for word in _WORD.findall(text)) - stop_words()
-
-
-def _spans(text: str, words: frozenset[str]) -> Iterator[Span]:
+def _spans(text: str, words: Set[str]) -> Iterator[Span]:
     """Yield a text in pieces, cut to a maximum length, with the words of a query apart."""
     shown, end = text[:_LONGEST], 0
     for found in _WORD.finditer(shown):

@@ -1,18 +1,25 @@
-"""The table of systems: means with bootstrap intervals, and tests against a baseline of the reader's choice."""
+"""The systems of a page: their table, with bootstrap intervals and tests, and the queries on which they differ most."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, zip_longest
 from typing import Any
 
-from attrs import frozen
+from attrs import field, frozen
 
+from drkit.data.corpus import StoredCollection
 from drkit.errors import DrkitError, did_you_mean
 from drkit.evaluate.measures import Scores
 from drkit.evaluate.significance import RESAMPLES, bootstrap_intervals
 from drkit.evaluate.systems import LEVEL, Versus, compare, p_text
 from drkit.pages.records import RunRecord, is_comparable
 from drkit.report import SYSTEM_NAMES
+from drkit.search import read_run
+
+PASSAGES = 5  # of each system and query
+_JUDGED = 5  # relevant passages of a query that are listed in any case
+_LONGEST = 600  # characters of a passage
 
 
 @frozen
@@ -83,7 +90,9 @@ def systems_of(runs: Sequence[RunRecord]) -> list[ReportedSystem]:
     if len(runs) == 1:
         names = runs[0].scores
         return [ReportedSystem(SYSTEM_NAMES.get(n, n), runs[0], n, scores) for n, scores in names.items()]
-    found = [ReportedSystem(SYSTEM_NAMES["bm25"], runs[0], "bm25", runs[0].scores["bm25"])] if _share_bm25(runs) else []
+    bm25 = [run.scores["bm25"].per_query if "bm25" in run.scores else None for run in runs]
+    is_shared = bm25[0] is not None and all(one == bm25[0] for one in bm25)
+    found = [ReportedSystem(SYSTEM_NAMES["bm25"], runs[0], "bm25", runs[0].scores["bm25"])] if is_shared else []
     for run in runs:
         if run.results is not None:
             compared = run.results.compared
@@ -91,13 +100,8 @@ def systems_of(runs: Sequence[RunRecord]) -> list[ReportedSystem]:
     return found
 
 
-def _share_bm25(runs: Sequence[RunRecord]) -> bool:
-    found = [run.scores["bm25"].per_query for run in runs if "bm25" in run.scores]
-    return len(found) == len(runs) and all(one == found[0] for one in found)
-
-
 def baseline_index(systems: Sequence[ReportedSystem], wanted: str | None) -> int:
-    """Return the index of the baseline: the one that is asked for, by either name, or BM25, or the first system.
+    """Return the index of the baseline: the requested system, by either name, or BM25, or the first system.
 
     Raises DrkitError if no system has that name.
     """
@@ -167,3 +171,132 @@ def interval_points(table: SystemTable) -> list[dict[str, Any]]:
         for index, name in enumerate(table.names)
         for low, high in [table.intervals[measure][index]]
     ]
+
+
+@frozen
+class QueryHits:
+    """The top passages of a query by one system, as (passage id, score), and the rank of the first relevant one."""
+
+    top: tuple[tuple[str, float], ...] = ()
+    first_relevant: int | None = None
+
+
+@frozen(eq=False)
+class QueryDetails:
+    """The shown queries of a page.
+
+    total: number of all evaluated queries. texts: of queries, by id. hits: by query and system. judged: the grades of
+    judged passages, by query. passages: texts by id, cut to a maximum length.
+    """
+
+    systems: tuple[str, ...]
+    measures: tuple[str, ...]
+    total: int
+    ids: tuple[str, ...]
+    values: Mapping[str, Sequence[Sequence[float]]]
+    texts: Mapping[str, str]
+    hits: Mapping[str, Sequence[QueryHits]]
+    judged: Mapping[str, Mapping[str, int]]
+    passages: Mapping[str, str] = field(factory=dict)
+
+    def as_data(self) -> dict[str, Any]:
+        """Return plain data for the page's script: passages by index, everything else by query."""
+        index = {doc_id: position for position, doc_id in enumerate(self.passages)}
+        return {
+            "systems": list(self.systems),
+            "measures": list(self.measures),
+            "passages": [{"id": doc_id, "text": text} for doc_id, text in self.passages.items()],
+            "queries": [
+                {
+                    "id": query_id,
+                    "text": self.texts.get(query_id, ""),
+                    "values": [[round(value, 4) for value in row] for row in self.values[query_id]],
+                    "hits": [[[index[doc], round(score, 4)] for doc, score in one.top] for one in self.hits[query_id]],
+                    "first": [one.first_relevant for one in self.hits[query_id]],
+                    "judged": [[index[doc], grade] for doc, grade in self.judged[query_id].items() if doc in index],
+                    "relevant": sum(grade > 0 for grade in self.judged[query_id].values()),
+                }
+                for query_id in self.ids
+            ],
+        }
+
+
+def most_different(systems: Sequence[ReportedSystem], baseline: int, count: int) -> list[str]:
+    """Return the ids of at most `count` queries: in turns each system's largest wins and losses against the baseline.
+
+    Wins and losses are by the first measure. With a single system, its best and worst queries are taken.
+    """
+    measure = systems[0].scores.measures[0]
+    against = (systems[baseline].name, systems[baseline].scores)
+    others = [(one.name, one.scores) for index, one in enumerate(systems) if index != baseline]
+    lists: list[list[str]] = []
+    for other in others:
+        (found,) = compare([against, other], [measure], shown=count)
+        lists += [[change.query_id for change in found.gained], [change.query_id for change in found.lost]]
+    values = against[1].per_query[measure]
+    equal = sorted(values, key=lambda query_id: (values[query_id], query_id))
+    in_turns = (query_id for row in zip_longest(*lists) for query_id in row if query_id is not None)
+    return list(dict.fromkeys(chain(in_turns, equal)))[:count]
+
+
+def query_details(
+    systems: Sequence[ReportedSystem], collection: StoredCollection, split: str, ids: Sequence[str]
+) -> QueryDetails:
+    """Return the details of these queries; reads the rankings of every system, and the passages that are shown."""
+    chosen = set(ids)
+    judged: dict[str, dict[str, int]] = {query_id: {} for query_id in ids}
+    for judgement in collection.judgements(split):
+        if judgement.query_id in chosen:
+            judged[judgement.query_id][judgement.doc_id] = judgement.relevance
+    per_system = [_hits_of(system, judged) for system in systems]
+    hits = {query_id: [found.get(query_id, QueryHits()) for found in per_system] for query_id in ids}
+    wanted = dict.fromkeys(
+        doc_id for query_id in ids for doc_id in chain(_ranked(hits[query_id]), _relevant(judged[query_id]))
+    )
+    measures = systems[0].scores.measures
+    return QueryDetails(
+        systems=tuple(system.name for system in systems),
+        measures=measures,
+        total=systems[0].scores.queries,
+        ids=tuple(ids),
+        values={q: [[one.scores.per_query[m][q] for one in systems] for m in measures] for q in ids},
+        texts={query.query_id: query.text for query in collection.queries(split) if query.query_id in chosen},
+        hits=hits,
+        judged=judged,
+        passages=_passages(collection, list(wanted)),
+    )
+
+
+def _hits_of(system: ReportedSystem, judged: Mapping[str, Mapping[str, int]]) -> dict[str, QueryHits]:
+    """Return the hits of the judged queries, of the first draw if the system averages several."""
+    file = system.run.systems[system.system].files[0]
+    excludes_self = system.run.results is not None and system.run.results.exclude_self
+    found = {}
+    for query_id, rows in read_run(file):
+        if query_id in judged:
+            kept = [(doc_id, score) for doc_id, score in rows if not (excludes_self and doc_id == query_id)]
+            grades = judged[query_id]
+            first = next((rank for rank, (doc_id, _) in enumerate(kept, 1) if grades.get(doc_id, 0) > 0), None)
+            found[query_id] = QueryHits(tuple(kept[:PASSAGES]), first)
+    return found
+
+
+def _ranked(hits: Iterable[QueryHits]) -> Iterable[str]:
+    return (doc_id for one in hits for doc_id, _ in one.top)
+
+
+def _relevant(grades: Mapping[str, int]) -> list[str]:
+    relevant = [doc_id for doc_id, grade in grades.items() if grade > 0]
+    return sorted(relevant, key=lambda doc_id: -grades[doc_id])[:_JUDGED]
+
+
+def _passages(collection: StoredCollection, doc_ids: Sequence[str]) -> dict[str, str]:
+    """Return the texts of passages, cut to a maximum length; an id that is not a passage has no text."""
+    rows = collection.corpus.find(doc_ids)
+    known = [doc_id for doc_id, row in zip(doc_ids, rows.tolist(), strict=True) if row >= 0]
+    texts = {passage.doc_id: _cut(passage.content) for passage in collection.corpus.get_many(known)}
+    return {doc_id: texts.get(doc_id, "") for doc_id in doc_ids}
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST].rstrip()} \u2026"

@@ -23,7 +23,6 @@ from starlette.routing import Route
 from drkit.core.escaping import page_templates
 from drkit.core.files import storage_failure
 from drkit.errors import DrkitError
-from drkit.pages.assets import page_asset
 from drkit.pages.search import Ranking, SearchedRuns
 
 if TYPE_CHECKING:
@@ -102,7 +101,6 @@ class _SearchPages:
             rankings=rankings or [],
             error=error,
             token=self.token,
-            style=page_asset("report.css"),
             passages=len(self.runs.collection.corpus),
             qrels=str(self.runs.kept.path),
             examples=list(self.runs.query_ids)[:_EXAMPLES],

@@ -62,14 +62,19 @@ def _collection_problems(recipe: Recipe, registry: Registry) -> list[str]:
         )
     is_trained = recipe.pretrain or (recipe.finetune and recipe.finetune.rounds)
     if not is_trained and recipe.encoder.pretrained is None:
-        problems.append("the recipe trains nothing: add [pretrain] or [finetune], or evaluate an --encoder as it is")
+        problems.append(
+            "the recipe trains nothing: add [pretrain] or [finetune], or evaluate an existing encoder (--encoder)"
+        )
     if recipe.pseudo_queries and not (recipe.finetune and recipe.finetune.rounds):
         problems.append(
             "pseudo-queries are trained on by fine-tuning, which is missing: add [finetune] @ pseudo_queries"
         )
     has_queries = recipe.pseudo_queries or "queries" in spec.provides
     if recipe.finetune and recipe.pretrain is None and not has_queries:
-        problems.append(f"collection {spec.name!r} has no queries and judgements to fine-tune on @ finetune")
+        problems.append(
+            f"collection {spec.name!r} has no queries and judgements to fine-tune on; --pipeline texts makes them from "
+            f"the passages @ finetune"
+        )
     return problems
 
 

@@ -275,19 +275,17 @@ def _slots(request: ComposeRequest, parts: Installed, *, negatives: int) -> Tabl
     if request.pipeline:
         table = merge(table, {"finetune": {"pipeline": request.pipeline}})
     if request.collection:
-        table["collection"] = collection_table(request.collection, parts)
+        table["collection"] = part_table(Kind.COLLECTION, request.collection, parts.registry)
     if request.name:
         table["name"] = request.name
     return table
 
 
-def collection_table(text: str, parts: Installed) -> Table:
-    """Return a collection as its table: `beir:PATH` becomes `{use = "beir", path = "PATH"}`."""
-    return part_table(Kind.COLLECTION, text, parts.registry)
-
-
 def part_table(kind: Kind, text: str, registry: Registry) -> Table:
-    """Return the table of a part written as `[PACKAGE:]NAME[:VALUE]`; VALUE fills the setting `spec.shorthand`."""
+    """Return the table of a part: `beir:PATH` becomes `{use = "beir", path = "PATH"}`.
+
+    text: `[PACKAGE:]NAME[:VALUE]`; VALUE fills the setting `spec.shorthand`.
+    """
     spec, value = registry.split(kind, text)
     chosen = {"use": registry.name_of(spec)}
     return chosen if value is None else {**chosen, spec.shorthand: value}

@@ -50,7 +50,7 @@ class Lengths:
 def fit_lengths(request: ComposeRequest, parts: Installed) -> tuple[ComposeRequest, tuple[str, ...]]:
     """Return the request with lengths that fit the first texts of its collection, and a line on each.
 
-    The request stays as it is unless it makes an encoder from scratch at the small scale, for a collection in files of
+    The request stays unchanged unless it makes an encoder from scratch at the small scale, for a collection in files of
     this machine. Lengths that it sets are kept, and so is that of spans, which documents are cut into.
 
     Raises DrkitError as `compose` does.

@@ -111,7 +111,7 @@ def _free_arguments(_instance: Any, attribute: Any, value: dict[str, Any]) -> No
     """Validate that no argument has a setting of its own, or is one that runs rely on."""
     own = [name for name in value if name in {a.name for a in fields(Training)} - {attribute.name}]
     if own:
-        raise ValueError(f"'{own[0]}' is a setting of its own: move it from `arguments` to the table that holds it")
+        raise ValueError(f"'{own[0]}' has a setting of its own: move it out of `arguments`, into the table around it")
     taken = [name for name in value if name in _RELIED_ON]
     if taken:
         raise ValueError(f"'{taken[0]}' cannot be set in `arguments`: runs rely on the value that drkit gives it")
@@ -244,7 +244,7 @@ class PseudoQueries:
         10, at_least(0), "keep queries whose passage a retriever of found_by finds within this many; 0: keep all"
     )
     found_by: tuple[str, ...] = setting(
-        ("bm25",), _finders, "retrievers of the round trip: bm25, encoder (the one that fine-tuning starts from)"
+        ("bm25",), _finders, "retrievers of the round trip: bm25, encoder (that fine-tuning starts from)"
     )
 
     @property

@@ -14,11 +14,12 @@ from typing import Any
 from attrs import frozen
 
 from drkit.core.files import local_path
-from drkit.encoders.folder import declared_settings
+from drkit.encoders.folder import CONFIG, MODULES, declared_settings
 from drkit.errors import DrkitError
 from drkit.recipe.schema import EncoderSettings
 from drkit.recipe.toml import read_table
 
+# In a run: its recipe, and the stage of its pre-training.
 RECIPE, CHECKPOINT = "recipe.toml", "pretrained"
 LENGTHS, PROMPTS = ("query_length", "passage_length"), ("query_prompt", "passage_prompt")
 DECLARABLE = ("pooling", *LENGTHS, *PROMPTS)
@@ -43,7 +44,7 @@ def starting_point(path_or_id: str) -> StartingPoint:
     if not (run / RECIPE).is_file():
         declared = declared_settings_of(run)
         return StartingPoint({"pretrained": path_or_id, **(declared.with_lengths if declared else {})})
-    if not (run / CHECKPOINT / "config.json").is_file():
+    if not (run / CHECKPOINT / CONFIG).is_file():
         raise DrkitError(
             f"the run {run} has not finished its pre-training: finish it with `drkit run {run / RECIPE}`, or "
             f"start from its encoder folder: --encoder {run / 'encoder'}"
@@ -95,7 +96,7 @@ def declared_settings_of(folder: Path) -> DeclaredSettings | None:
 
     Raises DrkitError if one of its files is not valid JSON, or if its vectors are truncated.
     """
-    if (folder / "modules.json").is_file():
+    if (folder / MODULES).is_file():
         settings, max_tokens = declared_settings(folder)
         if dimension := settings.get("truncate_dim"):
             raise DrkitError(
@@ -104,7 +105,7 @@ def declared_settings_of(folder: Path) -> DeclaredSettings | None:
             )
         return DeclaredSettings(folder, _declarable(settings), max_tokens)
     recipe = folder.parent / RECIPE
-    if (folder / "config.json").is_file() and recipe.is_file():
+    if (folder / CONFIG).is_file() and recipe.is_file():
         return DeclaredSettings(folder, _declarable(read_table(recipe).get("encoder", {})))
     return None
 

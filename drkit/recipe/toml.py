@@ -65,9 +65,7 @@ def parse_toml(text: str, where: str) -> dict[str, Any]:
         inner = (value.values() if isinstance(value, dict) else value for value in level)
         level = [value for values in inner for value in values if isinstance(value, (dict, list))]
     if level:
-        raise DrkitError(
-            f"{where} is nested more than {_DEEPEST} deep; recipes have at most five tables in one another"
-        )
+        raise DrkitError(f"{where} is nested more than {_DEEPEST} deep; a recipe has at most five levels of tables")
     return table
 
 
@@ -165,7 +163,7 @@ def _check_scalar(value: Any) -> None:
         if len(value) > _LONGEST_TEXT:
             raise ValueError(f"the text has {len(value):,} characters; expected at most {_LONGEST_TEXT:,}")
         if "\0" in value or any("\ud800" <= c <= "\udfff" for c in value):
-            raise ValueError(f"{shortened(value)} has a NUL, or half a character; write whole characters")
+            raise ValueError(f"{shortened(value)} contains a NUL or an unpaired surrogate; remove it")
 
 
 def shortened(value: Any) -> str:

@@ -28,10 +28,12 @@ from drkit.core.files import (
     sync,
     write_text,
 )
-from drkit.core.progress import Progress, Silent
+from drkit.core.processes import watch_memory
+from drkit.core.protocols import Progress, Silent
 from drkit.core.registry import Registry
 from drkit.errors import DrkitError
 from drkit.recipe.schema import Recipe
+from drkit.recipe.start import RECIPE
 from drkit.recipe.toml import json_text, read_recipe, write_recipe
 from drkit.runs.manifest import (
     IDENTITY,
@@ -44,7 +46,6 @@ from drkit.runs.manifest import (
     versions,
     write_manifest,
 )
-from drkit.runs.memory import watch_memory
 from drkit.runs.stage import Stage, StageRun, lasting_settings
 from drkit.runs.survey import (
     UNFINISHED,
@@ -123,7 +124,6 @@ def storage_errors(stage: str, run: Path) -> Iterator[None]:
         ) from error
 
 
-RECIPE = "recipe.toml"
 # The recipe that the run's stages are made with: RECIPE is there to be read, and may be edited by hand.
 CLAIMED = ".recipe.toml"
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from attrs import frozen
 
+from drkit.core.files import LOG, TRAINING
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
 from drkit.errors import DrkitError
@@ -36,7 +37,7 @@ from drkit.runs.stage import TRUNCATED, Draft, Part, Stage
 from drkit.runs.stages.evaluation import EVALUATION, EXPORTED, HYBRID, HYBRID_NAME, SEARCH, UNTUNED
 from drkit.runs.stages.finetune import FINETUNE
 from drkit.runs.stages.pretrain import PRETRAIN
-from drkit.runs.stages.report import LOG, PROBES, REPORT, TRAINING, VALIDATION, WITH, WITH_PSEUDO, WITHOUT
+from drkit.runs.stages.report import PROBES, REPORT, VALIDATION, WITH, WITH_PSEUDO, WITHOUT
 from drkit.runs.stages.reranker import RERANKER
 from drkit.runs.stages.retriever import BM25, CHOICE, CHOOSE, CHOSEN, CHOSEN_INDEX, EXPORT
 
@@ -169,11 +170,6 @@ def _plan_choice(draft: Draft, candidates: list[str]) -> str:
     )
 
 
-def _has_tuned_hybrid(draft: Draft) -> bool:
-    evaluation = draft.recipe.evaluation
-    return evaluation.bm25 and evaluation.hybrid and "dev" in draft.splits and evaluation.split != "dev"
-
-
 def _plan_search(
     draft: Draft,
     name: str,
@@ -236,12 +232,12 @@ def _plan_evaluation(draft: Draft, systems: list[System], retrievers: list[str],
 
 def _plan_hybrid(draft: Draft, exported: _Exported) -> str:
     """Add the fusion of BM25 and the exported retriever; dev queries tune its weight, unless these are evaluated."""
-    inputs = {"bm25": Part("runs", "bm25.trec"), **exported.choice}
+    evaluation, inputs = draft.recipe.evaluation, {"bm25": Part("runs", "bm25.trec"), **exported.choice}
     inputs |= {f"retriever/{name}": Part("runs", f"{name}.trec") for name in exported.candidates}
-    measure = draft.recipe.evaluation.measures[0] if _has_tuned_hybrid(draft) else None
+    measure = evaluation.measures[0] if "dev" in draft.splits and evaluation.split != "dev" else None
     if measure:
-        made_by, depth = {EXPORTED: ("encoder", "index")}, draft.recipe.evaluation.depth
-        runs = _plan_search(draft, "dev-runs", "dev", made_by, depth=depth, bm25=True)
+        made_by = {EXPORTED: ("encoder", "index")}
+        runs = _plan_search(draft, "dev-runs", "dev", made_by, depth=evaluation.depth, bm25=True)
         inputs |= {"dev-runs": Part(runs), "dev": split_of("dev")}
     weight = f"its weight tuned on dev queries ({measure})" if measure else f"the retriever's weight {UNTUNED}"
     summary = f"fuse BM25 and {'the exported retriever' if exported.choice else exported.candidates[0]}, {weight}"

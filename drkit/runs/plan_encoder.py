@@ -151,7 +151,7 @@ def _probe_inputs(draft: Draft) -> dict[str, Part]:
 
 
 def _probed_split(draft: Draft) -> str | None:
-    """Return the split whose queries probes search for: dev, else train, never the one that the run is evaluated on.
+    """Return the split whose queries probes search for: dev, else train, but never the evaluated split.
 
     If all training queries are made from the passages, nothing reads those of the collection.
     """

@@ -77,7 +77,7 @@ def plan_rounds(draft: Draft, *, start: str) -> list[System]:
 def plan_start(draft: Draft) -> list[System]:
     """Return the encoder that the run starts from as a system to evaluate; none if its weights are random.
 
-    An existing encoder is read with the pooling, lengths and prompts that it declares itself, whatever the recipe says.
+    An existing encoder is read with the pooling, lengths and prompts that it declares, not those of the recipe.
     """
     encoder = draft.recipe.encoder
     if encoder.pretrained is None:

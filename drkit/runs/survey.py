@@ -111,7 +111,8 @@ def inspect_stage(stage: Stage[Any], run: Path, hashes: Mapping[str, str], *, ve
     if is_same and not damaged:
         return Finding(stage, State.PRUNED if manifest and manifest.pruned else State.KEPT, manifest=manifest)
     if stage.spec.resumable and attempt_fingerprint(run / UNFINISHED / stage.name) == fingerprint:
-        return Finding(stage, State.RESUMED, step=_newest_step(run / UNFINISHED / stage.name))
+        saved = [path for path in checkpoints(run / UNFINISHED / stage.name / CHECKPOINTS) if is_complete(path)]
+        return Finding(stage, State.RESUMED, step=step_of(saved[-1]) if saved else None)
     if manifest is None:
         return Finding(stage, State.TO_DO)
     return Finding(stage, State.AGAIN, damaged if is_same else tuple(_differences(stage, manifest, hashes)))
@@ -132,11 +133,6 @@ def attempt_fingerprint(folder: Path) -> str:
         return digest(read_json(folder / IDENTITY, ""))
     except DrkitError:
         return ""
-
-
-def _newest_step(folder: Path) -> int | None:
-    complete = [path for path in checkpoints(folder / CHECKPOINTS) if is_complete(path)]
-    return step_of(complete[-1]) if complete else None
 
 
 def _differences(stage: Stage[Any], old: Manifest, hashes: Mapping[str, str] | None) -> Iterator[str]:

@@ -42,7 +42,7 @@ from drkit.testing import toys
 from drkit.testing.decoders import PER_TARGET, SHAPES
 from drkit.testing.maskers import check_rows, check_view
 from drkit.testing.miners import check_kept, check_mined, toy_candidates
-from drkit.testing.specs import require
+from drkit.testing.specs import check_facts, require
 from drkit.train.pretrain import AutoEncoder, Term, batch_tensors
 
 LONGEST_TEXT = 40
@@ -147,7 +147,7 @@ def _try_signal(part: PartInUse, texts: StoredTexts, context: BuildContext, fold
     with trying(part, "while computing its values"):
         (folder / "fitted").mkdir(parents=True)
         if isinstance(signal, FittedSignal):
-            signal.fit(texts, folder / "fitted")
+            check_facts(signal.fit(texts, folder / "fitted"), f"{part.full_title}: fit(texts, folder)")
         values = signal.values(texts, folder / "fitted")
         return write_signal(part.spec.name, values, folder, scope=scope, count=counts[scope])
 

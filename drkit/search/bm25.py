@@ -15,8 +15,9 @@ import Stemmer
 from numpy.typing import NDArray
 
 from drkit.core.types import Passage
+from drkit.data.rows import batched
 from drkit.errors import DrkitError
-from drkit.search.rankings import Hits, batched, check_one_list_per_query, check_queries
+from drkit.search.rankings import Hits, check_one_list_per_query, check_queries
 from drkit.search.vectors import DocIds
 
 IDS = "ids.arrow"

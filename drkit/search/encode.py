@@ -113,15 +113,15 @@ class ShardJob:
                 f"choose another folder, or delete this one"
             )
 
-    def _encode(self, texts: Sequence[Text]) -> NDArray[np.float32]:
+    def _encode(self, texts: Sequence[Any]) -> NDArray[np.float32]:
         if not isinstance(texts[0], str):
             if not hasattr(self.encoder, "encode_tokens"):
                 raise DrkitError(f"{type(self.encoder).__name__} cannot encode token ids; give texts")
             vectors: NDArray[np.float32] = self.encoder.encode_tokens(texts)
             return vectors
         if self.storage.role == "queries":
-            return self.encoder.encode_queries(texts)  # type: ignore[arg-type]
-        return self.encoder.encode_passages(texts)  # type: ignore[arg-type]
+            return self.encoder.encode_queries(texts)
+        return self.encoder.encode_passages(texts)
 
 
 def _prepare(folder: Path, encoder: Encoder, storage: Storage) -> None:
@@ -282,7 +282,8 @@ def as_encoder(given: Any) -> Encoder:
     if isinstance(given, (str, Path)):
         return read_encoder(given)
     if hasattr(given, "encode_passages"):
-        return given  # type: ignore[no-any-return]
+        encoder: Encoder = given
+        return encoder
     if hasattr(given, "encode_document"):
         return SentenceTransformerEncoder(given)
     raise DrkitError(

@@ -134,14 +134,12 @@ class FlatIndex:
         """
         path = Path(folder)
         about = read_about(path, cls.kind, (VECTORS, IDS))
-        try:
+        with reading_index(path):
             vectors = np.load(path / VECTORS, mmap_mode="r", allow_pickle=False)
             ids = DocIds.read([path / IDS])
             if _float32_bytes(vectors) > memory:
                 vectors = Shards.read([path / VECTORS])
             index = cls(vectors, ids, make_engine(_converted(vectors, memory), engine), about.get("encoder"))
-        except (OSError, ValueError, RuntimeError, ArrowException) as error:
-            raise DrkitError(f"cannot read the index in {path}: {error}; rebuild it with `drkit index`") from error
         if vectors.shape != (about.get("count"), about.get("dimension")) or len(ids) != len(vectors):
             raise DrkitError(
                 f"{path}: {len(ids)} ids do not match vectors of shape {vectors.shape}; rebuild it with `drkit index`"
@@ -269,6 +267,26 @@ def read_about(folder: Path, kind: str | None = None, files: tuple[str, ...] = (
     raise DrkitError(f"{folder} is not an index (missing {', '.join(missing)}); rebuild it with `drkit index`")
 
 
+@contextmanager
+def reading_index(folder: Path) -> Iterator[None]:
+    """Turn what libraries raise for broken files of an index into a DrkitError."""
+    try:
+        yield
+    except (OSError, RuntimeError, ValueError, TypeError, KeyError, ArrowException) as error:
+        raise DrkitError(f"cannot read the index in {folder}: {error}; rebuild it with `drkit index`") from error
+
+
+def read_mapped(file: Path) -> Any:
+    """Read an index in faiss's format, memory-mapped."""
+    faiss = faiss_library()
+    return faiss.read_index(str(file), getattr(faiss, "IO_FLAG_MMAP_IFC", faiss.IO_FLAG_MMAP))
+
+
+def write_faiss(index: Any, file: Path) -> None:
+    """Write an index in faiss's format."""
+    faiss_library().write_index(index, str(file))
+
+
 def faiss_library() -> Any:
     """Return the module `faiss`. Raises MissingExtraError if it is not installed."""
     try:
@@ -307,12 +325,10 @@ class FaissEngine:
 
     def write(self, file: Path) -> None:
         """Write an `IndexFlatIP` of the vectors in faiss's format; holds all of them in memory."""
-        import faiss
-
-        index = faiss.IndexFlatIP(self._vectors.shape[1])
+        index = faiss_library().IndexFlatIP(self._vectors.shape[1])
         for _, block in float32_blocks(self._vectors):
             index.add(block)
-        faiss.write_index(index, str(file))
+        write_faiss(index, file)
 
     def top(self, queries: NDArray[np.float32], count: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Return the top hits; see `Engine.top`."""
@@ -412,7 +428,7 @@ def make_engine(vectors: Any, name: str = "auto") -> Engine:
 
 @contextmanager
 def full_float32() -> Iterator[None]:
-    """Compute matrix products in full float32 precision, whatever the program allows elsewhere."""
+    """Compute matrix products in full float32 precision, even if the program allows less elsewhere."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:

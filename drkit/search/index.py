@@ -17,9 +17,9 @@ import torch
 from attrs import asdict, field, frozen
 from attrs.validators import ge
 from numpy.typing import NDArray
-from pyarrow import ArrowException
 
-from drkit.core.files import check_replaceable, replacing_folder
+from drkit.core.files import check_replaceable
+from drkit.data.rows import batched
 from drkit.errors import DrkitError
 from drkit.search.flat import (
     ABOUT,
@@ -27,16 +27,16 @@ from drkit.search.flat import (
     IDS,
     MEMORY,
     FlatIndex,
-    check_search,
     check_vectors,
     faiss_library,
     make_engine,
     read_about,
-    score_positions,
-    write_about,
+    read_mapped,
+    reading_index,
+    write_faiss,
 )
-from drkit.search.quantized import QUANTIZED, Quantized, QuantizedIndex
-from drkit.search.rankings import Hits, batched, check_queries, check_same_encoder
+from drkit.search.quantized import QUANTIZED, ApproximateIndex, Quantized, QuantizedIndex
+from drkit.search.rankings import Hits, check_queries, check_same_encoder
 from drkit.search.vectors import DocIds, Shards, Vectors, float32_blocks
 
 if TYPE_CHECKING:
@@ -129,20 +129,19 @@ def _share_found(rows: NDArray[Any], query: NDArray[np.float32], exact: NDArray[
     return min(1.0, float((rows.astype(np.float32) @ query >= least).sum()) / len(exact))
 
 
-_BATCH = 1024
-Kind = TypeVar("Kind", bound="ApproximateIndex")
+Kind = TypeVar("Kind", bound="FaissIndex")
 MIN_VECTORS_FOR_PQ = 256
 _TRAIN_PER_LIST, _TRAIN_MAX = 64, 500_000
 
 
-class ApproximateIndex:
-    """A faiss index, the ids of its vectors, and its description (index.json); created by `build` or `load`."""
+class FaissIndex(ApproximateIndex):
+    """An approximate index that is one index of faiss; created by `build` or `load`."""
 
     kind: ClassVar[str]
 
     def __init__(self, index: Any, ids: DocIds, about: dict[str, Any]) -> None:
-        self._index, self._ids, self._about = index, ids, about
-        self.encoder, self.dimension = about.get("encoder"), int(about["dimension"])
+        super().__init__(ids, about)
+        self._index = index
 
     @classmethod
     def load(cls: type[Kind], folder: str | Path) -> Kind:
@@ -150,13 +149,11 @@ class ApproximateIndex:
 
         Raises DrkitError if files are missing, broken or inconsistent.
         """
-        path, faiss = Path(folder), faiss_library()
+        path = Path(folder)
+        faiss_library()
         about = read_about(path, cls.kind, (FAISS, IDS))
-        mapped = getattr(faiss, "IO_FLAG_MMAP_IFC", faiss.IO_FLAG_MMAP)
-        try:
-            index, ids = faiss.read_index(str(path / FAISS), mapped), DocIds.read([path / IDS])
-        except (OSError, RuntimeError, ArrowException) as error:
-            raise DrkitError(f"cannot read the index in {path}: {error}; rebuild it with `drkit index`") from error
+        with reading_index(path):
+            index, ids = read_mapped(path / FAISS), DocIds.read([path / IDS])
         if not len(ids) == index.ntotal == about.get("count"):
             raise DrkitError(
                 f"{path}: {len(ids)} ids do not match {index.ntotal} vectors; rebuild it with `drkit index`"
@@ -176,62 +173,22 @@ class ApproximateIndex:
         about = {"kind": cls.kind, "count": count, "dimension": dimension, "settings": settings, "encoder": encoder}
         return cls(index, ids, about)
 
-    def __len__(self) -> int:
-        return len(self._ids)
-
-    def search(self, queries: NDArray[np.float32], depth: int) -> list[Hits]:
-        """Return the `depth` documents found for each query f32[Q,D], or fewer if the search reaches fewer.
-
-        Raises DrkitError if the queries have another dimension, or `depth` is less than 1.
-        """
-        return list(self.stream(queries, depth))
-
-    def stream(self, queries: NDArray[np.float32], depth: int) -> Iterator[Hits]:
-        """Yield what `search` returns, one query at a time; ties are ordered by position."""
-        check_search(queries, depth, self.dimension)
-        count, parameters = min(depth, len(self)), self._parameters(depth)
-        for start in range(0, len(queries), _BATCH):
-            part = np.ascontiguousarray(queries[start : start + _BATCH], dtype=np.float32)
-            for scores, positions in zip(*self._index.search(part, count, params=parameters), strict=True):
-                # faiss pads with position -1
-                scores, positions = scores[positions >= 0], positions[positions >= 0]
-                best = np.lexsort((positions, -scores))
-                yield Hits(tuple(self._ids.take(positions[best])), tuple(scores[best].tolist()))
-
     def _parameters(self, depth: int) -> Any:
         """Return faiss's search parameters for this depth."""
         raise NotImplementedError
 
-    def score(self, queries: NDArray[np.float32], doc_ids: Sequence[Sequence[str]]) -> list[list[float]]:
-        """Return the products of each query f32[Q,D] with the stored vectors of its own documents; NaN for unknown ids.
+    def _found(self, queries: NDArray[np.float32], depth: int) -> Iterator[tuple[NDArray[np.int64], NDArray[Any]]]:
+        found = self._index.search(queries, min(depth, len(self)), params=self._parameters(depth))
+        for scores, positions in zip(*found, strict=True):  # faiss pads with position -1
+            yield positions[positions >= 0], scores[positions >= 0]
 
-        Raises DrkitError if the numbers of queries and lists differ.
-        """
+    def _vectors_at(self, positions: NDArray[np.int64]) -> NDArray[Any]:
         if hasattr(self._index, "make_direct_map"):  # inverted lists: where each vector is stored, computed once
             self._index.make_direct_map()
-        return score_positions(queries, [self._ids.find(names) for names in doc_ids], self._index.reconstruct_batch)
+        return np.asarray(self._index.reconstruct_batch(positions))
 
-    def save(self, folder: str | Path) -> Path:
-        """Write index.faiss, ids.arrow and index.json, atomically."""
-        with replacing_folder(Path(folder), ABOUT) as temporary:
-            faiss_library().write_index(self._index, str(temporary / FAISS))
-            self._ids.write(temporary / IDS)
-            write_about(temporary, self._about)
-        return Path(folder)
-
-    def describe(self, **facts: Any) -> None:
-        """Set the facts, such as the measured recall, that `save` writes into index.json."""
-        self._about["facts"] = facts
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The settings that it was built with, automatic ones filled in."""
-        return dict(self._about["settings"])
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What to report about the index besides its size: the recall measured when it was built."""
-        return dict(self._about.get("facts", {}))
+    def _write(self, folder: Path) -> None:
+        write_faiss(self._index, folder / FAISS)
 
 
 @frozen
@@ -248,7 +205,7 @@ class Hnsw:
     half: bool = False
 
 
-class HnswIndex(ApproximateIndex):
+class HnswIndex(FaissIndex):
     """An HNSW graph over complete vectors: fast, in memory or mapped. Scores are exact, hits may be missed.
 
     Source: Malkov and Yashunin 2018.
@@ -297,7 +254,7 @@ class IvfPq:
     probes: int = field(default=0, validator=ge(0))
 
 
-class IvfPqIndex(ApproximateIndex):
+class IvfPqIndex(FaissIndex):
     """Inverted lists of product-quantised vectors: small, mapped, and a search reads few lists. Scores are approximate.
 
     Source: Jegou et al. 2011.

@@ -1,7 +1,7 @@
-"""Indexes of small codes: one byte or one bit for each number of a vector, with candidates scored again.
+"""Approximate indexes: what they share, and those of small codes, one byte or one bit for each number of a vector.
 
 A search compares the query with the codes of all vectors, by faiss, and scores the best candidates again: with the
-vectors themselves, which stay in their file, or with what the codes say of them.
+vectors themselves, which stay in their file, or with vectors decoded from the codes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import numpy as np
 from attrs import asdict, field, frozen
 from attrs.validators import ge, in_
 from numpy.typing import NDArray
-from pyarrow import ArrowException
 
 from drkit.core.files import replacing_folder
 from drkit.errors import DrkitError
@@ -28,8 +27,11 @@ from drkit.search.flat import (
     faiss_library,
     products,
     read_about,
+    read_mapped,
+    reading_index,
     score_positions,
     write_about,
+    write_faiss,
     write_vectors,
 )
 from drkit.search.rankings import Hits
@@ -61,7 +63,7 @@ class Codes(Protocol):
         """Return the positions i64[Q,count] of the best codes for queries f32[Q,D]; -1: none."""
 
     def decode(self, positions: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return what the codes at positions i64[n] say of their vectors, f32[n,D]."""
+        """Return vectors f32[n,D] decoded from the codes at positions i64[n]."""
 
 
 class Int8Codes:
@@ -84,12 +86,11 @@ class Int8Codes:
     @classmethod
     def read(cls, file: Path) -> Int8Codes:
         """Read the codes from faiss's file, memory-mapped."""
-        faiss = faiss_library()
-        return cls(faiss.read_index(str(file), _mapped(faiss)))
+        return cls(read_mapped(file))
 
     def write(self, file: Path) -> None:
         """Write the codes in faiss's format."""
-        faiss_library().write_index(self.index, str(file))
+        write_faiss(self.index, file)
 
     def top(self, queries: NDArray[np.float32], count: int) -> NDArray[np.int64]:
         """Return the positions of the best inner products; see `Codes.top`."""
@@ -142,11 +143,75 @@ def _signs(vectors: NDArray[np.float32]) -> NDArray[np.uint8]:
     return np.packbits(vectors > 0, axis=1)
 
 
-def _mapped(faiss: Any) -> int:
-    return int(getattr(faiss, "IO_FLAG_MMAP_IFC", faiss.IO_FLAG_MMAP))
+class ApproximateIndex:
+    """What approximate indexes share: the ids of the vectors, and the description of the index (index.json)."""
+
+    def __init__(self, ids: DocIds, about: dict[str, Any]) -> None:
+        self._ids, self._about = ids, about
+        self.encoder, self.dimension = about.get("encoder"), int(about["dimension"])
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def search(self, queries: NDArray[np.float32], depth: int) -> list[Hits]:
+        """Return the `depth` documents found for each query f32[Q,D], or fewer if the search reaches fewer.
+
+        Raises DrkitError if the queries have another dimension, or `depth` is less than 1.
+        """
+        return list(self.stream(queries, depth))
+
+    def stream(self, queries: NDArray[np.float32], depth: int) -> Iterator[Hits]:
+        """Yield what `search` returns, one query at a time; ties are ordered by position."""
+        check_search(queries, depth, self.dimension)
+        for start in range(0, len(queries), _BATCH):
+            part = np.ascontiguousarray(queries[start : start + _BATCH], dtype=np.float32)
+            for positions, scores in self._found(part, depth):
+                best = np.lexsort((positions, -scores))[:depth]
+                yield Hits(tuple(self._ids.take(positions[best])), tuple(scores[best].tolist()))
+
+    def score(self, queries: NDArray[np.float32], doc_ids: Sequence[Sequence[str]]) -> list[list[float]]:
+        """Return the products of each query f32[Q,D] with the stored vectors of its own documents; NaN for unknown ids.
+
+        Raises DrkitError if the numbers of queries and lists differ.
+        """
+        return score_positions(queries, [self._ids.find(names) for names in doc_ids], self._vectors_at)
+
+    def save(self, folder: str | Path) -> Path:
+        """Write index.faiss, ids.arrow, index.json and, if candidates are scored with them, vectors.npy; atomically."""
+        with replacing_folder(Path(folder), ABOUT) as temporary:
+            self._write(temporary)
+            self._ids.write(temporary / IDS)
+            write_about(temporary, self._about)
+        return Path(folder)
+
+    def describe(self, **facts: Any) -> None:
+        """Set the facts, such as the measured recall, that `save` writes into index.json."""
+        self._about["facts"] = facts
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings that it was built with, automatic ones filled in."""
+        return dict(self._about["settings"])
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What to report about the index besides its size: the recall measured when it was built."""
+        return dict(self._about.get("facts", {}))
+
+    def _found(self, queries: NDArray[np.float32], depth: int) -> Iterator[tuple[NDArray[np.int64], NDArray[Any]]]:
+        """Yield the positions i64[n] and scores f32[n] of at least `depth` hits, if found, for each query f32[Q,D]."""
+        raise NotImplementedError
+
+    def _vectors_at(self, positions: NDArray[np.int64]) -> NDArray[Any]:
+        """Return the stored vectors [n,D] at positions i64[n]."""
+        raise NotImplementedError
+
+    def _write(self, folder: Path) -> None:
+        """Write the vectors or their codes."""
+        raise NotImplementedError
 
 
-class QuantizedIndex:
+class QuantizedIndex(ApproximateIndex):
     """Codes of vectors, int8 or binary, and the ids of the vectors; created by `build` or `load`.
 
     Sources: binary codes with a second, finer score: Yamada et al. 2021 (BPR); the codes are faiss's
@@ -154,8 +219,8 @@ class QuantizedIndex:
     """
 
     def __init__(self, codes: Int8Codes | BinaryCodes, ids: DocIds, vectors: Any, about: dict[str, Any]) -> None:
-        self._codes, self._ids, self._vectors, self._about = codes, ids, vectors, about
-        self.kind, self.encoder, self.dimension = about["kind"], about.get("encoder"), int(about["dimension"])
+        super().__init__(ids, about)
+        self.kind, self._codes, self._vectors = about["kind"], codes, vectors
 
     @classmethod
     def build(
@@ -186,14 +251,12 @@ class QuantizedIndex:
         """
         path = Path(folder)
         about = read_about(path, files=(FAISS, IDS))
-        try:
+        with reading_index(path):
             has_vectors = about["settings"]["rescore"] == WITH_VECTORS
             is_int8, dimension = about["kind"] == INT8, int(about["dimension"])
             codes = Int8Codes.read(path / FAISS) if is_int8 else BinaryCodes.read(path / FAISS, dimension)
             vectors = np.load(path / VECTORS, mmap_mode="r", allow_pickle=False) if has_vectors else None
             ids = DocIds.read([path / IDS])
-        except (OSError, RuntimeError, ValueError, TypeError, KeyError, ArrowException) as error:
-            raise DrkitError(f"cannot read the index in {path}: {error}; rebuild it with `drkit index`") from error
         counts = {len(ids), codes.index.ntotal, about.get("count"), len(ids) if vectors is None else len(vectors)}
         if len(counts) > 1:
             raise DrkitError(
@@ -202,61 +265,16 @@ class QuantizedIndex:
             )
         return cls(codes, ids, vectors, about)
 
-    def __len__(self) -> int:
-        return len(self._ids)
-
-    def search(self, queries: NDArray[np.float32], depth: int) -> list[Hits]:
-        """Return the `depth` documents found for each query f32[Q,D].
-
-        Raises DrkitError if the queries have another dimension, or `depth` is less than 1.
-        """
-        return list(self.stream(queries, depth))
-
-    def stream(self, queries: NDArray[np.float32], depth: int) -> Iterator[Hits]:
-        """Yield what `search` returns, one query at a time; ties are ordered by position."""
-        check_search(queries, depth, self.dimension)
+    def _found(self, queries: NDArray[np.float32], depth: int) -> Iterator[tuple[NDArray[np.int64], NDArray[Any]]]:
         count = min(len(self), depth * int(self.settings["candidates"]))
-        for start in range(0, len(queries), _BATCH):
-            part = np.ascontiguousarray(queries[start : start + _BATCH], dtype=np.float32)
-            for query, positions in zip(part, self._codes.top(part, count), strict=True):
-                found = np.sort(positions[positions >= 0])  # in the order of the file
-                scores = products(self._vectors_at(found), query)
-                best = np.lexsort((found, -scores))[:depth]
-                yield Hits(tuple(self._ids.take(found[best])), tuple(scores[best].tolist()))
-
-    def score(self, queries: NDArray[np.float32], doc_ids: Sequence[Sequence[str]]) -> list[list[float]]:
-        """Return the scores of each query f32[Q,D] for its own documents, as `search` gives them; NaN for unknown ids.
-
-        Raises DrkitError if the numbers of queries and lists differ.
-        """
-        return score_positions(queries, [self._ids.find(names) for names in doc_ids], self._vectors_at)
+        for query, positions in zip(queries, self._codes.top(queries, count), strict=True):
+            found = np.sort(positions[positions >= 0])  # in the order of the file
+            yield found, products(self._vectors_at(found), query)
 
     def _vectors_at(self, positions: NDArray[np.int64]) -> NDArray[Any]:
-        if self._vectors is None:
-            return self._codes.decode(positions)
-        found: NDArray[Any] = self._vectors[positions]
-        return found
+        return self._codes.decode(positions) if self._vectors is None else np.asarray(self._vectors[positions])
 
-    def save(self, folder: str | Path) -> Path:
-        """Write index.faiss, ids.arrow, index.json and, if candidates are scored with them, vectors.npy; atomically."""
-        with replacing_folder(Path(folder), ABOUT) as temporary:
-            self._codes.write(temporary / FAISS)
-            self._ids.write(temporary / IDS)
-            if self._vectors is not None:
-                write_vectors(temporary / VECTORS, self._vectors)
-            write_about(temporary, self._about)
-        return Path(folder)
-
-    def describe(self, **facts: Any) -> None:
-        """Set the facts, such as the measured recall, that `save` writes into index.json."""
-        self._about["facts"] = facts
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The settings that it was built with."""
-        return dict(self._about["settings"])
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What to report about the index besides its size: the recall measured when it was built."""
-        return dict(self._about.get("facts", {}))
+    def _write(self, folder: Path) -> None:
+        self._codes.write(folder / FAISS)
+        if self._vectors is not None:
+            write_vectors(folder / VECTORS, self._vectors)

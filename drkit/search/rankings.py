@@ -13,9 +13,9 @@ import math
 import re
 from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby, islice
+from itertools import chain, groupby
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import quote, unquote
 
 import numpy as np
@@ -27,7 +27,6 @@ from drkit.data.rows import LONGEST_LINE
 from drkit.errors import DrkitError
 
 _LOGGER = logging.getLogger(__name__)
-Item = TypeVar("Item")
 # These decide whether two vectors can be compared; lengths and prompts may differ between queries and passages.
 COMPARABLE = ("weights", "pooling", "normalize")
 
@@ -82,13 +81,6 @@ def check_one_list_per_query(lists: int, queries: int) -> None:
         raise DrkitError(f"got {lists} lists of documents for {queries} queries; give one list per query")
 
 
-def batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """Yield lists of `size` items, the last one possibly shorter, without reading ahead."""
-    remaining = iter(items)
-    while batch := list(islice(remaining, size)):
-        yield batch
-
-
 RunRow: TypeAlias = "tuple[str, Iterable[tuple[str, float]]]"
 _RUN, _QRELS = "query Q0 document rank score tag", "query 0 document relevance"
 # Bytes that are read at once.
@@ -97,8 +89,8 @@ _GRADE = re.compile(r"[+-]?\d{1,10}", re.ASCII)
 _UNSAFE = re.compile(r"[\s%\x00-\x1f\x7f\ufeff]")
 
 
-def write_run(path: Path, rows: Iterable[RunRow], tag: str) -> None:
-    """Write a run of rows (query_id, [(doc_id, score), ..]), one query at a time.
+def write_run(path: Path, rows: Iterable[RunRow], tag: str) -> int:
+    """Write a run of rows (query_id, [(doc_id, score), ..]), one query at a time; returns the number of queries.
 
     Raises DrkitError for an empty id, a duplicate query or document, or a score that is not finite.
     """
@@ -110,6 +102,7 @@ def write_run(path: Path, rows: Iterable[RunRow], tag: str) -> None:
                 raise DrkitError(f"duplicate query {query_id!r} in a run; give all hits of a query in one row")
             seen.add(query_id)
             file.write(_lines(query_id, hits, label))
+    return len(seen)
 
 
 def read_run(path: Path) -> Iterator[tuple[str, list[tuple[str, float]]]]:
@@ -242,7 +235,9 @@ class _Lines(NamedTuple):
 def _queries(path: Path) -> Iterator[_Lines]:
     """Yield all lines of each query of a run file, which may lie in several blocks."""
     current = None
-    for lines in _consecutive(path):
+    found = ((_read_by_arrow(first, block), first, block) for first, block in _blocks(path))
+    by_block = (_read_by_line(path, first, block) if rows is None else rows for rows, first, block in found)
+    for lines in chain.from_iterable(by_block):
         if current is not None and lines.query == current.query:
             both = np.concatenate([current.scores, lines.scores])
             current = current._replace(documents=current.documents + lines.documents, scores=both)
@@ -252,12 +247,6 @@ def _queries(path: Path) -> Iterator[_Lines]:
         current = lines
     if current is not None:
         yield current
-
-
-def _consecutive(path: Path) -> Iterator[_Lines]:
-    for first, block in _blocks(path):
-        found = _read_by_arrow(first, block)
-        yield from _read_by_line(path, first, block) if found is None else found
 
 
 def _read_by_arrow(first: int, block: bytes) -> list[_Lines] | None:

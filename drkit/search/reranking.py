@@ -13,9 +13,10 @@ import torch
 from attrs.validators import ge, in_
 from numpy.typing import NDArray
 
+from drkit.data.rows import batched
 from drkit.encoders.cross_encoder import CrossEncoder
 from drkit.errors import DrkitError
-from drkit.search.rankings import RunRow, batched, encode_id
+from drkit.search.rankings import RunRow, encode_id
 from drkit.search.text_encoder import choose_device, inference, length_sorted_batches
 
 if TYPE_CHECKING:
@@ -110,7 +111,8 @@ def as_scorer(given: Any) -> Scorer:
     if isinstance(given, (str, Path)):
         return Reranker.load(given)
     if hasattr(given, "score"):
-        return given  # type: ignore[no-any-return]
+        scorer: Scorer = given
+        return scorer
     if hasattr(given, "predict"):
         return CrossEncoderScorer(given)
     raise DrkitError(

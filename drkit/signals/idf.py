@@ -46,7 +46,7 @@ class IdfSignal:
 def document_frequencies(store: TokenStore, *, vocab_size: int) -> NDArray[np.int64]:
     """Return the number of texts in the store that contain each token, i64[vocab_size].
 
-    Memory: a few arrays of 4 million numbers, or as long as the longest text, whatever the size of the store.
+    Memory: a few arrays of 4 million numbers, or as long as the longest text, for a store of any size.
     Raises DrkitError if the store holds an id beyond `vocab_size`.
     """
     found = np.zeros(vocab_size, dtype=np.int64)

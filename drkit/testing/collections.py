@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,7 +18,7 @@ from drkit.data.corpus import open_collection
 from drkit.data.store import StoredTexts, TokenStore, tokenise
 from drkit.data.writing import write_collection
 from drkit.errors import DrkitError
-from drkit.testing.specs import ContractError, build, check_spec, require, running, spec_of
+from drkit.testing.specs import ContractError, build, check_facts, check_spec, require, running, spec_of
 from drkit.testing.toys import toy_context, toy_texts, toy_tokenizer
 
 
@@ -52,10 +51,7 @@ def _check_streams(collection: Any, name: str) -> None:
     for split in collection.splits():
         _check_split(collection, split, {passage.doc_id for passage in passages}, f"{name}, {split}")
     _check_unknown_split(collection, name)
-    try:
-        json.dumps(dict(collection.describe()))
-    except (TypeError, ValueError) as error:
-        raise ContractError(f"{name}: describe() cannot be written as JSON: {error}") from None
+    check_facts(collection.describe(), f"{name}: describe()")
 
 
 def _check_split(collection: Any, split: str, doc_ids: set[str], name: str) -> None:
@@ -104,8 +100,8 @@ def check_signal(part: ComponentSpec | str, config: Any = None) -> None:
     """Run the contract of signals on a spec or the name of an installed part, with default settings or `config`.
 
     There is exactly one value per token, text or vocabulary entry, as its `scope` says; all are finite, numbers or
-    vectors of one size; the same texts give the same values; without a method `fit`, the values of a text do not depend
-    on other texts; no text and an empty text are not an error.
+    vectors of one size; the same texts give the same values; `fit` returns facts that can be written as JSON; without a
+    method `fit`, the values of a text do not depend on other texts; no text and an empty text are not an error.
     """
     spec = spec_of(Kind.SIGNAL, part)
     check_spec(spec)
@@ -136,7 +132,7 @@ def _values(spec: ComponentSpec, config: Any, texts: Sequence[str]) -> tuple[Any
         fitted.mkdir()
         if isinstance(signal, FittedSignal):
             with running(spec.name, "fit(texts, folder)"):
-                signal.fit(stored, fitted)
+                check_facts(signal.fit(stored, fitted), f"{spec.name}: fit(texts, folder)")
         counts = {"token": len(store.flat_ids), "text": len(store), "vocabulary": size}
         with running(spec.name, f"values(texts, folder) of {len(texts)} text(s)"):
             chunks = signal.values(stored, fitted)

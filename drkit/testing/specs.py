@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -40,6 +41,15 @@ def running(name: str, what: str) -> Iterator[None]:
         raise ContractError(f"{name}: {what}: {error}") from error
     except Exception as error:
         raise ContractError(f"{name}: {what} raises {type(error).__name__}: {' '.join(str(error).split())}") from error
+
+
+def check_facts(facts: Any, source: str) -> None:
+    """Raise ContractError unless facts for the manifest are a mapping that JSON can hold; source: the call."""
+    require(isinstance(facts, Mapping), f"{source} must return a mapping of facts, got {type(facts).__name__}")
+    try:
+        json.dumps(dict(facts))
+    except (TypeError, ValueError) as error:
+        raise ContractError(f"{source} cannot be written as JSON: {error}") from None
 
 
 def build(spec: ComponentSpec, config: Any, context: Any) -> Any:

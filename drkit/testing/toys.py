@@ -89,7 +89,7 @@ def toy_context(seed: int = 7) -> BuildContext:
 def toy_tokens(lengths: Sequence[int] = (30, 22, 9, 4, 3, 2, 17, 30), padding: int = 0) -> TokenBatch:
     """Return texts of these lengths, special tokens included (2: an empty text), padded by `padding` more than needed.
 
-    A text of a given length and index in `lengths` is the same whatever the padding; words have 1 to 5 tokens, of which
+    A text of a given length and index in `lengths` is the same under any padding; words have 1 to 5 tokens, of which
     the first is one of `toy_tokenizer`'s words and the others are endings.
     """
     longest = max(lengths) + padding
@@ -116,7 +116,7 @@ def toy_tokens(lengths: Sequence[int] = (30, 22, 9, 4, 3, 2, 17, 30), padding: i
 def with_signals(tokens: TokenBatch, scopes: Mapping[str, str]) -> TokenBatch:
     """Return the batch with toy signals of exactly these names and scopes: f32[B,L] per `token`, f32[B] per `text`.
 
-    A text's values are the same whatever the padding and the other texts; contexts get them too.
+    A text's values do not depend on padding or other texts; contexts get them too.
     """
     made = {
         name: tokens.signals.get(name, _toy_signal(tokens, name, scope))

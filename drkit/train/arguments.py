@@ -54,7 +54,7 @@ def _is_known(training: Training) -> bool:
 
 
 def _try(settings: dict[str, Any]) -> None:
-    """Make the arguments, the optimizer and the scheduler of a training. Raises whatever they raise."""
+    """Make the arguments, the optimizer and the scheduler of a training. Raises what they raise."""
     from torch import nn
     from transformers import Trainer
 

@@ -21,7 +21,7 @@ from attrs import frozen
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from drkit.core.files import CHECKPOINTS, write_text
+from drkit.core.files import CHECKPOINTS, read_log, write_text
 from drkit.core.types import TokenStates
 from drkit.data.store import TokenStore
 from drkit.search import TextEncoder
@@ -282,7 +282,7 @@ class ProbeLog:
 
     def resume(self) -> None:
         """Keep the measurements of the checkpoint that training resumes from; an interrupted attempt may have more."""
-        self.records = read_probes(self._resumed) if self._resumed.exists() else []
+        self.records = [*read_log(self._resumed)]
         self._write()
 
     def has(self, step: int) -> bool:
@@ -298,11 +298,6 @@ class ProbeLog:
         lines = "".join(f"{json.dumps(dict(record))}\n" for record in self.records)
         for path in (self._resumed, self.path):
             write_text(path, lines)
-
-
-def read_probes(path: Path) -> list[Record]:
-    """Read the probes of a file, ordered by step."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 # (metric, label, unit) of each metric that `probe_line` shows.

@@ -28,8 +28,8 @@ from transformers import Trainer, TrainerCallback, TrainingArguments, set_seed
 from transformers.trainer_callback import PrinterCallback
 
 from drkit.core import processes
-from drkit.core.files import CHECKPOINTS, write_text
-from drkit.core.progress import Progress
+from drkit.core.files import CHECKPOINTS, LOG, TRAINING, write_text
+from drkit.core.protocols import Progress
 from drkit.errors import DrkitError
 from drkit.recipe.schema import Training
 from drkit.recipe.toml import json_text
@@ -88,9 +88,9 @@ def train_in(
         callbacks=callbacks,
     )
     lines = "".join(f"{json.dumps(dict(entry), sort_keys=True)}\n" for entry in result.log)
-    write_text(folder / "log.jsonl", lines)
+    write_text(folder / LOG, lines)
     done = {**result.metrics, "examples": len(lengths)}
-    write_text(folder / "training.json", json_text(done))
+    write_text(folder / TRAINING, json_text(done))
     return result
 
 

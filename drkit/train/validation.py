@@ -9,7 +9,6 @@ measures and decides for all whether to stop.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -20,7 +19,7 @@ from transformers import TrainerCallback
 
 from drkit.core import processes
 from drkit.core.files import CHECKPOINTS, replacing
-from drkit.core.progress import Progress
+from drkit.core.protocols import Progress
 from drkit.data.corpus import StoredCollection
 from drkit.data.store import TokenStore
 from drkit.errors import DrkitError
@@ -252,9 +251,3 @@ def best_step(records: Sequence[Record], measure: str) -> int | None:
     measured = [record for record in records if measure in record]
     best = max(measured, key=lambda record: (record[measure], -record["step"]), default=None)
     return None if best is None else int(best["step"])
-
-
-def read_validations(folder: Path) -> list[Record]:
-    """Read the validations of a stage's folder, ordered by step; empty if the file is missing."""
-    path = folder / FILE
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []

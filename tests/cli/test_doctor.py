@@ -126,6 +126,19 @@ def test_the_exit_code(monkeypatch, capsys, broken):
     assert "ok " not in shown
 
 
+def test_what_was_found_stands_in_one_column(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["drkit", "doctor"])
+    monkeypatch.setenv("OMP_NUM_THREADS", "1000")  # a warning, with advice
+    assert _status() == 0
+    lines = capsys.readouterr().out.splitlines()
+    checks = [line for line in lines if not line.startswith(" ")]
+    (long,) = (line for line in checks if "plugin query-as-context" in line)
+    (short,) = (line for line in checks if "plugin seed" in line)
+    assert long.index("drkit 0.") == short.index("drkit 0.")
+    assert any(line.startswith("        -> ") for line in lines)
+    assert not [line for line in lines if line != line.rstrip()]
+
+
 def test_gpus_are_listed_with_their_memory(monkeypatch):
     import torch
 

@@ -97,7 +97,7 @@ def test_formats_are_found_out(beir, tmp_path):
 
 def test_what_is_no_collection_is_refused(tmp_path):
     (tmp_path / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n\0\0")
-    with pytest.raises(DrkitError, match="none of the known formats"):
+    with pytest.raises(DrkitError, match="is in no known format"):
         find_collection(str(tmp_path / "picture.png"), PARTS)
     with pytest.raises(DrkitError, match="neither a file or folder nor a collection"):
         find_collection("no/such/path", PARTS)

@@ -47,11 +47,10 @@ WRITERS = {
     "drkit/commands/encoder_evaluation.py": {"rmtree"},
     "drkit/report.py": {"savefig"},
     "drkit/runs/execute.py": {"rmtree", "unlink", "rename", "copytree", "symlink_to"},  # puts stages in place
-    "drkit/runs/memory.py": {"write_text"},  # Linux's own counter of this process, not a file
+    "drkit/core/processes.py": {"write_text"},  # Linux's own counter of this process, not a file
     "drkit/runs/stages/retriever.py": {"rmtree", "replace", "copytree"},
     "drkit/runs/stages/queries.py": {"rmtree"},
     "drkit/search/flat.py": {"open", "write_index"},
-    "drkit/search/quantized.py": {"write_index"},
     "drkit/search/stores.py": {"open"},  # JSON Lines, in the folder that is put in place
     "drkit/train/checkpoints.py": {"save_pretrained", "copyfile", "copytree"},
     "drkit/train/refresh.py": {"rmtree", "unlink"},
@@ -230,8 +229,7 @@ def test_the_network_is_reached_through_libraries_that_were_asked_for():
     assert importers("huggingface_hub") <= {
         "drkit/commands/inputs.py",
         "drkit/core/loading.py",
-        "drkit/pages/model_card.py",  # the form of the metadata
-        "drkit/pages/push.py",  # uploads when asked, and only then
+        "drkit/pages/model_card.py",  # the form of the metadata; uploads when asked, and only then
     }
     # servers whose URL is given to `drkit push-index`
     assert importers("lancedb", "qdrant_client", "opensearchpy") == {"drkit/search/stores.py"}

@@ -78,6 +78,15 @@ def test_a_template_shows_every_value_as_text(text):
     assert "<" not in data
 
 
+def test_numbers_that_are_not_finite_are_null_for_a_browser():
+    template = page_templates("drkit.pages").from_string("{{ data | spelled_out | tojson }}")
+    data = {"y": [float("nan"), float("inf"), -float("inf"), 0.5, 2], "n": {"mean": float("nan")}}
+    assert json.loads(template.render(data=data), parse_constant=pytest.fail) == {
+        "y": [None, None, None, 0.5, 2],
+        "n": {"mean": None},
+    }
+
+
 def test_a_script_cannot_be_ended_by_its_own_text():
     code = script_text("a = '</script><script>'; b = '</SCRIPT >';")
     assert "</script" not in code.lower()

@@ -33,7 +33,7 @@ LAYERS = (
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 # Within runs: what a stage is, the stages, the plan that wires them, and what carries it out.
 RUNS = (
-    ("estimate", "manifest", "memory"),
+    ("estimate", "manifest"),
     ("stage",),
     ("stages",),
     ("survey",),

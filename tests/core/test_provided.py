@@ -1,5 +1,6 @@
 """The table of names is what the documentation says, and what specs are checked against."""
 
+import re
 from pathlib import Path
 
 import attrs
@@ -53,6 +54,16 @@ def test_the_page_lists_every_optional_protocol():
     named = {name for name, value in own.items() if getattr(value, "_is_protocol", False)} - beside
     assert len(named) > 20
     assert not {name for name in named if f"`{name}`" not in PAGE}
+
+
+def test_the_page_names_methods_that_exist():
+    rows = re.findall(r"^\| (`[A-Z]\w+`(?:, `[A-Z]\w+`)*) \| (?:[\w ]+ \| )?(.+?) \|", PAGE, re.MULTILINE)
+    assert len(rows) > 20
+    for protocols_named, members in rows:
+        classes = [getattr(protocols, name) for name in re.findall(r"\w+", protocols_named)]
+        known = {name for one in classes for name in (*dir(one), *one.__annotations__)}
+        named = set(re.findall(r"`([a-z]\w+)[`(]", members))
+        assert not named - known - {"cosine", "dot", "refuse", "drop", "depth"}, protocols_named
 
 
 def with_loss(config=Plain, on="encoder", **rest):

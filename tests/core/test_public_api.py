@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -40,6 +41,38 @@ def test_public_names_are_documented(package):
         if callable(value := getattr(import_module(package), name)) and not (value.__doc__ or "").strip()
     ]
     assert not undocumented
+
+
+IMPORTS = re.compile(r"^(?:>>> )?[ \t]*from (drkit[\w.]*) import (.+)$", re.MULTILINE)
+
+
+def imported_from_drkit(text):
+    """(module, name) of every import from drkit in source code or in the code of a page."""
+    return [(module, name.strip()) for module, names in IMPORTS.findall(text) for name in names.split(",")]
+
+
+def private(found):
+    return [(module, name) for module, name in found if module not in PACKAGES or name not in exports(module)]
+
+
+def test_a_new_plugin_imports_public_names_only(tmp_path):
+    from drkit.commands.new_plugin import SUMMARIES, write_plugin
+
+    write_plugin("mine", list(SUMMARIES), tmp_path / "mine")
+    found = [one for file in tmp_path.rglob("*.py") for one in imported_from_drkit(file.read_text())]
+    assert len(found) > 30
+    assert not private(found)
+    assert private([("drkit.data.collection", "SPLITS"), ("drkit.plugin", "NoSuchName"), ("drkit.plugin", "Kind")]) == [
+        ("drkit.data.collection", "SPLITS"),
+        ("drkit.plugin", "NoSuchName"),
+    ]
+
+
+@pytest.mark.parametrize("page", ["guide/plugins.md", "guide/collections.md", "examples/plugin.md"])
+def test_pages_for_authors_import_public_names_only(page):
+    found = imported_from_drkit((ROOT / "docs" / page).read_text(encoding="utf-8"))
+    assert found
+    assert not private(found)
 
 
 def test_a_changed_signature_changes_what_is_described():

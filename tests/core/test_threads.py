@@ -9,16 +9,16 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from drkit.core import threads
-from drkit.core.threads import available_cores, busy_note, configured_threads, free_cores, use_available_cores
+from drkit.core import processes
+from drkit.core.processes import available_cores, busy_note, configured_threads, free_cores, use_available_cores
 from drkit_cli.main import cli
 
 
 @pytest.fixture
 def eight(monkeypatch):
     """A machine with eight cores."""
-    monkeypatch.setattr(threads.os, "sched_getaffinity", lambda _: range(8), raising=False)
-    monkeypatch.setattr(threads.os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(processes.os, "sched_getaffinity", lambda _: range(8), raising=False)
+    monkeypatch.setattr(processes.os, "cpu_count", lambda: 8)
 
 
 @pytest.mark.parametrize(
@@ -43,16 +43,16 @@ def test_the_limit_of_a_container_counts(eight, tmp_path, files, cores):
 
 
 def test_the_affinity_counts(eight, monkeypatch, tmp_path):
-    monkeypatch.setattr(threads.os, "sched_getaffinity", lambda _: {1, 5}, raising=False)
+    monkeypatch.setattr(processes.os, "sched_getaffinity", lambda _: {1, 5}, raising=False)
     assert available_cores(tmp_path) == 2
 
 
 def test_what_a_command_sets(eight, monkeypatch, tmp_path):
-    monkeypatch.setattr(threads, "_processor_limit", lambda _: 2.0)
+    monkeypatch.setattr(processes, "_processor_limit", lambda _: 2.0)
     environment: dict[str, str] = {}
     use_available_cores(environment)
     assert environment == {"OMP_NUM_THREADS": "2"}
-    monkeypatch.setattr(threads, "_processor_limit", lambda _: None)
+    monkeypatch.setattr(processes, "_processor_limit", lambda _: None)
     environment = {}
     use_available_cores(environment)
     assert environment == {}, "libraries know how many cores suit them"
@@ -60,7 +60,7 @@ def test_what_a_command_sets(eight, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("given", ["OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"])
 def test_what_the_user_set_stays(eight, monkeypatch, given):
-    monkeypatch.setattr(threads, "_processor_limit", lambda _: 2.0)
+    monkeypatch.setattr(processes, "_processor_limit", lambda _: 2.0)
     environment = {given: "1000", "OMP_NUM_THREADS": "6"}
     use_available_cores(environment)
     assert environment == {given: "1000", "OMP_NUM_THREADS": "6"}
@@ -79,7 +79,7 @@ def test_how_threads_wait_is_left_alone_and_no_torch_is_imported():
 
 @pytest.mark.parametrize(("given", "count"), [("", 8), ("3", 3), ("2,4", 2), ("many", 8), ("0", 8)])
 def test_configured_threads(eight, monkeypatch, given, count):
-    monkeypatch.setattr(threads, "_processor_limit", lambda _: None)
+    monkeypatch.setattr(processes, "_processor_limit", lambda _: None)
     assert configured_threads({"OMP_NUM_THREADS": given} if given else {}) == count
 
 
@@ -94,14 +94,14 @@ def test_own_work_does_not_count_as_that_of_others(eight, monkeypatch):
 
     times = namedtuple("Times", ["user", "system"])
     spent = iter([times(0.0, 0.0), times(0.2, 0.0)])
-    monkeypatch.setattr(threads, "_processor_limit", lambda _: None)
+    monkeypatch.setattr(processes, "_processor_limit", lambda _: None)
     monkeypatch.setattr(psutil.Process, "cpu_times", lambda _: next(spent))
     monkeypatch.setattr(psutil, "cpu_percent", lambda **_: [100.0] * 3 + [0.0] * 5)
     assert free_cores(0.2) == pytest.approx(6.0), "two cores are busy with others, one with this process"
 
 
 def test_only_a_busy_machine_is_worth_a_note(eight, monkeypatch):
-    monkeypatch.setattr(threads, "_processor_limit", lambda _: None)
+    monkeypatch.setattr(processes, "_processor_limit", lambda _: None)
     assert busy_note(8, 4.0) == ""
     assert busy_note(8, 1.24).startswith(
         "8 threads configured, but other programs leave only about 1.2 of 8 cores free"
@@ -110,7 +110,7 @@ def test_only_a_busy_machine_is_worth_a_note(eight, monkeypatch):
 
 
 def test_the_plan_says_so(monkeypatch):
-    monkeypatch.setattr(threads, "free_cores", lambda: 0.3)
+    monkeypatch.setattr(processes, "free_cores", lambda: 0.3)
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     done = CliRunner().invoke(cli, ["compose", "--dry-run", "--quick"])
     assert "2 threads configured, but other programs leave only" in " ".join(done.output.split())

@@ -85,9 +85,9 @@ def test_pre_training_reads_titles(corpus):
 def test_no_other_module_reads_a_passages_title_or_text_alone():
     """Who does may join them otherwise: only the type itself, those who store them, and titles as queries do.
 
-    collection_facts looks for queries that are a passage's own text.
+    starter_recipe looks for queries that are a passage's own text.
     """
-    allowed = {"data/writing.py", "data/formats.py", "data/queries.py", "commands/collection_facts.py"}
+    allowed = {"data/writing.py", "data/formats.py", "data/queries.py", "commands/starter_recipe.py"}
     folder = Path(drkit.__file__).parent
     found = {
         str(path.relative_to(folder))

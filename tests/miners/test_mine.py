@@ -138,7 +138,7 @@ def test_texts_for_those_who_train_elsewhere(collection, tmp_path):
     ("arguments", "said"),
     [
         (["--miner", "dense"], "give one with --encoder"),
-        (["--miner", "refresh"], "use the miner dense"),
+        (["--miner", "refresh"], "use the miner 'dense'"),
         (["--miner", "margin"], "the filter 'margin' comes first"),
         (["--miner", "bm25", "--split", "dev"], "no 'dev' query"),
         (["--miner", "bm25", "--miner", "cross-encoder-filter"], "needs a cross-encoder to score with"),

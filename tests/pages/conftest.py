@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from drkit.core.progress import Silent
+from drkit.core.protocols import Silent
 from drkit.core.registry import installed
 from drkit.pages import ReportOptions, report_page
 from drkit.recipe.compose import ComposeRequest, compose
@@ -67,7 +67,7 @@ def collection(tmp_path_factory):
 @pytest.fixture(scope="session")
 def hostile_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("hostile")
-    return make_run(write_collection(folder / "texts", HOSTILE), folder / "<i>run")
+    return make_run(write_collection(folder / "texts", HOSTILE), folder / f"<i>run-{'y' * 120}")
 
 
 @pytest.fixture(scope="session")

@@ -222,6 +222,43 @@ def test_the_page_is_readable_in_dark_mode_and_in_print(show, pages):
     assert page.locator("nav").is_hidden(), "nothing to click in print"
 
 
+def is_wider_than_the_window(page):
+    return page.evaluate("document.documentElement.scrollWidth > innerWidth")
+
+
+@pytest.mark.parametrize("name", ["one", "several", "hostile"])
+def test_nothing_is_wider_than_a_telephone(show, pages, name):
+    page = show(pages[name])
+    page.set_viewport_size({"width": 400, "height": 800})
+    page.locator("details.query > summary").first.click()
+    page.locator(".hit").first.wait_for()
+    assert not is_wider_than_the_window(page)
+
+
+def test_a_long_text_leaves_room_for_the_others(show, pages):
+    endless = "x" * 5000
+    page = show(pages["one"].replace('"id": "d', f'"id": "{endless}d').replace('"id": "q', f'"id": "{endless}q'))
+    page.set_viewport_size({"width": 400, "height": 800})
+    heights = "(found) => found.map((one) => one.getBoundingClientRect().height)"
+    assert max(page.locator("details.query").evaluate_all(heights)) < 250
+    page.locator("details.query > summary").first.click()
+    assert max(page.locator(".hit").evaluate_all(heights)) < 250
+    assert not is_wider_than_the_window(page)
+
+
+def test_all_runs_are_printed_and_closed_again(show, pages):
+    page = show(pages["several"])
+    runs, opened = page.locator("details.run"), page.locator("details.run[open]")
+    assert runs.count() == 4
+    runs.nth(1).locator("summary").first.click()
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    assert opened.count() == 4
+    page.evaluate("window.dispatchEvent(new Event('afterprint'))")
+    assert opened.count() == 1
+    page.emulate_media(media="print")
+    assert runs.nth(1).get_by_text("Drag to move a chart").is_hidden()
+
+
 def test_links_and_closed_parts_open(show, pages):
     page = show(pages["several"])
     for link in page.locator("nav a").all():

@@ -17,9 +17,8 @@ from drkit.pages import ReportOptions, open_run, report_page
 from drkit.pages.charts import line_chart
 from drkit.pages.comparison import compare_runs
 from drkit.pages.masking import describe_masking
-from drkit.pages.queries import most_different, query_details
 from drkit.pages.report import collect_page
-from drkit.pages.systems import baseline_index, system_table, systems_of
+from drkit.pages.systems import baseline_index, most_different, query_details, system_table, systems_of
 from drkit.report import Line, Panel
 from drkit.runs.manifest import read_manifest
 from drkit.search import read_run

@@ -507,8 +507,24 @@ class RandomSignal(GoodSignal):
             yield np.random.random(len(values)).astype(np.float32)
 
 
-def test_a_signal_without_a_defect_passes():
-    check_signal(spec("signal", GoodSignal, requires=("characters",)))
+class Fitted(GoodSignal):
+    def fit(self, texts, folder):
+        return {"texts": 3}
+
+
+class FitsWithoutFacts(GoodSignal):
+    def fit(self, texts, folder):
+        (folder / "counts.txt").write_text("3")
+
+
+class FitsTensors(GoodSignal):
+    def fit(self, texts, folder):
+        return {"counts": torch.zeros(2)}
+
+
+@pytest.mark.parametrize("part", [GoodSignal, Fitted])
+def test_a_signal_without_a_defect_passes(part):
+    check_signal(spec("signal", part, requires=("characters",)))
 
 
 @pytest.mark.parametrize(
@@ -518,6 +534,8 @@ def test_a_signal_without_a_defect_passes():
         (Undefined, "is not finite at token 0"),
         (RelativeToAll, "the values of a text depend on the other texts, but it has no method `fit`"),
         (RandomSignal, "a second run gives other values"),
+        (FitsWithoutFacts, r"fit\(texts, folder\) must return a mapping of facts, got NoneType"),
+        (FitsTensors, r"fit\(texts, folder\) cannot be written as JSON"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:invalid value")

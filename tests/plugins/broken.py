@@ -245,6 +245,11 @@ class TooFewValues:
         yield torch.zeros(3).numpy()
 
 
+class FitsWithoutFacts(TooFewValues):
+    def fit(self, texts, folder):
+        (folder / "counts.txt").write_text("3")
+
+
 class NanValues:
     def __init__(self, config, context):
         pass

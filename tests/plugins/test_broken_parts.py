@@ -57,6 +57,7 @@ SOURCES = {
 SIGNALS = {
     "NoValues": "NoValues has no method values",
     "TooFewValues": "while computing its values: the signal 'broken' gave 3 values for [0-9]+ of scope",
+    "FitsWithoutFacts": "fit(texts, folder) must return a mapping of facts, got NoneType",
     "NanValues": "the signal 'broken' is not finite at token 0 of [0-9]+",
 }
 

@@ -240,7 +240,7 @@ def test_a_bad_line_is_named(files, tmp_path, line, said):
 def test_an_empty_file_and_a_diverged_teacher(files, tmp_path):
     source = NamedCollection(f"beir:{files / 'beir'}")
     (tmp_path / "empty.jsonl").touch()
-    with pytest.raises(DrkitError, match="names no passage"):
+    with pytest.raises(DrkitError, match="lists no passage"):
         distill(tmp_path / "empty.jsonl", None, source, tmp_path / "out.jsonl")
 
     class Diverged:

@@ -82,7 +82,7 @@ def test_no_layer_is_cut_off(checkpoint):
 
 
 def test_layers_that_are_not_alike_are_no_copies_of_one_another(checkpoint):
-    with pytest.raises(DrkitError, match="modernbert encoder are not all alike"):
+    with pytest.raises(DrkitError, match="modernbert encoder differ from each other"):
         CrossEncoder.start_from(checkpoint("modernbert"), max_length=48, layers=9)
 
 

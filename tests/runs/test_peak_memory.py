@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from drkit.runs import memory
-from drkit.runs.memory import watch_memory
+from drkit.core import processes
+from drkit.core.processes import watch_memory
 
 MIB = 2**20
 
@@ -32,5 +32,5 @@ def test_the_peak_is_that_since_the_watch_began():
 
 
 def test_nothing_is_recorded_where_the_counter_is_missing(monkeypatch, tmp_path):
-    monkeypatch.setattr(memory, "_PROCESS", tmp_path / "none")
+    monkeypatch.setattr(processes, "_PROCESS", tmp_path / "none")
     assert "host" not in watch_memory()()

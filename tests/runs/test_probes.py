@@ -14,7 +14,8 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from drkit.core.progress import Silent
+from drkit.core.files import read_log
+from drkit.core.protocols import Silent
 from drkit.core.registry import installed
 from drkit.core.types import BuildContext, Judgement, Passage, Query
 from drkit.data.corpus import open_collection
@@ -45,7 +46,6 @@ from drkit.train.probes import (
     held_out,
     measure_branches,
     probe_line,
-    read_probes,
     top_direction,
 )
 from drkit.train.retrieval_probe import RetrievalProbe, retrieval_probe
@@ -310,7 +310,7 @@ def test_the_log_keeps_what_came_before_the_step_resumed_from(tmp_path):
     assert again.has(4)
     assert not again.has(6)
     again.add({"step": 6, "gain": 0.6})
-    assert [record["step"] for record in read_probes(again.path)] == [0, 2, 4, 6]
+    assert [record["step"] for record in read_log(again.path)] == [0, 2, 4, 6]
     assert [json.loads(line)["gain"] for line in again.path.read_text().splitlines()] == [0.0, 0.2, 0.4, 0.6]
 
 
@@ -384,7 +384,7 @@ def test_a_training_with_probes_and_one_without_end_with_the_same_weights(folder
     without = pretrained(folder, tmp_path / "without", "pretrain.probe.every=0")
     assert weights_of(with_probes) == weights_of(without)
     assert not (without / "probes.jsonl").exists()
-    records = read_probes(with_probes / "probes.jsonl")
+    records = read_log(with_probes / "probes.jsonl")
     assert [record["step"] for record in records] == [0, 2, 4, 6, 8, 9]
     for record in records:
         assert {"encoder_accuracy", "decoder_accuracy", "gain", "anisotropy", "RR@10"} <= record.keys()
@@ -447,7 +447,7 @@ def test_patience_ends_pretraining(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(RetrievalProbe, "measure", lambda *_: next(values))
     stage = pretrained(folder, tmp_path / "run", "pretrain.probe.patience=2")
     assert read_manifest(stage).metrics["steps"] == 6
-    assert [record["step"] for record in read_probes(stage / "probes.jsonl")] == [0, 2, 4, 6]
+    assert [record["step"] for record in read_log(stage / "probes.jsonl")] == [0, 2, 4, 6]
 
 
 def planned(folder, *settings):

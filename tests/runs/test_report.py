@@ -6,13 +6,13 @@ import sys
 
 import pytest
 
-from drkit.core.progress import Silent
+from drkit.core.files import read_log
+from drkit.core.protocols import Silent
 from drkit.core.registry import installed
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.report import Figure, Heading, Line, Panel, Table, Text, draw, loss_panels, markdown, probe_panels
 from drkit.runs.execute import execute
 from drkit.runs.plan import plan
-from drkit.train.probes import read_probes
 
 PARTS = installed()
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -87,7 +87,7 @@ def test_a_run_of_texts_alone_ends_with_a_report(tmp_path, every):
     assert "Results" not in text
     assert text.count("![") == (2 if every else 1)
     if every:
-        for record in read_probes(run / "pretrained/probes.jsonl"):
+        for record in read_log(run / "pretrained/probes.jsonl"):
             assert f"| {record['step']} |" in text
             assert f"{record['gain']:.3f}" in text
         assert "RR@10" not in text, "the collection has no queries"

@@ -78,7 +78,7 @@ def _training(teacher: str, collection: str, settings: tuple[str, ...]) -> str:
     from shlex import join
 
     from drkit.recipe.schema import RERANKER
-    from drkit.runs.execute import RECIPE
+    from drkit.recipe.start import RECIPE
 
     own = Path(teacher) / RERANKER if (Path(teacher) / RECIPE).is_file() else teacher
     source = "NAME:VALUE" if (Path(collection) / RECIPE).is_file() else collection

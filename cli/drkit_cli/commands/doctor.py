@@ -49,10 +49,13 @@ def _print(checks: Sequence[Check], works: bool) -> None:
     from drkit_cli.render import console
 
     screen = console()
+    width = max((len(check.name) for check in checks), default=0)
     for check in checks:
-        line = Text(f"{check.state:8}", style=_STYLES[check.state]).append(f"{check.name:16}", style="bold default")
+        line = Text(f"{check.state:8}", style=_STYLES[check.state]).append(
+            f"{check.name:{width}}", style="bold default"
+        )
         screen.print(line.append(f"  {check.found}", style="not bold default"), soft_wrap=not screen.is_terminal)
         if check.advice:
-            screen.print(Padding(Text(f"-> {check.advice}"), (0, 0, 0, 8)))
+            screen.print(Padding(Text(f"-> {check.advice}"), (0, 0, 0, 8), expand=False))
     if not works:
         screen.print("drkit cannot work here: fix the errors first")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -38,7 +39,7 @@ from drkit_cli.terminal import echo
 @seed_option
 @click.option("-o", "--output", required=True, type=LocalPath(), help="The file: NAME.jsonl.")
 @output_options
-def queries(model: str, collection: str | None, settings: tuple[str, ...], output: Path, **sampling: object) -> None:
+def queries(model: str, collection: str | None, settings: tuple[str, ...], output: Path, **sampling: Any) -> None:
     r"""Generate queries for every passage, once for any number of runs, to pre-train or fine-tune with them.
 
     An interrupted command resumes when repeated. torchrun shares the work among processes.
@@ -53,9 +54,10 @@ def queries(model: str, collection: str | None, settings: tuple[str, ...], outpu
     from drkit.recipe.compose import ComposeRequest
 
     request = ComposeRequest(collection=collection, settings=settings)
-    how = Sampling(**sampling)  # type: ignore[arg-type]
     with show_progress(1) as progress:
-        done = generate_queries(request, model, output, sampling=how, parts=installed(), progress=progress)
+        done = generate_queries(
+            request, model, output, sampling=Sampling(**sampling), parts=installed(), progress=progress
+        )
     if done:
         print_result({"file": done}, lambda: echo(f"queries  {done}"))
         print_next(f"use      drkit compose --masker query-as-context --set pretrain.masker.queries=file:{done}")

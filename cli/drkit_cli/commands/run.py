@@ -27,8 +27,8 @@ def run(
     torchrun --nproc-per-node 4 -m drkit_cli.main run recipe.toml
     """
     from drkit.core.registry import installed
+    from drkit.recipe.start import RECIPE
     from drkit.recipe.toml import read_recipe
-    from drkit.runs.execute import RECIPE
     from drkit_cli.running import run_recipe
 
     path = recipe / RECIPE if recipe.is_dir() else recipe

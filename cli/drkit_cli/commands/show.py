@@ -80,14 +80,15 @@ def _show_differences(kind: str, name: str, other: str, parts: Installed) -> Non
 def _complete(kind: str, name: str, parts: Installed) -> Recipe:
     """Return the complete recipe of a name, with its paper's numbers, or the recipe of a file or run."""
     from drkit.recipe.compose import PAPER, ComposeRequest, compose
+    from drkit.recipe.start import RECIPE
     from drkit.recipe.toml import read_recipe
-    from drkit.runs.execute import RECIPE
 
     if kind == "recipe" and name not in parts.recipes and Path(name).exists():
         path = Path(name)
         return read_recipe(path / RECIPE if path.is_dir() else path, parts.registry)
-    chosen = {"paper" if kind == "recipe" else "pipeline": name}
-    return compose(ComposeRequest(scale=PAPER, **chosen), parts)  # type: ignore[arg-type]
+    if kind == "recipe":
+        return compose(ComposeRequest(paper=name, scale=PAPER), parts)
+    return compose(ComposeRequest(pipeline=name, scale=PAPER), parts)
 
 
 def _print_differences(name: str, other: str, found: list[Difference]) -> None:

@@ -25,8 +25,8 @@ def status(run: Path, verify: bool) -> int:
     """
     from drkit.core.registry import installed
     from drkit.errors import DrkitError
+    from drkit.recipe.start import RECIPE
     from drkit.recipe.toml import read_recipe
-    from drkit.runs.execute import RECIPE
     from drkit.runs.plan import plan
     from drkit.runs.survey import State, survey
     from drkit_cli.render import console, stage_states, status_table, truncations

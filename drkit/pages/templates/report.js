@@ -14,6 +14,17 @@ for (const part of document.querySelectorAll("details")) {
   part.addEventListener("toggle", () => window.dispatchEvent(new Event("resize")));
 }
 
+// Runs are printed whole, open or not.
+let closed = [];
+window.addEventListener("beforeprint", () => {
+  closed = [...document.querySelectorAll("details.run:not([open])")];
+  for (const run of closed) run.open = true;
+  window.dispatchEvent(new Event("resize"));
+});
+window.addEventListener("afterprint", () => {
+  for (const run of closed) run.open = false;
+});
+
 // Tables of systems: one body per baseline, of which one is shown.
 function showBaseline(table, baseline) {
   for (const body of table.querySelectorAll("tbody")) body.hidden = Number(body.dataset.baseline) !== baseline;
@@ -91,7 +102,7 @@ function hitItem(passage, rank, score, grade) {
   const judged = grade === undefined ? "not judged" : grade > 0 ? `relevant, grade ${grade}` : "judged not relevant";
   const about = element("span", "about");
   if (rank) about.append(`${rank}. `);
-  about.append(element("bdi", "", passage.id), score === null ? " \u00b7 " : ` \u00b7 ${score} \u00b7 `, element(grade > 0 ? "b" : "span", "", judged));
+  about.append(element("bdi", "", passage.id), score === null ? " \u00b7 " : ` \u00b7 ${score.toFixed(4)} \u00b7 `, element(grade > 0 ? "b" : "span", "", judged));
   const text = element("bdi", "", passage.text || "(no text)");
   return element("li", `hit ${grade > 0 ? "relevant" : grade === undefined ? "" : "rejected"}`, about, text);
 }

@@ -136,7 +136,7 @@ RANKING = f"{HYBRID_NAME}.trec"
 # The exported retriever's name in the search of the dev queries.
 EXPORTED = "exported"
 # The retriever's weight where no dev queries tune it. Where they do, .2 to .3 is best for retrievers trained without
-# labels, and .3 to .6 alike for others (docs/experiments/default-run.md).
+# labels, and .3 to .6 are equally good for others (docs/experiments/default-run.md).
 UNTUNED = 0.3
 
 

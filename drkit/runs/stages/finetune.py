@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, frozen
 
+from drkit.core.files import LOG, TRAINING
 from drkit.core.spec import Kind
 from drkit.errors import DrkitError
 from drkit.recipe.schema import Choice, Training, Validation
 from drkit.runs.stage import StageRun, StageSpec, TextReading, from_recipe
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from drkit.data.corpus import StoredCollection
     from drkit.train.biencoder import BiEncoder, PairCollator, TrainingPairs
     from drkit.train.refresh import Refresher
@@ -103,7 +101,10 @@ def _collator(stage: StageRun[FinetuneSettings], collection: StoredCollection) -
     from drkit.train.biencoder import PairCollator
     from drkit.train.teacher import read_scores
 
-    settings, inputs, pairs = stage.settings, stage.inputs, _pairs(stage, collection)
+    settings, inputs, pairs, own = stage.settings, stage.inputs, _pairs(stage, collection), None
+    if settings.exclude_self:
+        ids = [query.query_id for query in collection.queries("train")]
+        own = collection.corpus.find([ids[index] for index in pairs.queries.tolist()])
     return PairCollator(
         pairs=pairs,
         queries=TokenStore.open(inputs["query-tokens"]),
@@ -111,7 +112,7 @@ def _collator(stage: StageRun[FinetuneSettings], collection: StoredCollection) -
         negatives=settings.negatives,
         seed=settings.seed,
         teacher=read_scores(inputs["teacher"]) if "teacher" in inputs else None,
-        self_passages=_self_passages(collection, pairs) if settings.exclude_self else None,
+        self_passages=own,
     )
 
 
@@ -138,12 +139,6 @@ def _check_scored(stage: StageRun[FinetuneSettings], collate: PairCollator) -> N
             f"were scored for batches of another number of processes. Run it with as many processes as before "
             f"({processes.count()} now), or remove {stage.inputs['teacher']} and run it again."
         )
-
-
-def _self_passages(collection: StoredCollection, pairs: TrainingPairs) -> NDArray[np.int64]:
-    """Return indices i64[n] of the passages with the queries' own ids, or -1."""
-    ids = [query.query_id for query in collection.queries("train")]
-    return collection.corpus.find([ids[index] for index in pairs.queries.tolist()])
 
 
 def _pairs(stage: StageRun[FinetuneSettings], collection: StoredCollection) -> TrainingPairs:
@@ -263,7 +258,7 @@ FINETUNE = StageSpec(
         "teacher": "a teacher's scores of positives and negatives",
         "reranker": "a cross-encoder, if negatives are filtered during training",
     },
-    records=("log.jsonl", "training.json", "validation.jsonl"),
+    records=(LOG, TRAINING, "validation.jsonl"),
     resumable=True,
     joint=True,
 )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
+from drkit.core.files import LOG, TRAINING
 from drkit.core.protocols import Masker, ReplacingMasker, StartsFromEncoder
 from drkit.core.registry import Registry
 from drkit.core.spec import ComponentSpec, Kind
@@ -192,7 +193,7 @@ PRETRAIN = StageSpec(
         "generator": "the masked LM that fills masked positions",
         "probe/*": "for retrieval probes: tokens, passages and a split of the collection",
     },
-    records=("log.jsonl", "training.json", "probes.jsonl"),
+    records=(LOG, TRAINING, "probes.jsonl"),
     resumable=True,
     joint=True,
 )

@@ -217,7 +217,7 @@ def _found_again(
     made: Iterable[tuple[int, str]], retrievers: Sequence[Any], corpus: StoredCorpus, depth: int
 ) -> Iterator[tuple[int, str]]:
     """Yield the queries whose passage is among the first `depth` of a retriever (round-trip consistency)."""
-    from drkit.search.rankings import batched
+    from drkit.data.rows import batched
 
     doc_ids = corpus.doc_ids
     for batch in batched(made, _BATCH):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from drkit.core.files import write_text
+from drkit.core.files import read_log, write_text
 from drkit.runs.stage import StageRun, StageSpec, from_recipe, read_truncations
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from drkit.train.probes import Record
 
 WITH, WITH_PSEUDO, WITHOUT = "pre-trained", "with pseudo-queries", "without pre-training"
-LOG, TRAINING, PROBES, VALIDATION = "log.jsonl", "training.json", "probes.jsonl", "validation.jsonl"
+PROBES, VALIDATION = "probes.jsonl", "validation.jsonl"
 
 
 @frozen
@@ -40,8 +40,7 @@ def write_report(stage: StageRun[ReportSettings]) -> Mapping[str, Any]:
     """Write `report.md` and the figures as PNG; returns the number of figures."""
     from drkit.report import Figure, Heading, Text, markdown
 
-    path = stage.inputs.get("probes")
-    probes = _lines(path) if path is not None and path.is_file() else []
+    probes = read_log(stage.inputs["probes"]) if "probes" in stage.inputs else []
     results = _json(stage.inputs["results"]) if "results" in stage.inputs else None
     blocks = [
         Heading(stage.settings.title, level=1),
@@ -158,7 +157,7 @@ def _trainings(stage: StageRun[ReportSettings], probes: Sequence[Record]) -> Ite
     yield from _figure(
         stage,
         "losses.png",
-        loss_panels({name: _lines(stage.inputs[f"log/{name}"]) for name in names}, probes),
+        loss_panels({name: read_log(stage.inputs[f"log/{name}"]) for name in names}, probes),
         "Training losses (means between log entries), and losses on held-out texts",
     )
     rows = []
@@ -172,14 +171,14 @@ def _trainings(stage: StageRun[ReportSettings], probes: Sequence[Record]) -> Ite
 def _validations(stage: StageRun[ReportSettings]) -> Iterator[Block]:
     """Yield validation curves on dev queries, and the best step of each training."""
     from drkit.report import Heading, Table, validation_panel
-    from drkit.train.validation import best_step, read_validations
+    from drkit.train.validation import best_step
 
     paths = {
         name: stage.inputs[f"validation/{name}"]
         for name in stage.settings.trainings
         if f"validation/{name}" in stage.inputs
     }
-    found = {name: records for name, path in paths.items() if (records := read_validations(path.parent))}
+    found = {name: records for name, path in paths.items() if (records := read_log(path))}
     if not found:
         return
     yield Heading("Validation")
@@ -202,10 +201,6 @@ def _figure(stage: StageRun[ReportSettings], name: str, panels: Sequence[Panel],
 
 def _json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
-
-
-def _lines(path: Path) -> list[Mapping[str, float]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 REPORT = StageSpec(

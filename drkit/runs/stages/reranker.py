@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
+from drkit.core.files import LOG, TRAINING
 from drkit.core.spec import Kind
 from drkit.errors import DrkitError
 from drkit.recipe.schema import Choice, Training
@@ -73,7 +74,10 @@ def train_reranker(stage: StageRun[RerankerSettings]) -> Mapping[str, Any]:
         seed=settings.seed,
     )
     effective = _effective_batch(pairs, settings)
-    stage.progress.note(_describe_batch(effective))
+    stage.progress.note(
+        f"{effective['training_queries']:,} training queries, {effective['queries_per_batch']:,} per batch; "
+        f"negatives per query: {effective['negatives_per_query']:g}, pairs per batch: {effective['pairs_per_batch']:,g}"
+    )
     result = train_in(
         stage.folder,
         GroupRanker(encoder, loss, forward_factor=settings.forward_factor),
@@ -113,7 +117,7 @@ def _pairs(stage: StageRun[RerankerSettings], collection: StoredCollection, quer
 
     negatives = read_negatives(stage.inputs["negatives"])
     positives = collection.positive_indices("train")
-    # Whatever the source of the negatives: a judged positive is never a negative.
+    # A judged positive is never a negative, even if a source returns it as one.
     mined = {query: found[~np.isin(found, positives.get(query, ()))] for query, found in negatives.items()}
     pairs = training_pairs(query_ids, positives, mined)
     kept = np.flatnonzero([len(found) > 0 for found in pairs.negatives])
@@ -127,13 +131,6 @@ def _pairs(stage: StageRun[RerankerSettings], collection: StoredCollection, quer
             f"{len(pairs) - len(kept):,} queries without a negative are not used to train the re-ranker"
         )
     return pairs.subset(kept)
-
-
-def _describe_batch(effective: Mapping[str, Any]) -> str:
-    return (
-        f"{effective['training_queries']:,} training queries, {effective['queries_per_batch']:,} per batch; "
-        f"negatives per query: {effective['negatives_per_query']:g}, pairs per batch: {effective['pairs_per_batch']:,g}"
-    )
 
 
 def _effective_batch(pairs: TrainingPairs, settings: RerankerSettings) -> dict[str, Any]:
@@ -166,7 +163,7 @@ RERANKER = StageSpec(
         "train": "training queries and judgements",
         "negatives": "mined negatives",
     },
-    records=("log.jsonl", "training.json"),
+    records=(LOG, TRAINING),
     resumable=True,
     joint=True,
 )

@@ -315,13 +315,13 @@ NEGATIVES = StageSpec(
 def load_text_encoder(folder: Path, reading: TextReading, *, device: str | None = None) -> AnyEncoder:
     """Load the encoder (or both encoders) of a stage's folder; an exported folder's own settings replace `reading`."""
     from drkit.core.processes import local_device
-    from drkit.encoders.folder import PASSAGES
+    from drkit.encoders.folder import MODULES, PASSAGES
     from drkit.search import DualEncoder
     from drkit.search.text_encoder import read_encoder
     from drkit.train.checkpoints import load_encoder, load_tokenizer
 
     device = device or local_device()
-    if (folder / "modules.json").exists():
+    if (folder / MODULES).exists():
         return read_encoder(folder, device)
     tokenizer = load_tokenizer(str(folder))
     encoder = encoder_of(load_encoder(folder, pooling=reading.pooling).to(device), tokenizer, reading)

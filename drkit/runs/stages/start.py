@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 from attrs import frozen
 
-from drkit.core.files import local_path
+from drkit.core.files import LOG, TRAINING, local_path
 from drkit.errors import DrkitError
 from drkit.recipe.schema import Training
 from drkit.runs.stage import StageRun, StageSpec, from_recipe
@@ -67,17 +67,9 @@ def make_encoder(stage: StageRun[EncoderSizes]) -> Mapping[str, Any]:
     from drkit.train.checkpoints import load_tokenizer, save_masked_lm
 
     settings, tokenizer = stage.settings, load_tokenizer(str(stage.inputs["vocabulary"]))
-    sizes = BertSizes(
-        hidden=settings.hidden,
-        layers=settings.layers,
-        heads=settings.heads,
-        intermediate=settings.intermediate,
-        max_positions=settings.positions,
-        dropout=settings.dropout,
-        lm_head=settings.lm_head,
-    )
-    pooling = _pooling(settings)
-    encoder = MaskedLmEncoder.from_scratch(sizes, tokenizer, pooling=pooling, seed=settings.seed)
+    named = ("layers", "hidden", "heads", "intermediate", "dropout", "lm_head")
+    sizes = BertSizes(max_positions=settings.positions, **{name: getattr(settings, name) for name in named})
+    encoder = MaskedLmEncoder.from_scratch(sizes, tokenizer, pooling=_pooling(settings), seed=settings.seed)
     store = TokenStore.open(stage.inputs["tokens"])
     encoder.set_lm_bias(torch.from_numpy(log_frequencies(store, vocab_size=len(tokenizer))))
     if settings.init_embeddings == "ppmi-svd":
@@ -257,14 +249,8 @@ def train_generator(stage: StageRun[TrainedGeneratorSettings]) -> Mapping[str, A
 def _from_scratch(sizes: GeneratorSizes, tokenizer: Any, seed: int) -> MaskedLmEncoder:
     from drkit.encoders import BertSizes, MaskedLmEncoder
 
-    bert_sizes = BertSizes(
-        hidden=sizes.hidden,
-        layers=sizes.layers,
-        heads=sizes.heads,
-        intermediate=sizes.intermediate,
-        max_positions=sizes.positions,
-        dropout=0.0,
-    )
+    named = attrs.asdict(sizes)
+    bert_sizes = BertSizes(max_positions=named.pop("positions"), dropout=0.0, **named)
     return MaskedLmEncoder.from_scratch(bert_sizes, tokenizer, seed=seed + 1)  # other weights than the encoder
 
 
@@ -302,7 +288,7 @@ TRAINED_GENERATOR = StageSpec(
     settings=TrainedGeneratorSettings,
     run=train_generator,
     inputs={"vocabulary": "the tokenizer", "tokens": "the passages' tokens"},
-    records=("log.jsonl", "training.json"),
+    records=(LOG, TRAINING),
     resumable=True,
     joint=True,
 )

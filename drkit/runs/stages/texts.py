@@ -269,18 +269,15 @@ def _stored_texts(inputs: Mapping[str, Path], prompt: str) -> StoredTexts:
     from drkit.data.store import StoredTexts, TokenStore
     from drkit.train.checkpoints import load_tokenizer
 
+    # The encoder's embedding table may be longer than its tokenizer's vocabulary (padded to a round number).
+    config = json.loads(inputs["encoder"].read_text(encoding="utf-8")) if "encoder" in inputs else {"vocab_size": 0}
     return StoredTexts(
         store=TokenStore.open(inputs["texts"]),
         tokenizer=load_tokenizer(str(inputs["vocabulary"])) if "vocabulary" in inputs else None,
-        vocab_size=_vocab_size(inputs["encoder"]) if "encoder" in inputs else 0,
+        vocab_size=int(config["vocab_size"]),
         characters=_characters(inputs) if "passages" in inputs else None,
         prompt=prompt,
     )
-
-
-def _vocab_size(config: Path) -> int:
-    # The encoder's embedding table may be longer than its tokenizer's vocabulary (padded to a round number).
-    return int(json.loads(config.read_text(encoding="utf-8"))["vocab_size"])
 
 
 def _characters(inputs: Mapping[str, Path]) -> Any:
