@@ -19,7 +19,7 @@ from drkit.core.registry import Installed
 from drkit.core.types import Passage
 from drkit.data.corpus import StoredCollection
 from drkit.errors import DrkitError
-from drkit.runs.execute import RECIPE
+from drkit.recipe.start import RECIPE
 from drkit.search.flat import ABOUT as INDEX
 from drkit.search.flat import IDS, VECTORS, check_vectors, read_about
 from drkit.search.stores import ENTRIES_AT_ONCE, Content, Entries, StoreTarget, write_to_store
