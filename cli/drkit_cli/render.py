@@ -10,7 +10,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, TextIO
 
-from attrs import evolve, frozen
+from attrs import asdict, evolve, frozen
 from rich.console import (
     Console,
     ConsoleOptions,
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from drkit.core.registry import Registry
     from drkit.evaluate import Row
     from drkit.recipe.schema import Recipe
+    from drkit.runs.budget import Budget
     from drkit.runs.estimate import Cost
     from drkit.runs.manifest import Manifest
     from drkit.runs.plan import Plan
@@ -196,6 +197,35 @@ def plan_tree(recipe: Recipe, registry: Registry, plan: Plan, run: Path) -> Tree
     if total:
         tree.add(Text(f"training takes about {_time(total)} on {cores} CPU cores; a rough estimate from sizes alone"))
     return tree
+
+
+def budget_document(hardware: str, budget: Budget) -> dict[str, Any]:
+    """Return the budget of a run as plain data: seconds, bytes and US dollars of each stage, and of all."""
+    stages = [asdict(stage) for stage in budget.stages]
+    known = {"hardware": hardware, "price_an_hour": budget.hardware.price, "corpus": asdict(budget.corpus)}
+    return {**known, "stages": stages, "total": asdict(budget.total), "exceeding": list(budget.exceeding)}
+
+
+def budget_table(hardware: str, budget: Budget) -> FittingTable:
+    """Return a row per stage, and one for all: time, memory, disk and US dollars."""
+    machine, corpus = budget.hardware, budget.corpus
+    title = f"{hardware} ({machine.about}), {machine.price:g} USD an hour: {corpus.passages:,} passages"
+    rows = [
+        (one.stage, _duration(one.seconds), _bytes(one.memory), _bytes(one.disk), f"{one.price:,.2f}")
+        for one in (*budget.stages, budget.total)
+    ]
+    return evolve(table(title, ("stage", "time", "memory", "disk", "USD"), rows), justify="right")
+
+
+def _duration(seconds: float) -> str:
+    for unit, size in (("days", 172_800), ("h", 7200), ("min", 90)):
+        if seconds >= size:
+            return f"{seconds / {'days': 86_400, 'h': 3600, 'min': 60}[unit]:,.1f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _bytes(number: float) -> str:
+    return f"{number / 1e12:,.1f} TB" if number >= 1e12 else f"{number / 1e9:,.1f} GB"
 
 
 def status_table(findings: Iterable[Finding]) -> FittingTable:

@@ -18,7 +18,7 @@ class Progress(Protocol):
         """Called after `done` of `total` units; `metrics` (loss, learning_rate) are shown beside the bar."""
 
     def note(self, text: str) -> None:
-        """Called to report a fact worth knowing: truncated texts, a search without faiss."""
+        """Called to report a fact worth knowing: truncated texts, a low recall."""
 
     def end(self, stage: str, seconds: float) -> None:
         """Called when a stage is finished and its folder is complete."""

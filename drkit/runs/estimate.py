@@ -12,7 +12,7 @@ from attrs import frozen
 
 from drkit.core.files import local_path, read_json
 from drkit.core.protocols import TargetShare
-from drkit.recipe.schema import RERANKER, EncoderSettings, Finetune, Recipe, Round, Training
+from drkit.recipe.schema import RERANKER, EncoderSettings, Recipe, Round, Training
 
 # Measured per CPU core in the default run, with all overheads; an order of magnitude, not a promise.
 FLOPS_PER_CORE = 1e11
@@ -59,21 +59,51 @@ def schedule(training: Training) -> str:
     >>> schedule(Training(max_steps=3000)), schedule(Training(num_train_epochs=3))
     ('3,000 steps of 64', '3 epochs in steps of 64')
     """
-    batch = training.per_device_train_batch_size * training.gradient_accumulation_steps
     if training.max_steps > 0:
-        return f"{training.max_steps:,} steps of {batch:,}"
-    return f"{training.num_train_epochs:g} epochs in steps of {batch:,}"
+        return f"{training.max_steps:,} steps of {batch(training):,}"
+    return f"{training.num_train_epochs:g} epochs in steps of {batch(training):,}"
 
 
-def _texts(training: Training) -> int:
-    return steps(training) * training.per_device_train_batch_size * training.gradient_accumulation_steps
+@frozen
+class Corpus:
+    """The size of a collection: passages, queries with judgements by split, and tokens of a passage and of a query.
+
+    parsed: whether its passages are cut from source code (`pydocs`), not read from files with a text a line.
+    """
+
+    passages: int
+    train: int = 0
+    dev: int = 0
+    test: int = 0
+    tokens: float = 100.0
+    query_tokens: float = 10.0
+    parsed: bool = False
 
 
-def pretraining(recipe: Recipe) -> Cost:
+def batch(training: Training) -> int:
+    """Return the examples of an optimizer step, in one process."""
+    return training.per_device_train_batch_size * training.gradient_accumulation_steps
+
+
+def examples(training: Training, available: int = 0) -> int:
+    """Return how many examples a training reads, repeated ones too; available: how many there are, if known."""
+    return (
+        training.max_steps * batch(training) if training.max_steps > 0 else round(training.num_train_epochs * available)
+    )
+
+
+def _lengths(encoder: EncoderSettings, corpus: Corpus | None) -> tuple[float, float]:
+    """Return the tokens of a query and of a passage that the encoder reads; at most, if their lengths are unknown."""
+    query, passage = encoder.query_length, encoder.passage_length
+    return (min(query, corpus.query_tokens), min(passage, corpus.tokens)) if corpus else (query, passage)
+
+
+def pretraining(recipe: Recipe, corpus: Corpus | None = None) -> Cost:
     """Return the cost of encoder, one decoder layer, and vocabulary projection at targets; three passes per step."""
     if recipe.pretrain is None or recipe.encoder.pretrained:
         return Cost()
-    tokens = _texts(recipe.pretrain) * recipe.encoder.passage_length
+    texts = examples(recipe.pretrain, corpus.passages if corpus else 0)
+    tokens = round(texts * _lengths(recipe.encoder, corpus)[1])
     tables, layers = parameters(recipe.encoder)
     rows = _target_share(recipe.pretrain.decoder.config)
     scored = [_target_share(term.config) for term in recipe.pretrain.losses.values() if term.on == "encoder"]
@@ -87,28 +117,44 @@ def _target_share(config: Any) -> float:
     return min(max(config.target_share, 0.0), 1.0) if isinstance(config, TargetShare) else 1.0
 
 
-def finetuning(recipe: Recipe, training: Finetune) -> Cost:
+def finetuning(
+    recipe: Recipe, training: Training, negatives: int, queries: int = 0, corpus: Corpus | None = None
+) -> Cost:
     """Return the cost of the queries, positives and hard negatives of one round in the transformer layers."""
     if recipe.encoder.pretrained:
         return Cost()
-    lengths = recipe.encoder.query_length + (1 + training.negatives) * recipe.encoder.passage_length
-    tokens = _texts(training) * lengths
+    query, passage = _lengths(recipe.encoder, corpus)
+    tokens = round(examples(training, queries) * (query + (1 + negatives) * passage))
     return Cost(tokens, 6.0 * tokens * parameters(recipe.encoder)[1])
 
 
-def reranking(recipe: Recipe) -> Cost:
+def encoding(encoder: EncoderSettings, corpus: Corpus) -> Cost:
+    """Return the cost of reading every passage once."""
+    tokens = round(corpus.passages * _lengths(encoder, corpus)[1])
+    return Cost(tokens, 2.0 * tokens * parameters(encoder)[1])
+
+
+def reranking(recipe: Recipe, queries: int = 0) -> Cost:
     """Return the cost of every query with each passage of its group in the cross-encoder."""
     if recipe.reranker is None or recipe.encoder.pretrained or recipe.reranker.pretrained:
         return Cost()
-    tokens = _texts(recipe.reranker) * (1 + recipe.reranker.negatives) * recipe.reranker.max_length
+    tokens = examples(recipe.reranker, queries) * (1 + recipe.reranker.negatives) * recipe.reranker.max_length
     return Cost(tokens, 6.0 * tokens * _own_reranker_parameters(recipe))
+
+
+def scoring(recipe: Recipe, pairs: float) -> Cost:
+    """Return the cost of scoring pairs with the run's own re-ranker."""
+    if recipe.reranker is None:
+        return Cost()
+    tokens = round(pairs * recipe.reranker.max_length)
+    return Cost(tokens, 2.0 * tokens * _own_reranker_parameters(recipe), round(pairs))
 
 
 def teaching(recipe: Recipe, current: Round) -> Cost:
     """Return the cost of one score for every pair that a round draws; a model on the hub has an unknown size."""
     assert recipe.finetune is not None
     settings, reranker = recipe.finetune.for_round(current), recipe.reranker
-    pairs = current.draws * _texts(settings) * (1 + (settings.negatives if current.miners else 0))
+    pairs = current.draws * examples(settings) * (1 + (settings.negatives if current.miners else 0))
     if current.teacher != RERANKER:
         layers = _stored_layer_parameters(current.teacher)
     elif reranker and (given := reranker.pretrained or recipe.encoder.pretrained):
@@ -174,6 +220,28 @@ class _Sizes:
         return 16 * (self.vocab_size * self.hidden + layers)
 
 
+def step_bytes(encoder: EncoderSettings, training: Training, texts_per_row: int) -> float:
+    """Return the memory of a step of training an encoder from scratch: weights, AdamW, and what the texts keep."""
+    sizes = _Sizes(
+        encoder.hidden, encoder.layers, encoder.heads, encoder.intermediate, encoder.vocab_size, encoder.dropout
+    )
+    return _step_bytes(sizes, training, texts_per_row, encoder.passage_length)
+
+
+def _step_bytes(sizes: _Sizes, training: Training, texts_per_row: int, length: int) -> float:
+    texts = training.per_device_train_batch_size * texts_per_row
+    text = sizes.text_bytes(length) * (0.5 if training.bf16 else 1)
+    return sizes.weights_bytes + text * min(texts, training.gradient_cache_chunk or texts)
+
+
+def stored_sizes(model: str) -> dict[str, Any] | None:
+    """Return the sizes, by the names of `EncoderSettings`, of a model in a local folder; None if they are unknown."""
+    config = local_config(model)
+    found: list[Any] = [config.get(name) for name in _NAMES]
+    names = ("hidden", "layers", "heads", "intermediate", "vocab_size")
+    return dict(zip(names, found, strict=True)) if all(map(_is_size, found)) else None
+
+
 _NAMES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
 
 
@@ -182,13 +250,11 @@ def _sizes(encoder: EncoderSettings) -> _Sizes | None:
     if encoder.pretrained is None:
         numbers = (encoder.hidden, encoder.layers, encoder.heads, encoder.intermediate, encoder.vocab_size)
         return _Sizes(*numbers, encoder.dropout)
-    config = local_config(encoder.pretrained)
-    found: list[Any] = [config.get(name) for name in _NAMES]
-    if not all(map(_is_size, found)):
+    found = stored_sizes(encoder.pretrained)
+    if found is None:
         return None
-    hidden, layers, heads, intermediate, vocabulary = found
     return _Sizes(
-        hidden, layers, heads, intermediate, vocabulary, 1.0 if config.get("attention_probs_dropout_prob", 0.1) else 0.0
+        **found, dropout=1.0 if local_config(encoder.pretrained).get("attention_probs_dropout_prob", 0.1) else 0.0
     )
 
 
@@ -220,9 +286,8 @@ def _steps(recipe: Recipe, sizes: _Sizes, memory: int) -> Iterator[tuple[str, st
         groups.append(("reranker", "reranker", reranker, per_query, reranker.max_length))
     for name, path, training, per_row, length in groups:
         text = sizes.text_bytes(length) * (0.5 if training.bf16 else 1)
-        texts = training.per_device_train_batch_size * per_row
         chunk = 2 ** int(math.log2(max((memory / 2 - sizes.weights_bytes) / text, 1))) if text else 1
-        yield name, path, sizes.weights_bytes + text * min(texts, training.gradient_cache_chunk or texts), chunk
+        yield name, path, _step_bytes(sizes, training, per_row, length), chunk
 
 
 def machine_memory() -> int | None:

@@ -210,7 +210,7 @@ def _plan_retriever(draft: Draft, retriever: _Retriever, negatives: str) -> Syst
                 "negatives": settings.negatives,
                 "validation": settings.validation if settings.validation.every else None,
             },
-            cost=estimate.finetuning(draft.recipe, settings),
+            cost=estimate.finetuning(draft.recipe, settings, settings.negatives),
         )
         for draw in range(recipe_round.draws)
     ]

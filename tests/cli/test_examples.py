@@ -94,7 +94,8 @@ def done(place):
 def test_the_page(line, place, done, monkeypatch, capsys):
     if line.startswith(ELSEWHERE):
         pytest.skip("is run elsewhere")
-    more = [f"--set={setting}" for setting in SMALLER] if line.startswith("drkit compose") else []
+    is_run = line.startswith("drkit compose") and "--dry-run" not in line
+    more = [f"--set={setting}" for setting in SMALLER] if is_run else []
     done[line] = call(line, monkeypatch, capsys, place, *more)
     assert done[line].strip() or line.startswith("drkit run runs/R")
     if "--json" in line:

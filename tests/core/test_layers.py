@@ -39,7 +39,7 @@ RUNS = (
     ("survey",),
     ("plan_encoder",),
     ("plan_rounds",),
-    ("plan",),
+    ("plan", "budget"),
     ("execute",),
     ("attribution",),
     ("trial",),
