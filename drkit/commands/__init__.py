@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from drkit.commands.new_plugin import write_plugin as write_plugin
     from drkit.commands.prune import Pruned as Pruned
     from drkit.commands.prune import prune_run as prune_run
-    from drkit.commands.push_index import Pushed as Pushed
-    from drkit.commands.push_index import push_index as push_index
     from drkit.commands.search import encode_collection as encode_collection
     from drkit.commands.search import fuse_files as fuse_files
     from drkit.commands.search import rank_to_run as rank_to_run
@@ -41,5 +39,7 @@ if TYPE_CHECKING:
     from drkit.commands.training_data import distill as distill
     from drkit.commands.training_data import generate_queries as generate_queries
     from drkit.commands.training_data import mine_to_file as mine_to_file
+    from drkit.commands.vector_stores import Pushed as Pushed
+    from drkit.commands.vector_stores import push_index as push_index
 
 lazy_exports(__name__)
