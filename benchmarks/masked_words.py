@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from attrs import frozen
 
-from drkit.core.protocols import Silent
+from drkit.core.progress import Silent
 from drkit.core.registry import installed
 from drkit.inspect.hidden import TENTHS, HiddenTokens, TextSample, hiding_rates, measure_hidden, typical_text
 from drkit.inspect.source import collection_source

@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-EXACT = ("faiss IndexFlatIP alone", "torch matmul + topk alone", "drkit flat", "drkit flat, torch")
+EXACT = ("faiss IndexFlatIP alone", "torch matmul + topk alone", "drkit flat")
 BLOCKS = "drkit flat, block by block"
 APPROXIMATE = ("drkit hnsw", "drkit hnsw, float16", "drkit ivf-pq")
 
@@ -63,10 +63,9 @@ def searcher(name: str, folder: Path):
         return top
     from drkit.search import FlatIndex, Hnsw, HnswIndex, IvfPqIndex
 
-    if name in ("drkit flat", BLOCKS, "drkit flat, torch"):
-        engine = "torch" if name.endswith("torch") else "auto"
+    if name in ("drkit flat", BLOCKS):
         budget = {"memory": 0} if name == BLOCKS else {}
-        index = FlatIndex.load(folder / "index", engine=engine, **budget)
+        index = FlatIndex.load(folder / "index", **budget)
     elif "hnsw" in name:
         index = HnswIndex.build(vectors, ids, settings=Hnsw(half=name.endswith("16")))
     else:

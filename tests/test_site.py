@@ -65,3 +65,49 @@ def test_settings_named_in_troubleshooting_exist():
     assert len(settings) > 5
     for setting in settings:
         compose(ComposeRequest(collection="beir:FOLDER", settings=(setting,)), installed())
+
+
+# Ratio of luminances (WCAG 2) of every visible text and the colour behind it; those below 4.5 are returned.
+PALE = """() => {
+  const parts = (colour) => colour.match(/[\\d.]+/g).map(Number);
+  const luminance = (rgb) => rgb.slice(0, 3).map((v) => v / 255)
+    .map((v) => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const behind = (element) => {
+    for (let one = element; one; one = one.parentElement) {
+      const found = parts(getComputedStyle(one).backgroundColor);
+      if (found.length === 3) return found;
+    }
+    return [255, 255, 255];
+  };
+  const ratio = (element) => {
+    const paper = behind(element), ink = parts(getComputedStyle(element).color), alpha = ink[3] ?? 1;
+    const [a, b] = [luminance(ink.slice(0, 3).map((v, i) => v * alpha + paper[i] * (1 - alpha))), luminance(paper)];
+    return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+  };
+  const says = (element) => [...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
+  return [...document.querySelectorAll("body *")]
+    .filter((one) => says(one) && one.checkVisibility({ opacityProperty: true, visibilityProperty: true }))
+    .filter((one) => /^rgb/.test(getComputedStyle(one).color) && ratio(one) < 4.5)
+    .map((one) => `${one.textContent.trim().slice(0, 40)}: ${ratio(one).toFixed(2)}`);
+}"""
+
+
+@pytest.mark.parametrize(("scheme", "theme"), [("light", "default"), ("dark", "slate")])
+def test_pages_are_readable_in_a_browser(site, scheme, theme):
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (extra `browser`)")
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if not chromium:
+        pytest.skip("no Chromium is installed (apt-get install chromium)")
+    with playwright.sync_playwright() as engine:
+        browser = engine.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = browser.new_page(color_scheme=scheme, viewport={"width": 1300, "height": 900})
+        for name in ("index", "guide/plugins", "papers/retromae", "reference/parts"):
+            page.goto((site / f"{name}.html").as_uri())
+            page.wait_for_selector(f"body[data-md-color-scheme={theme}]")
+            assert page.locator("h1").is_visible()
+            assert page.evaluate(PALE) == []
+            page.set_viewport_size({"width": 400, "height": 900})
+            assert not page.evaluate("document.documentElement.scrollWidth > innerWidth"), name
+            page.set_viewport_size({"width": 1300, "height": 900})
+        browser.close()

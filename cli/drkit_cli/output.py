@@ -16,7 +16,7 @@ import click
 from drkit_cli.terminal import echo
 
 if TYPE_CHECKING:
-    from drkit.core.protocols import Progress
+    from drkit.core.progress import Progress
 
 _JSON, _QUIET, _VERBOSE = (f"drkit_cli.output.{name}" for name in ("json", "quiet", "verbose"))
 
@@ -83,7 +83,7 @@ def print_next(command: str) -> None:
 def show_progress(stages: int) -> AbstractContextManager[Progress]:
     """Return the progress of a number of stages or steps, to be used in a `with`: silent with `-q`."""
     if is_quiet():
-        from drkit.core.protocols import Silent
+        from drkit.core.progress import Silent
 
         return nullcontext(Silent())
     from drkit_cli.progress import RichProgress

@@ -22,7 +22,7 @@ _SAMPLED = 0.1
 
 
 class RichProgress:
-    """Draws the events of a run on standard error (see `drkit.core.protocols.Progress`)."""
+    """Draws the events of a run on standard error (see `drkit.core.progress.Progress`)."""
 
     def __init__(self, stages: int) -> None:
         self._console = error_console()

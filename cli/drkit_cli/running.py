@@ -72,7 +72,7 @@ def run_recipe(
 def _execute(made: Plan, run: Path, recipe: Recipe, registry: Registry, *, redo: bool, reuse: Sequence[Path]) -> None:
     """Execute a plan, with its notes, progress and results; only the first process prints."""
     from drkit.core import processes
-    from drkit.core.protocols import Silent
+    from drkit.core.progress import Silent
     from drkit.recipe.start import RECIPE
     from drkit.runs.execute import execute
     from drkit_cli.render import results, results_document

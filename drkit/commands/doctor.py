@@ -121,7 +121,7 @@ def _faiss() -> Check:
     for name in ("faiss-cpu", "faiss-gpu"):
         if installed := _version(name):
             return Check("faiss", OK, f"{name} {installed}")
-    advice = "exact search uses torch, which is slower: pip install 'drkit[cpu]', or 'drkit[gpu]'"
+    advice = "approximate indexes need it: pip install 'drkit[cpu]', or 'drkit[gpu]'"
     return Check("faiss", WARNING, "not installed", advice)
 
 

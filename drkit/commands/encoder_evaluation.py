@@ -15,7 +15,7 @@ from drkit.commands.evaluation import HYBRID, OwnHits
 from drkit.commands.inputs import NamedCollection, open_encoder
 from drkit.commands.search import rank_to_run, search_to_run
 from drkit.core.files import local_path
-from drkit.core.protocols import Progress, Silent
+from drkit.core.progress import Progress, Silent
 from drkit.core.registry import Registry
 from drkit.core.types import Judgement
 from drkit.data.formats import BeirCollection

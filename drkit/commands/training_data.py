@@ -42,7 +42,7 @@ from drkit.search import Retriever, open_index
 from drkit.train.teacher import Agreement
 
 if TYPE_CHECKING:
-    from drkit.core.protocols import Progress
+    from drkit.core.progress import Progress
     from drkit.search.reranking import Scorer
 
 FORMATS = ("ids", "triplets", "sentence-transformers")

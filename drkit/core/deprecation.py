@@ -1,7 +1,8 @@
 """What will be removed from the public API: its replacement, and the version that removes it.
 
 A public name that goes is declared in `DEPRECATED`, and nowhere else: `drkit.core.lazy_exports` answers for it with its
-replacement and a warning. A part declares it in its spec (`ComponentSpec.deprecated`).
+replacement and a warning. A part declares it in its spec (`ComponentSpec.deprecated`), a setting with another name in
+its field (`setting(.., formerly=FormerName("old", "0.3"))`).
 """
 
 from __future__ import annotations
@@ -46,6 +47,21 @@ class Deprecation:
         True
         """
         return _numbers(version) >= _numbers(self.removed_in)
+
+
+@frozen
+class FormerName:
+    """The name that a setting had before, and the version of its package that no longer reads it.
+
+    Raises ValueError if the version is not made of numbers and dots.
+    """
+
+    name: str
+    removed_in: str = field(validator=matches_re(r"\d+(\.\d+)+"))
+
+    def deprecation(self, now: str) -> Deprecation:
+        """Return the deprecation of this name, which the setting `now` replaces."""
+        return Deprecation(now, self.removed_in)
 
 
 def _numbers(version: str) -> tuple[int, ...]:

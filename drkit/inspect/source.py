@@ -17,7 +17,7 @@ from typing import Any
 import attrs
 from attrs import frozen
 
-from drkit.core.protocols import Progress
+from drkit.core.progress import Progress
 from drkit.core.registry import Installed
 from drkit.core.spec import Kind
 from drkit.core.types import BackboneInfo, BuildContext, TokenBatch

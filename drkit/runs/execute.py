@@ -29,7 +29,7 @@ from drkit.core.files import (
     write_text,
 )
 from drkit.core.processes import watch_memory
-from drkit.core.protocols import Progress, Silent
+from drkit.core.progress import Progress, Silent
 from drkit.core.registry import Registry
 from drkit.errors import DrkitError
 from drkit.recipe.schema import Recipe

@@ -18,7 +18,7 @@ import attrs
 from attrs import asdict, field, frozen
 
 from drkit.core.files import local_path, write_text
-from drkit.core.protocols import Progress
+from drkit.core.progress import Progress
 from drkit.core.registry import Registry
 from drkit.core.spec import ComponentSpec
 from drkit.encoders.folder import MODULES, read_encoder_settings

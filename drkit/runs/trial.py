@@ -25,7 +25,7 @@ from drkit.core.files import SCRATCH, local_path
 from drkit.core.protocols import CountsItems, FittedSignal, ReplacingMasker, StartsFromEncoder
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
-from drkit.core.types import BuildContext, Mined, StepOutput, TokenBatch, TokenStates, Views
+from drkit.core.types import BuildContext, Mined, TokenBatch, TokenStates, Views
 from drkit.data.arrays import SignalValues, write_signal
 from drkit.data.contexts import batch_signals
 from drkit.data.store import StoredTexts, TokenStore, tokenise
@@ -40,6 +40,7 @@ from drkit.runs.estimate import local_config
 from drkit.runs.stages.pretrain import loss_call_signals, vocabulary_signals
 from drkit.testing import toys
 from drkit.testing.decoders import PER_TARGET, SHAPES
+from drkit.testing.losses import check_step
 from drkit.testing.maskers import check_rows, check_view
 from drkit.testing.miners import check_kept, check_mined, toy_candidates
 from drkit.testing.specs import check_facts, require
@@ -298,12 +299,7 @@ def _try_loss(part: PartInUse, loss: Any, inputs: Mapping[str, Any], learnt: lis
     title = part.full_title
     refuse_unless(callable(loss), f"{title}: {type(loss).__name__} is not callable")
     with trying(part, f"called with ({', '.join(f'{name}=..' for name in inputs)})"):
-        step = loss(**inputs)
-        require(isinstance(step, StepOutput), f"{title}: expected StepOutput(loss=..), got {_kind_of(step)}")
-        value = step.loss
-        require(isinstance(value, Tensor), f"{title}: StepOutput.loss must be a tensor, got {_kind_of(value)}")
-        require(value.shape == (), f"{title}: the loss has shape {tuple(value.shape)}, expected a scalar")
-        require(bool(value.isfinite()), f"{title}: the loss is {value.item()}, expected a finite number")
+        value = check_step(loss(**inputs), f"{title}: the loss").loss
         require(
             value.requires_grad,
             f"{title}: the loss carries no gradient; compute it from what the call receives, without detach()",

@@ -1,19 +1,18 @@
-"""Flat indexes: exact search by inner product, with the same result from every engine (faiss or torch).
+"""Flat indexes: exact search by inner product.
 
-The float32 sums of an engine depend on how it blocks the matrix. So it returns a few more candidates than requested,
-and these are scored again one by one: scores and order depend on the vectors alone, and ties are ordered by position.
+The float32 sums of a matrix product depend on how it is blocked. So a few more candidates are taken than requested, and
+these are scored again one by one: scores and order depend on the vectors alone, and ties are ordered by position.
 Vectors that exceed the memory budget stay in their files and are read block by block.
 """
 
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -35,15 +34,17 @@ _PASS_BYTES = 2**28
 class FlatIndex:
     """Vectors [N,D], float32 or float16, and their N document ids; for cosine similarity, pass vectors of length 1.
 
-    Create one with `build`, `over` or `load`. engine: finds the candidates. encoder: the identity of the encoder that
-    made the vectors (`TextEncoder.identity`), or None if unknown.
+    Create one with `build`, `over` or `load`. candidates: finds them by matrix products. encoder: the identity of the
+    encoder that made the vectors (`TextEncoder.identity`), or None if unknown.
     """
 
     kind: ClassVar[str] = "flat"
 
-    def __init__(self, vectors: Any, doc_ids: DocIds, engine: Engine, encoder: Mapping[str, Any] | None = None) -> None:
-        self.vectors, self.engine, self.encoder = vectors, engine, encoder
-        self._ids = doc_ids
+    def __init__(
+        self, vectors: Any, doc_ids: DocIds, candidates: Candidates, encoder: Mapping[str, Any] | None = None
+    ) -> None:
+        self.vectors, self.encoder = vectors, encoder
+        self._ids, self._top = doc_ids, candidates.top
 
     @classmethod
     def build(
@@ -51,16 +52,15 @@ class FlatIndex:
         vectors: NDArray[Any] | Shards,
         doc_ids: Sequence[str] | DocIds,
         *,
-        engine: str = "auto",
         encoder: Mapping[str, Any] | None = None,
     ) -> FlatIndex:
-        """Build an index of vectors [N,D] (an array, possibly memory-mapped, or `Shards`); engine: auto, faiss, torch.
+        """Build an index of vectors [N,D]: an array, possibly memory-mapped, or `Shards`.
 
         Raises DrkitError for no vectors, a different number of ids, a duplicate id, or a value that is not finite.
         """
         ids = DocIds.of(doc_ids)
         check_vectors(vectors, ids)
-        return cls(vectors, ids, make_engine(_converted(vectors), engine), encoder)
+        return cls(vectors, ids, Candidates(_converted(vectors)), encoder)
 
     @classmethod
     def over(cls, vectors: Vectors) -> FlatIndex:
@@ -82,8 +82,8 @@ class FlatIndex:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What to report about the index besides its size: the engine."""
-        return {"engine": type(self.engine).__name__}
+        """Nothing to report about the index besides its size."""
+        return {}
 
     def search(self, queries: NDArray[np.float32], depth: int) -> list[Hits]:
         """Return the best `depth` documents (all, if there are fewer) of each query f32[Q,D].
@@ -114,18 +114,21 @@ class FlatIndex:
         return score_positions(queries, [self._ids.find(names) for names in doc_ids], self.vectors.__getitem__)
 
     def save(self, folder: str | Path) -> Path:
-        """Write vectors.npy, ids.arrow, index.json and, within the memory budget, faiss's index.faiss; atomically."""
+        """Write vectors.npy, ids.arrow, index.json and, with faiss and within the memory budget, index.faiss."""
         with replacing_folder(Path(folder), ABOUT) as temporary:
             write_vectors(temporary / VECTORS, self.vectors)
             self._ids.write(temporary / IDS)
-            if isinstance(self.engine, FaissEngine) and _float32_bytes(self.vectors) <= MEMORY:
-                self.engine.write(temporary / FAISS)
+            if find_spec("faiss") and _float32_bytes(self.vectors) <= MEMORY:
+                index = faiss_library().IndexFlatIP(self.dimension)
+                for _, block in float32_blocks(self.vectors):
+                    index.add(block)
+                write_faiss(index, temporary / FAISS)
             about = {"kind": self.kind, "count": len(self), "dimension": self.dimension}
             write_about(temporary, {**about, "dtype": str(np.dtype(self.vectors.dtype)), "encoder": self.encoder})
         return Path(folder)
 
     @classmethod
-    def load(cls, folder: str | Path, *, engine: str = "auto", memory: int = MEMORY) -> FlatIndex:
+    def load(cls, folder: str | Path, *, memory: int = MEMORY) -> FlatIndex:
         """Load a saved index; its vectors stay on disk, memory-mapped.
 
         memory: bytes; vectors that need more as float32 are read block by block in each search, and never kept.
@@ -135,11 +138,12 @@ class FlatIndex:
         path = Path(folder)
         about = read_about(path, cls.kind, (VECTORS, IDS))
         with reading_index(path):
-            vectors = np.load(path / VECTORS, mmap_mode="r", allow_pickle=False)
+            # "c": as "r", but torch takes the mapped memory as it is. Nothing is written.
+            vectors = np.load(path / VECTORS, mmap_mode="c", allow_pickle=False)
             ids = DocIds.read([path / IDS])
             if _float32_bytes(vectors) > memory:
                 vectors = Shards.read([path / VECTORS])
-            index = cls(vectors, ids, make_engine(_converted(vectors, memory), engine), about.get("encoder"))
+            index = cls(vectors, ids, Candidates(_converted(vectors, memory)), about.get("encoder"))
         if vectors.shape != (about.get("count"), about.get("dimension")) or len(ids) != len(vectors):
             raise DrkitError(
                 f"{path}: {len(ids)} ids do not match vectors of shape {vectors.shape}; rebuild it with `drkit index`"
@@ -149,18 +153,18 @@ class FlatIndex:
     def _candidates(self, queries: NDArray[np.float32], depth: int) -> list[NDArray[np.int64]]:
         """Return for each query positions i64[M] that certainly contain the best `depth`: the last ones score lower."""
         count = min(len(self), depth + SPARE)
-        scores, positions = self.engine.top(queries, count)
+        scores, positions = self._top(queries, count)
         found = list(positions)
         unsure = [i for i in range(len(queries)) if _tied(scores[i], depth)]
         while unsure and count < len(self):
             count, still_tied = min(len(self), 4 * count), []
             size = _queries_per_pass(count)
             for some in (unsure[start : start + size] for start in range(0, len(unsure), size)):
-                for i, wider_scores, wider in zip(some, *self.engine.top(queries[some], count), strict=True):
+                for i, wider_scores, wider in zip(some, *self._top(queries[some], count), strict=True):
                     found[i] = wider
                     still_tied += [i] if _tied(wider_scores, depth) else []
             unsure = still_tied
-        return [row[row >= 0] for row in found]
+        return found
 
 
 def products(rows: NDArray[Any], query: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -296,64 +300,16 @@ def faiss_library() -> Any:
     return faiss
 
 
-ENGINES = ("auto", "faiss", "torch")
 ROWS = 65_536
 _SCORES_AT_ONCE = 2**24
-_FAISS_GPU_MAX = 2048
 
 
-class Engine(Protocol):
-    """Finds the vectors with the largest inner products: reads them block by block and keeps the best so far."""
+class Candidates:
+    """Finds the vectors with the largest inner products, by matrix products over 65,536 rows at a time.
 
-    name: str
-
-    def top(self, queries: NDArray[np.float32], count: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Return scores f32[Q,count], best first, and positions i64[Q,count] (-1: none) for queries f32[Q,D]."""
-
-
-class FaissEngine:
-    """Brute-force search by faiss over vectors [N,D], an array or `Shards`; on a GPU if faiss supports one."""
-
-    name = "faiss"
-
-    def __init__(self, vectors: Any) -> None:
-        import faiss
-
-        self._vectors = vectors
-        # The CPU build has no GPU resources. The GPU build returns at most 2048 neighbours.
-        self._gpu: Any = faiss.StandardGpuResources() if _faiss_gpus() else None
-
-    def write(self, file: Path) -> None:
-        """Write an `IndexFlatIP` of the vectors in faiss's format; holds all of them in memory."""
-        index = faiss_library().IndexFlatIP(self._vectors.shape[1])
-        for _, block in float32_blocks(self._vectors):
-            index.add(block)
-        write_faiss(index, file)
-
-    def top(self, queries: NDArray[np.float32], count: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Return the top hits; see `Engine.top`."""
-        queries = np.ascontiguousarray(queries, dtype=np.float32)
-        best = TopCandidates(len(queries), count)
-        for start, block in float32_blocks(self._vectors):
-            scores, positions = self._search(queries, block, min(count, len(block)))
-            best.add(torch.from_numpy(scores), torch.from_numpy(positions) + start)
-        return best.arrays()
-
-    def _search(self, queries: NDArray[np.float32], block: NDArray[np.float32], count: int) -> Any:
-        import faiss
-
-        if self._gpu is not None and count <= _FAISS_GPU_MAX:
-            return faiss.knn_gpu(self._gpu, queries, block, count, metric=faiss.METRIC_INNER_PRODUCT)
-        return faiss.knn(queries, block, count, metric=faiss.METRIC_INNER_PRODUCT)
-
-
-class TorchEngine:
-    """Matrix products over vectors [N,D], an array or `Shards`, 65,536 rows at a time.
-
-    device: `cpu`, `cuda`, or None for a GPU if available. Vectors in memory are copied to a GPU once and kept there.
+    vectors [N,D]: an array or `Shards`. device: `cpu`, `cuda`, or None for a GPU if available. Vectors in memory are
+    copied to a GPU once and kept there.
     """
-
-    name = "torch"
 
     def __init__(self, vectors: Any, device: str | None = None) -> None:
         self._vectors = vectors
@@ -361,9 +317,9 @@ class TorchEngine:
         self._on_gpu: list[tuple[int, Tensor]] = []
 
     def top(self, queries: NDArray[np.float32], count: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Return the top hits; see `Engine.top`."""
+        """Return scores f32[Q,count], best first, and positions i64[Q,count] for queries f32[Q,D]."""
         on_device = torch.from_numpy(np.array(queries, dtype=np.float32)).to(self._device)
-        best = TopCandidates(len(on_device), count)
+        best = _Best(len(on_device), count)
         with full_float32():
             for start, rows in self._rows():
                 best.add(*_products(on_device, rows, min(count, len(rows)), start))
@@ -379,8 +335,10 @@ class TorchEngine:
     def _read(self) -> Iterator[tuple[int, Tensor]]:
         for start, block in float32_blocks(self._vectors):
             for offset in range(0, len(block), ROWS):
-                # a copy: torch does not accept read-only memory
-                yield start + offset, torch.from_numpy(np.array(block[offset : offset + ROWS])).to(self._device)
+                rows = block[offset : offset + ROWS]
+                # torch does not accept read-only memory
+                own = torch.from_numpy(rows if rows.flags.writeable else rows.copy())
+                yield start + offset, own.to(self._device)
 
 
 def _products(queries: Tensor, rows: Tensor, count: int, start: int) -> tuple[Tensor, Tensor]:
@@ -391,7 +349,7 @@ def _products(queries: Tensor, rows: Tensor, count: int, start: int) -> tuple[Te
     return scores, torch.cat([part.indices for part in parts]) + start
 
 
-class TopCandidates:
+class _Best:
     """The best `count` candidates of each query so far, updated block by block."""
 
     def __init__(self, queries: int, count: int) -> None:
@@ -413,19 +371,6 @@ class TopCandidates:
         return self._scores.cpu().numpy(), self._positions.cpu().numpy()
 
 
-def make_engine(vectors: Any, name: str = "auto") -> Engine:
-    """Return the engine named `faiss` or `torch`; `auto`: whichever can use a GPU, else faiss, else torch.
-
-    Raises DrkitError for any other name.
-    """
-    if name not in ENGINES:
-        raise DrkitError(f"unknown search engine {name!r}; use one of: {', '.join(ENGINES)}")
-    if name == "auto":
-        only_torch_on_gpu = torch.cuda.is_available() and not _faiss_gpus()
-        name = "torch" if only_torch_on_gpu or not _has_faiss() else "faiss"
-    return FaissEngine(vectors) if name == "faiss" else TorchEngine(vectors)
-
-
 @contextmanager
 def full_float32() -> Iterator[None]:
     """Compute matrix products in full float32 precision, even if the program allows less elsewhere."""
@@ -435,24 +380,3 @@ def full_float32() -> Iterator[None]:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
-
-
-def _faiss_gpus() -> int:
-    try:
-        import faiss
-    except ImportError:
-        return 0
-    return int(faiss.get_num_gpus()) if hasattr(faiss, "StandardGpuResources") else 0
-
-
-@cache
-def _has_faiss() -> bool:
-    try:
-        import faiss  # noqa: F401
-    except ImportError:
-        logging.getLogger("drkit.search").warning(
-            "faiss is not installed: exact search uses torch, with the same results; "
-            "pip install 'drkit[cpu]' makes it faster"
-        )
-        return False
-    return True

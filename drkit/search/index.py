@@ -26,10 +26,10 @@ from drkit.search.flat import (
     FAISS,
     IDS,
     MEMORY,
+    Candidates,
     FlatIndex,
     check_vectors,
     faiss_library,
-    make_engine,
     read_about,
     read_mapped,
     reading_index,
@@ -119,7 +119,7 @@ def recall(index: AnyIndex, vectors: Any, doc_ids: DocIds, *, sample: int = SAMP
     positions = np.linspace(0, len(vectors) - 1, min(sample, len(vectors))).astype(np.int64)
     queries = np.ascontiguousarray(vectors[positions], dtype=np.float32)
     count = min(depth, len(index))
-    exact, _ = make_engine(vectors).top(queries, count)
+    exact, _ = Candidates(vectors).top(queries, count)
     found = [vectors[doc_ids.find(hits.doc_ids)] for hits in index.search(queries, count)]
     return float(np.mean([_share_found(*each) for each in zip(found, queries, exact, strict=True)]))
 

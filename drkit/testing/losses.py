@@ -64,12 +64,17 @@ def check_loss(
 def _call(loss: Any, given: Mapping[str, Any], name: str) -> StepOutput:
     with running(name, f"calling it with {', '.join(sorted(given))}"):
         out = loss(**given)
-    require(isinstance(out, StepOutput), f"{name} must be a StepOutput, got {type(out).__name__}")
-    assert isinstance(out, StepOutput)
-    require(isinstance(out.loss, Tensor), f"{name} must be a tensor, got {type(out.loss).__name__}")
-    require(out.loss.shape == (), f"{name} has shape {tuple(out.loss.shape)}, expected a scalar")
-    require(bool(out.loss.isfinite()), f"{name} is {out.loss.item()}, expected a finite number")
-    return out
+    return check_step(out, name)
+
+
+def check_step(step: Any, name: str) -> StepOutput:
+    """Return what a loss returned; raises ContractError unless it is a StepOutput with a finite scalar."""
+    require(isinstance(step, StepOutput), f"{name}: expected StepOutput(loss=..), got {type(step).__name__}")
+    assert isinstance(step, StepOutput)
+    require(isinstance(step.loss, Tensor), f"{name} must be a tensor, got {type(step.loss).__name__}")
+    require(step.loss.shape == (), f"{name} has shape {tuple(step.loss.shape)}, expected a scalar")
+    require(bool(step.loss.isfinite()), f"{name} is {step.loss.item()}, expected a finite number")
+    return step
 
 
 def _check_metrics(out: StepOutput, name: str) -> None:

@@ -18,7 +18,7 @@ import cattrs
 from attrs import asdict
 
 from drkit.core.files import FileEntry, find_damages, remove_temporaries, sync, write_text
-from drkit.core.protocols import Progress
+from drkit.core.progress import Progress
 
 COMPLETE = ".complete"
 # The folder, beside the checkpoints, of files that callbacks need to resume.

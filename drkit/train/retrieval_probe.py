@@ -66,7 +66,7 @@ class RetrievalProbe:
         for start in range(0, len(self.indices), WINDOW):
             window = self.indices[start : start + WINDOW].tolist()
             vectors = encoder.encode_tokens([passages.tokens(index) for index in window])
-            index = FlatIndex.build(vectors, [str(index) for index in window], engine="torch")
+            index = FlatIndex.build(vectors, [str(index) for index in window])
             found = index.search(queries, depth)
             best = [_merge(one, two, depth) for one, two in zip(best, found, strict=True)]
         return best

@@ -17,7 +17,7 @@ import pyarrow as pa
 from attrs import define, frozen
 from numpy.typing import NDArray
 
-from drkit.core.protocols import Progress
+from drkit.core.progress import Progress
 from drkit.core.types import Query
 from drkit.data.arrays import arrow_file, read_batches, record_batch
 from drkit.data.corpus import StoredCorpus

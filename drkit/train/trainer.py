@@ -29,7 +29,7 @@ from transformers.trainer_callback import PrinterCallback
 
 from drkit.core import processes
 from drkit.core.files import CHECKPOINTS, LOG, TRAINING, write_text
-from drkit.core.protocols import Progress
+from drkit.core.progress import Progress
 from drkit.errors import DrkitError
 from drkit.recipe.schema import Training
 from drkit.recipe.toml import json_text

@@ -19,7 +19,7 @@ from transformers import TrainerCallback
 
 from drkit.core import processes
 from drkit.core.files import CHECKPOINTS, replacing
-from drkit.core.protocols import Progress
+from drkit.core.progress import Progress
 from drkit.data.corpus import StoredCollection
 from drkit.data.store import TokenStore
 from drkit.errors import DrkitError

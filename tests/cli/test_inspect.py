@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 import attrs
 import pytest
 
-from drkit.core.protocols import Silent
+from drkit.core.progress import Silent
 from drkit.core.registry import Registry, installed
 from drkit.core.spec import ComponentSpec
 from drkit.errors import DrkitError

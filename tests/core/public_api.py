@@ -11,6 +11,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import attrs
+
 from drkit.core.deprecation import DEPRECATED, Deprecation
 from drkit.core.registry import DRKIT, installed, package_of
 
@@ -45,7 +47,8 @@ Parts, recipes, pipelines and settings are public by name: `drkit list`, `drkit 
 ## What will be removed
 A name or part that will be removed goes on working for at least one minor version. Using it warns, once for each place
 that uses it, with the replacement and the version that removes it (`drkit.plugin.DrkitDeprecationWarning`).
-A plugin does the same for a part with `deprecated=Deprecation("new-name", "2.0")` in its spec.
+A plugin does the same for a part with `deprecated=Deprecation("new-name", "2.0")` in its spec, and for a setting with a
+new name with `setting(.., formerly=FormerName("old_name", "2.0"))`: recipes with the old name are still read.
 
 {deprecated}
 """
@@ -63,8 +66,15 @@ def exports(package: str) -> list[str]:
 
 def deprecations() -> dict[str, Deprecation]:
     """What is deprecated: public names, and the parts of drkit's own package."""
-    own = (spec for spec in installed().registry if package_of(spec.provider) == DRKIT)
-    return {**DEPRECATED, **{f"{spec.kind} {spec.name}": spec.deprecated for spec in own if spec.deprecated}}
+    own = [spec for spec in installed().registry if package_of(spec.provider) == DRKIT]
+    settings = {
+        f"{spec.kind} {spec.name}: {former.name}": former.deprecation(setting.name)
+        for spec in own
+        for setting in attrs.fields(spec.config)
+        if (former := setting.metadata.get("formerly"))
+    }
+    parts = {f"{spec.kind} {spec.name}": spec.deprecated for spec in own if spec.deprecated}
+    return {**DEPRECATED, **parts, **settings}
 
 
 def page() -> str:

@@ -6,13 +6,16 @@ import sys
 import warnings
 
 import pytest
-from attrs import evolve, frozen
+from attrs import evolve, frozen, validators
 
 import drkit.core
 from drkit import __version__
-from drkit.core.deprecation import DEPRECATED, Deprecation, DrkitDeprecationWarning
-from drkit.core.registry import Registry
+from drkit.core.deprecation import DEPRECATED, Deprecation, DrkitDeprecationWarning, FormerName
+from drkit.core.registry import Registry, installed
+from drkit.core.settings import setting
 from drkit.core.spec import ComponentSpec, Kind
+from drkit.errors import ProblemsError
+from drkit.recipe.toml import recipe_from_table
 from tests.core.public_api import PACKAGES, deprecations, exports
 
 
@@ -73,6 +76,41 @@ def test_building_a_deprecated_part_warns():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert Registry([evolve(OLD, deprecated=None)]).build("masker", "old") == "made"
+
+
+@frozen
+class Renamed:
+    """A setting that was called `ratio`."""
+
+    rate: float = setting(0.3, validators.gt(0), "a share", formerly=FormerName("ratio", "99.0"))
+    depth: int = setting(3, None, "how deep")
+
+
+def read_settings(table):
+    masker = ComponentSpec(Kind.MASKER, "renamed", f"{__name__}:make", Renamed, "A toy.")
+    losses = {"encoder": {"use": "mlm", "on": "encoder", "weight": 1.0}}
+    pretrain = {"masker": {"use": "renamed", **table}, "decoder": "mlm", "losses": losses}
+    recipe = {"name": "x", "collection": "pydocs", "pretrain": pretrain}
+    return recipe_from_table(recipe, Registry([*installed().registry, masker])).pretrain.masker.config
+
+
+def test_a_renamed_setting_is_still_read():
+    with pytest.warns(DrkitDeprecationWarning, match=r"the setting ratio .* version 99.0; use rate"):
+        assert read_settings({"ratio": 0.5, "depth": 4}) == Renamed(rate=0.5, depth=4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert read_settings({"rate": 0.5}) == Renamed(rate=0.5)
+
+
+def test_two_names_of_a_setting_are_a_problem_of_the_recipe():
+    with pytest.raises(ProblemsError, match=r"'ratio' is the former name of 'rate', and both are set"):
+        read_settings({"ratio": 0.5, "rate": 0.5})
+
+
+@pytest.mark.filterwarnings("ignore::drkit.plugin.DrkitDeprecationWarning")
+def test_a_former_name_is_validated_as_the_setting_is():
+    with pytest.raises(ProblemsError, match=r"'rate' must be > 0.*pretrain.masker.rate"):
+        read_settings({"ratio": -1.0})
 
 
 @pytest.mark.parametrize("version", ["", "soon", "1", "v1.0"])

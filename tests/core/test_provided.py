@@ -49,7 +49,7 @@ def test_the_page_lists_every_name():
 
 
 def test_the_page_lists_every_optional_protocol():
-    beside = {"Replacer", "Corpus", "SignalTexts", "Progress"}  # of what a part gets
+    beside = {"Replacer", "Corpus", "SignalTexts"}
     own = {n: value for n, value in vars(protocols).items() if getattr(value, "__module__", "") == protocols.__name__}
     named = {name for name, value in own.items() if getattr(value, "_is_protocol", False)} - beside
     assert len(named) > 20

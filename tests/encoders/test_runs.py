@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import transformers as hf
 
-from drkit.core.protocols import Silent
+from drkit.core.progress import Silent
 from drkit.core.registry import installed
 from drkit.encoders import MaskedLmEncoder
 from drkit.errors import DrkitError

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drkit.core.protocols import Silent
+from drkit.core.progress import Silent
 from drkit.core.registry import installed
 from drkit.encoders import BertSizes, MaskedLmEncoder
 from drkit.encoders.export import export_dual, export_encoder

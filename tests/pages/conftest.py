@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from drkit.core.protocols import Silent
+from drkit.core.progress import Silent
 from drkit.core.registry import installed
 from drkit.pages import ReportOptions, report_page
 from drkit.recipe.compose import ComposeRequest, compose

@@ -243,6 +243,7 @@ def test_a_long_text_leaves_room_for_the_others(show, pages):
     assert max(page.locator("details.query").evaluate_all(heights)) < 250
     page.locator("details.query > summary").first.click()
     assert max(page.locator(".hit").evaluate_all(heights)) < 250
+    assert max(page.locator(".hit .about").evaluate_all(heights)) < 120
     assert not is_wider_than_the_window(page)
 
 

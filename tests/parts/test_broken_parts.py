@@ -350,7 +350,7 @@ def test_losses_without_a_defect_pass():
         (Detached, "no gradient reaches its inputs"),
         (Noisy, "a second call gives a different loss"),
         (KeepsTheGraph, "the metric 'norm' is not a detached scalar tensor"),
-        (Pair, "must be a StepOutput, got tuple"),
+        (Pair, r"expected StepOutput\(loss=..\), got tuple"),
         (AnotherArgument, "calling it with bottleneck raises TypeError"),
     ],
 )

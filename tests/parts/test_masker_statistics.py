@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from drkit.core.draws import Draws
-from drkit.core.protocols import Silent
+from drkit.core.progress import Silent
 from drkit.core.registry import installed
 from drkit.data.arrays import SignalValues
 from drkit.data.store import TokenStore

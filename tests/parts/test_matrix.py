@@ -7,7 +7,7 @@ import json
 import pytest
 import torch
 
-from drkit.core.protocols import Silent
+from drkit.core.progress import Silent
 from drkit.core.registry import installed
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext

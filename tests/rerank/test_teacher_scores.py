@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from drkit.core.draws import Draws
 from drkit.core.files import CHECKPOINTS
-from drkit.core.protocols import Silent
+from drkit.core.progress import Silent
 from drkit.core.registry import installed
 from drkit.core.types import Query
 from drkit.data.corpus import open_collection

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from drkit.core import processes
 from drkit.core.files import CHECKPOINTS
-from drkit.core.protocols import Silent
+from drkit.core.progress import Silent
 from drkit.core.types import ScoredGroups
 from drkit.data.corpus import open_collection
 from drkit.encoders import CrossEncoder

@@ -94,7 +94,7 @@ def parts_of(collection: Path, *splits: str) -> dict[str, Path]:
 
 def stage_run(spec, folder: Path, inputs, settings, progress=None) -> StageRun:
     """What a stage's function gets; it may be given no input that its spec does not declare."""
-    from drkit.core.protocols import Silent
+    from drkit.core.progress import Silent
     from drkit.core.registry import installed
     from drkit.runs.stage import Part, Stage
 

@@ -11,7 +11,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from drkit.core import processes
-from drkit.core.protocols import Silent
+from drkit.core.progress import Silent
 from drkit.recipe.schema import Training
 from drkit.train.batches import Schedule
 from drkit.train.trainer import train

@@ -7,7 +7,7 @@ import pytest
 from drkit.commands import encoder_evaluation as module
 from drkit.commands.encoder_evaluation import data_sets, evaluate_beir, evaluate_encoder
 from drkit.commands.inputs import NamedCollection
-from drkit.core.protocols import Silent
+from drkit.core.progress import Silent
 from drkit.core.types import Judgement, Passage
 from drkit.data.formats import BeirCollection
 from drkit.data.specs import BeirConfig

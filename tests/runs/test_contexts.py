@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from drkit.core.protocols import Silent
+from drkit.core.progress import Silent
 from drkit.core.registry import installed
 from drkit.data.contexts import open_texts
 from drkit.data.generation import QueryModel

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from attrs import evolve
 
-from drkit.core.protocols import Silent
+from drkit.core.progress import Silent
 from drkit.core.types import Judgement, Passage, Query
 from drkit.data import write_collection
 from drkit.runs.stages.evaluation import EVALUATION, EvaluationSettings

@@ -12,7 +12,7 @@ import pytest
 from attrs import evolve, field, frozen
 
 from drkit.core.files import CHECKPOINTS, replacing, write_text
-from drkit.core.protocols import Silent
+from drkit.core.progress import Silent
 from drkit.core.registry import installed
 from drkit.errors import DrkitError
 from drkit.recipe.compose import ComposeRequest, compose

@@ -8,7 +8,7 @@ import json
 import numpy as np
 import pytest
 
-from drkit.core.protocols import Silent
+from drkit.core.progress import Silent
 from drkit.core.registry import installed
 from drkit.recipe.check import check, matrix
 from drkit.recipe.compose import ComposeRequest, compose

@@ -8,7 +8,7 @@ import pytest
 
 from drkit.commands import open_encoder, prune_run
 from drkit.commands.inputs import last_checkpoint
-from drkit.core.protocols import Silent
+from drkit.core.progress import Silent
 from drkit.core.registry import installed
 from drkit.errors import DrkitError
 from drkit.recipe.compose import ComposeRequest, compose

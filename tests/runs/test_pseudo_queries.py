@@ -11,7 +11,7 @@ import torch
 from attrs import evolve
 from safetensors.torch import load_file
 
-from drkit.core.protocols import Silent
+from drkit.core.progress import Silent
 from drkit.core.registry import installed
 from drkit.data import open_collection, read_queries
 from drkit.data.corpus import collection_of

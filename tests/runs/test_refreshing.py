@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from drkit.builtin import drkit_components
 from drkit.core.draws import Draws
-from drkit.core.protocols import Silent
+from drkit.core.progress import Silent
 from drkit.core.registry import Registry
 from drkit.core.types import Judgement, Mined, MiningRequest, Passage, Query
 from drkit.data.corpus import open_collection

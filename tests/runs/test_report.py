@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from drkit.core.files import read_log
-from drkit.core.protocols import Silent
+from drkit.core.progress import Silent
 from drkit.core.registry import installed
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.report import Figure, Heading, Line, Panel, Table, Text, draw, loss_panels, markdown, probe_panels

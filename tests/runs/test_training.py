@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from drkit.core.protocols import Silent
+from drkit.core.progress import Silent
 from drkit.errors import DrkitError
 from drkit.recipe.schema import Training
 from drkit.train.batches import Schedule

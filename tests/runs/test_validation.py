@@ -11,7 +11,7 @@ from attrs import evolve
 from torch import nn
 
 from drkit.core.files import CHECKPOINTS, read_log
-from drkit.core.protocols import Silent
+from drkit.core.progress import Silent
 from drkit.core.registry import installed
 from drkit.data.corpus import open_collection
 from drkit.data.store import TokenStore, tokenise

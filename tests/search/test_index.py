@@ -1,8 +1,9 @@
-"""The flat index: both engines give what a full sort gives; files round trip."""
+"""The flat index gives what a full sort gives; files round trip."""
 
 from __future__ import annotations
 
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -12,8 +13,6 @@ from hypothesis import strategies as st
 from drkit.errors import DrkitError
 from drkit.search import flat
 from drkit.search.flat import FlatIndex
-
-ENGINES = ["torch", pytest.param("faiss", marks=pytest.mark.skipif(not flat._has_faiss(), reason="faiss missing"))]
 
 
 def vectors(count, dimension, seed=0):
@@ -27,43 +26,39 @@ def by_full_sort(query, matrix, ids, depth):
     return [ids[i] for i in order], [float(scores[i]) for i in order]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("depth", [1, 7, 300, 5000])
-def test_search_is_a_full_sort(engine, depth):
+def test_search_is_a_full_sort(depth):
     matrix, ids = vectors(300, 24), [f"d{i}" for i in range(300)]
     queries = vectors(5, 24, seed=1)
-    for query, hits in zip(queries, FlatIndex.build(matrix, ids, engine=engine).search(queries, depth), strict=True):
+    for query, hits in zip(queries, FlatIndex.build(matrix, ids).search(queries, depth), strict=True):
         doc_ids, scores = by_full_sort(query, matrix, ids, depth)
         assert list(hits.doc_ids) == doc_ids
         np.testing.assert_allclose(hits.scores, scores, atol=1e-6)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_ties_are_ordered_by_position_however_many(engine):
+def test_ties_are_ordered_by_position_however_many():
     matrix = np.repeat(vectors(3, 8), [150, 150, 1], axis=0)
     order = np.random.default_rng(0).permutation(len(matrix))
-    index = FlatIndex.build(matrix[order], [str(i) for i in range(len(matrix))], engine=engine)
+    index = FlatIndex.build(matrix[order], [str(i) for i in range(len(matrix))])
     (hits,) = index.search(matrix[:1], 10)
     assert [int(d) for d in hits.doc_ids] == np.flatnonzero(order < 150)[:10].tolist()
 
 
 @settings(deadline=None, max_examples=25)
 @given(st.integers(1, 60), st.integers(1, 9), st.integers(1, 70), st.integers(0, 10_000))
-def test_the_engines_agree(count, dimension, depth, seed):
-    if not flat._has_faiss():
-        pytest.skip("faiss missing")
-    # coarse values: many equal scores
+def test_coarse_values_with_many_equal_scores_are_a_full_sort_too(count, dimension, depth, seed):
     matrix = np.round(vectors(count, dimension, seed) * 2) / 2
     queries, ids = vectors(4, dimension, seed + 1), [f"d{i}" for i in range(count)]
-    found = [FlatIndex.build(matrix, ids, engine=name).search(queries, depth) for name in ("faiss", "torch")]
-    assert found[0] == found[1]
+    for query, hits in zip(queries, FlatIndex.build(matrix, ids).search(queries, depth), strict=True):
+        doc_ids, scores = by_full_sort(query, matrix, ids, depth)
+        assert (list(hits.doc_ids), list(hits.scores)) == (doc_ids, scores)
 
 
-def test_torch_goes_through_the_vectors_in_pieces(monkeypatch):
+def test_the_vectors_are_gone_through_in_pieces(monkeypatch):
     matrix, ids, queries = vectors(100, 8), [str(i) for i in range(100)], vectors(3, 8, seed=2)
-    whole = FlatIndex.build(matrix, ids, engine="torch").search(queries, 20)
+    whole = FlatIndex.build(matrix, ids).search(queries, 20)
     monkeypatch.setattr(flat, "ROWS", 7)
-    assert FlatIndex.build(matrix, ids, engine="torch").search(queries, 20) == whole
+    assert FlatIndex.build(matrix, ids).search(queries, 20) == whole
 
 
 def test_an_answer_does_not_depend_on_the_other_queries():
@@ -72,30 +67,34 @@ def test_an_answer_does_not_depend_on_the_other_queries():
     assert index.search(queries, 5) == [index.search(query[None], 5)[0] for query in queries]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_saved_index_answers_as_before(tmp_path, engine):
+def test_a_saved_index_answers_as_before(tmp_path):
     matrix, ids = vectors(50, 8), [f"id {i} é" for i in range(50)]
-    index = FlatIndex.build(matrix, ids, engine=engine)
+    index = FlatIndex.build(matrix, ids)
     index.save(tmp_path / "index")
     index.save(tmp_path / "index")
     assert [p.name for p in tmp_path.iterdir()] == ["index"]
-    assert (tmp_path / "index" / "index.faiss").is_file() == (engine == "faiss")
     loaded = FlatIndex.load(tmp_path / "index")
     assert isinstance(loaded.vectors, np.memmap)
-    assert loaded.search(matrix, 9) == index.search(matrix, 9)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # torch warns of memory that it must not write to
+        assert loaded.search(matrix, 9) == index.search(matrix, 9)
 
 
-def test_without_faiss_torch_searches_and_says_so_once(monkeypatch, caplog):
+def test_faiss_finds_the_same_in_the_file_for_it(tmp_path):
+    faiss = pytest.importorskip("faiss")
+    matrix = vectors(60, 8)
+    index = FlatIndex.build(matrix, [str(i) for i in range(60)])
+    index.save(tmp_path / "index")
+    _, positions = faiss.read_index(str(tmp_path / "index" / "index.faiss")).search(matrix, 5)
+    assert [[int(d) for d in hits.doc_ids] for hits in index.search(matrix, 5)] == positions.tolist()
+
+
+def test_without_faiss_an_index_has_no_file_for_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "faiss", None)
-    flat._has_faiss.cache_clear()
-    try:
-        matrix = vectors(20, 4)
-        made = [FlatIndex.build(matrix, [str(i) for i in range(20)]) for _ in range(2)]
-    finally:
-        flat._has_faiss.cache_clear()
-    assert [index.engine.name for index in made] == ["torch", "torch"]
-    assert [r.getMessage() for r in caplog.records if "faiss" in r.getMessage()] == [caplog.records[0].getMessage()]
-    assert made[0].search(matrix[3:4], 1)[0].doc_ids == ("3",)
+    matrix = vectors(20, 4)
+    FlatIndex.build(matrix, [str(i) for i in range(20)]).save(tmp_path / "index")
+    assert not (tmp_path / "index" / "index.faiss").exists()
+    assert FlatIndex.load(tmp_path / "index").search(matrix[3:4], 1)[0].doc_ids == ("3",)
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ def words(text: str, run: Path, top: int, html: Path | None) -> None:
 def _source(
     parts: Installed, run: Path | None, collection: str | None, masker: str | None, settings: tuple[str, ...]
 ) -> TextSource:
-    from drkit.core.protocols import Silent
+    from drkit.core.progress import Silent
     from drkit.inspect.source import collection_source, run_source
     from drkit.recipe.compose import ComposeRequest
 
