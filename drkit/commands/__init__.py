@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from drkit.commands.starter_recipe import look_at as look_at
     from drkit.commands.starter_recipe import suggest_recipe as suggest_recipe
     from drkit.commands.starter_recipe import write_starter as write_starter
-    from drkit.commands.stores import Pushed as Pushed
-    from drkit.commands.stores import push_index as push_index
     from drkit.commands.training_data import Miners as Miners
     from drkit.commands.training_data import Output as Output
     from drkit.commands.training_data import distill as distill
     from drkit.commands.training_data import generate_queries as generate_queries
     from drkit.commands.training_data import mine_to_file as mine_to_file
+    from drkit.commands.vector_stores import Pushed as Pushed
+    from drkit.commands.vector_stores import push_index as push_index
 
 lazy_exports(__name__)
