@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,17 @@ LARGEST_SEED = 2**31 - 1
 def count(least: int) -> click.IntRange:
     """Return the type of a number of things, from `least` on."""
     return click.IntRange(least, MOST)
+
+
+class Between(click.FloatRange):
+    """A number within bounds. NaN, which is outside no bounds, is refused too."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number."""
+        number = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return number
 
 
 class LocalPath(click.Path):

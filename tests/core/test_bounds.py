@@ -54,6 +54,8 @@ def test_every_number_on_the_command_line_has_bounds_and_every_path_is_checked()
         assert type(kind) is not click.Path
         if isinstance(kind, (click.IntRange, click.FloatRange)):
             assert None not in (kind.min, kind.max)
+            with pytest.raises(click.BadParameter):
+                kind.convert("nan", None, None)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from drkit_cli.names import LocalPath, PartName, PathOrId, PipelineName, RecipeName
+from drkit_cli.names import Between, LocalPath, PartName, PathOrId, PipelineName, RecipeName
 from drkit_cli.options import open_collection_option, run_options, settings_option
 from drkit_cli.output import output_options, print_note, print_result
 
@@ -49,7 +49,9 @@ if TYPE_CHECKING:
     metavar="NAME|SIZES",
     help="With --hardware: pydocs, msmarco, wikipedia, billion, or PASSAGES:TRAIN:TEST (numbers of queries).",
 )
-@click.option("--price", type=click.FloatRange(0), help="With --hardware: US dollars an hour, instead of the table's.")
+@click.option(
+    "--price", type=Between(0, 1_000_000), help="With --hardware: US dollars an hour, instead of the table's."
+)
 @run_options
 @output_options
 def compose(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from drkit_cli.names import LocalPath, count
+from drkit_cli.names import Between, LocalPath, count
 from drkit_cli.output import output_options, print_note, print_result
 from drkit_cli.terminal import echo
 
@@ -39,7 +39,7 @@ _OF_METHOD = {"convex": ("scale", "weight", "tune", "measure"), "rrf": ("rrf_k",
     show_default=True,
     help="How the scores of each query are made comparable.",
 )
-@click.option("--weight", type=click.FloatRange(0, 1), help="Weight of B; A has the rest.  [default: 0.5]")
+@click.option("--weight", type=Between(0, 1), help="Weight of B; A has the rest.  [default: 0.5]")
 @click.option("--tune", metavar="QRELS", type=_FILE, help="Choose the weight by these judgements of dev queries.")
 @click.option("--measure", default="RR@10", show_default=True, help="The measure to tune for.")
 @click.option("--rrf-k", default=60, show_default=True, type=count(0), help="rrf: added to every rank.")

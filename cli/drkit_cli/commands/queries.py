@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from drkit_cli.names import LocalPath, PathOrId, count
+from drkit_cli.names import Between, LocalPath, PathOrId, count
 from drkit_cli.options import open_collection_option, seed_option, settings_option
 from drkit_cli.output import output_options, print_next, print_result, show_progress
 from drkit_cli.terminal import echo
@@ -25,7 +25,7 @@ from drkit_cli.terminal import echo
 @settings_option()
 @click.option("--count", default=5, show_default=True, type=count(1), help="Queries per passage.")
 @click.option("--prefix", default="", help="Put before every passage, as in 'text2query: '.")
-@click.option("--top-p", default=0.95, show_default=True, type=click.FloatRange(0, 1, min_open=True))
+@click.option("--top-p", default=0.95, show_default=True, type=Between(0, 1, min_open=True))
 @click.option("--top-k", default=25, show_default=True, type=count(1))
 @click.option("--max-new-tokens", default=64, show_default=True, type=count(1), help="Maximum tokens per query.")
 @click.option(
