@@ -34,7 +34,7 @@ _SEARCHED, _MINED, _FUSED, _MEASURED, _QUERY = 3.8e-6, 1.04e-5, 3.3e-6, 2.2e-6, 
 # For each passage that BM25 scores for a query.
 _BM25_SCORED = 1.5e-8
 # Of an encoder without layers: for each number of each token's vector, and for each weight in a step of AdamW.
-_BAG_NUMBER, _BAG_STEP = 1.4e-9, 1.8e-8
+_BAG_NUMBER, _BAG_STEP = 1e-9, 1.25e-8
 # Of every stage, and of the whole run: starting, checking and trying the parts.
 _STAGE, _START = 0.3, 22.0
 # Bytes on disk: for each token of the texts, of the tokens and of a signal; for each hit in a TREC run; for each mined.
