@@ -33,6 +33,21 @@ def pytest_runtest_setup():
         _seen["modules"] = len(sys.modules)
 
 
+@pytest.fixture
+def run_drkit(monkeypatch, capsys):
+    """Run the command line in this process; return (exit code, standard output, standard error)."""
+
+    def call(*arguments):
+        from drkit_cli.main import _status
+
+        monkeypatch.setattr(sys, "argv", ["drkit", *map(str, arguments)])
+        code = _status()
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return call
+
+
 # Files that take minutes: begun last, one of them would leave the other processes idle.
 LONGEST = (
     *("tests/runs/test_stale.py", "tests/faults/test_faults.py", "tests/faults/test_processes.py"),

@@ -37,8 +37,8 @@ from drkit.search.flat import (
 from drkit.search.rankings import Hits
 from drkit.search.vectors import DocIds, Shards, float32_blocks
 
-INT8, BINARY = QUANTIZED = ("int8", "binary")
-WITH_VECTORS, WITH_CODES = RESCORE = ("vectors", "codes")
+INT8, WITH_VECTORS = "int8", "vectors"
+QUANTIZED, RESCORE = (INT8, "binary"), (WITH_VECTORS, "codes")
 _TRAIN_MAX, _BATCH = 100_000, 1024
 
 

@@ -179,9 +179,8 @@ def _qdrant(target: StoreTarget, content: Content, replace: bool) -> None:
 
     if not target.url:
         with _pushed_folder(target, content, replace) as folder:
-            client = QdrantClient(path=str(folder))
-            _fill_qdrant(client, target.name, content)
-            client.close()
+            with closing(QdrantClient(path=str(folder))) as client:
+                _fill_qdrant(client, target.name, content)
         return
     with _asking_server(target):
         client = QdrantClient(url=target.url, api_key=os.environ.get("QDRANT_API_KEY"))

@@ -1,7 +1,6 @@
 """`drkit init`: what it finds in data of any format, and the recipe that it writes."""
 
 import json
-import sys
 
 import pytest
 
@@ -11,24 +10,16 @@ from drkit.core.types import Judgement
 from drkit.errors import DrkitError
 from drkit.recipe.toml import parse_toml, read_recipe, recipe_toml
 from drkit.search import write_qrels
-from drkit_cli.main import _status
 from tests.core.test_escaping import ACTS, HOSTILE
 
 PARTS = installed()
 
 
 @pytest.fixture
-def drkit(monkeypatch, capsys, tmp_path):
-    """Run the command line in this process, in a folder of its own; return (exit code, output, error)."""
+def drkit(run_drkit, monkeypatch, tmp_path):
+    """The command line, in a folder of its own."""
     monkeypatch.chdir(tmp_path)
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["drkit", *map(str, arguments)])
-        code = _status()
-        shown = capsys.readouterr()
-        return code, shown.out, shown.err
-
-    return call
+    return run_drkit
 
 
 def write_beir(folder, texts, queries, judged):

@@ -3,7 +3,6 @@
 import io
 import re
 import shutil
-import sys
 from html.parser import HTMLParser
 
 import attrs
@@ -27,18 +26,14 @@ TEXT = "Return the name of the logger; if it isn't set, the root logger <b>is</b
 
 
 @pytest.fixture
-def drkit(monkeypatch, capsys):
-    """(exit code, standard output, standard error) of the command line, in this process."""
+def drkit(run_drkit, monkeypatch):
+    """The command line on a terminal of some columns."""
 
     def call(*arguments, columns=80):
-        from drkit_cli.main import _status
-
-        monkeypatch.setattr(sys, "argv", ["drkit", *map(str, arguments)])
         monkeypatch.setenv("COLUMNS", str(columns))
-        code = _status()
-        said = capsys.readouterr()
-        assert "Traceback" not in said.err
-        return code, said.out, said.err
+        code, out, err = run_drkit(*arguments)
+        assert "Traceback" not in err
+        return code, out, err
 
     return call
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import sys
 
 import click
 import pytest
@@ -12,22 +11,15 @@ from rich.console import Console
 
 from drkit.core.types import Judgement
 from drkit.search import write_qrels, write_run
-from drkit_cli.main import _status, cli
+from drkit_cli.main import cli
 from drkit_cli.render import table
 
 
 @pytest.fixture
-def drkit(monkeypatch, capsys, tmp_path):
-    """Run the command line in this process, in a folder of its own; return (exit code, output, error)."""
+def drkit(run_drkit, monkeypatch, tmp_path):
+    """The command line, in a folder of its own."""
     monkeypatch.chdir(tmp_path)
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["drkit", *map(str, arguments)])
-        code = _status()
-        shown = capsys.readouterr()
-        return code, shown.out, shown.err
-
-    return call
+    return run_drkit
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 
 import pytest
 
@@ -12,14 +11,18 @@ from drkit.commands.search import rank_to_run
 from drkit.core.types import Passage
 from drkit.errors import DrkitError
 from drkit.search.bm25 import Bm25Retriever
-from drkit_cli.main import _status
 
 
-def refused(capsys, monkeypatch, *arguments):
+@pytest.fixture
+def refused(run_drkit):
     """Standard error of a command that must end with 2."""
-    monkeypatch.setattr(sys, "argv", ["drkit", *map(str, arguments)])
-    assert _status() == 2
-    return capsys.readouterr().err
+
+    def call(*arguments):
+        code, _, err = run_drkit(*arguments)
+        assert code == 2
+        return err
+
+    return call
 
 
 @pytest.mark.parametrize(
@@ -44,27 +47,26 @@ def refused(capsys, monkeypatch, *arguments):
         (["search", "r", "words", "-k", "9" * 23], "not in the range"),
     ],
 )
-def test_a_users_mistake_is_one_message(arguments, said, tmp_path, monkeypatch, capsys):
+def test_a_users_mistake_is_one_message(arguments, said, tmp_path, monkeypatch, refused):
     monkeypatch.chdir(tmp_path)
-    error = refused(capsys, monkeypatch, *arguments)
+    error = refused(*arguments)
     assert said in error
     assert len(error) < 700
     assert not list(tmp_path.iterdir())
 
 
-def test_a_recipe_from_elsewhere_cannot_choose_a_folder_outside_runs(tmp_path, monkeypatch, capsys):
+def test_a_recipe_from_elsewhere_cannot_choose_a_folder_outside_runs(tmp_path, monkeypatch, run_drkit, refused):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["drkit", "compose", "-o", "recipe.toml", "--name", "inside", "--dry-run"])
-    assert _status() == 0
+    assert run_drkit("compose", "-o", "recipe.toml", "--name", "inside", "--dry-run")[0] == 0
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(recipe.read_text().replace('name = "inside"', 'name = "../../escape"'))
-    assert "not a path" in refused(capsys, monkeypatch, "run", recipe, "--dry-run")
+    assert "not a path" in refused("run", recipe, "--dry-run")
 
 
-def test_what_transformers_would_refuse_after_hours_is_refused_in_the_plan(tmp_path, monkeypatch, capsys):
+def test_what_transformers_would_refuse_after_hours_is_refused_in_the_plan(tmp_path, monkeypatch, refused):
     monkeypatch.chdir(tmp_path)
     given = ["--set", "finetune.lr_scheduler_type=nosuch", "--set", "pretrain.arguments={no_such=1}"]
-    error = refused(capsys, monkeypatch, "compose", "--dry-run", *given)
+    error = refused("compose", "--dry-run", *given)
     assert "2 problems" in error
     assert re.search("nosuch is not a valid SchedulerType.* @ finetune", error)
     assert re.search("'no_such'.* @ pretrain", error)

@@ -10,6 +10,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 import transformers as hf
+from hypothesis import given
+from hypothesis import strategies as st
 
 from drkit.core.registry import installed
 from drkit.core.spec import Kind
@@ -20,6 +22,7 @@ from drkit.encoders import MaskedLmEncoder, context_from, token_batch
 from drkit.encoders.architectures import ARCHITECTURES, STATIC, architecture, longest_text
 from drkit.encoders.export import export_encoder
 from drkit.encoders.heads import tie_lm_head
+from drkit.encoders.masked_lm import group_by_length
 from drkit.errors import DrkitError, ProblemsError
 from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
@@ -156,6 +159,35 @@ def test_heads_and_layers_are_the_models_own(name):
     assert heads.embed(tokens.ids).shape == out.hidden.shape
     if name != "modernbert":
         torch.testing.assert_close(heads.embed(tokens.ids), full.hidden_states[0])
+
+
+@pytest.mark.parametrize("lengths", [[70] * 16 + [69, 30, 12, 3] * 8, [9, 70, 2, 40]], ids=["groups", "one-group"])
+@pytest.mark.parametrize("name", NAMES)
+def test_texts_read_by_length_have_the_vectors_and_gradients_of_one_batch(name, lengths):
+    encoder, tokenizer = wrapped(name)
+    encoder.eval()
+    order = torch.randperm(len(lengths), generator=torch.Generator().manual_seed(2))
+    attention = torch.arange(72) < torch.tensor(lengths)[order][:, None]
+    ids = torch.randint(10, len(tokenizer), attention.shape, generator=torch.Generator().manual_seed(3))
+    ids[~attention] = tokenizer.pad_token_id
+    weights = torch.randn(len(lengths), 16, generator=torch.Generator().manual_seed(4))
+    found = []
+    for vectors in (encoder(ids, attention)["bottleneck"], encoder.vectors(ids, attention)):
+        encoder.zero_grad()
+        (vectors * weights).sum().backward()
+        found.append([vectors.detach(), *(p.grad for p in encoder.backbone.parameters() if p.grad is not None)])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(other, one, atol=1e-5, rtol=1e-4)
+
+
+@given(st.lists(st.integers(0, 300), min_size=1, max_size=60))
+def test_groups_hold_every_text_once_and_all_of_its_tokens(lengths):
+    attention = torch.arange(300) < torch.tensor(lengths)[:, None]
+    groups = group_by_length(attention)
+    assert sorted(row for rows, _ in groups for row in rows.tolist()) == list(range(len(lengths)))
+    for rows, length in groups:
+        assert length == max(1, *(lengths[row] for row in rows))
+    assert all(len(rows) * length >= 1024 for rows, length in groups[:-1])
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ("modernbert", "electra")])

@@ -49,18 +49,14 @@ def files(tmp_path_factory):
 
 
 @pytest.fixture
-def drkit(monkeypatch, capsys, files):
-    """(exit code, all output) of the command line, in this process, in the files' folder."""
+def drkit(run_drkit, monkeypatch, files):
+    """The command line in the files' folder, with all its output as one text."""
+    monkeypatch.chdir(files)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
     def call(*arguments):
-        from drkit_cli.main import _status
-
-        monkeypatch.chdir(files)
-        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-        monkeypatch.setattr(sys, "argv", ["drkit", *map(str, arguments)])
-        code = _status()
-        said = capsys.readouterr()
-        return code, said.out + said.err
+        code, out, err = run_drkit(*arguments)
+        return code, out + err
 
     return call
 

@@ -244,7 +244,7 @@ def _validations(
 
 FINETUNE = StageSpec(
     name="finetune",
-    version=2,
+    version=3,
     settings=FinetuneSettings,
     run=finetune,
     inputs={
