@@ -28,6 +28,13 @@ precision_option = click.option(
     "--precision", type=click.Choice(["float32", "bfloat16"]), default="float32", show_default=True
 )
 device_option = click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda ..")
+engine_option = click.option(
+    "--engine",
+    default="local",
+    show_default=True,
+    metavar="local|ray[:ADDRESS]",
+    help="Where the work is done: here, or on a Ray cluster (ray:auto, ray:HOST:PORT).",
+)
 seed_option = click.option("--seed", default=42, show_default=True, type=click.IntRange(0, LARGEST_SEED))
 token_budget_option = click.option(
     "--token-budget", default=16_384, show_default=True, type=count(1), help="Tokens read at once."
@@ -88,7 +95,7 @@ def judgement_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that every command with a run has: `--dry-run`, `--reuse`, `--redo` and `--trial`."""
+    """Add the options that every command with a run has: `--dry-run`, `--reuse`, `--redo`, `--trial`, `--engine`."""
     return _with_options(
         command,
         click.option("--dry-run", is_flag=True, help="Print the plan and stop."),
@@ -109,6 +116,7 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
             default=None,
             help="Try every part on a toy batch first (default: yes for a run, no for --dry-run).",
         ),
+        engine_option,
     )
 
 

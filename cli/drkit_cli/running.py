@@ -8,10 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from drkit.core.engine import LOCAL
 from drkit_cli.output import print_note, print_result, show_progress
 from drkit_cli.terminal import echo
 
 if TYPE_CHECKING:
+    from drkit.core.engine import Engine
     from drkit.core.registry import Registry
     from drkit.recipe.schema import Recipe
     from drkit.runs.plan import Plan
@@ -27,15 +29,17 @@ def run_recipe(
     reuse: Sequence[Path] = (),
     trial: bool | None = None,
     notes: Sequence[str] = (),
+    engine: str = LOCAL,
 ) -> None:
     """Check the recipe, print its plan or run it, and print the results.
 
     trial: whether to try its parts on a toy batch first; None: before a run, but not for a dry run. notes: what to say
-    with those of the plan.
+    with those of the plan. engine: see `drkit.core.engine.open_engine`.
     """
     from attrs import evolve
 
     from drkit.core import processes
+    from drkit.core.engine import open_engine
     from drkit.core.processes import busy_note, configured_threads, free_cores
     from drkit.errors import DrkitError
     from drkit.recipe.check import check
@@ -64,12 +68,15 @@ def run_recipe(
         if trial:
             made = evolve(made, notes=(*made.notes, "trial: every part of the recipe passes on a toy batch"))
     if not dry_run:
-        _execute(made, run, recipe, registry, redo=redo, reuse=reuse)
+        with open_engine(engine) as opened:
+            _execute(made, run, recipe, registry, redo=redo, reuse=reuse, engine=opened)
     elif not processes.rank():
         print_result(plan_document(recipe, made, run), lambda: console().print(plan_tree(recipe, registry, made, run)))
 
 
-def _execute(made: Plan, run: Path, recipe: Recipe, registry: Registry, *, redo: bool, reuse: Sequence[Path]) -> None:
+def _execute(
+    made: Plan, run: Path, recipe: Recipe, registry: Registry, *, redo: bool, reuse: Sequence[Path], engine: Engine
+) -> None:
     """Execute a plan, with its notes, progress and results; only the first process prints."""
     from drkit.core import processes
     from drkit.core.progress import Silent
@@ -85,7 +92,9 @@ def _execute(made: Plan, run: Path, recipe: Recipe, registry: Registry, *, redo:
         print_note(note)
     try:
         with name_failing_part(recipe, registry), show_progress(len(made.stages)) as progress:
-            done = execute(made.stages, run, recipe, registry=registry, progress=progress, redo=redo, reuse=reuse)
+            done = execute(
+                made.stages, run, recipe, registry=registry, progress=progress, redo=redo, reuse=reuse, engine=engine
+            )
     except KeyboardInterrupt:
         echo(f"interrupted; finished stages and checkpoints are kept. Resume with: drkit run {run / RECIPE}", err=True)
         raise

@@ -41,5 +41,7 @@ if TYPE_CHECKING:
     from drkit.commands.training_data import mine_to_file as mine_to_file
     from drkit.commands.vector_stores import Pushed as Pushed
     from drkit.commands.vector_stores import push_index as push_index
+    from drkit.core.engine import Loaded as Loaded
+    from drkit.core.engine import open_engine as open_engine
 
 lazy_exports(__name__)

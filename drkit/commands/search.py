@@ -11,6 +11,7 @@ import attrs
 import numpy as np
 
 from drkit.commands.inputs import NamedCollection
+from drkit.core.engine import Engine, Loaded
 from drkit.core.registry import Installed
 from drkit.core.types import Query
 from drkit.data.rows import batched
@@ -32,7 +33,7 @@ Batch: TypeAlias = "tuple[Sequence[str], NDArray[np.float32]]"
 
 
 def encode_collection(
-    encoder: Encoder,
+    encoder: Encoder | Loaded[Encoder],
     collection: str,
     folder: str | Path,
     *,
@@ -41,12 +42,13 @@ def encode_collection(
     storage: Storage | None = None,
     on_progress: Callable[[int], None] | None = None,
     parts: Installed | None = None,
+    engine: Engine | None = None,
 ) -> Vectors | None:
     """Encode the passages of a collection, or the queries of a split, into a folder of vectors.
 
-    collection, settings, parts: see `NamedCollection`. storage: how vectors are stored; its role is set here.
-    on_progress: called with the number of texts read so far. Returns None while other processes of a torchrun still
-    write their shards. Repeated calls resume.
+    encoder, engine: see `encode_corpus`. collection, settings, parts: see `NamedCollection`. storage: how vectors are
+    stored; its role is set here. on_progress: called with the number of texts read so far. Returns None while other
+    processes of a torchrun still write their shards. Repeated calls resume.
 
     Raises DrkitError as `encode_corpus` does, or if the collection or split does not exist.
     """
@@ -54,7 +56,8 @@ def encode_collection(
     queries = ((q.query_id, q.text) for q in source.queries(split)) if split else None
     texts = _counted(queries or source.contents(), on_progress)
     role = "queries" if split else "passages"
-    return encode_corpus(encoder, texts, folder, storage=attrs.evolve(storage or Storage(), role=role))
+    made = attrs.evolve(storage or Storage(), role=role)
+    return encode_corpus(encoder, texts, folder, storage=made, engine=engine)
 
 
 def search_to_run(

@@ -19,6 +19,7 @@ from attrs import field, frozen
 from filelock import FileLock, Timeout
 
 from drkit.core import processes
+from drkit.core.engine import Engine, LocalEngine
 from drkit.core.files import (
     CHECKPOINTS,
     is_temporary,
@@ -137,10 +138,11 @@ def execute(
     progress: Progress,
     redo: bool = False,
     reuse: Sequence[Path] = (),
+    engine: Engine | None = None,
 ) -> dict[str, Manifest]:
     """Run every stage that is not finished yet; returns the manifests by stage.
 
-    reuse: other runs. A stage of theirs with the same inputs and settings is reused (its files are hard-linked, or
+    engine: where the data work of stages is done; in this process if None. It changes no result. reuse: other runs. A stage of theirs with the same inputs and settings is reused (its files are hard-linked, or
     copied if that fails) instead of running again.
 
     With several processes (torchrun), the first runs the plan, and the others join it in the joint stages.
@@ -152,7 +154,7 @@ def execute(
         return _join_stages(stages, run, registry)
     with locked(run), processes.group():
         claim(run, recipe, registry, redo=redo)
-        work = _Work({stage.name: stage for stage in stages}, run, registry, progress)
+        work = _Work({stage.name: stage for stage in stages}, run, registry, progress, engine or LocalEngine())
         for stage in stages:
             take_over(stage, run, stage.fingerprint(input_hashes(stage, work.done)), reuse)
             work.finish(stage)
@@ -173,7 +175,8 @@ def _join_stages(stages: Sequence[Stage[Any]], run: Path, registry: Registry) ->
                 # Checkpoints are shared: each process keeps its random state there.
                 shared = (run / UNFINISHED / name / CHECKPOINTS).resolve()
                 Path(scratch, CHECKPOINTS).symlink_to(shared)
-                _run(by_name[name], Path(scratch), run, registry=registry, progress=Silent())
+                stage = by_name[name]
+                stage.spec.run(_stage_run(stage, Path(scratch), run, registry, Silent(), LocalEngine()))
     return {}
 
 
@@ -228,6 +231,7 @@ class _Work:
     run: Path
     registry: Registry
     progress: Progress
+    engine: Engine
     done: dict[str, Manifest] = field(factory=dict)
 
     def finish(self, stage: Stage[Any]) -> None:
@@ -267,7 +271,7 @@ class _Work:
             if stage.spec.joint:
                 (folder / CHECKPOINTS).mkdir(exist_ok=True)
                 processes.broadcast(stage.name)
-            metrics = _run(stage, folder, run, registry=self.registry, progress=self.progress)
+            metrics = stage.spec.run(_stage_run(stage, folder, run, self.registry, self.progress, self.engine))
             seconds = time.perf_counter() - started
             manifest = _manifest(stage, identity, folder, metrics, seconds, peaks())
             write_manifest(manifest, folder)
@@ -305,6 +309,8 @@ def _manifest(
     )
 
 
-def _run(stage: Stage[Any], folder: Path, run: Path, *, registry: Registry, progress: Progress) -> Mapping[str, Any]:
+def _stage_run(
+    stage: Stage[Any], folder: Path, run: Path, registry: Registry, progress: Progress, engine: Engine
+) -> StageRun[Any]:
     inputs = {name: run / part.stage / part.path for name, part in stage.inputs.items()}
-    return stage.spec.run(StageRun(stage.name, stage.settings, inputs, folder, registry, progress))
+    return StageRun(stage.name, stage.settings, inputs, folder, registry, progress, engine)

@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 import attrs
 from attrs import asdict, field, frozen
 
+from drkit.core.engine import Engine, LocalEngine
 from drkit.core.files import local_path, write_text
 from drkit.core.progress import Progress
 from drkit.core.registry import Registry
@@ -227,7 +228,8 @@ def files_state(spec: ComponentSpec, config: Any) -> str:
 class StageRun(Generic[S]):
     """The argument of a stage's function, which writes into `folder` and returns metrics for the manifest.
 
-    inputs: paths of the declared inputs, by name, without optional inputs that the plan does not use.
+    inputs: paths of the declared inputs, by name, without optional inputs that the plan does not use. engine: where the
+    data work is done; no result depends on it.
     """
 
     name: str
@@ -236,6 +238,7 @@ class StageRun(Generic[S]):
     folder: Path
     registry: Registry
     progress: Progress
+    engine: Engine = field(factory=LocalEngine)
 
 
 @frozen

@@ -8,18 +8,20 @@ sentence-transformers in memory are encoders too (`SentenceTransformerEncoder`).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import attrs
 import numpy as np
 import pyarrow as pa
-from attrs import frozen
+from attrs import define
 from filelock import FileLock
 from numpy.typing import NDArray
 from pyarrow import ArrowException
 
+from drkit.core.engine import Engine, Loaded, LocalEngine, Task, loaded_value
 from drkit.core.files import make_folder, remove_temporaries
 from drkit.core.processes import Shard
 from drkit.data.generation import blocks
@@ -48,84 +50,124 @@ _HASH = "texts"
 
 
 def encode_corpus(
-    encoder: Encoder,
+    encoder: Encoder | Loaded[Encoder],
     texts: Iterable[tuple[str, Text]],
     folder: str | Path,
     *,
     storage: Storage | None = None,
     shard: Shard | None = None,
+    engine: Engine | None = None,
 ) -> Vectors | None:
     """Encode (id, text) pairs into a folder of vectors; None while other processes still write their shards.
 
-    encoder: a `TextEncoder`, a `DualEncoder`, a `SentenceTransformerEncoder`, or any `Encoder`.
-    texts: streamed; every process gets all of them. A text may be its token ids (with special tokens, truncated).
-    storage: dtype, file format, shard size, and whether these are passages or queries. shard: rank and number of
-    processes; from torchrun's environment if None. Repeated calls, with any number of processes, encode only the
+    encoder: a `TextEncoder`, a `DualEncoder`, a `SentenceTransformerEncoder`, or any `Encoder`; `Loaded` for an engine
+    of several machines, each of which loads it. texts: streamed; every process gets all of them. A text may be its
+    token ids (with special tokens, truncated). storage: dtype, file format, shard size, and whether these are passages
+    or queries. shard: rank and number of processes; from torchrun's environment if None. engine: where shards are
+    encoded; in this process if None. Repeated calls, with any number of processes and any engine, encode only the
     missing shards.
 
     Raises DrkitError if the folder holds vectors of another encoder, other settings or other texts, there are no
     texts, an id is empty, or a vector is not finite or exceeds float16.
     """
     storage, shard, path = storage or Storage(), shard or Shard.from_environment(), Path(folder)
-    _prepare(path, encoder, storage)
-    number = -1
-    for number, (first, batch) in enumerate(blocks(texts, storage.shard_size)):
-        job = ShardJob(encoder, storage, path, number)
-        text_hash = _hash_texts(batch)
-        if ids_file(path, number).is_file():
-            job.check(text_hash, first)
-        elif number % shard.processes == shard.rank:
-            job.write(batch, text_hash)
-    if number < 0:
+    identity = _prepare(path, loaded_value(encoder), storage)
+    if isinstance(encoder, Loaded):
+        encoder = encoder.checked(_check_identity, json.dumps(identity, sort_keys=True))
+    written = _ShardTasks(encoder, storage, path, shard)
+    for _ in (engine or LocalEngine()).run(written.missing(texts)):
+        pass
+    if not written.shards:
         raise DrkitError(f"no texts to encode into {path}; is the collection empty?")
-    return _finish(path, number + 1)
+    return _finish(path, written.shards)
 
 
-@frozen
-class ShardJob:
-    """One shard of a folder, to be written or checked."""
+@define
+class _ShardTasks:
+    """The shards of a folder that one process has to write; shards: how many there are, once all texts are read."""
 
-    encoder: Encoder
+    encoder: Encoder | Loaded[Encoder]
     storage: Storage
     folder: Path
-    number: int
+    share: Shard
+    shards: int = 0
 
-    def write(self, batch: Sequence[tuple[str, Text]], text_hash: str) -> None:
-        """Encode and write the vectors, then the ids, which mark the shard as complete."""
-        names, texts = [name for name, _ in batch], [text for _, text in batch]
-        if "" in names:
-            raise DrkitError(f"text {self.number * self.storage.shard_size + names.index('') + 1} has an empty id")
-        vectors = self._encode(texts)
-        _check_values(vectors, names, self.storage.dtype)
-        write_shard(vectors_file(self.folder, self.number, self.storage.format), vectors.astype(self.storage.dtype))
-        write_id_table(ids_file(self.folder, self.number), pa.array(names, type=pa.large_string()), {_HASH: text_hash})
-
-    def check(self, text_hash: str, first: int) -> None:
-        """Raise DrkitError if the existing shard holds vectors of other texts, or is broken."""
-        path = ids_file(self.folder, self.number)
-        try:
-            stored = (read_id_table(path).schema.metadata or {}).get(_HASH.encode(), b"").decode()
-        except (OSError, ArrowException) as error:
-            raise DrkitError(f"cannot read {path}: {error}; delete this file to encode its shard again") from error
-        if stored != text_hash:
-            raise DrkitError(
-                f"{self.folder} holds vectors of other texts (they differ after text {first}): "
-                f"choose another folder, or delete this one"
-            )
-
-    def _encode(self, texts: Sequence[Any]) -> NDArray[np.float32]:
-        if not isinstance(texts[0], str):
-            if not hasattr(self.encoder, "encode_tokens"):
-                raise DrkitError(f"{type(self.encoder).__name__} cannot encode token ids; give texts")
-            vectors: NDArray[np.float32] = self.encoder.encode_tokens(texts)
-            return vectors
-        if self.storage.role == "queries":
-            return self.encoder.encode_queries(texts)
-        return self.encoder.encode_passages(texts)
+    def missing(self, texts: Iterable[tuple[str, Text]]) -> Iterator[Task[int]]:
+        """Yield a task for each missing shard. Raises DrkitError if an existing shard has other texts."""
+        for number, (first, batch) in enumerate(blocks(texts, self.storage.shard_size)):
+            self.shards = number + 1
+            text_hash = _hash_texts(batch)
+            if ids_file(self.folder, number).is_file():
+                _check_texts(self.folder, number, text_hash, first)
+            elif number % self.share.processes == self.share.rank:
+                given = (self.encoder, self.storage, self.folder, number, batch, text_hash)
+                yield Task(f"shard {number:05d} of {self.folder}", encode_shard, given, accelerated=True)
 
 
-def _prepare(folder: Path, encoder: Encoder, storage: Storage) -> None:
-    """Describe the vectors in a new folder, or check that an existing folder has the same description."""
+def encode_shard(
+    encoder: Encoder | Loaded[Encoder],
+    storage: Storage,
+    folder: Path,
+    number: int,
+    batch: Sequence[tuple[str, Text]],
+    text_hash: str,
+) -> int:
+    """Encode (id, text) pairs as one shard of a folder of vectors; returns their number.
+
+    Raises DrkitError for an empty id, or a vector that is not finite or exceeds float16.
+    """
+    names, rows = [name for name, _ in batch], [text for _, text in batch]
+    if "" in names:
+        raise DrkitError(f"text {number * storage.shard_size + names.index('') + 1} has an empty id")
+    vectors = _encode(loaded_value(encoder), rows, storage.role)
+    _check_values(vectors, names, storage.dtype)
+    write_shard(vectors_file(folder, number, storage.format), vectors.astype(storage.dtype))
+    # The ids mark the shard as complete.
+    write_id_table(ids_file(folder, number), pa.array(names, type=pa.large_string()), {_HASH: text_hash})
+    return len(batch)
+
+
+def _encode(encoder: Any, texts: Sequence[Any], role: str) -> NDArray[np.float32]:
+    if not isinstance(texts[0], str):
+        if not hasattr(encoder, "encode_tokens"):
+            raise DrkitError(f"{type(encoder).__name__} cannot encode token ids; give texts")
+        vectors: NDArray[np.float32] = encoder.encode_tokens(texts)
+    elif role == "queries":
+        vectors = encoder.encode_queries(texts)
+    else:
+        vectors = encoder.encode_passages(texts)
+    return vectors
+
+
+def _check_identity(encoder: Encoder, expected: str) -> Encoder:
+    """Return an encoder that a worker has loaded. Raises DrkitError if it is not the expected one."""
+    if json.dumps(dict(encoder.identity()), sort_keys=True) != expected:
+        raise DrkitError(
+            "a worker loaded another encoder than the one in the first process; install the same versions and mount "
+            "the same file system on all machines"
+        )
+    return encoder
+
+
+def _check_texts(folder: Path, number: int, text_hash: str, first: int) -> None:
+    """Raise DrkitError if an existing shard holds vectors of other texts, or is broken."""
+    path = ids_file(folder, number)
+    try:
+        stored = (read_id_table(path).schema.metadata or {}).get(_HASH.encode(), b"").decode()
+    except (OSError, ArrowException) as error:
+        raise DrkitError(f"cannot read {path}: {error}; delete this file to encode its shard again") from error
+    if stored != text_hash:
+        raise DrkitError(
+            f"{folder} holds vectors of other texts (they differ after text {first}): "
+            f"choose another folder, or delete this one"
+        )
+
+
+def _prepare(folder: Path, encoder: Encoder, storage: Storage) -> Mapping[str, Any]:
+    """Describe the vectors in a new folder, or check that an existing folder has the same description.
+
+    Returns the encoder's identity.
+    """
     identity = encoder.identity()
     ours = {"format_version": 1, "encoder": identity, "dimension": encoder.dimension, **attrs.asdict(storage)}
     if folder.exists() and not folder.is_dir():
@@ -139,7 +181,7 @@ def _prepare(folder: Path, encoder: Encoder, storage: Storage) -> None:
         theirs = read_about(folder)
         if theirs is None:
             write_about(folder, {**ours, "count": None, "shards": None})
-            return
+            return identity
     changed = [key for key in identity if theirs["encoder"].get(key) != identity[key]]
     changed += [key for key in ours if key != "encoder" and theirs.get(key) != ours[key]]
     if changed:
@@ -147,6 +189,7 @@ def _prepare(folder: Path, encoder: Encoder, storage: Storage) -> None:
             f"{folder} holds vectors of another encoder or other settings ({', '.join(changed)} differ): "
             f"use the same encoder and settings, choose another folder, or delete this one"
         )
+    return identity
 
 
 def _finish(folder: Path, shards: int) -> Vectors | None:

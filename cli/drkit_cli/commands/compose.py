@@ -63,6 +63,7 @@ def compose(
     quick: bool,
     scale: str | None,
     trial: bool | None,
+    engine: str,
     hardware: str | None,
     corpus: str | None,
     price: float | None,
@@ -97,7 +98,15 @@ def compose(
         _print_budget(recipe, parts.registry, hardware, corpus, price)
         return
     run_recipe(
-        recipe, parts.registry, run_dir=run_dir, dry_run=dry_run, redo=redo, reuse=reuse, trial=trial, notes=notes
+        recipe,
+        parts.registry,
+        run_dir=run_dir,
+        dry_run=dry_run,
+        redo=redo,
+        reuse=reuse,
+        trial=trial,
+        notes=notes,
+        engine=engine,
     )
 
 

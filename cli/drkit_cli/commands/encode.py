@@ -7,7 +7,14 @@ from pathlib import Path
 import click
 
 from drkit_cli.names import LocalPath, PathOrId, count
-from drkit_cli.options import collection_option, device_option, pooling_option, precision_option, settings_option
+from drkit_cli.options import (
+    collection_option,
+    device_option,
+    engine_option,
+    pooling_option,
+    precision_option,
+    settings_option,
+)
 from drkit_cli.output import output_options, print_next, print_note, print_result, show_progress
 from drkit_cli.terminal import echo
 
@@ -29,6 +36,7 @@ from drkit_cli.terminal import echo
 @pooling_option
 @precision_option
 @device_option
+@engine_option
 @click.option("-o", "--output", required=True, type=LocalPath(), help="The folder of vectors.")
 @output_options
 def encode(
@@ -42,22 +50,26 @@ def encode(
     pooling: str | None,
     precision: str,
     device: str,
+    engine: str,
     output: Path,
 ) -> None:
     r"""Encode a collection into shards of vectors (.npy or .safetensors) with their ids (.arrow).
 
-    An interrupted command resumes when repeated, and loses at most the current shard. torchrun shares the shards.
+    An interrupted command resumes when repeated, and loses at most the current shard. Processes of torchrun, or
+    machines of Ray, share the shards.
 
     \b
     drkit encode --encoder runs/R --collection beir:FOLDER -o vectors/
     drkit encode --encoder runs/R --collection beir:FOLDER --split test -o queries/
     torchrun --nproc-per-node 8 -m drkit_cli.main encode --encoder E --collection beir:FOLDER -o vectors/
+    drkit encode --engine ray:auto --encoder runs/R --collection beir:FOLDER -o vectors/
     """
     from drkit.commands import encode_collection, open_encoder
+    from drkit.core.engine import Loaded, open_engine
     from drkit.search import Storage
 
-    made_by = open_encoder(encoder, pooling=pooling, device=device, precision=precision)
-    with show_progress(1) as progress:
+    made_by = Loaded(open_encoder, encoder, pooling=pooling, device=device, precision=precision)
+    with open_engine(engine, device) as opened, show_progress(1) as progress:
         progress.begin("encode", f"{split + ' queries' if split else 'passages'} of {collection}")
         vectors = encode_collection(
             made_by,
@@ -67,6 +79,7 @@ def encode(
             settings=settings,
             storage=Storage(dtype=dtype, format=format_, shard_size=shard_size),
             on_progress=lambda count: progress.advance(count, None, "texts"),
+            engine=opened,
         )
     if vectors is None:
         print_note("this process is done; others are still writing their shards")

@@ -17,7 +17,13 @@ from drkit_cli.output import output_options
 @run_options
 @output_options
 def run(
-    recipe: Path, dry_run: bool, run_dir: Path | None, redo: bool, reuse: tuple[Path, ...], trial: bool | None
+    recipe: Path,
+    dry_run: bool,
+    run_dir: Path | None,
+    redo: bool,
+    reuse: tuple[Path, ...],
+    trial: bool | None,
+    engine: str,
 ) -> None:
     r"""Run RECIPE, a TOML file or the folder of a run, which is resumed where it stopped.
 
@@ -25,6 +31,7 @@ def run(
     drkit run runs/R                          # resume an interrupted run
     drkit run recipe.toml --run-dir runs/B    # the same recipe in another folder
     torchrun --nproc-per-node 4 -m drkit_cli.main run recipe.toml
+    drkit run recipe.toml --engine ray:auto   # encode on the machines of a Ray cluster
     """
     from drkit.core.registry import installed
     from drkit.recipe.start import RECIPE
@@ -36,4 +43,6 @@ def run(
     loaded = read_recipe(path, parts.registry)
     if run_dir is None and path.name == RECIPE and (path.parent / ".lock").exists():
         run_dir = path.parent
-    run_recipe(loaded, parts.registry, run_dir=run_dir, dry_run=dry_run, redo=redo, reuse=reuse, trial=trial)
+    run_recipe(
+        loaded, parts.registry, run_dir=run_dir, dry_run=dry_run, redo=redo, reuse=reuse, trial=trial, engine=engine
+    )

@@ -148,10 +148,11 @@ class Bm25Settings:
 def index_vectors(stage: StageRun[IndexSettings]) -> Mapping[str, Any]:
     """Write the index; returns its size and kind, and the measured recall of an approximate one.
 
-    All processes encode shards of the vectors, which are kept until the index is written, so that an interrupted stage
-    can resume.
+    All processes, or the machines of the engine, encode shards of the vectors, which are kept until the index is
+    written, so that an interrupted stage can resume.
     """
     from drkit.core import processes
+    from drkit.core.engine import Loaded
     from drkit.core.files import CHECKPOINTS
     from drkit.core.processes import Shard
     from drkit.search import Vectors, build_index, encode_corpus
@@ -160,8 +161,9 @@ def index_vectors(stage: StageRun[IndexSettings]) -> Mapping[str, Any]:
     joint = processes.count() > 1
     # Resolved: in other processes the folder is a link to the first one's folder, which may not exist yet.
     vectors = (stage.folder / CHECKPOINTS).resolve() / _VECTORS
-    encoder = load_text_encoder(stage.inputs["encoder"], stage.settings.reading)
-    encode_corpus(encoder, _passage_tokens(stage), vectors, shard=Shard.from_environment() if joint else Shard())
+    encoder = Loaded(load_text_encoder, stage.inputs["encoder"], stage.settings.reading)
+    shard = Shard.from_environment() if joint else Shard()
+    encode_corpus(encoder, _passage_tokens(stage), vectors, shard=shard, engine=stage.engine)
     if joint:
         processes.barrier()
         if processes.rank():
