@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from drkit.commands.search import fuse_files as fuse_files
     from drkit.commands.search import rank_to_run as rank_to_run
     from drkit.commands.search import rerank_file as rerank_file
+    from drkit.commands.search import search_in_parts as search_in_parts
     from drkit.commands.search import search_to_run as search_to_run
     from drkit.commands.starter_recipe import CollectionFacts as CollectionFacts
     from drkit.commands.starter_recipe import describe_facts as describe_facts

@@ -142,8 +142,9 @@ def execute(
 ) -> dict[str, Manifest]:
     """Run every stage that is not finished yet; returns the manifests by stage.
 
-    engine: where the data work of stages is done; in this process if None. It changes no result. reuse: other runs. A stage of theirs with the same inputs and settings is reused (its files are hard-linked, or
-    copied if that fails) instead of running again.
+    engine: where the data work of stages is done; in this process if None. It changes no result. reuse: other runs. A
+    stage of theirs with the same inputs and settings is reused (its files are hard-linked, or copied if that fails)
+    instead of running again.
 
     With several processes (torchrun), the first runs the plan, and the others join it in the joint stages.
 

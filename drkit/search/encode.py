@@ -73,7 +73,7 @@ def encode_corpus(
     storage, shard, path = storage or Storage(), shard or Shard.from_environment(), Path(folder)
     identity = _prepare(path, loaded_value(encoder), storage)
     if isinstance(encoder, Loaded):
-        encoder = encoder.checked(_check_identity, json.dumps(identity, sort_keys=True))
+        encoder = same_everywhere(encoder, identity)
     written = _ShardTasks(encoder, storage, path, shard)
     for _ in (engine or LocalEngine()).run(written.missing(texts)):
         pass
@@ -139,8 +139,12 @@ def _encode(encoder: Any, texts: Sequence[Any], role: str) -> NDArray[np.float32
     return vectors
 
 
+def same_everywhere(encoder: Loaded[Encoder], identity: Mapping[str, Any]) -> Loaded[Encoder]:
+    """Return an encoder that other processes refuse to work with if theirs has another identity than this one's."""
+    return encoder.checked(_check_identity, json.dumps(dict(identity), sort_keys=True))
+
+
 def _check_identity(encoder: Encoder, expected: str) -> Encoder:
-    """Return an encoder that a worker has loaded. Raises DrkitError if it is not the expected one."""
     if json.dumps(dict(encoder.identity()), sort_keys=True) != expected:
         raise DrkitError(
             "a worker loaded another encoder than the one in the first process; install the same versions and mount "

@@ -79,3 +79,18 @@ def test_a_run_has_the_same_bytes_and_fingerprints(nodes, beir, tmp_path, run_dr
     assert {*ours} ^ {*theirs} == set()
     assert [path for path in ours if ours[path] != theirs[path]] == []
     assert any(path.startswith("index-1/") for path in ours) or any(path.startswith("index/") for path in ours)
+
+
+def test_search_writes_the_file_of_the_local_engine(nodes, folders, tmp_path, run_drkit):
+    vectors, index = tmp_path / "v", tmp_path / "index"
+    assert run_drkit(*encode(folders, "good", vectors))[0] == 0
+    assert run_drkit("index", vectors, "-o", index)[0] == 0
+    queries = tmp_path / "queries.tsv"
+    queries.write_text("".join(f"q{n}\tremove the suffix {n}\n" for n in range(5)))
+    search = ["search", index, "--encoder", folders / "encoder", "--queries", queries, "-k", 3]
+    assert run_drkit(*search, "-o", tmp_path / "local.trec")[0] == 0
+    code, out, err = run_drkit(*search, "-o", tmp_path / "ray.trec", "--engine", nodes.engine, "--json")
+    assert (code, json.loads(out)["queries"]) == (0, 5), err
+    assert (tmp_path / "ray.trec").read_bytes() == (tmp_path / "local.trec").read_bytes()
+    code, _, err = run_drkit("search", index, "one query", "--encoder", folders / "encoder", "--engine", nodes.engine)
+    assert (code, "--engine is for the queries of a file" in err) == (2, True)

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from drkit.core.engine import LOCAL
 from drkit.encoders.pooling import POOLINGS
 from drkit_cli.names import CollectionName, LocalPath, PathOrId, count
+from drkit_cli.options import engine_option
 from drkit_cli.output import output_options, print_result
 from drkit_cli.terminal import echo
 
 if TYPE_CHECKING:
+    from drkit.core.engine import Loaded
     from drkit.core.types import Query
     from drkit.search import AnyEncoder, Hits, Vectors
     from drkit.search.fusion import Searcher
@@ -35,6 +38,7 @@ _INDENT = 5
 @click.option("--split", default="test", show_default=True, help="Split of the collection.")
 @click.option("--pooling", type=click.Choice(list(POOLINGS)), help="For an encoder that does not declare it.")
 @click.option("--hybrid", is_flag=True, help="Add BM25's scores to the retriever's, as in the run's row `hybrid`.")
+@engine_option
 @click.option("-o", "--output", type=LocalPath(), help="Write a TREC run to this file.")
 @output_options
 def search(
@@ -47,6 +51,7 @@ def search(
     split: str,
     pooling: str | None,
     hybrid: bool,
+    engine: str,
     output: Path | None,
 ) -> None:
     r"""Print the best passages for QUERY, or write the rankings of many queries as a TREC run.
@@ -56,6 +61,7 @@ def search(
     drkit search runs/R "remove a suffix" --hybrid
     drkit search runs/R --split test -o test.trec
     drkit search index/ --encoder runs/R --queries topics.tsv -k 100 -o topics.trec
+    drkit search index/ --encoder runs/R --queries many.tsv --engine ray:auto -o many.trec
     """
     from drkit.errors import DrkitError
 
@@ -66,6 +72,8 @@ def search(
         raise DrkitError("the query is empty; it must contain at least one word")
     if hybrid and (encoder or pooling):
         raise click.UsageError("--hybrid searches with the run's own encoder; leave out --encoder and --pooling")
+    if engine != LOCAL and (query is not None or hybrid):
+        raise click.UsageError("--engine is for the queries of a file or a collection, without --hybrid")
     if query is not None:
         _show(where, _hybrid(where) if hybrid else _dense(where, encoder, pooling), query, depth or _SHOWN)
         return
@@ -73,7 +81,7 @@ def search(
     if hybrid:
         _write_hybrid(where, found, output, depth or _RANKED)
         return
-    _write(where, found, output, depth or _RANKED, _encoder(where, encoder, pooling, found))
+    _write(where, found, output, depth or _RANKED, _encoder(where, encoder, pooling, found), engine)
 
 
 def _queries(where: Path, file: str | None, collection: str | None, split: str) -> Iterable[Query] | Vectors:
@@ -82,8 +90,9 @@ def _queries(where: Path, file: str | None, collection: str | None, split: str) 
     return find_queries(file) if file else NamedCollection(collection or str(where)).queries(split)
 
 
-def _encoder(where: Path, name: str | None, pooling: str | None, queries: object = None) -> AnyEncoder | None:
+def _encoder(where: Path, name: str | None, pooling: str | None, queries: object = None) -> Loaded[AnyEncoder] | None:
     from drkit.commands import open_encoder
+    from drkit.core.engine import Loaded
     from drkit.errors import DrkitError
     from drkit.search import Vectors
 
@@ -91,22 +100,36 @@ def _encoder(where: Path, name: str | None, pooling: str | None, queries: object
         return None
     if name is None and (where / "index.json").is_file():
         raise DrkitError(f"{where} is an index without an encoder: give the encoder that it was built with (--encoder)")
-    return open_encoder(name or where, pooling=pooling)
+    return Loaded(open_encoder, name or where, pooling=pooling)
 
 
 def _write(
-    where: Path, queries: Iterable[Query] | Vectors, output: Path | None, depth: int, encoder: AnyEncoder | None
+    where: Path,
+    queries: Iterable[Query] | Vectors,
+    output: Path | None,
+    depth: int,
+    encoder: Loaded[AnyEncoder] | None,
+    engine: str,
 ) -> None:
-    from drkit.commands import find_index, search_to_run
+    from drkit.commands import find_index, search_in_parts, search_to_run
+    from drkit.commands.search import Parts
+    from drkit.core.engine import Loaded, open_engine
     from drkit.search import open_index
 
     assert output is not None
-    index = open_index(find_index(where))
-    done = search_to_run(index, queries, output, encoder=encoder, depth=depth)
-    found = min(depth, len(index))
+    folder = find_index(where)
+    index = Loaded(open_index, folder)
+    if engine == LOCAL and not Parts(output).folder.is_dir():
+        made_by = encoder.value if encoder else None
+        done = search_to_run(index.value, queries, output, encoder=made_by, depth=depth)
+    else:
+        with open_engine(engine) as opened:
+            done = search_in_parts(index, folder, queries, output, engine=opened, encoder=encoder, depth=depth)
+    passages = len(index.value)
+    found = min(depth, passages)
     print_result(
-        {"file": output, "queries": done, "depth": found, "passages": len(index)},
-        lambda: echo(f"run      {output}: {done:,} queries, {found:,} of {len(index):,} passages each"),
+        {"file": output, "queries": done, "depth": found, "passages": passages},
+        lambda: echo(f"run      {output}: {done:,} queries, {found:,} of {passages:,} passages each"),
     )
 
 
@@ -140,7 +163,7 @@ def _dense(where: Path, encoder: str | None, pooling: str | None) -> Searcher:
     folder = find_index(where)
     made_by = _encoder(where, encoder, pooling)
     assert made_by is not None
-    return Retriever(made_by, open_index(folder))
+    return Retriever(made_by.value, open_index(folder))
 
 
 def _show(where: Path, retriever: Searcher, query: str, depth: int) -> None:
