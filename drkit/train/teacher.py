@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-from attrs import define, frozen
+from attrs import define, evolve, frozen
 from numpy.typing import NDArray
 
+from drkit.core.engine import Engine, Loaded, Task
 from drkit.core.progress import Progress
 from drkit.core.types import Query
 from drkit.data.arrays import arrow_file, read_batches, record_batch
@@ -41,6 +42,7 @@ SCHEMA = pa.schema(
     ]
 )
 _TEACHER = b"teacher"
+_NOT_HERE: Any = None
 
 
 @frozen(eq=False)
@@ -75,12 +77,34 @@ class ScoreBlocks:
         for number, block in enumerate(cut_blocks(requests)):
             pairs = sum(len(request.passages) for request in block)
             if number % self.processes == self.rank and not self._is_finished(number):
-                for within in self._score(number, block):
+                for within in self.score(number, block):
                     progress.advance(done + within, total, "pairs")
                 scored += pairs
             done += pairs
             progress.advance(done, total, "pairs")
         return {"scored": scored, "seconds": time.perf_counter() - started}
+
+    def make_on(
+        self, engine: Engine, scorer: Loaded[Any], requests: Sequence[ScoreRequest], progress: Progress
+    ) -> dict[str, float]:
+        """Compute the missing blocks on an engine, a task each; returns what `make` returns.
+
+        scorer: the scorer as other processes load it. Raises DrkitError, at the end, for blocks that fail.
+        """
+        blocks = [(number, block) for number, block in enumerate(cut_blocks(requests)) if not self._is_finished(number)]
+        total = sum(len(request.passages) for _, block in blocks for request in block)
+        started, done = time.perf_counter(), 0
+        bare = evolve(self, scorer=_NOT_HERE)  # a model travels as the call that loads it
+        tasks = (
+            Task(
+                f"block {number} of the teacher's scores", score_block, (scorer, bare, number, block), accelerated=True
+            )
+            for number, block in blocks
+        )
+        for pairs in engine.run(tasks):
+            done += pairs
+            progress.advance(done, total, "pairs")
+        return {"scored": done, "seconds": time.perf_counter() - started}
 
     def join(self, requests: Sequence[ScoreRequest], folder: Path) -> Path:
         """Join all blocks into one file in `folder`, atomically.
@@ -96,7 +120,7 @@ class ScoreBlocks:
         batches = (batch for number in numbers for batch in read_batches(self._path(number)))
         return self._write(folder / FILE, batches)
 
-    def _score(self, number: int, block: Sequence[ScoreRequest]) -> Iterator[int]:
+    def score(self, number: int, block: Sequence[ScoreRequest]) -> Iterator[int]:
         """Score a block and write it; yields the number of pairs done so far."""
         indices = np.unique(np.concatenate([request.passages for request in block]))
         texts = dict(zip(indices.tolist(), (p.content for p in self.corpus.at(indices)), strict=True))
@@ -134,6 +158,11 @@ class ScoreBlocks:
 
     def _path(self, number: int) -> Path:
         return self.blocks / f"block-{number:07d}.arrow"
+
+
+def score_block(scorer: Loaded[Any], work: ScoreBlocks, number: int, block: Sequence[ScoreRequest]) -> int:
+    """Score a block and write it, in whatever process; returns the number of pairs. Raises DrkitError for a NaN."""
+    return max(evolve(work, scorer=scorer.value).score(number, block), default=0)
 
 
 def cut_blocks(requests: Sequence[ScoreRequest], pairs: int | None = None) -> Iterator[list[ScoreRequest]]:

@@ -71,14 +71,17 @@ def test_a_cluster_of_this_machine_is_started_and_stopped(nodes, folders, tmp_pa
     assert not left
 
 
-def test_a_run_has_the_same_bytes_and_fingerprints(nodes, beir, tmp_path, run_drkit):  # noqa: F811
-    assert run_drkit(*compose("ance", beir, tmp_path / "local"))[0] == 0
-    code, _, err = run_drkit(*compose("ance", beir, tmp_path / "ray"), "--engine", nodes.engine)
+@pytest.mark.parametrize("recipe", ["ance", "three-stage"])
+def test_a_run_has_the_same_bytes_and_fingerprints(nodes, beir, tmp_path, run_drkit, recipe):  # noqa: F811
+    assert run_drkit(*compose(recipe, beir, tmp_path / "local"))[0] == 0
+    code, _, err = run_drkit(*compose(recipe, beir, tmp_path / "ray"), "--engine", nodes.engine)
     assert code == 0, err
     ours, theirs = contents(tmp_path / "ray"), contents(tmp_path / "local")
     assert {*ours} ^ {*theirs} == set()
     assert [path for path in ours if ours[path] != theirs[path]] == []
-    assert any(path.startswith("index-1/") for path in ours) or any(path.startswith("index/") for path in ours)
+    stages = {path.split("/")[0] for path in ours}
+    assert any(stage.startswith("index") for stage in stages)
+    assert any(stage.startswith("teacher") for stage in stages) == (recipe == "three-stage"), stages
 
 
 def test_search_writes_the_file_of_the_local_engine(nodes, folders, tmp_path, run_drkit):

@@ -20,6 +20,8 @@ from drkit.runs.stage import StageRun, StageSpec, from_recipe
 from drkit.runs.stages.finetune import judged_pairs
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -190,13 +192,17 @@ class TeacherSettings:
 def score_pairs(stage: StageRun[TeacherSettings]) -> Mapping[str, Any]:
     """Write `scores.arrow`; returns counts, speed, the hash of the weights, and the agreement."""
     from drkit.core import processes
+    from drkit.core.engine import Loaded, LocalEngine
     from drkit.core.files import CHECKPOINTS
     from drkit.data.corpus import collection_of
     from drkit.search.text_encoder import weights_hash
     from drkit.train.teacher import Agreement, ScoreBlocks, read_scores
 
     collection = collection_of(stage.inputs)
-    teacher = _teacher(stage)
+    # The run's own re-ranker, or another by path or hub id.
+    model = stage.inputs.get("reranker", stage.settings.model)
+    loaded = Loaded(load_teacher, model, stage.settings.max_length)
+    teacher = loaded.value
     requests = _requests(stage, collection)
     work = ScoreBlocks(
         scorer=teacher,
@@ -206,8 +212,12 @@ def score_pairs(stage: StageRun[TeacherSettings]) -> Mapping[str, Any]:
         rank=processes.rank(),
         processes=processes.count(),
     )
-    done = work.make(requests, stage.progress)
-    processes.barrier()
+    if isinstance(stage.engine, LocalEngine):
+        done = work.make(requests, stage.progress)
+        processes.barrier()
+    else:
+        checked = loaded.checked(_check_teacher, work.teacher)
+        done = work.make_on(stage.engine, checked, requests, stage.progress)
     agreement = Agreement()
     if work.rank == 0:
         work.join(requests, stage.folder)
@@ -223,15 +233,26 @@ def score_pairs(stage: StageRun[TeacherSettings]) -> Mapping[str, Any]:
     }
 
 
-def _teacher(stage: StageRun[TeacherSettings]) -> Reranker:
-    """Load the run's own re-ranker, or another by path or hub id, onto the device of this process."""
+def load_teacher(model: str | Path, max_length: int | None) -> Reranker:
+    """Load a cross-encoder by path or hub id onto the device of this process; max_length: see `TeacherSettings`."""
     from drkit.core.processes import local_device
     from drkit.search import Reranker
 
-    limit = stage.settings.max_length
-    teacher = Reranker.load(stage.inputs.get("reranker", stage.settings.model), local_device())
-    if limit and limit < teacher.model.max_length:
-        teacher.model.cut_at(limit)
+    teacher = Reranker.load(model, local_device())
+    if max_length and max_length < teacher.model.max_length:
+        teacher.model.cut_at(max_length)
+    return teacher
+
+
+def _check_teacher(teacher: Reranker, weights: str) -> Reranker:
+    """Return the teacher that a worker has loaded. Raises DrkitError if it has other weights."""
+    from drkit.search.text_encoder import weights_hash
+
+    if weights_hash(teacher.model) != weights:
+        raise DrkitError(
+            "a worker loaded another teacher than the one in the first process; mount the same file system on all "
+            "machines"
+        )
     return teacher
 
 
