@@ -14,6 +14,7 @@ from attrs import define, field
 
 from drkit.commands.inputs import NamedCollection, find_index, open_encoder, open_reranker
 from drkit.commands.search import texts_of
+from drkit.core.engine import Engine, Loaded
 from drkit.core.files import SCRATCH, replacing
 from drkit.core.processes import Shard
 from drkit.core.registry import Installed, Registry, installed
@@ -200,11 +201,19 @@ def _as_ids(batch: Sequence[MinedQuery], count: int) -> Iterator[dict[str, Any]]
 
 
 def generate_queries(
-    request: ComposeRequest, model: str, path: Path, *, sampling: Sampling, parts: Installed, progress: Progress
+    request: ComposeRequest,
+    model: str,
+    path: Path,
+    *,
+    sampling: Sampling,
+    parts: Installed,
+    progress: Progress,
+    engine: Engine | None = None,
 ) -> Path | None:
     """Generate queries for every passage of the requested collection; None while other processes still write theirs.
 
-    RANK and WORLD_SIZE, set by torchrun, decide this process's share. Repeated calls resume.
+    RANK and WORLD_SIZE, set by torchrun, decide this process's share. engine: see `generate_file`. Repeated calls
+    resume.
 
     Raises DrkitError if the file is not JSON Lines, or the model is not a sequence-to-sequence model.
     """
@@ -216,9 +225,10 @@ def generate_queries(
     progress.begin("queries", f"{sampling.count} a passage of {collection.name}, by {model}, {shard.label}")
     done = generate_file(
         ((passage.doc_id, passage.content) for passage in collection.passages()),
-        QueryModel.open(model, sampling),
+        Loaded(QueryModel.open, model, sampling),
         path,
         shard=shard,
+        engine=engine,
         on_progress=lambda count: progress.advance(count, None, "passages"),
     )
     progress.end("queries", time.perf_counter() - started)

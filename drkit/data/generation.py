@@ -14,16 +14,17 @@ from __future__ import annotations
 import copy
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
-from attrs import frozen
+from attrs import define, frozen
 from attrs.validators import and_, ge, gt, le
 from filelock import FileLock
 
 from drkit.core.draws import Draws
+from drkit.core.engine import Engine, Loaded, LocalEngine, Task, loaded_value
 from drkit.core.files import read_json, replacing, write_text
 from drkit.core.loading import load_pretrained
 from drkit.core.processes import Shard, local_device
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 _PARTS = "part-*.jsonl"
 _BATCH = 1024
+_Block: TypeAlias = "tuple[int, int, Sequence[tuple[str, str]]]"
 
 
 @frozen
@@ -183,16 +185,19 @@ def truncate_texts(texts: Iterator[tuple[str, str]], tokenizer: Any, max_length:
 
 def generate_file(
     texts: Iterable[tuple[str, str]],
-    model: QueryModel,
+    model: QueryModel | Loaded[QueryModel],
     path: Path,
     *,
     shard: Shard | None = None,
+    engine: Engine | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> Path | None:
     """Generate the queries of (id, text) pairs into a JSON Lines file; return None if other processes are not done.
 
-    Called again, it resumes where it was interrupted, with any number of processes; an existing file is kept. All
-    processes get all texts and share a file system. on_progress: called with the number of texts done.
+    Called again, it resumes where it was interrupted, with any number of processes and any engine; an existing file is
+    kept. All processes get all texts and share a file system. model: `Loaded` for an engine of several machines.
+    engine: where queries are generated; in this process if None. on_progress: called with the number of texts done, or,
+    on an engine of several machines, handed out.
 
     Raises DrkitError if the folder beside the file has parts made with other settings.
     """
@@ -201,20 +206,63 @@ def generate_file(
     if path.exists():
         _remove_parts(parts, path)  # a kill may have left them
         return path
-    _claim(parts, model)
-    done = _finished(parts)
-    total = 0
-    with _own_part(parts, shard).open("ab") as file:
-        for block, (first, batch) in enumerate(blocks(texts, model.sampling.batch_size)):
-            total = block + 1
-            if block % shard.processes == shard.rank and block not in done:
-                queries = model([text for _, text in batch], range(first, first + len(batch)))
-                line = {"block": block, "ids": [name for name, _ in batch], "queries": queries}
-                file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
+    generator: QueryModel = loaded_value(model)
+    _claim(parts, generator)
+    work = _Blocks(texts, generator.sampling.batch_size, parts, _finished(parts), on_progress)
+    if engine is None or isinstance(engine, LocalEngine):
+        with _own_part(parts, shard).open("ab") as file:
+            for block, first, batch in work.missing(shard):
+                file.write(_line(generator, block, first, batch))
                 file.flush()
-            if on_progress:
-                on_progress(first + len(batch))
-    return _assemble(parts, path, total)
+    else:
+        for _ in engine.run(work.tasks(model)):
+            pass
+    return _assemble(parts, path, work.total)
+
+
+@define
+class _Blocks:
+    """The batches of texts whose queries are generated; total: how many there are, once all texts are read."""
+
+    texts: Iterable[tuple[str, str]]
+    size: int
+    parts: Path
+    done: Container[int]
+    on_progress: Callable[[int], None] | None
+    total: int = 0
+
+    def missing(self, shard: Shard) -> Iterator[_Block]:
+        """Yield the blocks of this process that are not finished."""
+        for block, (first, batch) in enumerate(blocks(self.texts, self.size)):
+            self.total = block + 1
+            if block % shard.processes == shard.rank and block not in self.done:
+                yield block, first, batch
+            if self.on_progress:
+                self.on_progress(first + len(batch))
+
+    def tasks(self, model: QueryModel | Loaded[QueryModel]) -> Iterator[Task[int]]:
+        """Yield tasks of about 1,024 texts each."""
+        for some in batched(self.missing(Shard()), max(1, _BATCH // self.size)):
+            yield Task(
+                f"queries of texts {some[0][1] + 1} to {some[-1][1] + len(some[-1][2])}",
+                generate_blocks,
+                (model, self.parts, some),
+                accelerated=True,
+            )
+
+
+def generate_blocks(model: QueryModel | Loaded[QueryModel], parts: Path, given: Sequence[_Block]) -> int:
+    """Generate the queries of blocks (number, index of the first text, texts) as one part; returns their number."""
+    generator: QueryModel = loaded_value(model)
+    with replacing(parts / f"part-{given[0][0]:07d}-{given[-1][0]:07d}.jsonl") as temporary:
+        temporary.write_bytes(b"".join(_line(generator, *block) for block in given))
+    return len(given)
+
+
+def _line(model: QueryModel, block: int, first: int, batch: Sequence[tuple[str, str]]) -> bytes:
+    queries = model([text for _, text in batch], range(first, first + len(batch)))
+    line = {"block": block, "ids": [name for name, _ in batch], "queries": queries}
+    return json.dumps(line, ensure_ascii=False).encode() + b"\n"
 
 
 def blocks(texts: Iterable[Any], size: int) -> Iterator[tuple[int, list[Any]]]:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from drkit_cli.names import Between, LocalPath, PathOrId, count
-from drkit_cli.options import open_collection_option, seed_option, settings_option
+from drkit_cli.options import engine_option, open_collection_option, seed_option, settings_option
 from drkit_cli.output import output_options, print_next, print_result, show_progress
 from drkit_cli.terminal import echo
 
@@ -37,26 +37,31 @@ from drkit_cli.terminal import echo
 )
 @click.option("--batch-size", default=32, show_default=True, type=count(1), help="Passages per batch.")
 @seed_option
+@engine_option
 @click.option("-o", "--output", required=True, type=LocalPath(), help="The file: NAME.jsonl.")
 @output_options
-def queries(model: str, collection: str | None, settings: tuple[str, ...], output: Path, **sampling: Any) -> None:
+def queries(
+    model: str, collection: str | None, settings: tuple[str, ...], engine: str, output: Path, **sampling: Any
+) -> None:
     r"""Generate queries for every passage, once for any number of runs, to pre-train or fine-tune with them.
 
-    An interrupted command resumes when repeated. torchrun shares the work among processes.
+    An interrupted command resumes when repeated. torchrun and Ray share the work among processes.
 
     \b
     drkit queries --model MODEL --prefix "text2query: " --collection beir:FOLDER -o q.jsonl
     torchrun --nproc-per-node 8 -m drkit_cli.main queries --model M --collection beir:FOLDER -o q.jsonl
+    drkit queries --model M --collection beir:FOLDER --engine ray:auto -o q.jsonl
     """
     from drkit.commands import generate_queries
+    from drkit.core.engine import open_engine
     from drkit.core.registry import installed
     from drkit.data.generation import Sampling
     from drkit.recipe.compose import ComposeRequest
 
     request = ComposeRequest(collection=collection, settings=settings)
-    with show_progress(1) as progress:
+    with open_engine(engine) as opened, show_progress(1) as progress:
         done = generate_queries(
-            request, model, output, sampling=Sampling(**sampling), parts=installed(), progress=progress
+            request, model, output, sampling=Sampling(**sampling), parts=installed(), progress=progress, engine=opened
         )
     if done:
         print_result({"file": done}, lambda: echo(f"queries  {done}"))

@@ -94,14 +94,16 @@ def generate(
     stage: StageRun[Any], texts: Iterator[tuple[str, str]], total: int, model: str, path: Path, count: int
 ) -> Path:
     """Generate `count` queries of every (name, text) to `path`, texts as long as the stage's encoder reads them."""
+    from drkit.core.engine import Loaded
     from drkit.data.generation import QueryModel, Sampling, generate_file, truncate_texts
     from drkit.train.checkpoints import load_tokenizer
 
     settings = stage.settings
     done = generate_file(
         truncate_texts(texts, load_tokenizer(str(stage.inputs["vocabulary"])), settings.passage_length),
-        QueryModel.open(model, Sampling(count=count, prefix=settings.prefix, seed=settings.seed)),
+        Loaded(QueryModel.open, model, Sampling(count=count, prefix=settings.prefix, seed=settings.seed)),
         path,
+        engine=stage.engine,
         on_progress=lambda number: stage.progress.advance(number, total, "texts"),
     )
     assert done is not None  # a single process always finishes the file
