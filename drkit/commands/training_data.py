@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from attrs import define, field
 
 from drkit.commands.inputs import NamedCollection, find_index, open_encoder, open_reranker
-from drkit.commands.search import texts_of
-from drkit.core.engine import Engine, Loaded
-from drkit.core.files import SCRATCH, replacing
+from drkit.commands.search import Parts, texts_of
+from drkit.core.engine import Engine, Loaded, LocalEngine, Task, loaded_value
+from drkit.core.files import SCRATCH, replacing, write_text
 from drkit.core.processes import Shard
 from drkit.core.registry import Installed, Registry, installed
 from drkit.core.spec import Kind
@@ -39,7 +39,10 @@ from drkit.miners.chain import (
 from drkit.miners.specs import refresh_settings
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.start import RECIPE
-from drkit.search import Retriever, open_index
+from drkit.runs.manifest import digest
+from drkit.runs.stages.reranker import check_teacher
+from drkit.search import Reranker, Retriever, open_index
+from drkit.search.text_encoder import weights_hash
 from drkit.train.teacher import Agreement
 
 if TYPE_CHECKING:
@@ -236,6 +239,8 @@ def generate_queries(
 
 
 LINES_PER_BATCH = 64
+# On an engine, a task scores this many lines: a multiple of the batch, so that batches are the same.
+LINES_PER_PART = 8 * LINES_PER_BATCH
 
 
 @define
@@ -246,20 +251,28 @@ class Distilled:
     pairs: int = 0
     agreement: Agreement = field(factory=Agreement)
 
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Count a line that was written."""
+        self.queries += 1
+        self.pairs += len(row["positives"]) + len(row["negatives"])
+        self.agreement.add(row["positive_scores"], row["negative_scores"])
+
 
 def distill(
     negatives: Path,
-    teacher: Scorer,
+    teacher: Scorer | Loaded[Reranker],
     collection: NamedCollection,
     output: Path,
     *,
     on_progress: Callable[[int], None] | None = None,
+    engine: Engine | None = None,
 ) -> Distilled:
     """Score every positive and negative of a file written by `drkit mine`; writes training data with texts and scores.
 
     A line of `output`: query_id, query, positives and negatives (texts), positive_ids and negative_ids, positive_scores
     and negative_scores (raw scores of the teacher). Lines are streamed; memory holds the texts of these passages.
-    on_progress: called with the number of lines done.
+    on_progress: called with the number of lines done. engine: where lines are scored, by a `Loaded` teacher, in parts
+    beside the file; in this process if None. A repeated call keeps finished parts.
 
     Raises DrkitError, with file and line, for an invalid line, a passage that is not in the collection, or a score that
     is not finite.
@@ -272,17 +285,53 @@ def distill(
             f"{negatives} lists no passage; expected a file written by `drkit mine`, with a line per query"
         )
     texts = texts_of(collection, doc_ids)
-    done = Distilled()
+    done, parts = Distilled(), Parts(output)
+    is_local = engine is None or isinstance(engine, LocalEngine)
+    if isinstance(teacher, Loaded) and not (is_local and not parts.folder.is_dir()):
+        _score_in_parts(negatives, teacher, texts, parts, engine or LocalEngine())
+        for line in read_jsonl(output):
+            done.add(line.values)
+        return done
+    scorer: Scorer = loaded_value(teacher)
     with replacing(output) as temporary, temporary.open("w", encoding="utf-8") as file:
         for lines in batched(read_jsonl(negatives), LINES_PER_BATCH):
-            for row in _scored(lines, teacher, texts):
+            for row in _scored(lines, scorer, texts):
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
-                done.queries += 1
-                done.pairs += len(row["positives"]) + len(row["negatives"])
-                done.agreement.add(row["positive_scores"], row["negative_scores"])
+                done.add(row)
             if on_progress:
                 on_progress(done.queries)
     return done
+
+
+def _score_in_parts(
+    negatives: Path, teacher: Loaded[Reranker], texts: Mapping[str, str], parts: Parts, engine: Engine
+) -> None:
+    weights = weights_hash(teacher.value.model)
+    state = [weights, repr(teacher.arguments), repr(teacher.settings)]
+    checked, made = teacher.checked(check_teacher, weights), list[Path]()
+
+    def tasks() -> Iterator[Task[int]]:
+        for number, lines in enumerate(batched(read_jsonl(negatives), LINES_PER_PART)):
+            ids = dict.fromkeys(d for line in lines for name in ("positives", "negatives") for d in _ids(line, name))
+            used = {doc_id: texts[doc_id] for doc_id in ids if doc_id in texts}
+            made.append(parts.file(number, digest([*state, [line.values for line in lines], used])))
+            if not made[-1].is_file():
+                name = f"lines {lines[0].number} to {lines[-1].number} of {negatives}"
+                yield Task(name, score_lines, (checked, lines, used, made[-1]), accelerated=True)
+
+    for _ in engine.run(tasks()):
+        pass
+    parts.join(made)
+
+
+def score_lines(teacher: Loaded[Reranker], lines: Sequence[Row], texts: Mapping[str, str], part: Path) -> int:
+    """Score lines of a file of negatives and write them as one part; returns their number.
+
+    Raises DrkitError as `distill` does.
+    """
+    rows = (row for batch in batched(lines, LINES_PER_BATCH) for row in _scored(batch, teacher.value, texts))
+    write_text(part, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    return len(lines)
 
 
 def _scored(lines: Sequence[Row], teacher: Scorer, texts: Mapping[str, str]) -> Iterable[dict[str, Any]]:

@@ -11,6 +11,7 @@ from drkit_cli.options import (
     collection_option,
     cross_encoder_option,
     device_option,
+    engine_option,
     precision_option,
     settings_option,
     token_budget_option,
@@ -27,6 +28,7 @@ from drkit_cli.terminal import echo
 @token_budget_option
 @precision_option
 @device_option
+@engine_option
 @click.option("-o", "--output", required=True, type=LocalPath(), help="The file: NAME.jsonl.")
 @output_options
 def distill(
@@ -37,6 +39,7 @@ def distill(
     token_budget: int,
     precision: str,
     device: str,
+    engine: str,
     output: Path,
 ) -> None:
     r"""Score the positives and negatives of every query with a teacher, as data for distillation.
@@ -49,9 +52,10 @@ def distill(
     """
     from drkit.commands import NamedCollection, open_reranker
     from drkit.commands import distill as distill_file
+    from drkit.core.engine import Loaded, open_engine
 
-    scorer = open_reranker(teacher, device, token_budget=token_budget, precision=precision)
-    with show_progress(1) as progress:
+    scorer = Loaded(open_reranker, teacher, device, token_budget=token_budget, precision=precision)
+    with open_engine(engine, device) as opened, show_progress(1) as progress:
         progress.begin("distill", f"scores of {negatives} by {teacher}")
         done = distill_file(
             negatives,
@@ -59,6 +63,7 @@ def distill(
             NamedCollection(collection, settings),
             output,
             on_progress=lambda lines: progress.advance(lines, None, "queries"),
+            engine=opened,
         )
     training, agreement = _training(teacher, collection, settings), done.agreement.summary()
 

@@ -216,7 +216,7 @@ def score_pairs(stage: StageRun[TeacherSettings]) -> Mapping[str, Any]:
         done = work.make(requests, stage.progress)
         processes.barrier()
     else:
-        checked = loaded.checked(_check_teacher, work.teacher)
+        checked = loaded.checked(check_teacher, work.teacher)
         done = work.make_on(stage.engine, checked, requests, stage.progress)
     agreement = Agreement()
     if work.rank == 0:
@@ -244,7 +244,7 @@ def load_teacher(model: str | Path, max_length: int | None) -> Reranker:
     return teacher
 
 
-def _check_teacher(teacher: Reranker, weights: str) -> Reranker:
+def check_teacher(teacher: Reranker, weights: str) -> Reranker:
     """Return the teacher that a worker has loaded. Raises DrkitError if it has other weights."""
     from drkit.search.text_encoder import weights_hash
 
