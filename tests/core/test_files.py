@@ -45,9 +45,10 @@ def test_a_folder_is_removed_whole_or_becomes_a_temporary_one(tmp_path, monkeypa
         if path.exists():
             raise KeyboardInterrupt
 
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patched:
         patched.setattr("shutil.rmtree", stop)
-        remove_folder(folder)
+        with pytest.raises(KeyboardInterrupt):
+            remove_folder(folder)
     assert not folder.exists()
     remove_temporaries(tmp_path)
     assert list(tmp_path.iterdir()) == []
