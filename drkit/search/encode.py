@@ -140,7 +140,7 @@ def _prepare(folder: Path, encoder: Encoder, storage: Storage) -> None:
         if theirs is None:
             write_about(folder, {**ours, "count": None, "shards": None})
             return
-    changed = [key for key in identity if theirs["encoder"].get(key) != identity[key]]
+    changed = [key for key in {**theirs["encoder"], **identity} if theirs["encoder"].get(key) != identity.get(key)]
     changed += [key for key in ours if key != "encoder" and theirs.get(key) != ours[key]]
     if changed:
         raise DrkitError(

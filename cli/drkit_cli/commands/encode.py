@@ -7,7 +7,14 @@ from pathlib import Path
 import click
 
 from drkit_cli.names import LocalPath, PathOrId, count
-from drkit_cli.options import collection_option, device_option, pooling_option, precision_option, settings_option
+from drkit_cli.options import (
+    backend_option,
+    collection_option,
+    device_option,
+    pooling_option,
+    precision_option,
+    settings_option,
+)
 from drkit_cli.output import output_options, print_next, print_note, print_result, show_progress
 from drkit_cli.terminal import echo
 
@@ -28,6 +35,7 @@ from drkit_cli.terminal import echo
 @click.option("--shard-size", default=16_384, show_default=True, type=count(1), help="Texts per shard.")
 @pooling_option
 @precision_option
+@backend_option
 @device_option
 @click.option("-o", "--output", required=True, type=LocalPath(), help="The folder of vectors.")
 @output_options
@@ -41,6 +49,7 @@ def encode(
     shard_size: int,
     pooling: str | None,
     precision: str,
+    backend: str,
     device: str,
     output: Path,
 ) -> None:
@@ -56,7 +65,7 @@ def encode(
     from drkit.commands import encode_collection, open_encoder
     from drkit.search import Storage
 
-    made_by = open_encoder(encoder, pooling=pooling, device=device, precision=precision)
+    made_by = open_encoder(encoder, pooling=pooling, device=device, precision=precision, backend=backend)
     with show_progress(1) as progress:
         progress.begin("encode", f"{split + ' queries' if split else 'passages'} of {collection}")
         vectors = encode_collection(
