@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from attrs import frozen
 from drkit.commands.evaluation import HYBRID, OwnHits
 from drkit.commands.inputs import NamedCollection, open_encoder
 from drkit.commands.search import rank_to_run, search_to_run
-from drkit.core.files import local_path
+from drkit.core.files import local_path, remove_folder
 from drkit.core.progress import Progress, Silent
 from drkit.core.registry import Registry
 from drkit.core.types import Judgement
@@ -306,4 +305,4 @@ def _work(run: Path) -> Path:
 def _remove_work(runs: Iterable[Path]) -> None:
     """Remove the vectors and indexes beside finished runs, those included that a kill left."""
     for run in runs:
-        shutil.rmtree(_work(run), ignore_errors=True)
+        remove_folder(_work(run))

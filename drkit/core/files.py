@@ -173,6 +173,15 @@ def replacing_folder(path: Path, mark: str) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+def remove_folder(path: Path) -> None:
+    """Remove a folder that may be missing. It is renamed first: a kill leaves all of it, or a temporary folder."""
+    if path.exists():
+        old = _beside(path, "old")
+        shutil.rmtree(old, ignore_errors=True)
+        path.rename(old)
+        shutil.rmtree(old)
+
+
 def remove_temporaries(folder: Path) -> None:
     """Remove what killed processes left half written below a folder, by the names of such files.
 

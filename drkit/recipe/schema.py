@@ -103,6 +103,8 @@ _RELIED_ON = (
 )
 
 
+# Arguments that shard a training's weights over processes, which runs cannot save.
+_SHARDING = ("fsdp", "fsdp_config", "parallelism_config")
 # Bounds of arguments that papers state; every other argument is tried by `drkit.train.arguments`.
 OPTIMIZER = {"adam_beta1": and_(ge(0), lt(1)), "adam_beta2": and_(ge(0), lt(1)), "adam_epsilon": more_than(0, 1)}
 
@@ -115,6 +117,12 @@ def _free_arguments(_instance: Any, attribute: Any, value: dict[str, Any]) -> No
     taken = [name for name in value if name in _RELIED_ON]
     if taken:
         raise ValueError(f"'{taken[0]}' cannot be set in `arguments`: runs rely on the value that drkit gives it")
+    sharding = [name for name in value if name in _SHARDING]
+    if sharding:
+        raise ValueError(
+            f"'{sharding[0]}' is not supported: every process keeps a whole copy of the weights (torchrun). To save "
+            f"memory, set gradient_cache_chunk or bf16"
+        )
     for name in OPTIMIZER.keys() & value.keys():
         if isinstance(value[name], bool) or not isinstance(value[name], (int, float)):
             raise ValueError(f"'{name}' must be a number, got {value[name]!r:.80}")

@@ -92,7 +92,7 @@ class DeclaredSettings:
 
 
 def declared_settings_of(folder: Path) -> DeclaredSettings | None:
-    """Return what an encoder folder declares, or the recipe of the run whose checkpoint it is; None without either.
+    """Return what an encoder folder declares, or the recipe of the run that made the checkpoint; None without either.
 
     Raises DrkitError if one of its files is not valid JSON, or if its vectors are truncated.
     """

@@ -23,6 +23,7 @@ from drkit.core.files import (
     CHECKPOINTS,
     is_temporary,
     link_or_copy,
+    remove_folder,
     remove_temporaries,
     storage_failure,
     sync,
@@ -68,8 +69,7 @@ def take_over(stage: Stage[Any], run: Path, fingerprint: str, reuse: Sequence[Pa
         if found is not None and found.fingerprint == fingerprint:
             folder = run / UNFINISHED / stage.name
             with storage_errors(stage.name, run):
-                if folder.exists():
-                    shutil.rmtree(folder)
+                remove_folder(folder)
                 shutil.copytree(other / stage.name, folder, copy_function=link_or_copy)
             publish(folder, run / stage.name)
             return
@@ -80,8 +80,8 @@ def prepare_attempt(stage: Stage[Any], run: Path, identity: Mapping[str, Any]) -
     folder = run / UNFINISHED / stage.name
     ours = stage.spec.resumable and attempt_fingerprint(folder) == digest(identity)
     with storage_errors(stage.name, run):
-        if folder.exists() and not ours:
-            shutil.rmtree(folder)
+        if not ours:
+            remove_folder(folder)
         folder.mkdir(parents=True, exist_ok=True)
         remove_temporaries(folder)
         write_text(folder / IDENTITY, json_text(identity))
@@ -97,7 +97,7 @@ def publish(folder: Path, final: Path) -> None:
     old = folder.with_name(f"{folder.name}.old")
     for unneeded in (folder / CHECKPOINTS, old):
         if unneeded.exists():
-            shutil.rmtree(unneeded)
+            shutil.rmtree(unneeded)  # in place: a temporary folder would be published
     (folder / IDENTITY).unlink(missing_ok=True)
     if final.exists():
         final.rename(old)

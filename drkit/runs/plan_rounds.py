@@ -22,7 +22,7 @@ from drkit.runs.stages.finetune import FINETUNE
 from drkit.runs.stages.reranker import RERANKER as RERANKER_STAGE
 from drkit.runs.stages.reranker import TEACHER
 from drkit.runs.stages.retriever import EXPORT, INDEX, NEGATIVES
-from drkit.runs.stages.texts import PASSAGE_TOKENS, QUERY_TOKENS
+from drkit.runs.stages.texts import PASSAGE_TOKENS, PSEUDO_QUERY_TOKENS, QUERY_TOKENS
 
 BASELINE, AS_IT_IS = "no-pretraining", "as-it-is"
 
@@ -167,9 +167,11 @@ def _required_by(draft: Draft, chain: tuple[Choice, ...]) -> set[str]:
 
 def _query_tokens(draft: Draft, pairs: str) -> Part:
     """Return the tokens of the queries that a round learns from."""
-    train, name = training_split(pairs), "pseudo-query-tokens" if pairs == PSEUDO else "query-tokens"
+    train = training_split(pairs)
     inputs = {"queries": Part(train.stage, f"{train.path}/queries.arrow"), "vocabulary": VOCABULARY}
-    return Part(draft.add(name, QUERY_TOKENS, "tokenise every training query once", inputs))
+    if pairs == PSEUDO:
+        return Part(draft.add("pseudo-query-tokens", PSEUDO_QUERY_TOKENS, "tokenise every pseudo-query once", inputs))
+    return Part(draft.add("query-tokens", QUERY_TOKENS, "tokenise every training query once", inputs))
 
 
 def _plan_retriever(draft: Draft, retriever: _Retriever, negatives: str) -> System:

@@ -178,9 +178,11 @@ def _qdrant(target: StoreTarget, content: Content, replace: bool) -> None:
         raise MissingExtraError("pushing to Qdrant", "qdrant-client", "qdrant") from None
 
     if not target.url:
-        with _pushed_folder(target, content, replace) as folder:
-            with closing(QdrantClient(path=str(folder))) as client:
-                _fill_qdrant(client, target.name, content)
+        with (
+            _pushed_folder(target, content, replace) as folder,
+            closing(QdrantClient(path=str(folder))) as client,
+        ):
+            _fill_qdrant(client, target.name, content)
         return
     with _asking_server(target):
         client = QdrantClient(url=target.url, api_key=os.environ.get("QDRANT_API_KEY"))

@@ -7,7 +7,6 @@ in them, so that a resumed run reads the same negatives. Xiong et al. 2021; ever
 from __future__ import annotations
 
 import json
-import shutil
 from collections import deque
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from transformers import TrainerCallback
 
 from drkit.core import processes
-from drkit.core.files import FileEntry, find_damages, link_or_copy, make_folder, write_text
+from drkit.core.files import FileEntry, find_damages, link_or_copy, make_folder, remove_folder, write_text
 from drkit.core.processes import Shard
 from drkit.core.registry import Registry
 from drkit.core.types import BuildContext, Mined, MiningRequest
@@ -71,7 +70,7 @@ class ChainMiner:
         chain.index(self.corpus)
         yield from chain.mine(self.requests, chain.depth)
         for old in self.scratch.glob("vectors-*"):  # also those that a killed attempt left
-            shutil.rmtree(old)
+            remove_folder(old)
 
 
 class CurrentMiner(Protocol):

@@ -17,7 +17,7 @@ from pathlib import Path
 import cattrs
 from attrs import asdict
 
-from drkit.core.files import FileEntry, find_damages, remove_temporaries, sync, write_text
+from drkit.core.files import FileEntry, find_damages, remove_folder, remove_temporaries, sync, write_text
 from drkit.core.progress import Progress
 
 COMPLETE = ".complete"
@@ -95,7 +95,6 @@ def newest_checkpoint(folder: Path, progress: Progress) -> Path | None:
 
 def _replace_folder(source: Path | None, target: Path) -> None:
     """Make `target` a copy of `source`; remove it if there is no such folder."""
-    if target.exists():
-        shutil.rmtree(target)
+    remove_folder(target)
     if source and source.is_dir():
         shutil.copytree(source, target)

@@ -233,7 +233,7 @@ class ScheduledTrainer(Trainer):  # type: ignore[misc]
         """Write the weights as safetensors, tied ones under each of their names, so that loading finds all of them."""
         from safetensors.torch import save_file
 
-        if self.is_fsdp_enabled or self.is_deepspeed_enabled:  # they gather sharded weights themselves
+        if self.is_deepspeed_enabled:  # it gathers sharded weights itself
             super().save_model(output_dir, **options)
         elif self.args.should_save:
             folder = Path(output_dir or self.args.output_dir)

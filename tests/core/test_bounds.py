@@ -69,6 +69,7 @@ def test_every_number_on_the_command_line_has_bounds_and_every_path_is_checked()
         (f"seed={'9' * 30}", "64 bits"),
         (f"pretrain.learning_rate=1{'0' * 400}", "64 bits"),
         ("pretrain.arguments={output_dir='elsewhere'}", "'output_dir' cannot be set"),
+        ("pretrain.arguments={fsdp='full_shard'}", "'fsdp' is not supported"),
         ("finetune.arguments={max_steps=3}", "'max_steps' has a setting of its own"),
         ("name='../../escape'", "not a path"),
         ("name='..'", "not a path"),

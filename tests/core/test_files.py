@@ -11,6 +11,7 @@ import pytest
 
 from drkit.core.files import (
     make_folder,
+    remove_folder,
     remove_temporaries,
     replacing,
     replacing_folder,
@@ -33,6 +34,24 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path):
         fail()
     assert path.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_a_folder_is_removed_whole_or_becomes_a_temporary_one(tmp_path, monkeypatch):
+    folder = tmp_path / "vectors"
+    remove_folder(folder)  # may be missing
+    (folder / "inner").mkdir(parents=True)
+
+    def stop(path, **_):
+        if path.exists():
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("shutil.rmtree", stop)
+        with pytest.raises(KeyboardInterrupt):
+            remove_folder(folder)
+    assert not folder.exists()
+    remove_temporaries(tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_takes_the_place_of_its_own_kind_alone(tmp_path):

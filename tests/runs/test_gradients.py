@@ -198,37 +198,80 @@ def test_a_bi_encoder_in_chunks_has_the_same_gradients():
 TRAINED["finetune"] = (bi_encoder, pairs_batch)
 
 
-def shares(batch, kind):
-    """What each of two processes gets of a batch; row numbers are its own."""
+# What each of two and of three processes gets: rows of the batch; of queries and passages when fine-tuning.
+PARTS = {
+    # The first has shorter texts only, padded less: its signals are padded to the others' length when gathered.
+    ("signals", 2): [[1, 2, 3, 4], [0, 5, 6, 7]],
+    ("signals", 3): [[1, 2, 3], [0, 4], [5, 6, 7]],
+    ("pretrain", 2): [[0, 1, 2], [3, 4, 5, 6, 7]],
+    ("pretrain", 3): [[0, 1], [2, 3, 4], [5, 6, 7]],
+    ("finetune", 2): [([0], [0, 4, 5]), ([1, 2, 3], [1, 2, 3, 6, 7, 8, 9])],
+    ("finetune", 3): [([0], [0, 4, 5]), ([1, 2], [1, 2, 6, 7]), ([3], [3, 8, 9])],
+}
+# Kind, wrapper, rows per forward, and batches whose gradients are accumulated.
+CASES = [
+    *((kind, "ddp", chunk, steps) for kind in TRAINED for chunk in (0, 2) for steps in (1, 2)),
+    *((kind, "fsdp2", 0, steps) for kind in TRAINED for steps in (1, 2)),
+]
+
+
+def shares(batch, kind, processes):
+    """What each process gets of a batch; row numbers are its own."""
+    return [share(batch, kind, rows, is_first=index == 0) for index, rows in enumerate(PARTS[kind, processes])]
+
+
+def share(batch, kind, rows, is_first):
     if kind == "signals":
-        # The first has shorter texts only, padded less: its signals are padded to the others' length when gathered.
-        short, rest = [1, 2, 3, 4], [0, 5, 6, 7]
-        part = {n: t[short, :22] if t.ndim > 1 and t.shape[1] == 30 else t[short] for n, t in batch.items()}
-        return [part, {name: tensor[rest] for name, tensor in batch.items()}]
+        return {n: t[rows, :22] if is_first and t.ndim > 1 and t.shape[1] == 30 else t[rows] for n, t in batch.items()}
     if kind == "pretrain":
-        halves = [[0, 1, 2, 8, 9, 10], [3, 4, 5, 6, 7, 11, 12, 13, 14, 15]]
-        out = [{name: tensor[rows] for name, tensor in batch.items()} for rows in halves]
-        for part in out:
-            rows = len(part["partners"])
-            part["partners"] = torch.arange(rows).roll(rows // 2)
-        return out
-    passages = [[0, 4, 5], [1, 2, 3, 6, 7, 8, 9]]
-    queries = [[0], [1, 2, 3]]
-    out = []
-    for q, p in zip(queries, passages, strict=True):
-        part = {n: t[p] if n.startswith("passage") or n == "passage_indices" else t[q] for n, t in batch.items()}
-        out.append({**part, "positives": torch.arange(len(q)), "judged": part["judged"][:, : 1 if q == [0] else 3]})
-    return out
+        both = [*rows, *(row + 8 for row in rows)]
+        part = {name: tensor[both] for name, tensor in batch.items()}
+        return {**part, "partners": torch.arange(len(both)).roll(len(rows))}
+    queries, passages = rows
+    part = {
+        n: t[passages] if n.startswith("passage") or n == "passage_indices" else t[queries] for n, t in batch.items()
+    }
+    width = 1 if is_first else 3
+    return {**part, "positives": torch.arange(len(queries)), "judged": part["judged"][:, :width]}
 
 
-@pytest.mark.parametrize("chunk", [0, 2])
-@pytest.mark.parametrize("kind", ["pretrain", "signals", "finetune"])
-def test_two_processes_have_the_gradients_of_one_big_batch(tmp_path, kind, chunk):
-    module, batch = (made() for made in TRAINED[kind])
-    whole, _, expected = taken(module.train(), batch)
-    torchrun("tests/runs/two_processes.py", kind, chunk, tmp_path)
-    found = torch.load(tmp_path / "found.pt", weights_only=True)
-    assert float(found["loss"]) == pytest.approx(float(whole), rel=1e-5)
+def reverse(batch, kind):
+    """Another batch: the same texts, each read backwards."""
+    ids = [name for name in batch if name.endswith(".ids") and (kind == "finetune" or name.startswith("tokens"))]
+    return {**batch, **{name: backwards(batch[name]) for name in ids}}
+
+
+def backwards(ids):
+    """Rows i64[B,L] in reverse, before their padding."""
+    lengths = (ids != 0).sum(1)
+    return torch.stack([torch.cat([row[:n].flip(0), row[n:]]) for row, n in zip(ids, lengths, strict=True)])
+
+
+@pytest.fixture(scope="module")
+def one_process():
+    """Kind and number of accumulated batches -> loss and gradients of one process."""
+    made = {}
+    for kind in TRAINED:
+        for steps in (1, 2):
+            module, batch = (make() for make in TRAINED[kind])
+            taken_of = [taken(module.train(), b) for b in (batch, reverse(batch, kind))[:steps]]
+            loss = sum(float(loss) for loss, _, _ in taken_of) / steps
+            made[kind, steps] = loss, {n: sum(g[n] for _, _, g in taken_of) / steps for n in taken_of[0][2]}
+    return made
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def several_processes(request, tmp_path_factory):
+    """Loss and gradients of every case, of two and of three processes."""
+    folder = tmp_path_factory.mktemp("processes")
+    torchrun("tests/runs/many_processes.py", folder, processes=request.param)
+    return torch.load(folder / "found.pt", weights_only=True)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)))
+def test_several_processes_have_the_gradients_of_one_big_batch(one_process, several_processes, case):
+    found, (whole, expected) = several_processes["-".join(map(str, case))], one_process[case[0], case[3]]
+    assert float(found["loss"]) == pytest.approx(whole, rel=1e-5)
     close(found["gradients"], expected, 2e-6)
 
 

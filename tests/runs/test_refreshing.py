@@ -210,6 +210,22 @@ def test_what_is_mined_is_the_exact_ranking_of_the_models_own_vectors(parts, tmp
     assert refresher.metrics()["0"]["dropped"]["ranks"] == QUERIES * 4
 
 
+def test_a_kill_while_vectors_are_removed_does_not_stop_the_next_mining(parts, tmp_path, monkeypatch):
+    _, _, refresher = made(parts, tmp_path)
+
+    def removed_in_part(folder, **_):
+        if folder.exists():
+            (folder / "vectors.json").unlink()
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("shutil.rmtree", removed_in_part)
+        with pytest.raises(KeyboardInterrupt):
+            refresher._mine_before(0, 1)
+    refresher._mine_before(0, 1)
+    assert sorted(refresher.metrics()) == ["0"]
+
+
 def test_mining_leaves_dropout_and_the_model_s_mode_alone(parts, tmp_path):
     """The same lists, given beforehand, give the same training."""
     module, collate, refresher = made(parts, tmp_path / "mined", every=9)

@@ -136,12 +136,19 @@ def tokenise_passages(stage: StageRun[PassageSettings]) -> Mapping[str, Any]:
 
 def tokenise_queries(stage: StageRun[QuerySettings]) -> Mapping[str, Any]:
     """Write a memory-mapped store of the training queries; returns counts, including truncated texts."""
+    return _tokenise_queries(stage, "training queries")
+
+
+def tokenise_pseudo_queries(stage: StageRun[QuerySettings]) -> Mapping[str, Any]:
+    """Write a memory-mapped store of the pseudo-queries; returns counts, including truncated texts."""
+    return _tokenise_queries(stage, "pseudo-queries")
+
+
+def _tokenise_queries(stage: StageRun[QuerySettings], what: str) -> Mapping[str, Any]:
     from drkit.data.corpus import read_queries
 
     queries = read_queries(stage.inputs["queries"])
-    return _tokenise(
-        stage, ((query.query_id, query.text) for query in queries), "training queries", "encoder.query_length"
-    )
+    return _tokenise(stage, ((query.query_id, query.text) for query in queries), what, "encoder.query_length")
 
 
 def _tokenise(stage: StageRun[Any], texts: Iterator[tuple[str, str]], what: str, setting: str) -> Mapping[str, Any]:
@@ -171,6 +178,14 @@ QUERY_TOKENS = StageSpec(
     settings=QuerySettings,
     run=tokenise_queries,
     inputs={"queries": "training queries to tokenise", **_VOCABULARY},
+    records=(TRUNCATED,),
+)
+PSEUDO_QUERY_TOKENS = StageSpec(
+    name="pseudo-query-tokens",
+    version=1,
+    settings=QuerySettings,
+    run=tokenise_pseudo_queries,
+    inputs={"queries": "pseudo-queries to tokenise", **_VOCABULARY},
     records=(TRUNCATED,),
 )
 
