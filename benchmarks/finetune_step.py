@@ -1,6 +1,6 @@
 """A fine-tuning step: drkit's trainer against sentence-transformers', on the same model, texts, batches and lengths.
 
-    python benchmarks/finetune_step.py [--encoder FOLDER] [--steps 6] [--runs 3] [--json FILE]
+    python benchmarks/finetune_step.py [--encoder FOLDER] [--kinds plain cached] [--steps 6] [--runs 3] [--json FILE]
 
 MultipleNegativesRankingLoss with batches of 32 pairs against the loss `contrastive`, and
 CachedMultipleNegativesRankingLoss with batches of 128 in chunks of 32 against `gradient_cache_chunk = 32`; temperature
@@ -186,7 +186,7 @@ def measure(side: str, kind: str, options: argparse.Namespace, read: Path, encod
 
 
 def compare(options: argparse.Namespace, folder: Path) -> dict[str, object]:
-    pairs = sample_pairs(max(options.steps * size for size, _ in SIZES.values()))
+    pairs = sample_pairs(max(options.steps * SIZES[kind][0] for kind in options.kinds))
     (folder / "pairs.json").write_text(json.dumps(pairs))
     given = Path(options.encoder) if options.encoder else None
     encoder = given or random_encoder(folder / "random", [text for pair in pairs for text in pair])
@@ -200,7 +200,8 @@ def compare(options: argparse.Namespace, folder: Path) -> dict[str, object]:
         "|---|---|---|---|---|---|---|"
     )
     rows: dict[str, object] = {}
-    for kind, (size, chunk) in SIZES.items():
+    for kind in options.kinds:
+        size, chunk = SIZES[kind]
         found: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
         for _ in range(options.runs):
             for side in SIDES:
@@ -224,6 +225,7 @@ def compare(options: argparse.Namespace, folder: Path) -> dict[str, object]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--encoder")
+    parser.add_argument("--kinds", nargs="+", choices=list(SIZES), default=list(SIZES))
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--json", type=Path)

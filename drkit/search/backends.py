@@ -76,6 +76,7 @@ def load_backend(folder: Path, name: str) -> BackendModel:
     try:
         differ = [file for files in ("from", "files") for file in _changed(folder, record[files])]
         origin = f"{record['weights']} {record['sample']}"
+        record["files"][BACKEND_FILES[name]]
     except (AttributeError, KeyError, TypeError):
         raise DrkitError(f"{folder / RECORD} does not describe the backend {name}; {again}") from None
     if differ:

@@ -112,6 +112,10 @@ def test_changed_weights_and_changed_files_are_refused(encoder, tmp_path, backen
     (tmp_path / "record" / "backends.json").write_text(json.dumps({**record, backend: {"files": 3}}))
     with pytest.raises(DrkitError, match=f"does not describe the backend {backend}"):
         TextEncoder.load(tmp_path / "record", backend=backend)
+    unnamed = {**record, backend: {**record[backend], "files": {}}}
+    (tmp_path / "record" / "backends.json").write_text(json.dumps(unnamed))
+    with pytest.raises(DrkitError, match=f"does not describe the backend {backend}"):
+        TextEncoder.load(tmp_path / "record", backend=backend)
 
     (copy("none") / "backends.json").unlink()
     with pytest.raises(DrkitError, match=f"no files of the backend {backend}; .*drkit export"):
