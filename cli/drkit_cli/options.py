@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from drkit.encoders.folder import BACKENDS, TORCH
 from drkit.encoders.pooling import POOLINGS
 from drkit_cli.names import LARGEST_SEED, Assignment, CollectionName, LocalPath, PathOrId, count
 
@@ -26,6 +27,13 @@ pooling_option = click.option(
 )
 precision_option = click.option(
     "--precision", type=click.Choice(["float32", "bfloat16"]), default="float32", show_default=True
+)
+backend_option = click.option(
+    "--backend",
+    type=click.Choice(BACKENDS),
+    default=TORCH,
+    show_default=True,
+    help="Runs the transformer; others than torch: what `drkit export --backend` wrote.",
 )
 device_option = click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda ..")
 engine_option = click.option(

@@ -19,6 +19,7 @@ from drkit.core.registry import Registry
 from drkit.core.types import Judgement
 from drkit.data.formats import BeirCollection
 from drkit.data.specs import BeirConfig
+from drkit.encoders.folder import TORCH
 from drkit.errors import DrkitError
 from drkit.evaluate import Scores, check_measures, evaluate
 from drkit.evaluate.measures import tune_weight
@@ -71,6 +72,7 @@ def evaluate_beir(
     *,
     measures: Sequence[str] = ("nDCG@10",),
     bm25: bool = False,
+    backend: str = TORCH,
     exclude_self: bool = False,
     progress: Progress | None = None,
     registry: Registry | None = None,
@@ -81,13 +83,13 @@ def evaluate_beir(
     first measure, or 0.5 without dev queries besides those evaluated; progress notes say which. output: where the
     rankings (1,000 passages per query) are kept. Test queries are used, or dev queries if a data set has no test
     queries (MS MARCO). exclude_self: a passage with the query's own id is not a hit (as in BEIR's own evaluation).
-    registry: see `open_encoder`.
+    backend, registry: see `open_encoder`.
 
     Raises DrkitError for no data set, an unreadable data set, or an unknown measure.
     """
     check_measures(measures)
     found = data_sets(folder)
-    rankers, means = _rankers(encoder, bm25, registry), dict[str, dict[str, dict[str, float]]]()
+    rankers, means = _rankers(encoder, bm25, backend, registry), dict[str, dict[str, dict[str, float]]]()
     for name, members in found.items():
         ranked = [_rank_data_set(path, rankers, output, progress or Silent()) for path in members]
         scores = [_measure(one, measures, exclude_self, progress or Silent()) for one in ranked]
@@ -106,6 +108,7 @@ def evaluate_encoder(
     split: str = "test",
     measures: Sequence[str] = ("nDCG@10",),
     bm25: bool = False,
+    backend: str = TORCH,
     exclude_self: bool = False,
     progress: Progress | None = None,
     registry: Registry | None = None,
@@ -117,7 +120,7 @@ def evaluate_encoder(
     check_measures(measures)
     collection.check_split(split)
     name, report = Path(collection.name.rpartition(":")[2]).resolve().name, progress or Silent()
-    rankers = _rankers(encoder, bm25, registry)
+    rankers = _rankers(encoder, bm25, backend, registry)
     splits = _searched_splits(split, collection.source.splits(), rankers)
     files = {split: _content(collection, split) for split in splits}
     judgements = {split: tuple(collection.source.judgements(split)) for split in splits}
@@ -139,11 +142,12 @@ def _searched_splits(split: str, splits: Sequence[str], rankers: Sequence[Ranker
     return (split, "dev") if len(rankers) == 2 and split != "dev" and "dev" in splits else (split,)
 
 
-def _rankers(encoder: str | None, bm25: bool, registry: Registry | None) -> list[Ranker]:
+def _rankers(encoder: str | None, bm25: bool, backend: str, registry: Registry | None) -> list[Ranker]:
     rankers: list[Ranker] = [("BM25", "bm25", _search_bm25)] if bm25 else []
     if encoder is not None:
-        opened = open_encoder(encoder, registry=registry)
-        rankers.append((_short_name(encoder), opened.identity(), lambda *given: _search_encoder(opened, *given)))
+        opened = open_encoder(encoder, backend=backend, registry=registry)
+        name = _short_name(encoder) if backend == TORCH else f"{_short_name(encoder)} ({backend})"
+        rankers.append((name, opened.identity(), lambda *given: _search_encoder(opened, *given)))
     if not rankers:
         raise DrkitError("nothing to evaluate: give an encoder, bm25, or both")
     return rankers

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,15 @@ from drkit.core.spec import Kind
 from drkit.core.types import Passage, Query
 from drkit.data.collection import read_topics
 from drkit.data.corpus import StoredCollection, open_collection
-from drkit.encoders.folder import CONFIG, MODULES, check_truncation
+from drkit.encoders.folder import (
+    CONFIG,
+    MODULES,
+    PASSAGES,
+    QUERIES,
+    TORCH,
+    check_backend,
+    check_truncation,
+)
 from drkit.errors import DrkitError
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.schema import RERANKER
@@ -125,6 +134,8 @@ def find_queries(text: str | Path) -> Iterable[Query] | Vectors:
 # Settings and tokenizers of every kind; weights only as safetensors, which cannot contain code.
 _HUB_FILES = ("*.json", "*.txt", "*.model", "*.safetensors")
 _IGNORED_HUB_FILES = ("onnx/*", "openvino/*")
+# The sample from which int8 activations are calibrated.
+CALIBRATION_TEXTS = 128
 
 
 def open_encoder(
@@ -133,6 +144,7 @@ def open_encoder(
     pooling: str | None = None,
     device: str = "auto",
     precision: str = "float32",
+    backend: str = TORCH,
     registry: Registry | None = None,
 ) -> AnyEncoder:
     """Open the encoder at a path or hub id; a `DualEncoder` if queries and passages have separate encoders.
@@ -140,10 +152,15 @@ def open_encoder(
     path_or_id: a folder written by drkit or sentence-transformers; a run (its `encoder`); a checkpoint of a run
     (`RUN/retriever-1`, with the run's settings); or a transformers checkpoint, which needs `pooling`, a name of
     `drkit.encoders.pooling.POOLINGS`. device: auto, cpu, cuda ..; precision: float32, or bfloat16 for matrix products
-    only. registry: where the parts of a run's recipe are looked up; None: all installed parts.
+    only. backend: what runs the transformer, one of `drkit.encoders.folder.BACKENDS`; other than torch, an encoder
+    folder that `export_checkpoint` wrote with that backend. registry: where the parts of a run's recipe are looked up;
+    None: all installed parts.
 
     Raises DrkitError if the encoder is missing or cannot be loaded, or its pooling is unknown.
     """
+    if backend != TORCH:
+        check_backend(backend)
+        return _open_backend(_local_folder(path_or_id), pooling, device, precision, backend)
     target = str(choose_device(device))
     if precision not in ("float32", "bfloat16"):
         raise DrkitError(f"unsupported precision {precision!r}; use float32 or bfloat16")
@@ -151,6 +168,18 @@ def open_encoder(
     if isinstance(encoder, DualEncoder):
         return encoder.evolve(precision=precision)
     return attrs.evolve(encoder, precision=precision)
+
+
+def _open_backend(folder: Path, pooling: str | None, device: str, precision: str, backend: str) -> AnyEncoder:
+    """Open an encoder folder with another backend than torch."""
+    if precision != "float32":
+        raise DrkitError(f"--precision {precision} is torch's; leave it out with --backend {backend}")
+    if not (folder / MODULES).is_file():
+        raise DrkitError(
+            f"{folder} has no files of the backend {backend}; write an encoder folder that has them, and give that: "
+            f"drkit export {folder} --backend {backend} -o ENCODER"
+        )
+    return _with_pooling(read_encoder(folder, device, backend=backend), folder, pooling)
 
 
 def open_reranker(
@@ -177,19 +206,27 @@ def export_checkpoint(
     *,
     pooling: str | None = None,
     dimension: int | None = None,
+    backends: Sequence[str] = (),
+    calibrate: NamedCollection | None = None,
     registry: Registry | None = None,
 ) -> Path:
     """Export an encoder, as `open_encoder` opens it, as a folder for sentence-transformers and AutoModel.
 
-    dimension: keep only the first numbers of every vector; None: all. Of a run, the last finished training is exported,
+    dimension: keep only the first numbers of every vector; None: all. backends: which of
+    `drkit.encoders.folder.BACKEND_FILES` to convert the transformer to. calibrate: whose first passages are the sample
+    that `openvino-int8` needs; None: those of the run. Of a run, the last finished training is exported,
     even if later stages are not finished. Returns the folder.
 
-    Raises DrkitError as `open_encoder` does, if `folder` is the encoder's own folder, or if its vectors are shorter
-    than `dimension`.
+    Raises DrkitError as `open_encoder` does, if `folder` is the encoder's own folder, if its vectors are shorter than
+    `dimension`, or as `drkit.search.backends.add_backend` does.
     """
+    for backend in backends:
+        check_backend(backend)
     source = _local_folder(path_or_id)
     if (source / RECIPE).is_file():
         source = last_checkpoint(source)
+    if backends and calibrate is None and (source.parent / RECIPE).is_file():
+        calibrate = NamedCollection(str(source.parent))
     if Path(folder).resolve() in (source.resolve(), *source.resolve().parents):
         raise DrkitError(f"{folder} holds the encoder itself; export to another folder")
     encoder = _open(source, pooling, "cpu", registry)
@@ -200,7 +237,25 @@ def export_checkpoint(
         else:
             encoder = attrs.evolve(encoder, truncate_dim=dimension)
     write_encoder(encoder, Path(folder), {"from": f"{source.parent.name}/{source.name}", **versions()})
+    if backends:
+        texts = [text for _, text in islice(calibrate.contents(), CALIBRATION_TEXTS)] if calibrate else []
+        _add_backends(Path(folder), encoder, backends, texts)
     return Path(folder)
+
+
+def _add_backends(folder: Path, encoder: AnyEncoder, backends: Sequence[str], texts: Sequence[str]) -> None:
+    """Convert the transformer of an encoder folder, or both of two separate encoders."""
+    from drkit.search.backends import add_backend
+
+    if isinstance(encoder, DualEncoder):
+        for name, one in ((QUERIES, encoder.queries), (PASSAGES, encoder.passages)):
+            _add_backends(folder / name, one, backends, texts)
+        return
+    if not (folder / CONFIG).is_file():
+        raise DrkitError(f"{folder} is a static encoder, whose word vectors no backend makes faster; omit --backend")
+    sample = [encoder.passage_prompt + text for text in texts]
+    for backend in backends:
+        add_backend(folder, backend, texts=sample, length=encoder.passage_length)
 
 
 def last_checkpoint(run: Path) -> Path:
@@ -248,10 +303,7 @@ def _open(folder: Path, pooling: str | None, device: str, registry: Registry | N
             f"remove {folder} and train it again: drkit run {folder.parent}"
         )
     if (folder / MODULES).is_file():
-        found = read_encoder(folder, device)
-        if pooling and pooling != found.pooling:
-            raise DrkitError(f"{folder} declares {found.pooling} pooling, not {pooling}; omit --pooling")
-        return found
+        return _with_pooling(read_encoder(folder, device), folder, pooling)
     if _is_cross_encoder(folder):
         raise DrkitError(
             f"{folder} is a cross-encoder, which scores pairs and cannot encode texts; give a retriever or a run "
@@ -261,6 +313,12 @@ def _open(folder: Path, pooling: str | None, device: str, registry: Registry | N
         recipe = read_recipe(folder.parent / RECIPE, registry or installed().registry)
         return load_text_encoder(folder, settings_from(TextReading, recipe), device=device)
     return TextEncoder.bare(folder, pooling=pooling, device=device) if pooling else TextEncoder.load(folder, device)
+
+
+def _with_pooling(encoder: AnyEncoder, folder: Path, pooling: str | None) -> AnyEncoder:
+    if pooling and pooling != encoder.pooling:
+        raise DrkitError(f"{folder} declares {encoder.pooling} pooling, not {pooling}; omit --pooling")
+    return encoder
 
 
 def _local_folder(path_or_id: str | Path) -> Path:

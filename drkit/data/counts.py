@@ -255,7 +255,8 @@ class NgramCounts:
             yield table.log_shares(ranks)
 
 
-_TOKENS_AT_ONCE = 1 << 22
+# Measured peak of a pair of tokens: keys, counts, sort order and copies.
+_BYTES_PER_PAIR = 96
 # The standard deviation of BERT's own initial embeddings.
 _UNSEEN_STD = 0.02
 
@@ -277,29 +278,47 @@ def ppmi_svd(
     smoothing: float = 0.75,
     power: float = 0.5,
     std: float = 0.05,
+    folder: Path | None = None,
+    memory_mb: int = 256,
 ) -> NDArray[np.float32]:
     """Return embeddings f32[vocab_size, dim] in which tokens with similar contexts are close.
 
     Co-occurrences are counted up to `window` tokens apart within a text. Context frequencies are raised to `smoothing`,
     singular values to `power`, and the result is scaled to standard deviation `std`. Special tokens and those that
-    never occur get small random rows. The same store and seed give the same matrix.
+    never occur get small random rows. The same store and seed give the same matrix. folder: where co-occurrences are
+    written while they are counted and factored (None: the system's temporary folder); memory_mb: approximate memory
+    limit of counting in MiB. Neither affects the result.
 
     Raises DrkitError if the store has ids beyond `vocab_size`, or too few tokens occur for `dim`.
     """
-    from scipy.sparse.linalg import svds
+    from scipy.sparse.linalg import LinearOperator, svds
 
     _check_ids(store, vocab_size)
-    matrix = _ppmi(_cooccurrences(store, vocab_size, window), smoothing)
-    used = np.flatnonzero(np.diff(matrix.indptr))
-    if dim >= len(used):
-        raise DrkitError(
-            f"only {len(used)} tokens co-occur with others: too few for embeddings of {dim} dimensions; use more "
-            f"texts, a smaller encoder.hidden, or random embeddings: --set encoder.init_embeddings=random"
-        )
-    rng = np.random.default_rng(seed)
-    out = rng.normal(0.0, _UNSEEN_STD, (vocab_size, dim)).astype(np.float32)
-    start = rng.uniform(0.5, 1.0, len(used)).astype(np.float32)
-    vectors, values, _ = svds(matrix[used][:, used], k=dim, v0=start)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".pairs-") as scratch:
+        sums = _count_pairs(store, vocab_size, window, Path(scratch), memory_mb)
+        matrix, used = _ppmi(Path(scratch), sums, smoothing, memory_mb)
+        if dim >= len(used):
+            raise DrkitError(
+                f"only {len(used)} tokens co-occur with others: too few for embeddings of {dim} dimensions; use more "
+                f"texts, a smaller encoder.hidden, or random embeddings: --set encoder.init_embeddings=random"
+            )
+        rng = np.random.default_rng(seed)
+        out = rng.normal(0.0, _UNSEEN_STD, (vocab_size, dim)).astype(np.float32)
+        start = rng.uniform(0.5, 1.0, len(used)).astype(np.float32)
+
+        def product(of: Any) -> Any:
+            """Return the product of used rows and columns with f32[used] or f32[used, k]; the matrix stays on disk."""
+
+            def multiply(vectors: Any) -> Any:
+                padded = np.zeros((vocab_size, *vectors.shape[1:]), np.float32)
+                padded[used] = vectors
+                return (of @ padded)[used]
+
+            return multiply
+
+        ahead, back = product(matrix), product(matrix.T)
+        parts = {"matvec": ahead, "matmat": ahead, "rmatvec": back, "rmatmat": back}
+        vectors, values, _ = svds(LinearOperator((len(used), len(used)), dtype=np.float32, **parts), k=dim, v0=start)
     # svds gives the smallest of the `dim` values first.
     rows = (vectors * np.maximum(values, 0) ** power)[:, ::-1]
     out[used] = rows * (std / max(float(rows.std()), 1e-12))
@@ -312,34 +331,69 @@ def _check_ids(store: TokenStore, vocab_size: int) -> None:
         raise DrkitError(f"the store has token {highest}, beyond a vocabulary of {vocab_size}; tokenise it again")
 
 
-def _cooccurrences(store: TokenStore, vocab_size: int, window: int) -> Any:
-    """Return how often two tokens are at most `window` apart in a text: sparse, symmetric, [vocab_size, vocab_size]."""
-    from scipy.sparse import coo_matrix
+def _count_pairs(store: TokenStore, vocab_size: int, window: int, scratch: Path, memory_mb: int) -> NDArray[np.float64]:
+    """Count how often two tokens are at most `window` apart in a text; returns the sum f64[vocab_size] of each token.
 
-    shape = (vocab_size, vocab_size)
-    empty = np.empty(0, np.int32)
-    total: Any = coo_matrix((np.empty(0, np.float32), (empty, empty)), shape=shape).tocsr()
-    for first, last in text_chunks(store.offsets, _TOKENS_AT_ONCE):
-        offsets = store.offsets[first : last + 1]
-        flat, remaining = store.flat_ids[offsets[0] : offsets[-1]], remaining_tokens(offsets)
-        for distance in range(1, window + 1):
-            starts = np.flatnonzero(remaining > distance)
-            pairs = coo_matrix((np.ones(len(starts), np.float32), (flat[starts], flat[starts + distance])), shape=shape)
-            total = total + pairs.tocsr()
-    return total + total.T
+    Writes pairs.arrow to `scratch`: keys (token * vocab_size + other token), sorted, each pair in both orders.
+    """
+    chunk = max(memory_mb * 2**20 // (_BYTES_PER_PAIR * window), 1)
+    runs = [
+        _spill(_pair_run(store, texts, vocab_size, window), scratch / str(number))
+        for number, texts in enumerate(text_chunks(store.offsets, chunk))
+    ]
+    sums = np.zeros(vocab_size)
+    with ArrayWriter(scratch / "pairs.arrow", {"keys": np.int64, "counts": np.int64}) as writer:
+        for keys, counts in _merged(runs, _pairs_at_once(memory_mb)):
+            sums += np.bincount(keys // vocab_size, weights=counts, minlength=vocab_size)
+            writer.append(keys=keys, counts=counts)
+    return sums
 
 
-def _ppmi(counts: Any, smoothing: float) -> Any:
-    """Return the positive PMI, symmetric: the mean over which of two tokens is the context."""
+def _pairs_at_once(memory_mb: int) -> int:
+    return max(memory_mb * 2**20 // _BYTES_PER_PAIR, 1)
+
+
+def _pair_run(store: TokenStore, texts: tuple[int, int], vocab_size: int, window: int) -> Run:
+    """Count the pairs of a range of texts."""
+    offsets = store.offsets[texts[0] : texts[1] + 1]
+    flat, remaining = store.flat_ids[offsets[0] : offsets[-1]], remaining_tokens(offsets)
+    found = [np.empty(0, np.int64)]
+    for distance in range(1, window + 1):
+        starts = np.flatnonzero(remaining > distance)
+        one, other = flat[starts], flat[starts + distance]
+        found.append(np.minimum(one, other).astype(np.int64) * vocab_size + np.maximum(one, other))
+    keys, counts = np.unique(np.concatenate(found), return_counts=True)
+    rows, columns = np.divmod(keys, vocab_size)
+    # A token beside itself counts twice, as one order and the other; other pairs are unique, and need no adding up.
+    keys = np.concatenate([keys, (columns * vocab_size + rows)[rows != columns]])
+    counts = np.concatenate([np.where(rows == columns, 2 * counts, counts), counts[rows != columns]])
+    order = np.argsort(keys)
+    return keys[order], counts[order]
+
+
+def _ppmi(scratch: Path, sums: NDArray[np.float64], smoothing: float, memory_mb: int) -> tuple[Any, NDArray[np.int64]]:
+    """Return the positive PMI as a sparse matrix [V,V] in a mapped file, and the rows i64[n] that are not empty.
+
+    It is symmetric: the mean over which of two tokens is the context. sums: f64[V] of pairs.arrow in `scratch`.
+    """
     from scipy.sparse import csr_matrix
 
-    pairs = counts.tocoo()
-    sums = np.asarray(counts.sum(axis=1), dtype=np.float64).ravel()
-    with np.errstate(divide="ignore"):
-        log_word = np.log(sums / sums.sum())
+    pairs, size, vocab_size = Arrays(scratch / "pairs.arrow"), _pairs_at_once(memory_mb), len(sums)
+    total = sums.sum()
+    with np.errstate(divide="ignore", invalid="ignore"):
+        log_word = np.log(sums / total)
         log_context = np.log(sums**smoothing / (sums**smoothing).sum())
     mean = (log_word + log_context) / 2
-    values = np.log(pairs.data / sums.sum()) - mean[pairs.row] - mean[pairs.col]
-    kept = values > 0
-    entries = values[kept].astype(np.float32), (pairs.row[kept], pairs.col[kept])
-    return csr_matrix(entries, shape=counts.shape)
+    lengths = np.zeros(vocab_size, np.int64)
+    with ArrayWriter(scratch / "ppmi.arrow", {"values": np.float32, "columns": np.int32}) as writer:
+        for start in range(0, len(pairs["keys"]), size):
+            rows, columns = np.divmod(pairs["keys"][start : start + size], vocab_size)
+            counts = pairs["counts"][start : start + size].astype(np.float32)
+            values = np.log(counts / total) - mean[rows] - mean[columns]
+            kept = values > 0
+            writer.append(values=values[kept], columns=columns[kept])
+            lengths += np.bincount(rows[kept], minlength=vocab_size)
+    entries = Arrays(scratch / "ppmi.arrow")
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    matrix = csr_matrix((entries["values"], entries["columns"], starts), shape=(vocab_size, vocab_size), copy=False)
+    return matrix, np.flatnonzero(lengths)

@@ -34,16 +34,22 @@ _UNSPACED = re.compile(
 # WordPiece makes longer words [UNK] when it tokenises (max_input_chars_per_word). BERT's pre-tokenizer ends a word at
 # underscores, punctuation, and CJK ideographs.
 _LONGEST_WORD = 100
+# Measured peak of a distinct word: counted here, then held by the trainer with its pieces.
+_BYTES_PER_WORD = 640
 _LETTER = "[^\\W_\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
 _LONG_WORD = re.compile(f"(?<!{_LETTER}){_LETTER}{{{_LONGEST_WORD + 1},}}")
 _BEGINNING = "\u2581"  # the space of SentencePiece vocabularies
 
 
-def train_wordpiece(texts: Iterator[str], folder: Path, *, size: int, lowercase: bool = True) -> Any:
+def train_wordpiece(
+    texts: Iterator[str], folder: Path, *, size: int, lowercase: bool = True, memory_mb: int = 256
+) -> Any:
     """Train a BERT tokenizer with at most `size` entries on `texts`, save it to `folder` and return it.
 
     `AutoTokenizer.from_pretrained(folder)` loads it as a fast tokenizer that makes `[CLS] text [SEP]`. Characters
     beyond the most frequent ones become [UNK]. WordPiece: Schuster and Nakajima 2012; trained as byte-pair merges.
+    memory_mb: approximate memory limit of the distinct words in MiB; the rarest words of texts that have more are left
+    out, by `_prune`, and the vocabulary is that of the others.
 
     Raises DrkitError if `size` is too small or the texts have no words.
     """
@@ -55,9 +61,13 @@ def train_wordpiece(texts: Iterator[str], folder: Path, *, size: int, lowercase:
     trainer = BertWordPieceTokenizer(lowercase=lowercase)
     with tempfile.TemporaryDirectory() as scratch:
         lines = Path(scratch) / "texts"
-        alphabet = _alphabet(_write_lines(texts, lines), trainer.normalizer, min(_ALPHABET, size // 4))
+        characters, words = _write_lines(texts, lines, max(memory_mb * 2**20 // _BYTES_PER_WORD, 1))
+        alphabet = _alphabet(characters, trainer.normalizer, min(_ALPHABET, size // 4))
         if not alphabet:
             raise DrkitError("cannot train a vocabulary: the texts have no words")
+        if words is not None:
+            lines = _keep_words(lines, words)
+        del words
         trainer.train(
             str(lines),
             vocab_size=size,
@@ -72,9 +82,14 @@ def train_wordpiece(texts: Iterator[str], folder: Path, *, size: int, lowercase:
     return tokenizer
 
 
-def _write_lines(texts: Iterator[str], path: Path) -> Counter[str]:
-    """Write the texts to a file, one per line, without words that WordPiece never reads; count their characters."""
+def _write_lines(texts: Iterator[str], path: Path, limit: int) -> tuple[Counter[str], frozenset[str] | None]:
+    """Write the texts to a file, one per line, without words that WordPiece never reads; count their characters.
+
+    Returns the characters, and the words that are frequent enough, at most `limit`; None if all words are.
+    """
     characters: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
+    rare = 0
     with path.open("w", encoding="utf-8", newline="\n") as file:
         for text in texts:
             words = text.split()
@@ -82,8 +97,34 @@ def _write_lines(texts: Iterator[str], path: Path) -> Counter[str]:
                 words = _LONG_WORD.sub(" ", text).split()
             line = " ".join(words)
             characters.update(line)
+            counts.update(words)
+            if len(counts) > limit:
+                counts, rare = _prune(counts, limit, rare)
             file.write(line + "\n")
-    return characters
+    kept = None if not rare else frozenset(word for word, count in counts.items() if count > rare)
+    return characters, kept
+
+
+def _prune(counts: Counter[str], limit: int, rare: int) -> tuple[Counter[str], int]:
+    """Drop the words that have occurred least often, until `limit` has room for as many new ones.
+
+    Returns the counts of the others, and how often a dropped word had occurred at most; rare: this number of the call
+    before. A dropped word that occurs again is counted from 0. The same texts drop the same words.
+
+    >>> _prune(Counter("aaabbc"), 3, 0)
+    (Counter({'a': 3}), 2)
+    """
+    numbers = sorted(counts.values(), reverse=True)
+    rare = max(rare, numbers[limit // 2])
+    return Counter({word: count for word, count in counts.items() if count > rare}), rare
+
+
+def _keep_words(lines: Path, kept: frozenset[str]) -> Path:
+    """Write a copy of a file of texts that has only these words."""
+    path = lines.with_name("frequent")
+    with lines.open(encoding="utf-8", newline="\n") as texts, path.open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines(" ".join(word for word in text.split() if word in kept) + "\n" for text in texts)
+    return path
 
 
 def _is_word_character(character: str) -> bool:

@@ -39,8 +39,8 @@ _BAG_NUMBER, _BAG_STEP = 1e-9, 1.25e-8
 _STAGE, _START = 0.3, 22.0
 # Bytes on disk: for each token of the texts, of the tokens and of a signal; for each hit in a TREC run; for each mined.
 _TEXT_BYTES, _TOKEN_BYTES, _SIGNAL_BYTES, _BM25_BYTES, _HIT_BYTES, _MINED_BYTES = 7.7, 6.1, 16.5, 4.7, 122, 12.3
-# Bytes of memory: of Python and its libraries; of each passage's id; of each distinct word while a vocabulary is made.
-_BASE_BYTES, _ID_BYTES = 1.2e9, 16
+# Bytes of memory: of Python and its libraries; of each passage's id; of distinct words while a vocabulary is made.
+_BASE_BYTES, _ID_BYTES, _WORD_BYTES = 1.2e9, 16, 256 * 2**20
 _FLAT_BYTES = 4 * 2**30
 _DEPTH = 200
 
@@ -200,8 +200,9 @@ class _Planner:
         return Work(serial=each * self.corpus.passages, disk=_TEXT_BYTES * self._all_tokens + ids, memory=ids)
 
     def _wordpiece_vocabulary(self, _stage: Stage[Any]) -> Work:
-        # 416 MB were measured for 6.75 million tokens; distinct words grow by Heaps' law.
-        return Work(parallel=_VOCABULARY * self._all_tokens, memory=416e6 * (self._all_tokens / 6.75e6) ** 0.6)
+        # 416 MB were measured for 6.75 million tokens; distinct words grow by Heaps' law, up to the stage's limit.
+        words = min(416e6 * (self._all_tokens / 6.75e6) ** 0.6, _WORD_BYTES)
+        return Work(parallel=_VOCABULARY * self._all_tokens, memory=words)
 
     def _passage_tokens(self, _stage: Stage[Any]) -> Work:
         return Work(parallel=_TOKENS * self._all_tokens, disk=_TOKEN_BYTES * self._all_tokens)

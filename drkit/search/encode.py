@@ -186,7 +186,7 @@ def _prepare(folder: Path, encoder: Encoder, storage: Storage) -> Mapping[str, A
         if theirs is None:
             write_about(folder, {**ours, "count": None, "shards": None})
             return identity
-    changed = [key for key in identity if theirs["encoder"].get(key) != identity[key]]
+    changed = [key for key in {**theirs["encoder"], **identity} if theirs["encoder"].get(key) != identity.get(key)]
     changed += [key for key in ours if key != "encoder" and theirs.get(key) != ours[key]]
     if changed:
         raise DrkitError(

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -26,6 +27,7 @@ from drkit.core.processes import local_device
 from drkit.encoders.folder import (
     CONFIG,
     SIMILARITIES,
+    TORCH,
     bare_settings,
     check_truncation,
     is_dual,
@@ -41,6 +43,8 @@ from drkit.errors import DrkitError
 AnyEncoder: TypeAlias = "TextEncoder | DualEncoder"
 _LOGGER = logging.getLogger(__name__)
 MULTIPLE = 16
+# Tokens per batch, and per batch and thread on a CPU.
+_BUDGET, _CPU_BUDGET = 16_384, 2_048
 # The fields of a `TextEncoder` that hold weights or a tokenizer, not settings.
 _PARTS = ("model", "tokenizer", "token_weights")
 
@@ -69,7 +73,8 @@ class TextEncoder:
     model: a Hugging Face model that returns `last_hidden_state`, already on its device. pooling: a name of `POOLINGS`.
     similarity: `cosine` or `dot`; under cosine all vectors have length 1, so that their inner product is the cosine.
     query_length, passage_length: maximum number of tokens, special ones included. normalize: length 1 also under dot.
-    token_budget: tokens per batch, padding included. Prompts are put before every text.
+    token_budget: tokens per batch, padding included; None: 16,384 on a GPU, and 2,048 for each thread on a CPU, whose
+    caches hold no more. Prompts are put before every text.
     precision: `float32`, or `bfloat16` for matrix products only (autocast): faster on a GPU, slightly less accurate.
     token_weights: for the pooling `weighted`. truncate_dim: keep only the first numbers of every vector (cut before it
     is normalised), as an encoder trained with the loss `matryoshka` allows; None: all.
@@ -84,7 +89,7 @@ class TextEncoder:
     query_length: int = attrs.field(default=32, validator=ge(2))
     passage_length: int = attrs.field(default=64, validator=ge(2))
     normalize: bool = False
-    token_budget: int = attrs.field(default=16_384, validator=ge(1))
+    token_budget: int | None = attrs.field(default=None, validator=attrs.validators.optional(ge(1)))
     query_prompt: str = ""
     passage_prompt: str = ""
     precision: str = attrs.field(default="float32", validator=in_(("float32", "bfloat16")))
@@ -97,12 +102,17 @@ class TextEncoder:
             check_truncation(self.truncate_dim, int(self.model.config.hidden_size))
 
     @classmethod
-    def load(cls, folder: str | Path, device: str | torch.device = "cpu") -> TextEncoder:
+    def load(cls, folder: str | Path, device: str | torch.device = "cpu", *, backend: str = TORCH) -> TextEncoder:
         """Load an encoder folder written by drkit or sentence-transformers; device `auto` picks a GPU if available.
 
-        Raises DrkitError as `drkit.encoders.folder.read_encoder_settings` does.
+        backend: `torch`, or one of `drkit.encoders.folder.BACKENDS` that `drkit export --backend` has written into the
+        folder; those run on the CPU.
+
+        Raises DrkitError as `drkit.encoders.folder.read_encoder_settings` and `drkit.search.backends.load_backend` do.
         """
-        return cls._loaded(**read_encoder_settings(Path(folder)), device=choose_device(device))
+        return cls._loaded(
+            **read_encoder_settings(Path(folder)), device=choose_device(device, backend), backend=backend
+        )
 
     @classmethod
     def bare(cls, folder: str | Path, *, pooling: str, device: str | torch.device = "cpu") -> TextEncoder:
@@ -118,10 +128,10 @@ class TextEncoder:
 
     @classmethod
     def _loaded(
-        cls, transformer: Path, word_weights: Path | None, device: torch.device, **settings: Any
+        cls, transformer: Path, word_weights: Path | None, device: torch.device, backend: str, **settings: Any
     ) -> TextEncoder:
         """Load the parts of an encoder from their folders."""
-        model, tokenizer = load_backbone(transformer)
+        model, tokenizer = load_backbone(transformer, backend)
         found = TokenWeights(torch.tensor(read_word_weights(word_weights))).to(device) if word_weights else None
         return cls(model.to(device), tokenizer, token_weights=found, **settings)
 
@@ -142,7 +152,13 @@ class TextEncoder:
             return attrs.evolve(self, model=model, pooling="mean", token_weights=None, truncate_dim=None).identity()
         settings = attrs.asdict(self, filter=attrs.filters.exclude(*_PARTS, "token_budget"))
         hashes = {"weights": weights_hash(self.model, self.token_weights), "tokenizer": tokenizer_hash(self.tokenizer)}
-        return {**hashes, **settings, "normalize": self.has_unit_length}
+        backend = {} if self.backend == TORCH else {"backend": self.backend}
+        return {**hashes, **settings, **backend, "normalize": self.has_unit_length}
+
+    @property
+    def backend(self) -> str:
+        """What runs the transformer: `torch`, or a name of `drkit.encoders.folder.BACKENDS`."""
+        return str(getattr(self.model, "backend", TORCH))
 
     @property
     def has_unit_length(self) -> bool:
@@ -171,9 +187,20 @@ class TextEncoder:
             raise DrkitError(f"row {int(lengths.argmin())} has no tokens, not even special ones; tokenise it again")
         vectors = np.empty((len(rows), self.dimension), dtype=np.float32)
         with inference(self.model):
-            for positions in length_sorted_batches(lengths, self.token_budget):
+            for positions in length_sorted_batches(lengths, self._budget):
                 vectors[positions] = self._embed([rows[p] for p in positions.tolist()]).float().cpu().numpy()
         return vectors
+
+    @property
+    def _device(self) -> torch.device:
+        found: torch.device = next(chain(self.model.parameters(), self.model.buffers())).device
+        return found
+
+    @property
+    def _budget(self) -> int:
+        if self.token_budget is not None:
+            return self.token_budget
+        return min(_CPU_BUDGET * torch.get_num_threads(), _BUDGET) if self._device.type == "cpu" else _BUDGET
 
     def _tokens(self, texts: Sequence[str], prompt: str, length: int | None) -> list[list[int]]:
         if not texts:
@@ -203,7 +230,7 @@ class TextEncoder:
         """Return the pooled hidden states f[n,D] of rows of token ids."""
         longest = int(getattr(self.model.config, "max_position_embeddings", 0) or 0)
         ids, attention = padded(rows, self.tokenizer.pad_token_id or 0, longest=longest)
-        device = next(self.model.parameters()).device
+        device = self._device
         ids, attention = ids.to(device), attention.to(device)
         with torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
             hidden = self.model(input_ids=ids, attention_mask=attention).last_hidden_state.float()
@@ -229,14 +256,14 @@ class DualEncoder:
             )
 
     @classmethod
-    def load(cls, folder: str | Path, device: str | torch.device = "cpu") -> DualEncoder:
+    def load(cls, folder: str | Path, device: str | torch.device = "cpu", *, backend: str = TORCH) -> DualEncoder:
         """Load the two encoders of a folder written by drkit or sentence-transformers (a `Router`).
 
         Raises DrkitError as `TextEncoder.load` does, or if a route is missing.
         """
         settings = [read_encoder_settings(Path(folder), modules) for modules in read_routes(Path(folder))]
-        target = choose_device(device)
-        return cls(*(TextEncoder._loaded(**one, device=target) for one in settings))
+        target = choose_device(device, backend)
+        return cls(*(TextEncoder._loaded(**one, device=target, backend=backend) for one in settings))
 
     @property
     def dimension(self) -> int:
@@ -285,34 +312,46 @@ def _vector_space(encoder: TextEncoder) -> str:
     return f"{encoder.pooling} pooling to {encoder.dimension} dimensions {length}, {encoder.similarity} similarity"
 
 
-def read_encoder(folder: str | Path, device: str | torch.device = "cpu") -> AnyEncoder:
+def read_encoder(folder: str | Path, device: str | torch.device = "cpu", *, backend: str = TORCH) -> AnyEncoder:
     """Load the shared encoder of a folder, or its two separate ones. Raises DrkitError as `TextEncoder.load` does."""
     _LOGGER.info("loading the encoder %s on %s", folder, device)
-    return DualEncoder.load(folder, device) if is_dual(Path(folder)) else TextEncoder.load(folder, device)
+    kind = DualEncoder if is_dual(Path(folder)) else TextEncoder
+    return kind.load(folder, device, backend=backend)
 
 
-def load_backbone(folder: Path) -> tuple[Any, Any]:
+def load_backbone(folder: Path, backend: str = TORCH) -> tuple[Any, Any]:
     """Load the transformer (float32, evaluation mode) or static model, and its tokenizer.
 
     Downloads nothing, runs no remote code.
 
-    Raises DrkitError if either cannot be read.
+    Raises DrkitError if either cannot be read, or a static model is to be run by another backend than torch.
     """
     if not (folder / CONFIG).is_file():
+        if backend != TORCH:
+            raise DrkitError(
+                f"{folder} is a static encoder, whose word vectors no backend makes faster; use --backend {TORCH}"
+            )
         return load_static(folder)
     where = (str(folder), "load the encoder in", "Export it again.")
-    model = load_pretrained("AutoModel", *where, dtype="float32", local_files_only=True)
+    if backend == TORCH:
+        model = load_pretrained("AutoModel", *where, dtype="float32", local_files_only=True)
+    else:
+        from drkit.search.backends import load_backend
+
+        model = load_backend(folder, backend)
     tokenizer = load_pretrained("AutoTokenizer", *where, local_files_only=True)
     return model.eval(), tokenizer
 
 
-def choose_device(name: str | torch.device) -> torch.device:
-    """Return the device of a torch name; `auto` picks a GPU if one is available.
+def choose_device(name: str | torch.device, backend: str = TORCH) -> torch.device:
+    """Return the device of a torch name; `auto` picks a GPU if one is available and the backend is torch.
 
-    Raises DrkitError if torch does not know the name, or the GPU is not available.
+    Raises DrkitError if torch does not know the name, the GPU is not available, or the backend cannot use it.
     """
+    if backend != TORCH and name not in ("auto", "cpu", torch.device("cpu")):
+        raise DrkitError(f"the backend {backend} runs on the CPU, not on {str(name)!r}; use auto or cpu")
     if name == "auto":
-        name = local_device()
+        name = local_device() if backend == TORCH else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError:

@@ -10,7 +10,7 @@ import click
 from attrs import frozen
 
 from drkit_cli.names import LocalPath, PathOrId
-from drkit_cli.options import judgement_options
+from drkit_cli.options import backend_option, judgement_options
 from drkit_cli.output import output_options, print_note, print_result, show_progress
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ Measured: TypeAlias = "tuple[Sequence[tuple[str, Scores]], Mapping[str, int]]"
 @click.option(
     "--encoder", metavar="FOLDER_OR_RUN", type=PathOrId(), help="An encoder to evaluate on --collection or --beir."
 )
+@backend_option
 @click.option("--beir", type=LocalPath(file_okay=False), help="A folder of folders in BEIR's layout.")
 @click.option("--bm25", is_flag=True, help="With --collection or --beir: rank by BM25 too, and by both; or alone.")
 @click.option(
@@ -49,6 +50,7 @@ def evaluate(
     per_query: Path | None,
     table_file: Path | None,
     encoder: str | None,
+    backend: str,
     beir: Path | None,
     bm25: bool,
     output: Path | None,
@@ -61,7 +63,9 @@ def evaluate(
     drkit evaluate --encoder runs/R --collection beir:FOLDER --bm25
     drkit evaluate --encoder runs/R --beir DATASETS --bm25
     """
-    searched = Searched(encoder, bm25, exclude_self, tuple(measures) or ("nDCG@10",), output or Path("runs/beir"))
+    searched = Searched(
+        encoder, backend, bm25, exclude_self, tuple(measures) or ("nDCG@10",), output or Path("runs/beir")
+    )
     if beir:
         if source or qrels or collection or split or per_query or not (encoder or bm25):
             raise click.UsageError(
@@ -90,6 +94,7 @@ class Searched:
     """What to search with, and how the rankings are measured; output: the folder in which they are kept."""
 
     encoder: str | None
+    backend: str
     bm25: bool
     exclude_self: bool
     measures: tuple[str, ...]
@@ -97,7 +102,8 @@ class Searched:
 
     def options(self) -> dict[str, Any]:
         """Return the arguments that every search takes."""
-        return {"bm25": self.bm25, "exclude_self": self.exclude_self, "measures": self.measures}
+        how = {"backend": self.backend, "bm25": self.bm25}
+        return {**how, "exclude_self": self.exclude_self, "measures": self.measures}
 
 
 def _read(source: str, judged: Mapping[str, Any], measures: Sequence[str], exclude_self: bool) -> Measured:

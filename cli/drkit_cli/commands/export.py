@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from drkit_cli.names import LocalPath, count
+from drkit.encoders.folder import BACKEND_FILES
+from drkit_cli.names import CollectionName, LocalPath, count
 from drkit_cli.options import pooling_option
 from drkit_cli.output import output_options, print_result
 from drkit_cli.terminal import echo
@@ -20,9 +21,29 @@ from drkit_cli.terminal import echo
     type=count(1),
     help="Keep only the first numbers of every vector, normalised again; for the loss matryoshka.",
 )
+@click.option(
+    "--backend",
+    "backends",
+    type=click.Choice(list(BACKEND_FILES)),
+    multiple=True,
+    help="Also convert to it; repeatable.",
+)
+@click.option(
+    "--calibrate",
+    metavar="RUN|NAME:VALUE",
+    type=CollectionName(),
+    help="A sample of passages, for openvino-int8 (default: the run's).",
+)
 @click.option("-o", "--output", required=True, type=LocalPath(), help="The encoder folder.")
 @output_options
-def export(source: str, pooling: str | None, dimension: int | None, output: Path) -> None:
+def export(
+    source: str,
+    pooling: str | None,
+    dimension: int | None,
+    backends: tuple[str, ...],
+    calibrate: str | None,
+    output: Path,
+) -> None:
     r"""Write an encoder folder for SentenceTransformer and AutoModel, without head and decoder, with declared pooling.
 
     Of a run, it is the retriever that was best on dev, with a model card of its results, training and limits; without
@@ -32,13 +53,17 @@ def export(source: str, pooling: str | None, dimension: int | None, output: Path
     drkit export runs/R -o encoder/
     drkit export runs/R/retriever-1 -o encoder/
     drkit export runs/R --dimension 64 -o encoder-64/
+    drkit export runs/R --backend onnx-int8 -o encoder-int8/
     """
-    from drkit.commands import export_checkpoint
+    from drkit.commands import NamedCollection, export_checkpoint
     from drkit.core.registry import installed
     from drkit.pages import write_model_card
     from drkit.runs.manifest import read_manifest
 
-    folder = export_checkpoint(source, output, pooling=pooling, dimension=dimension)
+    sample = NamedCollection(calibrate) if calibrate else None
+    folder = export_checkpoint(
+        source, output, pooling=pooling, dimension=dimension, backends=backends, calibrate=sample
+    )
     if dimension is None and read_manifest(Path(source) / "encoder"):
         write_model_card(Path(source), folder, installed())
     print_result({"encoder": folder}, lambda: echo(f"encoder  {folder}"))

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from drkit.core.engine import LOCAL
+from drkit.encoders.folder import TORCH
 from drkit.encoders.pooling import POOLINGS
 from drkit_cli.names import CollectionName, LocalPath, PathOrId, count
-from drkit_cli.options import engine_option
+from drkit_cli.options import backend_option, engine_option
 from drkit_cli.output import output_options, print_result
 from drkit_cli.terminal import echo
 
@@ -37,6 +38,7 @@ _INDENT = 5
 )
 @click.option("--split", default="test", show_default=True, help="Split of the collection.")
 @click.option("--pooling", type=click.Choice(list(POOLINGS)), help="For an encoder that does not declare it.")
+@backend_option
 @click.option("--hybrid", is_flag=True, help="Add BM25's scores to the retriever's, as in the run's row `hybrid`.")
 @engine_option
 @click.option("-o", "--output", type=LocalPath(), help="Write a TREC run to this file.")
@@ -50,6 +52,7 @@ def search(
     collection: str | None,
     split: str,
     pooling: str | None,
+    backend: str,
     hybrid: bool,
     engine: str,
     output: Path | None,
@@ -70,18 +73,21 @@ def search(
         raise click.UsageError("give one QUERY, or --queries or --collection with -o FILE")
     if query is not None and not query.strip():
         raise DrkitError("the query is empty; it must contain at least one word")
-    if hybrid and (encoder or pooling):
-        raise click.UsageError("--hybrid searches with the run's own encoder; leave out --encoder and --pooling")
+    if hybrid and (encoder or pooling or backend != TORCH):
+        raise click.UsageError(
+            "--hybrid searches with the run's own encoder; leave out --encoder, --pooling, --backend"
+        )
     if engine != LOCAL and (query is not None or hybrid):
         raise click.UsageError("--engine is for the queries of a file or a collection, without --hybrid")
+    how = {"pooling": pooling, "backend": backend}
     if query is not None:
-        _show(where, _hybrid(where) if hybrid else _dense(where, encoder, pooling), query, depth or _SHOWN)
+        _show(where, _hybrid(where) if hybrid else _dense(where, encoder, how), query, depth or _SHOWN)
         return
     found = _queries(where, queries, collection, split)
     if hybrid:
         _write_hybrid(where, found, output, depth or _RANKED)
         return
-    _write(where, found, output, depth or _RANKED, _encoder(where, encoder, pooling, found), engine)
+    _write(where, found, output, depth or _RANKED, _encoder(where, encoder, how, found), engine)
 
 
 def _queries(where: Path, file: str | None, collection: str | None, split: str) -> Iterable[Query] | Vectors:
@@ -90,7 +96,9 @@ def _queries(where: Path, file: str | None, collection: str | None, split: str) 
     return find_queries(file) if file else NamedCollection(collection or str(where)).queries(split)
 
 
-def _encoder(where: Path, name: str | None, pooling: str | None, queries: object = None) -> Loaded[AnyEncoder] | None:
+def _encoder(
+    where: Path, name: str | None, how: Mapping[str, Any], queries: object = None
+) -> Loaded[AnyEncoder] | None:
     from drkit.commands import open_encoder
     from drkit.core.engine import Loaded
     from drkit.errors import DrkitError
@@ -100,7 +108,7 @@ def _encoder(where: Path, name: str | None, pooling: str | None, queries: object
         return None
     if name is None and (where / "index.json").is_file():
         raise DrkitError(f"{where} is an index without an encoder: give the encoder that it was built with (--encoder)")
-    return Loaded(open_encoder, name or where, pooling=pooling)
+    return Loaded(open_encoder, name or where, **how)
 
 
 def _write(
@@ -156,12 +164,12 @@ def _hybrid(where: Path) -> Searcher:
     return HybridRetriever.load(where)
 
 
-def _dense(where: Path, encoder: str | None, pooling: str | None) -> Searcher:
+def _dense(where: Path, encoder: str | None, how: Mapping[str, Any]) -> Searcher:
     from drkit.commands import find_index
     from drkit.search import Retriever, open_index
 
     folder = find_index(where)
-    made_by = _encoder(where, encoder, pooling)
+    made_by = _encoder(where, encoder, how)
     assert made_by is not None
     return Retriever(made_by.value, open_index(folder))
 

@@ -73,7 +73,9 @@ def make_encoder(stage: StageRun[EncoderSizes]) -> Mapping[str, Any]:
     store = TokenStore.open(stage.inputs["tokens"])
     encoder.set_lm_bias(torch.from_numpy(log_frequencies(store, vocab_size=len(tokenizer))))
     if settings.init_embeddings == "ppmi-svd":
-        matrix = ppmi_svd(store, vocab_size=len(tokenizer), dim=settings.hidden, seed=settings.seed, std=0.1)
+        matrix = ppmi_svd(
+            store, vocab_size=len(tokenizer), dim=settings.hidden, seed=settings.seed, std=0.1, folder=stage.folder
+        )
         encoder.set_word_embeddings(torch.from_numpy(matrix))
     if settings.token_weights:
         _start_token_weights(encoder, tokenizer, stage.inputs)
