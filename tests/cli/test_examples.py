@@ -31,6 +31,9 @@ PLANNED = ("drkit compose", "run recipe.toml")
 DOWNLOADS = ("bert-base-uncased", "cross-encoder/")
 # One uploads (tests/pages/test_model_card.py), one serves until it is stopped (tests/pages/test_serve.py).
 ELSEWHERE = ("drkit push ", "drkit serve")
+# Commands that need an extra: what they contain, and the module. What runs on a cluster is run by tests/engine.
+EXTRAS = {"lancedb:": "lancedb", "--backend onnx": "onnxruntime", "--backend openvino": "openvino"}
+CLUSTER = "--engine ray"
 
 
 def commands_of(text):
@@ -73,6 +76,11 @@ def place(tmp_path_factory):
 
 def call(line, monkeypatch, capsys, place, *more):
     """Run a command line; return its output."""
+    if CLUSTER in line:
+        pytest.skip("needs a running cluster; see tests/engine")
+    for option, module in EXTRAS.items():
+        if option in line:
+            pytest.importorskip(module)
     words = shlex.split(line.partition(" > ")[0])
     if words[0] == "torchrun":
         words = ["drkit", *words[words.index("drkit_cli.main") + 1 :]]
@@ -176,8 +184,6 @@ def test_examples_of_help(line, place, done, monkeypatch, capsys):
         "qrels.dev.txt": "qrels.txt",
         "vectors/": "vectors",
     }
-    if "lancedb:" in line:
-        pytest.importorskip("lancedb")
     for name, existing in files.items():
         if name in line and not (place / name).exists():
             shutil.copy(place / existing, place / name)
