@@ -70,11 +70,14 @@ def load_backend(folder: Path, name: str) -> BackendModel:
     check_backend(name)
     _require(name, "encoding with")
     record = _read_record(folder).get(name)
-    again = f"convert it again: drkit export {folder} --backend {name} -o OTHER_FOLDER"
+    command = f"drkit export {folder} --backend {name} -o OTHER_FOLDER"
     if record is None:
-        raise DrkitError(f"{folder} has no files of the backend {name}; write them into a new folder: {again[18:]}")
+        raise DrkitError(f"{folder} has no files of the backend {name}; write them into a new folder: {command}")
+    again = f"convert it again: {command}"
     try:
-        differ = [file for files in ("from", "files") for file in _changed(folder, record[files])]
+        inside = (Path(), Path(BACKEND_FILES[name]).parent)
+        differ = [file for file in (*record["from"], *record["files"]) if Path(file).parent not in inside]
+        differ = differ or [file for files in ("from", "files") for file in _changed(folder, record[files])]
         origin = f"{record['weights']} {record['sample']}"
         record["files"][BACKEND_FILES[name]]
     except (AttributeError, KeyError, TypeError):
@@ -141,7 +144,7 @@ def _origin_files(folder: Path) -> list[Path]:
 def _changed(folder: Path, hashes: Mapping[str, str]) -> list[str]:
     """Return the files that do not have these hashes, or are missing."""
     paths = {name: folder / name for name in hashes}
-    if "config.json" in hashes:  # of the origin, all weights
+    if CONFIG in hashes:  # of the origin, all weights
         paths |= {path.name: path for path in _origin_files(folder)}
     return [name for name, path in paths.items() if not path.is_file() or file_hash(path) != hashes.get(name)]
 
