@@ -32,6 +32,7 @@ def refused(run_drkit):
         (["compose", "--encoder=", "--dry-run"], "empty (--encoder=)"),
         (["search", "", "words"], "empty (after search)"),
         (["run", ""], "empty (after run)"),
+        (["evaluate", "runs/R", "--backend", "onnx"], "--backend runs the encoder of --encoder"),
         (["compose", "--name", "../../escape", "--dry-run"], "not a path"),
         (["compose", "--name", "a\ud800", "--dry-run"], "not text"),
         (["compose", "--name", "a\0", "--dry-run"], "not text"),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import click
 from attrs import frozen
 
+from drkit.encoders.folder import TORCH
 from drkit_cli.names import LocalPath, PathOrId
 from drkit_cli.options import backend_option, judgement_options
 from drkit_cli.output import output_options, print_note, print_result, show_progress
@@ -63,6 +64,8 @@ def evaluate(
     drkit evaluate --encoder runs/R --collection beir:FOLDER --bm25
     drkit evaluate --encoder runs/R --beir DATASETS --bm25
     """
+    if backend != TORCH and not encoder:
+        raise click.UsageError("--backend runs the encoder of --encoder; give both")
     searched = Searched(
         encoder, backend, bm25, exclude_self, tuple(measures) or ("nDCG@10",), output or Path("runs/beir")
     )

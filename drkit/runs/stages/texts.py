@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from drkit.core.protocols import FittedSignal
 from drkit.core.spec import Kind
@@ -180,13 +180,12 @@ QUERY_TOKENS = StageSpec(
     inputs={"queries": "training queries to tokenise", **_VOCABULARY},
     records=(TRUNCATED,),
 )
-PSEUDO_QUERY_TOKENS = StageSpec(
+PSEUDO_QUERY_TOKENS = evolve(
+    QUERY_TOKENS,
     name="pseudo-query-tokens",
     version=1,
-    settings=QuerySettings,
     run=tokenise_pseudo_queries,
     inputs={"queries": "pseudo-queries to tokenise", **_VOCABULARY},
-    records=(TRUNCATED,),
 )
 
 
