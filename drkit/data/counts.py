@@ -12,7 +12,7 @@ small encoder a better start than random ones.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
 from pathlib import Path
@@ -56,20 +56,22 @@ def count(
     base = int(store.flat_ids.max(initial=0)) + 1
     lengths = np.diff(store.offsets)
     tables: list[NgramTable] = []
-    for order in range(1, window + 1):
-        total = int(np.maximum(lengths - order + 1, 0).sum())
-        runs = partial(_sorted_run, store.flat_ids, store.offsets, order, base, tuple(tables))
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".runs-") as scratch, ThreadPoolExecutor(workers) as pool:
-            spilled = [
-                _spill(run, Path(scratch) / str(number))
-                for number, run in enumerate(_in_parallel(pool, runs, text_chunks(store.offsets, chunk), workers))
-            ]
-            with ArrayWriter(folder / f"{order}.arrow", {"keys": np.int64, "counts": np.int64}) as writer:
-                writer.metadata = {"total": total, "base": base, "window": window, "min_count": min_count}
-                for keys, counts in _merged(spilled, chunk * workers):
-                    kept = counts >= min_count
-                    writer.append(keys=keys[kept], counts=counts[kept])
-        tables.append(NgramTable(folder / f"{order}.arrow"))
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".ranks-") as ranked, ThreadPoolExecutor(workers) as pool:
+        ranks = np.memmap(Path(ranked) / "ranks", np.int64, "w+", shape=max(len(store.flat_ids), 1))
+        for order in range(1, window + 1):
+            total = int(np.maximum(lengths - order + 1, 0).sum())
+            runs = partial(_sorted_run, store, order, base, tables, ranks)
+            with tempfile.TemporaryDirectory(dir=folder, prefix=".runs-") as scratch:
+                spilled = [
+                    _spill(run, Path(scratch) / str(number))
+                    for number, run in enumerate(_in_parallel(pool, runs, text_chunks(store.offsets, chunk), workers))
+                ]
+                with ArrayWriter(folder / f"{order}.arrow", {"keys": np.int64, "counts": np.int64}) as writer:
+                    writer.metadata = {"total": total, "base": base, "window": window, "min_count": min_count}
+                    for keys, counts in _merged(spilled, chunk * workers):
+                        kept = counts >= min_count
+                        writer.append(keys=keys[kept], counts=counts[kept])
+            tables.append(NgramTable(folder / f"{order}.arrow"))
     return NgramCounts(folder)
 
 
@@ -102,21 +104,26 @@ def _in_parallel(pool: ThreadPoolExecutor, job: Any, chunks: Iterable[tuple[int,
 
 
 def _sorted_run(
-    ids: NDArray[np.int32],
-    offsets: NDArray[np.int64],
+    store: TokenStore,
     order: int,
     base: int,
-    tables: tuple[NgramTable, ...],
-    chunk: tuple[int, int],
+    tables: Sequence[NgramTable],
+    ranks: NDArray[np.int64],
+    texts: tuple[int, int],
 ) -> Run:
-    first, last = chunk
-    flat = ids[offsets[first] : offsets[last]].astype(np.int64)
-    remaining = remaining_tokens(offsets[first : last + 1])
-    ranks: NDArray[np.int64] | None = None
-    for lower in range(1, order):
-        keys = ngram_keys(flat, remaining, lower, ranks, base)
-        ranks = tables[lower - 1].ranks(keys)
-    keys = ngram_keys(flat, remaining, order, ranks, base)
+    """Count the n-grams of a range of texts.
+
+    ranks: i64[tokens] of the n-grams of order n - 2 that start at each token; this call replaces those of its texts by
+    the ranks of order n - 1.
+    """
+    offsets = store.offsets[texts[0] : texts[1] + 1]
+    tokens = slice(int(offsets[0]), int(offsets[-1]))
+    flat, remaining = store.flat_ids[tokens].astype(np.int64), remaining_tokens(offsets)
+    prefixes: NDArray[np.int64] | None = None
+    if order > 1:
+        shorter = ngram_keys(flat, remaining, order - 1, ranks[tokens] if order > 2 else None, base)
+        prefixes = ranks[tokens] = tables[-1].ranks(shorter)
+    keys = ngram_keys(flat, remaining, order, prefixes, base)
     return np.unique(keys[keys >= 0], return_counts=True)
 
 
@@ -183,7 +190,7 @@ def _sum_of(runs: list[Run]) -> Run:
     if len(runs) == 1:
         return runs[0]
     keys = np.concatenate([keys for keys, _ in runs])
-    order = np.argsort(keys, kind="stable")
+    order = np.argsort(keys)
     keys, counts = keys[order], np.concatenate([counts for _, counts in runs])[order]
     firsts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]])) if len(keys) else np.empty(0, np.int64)
     return keys[firsts], np.add.reduceat(counts, firsts) if len(firsts) else counts
