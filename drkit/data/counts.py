@@ -135,8 +135,9 @@ class _Part:
         starts = np.full(len(keys), -1, np.int32)
         starts[valid] = indices
         columns: dict[str, NDArray[Any]] = {"starts": starts, "keys": distinct, "counts": counts}
-        columns["ranks"] = np.zeros_like(distinct)
-        return cls(tokens, **{name: spill(values, f"{files}.{name}.npy") for name, values in columns.items()})
+        spilled = {name: spill(values, f"{files}.{name}.npy") for name, values in columns.items()}
+        ranks = np.lib.format.open_memmap(f"{files}.ranks.npy", "w+", np.dtype(np.int64), distinct.shape)
+        return cls(tokens, **spilled, ranks=ranks)
 
     def at_tokens(self, values: NDArray[np.int64], *, missing: int) -> NDArray[np.int64]:
         """Return for each token the value of the n-gram that starts there; values: i64[n], of the distinct n-grams."""
