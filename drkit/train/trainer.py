@@ -34,6 +34,14 @@ from drkit.errors import DrkitError
 from drkit.recipe.schema import Training
 from drkit.recipe.toml import json_text
 from drkit.train import gradients
+from drkit.train.acceleration import (
+    COMPILING,
+    attending,
+    check_attention,
+    check_device,
+    compile_layers,
+    compile_options,
+)
 from drkit.train.batches import Example, Schedule
 from drkit.train.resuming import KEPT, newest_checkpoint, seal
 from drkit.train.throughput import MFU, TOKENS_PER_SECOND, MarksTokens, Meter, ModelFlops
@@ -118,12 +126,14 @@ def train(
     """
     steps = len(schedule) // training.gradient_accumulation_steps
     arguments = training_arguments(training, folder, steps, seed)
+    check_device(training)
+    check_attention(module, training.attn_implementation)
+    if options := compile_options(training.arguments):
+        compile_layers(module, options)
     kept = max(arguments.save_total_limit or 0, KEPT)
     arguments.save_total_limit = None  # transformers rotates by modification time, but a clock may step back
     meter = Meter(module.marks if isinstance(module, MarksTokens) else (), flops or ModelFlops())
-    trainer = ScheduledTrainer(
-        module, schedule, collate, args=arguments, chunk=training.gradient_cache_chunk, meter=meter
-    )
+    trainer = ScheduledTrainer(module, schedule, collate, args=arguments, training=training, meter=meter)
     # A checkpoint is sealed after callbacks have added their files; the last callback sees the others' decisions.
     interrupt = _SaveOnInterrupt(progress)
     for callback in (_StopMeter(meter), _Report(progress), _TrimHeap(), *callbacks, _Seal(kept), interrupt, _LogAll()):
@@ -172,8 +182,9 @@ def training_arguments(training: Training, folder: Path, steps: int, seed: int) 
         "dataloader_pin_memory": torch.cuda.is_available(),
         "optim": "adamw_torch_fused",
     }
+    free = {name: value for name, value in training.arguments.items() if name not in COMPILING}
     try:
-        return OneDevice(**{**arguments, **training.arguments})
+        return OneDevice(**{**arguments, **free})
     except (ImportError, TypeError, ValueError) as error:  # ImportError: the package of an argument is missing
         raise DrkitError(f"invalid training arguments: {error}; see transformers.TrainingArguments") from error
 
@@ -182,7 +193,7 @@ class ScheduledTrainer(Trainer):  # type: ignore[misc]
     """transformers' Trainer over a fixed schedule of batches, with model checkpoints in safetensors only.
 
     The schedule's batches span all processes: each reads its share of every batch, so that two processes see the same
-    as one process with a batch twice as large. chunk: rows per forward pass (0: all). meter: started before each batch.
+    as one process with a batch twice as large. meter: started before each batch.
     """
 
     def __init__(
@@ -192,11 +203,11 @@ class ScheduledTrainer(Trainer):  # type: ignore[misc]
         collate: Collate,
         *,
         args: TrainingArguments,
-        chunk: int,
+        training: Training,
         meter: Meter,
     ) -> None:
         super().__init__(model=module, args=args, train_dataset=_Examples(), data_collator=collate)
-        self._schedule, self._chunk, self._meter = schedule, chunk, meter
+        self._schedule, self._training, self._meter = schedule, training, meter
         self._metrics: dict[str, Tensor] = {}
         self._not_finite: dict[str, Tensor] = {}  # number of steps in which a term of the loss was not finite
         self._steps = 0
@@ -208,6 +219,7 @@ class ScheduledTrainer(Trainer):  # type: ignore[misc]
             batch_sampler=self._schedule.share(self.args.process_index, self.args.world_size),
             collate_fn=self.data_collator,
             num_workers=self.args.dataloader_num_workers,
+            prefetch_factor=self.args.dataloader_prefetch_factor,
             pin_memory=self.args.dataloader_pin_memory,
         )
 
@@ -224,12 +236,13 @@ class ScheduledTrainer(Trainer):  # type: ignore[misc]
         strategy = gradients.GradientStrategy(
             forward=model,
             backward=lambda loss: self.accelerator.backward(loss / accumulation),
-            chunk=self._chunk,
+            chunk=self._training.gradient_cache_chunk,
             accumulate=lambda: self.accelerator.no_sync(model),
         )
         module: Any = self.accelerator.unwrap_model(model)
         tensors = {name: tensor.to(self.args.device, non_blocking=True) for name, tensor in inputs.items()}
-        loss, metrics = gradients.backward(module, tensors, strategy)
+        with attending(module, self._training.attn_implementation):
+            loss, metrics = gradients.backward(module, tensors, strategy)
         for name, value in metrics.items():
             self._metrics[name] = self._metrics.get(name, 0) + value.detach()
             if name.endswith(TERM_LOSS):
