@@ -11,6 +11,7 @@ from drkit.decoders import EnhancedConfig, EnhancedDecoder
 from drkit.encoders import heads
 from drkit.encoders.heads import projected_cross_entropy
 from drkit.maskers import UniformConfig, UniformMasker
+from drkit.maskers.views import keep_targets
 from drkit.testing.toys import toy_context, toy_encoder, toy_tokens
 
 TARGETS, WORDS, WIDTH, AT_ONCE = 96, 50, 8, 400
@@ -45,12 +46,12 @@ def gradients(loss, inputs):
 @pytest.mark.skipif(not heads._FUSED, reason="older versions of torch project all targets at once")
 def test_the_projection_of_targets_holds_the_logits_of_some_of_them(monkeypatch):
     inputs, labels = parts()
-    expected = F.cross_entropy(F.linear(inputs[0], inputs[1], inputs[2]), labels)
+    expected = F.cross_entropy(F.linear(*inputs), labels)
     with Largest() as plain:
         gradients(F.cross_entropy(F.linear(*inputs), labels), inputs)
     monkeypatch.setattr(heads, "LOGITS_AT_ONCE", AT_ONCE)
     with Largest() as chunked:
-        loss = projected_cross_entropy(*inputs[:1], inputs[1], inputs[2], labels)
+        loss = projected_cross_entropy(*inputs, labels)
         found = gradients(loss, inputs)
     assert float(loss.detach()) == pytest.approx(float(expected.detach()), rel=1e-6)
     for one, two in zip(found, gradients(expected, inputs), strict=True):
@@ -59,14 +60,27 @@ def test_the_projection_of_targets_holds_the_logits_of_some_of_them(monkeypatch)
     assert chunked.found[torch.float32] == max(TARGETS * WIDTH, AT_ONCE)
 
 
+def test_in_bfloat16_gradients_are_as_accurate_as_the_plain_projections_and_the_loss_has_three_digits():
+    inputs, labels = parts()
+    expected = F.cross_entropy(F.linear(*inputs), labels)
+    exact = gradients(expected, inputs)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        plain = F.cross_entropy(F.linear(*inputs), labels)
+        fused = projected_cross_entropy(*inputs, labels)
+    errors = [
+        sum(float((a.float() - b).norm() / b.norm()) for a, b in zip(gradients(loss, inputs), exact, strict=True))
+        for loss in (plain, fused)
+    ]
+    assert errors[1] < 1.2 * errors[0] < 0.1
+    assert float(fused.detach()) == pytest.approx(float(expected.detach()), rel=2**-7)
+
+
 def visibility(targets):
     """The largest tensors of the enhanced decoder's forward and backward pass, and the texts' shape."""
     encoder, tokens, context = toy_encoder(), toy_tokens(), toy_context()
     decoder = EnhancedDecoder(EnhancedConfig(targets=targets), context)
     batch, length = tokens.ids.shape
     masker = UniformMasker(UniformConfig(), context)
-    from drkit.maskers.views import keep_targets
-
     rng = Draws(1, 0, tokens.keys.numpy())
     views = masker(tokens, rng, rows=decoder.rows(length))
     view = views.decoder if targets == 1 else keep_targets(views.decoder, decoder.rows, rng)
