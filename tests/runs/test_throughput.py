@@ -1,5 +1,7 @@
 """Tokens a second and MFU in the log: what is counted, by which clock, and that training is the same without them."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -19,6 +21,7 @@ from drkit.train.batches import Schedule
 from drkit.train.throughput import Meter, ModelFlops, linear_weights
 from drkit.train.trainer import train
 from tests.runs.test_training import Collate, Toy, same
+from tests.torchrun import torchrun
 
 SECONDS = {"fetched": 1.0, "trained": 3.0, "probed": 100.0}
 
@@ -184,3 +187,9 @@ def test_a_reranker_that_trains_on_some_pairs_reads_all_of_them_forward():
 
 def test_only_linear_layers_have_weights_that_every_token_is_multiplied_with():
     assert linear_weights(nn.Sequential(nn.Embedding(100, 4), nn.Linear(4, 3), nn.LayerNorm(3))) == 12
+
+
+def test_the_tokens_of_all_processes_count_and_so_do_their_devices(tmp_path):
+    torchrun("tests/runs/two_meters.py", tmp_path)
+    found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)]
+    assert found == [{"tokens_per_second": 3.5, "mfu": 0.175}] * 2
