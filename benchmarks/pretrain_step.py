@@ -59,21 +59,37 @@ def texts(seed: int):
 
 def step_of(name: str):
     """A function that does one forward and backward."""
-    from drkit.core.draws import Draws
+    import torch
+
+    from drkit.train.gradients import GradientStrategy, backward
+
+    if name != PLAIN:
+        module, tensors = pair(name)
+        return lambda: backward(module, tensors, GradientStrategy(forward=module, backward=torch.Tensor.backward))
+    model, view = plain()
+    return lambda: model(view.ids, attention_mask=view.attention, labels=view.labels).loss.backward()
+
+
+def new_encoder():
+    """The encoder, and the context of parts beside it."""
     from drkit.encoders import BertSizes, MaskedLmEncoder, context_from
-    from drkit.maskers import UniformConfig, UniformMasker
 
     encoder = MaskedLmEncoder.from_scratch(BertSizes(**SIZES), Tokenizer())
-    context = context_from(encoder, Tokenizer())
-    if name != PLAIN:
-        masker, decoder = name.split(" + ")
-        return pair_step(masker, decoder, encoder, context)
+    return encoder, context_from(encoder, Tokenizer())
+
+
+def plain():
+    """The masked LM of Hugging Face, and a masked view of the texts."""
+    from drkit.core.draws import Draws
+    from drkit.maskers import UniformConfig, UniformMasker
+
+    encoder, context = new_encoder()
     tokens = texts(0)
-    view = UniformMasker(UniformConfig(), context)(tokens, Draws(1, 0, tokens.keys.numpy())).encoder
-    return lambda: encoder.model(view.ids, attention_mask=view.attention, labels=view.labels).loss.backward()
+    return encoder.model, UniformMasker(UniformConfig(), context)(tokens, Draws(1, 0, tokens.keys.numpy())).encoder
 
 
-def pair_step(masker_name: str, decoder: str, encoder, context):
+def pair(name: str):
+    """The module of a masker and a decoder (`MASKER + DECODER`), and the tensors of a batch."""
     import torch
     from attrs import evolve
 
@@ -81,9 +97,9 @@ def pair_step(masker_name: str, decoder: str, encoder, context):
     from drkit.core.registry import installed
     from drkit.encoders import BertSizes, MaskedLmEncoder
     from drkit.runs.stages.pretrain import auto_encoder
-    from drkit.train.gradients import GradientStrategy, backward
     from drkit.train.pretrain import batch_tensors
 
+    (encoder, context), (masker_name, decoder) = new_encoder(), name.split(" + ")
     settings, registry = pretraining(masker_name, decoder), installed().registry
     if "generator" in registry.get("masker", masker_name).requires_of(settings.masker.config):
         context = evolve(context, generator=MaskedLmEncoder.from_scratch(BertSizes(**GENERATOR), Tokenizer()))
@@ -92,8 +108,7 @@ def pair_step(masker_name: str, decoder: str, encoder, context):
     module = auto_encoder(settings, registry, encoder, context, masker=masker).train()
     tokens = evolve(texts(0), context=texts(1))
     views = masker(tokens, Draws(1, 0, tokens.keys.numpy()), rows=module.decoder.rows(LENGTH))
-    tensors = batch_tensors(tokens, views)
-    return lambda: backward(module, tensors, GradientStrategy(forward=module, backward=torch.Tensor.backward))
+    return module, batch_tensors(tokens, views)
 
 
 def pretraining(masker: str, decoder: str):

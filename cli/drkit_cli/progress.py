@@ -83,7 +83,7 @@ class RichProgress:
             self._last_sample = now
         self._done = done
         of = f"/{total:,}" if total else ""
-        shown = escape_line("  ".join(f"{name} {value:.4g}" for name, value in metrics.items()))
+        shown = escape_line("  ".join(f"{name} {_number(value)}" for name, value in metrics.items()))
         self._bar.update(self._task, work=escape_line(f"{done:,}{of} {unit}"), metrics=shown)
         if not self._live and now - self._last_line > _INTERVAL:
             self._last_line = now
@@ -110,6 +110,10 @@ class RichProgress:
 
     def _count(self) -> Text:
         return Text().append(f"[{self._index:2d}/{self._stages}]", style="dim")
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 class _Details(TextColumn):

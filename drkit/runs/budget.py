@@ -6,23 +6,17 @@ the rates in this file. The rates were measured in the default run on two CPU co
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from importlib.resources import files
 from typing import Any
 
 from attrs import evolve, frozen
 
-from drkit.errors import DrkitError, did_you_mean
+from drkit.errors import DrkitError
 from drkit.recipe.schema import Recipe
 from drkit.runs import estimate
 from drkit.runs.estimate import Corpus
+from drkit.runs.hardware import Hardware
 from drkit.runs.stage import Stage
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 # Seconds on two cores. For each token of the passages:
 _VOCABULARY, _TOKENS, _PPMI, _SIGNAL, _BM25 = 1.9e-6, 2.3e-6, 5.2e-6, 8.3e-7, 1.8e-6
@@ -45,23 +39,6 @@ _BASE_BYTES, _ID_BYTES, _WORD_BYTES = 1.2e9, 16, 256 * 2**20
 _PAIR_BYTES, _SVD_VECTORS = 256 * 2**20, 2
 _FLAT_BYTES = 4 * 2**30
 _DEPTH = 200
-
-
-@frozen
-class Hardware:
-    """A machine: cores, peak FLOP/s, the share of the peak that is reached, GB of memory, US dollars an hour."""
-
-    about: str
-    cores: int
-    float32: float
-    bfloat16: float
-    share: float
-    memory: float
-    price: float
-
-    def flops(self, *, bf16: bool) -> float:
-        """Return the floating-point operations that it does in a second."""
-        return self.share * (self.bfloat16 if bf16 else self.float32)
 
 
 @frozen
@@ -113,32 +90,6 @@ class Budget:
     def exceeding(self) -> tuple[str, ...]:
         """The stages that need more memory than the hardware has."""
         return tuple(one.stage for one in self.stages if one.memory > self.hardware.memory * 1e9)
-
-
-def read_hardware(name: str, price: float | None = None) -> Hardware:
-    """Return a machine of hardware.toml; price: replaces its US dollars an hour. Raises DrkitError if it is unknown."""
-    found = Hardware(**_entry("hardware", name))
-    return found if price is None else evolve(found, price=price)
-
-
-def read_corpus(text: str) -> Corpus:
-    """Return a collection of hardware.toml, or one of PASSAGES[:TRAIN[:TEST]]. Raises DrkitError for other texts."""
-    sizes = text.replace("_", "").replace(",", "").split(":")
-    if not sizes[0].isdigit():
-        return Corpus(**_entry("corpora", text))
-    if len(sizes) > 3 or not all(size.isdigit() for size in sizes) or not int(sizes[0]):
-        raise DrkitError(f"invalid sizes {text!r}; give PASSAGES, PASSAGES:TRAIN or PASSAGES:TRAIN:TEST, in numbers")
-    passages, train, test = (*map(int, sizes), 0, 0)[:3]
-    return Corpus(passages, train, test, test)
-
-
-def _entry(table: str, name: str) -> dict[str, Any]:
-    known = tomllib.loads(files("drkit.runs").joinpath("hardware.toml").read_text(encoding="utf-8"))[table]
-    if name not in known:
-        what = "hardware" if table == "hardware" else "collection of a known size"
-        other = "" if table == "hardware" else "; or give PASSAGES:TRAIN:TEST in numbers"
-        raise DrkitError(f"no {what} named {name!r}{did_you_mean(name, known)} known: {', '.join(known)}{other}")
-    return dict(known[name])
 
 
 def budget(stages: Sequence[Stage[Any]], recipe: Recipe, corpus: Corpus, hardware: Hardware) -> Budget:

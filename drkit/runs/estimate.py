@@ -12,12 +12,14 @@ from attrs import frozen
 
 from drkit.core.files import local_path, read_json
 from drkit.core.protocols import TargetShare
-from drkit.recipe.schema import RERANKER, EncoderSettings, Recipe, Round, Training
+from drkit.recipe.schema import RERANKER, EncoderSettings, Pretrain, Recipe, Round, Training
 
 # Measured per CPU core in the default run, with all overheads; an order of magnitude, not a promise.
 FLOPS_PER_CORE = 1e11
 # Names of the sizes in a config.json: layers, hidden and feed-forward size; those of DistilBERT second.
 _SIZES = (("num_hidden_layers", "n_layers"), ("hidden_size", "dim"), ("intermediate_size", "hidden_dim"))
+# Operations for each token and each weight that it is multiplied with: forward, and in a training step backward too.
+_FORWARD, _TRAINED = 2.0, 6.0
 # Share of the encoder's positions that are targets.
 _ENCODER_TARGETS = 0.3
 
@@ -41,10 +43,11 @@ class Cost:
 def parameters(encoder: EncoderSettings) -> tuple[int, int]:
     """Return the numbers of embedding and transformer-layer parameters of an encoder made from scratch."""
     tables = encoder.vocab_size * encoder.hidden
-    return tables, encoder.layers * _layer_parameters(encoder.hidden, encoder.intermediate)
+    return tables, encoder.layers * layer_parameters(encoder.hidden, encoder.intermediate)
 
 
-def _layer_parameters(hidden: int, intermediate: int) -> int:
+def layer_parameters(hidden: int, intermediate: int) -> int:
+    """Return the number of weights of a layer that is built like BERT's, without biases."""
     return 4 * hidden**2 + 2 * hidden * intermediate
 
 
@@ -105,11 +108,30 @@ def pretraining(recipe: Recipe, corpus: Corpus | None = None) -> Cost:
     texts = examples(recipe.pretrain, corpus.passages if corpus else 0)
     tokens = round(texts * _lengths(recipe.encoder, corpus)[1])
     tables, layers = parameters(recipe.encoder)
-    rows = _target_share(recipe.pretrain.decoder.config)
-    scored = [_target_share(term.config) for term in recipe.pretrain.losses.values() if term.on == "encoder"]
+    decoder = layer_parameters(recipe.encoder.hidden, recipe.encoder.intermediate)
+    return Cost(tokens, tokens * pretraining_flops(recipe.pretrain, tables=tables, layers=layers, decoder=decoder))
+
+
+def pretraining_flops(pretrain: Pretrain, *, tables: int, layers: int, decoder: int) -> float:
+    """Return the operations of a pre-training step for each token that the encoder reads.
+
+    tables, layers, decoder: numbers of weights of the word embeddings, of the encoder's layers, and of the decoder's
+    one layer. The products of queries, keys and values with each other are left out.
+    """
+    rows = _target_share(pretrain.decoder.config)
+    scored = [_target_share(term.config) for term in pretrain.losses.values() if term.on == "encoder"]
     targets = rows + _ENCODER_TARGETS * max(scored, default=0.0)
-    decoder = _layer_parameters(recipe.encoder.hidden, recipe.encoder.intermediate)
-    return Cost(tokens, 6.0 * tokens * (layers + decoder + targets * tables))
+    return _TRAINED * (layers + decoder + targets * tables)
+
+
+def training_flops(layers: int) -> float:
+    """Return the operations of a training step for each token, in layers with this number of weights."""
+    return _TRAINED * layers
+
+
+def reranking_flops(layers: int, forward_factor: int) -> float:
+    """Return the operations of a re-ranker's step for each token of its pairs; see `Reranker.forward_factor`."""
+    return training_flops(layers) / forward_factor + (_FORWARD * layers if forward_factor > 1 else 0)
 
 
 def _target_share(config: Any) -> float:
@@ -125,13 +147,13 @@ def finetuning(
         return Cost()
     query, passage = _lengths(recipe.encoder, corpus)
     tokens = round(examples(training, queries) * (query + (1 + negatives) * passage))
-    return Cost(tokens, 6.0 * tokens * parameters(recipe.encoder)[1])
+    return Cost(tokens, tokens * training_flops(parameters(recipe.encoder)[1]))
 
 
 def encoding(encoder: EncoderSettings, corpus: Corpus) -> Cost:
     """Return the cost of reading every passage once."""
     tokens = round(corpus.passages * _lengths(encoder, corpus)[1])
-    return Cost(tokens, 2.0 * tokens * parameters(encoder)[1])
+    return Cost(tokens, _FORWARD * tokens * parameters(encoder)[1])
 
 
 def reranking(recipe: Recipe, queries: int = 0) -> Cost:
@@ -139,7 +161,8 @@ def reranking(recipe: Recipe, queries: int = 0) -> Cost:
     if recipe.reranker is None or recipe.encoder.pretrained or recipe.reranker.pretrained:
         return Cost()
     tokens = examples(recipe.reranker, queries) * (1 + recipe.reranker.negatives) * recipe.reranker.max_length
-    return Cost(tokens, 6.0 * tokens * _own_reranker_parameters(recipe))
+    layers = _own_reranker_parameters(recipe)
+    return Cost(tokens, tokens * reranking_flops(layers, recipe.reranker.forward_factor))
 
 
 def scoring(recipe: Recipe, pairs: float) -> Cost:
@@ -147,7 +170,7 @@ def scoring(recipe: Recipe, pairs: float) -> Cost:
     if recipe.reranker is None:
         return Cost()
     tokens = round(pairs * recipe.reranker.max_length)
-    return Cost(tokens, 2.0 * tokens * _own_reranker_parameters(recipe), round(pairs))
+    return Cost(tokens, _FORWARD * tokens * _own_reranker_parameters(recipe), round(pairs))
 
 
 def teaching(recipe: Recipe, current: Round) -> Cost:
@@ -163,13 +186,13 @@ def teaching(recipe: Recipe, current: Round) -> Cost:
         layers = _own_reranker_parameters(recipe)
     length = reranker.max_length if reranker else recipe.encoder.query_length + recipe.encoder.passage_length
     tokens = pairs * length if layers else 0
-    return Cost(tokens, 2.0 * tokens * layers, pairs)
+    return Cost(tokens, _FORWARD * tokens * layers, pairs)
 
 
 def _own_reranker_parameters(recipe: Recipe) -> int:
     """Return the number of transformer-layer parameters of a re-ranker made from the run's own encoder."""
     layers = max(recipe.reranker.layers if recipe.reranker else 0, recipe.encoder.layers)
-    return layers * _layer_parameters(recipe.encoder.hidden, recipe.encoder.intermediate)
+    return layers * layer_parameters(recipe.encoder.hidden, recipe.encoder.intermediate)
 
 
 def _stored_layer_parameters(model: str) -> int:
@@ -177,7 +200,7 @@ def _stored_layer_parameters(model: str) -> int:
     config = local_config(model)
     found = (next((config[name] for name in names if name in config), 0) for names in _SIZES)
     layers, hidden, inner = (size if _is_size(size) else 0 for size in found)
-    return int(layers * _layer_parameters(hidden, inner))
+    return int(layers * layer_parameters(hidden, inner))
 
 
 def local_config(model: str) -> Mapping[str, Any]:
@@ -216,7 +239,7 @@ class _Sizes:
     @property
     def weights_bytes(self) -> int:
         """The bytes of the weights, their gradients, and the two moments of AdamW."""
-        layers = self.layers * _layer_parameters(self.hidden, self.intermediate)
+        layers = self.layers * layer_parameters(self.hidden, self.intermediate)
         return 16 * (self.vocab_size * self.hidden + layers)
 
 

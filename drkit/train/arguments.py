@@ -19,7 +19,7 @@ from attrs import asdict
 
 from drkit.core.files import SCRATCH
 from drkit.errors import DrkitError, ProblemsError
-from drkit.recipe.schema import OPTIMIZER, Recipe, Training
+from drkit.recipe.schema import FLASH, OPTIMIZER, Recipe, Training
 
 _STEPS = 10
 _DISTRIBUTED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -49,20 +49,28 @@ def _is_known(training: Training) -> bool:
     return (
         training.lr_scheduler_type in ("linear", "cosine", "constant", "constant_with_warmup")
         and not training.bf16
+        and training.attn_implementation != FLASH
         and training.arguments.keys() <= OPTIMIZER.keys()
     )
 
 
 def _try(settings: dict[str, Any]) -> None:
-    """Make the arguments, the optimizer and the scheduler of a training. Raises what they raise."""
+    """Make the arguments, optimizer and scheduler of a training, and compile a layer. Raises what they raise."""
+    import torch
     from torch import nn
     from transformers import Trainer
 
+    from drkit.train.acceleration import check_device, compile_options
     from drkit.train.trainer import training_arguments
 
+    training, model = Training(**settings), nn.Linear(1, 1)
+    check_device(training)
     with TemporaryDirectory(prefix=SCRATCH) as folder:
-        arguments = training_arguments(Training(**settings), Path(folder), _STEPS, seed=0)
-        Trainer(model=nn.Linear(1, 1), args=arguments).create_optimizer_and_scheduler(_STEPS)
+        arguments = training_arguments(training, Path(folder), _STEPS, seed=0)
+        Trainer(model=model, args=arguments).create_optimizer_and_scheduler(_STEPS)
+    if options := compile_options(training.arguments):  # it may need a C++ compiler, which may be missing
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        torch.compile(model.to(device), **options)(torch.ones(2, 1, device=device))
 
 
 def problems(tried: Mapping[str, Any]) -> list[str]:

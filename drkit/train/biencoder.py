@@ -49,6 +49,7 @@ class BiEncoder(nn.Module):
 
     numbering: Mapping[str, str] = {"positives": "passage_indices", "groups": "passage_indices"}
     weights: Mapping[str, float] = {}
+    marks = ("query.attention", "passage.attention")
 
     def __init__(self, encoder: MaskedLmEncoder, loss: Loss, *, passage_encoder: MaskedLmEncoder | None = None) -> None:
         super().__init__()

@@ -98,6 +98,7 @@ class AutoEncoder(nn.Module):
     """
 
     numbering: Mapping[str, str] = {}
+    marks = ("encoder.attention",)
     # The padding value of signals, for texts that are longer in another process.
     padding: Mapping[str, float] = {}
 

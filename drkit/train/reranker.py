@@ -37,6 +37,7 @@ class GroupRanker(nn.Module):
 
     numbering: Mapping[str, str] = {}
     weights: Mapping[str, float] = {NAME: 1.0}
+    marks = ("attention",)
 
     def __init__(self, encoder: CrossEncoder, loss: Loss, *, forward_factor: int = 1) -> None:
         super().__init__()

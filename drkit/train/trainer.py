@@ -34,8 +34,17 @@ from drkit.errors import DrkitError
 from drkit.recipe.schema import Training
 from drkit.recipe.toml import json_text
 from drkit.train import gradients
+from drkit.train.acceleration import (
+    COMPILING,
+    attending,
+    check_attention,
+    check_device,
+    compile_layers,
+    compile_options,
+)
 from drkit.train.batches import Example, Schedule
 from drkit.train.resuming import KEPT, newest_checkpoint, seal
+from drkit.train.throughput import MFU, TOKENS_PER_SECOND, MarksTokens, Meter, ModelFlops
 
 WEIGHTS = "model.safetensors"
 # Endings of names in the log: the loss of a term, and the number of steps in which it was not finite.
@@ -71,6 +80,7 @@ def train_in(
     seed: int,
     progress: Progress,
     callbacks: Sequence[TrainerCallback] = (),
+    flops: ModelFlops | None = None,
 ) -> TrainingResult:
     """Train a stage's module on examples of these lengths i32[n], resuming an earlier attempt if there was one.
 
@@ -86,6 +96,7 @@ def train_in(
         progress=progress,
         seed=seed,
         callbacks=callbacks,
+        flops=flops,
     )
     lines = "".join(f"{json.dumps(dict(entry), sort_keys=True)}\n" for entry in result.log)
     write_text(folder / LOG, lines)
@@ -104,22 +115,28 @@ def train(
     progress: Progress,
     seed: int,
     callbacks: Sequence[TrainerCallback] = (),
+    flops: ModelFlops | None = None,
 ) -> TrainingResult:
     """Train `module` in place; checkpoints go to `folder`, and training resumes from the newest complete one.
 
-    module: a `drkit.train.gradients.Comparable`. In a single process, Ctrl-C writes a checkpoint after the current step
-    and raises KeyboardInterrupt then; a second Ctrl-C raises it at once.
+    module: a `drkit.train.gradients.Comparable`. flops: for MFU in the log. In a single process, Ctrl-C writes a
+    checkpoint after the current step and raises KeyboardInterrupt then; a second Ctrl-C raises it at once.
 
     Raises DrkitError for an argument that TrainingArguments rejects, and when the loss is not finite.
     """
     steps = len(schedule) // training.gradient_accumulation_steps
     arguments = training_arguments(training, folder, steps, seed)
+    check_device(training)
+    check_attention(module, training.attn_implementation)
+    if options := compile_options(training.arguments):
+        compile_layers(module, options)
     kept = max(arguments.save_total_limit or 0, KEPT)
     arguments.save_total_limit = None  # transformers rotates by modification time, but a clock may step back
-    trainer = ScheduledTrainer(module, schedule, collate, args=arguments, chunk=training.gradient_cache_chunk)
+    meter = Meter(module.marks if isinstance(module, MarksTokens) else (), flops or ModelFlops())
+    trainer = ScheduledTrainer(module, schedule, collate, args=arguments, training=training, meter=meter)
     # A checkpoint is sealed after callbacks have added their files; the last callback sees the others' decisions.
     interrupt = _SaveOnInterrupt(progress)
-    for callback in (_Report(progress), _TrimHeap(), *callbacks, _Seal(kept), interrupt, _LogAll()):
+    for callback in (_StopMeter(meter), _Report(progress), _TrimHeap(), *callbacks, _Seal(kept), interrupt, _LogAll()):
         trainer.add_callback(callback)
     trainer.remove_callback(PrinterCallback)
     set_seed(seed)  # dropout follows the run's seed, whatever ran before in this process
@@ -165,8 +182,9 @@ def training_arguments(training: Training, folder: Path, steps: int, seed: int) 
         "dataloader_pin_memory": torch.cuda.is_available(),
         "optim": "adamw_torch_fused",
     }
+    free = {name: value for name, value in training.arguments.items() if name not in COMPILING}
     try:
-        return OneDevice(**{**arguments, **training.arguments})
+        return OneDevice(**{**arguments, **free})
     except (ImportError, TypeError, ValueError) as error:  # ImportError: the package of an argument is missing
         raise DrkitError(f"invalid training arguments: {error}; see transformers.TrainingArguments") from error
 
@@ -175,14 +193,21 @@ class ScheduledTrainer(Trainer):  # type: ignore[misc]
     """transformers' Trainer over a fixed schedule of batches, with model checkpoints in safetensors only.
 
     The schedule's batches span all processes: each reads its share of every batch, so that two processes see the same
-    as one process with a batch twice as large. chunk: rows per forward pass (0: all).
+    as one process with a batch twice as large. meter: started before each batch.
     """
 
     def __init__(
-        self, module: nn.Module, schedule: Schedule, collate: Collate, *, args: TrainingArguments, chunk: int = 0
+        self,
+        module: nn.Module,
+        schedule: Schedule,
+        collate: Collate,
+        *,
+        args: TrainingArguments,
+        training: Training,
+        meter: Meter,
     ) -> None:
         super().__init__(model=module, args=args, train_dataset=_Examples(), data_collator=collate)
-        self._schedule, self._chunk = schedule, chunk
+        self._schedule, self._training, self._meter = schedule, training, meter
         self._metrics: dict[str, Tensor] = {}
         self._not_finite: dict[str, Tensor] = {}  # number of steps in which a term of the loss was not finite
         self._steps = 0
@@ -194,22 +219,30 @@ class ScheduledTrainer(Trainer):  # type: ignore[misc]
             batch_sampler=self._schedule.share(self.args.process_index, self.args.world_size),
             collate_fn=self.data_collator,
             num_workers=self.args.dataloader_num_workers,
+            prefetch_factor=self.args.dataloader_prefetch_factor,
             pin_memory=self.args.dataloader_pin_memory,
         )
+
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the batches of a step; the time that this takes counts."""
+        self._meter.start()
+        return super().get_batch_samples(*args, **kwargs)
 
     def training_step(self, model: nn.Module, inputs: Mapping[str, Tensor], *_: Any, **__: Any) -> Tensor:
         """Compute the gradients of one batch; the module's metrics are summed on the device until the next log."""
         model.train()
+        self._meter.count(inputs)
         accumulation = self.current_gradient_accumulation_steps
         strategy = gradients.GradientStrategy(
             forward=model,
             backward=lambda loss: self.accelerator.backward(loss / accumulation),
-            chunk=self._chunk,
+            chunk=self._training.gradient_cache_chunk,
             accumulate=lambda: self.accelerator.no_sync(model),
         )
         module: Any = self.accelerator.unwrap_model(model)
         tensors = {name: tensor.to(self.args.device, non_blocking=True) for name, tensor in inputs.items()}
-        loss, metrics = gradients.backward(module, tensors, strategy)
+        with attending(module, self._training.attn_implementation):
+            loss, metrics = gradients.backward(module, tensors, strategy)
         for name, value in metrics.items():
             self._metrics[name] = self._metrics.get(name, 0) + value.detach()
             if name.endswith(TERM_LOSS):
@@ -219,13 +252,14 @@ class ScheduledTrainer(Trainer):  # type: ignore[misc]
         return shown
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Log the module's own metrics too, as means since the last log."""
+        """Log the module's own metrics too, as means since the last log, and the throughput."""
         if "loss" in logs and self._steps:
             means = {name: float(total) / self._steps for name, total in self._metrics.items()}
             not_finite = {
                 f"{name}{NOT_FINITE}": steps for name, total in self._not_finite.items() if (steps := float(total))
             }
             logs = {**logs, **{name: round(value, 5) for name, value in means.items()}, **not_finite}
+            logs |= self._meter.read()
             self._metrics, self._not_finite, self._steps = {}, {}, 0
         super().log(logs, *args, **kwargs)
 
@@ -259,6 +293,17 @@ class OneDevice(TrainingArguments):  # type: ignore[misc]
     def n_gpu(self) -> int:
         """At most 1; use torchrun for more devices."""
         return min(int(super().n_gpu), 1)
+
+
+class _StopMeter(TrainerCallback):  # type: ignore[misc]
+    """Stops the meter after each step, before other callbacks; waits for the GPU only if a log line follows."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+
+    def on_step_end(self, _args: Any, state: Any, control: Any, **_: Any) -> None:
+        is_logged = control.should_log or control.should_save or state.global_step >= state.max_steps
+        self._meter.stop(wait=is_logged)
 
 
 class _Seal(TrainerCallback):  # type: ignore[misc]
@@ -366,4 +411,5 @@ class _Report(TrainerCallback):  # type: ignore[misc]
                     f"the loss is {loss} at step {state.global_step}: lower learning_rate, or raise warmup_steps"
                     f"{_first_not_finite(logs)}"
                 )
-            self._last = {"loss": loss}
+            shown = {"tokens/s": TOKENS_PER_SECOND, "MFU": MFU}
+            self._last = {"loss": loss, **{name: logs[key] for name, key in shown.items() if key in logs}}

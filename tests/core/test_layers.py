@@ -34,7 +34,7 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 # Within runs: what a stage is, the stages, the plan that wires them, and what carries it out.
 RUNS = (
     ("estimate", "manifest"),
-    ("stage",),
+    ("hardware", "stage"),
     ("stages",),
     ("survey",),
     ("plan_encoder",),

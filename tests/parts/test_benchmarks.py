@@ -1,6 +1,7 @@
 """The benchmarks of the parts run for everything that is installed, here at toy sizes."""
 
 import importlib.util
+import json
 import sys
 from pathlib import Path
 
@@ -60,3 +61,71 @@ def test_every_masker_is_timed(monkeypatch):
     assert {row["masker"] for row in rows} == {*installed().registry.names("masker")}
     assert all(row["ms"] > 0 for row in rows)
     assert torch.get_num_threads() == threads
+
+
+@pytest.fixture
+def gpu(small, monkeypatch):
+    """The benchmark of GPUs, at the sizes of `small`."""
+    module = loaded("gpu", monkeypatch)
+    monkeypatch.setattr(module, "set_sizes", lambda options: None)
+    monkeypatch.setattr(module, "measured_apart", lambda name, mode, options: measured_here(module, name, mode))
+    return module
+
+
+def measured_here(module, name, mode):
+    return module.measure_encoding(mode, 1) if name == "encoding" else module.measure(name, mode, 1)
+
+
+def printed(module, monkeypatch, capsys, *arguments):
+    monkeypatch.setattr(sys, "argv", ["gpu.py", *arguments])
+    code = module.main()
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
+def test_without_a_gpu_the_benchmark_says_so_in_a_line(gpu, monkeypatch, capsys):
+    code, out, err = printed(gpu, monkeypatch, capsys)
+    assert code == 2
+    assert out.startswith("Nothing is claimed")
+    assert "|" not in out
+    assert err.count("\n") == 1
+    assert "torch sees no GPU" in err
+
+
+def test_the_benchmark_of_gpus_runs_on_a_processor(gpu, monkeypatch, capsys, tmp_path):
+    """Hugging Face's masked LM, a decoder that rebuilds all tokens, one behind a generator, and encoding."""
+    chosen = [gpu.PLAIN, "uniform + enhanced", "generator + replaced-token-detection", "encoding"]
+    options = ["--device", "cpu", "--tiny", "--modes", "fp32", "bf16", "--json", str(tmp_path / "rows.json")]
+    code, out, _ = printed(gpu, monkeypatch, capsys, *options, "--only", *chosen)
+    assert code == 0
+    assert out.startswith("Nothing is claimed")
+    rows = json.loads((tmp_path / "rows.json").read_text())
+    assert [row["step"] for row in rows] == [name for name in chosen for _ in range(2)]
+    assert all(row["tokens_per_second"] > 0 and row["mfu"] is None for row in rows)
+    losses = [row["loss"] for row in rows if "loss" in row]
+    assert losses[::2] == pytest.approx(losses[1::2], rel=0.02), "bfloat16 does the same work"
+
+
+def test_a_row_that_fails_is_named_and_the_others_are_measured(gpu, monkeypatch, capsys):
+    def fails(name, mode, options):
+        if mode == "bf16":
+            raise RuntimeError("out of memory")
+        return {"step": name, "mode": mode, "tokens_per_second": 1.0, "mfu": 0.5, "peak_gib": 1.0}
+
+    monkeypatch.setattr(gpu, "measured_apart", fails)
+    code, out, _ = printed(gpu, monkeypatch, capsys, "--device", "cpu", "--only", "encoding")
+    assert code == 1
+    assert "| encoding | fp32 | 1 | 0.500 | 1.00 |  |" in out
+    assert "| encoding | bf16 | failed: out of memory |" in out
+
+
+@pytest.mark.slow
+def test_every_step_of_the_benchmark_of_gpus_can_be_compiled(gpu, small, monkeypatch):
+    """Traced and split by torch, which is where compiling fails, and run by its own kernels."""
+    split = {"fp32": {}, "traced": {"arguments": {"torch_compile_backend": "eager"}}}
+    monkeypatch.setattr(gpu, "MODES", split)
+    for name in small.names():
+        losses = [gpu.measure(name, mode, 1)["loss"] for mode in split]
+        assert losses[0] == pytest.approx(losses[1], abs=1e-4), name
+    torch.compiler.reset()

@@ -13,7 +13,8 @@ from attrs import asdict, evolve
 from drkit.core.registry import installed
 from drkit.errors import DrkitError
 from drkit.recipe.compose import ComposeRequest, compose
-from drkit.runs.budget import budget, read_corpus, read_hardware
+from drkit.runs.budget import budget
+from drkit.runs.hardware import read_corpus, read_hardware
 from drkit.runs.plan import plan
 from tests.cli.test_output import drkit  # noqa: F401
 

@@ -255,6 +255,31 @@ def test_the_term_that_was_first_not_finite_is_named(tmp_path):
 
 
 @pytest.mark.skipif(torch.cuda.is_available() or torch.backends.mps.is_available(), reason="of a processor alone")
+def test_batches_prefetched_by_workers_train_the_same_weights(tmp_path):
+    """Also after a resume: a worker's random state is not part of a checkpoint."""
+    here, elsewhere, resumed = toy(), toy(), toy()
+    ahead = {"dataloader_num_workers": 2, "dataloader_prefetch_factor": 3}
+    go(here, tmp_path / "here")
+    go(elsewhere, tmp_path / "elsewhere", arguments=ahead)
+    with pytest.raises(KeyboardInterrupt):
+        go(toy(), tmp_path / "cut", Collate(cut_off=8))
+    go(resumed, tmp_path / "cut", arguments=ahead)
+    assert same(here, elsewhere)
+    assert same(here, resumed)
+
+
+def test_as_many_batches_are_prefetched_as_asked_for(tmp_path):
+    from drkit.train.throughput import Meter, ModelFlops
+    from drkit.train.trainer import ScheduledTrainer, training_arguments
+
+    training = Training(arguments={"dataloader_num_workers": 2, "dataloader_prefetch_factor": 3})
+    arguments = training_arguments(training, tmp_path, STEPS, 0)
+    schedule, meter = Schedule(np.full(40, 5, np.int32), 4, STEPS, 3), Meter((), ModelFlops())
+    trainer = ScheduledTrainer(toy(), schedule, Collate(), args=arguments, training=training, meter=meter)
+    loader = trainer.get_train_dataloader()
+    assert (loader.num_workers, loader.prefetch_factor) == (2, 3)
+
+
 def test_bfloat16_trains_on_a_processor(tmp_path):
     torch.manual_seed(0)
     whole, half = (go(toy(), tmp_path / str(bf16), bf16=bf16).loss for bf16 in (False, True))

@@ -114,7 +114,8 @@ def _print_budget(recipe: Recipe, registry: Registry, hardware: str, corpus: str
     """Print what each stage of a recipe costs on a machine."""
     from drkit.errors import DrkitError
     from drkit.recipe.check import check
-    from drkit.runs.budget import budget, read_corpus, read_hardware
+    from drkit.runs.budget import budget
+    from drkit.runs.hardware import read_corpus, read_hardware
     from drkit.runs.plan import plan
     from drkit_cli.render import budget_document, budget_table, console
 

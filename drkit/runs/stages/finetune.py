@@ -46,8 +46,11 @@ class FinetuneSettings:
 def finetune(stage: StageRun[FinetuneSettings]) -> Mapping[str, Any]:
     """Write the retriever's checkpoint; returns steps, loss, and the effective batch and negatives."""
     from drkit.data.corpus import collection_of
+    from drkit.runs.estimate import training_flops
+    from drkit.runs.hardware import device_peak
     from drkit.train.biencoder import describe_batch, effective_batch, mean_metric, uses_in_batch_negatives
     from drkit.train.checkpoints import load_tokenizer, save_encoders
+    from drkit.train.throughput import ModelFlops, linear_weights
     from drkit.train.trainer import train_in
 
     settings = stage.settings
@@ -69,6 +72,7 @@ def finetune(stage: StageRun[FinetuneSettings]) -> Mapping[str, Any]:
         seed=settings.seed,
         progress=stage.progress,
         callbacks=[*([refresher] if refresher else []), *validations],
+        flops=ModelFlops(training_flops(linear_weights(module.encoder.backbone)), device_peak(settings.training)),
     )
     save_encoders(module, tokenizer, stage.folder)
     effective = effective_batch(collate, settings.training, settings.loss)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from drkit.data.arrays import SignalValues
     from drkit.encoders import MaskedLmEncoder
     from drkit.train.pretrain import AutoEncoder, MaskingCollator
+    from drkit.train.throughput import ModelFlops
     from drkit.train.validation import ValidationCallback
 
 
@@ -76,6 +77,7 @@ def pretrain(stage: StageRun[PretrainSettings]) -> Mapping[str, Any]:
         seed=stage.settings.seed,
         progress=stage.progress,
         callbacks=probes,
+        flops=_model_flops(settings, encoder, context),
     )
     save_parts(module, settings, tokenizer, stage.folder)
     return {
@@ -83,6 +85,22 @@ def pretrain(stage: StageRun[PretrainSettings]) -> Mapping[str, Any]:
         "held_out": len(kept),
         **{key: value for callback in probes for key, value in callback.result().items()},
     }
+
+
+def _model_flops(settings: Pretrain, encoder: MaskedLmEncoder, context: BuildContext) -> ModelFlops:
+    from drkit.runs.estimate import layer_parameters, pretraining_flops
+    from drkit.runs.hardware import device_peak
+    from drkit.train.throughput import ModelFlops, linear_weights
+
+    sizes = context.backbone
+    assert sizes is not None
+    flops = pretraining_flops(
+        settings,
+        tables=sizes.vocab * sizes.hidden,
+        layers=linear_weights(encoder.backbone),
+        decoder=layer_parameters(sizes.hidden, sizes.intermediate),
+    )
+    return ModelFlops(flops, device_peak(settings))
 
 
 def _collator(

@@ -53,7 +53,10 @@ def train_reranker(stage: StageRun[RerankerSettings]) -> Mapping[str, Any]:
     from drkit.core.types import BuildContext
     from drkit.data.corpus import collection_of
     from drkit.encoders import CrossEncoder
+    from drkit.runs.estimate import reranking_flops
+    from drkit.runs.hardware import device_peak
     from drkit.train.reranker import GroupCollator, GroupRanker
+    from drkit.train.throughput import ModelFlops, linear_weights
     from drkit.train.trainer import train_in
 
     settings = stage.settings
@@ -88,6 +91,10 @@ def train_reranker(stage: StageRun[RerankerSettings]) -> Mapping[str, Any]:
         lengths=np.ones(len(pairs), dtype=np.int32),  # groups are drawn every epoch, so their lengths are unknown
         seed=settings.seed,
         progress=stage.progress,
+        flops=ModelFlops(
+            reranking_flops(linear_weights(encoder.model.base_model), settings.forward_factor),
+            device_peak(settings.training),
+        ),
     )
     if processes.rank() == 0:
         encoder.save_into(stage.folder)

@@ -1,0 +1,81 @@
+"""How fast a training is: tokens a second, and model FLOPs utilisation (MFU), for each line of its log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Protocol, runtime_checkable
+
+import torch
+import torch.distributed as dist
+from attrs import frozen
+from torch import Tensor, nn
+
+from drkit.train.gradients import world_size
+
+TOKENS_PER_SECOND, MFU = "tokens_per_second", "mfu"
+
+
+@runtime_checkable
+class MarksTokens(Protocol):
+    """A module that names the tensors of a batch, bool[..], that are True at each token that its encoder reads."""
+
+    marks: Sequence[str]
+
+
+@frozen
+class ModelFlops:
+    """What MFU is computed from.
+
+    per_token: floating-point operations of a step for each token, without those that are repeated to save memory. peak:
+    those that one device does in a second at most; 0: unknown, so there is no MFU.
+    """
+
+    per_token: float = 0.0
+    peak: float = 0.0
+
+
+def linear_weights(module: nn.Module) -> int:
+    """Return the number of weights of a module's linear layers, which every token is multiplied with."""
+    return sum(part.weight.numel() for part in module.modules() if isinstance(part, nn.Linear))
+
+
+class Meter:
+    """Counts the tokens of batches, without padding, and the time that steps take.
+
+    The clock runs from `start`, before a batch is fetched, to `stop`, after its step: time for probes, checkpoints and
+    mining is left out. marks: see `MarksTokens`.
+    """
+
+    def __init__(self, marks: Sequence[str], flops: ModelFlops) -> None:
+        self._marks, self._flops = tuple(marks), flops
+        self._tokens, self._seconds, self._started = 0, 0.0, 0.0
+
+    def start(self) -> None:
+        """Start the clock."""
+        self._started = time.perf_counter()
+
+    def stop(self, *, wait: bool) -> None:
+        """Stop the clock; wait: until the GPU has finished the work that it was given."""
+        if wait and torch.cuda.is_available():
+            torch.cuda.synchronize()
+        self._seconds += time.perf_counter() - self._started
+
+    def count(self, tensors: Mapping[str, Tensor]) -> None:
+        """Count the tokens of a batch that is still in the memory of the host."""
+        self._tokens += sum(int(tensors[name].sum()) for name in self._marks if name in tensors)
+
+    def read(self) -> dict[str, float]:
+        """Return the tokens a second of all processes, and MFU if the peak is known, and begin to count again."""
+        tokens, seconds = torch.tensor(self._tokens, dtype=torch.float64), self._seconds
+        self._tokens, self._seconds = 0, 0.0
+        if not self._marks or seconds <= 0:
+            return {}
+        if world_size() > 1:
+            tokens = tokens.to("cuda" if dist.get_backend() == "nccl" else "cpu")
+            dist.all_reduce(tokens)
+        rate = float(tokens) / seconds
+        found = {TOKENS_PER_SECOND: round(rate, 1)}
+        if self._flops.per_token and self._flops.peak:
+            found[MFU] = round(rate * self._flops.per_token / (self._flops.peak * world_size()), 4)
+        return found

@@ -1,0 +1,292 @@
+"""Compiled layers and chosen attention: equal results, equal names of weights, and refusals before a run starts.
+
+With the backend `eager` torch traces and splits the code, with `aot_eager` it differentiates it too, as it does for a
+GPU; both run it by torch's own kernels. Tests with `inductor` need a C++ compiler, and a minute.
+"""
+
+import copy
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from attrs import asdict, evolve
+from torch import nn
+
+from drkit.core.draws import Draws
+from drkit.core.progress import Silent
+from drkit.core.registry import installed
+from drkit.core.spec import Kind
+from drkit.encoders import MaskedLmEncoder
+from drkit.encoders.architectures import ARCHITECTURES
+from drkit.errors import DrkitError
+from drkit.maskers import UniformConfig, UniformMasker
+from drkit.recipe.schema import Training
+from drkit.testing.toys import toy_context, toy_encoder, toy_tokens
+from drkit.train.acceleration import attending, compile_layers, compile_options, transformer_layers
+from drkit.train.arguments import problems
+from drkit.train.batches import Schedule
+from drkit.train.pretrain import AutoEncoder, Term, batch_tensors
+from drkit.train.trainer import train, training_arguments
+from tests.encoders.toys import NAMES, tiny
+from tests.runs.every_loss import batch_of, module_of
+from tests.runs.test_gradients import auto_encoder, paired_batch, taken
+
+SPLIT, TRACED = {"torch_compile_backend": "eager"}, {"torch_compile_backend": "aot_eager"}
+COMPILED = {"torch_compile": True}
+STEPS = 4
+
+
+@pytest.fixture(autouse=True)
+def forget():
+    """Leave no compiled code to other tests."""
+    yield
+    torch.compiler.reset()
+
+
+def rebuilding(encoder=None, decoder="enhanced"):
+    """An auto-encoder with a decoder, at every token and at masked ones."""
+    registry, context = installed().registry, toy_context()
+    encoder = encoder or toy_encoder()
+    context = evolve(context, backbone=evolve(encoder.info(context.tokenizer), dropout=0.0))
+    mlm = registry.build(Kind.LOSS, "mlm", None, context)
+    made = registry.build(Kind.DECODER, decoder, None, context)
+    terms = {side: Term(mlm, ("token_states",), side) for side in ("encoder", "decoder")}
+    return AutoEncoder(encoder, made, terms)
+
+
+class MaskedTexts:
+    """Batches of eight texts of two lengths, masked anew at every step."""
+
+    def __init__(self, module, cut_off=None):
+        self.module, self.cut_off, self.calls = module, cut_off, 0
+        self.masker = UniformMasker(UniformConfig(), toy_context())
+
+    def __call__(self, examples):
+        self.calls += 1
+        if self.calls == self.cut_off:
+            raise KeyboardInterrupt
+        (epoch, first), *_ = examples
+        tokens = toy_tokens((30, 22, 9, 14, 17, 30)) if first % 2 else toy_tokens((20, 12, 9, 4, 17, 11))
+        rows = self.module.decoder.rows(tokens.ids.shape[1])
+        return batch_tensors(tokens, self.masker(tokens, Draws(epoch, first, tokens.keys.numpy()), rows=rows))
+
+
+def go(module, folder, collate=None, **settings):
+    chosen = {"max_steps": STEPS, "save_steps": 2, "logging_steps": 1, "learning_rate": 0.01, **settings}
+    return train(
+        module,
+        Schedule(lengths=np.arange(32, dtype=np.int32), batch_size=4, batches=STEPS, seed=3),
+        collate or MaskedTexts(module),
+        training=Training(per_device_train_batch_size=4, **chosen),
+        folder=folder,
+        progress=Silent(),
+        seed=7,
+    )
+
+
+def assert_close(one, two, tolerance=1e-5):
+    assert one.state_dict().keys() == two.state_dict().keys()
+    for (name, a), b in zip(one.state_dict().items(), two.state_dict().values(), strict=True):
+        torch.testing.assert_close(a, b, atol=tolerance, rtol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def changed(one, two):
+    return any((a - b).abs().max() > 1e-3 for a, b in zip(one.parameters(), two.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_layers_of_every_architecture_are_found(name):
+    model, _ = tiny(name)
+    encoder = MaskedLmEncoder(model)
+    assert transformer_layers(encoder) == [*encoder.layers]
+    assert len(encoder.layers) == model.config.num_hidden_layers
+
+
+def test_the_layers_of_decoders_and_of_both_encoders_are_found():
+    assert len(transformer_layers(rebuilding())) == 2 + 1
+    assert len(transformer_layers(module_of("separate encoders"))) == 2 + 2
+    assert transformer_layers(toy_encoder(layers=0)) == []
+
+
+@pytest.mark.parametrize("decoder", ["enhanced", "mlm"])
+def test_a_traced_pre_training_has_the_weights_of_an_eager_one(tmp_path, decoder):
+    start, eager, traced = rebuilding(decoder=decoder), rebuilding(decoder=decoder), rebuilding(decoder=decoder)
+    logs = [
+        go(module, tmp_path / name, arguments=arguments).log
+        for name, module, arguments in (("eager", eager, {}), ("traced", traced, TRACED))
+    ]
+    assert_close(eager, traced)
+    assert changed(start, traced)
+    assert [line["loss"] for line in logs[0]] == pytest.approx([line["loss"] for line in logs[1]], abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["modernbert", "mpnet"])
+def test_traced_layers_have_the_gradients_of_eager_ones(name):
+    model, _ = tiny(name)
+    eager = MaskedLmEncoder(model).train()
+    traced = copy.deepcopy(eager)
+    assert compile_layers(traced, compile_options(TRACED)) == len(eager.layers)
+    tokens = toy_tokens((30, 22, 9, 4))
+    for module in (eager, traced):
+        module(tokens.ids, tokens.attention, (1,))["bottleneck"].square().sum().backward()
+    for (name, one), two in zip(eager.named_parameters(), traced.parameters(), strict=True):
+        if one.grad is not None:
+            torch.testing.assert_close(one.grad, two.grad, atol=1e-5, rtol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
+
+
+@pytest.mark.parametrize(("name", "chunk"), [("kl-distillation", 4), ("listwise", 4)])
+def test_traced_fine_tuning_has_the_weights_of_an_eager_one(tmp_path, name, chunk):
+    modules = [module_of(name), module_of(name)]
+    for index, (module, arguments) in enumerate(zip(modules, ({}, TRACED), strict=True)):
+        go(
+            module,
+            tmp_path / str(index),
+            lambda examples: batch_of(name, sorted({query % 5 for _, query in examples})),
+            gradient_cache_chunk=chunk,
+            learning_rate=0.5,
+            arguments={"optim": "sgd", **arguments},
+        )
+    assert_close(*modules)
+    assert changed(module_of(name), modules[1])
+
+
+@pytest.mark.parametrize("options", [SPLIT, pytest.param(COMPILED, marks=pytest.mark.slow)])
+def test_chunks_are_computed_again_with_the_same_dropout(options):
+    """Row by row: the gradients are those of a forward pass with these random numbers, whatever draws them."""
+    module, batch = auto_encoder(dropout=0.2).train(), paired_batch()
+    compile_layers(module, compile_options(options))
+    found = []
+    for _ in range(2):
+        torch.manual_seed(11)
+        loss, _, gradients = taken(module, batch, 8)
+        found.append((loss, gradients))
+    torch.manual_seed(12)
+    other, _, _ = taken(module, batch, 8)
+    assert torch.equal(found[0][0], found[1][0])
+    assert float(other) != float(found[0][0]), "dropout is on"
+    torch.manual_seed(11)
+    module.zero_grad()
+    outs = [module(**part) for part in module.chunks(batch, 8)]
+    rows = {n: torch.cat([out[f"rows.{n}"] for out in outs]) for n in ("encoder.bottleneck", "encoder.partners")}
+    expected = module.compare(rows)[0]
+    for name, weight in module.weights.items():
+        count = sum(int(out[f"items.{name}"]) for out in outs)
+        expected = expected + weight * sum(out[f"loss.{name}"] * int(out[f"items.{name}"]) / count for out in outs)
+    assert float(found[0][0]) == pytest.approx(float(expected.detach()), rel=1e-4)
+
+
+def test_a_traced_training_resumes_to_the_weights_of_an_uninterrupted_one(tmp_path):
+    whole, cut, resumed = (rebuilding(toy_encoder(dropout=0.1)) for _ in range(3))
+    expected = go(whole, tmp_path / "whole", arguments=SPLIT)
+    with pytest.raises(KeyboardInterrupt):
+        go(cut, tmp_path / "cut", MaskedTexts(cut, cut_off=4), arguments=SPLIT)
+    names = {path.name for path in tmp_path.glob("cut/*")}
+    result = go(resumed, tmp_path / "cut", arguments=SPLIT)
+    assert "checkpoint-2" in names
+    assert_close(whole, resumed, 1e-6)
+    assert [line["loss"] for line in result.log] == pytest.approx([line["loss"] for line in expected.log], abs=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("g++"), reason="inductor compiles C++")
+@pytest.mark.parametrize("bf16", [False, True])
+def test_a_compiled_pre_training_has_the_weights_of_an_eager_one(tmp_path, bf16):
+    eager, compiled = rebuilding(), rebuilding()
+    for module, arguments in ((eager, {}), (compiled, COMPILED)):
+        settings = {"bf16": bf16, "learning_rate": 0.1, "arguments": {"optim": "sgd", **arguments}}
+        go(module, tmp_path / str(len(arguments)), **settings)
+    assert changed(rebuilding(), compiled)
+    assert_close(eager, compiled, 2e-3 if bf16 else 1e-5)
+    assert not any("_orig_mod" in name for name in compiled.state_dict())
+
+
+def test_transformers_does_not_compile_the_whole_module(tmp_path):
+    training = Training(arguments={"torch_compile": True, "torch_compile_mode": "default"})
+    arguments = training_arguments(training, tmp_path, 4, 0)
+    assert not arguments.torch_compile
+    assert arguments.torch_compile_backend is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options"),
+    [
+        ({}, None),
+        ({"torch_compile": False}, None),
+        ({"torch_compile": True}, {"backend": "inductor", "dynamic": True}),
+        ({"torch_compile_mode": "max-autotune"}, {"backend": "inductor", "dynamic": True, "mode": "max-autotune"}),
+    ],
+)
+def test_compiling_is_asked_for_as_in_transformers(arguments, options):
+    assert compile_options(arguments) == options
+
+
+# -- attention
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_the_attention_is_that_of_the_setting_while_it_trains_and_the_results_are_equal(tmp_path, implementation):
+    usual, other, seen = rebuilding(), rebuilding(), []
+    config = other.encoder.backbone.config
+    other.encoder.backbone.register_forward_pre_hook(lambda *_: seen.append(config._attn_implementation))
+    go(usual, tmp_path / "usual")
+    go(other, tmp_path / "other", attn_implementation=implementation)
+    assert {*seen} == {implementation}
+    assert config._attn_implementation == "sdpa", "what it was loaded with"
+    assert_close(usual, other)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "mpnet"])
+def test_eager_attention_and_sdpa_have_the_same_gradients(name):
+    model, _ = tiny(name)
+    encoder, tokens = MaskedLmEncoder(model).train(), toy_tokens((30, 22, 9, 4))
+    found = []
+    for implementation in ("eager", "sdpa"):
+        encoder.zero_grad()
+        with attending(encoder, implementation):
+            encoder(tokens.ids, tokens.attention)["bottleneck"].square().sum().backward()
+        found.append({n: p.grad.clone() for n, p in encoder.named_parameters() if p.grad is not None})
+    assert found[0].keys() == found[1].keys()
+    for key, gradient in found[0].items():
+        torch.testing.assert_close(gradient, found[1][key], atol=1e-5, rtol=1e-4)
+
+
+def test_sdpa_is_what_an_encoder_is_loaded_with(tmp_path):
+    for name in NAMES:
+        model, tokenizer = tiny(name)
+        model.save_pretrained(tmp_path / name)
+        tokenizer.save_pretrained(tmp_path / name)
+        config = MaskedLmEncoder.from_pretrained(str(tmp_path / name)).config
+        assert config._attn_implementation == ARCHITECTURES[config.model_type].attention
+        assert config._attn_implementation == ("eager" if name == "mpnet" else "sdpa")
+
+
+def test_an_architecture_without_sdpa_is_refused(tmp_path):
+    model, _ = tiny("mpnet")
+    module = rebuilding(MaskedLmEncoder(model))
+    with pytest.raises(DrkitError, match="'mpnet' have only the attention 'eager'"):
+        go(module, tmp_path, attn_implementation="sdpa")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the refusal is for machines without a GPU")
+def test_flash_attention_is_refused_before_a_run_with_what_is_missing():
+    (found,) = problems({"finetune": asdict(Training(attn_implementation="flash_attention_2"))})
+    for words in ("torch sees no GPU", "flash-attn is not installed", "set bf16 = true", "@ finetune"):
+        assert words in found
+
+
+@pytest.mark.parametrize("arguments", [{"torch_compile_backend": "nosuch"}, {"torch_compile_mode": "nosuch"}])
+def test_an_unknown_way_to_compile_is_refused_before_a_run(arguments):
+    (found,) = problems({"pretrain": asdict(Training(arguments=arguments))})
+    assert "nosuch" in found
+    assert found.endswith("@ pretrain")
+
+
+def test_a_missing_compiler_is_refused_before_a_run(monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("No working C++ compiler found")
+
+    monkeypatch.setattr(nn.Module, "compile", fail)
+    monkeypatch.setattr(torch, "compile", fail)
+    (found,) = problems({"pretrain": asdict(Training(arguments=COMPILED))})
+    assert found == "No working C++ compiler found @ pretrain"

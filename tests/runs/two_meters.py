@@ -1,0 +1,25 @@
+"""Two processes that count different numbers of tokens, by clocks of their own; writes what each of them logs."""
+
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import torch
+
+from drkit.core import processes
+from drkit.train import throughput
+from drkit.train.throughput import Meter, ModelFlops
+
+if __name__ == "__main__":
+    with processes.group():
+        clock = iter((0.0, 2.0))
+        throughput.time = SimpleNamespace(perf_counter=lambda: next(clock))
+        meter = Meter(("read",), ModelFlops(per_token=10.0, peak=100.0))
+        meter.start()
+        meter.count({"read": torch.ones(3 + processes.rank(), dtype=torch.bool)})
+        meter.stop(wait=True)
+        Path(sys.argv[1], f"{processes.rank()}.json").write_text(json.dumps(meter.read()))
