@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from attrs import define, field
 
 from drkit.commands.inputs import NamedCollection, find_index, open_encoder, open_reranker
-from drkit.commands.search import Parts, texts_of
-from drkit.core.engine import Engine, Loaded, LocalEngine, Task, loaded_value
-from drkit.core.files import SCRATCH, replacing, write_text
+from drkit.commands.search import texts_of
+from drkit.core.engine import Engine, Loaded, loaded_value
+from drkit.core.file_parts import FilePart, FileParts, concatenate
+from drkit.core.files import SCRATCH, digest, replacing, write_text
 from drkit.core.processes import Shard
 from drkit.core.registry import Installed, Registry, installed
 from drkit.core.spec import Kind
@@ -39,7 +40,6 @@ from drkit.miners.chain import (
 from drkit.miners.specs import refresh_settings
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.start import RECIPE
-from drkit.runs.manifest import digest
 from drkit.runs.stages.reranker import check_teacher
 from drkit.search import Reranker, Retriever, open_index
 from drkit.search.text_encoder import weights_hash
@@ -285,10 +285,10 @@ def distill(
             f"{negatives} lists no passage; expected a file written by `drkit mine`, with a line per query"
         )
     texts = texts_of(collection, doc_ids)
-    done, parts = Distilled(), Parts(output)
-    is_local = engine is None or isinstance(engine, LocalEngine)
-    if isinstance(teacher, Loaded) and not (is_local and not parts.folder.is_dir()):
-        _score_in_parts(negatives, teacher, texts, parts, engine or LocalEngine())
+    done, parts = Distilled(), FileParts.beside(output)
+    if isinstance(teacher, Loaded) and parts.are_needed(engine):
+        concatenate(parts.write(_scored_parts(negatives, teacher, texts), engine, on_progress), output)
+        parts.remove()
         for line in read_jsonl(output):
             done.add(line.values)
         return done
@@ -303,35 +303,22 @@ def distill(
     return done
 
 
-def _score_in_parts(
-    negatives: Path, teacher: Loaded[Reranker], texts: Mapping[str, str], parts: Parts, engine: Engine
-) -> None:
+def _scored_parts(negatives: Path, teacher: Loaded[Reranker], texts: Mapping[str, str]) -> Iterator[FilePart]:
     weights = weights_hash(teacher.value.model)
     state = [weights, repr(teacher.arguments), repr(teacher.settings)]
-    checked, made = teacher.checked(check_teacher, weights), list[Path]()
-
-    def tasks() -> Iterator[Task[int]]:
-        for number, lines in enumerate(batched(read_jsonl(negatives), LINES_PER_PART)):
-            ids = dict.fromkeys(d for line in lines for name in ("positives", "negatives") for d in _ids(line, name))
-            used = {doc_id: texts[doc_id] for doc_id in ids if doc_id in texts}
-            made.append(parts.file(number, digest([*state, [line.values for line in lines], used])))
-            if not made[-1].is_file():
-                name = f"lines {lines[0].number} to {lines[-1].number} of {negatives}"
-                yield Task(name, score_lines, (checked, lines, used, made[-1]), accelerated=True)
-
-    for _ in engine.run(tasks()):
-        pass
-    parts.join(made)
+    checked = teacher.checked(check_teacher, weights)
+    for lines in batched(read_jsonl(negatives), LINES_PER_PART):
+        ids = dict.fromkeys(d for line in lines for name in ("positives", "negatives") for d in _ids(line, name))
+        used = {doc_id: texts[doc_id] for doc_id in ids if doc_id in texts}
+        name = f"lines {lines[0].number} to {lines[-1].number} of {negatives}"
+        content = digest([*state, [line.values for line in lines], used])
+        yield FilePart(name, len(lines), content, score_lines, (checked, lines, used), accelerated=True)
 
 
-def score_lines(teacher: Loaded[Reranker], lines: Sequence[Row], texts: Mapping[str, str], part: Path) -> int:
-    """Score lines of a file of negatives and write them as one part; returns their number.
-
-    Raises DrkitError as `distill` does.
-    """
+def score_lines(teacher: Loaded[Reranker], lines: Sequence[Row], texts: Mapping[str, str], part: Path) -> None:
+    """Score lines of a file of negatives and write them as one part. Raises DrkitError as `distill` does."""
     rows = (row for batch in batched(lines, LINES_PER_BATCH) for row in _scored(batch, teacher.value, texts))
     write_text(part, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
-    return len(lines)
 
 
 def _scored(lines: Sequence[Row], teacher: Scorer, texts: Mapping[str, str]) -> Iterable[dict[str, Any]]:

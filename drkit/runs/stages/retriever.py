@@ -23,8 +23,9 @@ from drkit.runs.stage import StageRun, StageSpec, TextReading, from_recipe
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from drkit.core.engine import Loaded
     from drkit.encoders import MaskedLmEncoder
-    from drkit.search import AnyEncoder, TextEncoder
+    from drkit.search import AnyEncoder, Retriever, TextEncoder
     from drkit.train.biencoder import BiEncoder
 
 
@@ -331,6 +332,30 @@ def load_text_encoder(folder: Path, reading: TextReading, *, device: str | None 
         return encoder
     passages = load_encoder(folder / PASSAGES, pooling=reading.pooling).to(device)
     return DualEncoder(encoder, encoder_of(passages, tokenizer, reading))
+
+
+def load_retriever(encoder: Path, index: Path, reading: TextReading) -> Retriever:
+    """Load the encoder and the index of two stages' folders."""
+    from drkit.search import Retriever, open_index
+
+    return Retriever(load_text_encoder(encoder, reading), open_index(index))
+
+
+def check_retriever(retriever: Retriever, identity: str) -> Retriever:
+    """Return the retriever that a worker has loaded. Raises DrkitError if it has another encoder."""
+    from drkit.search.encode import check_identity
+
+    check_identity(retriever.encoder, identity)
+    return retriever
+
+
+def loaded_retriever(encoder: Path, index: Path, reading: TextReading) -> Loaded[Retriever]:
+    """Return the retriever of two stages' folders, loaded here, for the tasks of an engine, which load it once each."""
+    from drkit.core.engine import Loaded
+    from drkit.search.encode import identity_text
+
+    loaded = Loaded(load_retriever, encoder, index, reading)
+    return loaded.checked(check_retriever, identity_text(loaded.value.encoder.identity()))
 
 
 def encoders_of(module: BiEncoder, tokenizer: Any, reading: TextReading) -> AnyEncoder:
