@@ -83,6 +83,7 @@ def _write(stage: StageRun[SearchSettings], name: str, blocks: Iterable[RankedBl
         tag=name,
         engine=stage.engine,
         parts=FileParts(stage.folder / CHECKPOINTS / name),
+        accelerated=name != "bm25",
         on_progress=lambda done: stage.progress.advance(done, total, what),
     )
 
