@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -49,9 +50,11 @@ def write_corpus(folder: Path, passages: int) -> None:
             if not rank:
                 return spelled
 
+    words = [word(rank) for rank in range(TYPES)]
+
     def text(length: int) -> str:
         ranks = np.searchsorted(weights, rng.random(length) * weights[-1])
-        return " ".join(map(word, ranks.tolist()))
+        return " ".join([words[rank] for rank in ranks.tolist()])
 
     (folder / "qrels").mkdir(parents=True)
     step = max(passages // QUERIES, 1)
@@ -130,7 +133,7 @@ def importance(folder: Path, _memory: int) -> None:
 
 
 def ppmi(folder: Path, memory: int) -> None:
-    from drkit.data.counts import ppmi_svd
+    from drkit.data.ppmi import ppmi_svd
     from drkit.data.store import TokenStore
 
     store, limit = TokenStore.open(folder / "tokens"), {"folder": folder, "memory_mb": memory}
@@ -215,8 +218,10 @@ def one(name: str, folder: Path, memory: int) -> None:
 
 def measured(passages: int, folder: Path, memory: int, stages: list[str]) -> dict[str, dict[str, float]]:
     """Time and peaks of every stage, those of an earlier call included: finished stages are not repeated."""
-    if not (folder / "source" / "qrels" / "train.tsv").is_file():
-        write_corpus(folder / "source", passages)
+    if not (folder / "source").is_dir():
+        shutil.rmtree(folder / ".source", ignore_errors=True)
+        write_corpus(folder / ".source", passages)
+        (folder / ".source").rename(folder / "source")
     kept = folder / "measured.json"
     found: dict[str, dict[str, float]] = json.loads(kept.read_text()) if kept.is_file() else {}
     for name in (stage.__name__ for stage in STAGES):

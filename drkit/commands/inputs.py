@@ -27,6 +27,7 @@ from drkit.encoders.folder import (
     check_backend,
     check_truncation,
 )
+from drkit.encoders.static import StaticModel
 from drkit.errors import DrkitError
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.schema import RERANKER
@@ -36,6 +37,7 @@ from drkit.runs.manifest import load_manifest, read_manifest, versions
 from drkit.runs.stage import TextReading, settings_from
 from drkit.runs.stages.retriever import load_text_encoder, write_encoder
 from drkit.search import AnyEncoder, DualEncoder, Reranker, TextEncoder
+from drkit.search.backends import add_backend, check_conversion
 from drkit.search.text_encoder import choose_device, read_encoder
 from drkit.search.vectors import Vectors
 
@@ -220,8 +222,6 @@ def export_checkpoint(
     Raises DrkitError as `open_encoder` does, if `folder` is the encoder's own folder, if its vectors are shorter than
     `dimension`, or as `drkit.search.backends.add_backend` does.
     """
-    for backend in backends:
-        check_backend(backend)
     source = _local_folder(path_or_id)
     if (source / RECIPE).is_file():
         source = last_checkpoint(source)
@@ -229,7 +229,12 @@ def export_checkpoint(
         calibrate = NamedCollection(str(source.parent))
     if Path(folder).resolve() in (source.resolve(), *source.resolve().parents):
         raise DrkitError(f"{folder} holds the encoder itself; export to another folder")
+    texts = [text for _, text in islice(calibrate.contents(), CALIBRATION_TEXTS)] if backends and calibrate else []
+    for backend in backends:
+        check_conversion(backend, texts)
     encoder = _open(source, pooling, "cpu", registry)
+    if backends and any(isinstance(one.model, StaticModel) for one, _ in _towers(encoder, Path(folder))):
+        raise DrkitError(f"{source} is a static encoder, whose word vectors no backend makes faster; omit --backend")
     if dimension is not None:
         check_truncation(dimension, encoder.dimension)
         if isinstance(encoder, DualEncoder):
@@ -237,25 +242,18 @@ def export_checkpoint(
         else:
             encoder = attrs.evolve(encoder, truncate_dim=dimension)
     write_encoder(encoder, Path(folder), {"from": f"{source.parent.name}/{source.name}", **versions()})
-    if backends:
-        texts = [text for _, text in islice(calibrate.contents(), CALIBRATION_TEXTS)] if calibrate else []
-        _add_backends(Path(folder), encoder, backends, texts)
+    for one, part in _towers(encoder, Path(folder)):
+        sample = [one.passage_prompt + text for text in texts]
+        for backend in backends:
+            add_backend(part, backend, texts=sample, length=one.passage_length)
     return Path(folder)
 
 
-def _add_backends(folder: Path, encoder: AnyEncoder, backends: Sequence[str], texts: Sequence[str]) -> None:
-    """Convert the transformer of an encoder folder, or both of two separate encoders."""
-    from drkit.search.backends import add_backend
-
+def _towers(encoder: AnyEncoder, folder: Path) -> list[tuple[TextEncoder, Path]]:
+    """Return an encoder and its folder, or those of queries and of passages if they are separate."""
     if isinstance(encoder, DualEncoder):
-        for name, one in ((QUERIES, encoder.queries), (PASSAGES, encoder.passages)):
-            _add_backends(folder / name, one, backends, texts)
-        return
-    if not (folder / CONFIG).is_file():
-        raise DrkitError(f"{folder} is a static encoder, whose word vectors no backend makes faster; omit --backend")
-    sample = [encoder.passage_prompt + text for text in texts]
-    for backend in backends:
-        add_backend(folder, backend, texts=sample, length=encoder.passage_length)
+        return [(encoder.queries, folder / QUERIES), (encoder.passages, folder / PASSAGES)]
+    return [(encoder, folder)]
 
 
 def last_checkpoint(run: Path) -> Path:

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from drkit.data.corpus import StoredCollection as StoredCollection
     from drkit.data.corpus import open_collection as open_collection
     from drkit.data.counts import NgramCounts as NgramCounts
-    from drkit.data.counts import log_frequencies as log_frequencies
-    from drkit.data.counts import ppmi_svd as ppmi_svd
     from drkit.data.formats import BeirCollection as BeirCollection
     from drkit.data.formats import JsonlCollection as JsonlCollection
     from drkit.data.formats import TevatronCollection as TevatronCollection
@@ -27,6 +25,8 @@ if TYPE_CHECKING:
     from drkit.data.hubs import HfCollection as HfCollection
     from drkit.data.hubs import IrdsCollection as IrdsCollection
     from drkit.data.pairs import PairsCollection as PairsCollection
+    from drkit.data.ppmi import log_frequencies as log_frequencies
+    from drkit.data.ppmi import ppmi_svd as ppmi_svd
     from drkit.data.pydocs import PydocsCollection as PydocsCollection
     from drkit.data.queries import Queries as Queries
     from drkit.data.queries import extractive_queries as extractive_queries

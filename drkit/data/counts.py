@@ -1,32 +1,30 @@
-"""Counts of a token store: exact n-gram counts in bounded memory, and word embeddings from co-occurrences.
+"""Exact counts of the n-grams of a token store, in memory that does not grow with it.
 
 The key of an n-gram is (rank of its first n - 1 tokens among the (n-1)-grams) * base + its last token, so that n-grams
-of any order over any vocabulary fit 64 bits. Each order is counted in chunks, which are sorted in parallel and written
-to disk as sorted runs; the runs are merged by ranges of keys that fit the memory limit.
-
-The embeddings are a truncated SVD of the PPMI matrix of tokens that occur near each other (Levy and Goldberg 2014, with
-the smoothed contexts and powers of singular values of Levy, Goldberg and Dagan 2015). They take seconds, and give a
-small encoder a better start than random ones.
+of any order over any vocabulary fit 64 bits. Each order is counted in ranges of texts, whose sorted n-grams go to disk
+and are merged by ranges of keys. They are looked up in the same way: a table is read once, from front to back, however
+many texts there are.
 """
 
 from __future__ import annotations
 
+import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from attrs import frozen
 from numpy.typing import NDArray
 
 from drkit.core.processes import available_cores
 from drkit.data.arrays import Arrays, ArrayWriter
 from drkit.data.store import TokenStore
-from drkit.errors import DrkitError
 
-# Measured peak of a chunk: keys, ranks, sort order and copies, and the finished chunks that wait for the disk.
+# Measured peak of a range of texts: keys, ranks, sort order and copies.
 _BYTES_PER_TOKEN = 192
 # Tables with smaller keys (single tokens) are looked up in an array of this length at most.
 _LARGEST_LOOKUP = 1 << 21
@@ -51,26 +49,112 @@ def count(
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    workers = workers or available_cores()
-    chunk = _chunk_size(store, memory_mb, workers)
     base = int(store.flat_ids.max(initial=0)) + 1
     lengths = np.diff(store.offsets)
-    tables: list[NgramTable] = []
-    for order in range(1, window + 1):
-        total = int(np.maximum(lengths - order + 1, 0).sum())
-        runs = partial(_sorted_run, store.flat_ids, store.offsets, order, base, tuple(tables))
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".runs-") as scratch, ThreadPoolExecutor(workers) as pool:
-            spilled = [
-                _spill(run, Path(scratch) / str(number))
-                for number, run in enumerate(_in_parallel(pool, runs, text_chunks(store.offsets, chunk), workers))
-            ]
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".runs-") as scratch:
+        grams = _StoreNgrams(store, base, Path(scratch), memory_mb, workers)
+        for order in range(1, window + 1):
+            grams.lengthen()
             with ArrayWriter(folder / f"{order}.arrow", {"keys": np.int64, "counts": np.int64}) as writer:
+                total = int(np.maximum(lengths - order + 1, 0).sum())
                 writer.metadata = {"total": total, "base": base, "window": window, "min_count": min_count}
-                for keys, counts in _merged(spilled, chunk * workers):
+                for keys, counts in merged([(part.keys, part.counts) for part in grams.parts], grams.keys_at_once):
                     kept = counts >= min_count
                     writer.append(keys=keys[kept], counts=counts[kept])
-        tables.append(NgramTable(folder / f"{order}.arrow"))
+            if order < window:
+                grams.look_up(NgramTable(folder / f"{order}.arrow"))
     return NgramCounts(folder)
+
+
+class _StoreNgrams:
+    """The n-grams that start at the tokens of a store, in parts on disk: none at first, then one order after another.
+
+    keys_at_once: keys of several parts, or of a table, that fit in memory.
+    """
+
+    def __init__(
+        self, store: TokenStore, base: int, scratch: Path, memory_mb: int = 256, workers: int | None = None
+    ) -> None:
+        self._store, self._base, self._scratch, self._order = store, base, scratch, 0
+        self._workers = workers or available_cores()
+        size = _chunk_size(store, memory_mb, self._workers)
+        self.keys_at_once = size * self._workers
+        self._texts = list(text_chunks(store.offsets, size))
+        self.parts: list[_Part] = []
+
+    def lengthen(self) -> None:
+        """Go on to the n-grams that are one token longer; those before must have been looked up."""
+        self._order += 1
+        folder = self._scratch / str(self._order)
+        folder.mkdir()
+        shorter: Sequence[_Part | None] = self.parts or [None] * len(self._texts)
+        files = [folder / str(number) for number in range(len(self._texts))]
+        with ThreadPoolExecutor(self._workers) as pool:
+            self.parts = list(pool.map(self._part, files, self._texts, shorter))
+        shutil.rmtree(self._scratch / str(self._order - 1), ignore_errors=True)
+
+    def _part(self, files: Path, texts: tuple[int, int], shorter: _Part | None) -> _Part:
+        offsets = self._store.offsets[texts[0] : texts[1] + 1]
+        tokens = slice(int(offsets[0]), int(offsets[-1]))
+        flat = self._store.flat_ids[tokens].astype(np.int64)
+        ranks = None if shorter is None else shorter.at_tokens(shorter.ranks, missing=-1)
+        return _Part.write(files, tokens, ngram_keys(flat, remaining_tokens(offsets), self._order, ranks, self._base))
+
+    def look_up(self, table: NgramTable) -> None:
+        """Set the ranks and counts of all parts to those of a table, which is read once."""
+        with ThreadPoolExecutor(self._workers) as pool:
+            done = [0] * len(self.parts)
+            for start in range(0, len(table.keys), self.keys_at_once):
+                rows = slice(start, start + self.keys_at_once)
+                run = np.array(table.keys[rows]), np.array(table.counts[rows])
+                done = list(pool.map(partial(_Part.look_up, run=run, rank=start), self.parts, done))
+        for part, keys in zip(self.parts, done, strict=True):
+            part.ranks[keys:], part.counts[keys:] = -1, 0
+
+
+@frozen(eq=False)
+class _Part:
+    """The distinct n-grams of a range of texts, in mapped files.
+
+    tokens: of the texts, in the store. starts: i32[tokens], which n-gram starts at a token, or -1. keys: i64[n],
+    sorted. counts: i64[n], in the texts; after a look-up, in a table. ranks: i64[n], after a look-up, in the table, or
+    -1.
+    """
+
+    tokens: slice
+    starts: NDArray[np.int32]
+    keys: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    ranks: NDArray[np.int64]
+
+    @classmethod
+    def write(cls, files: Path, tokens: slice, keys: NDArray[np.int64]) -> _Part:
+        """Write the n-grams with these keys i64[tokens], -1 for none; files: the beginning of the files' paths."""
+        valid = keys >= 0
+        distinct, indices, counts = np.unique(keys[valid], return_inverse=True, return_counts=True)
+        starts = np.full(len(keys), -1, np.int32)
+        starts[valid] = indices
+        columns: dict[str, NDArray[Any]] = {"starts": starts, "keys": distinct, "counts": counts}
+        columns["ranks"] = np.zeros_like(distinct)
+        return cls(tokens, **{name: spill(values, f"{files}.{name}.npy") for name, values in columns.items()})
+
+    def at_tokens(self, values: NDArray[np.int64], *, missing: int) -> NDArray[np.int64]:
+        """Return for each token the value of the n-gram that starts there; values: i64[n], of the distinct n-grams."""
+        return np.append(values, missing)[self.starts]
+
+    def look_up(self, first: int, run: Run, rank: int) -> int:
+        """Look up the n-grams from `first` on, as far as the keys of `run` go; return the index of the next one.
+
+        run: keys of a table that follow one another, and their counts; rank: of its first key.
+        """
+        keys, counts = run
+        last = first + int(np.searchsorted(self.keys[first:], keys[-1], side="right"))
+        own = self.keys[first:last]
+        nearest = np.searchsorted(keys, own)
+        found = keys[nearest] == own
+        self.ranks[first:last] = np.where(found, rank + nearest, -1)
+        self.counts[first:last] = np.where(found, counts[nearest], 0)
+        return last
 
 
 def _chunk_size(store: TokenStore, memory_mb: int, workers: int) -> int:
@@ -88,36 +172,6 @@ def text_chunks(offsets: NDArray[np.int64], size: int) -> Iterator[tuple[int, in
         last = min(max(last, first + 1), texts)
         yield first, last
         first = last
-
-
-def _in_parallel(pool: ThreadPoolExecutor, job: Any, chunks: Iterable[tuple[int, int]], ahead: int) -> Iterator[Run]:
-    """Yield `job(chunk)` for all chunks in order; at most `ahead` results are held in memory."""
-    waiting: list[Any] = []
-    for chunk in chunks:
-        waiting.append(pool.submit(job, chunk))
-        if len(waiting) == ahead:
-            yield waiting.pop(0).result()
-    while waiting:
-        yield waiting.pop(0).result()
-
-
-def _sorted_run(
-    ids: NDArray[np.int32],
-    offsets: NDArray[np.int64],
-    order: int,
-    base: int,
-    tables: tuple[NgramTable, ...],
-    chunk: tuple[int, int],
-) -> Run:
-    first, last = chunk
-    flat = ids[offsets[first] : offsets[last]].astype(np.int64)
-    remaining = remaining_tokens(offsets[first : last + 1])
-    ranks: NDArray[np.int64] | None = None
-    for lower in range(1, order):
-        keys = ngram_keys(flat, remaining, lower, ranks, base)
-        ranks = tables[lower - 1].ranks(keys)
-    keys = ngram_keys(flat, remaining, order, ranks, base)
-    return np.unique(keys[keys >= 0], return_counts=True)
 
 
 def remaining_tokens(offsets: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -151,15 +205,14 @@ def ngram_keys(
     return keys
 
 
-def _spill(run: Run, path: Path) -> Run:
-    keys, counts = run
-    np.save(f"{path}.keys.npy", keys)
-    np.save(f"{path}.counts.npy", counts)
-    keys, counts = (np.load(f"{path}.{name}.npy", mmap_mode="r", allow_pickle=False) for name in ("keys", "counts"))
-    return keys, counts
+def spill(values: NDArray[Any], path: str) -> NDArray[Any]:
+    """Write an array to a file; return it mapped, so that it takes no memory, and can be changed."""
+    np.save(path, values)
+    mapped: NDArray[Any] = np.load(path, mmap_mode="r+", allow_pickle=False)
+    return mapped
 
 
-def _merged(runs: list[Run], size: int) -> Iterator[Run]:
+def merged(runs: list[Run], size: int) -> Iterator[Run]:
     """Merge sorted runs; yield the result in the order of keys, in parts of about `size` keys."""
     stored = sum(len(keys) for keys, _ in runs)
     parts = max(-(-stored // size), 1)
@@ -183,7 +236,7 @@ def _sum_of(runs: list[Run]) -> Run:
     if len(runs) == 1:
         return runs[0]
     keys = np.concatenate([keys for keys, _ in runs])
-    order = np.argsort(keys, kind="stable")
+    order = np.argsort(keys)
     keys, counts = keys[order], np.concatenate([counts for _, counts in runs])[order]
     firsts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]])) if len(keys) else np.empty(0, np.int64)
     return keys[firsts], np.add.reduceat(counts, firsts) if len(firsts) else counts
@@ -217,12 +270,11 @@ class NgramTable:
         indices[self.keys] = np.arange(len(self.keys))
         return indices
 
-    def log_shares(self, ranks: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return log(count / total) f64[n] of each rank; NaN for rank -1."""
-        if not len(self.keys):
-            return np.full(len(ranks), np.nan)
-        shares = np.log(self.counts[np.maximum(ranks, 0)]) - np.log(self.total)
-        return np.where(ranks >= 0, shares, np.nan)
+    def log_shares(self, counts: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
+        """Return log(count / total) f64[n] of counts [n]; NaN for 0."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            shares = np.log(counts.astype(np.float64)) - np.log(self.total)
+        return np.where(counts > 0, shares, np.nan)
 
 
 class NgramCounts:
@@ -246,154 +298,40 @@ class NgramCounts:
     def log_shares(self, ids: NDArray[Any], offsets: NDArray[np.int64]) -> Iterator[NDArray[np.float64]]:
         """Yield for n = 1 .. window the log-probability f64[tokens] of the n-gram that starts at each token.
 
-        NaN if the n-gram was not counted, was dropped, or leaves the text.
+        NaN if the n-gram was not counted, was dropped, or leaves the text. For a whole store, `store_log_shares` reads
+        the tables once.
         """
         flat, remaining = ids.astype(np.int64), remaining_tokens(offsets)
         ranks: NDArray[np.int64] | None = None
         for order, table in enumerate(self.tables, start=1):
             ranks = table.ranks(ngram_keys(flat, remaining, order, ranks, self.base))
-            yield table.log_shares(ranks)
+            counts, found = np.zeros(len(ranks), np.int64), ranks >= 0
+            counts[found] = table.counts[ranks[found]]
+            yield table.log_shares(counts)
 
+    def store_log_shares(
+        self, store: TokenStore, texts: Iterable[tuple[int, int]]
+    ) -> Iterator[list[NDArray[np.float64]]]:
+        """Yield for ranges of a store's texts what `log_shares` yields, as a list.
 
-# Measured peak of a pair of tokens: keys, counts, sort order and copies.
-_BYTES_PER_PAIR = 96
-# The standard deviation of BERT's own initial embeddings.
-_UNSEEN_STD = 0.02
+        Counts of every token of the store are written to the system's temporary folder first: 2 to 8 bytes for each
+        order and token, and as much again for the n-grams while they are looked up.
+        """
+        with tempfile.TemporaryDirectory() as scratch:
+            found = self._store_counts(store, Path(scratch))
+            for first, last in texts:
+                tokens = slice(int(store.offsets[first]), int(store.offsets[last]))
+                yield [table.log_shares(counts[tokens]) for table, counts in zip(self.tables, found, strict=True)]
 
-
-def log_frequencies(store: TokenStore, *, vocab_size: int) -> NDArray[np.float32]:
-    """Return the log of each token's share of the store, f32[vocab_size]; a token that never occurs counts as half."""
-    _check_ids(store, vocab_size)
-    counts = np.bincount(store.flat_ids, minlength=vocab_size) + 0.5
-    return np.asarray(np.log(counts / counts.sum()), dtype=np.float32)
-
-
-def ppmi_svd(
-    store: TokenStore,
-    *,
-    vocab_size: int,
-    dim: int,
-    seed: int,
-    window: int = 8,
-    smoothing: float = 0.75,
-    power: float = 0.5,
-    std: float = 0.05,
-    folder: Path | None = None,
-    memory_mb: int = 256,
-) -> NDArray[np.float32]:
-    """Return embeddings f32[vocab_size, dim] in which tokens with similar contexts are close.
-
-    Co-occurrences are counted up to `window` tokens apart within a text. Context frequencies are raised to `smoothing`,
-    singular values to `power`, and the result is scaled to standard deviation `std`. Special tokens and those that
-    never occur get small random rows. The same store and seed give the same matrix. folder: where co-occurrences are
-    written while they are counted and factored (None: the system's temporary folder); memory_mb: approximate memory
-    limit of counting in MiB. Neither affects the result.
-
-    Raises DrkitError if the store has ids beyond `vocab_size`, or too few tokens occur for `dim`.
-    """
-    from scipy.sparse.linalg import LinearOperator, svds
-
-    _check_ids(store, vocab_size)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".pairs-") as scratch:
-        sums = _count_pairs(store, vocab_size, window, Path(scratch), memory_mb)
-        matrix, used = _ppmi(Path(scratch), sums, smoothing, memory_mb)
-        if dim >= len(used):
-            raise DrkitError(
-                f"only {len(used)} tokens co-occur with others: too few for embeddings of {dim} dimensions; use more "
-                f"texts, a smaller encoder.hidden, or random embeddings: --set encoder.init_embeddings=random"
-            )
-        rng = np.random.default_rng(seed)
-        out = rng.normal(0.0, _UNSEEN_STD, (vocab_size, dim)).astype(np.float32)
-        start = rng.uniform(0.5, 1.0, len(used)).astype(np.float32)
-
-        def product(of: Any) -> Any:
-            """Return the product of used rows and columns with f32[used] or f32[used, k]; the matrix stays on disk."""
-
-            def multiply(vectors: Any) -> Any:
-                padded = np.zeros((vocab_size, *vectors.shape[1:]), np.float32)
-                padded[used] = vectors
-                return (of @ padded)[used]
-
-            return multiply
-
-        ahead, back = product(matrix), product(matrix.T)
-        parts = {"matvec": ahead, "matmat": ahead, "rmatvec": back, "rmatmat": back}
-        vectors, values, _ = svds(LinearOperator((len(used), len(used)), dtype=np.float32, **parts), k=dim, v0=start)
-    # svds gives the smallest of the `dim` values first.
-    rows = (vectors * np.maximum(values, 0) ** power)[:, ::-1]
-    out[used] = rows * (std / max(float(rows.std()), 1e-12))
-    return out
-
-
-def _check_ids(store: TokenStore, vocab_size: int) -> None:
-    highest = int(store.flat_ids.max(initial=-1))
-    if highest >= vocab_size:
-        raise DrkitError(f"the store has token {highest}, beyond a vocabulary of {vocab_size}; tokenise it again")
-
-
-def _count_pairs(store: TokenStore, vocab_size: int, window: int, scratch: Path, memory_mb: int) -> NDArray[np.float64]:
-    """Count how often two tokens are at most `window` apart in a text; returns the sum f64[vocab_size] of each token.
-
-    Writes pairs.arrow to `scratch`: keys (token * vocab_size + other token), sorted, each pair in both orders.
-    """
-    chunk = max(memory_mb * 2**20 // (_BYTES_PER_PAIR * window), 1)
-    runs = [
-        _spill(_pair_run(store, texts, vocab_size, window), scratch / str(number))
-        for number, texts in enumerate(text_chunks(store.offsets, chunk))
-    ]
-    sums = np.zeros(vocab_size)
-    with ArrayWriter(scratch / "pairs.arrow", {"keys": np.int64, "counts": np.int64}) as writer:
-        for keys, counts in _merged(runs, _pairs_at_once(memory_mb)):
-            sums += np.bincount(keys // vocab_size, weights=counts, minlength=vocab_size)
-            writer.append(keys=keys, counts=counts)
-    return sums
-
-
-def _pairs_at_once(memory_mb: int) -> int:
-    return max(memory_mb * 2**20 // _BYTES_PER_PAIR, 1)
-
-
-def _pair_run(store: TokenStore, texts: tuple[int, int], vocab_size: int, window: int) -> Run:
-    """Count the pairs of a range of texts."""
-    offsets = store.offsets[texts[0] : texts[1] + 1]
-    flat, remaining = store.flat_ids[offsets[0] : offsets[-1]], remaining_tokens(offsets)
-    found = [np.empty(0, np.int64)]
-    for distance in range(1, window + 1):
-        starts = np.flatnonzero(remaining > distance)
-        one, other = flat[starts], flat[starts + distance]
-        found.append(np.minimum(one, other).astype(np.int64) * vocab_size + np.maximum(one, other))
-    keys, counts = np.unique(np.concatenate(found), return_counts=True)
-    rows, columns = np.divmod(keys, vocab_size)
-    # A token beside itself counts twice, as one order and the other; other pairs are unique, and need no adding up.
-    keys = np.concatenate([keys, (columns * vocab_size + rows)[rows != columns]])
-    counts = np.concatenate([np.where(rows == columns, 2 * counts, counts), counts[rows != columns]])
-    order = np.argsort(keys)
-    return keys[order], counts[order]
-
-
-def _ppmi(scratch: Path, sums: NDArray[np.float64], smoothing: float, memory_mb: int) -> tuple[Any, NDArray[np.int64]]:
-    """Return the positive PMI as a sparse matrix [V,V] in a mapped file, and the rows i64[n] that are not empty.
-
-    It is symmetric: the mean over which of two tokens is the context. sums: f64[V] of pairs.arrow in `scratch`.
-    """
-    from scipy.sparse import csr_matrix
-
-    pairs, size, vocab_size = Arrays(scratch / "pairs.arrow"), _pairs_at_once(memory_mb), len(sums)
-    total = sums.sum()
-    with np.errstate(divide="ignore", invalid="ignore"):
-        log_word = np.log(sums / total)
-        log_context = np.log(sums**smoothing / (sums**smoothing).sum())
-    mean = (log_word + log_context) / 2
-    lengths = np.zeros(vocab_size, np.int64)
-    with ArrayWriter(scratch / "ppmi.arrow", {"values": np.float32, "columns": np.int32}) as writer:
-        for start in range(0, len(pairs["keys"]), size):
-            rows, columns = np.divmod(pairs["keys"][start : start + size], vocab_size)
-            counts = pairs["counts"][start : start + size].astype(np.float32)
-            values = np.log(counts / total) - mean[rows] - mean[columns]
-            kept = values > 0
-            writer.append(values=values[kept], columns=columns[kept])
-            lengths += np.bincount(rows[kept], minlength=vocab_size)
-    entries = Arrays(scratch / "ppmi.arrow")
-    starts = np.concatenate([[0], np.cumsum(lengths)])
-    matrix = csr_matrix((entries["values"], entries["columns"], starts), shape=(vocab_size, vocab_size), copy=False)
-    return matrix, np.flatnonzero(lengths)
+    def _store_counts(self, store: TokenStore, scratch: Path) -> list[NDArray[Any]]:
+        """Return for each order how often the n-gram that starts at each token was counted, in mapped files."""
+        grams, found = _StoreNgrams(store, self.base, scratch), list[NDArray[Any]]()
+        for order, table in enumerate(self.tables, start=1):
+            grams.lengthen()
+            grams.look_up(table)
+            shape = max(len(store.flat_ids), 1)
+            counts = np.memmap(scratch / f"counts-{order}", np.min_scalar_type(table.total), "w+", shape=shape)
+            for part in grams.parts:
+                counts[part.tokens] = part.at_tokens(part.counts, missing=0)
+            found.append(counts)
+        return found

@@ -41,6 +41,8 @@ _STAGE, _START = 0.3, 22.0
 _TEXT_BYTES, _TOKEN_BYTES, _SIGNAL_BYTES, _BM25_BYTES, _HIT_BYTES, _MINED_BYTES = 7.7, 6.1, 16.5, 4.7, 122, 12.3
 # Bytes of memory: of Python and its libraries; of each passage's id; of distinct words while a vocabulary is made.
 _BASE_BYTES, _ID_BYTES, _WORD_BYTES = 1.2e9, 16, 256 * 2**20
+# Of co-occurrences while they are counted; the PPMI matrix stays on disk. The SVD has two vectors for each dimension.
+_PAIR_BYTES, _SVD_VECTORS = 256 * 2**20, 2
 _FLAT_BYTES = 4 * 2**30
 _DEPTH = 200
 
@@ -218,8 +220,9 @@ class _Planner:
     def _encoder_from_scratch(self, _stage: Stage[Any]) -> Work:
         if self.recipe.encoder.init_embeddings == "random":
             return self._weights(Work())
-        pairs = 12.0 * min(self.recipe.encoder.vocab_size**2, self._all_tokens * 10)
-        return self._weights(Work(parallel=_PPMI * self._all_tokens, memory=pairs))
+        pairs = min(96.0 * 8 * self._all_tokens, _PAIR_BYTES)
+        factors = 4.0 * _SVD_VECTORS * self.recipe.encoder.hidden * self.recipe.encoder.vocab_size
+        return self._weights(Work(parallel=_PPMI * self._all_tokens, memory=max(pairs, factors)))
 
     def _signal(self, _stage: Stage[Any]) -> Work:
         return Work(serial=_SIGNAL * self._all_tokens, disk=_SIGNAL_BYTES * self._all_tokens)

@@ -25,7 +25,7 @@ from drkit.core.files import SCRATCH, local_path
 from drkit.core.protocols import CountsItems, FittedSignal, ReplacingMasker, StartsFromEncoder
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
-from drkit.core.types import BuildContext, Mined, TokenBatch, TokenStates, Views
+from drkit.core.types import BuildContext, Mined, TokenBatch, Views
 from drkit.data.arrays import SignalValues, write_signal
 from drkit.data.contexts import batch_signals
 from drkit.data.store import StoredTexts, TokenStore, tokenise
@@ -39,7 +39,7 @@ from drkit.runs.attribution import build_part, refuse_unless, require_methods, t
 from drkit.runs.estimate import local_config
 from drkit.runs.stages.pretrain import loss_call_signals, vocabulary_signals
 from drkit.testing import toys
-from drkit.testing.decoders import PER_TARGET, SHAPES
+from drkit.testing.decoders import check_outputs, scalar_of
 from drkit.testing.losses import check_step
 from drkit.testing.maskers import check_rows, check_view
 from drkit.testing.miners import check_kept, check_mined, toy_candidates
@@ -228,40 +228,9 @@ def _try_decoder(part: PartInUse, masker: PartInUse, module: AutoEncoder, tensor
         missing = sorted(provided - set(out))
         names = ", ".join(map(str, out)) or "nothing"
         require(not missing, f"{title}: its spec provides {', '.join(missing)}; its output has {names}")
-        for name, value in out.items():
-            _check_output(part, name, value, out, module)
-        _check_weights(part, module.decoder, [_scalar(value) for value in out.values()])
-
-
-def _check_output(part: PartInUse, name: str, value: Any, out: Mapping[str, Any], module: AutoEncoder) -> None:
-    """Check types, shapes and dtypes of the outputs that drkit's losses read; other outputs only need to be finite."""
-    words, title = toys.VOCAB, f"{part.full_title}: {name}"
-    if name == "token_states":
-        require(isinstance(value, TokenStates), f"{title} must be TokenStates, got {_kind_of(value)}")
-        labels, shape = value.labels, (len(value.labels), module.encoder.config.hidden_size)
-        require(labels.dtype == torch.long, f"{title} has labels of {labels.dtype}, expected int64")
-        require(value.states.shape == shape, f"{title} has states {tuple(value.states.shape)}, expected {shape}")
-        require(value.states.is_floating_point(), f"{title} has states of {value.states.dtype}, expected a float")
-        in_vocabulary = bool(((labels >= 0) & (labels < words)).all())
-        require(
-            in_vocabulary, f"{title} has labels outside the vocabulary (expected 0 to {words - 1}, at targets only)"
-        )
-        value = value.states
-    elif name in SHAPES:
-        require(isinstance(value, Tensor), f"{title} must be a tensor, got {_kind_of(value)}")
-        count = len(out["replaced"]) if isinstance(out.get("replaced"), Tensor) else len(value)
-        expected = (count,) if name in PER_TARGET else (len(toys.toy_texts()), words)
-        require(value.shape == expected, f"{title} has shape {tuple(value.shape)}, expected {expected}")
-        require(value.dtype == SHAPES[name], f"{title} is {value.dtype}, expected {SHAPES[name]}")
-    if isinstance(value, Tensor):
-        require(bool(value.isfinite().all()), f"{title} has values that are nan or infinite, expected finite numbers")
-
-
-def _scalar(value: Any) -> Tensor | None:
-    """Return a scalar that depends on all of an output; None if the output carries no gradient."""
-    if isinstance(value, TokenStates):
-        return value.heads.lm_loss(value.states, value.labels)
-    return value.pow(2).sum() if isinstance(value, Tensor) and value.requires_grad else None
+        width = module.encoder.config.hidden_size
+        check_outputs(out, title, texts=len(toys.toy_texts()), words=toys.VOCAB, width=width)
+        _check_weights(part, module.decoder, [scalar_of(value) for value in out.values()])
 
 
 def _check_weights(part: PartInUse, module: Any, scalars: list[Tensor | None]) -> None:

@@ -98,14 +98,8 @@ def add_backend(folder: Path, name: str, *, texts: Sequence[str] = (), length: i
     Raises DrkitError if the name is unknown, the sample is empty but needed, or the conversion fails or computes other
     hidden states than torch; MissingExtraError without the packages that convert.
     """
-    check_backend(name)
-    _require(name, "converting to")
+    check_conversion(name, texts)
     runtime, target = _RUNTIMES[name], folder / BACKEND_FILES[name]
-    if runtime.needs_texts and not texts:
-        raise DrkitError(
-            f"the backend {name} needs a sample of the texts to encode, to calibrate its 8-bit activations; give a "
-            f"collection: --calibrate RUN or --calibrate beir:FOLDER"
-        )
     model = load_pretrained("AutoModel", str(folder), "load the encoder in", dtype="float32", local_files_only=True)
     model = model.eval()
     sample = _calibration(folder, texts, length) if runtime.needs_texts else []
@@ -126,6 +120,17 @@ def add_backend(folder: Path, name: str, *, texts: Sequence[str] = (), length: i
         "made_with": {package: version(package) for package in ("torch", *runtime.packages.values())},
     }
     write_text(folder / RECORD, json.dumps({**_read_record(folder), name: entry}, indent=2) + "\n")
+
+
+def check_conversion(name: str, texts: Sequence[str]) -> None:
+    """Raise what `add_backend` raises before it converts an encoder, for a sample of texts."""
+    check_backend(name)
+    _require(name, "converting to")
+    if _RUNTIMES[name].needs_texts and not texts:
+        raise DrkitError(
+            f"the backend {name} needs a sample of the texts to encode, to calibrate its 8-bit activations; give a "
+            f"collection: --calibrate RUN or --calibrate beir:FOLDER"
+        )
 
 
 def _read_record(folder: Path) -> dict[str, Any]:

@@ -7,7 +7,7 @@ as in PMI-Masking (Levine et al. 2021).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -60,8 +60,11 @@ def importance(store: TokenStore, counts: NgramCounts, folder: Path, *, pmi: str
 def token_values(store: TokenStore, counts: NgramCounts, *, pmi: str = "fragment") -> Iterator[NDArray[np.float32]]:
     """Yield the importance of every content token of `store`, in order, about a million tokens at a time."""
     _check(pmi)
-    chunks = (store.offsets[first : last + 1] for first, last in text_chunks(store.offsets, _TOKENS_AT_ONCE))
-    return (_ami(store.flat_ids[o[0] : o[-1]], o - o[0], counts, pmi) for o in chunks)
+    texts = list(text_chunks(store.offsets, _TOKENS_AT_ONCE))
+    offsets = (store.offsets[first : last + 1] for first, last in texts)
+    return (
+        _ami(shares, o - o[0], pmi) for o, shares in zip(offsets, counts.store_log_shares(store, texts), strict=True)
+    )
 
 
 def score(texts: Iterable[ArrayLike], counts: NgramCounts, *, pmi: str = "fragment") -> list[NDArray[np.float32]]:
@@ -69,7 +72,8 @@ def score(texts: Iterable[ArrayLike], counts: NgramCounts, *, pmi: str = "fragme
     _check(pmi)
     arrays = [np.asarray(text, dtype=np.int64).reshape(-1) for text in texts]
     offsets = np.cumsum([0, *map(len, arrays)], dtype=np.int64)
-    values = _ami(np.concatenate([np.empty(0, np.int64), *arrays]), offsets, counts, pmi)
+    shares = counts.log_shares(np.concatenate([np.empty(0, np.int64), *arrays]), offsets)
+    values = _ami(list(shares), offsets, pmi)
     return [values[start:stop] for start, stop in pairwise(offsets)]
 
 
@@ -78,14 +82,18 @@ def _check(pmi: str) -> None:
         raise DrkitError(f"pmi must be one of {', '.join(PMI)}, got {pmi!r}")
 
 
-def _ami(ids: NDArray[Any], offsets: NDArray[np.int64], counts: NgramCounts, pmi: str) -> NDArray[np.float32]:
-    """Return f32[tokens]. `left[i]` sums over the n-grams that end at i, `right[i]` over those that start at i."""
-    left, right = np.zeros(len(ids)), np.zeros(len(ids))
+def _ami(log_shares: Sequence[NDArray[np.float64]], offsets: NDArray[np.int64], pmi: str) -> NDArray[np.float32]:
+    """Return f32[tokens], from the log-probability f64[tokens] of the n-gram of each order that starts at a token.
+
+    `left[i]` sums over the n-grams that end at i, `right[i]` over those that start at i.
+    """
+    tokens = int(offsets[-1])
+    left, right = np.zeros(tokens), np.zeros(tokens)
     lower: NDArray[np.float64] = np.empty(0)
     single: NDArray[np.float64] = np.empty(0)
     summed: NDArray[np.float64] = np.empty(0)
-    for order, whole in enumerate(counts.log_shares(ids, offsets), start=1):
-        starts = len(ids) - order + 1
+    for order, whole in enumerate(log_shares, start=1):
+        starts = tokens - order + 1
         if order == 1:
             lower, single, summed = whole, whole, whole
             continue
@@ -102,7 +110,7 @@ def _ami(ids: NDArray[Any], offsets: NDArray[np.int64], counts: NgramCounts, pmi
         left[tail] += np.nan_to_num(ends_here, nan=0.0)
         right[head] += np.nan_to_num(starts_here, nan=0.0)
         lower = whole
-    return _sides(left, right, offsets, counts.window)
+    return _sides(left, right, offsets, len(log_shares))
 
 
 def _sides(

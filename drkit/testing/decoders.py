@@ -50,7 +50,9 @@ def check_decoder(part: ComponentSpec | str, config: Any = None) -> None:
     out = _decode(spec, decoder, encoder)
     provided, names = spec.provides_of(settings), ", ".join(sorted(out)) or "nothing"
     require(set(out) == provided, f"{spec.name}: provides {', '.join(sorted(provided))}, but returned {names}")
-    _check_states(out, spec, _inputs(spec, decoder, encoder))
+    inputs = _inputs(spec, decoder, encoder)
+    check_outputs(out, spec.name, texts=len(inputs.tokens.ids), words=VOCAB, width=inputs.encoded.bottleneck.shape[1])
+    _check_targets(out, spec, inputs)
     _require_same(out, _decode(spec, decoder, encoder), f"{spec.name}: a second call in eval mode gives another result")
     _check_start(spec, settings, decoder)
     own = {id(parameter) for parameter in decoder.parameters()}
@@ -176,25 +178,55 @@ def _require_close(one: Mapping[str, Any], other: Mapping[str, Any], message: st
         require(torch.allclose(a.float(), b.float(), atol=1e-5), f"{message}: {name}")
 
 
-def _check_states(out: Mapping[str, Any], spec: ComponentSpec, inputs: DecoderInput) -> None:
-    name, possible = spec.name, _possible_targets(spec, inputs)
-    for key, value in out.items():
-        if key == "token_states":
-            require(isinstance(value, TokenStates), f"{name}: {key} must be TokenStates, got {type(value).__name__}")
-        if isinstance(value, TokenStates):
-            shape = (len(value.labels), 16)
-            require(value.states.shape == shape, f"{name}: {key} has states {(*value.states.shape,)}, expected {shape}")
-            matches = any(torch.equal(value.labels, labels) for labels in possible.values())
-            require(matches, f"{name}: the labels of {key} are not the {' or the '.join(possible)}")
-        if key in SHAPES and isinstance(value, Tensor):
-            targets = next(iter(possible.values()))
-            shaped = (len(targets),) if key in PER_TARGET else (len(inputs.view.labels), VOCAB)
-            require(tuple(value.shape) == shaped, f"{name}: {key} has shape {tuple(value.shape)}, expected {shaped}")
-            require(value.dtype == SHAPES[key], f"{name}: {key} is {value.dtype}, expected {SHAPES[key]}")
+def check_outputs(out: Mapping[str, Any], title: str, *, texts: int, words: int, width: int) -> None:
+    """Check types, shapes and dtypes of the outputs that drkit's losses read; others only need to be finite.
+
+    texts: of the batch; words: of the vocabulary; width: of a hidden state. Raises ContractError.
+    """
+    for name, value in out.items():
+        what = f"{title}: {name}"
+        if name == "token_states" or isinstance(value, TokenStates):
+            _check_token_states(value, what, words, width)
+        elif name in SHAPES:
+            require(isinstance(value, Tensor), f"{what} must be a tensor, got {type(value).__name__}")
+            count = len(out["replaced"]) if isinstance(out.get("replaced"), Tensor) else len(value)
+            expected = (count,) if name in PER_TARGET else (texts, words)
+            require(value.shape == expected, f"{what} has shape {tuple(value.shape)}, expected {expected}")
+            require(value.dtype == SHAPES[name], f"{what} is {value.dtype}, expected {SHAPES[name]}")
         tensor = getattr(value, "states", value)
-        kinds = "a tensor, TokenStates or TextStates"
-        require(isinstance(tensor, Tensor), f"{name}: {key} must be {kinds}, got {type(value).__name__}")
-        require(bool(tensor.isfinite().all()), f"{name}: {key} is not finite")
+        finite = not isinstance(tensor, Tensor) or bool(tensor.isfinite().all())
+        require(finite, f"{what} has values that are nan or infinite, expected finite numbers")
+
+
+def _check_token_states(value: Any, what: str, words: int, width: int) -> None:
+    require(isinstance(value, TokenStates), f"{what} must be TokenStates, got {type(value).__name__}")
+    labels, shape = value.labels, (len(value.labels), width)
+    require(labels.dtype == torch.long, f"{what} has labels of {labels.dtype}, expected int64")
+    require(value.states.shape == shape, f"{what} has states {tuple(value.states.shape)}, expected {shape}")
+    require(value.states.is_floating_point(), f"{what} has states of {value.states.dtype}, expected a float")
+    known = bool(((labels >= 0) & (labels < words)).all())
+    require(known, f"{what} has labels outside the vocabulary (expected 0 to {words - 1}, at targets only)")
+
+
+def scalar_of(value: Any) -> Tensor | None:
+    """Return a scalar that depends on all of an output; None if the output carries no gradient."""
+    if isinstance(value, TokenStates):
+        return value.heads.lm_loss(value.states, value.labels)
+    return value.pow(2).sum() if isinstance(value, Tensor) and value.requires_grad else None
+
+
+def _check_targets(out: Mapping[str, Any], spec: ComponentSpec, inputs: DecoderInput) -> None:
+    """Check that outputs for targets are for those of the texts, in reading order."""
+    possible = _possible_targets(spec, inputs)
+    for key, value in out.items():
+        if isinstance(value, TokenStates):
+            matches = any(torch.equal(value.labels, labels) for labels in possible.values())
+            require(matches, f"{spec.name}: the labels of {key} are not the {' or the '.join(possible)}")
+        elif key in PER_TARGET:
+            targets = len(next(iter(possible.values())))
+            require(len(value) == targets, f"{spec.name}: {key} has shape ({len(value)},), expected ({targets},)")
+        tensor, kinds = getattr(value, "states", value), "a tensor, TokenStates or TextStates"
+        require(isinstance(tensor, Tensor), f"{spec.name}: {key} must be {kinds}, got {type(value).__name__}")
 
 
 def _possible_targets(spec: ComponentSpec, inputs: DecoderInput) -> dict[str, Tensor]:
@@ -228,13 +260,7 @@ def _check_gradient(spec: ComponentSpec, decoder: Any, encoder: MaskedLmEncoder)
     if not out:
         require(not [*decoder.parameters()], f"{name}: provides nothing, but has weights")
         return
-    pieces = [
-        value.heads.lm_loss(value.states, value.labels)
-        if isinstance(value, TokenStates)
-        else value.float().pow(2).sum()
-        for value in out.values()
-        if isinstance(value, TokenStates) or value.requires_grad
-    ]
+    pieces = [piece for value in out.values() if (piece := scalar_of(value)) is not None]
     require(pieces, f"{name}: none of its outputs carries a gradient")
     torch.autograd.backward(torch.stack(pieces).sum())
     gradient = inputs.encoded.bottleneck.grad

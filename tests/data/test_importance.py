@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from drkit.data.arrays import SignalValues
-from drkit.data.counts import log_frequencies, ppmi_svd, text_chunks
+from drkit.data.counts import text_chunks
+from drkit.data.ppmi import log_frequencies, ppmi_svd
 from drkit.data.store import TokenStore, tokenise
 from drkit.errors import DrkitError
 from drkit.signals.importance import NgramCounts, count, importance, score

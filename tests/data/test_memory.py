@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drkit.data import counts, train_wordpiece, vocabulary
+from drkit.data import ppmi, train_wordpiece, vocabulary
 from drkit.data.arrays import Arrays
 
 VOCABULARY = 24
@@ -25,8 +25,8 @@ def store_of(texts):
 
 def pairs_of(store, folder, window, bytes_per_pair):
     folder.mkdir()
-    with mock.patch.object(counts, "_BYTES_PER_PAIR", bytes_per_pair):
-        sums = counts._count_pairs(store, VOCABULARY, window, folder, memory_mb=1)
+    with mock.patch.object(ppmi, "_BYTES_PER_PAIR", bytes_per_pair):
+        sums = ppmi._count_pairs(store, VOCABULARY, window, folder, memory_mb=1)
     found = Arrays(folder / "pairs.arrow")
     return sums, dict(zip(found["keys"].tolist(), found["counts"].tolist(), strict=True)), found["keys"].tolist()
 
@@ -60,10 +60,10 @@ def test_embeddings_do_not_depend_on_the_memory_limit(tmp_path):
     rng = np.random.default_rng(0)
     store = store_of([rng.integers(0, VOCABULARY, rng.integers(0, 30)) ** 2 // VOCABULARY for _ in range(60)])
     how = {"vocab_size": VOCABULARY, "dim": 6, "seed": 1}
-    held = counts.ppmi_svd(store, **how)
+    held = ppmi.ppmi_svd(store, **how)
     for pairs in (7, 100, 3000):
-        with mock.patch.object(counts, "_BYTES_PER_PAIR", 2**20 // pairs):
-            spilled = counts.ppmi_svd(store, **how, folder=tmp_path, memory_mb=1)
+        with mock.patch.object(ppmi, "_BYTES_PER_PAIR", 2**20 // pairs):
+            spilled = ppmi.ppmi_svd(store, **how, folder=tmp_path, memory_mb=1)
         assert np.array_equal(held, spilled)
     assert not list(tmp_path.iterdir())
 

@@ -12,11 +12,12 @@ from safetensors.numpy import load_file, save_file
 
 from drkit.encoders.export import export_dual, export_encoder
 from drkit.encoders.folder import BACKEND_FILES
+from drkit.encoders.static import StaticConfig, StaticForMaskedLM
 from drkit.errors import DrkitError, MissingExtraError
 from drkit.search import DualEncoder, TextEncoder, build_index, encode_corpus
 from drkit.search.backends import add_backend
 from drkit.search.text_encoder import read_encoder
-from tests.search.toys import TEXTS, WORDS, masked_lm, tokenizer
+from tests.search.toys import TEXTS, VOCABULARY, WORDS, masked_lm, tokenizer
 
 HOW = {"pooling": "mean", "similarity": "cosine", "query_length": 16, "passage_length": 48}
 SAMPLE = [f"{WORDS[i % 7]} {'abcdefgh'[i % 8]} {WORDS[(i * i) % 6]} {'cab'[i % 3]} " * (1 + i % 4) for i in range(32)]
@@ -194,6 +195,27 @@ def test_commands_write_and_use_a_backend(run_drkit, encoder, tmp_path, monkeypa
     assert "torch's" in run(
         "encode", "--encoder", "quick", *collection, *backend, "--precision", "bfloat16", "-o", "w", fails=True
     )
+
+
+def test_what_cannot_be_converted_is_refused_before_anything_is_written(run_drkit, encoder, tmp_path, monkeypatch):
+    monkeypatch.setattr("drkit.search.backends.find_spec", lambda _: True)
+    static = tmp_path / "static"
+    model = StaticForMaskedLM(StaticConfig(vocab_size=len(VOCABULARY), hidden_size=32, max_position_embeddings=64))
+    export_encoder(model, tokenizer(), static, **HOW)
+    for source, backend, says in (
+        (static, "onnx", "is a static encoder, whose word vectors no backend makes faster"),
+        (encoder, "openvino-int8", "--calibrate"),
+        (encoder, "onyx", "onnx"),
+    ):
+        code, _, err = run_drkit("export", str(source), "--backend", backend, "-o", str(tmp_path / "out"))
+        assert code == 2
+        assert says in " ".join(err.split())
+        assert not (tmp_path / "out").exists()
+    monkeypatch.setattr("drkit.search.backends.find_spec", lambda _: None)
+    code, _, err = run_drkit("export", str(encoder), "--backend", "onnx", "-o", str(tmp_path / "out"))
+    assert code == 2
+    assert "drkit[onnx]" in err
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.skipif(not installed("openvino"), reason="extra openvino not installed")

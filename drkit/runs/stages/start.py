@@ -61,7 +61,7 @@ def make_encoder(stage: StageRun[EncoderSizes]) -> Mapping[str, Any]:
     """
     import torch
 
-    from drkit.data.counts import log_frequencies, ppmi_svd
+    from drkit.data.ppmi import log_frequencies, ppmi_svd
     from drkit.data.store import TokenStore
     from drkit.encoders import BertSizes, MaskedLmEncoder
     from drkit.train.checkpoints import load_tokenizer, save_masked_lm
@@ -203,7 +203,7 @@ def train_generator(stage: StageRun[TrainedGeneratorSettings]) -> Mapping[str, A
 
     from drkit.core import processes
     from drkit.core.types import BuildContext
-    from drkit.data.counts import log_frequencies
+    from drkit.data.ppmi import log_frequencies
     from drkit.data.store import TokenStore
     from drkit.decoders import NoDecoder, NoDecoderConfig
     from drkit.losses import MlmLoss
