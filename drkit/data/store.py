@@ -101,7 +101,9 @@ def tokenise_block(
     part: Path,
 ) -> None:
     """Write the tokens of the passages from `start` to `stop` (excluded) as a store in one file."""
-    texts = (passage.content for passage in corpus.value.at(np.arange(start, stop)))
+    starts = range(start, stop, _TEXTS_AT_ONCE)
+    rows = (np.arange(first, min(first + _TEXTS_AT_ONCE, stop)) for first in starts)
+    texts = (passage.content for some in rows for passage in corpus.value.at(some))
     with (
         replacing(part) as temporary,
         TokenWriter(temporary.parent, tokenizer.value, max_length=max_length, name=temporary.name) as writer,
