@@ -25,10 +25,7 @@ if TYPE_CHECKING:
     from drkit.commands.prune import prune_run as prune_run
     from drkit.commands.search import encode_collection as encode_collection
     from drkit.commands.search import fuse_files as fuse_files
-    from drkit.commands.search import rank_to_run as rank_to_run
     from drkit.commands.search import rerank_file as rerank_file
-    from drkit.commands.search import search_in_parts as search_in_parts
-    from drkit.commands.search import search_to_run as search_to_run
     from drkit.commands.starter_recipe import CollectionFacts as CollectionFacts
     from drkit.commands.starter_recipe import describe_facts as describe_facts
     from drkit.commands.starter_recipe import find_collection as find_collection
@@ -44,5 +41,7 @@ if TYPE_CHECKING:
     from drkit.commands.vector_stores import push_index as push_index
     from drkit.core.engine import Loaded as Loaded
     from drkit.core.engine import open_engine as open_engine
+    from drkit.search.run_files import rank_to_run as rank_to_run
+    from drkit.search.run_files import search_to_run as search_to_run
 
 lazy_exports(__name__)

@@ -12,8 +12,7 @@ from attrs import frozen
 
 from drkit.commands.evaluation import HYBRID, OwnHits
 from drkit.commands.inputs import NamedCollection, open_encoder
-from drkit.commands.search import rank_to_run, search_to_run
-from drkit.core.files import local_path, remove_folder
+from drkit.core.files import digest, local_path, remove_folder
 from drkit.core.progress import Progress, Silent
 from drkit.core.registry import Registry
 from drkit.core.types import Judgement
@@ -24,9 +23,9 @@ from drkit.errors import DrkitError
 from drkit.evaluate import Scores, check_measures, evaluate
 from drkit.evaluate.measures import tune_weight
 from drkit.recipe.start import RECIPE
-from drkit.runs.manifest import digest
 from drkit.search import AnyEncoder, Bm25Retriever, align, build_index, convex, encode_corpus, read_run
 from drkit.search.fusion import DEFAULT_WEIGHT
+from drkit.search.run_files import rank_to_run, search_to_run
 
 if TYPE_CHECKING:
     from drkit.search.rankings import RunRow

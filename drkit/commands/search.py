@@ -1,43 +1,26 @@
-"""Encode the passages or queries of a collection, search an index for many queries; fuse and re-rank rankings."""
+"""Encode the passages or queries of a collection; fuse and re-rank rankings."""
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING
 
 import attrs
-import numpy as np
-from attrs import frozen
 
 from drkit.commands.inputs import NamedCollection
-from drkit.core.engine import Engine, Loaded, Task
-from drkit.core.files import replacing
+from drkit.core.engine import Engine, Loaded
 from drkit.core.registry import Installed
-from drkit.core.types import Query
-from drkit.data.rows import batched
 from drkit.errors import DrkitError
-from drkit.runs.manifest import digest
-from drkit.runs.stage import path_state
 from drkit.search import Storage, Vectors, encode_corpus, read_run, rerank, write_run
-from drkit.search.encode import same_everywhere
-from drkit.search.rankings import check_same_encoder
 from drkit.search.reranking import in_order
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from drkit.search import AnyIndex, Encoder
-    from drkit.search.fusion import FusedRow, Searcher
+    from drkit.search import Encoder
+    from drkit.search.fusion import FusedRow
     from drkit.search.rankings import RunRow
     from drkit.search.reranking import Scorer
-
-QUERIES_PER_PASS, QUERIES_PER_SEARCH = 4096, 256
-_NO_ENCODER = "searching for texts needs the encoder that the index was built with: give it with --encoder"
-_NO_QUERIES = "no queries to search for: the file is empty; give a file with one query per line"
-Batch: TypeAlias = "tuple[Sequence[str], NDArray[np.float32]]"
 
 
 def encode_collection(
@@ -68,182 +51,11 @@ def encode_collection(
     return encode_corpus(encoder, texts, folder, storage=made, engine=engine)
 
 
-def search_to_run(
-    index: AnyIndex,
-    queries: Iterable[Query] | Vectors,
-    path: str | Path,
-    *,
-    encoder: Encoder | None = None,
-    depth: int = 1000,
-) -> int:
-    """Search for all queries (texts, or vectors from `drkit encode --split`) and write a TREC run; returns the number.
-
-    encoder: required for texts. Each pass over the index serves 4,096 queries; hits are streamed, and the file appears
-    once it is complete.
-
-    Raises DrkitError if vectors or encoder do not match the index, there are no queries, or one is empty.
-    """
-    rows = (
-        (name, hits.pairs())
-        for names, vectors in _batches(index, queries, encoder)
-        for name, hits in zip(names, index.stream(vectors, depth), strict=True)
-    )
-    return write_run(Path(path), _at_least_one(rows), tag="drkit")
-
-
-def search_in_parts(
-    index: Loaded[AnyIndex],
-    folder: Path,
-    queries: Iterable[Query] | Vectors,
-    path: str | Path,
-    *,
-    engine: Engine,
-    encoder: Loaded[Encoder] | None = None,
-    depth: int = 1000,
-) -> int:
-    """Search for all queries on an engine and write the TREC run that `search_to_run` writes; returns the number.
-
-    folder: of the index. Each task ranks a block of 4,096 queries and writes a part beside the file. A repeated call
-    does only the missing ones, on any engine, and parts of another index, encoder, depth or block are not used.
-
-    Raises DrkitError as `search_to_run` does, or for a duplicate query.
-    """
-    parts, seen = Parts(Path(path)), set[str]()
-    identity = _identity(queries, encoder.value if encoder else None)
-    check_same_encoder(index.value.encoder, identity, "the index")
-    if encoder is not None:
-        encoder = same_everywhere(encoder, identity)
-    state = [path_state(str(folder)), dict(identity), depth]
-    made: list[Path] = []
-
-    def tasks() -> Iterator[Task[None]]:
-        for number, block in enumerate(_blocks(queries)):
-            names, content = block.describe()
-            if repeated := seen.intersection(names):
-                raise DrkitError(f"duplicate query {min(repeated)!r}; every query needs its own id")
-            seen.update(names)
-            made.append(parts.file(number, digest([*state, content])))
-            if not made[-1].is_file():
-                given = (index, encoder, block, depth, made[-1])
-                yield Task(f"queries {len(seen) - len(names) + 1} to {len(seen)}", rank_block, given, accelerated=True)
-
-    for _ in engine.run(tasks()):
-        pass
-    if not made:
-        raise DrkitError(_NO_QUERIES)
-    parts.join(made)
-    return len(seen)
-
-
-def rank_block(
-    index: Loaded[AnyIndex], encoder: Loaded[Encoder] | None, block: QueryBlock, depth: int, part: Path
-) -> None:
-    """Search for the queries of a block and write their rankings. Raises DrkitError as `search_to_run` does."""
-    names, vectors = block.encode(encoder.value if encoder else None)
-    found = zip(names, index.value.stream(vectors, depth), strict=True)
-    write_run(part, ((name, hits.pairs()) for name, hits in found), tag="drkit")
-
-
-@frozen
-class QueryBlock:
-    """Queries that are searched in one pass: their texts, or their vectors from `start` on in a folder."""
-
-    texts: Sequence[Query] = ()
-    folder: Path | None = None
-    start: int = 0
-
-    def describe(self) -> tuple[Sequence[str], Any]:
-        """Return the ids, and plain data that tells this block from others."""
-        if self.folder is None:
-            return [query.query_id for query in self.texts], [[query.query_id, query.text] for query in self.texts]
-        return self.encode(None)[0], [path_state(str(self.folder)), self.start]
-
-    def encode(self, encoder: Encoder | None) -> Batch:
-        """Return ids and vectors. Raises DrkitError for an empty query, or texts without an encoder."""
-        if self.folder is not None:
-            vectors = Vectors.open(self.folder)
-            found = np.asarray(vectors.shards[self.start : self.start + QUERIES_PER_PASS], dtype=np.float32)
-            return vectors.doc_ids.take(np.arange(self.start, self.start + len(found))), found
-        if encoder is None:
-            raise DrkitError(_NO_ENCODER)
-        if empty := [query.query_id for query in self.texts if not query.text.strip()]:
-            raise DrkitError(f"query {empty[0]!r} is empty; it must contain at least one word, or be removed")
-        return [query.query_id for query in self.texts], encoder.encode_queries([query.text for query in self.texts])
-
-
-@frozen
-class Parts:
-    """Parts of a file, beside it, until it is complete."""
-
-    path: Path
-
-    @property
-    def folder(self) -> Path:
-        """The folder of the parts."""
-        return self.path.with_name(f".{self.path.name}.parts")
-
-    def file(self, number: int, content: str) -> Path:
-        """Return the file of a part; content: a hash of everything that it is made from."""
-        return self.folder / f"{number:05d}-{content}"
-
-    def join(self, files: Sequence[Path]) -> None:
-        """Write the file out of its parts, in this order, and remove them."""
-        with replacing(self.path) as temporary, temporary.open("wb") as whole:
-            for part in files:
-                with part.open("rb") as content:
-                    shutil.copyfileobj(content, whole)
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def rank_to_run(retriever: Searcher, queries: Iterable[Query], path: str | Path, *, depth: int = 1000) -> int:
-    """Search for all queries with a retriever of any kind and write a TREC run; returns the number of queries.
-
-    Raises DrkitError if there are no queries, or one is empty.
-    """
-    rows = (
-        (query.query_id, hits.pairs())
-        for batch in batched(queries, QUERIES_PER_SEARCH)
-        for query, hits in zip(batch, retriever.search([query.text for query in batch], depth), strict=True)
-    )
-    return write_run(Path(path), _at_least_one(rows), tag="drkit")
-
-
-def _at_least_one(rows: Iterator[RunRow]) -> Iterator[RunRow]:
-    """Pass the rows on. Raises DrkitError if there are none."""
-    first = next(rows, None)
-    if first is None:
-        raise DrkitError(_NO_QUERIES)
-    yield first
-    yield from rows
-
-
 def _counted(texts: Iterable[tuple[str, str]], on_progress: Callable[[int], None] | None) -> Iterator[tuple[str, str]]:
     for done, pair in enumerate(texts, start=1):
         if on_progress and done % 1000 == 0:
             on_progress(done)
         yield pair
-
-
-def _blocks(queries: Iterable[Query] | Vectors) -> Iterator[QueryBlock]:
-    if isinstance(queries, Vectors):
-        yield from (QueryBlock((), queries.folder, start) for start in range(0, len(queries), QUERIES_PER_PASS))
-        return
-    yield from map(QueryBlock, batched(queries, QUERIES_PER_PASS))
-
-
-def _identity(queries: Iterable[Query] | Vectors, encoder: Encoder | None) -> Mapping[str, Any]:
-    """Return the identity of the encoder of the queries. Raises DrkitError for texts without an encoder."""
-    if isinstance(queries, Vectors):
-        return queries.encoder
-    if encoder is None:
-        raise DrkitError(_NO_ENCODER)
-    return encoder.identity()
-
-
-def _batches(index: AnyIndex, queries: Iterable[Query] | Vectors, encoder: Encoder | None) -> Iterator[Batch]:
-    check_same_encoder(index.encoder, _identity(queries, encoder), "the index")
-    for block in _blocks(queries):
-        yield block.encode(encoder)
 
 
 def fuse_files(

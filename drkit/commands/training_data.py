@@ -6,18 +6,20 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from attrs import define, field
+from attrs import define, evolve, field, frozen
 
 from drkit.commands.inputs import NamedCollection, find_index, open_encoder, open_reranker
-from drkit.commands.search import Parts, texts_of
-from drkit.core.engine import Engine, Loaded, LocalEngine, Task, loaded_value
-from drkit.core.files import SCRATCH, replacing, write_text
+from drkit.commands.search import texts_of
+from drkit.core.engine import Engine, Loaded, loaded_value
+from drkit.core.file_parts import FilePart, FileParts, concatenate
+from drkit.core.files import SCRATCH, digest, path_state, replacing, write_text
 from drkit.core.processes import Shard
-from drkit.core.registry import Installed, Registry, installed
+from drkit.core.registry import Installed, installed
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.data.corpus import StoredCollection, StoredCorpus, open_collection
@@ -25,7 +27,9 @@ from drkit.data.generation import QueryModel, Sampling, generate_file
 from drkit.data.rows import Row, batched, read_jsonl
 from drkit.data.writing import write_collection
 from drkit.errors import DrkitError
+from drkit.miners.blocks import chain_text, mine_in_blocks, open_chain
 from drkit.miners.chain import (
+    Chain,
     MiningCounts,
     as_triplets,
     as_tuples,
@@ -39,14 +43,16 @@ from drkit.miners.chain import (
 from drkit.miners.specs import refresh_settings
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.start import RECIPE
-from drkit.runs.manifest import digest
 from drkit.runs.stages.reranker import check_teacher
-from drkit.search import Reranker, Retriever, open_index
+from drkit.search import FlatIndex, Reranker, Retriever, Vectors, encode_corpus, open_index
 from drkit.search.text_encoder import weights_hash
+from drkit.search.vectors import ABOUT as VECTORS
 from drkit.train.teacher import Agreement
 
 if TYPE_CHECKING:
     from drkit.core.progress import Progress
+    from drkit.core.protocols import Collection
+    from drkit.search import AnyEncoder
     from drkit.search.reranking import Scorer
 
 FORMATS = ("ids", "triplets", "sentence-transformers")
@@ -97,67 +103,138 @@ def mine_to_file(
     depth: int | None = None,
     on_progress: Callable[[int, int], None] | None = None,
     parts: Installed | None = None,
+    engine: Engine | None = None,
 ) -> dict[str, Any]:
     """Mine negatives for a split's judged queries into a file; returns counts, weight hashes and the number of lines.
 
     collection, settings, parts: see `NamedCollection`. depth: negatives per query; None: as deep as the source's
     ranking is read. on_progress: called with (queries done, total). Passages are encoded into a temporary folder,
-    unless the mined run has an index of the encoder.
+    unless the mined run has an index of the encoder. engine: where queries are mined; in this process if None. Another
+    engine keeps what is done beside the file, until that is complete; a repeated call with any engine goes on from it.
 
     Raises DrkitError if the chain lacks something it needs, the split has no judged query, or a name is unknown.
     """
     if output.format not in FORMATS:
         raise DrkitError(f"unknown format {output.format!r}; use one of: {', '.join(FORMATS)}")
-    parts = parts or installed()
-    registry = parts.registry
+    registry = (parts or installed()).registry
     choices = parse_chain(miners.names, miners.settings, registry)
     if refresh_settings(choices):
         raise DrkitError(
             "the miner 'refresh' works only while a run trains; use the miner 'dense' with a finished encoder"
         )
-    with tempfile.TemporaryDirectory(prefix=SCRATCH) as scratch:
-        stored = _stored(NamedCollection(collection, tuple(settings), parts), Path(scratch))
+    kept = FileParts.beside(output.path)
+    in_parts = kept.are_needed(engine)
+    with nullcontext(kept.folder) if in_parts else tempfile.TemporaryDirectory(prefix=SCRATCH) as scratch:
+        folder, content = _stored(NamedCollection(collection, tuple(settings), parts), Path(scratch))
+        stored = open_collection(folder)
         total = len(stored.positives(split))
         if not total:
             raise DrkitError(
                 f"{collection} has no {split!r} query with a passage judged relevant; its splits: "
                 f"{', '.join(stored.splits()) or 'none'}"
             )
-        searches = "retriever" in requirements_of(choices, registry)
-        context = BuildContext(
-            retriever=_retriever(collection, miners, stored.corpus, Path(scratch), registry) if searches else None,
-            reranker=open_reranker(miners.reranker, miners.device) if miners.reranker else None,
-            negatives=stored.negatives(split),
-            seed=miners.seed,
-        )
+        models = ChainModels(None, None, miners.pooling, miners.reranker, miners.device, miners.seed)
+        encoder, state = None, [content, chain_text(choices), split, miners.seed]
+        if "retriever" in requirements_of(choices, registry):
+            models, encoder = _searching(models, collection, miners, parts)
+            state.append(dict(encoder.value.identity()))
+            if models.index is None:
+                vectors = Path(scratch, f"vectors-{digest(state)}")
+                texts = ((passage.doc_id, passage.content) for passage in stored.corpus)
+                encode_corpus(encoder, texts, vectors, shard=Shard(0, 1), engine=engine)
+                models = evolve(models, index=vectors)
+        context = models.context(stored, split, encoder)
         chain = build_chain(choices, registry, context)
-        chain.index(stored.corpus)
-        counts = MiningCounts()
+        counts, depth = MiningCounts(), depth or chain.depth
         queries = partial(mining_requests, stored, split, exclude_self=miners.exclude_self)
-        mined = zip(queries(), counts.count(chain.mine(queries(), depth or chain.depth)), strict=True)
-        lines = _write(_reported(mined, total, on_progress), stored.corpus, output)
+        if in_parts:
+            weights = weight_hashes(context)
+            index = Path(scratch, f"index-{digest(state)}")
+            chain.save_index(index, stored.corpus)
+            given = chain_text(choices), models, folder, split, index, tuple(weights.items())
+            found = mine_in_blocks(
+                Loaded(load_chain, *given),
+                queries(),
+                depth,
+                size=chain.queries_per_block(depth),
+                parts=kept,
+                engine=engine,
+                state=[*state, weights],
+                accelerated=bool(weights),
+                on_progress=(lambda done: on_progress(done, total)) if on_progress else None,
+            )
+        else:
+            chain.index(stored.corpus)
+            found = chain.mine(queries(), depth)
+        mined = zip(queries(), counts.count(found), strict=True)
+        lines = _write(_reported(mined, total, None if in_parts else on_progress), stored.corpus, output)
+    if in_parts:
+        kept.remove()
     return {**counts.summary(), "weights": weight_hashes(context), "lines": lines}
 
 
-def _stored(collection: NamedCollection, scratch: Path) -> StoredCollection:
-    source = collection.source
-    if isinstance(source, StoredCollection):
-        return source
-    write_collection(source, scratch / "collection")
-    return open_collection(scratch / "collection")
+def _stored(collection: NamedCollection, scratch: Path) -> tuple[Path, str]:
+    """Return the folder of a collection, written if it is not stored yet, and a fingerprint of its content."""
+    if folder := collection.stored_folder:
+        return folder, path_state(folder)
+    counts = write_collection(cast("Collection", collection.source), scratch / "collection")
+    return scratch / "collection", counts["content_sha256"]
 
 
-def _retriever(collection: str, miners: Miners, corpus: StoredCorpus, scratch: Path, registry: Registry) -> Retriever:
+@frozen
+class ChainModels:
+    """The models of a chain of miners, as any process opens them.
+
+    encoder: an encoder folder, a run, or a hub id. index: the folder of its index, or of its vectors. Both are None for
+    a chain that does not search. Others: see `Miners`.
+    """
+
+    encoder: str | None
+    index: Path | None
+    pooling: str | None
+    reranker: str | None
+    device: str
+    seed: int
+
+    def context(
+        self, collection: StoredCollection, split: str, encoder: Loaded[AnyEncoder] | None = None
+    ) -> BuildContext:
+        """Open the models; encoder: the encoder, if it is loaded already. Raises DrkitError as `open_encoder` does."""
+        retriever = None
+        if self.encoder is not None and self.index is not None:
+            made_by = loaded_value(encoder) or open_encoder(self.encoder, pooling=self.pooling, device=self.device)
+            is_index = not (self.index / VECTORS).is_file()
+            retriever = Retriever(
+                made_by, open_index(self.index) if is_index else FlatIndex.over(Vectors.open(self.index))
+            )
+        return BuildContext(
+            retriever=retriever,
+            reranker=open_reranker(self.reranker, self.device) if self.reranker else None,
+            negatives=collection.negatives(split),
+            seed=self.seed,
+        )
+
+
+def load_chain(
+    text: str, models: ChainModels, folder: Path, split: str, index: Path, weights: tuple[tuple[str, str], ...]
+) -> Chain:
+    """Open a chain of miners in a worker; folder: of the collection; text, index, weights: see `open_chain`."""
+    collection = open_collection(folder)
+    return open_chain(text, models.context(collection, split), collection.corpus, index, dict(weights))
+
+
+def _searching(
+    models: ChainModels, collection: str, miners: Miners, parts: Installed | None
+) -> tuple[ChainModels, Loaded[AnyEncoder]]:
+    """Return the models with the encoder, and with the index of the mined run if it is of that encoder."""
     run = Path(collection)
     is_of_run = (run / RECIPE).is_file() and miners.encoder in (None, collection)
     if miners.encoder is None and not is_of_run:
         raise DrkitError("the miner dense needs an encoder: give one with --encoder FOLDER_OR_RUN")
-    encoder = open_encoder(
-        miners.encoder or collection, pooling=miners.pooling, device=miners.device, registry=registry
-    )
-    if is_of_run:
-        return Retriever(encoder, open_index(find_index(run)))
-    return Retriever.build(encoder, ((p.doc_id, p.content) for p in corpus), scratch / "vectors")
+    name = miners.encoder or collection
+    registry = parts.registry if parts else None  # other processes look names up in everything that is installed
+    encoder = Loaded(open_encoder, name, pooling=miners.pooling, device=miners.device, registry=registry)
+    return evolve(models, encoder=name, index=find_index(run) if is_of_run else None), encoder
 
 
 def _reported(
@@ -285,10 +362,10 @@ def distill(
             f"{negatives} lists no passage; expected a file written by `drkit mine`, with a line per query"
         )
     texts = texts_of(collection, doc_ids)
-    done, parts = Distilled(), Parts(output)
-    is_local = engine is None or isinstance(engine, LocalEngine)
-    if isinstance(teacher, Loaded) and not (is_local and not parts.folder.is_dir()):
-        _score_in_parts(negatives, teacher, texts, parts, engine or LocalEngine())
+    done, parts = Distilled(), FileParts.beside(output)
+    if isinstance(teacher, Loaded) and parts.are_needed(engine):
+        concatenate(parts.write(_scored_parts(negatives, teacher, texts), engine, on_progress), output)
+        parts.remove()
         for line in read_jsonl(output):
             done.add(line.values)
         return done
@@ -303,35 +380,22 @@ def distill(
     return done
 
 
-def _score_in_parts(
-    negatives: Path, teacher: Loaded[Reranker], texts: Mapping[str, str], parts: Parts, engine: Engine
-) -> None:
+def _scored_parts(negatives: Path, teacher: Loaded[Reranker], texts: Mapping[str, str]) -> Iterator[FilePart]:
     weights = weights_hash(teacher.value.model)
     state = [weights, repr(teacher.arguments), repr(teacher.settings)]
-    checked, made = teacher.checked(check_teacher, weights), list[Path]()
-
-    def tasks() -> Iterator[Task[int]]:
-        for number, lines in enumerate(batched(read_jsonl(negatives), LINES_PER_PART)):
-            ids = dict.fromkeys(d for line in lines for name in ("positives", "negatives") for d in _ids(line, name))
-            used = {doc_id: texts[doc_id] for doc_id in ids if doc_id in texts}
-            made.append(parts.file(number, digest([*state, [line.values for line in lines], used])))
-            if not made[-1].is_file():
-                name = f"lines {lines[0].number} to {lines[-1].number} of {negatives}"
-                yield Task(name, score_lines, (checked, lines, used, made[-1]), accelerated=True)
-
-    for _ in engine.run(tasks()):
-        pass
-    parts.join(made)
+    checked = teacher.checked(check_teacher, weights)
+    for lines in batched(read_jsonl(negatives), LINES_PER_PART):
+        ids = dict.fromkeys(d for line in lines for name in ("positives", "negatives") for d in _ids(line, name))
+        used = {doc_id: texts[doc_id] for doc_id in ids if doc_id in texts}
+        name = f"lines {lines[0].number} to {lines[-1].number} of {negatives}"
+        content = digest([*state, [line.values for line in lines], used])
+        yield FilePart(name, len(lines), content, score_lines, (checked, lines, used), accelerated=True)
 
 
-def score_lines(teacher: Loaded[Reranker], lines: Sequence[Row], texts: Mapping[str, str], part: Path) -> int:
-    """Score lines of a file of negatives and write them as one part; returns their number.
-
-    Raises DrkitError as `distill` does.
-    """
+def score_lines(teacher: Loaded[Reranker], lines: Sequence[Row], texts: Mapping[str, str], part: Path) -> None:
+    """Score lines of a file of negatives and write them as one part. Raises DrkitError as `distill` does."""
     rows = (row for batch in batched(lines, LINES_PER_BATCH) for row in _scored(batch, teacher.value, texts))
     write_text(part, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
-    return len(lines)
 
 
 def _scored(lines: Sequence[Row], teacher: Scorer, texts: Mapping[str, str]) -> Iterable[dict[str, Any]]:

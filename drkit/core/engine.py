@@ -310,10 +310,12 @@ def _connected(address: str) -> Iterator[ModuleType]:
             "include_dashboard": False,
             "object_store_memory": _OBJECT_STORE,
         }
+    threads = processes.configured_threads(os.environ)
     variables = {
         # All GPUs stay visible, and LOCAL_RANK says which one is meant: a worker that gets another one can use it.
         "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1",
-        THREADS: str(processes.configured_threads(os.environ)),
+        THREADS: str(threads),
+        "RAYON_NUM_THREADS": os.environ.get("RAYON_NUM_THREADS", str(threads)),  # of tokenizers
         **{name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
     }
     try:

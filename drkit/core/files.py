@@ -214,6 +214,21 @@ def file_hash(path: Path) -> str:
     return state.hexdigest()
 
 
+def digest(value: Any) -> str:
+    """Return a short, stable hash of plain data."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def path_state(text: str | Path | None) -> str:
+    """Return a fingerprint of the files at a local path (names, sizes, modification times); empty for anything else."""
+    path = local_path(text) if text else None
+    if path is None or not path.exists():
+        return ""
+    files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+    return digest([(p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in files])
+
+
 def find_damages(files: Mapping[str, FileEntry], folder: Path, *, verify: bool) -> Iterator[str]:
     """Yield a line for each file that is missing or has another size; with `verify`, also for changed content."""
     for name, entry in files.items():

@@ -252,6 +252,25 @@ class RankingDepth(Protocol):
 
 
 @runtime_checkable
+class SavesIndex(Protocol):
+    """A source of negatives whose index other processes can load instead of indexing the passages themselves."""
+
+    def save_index(self, folder: Path) -> None:
+        """Write what `index` has made into an empty folder."""
+
+    def load_index(self, folder: Path, corpus: Corpus) -> None:
+        """Do what `index(corpus)` does, from such a folder."""
+
+
+@runtime_checkable
+class MinesInBatches(Protocol):
+    """A source or filter that computes for several queries at once, so that scores may differ with the others."""
+
+    def queries_per_batch(self, depth: int) -> int:
+        """Return how many queries it takes together, for rankings of `depth` passages."""
+
+
+@runtime_checkable
 class NegativeFilter(Protocol):
     """Drops some of the candidates that a source found. It streams, keeps their order, and counts what it drops.
 

@@ -5,25 +5,34 @@ The store holds the content tokens and the word of each; [CLS], [SEP] and paddin
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise, tee
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from attrs import frozen
 from numpy.typing import ArrayLike, NDArray
 
+from drkit.core.file_parts import FilePart, FileParts
+from drkit.core.files import replacing
 from drkit.core.types import TokenBatch
 from drkit.data.arrays import Arrays, ArrayWriter, SignalValues
 from drkit.data.rows import batched
 from drkit.data.vocabulary import number_words, separates_words, vocabulary_boundaries
 from drkit.errors import DrkitError
 
+if TYPE_CHECKING:
+    from drkit.core.engine import Engine, Loaded
+    from drkit.data.corpus import StoredCorpus
+
 FILE = "tokens.arrow"
 _TEXTS_AT_ONCE = 1024
+TEXTS_PER_BLOCK = 32 * _TEXTS_AT_ONCE
+_LENGTHS = "lengths"
 
 
 def tokenise(
@@ -38,14 +47,82 @@ def tokenise(
     Raises DrkitError if the tokenizer is not fast, does not produce `[CLS] text [SEP]`, or cannot separate words, or
     if the prompt leaves no room for text.
     """
-    lengths: Counter[int] = Counter()
     with TokenWriter(folder, tokenizer, max_length=max_length) as writer:
         prompt_tokens(prompt, tokenizer, max_length)
-        for encodings in encoded((prompt + text for _, text in texts), tokenizer):
-            cut = [(encoding.ids[: max_length - 2], _words(encoding, len(prompt))) for encoding in encodings]
-            writer.append([ids for ids, _ in cut], [words[: max_length - 2] for _, words in cut])
-            lengths.update(len(encoding.ids) + 2 for encoding in encodings)
-    counts = writer.counts
+        lengths = _write((text for _, text in texts), writer, tokenizer, max_length, prompt)
+    return _summary(writer.counts, lengths, max_length)
+
+
+def tokenise_in_blocks(
+    corpus: Loaded[StoredCorpus],
+    tokenizer: Loaded[Any],
+    folder: Path,
+    *,
+    max_length: int,
+    prompt: str = "",
+    parts: FileParts,
+    engine: Engine | None = None,
+    on_progress: Callable[[int], None] | None = None,
+) -> dict[str, int | float]:
+    """Tokenise passages on an engine; writes and returns what `tokenise` does with their contents.
+
+    corpus, tokenizer: each worker loads them, and reads its own passages. parts: where blocks of 32,768 passages are
+    kept, of this corpus, tokenizer, length and prompt only. on_progress: called with the number of passages done.
+
+    Raises DrkitError as `tokenise` does, and for tasks that fail.
+    """
+    writer, lengths = TokenWriter(folder, tokenizer.value, max_length=max_length), Counter[int]()
+    prompt_tokens(prompt, tokenizer.value, max_length)
+    files = parts.write(_parts(corpus, tokenizer, max_length, prompt), engine, on_progress)
+    with writer:
+        for file in files:
+            store = TokenStore(file)
+            writer.append_store(store)
+            lengths.update({int(length): texts for length, texts in json.loads(store.metadata[_LENGTHS]).items()})
+    parts.remove()
+    return _summary(writer.counts, lengths, max_length)
+
+
+def _parts(corpus: Loaded[StoredCorpus], tokenizer: Loaded[Any], max_length: int, prompt: str) -> Iterator[FilePart]:
+    total = len(corpus.value)
+    for start in range(0, total, TEXTS_PER_BLOCK):
+        stop = min(start + TEXTS_PER_BLOCK, total)
+        given = (corpus, start, stop, tokenizer, max_length, prompt)
+        yield FilePart(f"tokens of passages {start + 1} to {stop}", stop - start, f"{stop}", tokenise_block, given)
+
+
+def tokenise_block(
+    corpus: Loaded[StoredCorpus],
+    start: int,
+    stop: int,
+    tokenizer: Loaded[Any],
+    max_length: int,
+    prompt: str,
+    part: Path,
+) -> None:
+    """Write the tokens of the passages from `start` to `stop` (excluded) as a store in one file."""
+    starts = range(start, stop, _TEXTS_AT_ONCE)
+    rows = (np.arange(first, min(first + _TEXTS_AT_ONCE, stop)) for first in starts)
+    texts = (passage.content for some in rows for passage in corpus.value.at(some))
+    with (
+        replacing(part) as temporary,
+        TokenWriter(temporary.parent, tokenizer.value, max_length=max_length, name=temporary.name) as writer,
+    ):
+        lengths = _write(texts, writer, tokenizer.value, max_length, prompt)
+        writer.metadata[_LENGTHS] = json.dumps(lengths)
+
+
+def _write(texts: Iterable[str], writer: TokenWriter, tokenizer: Any, max_length: int, prompt: str) -> Counter[int]:
+    """Append texts to a store; returns the number of texts by length in tokens, before they are truncated."""
+    lengths: Counter[int] = Counter()
+    for encodings in encoded((prompt + text for text in texts), tokenizer):
+        cut = [(encoding.ids[: max_length - 2], _words(encoding, len(prompt))) for encoding in encodings]
+        writer.append([ids for ids, _ in cut], [words[: max_length - 2] for _, words in cut])
+        lengths.update(len(encoding.ids) + 2 for encoding in encodings)
+    return lengths
+
+
+def _summary(counts: Mapping[str, int], lengths: Mapping[int, int], max_length: int) -> dict[str, int | float]:
     return {
         "texts": counts["texts"],
         "tokens": counts["tokens"],
@@ -95,13 +172,13 @@ def _words(encoding: Any, prompt: int) -> Sequence[int | None]:
 class TokenWriter:
     """Writes a `TokenStore` to a folder, text by text; it appears there only if all succeeds.
 
-    `counts`: texts, tokens, empty (texts) and unknown (tokens) so far.
+    name: of its file. `counts`: texts, tokens, empty (texts) and unknown (tokens) so far.
     """
 
-    def __init__(self, folder: Path, tokenizer: Any, *, max_length: int) -> None:
+    def __init__(self, folder: Path, tokenizer: Any, *, max_length: int, name: str = FILE) -> None:
         layout = _layout(tokenizer, max_length)
         columns = {"ids": np.int32, "words": np.int16 if max_length <= 2**15 else np.int32}
-        self._writer = ArrayWriter(Path(folder) / FILE, columns, lists=True)
+        self._writer = ArrayWriter(Path(folder) / name, columns, lists=True)
         self._writer.metadata = layout
         self._unknown = int(layout["unk"])
         self._specials = np.array(layout["specials"].split(), np.int32)
@@ -123,6 +200,18 @@ class TokenWriter:
         starts = (np.cumsum(lengths) - lengths)[lengths > 0]
         numbers = number_words(given, starts, self._before[flat], self._after[flat])
         numbers[(given < 0) | np.isin(flat, self._specials)] = -1  # special tokens spelled out in a text are not words
+        self._append(lengths, flat, numbers)
+
+    def append_store(self, store: TokenStore) -> None:
+        """Append all texts of another store, of the same tokenizer and length."""
+        self._append(np.diff(store.offsets), store.flat_ids, store.flat_words)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What the file says about its tokens; may be added to."""
+        return self._writer.metadata
+
+    def _append(self, lengths: NDArray[np.int64], flat: NDArray[np.int32], numbers: NDArray[Any]) -> None:
         self._writer.append(lengths, ids=flat, words=numbers)
         self.counts["texts"] += len(lengths)
         self.counts["tokens"] += len(flat)
@@ -182,7 +271,7 @@ class TokenStore:
         self.offsets = self._arrays.offsets("ids")
         self.flat_ids: NDArray[np.int32] = self._arrays["ids"]
         self.flat_words: NDArray[np.signedinteger[Any]] = self._arrays["words"]
-        metadata = self._arrays.metadata
+        self.metadata = metadata = self._arrays.metadata
         self.max_length = int(metadata["max_length"])
         self.cls_id, self.sep_id, self.pad_id = (int(metadata[name]) for name in ("cls", "sep", "pad"))
         self.special_ids = tuple(map(int, metadata["specials"].split()))

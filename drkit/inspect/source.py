@@ -17,6 +17,7 @@ from typing import Any
 import attrs
 from attrs import frozen
 
+from drkit.core.files import digest
 from drkit.core.progress import Progress
 from drkit.core.registry import Installed
 from drkit.core.spec import Kind
@@ -31,7 +32,7 @@ from drkit.recipe.schema import Choice, Recipe
 from drkit.recipe.start import RECIPE
 from drkit.recipe.toml import assign, read_recipe, recipe_from_table, recipe_table
 from drkit.runs.execute import execute
-from drkit.runs.manifest import digest, read_manifest
+from drkit.runs.manifest import read_manifest
 from drkit.runs.plan import plan
 from drkit.runs.stage import Stage, lasting_settings
 from drkit.runs.stages.texts import FITTED

@@ -5,6 +5,7 @@ What was dropped on the way is counted by reason. Negatives are written by passa
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,13 +18,16 @@ import pyarrow as pa
 from attrs import define, evolve, field
 from numpy.typing import NDArray
 
+from drkit.core.files import replacing_folder
 from drkit.core.protocols import (
     Corpus,
     FindsIds,
     LooksDeeper,
+    MinesInBatches,
     NegativeFilter,
     NegativeMiner,
     RankingDepth,
+    SavesIndex,
 )
 from drkit.core.registry import Registry, installed
 from drkit.core.spec import Kind
@@ -39,6 +43,8 @@ from drkit.search.text_encoder import weights_hash
 
 CANDIDATES = "candidates"  # What a filter's spec receives; a source's does not.
 DEFAULT_DEPTH = 200
+# Of a task of an engine, at least.
+QUERIES_PER_BLOCK = 1024
 
 Item = TypeVar("Item")
 
@@ -68,6 +74,32 @@ class Chain:
         self.source.index(corpus)
         self._corpus = corpus
 
+    def save_index(self, folder: Path, corpus: Corpus) -> None:
+        """Index the passages and save that for other processes, if the source can; an existing folder is kept."""
+        if isinstance(self.source, SavesIndex) and not folder.is_dir():
+            self.index(corpus)
+            with replacing_folder(folder, "") as temporary:
+                self.source.save_index(temporary)
+
+    def load_index(self, folder: Path, corpus: Corpus) -> None:
+        """Do what `index` does, from the folder that `save_index` wrote if the source can save its index."""
+        if not isinstance(self.source, SavesIndex):
+            self.index(corpus)
+            return
+        self.source.load_index(folder, corpus)
+        self._corpus = corpus
+
+    def queries_per_block(self, depth: int) -> int:
+        """Return a number of requests, at least 1,024, after which a stream may be cut without changing any result."""
+        read = self._read(depth)
+        parts = [part for part in (self.source, *self.filters) if isinstance(part, MinesInBatches)]
+        batch = math.lcm(1, *(part.queries_per_batch(read) for part in parts))
+        return batch * math.ceil(QUERIES_PER_BLOCK / batch)
+
+    def _read(self, depth: int) -> int:
+        """Return how deep the source's ranking is read for up to `depth` negatives."""
+        return max(depth, self.depth) if self.filters else depth
+
     def mine(self, requests: Iterable[MiningRequest], depth: int) -> Iterator[Mined]:
         """Yield up to `depth` negatives for each request, in the order of the requests.
 
@@ -75,8 +107,8 @@ class Chain:
         """
         if self._corpus is None:
             raise DrkitError("the chain has no corpus yet; call index(corpus) before mine(requests, depth)")
-        read = max(depth, self.depth) if self.filters else depth
-        pairs = _pair_answers(requests, partial(self.source.mine, depth=read), lambda request: request, self.source)
+        mine = partial(self.source.mine, depth=self._read(depth))
+        pairs = _pair_answers(requests, mine, lambda request: request, self.source)
         pairs = ((request, _without_positives(request, mined)) for request, mined in pairs)
         for part in self.filters:
             pairs = _pair_answers(pairs, partial(part.keep, corpus=self._corpus), lambda pair: pair[0], part)

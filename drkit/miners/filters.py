@@ -138,6 +138,10 @@ class CrossEncoderFilter:
         self.config = config
         self._reranker = _reranker(config.model, context)
 
+    def queries_per_batch(self, depth: int) -> int:  # noqa: ARG002
+        """Return how many queries' pairs are scored together."""
+        return QUERIES_PER_BATCH
+
     def keep(self, mined: Iterable[Pair], corpus: Corpus) -> Iterator[Mined]:
         """Yield the candidates that score low enough; the others are counted as `cross-encoder`."""
         lookup = PassageLookup(corpus)

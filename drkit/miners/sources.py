@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from drkit.core.draws import Draws
 from drkit.core.files import SCRATCH, local_path
-from drkit.core.protocols import Corpus, NegativeMiner, ScoringRetriever, VectorRetriever
+from drkit.core.protocols import Corpus, ScoringRetriever, VectorRetriever
 from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.data.arrays import arrow_file, read_batches, record_batch
 from drkit.data.rows import batched
@@ -65,6 +65,16 @@ class Bm25Miner:
         """Index the passages, streamed."""
         self._retriever = Bm25Retriever(k1=self.config.k1, b=self.config.b).index(corpus)
 
+    def save_index(self, folder: Path) -> None:
+        """Write the index into a folder. Raises DrkitError before `index`."""
+        if self._retriever is None:
+            raise _not_indexed("bm25")
+        self._retriever.save(folder)
+
+    def load_index(self, folder: Path, corpus: Corpus) -> None:  # noqa: ARG002
+        """Open a saved index, memory-mapped. Raises DrkitError if it is missing or cannot be read."""
+        self._retriever = Bm25Retriever.load(folder)
+
     def mine(self, requests: Iterable[MiningRequest], depth: int) -> Iterator[Mined]:
         """Yield up to `depth` negatives for each request, best first. Raises DrkitError before `index`."""
         if self._retriever is None:
@@ -96,12 +106,18 @@ class DenseMiner:
         """Record the corpus's size; the retriever already has its index."""
         self._size = len(corpus)
 
+    def queries_per_batch(self, depth: int) -> int:
+        """Return how many queries are encoded and searched together."""
+        return self._limits(depth).queries_per_batch
+
+    def _limits(self, depth: int) -> SearchLimits:
+        return SearchLimits(depth, self.config.skip, self._size, self.config.memory_mb)
+
     def mine(self, requests: Iterable[MiningRequest], depth: int) -> Iterator[Mined]:
         """Yield up to `depth` negatives for each request, best first. Raises DrkitError before `index`."""
         if self._size is None:
             raise _not_indexed("dense")
-        limits = SearchLimits(depth, self.config.skip, self._size, self.config.memory_mb)
-        yield from mine_by_search(requests, hit_finder(self._retriever), limits)
+        yield from mine_by_search(requests, hit_finder(self._retriever), self._limits(depth))
 
 
 class MixedMiner:
@@ -113,7 +129,7 @@ class MixedMiner:
 
     def __init__(self, config: MixedConfig, context: BuildContext | None = None) -> None:
         self.config = config
-        self._sources: tuple[NegativeMiner, ...] = (Bm25Miner(Bm25Config()), DenseMiner(DenseConfig(), context))
+        self._bm25, self._dense = Bm25Miner(Bm25Config()), DenseMiner(DenseConfig(), context)
 
     @property
     def depth(self) -> int:
@@ -122,14 +138,26 @@ class MixedMiner:
 
     def index(self, corpus: Corpus) -> None:
         """Index the passages for BM25; the retriever already has its index."""
-        for source in self._sources:
-            source.index(corpus)
+        self._bm25.index(corpus)
+        self._dense.index(corpus)
+
+    def save_index(self, folder: Path) -> None:
+        """Write BM25's index into a folder. Raises DrkitError before `index`."""
+        self._bm25.save_index(folder)
+
+    def load_index(self, folder: Path, corpus: Corpus) -> None:
+        """Open BM25's saved index. Raises DrkitError if it is missing or cannot be read."""
+        self._bm25.load_index(folder, corpus)
+        self._dense.index(corpus)
+
+    def queries_per_batch(self, depth: int) -> int:
+        """Return how many queries the retriever encodes and searches together."""
+        return self._dense.queries_per_batch(depth)
 
     def mine(self, requests: Iterable[MiningRequest], depth: int) -> Iterator[Mined]:
         """Yield up to `depth` negatives for each request, BM25's first. Raises DrkitError before `index`."""
-        streams = tee(requests, len(self._sources))
-        answers = [source.mine(stream, depth) for source, stream in zip(self._sources, streams, strict=True)]
-        for found in zip(*answers, strict=True):
+        first, second = tee(requests)
+        for found in zip(self._bm25.mine(first, depth), self._dense.mine(second, depth), strict=True):
             turns = chain.from_iterable(zip_longest(*(mined.doc_ids for mined in found)))
             doc_ids = tuple(dict.fromkeys(doc_id for doc_id in turns if doc_id is not None))[:depth]
             dropped = sum((Counter(mined.dropped) for mined in found), Counter())

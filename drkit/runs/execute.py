@@ -22,6 +22,7 @@ from drkit.core import processes
 from drkit.core.engine import Engine, LocalEngine
 from drkit.core.files import (
     CHECKPOINTS,
+    digest,
     is_temporary,
     link_or_copy,
     remove_folder,
@@ -42,7 +43,6 @@ from drkit.runs.manifest import (
     LAYOUT,
     Manifest,
     describe_files,
-    digest,
     machine,
     read_manifest,
     versions,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import platform
 import sys
@@ -17,7 +15,7 @@ import attrs
 import cattrs
 from attrs import field, frozen
 
-from drkit.core.files import CHECKPOINTS, FileEntry, find_damages, local_path, read_json, write_text
+from drkit.core.files import CHECKPOINTS, FileEntry, digest, find_damages, local_path, read_json, write_text
 from drkit.errors import DrkitError
 from drkit.recipe.toml import json_text
 
@@ -76,12 +74,6 @@ class Manifest:
     def has_pruned(self, path: str = "") -> bool:
         """Return whether a file of the stage, or of those at `path`, was removed to free space."""
         return any(not path or name == path or name.startswith(f"{path}/") for name in self.pruned)
-
-
-def digest(value: Any) -> str:
-    """Return a short, stable hash of plain data."""
-    text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def describe_files(folder: Path) -> dict[str, FileEntry]:

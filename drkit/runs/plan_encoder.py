@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from drkit.core.files import local_path
+from drkit.core.files import local_path, path_state
 from drkit.core.loading import check_model_path
 from drkit.core.spec import Kind
 from drkit.encoders.pooling import POOLINGS
@@ -21,7 +21,7 @@ from drkit.maskers.specs import GeneratorConfig, QuerySettings
 from drkit.recipe.parts import FOR_EXTRACTIVE, required_capabilities, required_signals
 from drkit.recipe.schema import PSEUDO, Choice, Pretrain, Probe, PseudoQueries
 from drkit.runs import estimate
-from drkit.runs.stage import Draft, Part, TextReading, files_state, path_state, settings_from
+from drkit.runs.stage import Draft, Part, TextReading, files_state, settings_from
 from drkit.runs.stages.pretrain import PRETRAIN
 from drkit.runs.stages.queries import PSEUDO_QUERIES, QUERIES, SPLIT
 from drkit.runs.stages.start import (

@@ -10,14 +10,14 @@ from typing import Any
 
 from attrs import asdict, evolve, frozen
 
-from drkit.core.files import local_path
+from drkit.core.files import local_path, path_state
 from drkit.core.spec import Kind
 from drkit.errors import DrkitError
 from drkit.miners.specs import RunFileConfig, refresh_settings
 from drkit.recipe.schema import INITIAL, JUDGED, PRETRAINED, PREVIOUS, PSEUDO, RERANKER, Choice, Finetune, Round
 from drkit.runs import estimate
 from drkit.runs.plan_encoder import PASSAGES, TOKENS, VOCABULARY, split_of, training_split
-from drkit.runs.stage import Draft, Part, TextReading, declared_reading, files_state, path_state, settings_from
+from drkit.runs.stage import Draft, Part, TextReading, declared_reading, files_state, settings_from
 from drkit.runs.stages.finetune import FINETUNE
 from drkit.runs.stages.reranker import RERANKER as RERANKER_STAGE
 from drkit.runs.stages.reranker import TEACHER

@@ -18,7 +18,7 @@ import attrs
 from attrs import asdict, field, frozen
 
 from drkit.core.engine import Engine, LocalEngine
-from drkit.core.files import local_path, write_text
+from drkit.core.files import digest, local_path, path_state, write_text
 from drkit.core.progress import Progress
 from drkit.core.registry import Registry
 from drkit.core.spec import ComponentSpec
@@ -26,7 +26,6 @@ from drkit.encoders.folder import MODULES, read_encoder_settings
 from drkit.recipe.schema import PSEUDO, Recipe, Round
 from drkit.recipe.toml import plain
 from drkit.runs.estimate import Cost
-from drkit.runs.manifest import digest
 
 S = TypeVar("S")
 
@@ -207,15 +206,6 @@ class Draft:
             settings = settings_from(spec.settings, self.recipe, **(extra or {}))
             self.stages[name] = Stage(name, spec, settings, summary, inputs or {}, states, **options)
         return name
-
-
-def path_state(text: str | None) -> str:
-    """Return a fingerprint of the files at a local path (names, sizes, modification times); empty for anything else."""
-    path = local_path(text) if text else None
-    if path is None or not path.exists():
-        return ""
-    files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
-    return digest([(p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in files])
 
 
 def files_state(spec: ComponentSpec, config: Any) -> str:

@@ -13,9 +13,9 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from drkit.core.files import CHECKPOINTS, read_json
+from drkit.core.files import CHECKPOINTS, digest, read_json
 from drkit.errors import DrkitError
-from drkit.runs.manifest import IDENTITY, Manifest, damages, digest, load_manifest
+from drkit.runs.manifest import IDENTITY, Manifest, damages, load_manifest
 from drkit.runs.stage import Stage
 from drkit.train.resuming import checkpoints, is_complete, step_of
 

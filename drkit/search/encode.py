@@ -141,11 +141,17 @@ def _encode(encoder: Any, texts: Sequence[Any], role: str) -> NDArray[np.float32
 
 def same_everywhere(encoder: Loaded[Encoder], identity: Mapping[str, Any]) -> Loaded[Encoder]:
     """Return an encoder that other processes refuse to work with if theirs has another identity than this one's."""
-    return encoder.checked(_check_identity, json.dumps(dict(identity), sort_keys=True))
+    return encoder.checked(check_identity, identity_text(identity))
 
 
-def _check_identity(encoder: Encoder, expected: str) -> Encoder:
-    if json.dumps(dict(encoder.identity()), sort_keys=True) != expected:
+def identity_text(identity: Mapping[str, Any]) -> str:
+    """Return the identity of an encoder as `check_identity` expects it."""
+    return json.dumps(dict(identity), sort_keys=True)
+
+
+def check_identity(encoder: Encoder, expected: str) -> Encoder:
+    """Return the encoder that a worker has loaded. Raises DrkitError if it has another identity."""
+    if identity_text(encoder.identity()) != expected:
         raise DrkitError(
             "a worker loaded another encoder than the one in the first process; install the same versions and mount "
             "the same file system on all machines"

@@ -34,7 +34,6 @@ WRITERS = {
         "copy2",
         "fdopen",
     },
-    "drkit/commands/search.py": {"rmtree"},  # the parts of a file, once it is complete
     "drkit/commands/prune.py": {"unlink"},  # files that the manifest has named as pruned
     "drkit/train/resuming.py": {"open", "rmtree", "copytree"},  # checkpoints, sealed by hashes of their files
     "drkit/data/arrays.py": {"open", "rmtree"},  # columns, beside the file that they become

@@ -9,6 +9,14 @@ from tests.search.test_encoding import encoder
 LONGEST = 120
 
 
+def wait_until_allowed(folder):
+    """Say in a folder that this process works, and wait for the file `go`."""
+    (folder / f"working-{os.getpid()}").touch()
+    deadline = time.monotonic() + LONGEST
+    while not (folder / "go").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
 class Watched:
     """An encoder that says where it works, waits for the file `go`, and fails at texts that have `poison`."""
 
@@ -22,10 +30,7 @@ class Watched:
         return self._encoder.identity()
 
     def encode_passages(self, texts):
-        (self.folder / f"working-{os.getpid()}").touch()
-        deadline = time.monotonic() + LONGEST
-        while not (self.folder / "go").exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_until_allowed(self.folder)
         if (self.folder / "poison").exists() and any("poison" in text for text in texts):
             with (self.folder / "attempts").open("a") as file:
                 file.write("x")

@@ -5,7 +5,7 @@ import pytest
 from drkit.commands import NamedCollection, distill, open_reranker
 from drkit.commands import training_data as module
 from drkit.core.engine import Loaded, LocalEngine
-from tests.engine.test_queries import InTasks
+from tests.engine.engines import Pickling
 from tests.rerank.test_commands import files  # noqa: F401
 
 
@@ -22,7 +22,7 @@ def asked(files, tmp_path, monkeypatch):  # noqa: F811
 
 def test_tasks_write_the_file_and_the_agreement_of_one_process(asked, tmp_path):
     given, expected, whole = asked
-    done = distill(*given, tmp_path / "parts.jsonl", engine=InTasks())
+    done = distill(*given, tmp_path / "parts.jsonl", engine=Pickling())
     assert (tmp_path / "parts.jsonl").read_bytes() == expected
     assert done == whole
     assert not (tmp_path / ".parts.jsonl.parts").exists()
@@ -32,7 +32,7 @@ def test_the_local_engine_goes_on_with_the_parts_that_are_there(asked, tmp_path)
     given, expected, whole = asked
     out = tmp_path / "parts.jsonl"
     with pytest.raises(KeyboardInterrupt):
-        distill(*given, out, engine=InTasks(1))
+        distill(*given, out, engine=Pickling(after=1))
     assert len(list((tmp_path / ".parts.jsonl.parts").iterdir())) == 1
     assert distill(*given, out, engine=LocalEngine()) == whole
     assert out.read_bytes() == expected

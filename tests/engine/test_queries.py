@@ -9,6 +9,7 @@ from drkit.data import generation
 from drkit.data.generation import QueryModel, Sampling, generate_file
 from drkit.errors import DrkitError
 from tests.data.seq2seq import write_t5
+from tests.engine.engines import Pickling
 
 TEXTS = [(f"t{n}", f"remove the suffix number {n} from each string of the file {n % 3}") for n in range(30)]
 SHORT = Sampling(count=2, max_new_tokens=4, batch_size=2, seed=5)
@@ -31,22 +32,8 @@ def expected(loaded, tmp_path):
     return generate_file(iter(TEXTS), loaded, tmp_path / "whole.jsonl").read_bytes()
 
 
-class InTasks:
-    """An engine that carries out tasks here, up to a number of them."""
-
-    def __init__(self, most=99):
-        self.most, self.names = most, []
-
-    def run(self, tasks):
-        for task in tasks:
-            if len(self.names) == self.most:
-                raise KeyboardInterrupt
-            self.names.append(task.name)
-            yield task.function(*task.arguments)
-
-
 def test_tasks_make_the_file_of_one_process(loaded, expected, tmp_path):
-    engine = InTasks()
+    engine = Pickling(window=1)
     assert generate_file(iter(TEXTS), loaded, tmp_path / "q.jsonl", engine=engine).read_bytes() == expected
     assert engine.names == [f"queries of texts {first} to {first + 5}" for first in range(1, 30, 6)]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["q.jsonl", "whole.jsonl"]
@@ -54,13 +41,15 @@ def test_tasks_make_the_file_of_one_process(loaded, expected, tmp_path):
 
 @pytest.mark.parametrize("first", ["local", "tasks"])
 def test_finished_blocks_are_kept_by_the_other_engine(loaded, expected, tmp_path, first):
-    path, rest = tmp_path / "q.jsonl", InTasks()
+    path, rest = tmp_path / "q.jsonl", Pickling(window=1)
 
     def stop(done):
         if done == 14:
             raise KeyboardInterrupt
 
-    options = {"engine": LocalEngine(), "on_progress": stop} if first == "local" else {"engine": InTasks(2)}
+    options = (
+        {"engine": LocalEngine(), "on_progress": stop} if first == "local" else {"engine": Pickling(window=1, after=2)}
+    )
     with pytest.raises(KeyboardInterrupt):
         generate_file(iter(TEXTS), loaded, path, **options)
     if first == "local":
@@ -95,7 +84,7 @@ class Poisoned(QueryModel):
 
 @pytest.mark.slow
 def test_a_poisoned_part_is_named_and_the_others_are_kept(nodes, loaded, expected, model, tmp_path):
-    path, rest = tmp_path / "q.jsonl", InTasks()
+    path, rest = tmp_path / "q.jsonl", Pickling(window=1)
     poisoned = Loaded(Poisoned.open, str(model), SHORT)
     with open_engine(nodes.engine) as engine, pytest.raises(DrkitError, match=r"queries of texts 13 to 18: ValueError"):
         generate_file(iter(TEXTS), poisoned, path, engine=engine)

@@ -7,12 +7,13 @@ import threading
 import numpy as np
 import pytest
 
-from drkit.commands import find_queries, search_in_parts, search_to_run
-from drkit.commands import search as module
+from drkit.commands import find_queries, search_to_run
 from drkit.core.engine import Loaded, LocalEngine, open_engine
 from drkit.core.types import Query
 from drkit.errors import DrkitError
 from drkit.search import Storage, Vectors, build_index, encode_corpus, open_index
+from drkit.search import run_files as module
+from tests.engine.engines import Pickling
 from tests.engine.test_encoding import PAIRS, wait_for, watched, workers
 from tests.search.test_encoding import encoder
 
@@ -42,38 +43,23 @@ def expected(folder, tmp_path, queries=QUERIES):
 
 def search(folder, queries, path, engine, made_by, depth=9):
     index = Loaded(open_index, folder)
-    return search_in_parts(index, folder, queries, path, engine=engine, encoder=made_by, depth=depth)
+    return search_to_run(index, queries, path, engine=engine, encoder=made_by, depth=depth)
 
 
 def test_parts_join_into_the_file_of_one_pass(small, folder, tmp_path):
     out = tmp_path / "some.trec"
-    assert search(folder, QUERIES, out, LocalEngine(), Loaded(encoder)) == 30
+    assert search(folder, QUERIES, out, Pickling(), Loaded(encoder)) == 30
     assert out.read_bytes() == expected(folder, tmp_path)
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
-class Stops(LocalEngine):
-    """The local engine, interrupted after some tasks."""
-
-    def __init__(self, after):
-        self.after = after
-        self.names = []
-
-    def run(self, tasks):
-        for task in tasks:
-            if len(self.names) == self.after:
-                raise KeyboardInterrupt
-            self.names.append(task.name)
-            yield task.function(*task.arguments)
-
-
 def interrupted(folder, path, queries=QUERIES, depth=9):
     with pytest.raises(KeyboardInterrupt):
-        search(folder, queries, path, Stops(3), Loaded(encoder), depth)
+        search(folder, queries, path, Pickling(after=3), Loaded(encoder), depth)
 
 
 def test_finished_parts_are_kept(small, folder, tmp_path):
-    out, rest = tmp_path / "some.trec", Stops(99)
+    out, rest = tmp_path / "some.trec", Pickling()
     interrupted(folder, out)
     assert not out.exists()
     search(folder, QUERIES, out, rest, Loaded(encoder))
@@ -83,7 +69,7 @@ def test_finished_parts_are_kept(small, folder, tmp_path):
 
 @pytest.mark.parametrize("change", ["depth", "queries", "index"])
 def test_parts_of_another_search_are_not_used(small, folder, tmp_path, change):
-    out, rest, own, queries, depth = tmp_path / "some.trec", Stops(99), folder, QUERIES, 9
+    out, rest, own, queries, depth = tmp_path / "some.trec", Pickling(), folder, QUERIES, 9
     interrupted(folder, out)
     if change == "depth":
         depth = 5
@@ -101,11 +87,12 @@ def test_parts_of_another_search_are_not_used(small, folder, tmp_path, change):
 def test_queries_may_be_vectors(small, folder, tmp_path):
     pairs = [(query.query_id, query.text) for query in QUERIES]
     encode_corpus(encoder(), pairs, tmp_path / "q", storage=Storage(role="queries", shard_size=7))
-    search(folder, find_queries(tmp_path / "q"), tmp_path / "some.trec", LocalEngine(), None)
+    search(folder, find_queries(tmp_path / "q"), tmp_path / "some.trec", Pickling(), None)
     search_to_run(open_index(folder), find_queries(tmp_path / "q"), tmp_path / "whole.trec", depth=9)
     assert (tmp_path / "some.trec").read_bytes() == (tmp_path / "whole.trec").read_bytes()
 
 
+@pytest.mark.parametrize("engine", [LocalEngine(), Pickling()], ids=["local", "other"])
 @pytest.mark.parametrize(
     ("queries", "message"),
     [
@@ -114,9 +101,9 @@ def test_queries_may_be_vectors(small, folder, tmp_path):
         ([*QUERIES, Query("empty", " ")], "query 'empty' is empty"),
     ],
 )
-def test_wrong_queries_are_refused(small, folder, tmp_path, queries, message):
+def test_wrong_queries_are_refused(small, folder, tmp_path, queries, message, engine):
     with pytest.raises(DrkitError, match=message):
-        search(folder, queries, tmp_path / "some.trec", LocalEngine(), Loaded(encoder))
+        search(folder, queries, tmp_path / "some.trec", engine, Loaded(encoder))
     assert not (tmp_path / "some.trec").exists()
 
 
@@ -142,10 +129,13 @@ def test_a_cluster_writes_the_same_file_though_a_worker_is_killed(nodes, small, 
 def test_a_poisoned_block_is_named_and_the_local_engine_finishes(nodes, small, folder, tmp_path):
     queries, out = [*QUERIES[:9], Query("q 9", "poison file"), *QUERIES[10:]], tmp_path / "ray.trec"
     loaded = watched(tmp_path / "w", poison=True)
-    with open_engine(nodes.engine) as engine, pytest.raises(DrkitError, match=r"queries 9 to 12: ValueError: poison"):
+    with (
+        open_engine(nodes.engine) as engine,
+        pytest.raises(DrkitError, match=r"queries 9 to 12 for ray.trec: ValueError: poison"),
+    ):
         search(folder, queries, out, engine, loaded)
     assert not out.exists()
-    rest = Stops(99)
-    search(folder, queries, out, rest, Loaded(encoder))
-    assert rest.names == ["queries 9 to 12"]
+    left = len(list((tmp_path / ".ray.trec.parts").iterdir()))
+    search(folder, queries, out, LocalEngine(), Loaded(encoder))
+    assert left == 7
     assert out.read_bytes() == expected(folder, tmp_path, queries)

@@ -119,20 +119,14 @@ def _write(
     encoder: Loaded[AnyEncoder] | None,
     engine: str,
 ) -> None:
-    from drkit.commands import find_index, search_in_parts, search_to_run
-    from drkit.commands.search import Parts
+    from drkit.commands import find_index, search_to_run
     from drkit.core.engine import Loaded, open_engine
     from drkit.search import open_index
 
     assert output is not None
-    folder = find_index(where)
-    index = Loaded(open_index, folder)
-    if engine == LOCAL and not Parts(output).folder.is_dir():
-        made_by = encoder.value if encoder else None
-        done = search_to_run(index.value, queries, output, encoder=made_by, depth=depth)
-    else:
-        with open_engine(engine) as opened:
-            done = search_in_parts(index, folder, queries, output, engine=opened, encoder=encoder, depth=depth)
+    index = Loaded(open_index, find_index(where))
+    with open_engine(engine) as opened:
+        done = search_to_run(index, queries, output, encoder=encoder, depth=depth, engine=opened)
     passages = len(index.value)
     found = min(depth, passages)
     print_result(

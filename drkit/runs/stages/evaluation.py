@@ -15,21 +15,19 @@ import attrs
 from attrs import frozen
 
 from drkit.core.escaping import escape_paragraph
-from drkit.core.files import write_text
+from drkit.core.files import CHECKPOINTS, write_text
 from drkit.core.types import Judgement, Query
 from drkit.recipe.toml import json_text
 from drkit.runs.stage import TRUNCATED, StageRun, StageSpec, TextReading, Truncation, from_recipe, record_truncations
-from drkit.runs.stages.retriever import chosen_input, load_text_encoder
+from drkit.runs.stages.reranker import loaded_teacher
+from drkit.runs.stages.retriever import chosen_input, loaded_retriever
 from drkit.search.fusion import WEIGHT
 
 if TYPE_CHECKING:
-    from drkit.data.corpus import StoredCorpus
+    from drkit.core.engine import Loaded
     from drkit.evaluate import Scores
     from drkit.search import AnyEncoder
-
-
-BATCH = 256
-Ranking = tuple[str, list[tuple[str, float]]]
+    from drkit.search.run_files import RankedBlock
 
 
 @frozen
@@ -50,22 +48,44 @@ class SearchSettings:
 
 
 def search(stage: StageRun[SearchSettings]) -> Mapping[str, Any]:
-    """Write `SYSTEM.trec` for BM25, every retriever and the re-ranker; returns the number of queries."""
-    from drkit.data.corpus import StoredCorpus, read_queries
-    from drkit.search import write_run
+    """Write `SYSTEM.trec` for BM25, every retriever and the re-ranker; returns the number of queries.
+
+    Queries are ranked on the engine. A ranking that an interrupted attempt has finished is kept.
+    """
+    from drkit.data.corpus import read_queries
+    from drkit.search.run_files import retriever_blocks
 
     settings = stage.settings
-    corpus = StoredCorpus(stage.inputs["passages"])
     queries = list(read_queries(stage.inputs["queries"]))
     truncations = []
     for name, retriever in _systems(stage):
-        write_run(stage.folder / f"{name}.trec", _rank(retriever, queries, stage), tag=name)
+        blocks = retriever_blocks(retriever, queries, settings.depth, exclude_self=settings.exclude_self)
+        _write(stage, name, blocks, len(queries), "queries")
         if name in settings.retrievers:
-            truncations.append(_truncation(retriever.encoder, [query.text for query in queries], settings.split))
+            texts = [query.text for query in queries]
+            truncations.append(_truncation(retriever.value.encoder, texts, settings.split))
     record_truncations(truncations, stage.folder, stage.progress)
     for name, source in settings.reranked.items():
-        write_run(stage.folder / f"{name}.trec", _rerank(stage, name, source, queries, corpus), tag=name)
+        _write(stage, name, _reranked(stage, name, source, queries), len(queries), "queries re-ranked")
     return {"queries": len(queries), "depth": settings.depth}
+
+
+def _write(stage: StageRun[SearchSettings], name: str, blocks: Iterable[RankedBlock], total: int, what: str) -> None:
+    from drkit.core.file_parts import FileParts
+    from drkit.search.run_files import write_blocks
+
+    path = stage.folder / f"{name}.trec"
+    if path.is_file():
+        return
+    write_blocks(
+        blocks,
+        path,
+        tag=name,
+        engine=stage.engine,
+        parts=FileParts(stage.folder / CHECKPOINTS / name),
+        accelerated=name != "bm25",
+        on_progress=lambda done: stage.progress.advance(done, total, what),
+    )
 
 
 def _truncation(encoder: AnyEncoder, texts: Sequence[str], split: str) -> Truncation:
@@ -75,43 +95,33 @@ def _truncation(encoder: AnyEncoder, texts: Sequence[str], split: str) -> Trunca
     return Truncation(f"{split} queries", "encoder.query_length", encoder.query_length, texts=len(texts), **counts)
 
 
-def _systems(stage: StageRun[SearchSettings]) -> Iterator[tuple[str, Any]]:
+def _systems(stage: StageRun[SearchSettings]) -> Iterator[tuple[str, Loaded[Any]]]:
     """Yield the systems one by one, so that only one index is in memory at a time."""
-    from drkit.search import Bm25Retriever, Retriever, open_index
+    from drkit.core.engine import Loaded
+    from drkit.search import Bm25Retriever
 
-    if "bm25" in stage.inputs:
-        yield "bm25", Bm25Retriever.load(stage.inputs["bm25"])
+    inputs = stage.inputs
+    if "bm25" in inputs:
+        yield "bm25", Loaded(Bm25Retriever.load, inputs["bm25"])
     for name in stage.settings.retrievers:
-        encoder = load_text_encoder(stage.inputs[f"encoder/{name}"], stage.settings.reading)
-        yield name, Retriever(encoder, open_index(stage.inputs[f"index/{name}"]))
+        yield name, loaded_retriever(inputs[f"encoder/{name}"], inputs[f"index/{name}"], stage.settings.reading)
 
 
-def _rank(retriever: Any, queries: Sequence[Query], stage: StageRun[SearchSettings]) -> Iterable[Ranking]:
-    depth, exclude_self = stage.settings.depth, stage.settings.exclude_self
-    for start in range(0, len(queries), BATCH):
-        part = queries[start : start + BATCH]
-        # One more hit, because the passage with the query's own id is dropped afterwards.
-        found = retriever.search([query.text for query in part], depth + exclude_self)
-        stage.progress.advance(start + len(part), len(queries), "queries")
-        for query, hits in zip(part, found, strict=True):
-            kept = hits.without([query.query_id]).top(depth) if exclude_self else hits
-            yield query.query_id, list(kept.pairs())
-
-
-def _rerank(
-    stage: StageRun[SearchSettings], name: str, source: str, queries: Sequence[Query], corpus: StoredCorpus
-) -> Iterator[Ranking]:
+def _reranked(
+    stage: StageRun[SearchSettings], name: str, source: str, queries: Sequence[Query]
+) -> Iterator[RankedBlock]:
     """Yield the rankings of a retriever with their first passages re-ranked by a cross-encoder."""
-    from drkit.core.processes import local_device
-    from drkit.search import Reranker, read_run, rerank
+    from drkit.core.engine import Loaded
+    from drkit.data.corpus import StoredCorpus
+    from drkit.search.run_files import reranked_blocks
 
-    scorer = Reranker.load(stage.inputs[f"reranker/{name}"], local_device())
-    found = read_run(stage.folder / f"{source}.trec")
-    texts = {query.query_id: query.text for query in queries}
-    rows = rerank(found, scorer, queries=texts, corpus=corpus, depth=stage.settings.rerank_depth)
-    for done, row in enumerate(rows, start=1):
-        stage.progress.advance(done, len(queries), "queries re-ranked")
-        yield row
+    return reranked_blocks(
+        stage.folder / f"{source}.trec",
+        loaded_teacher(stage.inputs[f"reranker/{name}"]),
+        queries={query.query_id: query.text for query in queries},
+        corpus=Loaded(StoredCorpus, stage.inputs["passages"]),
+        depth=stage.settings.rerank_depth,
+    )
 
 
 SEARCH = StageSpec(
@@ -128,6 +138,7 @@ SEARCH = StageSpec(
         "reranker/*": "a cross-encoder",
     },
     records=(TRUNCATED,),
+    resumable=True,
 )
 
 

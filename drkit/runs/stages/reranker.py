@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from drkit.core.engine import Loaded
     from drkit.data.corpus import StoredCollection
     from drkit.search import Reranker
     from drkit.train.biencoder import TrainingPairs
@@ -199,7 +200,7 @@ class TeacherSettings:
 def score_pairs(stage: StageRun[TeacherSettings]) -> Mapping[str, Any]:
     """Write `scores.arrow`; returns counts, speed, the hash of the weights, and the agreement."""
     from drkit.core import processes
-    from drkit.core.engine import Loaded, LocalEngine
+    from drkit.core.engine import LocalEngine
     from drkit.core.files import CHECKPOINTS
     from drkit.data.corpus import collection_of
     from drkit.search.text_encoder import weights_hash
@@ -208,7 +209,7 @@ def score_pairs(stage: StageRun[TeacherSettings]) -> Mapping[str, Any]:
     collection = collection_of(stage.inputs)
     # The run's own re-ranker, or another by path or hub id.
     model = stage.inputs.get("reranker", stage.settings.model)
-    loaded = Loaded(load_teacher, model, stage.settings.max_length)
+    loaded = loaded_teacher(model, stage.settings.max_length)
     teacher = loaded.value
     requests = _requests(stage, collection)
     work = ScoreBlocks(
@@ -223,8 +224,7 @@ def score_pairs(stage: StageRun[TeacherSettings]) -> Mapping[str, Any]:
         done = work.make(requests, stage.progress)
         processes.barrier()
     else:
-        checked = loaded.checked(check_teacher, work.teacher)
-        done = work.make_on(stage.engine, checked, requests, stage.progress)
+        done = work.make_on(stage.engine, loaded, requests, stage.progress)
     agreement = Agreement()
     if work.rank == 0:
         work.join(requests, stage.folder)
@@ -249,6 +249,15 @@ def load_teacher(model: str | Path, max_length: int | None) -> Reranker:
     if max_length and max_length < teacher.model.max_length:
         teacher.model.cut_at(max_length)
     return teacher
+
+
+def loaded_teacher(model: str | Path, max_length: int | None = None) -> Loaded[Reranker]:
+    """Return a cross-encoder, loaded here, for the tasks of an engine, which load it once each; see `load_teacher`."""
+    from drkit.core.engine import Loaded
+    from drkit.search.text_encoder import weights_hash
+
+    loaded = Loaded(load_teacher, model, max_length)
+    return loaded.checked(check_teacher, weights_hash(loaded.value.model))
 
 
 def check_teacher(teacher: Reranker, weights: str) -> Reranker:

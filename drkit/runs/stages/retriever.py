@@ -23,8 +23,11 @@ from drkit.runs.stage import StageRun, StageSpec, TextReading, from_recipe
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from drkit.core.engine import Loaded
+    from drkit.core.types import BuildContext, Mined
     from drkit.encoders import MaskedLmEncoder
-    from drkit.search import AnyEncoder, TextEncoder
+    from drkit.miners.chain import Chain
+    from drkit.search import AnyEncoder, Retriever, TextEncoder
     from drkit.train.biencoder import BiEncoder
 
 
@@ -258,33 +261,18 @@ class NegativeSettings:
 
 def mine_negatives(stage: StageRun[NegativeSettings]) -> Mapping[str, Any]:
     """Write `negatives.arrow`; returns counts, dropped candidates by reason, and hashes of the weights."""
-    from drkit.core.processes import local_device
-    from drkit.core.types import BuildContext
     from drkit.data.corpus import collection_of
-    from drkit.miners.chain import build_chain, mining_requests, weight_hashes, write_negatives
+    from drkit.miners.chain import build_chain, weight_hashes, write_negatives
     from drkit.miners.specs import refresh_settings
-    from drkit.search import FlatIndex, Reranker, Retriever
 
-    settings, inputs = stage.settings, stage.inputs
-    collection = collection_of(inputs)
-    retriever = None
-    if "index" in inputs and settings.reading is not None:
-        retriever = Retriever(load_text_encoder(inputs["encoder"], settings.reading), FlatIndex.load(inputs["index"]))
-    context = BuildContext(
-        retriever=retriever,
-        reranker=Reranker.load(inputs["reranker"], local_device()) if "reranker" in inputs else None,
-        negatives=collection.negatives("train"),
-        seed=settings.seed,
-    )
-    if refresh_settings(settings.miners) and retriever is None:
+    settings = stage.settings
+    collection = collection_of(stage.inputs)
+    context = _mining_context(stage.inputs, settings.reading, settings.seed)
+    if refresh_settings(settings.miners) and context.retriever is None:
         stage.progress.note("the model in training mines all negatives, including those of the first epoch")
         return write_negatives((), collection.corpus, stage.folder)
     miner = build_chain(settings.miners, stage.registry, context)
-    miner.index(collection.corpus)
-    total = len(collection.positives("train"))
-    requests = mining_requests(collection, exclude_self=settings.exclude_self)
-    mined = _reporting(miner.mine(requests, miner.depth), total, stage)
-    counts = write_negatives(mined, collection.corpus, stage.folder)
+    counts = write_negatives(_mined(stage, miner, context), collection.corpus, stage.folder)
     if counts["queries_without"]:
         dropped = ", ".join(f"{why} {count:,}" for why, count in counts["dropped"].items()) or "none"
         stage.progress.note(
@@ -293,10 +281,72 @@ def mine_negatives(stage: StageRun[NegativeSettings]) -> Mapping[str, Any]:
     return {**counts, "weights": weight_hashes(context)}
 
 
-def _reporting(mined: Iterator[Any], total: int, stage: StageRun[NegativeSettings]) -> Iterator[Any]:
-    for done, item in enumerate(mined, start=1):
-        stage.progress.advance(done, total, "queries")
-        yield item
+def _mining_context(inputs: Mapping[str, Path], reading: TextReading | None, seed: int) -> BuildContext:
+    """Return what miners are built with: the retriever and the re-ranker, as far as they are inputs."""
+    from drkit.core.processes import local_device
+    from drkit.core.types import BuildContext
+    from drkit.data.corpus import collection_of
+    from drkit.search import Reranker
+
+    searches = "index" in inputs and reading is not None
+    return BuildContext(
+        retriever=load_retriever(inputs["encoder"], inputs["index"], reading) if searches and reading else None,
+        reranker=Reranker.load(inputs["reranker"], local_device()) if "reranker" in inputs else None,
+        negatives=collection_of(inputs).negatives("train"),
+        seed=seed,
+    )
+
+
+def _mined(stage: StageRun[NegativeSettings], miner: Chain, context: BuildContext) -> Iterator[Mined]:
+    """Yield the negatives of all training queries, mined in this process or on the engine."""
+    from drkit.core.engine import Loaded
+    from drkit.core.file_parts import FileParts
+    from drkit.core.files import CHECKPOINTS
+    from drkit.data.corpus import collection_of
+    from drkit.miners.blocks import chain_text, mine_in_blocks
+    from drkit.miners.chain import mining_requests, weight_hashes
+
+    settings, kept = stage.settings, stage.folder / CHECKPOINTS
+    collection, parts = collection_of(stage.inputs), FileParts(kept / "mined")
+    total = len(collection.positives("train"))
+    requests = mining_requests(collection, exclude_self=settings.exclude_self)
+    if not parts.are_needed(stage.engine):
+        miner.index(collection.corpus)
+        for done, mined in enumerate(miner.mine(requests, miner.depth), start=1):
+            stage.progress.advance(done, total, "queries")
+            yield mined
+        return
+    miner.save_index(kept / "index", collection.corpus)
+    given = tuple(stage.inputs.items()), settings.reading, settings.seed
+    loaded = Loaded(
+        load_chain, chain_text(settings.miners), *given, kept / "index", tuple(weight_hashes(context).items())
+    )
+    yield from mine_in_blocks(
+        loaded,
+        requests,
+        miner.depth,
+        size=miner.queries_per_block(miner.depth),
+        parts=parts,
+        engine=stage.engine,
+        accelerated=context.retriever is not None or context.reranker is not None,
+        on_progress=lambda done: stage.progress.advance(done, total, "queries"),
+    )
+
+
+def load_chain(
+    miners: str,
+    inputs: tuple[tuple[str, Path], ...],
+    reading: TextReading | None,
+    seed: int,
+    index: Path,
+    weights: tuple[tuple[str, str], ...],
+) -> Chain:
+    """Open a stage's chain of miners in a worker; miners, index, weights: see `open_chain`."""
+    from drkit.data.corpus import collection_of
+    from drkit.miners.blocks import open_chain
+
+    context = _mining_context(dict(inputs), reading, seed)
+    return open_chain(miners, context, collection_of(dict(inputs)).corpus, index, dict(weights))
 
 
 NEGATIVES = StageSpec(
@@ -311,6 +361,7 @@ NEGATIVES = StageSpec(
         "index": "its index",
         "reranker": "a cross-encoder, for filters",
     },
+    resumable=True,
 )
 
 
@@ -331,6 +382,30 @@ def load_text_encoder(folder: Path, reading: TextReading, *, device: str | None 
         return encoder
     passages = load_encoder(folder / PASSAGES, pooling=reading.pooling).to(device)
     return DualEncoder(encoder, encoder_of(passages, tokenizer, reading))
+
+
+def load_retriever(encoder: Path, index: Path, reading: TextReading) -> Retriever:
+    """Load the encoder and the index of two stages' folders."""
+    from drkit.search import Retriever, open_index
+
+    return Retriever(load_text_encoder(encoder, reading), open_index(index))
+
+
+def check_retriever(retriever: Retriever, identity: str) -> Retriever:
+    """Return the retriever that a worker has loaded. Raises DrkitError if it has another encoder."""
+    from drkit.search.encode import check_identity
+
+    check_identity(retriever.encoder, identity)
+    return retriever
+
+
+def loaded_retriever(encoder: Path, index: Path, reading: TextReading) -> Loaded[Retriever]:
+    """Return the retriever of two stages' folders, loaded here, for the tasks of an engine, which load it once each."""
+    from drkit.core.engine import Loaded
+    from drkit.search.encode import identity_text
+
+    loaded = Loaded(load_retriever, encoder, index, reading)
+    return loaded.checked(check_retriever, identity_text(loaded.value.encoder.identity()))
 
 
 def encoders_of(module: BiEncoder, tokenizer: Any, reading: TextReading) -> AnyEncoder:

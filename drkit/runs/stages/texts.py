@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, frozen
 
+from drkit.core.files import CHECKPOINTS
 from drkit.core.protocols import FittedSignal
 from drkit.core.spec import Kind
 from drkit.recipe.schema import Choice
@@ -127,11 +128,29 @@ class QuerySettings:
 
 
 def tokenise_passages(stage: StageRun[PassageSettings]) -> Mapping[str, Any]:
-    """Write a memory-mapped store of all passages; returns counts, including truncated texts."""
+    """Write a memory-mapped store of all passages, from blocks of an engine; returns counts, with truncated texts."""
+    from drkit.core.engine import Loaded
+    from drkit.core.file_parts import FileParts
     from drkit.data.corpus import StoredCorpus
+    from drkit.data.store import tokenise_in_blocks
+    from drkit.train.checkpoints import load_tokenizer
 
-    passages = StoredCorpus(stage.inputs["passages"])
-    return _tokenise(stage, ((p.doc_id, p.content) for p in passages), "passages", "encoder.passage_length")
+    settings, what = stage.settings, ("passages", "encoder.passage_length")
+    corpus, parts = Loaded(StoredCorpus, stage.inputs["passages"]), FileParts(stage.folder / CHECKPOINTS / "tokens")
+    if not parts.are_needed(stage.engine):
+        return _tokenise(stage, ((passage.doc_id, passage.content) for passage in corpus.value), *what)
+    counts = tokenise_in_blocks(
+        corpus,
+        Loaded(load_tokenizer, str(stage.inputs["vocabulary"])),
+        stage.folder,
+        max_length=settings.length,
+        prompt=settings.prompt,
+        parts=parts,
+        engine=stage.engine,
+        on_progress=lambda done: stage.progress.advance(done, len(corpus.value), "passages"),
+    )
+    _record_truncated(stage, counts, *what)
+    return counts
 
 
 def tokenise_queries(stage: StageRun[QuerySettings]) -> Mapping[str, Any]:
@@ -158,9 +177,13 @@ def _tokenise(stage: StageRun[Any], texts: Iterator[tuple[str, str]], what: str,
     settings = stage.settings
     tokenizer = load_tokenizer(str(stage.inputs["vocabulary"]))
     counts = tokenise(texts, tokenizer, stage.folder, max_length=settings.length, prompt=settings.prompt)
-    lengths = {name: int(counts[name]) for name in ("texts", "truncated", "longest", "p95")}
-    record_truncations([Truncation(what, setting, settings.length, **lengths)], stage.folder, stage.progress)
+    _record_truncated(stage, counts, what, setting)
     return counts
+
+
+def _record_truncated(stage: StageRun[Any], counts: Mapping[str, Any], what: str, setting: str) -> None:
+    lengths = {name: int(counts[name]) for name in ("texts", "truncated", "longest", "p95")}
+    record_truncations([Truncation(what, setting, stage.settings.length, **lengths)], stage.folder, stage.progress)
 
 
 _VOCABULARY = {"vocabulary": "the tokenizer"}
@@ -171,6 +194,7 @@ PASSAGE_TOKENS = StageSpec(
     run=tokenise_passages,
     inputs={"passages": "texts to tokenise", **_VOCABULARY},
     records=(TRUNCATED,),
+    resumable=True,
 )
 QUERY_TOKENS = StageSpec(
     name="query-tokens",

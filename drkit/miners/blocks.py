@@ -1,0 +1,130 @@
+"""Mine in blocks of queries, as tasks of an engine: each writes what it mined, and the files are read in order.
+
+What is read equals what the chain yields in one process, since blocks hold whole batches of queries.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from drkit.core.engine import Engine, Loaded
+from drkit.core.file_parts import FilePart, FileParts
+from drkit.core.files import digest
+from drkit.core.registry import installed
+from drkit.core.types import BuildContext, Mined, MiningRequest
+from drkit.data.arrays import arrow_file, read_batches, record_batch
+from drkit.data.corpus import StoredCorpus
+from drkit.data.rows import batched
+from drkit.errors import DrkitError
+from drkit.miners.chain import Chain, build_chain, weight_hashes
+from drkit.recipe.schema import Choice, MinerChoice
+from drkit.recipe.toml import plain, recipe_converter
+
+_IDS, _SCORES = pa.list_(pa.large_string()), pa.list_(pa.float64())
+_SCHEMA = pa.schema(
+    [
+        ("query_id", pa.large_string()),
+        ("doc_ids", _IDS),
+        ("scores", _SCORES),
+        ("positives", _IDS),
+        ("positive_scores", _SCORES),
+        ("dropped", pa.large_string()),
+    ]
+)
+
+
+def write_mined(mined: Iterable[Mined], path: Path) -> None:
+    """Write mined negatives to an Arrow file, atomically."""
+    rows = [
+        (
+            one.query_id,
+            one.doc_ids,
+            one.scores,
+            [*one.positive_scores],
+            [*one.positive_scores.values()],
+            json.dumps(dict(one.dropped)),
+        )
+        for one in mined
+    ]
+    with arrow_file(path, _SCHEMA) as writer:
+        columns = [[row[side] for row in rows] for side in range(len(_SCHEMA))]
+        writer.write_batch(record_batch(columns, _SCHEMA))
+
+
+def read_mined(path: Path) -> Iterator[Mined]:
+    """Yield the mined negatives of a file that `write_mined` wrote."""
+    for batch in read_batches(path):
+        for query_id, doc_ids, scores, positives, given, dropped in zip(*(c.to_pylist() for c in batch), strict=True):
+            positive_scores = dict(zip(positives, given, strict=True))
+            yield Mined(query_id, tuple(doc_ids), tuple(scores), positive_scores, json.loads(dropped))
+
+
+def chain_text(choices: Sequence[Choice]) -> str:
+    """Return the chosen miners with their settings as text, for `open_chain`."""
+    return json.dumps(plain(list(choices)), sort_keys=True)
+
+
+def open_chain(
+    text: str, context: BuildContext, corpus: StoredCorpus, index: Path, weights: Mapping[str, str]
+) -> Chain:
+    """Build a chain in a worker, and load or make its index.
+
+    text: of `chain_text`. index: the folder of `Chain.save_index`. weights: the hashes that the context must have.
+
+    Raises DrkitError if the weights differ.
+    """
+    if weight_hashes(context) != dict(weights):
+        raise DrkitError(
+            "a worker loaded other weights for mining than the first process; mount the same file system on all "
+            "machines"
+        )
+    registry = installed().registry
+    choices: tuple[Choice, ...] = recipe_converter(registry).structure(json.loads(text), tuple[MinerChoice, ...])
+    chain = build_chain(choices, registry, context)
+    chain.load_index(index, corpus)
+    return chain
+
+
+def mine_in_blocks(
+    chain: Loaded[Chain],
+    requests: Iterable[MiningRequest],
+    depth: int,
+    *,
+    size: int,
+    parts: FileParts,
+    engine: Engine | None,
+    state: Any = None,
+    accelerated: bool = False,
+    on_progress: Callable[[int], None] | None = None,
+) -> Iterator[Mined]:
+    """Mine on an engine; yields what `chain.value.mine(requests, depth)` does, once all is mined.
+
+    size: requests in a task, of `Chain.queries_per_block`. parts: where the blocks are kept. state: plain data that
+    tells this chain, its weights and the corpus from others. on_progress: called with the number of queries done.
+
+    Raises DrkitError for tasks that fail.
+    """
+    files = parts.write(_parts(chain, requests, depth, size, state, accelerated), engine, on_progress)
+    for file in files:
+        yield from read_mined(file)
+
+
+def _parts(
+    chain: Loaded[Chain], requests: Iterable[MiningRequest], depth: int, size: int, state: Any, accelerated: bool
+) -> Iterator[FilePart]:
+    last = 0
+    for block in batched(requests, size):
+        first, last = last + 1, last + len(block)
+        asked = [[one.query_id, one.text, sorted(one.positives), sorted(one.excluded)] for one in block]
+        name, content = f"negatives of queries {first} to {last}", digest([state, depth, asked])
+        yield FilePart(name, len(block), content, mine_block, (chain, block, depth), accelerated=accelerated)
+
+
+def mine_block(chain: Loaded[Chain], requests: Sequence[MiningRequest], depth: int, part: Path) -> None:
+    """Mine negatives for a block of queries and write them."""
+    write_mined(chain.value.mine(requests, depth), part)

@@ -1,0 +1,270 @@
+"""TREC runs of many queries: search an index or any retriever, and re-rank; in this process, or on an engine.
+
+Queries are ranked in blocks. On an engine, a task ranks a block and writes it as a part of the file; the file is the
+same as that of one process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from attrs import frozen
+
+from drkit.core.engine import Engine, Loaded, loaded_value
+from drkit.core.file_parts import FilePart, FileParts, concatenate
+from drkit.core.files import digest, path_state
+from drkit.core.types import Query
+from drkit.data.rows import batched
+from drkit.errors import DrkitError
+from drkit.search.encode import same_everywhere
+from drkit.search.rankings import RunRow, check_same_encoder, read_run, write_run
+from drkit.search.reranking import WINDOW, rerank
+from drkit.search.vectors import Vectors
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from drkit.data.corpus import StoredCorpus
+    from drkit.search.fusion import Searcher
+    from drkit.search.index import AnyIndex
+    from drkit.search.reranking import Scorer
+    from drkit.search.text_encoder import Encoder
+
+# Texts that are encoded together decide the last bits of their vectors, so tasks have whole batches.
+QUERIES_PER_PASS, QUERIES_PER_SEARCH = 4096, 256
+_NO_ENCODER = "searching for texts needs the encoder that the index was built with: give it with --encoder"
+_NO_QUERIES = "no queries to search for: the file is empty; give a file with one query per line"
+
+
+@frozen
+class RankedBlock:
+    """Queries whose rankings `rank(*arguments)` yields; content: plain data that the rankings depend on."""
+
+    queries: Sequence[str]
+    content: Any
+    rank: Callable[..., Iterable[RunRow]]
+    arguments: tuple[Any, ...]
+
+
+def write_blocks(
+    blocks: Iterable[RankedBlock],
+    path: Path,
+    *,
+    tag: str = "drkit",
+    engine: Engine | None = None,
+    parts: FileParts | None = None,
+    accelerated: bool = True,
+    on_progress: Callable[[int], None] | None = None,
+) -> int:
+    """Rank blocks of queries and write a TREC run; returns the number of queries.
+
+    engine: where blocks are ranked; in this process if None. parts: where it keeps the finished ones until the file is
+    complete; without it, they are ranked in this process. accelerated: whether ranking computes on a GPU, if there is
+    one. on_progress: called with the number of queries done.
+
+    Raises DrkitError if there are no queries, or one occurs twice.
+    """
+    seen: set[str] = set()
+    blocks = _noted(blocks, seen)
+    if parts is None or not parts.are_needed(engine):
+        rows = chain.from_iterable(block.rank(*block.arguments) for block in blocks)
+        return write_run(path, _counted(rows, on_progress), tag)
+    files = parts.write(_as_parts(blocks, path, tag, accelerated), engine, on_progress)
+    if not seen:
+        raise DrkitError(_NO_QUERIES)
+    concatenate(files, path)
+    parts.remove()
+    return len(seen)
+
+
+def _noted(blocks: Iterable[RankedBlock], seen: set[str]) -> Iterator[RankedBlock]:
+    """Yield the blocks and add their queries to `seen`. Raises DrkitError for a query that occurs twice."""
+    for block in blocks:
+        for query_id in block.queries:
+            if query_id in seen:
+                raise DrkitError(f"duplicate query {query_id!r}; every query needs its own id")
+            seen.add(query_id)
+        yield block
+
+
+def _counted(rows: Iterable[RunRow], on_progress: Callable[[int], None] | None) -> Iterator[RunRow]:
+    """Yield the rows. Raises DrkitError if there are none."""
+    done = 0
+    for done, row in enumerate(rows, start=1):
+        yield row
+        if on_progress:
+            on_progress(done)
+    if not done:
+        raise DrkitError(_NO_QUERIES)
+
+
+def _as_parts(blocks: Iterable[RankedBlock], path: Path, tag: str, accelerated: bool) -> Iterator[FilePart]:
+    last = 0
+    for block in blocks:
+        first, last = last + 1, last + len(block.queries)
+        given = (block.rank, block.arguments, tag)
+        content = digest([tag, list(block.queries), block.content])
+        name, size = f"queries {first} to {last} for {path.name}", len(block.queries)
+        yield FilePart(name, size, content, write_block, given, accelerated=accelerated)
+
+
+def write_block(rank: Callable[..., Iterable[RunRow]], arguments: tuple[Any, ...], tag: str, part: Path) -> None:
+    """Write the rankings of a block as a part of a run file."""
+    write_run(part, rank(*arguments), tag)
+
+
+def search_to_run(
+    index: AnyIndex | Loaded[AnyIndex],
+    queries: Iterable[Query] | Vectors,
+    path: str | Path,
+    *,
+    encoder: Encoder | Loaded[Encoder] | None = None,
+    depth: int = 1000,
+    engine: Engine | None = None,
+) -> int:
+    """Search for all queries (texts, or vectors from `drkit encode --split`) and write a TREC run; returns the number.
+
+    encoder: required for texts. Each pass over the index serves 4,096 queries; hits are streamed, and the file appears
+    once it is complete. engine: where the passes are made, by tasks that load a `Loaded` index and encoder; in this
+    process if None. They write parts beside the file. A repeated call does only the missing ones, on any engine, and
+    parts of another index, encoder, depth or block are not used.
+
+    Raises DrkitError if vectors or encoder do not match the index, there are no queries, or one is empty or occurs
+    twice.
+    """
+    identity = _identity(queries, loaded_value(encoder))
+    check_same_encoder(loaded_value(index).encoder, identity, "the index")
+    if isinstance(encoder, Loaded):
+        encoder = same_everywhere(encoder, identity)
+    files = [path_state(str(each)) for each in index.arguments] if isinstance(index, Loaded) else []
+    state = [files, dict(identity), depth]
+    ranked = (
+        RankedBlock(block.query_ids, [*state, block.state()], search_block, (index, encoder, block, depth))
+        for block in _query_blocks(queries)
+    )
+    parts = FileParts.beside(Path(path)) if isinstance(index, Loaded) else None
+    return write_blocks(ranked, Path(path), engine=engine, parts=parts)
+
+
+def search_block(
+    index: AnyIndex | Loaded[AnyIndex], encoder: Encoder | Loaded[Encoder] | None, block: QueryBlock, depth: int
+) -> Iterator[RunRow]:
+    """Search for the queries of a block, and yield their rankings. Raises DrkitError as `search_to_run` does."""
+    vectors = block.encode(loaded_value(encoder))
+    for name, hits in zip(block.query_ids, loaded_value(index).stream(vectors, depth), strict=True):
+        yield name, hits.pairs()
+
+
+@frozen
+class QueryBlock:
+    """Queries that are searched in one pass: their texts, or their vectors from `start` on in a folder."""
+
+    query_ids: Sequence[str]
+    texts: Sequence[str] = ()
+    folder: Path | None = None
+    start: int = 0
+
+    def state(self) -> Any:
+        """Return plain data that tells this block from others."""
+        return self.texts if self.folder is None else [path_state(self.folder), self.start]
+
+    def encode(self, encoder: Encoder | None) -> NDArray[np.float32]:
+        """Return the vectors f32[n,D]. Raises DrkitError for an empty query, or texts without an encoder."""
+        if self.folder is not None:
+            stored = Vectors.open(self.folder).shards
+            return np.asarray(stored[self.start : self.start + len(self.query_ids)], dtype=np.float32)
+        if encoder is None:
+            raise DrkitError(_NO_ENCODER)
+        for query_id, text in zip(self.query_ids, self.texts, strict=True):
+            if not text.strip():
+                raise DrkitError(f"query {query_id!r} is empty; it must contain at least one word, or be removed")
+        return encoder.encode_queries(self.texts)
+
+
+def _query_blocks(queries: Iterable[Query] | Vectors) -> Iterator[QueryBlock]:
+    if isinstance(queries, Vectors):
+        for start in range(0, len(queries), QUERIES_PER_PASS):
+            query_ids = queries.doc_ids.take(np.arange(start, min(start + QUERIES_PER_PASS, len(queries))))
+            yield QueryBlock(query_ids, folder=queries.folder, start=start)
+        return
+    for some in batched(queries, QUERIES_PER_PASS):
+        yield QueryBlock([query.query_id for query in some], [query.text for query in some])
+
+
+def _identity(queries: Iterable[Query] | Vectors, encoder: Encoder | None) -> Mapping[str, Any]:
+    """Return the identity of the encoder of the queries. Raises DrkitError for texts without an encoder."""
+    if isinstance(queries, Vectors):
+        return queries.encoder
+    if encoder is None:
+        raise DrkitError(_NO_ENCODER)
+    return encoder.identity()
+
+
+def rank_to_run(retriever: Searcher, queries: Iterable[Query], path: str | Path, *, depth: int = 1000) -> int:
+    """Search for all queries with a retriever of any kind and write a TREC run; returns the number of queries.
+
+    Raises DrkitError if there are no queries, or one is empty or occurs twice.
+    """
+    return write_blocks(retriever_blocks(retriever, queries, depth), Path(path))
+
+
+def retriever_blocks(
+    retriever: Searcher | Loaded[Searcher], queries: Iterable[Query], depth: int, *, exclude_self: bool = False
+) -> Iterator[RankedBlock]:
+    """Yield blocks of 256 queries, ranked by a retriever of any kind.
+
+    exclude_self: leave out the passage with the query's own id.
+    """
+    for some in batched(queries, QUERIES_PER_SEARCH):
+        query_ids, texts = [query.query_id for query in some], [query.text for query in some]
+        given = (retriever, query_ids, texts, depth, exclude_self)
+        yield RankedBlock(query_ids, [texts, depth, exclude_self], rank_texts, given)
+
+
+def rank_texts(
+    retriever: Searcher | Loaded[Searcher],
+    query_ids: Sequence[str],
+    texts: Sequence[str],
+    depth: int,
+    exclude_self: bool,
+) -> Iterator[RunRow]:
+    """Search for some queries together, and yield their rankings."""
+    # One more hit, because the passage with the query's own id is dropped afterwards.
+    found = loaded_value(retriever).search(texts, depth + exclude_self)
+    for query_id, hits in zip(query_ids, found, strict=True):
+        kept = hits.without([query_id]).top(depth) if exclude_self else hits
+        yield query_id, kept.pairs()
+
+
+def reranked_blocks(
+    run: Path,
+    scorer: Scorer | Loaded[Scorer],
+    *,
+    queries: Mapping[str, str],
+    corpus: StoredCorpus | Loaded[StoredCorpus],
+    depth: int,
+) -> Iterator[RankedBlock]:
+    """Yield the queries of a TREC run in blocks of 16,384 pairs, with the first `depth` passages re-ranked.
+
+    queries, corpus: see `rerank`. Raises DrkitError if the run cannot be read.
+    """
+    for rows in batched(read_run(run), max(1, WINDOW // depth)):
+        query_ids = [query_id for query_id, _ in rows]
+        texts = {query_id: queries[query_id] for query_id in query_ids if query_id in queries}
+        given = (scorer, rows, texts, corpus, depth)
+        yield RankedBlock(query_ids, [rows, texts, depth], rerank_block, given)
+
+
+def rerank_block(
+    scorer: Scorer | Loaded[Scorer],
+    rows: Sequence[tuple[str, list[tuple[str, float]]]],
+    queries: Mapping[str, str],
+    corpus: StoredCorpus | Loaded[StoredCorpus],
+    depth: int,
+) -> Iterator[RunRow]:
+    """Re-rank some rows of a run, and yield them."""
+    return rerank(rows, loaded_value(scorer), queries=queries, corpus=loaded_value(corpus), depth=depth)
