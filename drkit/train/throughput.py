@@ -1,4 +1,4 @@
-"""How fast a training is: tokens a second, and model FLOPs utilisation (MFU), for each line of its log."""
+"""How fast a training is: tokens a second, and model FLOPs utilisation (MFU), whenever it logs its loss."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from drkit.train.gradients import world_size
 
-TOKENS_PER_SECOND, MFU = "tokens_per_second", "mfu"
+THROUGHPUT = TOKENS_PER_SECOND, MFU = "tokens_per_second", "mfu"
 
 
 @runtime_checkable

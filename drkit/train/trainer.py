@@ -44,7 +44,7 @@ from drkit.train.acceleration import (
 )
 from drkit.train.batches import Example, Schedule
 from drkit.train.resuming import KEPT, newest_checkpoint, seal
-from drkit.train.throughput import MFU, TOKENS_PER_SECOND, MarksTokens, Meter, ModelFlops
+from drkit.train.throughput import MFU, THROUGHPUT, TOKENS_PER_SECOND, MarksTokens, Meter, ModelFlops
 
 WEIGHTS = "model.safetensors"
 # Endings of names in the log: the loss of a term, and the number of steps in which it was not finite.
@@ -84,7 +84,7 @@ def train_in(
 ) -> TrainingResult:
     """Train a stage's module on examples of these lengths i32[n], resuming an earlier attempt if there was one.
 
-    Writes `log.jsonl` and `training.json` (steps, loss, seconds, number of examples) to the stage's folder.
+    Writes `log.jsonl` and `training.json` (steps, loss, seconds, number of examples, throughput) to the stage's folder.
     Checkpoints are removed when the stage is finished.
     """
     result = train(
@@ -98,9 +98,11 @@ def train_in(
         callbacks=callbacks,
         flops=flops,
     )
-    lines = "".join(f"{json.dumps(dict(entry), sort_keys=True)}\n" for entry in result.log)
-    write_text(folder / LOG, lines)
-    done = {**result.metrics, "examples": len(lengths)}
+    # What depends on the time is not in the log, so that equal trainings have equal logs.
+    logged = [{name: value for name, value in entry.items() if name not in THROUGHPUT} for entry in result.log]
+    write_text(folder / LOG, "".join(f"{json.dumps(entry, sort_keys=True)}\n" for entry in logged))
+    throughput = [{name: entry[name] for name in ("step", *THROUGHPUT) if name in entry} for entry in result.log]
+    done = {**result.metrics, "examples": len(lengths), "throughput": throughput}
     write_text(folder / TRAINING, json_text(done))
     return result
 
