@@ -7,10 +7,10 @@ import re
 import pytest
 
 from drkit.commands.inputs import find_queries
-from drkit.commands.search import rank_to_run
 from drkit.core.types import Passage
 from drkit.errors import DrkitError
 from drkit.search.bm25 import Bm25Retriever
+from drkit.search.run_files import rank_to_run
 
 
 @pytest.fixture
