@@ -146,7 +146,7 @@ def encoding(folder: Path, _memory: int) -> None:
     from drkit.search import encode_corpus
 
     store, corpus = TokenStore.open(folder / "tokens"), corpus_of(folder)
-    rows = ((doc_id, store.tokens(number)) for number, doc_id in enumerate(corpus.doc_ids))
+    rows = ((doc_id, store.tokens(number)) for number, doc_id in enumerate(corpus.ids()))
     encode_corpus(encoder_of(folder), rows, folder / "vectors", shard=Shard(0, 1))
 
 
@@ -238,17 +238,24 @@ def measured(passages: int, folder: Path, memory: int, stages: list[str]) -> dic
 def plot(found: dict[int, dict[str, dict[str, float]]], file: Path) -> None:
     import matplotlib.pyplot as plt
 
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4))
-    for name in found[min(found)]:
-        left.plot(list(found), [rows[name]["peak"] for rows in found.values()], marker="o", label=name)
-        right.plot(list(found), [rows[name]["seconds"] for rows in found.values()], marker="o", label=name)
-    for axes, title in ((left, "peak memory, MB"), (right, "time, s")):
-        axes.set(xscale="log", xlabel="passages", title=title)
-    right.set_yscale("log")
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), sharex=True)
+    colors = plt.colormaps["tab10"].colors
+    for color, name in zip(colors, found[min(found)], strict=False):
+        rows = {size: measured[name] for size, measured in found.items() if name in measured}
+        style = {"marker": "o", "markersize": 4, "color": color, "label": name}
+        left.plot(list(rows), [row["peak"] for row in rows.values()], **style)
+        right.plot(list(rows), [1e6 * row["cpu"] / size for size, row in rows.items()], **style)
+    left.set(xscale="log", xlabel="passages", title="peak memory, MB (without mapped files)")
+    right.set(yscale="log", xlabel="passages", title="processor time per passage, microseconds")
     left.set_ylim(bottom=0)
-    right.legend(fontsize=7)
+    for axes in (left, right):
+        axes.set_xticks(list(found), [f"{size / 1e6:g}M" if size >= 1e6 else f"{size / 1e3:g}k" for size in found])
+        axes.minorticks_off()
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    right.legend(loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False)
     figure.tight_layout()
-    figure.savefig(file)
+    figure.savefig(file, dpi=110, metadata={"Software": None})
 
 
 def main() -> None:

@@ -96,8 +96,9 @@ class NamedCollection:
         return iter(source.corpus if isinstance(source, StoredCollection) else source.passages())
 
     def contents(self) -> Iterator[tuple[str, str]]:
-        """Stream (id, title and text) of all passages."""
-        return ((passage.doc_id, passage.content) for passage in self.passages())
+        """Stream (id, title and text) of all passages; nothing is read before the first is asked for."""
+        for passage in self.passages():
+            yield passage.doc_id, passage.content
 
 
 def find_index(folder: str | Path) -> Path:

@@ -27,7 +27,7 @@ from drkit.data.generation import QueryModel, Sampling, generate_file
 from drkit.data.rows import Row, batched, read_jsonl
 from drkit.data.writing import write_collection
 from drkit.errors import DrkitError
-from drkit.miners.blocks import chain_text, mine_in_blocks, open_chain
+from drkit.miners.blocks import chain_text, mine_on, open_chain
 from drkit.miners.chain import (
     Chain,
     MiningCounts,
@@ -124,6 +124,13 @@ def mine_to_file(
         )
     kept = FileParts.beside(output.path)
     in_parts = kept.are_needed(engine)
+    # Models are loaded before the collection is read: their names may be wrong.
+    models = ChainModels(None, None, miners.pooling, miners.reranker, miners.device, miners.seed)
+    encoder, identity = None, list[dict[str, Any]]()
+    if "retriever" in requirements_of(choices, registry):
+        models, encoder = _searching(models, collection, miners, parts)
+        identity = [dict(encoder.value.identity())]
+    reranker = open_reranker(miners.reranker, miners.device) if miners.reranker else None
     with nullcontext(kept.folder) if in_parts else tempfile.TemporaryDirectory(prefix=SCRATCH) as scratch:
         folder, content = _stored(NamedCollection(collection, tuple(settings), parts), Path(scratch))
         stored = open_collection(folder)
@@ -133,41 +140,31 @@ def mine_to_file(
                 f"{collection} has no {split!r} query with a passage judged relevant; its splits: "
                 f"{', '.join(stored.splits()) or 'none'}"
             )
-        models = ChainModels(None, None, miners.pooling, miners.reranker, miners.device, miners.seed)
-        encoder, state = None, [content, chain_text(choices), split, miners.seed]
-        if "retriever" in requirements_of(choices, registry):
-            models, encoder = _searching(models, collection, miners, parts)
-            state.append(dict(encoder.value.identity()))
-            if models.index is None:
-                vectors = Path(scratch, f"vectors-{digest(state)}")
-                texts = ((passage.doc_id, passage.content) for passage in stored.corpus)
-                encode_corpus(encoder, texts, vectors, shard=Shard(0, 1), engine=engine)
-                models = evolve(models, index=vectors)
-        context = models.context(stored, split, encoder)
+        state = [content, chain_text(choices), split, miners.seed, *identity]
+        if encoder and models.index is None:
+            vectors = Path(scratch, f"vectors-{digest(state)}")
+            texts = ((passage.doc_id, passage.content) for passage in stored.corpus)
+            encode_corpus(encoder, texts, vectors, shard=Shard(0, 1), engine=engine)
+            models = evolve(models, index=vectors)
+        context = models.context(stored, split, encoder, reranker)
         chain = build_chain(choices, registry, context)
-        counts, depth = MiningCounts(), depth or chain.depth
         queries = partial(mining_requests, stored, split, exclude_self=miners.exclude_self)
-        if in_parts:
-            weights = weight_hashes(context)
-            index = Path(scratch, f"index-{digest(state)}")
-            chain.save_index(index, stored.corpus)
-            given = chain_text(choices), models, folder, split, index, tuple(weights.items())
-            found = mine_in_blocks(
-                Loaded(load_chain, *given),
-                queries(),
-                depth,
-                size=chain.queries_per_block(depth),
-                parts=kept,
-                engine=engine,
-                state=[*state, weights],
-                accelerated=bool(weights),
-                on_progress=(lambda done: on_progress(done, total)) if on_progress else None,
-            )
-        else:
-            chain.index(stored.corpus)
-            found = chain.mine(queries(), depth)
+        found = mine_on(
+            engine,
+            chain,
+            stored.corpus,
+            queries(),
+            depth or chain.depth,
+            context=context,
+            open_with=partial(load_chain, chain_text(choices), models, folder, split),
+            index=Path(scratch, f"index-{digest(state)}"),
+            parts=kept,
+            state=state,
+            on_progress=(lambda done: on_progress(done, total)) if on_progress else None,
+        )
+        counts = MiningCounts()
         mined = zip(queries(), counts.count(found), strict=True)
-        lines = _write(_reported(mined, total, None if in_parts else on_progress), stored.corpus, output)
+        lines = _write(batched(mined, QUERIES_PER_BATCH), stored.corpus, output)
     if in_parts:
         kept.remove()
     return {**counts.summary(), "weights": weight_hashes(context), "lines": lines}
@@ -197,9 +194,13 @@ class ChainModels:
     seed: int
 
     def context(
-        self, collection: StoredCollection, split: str, encoder: Loaded[AnyEncoder] | None = None
+        self,
+        collection: StoredCollection,
+        split: str,
+        encoder: Loaded[AnyEncoder] | None = None,
+        reranker: Reranker | None = None,
     ) -> BuildContext:
-        """Open the models; encoder: the encoder, if it is loaded already. Raises DrkitError as `open_encoder` does."""
+        """Open the models, except those that are given. Raises DrkitError as `open_encoder` does."""
         retriever = None
         if self.encoder is not None and self.index is not None:
             made_by = loaded_value(encoder) or open_encoder(self.encoder, pooling=self.pooling, device=self.device)
@@ -209,7 +210,7 @@ class ChainModels:
             )
         return BuildContext(
             retriever=retriever,
-            reranker=open_reranker(self.reranker, self.device) if self.reranker else None,
+            reranker=reranker or (open_reranker(self.reranker, self.device) if self.reranker else None),
             negatives=collection.negatives(split),
             seed=self.seed,
         )
@@ -235,18 +236,6 @@ def _searching(
     registry = parts.registry if parts else None  # other processes look names up in everything that is installed
     encoder = Loaded(open_encoder, name, pooling=miners.pooling, device=miners.device, registry=registry)
     return evolve(models, encoder=name, index=find_index(run) if is_of_run else None), encoder
-
-
-def _reported(
-    mined: Iterator[MinedQuery], total: int, on_progress: Callable[[int, int], None] | None
-) -> Iterator[list[MinedQuery]]:
-    """Yield batches, and report each one once it is written."""
-    done = 0
-    for batch in batched(mined, QUERIES_PER_BATCH):
-        yield batch
-        done += len(batch)
-        if on_progress:
-            on_progress(done, total)
 
 
 def _write(batches: Iterator[list[MinedQuery]], corpus: StoredCorpus, output: Output) -> int:

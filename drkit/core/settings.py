@@ -127,6 +127,8 @@ def allowed_values(validator: Any) -> str:
         return f"{validator.compare_op} {bound}"
     if (inner := getattr(validator, "validator", None)) is not None:
         return f"none, or {allowed_values(inner)}"
+    if (member := getattr(validator, "member_validator", None)) is not None:
+        return f"each {allowed_values(member)}"
     if (length := getattr(validator, "min_length", None)) is not None:
         return f"at least {length} long"
     return {shares: "three shares that sum to 1", training_steps: "-1, or >= 1"}.get(validator, "")

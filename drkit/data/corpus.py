@@ -113,10 +113,13 @@ class StoredCorpus:
         rows = self._table.take(np.asarray(indices, dtype=np.int64))
         return [Passage(doc_id, text, title) for doc_id, title, text in rows]
 
-    @cached_property
-    def doc_ids(self) -> list[str]:
-        """The ids of all passages, in the order of the passages."""
-        return [doc_id for batch in self._table.batches for doc_id in batch.column("doc_id").to_pylist()]
+    def ids(self) -> Iterator[str]:
+        """Iterate over the ids of all passages, in the order of the passages."""
+        return (doc_id for batch in self._table.batches for doc_id in batch.column("doc_id").to_pylist())
+
+    def ids_at(self, indices: Sequence[int] | NDArray[np.int64]) -> list[str]:
+        """Return the ids of the passages at these indices, in this order; reads no text."""
+        return self._table.take_first_column(np.asarray(indices, dtype=np.int64))
 
     def positions(self, doc_ids: Sequence[str]) -> NDArray[np.int64]:
         """Return the index i64[n] of each id. Raises DrkitError for an unknown id."""
@@ -142,12 +145,8 @@ class StoredCorpus:
         return np.fromiter(map(self._known.__getitem__, doc_ids), np.int64, len(doc_ids))
 
     def duplicates(self) -> Iterator[tuple[str, int, int]]:
-        """Yield (id, first index, later index) of every id that occurs twice."""
-        for slot in np.flatnonzero(self._hashes[1:] == self._hashes[:-1]):
-            pair = np.asarray(self._indices[slot : slot + 2])
-            first, later = self._table.take_first_column(pair)
-            if first == later:
-                yield first, int(pair[0]), int(pair[1])
+        """Iterate over (id, first index, later index) of every id that occurs twice."""
+        return equal_ids(self._hashes, self._indices, self._table.take_first_column)
 
 
 PASSAGES = "passages"
@@ -237,6 +236,17 @@ class StoredCollection:
 def id_hash(identifier: str) -> int:
     """Return a 64-bit hash of an id."""
     return int.from_bytes(hashlib.blake2b(identifier.encode(), digest_size=8).digest(), "little")
+
+
+def equal_ids(
+    hashes: NDArray[np.uint64], indices: NDArray[np.int64], ids_at: Callable[[NDArray[np.int64]], Sequence[str]]
+) -> Iterator[tuple[str, int, int]]:
+    """Yield (id, first index, later index) of every id that occurs twice; the arguments are those of `find_ids`."""
+    for slot in np.flatnonzero(hashes[1:] == hashes[:-1]):
+        pair = np.asarray(indices[slot : slot + 2])
+        first, later = ids_at(pair)
+        if first == later:
+            yield first, int(pair[0]), int(pair[1])
 
 
 def find_ids(

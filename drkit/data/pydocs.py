@@ -58,8 +58,9 @@ class PydocsCollection:
         self._roots = tuple(default_roots() if roots is None else roots)
 
     def passages(self) -> Iterator[Passage]:
-        """Stream the rest of every docstring, in the order of module names."""
-        return (Passage(found.doc_id, found.rest) for found in self._documented)
+        """Stream the rest of every docstring, in the order of module names; sources are read for the first."""
+        for found in self._documented:
+            yield Passage(found.doc_id, found.rest)
 
     def splits(self) -> tuple[str, ...]:
         """Return train, dev and test; known without reading any source."""

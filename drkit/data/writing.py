@@ -257,8 +257,8 @@ def write_pairs(pairs: Iterable[tuple[str, int]], corpus: StoredCorpus, folder: 
             yield f"pseudo-{len(indices)}", text
 
     _write(queries(), folder / QUERIES, _QUERY_SCHEMA, digest)
-    doc_ids = corpus.doc_ids
-    judged = ((f"pseudo-{number}", doc_ids[index], 1) for number, index in enumerate(indices, start=1))
+    doc_ids = (doc_id for some in batched(indices, _ROWS) for doc_id in corpus.ids_at(some))
+    judged = ((f"pseudo-{number}", doc_id, 1) for number, doc_id in enumerate(doc_ids, start=1))
     _write(judged, folder / JUDGEMENTS, _JUDGEMENT_SCHEMA, digest)
 
 

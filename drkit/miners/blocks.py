@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,47 @@ def open_chain(
     return chain
 
 
+def mine_on(
+    engine: Engine | None,
+    chain: Chain,
+    corpus: StoredCorpus,
+    requests: Iterable[MiningRequest],
+    depth: int,
+    *,
+    context: BuildContext,
+    open_with: partial[Chain],
+    index: Path,
+    parts: FileParts,
+    state: Any = None,
+    on_progress: Callable[[int], None] | None = None,
+) -> Iterator[Mined]:
+    """Mine negatives of a corpus with a chain, in this process or, on another engine, in blocks of queries.
+
+    context: what the chain was built with. open_with: opens the chain in a worker; it is called with `index`, the
+    folder of the chain's index, and with the hashes of the weights. Others: see `mine_in_blocks`.
+    """
+    if not parts.are_needed(engine):
+        chain.index(corpus)
+        for done, mined in enumerate(chain.mine(requests, depth), start=1):
+            yield mined
+            if on_progress:
+                on_progress(done)
+        return
+    weights = weight_hashes(context)
+    chain.save_index(index, corpus)
+    yield from mine_in_blocks(
+        Loaded(open_with.func, *open_with.args, index, tuple(weights.items())),
+        requests,
+        depth,
+        size=chain.queries_per_block(depth),
+        parts=parts,
+        engine=engine,
+        state=[state, weights],
+        accelerated=bool(weights),
+        on_progress=on_progress,
+    )
+
+
 def mine_in_blocks(
     chain: Loaded[Chain],
     requests: Iterable[MiningRequest],
@@ -105,7 +147,7 @@ def mine_in_blocks(
     """Mine on an engine; yields what `chain.value.mine(requests, depth)` does, once all is mined.
 
     size: requests in a task, of `Chain.queries_per_block`. parts: where the blocks are kept. state: plain data that
-    tells this chain, its weights and the corpus from others. on_progress: called with the number of queries done.
+    identifies the chain, its weights and the corpus. on_progress: called with the number of queries done.
 
     Raises DrkitError for tasks that fail.
     """

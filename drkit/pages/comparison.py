@@ -26,7 +26,7 @@ _QUERIES = ("collection.train_share", "collection.limit")
 class RecipeGroup:
     """Runs whose recipes are the same except for the seed.
 
-    differences: the values of the settings that tell the groups apart. values: per measure, the mean over runs and its
+    differences: the values of the settings in which the groups differ. values: per measure, the mean over runs and its
     standard deviation (of a single run: only its value).
     """
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from attrs import Factory, evolve, field, fields, frozen
-from attrs.validators import and_, ge, in_, le, lt, min_len, optional
+from attrs.validators import and_, deep_iterable, ge, in_, le, lt, min_len, optional
 
 from drkit.core.protocols import SearchSimilarity
 from drkit.core.settings import at_least, local_name, more_than, setting, training_steps
@@ -376,6 +376,16 @@ class Evaluation:
     depth: int = setting(1000, and_(ge(1), le(100_000)), "passages retrieved per query")
     split: str = setting("test", in_(("train", "dev", "test")), "split whose queries are evaluated")
     bm25: bool = setting(True, None, "also rank by BM25, for comparison")
+    bm25_k1: tuple[float, ...] = setting(
+        (1.2,),
+        deep_iterable(more_than(0), min_len(1)),
+        "BM25's term-frequency saturation; of several values, the best on the dev queries",
+    )
+    bm25_b: tuple[float, ...] = setting(
+        (0.75,),
+        deep_iterable(at_least(0, 1), min_len(1)),
+        "BM25's length normalisation; of several values, the best on the dev queries",
+    )
     hybrid: bool = setting(True, None, "also fuse BM25 with the exported retriever, if bm25 is on")
     start: bool = setting(True, None, "also rank by the encoder that the run starts from, for comparison")
     pretrained: bool = setting(False, None, "also rank by the pre-trained encoder before any fine-tuning")

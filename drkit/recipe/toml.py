@@ -211,7 +211,8 @@ def _is_tuple(target: Any) -> bool:
 def _tuple(converter: Converter) -> Callable[[Any, Any], Any]:
     def structure(value: Any, target: Any) -> Any:
         items = get_args(target)
-        if isinstance(value, str) and items == (str, ...):
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if (isinstance(value, str) and items == (str, ...)) or (is_number and items == (float, ...)):
             value = [value]
         if not isinstance(value, (list, tuple)):
             raise TypeError(f"expected a list, got {shortened(value)}")

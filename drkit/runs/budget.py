@@ -20,6 +20,8 @@ from drkit.runs.stage import Stage
 
 # Seconds on two cores. For each token of the passages:
 _VOCABULARY, _TOKENS, _PPMI, _SIGNAL, _BM25 = 1.9e-6, 2.3e-6, 5.2e-6, 8.3e-7, 1.8e-6
+# Of BM25, for each further pair of k1 and b: its scores, not the search for dev queries.
+_WEIGHED = 3e-7
 # For each passage that is read: of Python's documentation, which is parsed, and of files with a text a line.
 _PYDOCS, _LINE = 8.4e-4, 6e-5
 _PSEUDO_QUERY = 2.7e-5
@@ -37,7 +39,8 @@ _TEXT_BYTES, _TOKEN_BYTES, _SIGNAL_BYTES, _BM25_BYTES, _HIT_BYTES, _MINED_BYTES 
 _BASE_BYTES, _ID_BYTES, _WORD_BYTES = 1.2e9, 16, 256 * 2**20
 # Of co-occurrences while they are counted; the PPMI matrix stays on disk. The SVD has two vectors for each dimension.
 _PAIR_BYTES, _SVD_VECTORS = 256 * 2**20, 2
-_FLAT_BYTES = 4 * 2**30
+# Of vectors as float32: more are not kept in memory for searches; more get no copy for faiss, made in memory.
+_FLAT_BYTES, _FAISS_BYTES = 4 * 2**30, 2**30
 _DEPTH = 200
 
 
@@ -202,9 +205,10 @@ class _Planner:
     def _index(self, _stage: Stage[Any]) -> Work:
         cost, encoder = estimate.encoding(self.recipe.encoder, self.corpus), self.recipe.encoder
         bags = 0.0 if encoder.layers else _BAG_NUMBER * cost.tokens * encoder.hidden
-        copies = 2 if self._vector_bytes <= _FLAT_BYTES else 1  # faiss's file is written for small indexes only
-        disk = copies * self._vector_bytes + _ID_BYTES * self.corpus.passages
-        return Work(cost.flops, self._encodes_in_bf16, parallel=bags, disk=disk, memory=self._search_bytes)
+        copy = self._vector_bytes if self._vector_bytes <= _FAISS_BYTES else 0
+        ids = _ID_BYTES * self.corpus.passages
+        disk = self._vector_bytes + copy + ids
+        return Work(cost.flops, self._encodes_in_bf16, parallel=bags, disk=disk, memory=copy + ids)
 
     @property
     def _encodes_in_bf16(self) -> bool:
@@ -214,9 +218,10 @@ class _Planner:
     def _search_bytes(self) -> float:
         return min(self._vector_bytes, _FLAT_BYTES) + _ID_BYTES * self.corpus.passages
 
-    def _bm25(self, _stage: Stage[Any]) -> Work:
-        disk = _BM25_BYTES * self._all_tokens
-        return Work(serial=_BM25 * self._all_tokens, disk=disk, memory=3 * disk)
+    def _bm25(self, stage: Stage[Any]) -> Work:
+        disk, more = _BM25_BYTES * self._all_tokens, len(stage.settings.k1) * len(stage.settings.b) - 1
+        compared = _WEIGHED * more * self._all_tokens
+        return Work(serial=_BM25 * self._all_tokens + compared, disk=disk, memory=3 * disk)
 
     def _negatives(self, stage: Stage[Any]) -> Work:
         queries, source = self._queries(stage), stage.settings.miners[0]

@@ -190,7 +190,7 @@ def _plan_search(
         inputs |= {f"encoder/{retriever}": Part(encoder), f"index/{retriever}": Part(index)}
     inputs |= {f"reranker/{stage}": Part(stage) for stage in reranked}
     if bm25:
-        inputs["bm25"] = Part(draft.add("bm25", BM25, "index all passages for BM25", {"passages": PASSAGES}))
+        inputs["bm25"] = Part(_plan_bm25(draft))
     extra = {
         "retrievers": tuple(retrievers),
         "reranked": reranked,
@@ -200,6 +200,29 @@ def _plan_search(
         "split": split,
     }
     return draft.add(name, SEARCH, f"search for the {split} queries", inputs, extra=extra)
+
+
+def _plan_bm25(draft: Draft) -> str:
+    """Add the index of BM25; of several values of k1 and b, those that are best on the dev queries."""
+    evaluation, inputs, summary = draft.recipe.evaluation, {"passages": PASSAGES}, "index all passages for BM25"
+    values = len(evaluation.bm25_k1) * len(evaluation.bm25_b)
+    extra: dict[str, Any] = {"measure": None, "depth": 0, "exclude_self": False}
+    if values > 1:
+        if "dev" not in draft.splits or evaluation.split == "dev":
+            why = "this run evaluates" if "dev" in draft.splits else "the collection lacks"
+            raise DrkitError(
+                f"evaluation.bm25_k1 and bm25_b have {values} combinations to choose from on dev queries, which {why}; "
+                f"give one value each: --set evaluation.bm25_k1=1.2 --set evaluation.bm25_b=0.75"
+            )
+        measure = evaluation.measures[0]
+        summary += f", with the best of {values} combinations of k1 and b on the dev queries by {measure}"
+        inputs["dev"] = split_of("dev")
+        extra = {
+            "measure": measure,
+            "depth": cutoff(measure) or evaluation.depth,
+            "exclude_self": evaluation.exclude_self,
+        }
+    return draft.add("bm25", BM25, summary, inputs, extra=extra)
 
 
 def _plan_evaluation(draft: Draft, systems: list[System], retrievers: list[str], exported: _Exported) -> None:

@@ -19,9 +19,10 @@ from drkit.runs import estimate
 from drkit.runs.plan_encoder import PASSAGES, TOKENS, VOCABULARY, split_of, training_split
 from drkit.runs.stage import Draft, Part, TextReading, declared_reading, files_state, settings_from
 from drkit.runs.stages.finetune import FINETUNE
+from drkit.runs.stages.negatives import NEGATIVES
 from drkit.runs.stages.reranker import RERANKER as RERANKER_STAGE
 from drkit.runs.stages.reranker import TEACHER
-from drkit.runs.stages.retriever import EXPORT, INDEX, NEGATIVES
+from drkit.runs.stages.retriever import EXPORT, INDEX
 from drkit.runs.stages.texts import PASSAGE_TOKENS, PSEUDO_QUERY_TOKENS, QUERY_TOKENS
 
 BASELINE, AS_IT_IS = "no-pretraining", "as-it-is"

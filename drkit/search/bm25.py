@@ -75,17 +75,41 @@ class Bm25Retriever:
 
         Raises DrkitError if there are none.
         """
+        self._weigh(self._read(passages))
+        return self
+
+    @classmethod
+    def variants(
+        cls, passages: Iterable[Passage], parameters: Iterable[tuple[float, float]]
+    ) -> Iterator[Bm25Retriever]:
+        """Yield a retriever for each k1 and b; the passages are read once, and their terms stay in memory.
+
+        Raises DrkitError if there are none.
+        """
+        read = cls()
+        terms = read._read(passages)
+        for k1, b in parameters:
+            made = cls(k1=k1, b=b)
+            made._tokenizer, made._ids = read._tokenizer, read._ids
+            made._weigh(terms)
+            yield made
+
+    def _read(self, passages: Iterable[Passage]) -> list[list[int]]:
+        """Return the terms of each passage."""
         ids: list[str] = []
         self._tokenizer.reset_vocab()
         terms = list(self._tokenizer.streaming_tokenize(_contents(passages, ids), allow_empty=False))
         if not ids:
             raise DrkitError("BM25 has no passages to index; is the collection empty?")
         self._ids = DocIds.of(ids)
+        return terms
+
+    def _weigh(self, terms: list[list[int]]) -> None:
+        """Compute the score of each term in each passage."""
         self._has_terms = any(terms)
         if self._has_terms:
             vocabulary = self._tokenizer.get_vocab_dict()
             self._engine.index((terms, vocabulary), create_empty_token=False, show_progress=False)
-        return self
 
     def save(self, folder: str | Path) -> None:
         """Write the index into a folder: bm25s' arrays and JSON, and `ids.arrow`."""

@@ -27,6 +27,8 @@ from drkit.search.vectors import DocIds, Shards, Vectors, float32_blocks
 
 VECTORS, IDS, FAISS, ABOUT = "vectors.npy", "ids.arrow", "index.faiss", "index.json"
 MEMORY = 4 * 2**30
+# Vectors that need more as float32 get no copy for faiss, which holds all of them in memory while it is written.
+FAISS_COPY = 2**30
 SPARE = 16
 _PASS_BYTES = 2**28
 
@@ -114,15 +116,12 @@ class FlatIndex:
         return score_positions(queries, [self._ids.find(names) for names in doc_ids], self.vectors.__getitem__)
 
     def save(self, folder: str | Path) -> Path:
-        """Write vectors.npy, ids.arrow, index.json and, with faiss and within the memory budget, index.faiss."""
+        """Write vectors.npy, ids.arrow, index.json and, with faiss and up to 1 GiB of float32 vectors, index.faiss."""
         with replacing_folder(Path(folder), ABOUT) as temporary:
             write_vectors(temporary / VECTORS, self.vectors)
             self._ids.write(temporary / IDS)
-            if find_spec("faiss") and _float32_bytes(self.vectors) <= MEMORY:
-                index = faiss_library().IndexFlatIP(self.dimension)
-                for _, block in float32_blocks(self.vectors):
-                    index.add(block)
-                write_faiss(index, temporary / FAISS)
+            if find_spec("faiss") and _float32_bytes(self.vectors) <= FAISS_COPY:
+                write_faiss(_faiss_copy(self.vectors), temporary / FAISS)
             about = {"kind": self.kind, "count": len(self), "dimension": self.dimension}
             write_about(temporary, {**about, "dtype": str(np.dtype(self.vectors.dtype)), "encoder": self.encoder})
         return Path(folder)
@@ -284,6 +283,18 @@ def read_mapped(file: Path) -> Any:
     """Read an index in faiss's format, memory-mapped."""
     faiss = faiss_library()
     return faiss.read_index(str(file), getattr(faiss, "IO_FLAG_MMAP_IFC", faiss.IO_FLAG_MMAP))
+
+
+def _faiss_copy(vectors: Any) -> Any:
+    """Return faiss's `IndexFlatIP` of vectors [N,D]; one that grew by `add` would take up to three times their size."""
+    faiss, (count, dimension) = faiss_library(), vectors.shape
+    index = faiss.IndexFlatIP(dimension)
+    index.codes.resize(4 * count * dimension)
+    index.ntotal = count
+    rows = faiss.rev_swig_ptr(index.get_xb(), count * dimension).reshape(count, dimension)
+    for start, block in float32_blocks(vectors):
+        rows[start : start + len(block)] = block
+    return index
 
 
 def write_faiss(index: Any, file: Path) -> None:

@@ -92,7 +92,7 @@ def _noted(blocks: Iterable[RankedBlock], seen: set[str]) -> Iterator[RankedBloc
 
 
 def _counted(rows: Iterable[RunRow], on_progress: Callable[[int], None] | None) -> Iterator[RunRow]:
-    """Yield the rows. Raises DrkitError if there are none."""
+    """Yield the rows. Raises DrkitError if there is no row."""
     done = 0
     for done, row in enumerate(rows, start=1):
         yield row
@@ -169,7 +169,7 @@ class QueryBlock:
     start: int = 0
 
     def state(self) -> Any:
-        """Return plain data that tells this block from others."""
+        """Return plain data that identifies this block."""
         return self.texts if self.folder is None else [path_state(self.folder), self.start]
 
     def encode(self, encoder: Encoder | None) -> NDArray[np.float32]:

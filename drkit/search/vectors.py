@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from attrs import field, frozen
 from attrs.validators import ge, in_
 from numpy.typing import NDArray
@@ -25,7 +24,7 @@ from pyarrow import ArrowException
 
 from drkit.core.files import read_json, replacing, write_text
 from drkit.data.arrays import arrow_file
-from drkit.data.corpus import find_ids, id_hash, take_values
+from drkit.data.corpus import equal_ids, find_ids, id_hash, take_values
 from drkit.errors import DrkitError
 
 ABOUT = "vectors.json"
@@ -307,10 +306,9 @@ class DocIds:
 
     def check_unique(self) -> None:
         """Raise DrkitError for a duplicate id."""
-        if pc.count_distinct(self._column).as_py() < len(self):
-            counts = pc.value_counts(self._column)
-            duplicate = counts.filter(pc.greater(counts.field("counts"), 1))[0]["values"].as_py()
-            raise DrkitError(f"duplicate document id {duplicate!r}; every document needs its own id")
+        duplicate = next(equal_ids(*self._sorted_hashes, self.take), None)
+        if duplicate:
+            raise DrkitError(f"duplicate document id {duplicate[0]!r}; every document needs its own id")
 
     @cached_property
     def _sorted_hashes(self) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:

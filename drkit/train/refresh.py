@@ -60,7 +60,7 @@ class ChainMiner:
     def mine(self) -> Iterable[Mined]:
         """Mine negatives for every request with the current model."""
         vectors = self.scratch / f"vectors-{self.weights()['retriever'][:16]}"
-        rows = ((doc_id, self.passages.tokens(index)) for index, doc_id in enumerate(self.corpus.doc_ids))
+        rows = ((doc_id, self.passages.tokens(index)) for index, doc_id in enumerate(self.corpus.ids()))
         encode_corpus(self.encoder, rows, vectors, shard=Shard.from_environment())
         processes.barrier()
         if processes.rank():

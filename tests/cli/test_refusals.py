@@ -8,6 +8,7 @@ import pytest
 
 from drkit.commands.inputs import find_queries
 from drkit.core.types import Passage
+from drkit.data.pydocs import PydocsCollection
 from drkit.errors import DrkitError
 from drkit.search.bm25 import Bm25Retriever
 from drkit.search.run_files import rank_to_run
@@ -54,6 +55,24 @@ def test_a_users_mistake_is_one_message(arguments, said, tmp_path, monkeypatch, 
     assert said in error
     assert len(error) < 700
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["encode", "--encoder", "./nowhere"],
+        ["evaluate", "--encoder", "./nowhere"],
+        ["mine", "--miner", "dense", "--encoder", "./nowhere"],
+        ["mine", "--miner", "bm25", "--miner", "cross-encoder-filter", "--reranker", "./nowhere"],
+        ["queries", "--model", "./nowhere"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_missing_model_is_refused_before_the_collection_is_read(arguments, tmp_path, monkeypatch, refused):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(PydocsCollection, "_documented", property(lambda _: pytest.fail("the collection was read")))
+    output = [] if arguments[0] == "evaluate" else ["-o", "out.jsonl"]
+    assert "nowhere" in refused(*arguments, "--collection", "pydocs", *output)
 
 
 def test_a_recipe_from_elsewhere_cannot_choose_a_folder_outside_runs(tmp_path, monkeypatch, run_drkit, refused):

@@ -49,7 +49,7 @@ def test_ids_of_any_kind_survive(tmp_path):
     config = TevatronConfig(path=str(tmp_path), **WHOLE)
     write_collection(TevatronCollection(config), tmp_path / "out")
     stored = open_collection(tmp_path / "out")
-    assert stored.corpus.doc_ids == STRANGE
+    assert [*stored.corpus.ids()] == STRANGE
     assert stored.positives("train") == {f"q{name}": {name: 1} for name in STRANGE}
     assert list(stored.negatives("train").values()) == [[name] for name in [*STRANGE[1:], STRANGE[0]]]
     assert [p.text for p in stored.corpus.get_many(STRANGE)] == [f"text {name}" for name in STRANGE]

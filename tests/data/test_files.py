@@ -171,7 +171,7 @@ def test_written_and_opened_again(tmp_path):
     stored = open_collection(tmp_path / "out")
     assert (counts["passages"], counts["queries"], counts["positives"]) == (5, {"test": 2}, {"test": 2})
     assert list(stored.corpus) == list(source.passages())
-    assert stored.corpus.doc_ids == [f"d{i}" for i in range(5)]
+    assert [*stored.corpus.ids()] == [f"d{i}" for i in range(5)]
     assert stored.corpus.positions(["d3", "d0"]).tolist() == [3, 0]
     assert [p.doc_id for p in stored.corpus.get_many(["d4", "d1", "d4"])] == ["d4", "d1", "d4"]
     assert stored.corpus.positions([]).tolist() == []

@@ -110,7 +110,16 @@ def others(value: Any, attribute: Any) -> Iterator[Any]:
     elif isinstance(value, str):
         yield from (f"{value}x", "constant", "nDCG@10")
     elif isinstance(value, tuple):
-        yield from ((0.6, 0.2, 0.2), ("RR@5",), ("query-passage", "query-query"), ("titles",), ("encoder",), (), ("x",))
+        yield from (
+            (0.5,),
+            (0.6, 0.2, 0.2),
+            ("RR@5",),
+            ("query-passage", "query-query"),
+            ("titles",),
+            ("encoder",),
+            (),
+            ("x",),
+        )
     elif isinstance(value, dict):
         yield {"adam_beta1": 0.8}
     elif value is None:
@@ -286,6 +295,8 @@ CHANGES = {
     "evaluation.depth": (SEARCHED | {"dev-runs"}, "evaluation.depth=10"),
     "evaluation.measures": (FUSED | {"choice"}, "evaluation.measures=['RR@5']"),
     "evaluation.bm25": ({"runs", *REPORTED}, "evaluation.bm25=false"),
+    "BM25's b": ({"bm25", "dev-runs"} | SEARCHED, "evaluation.bm25_b=0.9"),
+    "values of BM25's b": ({"bm25", "dev-runs"} | SEARCHED, "evaluation.bm25_b=[0.75, 0.9]"),
     "evaluation.hybrid": (REPORTED, "evaluation.hybrid=false"),
     "evaluation.start": (SEARCHED | CHOSEN | EXPORTED, "evaluation.start=false"),
     "evaluation.export": (EXPORTED | FUSED, "evaluation.export=last"),

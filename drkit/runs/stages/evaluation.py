@@ -212,7 +212,7 @@ STARTS = ("initial", "as-it-is")
 class EvaluationSettings:
     """Measures and systems; draws: the runs that are averaged for a system with several draws, by system.
 
-    last: the last retriever; the input `choice` names the one that the run exports, if there are several.
+    last: the last retriever; the input `choice` names the exported retriever, if there are several.
     """
 
     systems: tuple[str, ...]

@@ -221,11 +221,11 @@ def _found_again(
     """Yield the queries whose passage is among the first `depth` of a retriever (round-trip consistency)."""
     from drkit.data.rows import batched
 
-    doc_ids = corpus.doc_ids
     for batch in batched(made, _BATCH):
-        texts = [query for _, query in batch]
-        for (index, query), *hits in zip(batch, *(one.search(texts, depth) for one in retrievers), strict=True):
-            if any(doc_ids[index] in found.doc_ids for found in hits):
+        texts, doc_ids = [query for _, query in batch], corpus.ids_at([index for index, _ in batch])
+        found_by = (one.search(texts, depth) for one in retrievers)
+        for (index, query), doc_id, *hits in zip(batch, doc_ids, *found_by, strict=True):
+            if any(doc_id in found.doc_ids for found in hits):
                 yield index, query
 
 

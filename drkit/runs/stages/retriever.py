@@ -1,22 +1,21 @@
-"""Stages around a retriever: choose and export one, index its vectors, and mine negatives with it.
+"""Stages around a retriever: choose and export one, and index its vectors.
 
 `choice` is the retriever that is best on the dev queries; `export` writes the encoder folder that users load, and
-`chosen-index` takes its index. `index` encodes all passages; `bm25` indexes their words. `negatives` are mined for
-every training query, by the previous retriever or by BM25. The functions at the end load and write the encoders of a
-run: from a checkpoint, from the exported folder, or from a model in training.
+`chosen-index` takes its index. `index` encodes all passages; `bm25` indexes their words. The functions at the end load
+and write the encoders of a run: from a checkpoint, from the exported folder, or from a model in training.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attrs import asdict, fields, frozen
 
 from drkit.core.files import write_text
-from drkit.recipe.schema import Choice
 from drkit.recipe.toml import json_text
 from drkit.runs.stage import StageRun, StageSpec, TextReading, from_recipe
 
@@ -24,10 +23,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from drkit.core.engine import Loaded
-    from drkit.core.types import BuildContext, Mined
     from drkit.encoders import MaskedLmEncoder
-    from drkit.miners.chain import Chain
-    from drkit.search import AnyEncoder, Retriever, TextEncoder
+    from drkit.search import AnyEncoder, Bm25Retriever, Retriever, TextEncoder
     from drkit.train.biencoder import BiEncoder
 
 
@@ -145,7 +142,13 @@ class IndexSettings:
 
 @frozen
 class Bm25Settings:
-    """No settings: BM25 has the defaults of `Bm25Retriever`."""
+    """Values of k1 and b. measure: decides between several of them on the dev queries, to this depth; None for one."""
+
+    measure: str | None
+    depth: int
+    exclude_self: bool
+    k1: tuple[float, ...] = from_recipe("evaluation.bm25_k1")
+    b: tuple[float, ...] = from_recipe("evaluation.bm25_b")
 
 
 def index_vectors(stage: StageRun[IndexSettings]) -> Mapping[str, Any]:
@@ -186,13 +189,53 @@ def index_vectors(stage: StageRun[IndexSettings]) -> Mapping[str, Any]:
 
 
 def index_words(stage: StageRun[Bm25Settings]) -> Mapping[str, Any]:
-    """Write BM25's index of all passages; returns its size."""
+    """Write BM25's index of all passages; returns its size, k1 and b, and the dev mean of each pair that was tried."""
     from drkit.data.corpus import StoredCorpus
     from drkit.search import Bm25Retriever
 
-    retriever = Bm25Retriever().index(StoredCorpus(stage.inputs["passages"]))
+    settings = stage.settings
+    tried = [(k1, b) for k1 in settings.k1 for b in settings.b]
+    variants = Bm25Retriever.variants(StoredCorpus(stage.inputs["passages"]), tried)
+    facts: dict[str, Any] = {}
+    retriever, (k1, b) = next(variants), tried[0]
+    if settings.measure:
+        retriever, (k1, b), facts = _best_on_dev(stage, settings.measure, tried, chain([retriever], variants))
     retriever.save(stage.folder)
-    return {"passages": len(retriever)}
+    return {"passages": len(retriever), "k1": k1, "b": b, **facts}
+
+
+def _best_on_dev(
+    stage: StageRun[Bm25Settings],
+    measure: str,
+    tried: Sequence[tuple[float, float]],
+    variants: Iterable[Bm25Retriever],
+) -> tuple[Bm25Retriever, tuple[float, float], dict[str, Any]]:
+    """Return the retriever that is best on the dev queries (of equal ones the first), its k1 and b, and all means."""
+    from drkit.data.corpus import collection_of
+    from drkit.evaluate import evaluate
+
+    collection, settings = collection_of({"dev": stage.inputs["dev"]}), stage.settings
+    queries, judgements = list(collection.queries("dev")), list(collection.judgements("dev"))
+    # One more: the passage that `exclude_self` leaves out.
+    texts, depth = [query.text for query in queries], settings.depth + settings.exclude_self
+    best, means = None, dict[str, float]()
+    for done, ((k1, b), retriever) in enumerate(zip(tried, variants, strict=True), start=1):
+        hits = zip(queries, retriever.stream(texts, depth), strict=True)
+        run = [(query.query_id, found.pairs()) for query, found in hits]
+        mean = evaluate(run, judgements, [measure], exclude_self=settings.exclude_self).mean(measure)
+        if best is None or mean > max(means.values()):
+            best = retriever, (k1, b)
+        means[f"k1 {k1:g}, b {b:g}"] = mean
+        stage.progress.advance(done, len(tried), "variants")
+    assert best is not None
+    retriever, (k1, b) = best
+    first, chosen = next(iter(means)), f"k1 {k1:g}, b {b:g}"
+    against = "" if chosen == first else f"; {means[first]:.3f} with {first}"
+    stage.progress.note(
+        f"BM25 with {chosen}, the best of {len(means)} on {len(queries):,} dev queries "
+        f"({measure} {means[chosen]:.3f}{against})"
+    )
+    return retriever, (k1, b), {"measure": measure, "queries": len(queries), "means": means}
 
 
 def _passage_tokens(stage: StageRun[IndexSettings]) -> Iterator[tuple[str, NDArray[Any]]]:
@@ -200,7 +243,7 @@ def _passage_tokens(stage: StageRun[IndexSettings]) -> Iterator[tuple[str, NDArr
     from drkit.data.store import TokenStore
 
     store = TokenStore.open(stage.inputs["tokens"])
-    for index, doc_id in enumerate(StoredCorpus(stage.inputs["passages"]).doc_ids):
+    for index, doc_id in enumerate(StoredCorpus(stage.inputs["passages"]).ids()):
         if index % 1000 == 0:
             stage.progress.advance(index, len(store), "passages")
         yield doc_id, store.tokens(index)
@@ -238,7 +281,7 @@ BM25 = StageSpec(
     version=2,
     settings=Bm25Settings,
     run=index_words,
-    inputs={"passages": "the passages to index"},
+    inputs={"passages": "the passages to index", "dev": "dev queries and judgements, to choose k1 and b by"},
 )
 CHOSEN_INDEX = StageSpec(
     name="chosen-index",
@@ -246,122 +289,6 @@ CHOSEN_INDEX = StageSpec(
     settings=ChosenIndexSettings,
     run=copy_index,
     inputs={"index/*": "a retriever's index", "choice": "which retriever is exported, if there are several"},
-)
-
-
-@frozen
-class NegativeSettings:
-    """A chain of miners: a source, then filters; reading: how the retriever reads texts, None without one."""
-
-    miners: tuple[Choice, ...]
-    reading: TextReading | None
-    exclude_self: bool = from_recipe("evaluation.exclude_self")
-    seed: int = from_recipe("seed")
-
-
-def mine_negatives(stage: StageRun[NegativeSettings]) -> Mapping[str, Any]:
-    """Write `negatives.arrow`; returns counts, dropped candidates by reason, and hashes of the weights."""
-    from drkit.data.corpus import collection_of
-    from drkit.miners.chain import build_chain, weight_hashes, write_negatives
-    from drkit.miners.specs import refresh_settings
-
-    settings = stage.settings
-    collection = collection_of(stage.inputs)
-    context = _mining_context(stage.inputs, settings.reading, settings.seed)
-    if refresh_settings(settings.miners) and context.retriever is None:
-        stage.progress.note("the model in training mines all negatives, including those of the first epoch")
-        return write_negatives((), collection.corpus, stage.folder)
-    miner = build_chain(settings.miners, stage.registry, context)
-    counts = write_negatives(_mined(stage, miner, context), collection.corpus, stage.folder)
-    if counts["queries_without"]:
-        dropped = ", ".join(f"{why} {count:,}" for why, count in counts["dropped"].items()) or "none"
-        stage.progress.note(
-            f"{counts['queries_without']:,} of {counts['queries']:,} queries have no hard negative; dropped: {dropped}"
-        )
-    return {**counts, "weights": weight_hashes(context)}
-
-
-def _mining_context(inputs: Mapping[str, Path], reading: TextReading | None, seed: int) -> BuildContext:
-    """Return what miners are built with: the retriever and the re-ranker, as far as they are inputs."""
-    from drkit.core.processes import local_device
-    from drkit.core.types import BuildContext
-    from drkit.data.corpus import collection_of
-    from drkit.search import Reranker
-
-    searches = "index" in inputs and reading is not None
-    return BuildContext(
-        retriever=load_retriever(inputs["encoder"], inputs["index"], reading) if searches and reading else None,
-        reranker=Reranker.load(inputs["reranker"], local_device()) if "reranker" in inputs else None,
-        negatives=collection_of(inputs).negatives("train"),
-        seed=seed,
-    )
-
-
-def _mined(stage: StageRun[NegativeSettings], miner: Chain, context: BuildContext) -> Iterator[Mined]:
-    """Yield the negatives of all training queries, mined in this process or on the engine."""
-    from drkit.core.engine import Loaded
-    from drkit.core.file_parts import FileParts
-    from drkit.core.files import CHECKPOINTS
-    from drkit.data.corpus import collection_of
-    from drkit.miners.blocks import chain_text, mine_in_blocks
-    from drkit.miners.chain import mining_requests, weight_hashes
-
-    settings, kept = stage.settings, stage.folder / CHECKPOINTS
-    collection, parts = collection_of(stage.inputs), FileParts(kept / "mined")
-    total = len(collection.positives("train"))
-    requests = mining_requests(collection, exclude_self=settings.exclude_self)
-    if not parts.are_needed(stage.engine):
-        miner.index(collection.corpus)
-        for done, mined in enumerate(miner.mine(requests, miner.depth), start=1):
-            stage.progress.advance(done, total, "queries")
-            yield mined
-        return
-    miner.save_index(kept / "index", collection.corpus)
-    given = tuple(stage.inputs.items()), settings.reading, settings.seed
-    loaded = Loaded(
-        load_chain, chain_text(settings.miners), *given, kept / "index", tuple(weight_hashes(context).items())
-    )
-    yield from mine_in_blocks(
-        loaded,
-        requests,
-        miner.depth,
-        size=miner.queries_per_block(miner.depth),
-        parts=parts,
-        engine=stage.engine,
-        accelerated=context.retriever is not None or context.reranker is not None,
-        on_progress=lambda done: stage.progress.advance(done, total, "queries"),
-    )
-
-
-def load_chain(
-    miners: str,
-    inputs: tuple[tuple[str, Path], ...],
-    reading: TextReading | None,
-    seed: int,
-    index: Path,
-    weights: tuple[tuple[str, str], ...],
-) -> Chain:
-    """Open a stage's chain of miners in a worker; miners, index, weights: see `open_chain`."""
-    from drkit.data.corpus import collection_of
-    from drkit.miners.blocks import open_chain
-
-    context = _mining_context(dict(inputs), reading, seed)
-    return open_chain(miners, context, collection_of(dict(inputs)).corpus, index, dict(weights))
-
-
-NEGATIVES = StageSpec(
-    name="negatives",
-    version=2,
-    settings=NegativeSettings,
-    run=mine_negatives,
-    inputs={
-        "passages": "the passages to mine",
-        "train": "training queries, judgements and given negatives",
-        "encoder": "the previous retriever",
-        "index": "its index",
-        "reranker": "a cross-encoder, for filters",
-    },
-    resumable=True,
 )
 
 

@@ -1,0 +1,124 @@
+"""The stage `negatives`: hard negatives for every training query, by the previous retriever or by BM25."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attrs import frozen
+
+from drkit.recipe.schema import Choice
+from drkit.runs.stage import StageRun, StageSpec, TextReading, from_recipe
+from drkit.runs.stages.retriever import load_retriever
+
+if TYPE_CHECKING:
+    from drkit.core.types import BuildContext, Mined
+    from drkit.miners.chain import Chain
+
+
+@frozen
+class NegativeSettings:
+    """A chain of miners: a source, then filters; reading: how the retriever reads texts, None without one."""
+
+    miners: tuple[Choice, ...]
+    reading: TextReading | None
+    exclude_self: bool = from_recipe("evaluation.exclude_self")
+    seed: int = from_recipe("seed")
+
+
+def mine_negatives(stage: StageRun[NegativeSettings]) -> Mapping[str, Any]:
+    """Write `negatives.arrow`; returns counts, dropped candidates by reason, and hashes of the weights."""
+    from drkit.data.corpus import collection_of
+    from drkit.miners.chain import build_chain, weight_hashes, write_negatives
+    from drkit.miners.specs import refresh_settings
+
+    settings = stage.settings
+    collection = collection_of(stage.inputs)
+    context = _mining_context(stage.inputs, settings.reading, settings.seed)
+    if refresh_settings(settings.miners) and context.retriever is None:
+        stage.progress.note("the model in training mines all negatives, including those of the first epoch")
+        return write_negatives((), collection.corpus, stage.folder)
+    chain = build_chain(settings.miners, stage.registry, context)
+    counts = write_negatives(_mined(stage, chain, context), collection.corpus, stage.folder)
+    if counts["queries_without"]:
+        dropped = ", ".join(f"{why} {count:,}" for why, count in counts["dropped"].items()) or "none"
+        stage.progress.note(
+            f"{counts['queries_without']:,} of {counts['queries']:,} queries have no hard negative; dropped: {dropped}"
+        )
+    return {**counts, "weights": weight_hashes(context)}
+
+
+def _mining_context(inputs: Mapping[str, Path], reading: TextReading | None, seed: int) -> BuildContext:
+    """Return what miners are built with: the retriever and the re-ranker, as far as they are inputs."""
+    from drkit.core.processes import local_device
+    from drkit.core.types import BuildContext
+    from drkit.data.corpus import collection_of
+    from drkit.search import Reranker
+
+    searches = "index" in inputs and reading is not None
+    return BuildContext(
+        retriever=load_retriever(inputs["encoder"], inputs["index"], reading) if searches and reading else None,
+        reranker=Reranker.load(inputs["reranker"], local_device()) if "reranker" in inputs else None,
+        negatives=collection_of(inputs).negatives("train"),
+        seed=seed,
+    )
+
+
+def _mined(stage: StageRun[NegativeSettings], chain: Chain, context: BuildContext) -> Iterator[Mined]:
+    """Yield the negatives of all training queries, mined in this process or on the engine."""
+    from drkit.core.file_parts import FileParts
+    from drkit.core.files import CHECKPOINTS
+    from drkit.data.corpus import collection_of
+    from drkit.miners.blocks import chain_text, mine_on
+    from drkit.miners.chain import mining_requests
+
+    settings, kept = stage.settings, stage.folder / CHECKPOINTS
+    collection = collection_of(stage.inputs)
+    total = len(collection.positives("train"))
+    given = chain_text(settings.miners), tuple(stage.inputs.items()), settings.reading, settings.seed
+    return mine_on(
+        stage.engine,
+        chain,
+        collection.corpus,
+        mining_requests(collection, exclude_self=settings.exclude_self),
+        chain.depth,
+        context=context,
+        open_with=partial(load_chain, *given),
+        index=kept / "index",
+        parts=FileParts(kept / "mined"),
+        on_progress=lambda done: stage.progress.advance(done, total, "queries"),
+    )
+
+
+def load_chain(
+    miners: str,
+    inputs: tuple[tuple[str, Path], ...],
+    reading: TextReading | None,
+    seed: int,
+    index: Path,
+    weights: tuple[tuple[str, str], ...],
+) -> Chain:
+    """Open a stage's chain of miners in a worker; miners, index, weights: see `open_chain`."""
+    from drkit.data.corpus import collection_of
+    from drkit.miners.blocks import open_chain
+
+    context = _mining_context(dict(inputs), reading, seed)
+    return open_chain(miners, context, collection_of(dict(inputs)).corpus, index, dict(weights))
+
+
+NEGATIVES = StageSpec(
+    name="negatives",
+    version=2,
+    settings=NegativeSettings,
+    run=mine_negatives,
+    inputs={
+        "passages": "the passages to mine",
+        "train": "training queries, judgements and given negatives",
+        "encoder": "the previous retriever",
+        "index": "its index",
+        "reranker": "a cross-encoder, for filters",
+    },
+    resumable=True,
+)
