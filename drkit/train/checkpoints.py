@@ -14,6 +14,7 @@ from pathlib import Path
 from shutil import copyfile, copytree
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
 from drkit.core.loading import load_pretrained, without_progress_bars
@@ -102,10 +103,14 @@ def copy_parts(source: Path, folder: Path) -> None:
 
 def save_decoder(decoder: nn.Module, choice: Choice, folder: Path) -> None:
     """Write a decoder's own weights, if it has any, beside the checkpoint; their metadata names the part."""
-    from safetensors.torch import save_model
+    from safetensors.torch import save_file
 
     if any(True for _ in decoder.parameters()):
-        save_model(decoder, str(folder / DECODER), metadata={"decoder": json.dumps(plain(choice))})
+        # Copies: weights may be views of one buffer (DeepSpeed), which safetensors refuses.
+        weights = {
+            name: weight.clone(memory_format=torch.contiguous_format) for name, weight in decoder.state_dict().items()
+        }
+        save_file(weights, str(folder / DECODER), metadata={"decoder": json.dumps(plain(choice))})
 
 
 def saved_decoder(folder: Path) -> dict[str, Any] | None:

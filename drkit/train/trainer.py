@@ -38,6 +38,7 @@ from drkit.train.acceleration import (
     COMPILING,
     attending,
     check_attention,
+    check_deepspeed,
     check_device,
     compile_layers,
     compile_options,
@@ -129,6 +130,7 @@ def train(
     steps = len(schedule) // training.gradient_accumulation_steps
     arguments = training_arguments(training, folder, steps, seed)
     check_device(training)
+    check_deepspeed(training, arguments)
     check_attention(module, training.attn_implementation)
     if options := compile_options(training.arguments):
         compile_layers(module, options)
@@ -235,9 +237,10 @@ class ScheduledTrainer(Trainer):  # type: ignore[misc]
         model.train()
         self._meter.count(inputs)
         accumulation = self.current_gradient_accumulation_steps
+        scale = {"scale_wrt_gas": False} if self.is_deepspeed_enabled else {}  # it would divide by the steps once more
         strategy = gradients.GradientStrategy(
             forward=model,
-            backward=lambda loss: self.accelerator.backward(loss / accumulation),
+            backward=lambda loss: self.accelerator.backward(loss / accumulation, **scale),
             chunk=self._training.gradient_cache_chunk,
             accumulate=lambda: self.accelerator.no_sync(model),
         )
