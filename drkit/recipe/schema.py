@@ -379,12 +379,12 @@ class Evaluation:
     bm25_k1: tuple[float, ...] = setting(
         (1.2,),
         deep_iterable(more_than(0), min_len(1)),
-        "BM25's term-frequency saturation; of several values, the best on the dev queries",
+        "BM25's term-frequency saturation; of several values, the best on the dev queries, or the first without any",
     )
     bm25_b: tuple[float, ...] = setting(
         (0.75,),
         deep_iterable(at_least(0, 1), min_len(1)),
-        "BM25's length normalisation; of several values, the best on the dev queries",
+        "BM25's length normalisation; of several values, the best on the dev queries, or the first without any",
     )
     hybrid: bool = setting(True, None, "also fuse BM25 with the exported retriever, if bm25 is on")
     start: bool = setting(True, None, "also rank by the encoder that the run starts from, for comparison")

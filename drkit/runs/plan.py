@@ -203,25 +203,19 @@ def _plan_search(
 
 
 def _plan_bm25(draft: Draft) -> str:
-    """Add the index of BM25; of several values of k1 and b, those that are best on the dev queries."""
+    """Add the index of BM25, with the k1 and b that are best on dev queries; their first values if it has none."""
     evaluation, inputs, summary = draft.recipe.evaluation, {"passages": PASSAGES}, "index all passages for BM25"
     values = len(evaluation.bm25_k1) * len(evaluation.bm25_b)
-    extra: dict[str, Any] = {"measure": None, "depth": 0, "exclude_self": False}
-    if values > 1:
-        if "dev" not in draft.splits or evaluation.split == "dev":
-            why = "this run evaluates" if "dev" in draft.splits else "the collection lacks"
-            raise DrkitError(
-                f"evaluation.bm25_k1 and bm25_b have {values} combinations to choose from on dev queries, which {why}; "
-                f"give one value each: --set evaluation.bm25_k1=1.2 --set evaluation.bm25_b=0.75"
-            )
+    extra: dict[str, Any] = {"k1": evaluation.bm25_k1, "b": evaluation.bm25_b}
+    extra |= {"measure": None, "depth": 0, "exclude_self": False}
+    if "dev" not in draft.splits or evaluation.split == "dev":
+        extra |= {"k1": evaluation.bm25_k1[:1], "b": evaluation.bm25_b[:1]}
+    elif values > 1:
         measure = evaluation.measures[0]
         summary += f", with the best of {values} combinations of k1 and b on the dev queries by {measure}"
         inputs["dev"] = split_of("dev")
-        extra = {
-            "measure": measure,
-            "depth": cutoff(measure) or evaluation.depth,
-            "exclude_self": evaluation.exclude_self,
-        }
+        depth = cutoff(measure) or evaluation.depth
+        extra |= {"measure": measure, "depth": depth, "exclude_self": evaluation.exclude_self}
     return draft.add("bm25", BM25, summary, inputs, extra=extra)
 
 

@@ -144,11 +144,11 @@ class IndexSettings:
 class Bm25Settings:
     """Values of k1 and b. measure: decides between several of them on the dev queries, to this depth; None for one."""
 
+    k1: tuple[float, ...]
+    b: tuple[float, ...]
     measure: str | None
     depth: int
     exclude_self: bool
-    k1: tuple[float, ...] = from_recipe("evaluation.bm25_k1")
-    b: tuple[float, ...] = from_recipe("evaluation.bm25_b")
 
 
 def index_vectors(stage: StageRun[IndexSettings]) -> Mapping[str, Any]:
