@@ -33,6 +33,37 @@ _SMALLEST_CHUNK = 1 << 16
 Run = tuple["NDArray[np.int64]", "NDArray[np.int64]"]  # keys, sorted and unique, and their counts
 
 
+@frozen
+class Spilled:
+    """Numbers [length] in a file, read and written by slices.
+
+    Not mapped: for a small slice of a mapped file the system may read megabytes ahead, which costs a run with little
+    memory more than the work itself.
+    """
+
+    path: str
+    dtype: np.dtype[Any]
+    length: int
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        start, stop, _ = rows.indices(self.length)
+        return np.fromfile(self.path, self.dtype, max(stop - start, 0), offset=start * self.dtype.itemsize)
+
+    def __setitem__(self, rows: slice, values: NDArray[Any]) -> None:
+        with Path(self.path).open("r+b") as file:
+            file.seek(rows.indices(self.length)[0] * self.dtype.itemsize)
+            values.astype(self.dtype).tofile(file)
+
+
+def spill(values: NDArray[Any], path: str) -> Spilled:
+    """Write an array [n] to a file, so that it takes no memory."""
+    values.tofile(path)
+    return Spilled(path, values.dtype, len(values))
+
+
 def count(
     store: TokenStore,
     folder: Path,
@@ -102,19 +133,24 @@ class _StoreNgrams:
 
     def look_up(self, table: NgramTable) -> None:
         """Set the ranks and counts of all parts to those of a table, which is read once."""
+        starts = range(0, len(table.keys), self.keys_at_once)
+        lasts = np.array([table.keys[start : start + self.keys_at_once][-1] for start in starts], np.int64)
         with ThreadPoolExecutor(self._workers) as pool:
-            done = [0] * len(self.parts)
-            for start in range(0, len(table.keys), self.keys_at_once):
+            cuts = list(pool.map(lambda part: [0, *np.searchsorted(part.keys[:], lasts, side="right")], self.parts))
+            for number, start in enumerate(starts):
                 rows = slice(start, start + self.keys_at_once)
                 run = np.array(table.keys[rows]), np.array(table.counts[rows])
-                done = list(pool.map(partial(_Part.look_up, run=run, rank=start), self.parts, done))
-        for part, keys in zip(self.parts, done, strict=True):
-            part.ranks[keys:], part.counts[keys:] = -1, 0
+                slices = [slice(int(cut[number]), int(cut[number + 1])) for cut in cuts]
+                list(pool.map(partial(_Part.look_up, run=run, rank=start), self.parts, slices))
+        for part, cut in zip(self.parts, cuts, strict=True):
+            missing = slice(int(cut[-1]), len(part.keys))
+            part.ranks[missing] = np.full(missing.stop - missing.start, -1)
+            part.counts[missing] = np.zeros(missing.stop - missing.start)
 
 
 @frozen(eq=False)
 class _Part:
-    """The distinct n-grams of a range of texts, in mapped files.
+    """The distinct n-grams of a range of texts, in files.
 
     tokens: of the texts, in the store. starts: i32[tokens], which n-gram starts at a token, or -1. keys: i64[n],
     sorted. counts: i64[n], in the texts; after a look-up, in a table. ranks: i64[n], after a look-up, in the table, or
@@ -122,10 +158,10 @@ class _Part:
     """
 
     tokens: slice
-    starts: NDArray[np.int32]
-    keys: NDArray[np.int64]
-    counts: NDArray[np.int64]
-    ranks: NDArray[np.int64]
+    starts: Spilled
+    keys: Spilled
+    counts: Spilled
+    ranks: Spilled
 
     @classmethod
     def write(cls, files: Path, tokens: slice, keys: NDArray[np.int64]) -> _Part:
@@ -136,27 +172,27 @@ class _Part:
         starts = np.full(len(keys), -1, np.int32)
         starts[positions] = np.repeat(np.arange(len(firsts), dtype=np.int32), counts)
         columns: dict[str, NDArray[Any]] = {"starts": starts, "keys": in_order[firsts], "counts": counts}
-        spilled = {name: spill(values, f"{files}.{name}.npy") for name, values in columns.items()}
-        ranks = np.lib.format.open_memmap(f"{files}.ranks.npy", "w+", np.dtype(np.int64), firsts.shape)
-        return cls(tokens, **spilled, ranks=ranks)
+        spilled = {name: spill(values, f"{files}.{name}") for name, values in columns.items()}
+        ranks = Path(f"{files}.ranks")
+        ranks.touch()
+        return cls(tokens, **spilled, ranks=Spilled(str(ranks), counts.dtype, len(counts)))
 
-    def at_tokens(self, values: NDArray[np.int64], *, missing: int) -> NDArray[np.int64]:
+    def at_tokens(self, values: Spilled, *, missing: int) -> NDArray[np.int64]:
         """Return for each token the value of the n-gram that starts there; values: i64[n], of the distinct n-grams."""
-        return np.append(values, missing)[self.starts]
+        found: NDArray[np.int64] = np.append(values[:], missing)[self.starts[:]]
+        return found
 
-    def look_up(self, first: int, run: Run, rank: int) -> int:
-        """Look up the n-grams from `first` on, as far as the keys of `run` go; return the index of the next one.
+    def look_up(self, rows: slice, run: Run, rank: int) -> None:
+        """Look up the n-grams in `rows`, whose keys are among those of `run` or missing.
 
         run: keys of a table that follow one another, and their counts; rank: of its first key.
         """
         keys, counts = run
-        last = first + int(np.searchsorted(self.keys[first:], keys[-1], side="right"))
-        own = self.keys[first:last]
+        own = self.keys[rows]
         nearest = np.searchsorted(keys, own)
         found = keys[nearest] == own
-        self.ranks[first:last] = np.where(found, rank + nearest, -1)
-        self.counts[first:last] = np.where(found, counts[nearest], 0)
-        return last
+        self.ranks[rows] = np.where(found, rank + nearest, -1)
+        self.counts[rows] = np.where(found, counts[nearest], 0)
 
 
 def _sorted_with_positions(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -221,22 +257,15 @@ def ngram_keys(
     return keys
 
 
-def spill(values: NDArray[Any], path: str) -> NDArray[Any]:
-    """Write an array to a file; return it mapped, so that it takes no memory, and can be changed."""
-    np.save(path, values)
-    mapped: NDArray[Any] = np.load(path, mmap_mode="r+", allow_pickle=False)
-    return mapped
-
-
-def merged(runs: list[Run], size: int) -> Iterator[Run]:
+def merged(runs: Sequence[tuple[Spilled, Spilled]], size: int) -> Iterator[Run]:
     """Merge sorted runs; yield the result in the order of keys, in parts of about `size` keys."""
     stored = sum(len(keys) for keys, _ in runs)
     parts = max(-(-stored // size), 1)
     steps = [max(len(keys) // (64 * parts), 1) for keys, _ in runs]
-    sampled = [keys[::step] for (keys, _), step in zip(runs, steps, strict=True)]
+    sampled = [keys[:][::step] for (keys, _), step in zip(runs, steps, strict=True)]
     sample = np.sort(np.concatenate([np.empty(0, np.int64), *sampled]))
     borders = np.unique(sample[np.arange(1, parts) * len(sample) // parts])
-    cuts = [np.searchsorted(keys, borders) for keys, _ in runs]
+    cuts = [np.searchsorted(keys[:], borders) for keys, _ in runs]
     for part in range(len(borders) + 1):
         pieces = []
         for (keys, counts), cut in zip(runs, cuts, strict=True):

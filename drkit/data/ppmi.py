@@ -102,9 +102,10 @@ def _count_pairs(store: TokenStore, vocab_size: int, window: int, scratch: Path,
     chunk = max(memory_mb * 2**20 // (_BYTES_PER_PAIR * window), 1)
     runs = []
     for number, texts in enumerate(text_chunks(store.offsets, chunk)):
-        run = zip(("keys", "counts"), _pair_run(store, texts, vocab_size, window), strict=True)
-        keys, counts = (spill(values, f"{scratch / str(number)}.{name}.npy") for name, values in run)
-        runs.append((keys, counts))
+        pairs, pair_counts = _pair_run(store, texts, vocab_size, window)
+        runs.append(
+            (spill(pairs, f"{scratch / str(number)}.keys"), spill(pair_counts, f"{scratch / str(number)}.counts"))
+        )
     sums = np.zeros(vocab_size)
     with ArrayWriter(scratch / "pairs.arrow", {"keys": np.int64, "counts": np.int64}) as writer:
         for keys, counts in merged(runs, _pairs_at_once(memory_mb)):

@@ -38,7 +38,7 @@ WRITERS = {
     "drkit/train/resuming.py": {"open", "rmtree", "copytree"},  # checkpoints, sealed by hashes of their files
     "drkit/data/arrays.py": {"open", "rmtree"},  # columns, beside the file that they become
     "drkit/data/generation.py": {"open", "truncate", "rmtree", "unlink"},  # lines that a resumed generation keeps
-    "drkit/data/counts.py": {"save", "rmtree", "open_memmap"},  # the n-grams of one order, on the way to a table
+    "drkit/data/counts.py": {"tofile", "open", "touch", "rmtree"},  # the n-grams of one order, on the way to a table
     "drkit/data/vocabulary.py": {"open", "save_pretrained"},
     "drkit/data/writing.py": {"rmtree"},
     "drkit/encoders/cross_encoder.py": {"save_pretrained"},
@@ -52,7 +52,7 @@ WRITERS = {
     "drkit/runs/stages/queries.py": {"rmtree"},
     "drkit/search/flat.py": {"open", "write_index"},
     "drkit/search/stores.py": {"open"},  # JSON Lines, in the folder that is put in place
-    "drkit/train/checkpoints.py": {"save_pretrained", "copyfile", "copytree"},
+    "drkit/train/checkpoints.py": {"save_pretrained", "save_file", "copyfile", "copytree"},
     "drkit/train/refresh.py": {"rmtree", "unlink"},
     "drkit/train/trainer.py": {"save_file", "touch", "rmtree"},
     "drkit/train/validation.py": {"unlink"},

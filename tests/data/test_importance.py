@@ -10,9 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from drkit.data.arrays import SignalValues
-from drkit.data.counts import text_chunks
+from drkit.data.counts import _sorted_with_positions, spill, text_chunks
 from drkit.data.ppmi import log_frequencies, ppmi_svd
 from drkit.data.store import TokenStore, tokenise
 from drkit.errors import DrkitError
@@ -107,6 +109,26 @@ def test_chunks_spilled_and_merged_count_as_one_pass(store, tmp_path, monkeypatc
         assert np.array_equal(one.counts, other.counts)
         assert one.total == other.total
     assert sorted(p.name for p in (tmp_path / "parts").iterdir()) == [f"{n}.arrow" for n in range(1, 5)]
+
+
+@given(st.lists(st.integers(-1, 2**62), max_size=50), st.sampled_from([2**62, 2**40, 3]))
+def test_keys_are_sorted_with_their_positions_whether_both_fit_one_number_or_not(values, largest):
+    keys = np.array([min(value, largest) for value in values], dtype=np.int64)
+    in_order, positions = _sorted_with_positions(keys)
+    assert in_order.tolist() == sorted(key for key in keys.tolist() if key >= 0)
+    assert keys[positions].tolist() == in_order.tolist()
+    pairs = [*zip(in_order.tolist(), positions.tolist(), strict=True)]
+    assert pairs == sorted(pairs), "equal keys stay in their order"
+
+
+def test_spilled_numbers_are_read_and_written_by_slices(tmp_path):
+    values = np.arange(10, dtype=np.int32)
+    spilled = spill(values, str(tmp_path / "numbers"))
+    spilled[3:5] = np.array([30, 40])
+    expected = [0, 1, 2, 30, 40, 5, 6, 7, 8, 9]
+    assert spilled[:].tolist() == expected
+    assert [spilled[slice(*at)].tolist() for at in ((2, 4), (8, 99), (10, 12), (5, 5))] == [[2, 30], [8, 9], [], []]
+    assert (len(spilled), spilled[:].dtype, spill(values[:0], str(tmp_path / "none"))[:].tolist()) == (10, np.int32, [])
 
 
 def test_any_vocabulary_fits(tmp_path):
