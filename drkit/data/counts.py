@@ -55,7 +55,7 @@ class Spilled:
     def __setitem__(self, rows: slice, values: NDArray[Any]) -> None:
         with Path(self.path).open("r+b") as file:
             file.seek(rows.indices(self.length)[0] * self.dtype.itemsize)
-            values.astype(self.dtype).tofile(file)
+            values.astype(self.dtype, copy=False).tofile(file)
 
 
 def spill(values: NDArray[Any], path: str) -> Spilled:
@@ -262,7 +262,8 @@ def merged(runs: Sequence[tuple[Spilled, Spilled]], size: int) -> Iterator[Run]:
     stored = sum(len(keys) for keys, _ in runs)
     parts = max(-(-stored // size), 1)
     steps = [max(len(keys) // (64 * parts), 1) for keys, _ in runs]
-    sampled = [keys[:][::step] for (keys, _), step in zip(runs, steps, strict=True)]
+    # Copies: a view would keep all keys of its run in memory.
+    sampled = [keys[:][::step].copy() for (keys, _), step in zip(runs, steps, strict=True)]
     sample = np.sort(np.concatenate([np.empty(0, np.int64), *sampled]))
     borders = np.unique(sample[np.arange(1, parts) * len(sample) // parts])
     cuts = [np.searchsorted(keys[:], borders) for keys, _ in runs]

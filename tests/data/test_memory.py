@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from collections import Counter
+from itertools import pairwise
 from types import SimpleNamespace
 from unittest import mock
 
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 
 from drkit.data import ppmi, train_wordpiece, vocabulary
 from drkit.data.arrays import Arrays
+from drkit.data.counts import merged, spill
 
 VOCABULARY = 24
 
@@ -54,6 +57,25 @@ def test_pairs_counted_on_disk_are_those_of_the_texts(tmp_path_factory, texts, w
         for key, number in expected.items():
             rows[key // VOCABULARY] += number
         assert sums.tolist() == [rows[token] for token in range(VOCABULARY)]
+
+
+def test_merged_runs_are_never_all_in_memory(tmp_path):
+    rng, runs, expected = np.random.default_rng(0), [], Counter()
+    for number in range(40):
+        keys = np.sort(rng.choice(200_000, 20_000, replace=False))
+        runs.append(
+            (spill(keys, f"{tmp_path / str(number)}.keys"), spill(keys % 7, f"{tmp_path / str(number)}.counts"))
+        )
+        expected.update(dict(zip(keys.tolist(), (keys % 7).tolist(), strict=True)))
+    tracemalloc.start()
+    held = [(int(keys[0]), int(keys[-1]), len(keys), int(counts.sum())) for keys, counts in merged(runs, 40_000)]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(held) > 15
+    assert all(last < first for (_, last, *_), (first, *_) in pairwise(held))
+    assert sum(length for _, _, length, _ in held) == len(expected)
+    assert sum(total for *_, total in held) == sum(expected.values())
+    assert peak < 40 * 20_000 * 16 / 2, "half of what the runs hold"
 
 
 def test_embeddings_do_not_depend_on_the_memory_limit(tmp_path):
