@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections import ChainMap
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -138,8 +140,7 @@ class Bm25Retriever:
         Raises DrkitError for an empty text.
         """
         check_queries(texts)
-        queries = self._tokenizer.streaming_tokenize(texts, update_vocab=False, allow_empty=False)
-        return [self._hits(query, depth) for query in queries]
+        return [self._hits(query, depth) for query in self._terms(texts)]
 
     def score(self, texts: Sequence[str], doc_ids: Sequence[Sequence[str]]) -> list[list[float]]:
         """Score each text against its own list of passages: 0 without a shared term, NaN for an unknown id.
@@ -148,13 +149,21 @@ class Bm25Retriever:
         """
         check_queries(texts)
         check_one_list_per_query(len(doc_ids), len(texts))
-        queries = self._tokenizer.streaming_tokenize(texts, update_vocab=False, allow_empty=False)
-        return [self._scores(query, self._ids.find(names)) for query, names in zip(queries, doc_ids, strict=True)]
+        found = zip(self._terms(texts), doc_ids, strict=True)
+        return [self._scores(query, self._ids.find(names)) for query, names in found]
 
     def stream(self, texts: Iterable[str], depth: int, batch: int = 256) -> Iterator[Hits]:
         """Yield what `search` returns for any number of texts, a batch at a time."""
         for some in batched(texts, batch):
             yield from self.search(some, depth)
+
+    def _terms(self, texts: Sequence[str]) -> Iterator[list[int]]:
+        """Yield the terms of queries; bm25s would keep every word of theirs, and save them with the index."""
+        reader = copy(self._tokenizer)
+        reader.word_to_stem = ChainMap({}, self._tokenizer.word_to_stem)
+        reader.word_to_id = ChainMap({}, self._tokenizer.word_to_id)
+        terms: Iterator[list[int]] = reader.streaming_tokenize(texts, update_vocab=False, allow_empty=False)
+        return terms
 
     def _scores(self, query: list[int], positions: NDArray[np.int64]) -> list[float]:
         all_scores = np.zeros(len(self._ids), dtype=np.float32)

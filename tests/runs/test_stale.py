@@ -295,8 +295,9 @@ CHANGES = {
     "evaluation.depth": (SEARCHED | {"dev-runs"}, "evaluation.depth=10"),
     "evaluation.measures": (FUSED | {"choice"}, "evaluation.measures=['RR@5']"),
     "evaluation.bm25": ({"runs", *REPORTED}, "evaluation.bm25=false"),
-    "BM25's b": ({"bm25", "dev-runs"} | SEARCHED, "evaluation.bm25_b=0.9"),
-    "values of BM25's b": ({"bm25", "dev-runs"} | SEARCHED, "evaluation.bm25_b=[0.75, 0.9]"),
+    "BM25's b": ({"bm25", "dev-runs", "runs", "hybrid", "evaluation"}, "evaluation.bm25_b=0.9"),
+    # the first of equal values stays
+    "values of BM25's b": ({"bm25"}, "evaluation.bm25_b=[0.75, 0.9]"),
     "evaluation.hybrid": (REPORTED, "evaluation.hybrid=false"),
     "evaluation.start": (SEARCHED | CHOSEN | EXPORTED, "evaluation.start=false"),
     "evaluation.export": (EXPORTED | FUSED, "evaluation.export=last"),

@@ -141,3 +141,15 @@ def test_best_positions_is_a_stable_sort(values, depth):
     scores = np.array(values, dtype=np.float32)
     expected = [p for p in sorted(range(len(values)), key=lambda p: (-values[p], p)) if values[p] > 0][:depth]
     assert best_positions(scores, depth).tolist() == expected
+
+
+def test_searching_does_not_change_what_is_saved(tmp_path):
+    retriever = Bm25Retriever().index(corpus())
+    files = []
+    for name in ("before", "after"):
+        (tmp_path / name).mkdir()
+        retriever.save(tmp_path / name)
+        files.append({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()})
+        retriever.search(["removes unheard numbers", "suffixes"], 3)
+        retriever.score(["strings unseen"], [["d1"]])
+    assert files[0] == files[1]
