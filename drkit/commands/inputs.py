@@ -96,9 +96,8 @@ class NamedCollection:
         return iter(source.corpus if isinstance(source, StoredCollection) else source.passages())
 
     def contents(self) -> Iterator[tuple[str, str]]:
-        """Stream (id, title and text) of all passages; nothing is read before the first is asked for."""
-        for passage in self.passages():
-            yield passage.doc_id, passage.content
+        """Stream (id, title and text) of all passages. Raises DrkitError at once if there is no such collection."""
+        return ((passage.doc_id, passage.content) for passage in self.passages())
 
 
 def find_index(folder: str | Path) -> Path:

@@ -124,7 +124,8 @@ def mine_to_file(
         )
     kept = FileParts.beside(output.path)
     in_parts = kept.are_needed(engine)
-    # Models are loaded before the collection is read: their names may be wrong.
+    named = NamedCollection(collection, tuple(settings), parts)
+    _ = named.source  # names may be wrong: the collection is found and models are loaded before anything is read
     models = ChainModels(None, None, miners.pooling, miners.reranker, miners.device, miners.seed)
     encoder, identity = None, list[dict[str, Any]]()
     if "retriever" in requirements_of(choices, registry):
@@ -132,7 +133,7 @@ def mine_to_file(
         identity = [dict(encoder.value.identity())]
     reranker = open_reranker(miners.reranker, miners.device) if miners.reranker else None
     with nullcontext(kept.folder) if in_parts else tempfile.TemporaryDirectory(prefix=SCRATCH) as scratch:
-        folder, content = _stored(NamedCollection(collection, tuple(settings), parts), Path(scratch))
+        folder, content = _stored(named, Path(scratch))
         stored = open_collection(folder)
         total = len(stored.positives(split))
         if not total:

@@ -81,13 +81,14 @@ def count(
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     base = int(store.flat_ids.max(initial=0)) + 1
-    lengths = np.diff(store.offsets)
+    texts_of_length = np.bincount(np.diff(store.offsets))
     with tempfile.TemporaryDirectory(dir=folder, prefix=".runs-") as scratch:
         grams = _StoreNgrams(store, base, Path(scratch), memory_mb, workers)
         for order in range(1, window + 1):
             grams.lengthen()
             with ArrayWriter(folder / f"{order}.arrow", {"keys": np.int64, "counts": np.int64}) as writer:
-                total = int(np.maximum(lengths - order + 1, 0).sum())
+                ngrams_in_text = np.maximum(np.arange(len(texts_of_length)) - order + 1, 0)
+                total = int(texts_of_length @ ngrams_in_text)
                 writer.metadata = {"total": total, "base": base, "window": window, "min_count": min_count}
                 for keys, counts in merged([(part.keys, part.counts) for part in grams.parts], grams.keys_at_once):
                     kept = counts >= min_count

@@ -75,7 +75,7 @@ class Bm25Retriever:
     def index(self, passages: Iterable[Passage]) -> Bm25Retriever:
         """Index a stream of passages; only ids and term numbers stay in memory.
 
-        Raises DrkitError if there are none.
+        Raises DrkitError without passages.
         """
         self._weigh(self._read(passages))
         return self
@@ -86,7 +86,7 @@ class Bm25Retriever:
     ) -> Iterator[Bm25Retriever]:
         """Yield a retriever for each k1 and b; the passages are read once, and their terms stay in memory.
 
-        Raises DrkitError if there are none.
+        Raises DrkitError without passages.
         """
         read = cls()
         terms = read._read(passages)
