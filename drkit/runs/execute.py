@@ -178,6 +178,7 @@ def _join_stages(stages: Sequence[Stage[Any]], run: Path, registry: Registry) ->
                 Path(scratch, CHECKPOINTS).symlink_to(shared)
                 stage = by_name[name]
                 stage.spec.run(_stage_run(stage, Path(scratch), run, registry, Silent(), LocalEngine()))
+                processes.barrier()
     return {}
 
 
@@ -273,6 +274,8 @@ class _Work:
                 (folder / CHECKPOINTS).mkdir(exist_ok=True)
                 processes.broadcast(stage.name)
             metrics = stage.spec.run(_stage_run(stage, folder, run, self.registry, self.progress, self.engine))
+            if stage.spec.joint:
+                processes.barrier()  # others may still read the checkpoints, which `publish` removes
             seconds = time.perf_counter() - started
             manifest = _manifest(stage, identity, folder, metrics, seconds, peaks())
             write_manifest(manifest, folder)

@@ -132,6 +132,7 @@ class Refresher(TrainerCallback):  # type: ignore[misc]
             )
         if state.is_world_process_zero:
             _link_negatives(Path(args.output_dir, CALLBACKS), self._folder)
+        processes.barrier()  # the other processes read them there
         if state.global_step < state.max_steps:
             self._mine_before(state.global_step, args.gradient_accumulation_steps)
 

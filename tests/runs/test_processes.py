@@ -133,6 +133,12 @@ def _teachers_differences(path):
     return [np.asarray(row) - row[0] for row in rows]
 
 
+def test_checkpoints_stay_until_every_process_has_read_them(tmp_path):
+    torchrun("tests/runs/slow_process.py", tmp_path)
+    assert read_manifest(tmp_path / "run/trained").metrics == {}
+    assert not (tmp_path / "run/trained/checkpoints").exists()
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="threads are counted in /proc")
 def test_no_thread_of_the_group_outlives_it(tmp_path):
     # One that lets go of a tensor while the interpreter ends aborts the process, and with it the run.

@@ -1,0 +1,31 @@
+"""Run by torchrun: a joint stage whose second process still reads the checkpoints when the first one is done."""
+
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from drkit.core import processes
+from drkit.core.files import CHECKPOINTS
+from drkit.runs.stage import Stage, StageSpec
+from tests.runs.test_execute import Toy, go
+
+
+def train(stage):
+    kept = stage.folder / CHECKPOINTS / "negatives.txt"
+    if processes.rank() == 0:
+        kept.write_text("mined")
+    processes.barrier()
+    if processes.rank():
+        time.sleep(1)
+        assert kept.read_text() == "mined"
+    return {}
+
+
+def main(folder):
+    go([Stage("trained", StageSpec("train", 1, Toy, train, joint=True), Toy(), "train")], Path(folder, "run"))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
