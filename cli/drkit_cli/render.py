@@ -338,11 +338,11 @@ def results_document(run: Path, done: Mapping[str, Manifest]) -> dict[str, Any]:
 
 
 def _findings(run: Path, done: Mapping[str, Manifest]) -> list[str]:
-    from drkit.runs.stages.retriever import describe_choice
+    from drkit.runs.stages.retriever import chosen_on_dev
 
     metrics = done["evaluation"].metrics if "evaluation" in done else {}
     verdicts = verdict(metrics, metrics["measures"][0]) if metrics else []
-    chosen = [describe_choice(done["choice"].metrics)] if "choice" in done else []
+    chosen = chosen_on_dev({name: manifest.metrics for name, manifest in done.items()})
     return [*verdicts, *chosen, *truncations(run, done)]
 
 

@@ -42,7 +42,7 @@ from drkit.recipe.toml import recipe_toml
 from drkit.report import loss_panels, probe_panels, validation_panel
 from drkit.runs.stage import TRUNCATED, read_truncations
 from drkit.runs.stages.report import PROBES, VALIDATION
-from drkit.runs.stages.retriever import describe_choice
+from drkit.runs.stages.retriever import chosen_on_dev
 
 SHOWN = 200
 
@@ -89,7 +89,7 @@ class RunPart:
     name: str
     recipe: Sequence[RecipeLine]
     data: Data | None
-    exported: str
+    chosen: Sequence[str]
     truncated: Sequence[str]
     missing: Sequence[str]
     table: SystemTable | None
@@ -192,7 +192,7 @@ def _run_part(run: RunRecord, parts: Installed, *, with_table: bool) -> RunPart:
         name=run.name,
         recipe=describe_recipe(run, parts.registry),
         data=describe_data(run),
-        exported=_exported(run),
+        chosen=_chosen(run),
         truncated=list(dict.fromkeys(truncated)),
         missing=run.missing,
         table=table,
@@ -202,10 +202,12 @@ def _run_part(run: RunRecord, parts: Installed, *, with_table: bool) -> RunPart:
     )
 
 
-def _exported(run: RunRecord) -> str:
-    if "choice" in run.manifests:
-        return describe_choice(run.manifests["choice"].metrics)
-    return str(run.manifests["report"].settings.get("exported", "")) if "report" in run.manifests else ""
+def _chosen(run: RunRecord) -> list[str]:
+    """Return in words which retriever the run exports, and what else it has chosen on its dev queries."""
+    lines = chosen_on_dev({stage: manifest.metrics for stage, manifest in run.manifests.items()})
+    if "choice" not in run.manifests and "report" in run.manifests:
+        lines = [run.manifests["report"].settings.get("exported", ""), *lines]
+    return [line[:1].upper() + line[1:] for line in lines if line]
 
 
 def _curves(run: RunRecord) -> list[Chart]:

@@ -45,7 +45,8 @@ def drkit(*arguments, check=True, **environment):
 def tiny_run(tmp_path_factory):
     """A finished run of two stages at toy sizes: (folder, what it printed)."""
     run = tmp_path_factory.mktemp("runs") / "tiny"
-    done = drkit("compose", "--masker", "pmi", "--decoder", "enhanced", *TINY, "--run-dir", run)
+    bm25 = "--set=evaluation.bm25_b=[0.75, 0.4]"
+    done = drkit("compose", "--masker", "pmi", "--decoder", "enhanced", *TINY, bm25, "--run-dir", run)
     return run, done.stdout
 
 

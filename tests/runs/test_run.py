@@ -392,6 +392,9 @@ def test_the_best_retriever_on_dev_is_exported_with_its_index(tiny_run):
     assert choice["chosen"] == best
     assert f"exported: {best}, the best of 4 retrievers" in " ".join(out.split())
     assert f"Exported: {best}, the best of 4 retrievers" in (run / "report" / "report.md").read_text()
+    bm25 = read_manifest(run / "bm25").metrics
+    shown = f"BM25: k1 {bm25['k1']:g}, b {bm25['b']:g}, the best of 2 on {bm25['queries']:,} dev queries"
+    assert shown in " ".join(out.split())
     assert read_manifest(run / "encoder").metrics["from"] == best
     kept, index = read_manifest(run / "index").files, read_manifest(run / f"index-{best}").files
     assert kept == index

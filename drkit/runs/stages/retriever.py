@@ -229,13 +229,34 @@ def _best_on_dev(
         stage.progress.advance(done, len(tried), "variants")
     assert best is not None
     retriever, (k1, b) = best
-    first, chosen = next(iter(means)), f"k1 {k1:g}, b {b:g}"
+    facts = {"measure": measure, "queries": len(queries), "means": means}
+    stage.progress.note(describe_bm25({"k1": k1, "b": b, **facts}))
+    return retriever, (k1, b), facts
+
+
+def describe_bm25(facts: Mapping[str, Any]) -> str:
+    """Return in words which k1 and b were chosen, and what the first ones reach.
+
+    >>> means = {"k1 1.2, b 0.75": 0.25, "k1 1.2, b 1": 0.5}
+    >>> describe_bm25({"k1": 1.2, "b": 1.0, "measure": "RR@10", "queries": 9, "means": means})
+    'BM25: k1 1.2, b 1, the best of 2 on 9 dev queries (RR@10 0.500; 0.250 with k1 1.2, b 0.75)'
+    """
+    means, chosen = facts["means"], f"k1 {facts['k1']:g}, b {facts['b']:g}"
+    first = next(iter(means))
     against = "" if chosen == first else f"; {means[first]:.3f} with {first}"
-    stage.progress.note(
-        f"BM25 with {chosen}, the best of {len(means)} on {len(queries):,} dev queries "
-        f"({measure} {means[chosen]:.3f}{against})"
+    return (
+        f"BM25: {chosen}, the best of {len(means)} on {facts['queries']:,} dev queries "
+        f"({facts['measure']} {means[chosen]:.3f}{against})"
     )
-    return retriever, (k1, b), {"measure": measure, "queries": len(queries), "means": means}
+
+
+def chosen_on_dev(facts: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return what a run has chosen on its dev queries, a line each: the exported retriever, and BM25's k1 and b.
+
+    facts: what each finished stage has recorded.
+    """
+    lines = [describe_choice(facts["choice"])] if "choice" in facts else []
+    return [*lines, *([describe_bm25(facts["bm25"])] if "means" in facts.get("bm25", {}) else [])]
 
 
 def _passage_tokens(stage: StageRun[IndexSettings]) -> Iterator[tuple[str, NDArray[Any]]]:
