@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from attrs import field, frozen
 
@@ -58,6 +58,14 @@ class Task(Generic[T_co]):
 class Engine(Protocol):
     """Carries out tasks."""
 
+    @property
+    def threads(self) -> int:
+        """How many threads a task may use."""
+
+    @property
+    def slots(self) -> int:
+        """How many tasks are carried out at once."""
+
     def run(self, tasks: Iterable[Task[T]]) -> Iterator[T]:
         """Yield the result of each task, in order; tasks are read as they are needed.
 
@@ -67,6 +75,13 @@ class Engine(Protocol):
 
 class LocalEngine:
     """Carries out tasks in this process, one after another; the first that fails ends the work."""
+
+    slots: ClassVar[int] = 1
+
+    @property
+    def threads(self) -> int:
+        """How many threads a task may use: as many as there are cores."""
+        return processes.available_cores()
 
     def run(self, tasks: Iterable[Task[T]]) -> Iterator[T]:
         """Yield the result of each task, in order."""

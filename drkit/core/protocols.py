@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from drkit.core.draws import Draws
+    from drkit.core.engine import Engine
 
 
 @runtime_checkable
@@ -130,6 +131,14 @@ class SignalTexts(Protocol):
     @property
     def vocab_size(self) -> int:
         """The number of entries in the encoder's embedding table."""
+
+    @property
+    def engine(self) -> Engine | None:
+        """Where tasks may be carried out; in this process if None."""
+
+    @property
+    def scratch(self) -> Path | None:
+        """A folder for temporary files that all machines of the engine share; None: the system's temporary folder."""
 
     def read(self) -> Iterator[tuple[str, NDArray[Any]]]:
         """Yield (text, i64[tokens,2] start and end of each content token in it), in the order of the store."""

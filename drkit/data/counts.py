@@ -3,7 +3,7 @@
 The key of an n-gram is (rank of its first n - 1 tokens among the (n-1)-grams) * base + its last token, so that n-grams
 of any order over any vocabulary fit 64 bits. Each order is counted in ranges of texts, whose sorted n-grams go to disk
 and are merged by ranges of keys. They are looked up in the same way: a table is read once, from front to back, however
-many texts there are.
+many texts there are. Ranges of texts may be counted and looked up by the machines of an engine.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from attrs import frozen
 from numpy.typing import NDArray
 
-from drkit.core.processes import available_cores
+from drkit.core.engine import Engine, LocalEngine, Task
 from drkit.data.arrays import Arrays, ArrayWriter
 from drkit.data.store import TokenStore
 
@@ -30,6 +30,7 @@ _BYTES_PER_TOKEN = 192
 _LARGEST_LOOKUP = 1 << 21
 _SMALLEST_CHUNK = 1 << 16
 
+T = TypeVar("T")
 Run = tuple["NDArray[np.int64]", "NDArray[np.int64]"]  # keys, sorted and unique, and their counts
 
 
@@ -72,18 +73,20 @@ def count(
     min_count: int = 1,
     memory_mb: int = 256,
     workers: int | None = None,
+    engine: Engine | None = None,
 ) -> NgramCounts:
     """Count all n-grams of n = 1 .. `window` content tokens within a text, and write the counts to `folder`.
 
     N-grams that occur less than `min_count` times are dropped after counting. memory_mb: approximate memory limit in
-    MiB; workers: number of threads (None: all cores). Neither affects the result.
+    MiB; workers: number of threads (None: all that the engine has); engine: where ranges of texts are counted, in this
+    process if None. None of them affects the result.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     base = int(store.flat_ids.max(initial=0)) + 1
     texts_of_length = np.bincount(np.diff(store.offsets))
     with tempfile.TemporaryDirectory(dir=folder, prefix=".runs-") as scratch:
-        grams = _StoreNgrams(store, base, Path(scratch), memory_mb, workers)
+        grams = _StoreNgrams(store, base, Path(scratch), memory_mb, workers, engine)
         for order in range(1, window + 1):
             grams.lengthen()
             with ArrayWriter(folder / f"{order}.arrow", {"keys": np.int64, "counts": np.int64}) as writer:
@@ -94,7 +97,7 @@ def count(
                     kept = counts >= min_count
                     writer.append(keys=keys[kept], counts=counts[kept])
             if order < window:
-                grams.look_up(NgramTable(folder / f"{order}.arrow"))
+                grams.look_up(folder / f"{order}.arrow")
     return NgramCounts(folder)
 
 
@@ -105,11 +108,18 @@ class _StoreNgrams:
     """
 
     def __init__(
-        self, store: TokenStore, base: int, scratch: Path, memory_mb: int = 256, workers: int | None = None
+        self,
+        store: TokenStore,
+        base: int,
+        scratch: Path,
+        memory_mb: int = 256,
+        workers: int | None = None,
+        engine: Engine | None = None,
     ) -> None:
         self._store, self._base, self._scratch, self._order = store, base, scratch, 0
-        self._workers = workers or available_cores()
-        size = _chunk_size(store, memory_mb, self._workers)
+        self._engine: Engine = engine or LocalEngine()
+        self._workers = workers or self._engine.threads
+        size = _chunk_size(store, memory_mb, self._workers, self._engine.slots)
         self.keys_at_once = size * self._workers
         self._texts = list(text_chunks(store.offsets, size))
         self.parts: list[_Part] = []
@@ -121,32 +131,67 @@ class _StoreNgrams:
         folder.mkdir()
         shorter: Sequence[_Part | None] = self.parts or [None] * len(self._texts)
         files = [folder / str(number) for number in range(len(self._texts))]
-        with ThreadPoolExecutor(self._workers) as pool:
-            self.parts = list(pool.map(self._part, files, self._texts, shorter))
+        given = (self._store, self._base, self._order, self._workers)
+        tasks = (
+            Task(self._name(some), write_parts, (*given, some))
+            for some in self._shares(list(zip(files, self._texts, shorter, strict=True)))
+        )
+        self.parts = [part for written in self._engine.run(tasks) for part in written]
         shutil.rmtree(self._scratch / str(self._order - 1), ignore_errors=True)
 
-    def _part(self, files: Path, texts: tuple[int, int], shorter: _Part | None) -> _Part:
-        offsets = self._store.offsets[texts[0] : texts[1] + 1]
-        tokens = slice(int(offsets[0]), int(offsets[-1]))
-        flat = self._store.flat_ids[tokens].astype(np.int64)
-        ranks = None if shorter is None else shorter.at_tokens(shorter.ranks, missing=-1)
-        return _Part.write(files, tokens, ngram_keys(flat, remaining_tokens(offsets), self._order, ranks, self._base))
+    def look_up(self, table: Path) -> None:
+        """Set the ranks and counts of all parts to those of a table, which each task reads once."""
+        given = (table, self.keys_at_once, self._workers)
+        tasks = (Task(self._name(some), look_up_parts, (*given, some)) for some in self._shares(self.parts))
+        for _ in self._engine.run(tasks):
+            pass
 
-    def look_up(self, table: NgramTable) -> None:
-        """Set the ranks and counts of all parts to those of a table, which is read once."""
-        starts = range(0, len(table.keys), self.keys_at_once)
-        lasts = np.array([table.keys[start : start + self.keys_at_once][-1] for start in starts], np.int64)
-        with ThreadPoolExecutor(self._workers) as pool:
-            cuts = list(pool.map(lambda part: [0, *np.searchsorted(part.keys[:], lasts, side="right")], self.parts))
-            for number, start in enumerate(starts):
-                rows = slice(start, start + self.keys_at_once)
-                run = np.array(table.keys[rows]), np.array(table.counts[rows])
-                slices = [slice(int(cut[number]), int(cut[number + 1])) for cut in cuts]
-                list(pool.map(partial(_Part.look_up, run=run, rank=start), self.parts, slices))
-        for part, cut in zip(self.parts, cuts, strict=True):
-            missing = slice(int(cut[-1]), len(part.keys))
-            part.ranks[missing] = np.full(missing.stop - missing.start, -1)
-            part.counts[missing] = np.zeros(missing.stop - missing.start)
+    def _shares(self, parts: list[T]) -> Iterator[list[T]]:
+        """Yield the parts of each task; a machine has as few tasks as it can."""
+        share = max(-(-len(parts) // self._engine.slots), 1)
+        return (parts[start : start + share] for start in range(0, len(parts), share))
+
+    def _name(self, some: Sequence[Any]) -> str:
+        return f"{self._order}-grams of {len(some)} of the {len(self._texts)} parts of {self._store.path}"
+
+
+def write_parts(
+    store: TokenStore,
+    base: int,
+    order: int,
+    workers: int,
+    parts: Sequence[tuple[Path, tuple[int, int], _Part | None]],
+) -> list[_Part]:
+    """Write the n-grams of one order; a part has the beginning of its files, a range of texts, and shorter n-grams."""
+
+    def write(part: tuple[Path, tuple[int, int], _Part | None]) -> _Part:
+        files, (first, last), shorter = part
+        offsets = store.offsets[first : last + 1]
+        tokens = slice(int(offsets[0]), int(offsets[-1]))
+        flat = store.flat_ids[tokens].astype(np.int64)
+        ranks = None if shorter is None else shorter.at_tokens(shorter.ranks, missing=-1)
+        return _Part.write(files, tokens, ngram_keys(flat, remaining_tokens(offsets), order, ranks, base))
+
+    with ThreadPoolExecutor(workers) as pool:
+        return list(pool.map(write, parts))
+
+
+def look_up_parts(path: Path, keys_at_once: int, workers: int, parts: Sequence[_Part]) -> None:
+    """Set the ranks and counts of parts to those of the table in a file, which is read once."""
+    table = NgramTable(path)
+    starts = range(0, len(table.keys), keys_at_once)
+    lasts = np.array([table.keys[start : start + keys_at_once][-1] for start in starts], np.int64)
+    with ThreadPoolExecutor(workers) as pool:
+        cuts = list(pool.map(lambda part: [0, *np.searchsorted(part.keys[:], lasts, side="right")], parts))
+        for number, start in enumerate(starts):
+            rows = slice(start, start + keys_at_once)
+            run = np.array(table.keys[rows]), np.array(table.counts[rows])
+            slices = [slice(int(cut[number]), int(cut[number + 1])) for cut in cuts]
+            list(pool.map(partial(_Part.look_up, run=run, rank=start), parts, slices))
+    for part, cut in zip(parts, cuts, strict=True):
+        missing = slice(int(cut[-1]), len(part.keys))
+        part.ranks[missing] = np.full(missing.stop - missing.start, -1)
+        part.counts[missing] = np.zeros(missing.stop - missing.start)
 
 
 @frozen(eq=False)
@@ -210,10 +255,10 @@ def _sorted_with_positions(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], 
     return packed >> bits, packed & ((1 << bits) - 1)
 
 
-def _chunk_size(store: TokenStore, memory_mb: int, workers: int) -> int:
+def _chunk_size(store: TokenStore, memory_mb: int, workers: int, machines: int) -> int:
     """Return the tokens per chunk: limited by memory, and small enough that every worker of a small corpus has some."""
     allowed = memory_mb * 2**20 // (_BYTES_PER_TOKEN * workers)
-    share = max(-(-len(store.flat_ids) // workers), _SMALLEST_CHUNK)
+    share = max(-(-len(store.flat_ids) // (workers * machines)), _SMALLEST_CHUNK)
     return max(min(allowed, share), 1)
 
 
@@ -356,25 +401,31 @@ class NgramCounts:
             yield table.log_shares(counts)
 
     def store_log_shares(
-        self, store: TokenStore, texts: Iterable[tuple[int, int]]
+        self,
+        store: TokenStore,
+        texts: Iterable[tuple[int, int]],
+        *,
+        scratch: Path | None = None,
+        engine: Engine | None = None,
     ) -> Iterator[list[NDArray[np.float64]]]:
         """Yield for ranges of a store's texts what `log_shares` yields, as a list.
 
-        Counts of every token of the store are written to the system's temporary folder first: 2 to 8 bytes for each
-        order and token, and as much again for the n-grams while they are looked up.
+        scratch: where counts of every token of the store are written first: 2 to 8 bytes for each order and token, and
+        as much again for the n-grams while they are looked up (None: the system's temporary folder). engine: where the
+        n-grams are looked up, in this process if None; other machines need a scratch folder that they share.
         """
-        with tempfile.TemporaryDirectory() as scratch:
-            found = self._store_counts(store, Path(scratch))
+        with tempfile.TemporaryDirectory(dir=scratch, prefix=".counts-") as folder:
+            found = self._store_counts(store, Path(folder), engine)
             for first, last in texts:
                 tokens = slice(int(store.offsets[first]), int(store.offsets[last]))
                 yield [table.log_shares(counts[tokens]) for table, counts in zip(self.tables, found, strict=True)]
 
-    def _store_counts(self, store: TokenStore, scratch: Path) -> list[NDArray[Any]]:
+    def _store_counts(self, store: TokenStore, scratch: Path, engine: Engine | None) -> list[NDArray[Any]]:
         """Return for each order how often the n-gram that starts at each token was counted, in mapped files."""
-        grams, found = _StoreNgrams(store, self.base, scratch), list[NDArray[Any]]()
+        grams, found = _StoreNgrams(store, self.base, scratch, engine=engine), list[NDArray[Any]]()
         for order, table in enumerate(self.tables, start=1):
             grams.lengthen()
-            grams.look_up(table)
+            grams.look_up(self.folder / f"{order}.arrow")
             shape = max(len(store.flat_ids), 1)
             counts = np.memmap(scratch / f"counts-{order}", np.min_scalar_type(table.total), "w+", shape=shape)
             for part in grams.parts:

@@ -305,7 +305,7 @@ def _load_hf(path: str, part: str, **options: Any) -> dict[str, Rows]:
 
 
 def _check_hub(path: str) -> None:
-    """Raise DrkitError for a file, for what can be no hub id, and if a hub that is needed does not answer soon."""
+    """Raise DrkitError for a file, for what cannot be a hub id, and if a hub that is needed does not answer soon."""
     import datasets
 
     local = local_path(path)

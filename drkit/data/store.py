@@ -372,7 +372,7 @@ class StoredTexts:
     store: their tokens. tokenizer: the tokenizer that made the store. vocab_size: rows of the encoder's embedding
     matrix, which may exceed the tokenizer's vocabulary; 0 if the signal has no values per entry. characters: the texts
     in the order of the store, without `prompt`; None if only their tokens are kept (candidate queries), which are then
-    decoded.
+    decoded. engine, scratch: see `SignalTexts`.
     """
 
     store: TokenStore
@@ -380,6 +380,8 @@ class StoredTexts:
     vocab_size: int
     characters: Callable[[], Iterable[str]] | None = None
     prompt: str = ""
+    engine: Engine | None = None
+    scratch: Path | None = None
 
     def __len__(self) -> int:
         return len(self.store)

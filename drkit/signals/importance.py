@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from drkit.core.engine import Engine
 from drkit.core.protocols import SignalTexts
 from drkit.data.arrays import SignalValues, write_signal
 from drkit.data.counts import NgramCounts, count, remaining_tokens, text_chunks
@@ -38,12 +39,14 @@ class ImportanceSignal:
 
     def fit(self, texts: SignalTexts, folder: Path) -> Mapping[str, Any]:
         """Count the n-grams of the corpus; return a description of the counts."""
-        counts = count(texts.store, folder / COUNTS, window=self.config.window, min_count=self.config.min_count)
+        config, given = self.config, (texts.store, folder / COUNTS)
+        counts = count(*given, window=config.window, min_count=config.min_count, engine=texts.engine)
         return {"ngrams": counts.describe()}
 
     def values(self, texts: SignalTexts, folder: Path) -> Iterator[NDArray[np.float32]]:
         """Yield the importance of every content token, from the counts that `fit` wrote to `folder`."""
-        return token_values(texts.store, NgramCounts(folder / COUNTS), pmi=self.config.pmi)
+        counts, pmi = NgramCounts(folder / COUNTS), self.config.pmi
+        return token_values(texts.store, counts, pmi=pmi, scratch=texts.scratch, engine=texts.engine)
 
 
 def importance(store: TokenStore, counts: NgramCounts, folder: Path, *, pmi: str = "fragment") -> SignalValues:
@@ -57,14 +60,23 @@ def importance(store: TokenStore, counts: NgramCounts, folder: Path, *, pmi: str
     return write_signal("importance", values, folder, scope="token", count=len(store.flat_ids), metadata=metadata)
 
 
-def token_values(store: TokenStore, counts: NgramCounts, *, pmi: str = "fragment") -> Iterator[NDArray[np.float32]]:
-    """Yield the importance of every content token of `store`, in order, about a million tokens at a time."""
+def token_values(
+    store: TokenStore,
+    counts: NgramCounts,
+    *,
+    pmi: str = "fragment",
+    scratch: Path | None = None,
+    engine: Engine | None = None,
+) -> Iterator[NDArray[np.float32]]:
+    """Yield the importance of every content token of `store`, in order, about a million tokens at a time.
+
+    scratch, engine: see `NgramCounts.store_log_shares`.
+    """
     _check(pmi)
     texts = list(text_chunks(store.offsets, _TOKENS_AT_ONCE))
     offsets = (store.offsets[first : last + 1] for first, last in texts)
-    return (
-        _ami(shares, o - o[0], pmi) for o, shares in zip(offsets, counts.store_log_shares(store, texts), strict=True)
-    )
+    log_shares = counts.store_log_shares(store, texts, scratch=scratch, engine=engine)
+    return (_ami(shares, o - o[0], pmi) for o, shares in zip(offsets, log_shares, strict=True))
 
 
 def score(texts: Iterable[ArrayLike], counts: NgramCounts, *, pmi: str = "fragment") -> list[NDArray[np.float32]]:

@@ -13,8 +13,11 @@ class Pickling:
     are loaded again for each window.
     """
 
+    threads = 2
+
     def __init__(self, window=3, after=None, at=None):
         self.window, self.after, self.at, self.names = window, after, at, []
+        self.slots = window
 
     def run(self, tasks):
         tasks = iter(tasks)

@@ -279,7 +279,7 @@ def signal_of_texts(stage: StageRun[SignalSettings]) -> Mapping[str, Any]:
     """Fit the signal to the whole corpus and write its values; returns facts of the fit and the number of values."""
     chosen = stage.settings.signal
     signal = stage.registry.build(Kind.SIGNAL, chosen.use, chosen.config)
-    texts, fitted = _stored_texts(stage.inputs, stage.settings.prompt), stage.folder / FITTED
+    texts, fitted = _stored_texts(stage, stage.settings.prompt), stage.folder / FITTED
     fitted.mkdir(parents=True, exist_ok=True)
     facts = dict(signal.fit(texts, fitted)) if isinstance(signal, FittedSignal) else {}
     return {**facts, "values": _write_values(stage, signal, texts, fitted)}
@@ -289,7 +289,7 @@ def signal_of_queries(stage: StageRun[QuerySignalSettings]) -> Mapping[str, Any]
     """Write the signal's values of the candidate queries, fitted to the texts; returns the number of values."""
     chosen = stage.settings.signal
     signal = stage.registry.build(Kind.SIGNAL, chosen.use, chosen.config)
-    return {"values": _write_values(stage, signal, _stored_texts(stage.inputs, ""), stage.inputs["fitted"])}
+    return {"values": _write_values(stage, signal, _stored_texts(stage, ""), stage.inputs["fitted"])}
 
 
 def _write_values(stage: StageRun[Any], signal: Any, texts: StoredTexts, fitted: Path) -> int:
@@ -302,11 +302,12 @@ def _write_values(stage: StageRun[Any], signal: Any, texts: StoredTexts, fitted:
     return len(write_signal(chosen.use, values, stage.folder / VALUES, scope=scope, count=counts[scope]))
 
 
-def _stored_texts(inputs: Mapping[str, Path], prompt: str) -> StoredTexts:
+def _stored_texts(stage: StageRun[Any], prompt: str) -> StoredTexts:
     """Open the texts with all inputs that the plan has added for the signal."""
     from drkit.data.store import StoredTexts, TokenStore
     from drkit.train.checkpoints import load_tokenizer
 
+    inputs = stage.inputs
     # The encoder's embedding table may be longer than its tokenizer's vocabulary (padded to a round number).
     config = json.loads(inputs["encoder"].read_text(encoding="utf-8")) if "encoder" in inputs else {"vocab_size": 0}
     return StoredTexts(
@@ -315,6 +316,8 @@ def _stored_texts(inputs: Mapping[str, Path], prompt: str) -> StoredTexts:
         vocab_size=int(config["vocab_size"]),
         characters=_characters(inputs) if "passages" in inputs else None,
         prompt=prompt,
+        engine=stage.engine,
+        scratch=stage.folder,
     )
 
 
