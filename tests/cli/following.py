@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+from pathlib import Path
+
+_ROOT = Path(__file__).parents[2]
+# mypy finds drkit, and has read torch only once for all tests.
+MYPY = {
+    "MYPYPATH": os.pathsep.join(map(str, (_ROOT, _ROOT / "cli", _ROOT / "plugins"))),
+    "MYPY_CACHE_DIR": str(_ROOT / ".mypy_cache" / "plugins"),
+}
 
 
 def run(command, folder, environment):

@@ -12,10 +12,9 @@ import pytest
 
 from drkit.commands.new_plugin import SUMMARIES, write_plugin
 from drkit.errors import DrkitError
+from tests.cli.following import MYPY
 from tests.cli.test_light_commands import drkit
 from tests.cli.test_strangers_data import beside
-
-ROOT = Path(__file__).parents[2]
 
 
 def install(folder, site):
@@ -83,7 +82,7 @@ def test_a_part_alone_has_the_name_of_the_plugin_and_only_what_it_needs(kind, tm
 def test_types_are_checked_strictly(everything):
     folder, _ = everything
     command = [sys.executable, "-m", "mypy"]  # by the package's own configuration
-    environment = {**os.environ, "MYPYPATH": os.pathsep.join(map(str, (ROOT, ROOT / "cli", ROOT / "plugins")))}
+    environment = {**os.environ, **MYPY}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 

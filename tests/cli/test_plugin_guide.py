@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.following import run
+from tests.cli.following import MYPY, run
 from tests.cli.test_light_commands import drkit
 from tests.cli.test_strangers_data import beside
 
@@ -48,7 +48,7 @@ def test_the_guide_works_to_the_letter(environment, tmp_path):
 
 def _check_types(folder):
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file", os.devnull, "entities"]
-    environment = {**os.environ, "MYPYPATH": os.pathsep.join(map(str, (ROOT, ROOT / "cli", ROOT / "plugins")))}
+    environment = {**os.environ, **MYPY}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 
