@@ -26,6 +26,7 @@ from drkit.data.corpus import StoredCollection, StoredCorpus, open_collection
 from drkit.data.generation import QueryModel, Sampling, generate_file
 from drkit.data.rows import Row, batched, read_jsonl
 from drkit.data.writing import write_collection
+from drkit.encoders.identity import weights_hash
 from drkit.errors import DrkitError
 from drkit.miners.blocks import chain_text, mine_on, open_chain
 from drkit.miners.chain import (
@@ -45,7 +46,6 @@ from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.start import RECIPE
 from drkit.runs.stages.reranker import check_teacher
 from drkit.search import FlatIndex, Reranker, Retriever, Vectors, encode_corpus, open_index
-from drkit.search.text_encoder import weights_hash
 from drkit.search.vectors import ABOUT as VECTORS
 from drkit.train.teacher import Agreement
 

@@ -35,11 +35,11 @@ from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.data.arrays import arrow_file, record_batch
 from drkit.data.corpus import StoredCollection, StoredCorpus
 from drkit.data.rows import batched
+from drkit.encoders.identity import weights_hash
 from drkit.errors import DrkitError, ProblemsError
 from drkit.recipe.compose import part_table
 from drkit.recipe.schema import Choice, MinerChoice
 from drkit.recipe.toml import assign, problems_of, recipe_converter
-from drkit.search.text_encoder import weights_hash
 
 CANDIDATES = "candidates"  # What a filter's spec receives; a source's does not.
 DEFAULT_DEPTH = 200

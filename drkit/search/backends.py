@@ -31,8 +31,8 @@ from drkit.core.files import file_hash, link_or_copy, read_json, replacing, writ
 from drkit.core.loading import load_pretrained
 from drkit.encoders.architectures import longest_text
 from drkit.encoders.folder import BACKEND_FILES, CONFIG, check_backend
+from drkit.encoders.identity import weights_hash
 from drkit.errors import DrkitError, MissingExtraError
-from drkit.search.text_encoder import weights_hash
 
 # (ids i64[B,L], attention i64[B,L]) -> hidden states f32[B,L,D]
 Run: TypeAlias = "Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.float32]]"

@@ -26,10 +26,11 @@ from drkit.core.files import make_folder, remove_temporaries
 from drkit.core.processes import Shard
 from drkit.data.generation import blocks
 from drkit.encoders.folder import SIMILARITIES, SUPPORTED_MODULES, pooling_of
+from drkit.encoders.identity import tokenizer_hash, weights_hash
 from drkit.encoders.pooling import POOLINGS
 from drkit.encoders.token_weights import TokenWeights
 from drkit.errors import DrkitError
-from drkit.search.text_encoder import Encoder, inference, read_encoder, tokenizer_hash, weights_hash
+from drkit.search.text_encoder import Encoder, inference, read_encoder
 from drkit.search.vectors import (
     ABOUT,
     Storage,

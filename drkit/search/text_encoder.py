@@ -6,7 +6,6 @@ Texts are sorted by length, padded as little as possible, batched by a token bud
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -35,6 +34,7 @@ from drkit.encoders.folder import (
     read_routes,
     read_word_weights,
 )
+from drkit.encoders.identity import tokenizer_hash, weights_hash
 from drkit.encoders.pooling import POOLINGS, check_pooling, check_token_weights, pool
 from drkit.encoders.static import StaticModel, fast_ids, fold_weights, load_static
 from drkit.encoders.token_weights import TokenWeights, read_token_weights
@@ -278,7 +278,8 @@ class DualEncoder:
     def identity(self) -> dict[str, Any]:
         """Return what the vectors depend on, as plain data; the hashes cover weights and tokenizers of both."""
         queries, passages = self.queries.identity(), self.passages.identity()
-        both = {key: _hash(f"{queries[key]} {passages[key]}".encode()) for key in ("weights", "tokenizer")}
+        names = {key: f"{queries[key]} {passages[key]}".encode() for key in ("weights", "tokenizer")}
+        both = {key: hashlib.blake2b(name, digest_size=16).hexdigest() for key, name in names.items()}
         return {**passages, **both}
 
     @property
@@ -407,30 +408,3 @@ def inference(model: nn.Module) -> Iterator[None]:
     finally:
         for module, mode in training.items():
             module.training = mode
-
-
-def weights_hash(model: nn.Module, token_weights: TokenWeights | None = None) -> str:
-    """Hash a model's weights by name, shape and float32 value; the pooler is left out, since no vector uses it."""
-    state = hashlib.blake2b(digest_size=16)
-    extra = {} if token_weights is None else {"token_weights": token_weights.values()}
-    for name, value in sorted({**model.state_dict(), **extra}.items()):
-        if not name.startswith("pooler."):
-            value = value.detach().cpu()
-            value = value.float() if value.is_floating_point() else value
-            state.update(f"{name} {tuple(value.shape)}\n".encode())
-            state.update(memoryview(value.contiguous().numpy()).cast("B"))
-    return state.hexdigest()
-
-
-def tokenizer_hash(tokenizer: Any) -> str:
-    """Hash how a tokenizer splits texts; padding and truncation are left out, since every caller sets them."""
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None:
-        content: Any = sorted(tokenizer.get_vocab().items())
-    else:
-        content = {**json.loads(backend.to_str()), "padding": None, "truncation": None}
-    return _hash(json.dumps(content, sort_keys=True).encode())
-
-
-def _hash(content: bytes) -> str:
-    return hashlib.blake2b(content, digest_size=16).hexdigest()

@@ -18,13 +18,13 @@ from drkit.data.corpus import open_collection
 from drkit.data.store import TokenStore, tokenise
 from drkit.data.writing import write_collection
 from drkit.encoders import BertSizes, MaskedLmEncoder
+from drkit.encoders.identity import weights_hash
 from drkit.errors import DrkitError
 from drkit.losses import ContrastiveConfig, ContrastiveLoss
 from drkit.miners import RanksConfig, RefreshConfig
 from drkit.miners.chain import read_negatives
 from drkit.recipe.schema import Choice, Training
 from drkit.search import TextEncoder
-from drkit.search.text_encoder import weights_hash
 from drkit.train.batches import Schedule, batches_per_epoch
 from drkit.train.biencoder import BiEncoder, PairCollator, training_pairs
 from drkit.train.refresh import ChainMiner, Refresher

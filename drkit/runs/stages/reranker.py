@@ -203,7 +203,7 @@ def score_pairs(stage: StageRun[TeacherSettings]) -> Mapping[str, Any]:
     from drkit.core.engine import LocalEngine
     from drkit.core.files import CHECKPOINTS
     from drkit.data.corpus import collection_of
-    from drkit.search.text_encoder import weights_hash
+    from drkit.encoders.identity import weights_hash
     from drkit.train.teacher import Agreement, ScoreBlocks, read_scores
 
     collection = collection_of(stage.inputs)
@@ -254,7 +254,7 @@ def load_teacher(model: str | Path, max_length: int | None) -> Reranker:
 def loaded_teacher(model: str | Path, max_length: int | None = None) -> Loaded[Reranker]:
     """Return a cross-encoder, loaded here, for the tasks of an engine, which load it once each; see `load_teacher`."""
     from drkit.core.engine import Loaded
-    from drkit.search.text_encoder import weights_hash
+    from drkit.encoders.identity import weights_hash
 
     loaded = Loaded(load_teacher, model, max_length)
     return loaded.checked(check_teacher, weights_hash(loaded.value.model))
@@ -262,7 +262,7 @@ def loaded_teacher(model: str | Path, max_length: int | None = None) -> Loaded[R
 
 def check_teacher(teacher: Reranker, weights: str) -> Reranker:
     """Return the teacher that a worker has loaded. Raises DrkitError if it has other weights."""
-    from drkit.search.text_encoder import weights_hash
+    from drkit.encoders.identity import weights_hash
 
     if weights_hash(teacher.model) != weights:
         raise DrkitError(
