@@ -111,3 +111,9 @@ def test_pages_are_readable_in_a_browser(site, scheme, theme):
             assert not page.evaluate("document.documentElement.scrollWidth > innerWidth"), name
             page.set_viewport_size({"width": 1300, "height": 900})
         browser.close()
+
+
+def test_examples_use_public_members_only():
+    for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        for snippet in re.findall(r"```python\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL):
+            assert re.findall(r"\b(?!self\._)\w+\._[a-z]\w*", snippet) == [], path
