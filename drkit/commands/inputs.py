@@ -96,7 +96,7 @@ class NamedCollection:
         return iter(source.corpus if isinstance(source, StoredCollection) else source.passages())
 
     def contents(self) -> Iterator[tuple[str, str]]:
-        """Stream (id, title and text) of all passages. Raises DrkitError at once if there is no such collection."""
+        """Stream (id, title and text) of all passages. Raises DrkitError at once if the collection is missing."""
         return ((passage.doc_id, passage.content) for passage in self.passages())
 
 

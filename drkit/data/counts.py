@@ -177,7 +177,7 @@ def write_parts(
 
 
 def look_up_parts(path: Path, keys_at_once: int, workers: int, parts: Sequence[_Part]) -> None:
-    """Set the ranks and counts of parts to those of the table in a file, which is read once."""
+    """Set the ranks and counts of parts to those of the table in a file, which is read once; repeated calls agree."""
     table = NgramTable(path)
     starts = range(0, len(table.keys), keys_at_once)
     lasts = np.array([table.keys[start : start + keys_at_once][-1] for start in starts], np.int64)

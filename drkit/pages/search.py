@@ -156,7 +156,7 @@ class SearchedRuns:
         return self.query_ids.get(plain) or f"typed-{hashlib.blake2b(plain.encode(), digest_size=6).hexdigest()}"
 
     def judge(self, text: str, row: int, grade: int) -> None:
-        """Keep a grade for the passage at an index. Raises DrkitError if there is no such passage."""
+        """Keep a grade for the passage at an index. Raises DrkitError if it is missing."""
         if not 0 <= row < len(self.collection.corpus):
             raise DrkitError(f"unknown passage {row}: the collection has {len(self.collection.corpus):,}")
         doc_id = self.collection.corpus.at([row])[0].doc_id

@@ -208,7 +208,8 @@ def _train_decoder(pretrain: Table, registry: Registry) -> None:
 def _delete_trainings(table: Table, settings: Iterable[str]) -> None:
     """Delete, in place, the trainings set to `none`, and what is left without use.
 
-    Without fine-tuning there is no re-ranker. Pseudo-queries that no round trains on stay only if the user set them.
+    A recipe without fine-tuning has no re-ranker. Pseudo-queries without a round that trains on them stay only if the
+    user set them.
     """
     for name in ("pretrain", *_FINE_TUNING):
         if _use(table.get(name, {})) == "none":

@@ -162,7 +162,7 @@ def _probed_split(draft: Draft) -> str | None:
 def _choice_by_probes(draft: Draft, probe: Probe) -> str:
     """Return how probes choose the weights that pre-training ends with, in words; empty if they only measure.
 
-    Raises DrkitError if there is no retrieval probe to choose by.
+    Raises DrkitError without a retrieval probe to choose by.
     """
     if not probe.chooses:
         return ""

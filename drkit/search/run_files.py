@@ -66,7 +66,7 @@ def write_blocks(
     complete; without it, they are ranked in this process. accelerated: whether ranking computes on a GPU, if there is
     one. on_progress: called with the number of queries done.
 
-    Raises DrkitError if there are no queries, or one occurs twice.
+    Raises DrkitError without queries, or if one occurs twice.
     """
     seen: set[str] = set()
     blocks = _noted(blocks, seen)
@@ -92,7 +92,7 @@ def _noted(blocks: Iterable[RankedBlock], seen: set[str]) -> Iterator[RankedBloc
 
 
 def _counted(rows: Iterable[RunRow], on_progress: Callable[[int], None] | None) -> Iterator[RunRow]:
-    """Yield the rows. Raises DrkitError if there is no row."""
+    """Yield the rows. Raises DrkitError without rows."""
     done = 0
     for done, row in enumerate(rows, start=1):
         yield row
@@ -207,7 +207,7 @@ def _identity(queries: Iterable[Query] | Vectors, encoder: Encoder | None) -> Ma
 def rank_to_run(retriever: Searcher, queries: Iterable[Query], path: str | Path, *, depth: int = 1000) -> int:
     """Search for all queries with a retriever of any kind and write a TREC run; returns the number of queries.
 
-    Raises DrkitError if there are no queries, or one is empty or occurs twice.
+    Raises DrkitError without queries, or if one is empty or occurs twice.
     """
     return write_blocks(retriever_blocks(retriever, queries, depth), Path(path))
 

@@ -94,7 +94,7 @@ def newest_checkpoint(folder: Path, progress: Progress) -> Path | None:
 
 
 def _replace_folder(source: Path | None, target: Path) -> None:
-    """Make `target` a copy of `source`; remove it if there is no such folder."""
+    """Make `target` a copy of `source`; remove it if `source` is missing."""
     remove_folder(target)
     if source and source.is_dir():
         shutil.copytree(source, target)

@@ -28,7 +28,7 @@ class ModelFlops:
     """What MFU is computed from.
 
     per_token: floating-point operations of a step for each token, without those that are repeated to save memory. peak:
-    those that one device does in a second at most; 0: unknown, so there is no MFU.
+    those that one device does in a second at most; 0: unknown, so MFU is not reported.
     """
 
     per_token: float = 0.0

@@ -86,7 +86,7 @@ def describe_choice(choice: Mapping[str, Any]) -> str:
 
 
 def chosen_input(inputs: Mapping[str, Path], kind: str) -> Path:
-    """Return the input `KIND/NAME` of the chosen retriever, or the only one if there is no choice."""
+    """Return the input `KIND/NAME` of the chosen retriever, or the only one without a choice."""
     named = {name.partition("/")[2]: path for name, path in inputs.items() if name.startswith(f"{kind}/")}
     if "choice" not in inputs:
         (only,) = named.values()
