@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -12,7 +13,7 @@ from attrs import frozen
 
 from drkit.commands.evaluation import HYBRID, OwnHits
 from drkit.commands.inputs import NamedCollection, open_encoder
-from drkit.core.files import digest, local_path, remove_folder
+from drkit.core.files import digest, local_path, read_json, remove_folder
 from drkit.core.progress import Progress, Silent
 from drkit.core.registry import Registry
 from drkit.core.types import Judgement
@@ -20,8 +21,9 @@ from drkit.data.formats import BeirCollection
 from drkit.data.specs import BeirConfig
 from drkit.encoders.folder import TORCH
 from drkit.errors import DrkitError
-from drkit.evaluate import Scores, check_measures, evaluate
-from drkit.evaluate.measures import tune_weight
+from drkit.evaluate import Scores, check_measures, evaluate, tune_bm25, tune_weight
+from drkit.evaluate.measures import write_json
+from drkit.evaluate.tuning import describe_bm25
 from drkit.recipe.start import RECIPE
 from drkit.search import AnyEncoder, Bm25Retriever, align, build_index, convex, encode_corpus, read_run
 from drkit.search.fusion import DEFAULT_WEIGHT
@@ -35,8 +37,8 @@ DEPTH = 1000
 SPLITS = ("test", "dev")
 AVERAGE = "average"
 
-# Called with a collection, and the run to write for each split.
-Search: TypeAlias = "Callable[[BeirCollection | NamedCollection, Mapping[str, Path]], None]"
+# Called with a collection, the run to write for each split, and where to report progress.
+Search: TypeAlias = "Callable[[BeirCollection | NamedCollection, Mapping[str, Path], Progress], None]"
 
 Ranker: TypeAlias = "tuple[str, Any, Search]"  # name, identity of the model, search
 
@@ -70,7 +72,7 @@ def evaluate_beir(
     output: Path,
     *,
     measures: Sequence[str] = ("nDCG@10",),
-    bm25: bool = False,
+    bm25: Sequence[tuple[float, float]] = (),
     backend: str = TORCH,
     exclude_self: bool = False,
     progress: Progress | None = None,
@@ -78,19 +80,21 @@ def evaluate_beir(
 ) -> BeirTable:
     """Evaluate an encoder, BM25, or both and their fusion (`hybrid`) on every data set; repeated calls resume.
 
-    encoder: a folder, a run, or a hub id; None for BM25 alone. The weight of the fusion is tuned on dev queries by the
-    first measure, or 0.5 without dev queries besides those evaluated; progress notes say which. output: where the
-    rankings (1,000 passages per query) are kept. Test queries are used, or dev queries if a data set has no test
-    queries (MS MARCO). exclude_self: a passage with the query's own id is not a hit (as in BEIR's own evaluation).
+    encoder: a folder, a run, or a hub id; None for BM25 alone. bm25: pairs of k1 and b; of several, the best on dev
+    queries by the first measure is taken, or the first without such queries; none for no BM25. The weight of the fusion
+    is tuned in the same way, or 0.5 without dev queries besides those evaluated; progress notes say which. output:
+    where the rankings (1,000 passages per query) are kept. Test queries are used, or dev queries if a data set has no
+    test queries (MS MARCO). exclude_self: a passage with the query's own id is not a hit (as in BEIR's own evaluation).
     backend, registry: see `open_encoder`.
 
     Raises DrkitError for no data set, an unreadable data set, or an unknown measure.
     """
     check_measures(measures)
     found = data_sets(folder)
-    rankers, means = _rankers(encoder, bm25, backend, registry), dict[str, dict[str, dict[str, float]]]()
+    systems = _Systems.of(encoder, bm25, measures[0], exclude_self, backend=backend, registry=registry)
+    means: dict[str, dict[str, dict[str, float]]] = {}
     for name, members in found.items():
-        ranked = [_rank_data_set(path, rankers, output, progress or Silent()) for path in members]
+        ranked = [_rank_data_set(path, systems, output, progress or Silent()) for path in members]
         scores = [_measure(one, measures, exclude_self, progress or Silent()) for one in ranked]
         means[name] = {
             system: {m: sum(one[system].mean(m) for one in scores) / len(scores) for m in measures}
@@ -106,7 +110,7 @@ def evaluate_encoder(
     *,
     split: str = "test",
     measures: Sequence[str] = ("nDCG@10",),
-    bm25: bool = False,
+    bm25: Sequence[tuple[float, float]] = (),
     backend: str = TORCH,
     exclude_self: bool = False,
     progress: Progress | None = None,
@@ -119,8 +123,8 @@ def evaluate_encoder(
     check_measures(measures)
     collection.check_split(split)
     name, report = Path(collection.name.rpartition(":")[2]).resolve().name, progress or Silent()
-    rankers = _rankers(encoder, bm25, backend, registry)
-    splits = _searched_splits(split, collection.source.splits(), rankers)
+    systems = _Systems.of(encoder, bm25, measures[0], exclude_self, backend=backend, registry=registry)
+    rankers, splits = systems.rankers(split, collection.source.splits(), name, report)
     files = {split: _content(collection, split) for split in splits}
     judgements = {split: tuple(collection.source.judgements(split)) for split in splits}
     runs = {ranker[0]: _rank(name, collection, files, ranker, output, report) for ranker in rankers}
@@ -136,20 +140,56 @@ class _Ranked:
     judgements: Mapping[str, Sequence[Judgement]]
 
 
-def _searched_splits(split: str, splits: Sequence[str], rankers: Sequence[Ranker]) -> tuple[str, ...]:
-    """Return the splits to search for: the evaluated one, and dev if its queries tune a fusion."""
-    return (split, "dev") if len(rankers) == 2 and split != "dev" and "dev" in splits else (split,)
+@frozen
+class _Systems:
+    """What to rank with: BM25 with one of several k1 and b, and an encoder.
 
+    measure, exclude_self: how the best of several pairs is chosen on dev queries.
+    """
 
-def _rankers(encoder: str | None, bm25: bool, backend: str, registry: Registry | None) -> list[Ranker]:
-    rankers: list[Ranker] = [("BM25", "bm25", _search_bm25)] if bm25 else []
-    if encoder is not None:
-        opened = open_encoder(encoder, backend=backend, registry=registry)
-        name = _short_name(encoder) if backend == TORCH else f"{_short_name(encoder)} ({backend})"
-        rankers.append((name, opened.identity(), lambda *given: _search_encoder(opened, *given)))
-    if not rankers:
-        raise DrkitError("nothing to evaluate: give an encoder, bm25, or both")
-    return rankers
+    bm25: Sequence[tuple[float, float]]
+    measure: str
+    exclude_self: bool
+    dense: Sequence[Ranker]
+
+    @classmethod
+    def of(
+        cls,
+        encoder: str | None,
+        bm25: Sequence[tuple[float, float]],
+        measure: str,
+        exclude_self: bool,
+        *,
+        backend: str,
+        registry: Registry | None,
+    ) -> _Systems:
+        """Open the encoder, if there is one. Raises DrkitError without an encoder and BM25."""
+        dense: list[Ranker] = []
+        if encoder is not None:
+            opened = open_encoder(encoder, backend=backend, registry=registry)
+            name = _short_name(encoder) if backend == TORCH else f"{_short_name(encoder)} ({backend})"
+            dense = [(name, opened.identity(), partial(_search_encoder, opened))]
+        if not (dense or bm25):
+            raise DrkitError("nothing to evaluate: give an encoder, bm25, or both")
+        return cls(bm25, measure, exclude_self, dense)
+
+    def rankers(
+        self, split: str, splits: Sequence[str], name: str, progress: Progress
+    ) -> tuple[list[Ranker], tuple[str, ...]]:
+        """Return the systems for a split, and the splits to search: dev as well, if its queries tune a fusion."""
+        has_dev = "dev" in splits and split != "dev"
+        if len(self.bm25) > 1 and not has_dev:
+            k1, b = self.bm25[0]
+            progress.note(f"{name}: BM25: k1 {k1:g}, b {b:g}, the first given: no other dev queries choose among them")
+        rankers = [*self._words(has_dev), *self.dense]
+        return rankers, (split, "dev") if has_dev and len(rankers) == 2 else (split,)
+
+    def _words(self, has_dev: bool) -> list[Ranker]:
+        tried = self.bm25 if has_dev else self.bm25[:1]
+        if len(tried) > 1:
+            identity = ["bm25", *tried, self.measure, self.exclude_self]
+            return [("BM25", identity, partial(_search_best_bm25, tried, self.measure, self.exclude_self))]
+        return [("BM25", ["bm25", pair], partial(_search_bm25, *pair)) for pair in tried]
 
 
 def _short_name(encoder: str) -> str:
@@ -191,15 +231,16 @@ def _is_data_set(folder: Path) -> bool:
     return any((folder / name).is_file() for name in ("corpus.jsonl", "corpus.jsonl.gz"))
 
 
-def _rank_data_set(path: Path, rankers: Sequence[Ranker], output: Path, progress: Progress) -> _Ranked:
+def _rank_data_set(path: Path, systems: _Systems, output: Path, progress: Progress) -> _Ranked:
     """Return the runs of every system on a data set in BEIR's layout, and its judgements."""
     collection = BeirCollection(BeirConfig(path=str(path)))
     split = next((split for split in SPLITS if split in collection.splits()), None)
     if split is None:
         raise DrkitError(f"{path} has no test or dev judgements to evaluate with")
-    splits = _searched_splits(split, collection.splits(), rankers)
+    name = path.resolve().name
+    rankers, splits = systems.rankers(split, collection.splits(), name, progress)
     hashes = {name: facts["sha256"] for name, facts in collection.describe()["files"].items()}
-    name, files = path.resolve().name, dict.fromkeys(splits, hashes)
+    files = dict.fromkeys(splits, hashes)
     runs = {ranker[0]: _rank(name, collection, files, ranker, output, progress) for ranker in rankers}
     return _Ranked(name, runs, {split: tuple(collection.judgements(split)) for split in splits})
 
@@ -229,7 +270,7 @@ def _rank(
         return runs
     started = time.perf_counter()
     progress.begin(name, f"{label}, {' and '.join(missing)} queries")
-    search(collection, missing)
+    search(collection, missing, progress)
     _remove_work(runs.values())
     progress.end(name, time.perf_counter() - started)
     return runs
@@ -246,6 +287,9 @@ def _measure(ranked: _Ranked, measures: Sequence[str], exclude_self: bool, progr
         return _without_self(found) if exclude_self else found
 
     scores = {system: evaluate(rows(system, split), judgements, measures) for system in ranked.runs}
+    for runs in ranked.runs.values():
+        if _choice(runs[split]).is_file():
+            progress.note(f"{ranked.name}: {_described(_choice(runs[split]))}")
     for system, found in own.items():
         for note in found.notes(ranked.runs[system][split].name, exclude_self=exclude_self):
             progress.note(note)
@@ -277,19 +321,66 @@ def _content(collection: NamedCollection, split: str) -> str:
     return state.hexdigest()
 
 
-def _search_bm25(collection: BeirCollection | NamedCollection, runs: Mapping[str, Path]) -> None:
-    retriever = Bm25Retriever().index(collection.passages())
+def _search_bm25(
+    k1: float, b: float, collection: BeirCollection | NamedCollection, runs: Mapping[str, Path], _progress: Progress
+) -> None:
+    _search_words(Bm25Retriever(k1=k1, b=b).index(collection.passages()), collection, runs)
+
+
+def _search_best_bm25(
+    tried: Sequence[tuple[float, float]],
+    measure: str,
+    exclude_self: bool,
+    collection: BeirCollection | NamedCollection,
+    runs: Mapping[str, Path],
+    progress: Progress,
+) -> None:
+    """Search with the k1 and b that are best on the dev queries, and write them beside the runs."""
+    tuned = tune_bm25(
+        collection.passages(),
+        tried,
+        collection.queries("dev"),
+        collection.judgements("dev"),
+        measure,
+        depth=DEPTH,
+        exclude_self=exclude_self,
+        on_progress=lambda done: progress.advance(done, len(tried), "variants of BM25"),
+    )
+    for run in runs.values():
+        write_json(_choice(run), tuned.facts())
+    _search_words(tuned.retriever, collection, runs)
+
+
+def _search_words(
+    retriever: Bm25Retriever, collection: BeirCollection | NamedCollection, runs: Mapping[str, Path]
+) -> None:
     for split, run in runs.items():
         rank_to_run(retriever, collection.queries(split), run, depth=DEPTH + 1)
 
 
+def _choice(run: Path) -> Path:
+    """Return the file that says which k1 and b BM25 has in a run, if dev queries chose them."""
+    return run.with_suffix(".json")
+
+
+def _described(choice: Path) -> str:
+    """Return in words which k1 and b BM25 has. Raises DrkitError if the file does not say."""
+    advice = "delete it and its .trec file, and repeat the command"
+    try:
+        return describe_bm25(read_json(choice, advice))
+    except (KeyError, TypeError, ValueError, AttributeError, StopIteration):
+        raise DrkitError(f"{choice} does not say which k1 and b were chosen; {advice}") from None
+
+
 def _search_encoder(
-    encoder: AnyEncoder, collection: BeirCollection | NamedCollection, runs: Mapping[str, Path]
+    encoder: AnyEncoder, collection: BeirCollection | NamedCollection, runs: Mapping[str, Path], progress: Progress
 ) -> None:
     """Search one data set; vectors and index are kept beside its runs until they are written, so that it can resume."""
     work = _work(next(iter(runs.values())))
     texts = ((passage.doc_id, passage.content) for passage in collection.passages())
-    vectors = encode_corpus(encoder, texts, work / "vectors")
+    vectors = encode_corpus(
+        encoder, texts, work / "vectors", on_progress=lambda done: progress.advance(done, None, "passages")
+    )
     if vectors is None:
         raise DrkitError("`drkit evaluate --encoder` runs in a single process; start it without torchrun")
     index = build_index(vectors, work / "index")

@@ -15,7 +15,7 @@ from drkit.core.files import local_path, read_json
 from drkit.core.loading import explain_load_errors, may_be_hub_id, reaches_hub
 from drkit.core.registry import Installed, Registry, installed
 from drkit.core.spec import Kind
-from drkit.core.types import Passage, Query
+from drkit.core.types import Judgement, Passage, Query
 from drkit.data.collection import read_topics
 from drkit.data.corpus import StoredCollection, open_collection
 from drkit.encoders.folder import (
@@ -89,6 +89,11 @@ class NamedCollection:
         """Stream the queries of a split. Raises DrkitError if the collection has no such split."""
         self.check_split(split)
         return iter(self.source.queries(split))
+
+    def judgements(self, split: str) -> Iterator[Judgement]:
+        """Stream the judgements of a split. Raises DrkitError if the collection has no such split."""
+        self.check_split(split)
+        return iter(self.source.judgements(split))
 
     def passages(self) -> Iterator[Passage]:
         """Stream all passages."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,24 +38,17 @@ def encode_collection(
     """Encode the passages of a collection, or the queries of a split, into a folder of vectors.
 
     encoder, engine: see `encode_corpus`. collection, settings, parts: see `NamedCollection`. storage: how vectors are
-    stored; its role is set here. on_progress: called with the number of texts read so far. Returns None while other
+    stored; its role is set here. on_progress: called with the number of texts done. Returns None while other
     processes of a torchrun still write their shards. Repeated calls resume.
 
     Raises DrkitError as `encode_corpus` does, or if the collection or split does not exist.
     """
     source = NamedCollection(collection, tuple(settings), parts)
     queries = ((q.query_id, q.text) for q in source.queries(split)) if split else None
-    texts = _counted(queries or source.contents(), on_progress)
     role = "queries" if split else "passages"
     made = attrs.evolve(storage or Storage(), role=role)
-    return encode_corpus(encoder, texts, folder, storage=made, engine=engine)
-
-
-def _counted(texts: Iterable[tuple[str, str]], on_progress: Callable[[int], None] | None) -> Iterator[tuple[str, str]]:
-    for done, pair in enumerate(texts, start=1):
-        if on_progress and done % 1000 == 0:
-            on_progress(done)
-        yield pair
+    texts = queries or source.contents()
+    return encode_corpus(encoder, texts, folder, storage=made, engine=engine, on_progress=on_progress)
 
 
 def fuse_files(

@@ -214,9 +214,9 @@ class _RayWork(Generic[T]):
         if self.failed:
             raise DrkitError(
                 f"{len(self.failed)} of {self.counts['submitted']} tasks failed, after {1 + RETRIES} attempts each; "
-                f"the results of the others are kept:\n"
+                f"the others are done:\n"
                 + "\n".join(f"  - {reason}" for reason in self.failed)
-                + "\nfix the cause and repeat the command, which does only what is missing"
+                + "\nfix the cause and repeat the command, which keeps what is finished"
             )
 
     def cancel(self) -> None:

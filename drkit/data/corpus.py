@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import tempfile
+from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
@@ -17,6 +19,7 @@ from numpy.typing import NDArray
 from drkit.core.types import Judgement, Passage, Query
 from drkit.data.arrays import Arrays, ArrayWriter, read_batches
 from drkit.data.collection import SPLITS
+from drkit.data.merging import Spilled, key_ranges, spill
 from drkit.errors import DrkitError
 
 _LOGGER = logging.getLogger(__name__)
@@ -25,13 +28,48 @@ TEXTS, INDEX = "texts.arrow", "ids.arrow"
 _HASHES, _INDICES = "hashes", "places"
 _SHOWN = 5
 _REMEMBERED = 2**17
+_HASHES_AT_ONCE = 2**18
 
 
-def write_index(hashes: NDArray[np.uint64], folder: Path) -> None:
-    """Write the index of the passages whose ids have these hashes, in the order of the passages."""
-    order = np.argsort(hashes, kind="stable")
-    with ArrayWriter(folder / INDEX, {_HASHES: np.uint64, _INDICES: np.int64}) as writer:
-        writer.append(**{_HASHES: hashes[order], _INDICES: order})
+class IndexWriter:
+    """Writes the index of the ids of passages, which are added in the order of the passages, in bounded memory."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._count, self._hashes = folder, 0, array("Q")
+        self._runs: list[tuple[Spilled, Spilled]] = []
+
+    def __len__(self) -> int:
+        return self._count + len(self._hashes)
+
+    def __enter__(self) -> IndexWriter:
+        self._scratch = tempfile.TemporaryDirectory(dir=self._folder, prefix=".ids-")
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._scratch.cleanup()
+
+    def add(self, identifier: str) -> None:
+        """Add the id of the next passage."""
+        self._hashes.append(id_hash(identifier))
+        if len(self._hashes) == _HASHES_AT_ONCE:
+            self._spill()
+
+    def finish(self) -> None:
+        """Write the index; ids that share a hash stay in the order of their passages."""
+        self._spill()
+        with ArrayWriter(self._folder / INDEX, {_HASHES: np.uint64, _INDICES: np.int64}) as writer:
+            for slices in key_ranges([hashes for hashes, _ in self._runs], _HASHES_AT_ONCE):
+                pieces = [(run[0][rows], run[1][rows]) for run, rows in zip(self._runs, slices, strict=True)]
+                hashes, indices = (np.concatenate(column) for column in zip(*pieces, strict=True))
+                order = np.argsort(hashes, kind="stable")
+                writer.append(**{_HASHES: hashes[order], _INDICES: indices[order]})
+
+    def _spill(self) -> None:
+        hashes = np.frombuffer(self._hashes, dtype=np.uint64)
+        order = np.argsort(hashes, kind="stable")
+        file = f"{self._scratch.name}/{self._count}"
+        self._runs.append((spill(hashes[order], f"{file}.hashes"), spill(order + self._count, f"{file}.indices")))
+        self._count, self._hashes = self._count + len(hashes), array("Q")
 
 
 class MappedTable:
@@ -134,11 +172,12 @@ class StoredCorpus:
     def find(self, doc_ids: Sequence[str]) -> NDArray[np.int64]:
         """Return the index i64[n] of each id, or -1 if it is unknown.
 
-        Remembers up to 131,072 ids: those mined for one query are often mined for others.
+        Many ids at once are found by one pass over the files, which matters where these do not fit memory. Remembers up
+        to 131,072 ids, or those of the last call: ids mined for one query are often mined for others.
         """
-        new = [doc_id for doc_id in doc_ids if doc_id not in self._known]
+        new = [doc_id for doc_id in dict.fromkeys(doc_ids) if doc_id not in self._known]
         if len(self._known) + len(new) > _REMEMBERED:
-            self._known, new = {}, list(doc_ids)
+            self._known, new = {}, list(dict.fromkeys(doc_ids))
         if new:
             found = find_ids(new, self._hashes, self._indices, self._table.take_first_column)
             self._known.update(zip(new, found.tolist(), strict=True))
@@ -242,11 +281,13 @@ def equal_ids(
     hashes: NDArray[np.uint64], indices: NDArray[np.int64], ids_at: Callable[[NDArray[np.int64]], Sequence[str]]
 ) -> Iterator[tuple[str, int, int]]:
     """Yield (id, first index, later index) of every id that occurs twice; the arguments are those of `find_ids`."""
-    for slot in np.flatnonzero(hashes[1:] == hashes[:-1]):
-        pair = np.asarray(indices[slot : slot + 2])
-        first, later = ids_at(pair)
-        if first == later:
-            yield first, int(pair[0]), int(pair[1])
+    for start in range(0, len(hashes), _HASHES_AT_ONCE):
+        some = hashes[start : start + _HASHES_AT_ONCE + 1]
+        for slot in np.flatnonzero(some[1:] == some[:-1]) + start:
+            pair = np.asarray(indices[slot : slot + 2])
+            first, later = ids_at(pair)
+            if first == later:
+                yield first, int(pair[0]), int(pair[1])
 
 
 def find_ids(
@@ -266,8 +307,11 @@ def find_ids(
     [1, -1]
     """
     sought = np.fromiter(map(id_hash, ids), dtype=np.uint64, count=len(ids))
-    slots = np.minimum(np.searchsorted(hashes, sought), len(hashes) - 1)
-    found = np.where(hashes[slots] == sought, indices[slots], -1)
+    # In the order of the hashes, which may be those of a mapped file.
+    order = np.argsort(sought)
+    slots, found = np.empty(len(ids), np.int64), np.empty(len(ids), np.int64)
+    slots[order] = np.minimum(np.searchsorted(hashes, sought[order]), len(hashes) - 1)
+    found[order] = np.where(hashes[slots[order]] == sought[order], indices[slots[order]], -1)
     hits = np.flatnonzero(found >= 0)
     for i, name in zip(hits.tolist(), ids_at(found[hits]), strict=True):
         if name != ids[i]:  # several ids share this hash

@@ -1,9 +1,11 @@
 """Exact counts of the n-grams of a token store, in memory that does not grow with it.
 
-The key of an n-gram is (rank of its first n - 1 tokens among the (n-1)-grams) * base + its last token, so that n-grams
-of any order over any vocabulary fit 64 bits. Each order is counted in ranges of texts, whose sorted n-grams go to disk
+The key of an n-gram is a number whose digits are its tokens (their ids + 1; 0 stands for what lies beyond the end of a
+text), so the sorted keys of the longest n-grams begin with those of all shorter ones, and one sort counts every order.
+As many tokens as fit 64 bits make a key; of longer n-grams, the rank of that beginning in its table is the first digit.
+Ranges of texts are counted on their own, by the machines of an engine if there is one: their sorted n-grams go to disk
 and are merged by ranges of keys. They are looked up in the same way: a table is read once, from front to back, however
-many texts there are. Ranges of texts may be counted and looked up by the machines of an engine.
+many texts there are.
 """
 
 from __future__ import annotations
@@ -12,7 +14,9 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import cached_property, partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,47 +26,18 @@ from numpy.typing import NDArray
 
 from drkit.core.engine import Engine, LocalEngine, Task
 from drkit.data.arrays import Arrays, ArrayWriter
+from drkit.data.merging import Run, Spilled, differ, merged, sorted_with_positions, spill, summed
 from drkit.data.store import TokenStore
+from drkit.errors import DrkitError
 
 # Measured peak of a range of texts: keys, ranks, sort order and copies.
 _BYTES_PER_TOKEN = 192
 # Tables with smaller keys (single tokens) are looked up in an array of this length at most.
 _LARGEST_LOOKUP = 1 << 21
 _SMALLEST_CHUNK = 1 << 16
+_TABLE = {"keys": np.int64, "counts": np.int64}
 
 T = TypeVar("T")
-Run = tuple["NDArray[np.int64]", "NDArray[np.int64]"]  # keys, sorted and unique, and their counts
-
-
-@frozen
-class Spilled:
-    """Numbers [length] in a file, read and written by slices.
-
-    Not mapped: for a small slice of a mapped file the system may read megabytes ahead, which costs a run with little
-    memory more than the work itself.
-    """
-
-    path: str
-    dtype: np.dtype[Any]
-    length: int
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
-        start, stop, _ = rows.indices(self.length)
-        return np.fromfile(self.path, self.dtype, max(stop - start, 0), offset=start * self.dtype.itemsize)
-
-    def __setitem__(self, rows: slice, values: NDArray[Any]) -> None:
-        with Path(self.path).open("r+b") as file:
-            file.seek(rows.indices(self.length)[0] * self.dtype.itemsize)
-            values.astype(self.dtype, copy=False).tofile(file)
-
-
-def spill(values: NDArray[Any], path: str) -> Spilled:
-    """Write an array [n] to a file, so that it takes no memory."""
-    values.tofile(path)
-    return Spilled(path, values.dtype, len(values))
 
 
 def count(
@@ -83,26 +58,60 @@ def count(
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    base = int(store.flat_ids.max(initial=0)) + 1
+    base = int(store.flat_ids.max(initial=0)) + 2
     texts_of_length = np.bincount(np.diff(store.offsets))
     with tempfile.TemporaryDirectory(dir=folder, prefix=".runs-") as scratch:
         grams = _StoreNgrams(store, base, Path(scratch), memory_mb, workers, engine)
-        for order in range(1, window + 1):
-            grams.lengthen()
-            with ArrayWriter(folder / f"{order}.arrow", {"keys": np.int64, "counts": np.int64}) as writer:
-                ngrams_in_text = np.maximum(np.arange(len(texts_of_length)) - order + 1, 0)
-                total = int(texts_of_length @ ngrams_in_text)
-                writer.metadata = {"total": total, "base": base, "window": window, "min_count": min_count}
-                for keys, counts in merged([(part.keys, part.counts) for part in grams.parts], grams.keys_at_once):
-                    kept = counts >= min_count
-                    writer.append(keys=keys[kept], counts=counts[kept])
-            if order < window:
-                grams.look_up(folder / f"{order}.arrow")
+        counted, beginnings = 0, 1
+        while counted < window:
+            orders = range(counted + 1, 1 + min(window, counted + _digits(base, beginnings)))
+            grams.lengthen(orders)
+            with ExitStack() as stack:
+                files = (folder / f"{order}.arrow" for order in orders)
+                writers = [stack.enter_context(ArrayWriter(file, _TABLE)) for file in files]
+                for order, writer in zip(orders, writers, strict=True):
+                    total = int(texts_of_length @ np.maximum(np.arange(len(texts_of_length)) - order + 1, 0))
+                    facts = {"base": base, "window": window, "min_count": min_count}
+                    writer.metadata = {"total": total, "ranked": counted, **facts}
+                runs = merged([(part.keys, part.counts) for part in grams.parts], grams.keys_at_once)
+                _write_tables(runs, writers, base, min_count)
+            counted = orders[-1]
+            if counted < window:
+                beginnings = grams.look_up(folder / f"{counted}.arrow")
     return NgramCounts(folder)
 
 
+def _digits(base: int, beginnings: int) -> int:
+    """Return how many digits fit a key after the rank of one of so many beginnings, at least one."""
+    fitting = 1
+    while max(beginnings, 1) * base ** (fitting + 1) < 2**63:
+        fitting += 1
+    return fitting
+
+
+def _write_tables(runs: Iterable[Run], writers: Sequence[ArrayWriter], base: int, min_count: int) -> None:
+    """Write the n-grams of several orders, shortest first: all beginnings of the longest ones, which are in `runs`."""
+
+    def write(writer: ArrayWriter, run: Run) -> None:
+        keys, counts = run
+        kept = (keys % base > 0) & (counts >= min_count)
+        writer.append(keys=keys[kept], counts=counts[kept])
+
+    # The last n-gram of a run may go on in the next one.
+    held: list[Run] = [(np.empty(0, np.int64), np.empty(0, np.int64)) for _ in writers]
+    for keys, counts in runs:
+        run = keys, counts
+        for place in reversed(range(len(writers))):
+            found = summed(np.append(held[place][0], run[0]), np.append(held[place][1], run[1]))
+            held[place] = found[0][-1:], found[1][-1:]
+            write(writers[place], (found[0][:-1], found[1][:-1]))
+            run = summed(run[0] // base, run[1])
+    for writer, run in zip(writers, held, strict=True):
+        write(writer, run)
+
+
 class _StoreNgrams:
-    """The n-grams that start at the tokens of a store, in parts on disk: none at first, then one order after another.
+    """The n-grams that start at the tokens of a store, in parts on disk: none at first, then longer and longer ones.
 
     keys_at_once: keys of several parts, or of a table, that fit in memory.
     """
@@ -116,7 +125,7 @@ class _StoreNgrams:
         workers: int | None = None,
         engine: Engine | None = None,
     ) -> None:
-        self._store, self._base, self._scratch, self._order = store, base, scratch, 0
+        self._store, self._base, self._scratch, self._orders = store, base, scratch, range(0, 1)
         self._engine: Engine = engine or LocalEngine()
         self._workers = workers or self._engine.threads
         size = _chunk_size(store, memory_mb, self._workers, self._engine.slots)
@@ -124,27 +133,32 @@ class _StoreNgrams:
         self._texts = list(text_chunks(store.offsets, size))
         self.parts: list[_Part] = []
 
-    def lengthen(self) -> None:
-        """Go on to the n-grams that are one token longer; those before must have been looked up."""
-        self._order += 1
-        folder = self._scratch / str(self._order)
+    def lengthen(self, orders: range) -> None:
+        """Go on to the n-grams of the next orders; the longest of those before must have been looked up."""
+        done, self._orders = self._orders, orders
+        folder = self._scratch / str(orders[-1])
         folder.mkdir()
         shorter: Sequence[_Part | None] = self.parts or [None] * len(self._texts)
         files = [folder / str(number) for number in range(len(self._texts))]
-        given = (self._store, self._base, self._order, self._workers)
+        given = (self._store, self._base, orders, self._workers)
         tasks = (
             Task(self._name(some), write_parts, (*given, some))
             for some in self._shares(list(zip(files, self._texts, shorter, strict=True)))
         )
         self.parts = [part for written in self._engine.run(tasks) for part in written]
-        shutil.rmtree(self._scratch / str(self._order - 1), ignore_errors=True)
+        shutil.rmtree(self._scratch / str(done[-1]), ignore_errors=True)
 
-    def look_up(self, table: Path) -> None:
-        """Set the ranks and counts of all parts to those of a table, which each task reads once."""
-        given = (table, self.keys_at_once, self._workers)
+    def look_up(self, table: Path, order: int | None = None) -> int:
+        """Set ranks and counts to those of a table, which each task reads once; returns the number of its n-grams.
+
+        order: of the table; a part has n-grams of several orders, and the longest are looked up if it is None.
+        """
+        beyond = self._orders[-1] - (order or self._orders[-1])
+        given = (table, self._base**beyond, self.keys_at_once, self._workers)
         tasks = (Task(self._name(some), look_up_parts, (*given, some)) for some in self._shares(self.parts))
         for _ in self._engine.run(tasks):
             pass
+        return len(NgramTable(table).keys)
 
     def _shares(self, parts: list[T]) -> Iterator[list[T]]:
         """Yield the parts of each task; a machine has as few tasks as it can."""
@@ -152,17 +166,17 @@ class _StoreNgrams:
         return (parts[start : start + share] for start in range(0, len(parts), share))
 
     def _name(self, some: Sequence[Any]) -> str:
-        return f"{self._order}-grams of {len(some)} of the {len(self._texts)} parts of {self._store.path}"
+        return f"{self._orders[-1]}-grams of {len(some)} of the {len(self._texts)} parts of {self._store.path}"
 
 
 def write_parts(
     store: TokenStore,
     base: int,
-    order: int,
+    orders: range,
     workers: int,
     parts: Sequence[tuple[Path, tuple[int, int], _Part | None]],
 ) -> list[_Part]:
-    """Write the n-grams of one order; a part has the beginning of its files, a range of texts, and shorter n-grams."""
+    """Write n-grams of some orders; a part has the beginning of its files, a range of texts, and shorter n-grams."""
 
     def write(part: tuple[Path, tuple[int, int], _Part | None]) -> _Part:
         files, (first, last), shorter = part
@@ -170,24 +184,27 @@ def write_parts(
         tokens = slice(int(offsets[0]), int(offsets[-1]))
         flat = store.flat_ids[tokens].astype(np.int64)
         ranks = None if shorter is None else shorter.at_tokens(shorter.ranks, missing=-1)
-        return _Part.write(files, tokens, ngram_keys(flat, remaining_tokens(offsets), order, ranks, base))
+        return _Part.write(files, tokens, ngram_keys(flat, remaining_tokens(offsets), orders, ranks, base))
 
     with ThreadPoolExecutor(workers) as pool:
         return list(pool.map(write, parts))
 
 
-def look_up_parts(path: Path, keys_at_once: int, workers: int, parts: Sequence[_Part]) -> None:
-    """Set the ranks and counts of parts to those of the table in a file, which is read once; repeated calls agree."""
+def look_up_parts(path: Path, beyond: int, keys_at_once: int, workers: int, parts: Sequence[_Part]) -> None:
+    """Set the ranks and counts of parts to those of the table in a file, which is read once; repeated calls agree.
+
+    beyond: the digits of a part's keys that the table's do not have, as a power of the base.
+    """
     table = NgramTable(path)
     starts = range(0, len(table.keys), keys_at_once)
     lasts = np.array([table.keys[start : start + keys_at_once][-1] for start in starts], np.int64)
     with ThreadPoolExecutor(workers) as pool:
-        cuts = list(pool.map(lambda part: [0, *np.searchsorted(part.keys[:], lasts, side="right")], parts))
+        cuts = list(pool.map(lambda part: [0, *np.searchsorted(part.keys[:] // beyond, lasts, side="right")], parts))
         for number, start in enumerate(starts):
             rows = slice(start, start + keys_at_once)
             run = np.array(table.keys[rows]), np.array(table.counts[rows])
             slices = [slice(int(cut[number]), int(cut[number + 1])) for cut in cuts]
-            list(pool.map(partial(_Part.look_up, run=run, rank=start), parts, slices))
+            list(pool.map(partial(_Part.look_up, beyond=beyond, run=run, rank=start), parts, slices))
     for part, cut in zip(parts, cuts, strict=True):
         missing = slice(int(cut[-1]), len(part.keys))
         part.ranks[missing] = np.full(missing.stop - missing.start, -1)
@@ -212,8 +229,8 @@ class _Part:
     @classmethod
     def write(cls, files: Path, tokens: slice, keys: NDArray[np.int64]) -> _Part:
         """Write the n-grams with these keys i64[tokens], -1 for none; files: the beginning of the files' paths."""
-        in_order, positions = _sorted_with_positions(keys)
-        firsts = np.flatnonzero(np.diff(in_order, prepend=-1))
+        in_order, positions = sorted_with_positions(keys)
+        firsts = np.flatnonzero(differ(in_order))
         counts = np.diff(firsts, append=len(in_order))
         starts = np.full(len(keys), -1, np.int32)
         starts[positions] = np.repeat(np.arange(len(firsts), dtype=np.int32), counts)
@@ -228,31 +245,18 @@ class _Part:
         found: NDArray[np.int64] = np.append(values[:], missing)[self.starts[:]]
         return found
 
-    def look_up(self, rows: slice, run: Run, rank: int) -> None:
+    def look_up(self, rows: slice, beyond: int, run: Run, rank: int) -> None:
         """Look up the n-grams in `rows`, whose keys are among those of `run` or missing.
 
-        run: keys of a table that follow one another, and their counts; rank: of its first key.
+        beyond: see `look_up_parts`; run: keys of a table that follow one another, and their counts; rank: of its first
+        key.
         """
         keys, counts = run
-        own = self.keys[rows]
+        own = self.keys[rows] // beyond
         nearest = np.searchsorted(keys, own)
         found = keys[nearest] == own
         self.ranks[rows] = np.where(found, rank + nearest, -1)
         self.counts[rows] = np.where(found, counts[nearest], 0)
-
-
-def _sorted_with_positions(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the keys that are not -1, sorted, and the positions that they had.
-
-    Keys and positions that fit 63 bits together are sorted as one number, which is faster than sorting positions.
-    """
-    positions, bits = np.flatnonzero(keys >= 0), len(keys).bit_length()
-    if int(keys.max(initial=0)) >> (63 - bits):
-        positions = positions[np.argsort(keys[positions], kind="stable")]
-        return keys[positions], positions
-    packed = (keys[positions] << bits) | positions
-    packed.sort()
-    return packed >> bits, packed & ((1 << bits) - 1)
 
 
 def _chunk_size(store: TokenStore, memory_mb: int, workers: int, machines: int) -> int:
@@ -281,56 +285,28 @@ def remaining_tokens(offsets: NDArray[np.int64]) -> NDArray[np.int64]:
 def ngram_keys(
     flat: NDArray[np.int64],
     remaining: NDArray[np.int64],
-    order: int,
+    orders: range,
     ranks: NDArray[np.int64] | None,
     base: int,
 ) -> NDArray[np.int64]:
-    """Return the key i64[tokens] of the n-gram that starts at each token; -1 if it leaves the text or was not counted.
+    """Return the key i64[tokens] of the longest n-gram of these orders that starts at each token, -1 if there is none.
 
-    ranks: of the n-grams of order n - 1 (None for single tokens).
+    An n-gram ends with its text, or before a token that was not counted; the digits beyond are 0. ranks: of the n-grams
+    before the first of `orders` (None for single tokens).
     """
-    keys = np.full(len(flat), -1, dtype=np.int64)
-    starts = len(flat) - order + 1
-    if starts <= 0:
-        return keys
-    last = flat[order - 1 :]
-    valid = (remaining[:starts] >= order) & (last < base)
-    if ranks is None:
-        keys[:starts] = np.where(valid, last, -1)
-    else:
-        prefix = ranks[:starts]
-        keys[:starts] = np.where(valid & (prefix >= 0), prefix * base + last, -1)
+    digits = np.zeros(len(flat) + orders[-1], np.int64)
+    digits[: len(flat)] = np.where(flat < base - 1, flat + 1, 0)
+    keys = np.zeros(len(flat), np.int64) if ranks is None else ranks.copy()
+    there = keys >= 0
+    for order in orders:
+        digit = digits[order - 1 : order - 1 + len(flat)]
+        there &= (remaining >= order) & (digit > 0)
+        if order == orders[0]:
+            none = ~there
+        keys *= base
+        keys += digit * there
+    keys[none] = -1
     return keys
-
-
-def merged(runs: Sequence[tuple[Spilled, Spilled]], size: int) -> Iterator[Run]:
-    """Merge sorted runs; yield the result in the order of keys, in parts of about `size` keys."""
-    stored = sum(len(keys) for keys, _ in runs)
-    parts = max(-(-stored // size), 1)
-    steps = [max(len(keys) // (64 * parts), 1) for keys, _ in runs]
-    # Copies: a view would keep all keys of its run in memory.
-    sampled = [keys[:][::step].copy() for (keys, _), step in zip(runs, steps, strict=True)]
-    sample = np.sort(np.concatenate([np.empty(0, np.int64), *sampled]))
-    borders = np.unique(sample[np.arange(1, parts) * len(sample) // parts])
-    cuts = [np.searchsorted(keys[:], borders) for keys, _ in runs]
-    for part in range(len(borders) + 1):
-        pieces = []
-        for (keys, counts), cut in zip(runs, cuts, strict=True):
-            start = int(cut[part - 1]) if part else 0
-            stop = int(cut[part]) if part < len(borders) else len(keys)
-            pieces.append((keys[start:stop], counts[start:stop]))
-        yield _sum_of(pieces)
-
-
-def _sum_of(runs: list[Run]) -> Run:
-    if not runs:
-        return np.empty(0, np.int64), np.empty(0, np.int64)
-    if len(runs) == 1:
-        return runs[0]
-    keys, positions = _sorted_with_positions(np.concatenate([keys for keys, _ in runs]))
-    counts = np.concatenate([counts for _, counts in runs])[positions]
-    firsts = np.flatnonzero(np.diff(keys, prepend=-1))
-    return keys[firsts], np.add.reduceat(counts, firsts) if len(firsts) else counts
 
 
 class NgramTable:
@@ -374,8 +350,15 @@ class NgramCounts:
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
         metadata = NgramTable(self.folder / "1.arrow").metadata
+        if "ranked" not in metadata:
+            raise DrkitError(f"{self.folder} has n-gram counts of an older version; delete the folder and count again")
         self.window, self.min_count, self.base = (int(metadata[name]) for name in ("window", "min_count", "base"))
         self.tables = tuple(NgramTable(self.folder / f"{order}.arrow") for order in range(1, self.window + 1))
+
+    def _spans(self) -> Iterator[range]:
+        """Yield the orders whose keys begin in the same way, and have one digit more each."""
+        firsts = sorted({int(table.metadata["ranked"]) + 1 for table in self.tables})
+        return (range(*pair) for pair in pairwise([*firsts, self.window + 1]))
 
     def describe(self) -> dict[str, Any]:
         """Return window, min_count, and for each order the total n-grams and the distinct ones kept."""
@@ -394,11 +377,14 @@ class NgramCounts:
         """
         flat, remaining = ids.astype(np.int64), remaining_tokens(offsets)
         ranks: NDArray[np.int64] | None = None
-        for order, table in enumerate(self.tables, start=1):
-            ranks = table.ranks(ngram_keys(flat, remaining, order, ranks, self.base))
-            counts, found = np.zeros(len(ranks), np.int64), ranks >= 0
-            counts[found] = table.counts[ranks[found]]
-            yield table.log_shares(counts)
+        for orders in self._spans():
+            keys = ngram_keys(flat, remaining, orders, ranks, self.base)
+            for order in orders:
+                table = self.tables[order - 1]
+                ranks = table.ranks(keys // self.base ** (orders[-1] - order))
+                counts, found = np.zeros(len(ranks), np.int64), ranks >= 0
+                counts[found] = table.counts[ranks[found]]
+                yield table.log_shares(counts)
 
     def store_log_shares(
         self,
@@ -411,8 +397,8 @@ class NgramCounts:
         """Yield for ranges of a store's texts what `log_shares` yields, as a list.
 
         scratch: where counts of every token of the store are written first: 2 to 8 bytes for each order and token, and
-        as much again for the n-grams while they are looked up (None: the system's temporary folder). engine: where the
-        n-grams are looked up, in this process if None; other machines need a scratch folder that they share.
+        up to 28 bytes for each token while n-grams are looked up (None: the system's temporary folder). engine: where
+        the n-grams are looked up, in this process if None; other machines need a scratch folder that they share.
         """
         with tempfile.TemporaryDirectory(dir=scratch, prefix=".counts-") as folder:
             found = self._store_counts(store, Path(folder), engine)
@@ -423,12 +409,15 @@ class NgramCounts:
     def _store_counts(self, store: TokenStore, scratch: Path, engine: Engine | None) -> list[NDArray[Any]]:
         """Return for each order how often the n-gram that starts at each token was counted, in mapped files."""
         grams, found = _StoreNgrams(store, self.base, scratch, engine=engine), list[NDArray[Any]]()
+        starts = {orders[0]: orders for orders in self._spans()}
         for order, table in enumerate(self.tables, start=1):
-            grams.lengthen()
-            grams.look_up(self.folder / f"{order}.arrow")
-            shape = max(len(store.flat_ids), 1)
-            counts = np.memmap(scratch / f"counts-{order}", np.min_scalar_type(table.total), "w+", shape=shape)
-            for part in grams.parts:
-                counts[part.tokens] = part.at_tokens(part.counts, missing=0)
-            found.append(counts)
+            if order in starts:
+                grams.lengthen(starts[order])
+            grams.look_up(self.folder / f"{order}.arrow", order)
+            path, dtype = scratch / f"counts-{order}", np.min_scalar_type(table.total)
+            # Written, not mapped to be filled: on a full disk, that ends the process without a word.
+            with path.open("wb") as file:
+                for part in grams.parts:
+                    part.at_tokens(part.counts, missing=0).astype(dtype).tofile(file)
+            found.append(np.memmap(path, dtype, "r") if path.stat().st_size else np.empty(0, dtype))
         return found

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from drkit.data.arrays import Arrays, ArrayWriter
-from drkit.data.counts import Run, merged, remaining_tokens, spill, text_chunks
+from drkit.data.counts import remaining_tokens, text_chunks
+from drkit.data.merging import Run, merged, spill
 from drkit.data.store import TokenStore
 from drkit.errors import DrkitError
 

@@ -28,10 +28,10 @@ from drkit.data.corpus import (
     PASSAGES,
     QUERIES,
     TEXTS,
+    IndexWriter,
     MappedTable,
     StoredCorpus,
     id_hash,
-    write_index,
 )
 from drkit.data.rows import batched
 from drkit.errors import DrkitError
@@ -105,7 +105,7 @@ def write_collection(collection: Collection, folder: Path) -> dict[str, Any]:
     Counts: passages, empty_passages (kept, but never found), queries, judgements and positives by split,
     dropped_judgements (only if the collection's `unknown_judgements` is `drop`), and `content_sha256`, a hash of
     everything written. If the collection has a method `negatives(split)`, which yields (query id, passage id) pairs to
-    train against, these are written and counted too. Memory: 24 bytes per passage, and the ids of the queries.
+    train against, these are written and counted too. Memory: the ids of the queries, and 8 bytes per judgement.
 
     Raises DrkitError for a collection without passages, a duplicate id, a judgement of an unknown query or passage, or
     a split without a positive judgement. It names the first few rows, as `file:line` if the collection has `locate`.
@@ -124,22 +124,23 @@ def write_collection(collection: Collection, folder: Path) -> dict[str, Any]:
 
 
 def _write_passages(collection: Collection, folder: Path, digest: Any) -> dict[str, Any]:
-    hashes = array("Q")
     empty = 0
+    folder.mkdir(parents=True, exist_ok=True)
+    with IndexWriter(folder) as index:
 
-    def rows() -> Iterator[tuple[str, str, str]]:
-        nonlocal empty
-        for passage in collection.passages():
-            hashes.append(id_hash(passage.doc_id))
-            empty += not passage.content.strip()
-            yield passage.doc_id, passage.title, passage.text
+        def rows() -> Iterator[tuple[str, str, str]]:
+            nonlocal empty
+            for passage in collection.passages():
+                index.add(passage.doc_id)
+                empty += not passage.content.strip()
+                yield passage.doc_id, passage.title, passage.text
 
-    _write(rows(), folder / TEXTS, _PASSAGE_SCHEMA, digest)
-    if not hashes:
-        raise DrkitError(f"{collection.name} has no passages")
-    write_index(np.frombuffer(hashes, dtype=np.uint64), folder)
+        _write(rows(), folder / TEXTS, _PASSAGE_SCHEMA, digest)
+        if not len(index):
+            raise DrkitError(f"{collection.name} has no passages")
+        index.finish()
     _refuse_duplicates(collection, StoredCorpus(folder))
-    return {"passages": len(hashes), "empty_passages": empty}
+    return {"passages": len(index), "empty_passages": empty}
 
 
 def _refuse_duplicates(collection: Collection, corpus: StoredCorpus) -> None:

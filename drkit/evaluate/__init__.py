@@ -7,12 +7,10 @@ from drkit.core import lazy_exports
 if TYPE_CHECKING:
     from drkit.evaluate.measures import MEASURES as MEASURES
     from drkit.evaluate.measures import Scores as Scores
-    from drkit.evaluate.measures import TunedWeight as TunedWeight
     from drkit.evaluate.measures import average as average
     from drkit.evaluate.measures import check_measures as check_measures
     from drkit.evaluate.measures import cutoff as cutoff
     from drkit.evaluate.measures import evaluate as evaluate
-    from drkit.evaluate.measures import tune_weight as tune_weight
     from drkit.evaluate.significance import TTest as TTest
     from drkit.evaluate.significance import bootstrap_intervals as bootstrap_intervals
     from drkit.evaluate.significance import holm as holm
@@ -24,5 +22,9 @@ if TYPE_CHECKING:
     from drkit.evaluate.systems import comparison as comparison
     from drkit.evaluate.systems import to_markdown as to_markdown
     from drkit.evaluate.systems import versus_markdown as versus_markdown
+    from drkit.evaluate.tuning import TunedBm25 as TunedBm25
+    from drkit.evaluate.tuning import TunedWeight as TunedWeight
+    from drkit.evaluate.tuning import tune_bm25 as tune_bm25
+    from drkit.evaluate.tuning import tune_weight as tune_weight
 
 lazy_exports(__name__)

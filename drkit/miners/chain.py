@@ -393,7 +393,7 @@ def as_tuples(rows: Iterable[TextRow], count: int) -> Iterator[dict[str, str]]:
 
 FILE = "negatives.arrow"
 SCHEMA = pa.schema([("query_id", pa.string()), ("passages", pa.list_(pa.int64())), ("scores", pa.list_(pa.float32()))])
-_BATCH_ROWS = 4096
+_BATCH_ROWS = 1024
 
 
 def mining_requests(
@@ -415,7 +415,8 @@ def write_negatives(mined: Iterable[Mined], corpus: StoredCorpus, folder: Path, 
     counts = MiningCounts()
     with arrow_file(folder / name, SCHEMA) as writer:
         for batch in batched(counts.count(mined), _BATCH_ROWS):
-            passages = [corpus.positions(item.doc_ids) for item in batch]
+            ends = np.cumsum([len(item.doc_ids) for item in batch])
+            passages = np.split(corpus.positions([name for item in batch for name in item.doc_ids]), ends[:-1])
             columns = [item.query_id for item in batch], passages, [item.scores for item in batch]
             writer.write_batch(record_batch(columns, SCHEMA))
     return counts.summary()

@@ -16,9 +16,10 @@ from typing import Any
 
 from attrs import frozen
 
-from drkit.core.files import LOG, TRAINING
+from drkit.core.files import LOG, TRAINING, local_path
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
+from drkit.encoders.folder import MODULES
 from drkit.errors import DrkitError
 from drkit.evaluate import check_measures
 from drkit.evaluate.measures import cutoff
@@ -135,7 +136,16 @@ def _plan_export(draft: Draft, candidates: list[str]) -> _Exported:
     """Add the encoder folder and its index, of the best retriever on dev or of the last one."""
     evaluation, splits, outcome = draft.recipe.evaluation, draft.splits, ""
     by_dev = evaluation.export == "best" and "dev" in splits and len(candidates) > 1
-    if not by_dev:
+    if not by_dev and evaluation.export == "best" and _is_unproven(draft):
+        if AS_IT_IS not in draft.stages:
+            plan_start(draft)
+        outcome = (
+            f"exported: {AS_IT_IS}; no dev queries show that pseudo-queries improve an encoder that is trained "
+            f"already, and they may harm it; --set evaluation.export=last exports {candidates[-1]}"
+        )
+        draft.notes.append(outcome)
+        candidates = [AS_IT_IS]
+    elif not by_dev:
         outcome = f"exported: {candidates[-1]}" + (", the last retriever" if len(candidates) > 1 else "")
         if evaluation.export == "best" and len(candidates) > 1:
             outcome += "; the collection has no dev queries to choose the best one by"
@@ -150,6 +160,14 @@ def _plan_export(draft: Draft, candidates: list[str]) -> _Exported:
         indexes = {f"index/{name}": Part(add_index(draft, name, "searched")) for name in candidates}
         draft.add("index", CHOSEN_INDEX, f"the index of {origin}", indexes | choice)
     return _Exported(tuple(candidates), choice, outcome)
+
+
+def _is_unproven(draft: Draft) -> bool:
+    """Return whether a sentence encoder is trained on pseudo-queries alone, without queries that measure the gain."""
+    origin, start = draft.recipe.encoder.pretrained, draft.recipe.evaluation.start
+    is_trained = origin is not None and (local_path(origin) / MODULES).is_file()
+    learns_from_texts = bool(draft.rounds) and all(one.pairs == PSEUDO for one in draft.rounds)
+    return is_trained and learns_from_texts and "dev" not in draft.splits and start
 
 
 def _plan_choice(draft: Draft, candidates: list[str]) -> str:

@@ -71,6 +71,7 @@ def plan_rounds(draft: Draft, *, start: str) -> list[System]:
         systems.append(_plan_retriever(draft, retriever, negatives))
         starts[current.name] = starts[PREVIOUS] = previous = systems[-1].stages[0]
     if draft.recipe.reranker and RERANKER not in draft.stages:
+        draft.notes.append("no round learns from the re-ranker, which only re-ranks; --set reranker=none leaves it out")
         systems.append(_plan_reranker(draft, start, previous, draft.rounds[-1].pairs))
     return systems
 

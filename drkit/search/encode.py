@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -25,6 +25,7 @@ from drkit.core.engine import Engine, Loaded, LocalEngine, Task, loaded_value
 from drkit.core.files import make_folder, remove_temporaries
 from drkit.core.processes import Shard
 from drkit.data.generation import blocks
+from drkit.data.rows import batched
 from drkit.encoders.folder import SIMILARITIES, SUPPORTED_MODULES, pooling_of
 from drkit.encoders.identity import tokenizer_hash, weights_hash
 from drkit.encoders.pooling import POOLINGS
@@ -48,6 +49,7 @@ Text: TypeAlias = "str | NDArray[np.int32]"
 LOCK = ".lock"
 FLOAT16_MAX = float(np.finfo(np.float16).max)
 _HASH = "texts"
+_TEXTS_AT_ONCE = 1024
 
 
 def encode_corpus(
@@ -58,6 +60,7 @@ def encode_corpus(
     storage: Storage | None = None,
     shard: Shard | None = None,
     engine: Engine | None = None,
+    on_progress: Callable[[int], None] | None = None,
 ) -> Vectors | None:
     """Encode (id, text) pairs into a folder of vectors; None while other processes still write their shards.
 
@@ -65,8 +68,8 @@ def encode_corpus(
     of several machines, each of which loads it. texts: streamed; every process gets all of them. A text may be its
     token ids (with special tokens, truncated). storage: dtype, file format, shard size, and whether these are passages
     or queries. shard: rank and number of processes; from torchrun's environment if None. engine: where shards are
-    encoded; in this process if None. Repeated calls, with any number of processes and any engine, encode only the
-    missing shards.
+    encoded; in this process if None. on_progress: called with the number of texts done. Repeated calls, with any number
+    of processes and any engine, encode only the missing shards.
 
     Raises DrkitError if the folder holds vectors of another encoder, other settings or other texts, there are no
     texts, an id is empty, or a vector is not finite or exceeds float16.
@@ -75,9 +78,11 @@ def encode_corpus(
     identity = _prepare(path, loaded_value(encoder), storage)
     if isinstance(encoder, Loaded):
         encoder = same_everywhere(encoder, identity)
-    written = _ShardTasks(encoder, storage, path, shard)
-    for _ in (engine or LocalEngine()).run(written.missing(texts)):
-        pass
+    machines = engine or LocalEngine()
+    written = _ShardTasks(encoder, storage, path, shard, on_progress, is_here=isinstance(machines, LocalEngine))
+    for count in machines.run(written.missing(texts)):
+        if not written.is_here:
+            written.add(count)
     if not written.shards:
         raise DrkitError(f"no texts to encode into {path}; is the collection empty?")
     return _finish(path, written.shards)
@@ -85,13 +90,26 @@ def encode_corpus(
 
 @define
 class _ShardTasks:
-    """The shards of a folder that one process has to write; shards: how many there are, once all texts are read."""
+    """The shards of a folder that one process has to write; shards: how many there are, once all texts are read.
+
+    done: texts that are encoded, or left to other processes. is_here: whether this process carries the tasks out, which
+    then report within a shard.
+    """
 
     encoder: Encoder | Loaded[Encoder]
     storage: Storage
     folder: Path
     share: Shard
+    on_progress: Callable[[int], None] | None
+    is_here: bool
     shards: int = 0
+    done: int = 0
+
+    def add(self, count: int) -> None:
+        """Report that so many more texts are done."""
+        self.done += count
+        if self.on_progress:
+            self.on_progress(self.done)
 
     def missing(self, texts: Iterable[tuple[str, Text]]) -> Iterator[Task[int]]:
         """Yield a task for each missing shard. Raises DrkitError if an existing shard has other texts."""
@@ -100,8 +118,12 @@ class _ShardTasks:
             text_hash = _hash_texts(batch)
             if ids_file(self.folder, number).is_file():
                 _check_texts(self.folder, number, text_hash, first)
-            elif number % self.share.processes == self.share.rank:
-                given = (self.encoder, self.storage, self.folder, number, batch, text_hash)
+                self.add(len(batch))
+            elif number % self.share.processes != self.share.rank:
+                self.add(len(batch))
+            else:
+                report = self.add if self.is_here else None
+                given = (self.encoder, self.storage, self.folder, number, batch, text_hash, report)
                 yield Task(f"shard {number:05d} of {self.folder}", encode_shard, given, accelerated=True)
 
 
@@ -112,15 +134,23 @@ def encode_shard(
     number: int,
     batch: Sequence[tuple[str, Text]],
     text_hash: str,
+    report: Callable[[int], None] | None = None,
 ) -> int:
     """Encode (id, text) pairs as one shard of a folder of vectors; returns their number.
+
+    report: called with the number of texts whenever some more are encoded.
 
     Raises DrkitError for an empty id, or a vector that is not finite or exceeds float16.
     """
     names, rows = [name for name, _ in batch], [text for _, text in batch]
     if "" in names:
         raise DrkitError(f"text {number * storage.shard_size + names.index('') + 1} has an empty id")
-    vectors = _encode(loaded_value(encoder), rows, storage.role)
+    pieces = []
+    for piece in batched(rows, _TEXTS_AT_ONCE):
+        pieces.append(_encode(loaded_value(encoder), piece, storage.role))
+        if report:
+            report(len(piece))
+    vectors = np.concatenate(pieces)
     _check_values(vectors, names, storage.dtype)
     write_shard(vectors_file(folder, number, storage.format), vectors.astype(storage.dtype))
     # The ids mark the shard as complete.

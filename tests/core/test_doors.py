@@ -38,7 +38,13 @@ WRITERS = {
     "drkit/train/resuming.py": {"open", "rmtree", "copytree"},  # checkpoints, sealed by hashes of their files
     "drkit/data/arrays.py": {"open", "rmtree"},  # columns, beside the file that they become
     "drkit/data/generation.py": {"open", "truncate", "rmtree", "unlink"},  # lines that a resumed generation keeps
-    "drkit/data/counts.py": {"tofile", "open", "touch", "rmtree"},  # the n-grams of one order, on the way to a table
+    "drkit/data/counts.py": {
+        "open",
+        "tofile",
+        "touch",
+        "rmtree",
+    },  # n-grams, on the way to a table
+    "drkit/data/merging.py": {"tofile", "open"},  # sorted keys, on the way to a table
     "drkit/data/vocabulary.py": {"open", "save_pretrained"},
     "drkit/data/writing.py": {"rmtree"},
     "drkit/encoders/cross_encoder.py": {"save_pretrained"},

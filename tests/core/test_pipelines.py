@@ -122,6 +122,16 @@ def test_a_reranker_made_from_scratch_is_left_out_unless_it_is_asked_for():
             assert recipe.finetune.left_out == ()
 
 
+def test_a_reranker_that_no_round_learns_from_is_said_to_only_rerank():
+    said = "--set reranker=none leaves it out"
+    own = ComposeRequest(paper="cdmae", scale="quick", settings=('finetune.rounds=[{name="own", miners=["bm25"]}]',))
+    whole = ComposeRequest(paper="cdmae", scale="quick")
+    for request, noted in ((own, True), (whole, False)):
+        planned = plan(compose(request, PARTS), REGISTRY)
+        assert "reranker" in [stage.name for stage in planned.stages]
+        assert any(said in note for note in planned.notes) == noted
+
+
 def test_simlm_scores_by_scaled_cosines_in_all_directions():
     recipe = compose(ComposeRequest(paper="simlm", encoder="some/encoder"), PARTS)
     losses = [recipe.finetune.for_round(r).loss.config for r in recipe.finetune.rounds]

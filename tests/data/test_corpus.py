@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from drkit.data import corpus
+from drkit.data.arrays import Arrays
 from drkit.data.corpus import StoredCorpus, take_values
 from drkit.data.formats import JsonlCollection
 from drkit.data.specs import JsonlConfig
@@ -34,3 +38,35 @@ def test_remembered_ids_are_found_like_new_ones(tmp_path, monkeypatch):
         expected = [int(name[1:]) if name != "none" else -1 for name in names]
         assert stored.find(names).tolist() == expected
         assert stored.find(names).dtype == np.int64
+
+
+@given(
+    names=st.lists(st.text("abc", max_size=3), max_size=40),
+    at_once=st.integers(1, 50),
+    bits=st.sampled_from([1, 2, 64]),
+)
+def test_an_index_written_in_parts_finds_every_id_and_every_duplicate(tmp_path_factory, names, at_once, bits):
+    """Also where ids share a hash, and where the parts cut those of equal hashes."""
+    folder = tmp_path_factory.mktemp("index")
+    of_name = corpus.id_hash
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(corpus, "_HASHES_AT_ONCE", at_once)
+        patch.setattr(corpus, "id_hash", lambda name: of_name(name) % 2**bits)
+        with corpus.IndexWriter(folder) as index:
+            for name in names:
+                index.add(name)
+            if not names:
+                return
+            index.finish()
+        assert [path.name for path in folder.iterdir()] == ["ids.arrow"]
+        found = Arrays(folder / "ids.arrow")
+        hashes, indices = found["hashes"], found["places"]
+        order = np.argsort([corpus.id_hash(name) for name in names], kind="stable")
+        assert indices.tolist() == order.tolist()
+        ids_at = lambda chosen: [names[i] for i in chosen]  # noqa: E731
+        if len(set(names)) == len(names):
+            assert corpus.find_ids(names, hashes, indices, ids_at).tolist() == list(range(len(names)))
+            assert not list(corpus.equal_ids(hashes, indices, ids_at))
+        elif bits == 64:
+            again = [name for name, count in Counter(names).items() for _ in range(count - 1)]
+            assert sorted(name for name, _, _ in corpus.equal_ids(hashes, indices, ids_at)) == sorted(again)

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drkit.data.arrays import SignalValues
-from drkit.data.counts import _sorted_with_positions, spill, text_chunks
+from drkit.data.counts import _digits, text_chunks
+from drkit.data.merging import sorted_with_positions, spill
 from drkit.data.ppmi import log_frequencies, ppmi_svd
 from drkit.data.store import TokenStore, tokenise
 from drkit.errors import DrkitError
@@ -114,11 +115,47 @@ def test_chunks_spilled_and_merged_count_as_one_pass(store, tmp_path, monkeypatc
 @given(st.lists(st.integers(-1, 2**62), max_size=50), st.sampled_from([2**62, 2**40, 3]))
 def test_keys_are_sorted_with_their_positions_whether_both_fit_one_number_or_not(values, largest):
     keys = np.array([min(value, largest) for value in values], dtype=np.int64)
-    in_order, positions = _sorted_with_positions(keys)
+    in_order, positions = sorted_with_positions(keys)
     assert in_order.tolist() == sorted(key for key in keys.tolist() if key >= 0)
     assert keys[positions].tolist() == in_order.tolist()
-    pairs = [*zip(in_order.tolist(), positions.tolist(), strict=True)]
-    assert pairs == sorted(pairs), "equal keys stay in their order"
+    assert sorted(positions.tolist()) == np.flatnonzero(keys >= 0).tolist()
+
+
+@pytest.mark.parametrize("min_count", [1, 2])
+@pytest.mark.parametrize("digits", [1, 2, 3, 5])
+def test_keys_of_any_number_of_digits_count_as_a_counter(small, tmp_path, monkeypatch, digits, min_count):
+    """With fewer digits than tokens, the first are replaced by their rank, once or several times."""
+    monkeypatch.setattr("drkit.data.counts._digits", lambda base, beginnings: digits)
+    monkeypatch.setattr("drkit.data.counts._SMALLEST_CHUNK", 1)
+    monkeypatch.setattr("drkit.data.counts._BYTES_PER_TOKEN", 2**20 // 150)
+    counts = count(small, tmp_path, window=5, min_count=min_count, memory_mb=1)
+    texts, exact = sequences(small), count_all(sequences(small), 5)
+    here = list(counts.log_shares(small.flat_ids, small.offsets))
+    (stored,) = counts.store_log_shares(small, [(0, len(texts))])
+    for n, (table, one, other) in enumerate(zip(counts.tables, here, stored, strict=True)):
+        wanted = [exact[n][tuple(t[i : i + n + 1])] if i + n < len(t) else 0 for t in texts for i in range(len(t))]
+        wanted = np.array([found if found >= min_count else 0 for found in wanted])
+        np.testing.assert_array_equal(one, table.log_shares(wanted))
+        np.testing.assert_array_equal(other, one)
+        assert len(table.keys) == sum(found >= min_count for found in exact[n].values())
+
+
+@pytest.mark.parametrize(
+    ("base", "beginnings", "digits"), [(30_523, 1, 4), (250_003, 1, 3), (250_003, 10**9, 1), (2, 1, 62)]
+)
+def test_as_many_digits_as_fit_make_a_key(base, beginnings, digits):
+    assert _digits(base, beginnings) == digits
+    assert beginnings * base**digits < 2**63
+
+
+def test_counts_of_an_older_version_are_refused(small, tmp_path):
+    from drkit.data.arrays import ArrayWriter
+
+    with ArrayWriter(tmp_path / "1.arrow", {"keys": np.int64, "counts": np.int64}) as writer:
+        writer.metadata = {"total": 0, "base": 5, "window": 1, "min_count": 1}
+        writer.append(keys=np.empty(0), counts=np.empty(0))
+    with pytest.raises(DrkitError, match="older version"):
+        NgramCounts(tmp_path)
 
 
 def test_spilled_numbers_are_read_and_written_by_slices(tmp_path):
@@ -146,11 +183,12 @@ def test_any_vocabulary_fits(tmp_path):
     np.testing.assert_allclose(got.values, wanted, rtol=1e-6, atol=1e-5)
 
 
-def test_text_that_was_not_counted_adds_nothing(small, tmp_path):
+@pytest.mark.parametrize("beyond", [1, 7])
+def test_text_that_was_not_counted_adds_nothing(small, tmp_path, beyond):
     counts = count(small, tmp_path)
     text = next(t for t in sequences(small) if len(t) > 10)
     assert np.allclose(score([text], counts)[0], expected_of(small, text), rtol=1e-6, atol=1e-5)
-    unseen = counts.base + 5
+    unseen = int(small.flat_ids.max()) + beyond
     strange = [*text[:4], unseen, *text[5:9]]
     assert np.allclose(score([strange], counts)[0], expected_of(small, strange), rtol=1e-6, atol=1e-5)
     assert score([[unseen, unseen]], counts)[0].tolist() == [0.0, 0.0]

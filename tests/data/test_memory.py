@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from drkit.data import ppmi, train_wordpiece, vocabulary
 from drkit.data.arrays import Arrays
-from drkit.data.counts import merged, spill
+from drkit.data.merging import merged, spill
 
 VOCABULARY = 24
 

@@ -69,9 +69,9 @@ def test_the_tables_are_those_of_one_process(tokens, tmp_path, memory_mb):
     found = made(store, tmp_path / "tasks", engine, memory_mb=memory_mb)
     assert found == made(store, tmp_path / "here", None)
     assert sorted(found[0]) == ["1.arrow", "2.arrow", "3.arrow", "4.arrow"]
-    # Three tasks each: four orders are counted and three looked up; then four of each for the values.
-    assert len(engine.names) == 3 * (4 + 3 + 4 + 4)
-    assert engine.names[0].startswith("1-grams of")
+    # Three tasks each: all orders are counted at once; for the values, they are found at once, then looked up.
+    assert len(engine.names) == 3 * (1 + 1 + 4)
+    assert engine.names[0].startswith("4-grams of")
 
 
 @pytest.mark.slow
@@ -91,6 +91,6 @@ def test_parts_that_cannot_be_counted_are_named_and_nothing_is_left(nodes, token
     watch = tmp_path / "w"
     watched(watch, poison=True)
     store = Watched(TokenStore.open(tokens).path, watch)
-    with open_engine(nodes.engine) as engine, pytest.raises(DrkitError, match=r"1-grams of .* parts of .*poison"):
+    with open_engine(nodes.engine) as engine, pytest.raises(DrkitError, match=r"4-grams of .* parts of .*poison"):
         made(store, tmp_path / "ray", engine)
     assert not [*(tmp_path / "ray" / "counts").iterdir()]

@@ -98,10 +98,10 @@ def test_all_results_come_in_order_before_the_failed_tasks_are_named(nodes):
         got.extend(opened.run(Task(f"number {n}", fail, (n,)) for n in range(8)))
     assert got == [0, 2, 3, 5, 6, 7]
     assert str(raised.value).splitlines() == [
-        "2 of 8 tasks failed, after 3 attempts each; the results of the others are kept:",
+        "2 of 8 tasks failed, after 3 attempts each; the others are done:",
         "  - number 1: ValueError: no 1 \\x1b[2J",
         "  - number 4: ValueError: no 4 \\x1b[2J",
-        "fix the cause and repeat the command, which does only what is missing",
+        "fix the cause and repeat the command, which keeps what is finished",
     ]
 
 

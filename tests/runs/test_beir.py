@@ -13,9 +13,11 @@ from drkit.data.formats import BeirCollection
 from drkit.data.specs import BeirConfig
 from drkit.errors import DrkitError
 from drkit.evaluate import evaluate
-from drkit.evaluate.measures import tune_weight
+from drkit.evaluate.tuning import tune_weight
 from drkit.search import Bm25Retriever, TextEncoder, align, convex
 from tests.runs.test_probes import Topics, tokenizer
+
+LUCENE = ((1.2, 0.75),)
 
 
 def write_data_set(folder, *, split="test", shift=0):
@@ -74,9 +76,9 @@ class RecordedProgress(Silent):
 
 def test_groups_count_once_and_the_average_is_over_data_sets(folder, tmp_path):
     assert {name: len(paths) for name, paths in data_sets(folder).items()} == {"group": 2, "one": 1, "two": 1}
-    found = evaluate_beir(None, folder, tmp_path, measures=("nDCG@10", "R@100"), bm25=True)
+    found = evaluate_beir(None, folder, tmp_path, measures=("nDCG@10", "R@100"), bm25=LUCENE)
     single = [
-        evaluate_beir(None, folder / "group" / name, tmp_path, bm25=True).average("BM25", "nDCG@10") for name in "ab"
+        evaluate_beir(None, folder / "group" / name, tmp_path, bm25=LUCENE).average("BM25", "nDCG@10") for name in "ab"
     ]
     group = found.means["group"]["BM25"]["nDCG@10"]
     assert group == pytest.approx(sum(single) / 2)
@@ -90,7 +92,7 @@ def test_groups_count_once_and_the_average_is_over_data_sets(folder, tmp_path):
 def test_the_numbers_are_those_of_searching_and_measuring(folder, encoder, tmp_path, exclude_self):
     progress = RecordedProgress()
     found = evaluate_beir(
-        str(encoder), folder / "one", tmp_path, bm25=True, exclude_self=exclude_self, progress=progress
+        str(encoder), folder / "one", tmp_path, bm25=LUCENE, exclude_self=exclude_self, progress=progress
     )
     made, topics = TextEncoder.load(encoder), Topics()
     queries = list(topics.queries("test"))
@@ -127,7 +129,7 @@ def test_the_numbers_are_those_of_searching_and_measuring(folder, encoder, tmp_p
 def test_an_encoder_on_a_collection_has_the_numbers_of_its_folder(folder, encoder, tmp_path):
     measures = ("nDCG@10", "R@100")
     for exclude_self in (True, False):
-        given = {"measures": measures, "bm25": True, "exclude_self": exclude_self}
+        given = {"measures": measures, "bm25": LUCENE, "exclude_self": exclude_self}
         table = evaluate_beir(str(encoder), folder / "one", tmp_path / "a", **given)
         named = NamedCollection(f"beir:{folder / 'one'}")
         scores = evaluate_encoder(str(encoder), named, tmp_path / "b", **given)
@@ -137,6 +139,59 @@ def test_an_encoder_on_a_collection_has_the_numbers_of_its_folder(folder, encode
     assert (again.begun, again.skipped) == ([], ["one"])
     with pytest.raises(DrkitError, match="has no 'dev' queries; its splits: test"):
         evaluate_encoder(str(encoder), NamedCollection(f"beir:{folder / 'one'}"), tmp_path / "b", split="dev")
+
+
+def with_dev(data, judged):
+    """Add the dev queries of the topics, and these judgements, to a data set."""
+    queries = [json.dumps({"_id": query.query_id, "text": query.text}) for query in Topics().queries("dev")]
+    (data / "queries.jsonl").write_text("\n".join([(data / "queries.jsonl").read_text(), *queries]))
+    rows = [f"{j.query_id}\t{j.doc_id}\t1" for j in judged]
+    (data / "qrels" / "dev.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *rows]))
+
+
+def test_the_best_k1_and_b_on_dev_queries_rank_the_others(tmp_path):
+    data, topics = write_data_set(tmp_path / "both"), Topics()
+    passages, tried = [*BeirCollection(BeirConfig(path=str(data))).passages()], [(1.2, 0.75), (0.9, 0.0), (3.0, 1.0)]
+    retrievers = [Bm25Retriever(k1=k1, b=b).index(passages) for k1, b in tried]
+
+    def ranked(retriever, split):
+        queries = list(topics.queries(split))
+        hits = retriever.search([query.text for query in queries], 1001)
+        return [(query.query_id, list(found.pairs())) for query, found in zip(queries, hits, strict=True)]
+
+    # dev queries whose answers the last pair finds first
+    first = [max(hits, key=lambda hit: (hit[1], hit[0])) for _, hits in ranked(retrievers[2], "dev")]
+    judged = [Judgement(query.query_id, hit[0], 1) for query, hit in zip(topics.queries("dev"), first, strict=True)]
+    means = [evaluate(ranked(one, "dev"), judged, ["RR@10"]).mean("RR@10") for one in retrievers]
+    assert means[2] == 1.0 > max(means[:2]), "otherwise this test is too weak"
+    said = RecordedProgress()
+    without = evaluate_beir(None, data, tmp_path / "none", measures=("RR@10",), bm25=tried, progress=said)
+    assert "both: BM25: k1 1.2, b 0.75, the first given: no other dev queries choose among them" in said.notes
+    assert without.means == evaluate_beir(None, data, tmp_path / "one", measures=("RR@10",), bm25=LUCENE).means
+    with_dev(data, judged)
+    wanted = evaluate(ranked(retrievers[2], "test"), list(topics.judgements("test")), ["RR@10"]).mean("RR@10")
+    for _ in range(2):  # the second time from the rankings that are kept
+        progress = RecordedProgress()
+        found = evaluate_beir(None, data, tmp_path / "out", measures=("RR@10",), bm25=tried, progress=progress)
+        assert found.means["both"]["BM25"]["RR@10"] == pytest.approx(wanted, abs=1e-6)
+        assert progress.notes[0] == (
+            f"both: BM25: k1 3, b 1, the best of 3 on {len(judged)} dev queries "
+            f"(RR@10 1.000; {means[0]:.3f} with k1 1.2, b 0.75)"
+        )
+    assert progress.begun == []
+    (kept,) = (tmp_path / "out").glob("*.json")
+    for broken in ("[]", "{}", '{"means": {}, "k1": "a"}', "nothing"):
+        kept.write_text(broken)
+        with pytest.raises(DrkitError, match=r"\.json .*delete it and its .trec file"):
+            evaluate_beir(None, data, tmp_path / "out", measures=("RR@10",), bm25=tried)
+    # Dev queries that are evaluated choose nothing.
+    named, seen = NamedCollection(f"beir:{data}"), RecordedProgress()
+    options = {"split": "dev", "measures": ("RR@10",), "progress": seen}
+    ((_, scores),) = evaluate_encoder(None, named, tmp_path / "out", bm25=tried, **options)
+    assert scores.mean("RR@10") == pytest.approx(means[0], abs=1e-6)
+    assert [note for note in seen.notes if "BM25" in note] == [
+        "both: BM25: k1 1.2, b 0.75, the first given: no other dev queries choose among them"
+    ]
 
 
 def test_the_fusion_is_tuned_on_dev_queries_where_there_are_some(encoder, tmp_path, monkeypatch):
@@ -158,15 +213,12 @@ def test_the_fusion_is_tuned_on_dev_queries_where_there_are_some(encoder, tmp_pa
 
     # dev queries whose answers the encoder finds first, so that a high weight is best
     judged = [Judgement(q, max(hits, key=lambda hit: hit[1])[0], 1) for q, hits in rankings("dev")[1]]
-    queries = [json.dumps({"_id": query.query_id, "text": query.text}) for query in topics.queries("dev")]
-    (data / "queries.jsonl").write_text("\n".join([(data / "queries.jsonl").read_text(), *queries]))
-    rows = [f"{j.query_id}\t{j.doc_id}\t1" for j in judged]
-    (data / "qrels" / "dev.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *rows]))
+    with_dev(data, judged)
     tuned = tune_weight(*rankings("dev"), judged, "RR@10")
     assert tuned.weight > 0.5
     encoded, encode = [], module.encode_corpus
-    monkeypatch.setattr(module, "encode_corpus", lambda *given: encoded.append(1) or encode(*given))
-    given, progress = {"measures": ("RR@10", "nDCG@10"), "bm25": True}, RecordedProgress()
+    monkeypatch.setattr(module, "encode_corpus", lambda *given, **named: encoded.append(1) or encode(*given, **named))
+    given, progress = {"measures": ("RR@10", "nDCG@10"), "bm25": LUCENE}, RecordedProgress()
     found = evaluate_beir(str(encoder), data, tmp_path / "out", progress=progress, **given)
     assert encoded == [1], "passages are encoded once for both splits"
     assert progress.summaries == [("both", "BM25, test and dev queries"), ("both", "e, test and dev queries")]
@@ -221,9 +273,9 @@ def test_a_data_set_that_was_cut_off_is_gone_on_with(folder, encoder, tmp_path, 
 def test_what_cannot_be_evaluated_is_told(folder, tmp_path):
     for given, said in ((tmp_path / "none", "folder not found"), (folder / "notes", "contains no data set")):
         with pytest.raises(DrkitError, match=said):
-            evaluate_beir(None, given, tmp_path, bm25=True)
+            evaluate_beir(None, given, tmp_path, bm25=LUCENE)
     with pytest.raises(DrkitError, match="nothing to evaluate"):
         evaluate_beir(None, folder, tmp_path)
     with pytest.raises(DrkitError, match="unknown measure"):
-        evaluate_beir(None, folder, tmp_path, bm25=True, measures=("mrr",))
+        evaluate_beir(None, folder, tmp_path, bm25=LUCENE, measures=("mrr",))
     assert len(Bm25Retriever().index(Topics().passages())) == 60

@@ -23,8 +23,8 @@ from drkit.runs.execute import execute
 from drkit.runs.manifest import read_manifest
 from drkit.runs.plan import plan
 from drkit.runs.stage import TextReading, settings_from
-from drkit.runs.stages.retriever import load_text_encoder
-from drkit.search import Bm25Retriever, FlatIndex, Retriever
+from drkit.runs.stages.retriever import load_text_encoder, write_encoder
+from drkit.search import Bm25Retriever, FlatIndex, Retriever, TextEncoder
 from drkit.train.biencoder import PairCollator
 from tests.data.seq2seq import write_t5
 from tests.rerank.toys import checkpoint
@@ -237,6 +237,32 @@ def test_from_a_file_of_texts_to_a_retriever(beir, tmp_path):
     assert str(run / "encoder") in done.stdout
     assert open_collection(run / "collection").splits() == ()
     assert len(Retriever.load(run).search(["an older lion"], 5)[0].doc_ids) == 5
+
+
+def test_a_trained_encoder_is_exported_as_it_is_where_nothing_shows_that_pseudo_queries_help(beir, tmp_path):
+    texts = ("--collection", f"jsonl:{beir / 'corpus.jsonl'}")
+    reading = TextReading("mean", "cosine", 16, 32, "", "")
+    write_encoder(load_text_encoder(checkpoint(tmp_path / "lm"), reading, device="cpu"), tmp_path / "made", {})
+    made, trained = tmp_path / "made", ("finetune.max_steps=3", "finetune.per_device_train_batch_size=4")
+    again = (
+        "pretrain=none",
+        "finetune.baseline=false",
+        "evaluation.depth=20",
+        "pseudo_queries.sources=['crops']",
+        *trained,
+    )
+    given = ("--encoder", made, "--pipeline", "texts", *(f"--set={one}" for one in again))
+    for collection, own in ((texts, ()), (("--collection", f"beir:{beir}"), ("hybrid",))):
+        run = tmp_path / own[0] if own else tmp_path / "texts"
+        done = drkit("compose", *given, *collection, "--run-dir", run)
+        assert "exported: as-it-is; no dev queries show" in done.stdout + done.stderr
+        assert TextEncoder.load(run / "encoder").identity()["weights"] == TextEncoder.load(made).identity()["weights"]
+        assert len(Retriever.load(run).search(["an older lion"], 5)[0].doc_ids) == 5
+    assert json.loads((run / "hybrid" / "weight.json").read_text())["retriever"] == "as-it-is"
+    request = ComposeRequest(pipeline="texts", encoder=str(made), collection=f"beir:{beir}")
+    for setting, exported in (("evaluation.export=last", "retriever-2"), ("evaluation.start=false", "retriever-2")):
+        planned = plan(compose(evolve(request, settings=(*again, setting)), PARTS), PARTS.registry)
+        assert [*{s.name: s for s in planned.stages}["encoder"].inputs] == [f"checkpoint/{exported}"]
 
 
 def test_a_folder_with_test_queries_alone_is_evaluated(beir, tmp_path):

@@ -15,10 +15,12 @@ import pyarrow as pa
 import pytest
 from attrs import evolve
 
+from drkit.core.engine import Loaded
 from drkit.core.processes import Shard
 from drkit.errors import DrkitError
 from drkit.search import FlatIndex, Retriever, Storage, TextEncoder, Vectors, build_index, encode_corpus
 from drkit.search.text_encoder import length_sorted_batches
+from tests.engine.engines import Pickling
 from tests.search.toys import TEXTS, masked_lm, tokenizer
 
 PAIRS = [(f"d {i} é\t%", text) for i, text in enumerate(TEXTS * 3)]
@@ -53,6 +55,31 @@ def test_an_outsider_reads_the_shards_and_their_ids(tmp_path, kind, dtype):
     np.testing.assert_array_equal(made.shards[positions], loaded[positions])
     exact = encoder().encode_passages([text for _, text in PAIRS])
     np.testing.assert_allclose(loaded, exact, atol=1e-5 if dtype == "float32" else 1e-3)
+
+
+def test_progress_counts_texts_as_they_are_encoded(tmp_path, monkeypatch):
+    """Within a shard, too, if this process encodes it; shards that are there, or left to others, count at once."""
+    monkeypatch.setattr("drkit.search.encode._TEXTS_AT_ONCE", 3)
+    told, given = [], {"storage": SMALL, "on_progress": lambda done: told.append((done, len(read)))}
+    read = []
+
+    def texts():
+        for pair in PAIRS:
+            read.append(pair)
+            yield pair
+
+    encode_corpus(encoder(), texts(), tmp_path / "v", **given)
+    assert [done for done, _ in told] == [3, 4, 7, 8, 11, 12, 15, 16, 19, 20, 21]
+    assert all(done >= seen - SMALL.shard_size for done, seen in told), "not when they are read"
+    told.clear()
+    encode_corpus(encoder(), texts(), tmp_path / "v", **given)
+    assert [done for done, _ in told] == [4, 8, 12, 16, 20, 21]
+    told.clear()
+    encode_corpus(encoder(), texts(), tmp_path / "half", shard=Shard(1, 2), **given)
+    assert [done for done, _ in told] == [4, 7, 8, 12, 15, 16, 20, 21]
+    told.clear()
+    encode_corpus(Loaded(encoder), texts(), tmp_path / "tasks", engine=Pickling(), **given)
+    assert [done for done, _ in told] == [4, 8, 12, 16, 20, 21]
 
 
 def test_an_outsider_searches_the_saved_index_with_faiss(tmp_path):

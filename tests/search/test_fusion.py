@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from drkit.core.types import Judgement
 from drkit.errors import DrkitError
 from drkit.evaluate import evaluate
-from drkit.evaluate.measures import WEIGHTS, tune_weight
+from drkit.evaluate.tuning import WEIGHTS, tune_weight
 from drkit.search.fusion import SCALES, align, convex, min_max, reciprocal_ranks
 from drkit.search.rankings import encode_id, read_run, write_run
 

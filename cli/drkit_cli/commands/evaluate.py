@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -10,7 +11,7 @@ import click
 from attrs import frozen
 
 from drkit.encoders.folder import TORCH
-from drkit_cli.names import LocalPath, PathOrId
+from drkit_cli.names import Between, LocalPath, PathOrId
 from drkit_cli.options import backend_option, judgement_options
 from drkit_cli.output import output_options, print_note, print_result, show_progress
 
@@ -34,6 +35,13 @@ Measured: TypeAlias = "tuple[Sequence[tuple[str, Scores]], Mapping[str, int]]"
 @click.option("--beir", type=LocalPath(file_okay=False), help="A folder of folders in BEIR's layout.")
 @click.option("--bm25", is_flag=True, help="With --collection or --beir: rank by BM25 too, and by both; or alone.")
 @click.option(
+    "--bm25-k1",
+    type=Between(0, 1_000_000, min_open=True),
+    multiple=True,
+    help="BM25's k1 (1.2); of several, with several b, the best on dev queries.",
+)
+@click.option("--bm25-b", type=Between(0, 1), multiple=True, help="BM25's b (0.75).")
+@click.option(
     "-o",
     "--output",
     type=LocalPath(),
@@ -54,6 +62,8 @@ def evaluate(
     backend: str,
     beir: Path | None,
     bm25: bool,
+    bm25_k1: tuple[float, ...],
+    bm25_b: tuple[float, ...],
     output: Path | None,
 ) -> None:
     r"""Evaluate the systems of a run, any TREC run file, or an encoder on a collection or every data set of a folder.
@@ -63,11 +73,15 @@ def evaluate(
     drkit evaluate bm25.trec --qrels qrels.txt --per-query values.tsv
     drkit evaluate --encoder runs/R --collection beir:FOLDER --bm25
     drkit evaluate --encoder runs/R --beir DATASETS --bm25
+    drkit evaluate --bm25 --bm25-b 0.75 --bm25-b 0.4 --collection beir:FOLDER
     """
+    if (bm25_k1 or bm25_b) and not bm25:
+        raise click.UsageError("--bm25-k1 and --bm25-b are settings of --bm25; give it, too")
     if backend != TORCH and not encoder:
         raise click.UsageError("--backend runs the encoder of --encoder; give both")
+    pairs = tuple(product(bm25_k1 or (1.2,), bm25_b or (0.75,))) if bm25 else ()
     searched = Searched(
-        encoder, backend, bm25, exclude_self, tuple(measures) or ("nDCG@10",), output or Path("runs/beir")
+        encoder, backend, pairs, exclude_self, tuple(measures) or ("nDCG@10",), output or Path("runs/beir")
     )
     if beir:
         if source or qrels or collection or split or per_query or not (encoder or bm25):
@@ -94,14 +108,21 @@ def evaluate(
 
 @frozen
 class Searched:
-    """What to search with, and how the rankings are measured; output: the folder in which they are kept."""
+    """What to search with, and how the rankings are measured.
+
+    bm25: pairs of k1 and b, none for no BM25; output: the folder in which rankings are kept.
+    """
 
     encoder: str | None
     backend: str
-    bm25: bool
+    bm25: tuple[tuple[float, float], ...]
     exclude_self: bool
     measures: tuple[str, ...]
     output: Path
+
+    def systems(self) -> int:
+        """Return the number of systems that search."""
+        return bool(self.bm25) + (self.encoder is not None)
 
     def options(self) -> dict[str, Any]:
         """Return the arguments that every search takes."""
@@ -124,7 +145,7 @@ def _search(name: str, split: str, settings: Sequence[str], searched: Searched) 
     from drkit.commands import NamedCollection, evaluate_encoder
 
     collection = NamedCollection(name, tuple(settings))
-    with show_progress(searched.bm25 + (searched.encoder is not None)) as progress:
+    with show_progress(searched.systems()) as progress:
         scores = evaluate_encoder(
             searched.encoder, collection, searched.output, split=split, progress=progress, **searched.options()
         )
@@ -163,7 +184,7 @@ def _beir(folder: Path, searched: Searched, table_file: Path | None) -> None:
     from drkit.evaluate.measures import write_json
     from drkit_cli.render import console, table
 
-    searches = sum(map(len, data_sets(folder).values())) * (searched.bm25 + (searched.encoder is not None))
+    searches = sum(map(len, data_sets(folder).values())) * searched.systems()
     with show_progress(searches) as progress:
         found = evaluate_beir(searched.encoder, folder, searched.output, progress=progress, **searched.options())
 

@@ -8,8 +8,7 @@ and write the encoders of a run: from a checkpoint, from the exported folder, or
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +19,9 @@ from drkit.recipe.toml import json_text
 from drkit.runs.stage import StageRun, StageSpec, TextReading, from_recipe
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from drkit.core.engine import Loaded
     from drkit.encoders import MaskedLmEncoder
-    from drkit.search import AnyEncoder, Bm25Retriever, Retriever, TextEncoder
+    from drkit.search import AnyEncoder, Retriever, TextEncoder
     from drkit.train.biencoder import BiEncoder
 
 
@@ -161,6 +158,8 @@ def index_vectors(stage: StageRun[IndexSettings]) -> Mapping[str, Any]:
     from drkit.core.engine import Loaded
     from drkit.core.files import CHECKPOINTS
     from drkit.core.processes import Shard
+    from drkit.data.corpus import StoredCorpus
+    from drkit.data.store import TokenStore
     from drkit.search import Vectors, build_index, encode_corpus
     from drkit.search.index import LOW_RECALL
 
@@ -169,7 +168,16 @@ def index_vectors(stage: StageRun[IndexSettings]) -> Mapping[str, Any]:
     vectors = (stage.folder / CHECKPOINTS).resolve() / _VECTORS
     encoder = Loaded(load_text_encoder, stage.inputs["encoder"], stage.settings.reading)
     shard = Shard.from_environment() if joint else Shard()
-    encode_corpus(encoder, _passage_tokens(stage), vectors, shard=shard, engine=stage.engine)
+    corpus, store = StoredCorpus(stage.inputs["passages"]), TokenStore.open(stage.inputs["tokens"])
+    rows = ((doc_id, store.tokens(number)) for number, doc_id in enumerate(corpus.ids()))
+    encode_corpus(
+        encoder,
+        rows,
+        vectors,
+        shard=shard,
+        engine=stage.engine,
+        on_progress=lambda done: stage.progress.advance(done, len(store), "passages"),
+    )
     if joint:
         processes.barrier()
         if processes.rank():
@@ -190,64 +198,32 @@ def index_vectors(stage: StageRun[IndexSettings]) -> Mapping[str, Any]:
 
 def index_words(stage: StageRun[Bm25Settings]) -> Mapping[str, Any]:
     """Write BM25's index of all passages; returns its size, k1 and b, and the dev mean of each pair that was tried."""
-    from drkit.data.corpus import StoredCorpus
+    from drkit.data.corpus import StoredCorpus, collection_of
+    from drkit.evaluate import tune_bm25
+    from drkit.evaluate.tuning import describe_bm25
     from drkit.search import Bm25Retriever
 
-    settings = stage.settings
+    settings, passages = stage.settings, StoredCorpus(stage.inputs["passages"])
     tried = [(k1, b) for k1 in settings.k1 for b in settings.b]
-    variants = Bm25Retriever.variants(StoredCorpus(stage.inputs["passages"]), tried)
-    facts: dict[str, Any] = {}
-    retriever, (k1, b) = next(variants), tried[0]
-    if settings.measure:
-        retriever, (k1, b), facts = _best_on_dev(stage, settings.measure, tried, chain([retriever], variants))
+    if not settings.measure:
+        k1, b = tried[0]
+        retriever, facts = Bm25Retriever(k1=k1, b=b).index(passages), {"k1": k1, "b": b}
+    else:
+        collection = collection_of({"dev": stage.inputs["dev"]})
+        tuned = tune_bm25(
+            passages,
+            tried,
+            collection.queries("dev"),
+            collection.judgements("dev"),
+            settings.measure,
+            depth=settings.depth,
+            exclude_self=settings.exclude_self,
+            on_progress=lambda done: stage.progress.advance(done, len(tried), "variants"),
+        )
+        retriever, facts = tuned.retriever, tuned.facts()
+        stage.progress.note(describe_bm25(facts))
     retriever.save(stage.folder)
-    return {"passages": len(retriever), "k1": k1, "b": b, **facts}
-
-
-def _best_on_dev(
-    stage: StageRun[Bm25Settings],
-    measure: str,
-    tried: Sequence[tuple[float, float]],
-    variants: Iterable[Bm25Retriever],
-) -> tuple[Bm25Retriever, tuple[float, float], dict[str, Any]]:
-    """Return the retriever that is best on the dev queries (of equal ones the first), its k1 and b, and all means."""
-    from drkit.data.corpus import collection_of
-    from drkit.evaluate import evaluate
-
-    collection, settings = collection_of({"dev": stage.inputs["dev"]}), stage.settings
-    queries, judgements = list(collection.queries("dev")), list(collection.judgements("dev"))
-    # One more: the passage that `exclude_self` leaves out.
-    texts, depth = [query.text for query in queries], settings.depth + settings.exclude_self
-    best, means = None, dict[str, float]()
-    for done, ((k1, b), retriever) in enumerate(zip(tried, variants, strict=True), start=1):
-        hits = zip(queries, retriever.stream(texts, depth), strict=True)
-        run = [(query.query_id, found.pairs()) for query, found in hits]
-        mean = evaluate(run, judgements, [measure], exclude_self=settings.exclude_self).mean(measure)
-        if best is None or mean > max(means.values()):
-            best = retriever, (k1, b)
-        means[f"k1 {k1:g}, b {b:g}"] = mean
-        stage.progress.advance(done, len(tried), "variants")
-    assert best is not None
-    retriever, (k1, b) = best
-    facts = {"measure": measure, "queries": len(queries), "means": means}
-    stage.progress.note(describe_bm25({"k1": k1, "b": b, **facts}))
-    return retriever, (k1, b), facts
-
-
-def describe_bm25(facts: Mapping[str, Any]) -> str:
-    """Return in words which k1 and b were chosen, and what the first ones reach.
-
-    >>> means = {"k1 1.2, b 0.75": 0.25, "k1 1.2, b 1": 0.5}
-    >>> describe_bm25({"k1": 1.2, "b": 1.0, "measure": "RR@10", "queries": 9, "means": means})
-    'BM25: k1 1.2, b 1, the best of 2 on 9 dev queries (RR@10 0.500; 0.250 with k1 1.2, b 0.75)'
-    """
-    means, chosen = facts["means"], f"k1 {facts['k1']:g}, b {facts['b']:g}"
-    first = next(iter(means))
-    against = "" if chosen == first else f"; {means[first]:.3f} with {first}"
-    return (
-        f"BM25: {chosen}, the best of {len(means)} on {facts['queries']:,} dev queries "
-        f"({facts['measure']} {means[chosen]:.3f}{against})"
-    )
+    return {"passages": len(retriever), **facts}
 
 
 def chosen_on_dev(facts: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -255,19 +231,10 @@ def chosen_on_dev(facts: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
     facts: what each finished stage has recorded.
     """
+    from drkit.evaluate.tuning import describe_bm25
+
     lines = [describe_choice(facts["choice"])] if "choice" in facts else []
     return [*lines, *([describe_bm25(facts["bm25"])] if "means" in facts.get("bm25", {}) else [])]
-
-
-def _passage_tokens(stage: StageRun[IndexSettings]) -> Iterator[tuple[str, NDArray[Any]]]:
-    from drkit.data.corpus import StoredCorpus
-    from drkit.data.store import TokenStore
-
-    store = TokenStore.open(stage.inputs["tokens"])
-    for index, doc_id in enumerate(StoredCorpus(stage.inputs["passages"]).ids()):
-        if index % 1000 == 0:
-            stage.progress.advance(index, len(store), "passages")
-        yield doc_id, store.tokens(index)
 
 
 @frozen

@@ -336,7 +336,7 @@ _TEXT = {
 }
 SIGNAL = StageSpec(
     name="signal",
-    version=1,
+    version=2,
     settings=SignalSettings,
     run=signal_of_texts,
     inputs={

@@ -1,0 +1,99 @@
+"""Sorted keys with counts in files, and their sums in memory that does not grow with them: external sorting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from attrs import frozen
+from numpy.typing import NDArray
+
+Run = tuple["NDArray[np.int64]", "NDArray[np.int64]"]  # keys, sorted and unique, and their counts
+
+
+@frozen
+class Spilled:
+    """Numbers [length] in a file, read and written by slices.
+
+    Not mapped: for a small slice of a mapped file the system may read megabytes ahead, which costs a run with little
+    memory more than the work itself.
+    """
+
+    path: str
+    dtype: np.dtype[Any]
+    length: int
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        start, stop, _ = rows.indices(self.length)
+        return np.fromfile(self.path, self.dtype, max(stop - start, 0), offset=start * self.dtype.itemsize)
+
+    def __setitem__(self, rows: slice, values: NDArray[Any]) -> None:
+        with Path(self.path).open("r+b") as file:
+            file.seek(rows.indices(self.length)[0] * self.dtype.itemsize)
+            values.astype(self.dtype, copy=False).tofile(file)
+
+
+def spill(values: NDArray[Any], path: str) -> Spilled:
+    """Write an array [n] to a file, so that it takes no memory."""
+    values.tofile(path)
+    return Spilled(path, values.dtype, len(values))
+
+
+def key_ranges(runs: Sequence[Spilled], size: int) -> Iterator[list[slice]]:
+    """Cut sorted keys into ranges of about `size` keys; yield the slices of each, one of every run."""
+    stored = sum(map(len, runs))
+    parts = max(-(-stored // size), 1)
+    # No range is more than an eighth larger or smaller than the others: each run is off by less than a step.
+    steps = [max(len(keys) // (8 * parts), 1) for keys in runs]
+    # Copies: a view would keep all keys of its run in memory.
+    sample = np.sort(np.concatenate([keys[:][::step].copy() for keys, step in zip(runs, steps, strict=True)]))
+    borders = np.unique(sample[np.arange(1, parts) * len(sample) // parts])
+    cuts = [[0, *np.searchsorted(keys[:], borders).tolist(), len(keys)] for keys in runs]
+    for part in range(len(borders) + 1):
+        yield [slice(*cut[part : part + 2]) for cut in cuts]
+
+
+def merged(runs: Sequence[tuple[Spilled, Spilled]], size: int) -> Iterator[Run]:
+    """Merge sorted runs; yield the result in the order of keys, in parts of about `size` keys."""
+    if runs:
+        for slices in key_ranges([keys for keys, _ in runs], size):
+            yield _sum_of([(keys[rows], counts[rows]) for (keys, counts), rows in zip(runs, slices, strict=True)])
+
+
+def _sum_of(runs: list[Run]) -> Run:
+    if len(runs) == 1:
+        return runs[0]
+    keys, positions = sorted_with_positions(np.concatenate([keys for keys, _ in runs]))
+    return summed(keys, np.concatenate([counts for _, counts in runs])[positions])
+
+
+def summed(keys: NDArray[np.int64], counts: NDArray[np.int64]) -> Run:
+    """Return the distinct keys of sorted ones, and the sums of their counts."""
+    firsts = np.flatnonzero(differ(keys))
+    return keys[firsts], np.add.reduceat(counts, firsts) if len(firsts) else counts
+
+
+def differ(keys: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which of the sorted keys are not those before them."""
+    differ = np.ones(len(keys), np.bool_)
+    np.not_equal(keys[1:], keys[:-1], out=differ[1:])
+    return differ
+
+
+def sorted_with_positions(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the keys that are not -1, sorted, and the positions that they had.
+
+    Keys and positions that fit 63 bits together are sorted as one number, which is faster than sorting positions.
+    """
+    positions, bits = np.flatnonzero(keys >= 0), len(keys).bit_length()
+    if int(keys.max(initial=0)) >> (63 - bits):
+        positions = positions[np.argsort(keys[positions])]
+        return keys[positions], positions
+    packed = (keys[positions] << bits) | positions
+    packed.sort()
+    return packed >> bits, packed & ((1 << bits) - 1)

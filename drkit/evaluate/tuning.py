@@ -1,0 +1,142 @@
+"""What is chosen on judged development queries: the weight of a fusion, and BM25's k1 and b."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from attrs import frozen
+
+from drkit.core.types import Judgement, Passage, Query
+from drkit.errors import DrkitError
+from drkit.evaluate.measures import cutoff, evaluate
+from drkit.search.fusion import DEFAULT_WEIGHT, Scale, align, convex, min_max
+from drkit.search.rankings import RunRow
+
+if TYPE_CHECKING:
+    from drkit.search.bm25 import Bm25Retriever
+
+WEIGHTS = tuple(step / 20 for step in range(21))
+
+
+@frozen
+class TunedWeight:
+    """The weight of the second ranking with the best mean, the mean of every weight tried, and what was measured."""
+
+    weight: float
+    measure: str
+    queries: int
+    means: Mapping[float, float]
+
+
+def tune_weight(
+    first: Iterable[RunRow],
+    second: Iterable[RunRow],
+    qrels: Sequence[Judgement],
+    measure: str,
+    *,
+    scale: Scale = min_max,
+    weights: Sequence[float] = WEIGHTS,
+) -> TunedWeight:
+    """Return the weight for `convex` with the best mean of a measure over the judged queries.
+
+    Of equally good weights, the one nearest to 0.5 is taken, then the lower one. Memory holds the hits of the judged
+    queries.
+
+    Raises DrkitError for an unknown measure, missing judgements, and as `align` does.
+
+    >>> from drkit.core.types import Judgement
+    >>> first, second = [("q", [("a", 2.0), ("b", 1.0)])], [("q", [("b", 2.0), ("a", 1.0)])]
+    >>> tune_weight(first, second, [Judgement("q", "b", 1)], "RR@1", weights=(0, 0.25, 0.75, 1)).weight
+    0.75
+    """
+    depth = cutoff(measure)
+    judged = {judgement.query_id for judgement in qrels}
+    hits = [one for one in align(first, second, scale) if one.query_id in judged]
+    if judged and not hits:
+        raise DrkitError(
+            "cannot tune the weight: neither ranking has a judged query; give rankings of the judged queries"
+        )
+    scores = [evaluate(convex(hits, weight, depth), qrels, [measure]) for weight in weights]
+    means = {weight: one.mean(measure) for weight, one in zip(weights, scores, strict=True)}
+    best = max(means.values())
+    weight = min((w for w in means if means[w] == best), key=lambda w: (abs(w - DEFAULT_WEIGHT), w))
+    return TunedWeight(weight, measure, scores[0].queries, means)
+
+
+@frozen
+class TunedBm25:
+    """BM25 with the k1 and b that have the best mean, the mean of every pair that was tried, and what was measured."""
+
+    retriever: Bm25Retriever
+    k1: float
+    b: float
+    measure: str
+    queries: int
+    means: Mapping[str, float]
+
+    def facts(self) -> dict[str, Any]:
+        """Return all but the retriever, as plain data."""
+        return {name: getattr(self, name) for name in ("k1", "b", "measure", "queries", "means")}
+
+
+def tune_bm25(
+    passages: Iterable[Passage],
+    parameters: Sequence[tuple[float, float]],
+    queries: Iterable[Query],
+    qrels: Iterable[Judgement],
+    measure: str,
+    *,
+    depth: int = 1000,
+    exclude_self: bool = False,
+    on_progress: Callable[[int], None] | None = None,
+) -> TunedBm25:
+    """Return BM25 with the best of several (k1, b) on judged queries; of equally good pairs, the first.
+
+    The passages are read once. depth: of the rankings, if the measure has no cutoff; exclude_self: a passage with the
+    query's own id is not a hit; on_progress: called with the number of pairs done.
+
+    Raises DrkitError for an unknown measure, and without passages, queries, pairs or judgements.
+
+    >>> passages = [Passage("a", "fish fish, salt, lemon, bread, butter, peas, beans"), Passage("b", "fish")]
+    >>> query, judged = [Query("q", "fish")], [Judgement("q", "a", 1)]
+    >>> tuned = tune_bm25(passages, [(1.2, 1.0), (1.2, 0.0)], query, judged, "RR@1")
+    >>> tuned.b, tuned.means
+    (0.0, {'k1 1.2, b 1': 0.0, 'k1 1.2, b 0': 1.0})
+    """
+    from drkit.search.bm25 import Bm25Retriever
+
+    if not parameters:
+        raise DrkitError("no k1 and b to choose from; give at least one pair")
+    asked, judgements = list(queries), list(qrels)
+    # One more: the passage that `exclude_self` leaves out.
+    texts, hits = [query.text for query in asked], (cutoff(measure) or depth) + exclude_self
+    best, means = None, dict[str, float]()
+    for done, retriever in enumerate(Bm25Retriever.variants(passages, parameters), start=1):
+        k1, b = parameters[done - 1]
+        found = zip(asked, retriever.stream(texts, hits), strict=True)
+        run = [(query.query_id, ranked.pairs()) for query, ranked in found]
+        mean = evaluate(run, judgements, [measure], exclude_self=exclude_self).mean(measure)
+        if best is None or mean > max(means.values()):
+            best = retriever, k1, b
+        means[f"k1 {k1:g}, b {b:g}"] = mean
+        if on_progress:
+            on_progress(done)
+    assert best is not None
+    return TunedBm25(*best, measure, len(asked), means)
+
+
+def describe_bm25(facts: Mapping[str, Any]) -> str:
+    """Return in words which k1 and b were chosen, and what the first ones reach; facts: those of `TunedBm25`.
+
+    >>> means = {"k1 1.2, b 0.75": 0.25, "k1 1.2, b 1": 0.5}
+    >>> describe_bm25({"k1": 1.2, "b": 1.0, "measure": "RR@10", "queries": 9, "means": means})
+    'BM25: k1 1.2, b 1, the best of 2 on 9 dev queries (RR@10 0.500; 0.250 with k1 1.2, b 0.75)'
+    """
+    means, chosen = facts["means"], f"k1 {facts['k1']:g}, b {facts['b']:g}"
+    first = next(iter(means))
+    against = "" if chosen == first else f"; {means[first]:.3f} with {first}"
+    return (
+        f"BM25: {chosen}, the best of {len(means)} on {facts['queries']:,} dev queries "
+        f"({facts['measure']} {means[chosen]:.3f}{against})"
+    )
