@@ -1,8 +1,8 @@
 """Run drkit as one process of torchrun's with a fault: arguments ROOT RANK AT ERROR, then drkit's.
 
 The process of this rank counts its file operations below ROOT, and the one with the number AT fails with ERROR (an
-errno; 0: the process is killed). With AT 0 nothing fails, and each process writes its number of operations to
-ROOT.RANK.
+errno; 0: the process is killed). With AT 0 nothing fails. Each process that lives to its end writes its number of
+operations to ROOT.RANK.
 """
 
 import ctypes
@@ -19,8 +19,9 @@ def main():
     faults, own = ctypes.CDLL(None), os.environ["RANK"]
     faults.faults_arm(root.encode(), ctypes.c_long(int(at) if own == rank else 0), int(error))
     code = _status()
-    if at == "0":
-        Path(f"{root}.{own}").write_text(str(faults.faults_count()))
+    count = faults.faults_count()
+    faults.faults_arm(b"", ctypes.c_long(0), 0)
+    Path(f"{root}.{own}").write_text(str(count))
     sys.exit(code)
 
 

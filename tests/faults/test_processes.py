@@ -36,16 +36,36 @@ def whole(library, beir, tmp_path_factory):
     run = tmp_path_factory.mktemp("whole") / "ance"
     done = two_processes(library, *compose("ance", beir, run), root=run)
     assert done.returncode == 0, done.stderr[-3000:]
-    return contents(run), [int(run.with_name(f"ance.{rank}").read_text()) for rank in (0, 1)]
+    return contents(run), [operations(run, rank) for rank in (0, 1)]
+
+
+def operations(run, rank):
+    return int(run.with_name(f"{run.name}.{rank}").read_text())
+
+
+def faulty(library, beir, folder, rank, error, last):
+    """A run that a fault ended: its folder, end, and the operation that failed, drawn from 1 to `last`.
+
+    The processes share out shards of vectors as they come, so the number of operations of one differs from run to run.
+    A run in which the process did not get as far as its fault ends well, and an earlier fault is drawn.
+    """
+    draw = random.Random(f"{rank} {error} {SEED}")
+    while True:
+        at = draw.randint(1, last)
+        run = folder / str(at) / "ance"
+        run.parent.mkdir()
+        done = two_processes(library, *compose("ance", beir, run), root=run, rank=rank, at=at, error=error)
+        if done.returncode != 0:
+            return run, done, at
+        last = operations(run, rank)
+        assert last < at
 
 
 @pytest.mark.parametrize("error", [KILL, errno.ENOSPC], ids=["kill", "ENOSPC"])
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_fault_in_one_process_ends_both_and_the_run_goes_on_later(library, beir, whole, tmp_path, rank, error):
-    expected, operations = whole
-    run, at = tmp_path / "ance", random.Random(f"{rank} {error} {SEED}").randint(1, operations[rank])
-    done = two_processes(library, *compose("ance", beir, run), root=run, rank=rank, at=at, error=error)
-    assert done.returncode != 0, at
+    expected, counted = whole
+    run, done, at = faulty(library, beir, tmp_path, rank, error, counted[rank])
     if error != KILL:
         lines = [line for line in done.stderr.splitlines() if line.startswith("error")]
         assert len(lines) == 1, (at, done.stderr[-3000:])
