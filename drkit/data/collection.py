@@ -17,7 +17,8 @@ from typing import Any
 from attrs import frozen
 
 from drkit.core.types import HIGHEST_GRADE, Judgement, Passage, Query
-from drkit.data.rows import FORMATS, Row, file_kind, parse_number, read_lines, read_rows
+from drkit.data.ranges import file_ranges
+from drkit.data.rows import FORMATS, FileRange, Row, file_kind, parse_number, read_lines, read_rows
 from drkit.errors import DrkitError
 
 SPLITS = ("train", "dev", "test")
@@ -104,10 +105,12 @@ class FileCollection(ABC):
     """A collection read from files as (where, item) pairs; `where` prints as `file:line`.
 
     The readers of file formats subclass it because they differ in where rows come from and in nothing else. Each sets
-    `name` and gives its splits and the four `located_` streams.
+    `name` and gives its splits and the four `located_` streams. `passage_file` is the file of all passages, if there is
+    one, of which `located_passages` reads a range.
     """
 
     name: str
+    passage_file: Path | None = None
 
     @property
     @abstractmethod
@@ -115,8 +118,8 @@ class FileCollection(ABC):
         """The splits."""
 
     @abstractmethod
-    def located_passages(self) -> Iterator[tuple[object, Passage]]:
-        """Yield every passage."""
+    def located_passages(self, part: FileRange | None = None) -> Iterator[tuple[object, Passage]]:
+        """Yield every passage, or those of a range of `passage_file`."""
 
     @abstractmethod
     def located_queries(self, split: str) -> Iterator[tuple[object, Query]]:
@@ -141,6 +144,14 @@ class FileCollection(ABC):
     def passages(self) -> Iterator[Passage]:
         """Stream every passage."""
         return (passage for _, passage in self.located_passages())
+
+    def passage_parts(self) -> Iterator[FileRange]:
+        """Yield the ranges of the passages that can be read on their own, in order; none if there are none."""
+        return file_ranges(self.passage_file) if self.passage_file else iter(())
+
+    def passages_in(self, part: FileRange) -> Iterator[Passage]:
+        """Stream the passages of a range."""
+        return (passage for _, passage in self.located_passages(part))
 
     def queries(self, split: str) -> Iterator[Query]:
         """Stream the queries of a split, in the order of the files."""
@@ -250,14 +261,16 @@ class PassageColumns:
         return Passage(row.id(ids[0]) if ids else str(row.number), text, title)
 
 
-def read_passages(path: Path, columns: PassageColumns | None = None) -> Iterator[tuple[Row, Passage]]:
-    """Stream the passages of a file.
+def read_passages(
+    path: Path, columns: PassageColumns | None = None, part: FileRange | None = None
+) -> Iterator[tuple[Row, Passage]]:
+    """Stream the passages of a file, or of a range of it.
 
     Tables have a header with the names of id and text, or the columns text; id, text; or id, text, title. Raises
     DrkitError naming `file:line` at a row without a text or title.
     """
     columns = columns or PassageColumns()
-    return ((row, columns.read(row)) for row in read_rows(path, columns.is_header, columns.default_names))
+    return ((row, columns.read(row)) for row in read_rows(path, columns.is_header, columns.default_names, part))
 
 
 def query_of(row: Row, *, ids: Sequence[str] = QUERY_ID_COLUMNS, texts: Sequence[str] = QUERY_COLUMNS) -> Query:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import tempfile
-from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
@@ -35,11 +34,11 @@ class IndexWriter:
     """Writes the index of the ids of passages, which are added in the order of the passages, in bounded memory."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._count, self._hashes = folder, 0, array("Q")
+        self._folder, self._count, self._waiting = folder, 0, list[NDArray[np.uint64]]()
         self._runs: list[tuple[Spilled, Spilled]] = []
 
     def __len__(self) -> int:
-        return self._count + len(self._hashes)
+        return self._count + sum(map(len, self._waiting))
 
     def __enter__(self) -> IndexWriter:
         self._scratch = tempfile.TemporaryDirectory(dir=self._folder, prefix=".ids-")
@@ -48,10 +47,10 @@ class IndexWriter:
     def __exit__(self, *_error: object) -> None:
         self._scratch.cleanup()
 
-    def add(self, identifier: str) -> None:
-        """Add the id of the next passage."""
-        self._hashes.append(id_hash(identifier))
-        if len(self._hashes) == _HASHES_AT_ONCE:
+    def add(self, hashes: NDArray[np.uint64]) -> None:
+        """Add the hashes u64[n] of the ids of the next passages."""
+        self._waiting.append(hashes)
+        if len(self) - self._count >= _HASHES_AT_ONCE:
             self._spill()
 
     def finish(self) -> None:
@@ -65,11 +64,11 @@ class IndexWriter:
                 writer.append(**{_HASHES: hashes[order], _INDICES: indices[order]})
 
     def _spill(self) -> None:
-        hashes = np.frombuffer(self._hashes, dtype=np.uint64)
+        hashes = np.concatenate([np.empty(0, np.uint64), *self._waiting])
         order = np.argsort(hashes, kind="stable")
         file = f"{self._scratch.name}/{self._count}"
         self._runs.append((spill(hashes[order], f"{file}.hashes"), spill(order + self._count, f"{file}.indices")))
-        self._count, self._hashes = self._count + len(hashes), array("Q")
+        self._count, self._waiting = self._count + len(hashes), []
 
 
 class MappedTable:

@@ -28,7 +28,7 @@ from drkit.data.collection import (
     read_topics,
 )
 from drkit.data.corpus import id_hash
-from drkit.data.rows import FORMATS, Row, file_summary, read_jsonl, require_file
+from drkit.data.rows import FORMATS, FileRange, Row, file_summary, read_jsonl, require_file
 from drkit.data.specs import BeirConfig, JsonlConfig, TevatronConfig, TrecConfig
 from drkit.errors import DrkitError, ProblemsError
 
@@ -44,6 +44,8 @@ class BeirCollection(FileCollection):
     Raises DrkitError if a file of the layout is missing; bad lines are named as `file:line` when they are read.
     """
 
+    passage_file: Path
+
     def __init__(self, config: BeirConfig, _context: BuildContext | None = None) -> None:
         self.config = config
         if not config.path:
@@ -53,7 +55,7 @@ class BeirCollection(FileCollection):
         if not self.folder.is_dir():
             problem = "is not a folder" if self.folder.exists() else "does not exist"
             raise DrkitError(f"collection beir: {self.folder} {problem}; {_BEIR_LAYOUT}")
-        self._corpus, self._queries = self._find("corpus.jsonl", "queries.jsonl")
+        self.passage_file, self._queries = self._find("corpus.jsonl", "queries.jsonl")
         self._qrels = {s: p for s in SPLITS if (p := self.folder / "qrels" / f"{s}.tsv").is_file()}
         if not self._qrels:
             raise DrkitError(
@@ -72,9 +74,9 @@ class BeirCollection(FileCollection):
         """The splits with judgements, and those taken from the test queries."""
         return Splits.of(str(self.folder), self._qrels, train_share=self.config.train_share)
 
-    def located_passages(self) -> Iterator[tuple[Row, Passage]]:
+    def located_passages(self, part: FileRange | None = None) -> Iterator[tuple[Row, Passage]]:
         """Yield every line of the corpus; title and text may be missing or null, but never of another type."""
-        for row in read_jsonl(self._corpus):
+        for row in read_jsonl(self.passage_file, part):
             yield row, Passage(row.id("_id"), row.text("text", default=""), row.text("title", default=""))
 
     def located_queries(self, split: str) -> Iterator[tuple[object, Query]]:
@@ -90,7 +92,7 @@ class BeirCollection(FileCollection):
 
     def describe(self) -> Mapping[str, Any]:
         """Return the folder, and the size and SHA-256 of each of its files."""
-        files = [self._corpus, self._queries, *self._qrels.values()]
+        files = [self.passage_file, self._queries, *self._qrels.values()]
         return {
             "collection": "beir",
             "path": str(self.folder.resolve()),
@@ -106,12 +108,14 @@ class JsonlCollection(FileCollection):
     named as `file:line` when it is read.
     """
 
+    passage_file: Path
+
     def __init__(self, config: JsonlConfig, _context: BuildContext | None = None) -> None:
         self.config = config
         if not config.path:
             raise DrkitError("collection jsonl: no path given; name a .jsonl, .tsv or .csv file, as in `jsonl:PATH`")
-        self.path = require_file(config.path, "collection jsonl")
-        self.name = f"jsonl:{self.path.name}"
+        self.passage_file = require_file(config.path, "collection jsonl")
+        self.name = f"jsonl:{self.passage_file.name}"
         named = ((config.id_field, ID_COLUMNS), (config.text_field, TEXT_COLUMNS), (config.title_field, TITLE_COLUMNS))
         self._columns = PassageColumns(*((chosen,) if chosen else usual for chosen, usual in named))
 
@@ -120,21 +124,21 @@ class JsonlCollection(FileCollection):
         """Return no splits: the collection has only texts."""
         return Splits.of(self.name, ())
 
-    def located_passages(self) -> Iterator[tuple[Row, Passage]]:
+    def located_passages(self, part: FileRange | None = None) -> Iterator[tuple[Row, Passage]]:
         """Yield the text of every row."""
-        return read_passages(self.path, self._columns)
+        return read_passages(self.passage_file, self._columns, part)
 
     def located_queries(self, split: str) -> NoReturn:
         """Raise DrkitError: the collection has only texts."""
-        raise DrkitError(f"{self.path} has only texts, no {split!r} queries")
+        raise DrkitError(f"{self.passage_file} has only texts, no {split!r} queries")
 
     def located_judgements(self, split: str) -> NoReturn:
         """Raise DrkitError: the collection has only texts."""
-        raise DrkitError(f"{self.path} has only texts, no {split!r} judgements")
+        raise DrkitError(f"{self.passage_file} has only texts, no {split!r} judgements")
 
     def describe(self) -> Mapping[str, Any]:
         """Return the file's path, size and SHA-256."""
-        return {"collection": "jsonl", "path": str(self.path.resolve()), **file_summary(self.path)}
+        return {"collection": "jsonl", "path": str(self.passage_file.resolve()), **file_summary(self.passage_file)}
 
 
 _TREC_FILES = (
@@ -152,6 +156,8 @@ class TrecCollection(FileCollection):
 
     Raises DrkitError if a file is missing; bad lines are named as `file:line` when they are read.
     """
+
+    passage_file: Path
 
     def __init__(self, config: TrecConfig, _context: BuildContext | None = None) -> None:
         self.config = config
@@ -171,16 +177,16 @@ class TrecCollection(FileCollection):
         ]
         if problems or corpus is None:
             raise ProblemsError(f"collection trec: {config.path}; expected: {_TREC_FILES}", problems)
-        self._corpus = corpus
+        self.passage_file = corpus
 
     @property
     def split_rules(self) -> Splits:
         """The splits with judgements, and those taken from the test topics."""
         return Splits.of(self.name, self._qrels, train_share=self.config.train_share)
 
-    def located_passages(self) -> Iterator[tuple[Row, Passage]]:
+    def located_passages(self, part: FileRange | None = None) -> Iterator[tuple[Row, Passage]]:
         """Yield every row of the corpus."""
-        return read_passages(self._corpus)
+        return read_passages(self.passage_file, part=part)
 
     def located_queries(self, split: str) -> Iterator[tuple[object, Query]]:
         """Yield the judged topics of a split."""
@@ -195,7 +201,8 @@ class TrecCollection(FileCollection):
 
     def describe(self) -> Mapping[str, Any]:
         """Return the size and SHA-256 of each file."""
-        files = dict.fromkeys((self._corpus, *(self._topics[split] for split in self._qrels), *self._qrels.values()))
+        topics = (self._topics[split] for split in self._qrels)
+        files = dict.fromkeys((self.passage_file, *topics, *self._qrels.values()))
         return {
             "collection": "trec",
             "files": {str(path.resolve()): file_summary(path) for path in files},
@@ -246,7 +253,7 @@ class TevatronCollection(FileCollection):
         self.name = f"tevatron:{folder.resolve().name}"
         self._queries = _query_files(config, folder)
         corpus = find_file(folder, CORPUS_NAMES) if folder.is_dir() else None
-        self._corpus = require_file(config.corpus, _TEVATRON) if config.corpus else corpus
+        self.passage_file = require_file(config.corpus, _TEVATRON) if config.corpus else corpus
         qrels = {"dev": config.dev_qrels, "test": config.test_qrels}
         self._qrels = {split: require_file(path, _TEVATRON, QRELS_FORMATS) for split, path in qrels.items() if path}
         for split in sorted(self._qrels.keys() - self._queries.keys()):
@@ -257,9 +264,11 @@ class TevatronCollection(FileCollection):
         """The splits with a file, and those that are a share of the training queries."""
         return Splits.of(self.name, self._queries, dev_share=self.config.dev_share, test_share=self.config.test_share)
 
-    def located_passages(self) -> Iterator[tuple[Row, Passage]]:
+    def located_passages(self, part: FileRange | None = None) -> Iterator[tuple[Row, Passage]]:
         """Yield the passages of the corpus; without one, those of all queries, each once."""
-        return read_passages(self._corpus, _CORPUS_COLUMNS) if self._corpus else self._passages_of_queries()
+        if self.passage_file:
+            return read_passages(self.passage_file, _CORPUS_COLUMNS, part)
+        return self._passages_of_queries()
 
     def _passages_of_queries(self) -> Iterator[tuple[Row, Passage]]:
         seen: dict[int, int] = {}
@@ -309,7 +318,7 @@ class TevatronCollection(FileCollection):
 
     def describe(self) -> Mapping[str, Any]:
         """Return the size and SHA-256 of each file, and the shares taken from the training queries."""
-        files = [*self._queries.values(), *([self._corpus] if self._corpus else []), *self._qrels.values()]
+        files = [*self._queries.values(), *([self.passage_file] if self.passage_file else []), *self._qrels.values()]
         return {
             "collection": "tevatron",
             "files": {str(path.resolve()): file_summary(path) for path in files},

@@ -89,6 +89,19 @@ class Row:
         return f"{self.path}: {self.unit} {self.number}" if self.unit else f"{self.path}:{self.number}"
 
 
+@frozen
+class FileRange:
+    """A part of a file: bytes of whole lines, or row groups of a Parquet file, from `start` up to `stop`.
+
+    first: the number of its first line or row in the file, from 1. state: of the file, see `path_state`.
+    """
+
+    start: int
+    stop: int
+    first: int
+    state: str
+
+
 def parse_number(text: str) -> float:
     """Return a number in decimal notation: ASCII digits, at most one point, and perhaps an exponent.
 
@@ -126,27 +139,30 @@ def require_file(text: str, subject: str, formats: Sequence[str] = FORMATS) -> P
 
 
 def read_rows(
-    path: Path, is_header: Callable[[Sequence[str]], bool], default_names: Callable[[int], Sequence[str]]
+    path: Path,
+    is_header: Callable[[Sequence[str]], bool],
+    default_names: Callable[[int], Sequence[str]],
+    part: FileRange | None = None,
 ) -> Iterator[Row]:
-    """Stream the rows of a file.
+    """Stream the rows of a file, or of a range of a .jsonl, .tsv or .parquet file.
 
     Of a table (.tsv, .csv) `is_header` says whether the cells of the first line are column names; if not, the columns
     get `default_names(number of columns)`. Raises DrkitError naming `file:line` at a row that cannot be read.
     """
     kind = file_kind(path)
     if kind == ".jsonl":
-        return read_jsonl(path)
+        return read_jsonl(path, part)
     if kind == ".json":
         return _read_json(path)
-    return _read_table(path, is_header, default_names) if kind in _SEPARATORS else _read_arrow(path)
+    return _read_table(path, is_header, default_names, part) if kind in _SEPARATORS else _read_arrow(path, part)
 
 
-def read_jsonl(path: Path) -> Iterator[Row]:
-    """Stream the objects of a `.jsonl` or `.jsonl.gz` file, one per line.
+def read_jsonl(path: Path, part: FileRange | None = None) -> Iterator[Row]:
+    """Stream the objects of a `.jsonl` or `.jsonl.gz` file, one per line, or of a range of the first.
 
     Raises DrkitError naming `file:line` at an empty line, malformed JSON, or a line that is not an object.
     """
-    for number, line in read_lines(path):
+    for number, line in read_lines(path, part):
         if not line.strip():
             raise DrkitError(f"{path}:{number}: empty line; expected a JSON object, delete the line")
         try:
@@ -190,13 +206,13 @@ def _bounded(path: Path) -> Iterator[str]:
         yield line
 
 
-def _read_arrow(path: Path) -> Iterator[Row]:
+def _read_arrow(path: Path, part: FileRange | None = None) -> Iterator[Row]:
     """Yield the rows of a Parquet file, or of an Arrow stream as `datasets` writes it."""
     import pyarrow as pa
 
-    numbers = count(1)
+    numbers = count(part.first if part else 1)
     try:
-        for batch in _arrow_batches(path):
+        for batch in _arrow_batches(path, part):
             for values in batch.to_pylist():
                 yield Row(path, next(numbers), values, "row")
     except (OSError, pa.ArrowException) as error:
@@ -204,29 +220,35 @@ def _read_arrow(path: Path) -> Iterator[Row]:
         raise DrkitError(f"{path}: cannot be read as {kind} after row {next(numbers) - 1} ({error})") from None
 
 
-def _arrow_batches(path: Path) -> Iterator[Any]:
+def _arrow_batches(path: Path, part: FileRange | None) -> Iterator[Any]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     if file_kind(path) == ".parquet":
         with pq.ParquetFile(path) as file:
-            yield from file.iter_batches(1024)
+            groups = range(part.start, part.stop) if part else None
+            yield from file.iter_batches(1024, row_groups=groups)
     else:
         with pa.memory_map(str(path)) as source:
             yield from pa.ipc.open_stream(source)
 
 
 def _read_table(
-    path: Path, is_header: Callable[[Sequence[str]], bool], default_names: Callable[[int], Sequence[str]]
+    path: Path,
+    is_header: Callable[[Sequence[str]], bool],
+    default_names: Callable[[int], Sequence[str]],
+    part: FileRange | None = None,
 ) -> Iterator[Row]:
-    names: Sequence[str] = ()
-    for index, (number, cells) in enumerate(_read_cells(path)):
-        if index == 0:
-            named = is_header(cells)
-            names = cells if named else default_names(len(cells))
-            _check_names(names, f"{path}:{number}")
-            if named:
-                continue
+    top = next(_read_cells(path), None)
+    if top is None:
+        return
+    begin, cells = top
+    named = is_header(cells)
+    names = cells if named else default_names(len(cells))
+    _check_names(names, f"{path}:{begin}")
+    for number, cells in _read_cells(path, part):
+        if named and number == begin:
+            continue
         if len(cells) != len(names):
             raise DrkitError(
                 f"{path}:{number}: expected {len(names)} cells ({', '.join(names)}) separated by "
@@ -243,10 +265,10 @@ def _check_names(names: Sequence[str], where: str) -> None:
         raise DrkitError(f"{where}: the header has {', '.join(map(repr, twice))} twice; rename one of the columns")
 
 
-def _read_cells(path: Path) -> Iterator[tuple[int, list[str]]]:
+def _read_cells(path: Path, part: FileRange | None = None) -> Iterator[tuple[int, list[str]]]:
     """Yield (line number, cells) of every line of a .tsv (never quoted) or .csv (quoted if needed)."""
     if file_kind(path) == ".tsv":
-        lines: Iterator[tuple[int, list[str]]] = ((number, line.split("\t")) for number, line in read_lines(path))
+        lines: Iterator[tuple[int, list[str]]] = ((number, line.split("\t")) for number, line in read_lines(path, part))
     else:
         lines = _read_csv(path)
     for number, cells in lines:
@@ -268,21 +290,28 @@ def _read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
         ) from None
 
 
-def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+def read_lines(path: Path, part: FileRange | None = None) -> Iterator[tuple[int, str]]:
     """Stream (line number, line) of a UTF-8 text file, gzipped or not; numbers start at 1, line ends are removed.
+
+    part: a range of a file that is not gzipped.
 
     Raises DrkitError if the file cannot be opened or read, with the last line that was read, or a line is too long.
     """
-    number = 0
+    first, left = (part.first, part.stop - part.start) if part else (1, -1)
+    number = first - 1
     with _opened(path) as lines:
         try:
-            for number, line in enumerate(iter(partial(lines.readline, LONGEST_LINE + 1), b""), start=1):
+            lines.seek(part.start if part else 0)
+            for number, line in enumerate(iter(partial(lines.readline, LONGEST_LINE + 1), b""), start=first):
                 if len(line) > LONGEST_LINE:
                     raise DrkitError(
                         f"{path}:{number}: the line has more than {LONGEST_LINE >> 20} MB; split its text, or check "
                         f"that the file is what its name says"
                     )
                 yield number, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+                left -= len(line)
+                if not left:
+                    break
         except UnicodeDecodeError as error:
             raise DrkitError(f"{path}:{number}: not UTF-8 ({error.reason} at byte {error.start})") from None
         except (OSError, EOFError, zlib.error) as error:

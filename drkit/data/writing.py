@@ -1,6 +1,7 @@
 """Write a collection's passages, queries and judgements to Arrow files, and check them on the way.
 
-`passages/` holds the texts and the index of their ids. Every split has its own folder, with its queries, its judgements
+`passages/` holds the texts and the index of their ids. On an engine of several machines, tasks read the passages, a
+part each, and the first process puts them together. Every split has its own folder, with its queries, its judgements
 and, if the collection has any, its negatives, so a stage that reads one split depends on no other.
 """
 
@@ -16,11 +17,15 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from drkit.core.protocols import CarriesNegatives, Collection, LocatesRows, UnknownJudgements
-from drkit.core.types import HIGHEST_GRADE
-from drkit.data.arrays import arrow_file, record_batch
+from drkit.core.engine import Engine
+from drkit.core.file_parts import FilePart, FileParts
+from drkit.core.files import digest
+from drkit.core.protocols import CarriesNegatives, Collection, LocatesRows, ReadsInParts, UnknownJudgements
+from drkit.core.types import HIGHEST_GRADE, Passage
+from drkit.data.arrays import arrow_file, read_batches, record_batch
 from drkit.data.collection import SPLITS
 from drkit.data.corpus import (
     JUDGEMENTS,
@@ -94,13 +99,23 @@ def locator(collection: Collection) -> Callable[[str, str, int], str]:
 
 _TEXT = pa.large_string()
 _PASSAGE_SCHEMA = pa.schema([("doc_id", _TEXT), ("title", _TEXT), ("text", _TEXT)])
+_CHECKED_SCHEMA = pa.schema([*_PASSAGE_SCHEMA, ("hash", pa.uint64()), ("is_empty", pa.bool_())])
 _QUERY_SCHEMA = pa.schema([("query_id", _TEXT), ("text", _TEXT)])
 _JUDGEMENT_SCHEMA = pa.schema([("query_id", _TEXT), ("doc_id", _TEXT), ("relevance", pa.int32())])
 _NEGATIVE_SCHEMA = pa.schema([("query_id", _TEXT), ("doc_id", _TEXT)])
 
 
-def write_collection(collection: Collection, folder: Path) -> dict[str, Any]:
+def write_collection(
+    collection: Collection,
+    folder: Path,
+    *,
+    parts: FileParts | None = None,
+    engine: Engine | None = None,
+) -> dict[str, Any]:
     """Stream a collection to `folder`, check it, and return its counts.
+
+    engine: where passages are read if the collection `ReadsInParts`; in this process if None. parts: where it keeps
+    what finished tasks have read until all is there; of this collection only.
 
     Counts: passages, empty_passages (kept, but never found), queries, judgements and positives by split,
     dropped_judgements (only if the collection's `unknown_judgements` is `drop`), and `content_sha256`, a hash of
@@ -111,31 +126,72 @@ def write_collection(collection: Collection, folder: Path) -> dict[str, Any]:
     a split without a positive judgement. It names the first few rows, as `file:line` if the collection has `locate`.
     """
     folder = Path(folder)
-    for part in (PASSAGES, *SPLITS):  # from an earlier collection
-        shutil.rmtree(folder / part, ignore_errors=True)
-    digest = hashlib.sha256()
-    counts = _write_passages(collection, folder / PASSAGES, digest)
+    for name in (PASSAGES, *SPLITS):  # from an earlier collection
+        shutil.rmtree(folder / name, ignore_errors=True)
+    files = _read_parts(collection, parts, engine) if parts and parts.are_needed(engine) else []
+    batches = _joined(files) if files else _checked(collection.passages())
+    content = hashlib.sha256()
+    counts = _write_passages(collection, batches, folder / PASSAGES, content)
     corpus = StoredCorpus(folder / PASSAGES)
-    queries = _write_queries(collection, folder, digest)
+    queries = _write_queries(collection, folder, content)
     counts["queries"] = {split: len(ids) for split, ids in queries.items()}
-    judged = _write_judgements(collection, folder, UnknownIdFilter(collection, corpus, queries), digest)
-    given = _write_negatives(collection, folder, UnknownIdFilter(collection, corpus, queries, "negatives"), digest)
-    return {**counts, **judged, **given, "content_sha256": digest.hexdigest()}
+    judged = _write_judgements(collection, folder, UnknownIdFilter(collection, corpus, queries), content)
+    listed = _write_negatives(collection, folder, UnknownIdFilter(collection, corpus, queries, "negatives"), content)
+    if files and parts:
+        parts.remove()
+    return {**counts, **judged, **listed, "content_sha256": content.hexdigest()}
 
 
-def _write_passages(collection: Collection, folder: Path, digest: Any) -> dict[str, Any]:
+def _read_parts(collection: Collection, parts: FileParts, engine: Engine | None) -> list[Path]:
+    """Read the passages of a collection in parts, a task each; returns their files, none if it has no parts."""
+    if not isinstance(collection, ReadsInParts):
+        return []
+    tasks = (
+        FilePart(f"part {number} of the passages", 1, digest([repr(part)]), read_part, (collection, part))
+        for number, part in enumerate(collection.passage_parts(), start=1)
+    )
+    return parts.write(tasks, engine)
+
+
+def read_part(collection: ReadsInParts, part: Any, path: Path) -> None:
+    """Write a part of a collection's passages to a file, with what is computed of each."""
+    with arrow_file(path, _CHECKED_SCHEMA) as writer:
+        for batch in _checked(collection.passages_in(part)):
+            writer.write_batch(batch)
+
+
+def _checked(passages: Iterable[Passage]) -> Iterator[Any]:
+    """Yield batches of passages with the hashes of their ids, and whether they have no text."""
+    for some in batched(passages, _ROWS):
+        rows = (
+            (passage.doc_id, passage.title, passage.text, id_hash(passage.doc_id), not passage.content.strip())
+            for passage in some
+        )
+        yield record_batch(zip(*rows, strict=True), _CHECKED_SCHEMA)
+
+
+def _joined(files: Iterable[Path]) -> Iterator[Any]:
+    """Yield the batches of all parts, cut as if they had been read at once."""
+    waiting = _CHECKED_SCHEMA.empty_table()
+    for batch in (batch for file in files for batch in read_batches(file)):
+        waiting = pa.concat_tables([waiting, pa.table(batch)])
+        if len(waiting) >= _ROWS:
+            yield waiting.slice(0, _ROWS).combine_chunks().to_batches()[0]
+            waiting = waiting.slice(_ROWS)
+    yield from waiting.combine_chunks().to_batches()
+
+
+def _write_passages(collection: Collection, batches: Iterable[Any], folder: Path, content: Any) -> dict[str, Any]:
     empty = 0
     folder.mkdir(parents=True, exist_ok=True)
     with IndexWriter(folder) as index:
-
-        def rows() -> Iterator[tuple[str, str, str]]:
-            nonlocal empty
-            for passage in collection.passages():
-                index.add(passage.doc_id)
-                empty += not passage.content.strip()
-                yield passage.doc_id, passage.title, passage.text
-
-        _write(rows(), folder / TEXTS, _PASSAGE_SCHEMA, digest)
+        with arrow_file(folder / TEXTS, _PASSAGE_SCHEMA) as writer:
+            for batch in batches:
+                texts = batch.select(_PASSAGE_SCHEMA.names)
+                writer.write_batch(texts)
+                content.update(_content(texts))
+                index.add(batch.column("hash").to_numpy())
+                empty += batch.column("is_empty").true_count
         if not len(index):
             raise DrkitError(f"{collection.name} has no passages")
         index.finish()
@@ -154,7 +210,7 @@ def _refuse_duplicates(collection: Collection, corpus: StoredCorpus) -> None:
         raise refusal(collection, "duplicate passage id(s)", shown, len(shown) + sum(1 for _ in duplicates))
 
 
-def _write_queries(collection: Collection, folder: Path, digest: Any) -> dict[str, set[str]]:
+def _write_queries(collection: Collection, folder: Path, content: Any) -> dict[str, set[str]]:
     """Write the queries; return the ids of each split. Ids are unique, so that training never sees a test query."""
     ids: dict[str, set[str]] = {split: set() for split in collection.splits()}
 
@@ -171,11 +227,11 @@ def _write_queries(collection: Collection, folder: Path, digest: Any) -> dict[st
             yield query.query_id, query.text
 
     for split in ids:
-        _write(rows(split), folder / split / QUERIES, _QUERY_SCHEMA, digest)
+        _write(rows(split), folder / split / QUERIES, _QUERY_SCHEMA, content)
     return ids
 
 
-def _write_judgements(collection: Collection, folder: Path, check: UnknownIdFilter, digest: Any) -> dict[str, Any]:
+def _write_judgements(collection: Collection, folder: Path, check: UnknownIdFilter, content: Any) -> dict[str, Any]:
     judgements: dict[str, int] = {}
     positives: dict[str, int] = {}
     pairs: dict[str, array[int]] = {}
@@ -195,7 +251,7 @@ def _write_judgements(collection: Collection, folder: Path, check: UnknownIdFilt
             yield item.query_id, item.doc_id, item.relevance
 
     for split in collection.splits():
-        _write(rows(split), folder / split / JUDGEMENTS, _JUDGEMENT_SCHEMA, digest)
+        _write(rows(split), folder / split / JUDGEMENTS, _JUDGEMENT_SCHEMA, content)
     check.finish()
     for split, hashes in pairs.items():
         table = MappedTable(folder / split / JUDGEMENTS)
@@ -226,7 +282,7 @@ def _refuse_contradictions(collection: Collection, split: str, hashes: NDArray[n
         raise refusal(collection, "judgement(s) that contradict an earlier judgement", shown, count)
 
 
-def _write_negatives(collection: Collection, folder: Path, check: UnknownIdFilter, digest: Any) -> dict[str, Any]:
+def _write_negatives(collection: Collection, folder: Path, check: UnknownIdFilter, content: Any) -> dict[str, Any]:
     """Write the collection's own negatives by split; nothing if it has none."""
     if not isinstance(collection, CarriesNegatives):
         return {}
@@ -240,7 +296,7 @@ def _write_negatives(collection: Collection, folder: Path, check: UnknownIdFilte
             yield query_id, doc_id
 
     for split in collection.splits():
-        _write(rows(split), folder / split / NEGATIVES, _NEGATIVE_SCHEMA, digest)
+        _write(rows(split), folder / split / NEGATIVES, _NEGATIVE_SCHEMA, content)
     check.finish()
     return {"negatives": counts, "dropped_negatives": check.count}
 
@@ -250,21 +306,29 @@ def write_pairs(pairs: Iterable[tuple[str, int]], corpus: StoredCorpus, folder: 
 
     Memory: 8 bytes per query.
     """
-    indices, digest = array("q"), hashlib.sha256()
+    indices, content = array("q"), hashlib.sha256()
 
     def queries() -> Iterator[tuple[str, str]]:
         for text, index in pairs:
             indices.append(index)
             yield f"pseudo-{len(indices)}", text
 
-    _write(queries(), folder / QUERIES, _QUERY_SCHEMA, digest)
+    _write(queries(), folder / QUERIES, _QUERY_SCHEMA, content)
     doc_ids = (doc_id for some in batched(indices, _ROWS) for doc_id in corpus.ids_at(some))
     judged = ((f"pseudo-{number}", doc_id, 1) for number, doc_id in enumerate(doc_ids, start=1))
-    _write(judged, folder / JUDGEMENTS, _JUDGEMENT_SCHEMA, digest)
+    _write(judged, folder / JUDGEMENTS, _JUDGEMENT_SCHEMA, content)
 
 
-def _write(rows: Iterator[tuple[Any, ...]], path: Path, schema: Any, digest: Any) -> None:
+def _write(rows: Iterator[tuple[Any, ...]], path: Path, schema: Any, content: Any) -> None:
     with arrow_file(path, schema) as writer:
-        for batch in batched(rows, _ROWS):
-            writer.write_batch(record_batch(zip(*batch, strict=True), schema))
-            digest.update("\n".join("\0".join(map(str, row)) for row in batch).encode())
+        for some in batched(rows, _ROWS):
+            batch = record_batch(zip(*some, strict=True), schema)
+            writer.write_batch(batch)
+            content.update(_content(batch))
+
+
+def _content(batch: Any) -> Any:
+    """Return the bytes of all rows, which the hash of the content takes."""
+    rows = pc.binary_join_element_wise(*(column.cast(_TEXT) for column in batch.columns), pa.scalar("\0", _TEXT))
+    lines = pa.ListArray.from_arrays(pa.array([0, len(rows)], pa.int32()), rows)
+    return pc.binary_join(lines, pa.scalar("\n", _TEXT))[0].as_buffer()

@@ -53,8 +53,9 @@ def test_an_index_written_in_parts_finds_every_id_and_every_duplicate(tmp_path_f
         patch.setattr(corpus, "_HASHES_AT_ONCE", at_once)
         patch.setattr(corpus, "id_hash", lambda name: of_name(name) % 2**bits)
         with corpus.IndexWriter(folder) as index:
-            for name in names:
-                index.add(name)
+            for start in range(0, len(names), 3):
+                some = [corpus.id_hash(name) for name in names[start : start + 3]]
+                index.add(np.array(some, dtype=np.uint64))
             if not names:
                 return
             index.finish()

@@ -601,8 +601,27 @@ class Tuples(GoodCollection):
         return ((f"d{n}", f"the text of {n}") for n in range(5))
 
 
-def test_a_collection_without_a_defect_passes():
-    check_collection(spec("collection", GoodCollection, provides=("texts", "queries")), NoSettings())
+class InParts(GoodCollection):
+    def passage_parts(self):
+        return (range(0, 2), range(2, 5))
+
+    def passages_in(self, part):
+        return (Passage(f"d{n}", f"the text of {n}") for n in part)
+
+
+class LosesAPart(InParts):
+    def passage_parts(self):
+        return (range(0, 2), range(3, 5))
+
+
+class StaysHere(InParts):
+    def __init__(self, config, context=None):
+        self.open = lambda: None
+
+
+@pytest.mark.parametrize("part", [GoodCollection, InParts])
+def test_a_collection_without_a_defect_passes(part):
+    check_collection(spec("collection", part, provides=("texts", "queries")), NoSettings())
 
 
 @pytest.mark.parametrize(
@@ -614,6 +633,8 @@ def test_a_collection_without_a_defect_passes():
         (AnySplit, r"queries\('nosuch'\) must raise DrkitError"),
         (FlagsAsGrades, "has the grade True, expected a whole number"),
         (Tuples, "passages: expected Passage, got tuple"),
+        (LosesAPart, "its parts have other passages than it has"),
+        (StaysHere, "pickling it and its parts"),
     ],
 )
 def test_defects_of_collections_are_named(part, says):

@@ -36,12 +36,13 @@ class CollectionSettings:
 
 def store_collection(stage: StageRun[CollectionSettings]) -> Mapping[str, Any]:
     """Write passages, queries and judgements; returns their counts and the collection's description."""
+    from drkit.core.file_parts import FileParts
     from drkit.data.writing import write_collection
     from drkit.search.index import IvfPq, fit_settings
 
-    choice = stage.settings.collection
+    choice, parts = stage.settings.collection, FileParts(stage.folder / CHECKPOINTS / "passages")
     collection = stage.registry.build(Kind.COLLECTION, choice.use, choice.config)
-    counts = write_collection(collection, stage.folder)
+    counts = write_collection(collection, stage.folder, parts=parts, engine=stage.engine)
     if counts["dropped_judgements"]:
         stage.progress.note(f"{counts['dropped_judgements']:,} judgements with unknown ids were left out")
     if counts["empty_passages"]:
