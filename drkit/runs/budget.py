@@ -23,7 +23,7 @@ _VOCABULARY, _TOKENS, _PPMI, _SIGNAL, _BM25 = 1.9e-6, 2.3e-6, 5.2e-6, 8.3e-7, 1.
 # Of BM25, for each further pair of k1 and b: its scores, not the search for dev queries.
 _WEIGHED = 3e-7
 # For each passage that is read: of Python's documentation, which is parsed, and of files with a text a line.
-_PYDOCS, _LINE = 8.4e-4, 6e-5
+_PYDOCS, _LINE = 8.4e-4, 2.1e-5
 _PSEUDO_QUERY = 2.7e-5
 # For each hit that is searched and written, mined, fused (of two rankings) or measured, and for each query.
 _SEARCHED, _MINED, _FUSED, _MEASURED, _QUERY = 3.8e-6, 1.04e-5, 3.3e-6, 2.2e-6, 1e-3
@@ -153,7 +153,7 @@ class _Planner:
     def _collection(self, _stage: Stage[Any]) -> Work:
         each = _PYDOCS if self.corpus.parsed else _LINE
         ids = _ID_BYTES * self.corpus.passages
-        return Work(serial=each * self.corpus.passages, disk=_TEXT_BYTES * self._all_tokens + ids, memory=ids)
+        return Work(serial=each * self.corpus.passages, disk=_TEXT_BYTES * self._all_tokens + ids)
 
     def _wordpiece_vocabulary(self, _stage: Stage[Any]) -> Work:
         # 416 MB were measured for 6.75 million tokens; distinct words grow by Heaps' law, up to the stage's limit.
