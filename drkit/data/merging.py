@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,21 @@ def merged(runs: Sequence[tuple[Spilled, Spilled]], size: int) -> Iterator[Run]:
     """Merge sorted runs; yield the result in the order of keys, in parts of about `size` keys."""
     if runs:
         for slices in key_ranges([keys for keys, _ in runs], size):
-            yield _sum_of([(keys[rows], counts[rows]) for (keys, counts), rows in zip(runs, slices, strict=True)])
+            pieces = zip(runs, slices, strict=True)
+            yield _sum_of([(keys[rows], counts[rows].astype(np.int64)) for (keys, counts), rows in pieces])
+
+
+def merge_on_disk(runs: Sequence[tuple[Spilled, Spilled]], path: str, size: int) -> tuple[Spilled, Spilled]:
+    """Write what `merged` yields as one run, and remove the files of the others; path: the beginning of its files'."""
+    length = 0
+    with Path(f"{path}.keys").open("wb") as key_file, Path(f"{path}.counts").open("wb") as count_file:
+        for keys, counts in merged(runs, size):
+            keys.tofile(key_file)
+            counts.tofile(count_file)
+            length += len(keys)
+    for spilled in chain.from_iterable(runs):
+        Path(spilled.path).unlink()
+    return Spilled(key_file.name, keys.dtype, length), Spilled(count_file.name, counts.dtype, length)
 
 
 def _sum_of(runs: list[Run]) -> Run:

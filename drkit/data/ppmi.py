@@ -15,12 +15,14 @@ from numpy.typing import NDArray
 
 from drkit.data.arrays import Arrays, ArrayWriter
 from drkit.data.counts import remaining_tokens, text_chunks
-from drkit.data.merging import Run, merged, spill
+from drkit.data.merging import Run, merge_on_disk, merged, spill
 from drkit.data.store import TokenStore
 from drkit.errors import DrkitError
 
 # Measured peak of a pair of tokens: keys, counts, sort order and copies.
 _BYTES_PER_PAIR = 96
+# Runs of pairs that are merged before there are more.
+_RUNS = 64
 # The standard deviation of BERT's own initial embeddings.
 _UNSEEN_STD = 0.02
 
@@ -100,16 +102,17 @@ def _count_pairs(store: TokenStore, vocab_size: int, window: int, scratch: Path,
 
     Writes pairs.arrow to `scratch`: keys (token * vocab_size + other token), sorted, each pair in both orders.
     """
-    chunk = max(memory_mb * 2**20 // (_BYTES_PER_PAIR * window), 1)
+    chunk, at_once = max(memory_mb * 2**20 // (_BYTES_PER_PAIR * window), 1), _pairs_at_once(memory_mb)
     runs = []
-    for number, texts in enumerate(text_chunks(store.offsets, chunk)):
+    for number, texts in enumerate(text_chunks(store.offsets, chunk), start=1):
         pairs, pair_counts = _pair_run(store, texts, vocab_size, window)
-        runs.append(
-            (spill(pairs, f"{scratch / str(number)}.keys"), spill(pair_counts, f"{scratch / str(number)}.counts"))
-        )
+        path = str(scratch / str(number))
+        runs.append((spill(pairs, f"{path}.keys"), spill(pair_counts.astype(np.int32), f"{path}.counts")))
+        if number % _RUNS == 0:  # they share most of their pairs
+            runs[-_RUNS:] = [merge_on_disk(runs[-_RUNS:], f"{path}-merged", at_once)]
     sums = np.zeros(vocab_size)
     with ArrayWriter(scratch / "pairs.arrow", {"keys": np.int64, "counts": np.int64}) as writer:
-        for keys, counts in merged(runs, _pairs_at_once(memory_mb)):
+        for keys, counts in merged(runs, at_once):
             sums += np.bincount(keys // vocab_size, weights=counts, minlength=vocab_size)
             writer.append(keys=keys, counts=counts)
     return sums

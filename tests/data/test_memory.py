@@ -28,7 +28,7 @@ def store_of(texts):
 
 def pairs_of(store, folder, window, bytes_per_pair):
     folder.mkdir()
-    with mock.patch.object(ppmi, "_BYTES_PER_PAIR", bytes_per_pair):
+    with mock.patch.object(ppmi, "_BYTES_PER_PAIR", bytes_per_pair), mock.patch.object(ppmi, "_RUNS", 3):
         sums = ppmi._count_pairs(store, VOCABULARY, window, folder, memory_mb=1)
     found = Arrays(folder / "pairs.arrow")
     return sums, dict(zip(found["keys"].tolist(), found["counts"].tolist(), strict=True)), found["keys"].tolist()
