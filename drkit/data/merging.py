@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
@@ -18,8 +19,8 @@ Run = tuple["NDArray[np.int64]", "NDArray[np.int64]"]  # keys, sorted and unique
 class Spilled:
     """Numbers [length] in a file, read and written by slices.
 
-    Not mapped: for a small slice of a mapped file the system may read megabytes ahead, which costs a run with little
-    memory more than the work itself.
+    Not mapped, and read without reading ahead: for a small slice the system may read megabytes more, which costs a run
+    with little memory more than the work itself.
     """
 
     path: str
@@ -31,7 +32,10 @@ class Spilled:
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         start, stop, _ = rows.indices(self.length)
-        return np.fromfile(self.path, self.dtype, max(stop - start, 0), offset=start * self.dtype.itemsize)
+        with Path(self.path).open("rb", buffering=0) as file:
+            if hasattr(os, "posix_fadvise"):  # not on macOS
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+            return np.fromfile(file, self.dtype, max(stop - start, 0), offset=start * self.dtype.itemsize)
 
     def __setitem__(self, rows: slice, values: NDArray[Any]) -> None:
         with Path(self.path).open("r+b") as file:
