@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from drkit.data.arrays import Arrays, ArrayWriter
 from drkit.data.counts import remaining_tokens, text_chunks
-from drkit.data.merging import Run, merge_on_disk, merged, spill
+from drkit.data.merging import Run, merge_on_disk, merged, sorted_with_positions, spill
 from drkit.data.store import TokenStore
 from drkit.errors import DrkitError
 
@@ -134,10 +134,9 @@ def _pair_run(store: TokenStore, texts: tuple[int, int], vocab_size: int, window
     keys, counts = np.unique(np.concatenate(found), return_counts=True)
     rows, columns = np.divmod(keys, vocab_size)
     # A token beside itself counts twice, as one order and the other; other pairs are unique, and need no adding up.
-    keys = np.concatenate([keys, (columns * vocab_size + rows)[rows != columns]])
+    keys, order = sorted_with_positions(np.concatenate([keys, (columns * vocab_size + rows)[rows != columns]]))
     counts = np.concatenate([np.where(rows == columns, 2 * counts, counts), counts[rows != columns]])
-    order = np.argsort(keys)
-    return keys[order], counts[order]
+    return keys, counts[order]
 
 
 def _ppmi(scratch: Path, sums: NDArray[np.float64], smoothing: float, memory_mb: int) -> tuple[Any, NDArray[np.int64]]:
