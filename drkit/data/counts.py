@@ -3,7 +3,7 @@
 The key of an n-gram is a number whose digits are its tokens (their ids + 1; 0 stands for what lies beyond the end of a
 text), so the sorted keys of the longest n-grams begin with those of all shorter ones, and one sort counts every order.
 As many tokens as fit 64 bits make a key; of longer n-grams, the rank of that beginning in its table is the first digit.
-Ranges of texts are counted on their own, by the machines of an engine if there is one: their sorted n-grams go to disk
+Ranges of texts are counted separately, on several machines with an engine: their sorted n-grams go to disk
 and are merged by ranges of keys. They are looked up in the same way: a table is read once, from front to back, however
 many texts there are.
 """
