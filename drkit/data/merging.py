@@ -12,6 +12,7 @@ import numpy as np
 from attrs import frozen
 from numpy.typing import NDArray
 
+_BLOCK = 1 << 20
 Run = tuple["NDArray[np.int64]", "NDArray[np.int64]"]  # keys, sorted and unique, and their counts
 
 
@@ -55,12 +56,30 @@ def key_ranges(runs: Sequence[Spilled], size: int) -> Iterator[list[slice]]:
     parts = max(-(-stored // size), 1)
     # No range is more than an eighth larger or smaller than the others: each run is off by less than a step.
     steps = [max(len(keys) // (8 * parts), 1) for keys in runs]
-    # Copies: a view would keep all keys of its run in memory.
-    sample = np.sort(np.concatenate([keys[:][::step].copy() for keys, step in zip(runs, steps, strict=True)]))
+    sample = np.sort(np.concatenate([_every(step, keys) for keys, step in zip(runs, steps, strict=True)]))
     borders = np.unique(sample[np.arange(1, parts) * len(sample) // parts])
-    cuts = [[0, *np.searchsorted(keys[:], borders).tolist(), len(keys)] for keys in runs]
+    cuts = [[0, *_search(keys, borders).tolist(), len(keys)] for keys in runs]
     for part in range(len(borders) + 1):
         yield [slice(*cut[part : part + 2]) for cut in cuts]
+
+
+def _every(step: int, keys: Spilled) -> NDArray[Any]:
+    """Return every `step`-th of the keys."""
+    # Copies: a view would keep its block in memory.
+    return np.concatenate([block[-start % step :: step].copy() for start, block in _blocks(keys)])
+
+
+def _search(keys: Spilled, borders: NDArray[Any]) -> NDArray[np.int64]:
+    """Return how many of the sorted keys are below each border, i64[borders]."""
+    below = np.zeros(len(borders), np.int64)
+    for _, block in _blocks(keys):
+        below += np.searchsorted(block, borders)
+    return below
+
+
+def _blocks(keys: Spilled) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Yield blocks of keys, at least one, with the index of their first."""
+    return ((start, keys[start : start + _BLOCK]) for start in range(0, max(len(keys), 1), _BLOCK))
 
 
 def merged(runs: Sequence[tuple[Spilled, Spilled]], size: int) -> Iterator[Run]:

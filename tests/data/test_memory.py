@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drkit.data import ppmi, train_wordpiece, vocabulary
+from drkit.data import merging, ppmi, train_wordpiece, vocabulary
 from drkit.data.arrays import Arrays
 from drkit.data.merging import merged, spill
 
@@ -59,10 +59,12 @@ def test_pairs_counted_on_disk_are_those_of_the_texts(tmp_path_factory, texts, w
         assert sums.tolist() == [rows[token] for token in range(VOCABULARY)]
 
 
-def test_merged_runs_are_never_all_in_memory(tmp_path):
-    rng, runs, expected = np.random.default_rng(0), [], Counter()
-    for number in range(40):
-        keys = np.sort(rng.choice(200_000, 20_000, replace=False))
+@pytest.mark.parametrize("lengths", [[20_000] * 40, [1_000_000, *[10_000] * 20]], ids=["equal", "one-is-long"])
+def test_merged_runs_are_never_all_in_memory(tmp_path, monkeypatch, lengths):
+    monkeypatch.setattr(merging, "_BLOCK", 1 << 12)
+    rng, runs, expected, top = np.random.default_rng(0), [], Counter(), max(200_000, 2 * max(lengths))
+    for number, length in enumerate(lengths):
+        keys = np.sort(rng.choice(top, length, replace=False))
         runs.append(
             (spill(keys, f"{tmp_path / str(number)}.keys"), spill(keys % 7, f"{tmp_path / str(number)}.counts"))
         )
@@ -75,7 +77,17 @@ def test_merged_runs_are_never_all_in_memory(tmp_path):
     assert all(last < first for (_, last, *_), (first, *_) in pairwise(held))
     assert sum(length for _, _, length, _ in held) == len(expected)
     assert sum(total for *_, total in held) == sum(expected.values())
-    assert peak < 40 * 20_000 * 16 / 2, "half of what the runs hold"
+    assert peak < sum(lengths) * 16 / 4, "a quarter of what the runs hold"
+
+
+def test_runs_merged_on_disk_are_one_run(tmp_path):
+    rng, files = np.random.default_rng(0), [str(tmp_path / name) for name in "abc"]
+    keys = [np.unique(rng.integers(0, 300, 99)) for _ in files]
+    runs = [(spill(k, f"{file}.keys"), spill(k % 7, f"{file}.counts")) for k, file in zip(keys, files, strict=True)]
+    (expected,) = merged(runs, 10_000)
+    one = merging.merge_on_disk(runs, str(tmp_path / "one"), 40)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one.counts", "one.keys"]
+    assert [column[:].tolist() for column in one] == [column.tolist() for column in expected]
 
 
 def test_embeddings_do_not_depend_on_the_memory_limit(tmp_path):
