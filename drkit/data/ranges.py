@@ -56,10 +56,9 @@ def _row_groups(path: Path) -> Iterator[FileRange]:
             groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
     except (OSError, pa.ArrowException):
         return  # reading it as a whole says what is wrong
-    start = size = rows = 0
-    first = 1
+    start, first, size, rows, state = 0, 1, 0, 0, path_state(path)
     for stop, group in enumerate(groups, start=1):
         size, rows = size + group.total_byte_size, rows + group.num_rows
         if size >= RANGE_BYTES or stop == len(groups):
-            yield FileRange(start, stop, first, path_state(path))
+            yield FileRange(start, stop, first, state)
             start, first, size, rows = stop, first + rows, 0, 0
