@@ -87,7 +87,7 @@ def merged(runs: Sequence[tuple[Spilled, Spilled]], size: int) -> Iterator[Run]:
     if runs:
         for slices in key_ranges([keys for keys, _ in runs], size):
             pieces = zip(runs, slices, strict=True)
-            yield _sum_of([(keys[rows], counts[rows].astype(np.int64)) for (keys, counts), rows in pieces])
+            yield _sum_of([(keys[rows], counts[rows].astype(np.int64, copy=False)) for (keys, counts), rows in pieces])
 
 
 def merge_on_disk(runs: Sequence[tuple[Spilled, Spilled]], path: str, size: int) -> tuple[Spilled, Spilled]:
