@@ -20,7 +20,7 @@ from drkit.data.store import TokenStore
 from drkit.errors import DrkitError
 
 # Measured peak of a pair of tokens: keys, counts, sort order and copies.
-_BYTES_PER_PAIR = 96
+_BYTES_PER_PAIR = 144
 # Runs of pairs that are merged before there are more.
 _RUNS = 64
 # The standard deviation of BERT's own initial embeddings.

@@ -44,7 +44,7 @@ WRITERS = {
         "touch",
         "rmtree",
     },  # n-grams, on the way to a table
-    "drkit/data/merging.py": {"tofile", "open"},  # sorted keys, on the way to a table
+    "drkit/data/merging.py": {"tofile", "open", "unlink"},  # sorted keys, on the way to a table
     "drkit/data/vocabulary.py": {"open", "save_pretrained"},
     "drkit/data/writing.py": {"rmtree"},
     "drkit/encoders/cross_encoder.py": {"save_pretrained"},

@@ -239,7 +239,9 @@ def test_the_attention_is_that_of_the_setting_while_it_trains_and_the_results_ar
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "mpnet"])
 def test_eager_attention_and_sdpa_have_the_same_gradients(name):
     model, _ = tiny(name)
-    encoder, tokens = MaskedLmEncoder(model).train(), toy_tokens((30, 22, 9, 4))
+    # In float64 the two are equal up to its rounding; ModernBERT's eager attention is NaN there for padding.
+    dtype, near = (torch.float32, (1e-5, 1e-4)) if name == "modernbert" else (torch.float64, (1e-12, 1e-9))
+    encoder, tokens = MaskedLmEncoder(model.to(dtype)).train(), toy_tokens((30, 22, 9, 4))
     found = []
     for implementation in ("eager", "sdpa"):
         encoder.zero_grad()
@@ -248,7 +250,7 @@ def test_eager_attention_and_sdpa_have_the_same_gradients(name):
         found.append({n: p.grad.clone() for n, p in encoder.named_parameters() if p.grad is not None})
     assert found[0].keys() == found[1].keys()
     for key, gradient in found[0].items():
-        torch.testing.assert_close(gradient, found[1][key], atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(gradient, found[1][key], atol=near[0], rtol=near[1])
 
 
 def test_sdpa_is_what_an_encoder_is_loaded_with(tmp_path):
