@@ -205,7 +205,7 @@ def _short_name(encoder: str) -> str:
 def data_sets(folder: Path) -> dict[str, list[Path]]:
     """Return the data sets of a folder by name: one folder each, or the folders of a group.
 
-    Raises DrkitError if there are none.
+    Raises DrkitError for a folder without data sets.
     """
     if not folder.is_dir():
         raise DrkitError(f"folder not found: {folder}; give a folder that contains data sets in BEIR's layout")

@@ -146,7 +146,7 @@ class FileCollection(ABC):
         return (passage for _, passage in self.located_passages())
 
     def passage_parts(self) -> Iterator[FileRange]:
-        """Yield ranges of the passages that can be read separately, in order; nothing if there are no such ranges."""
+        """Yield ranges of the passages that can be read separately, in order; nothing if the file cannot be cut."""
         return file_ranges(self.passage_file) if self.passage_file else iter(())
 
     def passages_in(self, part: FileRange) -> Iterator[Passage]:

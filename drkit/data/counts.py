@@ -289,7 +289,7 @@ def ngram_keys(
     ranks: NDArray[np.int64] | None,
     base: int,
 ) -> NDArray[np.int64]:
-    """Return the key i64[tokens] of the longest n-gram of these orders that starts at each token, -1 if there is none.
+    """Return the key i64[tokens] of the longest n-gram of these orders that starts at each token, or -1.
 
     An n-gram ends with its text, or before a token that was not counted; the digits beyond are 0. ranks: of the n-grams
     before the first of `orders` (None for single tokens).

@@ -30,8 +30,12 @@ def file_ranges(path: Path) -> Iterator[FileRange]:
 
 
 def _lines(path: Path) -> Iterator[FileRange]:
-    start, first, size, state = 0, 1, path.stat().st_size, path_state(path)
-    with path.open("rb") as file:
+    try:
+        file, size, state = path.open("rb"), path.stat().st_size, path_state(path)
+    except OSError:
+        return  # reading it as a whole says what is wrong
+    start, first = 0, 1
+    with file:
         while start < size:
             file.seek(start + RANGE_BYTES - 1)
             file.readline(LONGEST_LINE + 1)  # a longer line is an error of the range in which it begins

@@ -301,7 +301,8 @@ def read_lines(path: Path, part: FileRange | None = None) -> Iterator[tuple[int,
     number = first - 1
     with _opened(path) as lines:
         try:
-            lines.seek(part.start if part else 0)
+            if part:  # a pipe has no other position than its own
+                lines.seek(part.start)
             for number, line in enumerate(iter(partial(lines.readline, LONGEST_LINE + 1), b""), start=first):
                 if len(line) > LONGEST_LINE:
                     raise DrkitError(

@@ -210,7 +210,7 @@ def _with_labels(rows: Sequence[dict[str, str]], teacher: Scorer) -> Iterator[di
 
 
 def _table(rows: Iterable[dict[str, Any]]) -> Dataset | None:
-    """Return all rows, kept as Arrow, or None if there are none."""
+    """Return all rows, kept as Arrow, or None without rows."""
     import pyarrow as pa
     from datasets import Dataset
 

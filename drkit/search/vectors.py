@@ -169,7 +169,7 @@ class ShardFile:
     def take(self, positions: NDArray[np.int64]) -> NDArray[Any]:
         """Return the vectors at these positions.
 
-        The system is told that they lie anywhere: it would read megabytes around each, which with little memory takes
+        The system is advised not to read ahead: it would read megabytes around each, which with little memory takes
         many times as long as the search.
         """
         with self.path.open("rb") as file:

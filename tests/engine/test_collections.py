@@ -134,6 +134,15 @@ def test_every_line_is_in_one_range_under_its_number(tmp_path_factory, lines, si
     assert all(part.stop - part.start >= size for part in cut[:-1])
 
 
+def test_a_file_that_is_missing_or_empty_is_one_error(tmp_path):
+    collection = jsonl(tmp_path, rows=[])
+    with pytest.raises(DrkitError, match="has no passages"):
+        in_tasks(collection, tmp_path / "tasks", Pickling())
+    collection.passage_file.unlink()
+    with pytest.raises(DrkitError, match=r"texts\.jsonl: cannot be read \(No such file"):
+        in_tasks(collection, tmp_path / "tasks", Pickling())
+
+
 def test_a_bad_line_has_its_number_in_the_file(tmp_path):
     collection = jsonl(tmp_path)
     lines = collection.passage_file.read_text().splitlines()
