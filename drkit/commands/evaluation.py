@@ -12,12 +12,14 @@ from drkit.commands.inputs import NamedCollection
 from drkit.core.files import local_path
 from drkit.core.registry import Installed
 from drkit.core.types import Judgement
-from drkit.data.collection import read_judgements
+from drkit.data.collection import judgements_of, qrels_columns
+from drkit.data.rows import read_lines
 from drkit.errors import DrkitError, did_you_mean
 from drkit.evaluate import MEASURES, Scores, average, evaluate
 from drkit.recipe.start import RECIPE
 from drkit.runs.manifest import read_manifest
-from drkit.search import read_qrels, read_run
+from drkit.search import read_run
+from drkit.search.rankings import decode_id
 
 if TYPE_CHECKING:
     from drkit.search.rankings import RunRow
@@ -174,14 +176,14 @@ def find_judgements(
 
 
 def read_any_qrels(path: Path) -> Iterator[Judgement]:
-    """Read judgements in TREC's four columns or BEIR's three. Raises DrkitError, naming the line."""
-    try:
-        with Path(path).open(encoding="utf-8-sig") as file:
-            line = file.readline()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DrkitError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
-    columns = line.rstrip("\r\n").split("\t") if "\t" in line else line.split()
-    return (judgement for _, judgement in read_judgements(path)) if len(columns) == 3 else read_qrels(path)
+    """Read judgements in TREC's four columns or BEIR's three, once, so that they may come through a pipe.
+
+    Ids are decoded in four columns, where run files have them encoded (`encode_id`). Raises DrkitError naming the line.
+    """
+    lines = list(read_lines(Path(path)))
+    decode = decode_id if lines and len(qrels_columns(lines[0][1])) == 4 else str
+    for _, judgement in judgements_of(lines, Path(path)):
+        yield Judgement(decode(judgement.query_id), decode(judgement.doc_id), judgement.relevance)
 
 
 def _systems_of(text: str, several: bool) -> list[System]:

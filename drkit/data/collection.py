@@ -347,15 +347,32 @@ def read_judgements(path: Path, *, beir: bool = False) -> Iterator[tuple[str, Ju
     A line with tabs is split at tabs, so that ids may contain spaces; others at white space. Relevance is an integer,
     possibly negative. Raises DrkitError naming `file:line` at any other line.
     """
-    for number, line in read_lines(path):
+    return judgements_of(read_lines(path), path, beir=beir)
+
+
+def judgements_of(
+    lines: Iterable[tuple[int, str]], path: Path, *, beir: bool = False
+) -> Iterator[tuple[str, Judgement]]:
+    """Stream `read_judgements` of numbered lines; path: the file that they are from, for errors."""
+    for number, line in lines:
         where = f"{path}:{number}"
-        cells = line.split("\t") if beir or "\t" in line else line.split()
+        cells = line.split("\t") if beir else qrels_columns(line)
         if len(cells) not in ((3,) if beir else (3, 4)) or not cells[0] or not cells[-2]:
             raise DrkitError(f"{where}: expected {_BEIR_JUDGEMENT if beir else _JUDGEMENT}, got {line!r:.200}")
-        if number > 1 or _is_number(cells[-1]):
+        numbers = cells[2:] if len(cells) == 3 else cells[1::2]
+        if number > 1 or any(map(_is_number, numbers)):  # else the line is a header
             if number == 1 and beir:
                 raise DrkitError(f"{where}: expected the header {_BEIR_JUDGEMENT}, got a judgement")
             yield where, Judgement(cells[0], cells[-2], parse_relevance(cells[-1], where))
+
+
+def qrels_columns(line: str) -> list[str]:
+    r"""Return the columns of a line of judgements, which are separated by tabs if it has any.
+
+    >>> qrels_columns("q1\tdoc one\t1")
+    ['q1', 'doc one', '1']
+    """
+    return line.split("\t") if "\t" in line else line.split()
 
 
 def _is_number(text: str) -> bool:

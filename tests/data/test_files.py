@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import shutil
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 
-from drkit.core.types import Judgement
 from drkit.data import (
     BeirCollection,
     BeirConfig,
@@ -24,7 +21,6 @@ from drkit.data import (
     open_collection,
     write_collection,
 )
-from drkit.data.collection import read_judgements
 from drkit.errors import DrkitError
 
 HEADER = "query-id\tcorpus-id\tscore\n"
@@ -376,13 +372,3 @@ def test_a_failed_download_says_what_to_do(monkeypatch, error):
     found = IrdsCollection(IrdsConfig(dataset="far/away"))
     with pytest.raises(DrkitError, match=rf"{error}.*IR_DATASETS_HOME"):
         list(found.passages())
-
-
-def test_judgements_may_come_through_a_pipe(tmp_path):
-    """As `--qrels <(zcat qrels.gz)` gives them."""
-    path = tmp_path / "qrels"
-    os.mkfifo(path)
-    thread = threading.Thread(target=lambda: path.write_text("q 0 d 1\n"))
-    thread.start()
-    assert [judgement for _, judgement in read_judgements(path)] == [Judgement("q", "d", 1)]
-    thread.join()

@@ -1,5 +1,9 @@
 """Rankings in files: a run's systems again, TREC files against judgements of any kind, and what cannot be measured."""
 
+import gzip
+import os
+import threading
+
 import pytest
 
 from drkit.commands.evaluation import System, evaluate_files, find_judgements, find_systems, read_any_qrels
@@ -84,6 +88,18 @@ def test_ids_with_spaces_come_back_from_both_kinds_of_qrels(tmp_path):
     assert list(read_any_qrels(tmp_path / "beir.tsv")) == qrels
 
 
+@pytest.mark.parametrize("text", ["q 0 a%20b 1\n", "query-id\tcorpus-id\tscore\nq\ta b\t1\n", "q\ta b\t1\n"])
+def test_qrels_may_come_through_a_pipe_or_gzipped(tmp_path, text):
+    """As `--qrels <(zcat qrels.gz)` gives them."""
+    os.mkfifo(tmp_path / "pipe")
+    thread = threading.Thread(target=lambda: (tmp_path / "pipe").write_text(text))
+    thread.start()
+    assert list(read_any_qrels(tmp_path / "pipe")) == [Judgement("q", "a b", 1)]
+    thread.join()
+    (tmp_path / "qrels.gz").write_bytes(gzip.compress(text.encode()))
+    assert list(read_any_qrels(tmp_path / "qrels.gz")) == [Judgement("q", "a b", 1)]
+
+
 def test_a_querys_own_passage_is_left_out_where_the_run_says_so(tmp_path):
     run = make_run(tmp_path / "own", exclude_self=True)
     rows = [("test1", [("test1", 9.0), ("d1", 1.0)])]
@@ -118,12 +134,12 @@ def test_judgements_that_cannot_be_used_are_told(run, tmp_path):
     for text, said in (
         ("", "no judgements"),
         ("test1 0 d1 1\ntest1 0 d1 2\n", "judged twice"),
-        ("test1 0 d1 x\n", r"qrels:1: relevance must be a whole number, got 'x'"),
+        ("test1 0 d1 x\n", r"qrels:1: the score 'x' is not a 32-bit integer"),
     ):
         (tmp_path / "qrels").write_text(text)
         with pytest.raises(DrkitError, match=said):
             evaluate_files(systems, find_judgements(systems, qrels=tmp_path / "qrels"))
-    with pytest.raises(DrkitError, match="cannot read"):
+    with pytest.raises(DrkitError, match="cannot be read"):
         find_judgements(systems, qrels=tmp_path / "none")
 
 
