@@ -19,7 +19,7 @@ from drkit.core.engine import Engine, Loaded, loaded_value
 from drkit.core.file_parts import FilePart, FileParts, concatenate
 from drkit.core.files import SCRATCH, digest, path_state, replacing, write_text
 from drkit.core.processes import Shard
-from drkit.core.registry import Installed, installed
+from drkit.core.registry import Installed, Registry, installed
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.data.corpus import StoredCollection, StoredCorpus, open_collection
@@ -52,6 +52,7 @@ from drkit.train.teacher import Agreement
 if TYPE_CHECKING:
     from drkit.core.progress import Progress
     from drkit.core.protocols import Collection
+    from drkit.recipe.schema import Choice
     from drkit.search import AnyEncoder
     from drkit.search.reranking import Scorer
 
@@ -114,16 +115,8 @@ def mine_to_file(
 
     Raises DrkitError if the chain lacks something it needs, the split has no judged query, or a name is unknown.
     """
-    if output.format not in FORMATS:
-        raise DrkitError(f"unknown format {output.format!r}; use one of: {', '.join(FORMATS)}")
     registry = (parts or installed()).registry
-    choices = parse_chain(miners.names, miners.settings, registry)
-    if refresh_settings(choices):
-        raise DrkitError(
-            "the miner 'refresh' works only while a run trains; use the miner 'dense' with a finished encoder"
-        )
-    kept = FileParts.beside(output.path)
-    in_parts = kept.are_needed(engine)
+    choices = _checked(miners, output, registry)
     named = NamedCollection(collection, tuple(settings), parts)
     _ = named.source  # names may be wrong: the collection is found and models are loaded before anything is read
     models = ChainModels(None, None, miners.pooling, miners.reranker, miners.device, miners.seed)
@@ -132,15 +125,12 @@ def mine_to_file(
         models, encoder = _searching(models, collection, miners, parts)
         identity = [dict(encoder.value.identity())]
     reranker = open_reranker(miners.reranker, miners.device) if miners.reranker else None
+    kept = FileParts.beside(output.path)
+    in_parts = kept.are_needed(engine)
     with nullcontext(kept.folder) if in_parts else tempfile.TemporaryDirectory(prefix=SCRATCH) as scratch:
         folder, content = _stored(named, Path(scratch))
         stored = open_collection(folder)
-        total = len(stored.positives(split))
-        if not total:
-            raise DrkitError(
-                f"{collection} has no {split!r} query with a passage judged relevant; its splits: "
-                f"{', '.join(stored.splits()) or 'none'}"
-            )
+        total = _judged(stored, split, collection)
         state = [content, chain_text(choices), split, miners.seed, *identity]
         if encoder and models.index is None:
             vectors = Path(scratch, f"vectors-{digest(state)}")
@@ -169,6 +159,28 @@ def mine_to_file(
     if in_parts:
         kept.remove()
     return {**counts.summary(), "weights": weight_hashes(context), "lines": lines}
+
+
+def _checked(miners: Miners, output: Output, registry: Registry) -> tuple[Choice, ...]:
+    """Return the choices of a chain that can be mined into such a file; raises DrkitError for others."""
+    if output.format not in FORMATS:
+        raise DrkitError(f"unknown format {output.format!r}; use one of: {', '.join(FORMATS)}")
+    choices = parse_chain(miners.names, miners.settings, registry)
+    if refresh_settings(choices):
+        raise DrkitError(
+            "the miner 'refresh' works only while a run trains; use the miner 'dense' with a finished encoder"
+        )
+    return choices
+
+
+def _judged(collection: StoredCollection, split: str, name: str) -> int:
+    """Return the number of queries with a passage judged relevant; raises DrkitError for a split without any."""
+    if total := len(collection.positives(split)):
+        return total
+    raise DrkitError(
+        f"{name} has no {split!r} query with a passage judged relevant; its splits: "
+        f"{', '.join(collection.splits()) or 'none'}"
+    )
 
 
 def _stored(collection: NamedCollection, scratch: Path) -> tuple[Path, str]:
