@@ -162,19 +162,24 @@ def _probed_split(draft: Draft) -> str | None:
 def _choice_by_probes(draft: Draft, probe: Probe) -> str:
     """Return how probes choose the weights that pre-training ends with, in words; empty if they only measure.
 
-    Raises DrkitError without a retrieval probe to choose by.
+    A collection without queries to search for gets a note. Raises DrkitError for probes that never search.
     """
     if not probe.chooses:
         return ""
-    split = _probed_split(draft)
-    if not (probe.every and probe.queries and split):
-        splits = ", ".join(draft.splits) or "none"
+    if not (probe.every and probe.queries):
         raise DrkitError(
-            f"pretrain.probe.keep_best and patience choose by RR@10 on dev or train queries that the run is not "
-            f"evaluated on. They need probe.every > 0 (it is {probe.every}), probe.queries > 0 (it is "
-            f"{probe.queries}) and such queries (splits: {splits}; evaluated on: {draft.recipe.evaluation.split}). "
-            f"Or turn them off: --set pretrain.probe.keep_best=false --set pretrain.probe.patience=0 @ pretrain.probe"
+            f"pretrain.probe.keep_best and patience choose by RR@10 of queries. They need probe.every > 0 (it is "
+            f"{probe.every}) and probe.queries > 0 (it is {probe.queries}). Or turn them off: --set "
+            f"pretrain.probe.keep_best=false --set pretrain.probe.patience=0 @ pretrain.probe"
         )
+    split = _probed_split(draft)
+    if not split:
+        draft.notes.append(
+            f"pre-training ends with its last weights: probes choose by dev or train queries that the run is not "
+            f"evaluated on, and the collection has none (splits: {', '.join(draft.splits) or 'none'}; evaluated on: "
+            f"{draft.recipe.evaluation.split})"
+        )
+        return ""
     kept = f", keeping the best weights by RR@10 on {split} queries" if probe.keep_best else ""
     stopped = f", stopping after {probe.patience} probes without a gain" if probe.patience else ""
     return f"{kept}{stopped}"

@@ -339,7 +339,12 @@ SETTINGS = (
     *("encoder.vocab_size=100", "encoder.hidden=16", "encoder.heads=2", "encoder.intermediate=32"),
     *("encoder.passage_length=32", "encoder.dropout=0.2", "encoder.init_embeddings=random"),
     *("pretrain.max_steps=9", "pretrain.per_device_train_batch_size=8", "pretrain.save_steps=2"),
-    *("pretrain.probe.every=2", "pretrain.probe.queries=8", "pretrain.probe.passages=30"),
+    *(
+        "pretrain.probe.every=2",
+        "pretrain.probe.queries=8",
+        "pretrain.probe.passages=30",
+        "pretrain.probe.keep_best=false",
+    ),
 )
 
 
@@ -357,12 +362,12 @@ class Heard(Silent):
             raise KeyboardInterrupt
 
 
-def pretrained(folder, run, *settings, masker="uniform", decoder="enhanced", progress=None):
+def pretrained(folder, run, *settings, masker="uniform", decoder="enhanced", pipeline="two-stage", progress=None):
     """The folder of a finished pre-training."""
     wanted = ComposeRequest(
         masker=masker,
         decoder=decoder,
-        pipeline="two-stage",
+        pipeline=pipeline,
         collection=f"beir:{folder}",
         settings=(*SETTINGS, *settings),
     )
@@ -478,14 +483,21 @@ def test_a_choice_without_a_retrieval_probe_is_refused_in_the_plan(folder, setti
         planned(folder, choosing, *settings)
 
 
-def test_a_collection_without_other_queries_than_those_evaluated_on_has_no_choice(folder, tmp_path):
+def test_a_collection_without_other_queries_than_those_evaluated_on_keeps_the_last_weights(folder, tmp_path):
     for name in ("corpus.jsonl", "queries.jsonl"):
         (tmp_path / name).write_bytes((folder / name).read_bytes())
     (tmp_path / "qrels").mkdir()
     (tmp_path / "qrels" / "test.tsv").write_bytes((folder / "qrels" / "test.tsv").read_bytes())
-    with pytest.raises(DrkitError, match=r"splits: test; evaluated on: test"):
-        planned(tmp_path, *CHOOSING)
-    assert "pretrained" in planned(tmp_path)
+    wanted = ComposeRequest(collection=f"beir:{tmp_path}", settings=(*SETTINGS, *CHOOSING))
+    made = plan(compose(wanted, PARTS), PARTS.registry)
+    assert any(
+        "ends with its last weights" in note and "splits: test; evaluated on: test" in note for note in made.notes
+    )
+    assert "keeping" not in {stage.name: stage for stage in made.stages}["pretrained"].summary
+    heard = Heard()
+    last = pretrained(tmp_path, tmp_path / "last", *CHOOSING, pipeline=None, progress=heard)
+    assert "ending with the last weights: no query to choose by has a judged passage" in heard.notes
+    assert weights_of(last) == weights_of(pretrained(tmp_path, tmp_path / "measured", pipeline=None))
 
 
 @pytest.mark.parametrize("masker", ["uniform", "query-as-context"])

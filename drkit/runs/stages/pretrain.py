@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from drkit.core.files import LOG, TRAINING
 from drkit.core.protocols import Masker, ReplacingMasker, StartsFromEncoder
 from drkit.core.registry import Registry
 from drkit.core.spec import ComponentSpec, Kind
 from drkit.core.types import BuildContext
-from drkit.errors import DrkitError
 from drkit.recipe.parts import context_kind
 from drkit.recipe.schema import Pretrain
 from drkit.runs.stage import StageRun, StageSpec, TextReading, from_recipe
@@ -130,7 +129,7 @@ def _probes(
 ) -> list[ValidationCallback]:
     """Return the callback that probes pre-training, in a list that is empty if probes are off.
 
-    Raises DrkitError if probes choose the weights, but no query has a judged passage.
+    Probes without a query that has a judged passage only measure, and pre-training ends with its last weights.
     """
     from drkit.data.corpus import collection_of
     from drkit.data.store import TokenStore
@@ -145,10 +144,8 @@ def _probes(
     searched = {name.removeprefix("probe/"): path for name, path in stage.inputs.items() if name.startswith("probe/")}
     retrieval = retrieval_probe(collection_of(searched), settings, seed=stage.settings.seed)
     if settings.chooses and retrieval is None:
-        raise DrkitError(
-            "pretrain.probe.keep_best and patience choose by retrieval, but no dev or train query has a judged "
-            "passage; turn them off: --set pretrain.probe.keep_best=false --set pretrain.probe.patience=0"
-        )
+        stage.progress.note("ending with the last weights: no query to choose by has a judged passage")
+        settings = evolve(settings, keep_best=False, patience=0)
     probes = Probes(
         module=module,
         encoder=encoder_of(module.encoder, tokenizer, stage.settings.reading),
