@@ -131,7 +131,7 @@ class ValidationCallback(TrainerCallback):  # type: ignore[misc]
         if self._is_sharded and self._settings.chooses:
             raise DrkitError(
                 f"{measurement.setting} cannot measure sharded weights (FSDP, DeepSpeed), so it cannot keep the best "
-                f"or stop early; set {measurement.setting}.every=0"
+                f"or stop early; set {measurement.setting}.keep_best=false and {measurement.setting}.patience=0"
             )
         if self._is_sharded:
             self._progress.note(f"{measurement.setting} is off: it cannot measure sharded weights (FSDP, DeepSpeed)")

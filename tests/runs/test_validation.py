@@ -193,7 +193,7 @@ def test_sharded_weights_are_not_measured_and_never_chosen_from(tmp_path, choose
     args = SimpleNamespace(fsdp="full_shard", deepspeed=None)
     state = SimpleNamespace(global_step=0, max_steps=4, is_world_process_zero=True)
     if chooses:
-        with pytest.raises(DrkitError, match=r"set pretrain\.probe\.every=0"):
+        with pytest.raises(DrkitError, match=r"set pretrain\.probe\.keep_best=false"):
             made.on_train_begin(args, state, None)
     else:
         made.on_train_begin(args, state, None)
