@@ -94,6 +94,12 @@ GPL = Citation(
     year=2022,
     url="https://arxiv.org/abs/2112.07577",
 )
+FUSION = Citation(
+    key="bruch2023fusion",
+    title="An Analysis of Fusion Functions for Hybrid Retrieval",
+    year=2023,
+    url="https://arxiv.org/abs/2210.11934",
+)
 NV_RETRIEVER = Citation(
     key="moreira2024nvretriever",
     title="NV-Retriever: Improving Text Embedding Models with Effective Hard-Negative Mining",

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from drkit.core import lazy_exports
 
 if TYPE_CHECKING:
+    from drkit.miners.both_rankings import HybridMiner as HybridMiner
+    from drkit.miners.both_rankings import MixedMiner as MixedMiner
     from drkit.miners.chain import Chain as Chain
     from drkit.miners.chain import build_chain as build_chain
     from drkit.miners.chain import mine as mine
@@ -20,13 +22,13 @@ if TYPE_CHECKING:
     from drkit.miners.sources import Bm25Miner as Bm25Miner
     from drkit.miners.sources import DenseMiner as DenseMiner
     from drkit.miners.sources import GivenMiner as GivenMiner
-    from drkit.miners.sources import MixedMiner as MixedMiner
     from drkit.miners.sources import RandomMiner as RandomMiner
     from drkit.miners.sources import RunFileMiner as RunFileMiner
     from drkit.miners.specs import Bm25Config as Bm25Config
     from drkit.miners.specs import CrossEncoderFilterConfig as CrossEncoderFilterConfig
     from drkit.miners.specs import DenseConfig as DenseConfig
     from drkit.miners.specs import GivenConfig as GivenConfig
+    from drkit.miners.specs import HybridConfig as HybridConfig
     from drkit.miners.specs import MarginConfig as MarginConfig
     from drkit.miners.specs import MaxScoreConfig as MaxScoreConfig
     from drkit.miners.specs import MixedConfig as MixedConfig

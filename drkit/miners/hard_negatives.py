@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from drkit.search.reranking import Scorer
 
 # Sources that need the ids of a collection, or a model in training.
-_NOT_FOR_TEXTS = ("dense", "given", "mixed", "refresh", "run-file")
+_NOT_FOR_TEXTS = ("dense", "given", "hybrid", "mixed", "refresh", "run-file")
 _ROWS_PER_BATCH = 256
 
 

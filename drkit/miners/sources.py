@@ -7,7 +7,6 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
-from itertools import chain, tee, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,6 @@ from drkit.miners.specs import (
     Bm25Config,
     DenseConfig,
     GivenConfig,
-    MixedConfig,
     RandomConfig,
     RefreshConfig,
     RunFileConfig,
@@ -65,11 +63,16 @@ class Bm25Miner:
         """Index the passages, streamed."""
         self._retriever = Bm25Retriever(k1=self.config.k1, b=self.config.b).index(corpus)
 
-    def save_index(self, folder: Path) -> None:
-        """Write the index into a folder. Raises DrkitError before `index`."""
+    @property
+    def retriever(self) -> Bm25Retriever:
+        """The index to search. Raises DrkitError before `index`."""
         if self._retriever is None:
             raise _not_indexed("bm25")
-        self._retriever.save(folder)
+        return self._retriever
+
+    def save_index(self, folder: Path) -> None:
+        """Write the index into a folder. Raises DrkitError before `index`."""
+        self.retriever.save(folder)
 
     def load_index(self, folder: Path, corpus: Corpus) -> None:  # noqa: ARG002
         """Open a saved index, memory-mapped. Raises DrkitError if it is missing or cannot be read."""
@@ -77,9 +80,7 @@ class Bm25Miner:
 
     def mine(self, requests: Iterable[MiningRequest], depth: int) -> Iterator[Mined]:
         """Yield up to `depth` negatives for each request, best first. Raises DrkitError before `index`."""
-        if self._retriever is None:
-            raise _not_indexed("bm25")
-        yield from mine_by_search(requests, hit_finder(self._retriever), SearchLimits(depth))
+        yield from mine_by_search(requests, hit_finder(self.retriever), SearchLimits(depth))
 
 
 class DenseMiner:
@@ -94,7 +95,7 @@ class DenseMiner:
     def __init__(self, config: DenseConfig | RefreshConfig, context: BuildContext | None = None) -> None:
         if context is None or context.retriever is None:
             raise DrkitError("the dense miner needs a retriever to search with; pass BuildContext(retriever=...)")
-        self.config, self._retriever = config, context.retriever
+        self.config, self.retriever = config, context.retriever
         self._size: int | None = None
 
     @property
@@ -117,52 +118,7 @@ class DenseMiner:
         """Yield up to `depth` negatives for each request, best first. Raises DrkitError before `index`."""
         if self._size is None:
             raise _not_indexed("dense")
-        yield from mine_by_search(requests, hit_finder(self._retriever), self._limits(depth))
-
-
-class MixedMiner:
-    """Mines the top-ranked passages of BM25 and of `context.retriever` in turns, each passage once.
-
-    Scores are negated ranks, because those of the two cannot be compared; positives are not scored. Memory: that of
-    both. Source: Wang et al. 2022, with BM25 as one of the two retrievers.
-    """
-
-    def __init__(self, config: MixedConfig, context: BuildContext | None = None) -> None:
-        self.config = config
-        self._bm25, self._dense = Bm25Miner(Bm25Config()), DenseMiner(DenseConfig(), context)
-
-    @property
-    def depth(self) -> int:
-        """How many passages of both rankings together negatives are drawn from."""
-        return self.config.depth
-
-    def index(self, corpus: Corpus) -> None:
-        """Index the passages for BM25; the retriever already has its index."""
-        self._bm25.index(corpus)
-        self._dense.index(corpus)
-
-    def save_index(self, folder: Path) -> None:
-        """Write BM25's index into a folder. Raises DrkitError before `index`."""
-        self._bm25.save_index(folder)
-
-    def load_index(self, folder: Path, corpus: Corpus) -> None:
-        """Open BM25's saved index. Raises DrkitError if it is missing or cannot be read."""
-        self._bm25.load_index(folder, corpus)
-        self._dense.index(corpus)
-
-    def queries_per_batch(self, depth: int) -> int:
-        """Return how many queries the retriever encodes and searches together."""
-        return self._dense.queries_per_batch(depth)
-
-    def mine(self, requests: Iterable[MiningRequest], depth: int) -> Iterator[Mined]:
-        """Yield up to `depth` negatives for each request, BM25's first. Raises DrkitError before `index`."""
-        first, second = tee(requests)
-        for found in zip(self._bm25.mine(first, depth), self._dense.mine(second, depth), strict=True):
-            turns = chain.from_iterable(zip_longest(*(mined.doc_ids for mined in found)))
-            doc_ids = tuple(dict.fromkeys(doc_id for doc_id in turns if doc_id is not None))[:depth]
-            dropped = sum((Counter(mined.dropped) for mined in found), Counter())
-            scores = tuple(-float(rank) for rank, _ in enumerate(doc_ids, start=1))
-            yield Mined(found[0].query_id, doc_ids, scores, dropped=dict(dropped))
+        yield from mine_by_search(requests, hit_finder(self.retriever), self._limits(depth))
 
 
 class RandomMiner:
@@ -393,7 +349,7 @@ def pick_negatives(
     for doc_id, score in zip(*hits, strict=True):
         if len(kept) == depth:
             break
-        if _is_missing(doc_id, score):
+        if is_missing(doc_id, score):
             dropped["missing"] += 1
         elif doc_id in request.positives:
             dropped["judged-positive"] += 1
@@ -409,7 +365,8 @@ def pick_negatives(
     return Mined(request.query_id, tuple(kept), tuple(kept.values()), positive_scores or {}, dict(dropped))
 
 
-def _is_missing(doc_id: Any, score: Any) -> bool:
+def is_missing(doc_id: Any, score: Any) -> bool:
+    """Return whether a hit is an empty slot, as faiss fills up a ranking with."""
     return doc_id is None or doc_id in ("", -1) or not math.isfinite(score) or score <= _MISSING_SCORE
 
 

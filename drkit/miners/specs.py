@@ -10,7 +10,7 @@ import attrs
 from attrs import frozen
 from attrs.validators import and_, ge, gt, in_, le, optional
 
-from drkit.core.citations import ANCE, BM25, GPL, NV_RETRIEVER, ROCKETQA, STAR
+from drkit.core.citations import ANCE, BM25, FUSION, GPL, NV_RETRIEVER, ROCKETQA, STAR
 from drkit.core.protocols import RefreshesNegatives
 from drkit.core.settings import at_least, more_than, setting
 from drkit.core.spec import ComponentSpec, Kind
@@ -42,6 +42,14 @@ class MixedConfig:
     """Settings of `MixedMiner`."""
 
     depth: int = setting(100, at_least(1), "how many passages of both rankings together negatives are drawn from")
+
+
+@frozen
+class HybridConfig:
+    """Settings of `HybridMiner`."""
+
+    depth: int = setting(200, at_least(1), "how deep the fused ranking is read that negatives are drawn from")
+    weight: float = setting(0.5, and_(ge(0), le(1)), "weight of the retriever's score; BM25's is the rest to 1")
 
 
 @frozen
@@ -174,8 +182,17 @@ SOURCES = (
     ),
     ComponentSpec(
         kind=Kind.MINER,
+        name="hybrid",
+        target="drkit.miners.both_rankings:HybridMiner",
+        config=HybridConfig,
+        summary="The best-ranked passages by BM25's and a retriever's scores together",
+        cite=FUSION,
+        requires=("retriever",),
+    ),
+    ComponentSpec(
+        kind=Kind.MINER,
         name="mixed",
-        target="drkit.miners.sources:MixedMiner",
+        target="drkit.miners.both_rankings:MixedMiner",
         config=MixedConfig,
         summary="The best-ranked passages of BM25 and of a trained retriever, in turns",
         cite=GPL,

@@ -17,6 +17,7 @@ from drkit.runs import estimate
 from drkit.runs.estimate import Corpus
 from drkit.runs.hardware import Hardware
 from drkit.runs.stage import Stage
+from drkit.search.fusion import FUSED_HITS
 
 # Seconds on two cores. For each token of the passages:
 _VOCABULARY, _TOKENS, _PPMI, _SIGNAL, _BM25 = 1.9e-6, 2.3e-6, 5.2e-6, 8.3e-7, 1.8e-6
@@ -227,9 +228,14 @@ class _Planner:
         queries, source = self._queries(stage), stage.settings.miners[0]
         hits = queries * getattr(source.config, "depth", _DEPTH)
         found = Work(serial=_MINED * hits, disk=_MINED_BYTES * hits, memory=self._search_bytes)
-        if source.use == "dense":
-            return evolve(found, flops=self._compared(queries))
-        return evolve(found, serial=found.serial + _BM25_SCORED * queries * self.corpus.passages)
+        serial, flops = found.serial, 0.0
+        if source.use in ("dense", "mixed", "hybrid"):
+            flops = self._compared(queries)
+        if source.use != "dense":
+            serial += _BM25_SCORED * queries * self.corpus.passages
+        if source.use == "hybrid":
+            serial += _FUSED * queries * 2 * FUSED_HITS
+        return evolve(found, flops=flops, serial=serial)
 
     def _compared(self, queries: float) -> float:
         """Return the operations of an exact search: each query with each vector."""

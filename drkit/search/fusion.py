@@ -24,6 +24,7 @@ from drkit.search.rankings import Hits, RunRow, encode_ids
 FusedRow: TypeAlias = "tuple[str, list[tuple[str, float]]]"
 DEFAULT_WEIGHT = 0.5
 DEFAULT_K = 60
+FUSED_HITS = 1000
 WEIGHT = "weight.json"
 # Scale the scores f64[n] of one ranking, best first, n > 0; returns them, and the value of a missing hit.
 Scale: TypeAlias = "Callable[[NDArray[np.float64]], tuple[NDArray[np.float64], float]]"
@@ -147,7 +148,7 @@ class HybridRetriever:
     first: Searcher
     second: Searcher
     weight: float = DEFAULT_WEIGHT
-    depth: int = 1000
+    depth: int = FUSED_HITS
 
     @classmethod
     def load(cls, run: str | Path, *, device: str = "cpu") -> HybridRetriever:

@@ -68,6 +68,7 @@ def test_the_set_of_parts_is_this_one():
         "miner/cross-encoder-filter",
         "miner/dense",
         "miner/given",
+        "miner/hybrid",
         "miner/margin",
         "miner/max-score",
         "miner/mixed",

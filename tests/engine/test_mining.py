@@ -26,6 +26,7 @@ CHAINS = {
     "bm25": ["bm25"],
     "dense": ["dense"],
     "both": ["mixed"],
+    "fused": ["hybrid", "margin"],
     "drawn": ["random"],
     "filtered": ["dense", "ranks:2-9", "same-text"],
     "scored": ["bm25", "cross-encoder-filter"],

@@ -19,6 +19,8 @@ from drkit.miners import (
     DenseMiner,
     GivenConfig,
     GivenMiner,
+    HybridConfig,
+    HybridMiner,
     MixedConfig,
     MixedMiner,
     RandomConfig,
@@ -27,6 +29,7 @@ from drkit.miners import (
     RunFileMiner,
 )
 from drkit.miners.chain import source_names
+from drkit.search import Bm25Retriever, HybridRetriever
 from drkit.search.rankings import Hits, write_run
 from drkit.testing import check_miner
 from drkit.testing.toys import ToyCorpus, toy_requests
@@ -68,6 +71,7 @@ def made(name, size, *, skip=0, seed=42):
     miner = {
         "bm25": lambda: Bm25Miner(Bm25Config(), context),
         "dense": lambda: DenseMiner(DenseConfig(skip=skip), context),
+        "hybrid": lambda: HybridMiner(HybridConfig(), context),
         "mixed": lambda: MixedMiner(MixedConfig(), context),
         "random": lambda: RandomMiner(RandomConfig(), context),
     }[name]()
@@ -79,7 +83,7 @@ def requests_of(positives):
     return [MiningRequest(f"q{n}", WORDS[n % 4], frozenset(f"d{p}" for p in ps)) for n, ps in enumerate(positives)]
 
 
-@pytest.mark.parametrize("name", ["bm25", "dense", "mixed", "random"])
+@pytest.mark.parametrize("name", ["bm25", "dense", "hybrid", "mixed", "random"])
 @settings(deadline=None, max_examples=40)
 @given(
     size=st.integers(1, 60),
@@ -113,7 +117,32 @@ def test_the_mixed_miner_takes_from_both_rankings_in_turns():
         assert mined.positive_scores == {}
 
 
-@pytest.mark.parametrize("name", ["bm25", "dense", "mixed", "random"])
+def test_the_hybrid_miner_ranks_by_the_fused_scores_and_scores_positives():
+    requests = requests_of([{1}, set(), {2, 3, 5, 8}, {0}])
+    texts = [request.text for request in requests]
+    bm25 = Bm25Retriever().index(corpus_of(40))
+    for weight in (0.0, 0.3, 1.0):
+        miner = HybridMiner(HybridConfig(weight=weight), BuildContext(retriever=InOrder(40)))
+        miner.index(corpus_of(40))
+        fused = HybridRetriever(bm25, InOrder(40), weight).search(texts, 40)
+        for request, hits, mined in zip(requests, fused, miner.mine(requests, 7), strict=True):
+            kept = [(doc_id, score) for doc_id, score in hits.pairs() if doc_id not in request.positives]
+            assert list(zip(mined.doc_ids, mined.scores, strict=True)) == kept[:7]
+            assert mined.positive_scores == {d: s for d, s in hits.pairs() if d in request.positives}
+            assert all(0 <= score <= 1 for score in mined.scores)
+
+
+def test_empty_slots_of_a_search_are_not_fused():
+    class Few(InOrder):
+        def search(self, texts, depth):
+            return [(["d3", None, ""], [2.0, 1.0, -3.4028234663852886e38]) for _ in texts]
+
+    miner = HybridMiner(HybridConfig(weight=1.0), BuildContext(retriever=Few(9)))
+    miner.index(ListCorpus([Passage(f"d{i}", "other") for i in range(9)]))
+    assert [m.doc_ids for m in miner.mine(requests_of([set()]), 5)] == [("d3",)]
+
+
+@pytest.mark.parametrize("name", ["bm25", "dense", "hybrid", "mixed", "random"])
 def test_a_query_is_answered_alike_alone_and_among_others(name):
     requests = requests_of([{1}, set(), {2, 3, 5, 8}, {0}])
     together = list(made(name, 40).mine(requests, 7))
@@ -121,7 +150,7 @@ def test_a_query_is_answered_alike_alone_and_among_others(name):
     assert together == alone
 
 
-@pytest.mark.parametrize("name", ["bm25", "dense", "mixed", "random"])
+@pytest.mark.parametrize("name", ["bm25", "dense", "hybrid", "mixed", "random"])
 def test_requests_are_taken_as_negatives_are_asked_for(name):
     taken = []
 
@@ -182,7 +211,7 @@ def test_registered_and_honest_about_what_they_lack(tmp_path):
         registry.build("miner", "given", context=BuildContext()).index(corpus_of(2))
 
 
-@pytest.mark.parametrize("name", ["bm25", "dense", "mixed", "random"])
+@pytest.mark.parametrize("name", ["bm25", "dense", "hybrid", "mixed", "random"])
 def test_an_excluded_passage_is_no_negative_and_costs_none(name):
     miner, depth = made(name, 30), 25
     plain = next(miner.mine([MiningRequest("d3", "alpha", frozenset({"d1"}))], 28))
