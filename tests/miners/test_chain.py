@@ -288,7 +288,8 @@ def test_a_chain_is_built_of_a_recipes_choices():
     made.index(corpus_of(100))
     assert len(next(made.mine([MiningRequest("q", "x", frozenset())], 60)).doc_ids) == 50
     with pytest.raises(
-        DrkitError, match=r"'ranks' comes first.*before it: bm25, dense, given, hybrid, mixed, random, refresh, run-file"
+        DrkitError,
+        match=r"'ranks' comes first.*before it: bm25, dense, given, hybrid, mixed, random, refresh, run-file",
     ):
         build_chain(choices[1:], registry, context)
     with pytest.raises(DrkitError, match="'random' comes after the source 'random'"):
