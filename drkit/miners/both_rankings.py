@@ -20,8 +20,14 @@ from drkit.search.rankings import Hits
 class _Bm25AndDense:
     """BM25 and `context.retriever` over the same passages; BM25's index can be saved, the retriever has its own."""
 
-    def __init__(self, context: BuildContext | None) -> None:
+    def __init__(self, config: HybridConfig | MixedConfig, context: BuildContext | None = None) -> None:
+        self.config = config
         self._bm25, self._dense = Bm25Miner(Bm25Config()), DenseMiner(DenseConfig(), context)
+
+    @property
+    def depth(self) -> int:
+        """How many passages of both rankings together negatives are drawn from."""
+        return self.config.depth
 
     def index(self, corpus: Corpus) -> None:
         """Index the passages for BM25; the retriever already has its index."""
@@ -44,15 +50,6 @@ class MixedMiner(_Bm25AndDense):
     Scores are negated ranks, because those of the two cannot be compared; positives are not scored. Memory: that of
     both. Source: Wang et al. 2022, with BM25 as one of the two retrievers.
     """
-
-    def __init__(self, config: MixedConfig, context: BuildContext | None = None) -> None:
-        super().__init__(context)
-        self.config = config
-
-    @property
-    def depth(self) -> int:
-        """How many passages of both rankings together negatives are drawn from."""
-        return self.config.depth
 
     def queries_per_batch(self, depth: int) -> int:
         """Return how many queries the retriever encodes and searches together."""
@@ -77,13 +74,8 @@ class HybridMiner(_Bm25AndDense):
     """
 
     def __init__(self, config: HybridConfig, context: BuildContext | None = None) -> None:
-        super().__init__(context)
-        self.config = config
-
-    @property
-    def depth(self) -> int:
-        """How deep the fused ranking is read that negatives are drawn from."""
-        return self.config.depth
+        super().__init__(config, context)
+        self._weights = (1 - config.weight, config.weight)
 
     def queries_per_batch(self, depth: int) -> int:
         """Return how many queries are encoded and searched together."""
@@ -96,20 +88,18 @@ class HybridMiner(_Bm25AndDense):
         """Yield up to `depth` negatives for each request, best first. Raises DrkitError before `index`."""
 
         def find(texts: Sequence[str], _: int, positives: Sequence[Sequence[str]]) -> tuple[Any, Any]:
-            found = [self._fuse(*hits) for hits in zip(*self._search(texts, _fused(depth)), strict=True)]
+            rankings = (one.retriever.search(texts, _fused(depth)) for one in (self._bm25, self._dense))
+            found = [self._fuse(*hits) for hits in zip(*rankings, strict=True)]
             scores = [dict(hits.pairs()) for hits in found]
             return found, [[own.get(p, math.nan) for p in ids] for own, ids in zip(scores, positives, strict=True)]
 
         yield from mine_by_search(requests, find, self._limits(depth))
 
-    def _search(self, texts: Sequence[str], depth: int) -> tuple[Sequence[Any], Sequence[Any]]:
-        return self._bm25.retriever.search(texts, depth), self._dense.retriever.search(texts, depth)
-
     def _fuse(self, lexical: Any, dense: Any) -> Hits:
         """Return all hits of one query, best first, with the sums of their scaled scores."""
         first, second = ([("", list(_scores(hits).items()))] for hits in (lexical, dense))
         (aligned,) = align(first, second)
-        return aligned.fused((1 - self.config.weight, self.config.weight))
+        return aligned.fused(self._weights)
 
 
 def _fused(depth: int) -> int:
@@ -118,5 +108,6 @@ def _fused(depth: int) -> int:
 
 
 def _scores(hits: Any) -> dict[str, float]:
-    """Return the scores of a ranking, without empty slots."""
-    return {doc_id: float(score) for doc_id, score in zip(*hits, strict=True) if not is_missing(doc_id, score)}
+    """Return the scores of a ranking, without empty slots; a passage that occurs twice has its first."""
+    best_last = reversed(list(zip(*hits, strict=True)))
+    return {doc_id: float(score) for doc_id, score in best_last if not is_missing(doc_id, score)}
