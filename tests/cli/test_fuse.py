@@ -87,7 +87,7 @@ def test_a_fused_run_is_mined_and_evaluated(files, tmp_path):
         (["a.trec", "b.trec", "--weight", "0.5", "--tune", "qrels.txt"], "give --weight or --tune, not both"),
         (["a.trec", "b.trec", "--method", "rrf", "--weight", "0.5"], "--weight is an option of --method convex"),
         (["a.trec", "b.trec", "--rrf-k", "6"], "--rrf-k is an option of --method rrf, not of convex"),
-        (["a.trec", "b.trec", "--tune", "none.txt"], "cannot read none.txt"),
+        (["a.trec", "b.trec", "--tune", "none.txt"], "none.txt: cannot be read"),
         (["a.trec", "b.trec", "--tune", "qrels.txt", "--measure", "mrr"], "unknown measure 'mrr'"),
         (["other.trec", "other.trec", "--tune", "qrels.txt"], "neither ranking has a judged query"),
     ],
