@@ -85,7 +85,7 @@ def plan(recipe: Recipe, registry: Registry) -> Plan:
         systems.append(System(last, (last,)))
     systems += rounds
     if recipe.finetune and len(draft.rounds) < len(recipe.finetune.rounds):
-        draft.notes.append(_no_training_queries(draft))
+        draft.notes.insert(0, _no_training_queries(draft))  # what the run will not do comes first
     if recipe.finetune and recipe.finetune.left_out:
         draft.notes.append(
             f"left out: {', '.join(recipe.finetune.left_out)}. A re-ranker made from scratch in minutes ranks below "

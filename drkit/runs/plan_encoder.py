@@ -162,22 +162,17 @@ def _probed_split(draft: Draft) -> str | None:
 def _choice_by_probes(draft: Draft, probe: Probe) -> str:
     """Return how probes choose the weights that pre-training ends with, in words; empty if they only measure.
 
-    A collection without queries to search for gets a note. Raises DrkitError for probes that never search.
+    Where they cannot choose, because they are off or there are no queries to search for, the plan has a note.
     """
     if not probe.chooses:
         return ""
-    if not (probe.every and probe.queries):
-        raise DrkitError(
-            f"pretrain.probe.keep_best and patience choose by RR@10 of queries. They need probe.every > 0 (it is "
-            f"{probe.every}) and probe.queries > 0 (it is {probe.queries}). Or turn them off: --set "
-            f"pretrain.probe.keep_best=false --set pretrain.probe.patience=0 @ pretrain.probe"
-        )
     split = _probed_split(draft)
-    if not split:
+    if not (probe.every and probe.queries and split):
         draft.notes.append(
-            f"pre-training ends with its last weights: probes choose by dev or train queries that the run is not "
-            f"evaluated on, and the collection has none (splits: {', '.join(draft.splits) or 'none'}; evaluated on: "
-            f"{draft.recipe.evaluation.split})"
+            f"pre-training ends with its last weights: to keep the best ones, or stop early, probes need "
+            f"pretrain.probe.every > 0 (it is {probe.every}), pretrain.probe.queries > 0 (it is {probe.queries}), and "
+            f"dev or train queries that the run is not evaluated on (splits: {', '.join(draft.splits) or 'none'}; "
+            f"evaluated on: {draft.recipe.evaluation.split})"
         )
         return ""
     kept = f", keeping the best weights by RR@10 on {split} queries" if probe.keep_best else ""

@@ -25,7 +25,6 @@ from drkit.data.writing import write_collection
 from drkit.decoders import MlmDecoder
 from drkit.decoders.specs import MlmDecoderConfig
 from drkit.encoders import BertSizes, MaskedLmEncoder
-from drkit.errors import DrkitError
 from drkit.losses import MlmLoss
 from drkit.maskers import UniformMasker
 from drkit.maskers.specs import UniformConfig
@@ -473,14 +472,18 @@ def test_the_plan_says_what_probes_choose(folder):
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        (("pretrain.probe.every=0",), r"probe\.every > 0 \(it is 0\)"),
-        (("pretrain.probe.queries=0",), r"probe\.queries > 0 \(it is 0\)"),
+        ("every=0", "probe.every > 0 (it is 0)"),
+        ("queries=0", "probe.queries > 0 (it is 0)"),
     ],
 )
 @pytest.mark.parametrize("choosing", CHOOSING)
-def test_a_choice_without_a_retrieval_probe_is_refused_in_the_plan(folder, settings, said, choosing):
-    with pytest.raises(DrkitError, match=said):
-        planned(folder, choosing, *settings)
+def test_probes_that_never_search_choose_nothing_and_the_plan_says_so(folder, settings, said, choosing):
+    wanted = ComposeRequest(collection=f"beir:{folder}", settings=(*SETTINGS, choosing, f"pretrain.probe.{settings}"))
+    made = plan(compose(wanted, PARTS), PARTS.registry)
+    assert any("ends with its last weights" in note and said in note for note in made.notes)
+    summary = {stage.name: stage for stage in made.stages}["pretrained"].summary
+    assert "keeping" not in summary
+    assert "stopping" not in summary
 
 
 def test_a_collection_without_other_queries_than_those_evaluated_on_keeps_the_last_weights(folder, tmp_path):
