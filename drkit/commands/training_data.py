@@ -244,7 +244,7 @@ def _searching(
     run = Path(collection)
     is_of_run = (run / RECIPE).is_file() and miners.encoder in (None, collection)
     if miners.encoder is None and not is_of_run:
-        raise DrkitError("the miner dense needs an encoder: give one with --encoder FOLDER_OR_RUN")
+        raise DrkitError(f"the miner {miners.names[0]} needs an encoder: give one with --encoder FOLDER_OR_RUN")
     name = miners.encoder or collection
     registry = parts.registry if parts else None  # other processes look names up in everything that is installed
     encoder = Loaded(open_encoder, name, pooling=miners.pooling, device=miners.device, registry=registry)
