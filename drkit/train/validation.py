@@ -128,13 +128,9 @@ class ValidationCallback(TrainerCallback):  # type: ignore[misc]
         """Resume the log of an earlier attempt from the checkpoint that training resumes from."""
         measurement, step = self._measurement, state.global_step
         self._is_sharded = bool(args.fsdp or args.deepspeed)
-        if self._is_sharded and self._settings.chooses:
-            raise DrkitError(
-                f"{measurement.setting} cannot measure sharded weights (FSDP, DeepSpeed), so it cannot keep the best "
-                f"or stop early; set {measurement.setting}.keep_best=false and {measurement.setting}.patience=0"
-            )
         if self._is_sharded:
-            self._progress.note(f"{measurement.setting} is off: it cannot measure sharded weights (FSDP, DeepSpeed)")
+            last = ", so training ends with its last weights" if self._settings.chooses else ""
+            self._progress.note(f"{measurement.setting} is off: it cannot measure sharded weights (DeepSpeed){last}")
         if self._is_measured(state):
             self._log.resume()
             self._progress.note(measurement.describe())
