@@ -129,3 +129,26 @@ def test_every_step_of_the_benchmark_of_gpus_can_be_compiled(gpu, small, monkeyp
         losses = [gpu.measure(name, mode, 1)["loss"] for mode in split]
         assert losses[0] == pytest.approx(losses[1], abs=1e-4), name
     torch.compiler.reset()
+
+
+def test_counted_n_times_a_bag_is_the_static_encoder(monkeypatch, tmp_path):
+    """Row `n` of benchmarks/term_frequency.py is what the default run trains; the others damp repeated tokens."""
+    from drkit.encoders import BertSizes, MaskedLmEncoder
+    from drkit.testing.toys import toy_tokenizer
+    from drkit.train.checkpoints import save_masked_lm
+
+    frequency = loaded("term_frequency", monkeypatch)
+    tokenizer = toy_tokenizer()
+    encoder = MaskedLmEncoder.from_scratch(BertSizes(hidden=16, layers=0), tokenizer, pooling="weighted")
+    encoder.set_token_weights(torch.linspace(0.1, 1, len(tokenizer)))
+    save_masked_lm(encoder, tokenizer, tmp_path)
+    read, bags = frequency.Bags(tmp_path), {}
+    one, two, three = tokenizer.convert_ids_to_tokens([5, 6, 7])
+    batch = tokenizer([f"{one} {two} {two} {two}", f"{three} {two}"], padding=True, return_tensors="pt")
+    texts = [[i for i in row if i not in tokenizer.all_special_ids] for row in batch["input_ids"].tolist()]
+    for name, count in frequency.COUNTS.items():
+        bags[name] = read.encode([frequency.bag(ids, count) for ids in texts])
+    expected = encoder.eval().vectors(batch["input_ids"], batch["attention_mask"].bool()).detach()
+    torch.testing.assert_close(bags["n"], torch.nn.functional.normalize(expected, dim=1))
+    torch.testing.assert_close(bags["1"][1], bags["n"][1], msg="no token is repeated")
+    assert not torch.allclose(bags["1"][0], bags["n"][0], atol=1e-3)
