@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from drkit.data.corpus import StoredCollection, open_collection
+from drkit.data.corpus import StoredCollection, collection_of, open_collection
 from drkit.data.store import TokenStore
 from drkit.encoders.token_weights import read_token_weights
 from drkit.train.checkpoints import load_tokenizer
@@ -115,10 +115,9 @@ def main() -> None:
     run, collection = options.run, open_collection(options.run / "collection")
     tokenizer = load_tokenizer(str(run / "initial"))
     texts, crops = TokenStore.open(run / "tokens"), TokenStore.open(run / "pseudo-query-tokens")
-    pairs = open_collection(run / "pseudo-queries")
-    made = [query.query_id for query in pairs.queries("train")]
-    sources = {item.query_id: item.doc_id for item in pairs.judgements("train")}
-    owners = collection.corpus.find([sources[name] for name in made])
+    made = collection_of({"passages": run / "collection" / "passages", "train": run / "pseudo-queries" / "train"})
+    sources = made.positive_indices("train")
+    owners = np.array([sources[query.query_id][0] for query in made.queries("train")])
     splits = {split: split_tokens(collection, split, tokenizer, 62) for split in ("train", "dev", "test")}
     print("| a token that occurs n times counts | dev | test |\n|---|---|---|")
     for name, count in COUNTS.items():

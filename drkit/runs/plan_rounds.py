@@ -225,8 +225,7 @@ def _plan_teacher(draft: Draft, retriever: _Retriever, negatives: str) -> str:
     """Add the stage that scores the positives and negatives that a round draws by its teacher."""
     recipe_round, settings = retriever.recipe_round, retriever.settings
     is_reranker = recipe_round.teacher == RERANKER
-    train, query_tokens = training_split(recipe_round.pairs), _query_tokens(draft, recipe_round.pairs)
-    inputs = {"passages": PASSAGES, "train": train, "query-tokens": query_tokens}
+    inputs = {"passages": PASSAGES, "train": training_split(recipe_round.pairs)}
     if negatives:
         inputs["negatives"] = Part(negatives)
     if is_reranker:

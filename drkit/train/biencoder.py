@@ -185,6 +185,16 @@ class TrainingPairs:
         return draw_passages([self.positives[r] for r in rows], [mined[r] for r in rows], draws, negatives=negatives)
 
 
+def schedule_lengths(pairs: TrainingPairs) -> NDArray[np.int32]:
+    """Return the lengths i32[n] by which a `Schedule` of queries is sorted: all equal, so its batches are random.
+
+    The negatives of a query are the rest of its batch. Sorted by length, as in pre-training, an epoch of few large
+    batches would compare queries of one length only with each other. The encoder reads texts of similar length
+    together within a batch, so nothing is lost to padding.
+    """
+    return np.zeros(len(pairs), dtype=np.int32)
+
+
 class TeacherScores(Protocol):
     """A teacher's scores of passages, by index."""
 

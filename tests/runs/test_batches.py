@@ -1,4 +1,4 @@
-"""Schedules: every example once an epoch, like lengths together, the same on every call."""
+"""Schedules: every example once an epoch, similar lengths together, the same on every call."""
 
 import numpy as np
 import pytest

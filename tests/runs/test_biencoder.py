@@ -9,7 +9,16 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from drkit.data.store import TokenStore, tokenise
-from drkit.train.biencoder import PairCollator, TrainingPairs, candidate_mask, pad_lists, training_pairs
+from drkit.recipe.schema import Training
+from drkit.train.batches import Schedule
+from drkit.train.biencoder import (
+    PairCollator,
+    TrainingPairs,
+    candidate_mask,
+    pad_lists,
+    schedule_lengths,
+    training_pairs,
+)
 
 WORDS = [f"w{i}" for i in range(60)]
 
@@ -136,3 +145,14 @@ def test_a_query_brings_its_own_group_and_what_a_teacher_thinks_of_it(stores):
         expected = Sums().lookup(int(pairs.queries[q]), indices[real].numpy())
         np.testing.assert_array_equal(batch["teacher"][row, : len(real)].numpy(), expected)
         assert batch["teacher"][row, len(real) :].isnan().all()
+
+
+def test_batches_mix_queries_of_all_lengths():
+    """In-batch negatives of queries of one length only teach less; query i has the i-th length here."""
+    pairs = TrainingPairs(np.arange(256), [np.array([i]) for i in range(256)], [np.empty(0, np.int64)] * 256)
+    training = Training(per_device_train_batch_size=64, max_steps=4)
+    batches = [[row for _, row in batch] for batch in Schedule.of(training, schedule_lengths(pairs), seed=1)]
+    assert sorted(row for batch in batches for row in batch) == list(range(256)), "one epoch"
+    assert min(np.ptp(batch) for batch in batches) > 200
+    by_length = Schedule.of(training, np.arange(256, dtype=np.int32), seed=1)
+    assert max(np.ptp([row for _, row in batch]) for batch in by_length) == 63, "what pre-training does"

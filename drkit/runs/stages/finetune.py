@@ -48,7 +48,13 @@ def finetune(stage: StageRun[FinetuneSettings]) -> Mapping[str, Any]:
     from drkit.data.corpus import collection_of
     from drkit.runs.estimate import training_flops
     from drkit.runs.hardware import device_peak
-    from drkit.train.biencoder import describe_batch, effective_batch, mean_metric, uses_in_batch_negatives
+    from drkit.train.biencoder import (
+        describe_batch,
+        effective_batch,
+        mean_metric,
+        schedule_lengths,
+        uses_in_batch_negatives,
+    )
     from drkit.train.checkpoints import load_tokenizer, save_encoders
     from drkit.train.throughput import ModelFlops, linear_weights
     from drkit.train.trainer import train_in
@@ -68,7 +74,7 @@ def finetune(stage: StageRun[FinetuneSettings]) -> Mapping[str, Any]:
         module,
         collate,
         training=settings.training,
-        lengths=collate.queries.lengths[collate.pairs.queries],
+        lengths=schedule_lengths(collate.pairs),
         seed=settings.seed,
         progress=stage.progress,
         callbacks=[*([refresher] if refresher else []), *validations],
@@ -126,12 +132,11 @@ def _check_scored(stage: StageRun[FinetuneSettings], collate: PairCollator) -> N
 
     from drkit.core import processes
     from drkit.train.batches import Schedule
-    from drkit.train.biencoder import drawn_passages
+    from drkit.train.biencoder import drawn_passages, schedule_lengths
 
     settings, pairs, teacher = stage.settings, collate.pairs, collate.teacher
     assert teacher is not None
-    lengths = collate.queries.lengths[pairs.queries]
-    batches = Schedule.of(settings.training, lengths, seed=settings.seed, processes=processes.count())
+    batches = Schedule.of(settings.training, schedule_lengths(pairs), seed=settings.seed, processes=processes.count())
     drawn = drawn_passages(pairs, batches, negatives=collate.negatives, seed=collate.seed)
     missing = sum(
         int(np.isnan(teacher.lookup(query, passages)).sum())
@@ -248,7 +253,7 @@ def _validations(
 
 FINETUNE = StageSpec(
     name="finetune",
-    version=3,
+    version=4,
     settings=FinetuneSettings,
     run=finetune,
     inputs={

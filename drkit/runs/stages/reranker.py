@@ -277,19 +277,17 @@ def _requests(stage: StageRun[TeacherSettings], collection: StoredCollection) ->
     import numpy as np
 
     from drkit.core import processes
-    from drkit.data.store import TokenStore
     from drkit.train.batches import Schedule
-    from drkit.train.biencoder import draw_queries, drawn_passages
+    from drkit.train.biencoder import draw_queries, drawn_passages, schedule_lengths
     from drkit.train.teacher import ScoreRequest
 
     settings, queries = stage.settings, list(collection.queries("train"))
     pairs = judged_pairs(stage.inputs, collection, "a teacher")
-    lengths, seed = TokenStore.open(stage.inputs["query-tokens"]).lengths, settings.seed
     drawn: dict[int, list[NDArray[np.int64]]] = defaultdict(list)
     for draw in range(settings.draws):
-        own = pairs.subset(draw_queries(len(pairs), settings.queries, seed=seed, draw=draw))
-        batches = Schedule.of(settings.training, lengths[own.queries], seed=seed, processes=processes.count())
-        passages = drawn_passages(own, batches, negatives=settings.negatives, seed=seed)
+        own = pairs.subset(draw_queries(len(pairs), settings.queries, seed=settings.seed, draw=draw))
+        batches = Schedule.of(settings.training, schedule_lengths(own), seed=settings.seed, processes=processes.count())
+        passages = drawn_passages(own, batches, negatives=settings.negatives, seed=settings.seed)
         for query, found in zip(own.queries.tolist(), passages, strict=True):
             drawn[query].append(found)
     requests = [ScoreRequest(query, queries[query], np.unique(np.concatenate(drawn[query]))) for query in sorted(drawn)]
@@ -320,13 +318,12 @@ def _agreement(
 
 TEACHER = StageSpec(
     name="teacher-scores",
-    version=2,
+    version=3,
     settings=TeacherSettings,
     run=score_pairs,
     inputs={
         "passages": "the corpus",
         "train": "training queries and judgements",
-        "query-tokens": "the training queries' tokens, whose lengths decide the batches",
         "negatives": "mined negatives",
         "reranker": "the run's own cross-encoder",
     },
