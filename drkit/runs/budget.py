@@ -30,8 +30,9 @@ _PSEUDO_QUERY = 2.7e-5
 _SEARCHED, _MINED, _FUSED, _MEASURED, _QUERY = 3.8e-6, 1.04e-5, 3.3e-6, 2.2e-6, 1e-3
 # For each passage that BM25 scores for a query.
 _BM25_SCORED = 1.5e-8
-# Of an encoder without layers: for each number of each token's vector, and for each weight in a step of AdamW.
-_BAG_NUMBER, _BAG_STEP = 1e-9, 1.25e-8
+# Of an encoder without layers: for each number of each token's vector, for each weight in a step of AdamW, and for each
+# score of a query and a passage in a batch.
+_BAG_NUMBER, _BAG_STEP, _BAG_SCORE = 1e-9, 1.25e-8, 6e-8
 # Of every stage, and of the whole run: starting, checking and trying the parts.
 _STAGE, _START = 0.3, 22.0
 # Bytes on disk: for each token of the texts, of the tokens and of a signal; for each hit in a TREC run; for each mined.
@@ -196,7 +197,9 @@ class _Planner:
             return work
         steps = cost.tokens and estimate.examples(training, round(queries)) / estimate.batch(training)
         bags = _BAG_NUMBER * cost.tokens * self.recipe.encoder.hidden
-        return evolve(work, parallel=bags + _BAG_STEP * estimate.parameters(self.recipe.encoder)[0] * steps)
+        scores = estimate.batch(training) ** 2 * (1 + negatives)
+        step = _BAG_STEP * estimate.parameters(self.recipe.encoder)[0] + _BAG_SCORE * scores
+        return evolve(work, parallel=bags + step * steps)
 
     def _reranker(self, stage: Stage[Any]) -> Work:
         assert self.recipe.reranker is not None

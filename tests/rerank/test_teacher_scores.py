@@ -199,7 +199,6 @@ def taught(folder, inputs, **changes):
     training = Training(num_train_epochs=30)  # every query in every batch
     given = {"model": "", "max_length": None, "queries": 0, "draws": 1, "training": training, "negatives": 63}
     given |= {"seed": 7, **changes}
-    inputs = {**inputs, "query-tokens": query_tokens(folder / "collection", folder / "tokens")}
     return TEACHER.run(stage_run(TEACHER, folder / "teacher", inputs, TeacherSettings(**given)))
 
 

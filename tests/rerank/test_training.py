@@ -27,7 +27,7 @@ from drkit.search import Reranker as Ranker
 from drkit.train import gradients
 from drkit.train.biencoder import training_pairs
 from drkit.train.reranker import GroupCollator, GroupRanker
-from tests.rerank.toys import TOPICS, checkpoint, lines, mined, parts_of, query_tokens, stage_run, stored
+from tests.rerank.toys import TOPICS, checkpoint, lines, mined, parts_of, stage_run, stored
 from tests.torchrun import torchrun
 
 # Scores that are nearly equal, as those of a new head are, would hang on rounding.
@@ -280,7 +280,6 @@ def test_two_processes_have_the_gradients_of_one_big_batch_and_share_the_teacher
     (tmp_path / "teacher-0" / CHECKPOINTS).mkdir(parents=True)
     (tmp_path / "teacher-1").mkdir()
     (tmp_path / "teacher-1" / CHECKPOINTS).symlink_to(tmp_path / "teacher-0" / CHECKPOINTS)
-    query_tokens(tmp_path / "collection", tmp_path / "query-tokens")
     torchrun("-m", "tests.rerank.test_training", tmp_path)
     for chunk in (0, 5):
         found = load_file(tmp_path / f"found-{chunk}.safetensors")
@@ -300,7 +299,6 @@ def taught(folder, name):
 
     teacher_scores.BLOCK_PAIRS = 30
     inputs = {name: folder / name for name in ("negatives", "reranker")} | parts_of(folder / "collection", "train")
-    inputs["query-tokens"] = folder / "query-tokens"
     given = TeacherSettings(
         model="", max_length=None, queries=0, draws=1, training=Training(num_train_epochs=30), negatives=63, seed=7
     )
