@@ -322,9 +322,14 @@ class ImportantSpans:
         ranges = extractive_queries(self.store, self.importance, indices, count=self.count, length=LENGTH)
         begins = self.store.offsets[indices] + self.prompt_tokens
         return [
-            [text[e.offsets[max(a - begin, 0)][0] : e.offsets[b - begin - 1][1]] for a, b in own if b > begin]
+            [text[_beginning(e.offsets, max(a - begin, 0)) : e.offsets[b - begin - 1][1]] for a, b in own if b > begin]
             for text, e, own, begin in zip(contents, encodings, ranges, begins.tolist(), strict=True)
         ]
+
+
+def _beginning(offsets: Sequence[tuple[int, int]], token: int) -> int:
+    """Return the first character of a token; some tokenizers count the character before a word to it."""
+    return max(offsets[token][0], offsets[token - 1][1] if token else 0)
 
 
 def titles(passages: Sequence[Passage], indices: Indices) -> list[list[str]]:  # noqa: ARG001

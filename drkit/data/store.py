@@ -26,6 +26,8 @@ from drkit.data.vocabulary import number_words, separates_words, vocabulary_boun
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from drkit.core.engine import Engine, Loaded
     from drkit.data.corpus import StoredCorpus
 
@@ -308,20 +310,33 @@ class TokenStore:
         """
         import torch
 
-        rows = Rows.of(np.asarray(indices, dtype=np.int64), self.offsets, pad_to=pad_to, longest=self.max_length)
-        ids = rows.scatter(self.flat_ids, self.pad_id, np.int64)
-        ids[:, 0] = self.cls_id
-        np.put_along_axis(ids, rows.ends[:, None], self.sep_id, axis=1)
+        rows = self._rows(indices, pad_to)
+        ids, attention = self._padded(rows)
         words = rows.scatter(self.flat_words, -1, np.int64)
         carried = {name: rows.lay_out(given) for name, given in (signals or {}).items()}
         return TokenBatch(
-            ids=torch.from_numpy(ids),
-            attention=torch.from_numpy(np.arange(rows.width) <= rows.ends[:, None]),
+            ids=ids,
+            attention=attention,
             maskable=torch.from_numpy(words >= 0),
             words=torch.from_numpy(words),
             keys=torch.from_numpy(rows.keys),
             signals={name: torch.from_numpy(values) for name, values in carried.items()},
         )
+
+    def padded(self, indices: ArrayLike, *, pad_to: int | None = None) -> tuple[Tensor, Tensor]:
+        """Return the ids i64[B,L] and the attention bool[B,L] of `batch`, without the rest."""
+        return self._padded(self._rows(indices, pad_to))
+
+    def _rows(self, indices: ArrayLike, pad_to: int | None) -> Rows:
+        return Rows.of(np.asarray(indices, dtype=np.int64), self.offsets, pad_to=pad_to, longest=self.max_length)
+
+    def _padded(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        import torch
+
+        ids = rows.scatter(self.flat_ids, self.pad_id, np.int64)
+        ids[:, 0] = self.cls_id
+        np.put_along_axis(ids, rows.ends[:, None], self.sep_id, axis=1)
+        return torch.from_numpy(ids), torch.from_numpy(np.arange(rows.width) <= rows.ends[:, None])
 
 
 class Rows:

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from drkit.data.repeats import mark_repeats
 from drkit.errors import DrkitError
 
 _SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -42,14 +43,21 @@ _BEGINNING = "\u2581"  # the space of SentencePiece vocabularies
 
 
 def train_wordpiece(
-    texts: Iterator[str], folder: Path, *, size: int, lowercase: bool = True, memory_mb: int = 256
+    texts: Iterator[str],
+    folder: Path,
+    *,
+    size: int,
+    lowercase: bool = True,
+    memory_mb: int = 256,
+    repeats: bool = False,
 ) -> Any:
     """Train a BERT tokenizer with at most `size` entries on `texts`, save it to `folder` and return it.
 
     `AutoTokenizer.from_pretrained(folder)` loads it as a fast tokenizer that makes `[CLS] text [SEP]`. Characters
     beyond the most frequent ones become [UNK]. WordPiece: Schuster and Nakajima 2012; trained as byte-pair merges.
     memory_mb: approximate memory limit of the distinct words in MiB; the rarest words of texts that have more are left
-    out, by `_prune`, and the vocabulary is that of the others.
+    out, by `_prune`, and the vocabulary is that of the others. repeats: add entries for repeated words, beyond `size`
+    (`drkit.data.repeats`).
 
     Raises DrkitError if `size` is too small or the texts have no words.
     """
@@ -77,7 +85,9 @@ def train_wordpiece(
             special_tokens=[*_SPECIALS, *alphabet, *(f"##{c}" for c in alphabet if _is_word_character(c))],
             show_progress=False,
         )
-    tokenizer = BertTokenizerFast(vocab=trainer.get_vocab(), do_lower_case=lowercase)
+    tokenizer: Any = BertTokenizerFast(vocab=trainer.get_vocab(), do_lower_case=lowercase)
+    if repeats:
+        tokenizer = mark_repeats(tokenizer)
     tokenizer.save_pretrained(folder)
     return tokenizer
 

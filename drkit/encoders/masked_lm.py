@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -20,7 +19,7 @@ from drkit.data.vocabulary import number_words, word_boundaries
 from drkit.encoders.architectures import STATIC, BertSizes, architecture, backbone_info, check_fit, longest_text
 from drkit.encoders.heads import TIED, Heads, seeded, tie_lm_head
 from drkit.encoders.pooling import POOLINGS, between_ends, check_pooling, check_token_weights, pool
-from drkit.encoders.static import StaticConfig, StaticForMaskedLM
+from drkit.encoders.static import StaticConfig, StaticForMaskedLM, mean_of_bags
 from drkit.encoders.token_weights import TokenWeights, read_token_weights
 from drkit.errors import DrkitError
 
@@ -87,16 +86,9 @@ class MaskedLmEncoder(nn.Module):
             groups = group_by_length(attention)
             read = [self(ids[rows, :length], attention[rows, :length])["bottleneck"] for rows, length in groups]
             return torch.cat(read)[torch.cat([rows for rows, _ in groups]).argsort()]
-        weights, words = self._pooled_weights(ids, attention), between_ends(attention).bool()
-        lengths, table = words.sum(1), self.model.get_input_embeddings().weight
-        sums = F.embedding_bag(
-            ids[words],
-            table,
-            lengths.cumsum(0) - lengths,
-            per_sample_weights=weights[words].to(table.dtype),
-            mode="sum",
-        )
-        return sums / weights.sum(1, keepdim=True).clamp(min=1e-9)
+        words, table = between_ends(attention).bool(), self.model.get_input_embeddings().weight
+        lengths = words.sum(1)
+        return mean_of_bags(ids[words], lengths.cumsum(0) - lengths, table, self.token_weights)
 
     def encode(self, ids: Tensor, attention: Tensor, layers: tuple[int, ...] = ()) -> Encoded:
         """Return the outputs of `forward` as an `Encoded`."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, BertConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, MaskedLMOutput
 
+from drkit.data.repeats import marks_repeats
 from drkit.encoders.architectures import STATIC
 from drkit.errors import DrkitError
 
@@ -100,11 +102,19 @@ class StaticModel(PreTrainedModel):  # type: ignore[misc]
                 np.cumsum(lengths) - lengths,
             )
         )
-        if token_weights is None:
-            return F.embedding_bag(ids, table, offsets, mode="mean")
-        weights = token_weights.values()
-        sums = F.embedding_bag(ids, table, offsets, mode="sum", per_sample_weights=weights[ids])
-        return sums / F.embedding_bag(ids, weights[:, None], offsets, mode="sum").clamp(min=1e-9)
+        return mean_of_bags(ids, offsets, table, token_weights)
+
+
+def mean_of_bags(ids: Tensor, offsets: Tensor, table: Tensor, token_weights: TokenWeights | None) -> Tensor:
+    """Return the mean word vector f[n,D] of n bags of tokens, weighted if there are token weights; of an empty bag, 0.
+
+    ids i64[T]: the tokens, bag after bag; offsets i64[n]: where each bag begins; table f[V,D].
+    """
+    if token_weights is None:
+        return F.embedding_bag(ids, table, offsets, mode="mean")
+    weights = token_weights.values().to(table.dtype)
+    sums = F.embedding_bag(ids, table, offsets, mode="sum", per_sample_weights=F.embedding(ids, weights[:, None])[:, 0])
+    return sums / F.embedding_bag(ids, weights[:, None], offsets, mode="sum").clamp(min=1e-9)
 
 
 def fold_weights(table: Tensor, token_weights: TokenWeights | None) -> Tensor:
@@ -162,17 +172,26 @@ def load_static(folder: Path) -> tuple[StaticModel, Any]:
 def fast_ids(tokenizer: Any) -> Callable[[str, int], list[int]]:
     """Return a function that tokenises a text at a length, with [CLS] and [SEP], from a cache of its words.
 
-    Same ids as the tokenizer's, because BERT's splits at every space.
+    Same ids as the tokenizer's, because BERT's splits at every space. Marks of repeated words depend on the whole text,
+    so they are made first. The tokenizer marks the parts between special tokens one by one; such texts are left to it.
     """
     first, last = tokenizer("")["input_ids"]
-    backend = tokenizer.backend_tokenizer
+    backend = deepcopy(tokenizer.backend_tokenizer)
+    prepare: Callable[[str], str] = str
+    specials: tuple[str, ...] = ()
+    if marks_repeats(tokenizer):
+        prepare = tokenizer.backend_tokenizer.normalizer.normalize_str
+        specials = tuple(token.content for token in tokenizer.added_tokens_decoder.values())
+        backend.normalizer = None
 
     @lru_cache(maxsize=_CACHED_WORDS)
     def word_ids(word: str) -> tuple[int, ...]:
         return tuple(backend.encode(word, add_special_tokens=False).ids)
 
     def ids(text: str, length: int) -> list[int]:
-        found = list(chain.from_iterable(map(word_ids, text.split(" "))))
+        if any(special in text for special in specials):
+            return list(tokenizer(text, truncation=True, max_length=length)["input_ids"])
+        found = list(chain.from_iterable(map(word_ids, prepare(text).split(" "))))
         return [first, *found[: length - 2], last]
 
     return ids

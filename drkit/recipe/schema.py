@@ -39,7 +39,17 @@ class WeightedLoss:
 
 
 # Settings of an encoder made from scratch, which do not apply to an existing one.
-FROM_SCRATCH = ("layers", "hidden", "heads", "intermediate", "vocab_size", "dropout", "init_embeddings", "lm_head")
+FROM_SCRATCH = (
+    "layers",
+    "hidden",
+    "heads",
+    "intermediate",
+    "vocab_size",
+    "mark_repeats",
+    "dropout",
+    "init_embeddings",
+    "lm_head",
+)
 
 
 @frozen
@@ -53,6 +63,9 @@ class EncoderSettings:
     intermediate: int = setting(512, at_least(8, 65_536), "feed-forward size, when made from scratch")
     vocab_size: int = setting(
         8000, at_least(64, 1_000_000), "size of the WordPiece vocabulary trained on the collection"
+    )
+    mark_repeats: bool = setting(
+        False, None, "tokens of their own for words that occur again soon (↻word), when made from scratch"
     )
     dropout: float = setting(0.0, and_(ge(0), lt(1)), "dropout, when made from scratch")
     init_embeddings: str = setting(
@@ -73,6 +86,11 @@ class EncoderSettings:
         in_(("keep", "ignore")),
         "pooling, lengths and prompts that the pretrained encoder declares: refuse others, or train with others",
     )
+
+    @property
+    def words(self) -> int:
+        """The rows of the embedding table, at most, when made from scratch."""
+        return self.vocab_size * (2 if self.mark_repeats else 1)
 
 
 # The settings of `Training` that decide which examples it reads in which step.

@@ -177,7 +177,7 @@ class _Planner:
         if self.recipe.encoder.init_embeddings == "random":
             return self._weights(Work())
         pairs = min(144.0 * 8 * self._all_tokens, _PAIR_BYTES)
-        factors = 4.0 * _SVD_VECTORS * self.recipe.encoder.hidden * self.recipe.encoder.vocab_size
+        factors = 4.0 * _SVD_VECTORS * self.recipe.encoder.hidden * self.recipe.encoder.words
         return self._weights(Work(parallel=_PPMI * self._all_tokens, memory=max(pairs, factors)))
 
     def _signal(self, _stage: Stage[Any]) -> Work:

@@ -42,7 +42,7 @@ class Cost:
 
 def parameters(encoder: EncoderSettings) -> tuple[int, int]:
     """Return the numbers of embedding and transformer-layer parameters of an encoder made from scratch."""
-    tables = encoder.vocab_size * encoder.hidden
+    tables = encoder.words * encoder.hidden
     return tables, encoder.layers * layer_parameters(encoder.hidden, encoder.intermediate)
 
 
@@ -245,9 +245,7 @@ class _Sizes:
 
 def step_bytes(encoder: EncoderSettings, training: Training, texts_per_row: int) -> float:
     """Return the memory of a step of training an encoder from scratch: weights, AdamW, and what the texts keep."""
-    sizes = _Sizes(
-        encoder.hidden, encoder.layers, encoder.heads, encoder.intermediate, encoder.vocab_size, encoder.dropout
-    )
+    sizes = _Sizes(encoder.hidden, encoder.layers, encoder.heads, encoder.intermediate, encoder.words, encoder.dropout)
     return _step_bytes(sizes, training, texts_per_row, encoder.passage_length)
 
 
@@ -271,7 +269,7 @@ _NAMES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermedia
 def _sizes(encoder: EncoderSettings) -> _Sizes | None:
     """Return the encoder's sizes; None if they are not in a local configuration under BERT's names."""
     if encoder.pretrained is None:
-        numbers = (encoder.hidden, encoder.layers, encoder.heads, encoder.intermediate, encoder.vocab_size)
+        numbers = (encoder.hidden, encoder.layers, encoder.heads, encoder.intermediate, encoder.words)
         return _Sizes(*numbers, encoder.dropout)
     found = stored_sizes(encoder.pretrained)
     if found is None:

@@ -229,13 +229,13 @@ class PairCollator:
         positives, negatives = self.pairs.draw(rows, epoch, seed=self.seed, negatives=self.negatives, mined=mined)
         passage_indices = np.concatenate([positives, *negatives])
         groups = group_indices([len(mined) for mined in negatives])
-        queries = self.queries.batch(self.pairs.queries[rows], pad_to=BUCKET)
-        passages = self.passages.batch(passage_indices, pad_to=BUCKET)
+        query_ids, query_attention = self.queries.padded(self.pairs.queries[rows], pad_to=BUCKET)
+        passage_ids, passage_attention = self.passages.padded(passage_indices, pad_to=BUCKET)
         batch = {
-            "query.ids": queries.ids,
-            "query.attention": queries.attention,
-            "passage.ids": passages.ids,
-            "passage.attention": passages.attention,
+            "query.ids": query_ids,
+            "query.attention": query_attention,
+            "passage.ids": passage_ids,
+            "passage.attention": passage_attention,
             "positives": torch.arange(len(rows)),
             "judged": self._judged(rows),
             "passage_indices": torch.from_numpy(passage_indices),

@@ -62,6 +62,7 @@ def make_encoder(stage: StageRun[EncoderSizes]) -> Mapping[str, Any]:
     import torch
 
     from drkit.data.ppmi import log_frequencies, ppmi_svd
+    from drkit.data.repeats import unmarked
     from drkit.data.store import TokenStore
     from drkit.encoders import BertSizes, MaskedLmEncoder
     from drkit.train.checkpoints import load_tokenizer, save_masked_lm
@@ -74,7 +75,13 @@ def make_encoder(stage: StageRun[EncoderSizes]) -> Mapping[str, Any]:
     encoder.set_lm_bias(torch.from_numpy(log_frequencies(store, vocab_size=len(tokenizer))))
     if settings.init_embeddings == "ppmi-svd":
         matrix = ppmi_svd(
-            store, vocab_size=len(tokenizer), dim=settings.hidden, seed=settings.seed, std=0.1, folder=stage.folder
+            store,
+            vocab_size=len(tokenizer),
+            dim=settings.hidden,
+            seed=settings.seed,
+            std=0.1,
+            folder=stage.folder,
+            same_as=unmarked(tokenizer),
         )
         encoder.set_word_embeddings(torch.from_numpy(matrix))
     if settings.token_weights:
@@ -105,15 +112,25 @@ def _pooling(settings: EncoderSizes | ExistingEncoderSettings) -> str:
 
 
 def _start_token_weights(encoder: MaskedLmEncoder, tokenizer: Any, inputs: Mapping[str, Path]) -> None:
-    """Set the token weights to the inverse document frequencies of the passages."""
+    """Set the token weights to the inverse document frequencies of the passages; repeated words start from less."""
+    import numpy as np
+
+    from drkit.data.repeats import unmarked
     from drkit.data.store import TokenStore
     from drkit.encoders.token_weights import weights_from_idf
     from drkit.signals.idf import document_frequencies, idf
 
     store = TokenStore.open(inputs["tokens"])
     frequencies = document_frequencies(store, vocab_size=encoder.config.vocab_size)
-    encoder.set_token_weights(weights_from_idf(idf(frequencies, texts=len(store)), tokenizer.all_special_ids))
+    weights = weights_from_idf(idf(frequencies, texts=len(store)), tokenizer.all_special_ids)
+    plain = unmarked(tokenizer)
+    marked = np.flatnonzero(plain != np.arange(len(plain)))
+    weights[marked] = _REPEATED * weights[plain[marked]]
+    encoder.set_token_weights(weights)
 
+
+# 1 + 0.4 (n - 1) is near the root of n for words that occur up to five times.
+_REPEATED = 0.4
 
 ENCODER_FROM_SCRATCH = StageSpec(
     name="encoder-from-scratch",

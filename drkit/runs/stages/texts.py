@@ -60,6 +60,7 @@ class WordPieceSettings:
     """Settings of a vocabulary trained on the collection."""
 
     vocab_size: int = from_recipe("encoder.vocab_size")
+    mark_repeats: bool = from_recipe("encoder.mark_repeats")
 
 
 @frozen
@@ -75,7 +76,8 @@ def train_vocabulary(stage: StageRun[WordPieceSettings]) -> Mapping[str, Any]:
     """Train a WordPiece vocabulary and write its tokenizer; returns its size."""
     from drkit.data.vocabulary import train_wordpiece
 
-    return {"vocabulary": len(train_wordpiece(_vocabulary_texts(stage), stage.folder, size=stage.settings.vocab_size))}
+    size, repeats = stage.settings.vocab_size, stage.settings.mark_repeats
+    return {"vocabulary": len(train_wordpiece(_vocabulary_texts(stage), stage.folder, size=size, repeats=repeats))}
 
 
 def copy_tokenizer(stage: StageRun[ExistingVocabularySettings]) -> Mapping[str, Any]:

@@ -1,0 +1,65 @@
+"""Repeated words as tokens of their own: a word that occurs again soon is written `↻word`, its last occurrence `word`.
+
+A mean over tokens counts a word as often as it occurs. BM25 counts repetitions less and less (k1), which is worth much
+to a bag of words. With tokens of their own, repetitions get token weights and vectors of their own. The marks are made
+by the tokenizer itself, so every library that loads its `tokenizer.json` makes them, too.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+MARK = "\u21bb"  # ↻: BERT's pre-tokenizer does not split it from the word
+# Characters between two occurrences: a limit keeps the time linear in the length of a text.
+_WITHIN = 300
+# What BERT's pre-tokenizer ends words at: white space, Unicode punctuation, and ASCII symbols.
+_ENDS = r"\s\p{P}$+<=>^`|~"
+_REPEATED = rf"(?<![^{_ENDS}])(?=([^{_ENDS}]++)[{_ENDS}](?:.{{0,{_WITHIN - 2}}}?[{_ENDS}])?\1(?![^{_ENDS}]))"
+_TYPE, _SEQUENCE = "type", "normalizers"
+
+
+def mark_repeats(tokenizer: Any) -> Any:
+    """Return a copy of a BERT tokenizer that marks repeated words, with a second entry for every first piece of a word.
+
+    A word is marked if it occurs again with at most 300 characters between, as the tokenizer spells and splits them. A
+    text has as many tokens as before. Of a word of several pieces, the first is marked.
+
+    >>> from drkit.testing.toys import toy_tokenizer
+    >>> mark_repeats(toy_tokenizer()).tokenize("Rank the model by the score of the models")
+    ['rank', '↻the', 'model', 'by', '↻the', 'score', 'of', 'the', 'model', '##s']
+    """
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerFast
+
+    backend = json.loads(tokenizer.backend_tokenizer.to_str())
+    entries: dict[str, int] = backend["model"]["vocab"]
+    first_pieces = sorted(set(entries) - set(tokenizer.all_special_tokens), key=entries.__getitem__)
+    for entry in (entry for entry in first_pieces if not entry.startswith("##")):
+        entries[MARK + entry] = len(entries)
+    mark = {_TYPE: "Replace", "pattern": {"Regex": _REPEATED}, "content": MARK}
+    backend["normalizer"] = {_TYPE: "Sequence", _SEQUENCE: [backend["normalizer"], mark]}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(json.dumps(backend)),
+        model_input_names=tokenizer.model_input_names,
+        **tokenizer.special_tokens_map,
+    )
+
+
+def marks_repeats(tokenizer: Any) -> bool:
+    """Return whether a fast tokenizer marks repeated words."""
+    steps = (json.loads(tokenizer.backend_tokenizer.to_str())["normalizer"] or {}).get(_SEQUENCE, [])
+    return any(step.get("content") == MARK for step in steps)
+
+
+def unmarked(tokenizer: Any) -> NDArray[np.int64]:
+    """Return the id of each entry without its mark, i64[V]: its own, except for marks of `mark_repeats`."""
+    entries = tokenizer.get_vocab()
+    plain = np.arange(len(tokenizer))
+    if marks_repeats(tokenizer):
+        marked = [entry for entry in entries if entry[0] == MARK and entry[1:] in entries]
+        plain[[entries[entry] for entry in marked]] = [entries[entry[1:]] for entry in marked]
+    return plain
