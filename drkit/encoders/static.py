@@ -112,9 +112,11 @@ def mean_of_bags(ids: Tensor, offsets: Tensor, table: Tensor, token_weights: Tok
     """
     if token_weights is None:
         return F.embedding_bag(ids, table, offsets, mode="mean")
-    weights = token_weights.values().to(table.dtype)
-    sums = F.embedding_bag(ids, table, offsets, mode="sum", per_sample_weights=F.embedding(ids, weights[:, None])[:, 0])
-    return sums / F.embedding_bag(ids, weights[:, None], offsets, mode="sum").clamp(min=1e-9)
+    weights = F.embedding(ids, token_weights.values().to(table.dtype)[:, None])[:, 0]
+    sums = F.embedding_bag(ids, table, offsets, mode="sum", per_sample_weights=weights)
+    lengths = offsets.diff(append=offsets.new_tensor([len(ids)]))
+    bags = torch.arange(len(offsets), device=ids.device).repeat_interleave(lengths)
+    return sums / weights.new_zeros(len(offsets)).index_add(0, bags, weights)[:, None].clamp(min=1e-9)
 
 
 def fold_weights(table: Tensor, token_weights: TokenWeights | None) -> Tensor:

@@ -145,10 +145,10 @@ def share_positive(judged: Tensor) -> Tensor:
             [1, 1, 0],
             [0, 0, 1]], dtype=torch.int32)
     """
-    unique, which = torch.unique(judged, return_inverse=True)
-    has = torch.zeros(len(judged), len(unique), device=judged.device).scatter_(1, which, 1.0)
-    has[:, unique < 0] = 0
-    return has @ has.T > 0
+    shared = torch.zeros(len(judged), len(judged), dtype=torch.bool, device=judged.device)
+    for passages in judged.T:
+        shared |= judged_positive_mask(passages, judged) & (passages >= 0)
+    return shared
 
 
 _BATCHES_AT_ONCE = 1000
