@@ -4,7 +4,8 @@
 
 RUN: a finished default run, whose initial word vectors, token weights, tokens and crops are used. Each row trains the
 same bag: crops of passages, then labelled queries, InfoNCE with in-batch negatives, cosine, temperature 0.05; no
-pre-training. RR@10 / R@100 of the dev and test queries.
+pre-training. The last row leaves repeated words the tokens of their own that the run's tokenizer makes of them
+(`encoder.mark_repeats`); the others take the marks off. RR@10 / R@100 of the dev and test queries.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from drkit.data.corpus import StoredCollection, collection_of, open_collection
+from drkit.data.repeats import unmarked
 from drkit.data.store import TokenStore
 from drkit.encoders.token_weights import read_token_weights
 from drkit.train.checkpoints import load_tokenizer
@@ -62,8 +64,8 @@ class Bags(nn.Module):
         return torch.cat([self(bags[start : start + 2048]) for start in range(0, len(bags), 2048)])
 
 
-def bag(ids: Any, count: Callable[[Any], Any]) -> Bag:
-    unique, n = np.unique(np.asarray(ids, dtype=np.int64), return_counts=True)
+def bag(ids: Any, count: Callable[[Any], Any], plain: Any) -> Bag:
+    unique, n = np.unique(plain[np.asarray(ids, dtype=np.int64)], return_counts=True)
     return unique, count(n.astype(np.float32)).astype(np.float32)
 
 
@@ -119,13 +121,15 @@ def main() -> None:
     sources = made.positive_indices("train")
     owners = np.array([sources[query.query_id][0] for query in made.queries("train")])
     splits = {split: split_tokens(collection, split, tokenizer, 62) for split in ("train", "dev", "test")}
+    marks_off, marks_on = unmarked(tokenizer), np.arange(len(tokenizer))
+    rows = [(name, count, marks_off) for name, count in COUNTS.items()] + [("n, marked", COUNTS["n"], marks_on)]
     print("| a token that occurs n times counts | dev | test |\n|---|---|---|")
-    for name, count in COUNTS.items():
+    for name, count, plain in rows:
         torch.manual_seed(options.seed)
-        model, bags = Bags(run / "initial"), partial(bag, count=count)
+        model, bags = Bags(run / "initial"), partial(bag, count=count, plain=plain)
         passages = [bags(texts.tokens(i)) for i in range(len(texts))]
         train(model, [bags(crops.tokens(i)) for i in range(len(crops))], owners, passages, options, CROP_EPOCHS)
-        queries = {split: [bags(ids) for ids in rows] for split, (rows, _) in splits.items()}
+        queries = {split: [bags(ids) for ids in own] for split, (own, _) in splits.items()}
         train(model, queries["train"], splits["train"][1], passages, options, options.epochs)
         found = model.encode(passages)
         cells = [measures(model.encode(queries[split]), found, splits[split][1]) for split in ("dev", "test")]

@@ -21,6 +21,8 @@ from drkit.search.fusion import FUSED_HITS
 
 # Seconds on two cores. For each token of the passages:
 _VOCABULARY, _TOKENS, _PPMI, _SIGNAL, _BM25 = 1.9e-6, 2.3e-6, 5.2e-6, 8.3e-7, 1.8e-6
+# .. where repeated words are marked, besides.
+_MARKS = 1.4e-6
 # Of BM25, for each further pair of k1 and b: its scores, not the search for dev queries.
 _WEIGHED = 3e-7
 # For each passage that is read: of Python's documentation, which is parsed, and of files with a text a line.
@@ -32,7 +34,7 @@ _SEARCHED, _MINED, _FUSED, _MEASURED, _QUERY = 3.8e-6, 1.04e-5, 3.3e-6, 2.2e-6, 
 _BM25_SCORED = 1.5e-8
 # Of an encoder without layers: for each number of each token's vector, for each weight in a step of AdamW, and for each
 # score of a query and a passage in a batch.
-_BAG_NUMBER, _BAG_STEP, _BAG_SCORE = 1e-9, 1.25e-8, 6e-8
+_BAG_NUMBER, _BAG_STEP, _BAG_SCORE = 1e-9, 1.25e-8, 4e-8
 # Of every stage, and of the whole run: starting, checking and trying the parts.
 _STAGE, _START = 0.3, 22.0
 # Bytes on disk: for each token of the texts, of the tokens and of a signal; for each hit in a TREC run; for each mined.
@@ -139,6 +141,11 @@ class _Planner:
         return self.corpus.passages * self.corpus.tokens
 
     @property
+    def _token(self) -> float:
+        """Seconds of making a token."""
+        return _TOKENS + (_MARKS if self.recipe.encoder.mark_repeats else 0.0)
+
+    @property
     def _vector_bytes(self) -> float:
         return 4.0 * self.corpus.passages * self.recipe.encoder.hidden
 
@@ -163,11 +170,11 @@ class _Planner:
         return Work(parallel=_VOCABULARY * self._all_tokens, memory=words)
 
     def _passage_tokens(self, _stage: Stage[Any]) -> Work:
-        return Work(parallel=_TOKENS * self._all_tokens, disk=_TOKEN_BYTES * self._all_tokens)
+        return Work(parallel=self._token * self._all_tokens, disk=_TOKEN_BYTES * self._all_tokens)
 
     def _query_tokens(self, stage: Stage[Any]) -> Work:
         tokens = self._queries(stage) * self.corpus.query_tokens
-        return Work(parallel=_TOKENS * tokens, disk=_TOKEN_BYTES * tokens)
+        return Work(parallel=self._token * tokens, disk=_TOKEN_BYTES * tokens)
 
     def _pseudo_queries(self, _stage: Stage[Any]) -> Work:
         made = self._made_queries

@@ -5,6 +5,7 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -131,24 +132,32 @@ def test_every_step_of_the_benchmark_of_gpus_can_be_compiled(gpu, small, monkeyp
     torch.compiler.reset()
 
 
-def test_counted_n_times_a_bag_is_the_static_encoder(monkeypatch, tmp_path):
-    """Row `n` of benchmarks/term_frequency.py is what the default run trains; the others damp repeated tokens."""
+def test_bags_of_counted_tokens_are_static_encoders(monkeypatch, tmp_path):
+    """Marked tokens of benchmarks/term_frequency.py are what the default run trains; its other rows take marks off."""
+    from drkit.data.repeats import mark_repeats, unmarked
     from drkit.encoders import BertSizes, MaskedLmEncoder
     from drkit.testing.toys import toy_tokenizer
     from drkit.train.checkpoints import save_masked_lm
 
     frequency = loaded("term_frequency", monkeypatch)
-    tokenizer = toy_tokenizer()
-    encoder = MaskedLmEncoder.from_scratch(BertSizes(hidden=16, layers=0), tokenizer, pooling="weighted")
+    tokenizer = mark_repeats(toy_tokenizer())
+    encoder = MaskedLmEncoder.from_scratch(BertSizes(hidden=16, layers=0), tokenizer, pooling="weighted").eval()
     encoder.set_token_weights(torch.linspace(0.1, 1, len(tokenizer)))
     save_masked_lm(encoder, tokenizer, tmp_path)
-    read, bags = frequency.Bags(tmp_path), {}
+    read, plain = frequency.Bags(tmp_path), unmarked(tokenizer)
     one, two, three = tokenizer.convert_ids_to_tokens([5, 6, 7])
     batch = tokenizer([f"{one} {two} {two} {two}", f"{three} {two}"], padding=True, return_tensors="pt")
     texts = [[i for i in row if i not in tokenizer.all_special_ids] for row in batch["input_ids"].tolist()]
-    for name, count in frequency.COUNTS.items():
-        bags[name] = read.encode([frequency.bag(ids, count) for ids in texts])
-    expected = encoder.eval().vectors(batch["input_ids"], batch["attention_mask"].bool()).detach()
-    torch.testing.assert_close(bags["n"], torch.nn.functional.normalize(expected, dim=1))
+    rows = [*frequency.COUNTS.items(), ("marked", frequency.COUNTS["n"])]
+    bags = {
+        name: read.encode(
+            [frequency.bag(ids, count, np.arange(len(plain)) if name == "marked" else plain) for ids in texts]
+        )
+        for name, count in rows
+    }
+    for name, ids in {"marked": batch["input_ids"], "n": torch.from_numpy(plain)[batch["input_ids"]]}.items():
+        expected = encoder.vectors(ids, batch["attention_mask"].bool()).detach()
+        torch.testing.assert_close(bags[name], torch.nn.functional.normalize(expected, dim=1))
     torch.testing.assert_close(bags["1"][1], bags["n"][1], msg="no token is repeated")
-    assert not torch.allclose(bags["1"][0], bags["n"][0], atol=1e-3)
+    for name in ("1", "marked"):
+        assert not torch.allclose(bags[name][0], bags["n"][0], atol=1e-3)
