@@ -23,6 +23,7 @@ from drkit.core.protocols import ReplacingMasker
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
 from drkit.core.types import MaskedView, TokenBatch, Views
+from drkit.data.repeats import unmarked
 from drkit.errors import DrkitError
 from drkit.inspect.source import IMPORTANCE, Piece, TextSource
 from drkit.maskers.views import NO_TARGET, find_words
@@ -317,7 +318,7 @@ def torn_words(hidden: Tensor, tokens: TokenBatch) -> int:
 def common_tokens(tokens: TokenBatch, tokenizer: Any) -> Tensor:
     """Return the tokens bool[B,L] of stop-words and of words without a letter or digit."""
     checked: dict[tuple[int, ...], bool] = {}
-    index = find_words(tokens).index
+    index, plain = find_words(tokens).index, unmarked(tokenizer)
     out = np.zeros(index.shape, dtype=np.bool_)
     for row, ids in enumerate(tokens.ids.numpy()):
         inside = np.flatnonzero(tokens.maskable[row].numpy())
@@ -326,7 +327,7 @@ def common_tokens(tokens: TokenBatch, tokenizer: Any) -> Tensor:
         for positions in np.split(inside, np.flatnonzero(np.diff(index[row, inside])) + 1):
             word = tuple(ids[positions].tolist())
             if word not in checked:
-                checked[word] = is_common(tokenizer.decode(list(word)))
+                checked[word] = is_common(tokenizer.decode(plain[list(word)]))
             out[row, positions] = checked[word]
     return torch.from_numpy(out)
 
