@@ -14,7 +14,7 @@ from drkit.core.draws import Draws
 from drkit.core.progress import Silent
 from drkit.core.registry import installed
 from drkit.data.arrays import SignalValues
-from drkit.data.repeats import mark_repeats
+from drkit.data.repeats import MARK, mark_repeats
 from drkit.data.store import TokenStore, tokenise
 from drkit.inspect.masks import common_tokens, is_common, torn_words, view_statistics
 from drkit.inspect.source import TextSource, collection_source
@@ -308,7 +308,7 @@ def test_counts_equal_the_naive_ones(corpus):
             if bool(tokens.maskable[row, position]):
                 words.setdefault(int(tokens.words[row, position]), []).append(position)
         for positions in words.values():
-            word = tokenizer.decode(tokens.ids[row, positions])
+            word = tokenizer.decode(tokens.ids[row, positions]).replace(MARK, "")
             hidden = [position for position in positions if int(view.labels[row, position]) != -100]
             maskable += len(positions)
             torn += 0 < len(hidden) < len(positions)

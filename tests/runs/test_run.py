@@ -278,6 +278,8 @@ def test_ctrl_c_ends_cleanly_and_says_how_to_go_on(tmp_path):
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
+        # A shell's background jobs ignore it, and so would this process.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         deadline = time.monotonic() + 120
         while not list(run.glob(".unfinished/pretrained/checkpoints/checkpoint-*")) and time.monotonic() < deadline:
