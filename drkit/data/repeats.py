@@ -63,3 +63,14 @@ def unmarked(tokenizer: Any) -> NDArray[np.int64]:
         marked = [entry for entry in entries if entry[0] == MARK and entry[1:] in entries]
         plain[[entries[entry] for entry in marked]] = [entries[entry[1:]] for entry in marked]
     return plain
+
+
+def markable_entries(tokenizer: Any) -> frozenset[int]:
+    """Return the ids of the entries that are marked where their word occurs again; none without marks."""
+    plain, normalizer = unmarked(tokenizer), tokenizer.backend_tokenizer.normalizer
+    entries = plain[plain != np.arange(len(plain))].tolist()
+    spelled = tokenizer.convert_ids_to_tokens(entries)
+    # Punctuation is never marked.
+    return frozenset(
+        i for i, entry in zip(entries, spelled, strict=True) if normalizer.normalize_str(f"{entry} {entry}")[0] == MARK
+    )

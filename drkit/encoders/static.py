@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, BertConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, MaskedLMOutput
 
-from drkit.data.repeats import marks_repeats
+from drkit.data.repeats import markable_entries
 from drkit.encoders.architectures import STATIC
 from drkit.errors import DrkitError
 
@@ -174,26 +174,31 @@ def load_static(folder: Path) -> tuple[StaticModel, Any]:
 def fast_ids(tokenizer: Any) -> Callable[[str, int], list[int]]:
     """Return a function that tokenises a text at a length, with [CLS] and [SEP], from a cache of its words.
 
-    Same ids as the tokenizer's, because BERT's splits at every space. Marks of repeated words depend on the whole text,
-    so they are made first. The tokenizer marks the parts between special tokens one by one; such texts are left to it.
+    Same ids as the tokenizer's, because BERT's splits at every space. Marks of repeated words depend on other words, so
+    a text in which a word may occur again gets its marks first.
     """
     first, last = tokenizer("")["input_ids"]
-    backend = deepcopy(tokenizer.backend_tokenizer)
-    prepare: Callable[[str], str] = str
-    specials: tuple[str, ...] = ()
-    if marks_repeats(tokenizer):
-        prepare = tokenizer.backend_tokenizer.normalizer.normalize_str
-        specials = tuple(token.content for token in tokenizer.added_tokens_decoder.values())
-        backend.normalizer = None
+    backend, markable = tokenizer.backend_tokenizer, markable_entries(tokenizer)
+    after_marks = deepcopy(backend)
+    after_marks.normalizer = None
+    specials = [token.content for token in tokenizer.added_tokens_decoder.values()]
 
-    @lru_cache(maxsize=_CACHED_WORDS)
-    def word_ids(word: str) -> tuple[int, ...]:
-        return tuple(backend.encode(word, add_special_tokens=False).ids)
+    def cached(words: Any) -> Callable[[str], tuple[int, ...]]:
+        return lru_cache(maxsize=_CACHED_WORDS)(lambda word: tuple(words.encode(word, add_special_tokens=False).ids))
+
+    word_ids, marked_word_ids = cached(backend), cached(after_marks)
+
+    def marked_ids(text: str) -> list[int]:
+        if any(special in text for special in specials):  # the tokenizer marks the parts between them one by one
+            return list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+        return list(chain.from_iterable(map(marked_word_ids, backend.normalizer.normalize_str(text).split(" "))))
 
     def ids(text: str, length: int) -> list[int]:
-        if any(special in text for special in specials):
-            return list(tokenizer(text, truncation=True, max_length=length)["input_ids"])
-        found = list(chain.from_iterable(map(word_ids, prepare(text).split(" "))))
+        found = list(chain.from_iterable(map(word_ids, text.split(" "))))
+        if markable:
+            beginnings = [token for token in found if token in markable]
+            if len(set(beginnings)) < len(beginnings):
+                found = marked_ids(text)
         return [first, *found[: length - 2], last]
 
     return ids

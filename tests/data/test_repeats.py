@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from drkit.data.repeats import MARK, mark_repeats, marks_repeats, unmarked
+from drkit.data.repeats import MARK, mark_repeats, markable_entries, marks_repeats, unmarked
 from drkit.data.vocabulary import train_wordpiece
 from drkit.encoders.static import fast_ids
 from tests.search.toys import TEXTS
@@ -62,6 +62,8 @@ def test_marks_are_tokens_of_their_own():
     assert marks_repeats(MARKED)
     assert not marks_repeats(PLAIN)
     assert unmarked(PLAIN).tolist() == list(range(number))
+    assert markable_entries(MARKED) == set(plain[number:].tolist()), "no punctuation in this vocabulary"
+    assert not markable_entries(PLAIN)
 
 
 @given(text=ANY_TEXT)
@@ -88,3 +90,6 @@ def test_a_vocabulary_with_marks_loads_as_it_was_saved(real_texts, tmp_path):
         assert loaded(text)["input_ids"] == trained(text)["input_ids"]
         assert len(loaded(text)["input_ids"]) == len(plain(text)["input_ids"])
     assert f"{MARK}the" in loaded.tokenize("Return the File, the file")
+    markable = loaded.convert_ids_to_tokens(sorted(markable_entries(loaded)))
+    assert {"return", "the"} <= set(markable)
+    assert not {".", ",", "(", "_", MARK + "the"} & set(markable)
