@@ -19,7 +19,7 @@ from drkit.encoders.pooling import POOLINGS
 from drkit.errors import DrkitError
 from drkit.maskers.specs import GeneratorConfig, QuerySettings
 from drkit.recipe.parts import FOR_EXTRACTIVE, required_capabilities, required_signals
-from drkit.recipe.schema import PSEUDO, Choice, Pretrain, Probe, PseudoQueries
+from drkit.recipe.schema import FROM_SCRATCH, PSEUDO, Choice, EncoderSettings, Pretrain, Probe, PseudoQueries
 from drkit.runs import estimate
 from drkit.runs.stage import Draft, Part, TextReading, files_state, settings_from
 from drkit.runs.stages.pretrain import PRETRAIN
@@ -73,6 +73,13 @@ def plan_texts(draft: Draft) -> None:
         sources={"collection": files_state(source, recipe.collection.config)},
     )
     if recipe.encoder.pretrained:
+        if ignored := [
+            name for name in FROM_SCRATCH if getattr(recipe.encoder, name) != getattr(EncoderSettings(), name)
+        ]:
+            names = ", ".join(f"encoder.{name}" for name in ignored)
+            draft.notes.append(
+                f"only an encoder made from scratch has {names}; {recipe.encoder.pretrained} keeps its own"
+            )
         state = {"encoder.pretrained": path_state(recipe.encoder.pretrained)}
         draft.add("vocabulary", EXISTING_VOCABULARY, "take the encoder's tokenizer", sources=state)
     else:

@@ -68,6 +68,20 @@ def run(folder, collection, run, *settings, **parts):
     return execute(plan(recipe, PARTS.registry).stages, run, recipe, registry=PARTS.registry, progress=Silent())
 
 
+def test_the_plan_says_which_sizes_an_existing_encoder_ignores(collection, tmp_path):
+    folder = checkpoint("roberta", tmp_path / "roberta")
+
+    def notes(*settings):
+        wanted = ComposeRequest(collection=f"beir:{collection}", encoder=str(folder), settings=(*SETTINGS, *settings))
+        found = plan(compose(wanted, PARTS), PARTS.registry).notes
+        return [note for note in found if note.startswith("only an encoder made from scratch")]
+
+    assert notes() == []
+    (note,) = notes("encoder.vocab_size=300", "encoder.mark_repeats=true")
+    assert "encoder.vocab_size, encoder.mark_repeats" in note
+    assert str(folder) in note
+
+
 @pytest.mark.parametrize(
     ("name", "parts"),
     [
