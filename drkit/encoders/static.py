@@ -179,8 +179,10 @@ def fast_ids(tokenizer: Any) -> Callable[[str, int], list[int]]:
     """
     first, last = tokenizer("")["input_ids"]
     backend, markable = tokenizer.backend_tokenizer, markable_entries(tokenizer)
-    after_marks = deepcopy(backend)
-    after_marks.normalizer = None
+    after_marks = backend
+    if markable:
+        after_marks = deepcopy(backend)
+        after_marks.normalizer = None
     specials = [token.content for token in tokenizer.added_tokens_decoder.values()]
 
     def cached(words: Any) -> Callable[[str], tuple[int, ...]]:

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import AutoTokenizer
+from tokenizers import Tokenizer, models
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from drkit.data.repeats import MARK, mark_repeats, markable_entries, marks_repeats, unmarked
 from drkit.data.vocabulary import train_wordpiece
 from drkit.encoders.static import fast_ids
+from drkit.errors import DrkitError
 from tests.search.toys import TEXTS
 from tests.search.toys import tokenizer as toy_tokenizer
 
@@ -22,9 +24,9 @@ WORD = re.compile(r"[^\s!-/:-@\[-`{-~“”—]+")
 # Words, parts of words, and what separates words or does not.
 PARTS = [*TEXTS, "a", "B", "ab", "number", "É", "²", "→", "漢", " ", "_", ".", "—", "“", "\n", "$", "[SEP]"]
 ANY_TEXT = st.lists(st.sampled_from(PARTS)).map("".join) | st.text(max_size=80)
-SPACED = st.lists(st.sampled_from(["a", "ab", "b.", "(file", "file_b", "x→y", "²", "—a", "“b”", "c" * 97])).map(
-    " ".join
-)
+SPACED = st.lists(
+    st.sampled_from(["a", "ab", "b.", "(file", "file_b", "x→y", "²", "—a", "“b”", "c" * 99, "d" * 100])
+).map(" ".join)
 
 
 def marked_naively(text: str) -> str:
@@ -33,7 +35,7 @@ def marked_naively(text: str) -> str:
     marks = [
         start
         for i, (word, start, end) in enumerate(found)
-        if any(other == word and begin - end <= 300 for other, begin, _ in found[i + 1 :])
+        if len(word) < 100 and any(other == word and begin - end <= 300 for other, begin, _ in found[i + 1 :])
     ]
     return "".join(MARK * (i in marks) + character for i, character in enumerate(text))
 
@@ -49,6 +51,14 @@ def test_a_marked_text_has_the_tokens_that_it_had(text):
     assert unmarked(MARKED)[marked["input_ids"]].tolist() == plain["input_ids"]
     ends = [[end for _, end in one["offset_mapping"]] for one in (plain, marked)]
     assert ends[0] == ends[1]
+
+
+def test_only_a_plain_bert_tokenizer_can_be_made_to_mark():
+    backend = Tokenizer(models.BPE({"a": 0}, []))
+    for tokenizer in (MARKED, PreTrainedTokenizerFast(tokenizer_object=backend)):
+        with pytest.raises(DrkitError, match="only by a tokenizer with BertNormalizer"):
+            mark_repeats(tokenizer)
+    assert not marks_repeats(PreTrainedTokenizerFast(tokenizer_object=backend))
 
 
 def test_marks_are_tokens_of_their_own():
