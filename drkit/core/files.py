@@ -12,7 +12,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -88,6 +88,7 @@ def replacing(path: Path) -> Iterator[Path]:
     temporary.unlink()
     try:
         yield temporary
+        share(temporary)
         sync(temporary)
         temporary.replace(path)
         sync(path.parent)
@@ -163,6 +164,7 @@ def replacing_folder(path: Path, mark: str) -> Iterator[Path]:
     _try(temporary.mkdir, path.parent)
     try:
         yield temporary
+        share(temporary)
         old = _beside(path, "old")
         if path.exists():
             path.rename(old)
@@ -190,6 +192,17 @@ def remove_temporaries(folder: Path) -> None:
     for path in filter(is_temporary, list(folder.rglob(".*"))):
         shutil.rmtree(path, ignore_errors=True)
         path.unlink(missing_ok=True)
+
+
+def share(path: Path) -> None:
+    """Let everyone who may read a folder read the files in it, also those that their writer kept to their owner.
+
+    path: a folder, or one file. safetensors creates files that only their owner may read, whatever the umask says.
+    """
+    for file in path.rglob("*") if path.is_dir() else [path]:
+        if file.is_file() and not file.is_symlink() and file.stat().st_mode & 0o777 == 0o600:
+            with suppress(OSError):  # some file systems have no permissions
+                file.chmod(file.parent.stat().st_mode & 0o666)
 
 
 @frozen

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,14 @@ from numpy.typing import NDArray
 
 from drkit.core.files import write_text
 from drkit.core.types import HIGHEST_GRADE, Judgement
+from drkit.data.rows import batched
 from drkit.errors import DrkitError
 from drkit.recipe.toml import json_text
 from drkit.search.rankings import RunRow, encode_ids
 
 MEASURES = ("RR@10", "nDCG@10", "R@100", "R@1000")
+# Of a run, so that memory does not grow with it.
+QUERIES_AT_ONCE = 512
 
 
 @frozen
@@ -58,10 +61,10 @@ def evaluate(
 ) -> Scores:
     """Evaluate a run as trec_eval does (relevance > 0 is relevant; ties by document id, in descending order).
 
-    run: rows (query_id, [(doc_id, score), ..]), with hits in any order, as `read_run` returns them. Every judged query
-    counts; one that is missing from the run, or has no positive judgement, counts 0. Queries without judgements are
-    ignored. exclude_self: remove hits whose id equals the query's before measuring (as in ArguAna, where every query is
-    also a passage).
+    run: rows (query_id, [(doc_id, score), ..]), with hits in any order, as `read_run` returns them; memory holds the
+    hits of some hundred queries. Every judged query counts; one that is missing from the run, or has no positive
+    judgement, counts 0. Queries without judgements are ignored. exclude_self: remove hits whose id equals the query's
+    before measuring (as in ArguAna, where every query is also a passage).
 
     Raises DrkitError for an unknown measure, missing judgements, contradictory judgements, duplicate rows or documents,
     or a NaN score.
@@ -75,13 +78,14 @@ def evaluate(
     parsed = {name: _measure(name) for name in measures}
     # Without negative judgements, which trec_eval treats as unjudged: without others it reads past its arrays.
     judged = {query: {doc: g for doc, g in grades.items() if g >= 0} for query, grades in _judged(qrels).items()}
-    ranked = _ranked(run, judged, exclude_self=exclude_self)
     values: dict[Any, dict[str, float]] = {measure: dict.fromkeys(judged, 0.0) for measure in parsed.values()}
-    with_grades = {query: grades for query, grades in judged.items() if grades}
-    for depth, names in groupby(sorted(parsed, key=_depth), _depth) if with_grades else ():
-        top = {query: dict(islice(hits.items(), depth or None)) for query, hits in ranked.items()}
-        for result in ir_measures.iter_calc(list({parsed[name] for name in names}), with_grades, top):
-            values[result.measure][result.query_id] = float(result.value)
+    for ranked in batched(_ranked(run, judged, exclude_self=exclude_self), QUERIES_AT_ONCE):
+        graded = [(query, hits) for query, hits in ranked if judged[query]]
+        for depth, names in groupby(sorted(parsed, key=_depth), _depth) if graded else ():
+            top = {query: dict(islice(hits.items(), depth or None)) for query, hits in graded}
+            grades = {query: judged[query] for query in top}
+            for result in ir_measures.iter_calc(list({parsed[name] for name in names}), grades, top):
+                values[result.measure][result.query_id] = float(result.value)
     return Scores({name: values[measure] for name, measure in parsed.items()})
 
 
@@ -164,17 +168,21 @@ def _judged(qrels: Iterable[Judgement]) -> dict[str, dict[str, int]]:
     return judged
 
 
-def _ranked(run: Iterable[RunRow], judged: Mapping[str, Any], *, exclude_self: bool) -> dict[str, dict[str, float]]:
-    ranked: dict[str, dict[str, float]] = {}
+def _ranked(
+    run: Iterable[RunRow], judged: Mapping[str, Any], *, exclude_self: bool
+) -> Iterator[tuple[str, dict[str, float]]]:
+    """Yield the judged queries of a run, each with its ranking."""
+    seen: set[str] = set()
     for query_id, hits in run:
-        if query_id in ranked:
+        if query_id in seen:
             raise DrkitError(f"duplicate query {query_id!r} in a run; give all hits of a query in one row")
+        seen.add(query_id)
         if query_id in judged:
             rows = [hit for hit in hits if not exclude_self or hit[0] != query_id]
-            ranked[query_id] = _ranking(query_id, rows)
-            if len(ranked[query_id]) < len(rows):
+            ranking = _ranking(query_id, rows)
+            if len(ranking) < len(rows):
                 raise DrkitError(f"query {query_id!r} has a duplicate document among its hits")
-    return ranked
+            yield query_id, ranking
 
 
 def _ranking(query_id: str, hits: Sequence[tuple[str, float]]) -> dict[str, float]:

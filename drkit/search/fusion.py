@@ -90,21 +90,18 @@ SCALES: dict[str, Scale] = {"min-max": min_max, "z-score": z_score}
 def align(first: Iterable[RunRow], second: Iterable[RunRow], scale: Scale = min_max) -> Iterator[AlignedHits]:
     """Yield the hits of every query of two runs, with scaled scores; queries that only `second` has come last.
 
-    A query that one run lacks has no hits in it: its scores are all 0. Memory holds the second run.
+    A query that one run lacks has no hits in it: its scores are all 0. Memory holds the rows of `second` that are read
+    before their query's turn: none of two runs with the same order, all of it for a query that it lacks.
 
     Raises DrkitError for a duplicate query in a run, or a duplicate document of a query.
     """
-    others: dict[str, Iterable[tuple[str, float]]] = {}
-    for query_id, hits in second:
-        _check_new(query_id, others)
-        others[query_id] = hits
-    seen: set[str] = set()
-    for query_id, hits in first:
-        _check_new(query_id, seen)
-        seen.add(query_id)
-        yield _align(query_id, hits, others.pop(query_id, ()), scale)
-    for query_id, hits in others.items():
-        _check_new(query_id, seen)
+    coming = _once_each(second)
+    waiting: dict[str, Iterable[tuple[str, float]]] = {}
+    for query_id, hits in _once_each(first):
+        while query_id not in waiting and (row := next(coming, None)):
+            waiting[row[0]] = row[1]
+        yield _align(query_id, hits, waiting.pop(query_id, ()), scale)
+    for query_id, hits in chain(waiting.items(), coming):
         yield _align(query_id, (), hits, scale)
 
 
@@ -191,9 +188,13 @@ class HybridRetriever:
             yield from self.search(some, depth)
 
 
-def _check_new(query_id: str, seen: Iterable[str]) -> None:
-    if query_id in seen:
-        raise DrkitError(f"duplicate query {query_id!r} in a run; give all hits of a query in one row")
+def _once_each(rows: Iterable[RunRow]) -> Iterator[RunRow]:
+    seen: set[str] = set()
+    for query_id, hits in rows:
+        if query_id in seen:
+            raise DrkitError(f"duplicate query {query_id!r} in a run; give all hits of a query in one row")
+        seen.add(query_id)
+        yield query_id, hits
 
 
 def _align(

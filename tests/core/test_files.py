@@ -7,7 +7,9 @@ import sys
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from drkit.core.files import (
     make_folder,
@@ -75,6 +77,25 @@ def test_a_folder_takes_the_place_of_its_own_kind_alone(tmp_path):
     assert (tmp_path / "other" / "corpus.jsonl").read_text() == (tmp_path / "file").read_text() == "old"
     with pytest.raises(DrkitError, match=r"cannot create the folder"):
         put("file/below")
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o027, 0o077])
+def test_whoever_may_read_a_folder_may_read_the_tensors_in_it(tmp_path, umask):
+    before = os.umask(umask)
+    try:
+        with replacing_folder(tmp_path / "model", "model.safetensors") as folder:
+            save_file({"weights": np.zeros(2)}, folder / "model.safetensors")
+            (folder / "inner").mkdir()
+            save_file({"weights": np.zeros(2)}, folder / "inner" / "model.safetensors")
+            assert (folder / "model.safetensors").stat().st_mode & 0o777 == 0o600  # else nothing is left to do here
+        with replacing(tmp_path / "model" / "vectors.safetensors") as file:
+            save_file({"weights": np.zeros(2)}, file)
+        (tmp_path / "plain").touch()
+    finally:
+        os.umask(before)
+    allowed = (tmp_path / "plain").stat().st_mode
+    written = sorted((tmp_path / "model").rglob("*.safetensors"))
+    assert [file.stat().st_mode for file in written] == [allowed] * 3
 
 
 def test_a_file_is_not_written_over_a_folder(tmp_path):

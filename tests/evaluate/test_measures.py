@@ -63,6 +63,16 @@ def test_values_are_those_of_trec_eval_on_the_same_files(tmp_path_factory, run, 
             assert value == pytest.approx(theirs.get(query, {}).get(trec_name, 0.0), abs=1e-9)
 
 
+@settings(deadline=None, max_examples=60)
+@given(RUNS, QRELS, st.integers(1, 3))
+def test_values_do_not_depend_on_how_many_queries_are_measured_at_once(run, qrels, queries):
+    names = [*NAMES, "RR@10"]
+    expected = evaluate(rows(run), judgements(qrels), names)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("drkit.evaluate.measures.QUERIES_AT_ONCE", queries)
+        assert evaluate(rows(run), judgements(qrels), names) == expected
+
+
 @settings(deadline=None, max_examples=80)
 @given(RUNS, QRELS, st.integers(1, 12))
 def test_a_cut_reciprocal_rank_is_the_uncut_one_within_the_cut(run, qrels, cut):
