@@ -18,7 +18,7 @@ from drkit.core.spec import Kind
 from drkit.encoders.pooling import POOLINGS
 from drkit.errors import DrkitError
 from drkit.maskers.specs import GeneratorConfig, QuerySettings
-from drkit.recipe.parts import FOR_EXTRACTIVE, required_capabilities, required_signals
+from drkit.recipe.parts import FOR_EXTRACTIVE, join_names, required_capabilities, required_signals
 from drkit.recipe.schema import FROM_SCRATCH, PSEUDO, Choice, EncoderSettings, Pretrain, Probe, PseudoQueries
 from drkit.runs import estimate
 from drkit.runs.stage import Draft, Part, TextReading, files_state, settings_from
@@ -174,12 +174,16 @@ def _choice_by_probes(draft: Draft, probe: Probe) -> str:
     if not probe.chooses:
         return ""
     split = _probed_split(draft)
-    if not (probe.every and probe.queries and split):
+    lacking = {
+        "pretrain.probe.every > 0 (it is 0)": not probe.every,
+        "pretrain.probe.queries > 0 (it is 0)": not probe.queries,
+        f"dev or train queries that the run is not evaluated on (splits: {', '.join(draft.splits) or 'none'}; "
+        f"evaluated on: {draft.recipe.evaluation.split})": not split,
+    }
+    if any(lacking.values()):
+        needed = join_names(need for need, is_lacking in lacking.items() if is_lacking)
         draft.notes.append(
-            f"pre-training ends with its last weights: to keep the best ones, or stop early, probes need "
-            f"pretrain.probe.every > 0 (it is {probe.every}), pretrain.probe.queries > 0 (it is {probe.queries}), and "
-            f"dev or train queries that the run is not evaluated on (splits: {', '.join(draft.splits) or 'none'}; "
-            f"evaluated on: {draft.recipe.evaluation.split})"
+            f"pre-training ends with its last weights: to keep the best ones, or stop early, probes need {needed}"
         )
         return ""
     kept = f", keeping the best weights by RR@10 on {split} queries" if probe.keep_best else ""

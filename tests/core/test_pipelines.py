@@ -254,7 +254,10 @@ def test_from_scratch_the_learning_curve_is_that_of_the_defaults_word_vectors():
 
 def test_texts_alone_take_the_defaults_word_vectors_unless_a_paper_brings_its_encoder():
     default = compose(ComposeRequest(), PARTS)
-    assert compose(ComposeRequest(pipeline="texts"), PARTS).encoder == default.encoder
+    alone = compose(ComposeRequest(pipeline="texts"), PARTS)
+    assert alone.encoder == default.encoder
+    assert alone.finetune.training_only() == default.finetune.training_only()
+    assert [[miner.use for miner in one.miners] for one in alone.finetune.rounds] == [[], ["dense", "margin"]]
     assert compose(ComposeRequest(pipeline="texts", paper="retromae"), PARTS).encoder.layers == 1
     with_encoder = compose(ComposeRequest(pipeline="texts", encoder="some/encoder"), PARTS)
     assert with_encoder.finetune.learning_rate == 2e-5
