@@ -85,10 +85,11 @@ def replacing(path: Path) -> Iterator[Path]:
     make_folder(path.parent)
     temporary = _beside(path, "tmp")
     _try(temporary.touch, path.parent)
+    allowed = temporary.stat().st_mode
     temporary.unlink()
     try:
         yield temporary
-        share(temporary)
+        _allow(temporary, allowed)
         sync(temporary)
         temporary.replace(path)
         sync(path.parent)
@@ -194,15 +195,21 @@ def remove_temporaries(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def share(path: Path) -> None:
-    """Let everyone who may read a folder read the files in it, also those that their writer kept to their owner.
+def share(folder: Path) -> None:
+    """Let everyone who may read a folder that drkit has just made read the files in it.
 
-    path: a folder, or one file. safetensors creates files that only their owner may read, whatever the umask says.
+    safetensors creates files that only their owner may read, whatever the umask says.
     """
-    for file in path.rglob("*") if path.is_dir() else [path]:
-        if file.is_file() and not file.is_symlink() and file.stat().st_mode & 0o777 == 0o600:
-            with suppress(OSError):  # some file systems have no permissions
-                file.chmod(file.parent.stat().st_mode & 0o666)
+    for file in folder.rglob("*"):
+        if file.is_file() and not file.is_symlink():
+            _allow(file, folder.stat().st_mode)
+
+
+def _allow(file: Path, mode: int) -> None:
+    """Let others read or write a file as `mode` does, if now only its owner may."""
+    if file.stat().st_mode & 0o777 == 0o600:
+        with suppress(OSError):  # some file systems have no permissions
+            file.chmod(mode & 0o666)
 
 
 @frozen

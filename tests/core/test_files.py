@@ -88,13 +88,16 @@ def test_whoever_may_read_a_folder_may_read_the_tensors_in_it(tmp_path, umask):
             (folder / "inner").mkdir()
             save_file({"weights": np.zeros(2)}, folder / "inner" / "model.safetensors")
             assert (folder / "model.safetensors").stat().st_mode & 0o777 == 0o600  # else nothing is left to do here
-        with replacing(tmp_path / "model" / "vectors.safetensors") as file:
+        everyones = tmp_path / "everyones"
+        everyones.mkdir()
+        everyones.chmod(0o777)  # such as /tmp: whoever may write there must not write this file
+        with replacing(everyones / "vectors.safetensors") as file:
             save_file({"weights": np.zeros(2)}, file)
         (tmp_path / "plain").touch()
     finally:
         os.umask(before)
     allowed = (tmp_path / "plain").stat().st_mode
-    written = sorted((tmp_path / "model").rglob("*.safetensors"))
+    written = sorted(tmp_path.rglob("*.safetensors"))
     assert [file.stat().st_mode for file in written] == [allowed] * 3
 
 
