@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from drkit.encoders.folder import BACKENDS, TORCH
+from drkit.encoders.folder import BACKENDS, PRECISIONS, TORCH
 from drkit.encoders.pooling import POOLINGS
 from drkit_cli.names import LARGEST_SEED, Assignment, CollectionName, LocalPath, PathOrId, count
 
@@ -25,9 +25,7 @@ open_collection_option = click.option(
 pooling_option = click.option(
     "--pooling", type=click.Choice(list(POOLINGS)), help="For a checkpoint that does not declare it."
 )
-precision_option = click.option(
-    "--precision", type=click.Choice(["float32", "bfloat16"]), default="float32", show_default=True
-)
+precision_option = click.option("--precision", type=click.Choice(PRECISIONS), default=PRECISIONS[0], show_default=True)
 backend_option = click.option(
     "--backend",
     type=click.Choice(BACKENDS),

@@ -8,7 +8,6 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import attrs
 from attrs import field, frozen
 
 from drkit.core.files import local_path, read_json
@@ -22,6 +21,7 @@ from drkit.encoders.folder import (
     CONFIG,
     MODULES,
     PASSAGES,
+    PRECISIONS,
     QUERIES,
     TORCH,
     check_backend,
@@ -169,12 +169,9 @@ def open_encoder(
         check_backend(backend)
         return _open_backend(_local_folder(path_or_id), pooling, device, precision, backend)
     target = str(choose_device(device))
-    if precision not in ("float32", "bfloat16"):
-        raise DrkitError(f"unsupported precision {precision!r}; use float32 or bfloat16")
-    encoder = _open(_local_folder(path_or_id), pooling, target, registry)
-    if isinstance(encoder, DualEncoder):
-        return encoder.evolve(precision=precision)
-    return attrs.evolve(encoder, precision=precision)
+    if precision not in PRECISIONS:
+        raise DrkitError(f"unsupported precision {precision!r}; use {' or '.join(PRECISIONS)}")
+    return _open(_local_folder(path_or_id), pooling, target, registry).evolve(precision=precision)
 
 
 def _open_backend(folder: Path, pooling: str | None, device: str, precision: str, backend: str) -> AnyEncoder:
@@ -242,10 +239,7 @@ def export_checkpoint(
         raise DrkitError(f"{source} is a static encoder, whose word vectors no backend makes faster; omit --backend")
     if dimension is not None:
         check_truncation(dimension, encoder.dimension)
-        if isinstance(encoder, DualEncoder):
-            encoder = encoder.evolve(truncate_dim=dimension)
-        else:
-            encoder = attrs.evolve(encoder, truncate_dim=dimension)
+        encoder = encoder.evolve(truncate_dim=dimension)
     write_encoder(encoder, Path(folder), {"from": f"{source.parent.name}/{source.name}", **versions()})
     for one, part in _towers(encoder, Path(folder)):
         sample = [one.passage_prompt + text for text in texts]

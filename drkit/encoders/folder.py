@@ -22,6 +22,8 @@ CONFIG, MODULES, DRKIT = "config.json", "modules.json", "drkit.json"
 SETTINGS, ROUTER, LENGTH = "config_sentence_transformers.json", "router_config.json", "sentence_bert_config.json"
 ROUTES = ("query", "document")
 SIMILARITIES = ("cosine", "dot")
+BFLOAT16 = "bfloat16"
+PRECISIONS = ("float32", BFLOAT16)
 # The modules of an encoder, by whether its vectors have length 1 and whether tokens have learned weights.
 SUPPORTED_MODULES = {
     (normalize, weighted): (

@@ -15,6 +15,7 @@ from drkit.core.protocols import SearchSimilarity
 from drkit.core.settings import at_least, local_name, more_than, setting, training_steps
 from drkit.core.spec import Choice as Choice
 from drkit.core.spec import Kind, LossChoice
+from drkit.encoders.folder import PRECISIONS
 from drkit.encoders.pooling import POOLINGS
 
 SCHEMA = 1
@@ -81,6 +82,11 @@ class EncoderSettings:
     passage_length: int = setting(128, at_least(8, 131_072), "maximum tokens of a passage, special tokens included")
     query_prompt: str = setting("", None, "text put before every query, in training and search")
     passage_prompt: str = setting("", None, "text put before every passage, in training and search")
+    precision: str = setting(
+        "float32",
+        in_(PRECISIONS),
+        "of matrix products where texts are encoded; training has a setting of its own, bf16",
+    )
     declared: str = setting(
         "keep",
         in_(("keep", "ignore")),

@@ -11,6 +11,7 @@ from typing import Any
 
 from attrs import evolve, frozen
 
+from drkit.encoders.folder import BFLOAT16
 from drkit.errors import DrkitError
 from drkit.recipe.schema import Recipe
 from drkit.runs import estimate
@@ -219,11 +220,7 @@ class _Planner:
         copy = self._vector_bytes if self._vector_bytes <= _FAISS_BYTES else 0
         ids = _ID_BYTES * self.corpus.passages
         disk = self._vector_bytes + copy + ids
-        return Work(cost.flops, self._encodes_in_bf16, parallel=bags, disk=disk, memory=copy + ids)
-
-    @property
-    def _encodes_in_bf16(self) -> bool:
-        return bool(self.recipe.finetune and self.recipe.finetune.bf16)
+        return Work(cost.flops, encoder.precision == BFLOAT16, parallel=bags, disk=disk, memory=copy + ids)
 
     @property
     def _search_bytes(self) -> float:

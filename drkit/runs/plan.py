@@ -247,6 +247,11 @@ def _plan_evaluation(draft: Draft, systems: list[System], retrievers: list[str],
     reranked = {system.stages[0]: system.reranks for system in systems if system.reranks and evaluation.rerank}
     made_by = {name: (name, add_index(draft, name, "searched")) for name in retrievers}
     depth, bm25 = evaluation.depth, evaluation.bm25
+    if deeper := {name: hits for name in evaluation.measures if (hits := cutoff(name) or 0) > depth}:
+        draft.notes.append(
+            f"measured on the first {depth:,} hits alone (evaluation.depth): {', '.join(deeper)}; "
+            f"--set evaluation.depth={max(deeper.values())} retrieves what they need"
+        )
     _plan_search(draft, "runs", evaluation.split, made_by, depth=depth, bm25=bm25, reranked=reranked)
     fused = {}
     if evaluation.bm25 and evaluation.hybrid:

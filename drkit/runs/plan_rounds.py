@@ -196,6 +196,8 @@ def _plan_retriever(draft: Draft, retriever: _Retriever, negatives: str) -> Syst
         inputs["reranker"] = Part(RERANKER)
     origin = "without pre-training" if retriever.name == BASELINE else f"from {retriever.start}"
     encoders = " separate encoders of queries and passages" if settings.encoders == "separate" else ""
+    # A precision of encoding repeats no training that neither mines again nor is validated.
+    encodes = refreshed or settings.validation.every
     stages = [
         draft.add(
             retriever.name if recipe_round.draws == 1 else f"{retriever.name}-draw-{draw + 1}",
@@ -208,7 +210,7 @@ def _plan_retriever(draft: Draft, retriever: _Retriever, negatives: str) -> Syst
                 "queries": recipe_round.queries,
                 "draw": draw,
                 "draws": recipe_round.draws,
-                "reading": reading_of(draft),
+                "reading": reading_of(draft) if encodes else evolve(reading_of(draft), precision="float32"),
                 "training": settings.training_only(),
                 "loss": settings.loss,
                 "negatives": settings.negatives,

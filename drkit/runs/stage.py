@@ -233,7 +233,7 @@ class StageRun(Generic[S]):
 
 @frozen
 class TextReading:
-    """Pooling, similarity, lengths (tokens, special ones included) and prompts, as the recipe has them."""
+    """Pooling, similarity, lengths (tokens, special ones included), prompts and precision, as the recipe has them."""
 
     pooling: str = from_recipe("encoder.pooling")
     similarity: str = from_recipe("similarity")
@@ -241,10 +241,13 @@ class TextReading:
     passage_length: int = from_recipe("encoder.passage_length")
     query_prompt: str = from_recipe("encoder.query_prompt")
     passage_prompt: str = from_recipe("encoder.passage_prompt")
+    precision: str = from_recipe("encoder.precision")
 
 
 def declared_reading(encoder: str, reading: TextReading) -> TextReading:
     """Return how an existing encoder reads texts: as its folder declares, or as `reading` if it declares nothing.
+
+    No folder declares a precision.
 
     Raises DrkitError if it declares modules, a pooling or a similarity that drkit does not support.
     """
@@ -255,7 +258,7 @@ def declared_reading(encoder: str, reading: TextReading) -> TextReading:
     if settings.pop("normalize"):
         settings["similarity"] = "cosine"  # the same ranking: all vectors have length 1
     del settings["transformer"], settings["word_weights"], settings["truncate_dim"]  # truncated ones start no run
-    return TextReading(**settings)
+    return TextReading(**settings, precision=reading.precision)
 
 
 # The record of truncated texts in a stage's folder, a list of `Truncation`.

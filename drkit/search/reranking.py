@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from drkit.data.rows import batched
 from drkit.encoders.cross_encoder import CrossEncoder
+from drkit.encoders.folder import BFLOAT16, PRECISIONS
 from drkit.errors import DrkitError
 from drkit.search.rankings import RunRow, encode_id
 from drkit.search.text_encoder import choose_device, inference, length_sorted_batches
@@ -45,7 +46,7 @@ class Reranker:
 
     model: CrossEncoder
     token_budget: int = attrs.field(default=16_384, validator=ge(1))
-    precision: str = attrs.field(default="float32", validator=in_(("float32", "bfloat16")))
+    precision: str = attrs.field(default="float32", validator=in_(PRECISIONS))
 
     @classmethod
     def load(
@@ -75,7 +76,7 @@ class Reranker:
         queries, passages = (tokens.encode(texts) for texts in zip(*pairs, strict=True))
         scores = np.empty(len(pairs), dtype=np.float32)
         device = next(self.model.parameters()).device
-        with inference(self.model), torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
+        with inference(self.model), torch.autocast(device.type, torch.bfloat16, enabled=self.precision == BFLOAT16):
             for positions in length_sorted_batches(tokens.lengths(queries, passages), self.token_budget):
                 batch = tokens.batch([queries[p] for p in positions], [passages[p] for p in positions])
                 outputs = self.model(**{name: tensor.to(device) for name, tensor in batch.items()})

@@ -24,7 +24,9 @@ from torch import Tensor, nn
 from drkit.core.loading import load_pretrained
 from drkit.core.processes import local_device
 from drkit.encoders.folder import (
+    BFLOAT16,
     CONFIG,
+    PRECISIONS,
     SIMILARITIES,
     TORCH,
     bare_settings,
@@ -92,7 +94,7 @@ class TextEncoder:
     token_budget: int | None = attrs.field(default=None, validator=attrs.validators.optional(ge(1)))
     query_prompt: str = ""
     passage_prompt: str = ""
-    precision: str = attrs.field(default="float32", validator=in_(("float32", "bfloat16")))
+    precision: str = attrs.field(default="float32", validator=in_(PRECISIONS))
     token_weights: TokenWeights | None = None
     truncate_dim: int | None = attrs.field(default=None, validator=attrs.validators.optional(ge(1)))
 
@@ -149,7 +151,7 @@ class TextEncoder:
         if isinstance(self.model, StaticModel) and (self.token_weights is not None or self.truncate_dim):
             table = fold_weights(self.model.embeddings.word_embeddings.weight, self.token_weights)
             model = StaticModel.of(table[:, : self.truncate_dim])
-            return attrs.evolve(self, model=model, pooling="mean", token_weights=None, truncate_dim=None).identity()
+            return self.evolve(model=model, pooling="mean", token_weights=None, truncate_dim=None).identity()
         settings = attrs.asdict(self, filter=attrs.filters.exclude(*_PARTS, "token_budget"))
         hashes = {"weights": weights_hash(self.model, self.token_weights), "tokenizer": tokenizer_hash(self.tokenizer)}
         backend = {} if self.backend == TORCH else {"backend": self.backend}
@@ -164,6 +166,10 @@ class TextEncoder:
     def has_unit_length(self) -> bool:
         """Whether all vectors have length 1."""
         return self.normalize or self.similarity == "cosine"
+
+    def evolve(self, **settings: Any) -> TextEncoder:
+        """Return a copy with other settings."""
+        return attrs.evolve(self, **settings)
 
     def query_lengths(self, texts: Sequence[str]) -> list[int]:
         """Return the tokens of each query before it is truncated, its prompt and special tokens included."""
@@ -232,7 +238,7 @@ class TextEncoder:
         ids, attention = padded(rows, self.tokenizer.pad_token_id or 0, longest=longest)
         device = self._device
         ids, attention = ids.to(device), attention.to(device)
-        with torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
+        with torch.autocast(device.type, torch.bfloat16, enabled=self.precision == BFLOAT16):
             hidden = self.model(input_ids=ids, attention_mask=attention).last_hidden_state.float()
             weights = attention if self.token_weights is None else self.token_weights(ids, attention)
         return pool(hidden, weights, self.pooling)
@@ -305,7 +311,7 @@ class DualEncoder:
 
     def evolve(self, **settings: Any) -> DualEncoder:
         """Return a copy with other settings of `TextEncoder` in both encoders."""
-        return DualEncoder(attrs.evolve(self.queries, **settings), attrs.evolve(self.passages, **settings))
+        return DualEncoder(self.queries.evolve(**settings), self.passages.evolve(**settings))
 
 
 def _vector_space(encoder: TextEncoder) -> str:

@@ -99,10 +99,12 @@ def test_more_cores_and_faster_products_take_less_time():
 
 
 def test_half_precision_uses_its_own_peak():
-    settings = ("pretrain.bf16=true",)
-    full, half = (budget_of("h100", "msmarco", scale="paper", settings=one) for one in ((), settings))
-    ratio = seconds(full, "pretrained") / seconds(half, "pretrained")
-    assert ratio == pytest.approx(9.89e14 / 6.7e13, rel=0.05)
+    settings = {"pretrained": "pretrain.bf16=true", "index-retriever-1": "encoder.precision=bfloat16"}
+    full = budget_of("h100", "msmarco", scale="paper")
+    for stage, setting in settings.items():
+        half = budget_of("h100", "msmarco", scale="paper", settings=(setting,))
+        assert seconds(full, stage) / seconds(half, stage) == pytest.approx(9.89e14 / 6.7e13, rel=0.05)
+        assert seconds(full, "retriever-1") == seconds(half, "retriever-1")
 
 
 def test_money_is_hours_times_the_price():

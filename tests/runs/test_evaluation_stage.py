@@ -6,8 +6,11 @@ import pytest
 from attrs import evolve
 
 from drkit.core.progress import Silent
+from drkit.core.registry import installed
 from drkit.core.types import Judgement, Passage, Query
 from drkit.data import write_collection
+from drkit.recipe.compose import ComposeRequest, compose
+from drkit.runs.plan import plan
 from drkit.runs.stages.evaluation import EVALUATION, EvaluationSettings
 from drkit.search import write_run
 from drkit_cli.render import results
@@ -108,3 +111,23 @@ def test_rows_that_are_means_of_draws_say_so_in_the_file_and_on_the_screen(evalu
     done = SimpleNamespace(metrics=metrics)
     results(tmp_path, {"evaluation": done})
     assert "Means of several draws: low (2)." in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ((), []),
+        (("evaluation.depth=50", "evaluation.measures=['RR@10', 'P@50', 'AP']"), []),
+        (
+            ("evaluation.depth=50", "evaluation.measures=['RR@10', 'R@100', 'P@51']"),
+            [
+                "measured on the first 50 hits alone (evaluation.depth): R@100, P@51; "
+                "--set evaluation.depth=100 retrieves what they need"
+            ],
+        ),
+    ],
+)
+def test_the_plan_tells_measures_that_need_more_hits(settings, said):
+    parts = installed()
+    notes = plan(compose(ComposeRequest(settings=settings), parts), parts.registry).notes
+    assert [note for note in notes if "evaluation.depth" in note] == said

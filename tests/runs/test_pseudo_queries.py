@@ -241,7 +241,7 @@ def test_from_a_file_of_texts_to_a_retriever(beir, tmp_path):
 
 def test_a_trained_encoder_is_exported_as_it_is_where_nothing_shows_that_pseudo_queries_help(beir, tmp_path):
     texts = ("--collection", f"jsonl:{beir / 'corpus.jsonl'}")
-    reading = TextReading("mean", "cosine", 16, 32, "", "")
+    reading = TextReading("mean", "cosine", 16, 32, "", "", "float32")
     write_encoder(load_text_encoder(checkpoint(tmp_path / "lm"), reading, device="cpu"), tmp_path / "made", {})
     made, trained = tmp_path / "made", ("finetune.max_steps=3", "finetune.per_device_train_batch_size=4")
     again = (

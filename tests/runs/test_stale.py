@@ -169,6 +169,16 @@ def touched(recipe: Recipe, other: Recipe) -> set[str]:
     return found
 
 
+def test_a_precision_of_encoding_trains_only_what_mines_with_it(beir):
+    recipe, precise = recipe_of("pmi", beir), ("encoder.precision=bfloat16",)
+    indexes = {"index-initial", "index-no-pretraining", "index-retriever-1", "index-retriever-2"}
+    follow = {"retriever-2", "choice-runs", "choice", "encoder", "index", "dev-runs", "runs", "hybrid", *REPORTED}
+    assert touched(recipe, recipe_of("pmi", beir, *precise)) == indexes | {"negatives-retriever-2"} | follow
+    validated = ("finetune.validation.every=2",)
+    again = touched(recipe_of("pmi", beir, *validated), recipe_of("pmi", beir, *validated, *precise))
+    assert {"no-pretraining", "retriever-1"} <= again
+
+
 @pytest.fixture(scope="module")
 def varied(beir):
     """Another value for every leaf setting of a recipe, found once."""

@@ -281,7 +281,10 @@ CHOSEN_INDEX = StageSpec(
 
 
 def load_text_encoder(folder: Path, reading: TextReading, *, device: str | None = None) -> AnyEncoder:
-    """Load the encoder (or both encoders) of a stage's folder; an exported folder's own settings replace `reading`."""
+    """Load the encoder (or both encoders) of a stage's folder.
+
+    An exported folder's own settings replace those of `reading`, except its precision.
+    """
     from drkit.core.processes import local_device
     from drkit.encoders.folder import MODULES, PASSAGES
     from drkit.search import DualEncoder
@@ -290,7 +293,7 @@ def load_text_encoder(folder: Path, reading: TextReading, *, device: str | None 
 
     device = device or local_device()
     if (folder / MODULES).exists():
-        return read_encoder(folder, device)
+        return read_encoder(folder, device).evolve(precision=reading.precision)
     tokenizer = load_tokenizer(str(folder))
     encoder = encoder_of(load_encoder(folder, pooling=reading.pooling).to(device), tokenizer, reading)
     if not (folder / PASSAGES).is_dir():
