@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from drkit.commands.inputs import NamedCollection
 from drkit.core.files import local_path
@@ -131,17 +131,23 @@ def evaluate_files(
 def find_systems(given: Sequence[str]) -> list[System]:
     """Return the systems of each `RUN` (all of a run's folder, in table order), `RUN:SYSTEM` or TREC run file.
 
-    Systems of a single run are named as in its table, those of several runs `RUN:SYSTEM`, and files by file name.
+    Systems of a single run are named as in its table, those of several runs `RUN:SYSTEM`, and files by file name; of
+    equal names, each gets as many of the folders above it as tell them apart.
 
-    Raises DrkitError if a file or finished run does not exist, or two systems have the same name.
+    Raises DrkitError if a file or finished run does not exist, or a system is given twice.
     """
     several = len(given) > 1
     found = [system for text in given for system in _systems_of(text, several)]
-    names = [system.name for system in found]
-    duplicate = next((name for name in names if names.count(name) > 1), None)
-    if duplicate is not None:
-        raise DrkitError(f"two of the systems are named {duplicate!r}; give each once, and rename files if necessary")
-    return found
+    return [evolve(one, name=_own_name(one, [other for other in found if other.name == one.name])) for one in found]
+
+
+def _own_name(system: System, same: Sequence[System]) -> str:
+    """Return the name of one of the systems of the `same` name, behind as many folders as tell them all apart."""
+    folders = {one: (one.run or one.files[0]).absolute().parts[-2::-1] for one in same}
+    for depth in range(max(map(len, folders.values())) + 1):
+        if len({above[:depth] for above in folders.values()}) == len(same):
+            return "/".join([*folders[system][:depth][::-1], system.name])
+    raise DrkitError(f"the system {system.name!r} is given twice; give each once")
 
 
 def find_judgements(

@@ -125,7 +125,10 @@ def test_a_judged_answer_with_the_id_of_its_query_is_no_copy_of_it(tmp_path):
         (["evaluate", "one.trec", "--beir", "."], "--beir FOLDER goes with"),
         (["evaluate", "--beir", "."], "--beir FOLDER goes with"),
         (["compare", "one.trec", "--qrels", "qrels.txt"], "give at least two"),
-        (["compare", "one.trec", "one.trec", "--qrels", "qrels.txt"], "two of the systems are named 'one'"),
+        (
+            ["compare", "one.trec", "one.trec", "--qrels", "qrels.txt"],
+            "the system 'one' is given twice; give each once",
+        ),
     ],
 )
 def test_mistakes_end_with_two_and_a_word(files, arguments, said):

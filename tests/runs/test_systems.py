@@ -152,6 +152,19 @@ def test_queries_without_a_ranking_are_told(run, tmp_path):
     assert notes == [f"{tmp_path / 'some.trec'} has no hits for 1 of the 2 queries: they count 0"]
 
 
+def test_systems_of_one_name_are_told_apart_by_their_folders(tmp_path):
+    made = [tmp_path / one / "bm25.trec" for one in ("a/runs", "b/runs", "c")]
+    for path in made:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("q Q0 d 1 1.0 x\n")
+    found = find_systems([*map(str, made), str(make_run(tmp_path / "d" / "r")), str(make_run(tmp_path / "e" / "r"))])
+    apart = ["a/runs/bm25", "b/runs/bm25", f"{tmp_path.name}/c/bm25"]
+    assert [system.name for system in found[:3]] == apart
+    assert [found[3].name, found[3].run] == ["d/r:bm25", tmp_path / "d" / "r"]
+    assert len({system.name for system in found}) == len(found)
+    assert [system.name for system in find_systems([str(made[0])])] == ["bm25"]
+
+
 def test_what_is_no_system_is_told(run, tmp_path):
     cut_off = tmp_path / "cut-off"
     cut_off.mkdir()
@@ -161,7 +174,7 @@ def test_what_is_no_system_is_told(run, tmp_path):
         ([f"{run}:firts"], "did you mean 'first'"),
         ([str(tmp_path)], "is not a run"),
         ([str(cut_off)], "no finished evaluation"),
-        ([f"{run}:first", f"{run}:first"], "two of the systems are named 'r:first'"),
+        ([f"{run}:first", f"{run}:first"], "the system 'r:first' is given twice; give each once"),
     ):
         with pytest.raises(DrkitError, match=said):
             find_systems(given)
