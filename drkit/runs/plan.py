@@ -75,6 +75,12 @@ def plan(recipe: Recipe, registry: Registry) -> Plan:
     draft = Draft(recipe, registry, splits)
     plan_texts(draft)
     last = plan_encoder(draft)
+    if recipe.pretrain and _starts_from_sentence_encoder(recipe):
+        draft.notes.append(
+            "pre-training starts from a sentence encoder, which has no language-model head any more; where this was "
+            "measured, it gained nothing. --set pretrain=none fine-tunes the encoder at once, --set "
+            "pretrain.probe.keep_best=true keeps the weights that find most on dev queries"
+        )
     if recipe.pseudo_queries and recipe.pseudo_queries.searches_with_encoder:
         retriever = {"encoder": Part(last), "index": Part(add_index(draft, last, "mined"))}
         plan_pseudo_queries(draft, recipe.pseudo_queries, retriever)
@@ -164,10 +170,14 @@ def _plan_export(draft: Draft, candidates: list[str]) -> _Exported:
 
 def _is_unproven(draft: Draft) -> bool:
     """Return whether a sentence encoder is trained on pseudo-queries alone, without queries that measure the gain."""
-    origin, start = draft.recipe.encoder.pretrained, draft.recipe.evaluation.start
-    is_trained = origin is not None and (local_path(origin) / MODULES).is_file()
     learns_from_texts = bool(draft.rounds) and all(one.pairs == PSEUDO for one in draft.rounds)
-    return is_trained and learns_from_texts and "dev" not in draft.splits and start
+    compared = draft.recipe.evaluation.start and "dev" not in draft.splits
+    return _starts_from_sentence_encoder(draft.recipe) and learns_from_texts and compared
+
+
+def _starts_from_sentence_encoder(recipe: Recipe) -> bool:
+    origin = recipe.encoder.pretrained
+    return origin is not None and (local_path(origin) / MODULES).is_file()
 
 
 def _plan_choice(draft: Draft, candidates: list[str]) -> str:

@@ -349,10 +349,11 @@ def test_starting_from_an_existing_encoder(tiny_run, tmp_path):
     whole, _ = tiny_run
     small = [a for a in TINY if "encoder." not in a]
     run = tmp_path / "continued"
-    drkit(
+    done = drkit(
         *("compose", "--paper", "retromae", "--encoder", whole / "pretrained", *small),
         *("--set=encoder.passage_length=48", "--set=finetune.negatives=1", "--run-dir", run),
     )
+    assert "starts from a sentence encoder" not in done.stdout + done.stderr
     assert read_manifest(run / "evaluation") is not None
     assert TextEncoder.load(run / "encoder").pooling == "mean", "the checkpoint's own, not the paper's"
 
@@ -367,6 +368,7 @@ def test_an_exported_encoder_is_taken_up_with_its_pooling(tiny_run, tmp_path):
         *("--run-dir", tmp_path / "continued"),
     )
     assert "no language-model head" in done.stderr
+    assert "pre-training starts from a sentence encoder" in done.stdout + done.stderr
     assert TextEncoder.load(tmp_path / "continued" / "encoder").pooling == "mean"
     _check_as_it_is(whole, tmp_path / "continued", done.stdout)
 
