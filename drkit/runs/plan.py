@@ -78,8 +78,8 @@ def plan(recipe: Recipe, registry: Registry) -> Plan:
     if recipe.pretrain and _starts_from_sentence_encoder(recipe):
         draft.notes.append(
             "pre-training starts from a sentence encoder, which has no language-model head any more; where this was "
-            "measured, it gained nothing. --set pretrain=none fine-tunes the encoder at once, --set "
-            "pretrain.probe.keep_best=true keeps the weights that find most on dev queries"
+            "measured, retrievers fine-tuned after it found no more. --set pretrain=none fine-tunes the encoder at "
+            "once, --set pretrain.probe.keep_best=true keeps the weights that find most on dev queries"
         )
     if recipe.pseudo_queries and recipe.pseudo_queries.searches_with_encoder:
         retriever = {"encoder": Part(last), "index": Part(add_index(draft, last, "mined"))}
