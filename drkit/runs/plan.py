@@ -146,8 +146,9 @@ def _plan_export(draft: Draft, candidates: list[str]) -> _Exported:
         if AS_IT_IS not in draft.stages:
             plan_start(draft)
         outcome = (
-            f"exported: {AS_IT_IS}; no dev queries show that pseudo-queries improve an encoder that is trained "
-            f"already, and they may harm it; --set evaluation.export=last exports {candidates[-1]}"
+            f"exported: {AS_IT_IS}; no dev queries show that {'pseudo-queries' if draft.rounds else 'pre-training'} "
+            f"improved an encoder that is trained already; it may do harm. --set evaluation.export=last exports "
+            f"{candidates[-1]}"
         )
         draft.notes.append(outcome)
         candidates = [AS_IT_IS]
@@ -169,10 +170,15 @@ def _plan_export(draft: Draft, candidates: list[str]) -> _Exported:
 
 
 def _is_unproven(draft: Draft) -> bool:
-    """Return whether a sentence encoder is trained on pseudo-queries alone, without queries that measure the gain."""
-    learns_from_texts = bool(draft.rounds) and all(one.pairs == PSEUDO for one in draft.rounds)
-    compared = draft.recipe.evaluation.start and "dev" not in draft.splits
-    return _starts_from_sentence_encoder(draft.recipe) and learns_from_texts and compared
+    """Return whether a sentence encoder is trained without a label, and without queries that measure the gain.
+
+    A run that only pre-trains on texts, without any queries, has no other product than what it trained.
+    """
+    recipe = draft.recipe
+    is_pretrained = recipe.pretrain is not None and bool(draft.splits)
+    learns_from_texts = all(one.pairs == PSEUDO for one in draft.rounds) and (bool(draft.rounds) or is_pretrained)
+    compared = recipe.evaluation.start and "dev" not in draft.splits
+    return _starts_from_sentence_encoder(recipe) and learns_from_texts and compared
 
 
 def _starts_from_sentence_encoder(recipe: Recipe) -> bool:

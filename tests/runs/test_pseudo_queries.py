@@ -260,9 +260,27 @@ def test_a_trained_encoder_is_exported_as_it_is_where_nothing_shows_that_pseudo_
         assert len(Retriever.load(run).search(["an older lion"], 5)[0].doc_ids) == 5
     assert json.loads((run / "hybrid" / "weight.json").read_text())["retriever"] == "as-it-is"
     request = ComposeRequest(pipeline="texts", encoder=str(made), collection=f"beir:{beir}")
-    for setting, exported in (("evaluation.export=last", "retriever-2"), ("evaluation.start=false", "retriever-2")):
-        planned = plan(compose(evolve(request, settings=(*again, setting)), PARTS), PARTS.registry)
-        assert [*{s.name: s for s in planned.stages}["encoder"].inputs] == [f"checkpoint/{exported}"]
+    for setting in ("evaluation.export=last", "evaluation.start=false"):
+        assert exported_by(evolve(request, settings=(*again, setting))) == "retriever-2"
+
+
+def test_a_trained_encoder_is_exported_as_it_is_where_nothing_shows_that_pre_training_helps(beir, tmp_path):
+    reading = TextReading("mean", "cosine", 16, 32, "", "", "float32")
+    write_encoder(load_text_encoder(checkpoint(tmp_path / "lm"), reading, device="cpu"), tmp_path / "made", {})
+    request = ComposeRequest(paper="retromae", encoder=str(tmp_path / "made"), collection=f"beir:{beir}")
+    planned = plan(compose(request, PARTS), PARTS.registry)
+    assert any("no dev queries show that pre-training improved" in note for note in planned.notes)
+    assert exported_by(request) == "as-it-is"
+    assert exported_by(evolve(request, settings=("evaluation.export=last",))) == "pretrained"
+    assert exported_by(evolve(request, encoder=str(tmp_path / "lm"))) == "pretrained", "a masked LM finds nothing yet"
+    assert exported_by(evolve(request, collection=f"jsonl:{beir / 'corpus.jsonl'}")) == "pretrained"
+
+
+def exported_by(request):
+    """The one retriever that a run exports, by its plan."""
+    stages = {stage.name: stage for stage in plan(compose(request, PARTS), PARTS.registry).stages}
+    (name,) = stages["encoder"].inputs
+    return name.removeprefix("checkpoint/")
 
 
 def test_a_folder_with_test_queries_alone_is_evaluated(beir, tmp_path):
