@@ -26,6 +26,8 @@ IDS = "ids.arrow"
 _WORD = re.compile(r"\w+")
 # In the kinds of a word's characters (`_kind`): capitals of an abbreviation, a word with or without a capital, digits.
 _PART = re.compile(r"U+(?!l)|U?l+|D+")
+# Scores to a group, of which the largest counts, in the first look for the best ones.
+_GROUP = 32
 
 
 def split_words(text: str) -> list[str]:
@@ -166,10 +168,20 @@ class Bm25Retriever:
         return terms
 
     def _scores(self, query: list[int], positions: NDArray[np.int64]) -> list[float]:
-        all_scores = np.zeros(len(self._ids), dtype=np.float32)
-        if query and self._has_terms:
-            all_scores = self._engine.get_scores_from_ids(query)
-        return [float(all_scores[p]) if p >= 0 else math.nan for p in positions]
+        """Add up what each term gives the passages at these positions, without scoring the others."""
+        total = np.zeros(len(positions), dtype=np.float32)
+        if self._has_terms:
+            weights = self._engine.scores
+            wanted = positions.astype(weights["indices"].dtype)
+            for term in query:
+                of_term = slice(*weights["indptr"][term : term + 2])
+                passages = weights["indices"][of_term]  # in order
+                places = np.searchsorted(passages, wanted)
+                found = places < len(passages)
+                found[found] = passages[places[found]] == wanted[found]
+                total[found] += weights["data"][of_term][places[found]]
+        scores: list[float] = np.where(positions >= 0, total, math.nan).tolist()
+        return scores
 
     def _hits(self, query: list[int], depth: int) -> Hits:
         if not query or not self._has_terms:
@@ -192,9 +204,19 @@ def best_positions(scores: NDArray[np.float32], depth: int) -> NDArray[np.int64]
     >>> best_positions(np.array([1, 0, 2, 1], dtype=np.float32), 2).tolist()
     [2, 0]
     """
-    positions = np.flatnonzero(scores > 0)
-    if len(positions) > depth:
-        least = np.partition(scores[positions], -depth)[-depth]
-        above, tied = positions[scores[positions] > least], positions[scores[positions] == least]
-        positions = np.sort(np.concatenate([above, tied[: depth - len(above)]]))
-    return positions[np.argsort(-scores[positions], kind="stable")]
+    positions = np.flatnonzero(scores >= _reached(scores, depth))
+    return positions[np.argsort(-scores[positions], kind="stable")[:depth]]
+
+
+def _reached(scores: NDArray[np.float32], depth: int) -> np.float32:
+    """Return a positive score that at least `depth` of the positive scores reach, or all, and not many more.
+
+    Of the maxima of many groups, `depth` reach the one returned; to find it is a pass over all scores and a small sort.
+    """
+    least: np.float32 = np.nextafter(np.float32(0), np.float32(1))
+    size = min(_GROUP, len(scores) // (2 * depth))
+    if size < 2:
+        return least
+    maxima = scores[: len(scores) // size * size].reshape(size, -1).max(axis=0)
+    reached: np.float32 = np.partition(maxima, -depth)[-depth]
+    return max(least, reached)

@@ -143,6 +143,26 @@ def test_best_positions_is_a_stable_sort(values, depth):
     assert best_positions(scores, depth).tolist() == expected
 
 
+@pytest.mark.parametrize("size", [1, 31, 64, 1000])
+def test_best_positions_of_many_scores(size):
+    """In groups, whose number need not divide that of the scores, and with more equal scores than are asked for."""
+    rng = np.random.default_rng(size)
+    scores = np.where(rng.random(size * 33 + 7) < 0.3, rng.integers(1, 50, size * 33 + 7), 0).astype(np.float32)
+    expected = np.argsort(-scores, kind="stable")
+    for depth in (1, 3, size, 10 * size):
+        assert best_positions(scores, depth).tolist() == expected[: min(depth, np.count_nonzero(scores))].tolist()
+
+
+@pytest.mark.parametrize("query", ["remove suffix string", "string string", "unheard", "number unheard file"])
+def test_a_passage_has_the_score_of_a_search(query):
+    retriever = Bm25Retriever().index(corpus())
+    (hits,) = retriever.search([query], len(TEXTS))
+    found = dict(zip(hits.doc_ids, hits.scores, strict=True))
+    asked = [*TEXTS, *reversed(TEXTS), "none"]
+    expected = [found.get(name, 0.0 if name in TEXTS else np.nan) for name in asked]
+    np.testing.assert_array_equal(retriever.score([query], [asked])[0], expected)
+
+
 def test_searching_does_not_change_what_is_saved(tmp_path):
     retriever = Bm25Retriever().index(corpus())
     files = []
