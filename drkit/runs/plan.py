@@ -145,10 +145,11 @@ def _plan_export(draft: Draft, candidates: list[str]) -> _Exported:
     if not by_dev and evaluation.export == "best" and _is_unproven(draft):
         if AS_IT_IS not in draft.stages:
             plan_start(draft)
+        trained = [name for name, is_on in (("pretrain", draft.recipe.pretrain), ("finetune", draft.rounds)) if is_on]
         outcome = (
             f"exported: {AS_IT_IS}; no dev queries show that {'pseudo-queries' if draft.rounds else 'pre-training'} "
-            f"improved an encoder that is trained already; it may do harm. --set evaluation.export=last exports "
-            f"{candidates[-1]}"
+            f"improved, and did not harm, an encoder that is trained already. --set evaluation.export=last exports "
+            f"{candidates[-1]}; {' '.join(f'--set {name}=none' for name in trained)} leaves the training out"
         )
         draft.notes.append(outcome)
         candidates = [AS_IT_IS]

@@ -255,7 +255,9 @@ def test_a_trained_encoder_is_exported_as_it_is_where_nothing_shows_that_pseudo_
     for collection, own in ((texts, ()), (("--collection", f"beir:{beir}"), ("hybrid",))):
         run = tmp_path / own[0] if own else tmp_path / "texts"
         done = drkit("compose", *given, *collection, "--run-dir", run)
-        assert "exported: as-it-is; no dev queries show" in done.stdout + done.stderr
+        said = " ".join((done.stdout + done.stderr).split())
+        assert "exported: as-it-is; no dev queries show" in said
+        assert "; --set finetune=none leaves the training out" in said
         assert TextEncoder.load(run / "encoder").identity()["weights"] == TextEncoder.load(made).identity()["weights"]
         assert len(Retriever.load(run).search(["an older lion"], 5)[0].doc_ids) == 5
     assert json.loads((run / "hybrid" / "weight.json").read_text())["retriever"] == "as-it-is"
@@ -269,7 +271,8 @@ def test_a_trained_encoder_is_exported_as_it_is_where_nothing_shows_that_pre_tra
     write_encoder(load_text_encoder(checkpoint(tmp_path / "lm"), reading, device="cpu"), tmp_path / "made", {})
     request = ComposeRequest(paper="retromae", encoder=str(tmp_path / "made"), collection=f"beir:{beir}")
     planned = plan(compose(request, PARTS), PARTS.registry)
-    assert any("no dev queries show that pre-training improved" in note for note in planned.notes)
+    (note,) = [note for note in planned.notes if "no dev queries show that pre-training improved" in note]
+    assert note.endswith("exports pretrained; --set pretrain=none leaves the training out")
     assert exported_by(request) == "as-it-is"
     assert exported_by(evolve(request, settings=("evaluation.export=last",))) == "pretrained"
     assert exported_by(evolve(request, encoder=str(tmp_path / "lm"))) == "pretrained", "a masked LM finds nothing yet"
