@@ -391,7 +391,7 @@ def _scored_parts(negatives: Path, teacher: Loaded[Reranker], texts: Mapping[str
         used = {doc_id: texts[doc_id] for doc_id in ids if doc_id in texts}
         name = f"lines {lines[0].number} to {lines[-1].number} of {negatives}"
         content = digest([*state, [line.values for line in lines], used])
-        yield FilePart(name, len(lines), content, score_lines, (checked, lines, used), accelerated=True)
+        yield FilePart(name, len(lines), content, score_lines, (checked, lines, used), uses="gpu")
 
 
 def score_lines(teacher: Loaded[Reranker], lines: Sequence[Row], texts: Mapping[str, str], part: Path) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 from attrs import field, frozen
 
@@ -31,6 +31,8 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 _LOGGER = logging.getLogger(__name__)
+# What a task computes with: one core, the threads of its engine, or a GPU; where there is none, threads.
+Uses: TypeAlias = Literal["core", "threads", "gpu"]
 LOCAL, RAY = "local", "ray"
 RETRIES = 2
 # Tasks that wait on the cluster for each that runs: enough to keep machines busy, few enough to fit in memory.
@@ -46,13 +48,13 @@ _ENVIRONMENT = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HOME", "HF_HUB_CAC
 class Task(Generic[T_co]):
     """One call of a function that can be imported, with arguments of plain data, paths and `Loaded` values.
 
-    name: what an error message calls it. accelerated: whether it computes on a GPU, if the machines have any.
+    name: what an error message calls it.
     """
 
     name: str
     function: Callable[..., T_co]
     arguments: tuple[Any, ...]
-    accelerated: bool = False
+    uses: Uses = "threads"
 
 
 class Engine(Protocol):
@@ -64,7 +66,7 @@ class Engine(Protocol):
 
     @property
     def slots(self) -> int:
-        """How many tasks are carried out at once."""
+        """How many tasks that use threads are carried out at once."""
 
     def run(self, tasks: Iterable[Task[T]]) -> Iterator[T]:
         """Yield the result of each task, in order; tasks are read as they are needed.
@@ -142,8 +144,8 @@ class RayEngine:
     """Carries out tasks on a Ray cluster that this process is connected to; see `open_engine`.
 
     A task is repeated after an error, or the loss of its process or machine, `RETRIES` times. If it fails for good, the
-    others are carried out first. threads: of a task; Ray reserves as many cores. uses_gpus: whether accelerated tasks
-    get a GPU each.
+    others are carried out first. threads: of a task that uses them; Ray reserves as many cores. uses_gpus: whether
+    tasks that use a GPU get one each.
     """
 
     threads: int
@@ -166,14 +168,18 @@ class RayEngine:
 
     @property
     def slots(self) -> int:
-        """How many tasks the cluster can carry out at once; it may grow and shrink."""
-        held = _ray().cluster_resources()
-        return max(1, int(held.get("GPU", 0) if self.uses_gpus else held.get("CPU", 0) // self.threads))
+        """How many tasks that use threads the cluster can carry out at once; it may grow and shrink."""
+        return self.at_once("threads")
 
-    def resources(self, task: Task[Any]) -> dict[str, int]:
-        """Return what Ray reserves for a task."""
-        on_gpu = task.accelerated and self.uses_gpus
-        return {"num_cpus": 1 if on_gpu else self.threads, "num_gpus": int(on_gpu)}
+    def at_once(self, uses: Uses) -> int:
+        """Return how many tasks of a kind the cluster can carry out at once."""
+        held, needed = _ray().cluster_resources(), self.resources(uses)
+        return max(1, int(min(held.get(kind, 0) // count for kind, count in needed.items() if count)))
+
+    def resources(self, uses: Uses) -> dict[str, int]:
+        """Return the cores and GPUs that Ray reserves for a task of a kind."""
+        on_gpu = uses == "gpu" and self.uses_gpus
+        return {"CPU": 1 if on_gpu or uses == "core" else self.threads, "GPU": int(on_gpu)}
 
     def _check_room(self) -> None:
         most = max((node["Resources"].get("CPU", 0) for node in _ray().nodes() if node["Alive"]), default=0)
@@ -191,16 +197,22 @@ class _RayWork(Generic[T]):
     engine: RayEngine
     running: dict[Any, tuple[int, str]] = field(factory=dict)
     done: dict[int, list[T]] = field(factory=dict)
-    failed: list[str] = field(factory=list)
+    failed: dict[int, str] = field(factory=dict)
     counts: dict[str, int] = field(factory=lambda: {"submitted": 0, "yielded": 0})
 
     def submit(self, task: Task[T]) -> Iterator[T]:
         """Hand a task to Ray, once there is room; yields the results that are due."""
-        while len(self.running) >= (1 + _AHEAD) * self.engine.slots:
+        while len(self.running) >= (1 + _AHEAD) * self.engine.at_once(task.uses):
             self._collect()
+        needed = self.engine.resources(task.uses)
         # No name: Ray shows it on its pages, and it may come from a collection.
-        options = {**self.engine.resources(task), "max_retries": RETRIES, "retry_exceptions": True, "max_calls": 0}
-        remote = _ray().remote(**options)(_execute)
+        remote = _ray().remote(
+            num_cpus=needed["CPU"],
+            num_gpus=needed["GPU"],
+            max_retries=RETRIES,
+            retry_exceptions=True,
+            max_calls=0,
+        )(_execute)
         reference = remote.remote(str(Path.cwd()), task.function, task.arguments)
         self.running[reference] = (self.counts["submitted"], task.name)
         self.counts["submitted"] += 1
@@ -215,7 +227,7 @@ class _RayWork(Generic[T]):
             raise DrkitError(
                 f"{len(self.failed)} of {self.counts['submitted']} tasks failed, after {1 + RETRIES} attempts each; "
                 f"the others are done:\n"
-                + "\n".join(f"  - {reason}" for reason in self.failed)
+                + "\n".join(f"  - {self.failed[number]}" for number in sorted(self.failed))
                 + "\nfix the cause and repeat the command, which keeps what is finished"
             )
 
@@ -234,7 +246,7 @@ class _RayWork(Generic[T]):
         except ray.exceptions.RayError as error:
             _LOGGER.info("%s failed", name, exc_info=True)
             self.done[number] = []
-            self.failed.append(f"{name}: {_reason(getattr(error, 'cause', None) or error)}")
+            self.failed[number] = f"{name}: {_reason(getattr(error, 'cause', None) or error)}"
 
     def _due(self) -> Iterator[T]:
         while (found := self.done.pop(self.counts["yielded"], None)) is not None:
@@ -289,7 +301,7 @@ def open_engine(name: str = LOCAL, device: str = "auto") -> Iterator[Engine]:
     """Yield the engine of this name for the length of a block.
 
     name: `local`; `ray`, which starts a cluster on this machine and stops it afterwards; or `ray:ADDRESS` for a running
-    cluster, where ADDRESS is `auto` (this machine's) or HOST:PORT. device: `auto` or `cpu`, for accelerated tasks.
+    cluster, where ADDRESS is `auto` (this machine's) or HOST:PORT. device: `auto` or `cpu`, for tasks that use a GPU.
 
     Raises DrkitError for another name or device, among several processes (torchrun), or if the cluster cannot be
     reached, and MissingExtraError without ray.

@@ -9,7 +9,7 @@ from typing import Any
 
 from attrs import frozen
 
-from drkit.core.engine import Engine, LocalEngine, Task
+from drkit.core.engine import Engine, LocalEngine, Task, Uses
 from drkit.core.files import remove_folder, replacing
 
 
@@ -18,7 +18,7 @@ class FilePart:
     """A part of a file, which `function(*arguments, path)` writes atomically.
 
     name: what an error message calls it. size: how many items it holds, for progress. content: a hash of
-    everything that it is made from. function, arguments, accelerated: see `Task`.
+    everything that it is made from. function, arguments, uses: see `Task`.
     """
 
     name: str
@@ -26,7 +26,7 @@ class FilePart:
     content: str
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
-    accelerated: bool = False
+    uses: Uses = "threads"
 
 
 @frozen
@@ -62,7 +62,7 @@ class FileParts:
                 if path.is_file():
                     kept += part.size
                 else:
-                    yield Task(part.name, write_part, (part, path), accelerated=part.accelerated)
+                    yield Task(part.name, write_part, (part, path), uses=part.uses)
 
         for size in (engine or LocalEngine()).run(missing()):
             made += size

@@ -247,7 +247,7 @@ class _Blocks:
                 f"queries of texts {some[0][1] + 1} to {some[-1][1] + len(some[-1][2])}",
                 generate_blocks,
                 (model, self.parts, some),
-                accelerated=True,
+                uses="gpu",
             )
 
 

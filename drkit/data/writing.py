@@ -147,7 +147,7 @@ def _read_parts(collection: Collection, parts: FileParts, engine: Engine | None)
     if not isinstance(collection, ReadsInParts):
         return []
     tasks = (
-        FilePart(f"part {number} of the passages", 1, digest([repr(part)]), read_part, (collection, part))
+        FilePart(f"part {number} of the passages", 1, digest([repr(part)]), read_part, (collection, part), "core")
         for number, part in enumerate(collection.passage_parts(), start=1)
     )
     return parts.write(tasks, engine)

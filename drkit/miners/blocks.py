@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from drkit.core.engine import Engine, Loaded
+from drkit.core.engine import Engine, Loaded, Uses
 from drkit.core.file_parts import FilePart, FileParts
 from drkit.core.files import digest
 from drkit.core.registry import installed
@@ -127,7 +127,7 @@ def mine_on(
         parts=parts,
         engine=engine,
         state=[state, weights],
-        accelerated=bool(weights),
+        uses="gpu" if weights else "core",
         on_progress=on_progress,
     )
 
@@ -141,30 +141,31 @@ def mine_in_blocks(
     parts: FileParts,
     engine: Engine | None,
     state: Any = None,
-    accelerated: bool = False,
+    uses: Uses = "core",
     on_progress: Callable[[int], None] | None = None,
 ) -> Iterator[Mined]:
     """Mine on an engine; yields what `chain.value.mine(requests, depth)` does, once all is mined.
 
     size: requests in a task, of `Chain.queries_per_block`. parts: where the blocks are kept. state: plain data that
-    identifies the chain, its weights and the corpus. on_progress: called with the number of queries done.
+    identifies the chain, its weights and the corpus. uses: what mining computes with (see `Task`). on_progress: called
+    with the number of queries done.
 
     Raises DrkitError for tasks that fail.
     """
-    files = parts.write(_parts(chain, requests, depth, size, state, accelerated), engine, on_progress)
+    files = parts.write(_parts(chain, requests, depth, size, state, uses), engine, on_progress)
     for file in files:
         yield from read_mined(file)
 
 
 def _parts(
-    chain: Loaded[Chain], requests: Iterable[MiningRequest], depth: int, size: int, state: Any, accelerated: bool
+    chain: Loaded[Chain], requests: Iterable[MiningRequest], depth: int, size: int, state: Any, uses: Uses
 ) -> Iterator[FilePart]:
     last = 0
     for block in batched(requests, size):
         first, last = last + 1, last + len(block)
         asked = [[one.query_id, one.text, sorted(one.positives), sorted(one.excluded)] for one in block]
         name, content = f"negatives of queries {first} to {last}", digest([state, depth, asked])
-        yield FilePart(name, len(block), content, mine_block, (chain, block, depth), accelerated=accelerated)
+        yield FilePart(name, len(block), content, mine_block, (chain, block, depth), uses=uses)
 
 
 def mine_block(chain: Loaded[Chain], requests: Sequence[MiningRequest], depth: int, part: Path) -> None:

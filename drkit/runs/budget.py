@@ -32,7 +32,7 @@ _PSEUDO_QUERY = 2.7e-5
 # For each hit that is searched and written, mined, fused (of two rankings) or measured, and for each query.
 _SEARCHED, _MINED, _FUSED, _MEASURED, _QUERY = 3.8e-6, 1.04e-5, 3.3e-6, 2.2e-6, 1e-3
 # For each passage that BM25 scores for a query.
-_BM25_SCORED = 1.5e-8
+_BM25_SCORED = 1.1e-8
 # Of an encoder without layers: for each number of each token's vector, for each weight in a step of AdamW, and for each
 # score of a query and a passage in a batch.
 _BAG_NUMBER, _BAG_STEP, _BAG_SCORE = 1e-9, 1.25e-8, 4e-8

@@ -170,16 +170,16 @@ class Bm25Retriever:
     def _scores(self, query: list[int], positions: NDArray[np.int64]) -> list[float]:
         """Add up what each term gives the passages at these positions, without scoring the others."""
         total = np.zeros(len(positions), dtype=np.float32)
-        if self._has_terms:
+        if query and self._has_terms:
             weights = self._engine.scores
-            wanted = positions.astype(weights["indices"].dtype)
-            for term in query:
-                of_term = slice(*weights["indptr"][term : term + 2])
-                passages = weights["indices"][of_term]  # in order
-                places = np.searchsorted(passages, wanted)
-                found = places < len(passages)
-                found[found] = passages[places[found]] == wanted[found]
-                total[found] += weights["data"][of_term][places[found]]
+            passages, starts = np.asarray(weights["indices"]), np.asarray(weights["indptr"])
+            begins, ends = starts[query], starts[np.add(query, 1)]
+            wanted = positions.astype(passages.dtype)  # the passages of a term are in order
+            places = np.stack([b + np.searchsorted(passages[b:e], wanted) for b, e in zip(begins, ends, strict=True)])
+            within = np.minimum(places, len(passages) - 1)
+            found = (passages[within] == wanted) & (places < ends[:, None])
+            for given in np.where(found, weights["data"][within], np.float32(0)):
+                total += given
         scores: list[float] = np.where(positions >= 0, total, math.nan).tolist()
         return scores
 

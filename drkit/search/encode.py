@@ -124,7 +124,7 @@ class _ShardTasks:
             else:
                 report = self.add if self.is_here else None
                 given = (self.encoder, self.storage, self.folder, number, batch, text_hash, report)
-                yield Task(f"shard {number:05d} of {self.folder}", encode_shard, given, accelerated=True)
+                yield Task(f"shard {number:05d} of {self.folder}", encode_shard, given, uses="gpu")
 
 
 def encode_shard(

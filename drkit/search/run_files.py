@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from attrs import frozen
 
-from drkit.core.engine import Engine, Loaded, loaded_value
+from drkit.core.engine import Engine, Loaded, Uses, loaded_value
 from drkit.core.file_parts import FilePart, FileParts, concatenate
 from drkit.core.files import digest, path_state
 from drkit.core.types import Query
@@ -57,14 +57,14 @@ def write_blocks(
     tag: str = "drkit",
     engine: Engine | None = None,
     parts: FileParts | None = None,
-    accelerated: bool = True,
+    uses: Uses = "gpu",
     on_progress: Callable[[int], None] | None = None,
 ) -> int:
     """Rank blocks of queries and write a TREC run; returns the number of queries.
 
     engine: where blocks are ranked; in this process if None. parts: where it keeps the finished ones until the file is
-    complete; without it, they are ranked in this process. accelerated: whether ranking computes on a GPU, if there is
-    one. on_progress: called with the number of queries done.
+    complete; without it, they are ranked in this process. uses: what ranking computes with (see `Task`). on_progress:
+    called with the number of queries done.
 
     Raises DrkitError without queries, or if one occurs twice.
     """
@@ -73,7 +73,7 @@ def write_blocks(
     if parts is None or not parts.are_needed(engine):
         rows = chain.from_iterable(block.rank(*block.arguments) for block in blocks)
         return write_run(path, _counted(rows, on_progress), tag)
-    files = parts.write(_as_parts(blocks, path, tag, accelerated), engine, on_progress)
+    files = parts.write(_as_parts(blocks, path, tag, uses), engine, on_progress)
     if not seen:
         raise DrkitError(_NO_QUERIES)
     concatenate(files, path)
@@ -102,14 +102,14 @@ def _counted(rows: Iterable[RunRow], on_progress: Callable[[int], None] | None) 
         raise DrkitError(_NO_QUERIES)
 
 
-def _as_parts(blocks: Iterable[RankedBlock], path: Path, tag: str, accelerated: bool) -> Iterator[FilePart]:
+def _as_parts(blocks: Iterable[RankedBlock], path: Path, tag: str, uses: Uses) -> Iterator[FilePart]:
     last = 0
     for block in blocks:
         first, last = last + 1, last + len(block.queries)
         given = (block.rank, block.arguments, tag)
         content = digest([tag, list(block.queries), block.content])
         name, size = f"queries {first} to {last} for {path.name}", len(block.queries)
-        yield FilePart(name, size, content, write_block, given, accelerated=accelerated)
+        yield FilePart(name, size, content, write_block, given, uses=uses)
 
 
 def write_block(rank: Callable[..., Iterable[RunRow]], arguments: tuple[Any, ...], tag: str, part: Path) -> None:

@@ -96,9 +96,7 @@ class ScoreBlocks:
         started, done = time.perf_counter(), 0
         bare = evolve(self, scorer=_NOT_HERE)  # a model travels as the call that loads it
         tasks = (
-            Task(
-                f"block {number} of the teacher's scores", score_block, (scorer, bare, number, block), accelerated=True
-            )
+            Task(f"block {number} of the teacher's scores", score_block, (scorer, bare, number, block), uses="gpu")
             for number, block in blocks
         )
         for pairs in engine.run(tasks):

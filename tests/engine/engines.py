@@ -7,7 +7,9 @@ from drkit.core import engine as module
 
 
 class Pickling:
-    """Carries out `window` tasks at a time, the last one first, as a worker gets them; `names` has those carried out.
+    """Carries out `window` tasks at a time, the last one first, as a worker gets them.
+
+    `names` has those carried out; `uses` what each of them uses.
 
     after, at: interrupted once so many tasks were carried out, or before the task of this name. Values that tasks load
     are loaded again for each window.
@@ -16,7 +18,7 @@ class Pickling:
     threads = 2
 
     def __init__(self, window=3, after=None, at=None):
-        self.window, self.after, self.at, self.names = window, after, at, []
+        self.window, self.after, self.at, self.names, self.uses = window, after, at, [], {}
         self.slots = window
 
     def run(self, tasks):
@@ -32,4 +34,5 @@ class Pickling:
         if len(self.names) == self.after or task.name == self.at:
             raise KeyboardInterrupt
         self.names.append(task.name)
+        self.uses[task.name] = task.uses
         return task.function(*task.arguments)

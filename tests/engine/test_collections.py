@@ -114,6 +114,7 @@ def test_the_files_are_those_of_one_process(make, tmp_path):
     assert in_tasks(collection, tmp_path / "tasks", engine) == here(collection, tmp_path / "here")
     assert len(engine.names) > 3
     assert {f"part {number} of the passages" for number in (1, 2, 3)} <= {*engine.names}
+    assert {*engine.uses.values()} == {"core"}
 
 
 def test_a_file_that_cannot_be_cut_is_read_here(tmp_path):

@@ -3,6 +3,7 @@
 import pickle
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -103,6 +104,22 @@ def test_all_results_come_in_order_before_the_failed_tasks_are_named(nodes):
         "  - number 4: ValueError: no 4 \\x1b[2J",
         "fix the cause and repeat the command, which keeps what is finished",
     ]
+
+
+@pytest.mark.parametrize(
+    ("uses", "gpus", "reserved", "at_once"),
+    [
+        ("core", 2, {"CPU": 1, "GPU": 0}, 20),
+        ("threads", 2, {"CPU": 8, "GPU": 0}, 2),
+        ("gpu", 2, {"CPU": 1, "GPU": 1}, 2),
+        ("gpu", 0, {"CPU": 8, "GPU": 0}, 2),
+    ],
+)
+def test_a_task_gets_what_it_uses(monkeypatch, uses, gpus, reserved, at_once):
+    cluster = SimpleNamespace(cluster_resources=lambda: {"CPU": 20.0, **({"GPU": float(gpus)} if gpus else {})})
+    monkeypatch.setattr("drkit.core.engine._ray", lambda: cluster)
+    engine = RayEngine(threads=8, uses_gpus=bool(gpus))
+    assert (engine.resources(uses), engine.at_once(uses), engine.slots) == (reserved, at_once, 2)
 
 
 @pytest.mark.slow

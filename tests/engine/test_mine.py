@@ -35,7 +35,8 @@ def test_the_file_is_that_of_one_process(to_file, tmp_path, name):
     assert found == to_file(name, tmp_path / "local.jsonl")
     assert len(found[0].splitlines()) > 9
     assert seen[-1] == (12, 12)
-    assert "negatives of queries 1 to " in " ".join(engine.names)
+    mined = {engine.uses[task] for task in engine.names if task.startswith("negatives of queries")}
+    assert mined == {"core" if name == "words" else "gpu"}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["local.jsonl", "tasks.jsonl"]
 
 

@@ -83,7 +83,7 @@ def _write(stage: StageRun[SearchSettings], name: str, blocks: Iterable[RankedBl
         tag=name,
         engine=stage.engine,
         parts=FileParts(stage.folder / CHECKPOINTS / name),
-        accelerated=name != "bm25",
+        uses="core" if name == "bm25" else "gpu",
         on_progress=lambda done: stage.progress.advance(done, total, what),
     )
 
