@@ -41,7 +41,7 @@ _STAGE, _START = 0.3, 22.0
 # Bytes on disk: for each token of the texts, of the tokens and of a signal; for each hit in a TREC run; for each mined.
 _TEXT_BYTES, _TOKEN_BYTES, _SIGNAL_BYTES, _BM25_BYTES, _HIT_BYTES, _MINED_BYTES = 7.7, 6.1, 16.5, 4.7, 122, 12.3
 # Bytes of memory: of Python and its libraries; of each passage's id; of distinct words while a vocabulary is made.
-_BASE_BYTES, _ID_BYTES, _WORD_BYTES = 1.2e9, 16, 256 * 2**20
+_BASE_BYTES, _ID_BYTES, _WORD_BYTES = 1.5e9, 16, 256 * 2**20
 # Of co-occurrences while they are counted; the PPMI matrix stays on disk. The SVD has two vectors for each dimension.
 _PAIR_BYTES, _SVD_VECTORS = 256 * 2**20, 2
 # Of vectors as float32: more are not kept in memory for searches; more get no copy for faiss, made in memory.
