@@ -214,7 +214,7 @@ def _reached(scores: NDArray[np.float32], depth: int) -> np.float32:
     Of the maxima of many groups, `depth` reach the one returned; to find it is a pass over all scores and a small sort.
     """
     least: np.float32 = np.nextafter(np.float32(0), np.float32(1))
-    size = min(_GROUP, len(scores) // (2 * depth))
+    size = min(_GROUP, len(scores) // (2 * depth + 1))
     if size < 2:
         return least
     maxima = scores[: len(scores) // size * size].reshape(size, -1).max(axis=0)

@@ -136,7 +136,7 @@ def test_a_folder_without_an_index_is_refused(tmp_path):
         Bm25Retriever.load(tmp_path)
 
 
-@given(st.lists(st.integers(0, 4), min_size=1, max_size=40), st.integers(1, 45))
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=40), st.integers(0, 45))
 def test_best_positions_is_a_stable_sort(values, depth):
     scores = np.array(values, dtype=np.float32)
     expected = [p for p in sorted(range(len(values)), key=lambda p: (-values[p], p)) if values[p] > 0][:depth]
@@ -149,7 +149,7 @@ def test_best_positions_of_many_scores(size):
     rng = np.random.default_rng(size)
     scores = np.where(rng.random(size * 33 + 7) < 0.3, rng.integers(1, 50, size * 33 + 7), 0).astype(np.float32)
     expected = np.argsort(-scores, kind="stable")
-    for depth in (1, 3, size, 10 * size):
+    for depth in (0, 1, 3, size, 10 * size):
         assert best_positions(scores, depth).tolist() == expected[: min(depth, np.count_nonzero(scores))].tolist()
 
 
