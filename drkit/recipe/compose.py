@@ -8,6 +8,7 @@ them; what a single recipe or pipeline changes at the small scale is in its tabl
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from typing import Any
@@ -302,12 +303,18 @@ def _default_name(table: Mapping[str, Any], request: ComposeRequest, registry: R
 
 
 def _collection_name(collection: Mapping[str, Any], registry: Registry) -> str:
-    """Return the name of a collection's folder or file without its suffixes; the part's name if it reads neither."""
+    """Return the name of a collection's folder, of its file without suffixes, or its id; otherwise the part's name.
+
+    The id of `irds:beir/scifact/test` becomes beir-scifact-test.
+    """
     spec = _part_or_none(registry, Kind.COLLECTION, collection)
     value = str(collection.get(spec.shorthand, "")) if spec and spec.shorthand else ""
     path = local_path(value).resolve()
-    name = path.name if path.is_dir() else path.name.partition(".")[0]
-    return name[:_LONGEST] if value and path.exists() and name else _use(collection)
+    if path.exists() and value:
+        name = path.name if path.is_dir() else path.name.partition(".")[0]
+    else:
+        name = "" if spec and spec.shorthand in spec.files else re.sub(r"[^\w.-]+", "-", value).strip("-.")
+    return name[:_LONGEST] or _use(collection)
 
 
 def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> Table:

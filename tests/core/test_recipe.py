@@ -178,7 +178,7 @@ def test_unreadable_recipes(tmp_path):
         read_recipe(tmp_path / "bytes.toml", REGISTRY)
 
 
-def test_a_run_is_named_after_the_folder_or_file_of_its_collection(tmp_path, monkeypatch):
+def test_a_run_is_named_after_the_folder_file_or_id_of_its_collection(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data" / "tldr").mkdir(parents=True)
     (tmp_path / "data" / "notes.v2.jsonl.gz").touch()
@@ -187,7 +187,10 @@ def test_a_run_is_named_after_the_folder_or_file_of_its_collection(tmp_path, mon
         ("beir:data/tldr/", "tldr-pmi-enhanced"),
         ("jsonl:data/notes.v2.jsonl.gz", "notes-pmi-enhanced"),
         ("beir:data/missing", "beir-pmi-enhanced"),
-        ("irds:beir/scifact/test", "irds-pmi-enhanced"),
+        ("irds:beir/scifact/test", "beir-scifact-test-pmi-enhanced"),
+        ("irds:vaswani", "vaswani-pmi-enhanced"),
+        ("hf:an-owner/a dataset", "an-owner-a-dataset-pmi-enhanced"),
+        ("hf:???", "hf-pmi-enhanced"),
         ("pydocs", "pydocs-pmi-enhanced"),
     ]:
         assert compose(ComposeRequest(collection=collection), PARTS).name == name, collection
