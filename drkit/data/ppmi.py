@@ -23,14 +23,20 @@ from drkit.errors import DrkitError
 _BYTES_PER_PAIR = 144
 # Runs of pairs that are merged before there are more.
 _RUNS = 64
+_TOKENS_AT_ONCE = 1 << 22
 # The standard deviation of BERT's own initial embeddings.
 _UNSEEN_STD = 0.02
 
 
 def log_frequencies(store: TokenStore, *, vocab_size: int) -> NDArray[np.float32]:
-    """Return the log of each token's share of the store, f32[vocab_size]; a token that never occurs counts as half."""
+    """Return the log of each token's share of the store, f32[vocab_size]; a token that never occurs counts as half.
+
+    Memory: a copy of 4 million ids, for a store of any size.
+    """
     _check_ids(store, vocab_size)
-    counts = np.bincount(store.flat_ids, minlength=vocab_size) + 0.5
+    counts = np.full(vocab_size, 0.5)
+    for start in range(0, len(store.flat_ids), _TOKENS_AT_ONCE):
+        counts += np.bincount(store.flat_ids[start : start + _TOKENS_AT_ONCE], minlength=vocab_size)
     return np.asarray(np.log(counts / counts.sum()), dtype=np.float32)
 
 

@@ -114,6 +114,11 @@ class MaskedLmEncoder(nn.Module):
         """
         _copy(self.model.get_input_embeddings().weight, matrix, "word embeddings")
 
+    def has_untrained_head(self) -> bool:
+        """Return whether the LM head's bias is zero throughout, as it is when a checkpoint came without an LM head."""
+        bias = self.model.get_output_embeddings().bias
+        return bias is not None and not bias.any()
+
     @torch.no_grad()
     def set_lm_bias(self, log_frequencies: Tensor) -> None:
         """Set the LM head's bias to log word frequencies f32[V], so that training does not have to learn them.

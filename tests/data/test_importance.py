@@ -285,7 +285,9 @@ def test_embeddings_refuse_what_cannot_be(small, tokenizer):
         ppmi_svd(small, vocab_size=len(tokenizer), dim=5000, seed=1)
 
 
-def test_log_frequencies_are_shares(small, tokenizer):
+@pytest.mark.parametrize("at_once", [1, 7, 1 << 22])
+def test_log_frequencies_are_shares(small, tokenizer, at_once, monkeypatch):
+    monkeypatch.setattr("drkit.data.ppmi._TOKENS_AT_ONCE", at_once)
     got = log_frequencies(small, vocab_size=len(tokenizer))
     assert np.exp(got.astype(np.float64)).sum() == pytest.approx(1, abs=1e-4)
     token, number = Counter(small.flat_ids.tolist()).most_common(1)[0]

@@ -272,7 +272,9 @@ def test_word_embeddings_and_bias_are_set_and_the_head_reduced_where_it_can_be(n
     words = torch.randn(encoder.heads().weight.shape)
     bias = torch.randn(len(tokenizer))
     encoder.set_word_embeddings(words)
+    assert encoder.has_untrained_head()
     encoder.set_lm_bias(bias)
+    assert not encoder.has_untrained_head()
     tokens = batch_of(tokenizer)
     full = encoder.eval().model(input_ids=tokens.ids, attention_mask=tokens.attention.long())
     torch.testing.assert_close(encoder.heads().logits(encoder(tokens.ids, tokens.attention)["hidden"]), full.logits)
@@ -300,6 +302,7 @@ def test_a_modernbert_head_without_bias():
     torch.testing.assert_close(encoder.heads().lm_loss(states, labels), F.cross_entropy(logits, labels))
     with torch.no_grad():
         torch.testing.assert_close(encoder.heads().lm_loss(states, labels), F.cross_entropy(logits, labels))
+    assert not encoder.has_untrained_head(), "there is no bias to start from frequencies"
     with pytest.raises(DrkitError, match="has no bias"):
         encoder.set_lm_bias(torch.zeros(len(tokenizer)))
 

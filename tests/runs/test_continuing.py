@@ -8,10 +8,13 @@ from safetensors.torch import load_file
 
 from drkit.core.progress import Silent
 from drkit.core.registry import installed
+from drkit.data.ppmi import log_frequencies
+from drkit.data.store import TokenStore
 from drkit.errors import DrkitError
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs.execute import execute
 from drkit.runs.plan import plan
+from drkit.train.checkpoints import load_encoder
 
 PARTS = installed()
 SMALL = (
@@ -79,6 +82,29 @@ def test_a_run_goes_on_with_encoder_head_and_decoder(texts, first, tmp_path):
         assert before.keys() == after.keys()
         for key, weight in before.items():
             assert torch.allclose(weight, after[key], atol=1e-6), (name, key)
+
+
+def test_a_sentence_encoders_new_head_starts_from_the_words_frequencies(texts, tmp_path):
+    go(texts, tmp_path / "first", "encoder.layers=1", masker="uniform")
+    run = tmp_path / "second"
+    exported = str(tmp_path / "first" / "encoder")
+    _, said = go(texts, run, "pretrain.learning_rate=1e-30", masker="uniform", decoder="enhanced", encoder=exported)
+    assert "the encoder has no language-model head: a new one starts from the words' frequencies" in said
+    bias, vocab_size = lm_bias(run)
+    expected = log_frequencies(TokenStore.open(run / "tokens"), vocab_size=vocab_size)
+    torch.testing.assert_close(bias, torch.from_numpy(expected))
+
+
+def test_a_trained_head_keeps_its_bias(texts, first, tmp_path):
+    _, said = go(texts, tmp_path / "second", "pretrain.learning_rate=1e-30", masker="uniform", encoder=str(first))
+    assert not any("model head" in line for line in said)
+    torch.testing.assert_close(lm_bias(tmp_path / "second")[0], lm_bias(first)[0])
+
+
+def lm_bias(run):
+    """Return the bias of the LM head after pre-training, f32[V], and V."""
+    bias = load_encoder(run / "pretrained", pooling="mean").model.get_output_embeddings().bias
+    return bias.detach(), len(bias)
 
 
 def test_another_decoder_starts_anew_and_that_is_said(texts, first, tmp_path):

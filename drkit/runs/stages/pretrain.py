@@ -40,8 +40,11 @@ class PretrainSettings:
 
 def pretrain(stage: StageRun[PretrainSettings]) -> Mapping[str, Any]:
     """Write the pre-trained masked LM, its decoder and generator; returns steps, seconds, loss and the best probe."""
+    import torch
+
     from drkit.core.types import BuildContext
     from drkit.data.contexts import open_signals
+    from drkit.data.ppmi import log_frequencies
     from drkit.data.spans import Spans
     from drkit.train.batches import SubsetCollator
     from drkit.train.checkpoints import load_encoder, load_generator, load_tokenizer, restore, save_parts
@@ -64,6 +67,10 @@ def pretrain(stage: StageRun[PretrainSettings]) -> Mapping[str, Any]:
     for note in restore(module, settings, inputs["start"]):
         stage.progress.note(note)
     collate = _collator(stage, module, masker, signals)
+    if encoder.has_untrained_head():
+        # Otherwise the encoder would learn the words' frequencies for the head, and all vectors would move together.
+        encoder.set_lm_bias(torch.from_numpy(log_frequencies(collate.store, vocab_size=encoder.config.vocab_size)))
+        stage.progress.note("the encoder has no language-model head: a new one starts from the words' frequencies")
     documents = Spans.open(inputs["spans"]).documents if "spans" in inputs else None
     trained, kept = held_out(len(collate.store), settings.probe.texts, seed=stage.settings.seed, documents=documents)
     probes = _probes(stage, module, tokenizer, collate, held_out=kept)
@@ -195,7 +202,7 @@ def vocabulary_signals(signals: Mapping[str, SignalValues]) -> dict[str, Tensor]
 
 PRETRAIN = StageSpec(
     name="pretrain",
-    version=2,
+    version=3,
     settings=PretrainSettings,
     run=pretrain,
     inputs={

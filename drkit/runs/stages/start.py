@@ -7,6 +7,7 @@ The small scale follows this: one layer, trained by plain masked language modell
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -98,7 +99,9 @@ def load_encoder(stage: StageRun[ExistingEncoderSettings]) -> Mapping[str, Any]:
 
     source = stage.settings.pretrained
     tokenizer = load_tokenizer(str(stage.inputs["vocabulary"]))
-    encoder = MaskedLmEncoder.from_pretrained(source, pooling=_pooling(stage.settings))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*has no language-model head")  # pre-training says what it does then
+        encoder = MaskedLmEncoder.from_pretrained(source, pooling=_pooling(stage.settings))
     if stage.settings.token_weights and read_token_weights(local_path(source)) is None:
         _start_token_weights(encoder, tokenizer, stage.inputs)
     save_masked_lm(encoder, tokenizer, stage.folder)
