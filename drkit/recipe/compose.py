@@ -115,14 +115,15 @@ def _at_scale(table: Table, request: ComposeRequest) -> Table:
         raise DrkitError(f"unknown scale {request.scale!r}; choose one of {', '.join(SCALES)}")
     small = table.pop(SMALL, {})
     start = starting_point(request.encoder) if request.encoder else None
-    if request.scale == SMALL or (request.scale != PAPER and (start is None or start.small)):
+    is_small = request.scale == SMALL or (request.scale != PAPER and (start is None or start.small))
+    if is_small:
         table = merge(_made_small(table), small)
         chosen = any(setting.strip().startswith((RERANKER, "finetune.rounds")) for setting in request.settings)
         if request.scale != QUICK and not chosen and RERANKER not in small:
             _leave_out_reranker(table)
     if start:
         table = merge(table, {"encoder": dict(start.encoder)})
-    return _quickened(table) if request.scale == QUICK else table
+    return _quickened(table, is_small=is_small) if request.scale == QUICK else table
 
 
 def _made_small(table: Table) -> Table:
@@ -169,17 +170,21 @@ def _chain(table: Table) -> list[Table]:
     return [miner if isinstance(miner, dict) else {"use": miner} for miner in table.get("miners", [])]
 
 
-def _quickened(table: Table) -> Table:
+def _quickened(table: Table, *, is_small: bool) -> Table:
     """Return the recipe with the sizes of `quick`: its steps in every round, and few passages per query to score."""
     quick = _scale(QUICK)
+    paper = quick.pop(PAPER)
+    quick = quick if is_small else merge(quick, paper)
     collection, reranker = quick.pop("collection"), quick.pop("reranker")
     table = merge(table, {"collection": collection, **settings_that_apply(quick, table)})
     if "reranker" in table:
         table["reranker"] = merge(table["reranker"], reranker)
         table["reranker"].pop("pretrained", None)  # a smoke run does not download a large model
     for current in table.get("finetune", {}).get("rounds", []):
-        for key in _STEPS:
+        for key in _STEPS if is_small else (*_STEPS, "per_device_train_batch_size"):
             current.pop(key, None)
+        if "negatives" in current and not is_small:
+            current["negatives"] = min(current["negatives"], reranker["negatives"])
         if current.get("teacher") and "negatives" in current:
             for source in current.get("miners", [])[:1]:
                 source.update({"depth": min(current["negatives"], source["depth"])} if "depth" in source else {})

@@ -402,8 +402,26 @@ def test_a_smoke_run_downloads_no_model_that_was_not_named():
     assert quick.reranker.pretrained is None
     assert quick.pretrain.masker.config.model == ""
     assert quick.pretrain.decoder.config.layers == 2, "the paper's, with little data"
-    assert {quick.pretrain.max_steps, quick.finetune.max_steps, quick.reranker.max_steps} == {100, 60, 30}
+    assert (quick.pretrain.max_steps, quick.finetune.max_steps, quick.reranker.max_steps) == (20, 10, 10)
     assert {r.max_steps for r in quick.finetune.rounds} == {None}
+
+
+def texts_of_a_row(recipe):
+    """Return each training of a recipe, and how many texts one of its rows has."""
+    rounds = [recipe.finetune.for_round(one) for one in recipe.finetune.rounds]
+    reranker = [(recipe.reranker, 1 + recipe.reranker.negatives)] if recipe.reranker else []
+    return [(recipe.pretrain, 1), *((one, 2 + one.negatives) for one in rounds), *reranker]
+
+
+@pytest.mark.parametrize("pipeline", [None, *sorted(PARTS.pipelines)])
+@pytest.mark.parametrize("paper", [None, *sorted({*PARTS.recipes} - {"default", "quick"})])
+def test_a_smoke_run_of_an_existing_encoder_trains_on_hundreds_of_texts(paper, pipeline):
+    """A paper's accumulated batches and 63 negatives would be hours of a CPU."""
+    request = ComposeRequest(paper=paper, pipeline=pipeline, encoder="some/encoder", scale="quick")
+    for training, texts in texts_of_a_row(compose(request, PARTS)):
+        rows = training.per_device_train_batch_size * training.gradient_accumulation_steps
+        assert rows * texts <= 40
+        assert rows * texts * training.max_steps <= 400
 
 
 def test_the_small_scale_of_a_plugins_recipe(tmp_path):
