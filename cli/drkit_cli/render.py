@@ -361,10 +361,10 @@ def _scores(metrics: Mapping[str, Any]) -> FittingTable:
 def verdict(metrics: Mapping[str, Any], measure: str) -> list[str]:
     """Return in words whether the exported retriever beats what it started from, no pre-training, and BM25.
 
-    If the run exports the encoder that it started from, this is about the last retriever. The fusion is compared with
-    BM25.
+    If the run exports the encoder that it started from, this is about the last retriever. The re-ranker is compared
+    with the retriever whose hits it ranks, the fusion with BM25.
     """
-    from drkit.evaluate.systems import hybrid_verdict, verdict_text
+    from drkit.evaluate.systems import hybrid_verdict, reranker_verdict, verdict_text
 
     values = {row["system"]: row["values"][measure] for row in metrics["rows"]}
     compared, lines = metrics["compared"], []
@@ -373,7 +373,7 @@ def verdict(metrics: Mapping[str, Any], measure: str) -> list[str]:
             p = metrics["against"].get(other, {}).get(measure)
             name = SYSTEM_NAMES.get(compared, compared)
             lines.append(verdict_text(name, label, measure, (values[compared], values[other]), p))
-    return [*lines, *hybrid_verdict(metrics, measure)]
+    return [*lines, *reranker_verdict(metrics, measure), *hybrid_verdict(metrics, measure)]
 
 
 def _paths(run: Path, done: Mapping[str, Manifest]) -> list[tuple[str, str]]:

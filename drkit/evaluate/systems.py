@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import Any
 
 from attrs import evolve, field, frozen
@@ -115,6 +115,20 @@ def verdict_text(system: str, other: str, measure: str, values: tuple[float, flo
     if p is None:
         return text
     return f"{text} ({p_text(p)})" if p < LEVEL else f"{text} ({p_text(p)}: this may be chance)"
+
+
+def reranker_verdict(results: Mapping[str, Any], measure: str) -> list[str]:
+    """Return in words whether the re-ranker of an evaluation's results beats the retriever in the row above it.
+
+    That one's hits are what it ranks. Empty without a re-ranker. If it ranks them worse, the text says how to leave it
+    out.
+    """
+    for above, row in pairwise(results["rows"]):
+        if row["system"] == "reranker":
+            values, p = (row["values"][measure], above["values"][measure]), _number(row["tests"][measure]["p"])
+            text = verdict_text("reranker", f"{above['system']}, whose hits it ranks", measure, values, p)
+            return [text if values[0] > values[1] else f"{text}; --set evaluation.rerank=false leaves it out"]
+    return []
 
 
 def hybrid_verdict(results: Mapping[str, Any], measure: str) -> list[str]:

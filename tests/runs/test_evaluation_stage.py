@@ -88,6 +88,29 @@ def test_what_the_table_says_in_words_is_tested(evaluated, tmp_path, capsys):
         assert f"low does not beat BM25: RR@10 0.375 against 0.500 {said}" in printed
 
 
+@pytest.mark.parametrize(
+    ("hits", "said"),
+    [
+        (
+            [("a b", 2), ("c", 1)],
+            "reranker beats low, whose hits it ranks: RR@10 0.500 against 0.375 (p = 0.500: ",
+        ),
+        (
+            [("c", 1)],
+            "reranker does not beat low, whose hits it ranks: RR@10 0.000 against 0.375 (p = 0.500: this may be chance)"
+            "; --set evaluation.rerank=false leaves it out",
+        ),
+    ],
+)
+def test_a_reranker_is_compared_with_the_retriever_whose_hits_it_ranks(evaluated, tmp_path, capsys, hits, said):
+    stage, _ = evaluated
+    write_run(stage.inputs["runs"] / "reranker.trec", [("q1", hits)], tag="reranker")
+    settings = evolve(stage.settings, systems=("bm25", "low", "reranker"))
+    metrics = EVALUATION.run(stage_run(EVALUATION, tmp_path / "again", stage.inputs, settings, Notes()))
+    results(tmp_path, {"evaluation": SimpleNamespace(metrics=metrics)})
+    assert said in " ".join(capsys.readouterr().out.split())
+
+
 def test_the_verdict_is_on_the_retriever_that_is_exported_not_on_the_last(evaluated, tmp_path, capsys):
     stage, _ = evaluated
     write_run(stage.inputs["runs"] / "worse.trec", [("q1", [("c", 2), ("a b", 1)])], tag="worse")
