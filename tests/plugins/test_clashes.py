@@ -67,7 +67,7 @@ def test_everyones_part_is_named_by_its_package(greedy):
     found = compose(ComposeRequest(masker="greedy:pmi", collection="greedy:beir:folder"), greedy)
     assert (found.pretrain.masker.use, found.pretrain.masker.config.ratio) == ("greedy:pmi", 0.3)
     assert (found.collection.use, found.collection.config.path) == ("greedy:beir", "folder")
-    assert found.name == "greedy-beir-greedy-pmi-enhanced"
+    assert found.name == "folder-greedy-pmi-enhanced", "after the folder that it is to read"
     assert compose(ComposeRequest(masker="drkit:pmi"), greedy) == compose(ComposeRequest(masker="pmi"), greedy)
     assert compose(ComposeRequest(masker="my_other:only-mine"), greedy).pretrain.masker.use == "only-mine"
     chained = compose(ComposeRequest(miners=("run-file:x.trec", "greedy:margin")), greedy).finetune.rounds[0].miners
