@@ -155,8 +155,7 @@ def test_traced_fine_tuning_has_the_weights_of_an_eager_one(tmp_path, name, chun
 def test_chunks_are_computed_again_with_the_same_dropout(options):
     """Row by row: the gradients are those of a forward pass with these random numbers, whatever draws them."""
     module, batch = auto_encoder(dropout=0.2).train(), paired_batch()
-    # C++ takes its time, and the decoder's layers, of three more graphs, draw their dropout as the encoder's do.
-    compile_layers(module if options is SPLIT else module.encoder, compile_options(options))
+    compile_layers(module, compile_options(options))
     found = []
     for _ in range(2):
         torch.manual_seed(11)

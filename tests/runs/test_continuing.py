@@ -89,7 +89,7 @@ def test_a_sentence_encoders_new_head_starts_from_the_words_frequencies(texts, t
     run = tmp_path / "second"
     exported = str(tmp_path / "first" / "encoder")
     _, said = go(texts, run, "pretrain.learning_rate=1e-30", masker="uniform", decoder="enhanced", encoder=exported)
-    assert "the encoder has no language-model head: a new one starts from the words' frequencies" in said
+    assert "the language-model head is untrained: its bias starts from the words' frequencies" in said
     bias, vocab_size = lm_bias(run)
     expected = log_frequencies(TokenStore.open(run / "tokens"), vocab_size=vocab_size)
     torch.testing.assert_close(bias, torch.from_numpy(expected))

@@ -70,7 +70,7 @@ def pretrain(stage: StageRun[PretrainSettings]) -> Mapping[str, Any]:
     if encoder.has_untrained_head():
         # Otherwise the encoder would learn the words' frequencies for the head, and all vectors would move together.
         encoder.set_lm_bias(torch.from_numpy(log_frequencies(collate.store, vocab_size=encoder.config.vocab_size)))
-        stage.progress.note("the encoder has no language-model head: a new one starts from the words' frequencies")
+        stage.progress.note("the language-model head is untrained: its bias starts from the words' frequencies")
     documents = Spans.open(inputs["spans"]).documents if "spans" in inputs else None
     trained, kept = held_out(len(collate.store), settings.probe.texts, seed=stage.settings.seed, documents=documents)
     probes = _probes(stage, module, tokenizer, collate, held_out=kept)
