@@ -385,7 +385,8 @@ def _paths(run: Path, done: Mapping[str, Manifest]) -> list[tuple[str, str]]:
     if "report" in done:
         kept.append(("page", f"drkit report {quote(str(run))}"))
     if "index" in done:
-        kept.append(("try", f"drkit search {quote(str(run))} {quote(_example_query(run, done))}"))
+        hybrid = " --hybrid" if "hybrid" in done else ""
+        kept.append(("try", f"drkit search {quote(str(run))} {quote(_example_query(run, done))}{hybrid}"))
     return kept
 
 

@@ -35,7 +35,7 @@ from drkit.runs.plan_encoder import (
 )
 from drkit.runs.plan_rounds import AS_IT_IS, System, add_index, plan_rounds, plan_start, reading_of
 from drkit.runs.stage import TRUNCATED, Draft, Part, Stage
-from drkit.runs.stages.evaluation import EVALUATION, EXPORTED, HYBRID, HYBRID_NAME, SEARCH, UNTUNED
+from drkit.runs.stages.evaluation import EVALUATION, EXPORTED, HYBRID, HYBRID_NAME, SEARCH, UNTUNED, UNTUNED_HYBRID
 from drkit.runs.stages.finetune import FINETUNE
 from drkit.runs.stages.pretrain import PRETRAIN
 from drkit.runs.stages.report import PROBES, REPORT, VALIDATION, WITH, WITH_PSEUDO, WITHOUT
@@ -101,6 +101,8 @@ def plan(recipe: Recipe, registry: Registry) -> Plan:
     exported = _plan_export(draft, [system.stages[0] for system in systems if not system.reranks])
     if splits:
         _plan_evaluation(draft, systems, retrievers, exported)
+    elif draft.rounds and recipe.evaluation.bm25 and recipe.evaluation.hybrid:
+        _plan_untuned_hybrid(draft, exported)
     _plan_report(draft, exported.outcome)
     if memory := estimate.machine_memory():
         draft.notes.extend(estimate.memory_notes(recipe, memory))
@@ -299,6 +301,14 @@ def _plan_hybrid(draft: Draft, exported: _Exported) -> str:
     weight = f"its weight tuned on dev queries ({measure})" if measure else f"the retriever's weight {UNTUNED}"
     summary = f"fuse BM25 and {'the exported retriever' if exported.choice else exported.candidates[0]}, {weight}"
     return draft.add(HYBRID_NAME, HYBRID, summary, inputs, extra={"measure": measure})
+
+
+def _plan_untuned_hybrid(draft: Draft, exported: _Exported) -> None:
+    """Add what a hybrid search needs in a run without judged queries: BM25's index, and the default weight."""
+    (retriever,) = exported.candidates
+    summary = f"BM25 and {retriever} for searching with --hybrid, the retriever's weight {UNTUNED}"
+    inputs = {"bm25": Part(_plan_bm25(draft)), "index": Part("index")}
+    draft.add(HYBRID_NAME, UNTUNED_HYBRID, summary, inputs, extra={"retriever": retriever})
 
 
 def _plan_report(draft: Draft, exported: str) -> None:

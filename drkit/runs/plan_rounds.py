@@ -65,7 +65,8 @@ def plan_rounds(draft: Draft, *, start: str) -> list[System]:
         negatives = ""
         if current.miners and retriever.settings.negatives:
             negatives = _plan_negatives(draft, current.name, current.miners, previous, current.pairs)
-        if current is compared and finetune.baseline and retriever.start != "initial":
+        is_measured = finetune.baseline and bool(draft.splits)  # without judged queries, nobody would see it
+        if current is compared and is_measured and retriever.start != "initial":
             baseline = evolve(retriever, name=BASELINE, start="initial")
             systems.append(_plan_retriever(draft, baseline, negatives))
         systems.append(_plan_retriever(draft, retriever, negatives))

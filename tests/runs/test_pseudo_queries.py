@@ -24,7 +24,7 @@ from drkit.runs.manifest import read_manifest
 from drkit.runs.plan import plan
 from drkit.runs.stage import TextReading, settings_from
 from drkit.runs.stages.retriever import load_text_encoder, write_encoder
-from drkit.search import Bm25Retriever, FlatIndex, Retriever, TextEncoder
+from drkit.search import Bm25Retriever, FlatIndex, Retriever, TextEncoder, align, convex
 from drkit.train.biencoder import PairCollator
 from tests.data.seq2seq import write_t5
 from tests.rerank.toys import checkpoint
@@ -227,7 +227,7 @@ def test_spans_of_pre_training_and_queries_of_whole_passages_have_importance_of_
 
 
 def test_from_a_file_of_texts_to_a_retriever(beir, tmp_path):
-    settings = [f"--set={one}" for one in (*TINY, "finetune.baseline=false")]
+    settings = [f"--set={one}" for one in TINY]
     run = tmp_path / "run"
     done = drkit(
         *("compose", "--pipeline", "texts", "--collection", f"jsonl:{beir / 'corpus.jsonl'}", *settings),
@@ -236,7 +236,20 @@ def test_from_a_file_of_texts_to_a_retriever(beir, tmp_path):
     assert "BM25 finds the passage of" in done.stdout + done.stderr
     assert str(run / "encoder") in done.stdout
     assert open_collection(run / "collection").splits() == ()
+    assert not (run / "no-pretraining").exists(), "nothing would compare it"
     assert len(Retriever.load(run).search(["an older lion"], 5)[0].doc_ids) == 5
+
+    assert f"drkit search {run} 'a query' --hybrid" in done.stdout
+    found = json.loads(drkit("search", run, "an older lion", "--hybrid", "-k", "5", "--json").stdout)["hits"]
+    both = Bm25Retriever.load(run / "bm25"), Retriever.load(run)
+    bm25, dense = ([("q", one.search(["an older lion"], 20)[0].pairs())] for one in both)
+    ((_, expected),) = convex(align(bm25, dense), 0.3, 5)
+    assert [(hit["doc_id"], hit["score"]) for hit in found] == [(name, pytest.approx(score)) for name, score in expected]
+
+
+def test_texts_alone_have_no_hybrid_search_without_bm25(beir, tmp_path):
+    recipe = recipe_of(f"jsonl:{beir / 'corpus.jsonl'}", "evaluation.bm25=false")
+    assert not {"bm25", "hybrid"} & {stage.name for stage in plan(recipe, PARTS.registry).stages}
 
 
 def test_a_trained_encoder_is_exported_as_it_is_where_nothing_shows_that_pseudo_queries_help(beir, tmp_path):

@@ -204,6 +204,31 @@ HYBRID = StageSpec(
 )
 
 
+@frozen
+class UntunedSettings:
+    """The exported retriever, whose weight no judged queries tune."""
+
+    retriever: str
+    depth: int = from_recipe("evaluation.depth")
+
+
+def keep_weight(stage: StageRun[UntunedSettings]) -> Mapping[str, Any]:
+    """Write `weight.json`, with which a run without judged queries is searched by BM25 and its retriever."""
+    settings = stage.settings
+    facts = {"retriever": settings.retriever, "depth": settings.depth, "weight": UNTUNED, "tuned": None}
+    write_text(stage.folder / WEIGHT, json_text(facts))
+    return facts
+
+
+UNTUNED_HYBRID = StageSpec(
+    name="hybrid-untuned",
+    version=1,
+    settings=UntunedSettings,
+    run=keep_weight,
+    inputs={"bm25": "BM25's index", "index": "the exported retriever's index"},
+)
+
+
 # Stages of the encoder from which a run starts.
 STARTS = ("initial", "as-it-is")
 
