@@ -244,7 +244,9 @@ def test_from_a_file_of_texts_to_a_retriever(beir, tmp_path):
     both = Bm25Retriever.load(run / "bm25"), Retriever.load(run)
     bm25, dense = ([("q", one.search(["an older lion"], 20)[0].pairs())] for one in both)
     ((_, expected),) = convex(align(bm25, dense), 0.3, 5)
-    assert [(hit["doc_id"], hit["score"]) for hit in found] == [(name, pytest.approx(score)) for name, score in expected]
+    assert [(hit["doc_id"], hit["score"]) for hit in found] == [
+        (name, pytest.approx(score)) for name, score in expected
+    ]
 
 
 def test_texts_alone_have_no_hybrid_search_without_bm25(beir, tmp_path):
