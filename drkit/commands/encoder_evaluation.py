@@ -26,7 +26,7 @@ from drkit.evaluate.measures import write_json
 from drkit.evaluate.tuning import describe_bm25
 from drkit.recipe.start import RECIPE
 from drkit.search import AnyEncoder, Bm25Retriever, align, build_index, convex, encode_corpus, read_run
-from drkit.search.fusion import DEFAULT_WEIGHT
+from drkit.search.fusion import DEFAULT_WEIGHT, WEIGHT
 from drkit.search.run_files import rank_to_run, search_to_run
 
 if TYPE_CHECKING:
@@ -82,9 +82,10 @@ def evaluate_beir(
 
     encoder: a folder, a run, or a hub id; None for BM25 alone. bm25: pairs of k1 and b; of several, the best on dev
     queries by the first measure is taken, or the first without such queries; none for no BM25. The weight of the fusion
-    is tuned in the same way, or 0.5 without dev queries besides those evaluated; progress notes say which. output:
-    where the rankings (1,000 passages per query) are kept. Test queries are used, or dev queries if a data set has no
-    test queries (MS MARCO). exclude_self: a passage with the query's own id is not a hit (as in BEIR's own evaluation).
+    is tuned in the same way; without dev queries besides those evaluated it is that of the run that exported the
+    encoder, otherwise 0.5. Progress notes say which. output: where the rankings (1,000 passages per query) are kept.
+    Test queries are used, or dev queries if a data set has no test queries (MS MARCO). exclude_self: a passage with the
+    query's own id is not a hit (as in BEIR's own evaluation).
     backend, registry: see `open_encoder`.
 
     Raises DrkitError for no data set, an unreadable data set, or an unknown measure.
@@ -95,7 +96,7 @@ def evaluate_beir(
     means: dict[str, dict[str, dict[str, float]]] = {}
     for name, members in found.items():
         ranked = [_rank_data_set(path, systems, output, progress or Silent()) for path in members]
-        scores = [_measure(one, measures, exclude_self, progress or Silent()) for one in ranked]
+        scores = [_measure(one, systems.untuned, measures, exclude_self, progress or Silent()) for one in ranked]
         means[name] = {
             system: {m: sum(one[system].mean(m) for one in scores) / len(scores) for m in measures}
             for system in scores[0]
@@ -128,7 +129,8 @@ def evaluate_encoder(
     files = {split: _content(collection, split) for split in splits}
     judgements = {split: tuple(collection.source.judgements(split)) for split in splits}
     runs = {ranker[0]: _rank(name, collection, files, ranker, output, report) for ranker in rankers}
-    return list(_measure(_Ranked(name, runs, judgements), measures, exclude_self, report).items())
+    ranked = _Ranked(name, runs, judgements)
+    return list(_measure(ranked, systems.untuned, measures, exclude_self, report).items())
 
 
 @frozen
@@ -144,13 +146,15 @@ class _Ranked:
 class _Systems:
     """What to rank with: BM25 with one of several k1 and b, and an encoder.
 
-    measure, exclude_self: how the best of several pairs is chosen on dev queries.
+    measure, exclude_self: how the best of several pairs is chosen on dev queries. untuned: the encoder's weight in the
+    fusion if no dev queries tune it, and why.
     """
 
     bm25: Sequence[tuple[float, float]]
     measure: str
     exclude_self: bool
     dense: Sequence[Ranker]
+    untuned: tuple[float, str]
 
     @classmethod
     def of(
@@ -171,7 +175,7 @@ class _Systems:
             dense = [(name, opened.identity(), partial(_search_encoder, opened))]
         if not (dense or bm25):
             raise DrkitError("nothing to evaluate: give an encoder, bm25, or both")
-        return cls(bm25, measure, exclude_self, dense)
+        return cls(bm25, measure, exclude_self, dense, _untuned_weight(encoder))
 
     def rankers(
         self, split: str, splits: Sequence[str], name: str, progress: Progress
@@ -200,6 +204,16 @@ def _short_name(encoder: str) -> str:
     if not (path.parent / RECIPE).is_file():
         return path.name
     return path.parent.name if path.name == "encoder" else f"{path.parent.name}:{path.name}"
+
+
+def _untuned_weight(encoder: str | None) -> tuple[float, str]:
+    """Return the weight that a run's own hybrid gives to the encoder that it exported, or the default, and why."""
+    folder = local_path(encoder or "").resolve()
+    path = (folder.parent if folder.name == "encoder" else folder) / HYBRID / WEIGHT
+    if not path.is_file():
+        return DEFAULT_WEIGHT, "the default"
+    facts = read_json(path, f"delete {path.parent} and repeat `drkit run {path.parent.parent}`")
+    return facts["weight"], "that of its run"
 
 
 def data_sets(folder: Path) -> dict[str, list[Path]]:
@@ -276,8 +290,13 @@ def _rank(
     return runs
 
 
-def _measure(ranked: _Ranked, measures: Sequence[str], exclude_self: bool, progress: Progress) -> dict[str, Scores]:
-    """Return the scores of every run, and those of the fusion of two, whose weight is tuned on dev queries if given."""
+def _measure(
+    ranked: _Ranked, untuned: tuple[float, str], measures: Sequence[str], exclude_self: bool, progress: Progress
+) -> dict[str, Scores]:
+    """Return the scores of every run, and those of the fusion of two, whose weight is tuned on dev queries if given.
+
+    untuned: the weight without dev queries, and why.
+    """
     split, judgements = next(iter(ranked.judgements.items()))
     own = {system: OwnHits.among(judgements) for system in ranked.runs}
 
@@ -291,10 +310,10 @@ def _measure(ranked: _Ranked, measures: Sequence[str], exclude_self: bool, progr
         if _choice(runs[split]).is_file():
             progress.note(f"{ranked.name}: {_described(_choice(runs[split]))}")
     for system, found in own.items():
-        for note in found.notes(ranked.runs[system][split].name, exclude_self=exclude_self):
+        for note in found.notes(f"{ranked.name}, {system}", exclude_self=exclude_self):
             progress.note(note)
     if len(ranked.runs) == 2:
-        weight, reason = DEFAULT_WEIGHT, f"the default: {ranked.name} has no other dev queries to tune it on"
+        weight, reason = untuned[0], f"{untuned[1]}: {ranked.name} has no other dev queries to tune it on"
         if "dev" in ranked.judgements and split != "dev":
             dev = [rows(system, "dev") for system in ranked.runs]
             tuned = tune_weight(dev[0], dev[1], ranked.judgements["dev"], measures[0])

@@ -1,6 +1,7 @@
 """BEIR's folders one after the other: the numbers, the average, groups, and what is done is not done again."""
 
 import json
+import shutil
 
 import pytest
 
@@ -14,7 +15,7 @@ from drkit.data.specs import BeirConfig
 from drkit.errors import DrkitError
 from drkit.evaluate import evaluate
 from drkit.evaluate.tuning import tune_weight
-from drkit.search import Bm25Retriever, TextEncoder, align, convex
+from drkit.search import Bm25Retriever, TextEncoder, align, convex, read_run
 from tests.runs.test_probes import Topics, tokenizer
 
 LUCENE = ((1.2, 0.75),)
@@ -122,8 +123,33 @@ def test_the_numbers_are_those_of_searching_and_measuring(folder, encoder, tmp_p
     assert [summary for _, summary in progress.summaries] == ["BM25, test queries", "e, test queries"]
     said = "and are ignored (--exclude-self)" if exclude_self else "ignore them with --exclude-self"
     *own, weight = progress.notes
-    assert ["1 hits have the id of their query" in note and said in note for note in own] == [True, True]
+    for note, system in zip(own, ("BM25", "e"), strict=True):
+        assert note.startswith(f"one, {system}: 1 hits have the id of their query")
+        assert said in note
     assert weight == "one: hybrid has weight 0.5 for e, the default: one has no other dev queries to tune it on"
+
+
+def test_the_encoder_of_a_run_is_fused_with_the_weight_of_its_run(folder, encoder, tmp_path):
+    run = tmp_path / "R"
+    shutil.copytree(encoder, run / "encoder")
+    (run / "hybrid").mkdir()
+    (run / "recipe.toml").touch()  # what makes the folder a run
+    (run / "hybrid" / "weight.json").write_text('{"weight": 0.9}')
+    named = NamedCollection(f"beir:{folder / 'one'}")
+    found = {}
+    for given, reason in ((run / "encoder", "0.9 for R, that of its run:"), (encoder, "0.5 for e, the default:")):
+        progress, output = RecordedProgress(), tmp_path / given.name
+        scores = dict(evaluate_encoder(str(given), named, output, bm25=LUCENE, progress=progress))
+        assert f"one: hybrid has weight {reason}" in progress.notes[-1]
+        found[given] = scores["hybrid"].mean("nDCG@10")
+    words, vectors = (read_run(one) for one in sorted((tmp_path / "e").glob("*.trec"), key=is_dense))
+    fused = evaluate(convex(align(words, vectors), 0.9, 1000), [*Topics().judgements("test")], ["nDCG@10"])
+    assert found[run / "encoder"] == pytest.approx(fused.mean("nDCG@10")) != found[encoder]
+
+
+def is_dense(run):
+    """Whether a run's scores are cosines; BM25's are larger."""
+    return max(score for _, hits in read_run(run) for _, score in hits) <= 1.01
 
 
 def test_an_encoder_on_a_collection_has_the_numbers_of_its_folder(folder, encoder, tmp_path):

@@ -247,6 +247,8 @@ def test_from_a_file_of_texts_to_a_retriever(beir, tmp_path):
     assert [(hit["doc_id"], hit["score"]) for hit in found] == [
         (name, pytest.approx(score)) for name, score in expected
     ]
+    measured = drkit("evaluate", "--encoder", run, "--collection", f"beir:{beir}", "--bm25", "-o", tmp_path / "ranked")
+    assert "hybrid has weight 0.3 for run, that of its run" in " ".join(measured.stderr.split())
 
 
 def test_texts_alone_have_no_hybrid_search_without_bm25(beir, tmp_path):
