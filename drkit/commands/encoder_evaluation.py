@@ -26,7 +26,7 @@ from drkit.evaluate.measures import write_json
 from drkit.evaluate.tuning import describe_bm25
 from drkit.recipe.start import RECIPE
 from drkit.search import AnyEncoder, Bm25Retriever, align, build_index, convex, encode_corpus, read_run
-from drkit.search.fusion import DEFAULT_WEIGHT, WEIGHT
+from drkit.search.fusion import DEFAULT_WEIGHT, has_weight, stored_weight
 from drkit.search.run_files import rank_to_run, search_to_run
 
 if TYPE_CHECKING:
@@ -209,11 +209,8 @@ def _short_name(encoder: str) -> str:
 def _untuned_weight(encoder: str | None) -> tuple[float, str]:
     """Return the weight that a run's own hybrid gives to the encoder that it exported, or the default, and why."""
     folder = local_path(encoder or "").resolve()
-    path = (folder.parent if folder.name == "encoder" else folder) / HYBRID / WEIGHT
-    if not path.is_file():
-        return DEFAULT_WEIGHT, "the default"
-    facts = read_json(path, f"delete {path.parent} and repeat `drkit run {path.parent.parent}`")
-    return facts["weight"], "that of its run"
+    run = folder.parent if folder.name == "encoder" else folder
+    return (stored_weight(run)[0], "that of its run") if has_weight(run) else (DEFAULT_WEIGHT, "the default")
 
 
 def data_sets(folder: Path) -> dict[str, list[Path]]:

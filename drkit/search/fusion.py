@@ -135,6 +135,27 @@ def reciprocal_ranks(
     return ((one.query_id, list(one.fused((1, 1), depth).pairs())) for one in rows)
 
 
+def has_weight(run: str | Path) -> bool:
+    """Return whether a run has a hybrid system."""
+    return (Path(run) / "hybrid" / WEIGHT).is_file()
+
+
+def stored_weight(run: str | Path) -> tuple[float, int]:
+    """Return the weight that a run gives to its retriever, and how many hits of each ranking it fuses.
+
+    Raises DrkitError if the run has no hybrid system, or its file is damaged.
+    """
+    path = Path(run) / "hybrid" / WEIGHT
+    try:
+        facts = read_json(path, "")
+        return float(facts["weight"]), int(facts["depth"])
+    except (DrkitError, KeyError, TypeError, ValueError):
+        raise DrkitError(
+            f"{run} has no hybrid system (missing or invalid {path}); give a finished run whose "
+            f"recipe has evaluation.bm25 and evaluation.hybrid on"
+        ) from None
+
+
 @frozen(eq=False)
 class HybridRetriever:
     """Searches with two retrievers over the same passages, such as BM25 and a dense one, and fuses their hits.
@@ -156,16 +177,9 @@ class HybridRetriever:
         from drkit.search.bm25 import Bm25Retriever
         from drkit.search.index import Retriever
 
-        path = Path(run) / "hybrid" / WEIGHT
-        try:
-            facts = read_json(path, "")
-        except DrkitError:
-            raise DrkitError(
-                f"{run} has no hybrid system (missing or invalid {path}); give a finished run whose "
-                f"recipe has evaluation.bm25 and evaluation.hybrid on"
-            ) from None
+        weight, depth = stored_weight(run)
         dense = Retriever.load(run, device=device)
-        return cls(Bm25Retriever.load(Path(run) / "bm25"), dense, facts["weight"], facts["depth"])
+        return cls(Bm25Retriever.load(Path(run) / "bm25"), dense, weight, depth)
 
     def __len__(self) -> int:
         return len(self.second)

@@ -134,7 +134,7 @@ def test_the_encoder_of_a_run_is_fused_with_the_weight_of_its_run(folder, encode
     shutil.copytree(encoder, run / "encoder")
     (run / "hybrid").mkdir()
     (run / "recipe.toml").touch()  # what makes the folder a run
-    (run / "hybrid" / "weight.json").write_text('{"weight": 0.9}')
+    (run / "hybrid" / "weight.json").write_text('{"weight": 0.9, "depth": 1000}')
     named = NamedCollection(f"beir:{folder / 'one'}")
     found = {}
     for given, reason in ((run / "encoder", "0.9 for R, that of its run:"), (encoder, "0.5 for e, the default:")):
@@ -145,6 +145,10 @@ def test_the_encoder_of_a_run_is_fused_with_the_weight_of_its_run(folder, encode
     words, vectors = (read_run(one) for one in sorted((tmp_path / "e").glob("*.trec"), key=is_dense))
     fused = evaluate(convex(align(words, vectors), 0.9, 1000), [*Topics().judgements("test")], ["nDCG@10"])
     assert found[run / "encoder"] == pytest.approx(fused.mean("nDCG@10")) != found[encoder]
+    for damaged in ("{}", "[]", '{"weight": "much", "depth": 1}', "{"):
+        (run / "hybrid" / "weight.json").write_text(damaged)
+        with pytest.raises(DrkitError, match=r"missing or invalid .*weight\.json"):
+            evaluate_encoder(str(run / "encoder"), named, tmp_path / "out", bm25=LUCENE)
 
 
 def is_dense(run):
