@@ -260,11 +260,17 @@ def last_checkpoint(run: Path) -> Path:
 
     Raises DrkitError if no training is finished.
     """
-    folder = run / "encoder"
+    folder, passed = run / "encoder", set[Path]()
     while exported := read_manifest(folder):  # an encoder that is exported as it is was itself made from a checkpoint
         if "from" not in exported.metrics:
             return folder
+        passed.add(folder)
         folder = run / str(exported.metrics["from"])
+        if folder in passed or folder.parent != run:
+            raise DrkitError(
+                f"the manifests of {run} do not say which training was exported ({folder.name} again); give one of its "
+                f"checkpoints, such as {run / 'retriever-1'}"
+            )
     finished = {folder: time for folder in sorted(run.iterdir()) if (time := _finished_training(folder))}
     if not finished:
         raise DrkitError(f"{run} has no finished training; resume it with `drkit run {run}`")

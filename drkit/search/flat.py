@@ -117,7 +117,7 @@ class FlatIndex:
 
     def save(self, folder: str | Path) -> Path:
         """Write vectors.npy, ids.arrow, index.json and, with faiss and up to 1 GiB of float32 vectors, index.faiss."""
-        with replacing_folder(Path(folder), ABOUT) as temporary:
+        with replacing_folder(Path(folder)) as temporary:
             write_vectors(temporary / VECTORS, self.vectors)
             self._ids.write(temporary / IDS)
             if find_spec("faiss") and _float32_bytes(self.vectors) <= FAISS_COPY:
