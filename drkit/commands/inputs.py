@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from attrs import field, frozen
 
-from drkit.core.files import local_path, read_json
+from drkit.core.files import list_written, local_path, read_json
 from drkit.core.loading import explain_load_errors, may_be_hub_id, reaches_hub
 from drkit.core.registry import Installed, Registry, installed
 from drkit.core.spec import Kind
@@ -245,6 +245,7 @@ def export_checkpoint(
         sample = [one.passage_prompt + text for text in texts]
         for backend in backends:
             add_backend(part, backend, texts=sample, length=one.passage_length)
+    list_written(Path(folder))
     return Path(folder)
 
 
