@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from attrs import field, frozen
 
-from drkit.core.files import local_path, read_json
+from drkit.core.files import list_written, local_path, read_json
 from drkit.core.loading import explain_load_errors, may_be_hub_id, reaches_hub
 from drkit.core.registry import Installed, Registry, installed
 from drkit.core.spec import Kind
@@ -245,6 +245,7 @@ def export_checkpoint(
         sample = [one.passage_prompt + text for text in texts]
         for backend in backends:
             add_backend(part, backend, texts=sample, length=one.passage_length)
+    list_written(Path(folder))
     return Path(folder)
 
 
@@ -260,11 +261,17 @@ def last_checkpoint(run: Path) -> Path:
 
     Raises DrkitError if no training is finished.
     """
-    folder = run / "encoder"
+    folder, passed = run / "encoder", set[Path]()
     while exported := read_manifest(folder):  # an encoder that is exported as it is was itself made from a checkpoint
         if "from" not in exported.metrics:
             return folder
+        passed.add(folder)
         folder = run / str(exported.metrics["from"])
+        if folder in passed or folder.parent != run:
+            raise DrkitError(
+                f"the manifests of {run} do not say which training was exported ({folder.name} again); give one of its "
+                f"checkpoints, such as {run / 'retriever-1'}"
+            )
     finished = {folder: time for folder in sorted(run.iterdir()) if (time := _finished_training(folder))}
     if not finished:
         raise DrkitError(f"{run} has no finished training; resume it with `drkit run {run}`")

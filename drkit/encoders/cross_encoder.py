@@ -255,7 +255,7 @@ class CrossEncoder(nn.Module):
 
         Both give the same scores: the raw output of the head, without a sigmoid.
         """
-        with replacing_folder(Path(folder), "config.json") as temporary:
+        with replacing_folder(Path(folder)) as temporary:
             self.save_into(temporary)
         return Path(folder)
 

@@ -78,7 +78,7 @@ class Chain:
         """Index the passages and save that for other processes, if the source can; an existing folder is kept."""
         if isinstance(self.source, SavesIndex) and not folder.is_dir():
             self.index(corpus)
-            with replacing_folder(folder, "") as temporary:
+            with replacing_folder(folder) as temporary:
                 self.source.save_index(temporary)
 
     def load_index(self, folder: Path, corpus: Corpus) -> None:

@@ -25,7 +25,7 @@ from drkit.pages.comparison import Comparison, compare_runs, curve_of_rounds
 from drkit.pages.composition import Data, describe_data, describe_recipe
 from drkit.pages.composition import Line as RecipeLine
 from drkit.pages.masking import Masking, masking_or_note
-from drkit.pages.records import RunRecord, open_run
+from drkit.pages.records import RunRecord, open_run, published
 from drkit.pages.systems import (
     PASSAGES,
     QueryDetails,
@@ -153,7 +153,7 @@ def collect_page(folders: Sequence[Path], parts: Installed, options: ReportOptio
         table=table,
         intervals=interval_chart(interval_points(table), table.names, table.measures) if table else None,
         queries=_queries(systems, chosen, options.queries),
-        comparison=compare_runs(runs) if several else None,
+        comparison=compare_runs(runs, [published(run, parts.registry) for run in runs]) if several else None,
         notes=list(_notes(runs, systems)),
     )
 
@@ -187,18 +187,19 @@ def _run_part(run: RunRecord, parts: Installed, *, with_table: bool) -> RunPart:
     if with_table and run.results is not None:
         systems = systems_of([run])
         table = system_table(systems, baseline_index(systems, None))
+    shown = published(run, parts.registry)
     truncated = (str(one) for stage in run.manifests for one in read_truncations(run.folder / stage / TRUNCATED))
     return RunPart(
         name=run.name,
-        recipe=describe_recipe(run, parts.registry),
+        recipe=describe_recipe(shown, parts.registry),
         data=describe_data(run),
         chosen=_chosen(run),
         truncated=list(dict.fromkeys(truncated)),
-        missing=run.missing,
+        missing=shown.missing,
         table=table,
         curves=[*curve_of_rounds(run), *_curves(run)],
         masking=masking_or_note(run, parts),
-        effort=_effort(run),
+        effort=_effort(shown),
     )
 
 

@@ -11,6 +11,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
+from filelock import FileLock
 
 from drkit.core.files import write_text
 from drkit.core.types import Judgement
@@ -69,6 +70,9 @@ class KeptJudgements:
     @cached_property
     def grades(self) -> dict[tuple[str, str], int]:
         """The kept grades by (query id, passage id). Raises DrkitError if the file is not one of judgements."""
+        return self._read()
+
+    def _read(self) -> dict[tuple[str, str], int]:
         rows = read_qrels(self.path) if self.path.is_file() else iter(())
         return {(row.query_id, row.doc_id): row.relevance for row in rows}
 
@@ -80,18 +84,20 @@ class KeptJudgements:
     def add(self, judgement: Judgement, text: str = "") -> None:
         """Keep a judgement in place of an earlier one of the same passage; text: of a query outside the collection.
 
-        Raises OSError if it cannot be written; then the earlier grade stays.
+        What other processes or an editor have written into the file stays. Raises OSError if it cannot be written, then
+        the earlier grade stays, and DrkitError if the file is no longer one of judgements.
         """
-        with self._lock:
+        with self._lock, FileLock(self.path.with_name(f".{self.path.name}.lock")):
+            grades = self._read()
             judged = {(judgement.query_id, judgement.doc_id): judgement.relevance}
             if text:
                 known = self.queries.read_text(encoding="utf-8") if self.queries.is_file() else ""
                 line = f"{judgement.query_id}\t{' '.join(text.split())}\n"
                 if line not in known:
                     write_text(self.queries, known + line)
-            rows = (Judgement(query, doc, grade) for (query, doc), grade in (self.grades | judged).items())
+            rows = (Judgement(query, doc, grade) for (query, doc), grade in (grades | judged).items())
             write_qrels(self.path, rows)
-            self.grades.update(judged)
+            self.grades.update(grades | judged)
 
 
 @frozen(slots=False, eq=False)

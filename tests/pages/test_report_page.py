@@ -194,7 +194,7 @@ def test_predicted_words_are_shown_where_the_decoder_predicts_words(pages, runs)
 
 def test_runs_that_differ_by_the_seed_share_a_row(runs):
     records = [open_run(runs[name], PARTS) for name in ("seed-1", "seed-2", "uniform")]
-    found = compare_runs(records)
+    found = compare_runs(records, records)
     assert [group.runs for group in found.groups] == [("seed-1", "seed-2"), ("uniform",)]
     assert found.settings == ("masker",)
     assert [group.differences for group in found.groups] == [("pmi",), ("uniform",)]
@@ -206,7 +206,7 @@ def test_runs_that_differ_by_the_seed_share_a_row(runs):
 
 def test_runs_that_differ_by_training_queries_are_a_curve(runs):
     records = [open_run(runs[name], PARTS) for name in ("seed-1", "seed-2", "few")]
-    rows = compare_runs(records).curve.spec["data"]["values"]
+    rows = compare_runs(records, records).curve.spec["data"]["values"]
     values = {one.name: one.scores[one.results.compared].mean("RR@10") for one in records}
     assert [row["x"] for row in rows] == [4, 12]
     assert [row["y"] for row in rows] == pytest.approx([values["few"], (values["seed-1"] + values["seed-2"]) / 2])
