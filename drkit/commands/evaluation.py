@@ -12,14 +12,12 @@ from drkit.commands.inputs import NamedCollection
 from drkit.core.files import local_path
 from drkit.core.registry import Installed
 from drkit.core.types import Judgement
-from drkit.data.collection import judgements_of, qrels_columns
-from drkit.data.rows import read_lines
+from drkit.data.qrels import read_qrels
 from drkit.errors import DrkitError, did_you_mean
 from drkit.evaluate import MEASURES, Scores, average, evaluate
 from drkit.recipe.start import RECIPE
 from drkit.runs.manifest import read_manifest
 from drkit.search import read_run
-from drkit.search.rankings import decode_id
 
 if TYPE_CHECKING:
     from drkit.search.rankings import RunRow
@@ -168,7 +166,7 @@ def find_judgements(
     """
     named = NamedCollection(collection, tuple(settings), parts) if collection is not None else None
     if qrels is not None:
-        return JudgedQueries(tuple(read_any_qrels(qrels)), _texts(named, split or "test") if named else {})
+        return JudgedQueries(tuple(read_qrels(qrels)), _texts(named, split or "test") if named else {})
     if named is not None:
         return _judged(named, split or "test")
     runs = list(dict.fromkeys(system.run for system in systems if system.run))
@@ -179,17 +177,6 @@ def find_judgements(
         if set(other.judgements) != set(first.judgements):
             raise DrkitError(f"{runs[0]} and {run} were evaluated with different judgements; give --qrels FILE")
     return first
-
-
-def read_any_qrels(path: Path) -> Iterator[Judgement]:
-    """Read judgements in TREC's four columns or BEIR's three, once, so that they may come through a pipe.
-
-    Ids are decoded in four columns, where run files have them encoded (`encode_id`). Raises DrkitError naming the line.
-    """
-    lines = list(read_lines(Path(path)))
-    decode = decode_id if lines and len(qrels_columns(lines[0][1])) == 4 else str
-    for _, judgement in judgements_of(lines, Path(path)):
-        yield Judgement(decode(judgement.query_id), decode(judgement.doc_id), judgement.relevance)
 
 
 def _systems_of(text: str, several: bool) -> list[System]:

@@ -15,8 +15,8 @@ from drkit.core.loading import explain_load_errors, may_be_hub_id, reaches_hub
 from drkit.core.registry import Installed, Registry, installed
 from drkit.core.spec import Kind
 from drkit.core.types import Judgement, Passage, Query
-from drkit.data.collection import read_topics
 from drkit.data.corpus import StoredCollection, open_collection
+from drkit.data.topics import read_topics
 from drkit.encoders.folder import (
     CONFIG,
     MODULES,

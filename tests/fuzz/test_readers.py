@@ -18,10 +18,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from drkit.core.registry import installed
-from drkit.data.collection import read_judgements, read_passages, read_topics
+from drkit.data.collection import read_passages
 from drkit.data.pairs import PairsCollection
+from drkit.data.qrels import read_judgements
 from drkit.data.rows import LONGEST_LINE, read_lines
 from drkit.data.specs import PairsConfig
+from drkit.data.topics import read_topics
 from drkit.encoders.folder import (
     declared_settings,
     is_dual,

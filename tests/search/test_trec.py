@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drkit.core.types import Judgement
+from drkit.data.qrels import decode_id, encode_id, read_qrels, write_qrels
 from drkit.errors import DrkitError
-from drkit.search.rankings import decode_id, encode_id, read_qrels, read_run, write_qrels, write_run
+from drkit.search.rankings import read_run, write_run
 
 IDS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
 SCORES = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -39,9 +40,9 @@ def test_an_encoded_id_is_one_word_in_one_line(name):
 def test_the_columns_are_those_of_trec(tmp_path):
     write_run(tmp_path / "r", [("q 1", [("a", 0.1), ("b c", 2.0), ("d", 0.1)])], "my tag")
     assert (tmp_path / "r").read_text().splitlines() == [
-        "q%201\tQ0\tb%20c\t1\t2.0\tmy%20tag",
-        "q%201\tQ0\td\t2\t0.1\tmy%20tag",
-        "q%201\tQ0\ta\t3\t0.1\tmy%20tag",
+        "q%201%drkit\tQ0\tb%20c%drkit\t1\t2.0\tmy%20tag%drkit",
+        "q%201%drkit\tQ0\td\t2\t0.1\tmy%20tag%drkit",
+        "q%201%drkit\tQ0\ta\t3\t0.1\tmy%20tag%drkit",
     ]
 
 
@@ -114,11 +115,11 @@ def test_a_percent_sign_that_encodes_no_text_stands_as_it_is(tmp_path):
 
 
 def test_a_missing_or_binary_file_is_an_error_of_the_user(tmp_path):
-    with pytest.raises(DrkitError, match="cannot read"):
+    with pytest.raises(DrkitError, match="none: cannot be read"):
         list(read_run(tmp_path / "none"))
     (tmp_path / "b").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(DrkitError, match="UTF-8"):
         list(read_run(tmp_path / "b"))
     (tmp_path / "q").write_text("q 0 d high\n")
-    with pytest.raises(DrkitError, match="q:1: relevance must be a whole number, got 'high'"):
+    with pytest.raises(DrkitError, match="q:1: the score 'high' is not a 32-bit integer"):
         list(read_qrels(tmp_path / "q"))

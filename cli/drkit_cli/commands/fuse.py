@@ -96,11 +96,10 @@ def fuse(
 
 
 def _tuned(first: Path, second: Path, qrels: Path, measure: str, scale: Scale) -> TunedWeight:
-    from drkit.commands.evaluation import read_any_qrels
     from drkit.evaluate import tune_weight
-    from drkit.search import read_run
+    from drkit.search import read_qrels, read_run
 
-    judgements = tuple(read_any_qrels(qrels))
+    judgements = tuple(read_qrels(qrels))
     return tune_weight(read_run(first), read_run(second), judgements, measure, scale=scale)
 
 
