@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 from attrs import define, evolve, field, frozen
 
 from drkit.commands.inputs import NamedCollection
-from drkit.core.files import local_path
+from drkit.core.files import input_path, local_path
 from drkit.core.registry import Installed
 from drkit.core.types import Judgement
 from drkit.data.qrels import read_qrels
+from drkit.data.rows import COMPRESSED
 from drkit.errors import DrkitError, did_you_mean
 from drkit.evaluate import MEASURES, Scores, average, evaluate
 from drkit.recipe.start import RECIPE
@@ -185,12 +186,16 @@ def _systems_of(text: str, several: bool) -> list[System]:
         systems = [_system(path, name) for name in _results(path)["runs"]]
         return [System(f"{path.name}:{s.name}", s.files, path) for s in systems] if several else systems
     run, colon, name = text.rpartition(":")
-    if not path.is_file() and colon and Path(run).is_dir():
+    if not path.exists() and colon and Path(run).is_dir():
         system = _system(Path(run), name)
         return [System(f"{Path(run).name}:{name}", system.files, Path(run))]
-    if not path.is_file():
+    path = input_path(text)
+    if not path.exists():
         raise DrkitError(f"not found: {text}; {_WHAT_TO_GIVE}")
-    return [System(path.name.removesuffix(".trec"), (path,))]
+    name = path.name
+    for ending in (*COMPRESSED, ".trec"):
+        name = name.removesuffix(ending)
+    return [System(name, (path,))]
 
 
 def _system(run: Path, name: str) -> System:
@@ -228,9 +233,8 @@ def _checked_rows(path: Path, judged: set[str], ranked: set[str]) -> Iterator[tu
 
 
 def _judged(collection: NamedCollection, split: str) -> JudgedQueries:
-    collection.check_split(split)
-    return JudgedQueries(tuple(collection.source.judgements(split)), _texts(collection, split))
+    return JudgedQueries(tuple(collection.judgements(split)), _texts(collection, split))
 
 
 def _texts(collection: NamedCollection, split: str) -> dict[str, str]:
-    return {query.query_id: query.text for query in collection.source.queries(split)}
+    return {query.query_id: query.text for query in collection.queries(split)}

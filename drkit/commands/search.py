@@ -11,6 +11,7 @@ import attrs
 
 from drkit.commands.inputs import NamedCollection
 from drkit.core.engine import Engine, Loaded
+from drkit.core.files import require_no_pipe
 from drkit.core.registry import Installed
 from drkit.errors import DrkitError
 from drkit.search import Storage, Vectors, encode_corpus, read_run, rerank, write_run
@@ -99,6 +100,7 @@ def rerank_file(
 
     Raises DrkitError if the run cannot be read, or none of its queries or passages belongs to the collection.
     """
+    require_no_pipe(run)
     queries = {query.query_id: query.text for query in collection.queries(split)}
     doc_ids = {
         doc_id for query, hits in read_run(run) if query in queries for doc_id, _ in in_order(hits)[: max(depth, 1)]

@@ -17,7 +17,7 @@ from drkit.commands.inputs import NamedCollection, find_index, open_encoder, ope
 from drkit.commands.search import texts_of
 from drkit.core.engine import Engine, Loaded, loaded_value
 from drkit.core.file_parts import FilePart, FileParts, concatenate
-from drkit.core.files import SCRATCH, digest, path_state, replacing, write_text
+from drkit.core.files import SCRATCH, digest, path_state, replacing, require_no_pipe, write_text
 from drkit.core.processes import Shard
 from drkit.core.registry import Installed, Registry, installed
 from drkit.core.spec import Kind
@@ -356,6 +356,7 @@ def distill(
     Raises DrkitError, with file and line, for an invalid line, a passage that is not in the collection, or a score that
     is not finite.
     """
+    require_no_pipe(negatives)
     doc_ids = {
         doc_id for line in read_jsonl(negatives) for name in ("positives", "negatives") for doc_id in _ids(line, name)
     }

@@ -62,6 +62,20 @@ def read_topics(path: Path, part: str = "title") -> Iterator[tuple[Row, Query]]:
     )
 
 
+def read_topic_file(path: Path) -> list[Query]:
+    """Read all queries of a file, as `read_topics` does. Raises DrkitError, with both lines, for a duplicate id."""
+    found: dict[str, Query] = {}
+    lines: dict[str, int] = {}
+    for row, query in read_topics(path):
+        if query.query_id in found:
+            raise DrkitError(
+                f"{row}: duplicate query id {query.query_id!r}, also on line {lines[query.query_id]}; give every query "
+                f"its own id"
+            )
+        found[query.query_id], lines[query.query_id] = query, row.number
+    return list(found.values())
+
+
 def _read_trec_topics(path: Path) -> Iterator[Row]:
     """Yield a row of its parts for each `<top>`, whose elements are seldom closed."""
     topic: Row | None = None
