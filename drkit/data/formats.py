@@ -122,7 +122,8 @@ class JsonlCollection(FileCollection):
         self.path = local_path(config.path)
         self.name = f"jsonl:{self.path.resolve().name}"
         named = ((config.id_field, ID_COLUMNS), (config.text_field, TEXT_COLUMNS), (config.title_field, TITLE_COLUMNS))
-        self._columns = PassageColumns(*((chosen,) if chosen else usual for chosen, usual in named))
+        ids, texts, titles = ((chosen,) if chosen else usual for chosen, usual in named)
+        self._columns = PassageColumns(ids, texts, titles)
 
     @property
     def split_rules(self) -> Splits:

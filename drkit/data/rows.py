@@ -331,7 +331,7 @@ def open_bytes(path: Path) -> IO[bytes]:
         if path.suffix == ".zst":
             import pyarrow as pa
 
-            return io.BufferedReader(pa.CompressedInputStream(pa.OSFile(str(path)), "zstd"), 1 << 20)
+            return io.BufferedReader(pa.CompressedInputStream(path.open("rb"), "zstd"), 1 << 20)
         return io.BufferedReader(gzip.GzipFile(path), 1 << 20) if path.suffix == ".gz" else path.open("rb")
     except OSError as error:
         raise DrkitError(f"{path}: cannot be read ({error.strerror or error})") from None

@@ -52,7 +52,7 @@ def marked(folder):
 
 def without_last_line_end(folder):
     found = jsonl(folder)
-    found.passage_files[0].write_bytes(found.passage_file.read_bytes().rstrip(b"\n"))
+    found.passage_files[0].write_bytes(found.passage_files[0].read_bytes().rstrip(b"\n"))
     return found
 
 
