@@ -108,8 +108,20 @@ def write_qrels(path: Path, judgements: Iterable[Judgement]) -> None:
 
 
 def read_qrels(path: Path) -> Iterator[Judgement]:
-    """Read the judgements of a file, as `read_judgements` does; it may be gzipped, or a pipe."""
-    return (judgement for _, judgement in read_judgements(Path(path)))
+    """Read the judgements of a file, as `read_judgements` does; it may be compressed (.gz, .zst), or a pipe.
+
+    Raises DrkitError, with both lines, for a second judgement that contradicts the first.
+    """
+    seen: dict[tuple[str, str], tuple[int, str]] = {}
+    for where, judgement in read_judgements(Path(path)):
+        key, grade = (judgement.query_id, judgement.doc_id), judgement.relevance
+        before, first = seen.setdefault(key, (grade, where))
+        if grade != before:
+            raise DrkitError(
+                f"{where}: document {judgement.doc_id!r} is judged twice for query {judgement.query_id!r}, as {before} "
+                f"@ {first} and as {grade}; remove one of the two judgements"
+            )
+        yield judgement
 
 
 def read_judgements(path: Path, *, beir: bool = False) -> Iterator[tuple[str, Judgement]]:

@@ -245,6 +245,10 @@ def _read_table(
     if top is None:
         return
     begin, cells = top
+    _check_separator(cells, is_header, f"{path}:{begin}")
+    lower = [cell.strip().lower() for cell in cells]
+    if not is_header(cells) and is_header(lower):
+        cells = lower
     named = is_header(cells)
     names = cells if named else default_names(len(cells))
     _check_names(names, f"{path}:{begin}")
@@ -257,6 +261,17 @@ def _read_table(
                 f"{_SEPARATORS[file_kind(path)]!r}, got {len(cells)}"
             )
         yield Row(path, number, dict(zip(names, cells, strict=True)))
+
+
+def _check_separator(cells: Sequence[str], is_header: Callable[[Sequence[str]], bool], where: str) -> None:
+    """Refuse a header whose names another separator parts: each line would be a single cell."""
+    for other in ",;|\t" if len(cells) == 1 else "":
+        names = cells[0].lower().split(other)
+        if len(names) > 1 and is_header(names):
+            raise DrkitError(
+                f"{where}: the columns are separated by {other!r}; a .tsv file has tabs, a .csv file commas: rename or "
+                f"convert it"
+            )
 
 
 def _check_names(names: Sequence[str], where: str) -> None:

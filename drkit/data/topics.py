@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from xml.parsers import expat
@@ -18,6 +19,7 @@ TOPIC_FORMATS = (*FORMATS, ".txt", ".topics", ".trec", ".xml")
 
 _TOPIC = re.compile(r"<(top|topic|query)\b", re.IGNORECASE)
 _START = re.compile(r"<top>", re.IGNORECASE)
+_END = re.compile(r"(?<=</top>)", re.IGNORECASE)
 _TAG = re.compile(r"<(num|title|desc|narr)>", re.IGNORECASE)
 _ANY_TAG = re.compile(r"<[^<>]*>")
 _LABEL = re.compile(r"^\s*(number|topic|description|narrative)\s*:\s*", re.IGNORECASE)
@@ -50,12 +52,13 @@ def read_topics(path: Path, part: str = "title") -> Iterator[tuple[Row, Query]]:
     if file_kind(path) in FORMATS:
         rows = read_rows(path, lambda cells: bool({*QUERY_ID_COLUMNS} & {*cells}), lambda width: ("id", "text")[:width])
         return ((row, query_of(row)) for row in rows)
-    lines = (line for _, line in read_lines(path) if line.strip())
-    first = next(lines, "")
-    found = _TOPIC.search(first) or next(filter(None, map(_TOPIC.search, lines)), None)
-    if found:
-        topics = _read_trec_topics(path) if found[1].lower() == "top" else _read_xml_topics(path)
-        return ((topic, _topic_query(topic, part)) for topic in topics)
+    lines, above = read_lines(path), list[tuple[int, str]]()  # read once: it may be a pipe
+    for numbered in lines:
+        above.append(numbered)
+        if found := _TOPIC.search(numbered[1]):
+            is_xml = above[0][1].startswith("<?xml") or found[1].lower() != "top"
+            read = _read_xml_topics if is_xml else _read_trec_topics
+            return ((topic, _topic_query(topic, part)) for topic in read(path, chain(above, lines)))
     raise DrkitError(
         f"{path}:1: expected topics (<top> or <topic>); a file of topics in another format must end in .tsv, .csv or "
         f".jsonl"
@@ -76,11 +79,12 @@ def read_topic_file(path: Path) -> list[Query]:
     return list(found.values())
 
 
-def _read_trec_topics(path: Path) -> Iterator[Row]:
+def _read_trec_topics(path: Path, lines: Iterable[tuple[int, str]]) -> Iterator[Row]:
     """Yield a row of its parts for each `<top>`, whose elements are seldom closed."""
     topic: Row | None = None
     tag = ""
-    for number, line in read_lines(path):
+    # Several topics may be on one line.
+    for number, line in ((number, part) for number, whole in lines for part in _END.split(whole)):
         if _START.search(line):
             if topic is not None:
                 raise DrkitError(
@@ -100,11 +104,11 @@ def _read_trec_topics(path: Path) -> Iterator[Row]:
         raise DrkitError(f"{topic}: this <top> is never closed; the file may be truncated")
 
 
-def _read_xml_topics(path: Path) -> Iterator[Row]:
+def _read_xml_topics(path: Path, lines: Iterable[tuple[int, str]]) -> Iterator[Row]:
     """Yield a row of its parts for each `<topic>` (or `<query>`) of well-formed XML without entities of its own."""
     topics = _XmlTopics(path)
     try:
-        for _, line in read_lines(path):
+        for _, line in lines:
             topics.parser.Parse(f"{line}\n")
             while len(topics.found) > bool(topics.inside):
                 yield _named(topics.found.pop(0))

@@ -87,6 +87,7 @@ def check_one_list_per_query(lists: int, queries: int) -> None:
 RunRow: TypeAlias = "tuple[str, Iterable[tuple[str, float]]]"
 # Columns of a run file by their number; the second form is MS MARCO's.
 _COLUMNS = {6: ("query", "Q0", "document", "rank", "score", "tag"), 3: ("query", "document", "rank")}
+_EXPECTED = {6: "score must be a finite number", 3: "rank must be 1, 2, .. in three columns (query document rank)"}
 # Bytes that are read at once.
 _BLOCK = 8 << 20
 
@@ -246,8 +247,7 @@ def _read_by_line(path: Path, names: Sequence[str], first: int, block: bytes) ->
         scores = _scores(np.array([_number(text) for text in written]), names)
         if not np.isfinite(scores).all():
             wrong = int(np.isfinite(scores).argmin())
-            what = "score must be a finite number" if "score" in names else "rank must be 1, 2, .."
-            raise DrkitError(f"{path}:{start + wrong}: {what}, got {written[wrong]!r:.80}")
+            raise DrkitError(f"{path}:{start + wrong}: {_EXPECTED[len(names)]}, got {written[wrong]!r:.80}")
         yield _Lines(start, name, [columns[document] for _, columns in lines], scores)
 
 

@@ -211,7 +211,8 @@ def test_duplicate_ids_are_named_with_both_lines(tmp_path):
 
 def test_a_query_id_given_twice_is_named(tmp_path):
     twice = [{"_id": "q0", "text": "a"}, {"_id": "q1", "text": "b"}, {"_id": "q0", "text": "c"}]
-    with pytest.raises(DrkitError, match=r"duplicate query id 'q0', in test @ .*queries\.jsonl:1 and in test @ .*queries\.jsonl:3"):
+    both = r"in test @ .*queries\.jsonl:1 and in test @ .*queries\.jsonl:3"
+    with pytest.raises(DrkitError, match=f"duplicate query id 'q0', {both}"):
         write_collection(collection(beir(tmp_path, queries=twice)), tmp_path / "out")
 
 
