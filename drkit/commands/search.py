@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from drkit.commands.inputs import NamedCollection
-from drkit.core.engine import Engine, Loaded
+from drkit.core.engine import Engine, Loaded, loaded_value
 from drkit.core.files import require_no_pipe
 from drkit.core.registry import Installed
 from drkit.errors import DrkitError
@@ -45,6 +45,7 @@ def encode_collection(
     Raises DrkitError as `encode_corpus` does, or if the collection or split does not exist.
     """
     source = NamedCollection(collection, tuple(settings), parts)
+    loaded_value(encoder)  # which may be missing, before the collection is read
     queries = ((q.query_id, q.text) for q in source.queries(split)) if split else None
     role = "queries" if split else "passages"
     made = attrs.evolve(storage or Storage(), role=role)

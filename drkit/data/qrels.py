@@ -131,7 +131,7 @@ def read_judgements(path: Path, *, beir: bool = False) -> Iterator[tuple[str, Ju
     A line with tabs is split at tabs, so that ids may contain spaces; others at white space. Relevance is an integer,
     possibly negative. Raises DrkitError naming `file:line` at any other line.
     """
-    decode = id_decoder(path)
+    decode, header = id_decoder(path), ""
     for number, line in read_lines(path):
         where = f"{path}:{number}"
         cells = line.split("\t") if beir else _columns(line)
@@ -142,6 +142,11 @@ def read_judgements(path: Path, *, beir: bool = False) -> Iterator[tuple[str, Ju
             if number == 1 and beir:
                 raise DrkitError(f"{where}: expected the header {_BEIR_JUDGEMENT}, got a judgement")
             yield where, Judgement(decode(cells[0]), decode(cells[-2]), parse_relevance(cells[-1].strip(), where))
+            header = ""
+        else:
+            header = line
+    if header and not beir:
+        raise DrkitError(f"{path}:1: expected {_JUDGEMENT}, got {header!r:.200} and no judgement below")
 
 
 def _columns(line: str) -> list[str]:

@@ -274,6 +274,7 @@ UNUSUAL = [
     ("qrels.txt", "q 0 d 1\n\n", r"qrels\.txt:2: expected .*, got ''"),
     ("qrels.txt", "q 0 d 1 x\n", r"qrels\.txt:1: expected .*, got 'q 0 d 1 x'"),
     ("qrels.txt", "q,0,d,1\n", r"qrels\.txt:1: expected"),
+    ("qrels.txt", "query-id\tcorpus-id\tscore\n", r"qrels\.txt:1: expected .* and no judgement below"),
     ("topics.tsv", "QID\tQuery\n1\twhat\n", [("1", "what")]),
     ("topics.json", '[{"id": 1, "query": "what"}]', [("1", "what")]),
     ("topics.txt", "1\twhat\n", r"topics\.txt:1: expected topics .* must end in \.tsv"),
