@@ -134,7 +134,7 @@ def read_judgements(path: Path, *, beir: bool = False) -> Iterator[tuple[str, Ju
     decode, header = id_decoder(path), ""
     for number, line in read_lines(path):
         where = f"{path}:{number}"
-        cells = line.split("\t") if beir else _columns(line)
+        cells = line.split("\t") if beir else qrels_columns(line)
         if len(cells) not in ((3,) if beir else (3, 4)) or not cells[0] or not cells[-2]:
             raise DrkitError(f"{where}: expected {_BEIR_JUDGEMENT if beir else _JUDGEMENT}, got {line!r:.200}")
         numbers = cells[2:] if len(cells) == 3 else cells[1::2]
@@ -149,8 +149,12 @@ def read_judgements(path: Path, *, beir: bool = False) -> Iterator[tuple[str, Ju
         raise DrkitError(f"{path}:1: expected {_JUDGEMENT}, got {header!r:.200} and no judgement below")
 
 
-def _columns(line: str) -> list[str]:
-    """Split a line at tabs, or else at blanks and tabs; ids may contain other white space."""
+def qrels_columns(line: str) -> list[str]:
+    r"""Split a line at tabs, or else at blanks and tabs; ids may contain other white space.
+
+    >>> qrels_columns("q1\tdoc one\t1"), qrels_columns("q1 0  d1 1")
+    (['q1', 'doc one', '1'], ['q1', '0', 'd1', '1'])
+    """
     cells = line.split("\t")
     return cells if len(cells) in (3, 4) else _BLANKS.split(line.strip(" \t"))
 
