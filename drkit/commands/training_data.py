@@ -426,6 +426,8 @@ def _scored(lines: Sequence[Row], teacher: Scorer, texts: Mapping[str, str]) -> 
 
 def _ids(line: Row, name: str) -> list[str]:
     value = line.values.get(name)
+    if isinstance(value, list):  # a collection's integers are the same ids
+        value = [str(doc_id) if type(doc_id) is int else doc_id for doc_id in value]
     if not isinstance(value, list) or not all(isinstance(doc_id, str) and doc_id for doc_id in value):
         raise DrkitError(f"{line}: {name!r} must be a list of passage ids; give a file written by `drkit mine`")
     return value
