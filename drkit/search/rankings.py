@@ -212,8 +212,9 @@ def _read_by_arrow(names: Sequence[str], first: int, block: bytes) -> list[_Line
     from pyarrow import csv
 
     delimiter = "\t" if b"\t" in block else " "
-    unusual = (b"\x00", b"\xef\xbb\xbf", b" " if delimiter == "\t" else b"  ")
-    if any(one in block for one in unusual) or block.count(b"\r") != block.count(b"\r\n"):
+    unusual = (b"\x00", b" " if delimiter == "\t" else b"  ")
+    has_bare_returns = b"\r" in block and block.count(b"\r") != block.count(b"\r\n")
+    if has_bare_returns or any(one in block for one in unusual) or block.startswith(BOM_UTF8):  # which Arrow removes
         return None
     types = {name: pa.float64() if name == "score" else pa.string() for name in names}
     types |= {} if "score" in names else {"rank": pa.int64()}
