@@ -18,7 +18,9 @@ from drkit.core.progress import Progress, Silent
 from drkit.core.registry import Registry
 from drkit.core.types import Judgement
 from drkit.data.formats import BeirCollection
+from drkit.data.rows import COMPRESSED
 from drkit.data.specs import BeirConfig
+from drkit.data.writing import refuse_duplicate_passages, refuse_duplicate_queries
 from drkit.encoders.folder import TORCH
 from drkit.errors import DrkitError
 from drkit.evaluate import Scores, check_measures, evaluate, tune_bm25, tune_weight
@@ -239,7 +241,7 @@ def _folders(folder: Path) -> Iterator[Path]:
 
 
 def _is_data_set(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in ("corpus.jsonl", "corpus.jsonl.gz"))
+    return any((folder / f"corpus.jsonl{end}").is_file() for end in ("", *COMPRESSED))
 
 
 def _rank_data_set(path: Path, systems: _Systems, output: Path, progress: Progress) -> _Ranked:
@@ -248,10 +250,13 @@ def _rank_data_set(path: Path, systems: _Systems, output: Path, progress: Progre
     split = next((split for split in SPLITS if split in collection.splits()), None)
     if split is None:
         raise DrkitError(f"{path} has no test or dev judgements to evaluate with")
+    refuse_duplicate_passages(collection)
     name = path.resolve().name
     rankers, splits = systems.rankers(split, collection.splits(), name, progress)
     hashes = {name: facts["sha256"] for name, facts in collection.describe()["files"].items()}
     files = dict.fromkeys(splits, hashes)
+    for one in splits:
+        refuse_duplicate_queries(collection, one)
     runs = {ranker[0]: _rank(name, collection, files, ranker, output, progress) for ranker in rankers}
     return _Ranked(name, runs, {split: tuple(collection.judgements(split)) for split in splits})
 

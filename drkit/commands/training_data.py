@@ -17,7 +17,7 @@ from drkit.commands.inputs import NamedCollection, find_index, open_encoder, ope
 from drkit.commands.search import texts_of
 from drkit.core.engine import Engine, Loaded, loaded_value
 from drkit.core.file_parts import FilePart, FileParts, concatenate
-from drkit.core.files import SCRATCH, digest, path_state, replacing, write_text
+from drkit.core.files import SCRATCH, digest, path_state, replacing, require_no_pipe, write_text
 from drkit.core.processes import Shard
 from drkit.core.registry import Installed, Registry, installed
 from drkit.core.spec import Kind
@@ -356,6 +356,7 @@ def distill(
     Raises DrkitError, with file and line, for an invalid line, a passage that is not in the collection, or a score that
     is not finite.
     """
+    require_no_pipe(negatives)
     doc_ids = {
         doc_id for line in read_jsonl(negatives) for name in ("positives", "negatives") for doc_id in _ids(line, name)
     }
@@ -425,6 +426,8 @@ def _scored(lines: Sequence[Row], teacher: Scorer, texts: Mapping[str, str]) -> 
 
 def _ids(line: Row, name: str) -> list[str]:
     value = line.values.get(name)
+    if isinstance(value, list):  # a collection's integers are the same ids
+        value = [str(doc_id) if type(doc_id) is int else doc_id for doc_id in value]
     if not isinstance(value, list) or not all(isinstance(doc_id, str) and doc_id for doc_id in value):
         raise DrkitError(f"{line}: {name!r} must be a list of passage ids; give a file written by `drkit mine`")
     return value

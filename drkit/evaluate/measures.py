@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from drkit.core.files import write_text
 from drkit.core.types import HIGHEST_GRADE, Judgement
+from drkit.data.qrels import encode_ids
 from drkit.data.rows import batched
 from drkit.errors import DrkitError
 from drkit.recipe.toml import json_text
-from drkit.search.rankings import RunRow, encode_ids
+from drkit.search.rankings import RunRow
 
 MEASURES = ("RR@10", "nDCG@10", "R@100", "R@1000")
 # Of a run, so that memory does not grow with it.

@@ -16,10 +16,12 @@ from filelock import FileLock
 from drkit.core.files import write_text
 from drkit.core.types import Judgement
 from drkit.data.corpus import StoredCollection
+from drkit.data.qrels import qrels_columns, read_qrels, write_qrels
+from drkit.data.rows import read_lines
 from drkit.errors import DrkitError
 from drkit.inspect.masks import stop_words
 from drkit.pages.records import RunRecord
-from drkit.search import Bm25Retriever, HybridRetriever, Retriever, read_qrels, write_qrels
+from drkit.search import Bm25Retriever, HybridRetriever, Retriever
 
 if TYPE_CHECKING:
     from drkit.search.fusion import Searcher
@@ -73,8 +75,12 @@ class KeptJudgements:
         return self._read()
 
     def _read(self) -> dict[tuple[str, str], int]:
-        rows = read_qrels(self.path) if self.path.is_file() else iter(())
-        return {(row.query_id, row.doc_id): row.relevance for row in rows}
+        if not self.path.is_file():
+            return {}
+        first = next((line for _, line in read_lines(self.path)), "")
+        if first and len(qrels_columns(first)) != 4:  # another file would be rewritten in this form
+            raise DrkitError(f"{self.path}:1: judgements are kept in TREC's four columns, got {first!r:.80}")
+        return {(row.query_id, row.doc_id): row.relevance for row in read_qrels(self.path)}
 
     @property
     def queries(self) -> Path:

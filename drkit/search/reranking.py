@@ -13,11 +13,12 @@ import torch
 from attrs.validators import ge, in_
 from numpy.typing import NDArray
 
+from drkit.data.qrels import encode_id
 from drkit.data.rows import batched
 from drkit.encoders.cross_encoder import CrossEncoder
 from drkit.encoders.folder import BFLOAT16, PRECISIONS
 from drkit.errors import DrkitError
-from drkit.search.rankings import RunRow, encode_id
+from drkit.search.rankings import RunRow
 from drkit.search.text_encoder import choose_device, inference, length_sorted_batches
 
 if TYPE_CHECKING:

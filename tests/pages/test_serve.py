@@ -184,8 +184,9 @@ def test_hostile_passages_are_text(hostile_run, tmp_path):
         started.stop()
 
 
-def test_a_qrels_file_that_is_none_is_refused(runs, tmp_path):
-    (tmp_path / "bad.qrels").write_text("not a judgement\n")
+@pytest.mark.parametrize("content", ["not a judgement\n", "query-id\tcorpus-id\tscore\nq\td\t1\n", "q\t0\td\thigh\n"])
+def test_a_qrels_file_that_is_none_is_refused(runs, tmp_path, content):
+    (tmp_path / "bad.qrels").write_text(content)
     with pytest.raises(DrkitError, match=r"bad\.qrels:1"):
         SearchedRuns.load([open_run(runs["seed-1"], PARTS)], tmp_path / "bad.qrels")
 
