@@ -350,10 +350,12 @@ def results_document(run: Path, done: Mapping[str, Manifest]) -> dict[str, Any]:
 
 
 def _findings(run: Path, done: Mapping[str, Manifest]) -> list[str]:
+    from drkit.evaluate.systems import VERDICT_CAPTION
     from drkit.runs.stages.retriever import chosen_on_dev
 
     metrics = done["evaluation"].metrics if "evaluation" in done else {}
     verdicts = verdict(metrics, metrics["measures"][0]) if metrics else []
+    verdicts = [VERDICT_CAPTION, *verdicts] if verdicts else []
     chosen = chosen_on_dev({name: manifest.metrics for name, manifest in done.items()})
     return [*verdicts, *chosen, *truncations(run, done)]
 

@@ -129,7 +129,7 @@ def evaluate_encoder(
     systems = _Systems.of(encoder, bm25, measures[0], exclude_self, backend=backend, registry=registry)
     rankers, splits = systems.rankers(split, collection.source.splits(), name, report)
     files = {split: _content(collection, split) for split in splits}
-    judgements = {split: tuple(collection.source.judgements(split)) for split in splits}
+    judgements = _known_judgements(collection, splits, name, report)
     runs = {ranker[0]: _rank(name, collection, files, ranker, output, report) for ranker in rankers}
     ranked = _Ranked(name, runs, judgements)
     return list(_measure(ranked, systems.untuned, measures, exclude_self, report).items())
@@ -258,7 +258,24 @@ def _rank_data_set(path: Path, systems: _Systems, output: Path, progress: Progre
     for one in splits:
         refuse_duplicate_queries(collection, one)
     runs = {ranker[0]: _rank(name, collection, files, ranker, output, progress) for ranker in rankers}
-    return _Ranked(name, runs, {split: tuple(collection.judgements(split)) for split in splits})
+    return _Ranked(name, runs, _known_judgements(collection, splits, name, progress))
+
+
+def _known_judgements(
+    collection: BeirCollection | NamedCollection, splits: Iterable[str], name: str, progress: Progress
+) -> dict[str, tuple[Judgement, ...]]:
+    """Return the judgements of splits whose passage exists, as a run that drops the others counts; a note says so."""
+    found = {split: tuple(collection.judgements(split)) for split in splits}
+    judged = {one.doc_id for rows in found.values() for one in rows}
+    missing = judged - {passage.doc_id for passage in collection.passages() if passage.doc_id in judged}
+    known = {split: tuple(one for one in rows if one.doc_id not in missing) for split, rows in found.items()}
+    if missing:
+        count = sum(map(len, found.values())) - sum(map(len, known.values()))
+        progress.note(
+            f"{name}: {count:,} judgements of passages that it lacks are not counted, as in a run with "
+            f"collection.unknown_judgements=drop"
+        )
+    return known
 
 
 def _rank(

@@ -48,7 +48,7 @@ class Comparison:
 
 
 def compare_runs(runs: Sequence[RunRecord], shown: Sequence[RunRecord]) -> Comparison:
-    """Group runs by recipe, and compare the exported retrievers of those that have been evaluated.
+    """Group runs by recipe, and compare a retriever of each that has been evaluated.
 
     shown: the same runs as they are `published`.
     """
@@ -120,7 +120,7 @@ def _measures(runs: Sequence[RunRecord]) -> tuple[str, ...]:
 
 
 def _value(run: RunRecord, measure: str) -> float | None:
-    return None if run.results is None else run.scores[run.results.compared].mean(measure)
+    return None if run.results is None else run.scores[run.compared].mean(measure)
 
 
 def _mean_text(values: Sequence[float]) -> str:
@@ -152,7 +152,7 @@ def _training_queries(run: RunRecord) -> int | None:
     if run.results is None or run.recipe.finetune is None:
         return None
     labelled = {one.name for one in run.recipe.finetune.rounds if one.pairs == "judged"}
-    name = run.results.compared
+    name = run.compared
     if name not in labelled:
         return 0
     stage = run.manifests.get(run.results.runs[name][0])

@@ -45,7 +45,7 @@ class RunRecord:
     """A run as its folder records it.
 
     name: the folder's name. manifests: of the finished stages, by name, in the order they finished. missing: a line for
-    each stage that is not finished.
+    each stage that is not finished. system: which one is compared with those of other runs, if it was chosen.
     """
 
     folder: Path
@@ -53,6 +53,12 @@ class RunRecord:
     manifests: Mapping[str, Manifest]
     missing: tuple[str, ...] = ()
     name: str = field(kw_only=True)
+    system: str = field(default="", kw_only=True)
+
+    @property
+    def compared(self) -> str:
+        """The system that stands for the run among several: `system`, or the one that the run's verdicts are about."""
+        return self.system or (self.results.compared if self.results else "")
 
     @cached_property
     def collection(self) -> StoredCollection | None:

@@ -33,11 +33,11 @@ from drkit.encoders.heads import seeded
 from drkit.encoders.masked_lm import MaskedLmEncoder
 from drkit.losses.specs import LONGEST_VECTOR
 from drkit.maskers.views import keep_targets
-from drkit.recipe.parts import PartInUse, required_signals
+from drkit.recipe.parts import PartInUse, call_signals, required_signals, signal_scopes
 from drkit.recipe.schema import Choice, EncoderSettings, Pretrain, Recipe
 from drkit.runs.attribution import build_part, refuse_unless, require_methods, target_of, try_collection, trying
 from drkit.runs.estimate import local_config
-from drkit.runs.stages.pretrain import loss_call_signals, vocabulary_signals
+from drkit.runs.stages.pretrain import vocabulary_signals
 from drkit.testing import toys
 from drkit.testing.decoders import check_outputs, scalar_of
 from drkit.testing.losses import check_step
@@ -164,6 +164,7 @@ def _try_pretraining(recipe: Recipe, settings: Pretrain, registry: Registry, bat
     with trying(decoder_part, "while reading its rows and layers"):
         _check_decoder(decoder_part, decoder, encoder, batch)
     parts = {name: PartInUse.of(Kind.LOSS, term, registry) for name, term in settings.losses.items()}
+    scopes = signal_scopes(settings, registry)
     terms = {
         name: Term(
             build_part(part, context),
@@ -171,7 +172,7 @@ def _try_pretraining(recipe: Recipe, settings: Pretrain, registry: Registry, bat
             settings.losses[name].on,
             settings.losses[name].weight,
             part.spec.scope_of(part.config),
-            loss_call_signals(part.spec, part.config, registry),
+            call_signals(part.spec, part.config, scopes),
         )
         for name, part in parts.items()
     }
