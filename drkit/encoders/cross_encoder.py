@@ -18,6 +18,7 @@ from drkit.core.files import replacing_folder, write_text
 from drkit.core.loading import load_pretrained, without_progress_bars
 from drkit.encoders.architectures import ARCHITECTURES, architecture, longest_text
 from drkit.encoders.heads import seeded
+from drkit.encoders.identity import model_identity
 from drkit.encoders.masked_lm import read_config, without_report
 from drkit.errors import DrkitError
 
@@ -196,6 +197,10 @@ class CrossEncoder(nn.Module):
     def max_length(self) -> int:
         """Maximum tokens of a pair."""
         return self.pairs.max_length
+
+    def identity(self) -> dict[str, Any]:
+        """Return what the scores depend on, as plain data: hashes of weights, configuration, tokenizer; the length."""
+        return {**model_identity(self.model, self.tokenizer), "max_length": self.max_length}
 
     def cut_at(self, max_length: int) -> None:
         """Set the maximum tokens of a pair. Raises DrkitError if that leaves no room for text."""

@@ -5,7 +5,6 @@ Texts are sorted by length, padded as little as possible, batched by a token bud
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from attrs.validators import ge, in_
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from drkit.core.files import digest
 from drkit.core.loading import load_pretrained
 from drkit.core.processes import local_device
 from drkit.encoders.folder import (
@@ -36,7 +36,7 @@ from drkit.encoders.folder import (
     read_routes,
     read_word_weights,
 )
-from drkit.encoders.identity import tokenizer_hash, weights_hash
+from drkit.encoders.identity import model_identity
 from drkit.encoders.pooling import POOLINGS, check_pooling, check_token_weights, pool
 from drkit.encoders.static import StaticModel, fast_ids, fold_weights, load_static
 from drkit.encoders.token_weights import TokenWeights, read_token_weights
@@ -59,7 +59,7 @@ class Encoder(Protocol):
         """D, the length of a vector."""
 
     def identity(self) -> Mapping[str, Any]:
-        """Return what the vectors depend on, as plain data; `weights`, `pooling`, `normalize` decide comparability."""
+        """Return what the vectors depend on, as plain data; `drkit.search.rankings.COMPARABLE` decide comparability."""
 
     def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Encode n queries as f32[n,D]."""
@@ -143,7 +143,7 @@ class TextEncoder:
         return self.truncate_dim or int(self.model.config.hidden_size)
 
     def identity(self) -> dict[str, Any]:
-        """Return what the vectors depend on, as plain data: content hashes of weights and tokenizer, and settings.
+        """Return what the vectors depend on, as plain data: hashes of weights, config and tokenizer, and settings.
 
         A static encoder has the identity of its export, whose word vectors are truncated and have token weights folded
         into them.
@@ -153,7 +153,7 @@ class TextEncoder:
             model = StaticModel.of(table[:, : self.truncate_dim])
             return self.evolve(model=model, pooling="mean", token_weights=None, truncate_dim=None).identity()
         settings = attrs.asdict(self, filter=attrs.filters.exclude(*_PARTS, "token_budget"))
-        hashes = {"weights": weights_hash(self.model, self.token_weights), "tokenizer": tokenizer_hash(self.tokenizer)}
+        hashes = model_identity(self.model, self.tokenizer, self.token_weights)
         backend = {} if self.backend == TORCH else {"backend": self.backend}
         return {**hashes, **settings, **backend, "normalize": self.has_unit_length}
 
@@ -282,11 +282,11 @@ class DualEncoder:
         return self.passages.pooling
 
     def identity(self) -> dict[str, Any]:
-        """Return what the vectors depend on, as plain data; the hashes cover weights and tokenizers of both."""
+        """Return what the vectors depend on, as plain data; hashes cover both; each side has its own length."""
         queries, passages = self.queries.identity(), self.passages.identity()
-        names = {key: f"{queries[key]} {passages[key]}".encode() for key in ("weights", "tokenizer")}
-        both = {key: hashlib.blake2b(name, digest_size=16).hexdigest() for key, name in names.items()}
-        return {**passages, **both}
+        both = {key: digest([queries[key], passages[key]]) for key in ("weights", "config", "tokenizer")}
+        own = {key: queries[key] for key in ("query_length", "query_prompt")}
+        return {**passages, **own, **both, "precision": " ".join(sorted({queries["precision"], passages["precision"]}))}
 
     @property
     def query_length(self) -> int:
