@@ -210,6 +210,17 @@ def longest_text(config: Any) -> int:
     return int(positions) - first_position(config)
 
 
+def check_vocabulary(tokenizer: Any, config: Any, path_or_id: str = "") -> None:
+    """Raise DrkitError if a tokenizer gives ids beyond the embeddings of a model with this configuration."""
+    special = tokenizer("")["input_ids"]
+    count = max(max(tokenizer.get_vocab().values()), *special) + 1
+    if count > config.vocab_size:
+        raise DrkitError(
+            f"the tokenizer of {path_or_id or tokenizer.name_or_path!r} has {count} tokens, but the encoder has "
+            f"embeddings for only {config.vocab_size}; use the tokenizer that was saved with the encoder"
+        )
+
+
 def _reason(model_type: str) -> str:
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as MASKED
     from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES

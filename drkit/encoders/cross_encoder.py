@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from drkit.core.loading import load_pretrained, without_progress_bars
 from drkit.encoders.architectures import ARCHITECTURES, architecture, longest_text
 from drkit.encoders.heads import seeded
 from drkit.encoders.identity import model_identity
-from drkit.encoders.masked_lm import read_config, without_report
+from drkit.encoders.masked_lm import read_config
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
@@ -309,24 +309,17 @@ def _load(path_or_id: str, config: Any, seed: int = 0) -> nn.Module:
     found = ARCHITECTURES.get(config.model_type)
     options: dict[str, Any] = {"attn_implementation": found.attention} if found else {}
     expected = "Expected a sequence classifier with one label, or an encoder to start one from."
-    options |= {"num_labels": 1, "dtype": "float32", "output_loading_info": True}
-    with without_report(), seeded(seed, "cross-encoder head"):
-        model, report = load_pretrained(
-            "AutoModelForSequenceClassification", path_or_id, "load the cross-encoder", expected, **options
+    options |= {"num_labels": 1, "dtype": "float32"}
+    with seeded(seed, "cross-encoder head"):
+        model: nn.Module = load_pretrained(
+            "AutoModelForSequenceClassification",
+            path_or_id,
+            "load the cross-encoder",
+            expected,
+            new=() if trained else _NEW,
+            **options,
         )
-    _check_missing(path_or_id, report["missing_keys"], trained, model.base_model_prefix)
-    loaded: nn.Module = model.eval()
-    return loaded
-
-
-def _check_missing(path_or_id: str, missing: Iterable[str], trained: bool, backbone: str) -> None:
-    lacking = sorted(missing)
-    body = [key for key in lacking if trained or not key.removeprefix(f"{backbone}.").startswith(_NEW)]
-    if body:
-        raise DrkitError(
-            f"{path_or_id!r} is not complete: {len(body)} weights are missing (first: {body[0]}); it is truncated, or "
-            f"was saved from another kind of model"
-        )
+    return model.eval()
 
 
 def _tokenizer(path_or_id: str) -> Any:
