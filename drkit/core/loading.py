@@ -31,8 +31,8 @@ _BESIDE = re.compile(
     r"|classifier|pre_classifier|score|qa_outputs|discriminator_predictions)\.|decoder\.(weight|bias)$"
     r"|(.*\.)?(position_ids|token_type_ids)$"
 )
-# By class: what a checkpoint may have and the model has not, and what a checkpoint may lack. Anything else must be there,
-# in the model's shape, because transformers draws what is missing at random. No vector depends on a pooler.
+# By class: what a checkpoint may have and the model has not, and what a checkpoint may lack. Anything else must be
+# there, in the model's shape: transformers draws what is missing at random. No vector depends on a pooler.
 _UNUSED = {"AutoModel": _BESIDE, "AutoModelForMaskedLM": _BESIDE, "AutoModelForSequenceClassification": _BESIDE}
 _OPTIONAL = {"AutoModel": ("pooler.",), "AutoModelForMaskedLM": ("pooler.",)}
 _LAYERS = re.compile(r"(num|n)_(\w+_)?layers")
@@ -75,7 +75,7 @@ def load_pretrained(
             path_or_id, trust_remote_code=trust_remote_code, **options
         )
         if loader == "AutoTokenizer":
-            _check_tokenizer(loaded, folder)
+            check_tokenizer(loaded, folder)
         if is_model:
             loaded, report = loaded
             _check_report(loader, path_or_id, loaded, report, new)
@@ -84,7 +84,7 @@ def load_pretrained(
 
 
 def _check_sizes(loader: str, folder: Path) -> None:
-    """Raise DrkitError if a configuration describes far more weights than its folder has: they might fill the memory."""
+    """Raise DrkitError if a configuration describes far more weights than its folder has; they might not fit memory."""
     import torch
     import transformers
     from safetensors import safe_open
@@ -153,7 +153,7 @@ def _has_no_head(model: Any, missing: Collection[str], optional: tuple[str, ...]
     return bool(head & set(missing)) and own <= set(missing)
 
 
-def _check_tokenizer(tokenizer: Any, folder: Path) -> None:
+def check_tokenizer(tokenizer: Any, folder: Path) -> None:
     """Raise DrkitError if a tokenizer has no vocabulary; transformers makes one of special tokens alone.
 
     Encodes a text, too: some malformed files panic not when they are loaded, but at the first text.
@@ -163,8 +163,8 @@ def _check_tokenizer(tokenizer: Any, folder: Path) -> None:
         raise DrkitError(
             f"{folder} has no vocabulary (missing {' or '.join(files)}); copy the tokenizer's files into it"
         )
-    if not set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens):
-        raise DrkitError(f"the vocabulary in {folder} is empty; restore the tokenizer's files")
+    if not set(tokenizer.get_vocab()) - set(tokenizer.get_added_vocab()):
+        raise DrkitError(f"the vocabulary of {str(folder)!r} is empty; restore the files of its tokenizer")
     if tokenizer.is_fast:
         tokenizer.backend_tokenizer.no_padding()
         tokenizer.backend_tokenizer.no_truncation()

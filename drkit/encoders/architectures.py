@@ -7,6 +7,7 @@ for them (`get_input_embeddings`, `get_output_embeddings`, `base_model`). No tor
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 from attrs import evolve, frozen
@@ -212,8 +213,7 @@ def longest_text(config: Any) -> int:
 
 def check_vocabulary(tokenizer: Any, config: Any, path_or_id: str = "") -> None:
     """Raise DrkitError if a tokenizer gives ids beyond the embeddings of a model with this configuration."""
-    special = tokenizer("")["input_ids"]
-    count = max(max(tokenizer.get_vocab().values()), *special) + 1
+    count = max(chain(tokenizer.get_vocab().values(), tokenizer("")["input_ids"]), default=-1) + 1
     if count > config.vocab_size:
         raise DrkitError(
             f"the tokenizer of {path_or_id or tokenizer.name_or_path!r} has {count} tokens, but the encoder has "
@@ -233,6 +233,17 @@ def _reason(model_type: str) -> str:
     if model_type in MODEL_MAPPING_NAMES:
         return "transformers has no masked LM for it, which pre-training requires"
     return "transformers does not know it"
+
+
+def check_length(length: int, config: Any, path_or_id: str = "") -> None:
+    """Raise DrkitError if a model with this configuration has a position table for fewer than `length` tokens."""
+    if config.model_type != STATIC and getattr(config, "max_position_embeddings", None):
+        longest = longest_text(config)
+        if length > longest:
+            raise DrkitError(
+                f"a length of {length} tokens is too much for the encoder {path_or_id!r}, which reads at most "
+                f"{longest}: lower query_length and passage_length"
+            )
 
 
 def backbone_info(config: Any, tokenizer: Any) -> BackboneInfo:

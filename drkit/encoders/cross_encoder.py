@@ -199,8 +199,8 @@ class CrossEncoder(nn.Module):
         return self.pairs.max_length
 
     def identity(self) -> dict[str, Any]:
-        """Return what the scores depend on, as plain data: hashes of weights, configuration, tokenizer; the length."""
-        return {**model_identity(self.model, self.tokenizer), "max_length": self.max_length}
+        """Return what the scores depend on, as plain data: hashes of the model and tokenizer, and the pairs' form."""
+        return {**model_identity(self.model, self.tokenizer), "max_length": self.max_length, "types": self.pairs.types}
 
     def cut_at(self, max_length: int) -> None:
         """Set the maximum tokens of a pair. Raises DrkitError if that leaves no room for text."""

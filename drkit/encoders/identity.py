@@ -19,7 +19,7 @@ _NOT_COMPUTED = (
     *("finetuning_task", "id2label", "label2id", "problem_type", "sentence_transformers", "use_cache"),
 )
 # What decides the ids of a text in a tokenizer of transformers, besides its backend.
-_TOKENIZER_OPTIONS = ("truncation_side", "split_special_tokens", "model_input_names", "special_tokens_map")
+_TOKENIZER_OPTIONS = ("truncation_side", "split_special_tokens")
 
 
 def model_identity(model: nn.Module, tokenizer: Any, token_weights: TokenWeights | None = None) -> dict[str, str]:

@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from drkit.core.files import digest
-from drkit.core.loading import load_pretrained
+from drkit.core.loading import explain_load_errors, load_pretrained
 from drkit.core.processes import local_device
+from drkit.encoders.architectures import check_length, check_vocabulary
 from drkit.encoders.folder import (
     BFLOAT16,
     CONFIG,
@@ -81,7 +82,8 @@ class TextEncoder:
     token_weights: for the pooling `weighted`. truncate_dim: keep only the first numbers of every vector (cut before it
     is normalised), as an encoder trained with the loss `matryoshka` allows; None: all.
 
-    Raises DrkitError if the pooling needs token weights that are missing, or vectors are shorter than `truncate_dim`.
+    Raises DrkitError if the pooling needs token weights that are missing, vectors are shorter than `truncate_dim`, a
+    length exceeds the model's positions, or the tokenizer gives ids that the model does not have.
     """
 
     model: Any
@@ -102,6 +104,14 @@ class TextEncoder:
         check_token_weights(self.pooling, self.token_weights)
         if self.truncate_dim is not None:
             check_truncation(self.truncate_dim, int(self.model.config.hidden_size))
+        config, name = self.model.config, getattr(self.tokenizer, "name_or_path", "")
+        check_vocabulary(self.tokenizer, config, name)
+        check_length(max(self.query_length, self.passage_length), config, name)
+        if self.token_weights is not None and len(self.token_weights.weight) != config.vocab_size:
+            raise DrkitError(
+                f"got {len(self.token_weights.weight)} token weights for {config.vocab_size} word embeddings of the "
+                f"encoder {name!r}; give one for each"
+            )
 
     @classmethod
     def load(cls, folder: str | Path, device: str | torch.device = "cpu", *, backend: str = TORCH) -> TextEncoder:
@@ -126,7 +136,8 @@ class TextEncoder:
         model, tokenizer = load_backbone(Path(folder))
         found = read_token_weights(Path(folder)) if POOLINGS[pooling].weighted else None
         weights = None if found is None else TokenWeights(found).to(choose_device(device))
-        return cls(model.to(choose_device(device)), tokenizer, token_weights=weights, **settings)
+        encoder = cls(model.to(choose_device(device)), tokenizer, token_weights=weights, **settings)
+        return encoder._tried(Path(folder))
 
     @classmethod
     def _loaded(
@@ -135,7 +146,13 @@ class TextEncoder:
         """Load the parts of an encoder from their folders."""
         model, tokenizer = load_backbone(transformer, backend)
         found = TokenWeights(torch.tensor(read_word_weights(word_weights))).to(device) if word_weights else None
-        return cls(model.to(device), tokenizer, token_weights=found, **settings)
+        return cls(model.to(device), tokenizer, token_weights=found, **settings)._tried(transformer)
+
+    def _tried(self, folder: Path) -> TextEncoder:
+        """Encode a text, so that what is wrong with a folder is an error in words when it is loaded, not later."""
+        with explain_load_errors(str(folder), "encode with"):
+            self.encode_passages(["a word"])
+        return self
 
     @property
     def dimension(self) -> int:
