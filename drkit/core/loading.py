@@ -35,6 +35,8 @@ _BESIDE = re.compile(
 # there, in the model's shape: transformers draws what is missing at random. No vector depends on a pooler.
 _UNUSED = {"AutoModel": _BESIDE, "AutoModelForMaskedLM": _BESIDE, "AutoModelForSequenceClassification": _BESIDE}
 _OPTIONAL = {"AutoModel": ("pooler.",), "AutoModelForMaskedLM": ("pooler.",)}
+# Weights that any machine has memory for: 1 GB.
+_FEW = 1 << 28
 _LAYERS = re.compile(r"(num|n)_(\w+_)?layers")
 
 
@@ -101,7 +103,7 @@ def _check_sizes(loader: str, folder: Path) -> None:
     if not is_larger:
         with torch.device("meta"):
             model = getattr(transformers, loader).from_config(config)
-        is_larger = sum(weight.numel() for weight in model.parameters()) > 2 * sum(map(math.prod, shapes))
+        is_larger = sum(weight.numel() for weight in model.parameters()) > max(2 * sum(map(math.prod, shapes)), _FEW)
     if is_larger:
         raise DrkitError(
             f"{folder / 'config.json'} describes a far larger model than the {len(shapes)} tensors beside it; restore "

@@ -213,7 +213,8 @@ def longest_text(config: Any) -> int:
 
 def check_vocabulary(tokenizer: Any, config: Any, path_or_id: str = "") -> None:
     """Raise DrkitError if a tokenizer gives ids beyond the embeddings of a model with this configuration."""
-    count = max(chain(tokenizer.get_vocab().values(), tokenizer("")["input_ids"]), default=-1) + 1
+    special = (*tokenizer("", verbose=False)["input_ids"], *tokenizer("", "", verbose=False)["input_ids"])
+    count = max(chain(tokenizer.get_vocab().values(), special), default=-1) + 1
     if count > config.vocab_size:
         raise DrkitError(
             f"the tokenizer of {path_or_id or tokenizer.name_or_path!r} has {count} tokens, but the encoder has "

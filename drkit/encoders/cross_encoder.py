@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from drkit.core.files import replacing_folder, write_text
-from drkit.core.loading import load_pretrained, without_progress_bars
-from drkit.encoders.architectures import ARCHITECTURES, architecture, longest_text
+from drkit.core.loading import explain_load_errors, load_pretrained, without_progress_bars
+from drkit.encoders.architectures import ARCHITECTURES, architecture, check_vocabulary, longest_text
 from drkit.encoders.heads import seeded
 from drkit.encoders.identity import model_identity
 from drkit.encoders.masked_lm import read_config
@@ -174,8 +174,8 @@ class CrossEncoder(nn.Module):
     model: a Hugging Face sequence classifier with one label. tokenizer: its fast tokenizer. max_length: maximum tokens
     of a pair, special ones included; the passage is truncated.
 
-    Raises DrkitError for more than one label, a tokenizer that cannot join two texts, or a `max_length` beyond the
-    positions of the model.
+    Raises DrkitError for more than one label, a tokenizer that cannot join two texts or gives ids that the model does
+    not have, or a `max_length` beyond the positions of the model.
     """
 
     def __init__(self, model: nn.Module, tokenizer: Any, *, max_length: int) -> None:
@@ -188,6 +188,7 @@ class CrossEncoder(nn.Module):
             raise DrkitError(
                 f"max_length {max_length} is too long: this encoder reads at most {longest} tokens; lower it"
             )
+        check_vocabulary(tokenizer, self.config, getattr(tokenizer, "name_or_path", ""))
         self.model: Any = model
         self.tokenizer = tokenizer
         types = _has_types(self.config) and TYPES in tokenizer.model_input_names
@@ -247,13 +248,17 @@ class CrossEncoder(nn.Module):
         """
         config = read_config(path_or_id)
         if not _is_classifier(config):
-            saved_as = (config.architectures or ["an unknown architecture"])[0]
+            saved_as = config.architectures or "an unknown architecture"
             raise DrkitError(
                 f"{path_or_id!r} is not a cross-encoder: it was saved as {saved_as}, without a head that scores pairs; "
                 f"give the folder of a trained re-ranker, or a hub id such as cross-encoder/ms-marco-MiniLM-L6-v2"
             )
         tokenizer = _tokenizer(path_or_id)
-        return cls(_load(path_or_id, config), tokenizer, max_length=max_length or _saved_length(config, tokenizer))
+        model = _load(path_or_id, config)
+        with explain_load_errors(path_or_id, "score pairs with"), torch.inference_mode():
+            loaded = cls(model, tokenizer, max_length=max_length or _saved_length(config, tokenizer))
+            loaded(**loaded.pairs.batch(loaded.pairs.encode(["a query"]), loaded.pairs.encode(["a passage"])))
+        return loaded
 
     def save(self, folder: str | Path) -> Path:
         """Write a folder, atomically, that `load` and sentence-transformers' `CrossEncoder` read.
@@ -298,7 +303,7 @@ def _name_inputs(tokenizer: Any, *, types: bool) -> None:
 
 
 def _is_classifier(config: Any) -> bool:
-    return any(name.endswith(_HEAD) for name in config.architectures or ())
+    return _HEAD in str(config.architectures)
 
 
 def _load(path_or_id: str, config: Any, seed: int = 0) -> nn.Module:
