@@ -203,13 +203,11 @@ def explain_load_errors(path_or_id: str, action: str, requirement: str = "") -> 
             raise
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         advice = (
-            "check the files in this folder"
-            if Path(path_or_id).is_dir()
-            else (
-                "no such folder exists, so it was looked up on the hub: check the spelling and the network, "
-                "or give the path of a folder"
-            )
+            "no such folder exists, so it was looked up on the hub: check the spelling and the network, "
+            "or give the path of a folder"
         )
+        if Path(path_or_id).exists():
+            advice = "check the files in this folder" if Path(path_or_id).is_dir() else "check this file"
         message = f"cannot {action} {path_or_id!r}: {reason} ({advice})."
         raise DrkitError(f"{message} {requirement}".strip()) from error
 
