@@ -13,6 +13,8 @@ from typing import Any
 from attrs import evolve, frozen
 from attrs.validators import and_, ge, in_, lt
 
+from drkit.core.files import local_path, read_json
+from drkit.core.loading import check_model_path
 from drkit.core.settings import setting
 from drkit.core.types import BackboneInfo
 from drkit.errors import DrkitError, did_you_mean
@@ -190,6 +192,21 @@ def architecture(model_type: str) -> Architecture:
             f"start from a checkpoint of one of these"
         )
     return ARCHITECTURES[model_type]
+
+
+def check_start_model(path_or_id: str) -> None:
+    """Raise DrkitError if training cannot start from a model, as far as that is known without loading it.
+
+    A folder must have a configuration of a supported architecture; a hub id is not looked up.
+    """
+    check_model_path(path_or_id)
+    path = local_path(path_or_id) / "config.json"
+    config = read_json(path, "give the folder of a model") if path.is_file() else {}
+    if isinstance(config, dict) and isinstance(config.get("model_type"), str):
+        try:
+            architecture(config["model_type"])
+        except DrkitError as error:
+            raise DrkitError(f"{path_or_id!r}: {error}") from None
 
 
 def first_position(config: Any) -> int:
