@@ -248,7 +248,8 @@ class CrossEncoder(nn.Module):
         """
         config = read_config(path_or_id)
         if not _is_classifier(config):
-            saved_as = config.architectures or "an unknown architecture"
+            names = config.architectures
+            saved_as = names[0] if isinstance(names, list) and names else "an unknown architecture"
             raise DrkitError(
                 f"{path_or_id!r} is not a cross-encoder: it was saved as {saved_as}, without a head that scores pairs; "
                 f"give the folder of a trained re-ranker, or a hub id such as cross-encoder/ms-marco-MiniLM-L6-v2"

@@ -163,6 +163,7 @@ def load_static(folder: Path) -> tuple[StaticModel, Any]:
     with explain_load_errors(str(folder), "load the static encoder in", "Export it again."):
         tensors = load_file(str(folder / WEIGHTS))
         tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
+        tokenizer.name_or_path = str(folder)  # for messages
         check_tokenizer(tokenizer, folder)
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if set(found) != {TABLE} or len(found[TABLE]) != 2:
