@@ -234,7 +234,7 @@ def score_pairs(stage: StageRun[TeacherSettings]) -> Mapping[str, Any]:
         "pairs": sum(len(request.passages) for request in requests),
         "pairs_per_second": round(done["scored"] / max(done["seconds"], 1e-9), 1),
         "max_length": teacher.model.max_length,
-        "weights": work.teacher,
+        "model": work.teacher,
         **agreement.metrics(),
     }
 
