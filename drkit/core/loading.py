@@ -156,7 +156,7 @@ def _has_no_head(model: Any, missing: Collection[str], optional: tuple[str, ...]
 
 
 def check_tokenizer(tokenizer: Any, folder: Path) -> None:
-    """Raise DrkitError if a tokenizer has no vocabulary; transformers makes one of special tokens alone.
+    """Raise DrkitError if a tokenizer has no vocabulary, of which transformers makes one, or an ambiguous one.
 
     Encodes a text, too: some malformed files panic not when they are loaded, but at the first text.
     """
@@ -167,12 +167,17 @@ def check_tokenizer(tokenizer: Any, folder: Path) -> None:
         )
     if not set(tokenizer.get_vocab()) - set(tokenizer.get_added_vocab()):
         raise DrkitError(f"the vocabulary of {str(folder)!r} is empty; restore the files of its tokenizer")
-    if tokenizer.is_fast:
-        tokenizer.backend_tokenizer.no_padding()
-        tokenizer.backend_tokenizer.no_truncation()
-        for text in ("", "A word, 1 Wörd."):
-            with suppress(Exception):  # not every vocabulary has this word
-                tokenizer.backend_tokenizer.encode(text)
+    if not tokenizer.is_fast:
+        return
+    backend = tokenizer.backend_tokenizer
+    vocabulary = backend.get_vocab(with_added_tokens=False)
+    if len(set(vocabulary.values())) < len(vocabulary):  # it would be loaded in another way each time
+        raise DrkitError(f"tokens of {str(folder)!r} have the same id; restore the files of its tokenizer")
+    backend.no_padding()
+    backend.no_truncation()
+    for text in ("", "A word, 1 Wörd."):
+        with suppress(Exception):  # not every vocabulary has this word
+            backend.encode(text)
 
 
 def _check_weights(folder: Path) -> None:

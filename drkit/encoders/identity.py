@@ -65,8 +65,6 @@ def tokenizer_hash(tokenizer: Any) -> str:
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if hasattr(backend, "to_str"):
         content: Any = {**json.loads(backend.to_str()), "padding": None, "truncation": None}
-        if isinstance(content["model"].get("vocab"), dict):  # of tokens with the same id, it names any one
-            content["model"]["vocab"] = backend.get_vocab(with_added_tokens=False)
     else:
         content = [type(tokenizer).__name__, sorted(tokenizer.get_vocab().items())]
     return digest([content, {name: getattr(tokenizer, name, None) for name in _TOKENIZER_OPTIONS}])

@@ -288,6 +288,15 @@ def test_an_empty_vocabulary_is_refused(folder):
         load_tokenizer(str(folder))
 
 
+def test_a_vocabulary_in_which_two_tokens_have_one_id_is_refused(folder):
+    path = folder / "tokenizer.json"
+    table = json.loads(path.read_text())
+    table["model"]["vocab"]["[UNK]"] = table["model"]["vocab"]["[CLS]"]
+    path.write_text(json.dumps(table))
+    with pytest.raises(DrkitError, match="have the same id"):
+        load_tokenizer(str(folder))
+
+
 def add_words(tokenizer):
     tokenizer.add_tokens([f"new{number}" for number in range(800)])
 
