@@ -18,7 +18,6 @@ import attrs
 from attrs import frozen
 
 from drkit.core.files import local_path
-from drkit.core.loading import check_model_path
 from drkit.core.registry import Installed, Registry
 from drkit.core.spec import (
     BATCH,
@@ -33,6 +32,7 @@ from drkit.core.spec import (
     provided_by,
     scope_problems,
 )
+from drkit.encoders.architectures import check_start_model
 from drkit.encoders.folder import MODULES, read_modules
 from drkit.encoders.pooling import static_problem
 from drkit.errors import DrkitError, ProblemsError, did_you_mean
@@ -91,7 +91,7 @@ def _encoder_problems(recipe: Recipe) -> list[str]:
             f"from its run or its checkpoint @ encoder.pretrained"
         ]
     try:
-        check_model_path(encoder.pretrained)
+        check_start_model(encoder.pretrained)
     except DrkitError as error:
         return [f"{error} @ encoder.pretrained"]
     if encoder.declared == "ignore":

@@ -15,6 +15,7 @@ from typing import Any
 from drkit.core.files import local_path, path_state
 from drkit.core.loading import check_model_path
 from drkit.core.spec import Kind
+from drkit.encoders.architectures import check_start_model
 from drkit.encoders.pooling import POOLINGS
 from drkit.errors import DrkitError
 from drkit.maskers.specs import GeneratorConfig, QuerySettings
@@ -305,6 +306,8 @@ def _plan_generator(draft: Draft, pretrain: Pretrain, config: GeneratorConfig) -
             {"vocabulary": VOCABULARY, "tokens": TOKENS},
             extra={"sizes": sizes, "steps": config.generator_steps, "training": pretrain.training_only()},
         )
+    if config.model:
+        check_start_model(config.model)
     action = "random weights" if config.random else "load"
     return draft.add(
         "generator",

@@ -25,7 +25,7 @@ from drkit.encoders.folder import TORCH
 from drkit.errors import DrkitError
 
 # These decide whether two vectors can be compared; lengths and prompts may differ between queries and passages.
-COMPARABLE = ("weights", "pooling", "normalize")
+COMPARABLE = ("weights", "config", "tokenizer", "pooling", "normalize")
 
 
 class Hits(NamedTuple):
@@ -70,6 +70,12 @@ def check_same_encoder(made_by: Mapping[str, Any] | None, encoder: Mapping[str, 
         raise DrkitError(
             f"{what} was built with the backend {backends[0]}, and {backends[1]} encodes the queries: search with "
             f"--backend {backends[0]}, or encode the passages again"
+        )
+    unknown = [key for key in changed if key not in (made_by or {})]
+    if unknown:
+        raise DrkitError(
+            f"{what} does not record the {' and the '.join(unknown)} of its encoder, because an older version of drkit "
+            f"built it, so the encoder may be another one: encode the passages again"
         )
     if changed:
         raise DrkitError(

@@ -67,6 +67,10 @@ class Reranker:
         model = CrossEncoder.load(str(folder_or_id)).to(choose_device(device))
         return cls(model.eval(), token_budget=token_budget, precision=precision)
 
+    def identity(self) -> dict[str, Any]:
+        """Return what the scores depend on, as plain data; see `CrossEncoder.identity`."""
+        return {**self.model.identity(), "precision": self.precision}
+
     def score(self, pairs: Sequence[Pair]) -> NDArray[np.float32]:
         """Return the scores f32[n] of n (query, passage) pairs; higher is better. Texts may be empty."""
         scores = [self._window(pairs[start : start + WINDOW]) for start in range(0, len(pairs), WINDOW)]

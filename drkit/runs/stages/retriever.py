@@ -254,7 +254,7 @@ def copy_index(stage: StageRun[ChosenIndexSettings]) -> Mapping[str, Any]:
 
 INDEX = StageSpec(
     name="index",
-    version=1,
+    version=2,
     settings=IndexSettings,
     run=index_vectors,
     inputs={"encoder": "an encoder's folder", "tokens": "the passages' tokens", "passages": "for their ids"},
