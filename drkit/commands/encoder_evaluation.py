@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from attrs import frozen
 
 from drkit.commands.evaluation import HYBRID, OwnHits
-from drkit.commands.inputs import NamedCollection, open_encoder
+from drkit.commands.inputs import NamedCollection, OpenedEncoder, open_encoder
 from drkit.core.files import digest, local_path, read_json, remove_folder
 from drkit.core.progress import Progress, Silent
 from drkit.core.registry import Registry
@@ -27,7 +27,7 @@ from drkit.evaluate import Scores, check_measures, evaluate, tune_bm25, tune_wei
 from drkit.evaluate.measures import write_json
 from drkit.evaluate.tuning import describe_bm25
 from drkit.recipe.start import RECIPE
-from drkit.search import AnyEncoder, Bm25Retriever, align, build_index, convex, encode_corpus, read_run
+from drkit.search import Bm25Retriever, align, build_index, convex, encode_corpus, read_run
 from drkit.search.fusion import DEFAULT_WEIGHT, has_weight, stored_weight
 from drkit.search.run_files import rank_to_run, search_to_run
 
@@ -75,7 +75,7 @@ def evaluate_beir(
     *,
     measures: Sequence[str] = ("nDCG@10",),
     bm25: Sequence[tuple[float, float]] = (),
-    backend: str = TORCH,
+    how: Mapping[str, Any] | None = None,
     exclude_self: bool = False,
     progress: Progress | None = None,
     registry: Registry | None = None,
@@ -88,13 +88,13 @@ def evaluate_beir(
     encoder, otherwise 0.5. Progress notes say which. output: where the rankings (1,000 passages per query) are kept.
     Test queries are used, or dev queries if a data set has no test queries (MS MARCO). exclude_self: a passage with the
     query's own id is not a hit (as in BEIR's own evaluation).
-    backend, registry: see `open_encoder`.
+    how: arguments of `open_encoder`, such as `pooling` and `backend`; registry: see there.
 
     Raises DrkitError for no data set, an unreadable data set, or an unknown measure.
     """
     check_measures(measures)
     found = data_sets(folder)
-    systems = _Systems.of(encoder, bm25, measures[0], exclude_self, backend=backend, registry=registry)
+    systems = _Systems.of(encoder, bm25, measures[0], exclude_self, how=how or {}, registry=registry)
     means: dict[str, dict[str, dict[str, float]]] = {}
     for name, members in found.items():
         ranked = [_rank_data_set(path, systems, output, progress or Silent()) for path in members]
@@ -114,7 +114,7 @@ def evaluate_encoder(
     split: str = "test",
     measures: Sequence[str] = ("nDCG@10",),
     bm25: Sequence[tuple[float, float]] = (),
-    backend: str = TORCH,
+    how: Mapping[str, Any] | None = None,
     exclude_self: bool = False,
     progress: Progress | None = None,
     registry: Registry | None = None,
@@ -126,7 +126,7 @@ def evaluate_encoder(
     check_measures(measures)
     collection.check_split(split)
     name, report = Path(collection.name.rpartition(":")[2]).resolve().name, progress or Silent()
-    systems = _Systems.of(encoder, bm25, measures[0], exclude_self, backend=backend, registry=registry)
+    systems = _Systems.of(encoder, bm25, measures[0], exclude_self, how=how or {}, registry=registry)
     rankers, splits = systems.rankers(split, collection.source.splits(), name, report)
     files = {split: _content(collection, split) for split in splits}
     judgements = _known_judgements(collection, splits, name, report)
@@ -166,13 +166,13 @@ class _Systems:
         measure: str,
         exclude_self: bool,
         *,
-        backend: str,
+        how: Mapping[str, Any],
         registry: Registry | None,
     ) -> _Systems:
         """Open the encoder, if there is one. Raises DrkitError without an encoder and BM25."""
         dense: list[Ranker] = []
         if encoder is not None:
-            opened = open_encoder(encoder, backend=backend, registry=registry)
+            opened, backend = open_encoder(encoder, registry=registry, **how), how.get("backend", TORCH)
             name = _short_name(encoder) if backend == TORCH else f"{_short_name(encoder)} ({backend})"
             dense = [(name, opened.identity(), partial(_search_encoder, opened))]
         if not (dense or bm25):
@@ -411,7 +411,7 @@ def _described(choice: Path) -> str:
 
 
 def _search_encoder(
-    encoder: AnyEncoder, collection: BeirCollection | NamedCollection, runs: Mapping[str, Path], progress: Progress
+    encoder: OpenedEncoder, collection: BeirCollection | NamedCollection, runs: Mapping[str, Path], progress: Progress
 ) -> None:
     """Search one data set; vectors and index are kept beside its runs until they are written, so that it can resume."""
     work = _work(next(iter(runs.values())))

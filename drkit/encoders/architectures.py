@@ -273,7 +273,8 @@ def backbone_info(config: Any, tokenizer: Any) -> BackboneInfo:
     eps = names.layer_norm_eps
     if tokenizer.mask_token_id is None:
         raise DrkitError(
-            "the tokenizer has no mask token, which masked auto-encoders require; use the tokenizer of a masked LM"
+            f"the tokenizer has no mask token: drkit trains encoders that read in both directions, whose tokenizers "
+            f"have one, and a model of type {config.model_type!r} with this tokenizer is not one of them"
         )
     return BackboneInfo(
         hidden=config.hidden_size,

@@ -12,7 +12,7 @@ from attrs import frozen
 
 from drkit.encoders.folder import TORCH
 from drkit_cli.names import Between, LocalPath, PathOrId
-from drkit_cli.options import backend_option, judgement_options
+from drkit_cli.options import backend_option, judgement_options, reading_options
 from drkit_cli.output import output_options, print_note, print_result, show_progress
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ Measured: TypeAlias = "tuple[Sequence[tuple[str, Scores]], Mapping[str, int]]"
     help="With --encoder or --bm25: where rankings are kept (runs/beir).",
 )
 @output_options
+@reading_options
 def evaluate(
     source: str | None,
     qrels: Path | None,
@@ -65,6 +66,7 @@ def evaluate(
     bm25_k1: tuple[float, ...],
     bm25_b: tuple[float, ...],
     output: Path | None,
+    reading: Mapping[str, Any],
 ) -> None:
     r"""Evaluate the systems of a run, any TREC run file, or an encoder on a collection or every data set of a folder.
 
@@ -77,11 +79,16 @@ def evaluate(
     """
     if (bm25_k1 or bm25_b) and not bm25:
         raise click.UsageError("--bm25-k1 and --bm25-b are settings of --bm25; give it, too")
-    if backend != TORCH and not encoder:
-        raise click.UsageError("--backend runs the encoder of --encoder; give both")
+    if (backend != TORCH or reading) and not encoder:
+        raise click.UsageError("--backend, --pooling and prompts are those of --encoder; give it, too")
     pairs = tuple(product(bm25_k1 or (1.2,), bm25_b or (0.75,))) if bm25 else ()
     searched = Searched(
-        encoder, backend, pairs, exclude_self, tuple(measures) or ("nDCG@10",), output or Path("runs/beir")
+        encoder,
+        {**reading, "backend": backend},
+        pairs,
+        exclude_self,
+        tuple(measures) or ("nDCG@10",),
+        output or Path("runs/beir"),
     )
     if beir:
         if source or qrels or collection or split or per_query or not (encoder or bm25):
@@ -110,11 +117,12 @@ def evaluate(
 class Searched:
     """What to search with, and how the rankings are measured.
 
+    how: arguments with which the encoder is opened.
     bm25: pairs of k1 and b, none for no BM25; output: the folder in which rankings are kept.
     """
 
     encoder: str | None
-    backend: str
+    how: Mapping[str, Any]
     bm25: tuple[tuple[float, float], ...]
     exclude_self: bool
     measures: tuple[str, ...]
@@ -126,8 +134,7 @@ class Searched:
 
     def options(self) -> dict[str, Any]:
         """Return the arguments that every search takes."""
-        how = {"backend": self.backend, "bm25": self.bm25}
-        return {**how, "exclude_self": self.exclude_self, "measures": self.measures}
+        return {"how": self.how, "bm25": self.bm25, "exclude_self": self.exclude_self, "measures": self.measures}
 
 
 def _read(source: str, judged: Mapping[str, Any], measures: Sequence[str], exclude_self: bool) -> Measured:
