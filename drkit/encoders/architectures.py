@@ -249,7 +249,10 @@ def _reason(model_type: str) -> str:
             "where its embeddings, layers and LM head are"
         )
     if model_type in MODEL_MAPPING_NAMES:
-        return "transformers has no masked LM for it, which pre-training requires"
+        return (
+            "transformers has no masked LM for it: drkit pre-trains and fine-tunes encoders that read a text in both "
+            "directions, not models that read from left to right"
+        )
     return "transformers does not know it"
 
 

@@ -178,3 +178,25 @@ def test_every_folder_that_is_written_keeps_what_was_there(command, place, run_d
         code, out, err = run_drkit(*OUTPUTS[command], name)
         assert code == 2
         assert "Traceback" not in out + err
+
+
+@pytest.mark.parametrize("name", [".", "/", "R"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("search", "R", "--split", "test"),
+        ("mine", "--collection", "R", "--miner", "bm25"),
+        ("rerank", "R/runs/bm25.trec", "--model", "R", "--collection", "R"),
+        ("fuse", "R/runs/bm25.trec", "R/runs/retriever-1.trec"),
+        ("compose", "--dry-run"),
+        ("report", "R"),
+    ],
+    ids=lambda command: command[0],
+)
+def test_a_folder_in_place_of_a_file_to_write_is_one_message(command, name, place, run_drkit):
+    before = state(place)
+    code, out, err = run_drkit(*command, "-o", name)
+    assert code == 2
+    assert "Traceback" not in out + err
+    assert "director" in err or "folder" in err
+    assert state(place) == before

@@ -29,7 +29,7 @@ from drkit_cli.terminal import echo
 @precision_option
 @device_option
 @engine_option
-@click.option("-o", "--output", required=True, type=LocalPath(), help="The file: NAME.jsonl.")
+@click.option("-o", "--output", required=True, type=LocalPath(dir_okay=False), help="The file: NAME.jsonl.")
 @output_options
 def distill(
     teacher: str,

@@ -60,7 +60,7 @@ from drkit_cli.terminal import echo
 @device_option
 @engine_option
 @seed_option
-@click.option("-o", "--output", required=True, type=LocalPath(), help="The file: NAME.jsonl.")
+@click.option("-o", "--output", required=True, type=LocalPath(dir_okay=False), help="The file: NAME.jsonl.")
 @output_options
 @reading_options
 def mine(

@@ -29,7 +29,7 @@ from drkit_cli.terminal import echo
 @token_budget_option
 @precision_option
 @device_option
-@click.option("-o", "--output", required=True, type=LocalPath(), help="The new TREC run.")
+@click.option("-o", "--output", required=True, type=LocalPath(dir_okay=False), help="The new TREC run.")
 @output_options
 def rerank(
     run: Path,

@@ -40,7 +40,7 @@ _INDENT = 5
 @backend_option
 @click.option("--hybrid", is_flag=True, help="Add BM25's scores to the retriever's, as in the run's row `hybrid`.")
 @engine_option
-@click.option("-o", "--output", type=LocalPath(), help="Write a TREC run to this file.")
+@click.option("-o", "--output", type=LocalPath(dir_okay=False), help="Write a TREC run to this file.")
 @output_options
 @reading_options
 def search(
