@@ -248,6 +248,12 @@ JUDGED, PSEUDO = PAIRS = ("judged", "pseudo")
 PRETRAINED, PREVIOUS, INITIAL = STARTS = ("pretrained", "previous", "initial")
 _FREE_SOURCES = ("extractive", "crops", "sentences", "titles")
 _FINDERS = ("bm25", "encoder")
+# Those of Snowball, without second stemmers of a language.
+LANGUAGES = (
+    *("none", "arabic", "armenian", "basque", "catalan", "danish", "dutch", "english", "finnish", "french", "german"),
+    *("greek", "hindi", "hungarian", "indonesian", "irish", "italian", "lithuanian", "nepali", "norwegian"),
+    *("portuguese", "romanian", "russian", "serbian", "spanish", "swedish", "tamil", "turkish", "yiddish"),
+)
 
 
 def _query_sources(_instance: Any, attribute: Any, value: tuple[str, ...]) -> None:
@@ -409,6 +415,9 @@ class Evaluation:
         (0.75,),
         deep_iterable(at_least(0, 1), min_len(1)),
         "BM25's length normalisation; of several values, the best on the dev queries, or the first without any",
+    )
+    bm25_language: str = setting(
+        "english", in_(LANGUAGES), "language of BM25's stemmer and stop words; none for whole words"
     )
     hybrid: bool = setting(True, None, "also fuse BM25 with the exported retriever, if bm25 is on")
     start: bool = setting(True, None, "also rank by the encoder that the run starts from, for comparison")

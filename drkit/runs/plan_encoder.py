@@ -143,7 +143,10 @@ def plan_pseudo_queries(draft: Draft, settings: PseudoQueries, retriever: Mappin
         f"training queries from the passages: {', '.join(settings.sources)}",
         inputs,
         sources={f"pseudo_queries.{source}": path_state(path) for source, path in paths.items()},
-        extra={"reading": settings_from(TextReading, draft.recipe) if retriever else None},
+        extra={
+            "reading": settings_from(TextReading, draft.recipe) if retriever else None,
+            "language": draft.recipe.evaluation.bm25_language if "bm25" in settings.found_by else None,
+        },
     )
 
 
