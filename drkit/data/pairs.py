@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from attrs import frozen
+from attrs import fields, frozen
 
 from drkit.core.files import local_path
 from drkit.core.types import BuildContext, Judgement, Passage, Query
@@ -22,11 +22,12 @@ from drkit.data.rows import FORMATS, FileRange, Row, file_kind, file_summary, pa
 from drkit.data.specs import HfConfig, PairsConfig
 from drkit.errors import DrkitError
 
-ANCHORS = ("anchor", "query", "question", "sentence1", "sentence_A")
-POSITIVES = ("positive", "pos", "positives", "answer", "passage", "document", "sentence2", "sentence_B")
-NEGATIVES = ("negative", "neg", "negatives")
+ANCHORS = ("anchor", "query", "question", "sentence1", "sentence_A", "premise")
+POSITIVES = ("positive", "pos", "positives", "answer", "passage", "document", "sentence2", "sentence_B", "hypothesis")
+NEGATIVES = re.compile(r"(hard_)?neg(ative)?s?(_?\d+)?")
 SCORES = ("score", "label")
-_NUMBERED = re.compile(r"negative_?\d+")
+# The score from which a pair is a positive, unless a setting says another.
+DEFAULT_SCORE = 0.5
 
 Rows = Callable[[], Iterator[Row]]
 
@@ -38,36 +39,44 @@ def text_id(text: str) -> str:
 
 @frozen
 class Pair:
-    """A query, passages that answer it (relevance 1) or do not (0), and its negatives."""
+    """A query, passages that answer it (relevance 1) or do not (0, None: left out), and its negatives."""
 
     anchor: str
     positives: tuple[str, ...]
     negatives: tuple[str, ...]
-    relevance: int
+    relevance: int | None
 
 
 @frozen
 class PairColumns:
-    """Names of the columns of a pair; an empty name means the names in common use.
+    """Names of the columns of a pair, an empty name means the names in common use; and the meaning of its score.
 
-    A pair whose score is at least `min_score` is a positive. score `none`: ignore scores.
+    A pair whose score is at least `min_score` is a positive (None: 0.5 of scores between 0 and 1). Or its score is a
+    label: a positive's, a negative's, or another, and the pair is left out. score `none`: ignore scores.
     """
 
     anchor: str = ""
     positive: str = ""
     negatives: tuple[str, ...] = ()
     score: str = ""
-    min_score: float = 0.5
+    min_score: float | None = None
+    positive_labels: tuple[str, ...] = ()
+    negative_labels: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, config: PairsConfig | HfConfig) -> PairColumns:
-        """Return the columns that a collection's settings name."""
-        return cls(config.anchor, config.positive, config.negatives, config.score, config.min_score)
+        """Return the columns that a collection's settings name. Raises DrkitError for settings without effect."""
+        if config.negative_labels and not config.positive_labels:
+            raise DrkitError("collection.negative_labels has no effect alone; set collection.positive_labels too")
+        if config.positive_labels and config.min_score is not None:
+            raise DrkitError("positive_labels and min_score are two readings of a score; set one of them @ collection")
+        names = (field.name for field in fields(cls))
+        return cls(**{name: getattr(config, name) for name in names})
 
     def is_header(self, cells: Sequence[str]) -> bool:
-        """Return whether a table's first line names the columns of query and passage."""
-        expected = ((self.anchor, ANCHORS), (self.positive, POSITIVES))
-        return all({own} & {*cells} if own else {*usual} & {*cells} for own, usual in expected)
+        """Return whether a table's first line names a column of query, passage or score."""
+        expected = (self.anchor, self.positive, *self.negatives, *ANCHORS, *POSITIVES, *SCORES)
+        return not {*expected}.isdisjoint(filter(None, cells))
 
     def default_names(self, width: int) -> Sequence[str]:
         """Return names for a table without a header: query, passage, and negatives."""
@@ -99,10 +108,10 @@ class PairColumns:
         missing = [name for name in self.negatives if name not in row.values]
         if missing:
             raise DrkitError(f"{row}: no column {missing[0]!r}; columns: {', '.join(row.values)}")
-        return self.negatives or [name for name in row.values if name in NEGATIVES or _NUMBERED.fullmatch(name)]
+        return self.negatives or [name for name in row.values if NEGATIVES.fullmatch(name)]
 
-    def _relevance(self, row: Row, *, has_negatives: bool) -> int:
-        column = self.score or next((name for name in SCORES if row.values.get(name) is not None), "none")
+    def _relevance(self, row: Row, *, has_negatives: bool) -> int | None:
+        column = self.score or next((name for name in SCORES if name in row.values), "none")
         if column == "none":
             return 1
         if has_negatives and not self.score:
@@ -112,13 +121,55 @@ class PairColumns:
                 f"--set collection.score=none ignores it"
             )
         value: Any = row.values.get(column)
-        try:
-            number = parse_number(value) if isinstance(value, str) else float(value)
-            if math.isnan(number):
-                raise ValueError
-            return int(number >= self.min_score)
-        except (OverflowError, TypeError, ValueError):
-            raise DrkitError(f"{row}: {column!r} must be a number, got {value!r:.60}") from None
+        if value is None:
+            raise DrkitError(
+                f"{row}: {column!r} is missing; delete the row, or --set collection.score=none takes every pair for a "
+                f"positive"
+            )
+        return self._label(row, column, value) if self.positive_labels else self._score(row, column, value)
+
+    def rule(self, row: Row) -> str:
+        """Return in words how the score of a row is read; empty without scores."""
+        column = self.score or next((name for name in SCORES if name in row.values), "none")
+        if column == "none" or self.positive_labels:
+            return f"the labels {', '.join(self.positive_labels)} of {column!r}" if self.positive_labels else ""
+        least = DEFAULT_SCORE if self.min_score is None else self.min_score
+        return f"a {column!r} of at least {least:g} (collection.min_score)"
+
+    def _label(self, row: Row, column: str, value: Any) -> int | None:
+        """Return the relevance of a label: 1, 0, or None if the pair is left out."""
+        if not isinstance(value, (str, int, float)):
+            raise DrkitError(f"{row}: {column!r} must be a label, a string or a number, got {value!r:.60}")
+        label = value.strip() if isinstance(value, str) else f"{value:g}"
+        if label in self.positive_labels:
+            return 1
+        return 0 if label in self.negative_labels or not self.negative_labels else None
+
+    def _score(self, row: Row, column: str, value: Any) -> int:
+        """Return the relevance of a score. Raises DrkitError if it is not a number, or may have another meaning."""
+        is_said = self.min_score is not None
+        number = _number(value)
+        if number is None or not (is_said or (0 <= number <= 1 and "premise" not in row.values)):
+            expected = "a number" if is_said else "a number from 0 to 1"
+            nli = ", and of a premise a label that is explained" if "premise" in row.values else ""
+            raise DrkitError(f"{row}: {column!r} must be {expected}{nli}; got {value!r:.60}. {_MEANINGS}")
+        return int(number >= (DEFAULT_SCORE if self.min_score is None else self.min_score))
+
+
+_MEANINGS = (
+    "Say what others mean. Labels, here NLI's 0 (entailment), 1 and 2 (contradiction), or their names: "
+    "--set 'collection.positive_labels=[\"0\"]' --set 'collection.negative_labels=[\"2\"]'. A scale, here 0 to 5: "
+    "--set collection.min_score=4 (lower scores are negatives). --set collection.score=none ignores the column"
+)
+
+
+def _number(value: Any) -> float | None:
+    """Return a number, or None for anything else."""
+    try:
+        number = parse_number(value) if isinstance(value, str) else float(value)
+    except (OverflowError, TypeError, ValueError):
+        return None
+    return None if math.isnan(number) else number
 
 
 def _texts(row: Row, column: str) -> list[str]:
@@ -165,18 +216,24 @@ class PairTables:
     def judgements(self, split: str) -> Iterator[tuple[Row, Judgement]]:
         """Yield the judgements of a split, one per pair."""
         for row, query_id, pair in self._pairs(split):
-            yield from ((row, Judgement(query_id, text_id(text), pair.relevance)) for text in pair.positives)
+            relevance = pair.relevance or 0
+            yield from ((row, Judgement(query_id, text_id(text), relevance)) for text in pair.positives)
 
     def negatives(self, split: str) -> Iterator[tuple[Row, tuple[str, str]]]:
         """Yield (query id, passage id) of the negatives of a split."""
         for row, query_id, pair in self._pairs(split):
             yield from ((row, (query_id, text_id(text))) for text in pair.negatives)
 
+    def rule(self) -> str:
+        """Return in words what makes the first training pair a positive; empty without scores."""
+        first = next(self.sources[self.split_rules.source("train")](), None)
+        return self.columns.rule(first) if first else ""
+
     def _pairs(self, split: str) -> Iterator[tuple[Row, str, Pair]]:
         belongs = self.split_rules.membership(split)
         for row in self.sources[self.split_rules.source(split)]():
             pair = self.columns.read(row)
-            if belongs(query_id := text_id(pair.anchor)):
+            if pair.relevance is not None and belongs(query_id := text_id(pair.anchor)):
                 yield row, query_id, pair
 
 

@@ -37,6 +37,7 @@ class CollectionSettings:
 def store_collection(stage: StageRun[CollectionSettings]) -> Mapping[str, Any]:
     """Write passages, queries and judgements; returns their counts and the collection's description."""
     from drkit.core.file_parts import FileParts
+    from drkit.data.pairs import PairTables
     from drkit.data.writing import write_collection
     from drkit.search.index import IvfPq, fit_settings
 
@@ -45,6 +46,10 @@ def store_collection(stage: StageRun[CollectionSettings]) -> Mapping[str, Any]:
     counts = write_collection(collection, stage.folder, parts=parts, engine=stage.engine)
     if counts["dropped_judgements"]:
         stage.progress.note(f"{counts['dropped_judgements']:,} judgements with unknown ids were left out")
+    tables = getattr(collection, "tables", None)
+    if isinstance(tables, PairTables) and (rule := tables.rule()):
+        positives, pairs = (sum(counts[name].values()) for name in ("positives", "judgements"))
+        stage.progress.note(f"{positives:,} of {pairs:,} pairs are positives, those with {rule}")
     if counts["empty_passages"]:
         stage.progress.note(f"{counts['empty_passages']:,} passages have no text and can never be found")
     if stage.settings.index == "ivf-pq":  # fail now, not after training
