@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,7 @@ class PairColumns:
     def is_header(self, cells: Sequence[str]) -> bool:
         """Return whether a table's first line names a column of query, passage or score."""
         expected = (self.anchor, self.positive, *self.negatives, *ANCHORS, *POSITIVES, *SCORES)
-        return not {*expected}.isdisjoint(filter(None, cells))
+        return not {name.lower() for name in expected}.isdisjoint(cell.strip().lower() for cell in cells if cell)
 
     def default_names(self, width: int) -> Sequence[str]:
         """Return names for a table without a header: query, passage, and negatives."""
@@ -87,7 +88,7 @@ class PairColumns:
         anchor = row.text(self._column(row, self.anchor, ANCHORS, "anchor")).strip()
         positives = _texts(row, self._column(row, self.positive, POSITIVES, "positive"))
         columns = self._negative_columns(row)
-        negatives = [text for column in columns if row.values.get(column) for text in _texts(row, column)]
+        negatives = _negatives(row, columns)
         if not anchor or not positives or not all(positives):
             empty = "query" if not anchor else "positive passage"
             raise DrkitError(f"{row}: the {empty} is empty; give it a text or delete the row")
@@ -98,6 +99,9 @@ class PairColumns:
         names = (own,) if own else usual
         found = next((name for name in names if row.values.get(name) is not None), None)
         if found is None:
+            null = next((name for name in names if name in row.values), None)
+            if null is not None:
+                raise DrkitError(f"{row}: {null!r} is null; give it a text or delete the row")
             raise DrkitError(
                 f"{row}: no column {' or '.join(map(repr, names))}; columns: {', '.join(row.values)}. Name the column "
                 f"of the {role} with --set collection.{role}=COLUMN"
@@ -163,6 +167,22 @@ _MEANINGS = (
 )
 
 
+def _negatives(row: Row, columns: Sequence[str]) -> list[str]:
+    """Return the texts of all columns of negatives. Raises DrkitError for a number, which a table has for a score."""
+    texts = [text for column in columns if row.values.get(column) for text in _texts(row, column)]
+    number = next((text for text in texts if _number(text) is not None), None)
+    if number is not None and _is_table(row):
+        raise DrkitError(
+            f"{row}: the negative {number!r} is a number; if it is a score or label, name the columns in a first line, "
+            f"as in query,passage,score"
+        )
+    return texts
+
+
+def _is_table(row: Row) -> bool:
+    return file_kind(Path(row.path)) in (".tsv", ".csv")
+
+
 def _number(value: Any) -> float | None:
     """Return a number, or None for anything else."""
     try:
@@ -178,7 +198,8 @@ def _texts(row: Row, column: str) -> list[str]:
     if isinstance(value, str):
         return [row.text(column).strip()]
     if not isinstance(value, (list, tuple)) or not all(isinstance(text, str) for text in value):
-        raise DrkitError(f"{row}: {column!r} must be a text or a list of texts, got {value!r:.60}")
+        advice = "; passages with ids are read by tevatron:PATH" if "{" in repr(value)[:2] else ""
+        raise DrkitError(f"{row}: {column!r} must be a text or a list of texts, got {value!r:.60}{advice}")
     return [row.check_unicode(text, column).strip() for text in value]
 
 
@@ -224,10 +245,14 @@ class PairTables:
         for row, query_id, pair in self._pairs(split):
             yield from ((row, (query_id, text_id(text))) for text in pair.negatives)
 
-    def rule(self) -> str:
-        """Return in words what makes the first training pair a positive; empty without scores."""
+    def notes(self) -> Iterator[str]:
+        """Yield what was assumed of the training file: its columns without a header, and which pairs are positives."""
         first = next(self.sources[self.split_rules.source("train")](), None)
-        return self.columns.rule(first) if first else ""
+        if first and _is_table(first) and first.number == 1:
+            names = ", ".join(f"{cell!r:.40} is the {name}" for name, cell in islice(first.values.items(), 2))
+            yield f"{first.path} has no header with names of columns that are known: in its first line, {names}"
+        if first and (rule := self.columns.rule(first)):
+            yield f"positives are the pairs with {rule}"
 
     def _pairs(self, split: str) -> Iterator[tuple[Row, str, Pair]]:
         belongs = self.split_rules.membership(split)

@@ -11,6 +11,7 @@ import hashlib
 import shutil
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -255,7 +256,8 @@ def _write_judgements(collection: Collection, folder: Path, check: UnknownIdFilt
     check.finish()
     for split, hashes in pairs.items():
         table = MappedTable(folder / split / JUDGEMENTS)
-        _refuse_contradictions(collection, split, np.frombuffer(hashes, dtype=np.uint64), table)
+        found = np.frombuffer(hashes, dtype=np.uint64)
+        _refuse_contradictions(collection, split, found, table, is_thinned=check.count > 0)
     for split, number in positives.items():
         if not number:
             raise DrkitError(
@@ -265,18 +267,25 @@ def _write_judgements(collection: Collection, folder: Path, check: UnknownIdFilt
     return {"judgements": judgements, "positives": positives, "dropped_judgements": check.count}
 
 
-def _refuse_contradictions(collection: Collection, split: str, hashes: NDArray[np.uint64], table: MappedTable) -> None:
-    """Refuse different judgements of one query and passage; hashes u64[rows]: of the ids in each row."""
+def _refuse_contradictions(
+    collection: Collection, split: str, hashes: NDArray[np.uint64], table: MappedTable, *, is_thinned: bool
+) -> None:
+    """Refuse different judgements of one query and passage; hashes u64[rows]: of the ids in each row.
+
+    is_thinned: rows were left out, so the numbers of the others are not those of the collection.
+    """
     order = np.argsort(hashes, kind="stable")
     again = np.flatnonzero(hashes[order][1:] == hashes[order][:-1])
+    where = partial(locator(collection), "judgements", split)
     shown, count = [], 0
     for first, later in zip(order[again], order[again + 1], strict=True):
         (query_id, doc_id, before), (*ids, relevance) = table.take(np.array([first, later]))
         if [query_id, doc_id] == ids and before != relevance:
             count += 1
             if count <= SHOWN:
+                places = f"in {split}" if is_thinned else f"in {split} @ {where(int(first))} and {where(int(later))}"
                 shown.append(
-                    f"passage {doc_id!r} of query {query_id!r} has relevance {before} and {relevance}, in {split}"
+                    f"passage {doc_id!r} of query {query_id!r} has relevance {before} and {relevance}, {places}"
                 )
     if count:
         raise refusal(collection, "judgement(s) that contradict an earlier judgement", shown, count)

@@ -47,9 +47,8 @@ def store_collection(stage: StageRun[CollectionSettings]) -> Mapping[str, Any]:
     if counts["dropped_judgements"]:
         stage.progress.note(f"{counts['dropped_judgements']:,} judgements with unknown ids were left out")
     tables = getattr(collection, "tables", None)
-    if isinstance(tables, PairTables) and (rule := tables.rule()):
-        positives, pairs = (sum(counts[name].values()) for name in ("positives", "judgements"))
-        stage.progress.note(f"{positives:,} of {pairs:,} pairs are positives, those with {rule}")
+    for note in tables.notes() if isinstance(tables, PairTables) else ():
+        stage.progress.note(note)
     if counts["empty_passages"]:
         stage.progress.note(f"{counts['empty_passages']:,} passages have no text and can never be found")
     if stage.settings.index == "ivf-pq":  # fail now, not after training
