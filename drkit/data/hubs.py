@@ -255,6 +255,10 @@ class RetrievalTables:
         """Yield nothing; the judgements say what is not relevant."""
         return iter(())
 
+    def scores(self, _split: str) -> Iterator[tuple[Row, tuple[str, str, float]]]:
+        """Yield nothing; judgements come without a teacher's scores."""
+        return iter(())
+
 
 def _parts_of(path: str) -> set[str]:
     """Return the parts of a dataset: its configurations, and the files and folders of a folder, without suffixes."""

@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from attrs import fields, frozen
+from attrs import field, fields, frozen
 
 from drkit.core.files import local_path
 from drkit.core.types import BuildContext, Judgement, Passage, Query
@@ -27,6 +27,8 @@ ANCHORS = ("anchor", "query", "question", "sentence1", "sentence_A", "premise")
 POSITIVES = ("positive", "pos", "positives", "answer", "passage", "document", "sentence2", "sentence_B", "hypothesis")
 NEGATIVES = re.compile(r"(hard_)?neg(ative)?s?(_?\d+)?")
 SCORES = ("score", "label")
+# A teacher's scores of the positives and of the negatives, as FlagEmbedding and `drkit distill` write them.
+_TEACHER = (("pos_scores", "positive_scores"), ("neg_scores", "negative_scores"))
 # The score from which a pair is a positive, unless a setting says another.
 DEFAULT_SCORE = 0.5
 
@@ -40,12 +42,16 @@ def text_id(text: str) -> str:
 
 @frozen
 class Pair:
-    """A query, passages that answer it (relevance 1) or do not (0, None: left out), and its negatives."""
+    """A query, passages that answer it (relevance 1) or do not (0, None: left out), and its negatives.
+
+    scores: a teacher's of the positives and negatives, by text.
+    """
 
     anchor: str
     positives: tuple[str, ...]
     negatives: tuple[str, ...]
     relevance: int | None
+    scores: Mapping[str, float] = field(factory=dict)
 
 
 @frozen
@@ -71,7 +77,7 @@ class PairColumns:
             raise DrkitError("collection.negative_labels has no effect alone; set collection.positive_labels too")
         if config.positive_labels and config.min_score is not None:
             raise DrkitError("positive_labels and min_score are two readings of a score; set one of them @ collection")
-        names = (field.name for field in fields(cls))
+        names = (one.name for one in fields(cls))
         return cls(**{name: getattr(config, name) for name in names})
 
     def is_header(self, cells: Sequence[str]) -> bool:
@@ -92,8 +98,26 @@ class PairColumns:
         if not anchor or not positives or not all(positives):
             empty = "query" if not anchor else "positive passage"
             raise DrkitError(f"{row}: the {empty} is empty; give it a text or delete the row")
+        scores = self._teacher_scores(row, positives, negatives)
         relevance = self._relevance(row, has_negatives=bool(columns))
-        return Pair(anchor, tuple(positives), tuple(filter(None, negatives)), relevance)
+        return Pair(anchor, tuple(positives), tuple(filter(None, negatives)), relevance, scores)
+
+    def _teacher_scores(self, row: Row, positives: Sequence[str], negatives: Sequence[str]) -> dict[str, float]:
+        """Return a teacher's scores by text. Raises DrkitError unless there is a number for each text of a list."""
+        found: dict[str, float] = {}
+        for names, texts in zip(_TEACHER, (positives, negatives), strict=True):
+            column = next((name for name in names if row.values.get(name) is not None), None)
+            if column is None:
+                continue
+            given = row.values[column]
+            scores = [_number(value) for value in (given if isinstance(given, (list, tuple)) else [given])]
+            if len(scores) != len(texts) or None in scores:
+                raise DrkitError(
+                    f"{row}: {column!r} must have a number for each of the {len(texts)} passages, got {given!r:.60}"
+                )
+            for text, score in zip(texts, scores, strict=True):
+                found.setdefault(text, float(score or 0))
+        return found
 
     def _column(self, row: Row, own: str, usual: Sequence[str], role: str) -> str:
         names = (own,) if own else usual
@@ -245,6 +269,11 @@ class PairTables:
         for row, query_id, pair in self._pairs(split):
             yield from ((row, (query_id, text_id(text))) for text in pair.negatives)
 
+    def scores(self, split: str) -> Iterator[tuple[Row, tuple[str, str, float]]]:
+        """Yield (query id, passage id, score) of a teacher's scores of a split."""
+        for row, query_id, pair in self._pairs(split):
+            yield from ((row, (query_id, text_id(text), score)) for text, score in pair.scores.items())
+
     def notes(self) -> Iterator[str]:
         """Yield what was assumed of the training file: its columns without a header, and which pairs are positives."""
         first = next(self.sources[self.split_rules.source("train")](), None)
@@ -295,6 +324,10 @@ class TableCollection(FileCollection):
     def negatives(self, split: str) -> Iterator[tuple[str, str]]:
         """Stream (query id, passage id) of the negatives of a split, in the order they are read."""
         return (ids for _, ids in self.located_negatives(split))
+
+    def teacher_scores(self, split: str) -> Iterator[tuple[str, str, float]]:
+        """Stream (query id, passage id, score) of the teacher's scores that come with pairs."""
+        return (found for _, found in self.tables.scores(split))
 
 
 class PairsCollection(TableCollection):

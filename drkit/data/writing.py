@@ -24,7 +24,14 @@ from numpy.typing import NDArray
 from drkit.core.engine import Engine
 from drkit.core.file_parts import FilePart, FileParts
 from drkit.core.files import digest
-from drkit.core.protocols import CarriesNegatives, Collection, LocatesRows, ReadsInParts, UnknownJudgements
+from drkit.core.protocols import (
+    CarriesNegatives,
+    CarriesScores,
+    Collection,
+    LocatesRows,
+    ReadsInParts,
+    UnknownJudgements,
+)
 from drkit.core.types import HIGHEST_GRADE, Passage
 from drkit.data.arrays import arrow_file, read_batches, record_batch
 from drkit.data.collection import SPLITS
@@ -33,6 +40,7 @@ from drkit.data.corpus import (
     NEGATIVES,
     PASSAGES,
     QUERIES,
+    SCORES,
     TEXTS,
     IndexWriter,
     MappedTable,
@@ -104,6 +112,7 @@ _CHECKED_SCHEMA = pa.schema([*_PASSAGE_SCHEMA, ("hash", pa.uint64()), ("is_empty
 _QUERY_SCHEMA = pa.schema([("query_id", _TEXT), ("text", _TEXT)])
 _JUDGEMENT_SCHEMA = pa.schema([("query_id", _TEXT), ("doc_id", _TEXT), ("relevance", pa.int32())])
 _NEGATIVE_SCHEMA = pa.schema([("query_id", _TEXT), ("doc_id", _TEXT)])
+_SCORE_SCHEMA = pa.schema([*_NEGATIVE_SCHEMA, ("score", pa.float64())])
 
 
 def write_collection(
@@ -140,7 +149,8 @@ def write_collection(
     listed = _write_negatives(collection, folder, UnknownIdFilter(collection, corpus, queries, "negatives"), content)
     if files and parts:
         parts.remove()
-    return {**counts, **judged, **listed, "content_sha256": content.hexdigest()}
+    scored = _write_scores(collection, folder, content)
+    return {**counts, **judged, **listed, **scored, "content_sha256": content.hexdigest()}
 
 
 def _read_parts(collection: Collection, parts: FileParts, engine: Engine | None) -> list[Path]:
@@ -308,6 +318,17 @@ def _write_negatives(collection: Collection, folder: Path, check: UnknownIdFilte
         _write(rows(split), folder / split / NEGATIVES, _NEGATIVE_SCHEMA, content)
     check.finish()
     return {"negatives": counts, "dropped_negatives": check.count}
+
+
+def _write_scores(collection: Collection, folder: Path, content: Any) -> dict[str, Any]:
+    """Write the teacher's scores that come with the training rows; no file if there are none."""
+    if not isinstance(collection, CarriesScores) or "train" not in collection.splits():
+        return {}
+    if next(collection.teacher_scores("train"), None) is None:
+        return {}
+    path = folder / "train" / SCORES
+    _write(collection.teacher_scores("train"), path, _SCORE_SCHEMA, content)
+    return {"teacher_scores": len(MappedTable(path))}
 
 
 def write_pairs(pairs: Iterable[tuple[str, int]], corpus: StoredCorpus, folder: Path) -> None:

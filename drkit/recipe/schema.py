@@ -243,7 +243,7 @@ _OVERRIDES = (
     "num_train_epochs",
     "per_device_train_batch_size",
 )
-RERANKER = "reranker"
+RERANKER, GIVEN = "reranker", "given"
 JUDGED, PSEUDO = PAIRS = ("judged", "pseudo")
 PRETRAINED, PREVIOUS, INITIAL = STARTS = ("pretrained", "previous", "initial")
 _FREE_SOURCES = ("extractive", "crops", "sentences", "titles")
@@ -313,7 +313,11 @@ class Round:
         "weights to start from: pretrained, previous (round), initial (before pre-training), or an earlier round",
     )
     pairs: str = setting(JUDGED, in_(PAIRS), "train on the collection's judged queries, or on [pseudo_queries]")
-    teacher: str = setting("", None, "model whose scores it learns from: reranker, or a cross-encoder's path or hub id")
+    teacher: str = setting(
+        "",
+        None,
+        "whose scores it learns from: reranker, a cross-encoder's path or hub id, or given: those in the training rows",
+    )
     loss: LossChoice | None = None
     negatives: int | None = setting(None, optional(at_least(0)), "hard negatives per query in this round")
     learning_rate: float | None = setting(None, optional(more_than(0, 100)), "peak learning rate of this round")

@@ -19,7 +19,7 @@ from drkit.encoders.pooling import POOLINGS
 from drkit.errors import DrkitError
 from drkit.maskers.specs import GeneratorConfig, QuerySettings
 from drkit.recipe.parts import FOR_EXTRACTIVE, join_names, required_capabilities, required_signals
-from drkit.recipe.schema import FROM_SCRATCH, PSEUDO, Choice, EncoderSettings, Pretrain, Probe, PseudoQueries
+from drkit.recipe.schema import FROM_SCRATCH, GIVEN, PSEUDO, Choice, EncoderSettings, Pretrain, Probe, PseudoQueries
 from drkit.runs import estimate
 from drkit.runs.stage import Draft, Part, TextReading, files_state, settings_from
 from drkit.runs.stages.pretrain import PRETRAIN
@@ -71,6 +71,7 @@ def plan_texts(draft: Draft) -> None:
         COLLECTION,
         "read texts, queries and judgements",
         sources={"collection": files_state(source, recipe.collection.config)},
+        extra={"scored": any(one.teacher == GIVEN for one in (recipe.finetune.rounds if recipe.finetune else ()))},
     )
     if recipe.encoder.pretrained:
         if ignored := [
