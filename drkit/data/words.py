@@ -59,6 +59,18 @@ def is_unspaced(word: str) -> bool:
     return not word.isascii() and _patterns()[1].match(word) is not None
 
 
+def has_lasting_mark(character: str) -> bool:
+    """Return whether a word becomes another one if BERT's normaliser strips the accents of this character.
+
+    Vowel signs of Indic scripts and Thai, voiced kana, and Hangul, which it takes apart; accents of Latin, Greek and
+    Cyrillic letters, and points of Hebrew and Arabic are not.
+    """
+    parts = unicodedata.normalize("NFD", character)
+    return ("\uac00" <= character <= "\ud7a3") or any(
+        unicodedata.category(part) == "Mn" and part > "\u036f" and not _LEFT_OUT.match(part) for part in parts
+    )
+
+
 def word_pattern() -> re.Pattern[str]:
     """Return the pattern of a word with its marks, or of a run of words in a script without spaces."""
     return _patterns()[0]

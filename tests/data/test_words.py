@@ -6,7 +6,9 @@ import unicodedata
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers import AutoTokenizer
 
+from drkit.data.vocabulary import train_wordpiece
 from drkit.data.words import find_words, is_unspaced
 from drkit.recipe.lengths import estimate_tokens
 
@@ -44,6 +46,23 @@ def test_no_letter_is_lost_and_no_word_begins_with_a_mark(text):
 @given(st.text(st.characters(max_codepoint=127)))
 def test_words_of_ascii_are_those_of_the_pattern(text):
     assert find_words(text) == re.findall(r"\w+", text)
+
+
+@pytest.mark.parametrize(
+    ("texts", "other", "same"),
+    [
+        (["हिन्दी कुल कल भाषा"], ("कुल", "कल"), False),
+        (["ข้าวผัด ที่นี่ ที"], ("ที่", "ที"), False),
+        (["が か ガラス カラス"], ("ガラス", "カラス"), False),
+        (["café cafe naïve"], ("café", "cafe"), True),
+        (["كِتَابٌ كتاب"], ("كِتَابٌ", "كتاب"), True),
+        (["the word हिन्दी alone in English texts " + "of many words " * 40], ("café", "cafe"), True),
+    ],
+)
+def test_vocabularies_keep_marks_that_make_another_word(texts, other, same, tmp_path):
+    tokenizer = train_wordpiece(iter(texts * 9), tmp_path, size=200)
+    assert same == (tokenizer.tokenize(other[0]) == tokenizer.tokenize(other[1]))
+    assert AutoTokenizer.from_pretrained(tmp_path).tokenize(other[0]) == tokenizer.tokenize(other[0])
 
 
 def test_lengths_count_words_with_marks_once_and_characters_without_spaces():

@@ -122,7 +122,7 @@ def _vocabulary_texts(stage: StageRun[Any]) -> Iterator[str]:
 
 WORDPIECE = StageSpec(
     name="wordpiece-vocabulary",
-    version=2,
+    version=3,
     settings=WordPieceSettings,
     run=train_vocabulary,
     inputs={"passages": "texts to train on", "queries": "training queries"},
