@@ -59,6 +59,11 @@ def is_unspaced(word: str) -> bool:
     return not word.isascii() and _patterns()[1].match(word) is not None
 
 
+def count_unspaced(text: str) -> int:
+    """Return the number of characters of scripts without spaces, marks not counted."""
+    return 0 if text.isascii() else len(_patterns()[2].findall(text))
+
+
 def has_lasting_mark(character: str) -> bool:
     """Return whether a word becomes another one if BERT's normaliser strips the accents of this character.
 

@@ -12,7 +12,7 @@ from attrs import evolve, frozen
 from drkit.core.files import local_path
 from drkit.core.registry import Installed
 from drkit.core.spec import Kind
-from drkit.data.words import find_words, is_unspaced
+from drkit.data.words import count_unspaced, find_words, is_unspaced
 from drkit.recipe.compose import SMALL, ComposeRequest, compose
 from drkit.recipe.parts import context_kind
 
@@ -92,9 +92,8 @@ def suggest_lengths(
 
 def estimate_tokens(text: str) -> int:
     """Estimate the tokens of a text: from its words, or from its characters where words are not separated."""
-    words = find_words(text)
-    unspaced = sum(map(is_unspaced, words))  # pairs, of which there are about as many as characters
-    return round(_TOKENS_PER_WORD * (len(words) - unspaced)) + unspaced
+    words = [word for word in find_words(text) if not is_unspaced(word)]
+    return round(_TOKENS_PER_WORD * len(words)) + count_unspaced(text)
 
 
 def script_of(letter: str) -> str:
