@@ -27,8 +27,9 @@ ANCHORS = ("anchor", "query", "question", "sentence1", "sentence_A", "premise")
 POSITIVES = ("positive", "pos", "positives", "answer", "passage", "document", "sentence2", "sentence_B", "hypothesis")
 NEGATIVES = re.compile(r"(hard_)?neg(ative)?s?(_?\d+)?")
 SCORES = ("score", "label")
-# A teacher's scores of the positives and of the negatives, as FlagEmbedding and `drkit distill` write them.
-_TEACHER = (("pos_scores", "positive_scores"), ("neg_scores", "negative_scores"))
+# A teacher's scores of the positives, of the negatives, and of both in a list, as FlagEmbedding, `drkit distill` and
+# sentence-transformers write them.
+_TEACHER = (("pos_scores", "positive_scores"), ("neg_scores", "negative_scores"), ("scores", *SCORES))
 # The score from which a pair is a positive, unless a setting says another.
 DEFAULT_SCORE = 0.5
 
@@ -105,19 +106,26 @@ class PairColumns:
     def _teacher_scores(self, row: Row, positives: Sequence[str], negatives: Sequence[str]) -> dict[str, float]:
         """Return a teacher's scores by text. Raises DrkitError unless there is a number for each text of a list."""
         found: dict[str, float] = {}
-        for names, texts in zip(_TEACHER, (positives, negatives), strict=True):
-            column = next((name for name in names if row.values.get(name) is not None), None)
+        for names, texts in zip(_TEACHER, (positives, negatives, [*positives, *negatives]), strict=True):
+            column = next((name for name in names if _is_teachers(row, name)), None)
             if column is None:
                 continue
             given = row.values[column]
             scores = [_number(value) for value in (given if isinstance(given, (list, tuple)) else [given])]
             if len(scores) != len(texts) or None in scores:
                 raise DrkitError(
-                    f"{row}: {column!r} must have a number for each of the {len(texts)} passages, got {given!r:.60}"
+                    f"{row}: {column!r} must have a number for each of the {len(texts)} passages, got {given!r:.60}; "
+                    f"mend or delete it"
                 )
             for text, score in zip(texts, scores, strict=True):
                 found.setdefault(text, float(score or 0))
         return found
+
+    def unread(self, row: Row) -> list[str]:
+        """Return the columns of a row that are not read."""
+        own = (self._column(row, self.anchor, ANCHORS, ""), self._column(row, self.positive, POSITIVES, ""))
+        read = {*own, *self._negative_columns(row), self._score_column(row), *sum(_TEACHER, ())}
+        return [name for name in row.values if name not in read]
 
     def _column(self, row: Row, own: str, usual: Sequence[str], role: str) -> str:
         names = (own,) if own else usual
@@ -138,8 +146,18 @@ class PairColumns:
             raise DrkitError(f"{row}: no column {missing[0]!r}; columns: {', '.join(row.values)}")
         return self.negatives or [name for name in row.values if NEGATIVES.fullmatch(name)]
 
+    def _score_column(self, row: Row) -> str:
+        """Return the column of a pair's score, or `none`. Raises DrkitError if a setting needs a missing one."""
+        found = next((name for name in SCORES if name in row.values and not _is_teachers(row, name)), "none")
+        if found == "none" and not self.score and (self.positive_labels or self.min_score is not None):
+            raise DrkitError(
+                f"{row}: no column {' or '.join(map(repr, SCORES))} for collection.positive_labels or min_score; "
+                f"columns: {', '.join(row.values)}. Name it with --set collection.score=COLUMN"
+            )
+        return self.score or found
+
     def _relevance(self, row: Row, *, has_negatives: bool) -> int | None:
-        column = self.score or next((name for name in SCORES if name in row.values), "none")
+        column = self._score_column(row)
         if column == "none":
             return 1
         if has_negatives and not self.score:
@@ -158,9 +176,11 @@ class PairColumns:
 
     def rule(self, row: Row) -> str:
         """Return in words how the score of a row is read; empty without scores."""
-        column = self.score or next((name for name in SCORES if name in row.values), "none")
-        if column == "none" or self.positive_labels:
-            return f"the labels {', '.join(self.positive_labels)} of {column!r}" if self.positive_labels else ""
+        column = self._score_column(row)
+        if column == "none":
+            return ""
+        if self.positive_labels:
+            return f"{column!r} {' or '.join(self.positive_labels)}"
         least = DEFAULT_SCORE if self.min_score is None else self.min_score
         return f"a {column!r} of at least {least:g} (collection.min_score)"
 
@@ -168,10 +188,10 @@ class PairColumns:
         """Return the relevance of a label: 1, 0, or None if the pair is left out."""
         if not isinstance(value, (str, int, float)):
             raise DrkitError(f"{row}: {column!r} must be a label, a string or a number, got {value!r:.60}")
-        label = value.strip() if isinstance(value, str) else f"{value:g}"
-        if label in self.positive_labels:
+        label = _label(value)
+        if label in map(_label, self.positive_labels):
             return 1
-        return 0 if label in self.negative_labels or not self.negative_labels else None
+        return 0 if label in map(_label, self.negative_labels) or not self.negative_labels else None
 
     def _score(self, row: Row, column: str, value: Any) -> int:
         """Return the relevance of a score. Raises DrkitError if it is not a number, or may have another meaning."""
@@ -201,6 +221,20 @@ def _negatives(row: Row, columns: Sequence[str]) -> list[str]:
             f"as in query,passage,score"
         )
     return texts
+
+
+def _label(value: str | float) -> str:
+    """Return a label as it is compared: 0, 0.0 and "0" are one, true and "true" another."""
+    number = None if isinstance(value, bool) else _number(value)
+    return str(value).strip().lower() if number is None else f"{number:g}"
+
+
+def _is_teachers(row: Row, name: str) -> bool:
+    """Return whether a column has a teacher's scores: a list of several, or a name that no other column has."""
+    value = row.values.get(name)
+    if name in _TEACHER[2]:
+        return isinstance(value, (list, tuple)) and len(value) > 1
+    return value is not None and value != []
 
 
 def _is_table(row: Row) -> bool:
@@ -282,6 +316,8 @@ class PairTables:
             yield f"{first.path} has no header with names of columns that are known: in its first line, {names}"
         if first and (rule := self.columns.rule(first)):
             yield f"positives are the pairs with {rule}"
+        if first and (unread := self.columns.unread(first)):
+            yield f"columns that are not read: {', '.join(unread)}"
 
     def _pairs(self, split: str) -> Iterator[tuple[Row, str, Pair]]:
         belongs = self.split_rules.membership(split)

@@ -203,6 +203,8 @@ class TestPairs:
             ([0, 1, 2, -1], {"positive_labels": ("0",), "negative_labels": ("2",)}, [1, 0]),
             ([0.0, "0 ", 2, 1], {"positive_labels": ("0",)}, [1, 1, 0, 0]),
             (["entailment", "neutral", "-"], {"positive_labels": ("entailment", "neutral")}, [1, 1, 0]),
+            (["1.0", 0, True, 1], {"positive_labels": ("1",), "negative_labels": ("0",)}, [1, 0, 1]),
+            ([True, False, "TRUE"], {"positive_labels": ("true",)}, [1, 0, 1]),
             ([3, None, "x"], {"score": "none"}, [1, 1, 1]),
         ],
     )
@@ -251,6 +253,11 @@ class TestPairs:
             PairsCollection(PairsConfig(path=path, negative_labels=("2",)))
         with pytest.raises(DrkitError, match="two readings of a score"):
             PairsCollection(PairsConfig(path=path, positive_labels=("0",), min_score=0.0))
+        for reading in ({"positive_labels": ("0",)}, {"min_score": 0.0}):
+            with pytest.raises(
+                DrkitError, match=r"jsonl:1: no column 'score' or 'label' .* --set collection\.score=COL"
+            ):
+                list(PairsCollection(PairsConfig(path=path, **reading)).judgements("train"))
 
     @pytest.mark.parametrize(
         ("name", "text", "notes"),
@@ -262,6 +269,7 @@ class TestPairs:
             ),
             ("t.tsv", "text1\ttext2\na\tb\n", ["'text1' is the anchor, 'text2' is the positive"]),
             ("t.csv", "query,positive\na,b\n", []),
+            ("t.csv", "sentence1,sentence2,gold_label,id\na,b,neutral,1\n", ["that are not read: gold_label, id"]),
         ],
     )
     def test_what_is_assumed_of_a_file_is_said(self, tmp_path, name, text, notes):

@@ -264,6 +264,7 @@ SCORED = [  # as FlagEmbedding, `drkit distill`, and a file with another score o
     {"query": "a", "pos": ["b", "c"], "neg": ["d", "e"], "pos_scores": [3, 2.5], "neg_scores": [0.5, -1]},
     {"query": "f", "positives": ["d"], "negatives": ["b"], "positive_scores": [7], "negative_scores": [6]},
     {"query": "f", "pos": "d", "neg": ["b", "c"], "pos_scores": 1, "neg_scores": [2, 3]},
+    {"anchor": "f", "positive": "d", "negative_1": "e", "negative_2": "c", "scores": [0, 4, 5], "pos_scores": []},
 ]
 
 
@@ -282,11 +283,11 @@ def pairs_of(folder, rows):
 
 def test_scores_of_the_training_rows_teach_without_a_model(tmp_path):
     counts, inputs = pairs_of(tmp_path, SCORED)
-    assert counts["teacher_scores"] == 9
+    assert counts["teacher_scores"] == 12
     metrics = taught(tmp_path, inputs, model="given")
-    assert (metrics["queries"], metrics["pairs"], metrics["positive_first"]) == (2, 7, 1.0)
+    assert (metrics["queries"], metrics["pairs"], metrics["positive_first"]) == (2, 8, 1.0)
     found, corpus = read_scores(tmp_path / "teacher"), open_collection(tmp_path / "collection").corpus
-    for index, scores in enumerate(({"b": 3, "c": 2.5, "d": 0.5, "e": -1}, {"d": 7, "b": 6, "c": 3})):
+    for index, scores in enumerate(({"b": 3, "c": 2.5, "d": 0.5, "e": -1}, {"d": 7, "b": 6, "c": 3, "e": 4})):
         passages = corpus.positions([text_id(text) for text in scores])
         assert found.lookup(index, passages).tolist() == [*scores.values()]
 
@@ -306,8 +307,8 @@ def test_scores_that_do_not_fit_their_passages_are_refused(tmp_path, scores):
 @pytest.mark.parametrize(
     ("rows", "teacher", "said"),
     [
-        (SCORED, "given", "9 teacher scores in the training rows: used"),
-        (SCORED, "", "9 teacher scores in the training rows: not used; a round with teacher=given"),
+        (SCORED, "given", "12 teacher scores in the training rows: used"),
+        (SCORED, "", "12 teacher scores in the training rows: not used; a round with teacher=given"),
         ([{"query": "a", "pos": "b", "neg": "c"}], "given", "but they have none"),
         ([{"query": "a", "pos": "b", "neg": "c"}], "", None),
     ],
