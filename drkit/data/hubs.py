@@ -29,7 +29,8 @@ from drkit.data.collection import (
     require_text,
     words_of,
 )
-from drkit.data.pairs import PairColumns, PairTables, Rows, TableCollection
+from drkit.data.columns import PairColumns
+from drkit.data.pairs import PairTables, Rows, TableCollection
 from drkit.data.rows import FORMATS, Row, file_kind, read_rows
 from drkit.data.specs import HfConfig, IrdsConfig
 from drkit.errors import DrkitError
