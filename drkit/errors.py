@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from importlib import import_module
+from typing import Any
 
 
 class DrkitError(Exception):
@@ -51,6 +53,24 @@ class MissingExtraError(DrkitError):
 
     def __init__(self, what: str, package: str, extra: str) -> None:
         super().__init__(f"{what} needs the package {package!r}: pip install 'drkit[{extra}]'")
+
+
+def import_extra(module: str, what: str, package: str, extra: str) -> Any:
+    """Return a module of an optional dependency.
+
+    Raises MissingExtraError if it is not installed, and DrkitError with the reason if it is but cannot be imported, as
+    for lack of memory.
+    """
+    try:
+        return import_module(module)
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]:
+            raise MissingExtraError(what, package, extra) from None
+        reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+        raise DrkitError(
+            f"{what} needs the package {package!r}, which is installed but cannot be imported: {reason}. Free memory "
+            f"or raise its limit if it is short; otherwise install the package again"
+        ) from error
 
 
 def is_panic(error: BaseException) -> bool:

@@ -125,6 +125,8 @@ def _status() -> int:
     except DrkitError as error:
         echo(f"error: {error}", err=True)
         return 2
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
     except click.ClickException as error:
         error.show()
         return 2
@@ -133,9 +135,6 @@ def _status() -> int:
             raise interrupt.__cause__ from None
         echo("interrupted", err=True)
         return 130
-    except BrokenPipeError:  # the reader (`| head`) closed the pipe
-        sys.stderr.close()
-        return 0
     except BaseException as error:
         if is_panic(error):
             echo(f"error: a library failed: {error}; check the model's files, above all tokenizer.json", err=True)

@@ -14,7 +14,7 @@ from drkit_cli.render import table
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from drkit.recipe.check import LossPlacement, Matrix
+    from drkit.recipe.check import LossPlacement, Matrix, Pair
 
 WIDTH = 78  # of the table of pairs, so that rows fit an 80-column terminal
 FITS = "yes"
@@ -25,11 +25,10 @@ def print_matrix(matrix: Matrix, screen: Console) -> None:
     reasons = matrix.reasons()
     numbers = {problem: number for number, problem in enumerate(reasons, start=1)}
     cells = {
-        (pair.decoder, pair.masker): " ".join(["no", *(str(numbers[p]) for p in pair.problems)])
-        if pair.problems
-        else FITS
+        (pair.decoder, pair.masker): " ".join([_word(pair), *(str(numbers[p]) for p in (*pair.problems, *pair.unread))])
         for pair in matrix.pairs
     }
+    words = {problem: _word(pairs[0]) for problem, pairs in reasons.items()}
     screen.print(Text("masker (across) and decoder (down)", style="bold"))
     for maskers in _columns(matrix, min(WIDTH, screen.width)):
         screen.print(_pairs(matrix.decoders, maskers, cells))
@@ -37,7 +36,7 @@ def print_matrix(matrix: Matrix, screen: Console) -> None:
     if numbers:
         reasons_table = Table.grid(padding=(0, 2))
         for problem, number in numbers.items():
-            reasons_table.add_row(Text(f"no {number}"), Text(problem))
+            reasons_table.add_row(Text(f"{words[problem]} {number}"), Text(problem))
         screen.print(reasons_table)
         screen.print()
     rows = [(part, ", ".join(names)) for part, names in matrix.made.items()]
@@ -45,6 +44,11 @@ def print_matrix(matrix: Matrix, screen: Console) -> None:
     screen.print(table("", ("part", "needs"), rows))
     screen.print(Text("\nlosses", style="bold"))
     screen.print(table("", ("loss", "needs", "can be used for"), [_loss(loss, matrix) for loss in matrix.losses]))
+
+
+def _word(pair: Pair) -> str:
+    """Return whether a pair works: `yes`, `no`, or `idle` if it does without an effect of the masker's choice."""
+    return "no" if pair.problems else "idle" if pair.unread else FITS
 
 
 def _columns(matrix: Matrix, width: int) -> Iterator[list[str]]:

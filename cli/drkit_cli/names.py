@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from drkit.core.files import local_path
+from drkit.core.files import input_path, local_path
 from drkit.core.settings import MOST
 from drkit_cli.completion import OPEN
 
@@ -49,6 +49,14 @@ class LocalPath(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the path. Raises DrkitError as `local_path` does."""
         return super().convert(local_path(value), param, ctx)
+
+
+class InputPath(LocalPath):
+    """A file to read; `-` is standard input."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path. Raises DrkitError as `local_path` does."""
+        return super().convert(input_path(value), param, ctx)
 
 
 class Commands(click.Group):

@@ -10,7 +10,7 @@ import click
 
 from drkit.encoders.folder import BACKENDS, PRECISIONS, TORCH
 from drkit.encoders.pooling import POOLINGS
-from drkit_cli.names import LARGEST_SEED, Assignment, CollectionName, LocalPath, PathOrId, count
+from drkit_cli.names import LARGEST_SEED, Assignment, CollectionName, InputPath, LocalPath, PathOrId, count
 
 collection_option = click.option(
     "--collection",
@@ -73,7 +73,7 @@ def judgement_options(command: Callable[..., Any]) -> Callable[..., Any]:
         command,
         click.option(
             "--qrels",
-            type=LocalPath(dir_okay=False),
+            type=InputPath(dir_okay=False),
             help="Judgements: a file of TREC's four columns, or of BEIR's three.",
         ),
         click.option(

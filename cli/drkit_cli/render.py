@@ -30,7 +30,7 @@ from rich.tree import Tree
 from drkit.core.escaping import escape_controls
 from drkit.core.processes import available_cores
 from drkit.report import SYSTEM_NAMES
-from drkit_cli.terminal import EscapedStream
+from drkit_cli.terminal import EscapedStream, ending_with_the_reader
 
 BASELINE = "no-pretraining"
 # What a verdict compares with, in words.
@@ -42,6 +42,8 @@ _COMPARED = {
 }
 # Columns of a terminal below which tables that do not fit become lists.
 _NARROW = 60
+# Columns where COLUMNS is 0, or less than a name needs.
+_USUAL, _LEAST = 80, 10
 _GREEN = "not bold green"
 STYLES = {"kept": _GREEN, "pruned": _GREEN, "to do": "not bold", "resumed": "not bold cyan", "again": "not bold yellow"}
 
@@ -56,12 +58,22 @@ if TYPE_CHECKING:
     from drkit.runs.survey import Finding
 
 
+class _Console(Console):
+    """A console whose reader may end early, as `| head` does: that is not an error."""
+
+    def on_broken_pipe(self) -> None:
+        """End the program with 0, not with 1."""
+        with ending_with_the_reader():
+            raise BrokenPipeError
+
+
 def console() -> Console:
     """Return a console for standard output: as wide as the terminal or as COLUMNS, else wide enough for tables."""
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdigit():
+        return _console(sys.stdout, width=int(columns) if int(columns) >= _LEAST else _USUAL)
     screen = _console(sys.stdout)
-    if screen.is_terminal or os.environ.get("COLUMNS", "").isdigit():
-        return screen
-    return _console(sys.stdout, width=max(screen.width, 110))
+    return screen if screen.is_terminal else _console(sys.stdout, width=max(screen.width, 110))
 
 
 def error_console() -> Console:
@@ -72,7 +84,7 @@ def error_console() -> Console:
 def _console(stream: TextIO, **options: Any) -> Console:
     # rich needs its own control characters. Text is never read as markup: `[link=..]` in a name would be one.
     file = stream.stream if isinstance(stream, EscapedStream) else stream
-    made = Console(file=file, highlight=False, markup=False, emoji=False, **options)
+    made = _Console(file=file, highlight=False, markup=False, emoji=False, **options)
     made.push_render_hook(_EscapeText())
     return made
 
@@ -338,10 +350,12 @@ def results_document(run: Path, done: Mapping[str, Manifest]) -> dict[str, Any]:
 
 
 def _findings(run: Path, done: Mapping[str, Manifest]) -> list[str]:
+    from drkit.evaluate.systems import VERDICT_CAPTION
     from drkit.runs.stages.retriever import chosen_on_dev
 
     metrics = done["evaluation"].metrics if "evaluation" in done else {}
     verdicts = verdict(metrics, metrics["measures"][0]) if metrics else []
+    verdicts = [VERDICT_CAPTION, *verdicts] if verdicts else []
     chosen = chosen_on_dev({name: manifest.metrics for name, manifest in done.items()})
     return [*verdicts, *chosen, *truncations(run, done)]
 

@@ -62,11 +62,11 @@ def run_recipe(
     if starts and not processes.rank():
         check_arguments(recipe)
     if trial or (trial is None and not dry_run and starts):
-        from drkit.runs.trial import try_parts
+        from drkit.runs.trial import describe_trial, try_parts
 
         try_parts(recipe, registry)
         if trial:
-            made = evolve(made, notes=(*made.notes, "trial: every part of the recipe passes on a toy batch"))
+            made = evolve(made, notes=(*made.notes, describe_trial(recipe, registry)))
     if not dry_run:
         with open_engine(engine) as opened:
             _execute(made, run, recipe, registry, redo=redo, reuse=reuse, engine=opened)

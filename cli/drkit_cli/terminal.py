@@ -6,9 +6,12 @@ or imitate a message. `drkit_cli.render` draws tables and progress with rich, in
 
 from __future__ import annotations
 
+import io
+import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, TextIO
 
 import click
@@ -24,6 +27,16 @@ def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
     click.echo(escape_controls(text), err=err, nl=nl)
 
 
+@contextmanager
+def ending_with_the_reader() -> Iterator[None]:
+    """End the program with 0 if the reader of its output closes the pipe, as `| head` does once it has read enough."""
+    try:
+        yield
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still buffered goes nowhere
+        raise click.exceptions.Exit(0) from None
+
+
 class EscapedStream:
     """A text stream that spells out control characters, for the warnings, bars and tracebacks of libraries."""
 
@@ -35,8 +48,14 @@ class EscapedStream:
         moves = _MOVES.match(text)
         start = moves.end() if moves else 0
         end = len(text) - text[start:].endswith("\r")
-        self.stream.write(text[:start] + escape_controls(text[start:end]) + text[end:])
+        with ending_with_the_reader():
+            self.stream.write(text[:start] + escape_controls(text[start:end]) + text[end:])
         return len(text)
+
+    def flush(self) -> None:
+        """Write what is buffered."""
+        with ending_with_the_reader():
+            self.stream.flush()
 
     def writelines(self, lines: Iterable[str]) -> None:
         """Write several texts."""
@@ -48,5 +67,5 @@ class EscapedStream:
 
 
 def escape_streams() -> None:
-    """Put standard output and standard error of this process behind an `EscapedStream`."""
-    sys.stdout, sys.stderr = map(EscapedStream, (sys.stdout, sys.stderr))
+    """Put standard output and standard error of this process behind an `EscapedStream`; a closed one swallows texts."""
+    sys.stdout, sys.stderr = (EscapedStream(stream or io.StringIO()) for stream in (sys.stdout, sys.stderr))

@@ -18,7 +18,9 @@ from drkit.core.progress import Progress, Silent
 from drkit.core.registry import Registry
 from drkit.core.types import Judgement
 from drkit.data.formats import BeirCollection
+from drkit.data.rows import COMPRESSED
 from drkit.data.specs import BeirConfig
+from drkit.data.writing import refuse_duplicate_passages, refuse_duplicate_queries
 from drkit.encoders.folder import TORCH
 from drkit.errors import DrkitError
 from drkit.evaluate import Scores, check_measures, evaluate, tune_bm25, tune_weight
@@ -133,7 +135,7 @@ def evaluate_encoder(
     systems = _Systems.of(encoder, words, backend=backend, registry=registry)
     rankers, splits = systems.rankers(split, collection.source.splits(), name, report)
     files = {split: _content(collection, split) for split in splits}
-    judgements = {split: tuple(collection.source.judgements(split)) for split in splits}
+    judgements = _known_judgements(collection, splits, name, report)
     runs = {ranker[0]: _rank(name, collection, files, ranker, output, report) for ranker in rankers}
     ranked = _Ranked(name, runs, judgements)
     return list(_measure(ranked, systems.untuned, measures, exclude_self, report).items())
@@ -248,7 +250,7 @@ def _folders(folder: Path) -> Iterator[Path]:
 
 
 def _is_data_set(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in ("corpus.jsonl", "corpus.jsonl.gz"))
+    return any((folder / f"corpus.jsonl{end}").is_file() for end in ("", *COMPRESSED))
 
 
 def _rank_data_set(path: Path, systems: _Systems, output: Path, progress: Progress) -> _Ranked:
@@ -257,12 +259,32 @@ def _rank_data_set(path: Path, systems: _Systems, output: Path, progress: Progre
     split = next((split for split in SPLITS if split in collection.splits()), None)
     if split is None:
         raise DrkitError(f"{path} has no test or dev judgements to evaluate with")
+    refuse_duplicate_passages(collection)
     name = path.resolve().name
     rankers, splits = systems.rankers(split, collection.splits(), name, progress)
     hashes = {name: facts["sha256"] for name, facts in collection.describe()["files"].items()}
     files = dict.fromkeys(splits, hashes)
+    for one in splits:
+        refuse_duplicate_queries(collection, one)
     runs = {ranker[0]: _rank(name, collection, files, ranker, output, progress) for ranker in rankers}
-    return _Ranked(name, runs, {split: tuple(collection.judgements(split)) for split in splits})
+    return _Ranked(name, runs, _known_judgements(collection, splits, name, progress))
+
+
+def _known_judgements(
+    collection: BeirCollection | NamedCollection, splits: Iterable[str], name: str, progress: Progress
+) -> dict[str, tuple[Judgement, ...]]:
+    """Return the judgements of splits whose passage exists, as a run that drops the others counts; a note says so."""
+    found = {split: tuple(collection.judgements(split)) for split in splits}
+    judged = {one.doc_id for rows in found.values() for one in rows}
+    missing = judged - {passage.doc_id for passage in collection.passages() if passage.doc_id in judged}
+    known = {split: tuple(one for one in rows if one.doc_id not in missing) for split, rows in found.items()}
+    if missing:
+        count = sum(map(len, found.values())) - sum(map(len, known.values()))
+        progress.note(
+            f"{name}: {count:,} judgements of passages that it lacks are not counted, as in a run with "
+            f"collection.unknown_judgements=drop"
+        )
+    return known
 
 
 def _rank(

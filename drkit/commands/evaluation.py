@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING, Any
 from attrs import define, evolve, field, frozen
 
 from drkit.commands.inputs import NamedCollection
-from drkit.core.files import local_path
+from drkit.core.files import input_path, local_path
 from drkit.core.registry import Installed
 from drkit.core.types import Judgement
-from drkit.data.collection import judgements_of, qrels_columns
-from drkit.data.rows import read_lines
+from drkit.data.qrels import read_qrels
+from drkit.data.rows import COMPRESSED
 from drkit.errors import DrkitError, did_you_mean
 from drkit.evaluate import MEASURES, Scores, average, evaluate
 from drkit.recipe.start import RECIPE
 from drkit.runs.manifest import read_manifest
 from drkit.search import read_run
-from drkit.search.rankings import decode_id
 
 if TYPE_CHECKING:
     from drkit.search.rankings import RunRow
@@ -168,7 +167,7 @@ def find_judgements(
     """
     named = NamedCollection(collection, tuple(settings), parts) if collection is not None else None
     if qrels is not None:
-        return JudgedQueries(tuple(read_any_qrels(qrels)), _texts(named, split or "test") if named else {})
+        return JudgedQueries(tuple(read_qrels(qrels)), _texts(named, split or "test") if named else {})
     if named is not None:
         return _judged(named, split or "test")
     runs = list(dict.fromkeys(system.run for system in systems if system.run))
@@ -181,29 +180,22 @@ def find_judgements(
     return first
 
 
-def read_any_qrels(path: Path) -> Iterator[Judgement]:
-    """Read judgements in TREC's four columns or BEIR's three, once, so that they may come through a pipe.
-
-    Ids are decoded in four columns, where run files have them encoded (`encode_id`). Raises DrkitError naming the line.
-    """
-    lines = list(read_lines(Path(path)))
-    decode = decode_id if lines and len(qrels_columns(lines[0][1])) == 4 else str
-    for _, judgement in judgements_of(lines, Path(path)):
-        yield Judgement(decode(judgement.query_id), decode(judgement.doc_id), judgement.relevance)
-
-
 def _systems_of(text: str, several: bool) -> list[System]:
     path = local_path(text)
     if path.is_dir():
         systems = [_system(path, name) for name in _results(path)["runs"]]
         return [System(f"{path.name}:{s.name}", s.files, path) for s in systems] if several else systems
     run, colon, name = text.rpartition(":")
-    if not path.is_file() and colon and Path(run).is_dir():
+    if not path.exists() and colon and Path(run).is_dir():
         system = _system(Path(run), name)
         return [System(f"{Path(run).name}:{name}", system.files, Path(run))]
-    if not path.is_file():
+    path = input_path(text)
+    if not path.exists():
         raise DrkitError(f"not found: {text}; {_WHAT_TO_GIVE}")
-    return [System(path.name.removesuffix(".trec"), (path,))]
+    name = path.name
+    for ending in (*COMPRESSED, ".trec"):
+        name = name.removesuffix(ending)
+    return [System(name, (path,))]
 
 
 def _system(run: Path, name: str) -> System:
@@ -241,9 +233,8 @@ def _checked_rows(path: Path, judged: set[str], ranked: set[str]) -> Iterator[tu
 
 
 def _judged(collection: NamedCollection, split: str) -> JudgedQueries:
-    collection.check_split(split)
-    return JudgedQueries(tuple(collection.source.judgements(split)), _texts(collection, split))
+    return JudgedQueries(tuple(collection.judgements(split)), _texts(collection, split))
 
 
 def _texts(collection: NamedCollection, split: str) -> dict[str, str]:
-    return {query.query_id: query.text for query in collection.source.queries(split)}
+    return {query.query_id: query.text for query in collection.queries(split)}

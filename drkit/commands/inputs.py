@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 from attrs import field, frozen
 
-from drkit.core.files import local_path, read_json
+from drkit.core.files import input_path, list_written, local_path, read_json
 from drkit.core.loading import explain_load_errors, may_be_hub_id, reaches_hub
 from drkit.core.registry import Installed, Registry, installed
 from drkit.core.spec import Kind
 from drkit.core.types import Judgement, Passage, Query
-from drkit.data.collection import read_topics
 from drkit.data.corpus import StoredCollection, open_collection
+from drkit.data.topics import read_topic_file
+from drkit.data.writing import refuse_duplicate_passages, refuse_duplicate_queries
 from drkit.encoders.folder import (
     CONFIG,
     MODULES,
@@ -79,6 +80,13 @@ class NamedCollection:
         built: Collection = parts.registry.build(Kind.COLLECTION, choice.use, choice.config)
         return built
 
+    @cached_property
+    def _checked_source(self) -> StoredCollection | Collection:
+        """The collection itself, once all passage ids are known to be unique."""
+        if not isinstance(self.source, StoredCollection):
+            refuse_duplicate_passages(self.source)
+        return self.source
+
     def check_split(self, split: str) -> None:
         """Raise DrkitError if the collection has no such split."""
         splits = self.source.splits()
@@ -86,8 +94,10 @@ class NamedCollection:
             raise DrkitError(f"{self.name} has no {split!r} queries; its splits: {', '.join(splits) or 'none'}")
 
     def queries(self, split: str) -> Iterator[Query]:
-        """Stream the queries of a split. Raises DrkitError if the collection has no such split."""
+        """Stream the queries of a split. Raises DrkitError at once if it does not exist, or an id occurs twice."""
         self.check_split(split)
+        if not isinstance(self.source, StoredCollection):
+            refuse_duplicate_queries(self.source, split)
         return iter(self.source.queries(split))
 
     def judgements(self, split: str) -> Iterator[Judgement]:
@@ -96,12 +106,12 @@ class NamedCollection:
         return iter(self.source.judgements(split))
 
     def passages(self) -> Iterator[Passage]:
-        """Stream all passages."""
-        source = self.source
+        """Stream all passages. Raises DrkitError at once if an id occurs twice."""
+        source = self._checked_source
         return iter(source.corpus if isinstance(source, StoredCollection) else source.passages())
 
     def contents(self) -> Iterator[tuple[str, str]]:
-        """Stream (id, title and text) of all passages. Raises DrkitError at once if the collection is missing."""
+        """Stream (id, title and text) of all passages; see `passages`."""
         return ((passage.doc_id, passage.content) for passage in self.passages())
 
 
@@ -125,17 +135,17 @@ def find_index(folder: str | Path) -> Path:
 def find_queries(text: str | Path) -> Iterable[Query] | Vectors:
     """Return the queries in a file (.tsv, .jsonl, .csv, TREC topics ..), or the vectors in a folder.
 
-    Raises DrkitError if neither exists, or, naming `file:line`, for an invalid line.
+    Raises DrkitError if neither exists, or, naming `file:line`, for an invalid line or an id that occurs twice.
     """
-    path = local_path(text)
+    path = input_path(text)
     if path.is_dir():
         vectors = Vectors.open(path)
         if vectors.about["role"] != "queries":
             raise DrkitError(f"{path} holds vectors of passages; encode queries with `drkit encode --split test`")
         return vectors
-    if not path.is_file():
+    if not path.exists():
         raise DrkitError(f"queries not found: {path}; give a file of queries, or a folder of their vectors")
-    return (query for _, query in read_topics(path))
+    return read_topic_file(path)
 
 
 # Settings and tokenizers of every kind; weights only as safetensors, which cannot contain code.
@@ -245,6 +255,7 @@ def export_checkpoint(
         sample = [one.passage_prompt + text for text in texts]
         for backend in backends:
             add_backend(part, backend, texts=sample, length=one.passage_length)
+    list_written(Path(folder))
     return Path(folder)
 
 
@@ -260,11 +271,17 @@ def last_checkpoint(run: Path) -> Path:
 
     Raises DrkitError if no training is finished.
     """
-    folder = run / "encoder"
+    folder, passed = run / "encoder", set[Path]()
     while exported := read_manifest(folder):  # an encoder that is exported as it is was itself made from a checkpoint
         if "from" not in exported.metrics:
             return folder
+        passed.add(folder)
         folder = run / str(exported.metrics["from"])
+        if folder in passed or folder.parent != run:
+            raise DrkitError(
+                f"the manifests of {run} do not say which training was exported ({folder.name} again); give one of its "
+                f"checkpoints, such as {run / 'retriever-1'}"
+            )
     finished = {folder: time for folder in sorted(run.iterdir()) if (time := _finished_training(folder))}
     if not finished:
         raise DrkitError(f"{run} has no finished training; resume it with `drkit run {run}`")

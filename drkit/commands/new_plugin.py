@@ -51,7 +51,7 @@ def write_plugin(name: str, kinds: Sequence[str], folder: Path) -> tuple[Path, .
     """
     check_plugin(name, kinds, folder)
     contents = _contents(name, [kind for kind in SUMMARIES if kind in kinds])
-    with replacing_folder(folder, _MARK) as temporary:
+    with replacing_folder(folder) as temporary:
         for path, text in contents.items():
             (temporary / path).parent.mkdir(exist_ok=True)
             write_text(temporary / path, text)

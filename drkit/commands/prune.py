@@ -57,7 +57,8 @@ def prune_run(run: Path, registry: Registry, *, dry_run: bool = False) -> list[P
                 f"first with `drkit run {run}`"
             )
         if not dry_run:
-            remove_temporaries(run)  # a killed `prune` may have left one
+            for found in findings:  # a killed `prune` may have left one
+                remove_temporaries(run / found.stage.name)
         kept = ("encoder", last_checkpoint(run).name)
         return [
             _prune(found.manifest, run / found.stage.name, files, dry_run=dry_run)

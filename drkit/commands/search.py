@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import attrs
 
 from drkit.commands.inputs import NamedCollection
-from drkit.core.engine import Engine, Loaded
+from drkit.core.engine import Engine, Loaded, loaded_value
+from drkit.core.files import require_no_pipe
 from drkit.core.registry import Installed
 from drkit.errors import DrkitError
 from drkit.search import Storage, Vectors, encode_corpus, read_run, rerank, write_run
@@ -44,6 +45,7 @@ def encode_collection(
     Raises DrkitError as `encode_corpus` does, or if the collection or split does not exist.
     """
     source = NamedCollection(collection, tuple(settings), parts)
+    loaded_value(encoder)  # which may be missing, before the collection is read
     queries = ((q.query_id, q.text) for q in source.queries(split)) if split else None
     role = "queries" if split else "passages"
     made = attrs.evolve(storage or Storage(), role=role)
@@ -99,6 +101,7 @@ def rerank_file(
 
     Raises DrkitError if the run cannot be read, or none of its queries or passages belongs to the collection.
     """
+    require_no_pipe(run)
     queries = {query.query_id: query.text for query in collection.queries(split)}
     doc_ids = {
         doc_id for query, hits in read_run(run) if query in queries for doc_id, _ in in_order(hits)[: max(depth, 1)]

@@ -65,6 +65,7 @@ class CollectionFacts:
     scripts: Mapping[str, float] = field(factory=dict)
     splits: Mapping[str, SplitFacts] = field(factory=dict)
     judged: int = 0
+    unknown: int = 0
     copies: int = 0
 
     @property
@@ -116,7 +117,9 @@ def look_at(name: str, parts: Installed) -> CollectionFacts:
     judged = {j.doc_id for split in splits for j in source.judgements(split)}
     lengths, seen, letters = array("L"), set[bytes](), Counter[str]()
     empty = duplicates = copies = 0
+    missing = set(judged)
     for passage in collection.passages():
+        missing.discard(passage.doc_id)
         text = passage.content
         if len(lengths) < _SAMPLE:
             letters.update(map(script_of, filter(str.isalpha, text[:2000])))
@@ -135,7 +138,8 @@ def look_at(name: str, parts: Installed) -> CollectionFacts:
         lengths=Lengths.of(lengths),
         scripts={script: count / total for script, count in letters.most_common()},
         splits=splits,
-        judged=len(judged),
+        judged=len(judged) - len(missing),
+        unknown=len(missing),
         copies=copies,
     )
 
@@ -184,6 +188,8 @@ def describe_facts(facts: CollectionFacts) -> Iterator[str]:
             f"relevant passage; {one.judgements:,} judgements, {one.relevant:,} of them relevant"
         )
     yield f"judged: {facts.judged:,} of {count:,} passages ({facts.judged / max(count, 1):.1%})"
+    if facts.unknown:
+        yield f"missing: {facts.unknown:,} judged passages are not in the collection"
 
 
 @frozen
@@ -211,6 +217,9 @@ def suggest_recipe(
     if facts.copies:
         note = f"{facts.copies:,} queries are passages themselves, under the same id: they must not find themselves"
         settings["evaluation.exclude_self"] = ("true", note)
+    if facts.unknown:
+        note = f"{facts.unknown:,} judged passages are not in the collection: their judgements do not count"
+        settings["collection.unknown_judgements"] = ("drop", note)
     request = ComposeRequest(
         collection=facts.name,
         encoder=encoder,

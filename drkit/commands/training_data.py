@@ -17,7 +17,7 @@ from drkit.commands.inputs import NamedCollection, find_index, open_encoder, ope
 from drkit.commands.search import texts_of
 from drkit.core.engine import Engine, Loaded, loaded_value
 from drkit.core.file_parts import FilePart, FileParts, concatenate
-from drkit.core.files import SCRATCH, digest, path_state, replacing, write_text
+from drkit.core.files import SCRATCH, digest, path_state, replacing, require_no_pipe, write_text
 from drkit.core.processes import Shard
 from drkit.core.registry import Installed, Registry, installed
 from drkit.core.spec import Kind
@@ -26,7 +26,6 @@ from drkit.data.corpus import StoredCollection, StoredCorpus, open_collection
 from drkit.data.generation import QueryModel, Sampling, generate_file
 from drkit.data.rows import Row, batched, read_jsonl
 from drkit.data.writing import write_collection
-from drkit.encoders.identity import weights_hash
 from drkit.errors import DrkitError
 from drkit.miners.blocks import chain_text, mine_on, open_chain
 from drkit.miners.chain import (
@@ -36,14 +35,15 @@ from drkit.miners.chain import (
     as_tuples,
     build_chain,
     mining_requests,
+    model_hashes,
     parse_chain,
     requirements_of,
     text_rows,
-    weight_hashes,
 )
 from drkit.miners.specs import refresh_settings
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.start import RECIPE
+from drkit.runs.stage import files_state
 from drkit.runs.stages.reranker import check_teacher
 from drkit.search import FlatIndex, Reranker, Retriever, Vectors, encode_corpus, open_index
 from drkit.search.vectors import ABOUT as VECTORS
@@ -106,7 +106,7 @@ def mine_to_file(
     parts: Installed | None = None,
     engine: Engine | None = None,
 ) -> dict[str, Any]:
-    """Mine negatives for a split's judged queries into a file; returns counts, weight hashes and the number of lines.
+    """Mine negatives for a split's judged queries into a file; returns counts, hashes of the models, and the lines.
 
     collection, settings, parts: see `NamedCollection`. depth: negatives per query; None: as deep as the source's
     ranking is read. on_progress: called with (queries done, total). Passages are encoded into a temporary folder,
@@ -131,7 +131,8 @@ def mine_to_file(
         folder, content = _stored(named, Path(scratch))
         stored = open_collection(folder)
         total = _judged(stored, split, collection)
-        state = [content, chain_text(choices), split, miners.seed, *identity]
+        files = [files_state(registry.get(Kind.MINER, choice.use), choice.config) for choice in choices]
+        state = [content, chain_text(choices), files, split, miners.seed, *identity]
         if encoder and models.index is None:
             vectors = Path(scratch, f"vectors-{digest(state)}")
             texts = ((passage.doc_id, passage.content) for passage in stored.corpus)
@@ -158,7 +159,7 @@ def mine_to_file(
         lines = _write(batched(mined, QUERIES_PER_BATCH), stored.corpus, output)
     if in_parts:
         kept.remove()
-    return {**counts.summary(), "weights": weight_hashes(context), "lines": lines}
+    return {**counts.summary(), "models": model_hashes(context), "lines": lines}
 
 
 def _checked(miners: Miners, output: Output, registry: Registry) -> tuple[Choice, ...]:
@@ -230,11 +231,11 @@ class ChainModels:
 
 
 def load_chain(
-    text: str, models: ChainModels, folder: Path, split: str, index: Path, weights: tuple[tuple[str, str], ...]
+    text: str, models: ChainModels, folder: Path, split: str, index: Path, hashes: tuple[tuple[str, str], ...]
 ) -> Chain:
-    """Open a chain of miners in a worker; folder: of the collection; text, index, weights: see `open_chain`."""
+    """Open a chain of miners in a worker; folder: of the collection; text, index, hashes: see `open_chain`."""
     collection = open_collection(folder)
-    return open_chain(text, models.context(collection, split), collection.corpus, index, dict(weights))
+    return open_chain(text, models.context(collection, split), collection.corpus, index, dict(hashes))
 
 
 def _searching(
@@ -356,6 +357,7 @@ def distill(
     Raises DrkitError, with file and line, for an invalid line, a passage that is not in the collection, or a score that
     is not finite.
     """
+    require_no_pipe(negatives)
     doc_ids = {
         doc_id for line in read_jsonl(negatives) for name in ("positives", "negatives") for doc_id in _ids(line, name)
     }
@@ -383,9 +385,9 @@ def distill(
 
 
 def _scored_parts(negatives: Path, teacher: Loaded[Reranker], texts: Mapping[str, str]) -> Iterator[FilePart]:
-    weights = weights_hash(teacher.value.model)
-    state = [weights, repr(teacher.arguments), repr(teacher.settings)]
-    checked = teacher.checked(check_teacher, weights)
+    identity = digest(teacher.value.identity())
+    state = [identity, repr(teacher.arguments), repr(teacher.settings)]
+    checked = teacher.checked(check_teacher, identity)
     for lines in batched(read_jsonl(negatives), LINES_PER_PART):
         ids = dict.fromkeys(d for line in lines for name in ("positives", "negatives") for d in _ids(line, name))
         used = {doc_id: texts[doc_id] for doc_id in ids if doc_id in texts}
@@ -425,6 +427,8 @@ def _scored(lines: Sequence[Row], teacher: Scorer, texts: Mapping[str, str]) -> 
 
 def _ids(line: Row, name: str) -> list[str]:
     value = line.values.get(name)
+    if isinstance(value, list):  # a collection's integers are the same ids
+        value = [str(doc_id) if type(doc_id) is int else doc_id for doc_id in value]
     if not isinstance(value, list) or not all(isinstance(doc_id, str) and doc_id for doc_id in value):
         raise DrkitError(f"{line}: {name!r} must be a list of passage ids; give a file written by `drkit mine`")
     return value

@@ -22,7 +22,7 @@ from drkit.core import processes
 from drkit.core.escaping import escape_controls
 from drkit.core.files import storage_failure
 from drkit.core.processes import THREADS
-from drkit.errors import DrkitError, MissingExtraError
+from drkit.errors import DrkitError, import_extra
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -285,15 +285,12 @@ def _reason(error: Exception) -> str:
 
 
 def _ray() -> ModuleType:
-    """Return the module `ray`, which sends no usage statistics. Raises MissingExtraError if it is not installed."""
+    """Return the module `ray`, which sends no usage statistics. Raises as `import_extra` does."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     # Ray prints retries and lost machines on standard output, where results go.
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "$")
-    try:
-        import ray
-    except ModuleNotFoundError:
-        raise MissingExtraError("the engine ray", "ray", "ray") from None
-    return ray  # type: ignore[no-any-return]
+    ray: ModuleType = import_extra("ray", "the engine ray", "ray", "ray")
+    return ray
 
 
 @contextmanager
@@ -304,7 +301,7 @@ def open_engine(name: str = LOCAL, device: str = "auto") -> Iterator[Engine]:
     cluster, where ADDRESS is `auto` (this machine's) or HOST:PORT. device: `auto` or `cpu`, for tasks that use a GPU.
 
     Raises DrkitError for another name or device, among several processes (torchrun), or if the cluster cannot be
-    reached, and MissingExtraError without ray.
+    reached, and as `import_extra` does without ray.
     """
     if name == LOCAL:
         yield LocalEngine()

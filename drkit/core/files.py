@@ -16,7 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from attrs import frozen
+from attrs import asdict, field, frozen
+from attrs.validators import instance_of
 
 from drkit.errors import DrkitError
 
@@ -25,6 +26,10 @@ _LOGGER = logging.getLogger(__name__)
 SCRATCH = "drkit-scratch-"
 # The file that marks a finished stage of a run (drkit.runs.manifest).
 _MANIFEST = "manifest.json"
+# The list of the files of a folder that drkit wrote, in that folder.
+WRITTEN = ".drkit-files.json"
+# Larger files are compared by size alone: nobody edits them by hand, and hashing takes long.
+_LARGEST_HASHED = 2**20
 # The folder of what a stage keeps only until it is finished: training checkpoints, shards, blocks.
 CHECKPOINTS = "checkpoints"
 # What a training records: its log, and its steps, loss and seconds.
@@ -66,11 +71,23 @@ def local_path(text: str | Path) -> Path:
     return path
 
 
+def input_path(text: str | Path) -> Path:
+    """Return the path of a file to read; `-` is standard input. Raises DrkitError as `local_path` does."""
+    return Path("/dev/stdin") if str(text) == "-" else local_path(text)
+
+
+def require_no_pipe(path: Path) -> None:
+    """Raise DrkitError for a pipe, where a file is read more than once."""
+    if path.is_fifo():
+        raise DrkitError(f"{path} is a pipe, and is read more than once; save it to a file, and give that")
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path to write to, which replaces `path` on success and is removed on failure.
 
-    A device, a pipe, or the file that standard output goes to is not replaced: the content is written to it on success.
+    What a link points to is replaced, not the link. A device, a pipe, or the file that standard output goes to is not
+    replaced: the content is written to it on success.
 
     Raises DrkitError if `path` is a folder, or its parent folder is not writable.
     """
@@ -82,6 +99,7 @@ def replacing(path: Path) -> Iterator[Path]:
             with Path(folder, path.name).open("rb") as content, _open_stream(path) as stream:
                 shutil.copyfileobj(content, stream)
         return
+    path = path.resolve() if path.is_symlink() else path
     make_folder(path.parent)
     temporary = _beside(path, "tmp")
     _try(temporary.touch, path.parent)
@@ -136,44 +154,91 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def check_replaceable(path: Path, mark: str) -> None:
+def check_replaceable(path: Path) -> None:
     """Raise DrkitError if a new folder must not replace what is at `path`.
 
-    It may replace an empty folder, or an older folder of the same kind: one that contains the file `mark` and is not a
-    stage of a run.
+    It may replace an empty folder, or one that `replacing_folder` wrote and in which nobody has added or changed a file
+    since.
     """
     if path.exists() and not path.is_dir():
         raise DrkitError(f"{path} is a file; give the path of a folder")
-    names = {entry.name for entry in path.iterdir() if not entry.name.startswith(".")} if path.exists() else set()
-    if _MANIFEST in names:
+    if path.is_dir() and Path.cwd().is_relative_to(path.resolve()):
+        raise DrkitError(f"{path} is the current folder, or contains it; give the path of another folder")
+    if (path / _MANIFEST).exists():
         raise DrkitError(f"{path} belongs to a run and must not be replaced; choose another folder")
-    if names and mark not in names:
-        raise DrkitError(f"{path} is not empty and contains other files (no {mark}); choose another folder")
+    found = _files_in(path)
+    written = read_written(path) if found else {}
+    foreign = [name for name, file in found.items() if name not in written or not written[name].matches(file)]
+    if foreign:
+        named = ", ".join(foreign[:3]) + (f" and {len(foreign) - 3:,} more" if len(foreign) > 3 else "")
+        raise DrkitError(
+            f"{path} is not empty, and drkit did not write {named} there, or not as it is now; choose another folder, "
+            f"or move these files away"
+        )
 
 
 @contextmanager
-def replacing_folder(path: Path, mark: str) -> Iterator[Path]:
+def replacing_folder(path: Path) -> Iterator[Path]:
     """Yield a temporary folder to fill, which replaces `path` on success and is removed on failure.
 
-    mark: a file that every folder of this kind contains. Raises DrkitError as `check_replaceable` does, and if the
-    parent folder is not writable.
+    What a link points to is replaced, not the link. The new folder has a list of its files (`WRITTEN`), so that the
+    next call knows what it may replace. Raises DrkitError as `check_replaceable` does, and if the parent folder is not
+    writable.
     """
-    check_replaceable(path, mark)
+    check_replaceable(path)
+    path = path.resolve()
     make_folder(path.parent)
     temporary = _beside(path, "tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     _try(temporary.mkdir, path.parent)
     try:
         yield temporary
+        list_written(temporary)
         share(temporary)
         old = _beside(path, "old")
         if path.exists():
+            check_replaceable(path)  # somebody may have written there meanwhile
             path.rename(old)
         temporary.rename(path)
         shutil.rmtree(old, ignore_errors=True)
         _log_written(path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def filling_folder(folder: Path) -> Iterator[Path]:
+    """Yield the path of a new folder inside `folder`; when the block ends, what is in it moves up into `folder`."""
+    scratch = folder / "new"
+    shutil.rmtree(scratch, ignore_errors=True)  # an interrupted attempt may have moved only some of its files
+    yield scratch
+    for path in scratch.iterdir():
+        if (target := folder / path.name).is_dir():
+            shutil.rmtree(target)
+        path.replace(target)
+    scratch.rmdir()
+    (folder / WRITTEN).unlink(missing_ok=True)
+
+
+def list_written(folder: Path) -> None:
+    """Write the list of all files in a folder that drkit has just written."""
+    files = {name: asdict(WrittenFile.of(file)) for name, file in _files_in(folder).items()}
+    write_text(folder / WRITTEN, json.dumps(files, indent=1, ensure_ascii=False) + "\n")
+
+
+def read_written(folder: Path) -> dict[str, WrittenFile]:
+    """Return the files that drkit wrote into a folder; empty if it has no list of them, or a damaged one."""
+    try:
+        table = read_json(folder / WRITTEN, "")
+        return {name: WrittenFile(**entry) for name, entry in table.items()}
+    except (DrkitError, AttributeError, TypeError, ValueError):
+        return {}
+
+
+def _files_in(folder: Path) -> dict[str, Path]:
+    """Return all files and links below a folder by their names relative to it, without the list of them."""
+    found = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*"))}
+    return {name: path for name, path in found.items() if name != WRITTEN and (path.is_symlink() or path.is_file())}
 
 
 def remove_folder(path: Path) -> None:
@@ -223,6 +288,27 @@ class FileEntry:
     def of(cls, path: Path) -> FileEntry:
         """Describe a file."""
         return cls(path.stat().st_size, file_hash(path))
+
+
+@frozen
+class WrittenFile:
+    """A file that drkit wrote into a folder that may be replaced; blake2b: empty for a large one.
+
+    Raises TypeError for other types, as of a damaged list.
+    """
+
+    bytes: int = field(validator=instance_of(int))
+    blake2b: str = field(default="", validator=instance_of(str))
+
+    @classmethod
+    def of(cls, path: Path) -> WrittenFile:
+        """Describe a file."""
+        size = path.stat().st_size
+        return cls(size, file_hash(path) if size <= _LARGEST_HASHED else "")
+
+    def matches(self, path: Path) -> bool:
+        """Return whether a file is as it was written."""
+        return not path.is_symlink() and self == WrittenFile.of(path)
 
 
 def file_hash(path: Path) -> str:

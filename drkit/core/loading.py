@@ -6,7 +6,10 @@ Nothing else in drkit calls `from_pretrained` of transformers.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import math
+import re
+import warnings
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -22,12 +25,28 @@ HubKind = Literal["model", "dataset"]
 PICKLED = ("pytorch_model*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
+# Tensors beside an encoder's own: the heads of tasks, and position ids, which old versions saved.
+_BESIDE = re.compile(
+    r"(cls|lm_head|generator_predictions|generator_lm_head|vocab_transform|vocab_layer_norm|vocab_projector|head|pooler"
+    r"|classifier|pre_classifier|score|qa_outputs|discriminator_predictions)\.|decoder\.(weight|bias)$"
+    r"|(.*\.)?(position_ids|token_type_ids)$"
+)
+# By class: what a checkpoint may have and the model has not, and what a checkpoint may lack. Anything else must be
+# there, in the model's shape: transformers draws what is missing at random. No vector depends on a pooler.
+_UNUSED = {"AutoModel": _BESIDE, "AutoModelForMaskedLM": _BESIDE, "AutoModelForSequenceClassification": _BESIDE}
+_OPTIONAL = {"AutoModel": ("pooler.",), "AutoModelForMaskedLM": ("pooler.",)}
+# Weights that any machine has memory for: 1 GB.
+_FEW = 1 << 28
+_LAYERS = re.compile(r"(num|n)_(\w+_)?layers")
+
+
 def load_pretrained(
     loader: str,
     path_or_id: str,
     action: str,
     requirement: str = "",
     *,
+    new: tuple[str, ...] = (),
     trust_remote_code: bool = False,
     **options: Any,
 ) -> Any:
@@ -35,28 +54,127 @@ def load_pretrained(
 
     Code that comes with a checkpoint is not run, and not offered for execution, unless a caller in Python trusts it.
     Weights are read from safetensors only. action, requirement: see `explain_load_errors`, whose errors it raises.
+    new: how the names of weights begin that a checkpoint may lack, such as those of a head that is to be trained.
+
+    Raises DrkitError as well for weights that are missing, unexpected or of another shape, and for a tokenizer without
+    a vocabulary. A masked LM without a head gets a new one, with a warning.
     """
     import transformers
 
-    if loader.startswith("AutoModel"):
+    is_model, folder = loader.startswith("AutoModel"), local_path(path_or_id)
+    if is_model:
         try:
             check_model_path(path_or_id)
         except DrkitError as error:
             raise DrkitError(f"{error}. {requirement}" if requirement else str(error)) from None
-        _check_weights(local_path(path_or_id))
-        options["use_safetensors"] = True
-    with explain_load_errors(path_or_id, action, requirement), without_progress_bars():
+        _check_weights(folder)
+        options |= {"use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
+    with explain_load_errors(path_or_id, action, requirement), without_progress_bars(), _without_report():
+        if is_model and not trust_remote_code:
+            _check_sizes(loader, folder)
         options.setdefault("local_files_only", not reaches_hub(path_or_id))
         loaded = getattr(transformers, loader).from_pretrained(
             path_or_id, trust_remote_code=trust_remote_code, **options
         )
-        if loader == "AutoTokenizer" and loaded.is_fast:
-            _try_tokenizer(loaded.backend_tokenizer)
+        if loader == "AutoTokenizer":
+            check_tokenizer(loaded, folder)
+        if is_model:
+            loaded, report = loaded
+            _check_report(loader, path_or_id, loaded, report, new)
+            loaded.config.return_dict = True
         return loaded
 
 
-def _try_tokenizer(backend: Any) -> None:
-    """Encode a text: some malformed files panic not when they are loaded, but at the first text."""
+def _check_sizes(loader: str, folder: Path) -> None:
+    """Raise DrkitError if a configuration describes far more weights than its folder has; they might not fit memory."""
+    import torch
+    import transformers
+    from safetensors import safe_open
+
+    shapes: list[list[int]] = []
+    for file in folder.glob("model*.safetensors"):
+        with safe_open(str(file), framework="pt") as weights:
+            shapes += [weights.get_slice(name).get_shape() for name in weights.keys()]  # noqa: SIM118
+    if not shapes:
+        return
+    config = load_pretrained("AutoConfig", str(folder), "read the configuration of")
+    counts = [count for key, count in config.to_dict().items() if _LAYERS.fullmatch(key) and isinstance(count, int)]
+    is_larger = max(counts, default=0) > len(shapes)
+    if not is_larger:
+        with torch.device("meta"):
+            model = getattr(transformers, loader).from_config(config)
+        is_larger = sum(weight.numel() for weight in model.parameters()) > max(2 * sum(map(math.prod, shapes)), _FEW)
+    if is_larger:
+        raise DrkitError(
+            f"{folder / 'config.json'} describes a far larger model than the {len(shapes)} tensors beside it; restore "
+            f"the file that was saved with them"
+        )
+
+
+def _check_report(loader: str, path_or_id: str, model: Any, report: Mapping[str, Any], new: tuple[str, ...]) -> None:
+    """Raise DrkitError, with their names, for weights that are missing, unexpected or of another shape."""
+    prefix, unused = f"{model.base_model_prefix}.", _UNUSED.get(loader)
+    optional = (*new, *_OPTIONAL.get(loader, ()))
+    missing = {name for name in report["missing_keys"] if not name.removeprefix(prefix).startswith(optional)}
+    is_headless = loader == "AutoModelForMaskedLM" and _has_no_head(model, missing, optional)
+    if is_headless:
+        missing = {name for name in missing if name.startswith(prefix)}
+    found = {
+        "missing": missing,
+        "unexpected": {n for n in report["unexpected_keys"] if not (unused and unused.match(n.removeprefix(prefix)))},
+        "of another shape": {
+            f"{name} {tuple(given)}, expected {tuple(expected)}" for name, given, expected in report["mismatched_keys"]
+        },
+    }
+    if any(found.values()):
+        raise DrkitError(
+            f"the weights of {path_or_id!r} do not fit a {type(model).__name__}: {_list_names(found)}. They are "
+            f"damaged, or were saved from another kind of model; give the folder of a complete one"
+        )
+    if is_headless:
+        warnings.warn(
+            f"{path_or_id!r} has no language-model head, so a new one is initialised; it is learned in pre-training",
+            stacklevel=5,
+        )
+
+
+def _list_names(found: Mapping[str, Collection[str]]) -> str:
+    """Return how many weights are wrong and in what way, with the first names."""
+    return "; ".join(
+        f"{len(names)} {problem} ({', '.join(sorted(names)[:3])}{', ..' if len(names) > 3 else ''})"
+        for problem, names in found.items()
+        if names
+    )
+
+
+def _has_no_head(model: Any, missing: Collection[str], optional: tuple[str, ...]) -> bool:
+    """Return whether all of a masked LM's own head is missing; ModernBERT's classifiers have a part of it, `head`."""
+    tied = set(model.base_model.parameters())
+    head = {name for name, weight in model.named_parameters() if weight not in tied and not name.startswith(optional)}
+    own = {name for name in head if not name.startswith("head.")}
+    return bool(head & set(missing)) and own <= set(missing)
+
+
+def check_tokenizer(tokenizer: Any, folder: Path) -> None:
+    """Raise DrkitError if a tokenizer has no vocabulary, of which transformers makes one, or an ambiguous one.
+
+    Encodes a text, too: some malformed files panic not when they are loaded, but at the first text.
+    """
+    files = list(tokenizer.vocab_files_names.values())
+    if folder.is_dir() and files and not any((folder / name).is_file() for name in files):
+        raise DrkitError(
+            f"{folder} has no vocabulary (missing {' or '.join(files)}); copy the tokenizer's files into it"
+        )
+    if not set(tokenizer.get_vocab()) - set(tokenizer.get_added_vocab()):
+        raise DrkitError(f"the vocabulary of {str(folder)!r} is empty; restore the files of its tokenizer")
+    if not tokenizer.is_fast:
+        return
+    backend = tokenizer.backend_tokenizer
+    vocabulary = backend.get_vocab(with_added_tokens=False)
+    if len(set(vocabulary.values())) < len(vocabulary):  # it would be loaded in another way each time
+        raise DrkitError(f"tokens of {str(folder)!r} have the same id; restore the files of its tokenizer")
+    backend.no_padding()
+    backend.no_truncation()
     for text in ("", "A word, 1 Wörd."):
         with suppress(Exception):  # not every vocabulary has this word
             backend.encode(text)
@@ -90,13 +208,11 @@ def explain_load_errors(path_or_id: str, action: str, requirement: str = "") -> 
             raise
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         advice = (
-            "check the files in this folder"
-            if Path(path_or_id).is_dir()
-            else (
-                "no such folder exists, so it was looked up on the hub: check the spelling and the network, "
-                "or give the path of a folder"
-            )
+            "no such folder exists, so it was looked up on the hub: check the spelling and the network, "
+            "or give the path of a folder"
         )
+        if Path(path_or_id).exists():
+            advice = "check the files in this folder" if Path(path_or_id).is_dir() else "check this file"
         message = f"cannot {action} {path_or_id!r}: {reason} ({advice})."
         raise DrkitError(f"{message} {requirement}".strip()) from error
 
@@ -198,3 +314,16 @@ def without_progress_bars() -> Iterator[None]:
     finally:
         if shown:
             logging.enable_progress_bar()
+
+
+@contextmanager
+def _without_report() -> Iterator[None]:
+    """Silence transformers' load report in a block: drkit reports missing weights itself."""
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)

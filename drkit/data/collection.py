@@ -1,6 +1,6 @@
 """What the formats of collections share: splits, rows that know where they were read, and readers of their files.
 
-Passages, topics and judgements are read under the file and column names that are in common use. Every reader yields
+Files and columns have the names that are in common use. Every reader yields
 (where, item) pairs; `where` prints as `file:line`.
 """
 
@@ -10,15 +10,16 @@ import hashlib
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
-from drkit.core.types import HIGHEST_GRADE, Judgement, Passage, Query
+from drkit.core.files import local_path
+from drkit.core.types import Judgement, Passage, Query
 from drkit.data.ranges import file_ranges
-from drkit.data.rows import FORMATS, FileRange, Row, file_kind, parse_number, read_lines, read_rows
+from drkit.data.rows import COMPRESSED, FORMATS, FileRange, Row, file_kind, read_rows, require_file
 from drkit.errors import DrkitError
 
 SPLITS = ("train", "dev", "test")
@@ -105,12 +106,12 @@ class FileCollection(ABC):
     """A collection read from files as (where, item) pairs; `where` prints as `file:line`.
 
     The readers of file formats subclass it because they differ in where rows come from and in nothing else. Each sets
-    `name` and gives its splits and the four `located_` streams. `passage_file` is the file of all passages, if there is
-    one, of which `located_passages` reads a range.
+    `name` and gives its splits and the four `located_` streams. `passage_files` hold all passages, if there are
+    such files, and `located_passages` reads a range of one of them.
     """
 
     name: str
-    passage_file: Path | None = None
+    passage_files: tuple[Path, ...] = ()
 
     @property
     @abstractmethod
@@ -119,7 +120,7 @@ class FileCollection(ABC):
 
     @abstractmethod
     def located_passages(self, part: FileRange | None = None) -> Iterator[tuple[object, Passage]]:
-        """Yield every passage, or those of a range of `passage_file`."""
+        """Yield every passage, or those of a range of one of `passage_files`."""
 
     @abstractmethod
     def located_queries(self, split: str) -> Iterator[tuple[object, Query]]:
@@ -146,8 +147,9 @@ class FileCollection(ABC):
         return (passage for _, passage in self.located_passages())
 
     def passage_parts(self) -> Iterator[FileRange]:
-        """Yield ranges of the passages that can be read separately, in order; nothing if the file cannot be cut."""
-        return file_ranges(self.passage_file) if self.passage_file else iter(())
+        """Yield ranges of the passages that can be read separately, in order; nothing if a file cannot be cut."""
+        parts = [list(file_ranges(path)) for path in self.passage_files]
+        return chain.from_iterable(parts if all(parts) else ())
 
     def passages_in(self, part: FileRange) -> Iterator[Passage]:
         """Stream the passages of a range."""
@@ -185,19 +187,11 @@ CORPUS_NAMES = ("corpus", "collection", "docs", "documents", "passages")
 ID_COLUMNS = ("_id", "id", "docid", "doc_id", "docno", "pid")
 TEXT_COLUMNS = ("text", "contents", "passage", "body")
 TITLE_COLUMNS = ("title",)
-QUERY_ID_COLUMNS = ("_id", "id", "query_id", "query-id", "qid")
-QUERY_COLUMNS = ("text", "query", "question", "title")
 QRELS_FORMATS = (".tsv", ".txt", ".qrels", ".qrel", ".trec")
-TOPIC_FORMATS = (*FORMATS, ".txt", ".topics", ".trec", ".xml")
 
 _ALL_SPLITS = frozenset(name for names in SPLIT_NAMES.values() for name in names)
+_OTHER_FILES = {"queries", "query", "topics", "qrels", "qrel"}
 _SEPARATORS = re.compile(r"[./_-]+")
-_BEIR_JUDGEMENT = "'query-id<TAB>corpus-id<TAB>score'"
-_JUDGEMENT = "'query 0 passage relevance' (TREC) or 'query passage relevance', separated by tabs or spaces"
-_START = re.compile(r"<top>", re.IGNORECASE)
-_TAG = re.compile(r"<(num|title|desc|narr)>", re.IGNORECASE)
-_ANY_TAG = re.compile(r"<[^<>]*>")
-_LABEL = re.compile(r"^\s*(number|topic|description|narrative)\s*:\s*", re.IGNORECASE)
 
 
 def words_of(name: str) -> set[str]:
@@ -224,7 +218,7 @@ def find_file(
         words = words_of(str(path.relative_to(folder)))
         of_split = bool(words & set(SPLIT_NAMES[split])) if split else not words & _ALL_SPLITS
         if words & set(names) and of_split and file_kind(path) in formats and not path.name.startswith("."):
-            found.append((len(words - {"gz"}), path))
+            found.append((len(words - {suffix[1:] for suffix in COMPRESSED}), path))
     found.sort()
     if len(found) > 1 and found[0][0] == found[1][0]:
         role = f"{names[0]} file{f' of {split}' if split else ''}"
@@ -236,11 +230,15 @@ def find_file(
 
 @frozen
 class PassageColumns:
-    """Column names of id, text and title, in order of preference. A row without an id is named by its number."""
+    """Column names of id, text and title, in order of preference.
+
+    A row without an id is named by its number, and by its file, too, if it is one of several.
+    """
 
     ids: Sequence[str] = ID_COLUMNS
     texts: Sequence[str] = TEXT_COLUMNS
     titles: Sequence[str] = TITLE_COLUMNS
+    of_several_files: bool = False
 
     def is_header(self, cells: Sequence[str]) -> bool:
         """Return whether a table's first line names text and id; the text's name alone could be a value."""
@@ -248,7 +246,9 @@ class PassageColumns:
         return has_text and (has_id or len(cells) == 1 or len(self.texts) == 1)
 
     def default_names(self, width: int) -> Sequence[str]:
-        """Return names for a table without a header: text; id, text; or id, text, title."""
+        """Return names for a table without a header: text; id, text; id, text, title; or id, url, title, text."""
+        if width == 4:  # as MS MARCO's documents have them
+            return (self.ids[0], "url", self.titles[0], self.texts[0])
         return self.texts[:1] if width == 1 else (self.ids[0], self.texts[0], self.titles[0])[:width]
 
     def read(self, row: Row) -> Passage:
@@ -258,138 +258,54 @@ class PassageColumns:
         texts = [name for name in self.texts if row.values.get(name) is not None]
         text = row.text(texts[0]) if texts else "" if title else row.text(row.first(self.texts))
         ids = [name for name in self.ids if name in row.values]
-        return Passage(row.id(ids[0]) if ids else str(row.number), text, title)
+        number = f"{Path(row.path).name}:{row.number}" if self.of_several_files else str(row.number)
+        return Passage(row.id(ids[0]) if ids else number, text, title)
 
 
 def read_passages(
-    path: Path, columns: PassageColumns | None = None, part: FileRange | None = None
+    files: Sequence[Path], columns: PassageColumns | None = None, part: FileRange | None = None
 ) -> Iterator[tuple[Row, Passage]]:
-    """Stream the passages of a file, or of a range of it.
+    """Stream the passages of files, or of a range of one of them.
 
-    Tables have a header with the names of id and text, or the columns text; id, text; or id, text, title. Raises
+    Tables have a header with the names of id and text, or the columns of `PassageColumns.default_names`. Raises
     DrkitError naming `file:line` at a row without a text or title.
     """
-    columns = columns or PassageColumns()
-    return ((row, columns.read(row)) for row in read_rows(path, columns.is_header, columns.default_names, part))
+    columns = evolve(columns or PassageColumns(), of_several_files=len(files) > 1)
+    for path in (part.path,) if part else files:
+        for row in read_rows(path, columns.is_header, columns.default_names, part):
+            yield row, columns.read(row)
 
 
-def query_of(row: Row, *, ids: Sequence[str] = QUERY_ID_COLUMNS, texts: Sequence[str] = QUERY_COLUMNS) -> Query:
-    """Return the query in a row. Raises DrkitError if its id or text is missing or empty."""
-    return require_text(Query(row.id(row.first(ids)), row.text(row.first(texts))), row)
+def passage_files(text: str, subject: str) -> tuple[Path, ...]:
+    """Return the file of passages that a setting gives, or the files of the folder that it gives, by name.
 
-
-def require_text(query: Query, where: object) -> Query:
-    """Return the query. Raises DrkitError if its text is empty."""
-    if not query.text.strip():
-        raise DrkitError(f"{where}: the query {query.query_id!r} is empty; give it a text or delete it")
-    return query
-
-
-def read_topics(path: Path, part: str = "title") -> Iterator[tuple[Row, Query]]:
-    """Stream the queries of a file: TREC's `<top>` (its `part` is the query), JSON Lines, or a table of id and text.
-
-    Raises DrkitError naming `file:line` at a topic without a number or without that part.
+    Raises DrkitError if there is none, its format is not supported, or the folder has queries or judgements too.
     """
-    if file_kind(path) in FORMATS:
-        rows = read_rows(path, lambda cells: bool({*QUERY_ID_COLUMNS} & {*cells}), lambda width: ("id", "text")[:width])
-        return ((row, query_of(row)) for row in rows)
-    first = next((line for _, line in read_lines(path) if line.strip()), "")
-    if first.lstrip().startswith("<") or _START.search(first):
-        return _read_trec_topics(path, part)
-    raise DrkitError(
-        f"{path}:1: expected TREC topics (<top>); a file of topics in another format must end in .tsv, .csv or .jsonl"
-    )
+    folder = local_path(text)
+    if not folder.is_dir():
+        return (require_file(text, subject),)
+    files = _data_files(folder)
+    if not files:
+        raise DrkitError(f"{subject}: {folder} has no files of passages ({', '.join(FORMATS)}, or with .gz, .zst)")
+    others = [path.name for path in files if words_of(path.name) & _OTHER_FILES]
+    if others:
+        raise DrkitError(
+            f"{subject}: {folder} has not only passages, but {others[0]}; name one file, or read the folder as a whole "
+            f"collection, as in beir:{folder} or trec:{folder}"
+        )
+    return files
 
 
-def _read_trec_topics(path: Path, part: str) -> Iterator[tuple[Row, Query]]:
-    topic: Row | None = None
-    tag = ""
-    for number, line in read_lines(path):
-        if _START.search(line):
-            if topic is not None:
-                raise DrkitError(
-                    f"{path}:{number}: <top> inside the topic of line {topic.number}; close that one with </top>"
-                )
-            topic, tag = Row(path, number, {}), ""
-        if topic is None:
-            continue
-        for piece_tag, text in _pieces(line):
-            tag = piece_tag or tag
-            if tag:
-                topic.values[tag] = f"{topic.values.get(tag, '')} {text}".strip()
-        if "</top>" in line.lower():
-            yield topic, _topic_query(topic, part)
-            topic = None
-    if topic is not None:
-        raise DrkitError(f"{topic}: this <top> is never closed; the file may be truncated")
+def find_corpus(folder: Path) -> tuple[Path, ...]:
+    """Find the files of passages in a folder: the files of its folder `corpus`, or the one that `find_file` finds."""
+    for name in CORPUS_NAMES:
+        files = _data_files(folder / name) if (folder / name).is_dir() else ()
+        if len(files) > 1 and not any(words_of(path.name) & _OTHER_FILES for path in files):
+            return files
+    found = find_file(folder, CORPUS_NAMES)
+    return (found,) if found else ()
 
 
-def _pieces(line: str) -> Iterator[tuple[str, str]]:
-    """Yield (tag, text) pieces of a line; the tag is empty if the text continues the previous one."""
-    parts: list[Any] = _TAG.split(line)
-    for tag, text in zip(["", *parts[1::2]], parts[::2], strict=True):
-        yield tag.lower(), _ANY_TAG.sub(" ", text).strip()
-
-
-def _topic_query(topic: Row, part: str) -> Query:
-    values = {name: " ".join(_LABEL.sub("", text).split()) for name, text in topic.values.items()}
-    if not values.get("num"):
-        raise DrkitError(f"{topic}: this topic has no <num>")
-    if part not in values:
-        raise DrkitError(f"{topic}: the topic {values['num']!r} has no <{part}>; it has {', '.join(values)}")
-    return require_text(Query(values["num"], values[part]), topic)
-
-
-def read_judgements(path: Path, *, beir: bool = False) -> Iterator[tuple[str, Judgement]]:
-    """Stream (`file:line`, judgement) of a qrels file.
-
-    Four columns as TREC has them, or three, with or without a header; `beir`: three, tab-separated, with a header.
-    A line with tabs is split at tabs, so that ids may contain spaces; others at white space. Relevance is an integer,
-    possibly negative. Raises DrkitError naming `file:line` at any other line.
-    """
-    return judgements_of(read_lines(path), path, beir=beir)
-
-
-def judgements_of(
-    lines: Iterable[tuple[int, str]], path: Path, *, beir: bool = False
-) -> Iterator[tuple[str, Judgement]]:
-    """Stream `read_judgements` of numbered lines; path: the file that they are from, for errors."""
-    for number, line in lines:
-        where = f"{path}:{number}"
-        cells = line.split("\t") if beir else qrels_columns(line)
-        if len(cells) not in ((3,) if beir else (3, 4)) or not cells[0] or not cells[-2]:
-            raise DrkitError(f"{where}: expected {_BEIR_JUDGEMENT if beir else _JUDGEMENT}, got {line!r:.200}")
-        numbers = cells[2:] if len(cells) == 3 else cells[1::2]
-        if number > 1 or any(map(_is_number, numbers)):  # else the line is a header
-            if number == 1 and beir:
-                raise DrkitError(f"{where}: expected the header {_BEIR_JUDGEMENT}, got a judgement")
-            yield where, Judgement(cells[0], cells[-2], parse_relevance(cells[-1], where))
-
-
-def qrels_columns(line: str) -> list[str]:
-    r"""Return the columns of a line of judgements, which are separated by tabs if it has any.
-
-    >>> qrels_columns("q1\tdoc one\t1")
-    ['q1', 'doc one', '1']
-    """
-    return line.split("\t") if "\t" in line else line.split()
-
-
-def _is_number(text: str) -> bool:
-    try:
-        parse_number(text)
-    except ValueError:
-        return False
-    return True
-
-
-def parse_relevance(text: str, where: str) -> int:
-    """Return a relevance written as `1` or `1.0`. Raises DrkitError if it is not an integer, or too large."""
-    try:
-        value = parse_number(text)
-        whole = value == int(value) and -(2**31) <= value <= HIGHEST_GRADE
-    except (ValueError, OverflowError):
-        whole = False
-    if not whole:
-        raise DrkitError(f"{where}: the score {text!r:.80} is not a 32-bit integer of at most {HIGHEST_GRADE:,}")
-    return int(value)
+def _data_files(folder: Path) -> tuple[Path, ...]:
+    files = (path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+    return tuple(sorted(path for path in files if file_kind(path) in FORMATS))

@@ -9,30 +9,29 @@ from typing import Any, NoReturn
 from drkit.core.files import local_path
 from drkit.core.types import BuildContext, Judgement, Passage, Query
 from drkit.data.collection import (
-    CORPUS_NAMES,
     ID_COLUMNS,
     QRELS_FORMATS,
     SPLIT_NAMES,
     SPLITS,
     TEXT_COLUMNS,
     TITLE_COLUMNS,
-    TOPIC_FORMATS,
     FileCollection,
     PassageColumns,
     Splits,
+    find_corpus,
     find_file,
     judged_queries,
-    query_of,
-    read_judgements,
+    passage_files,
     read_passages,
-    read_topics,
 )
 from drkit.data.corpus import id_hash
-from drkit.data.rows import FORMATS, FileRange, Row, file_summary, read_jsonl, require_file
+from drkit.data.qrels import read_judgements
+from drkit.data.rows import COMPRESSED, FileRange, Row, file_summary, read_jsonl, require_file
 from drkit.data.specs import BeirConfig, JsonlConfig, TevatronConfig, TrecConfig
+from drkit.data.topics import TOPIC_FORMATS, query_of, read_topics
 from drkit.errors import DrkitError, ProblemsError
 
-_BEIR_LAYOUT = "expected: corpus.jsonl, queries.jsonl (each may end in .gz) and qrels/*.tsv with a header"
+_BEIR_LAYOUT = "expected: corpus.jsonl, queries.jsonl (each may end in .gz or .zst) and qrels/*.tsv with a header"
 
 
 class BeirCollection(FileCollection):
@@ -44,8 +43,6 @@ class BeirCollection(FileCollection):
     Raises DrkitError if a file of the layout is missing; bad lines are named as `file:line` when they are read.
     """
 
-    passage_file: Path
-
     def __init__(self, config: BeirConfig, _context: BuildContext | None = None) -> None:
         self.config = config
         if not config.path:
@@ -55,19 +52,29 @@ class BeirCollection(FileCollection):
         if not self.folder.is_dir():
             problem = "is not a folder" if self.folder.exists() else "does not exist"
             raise DrkitError(f"collection beir: {self.folder} {problem}; {_BEIR_LAYOUT}")
-        self.passage_file, self._queries = self._find("corpus.jsonl", "queries.jsonl")
-        self._qrels = {s: p for s in SPLITS if (p := self.folder / "qrels" / f"{s}.tsv").is_file()}
+        corpus, self._queries = self._find("corpus.jsonl", "queries.jsonl")
+        self.passage_files = (corpus,)
+        self._qrels = {split: path for split in SPLITS if (path := self._find_qrels(split))}
         if not self._qrels:
             raise DrkitError(
                 f"collection beir: {self.folder}/qrels has none of train.tsv, dev.tsv, test.tsv; {_BEIR_LAYOUT}"
             )
 
     def _find(self, *names: str) -> list[Path]:
-        found = {name: [p for p in (self.folder / name, self.folder / f"{name}.gz") if p.is_file()] for name in names}
+        endings = ("", *COMPRESSED)
+        found = {name: [p for end in endings if (p := self.folder / f"{name}{end}").is_file()] for name in names}
         missing = [f"{self.folder / name} is missing; {_BEIR_LAYOUT}" for name, paths in found.items() if not paths]
         if missing:
             raise ProblemsError("collection beir", missing)
         return [paths[0] for paths in found.values()]
+
+    def _find_qrels(self, split: str) -> Path | None:
+        names = (f"{name}.tsv{end}" for name in SPLIT_NAMES[split] for end in ("", *COMPRESSED))
+        found = [path for name in names if (path := self.folder / "qrels" / name).is_file()]
+        if len(found) > 1:
+            both = " and ".join(path.name for path in found)
+            raise DrkitError(f"collection beir: {self.folder}/qrels: {both} are both judgements of {split}; remove one")
+        return found[0] if found else None
 
     @property
     def split_rules(self) -> Splits:
@@ -76,7 +83,7 @@ class BeirCollection(FileCollection):
 
     def located_passages(self, part: FileRange | None = None) -> Iterator[tuple[Row, Passage]]:
         """Yield every line of the corpus; title and text may be missing or null, but never of another type."""
-        for row in read_jsonl(self.passage_file, part):
+        for row in read_jsonl(part.path if part else self.passage_files[0], part):
             yield row, Passage(row.id("_id"), row.text("text", default=""), row.text("title", default=""))
 
     def located_queries(self, split: str) -> Iterator[tuple[object, Query]]:
@@ -92,7 +99,7 @@ class BeirCollection(FileCollection):
 
     def describe(self) -> Mapping[str, Any]:
         """Return the folder, and the size and SHA-256 of each of its files."""
-        files = [self.passage_file, self._queries, *self._qrels.values()]
+        files = [*self.passage_files, self._queries, *self._qrels.values()]
         return {
             "collection": "beir",
             "path": str(self.folder.resolve()),
@@ -102,22 +109,21 @@ class BeirCollection(FileCollection):
 
 
 class JsonlCollection(FileCollection):
-    """The texts of a `.jsonl`, `.tsv`, `.csv`, `.json` or `.parquet` file; no queries.
+    """The texts of a `.jsonl`, `.tsv`, `.csv`, `.json` or `.parquet` file, or of a folder of such files; no queries.
 
-    A row without an id is named by its number. Raises DrkitError if the path is missing or not a file; a bad line is
-    named as `file:line` when it is read.
+    Raises DrkitError as `passage_files` does; a bad line is named as `file:line` when it is read.
     """
-
-    passage_file: Path
 
     def __init__(self, config: JsonlConfig, _context: BuildContext | None = None) -> None:
         self.config = config
         if not config.path:
             raise DrkitError("collection jsonl: no path given; name a .jsonl, .tsv or .csv file, as in `jsonl:PATH`")
-        self.passage_file = require_file(config.path, "collection jsonl")
-        self.name = f"jsonl:{self.passage_file.name}"
+        self.passage_files = passage_files(config.path, "collection jsonl")
+        self.path = local_path(config.path)
+        self.name = f"jsonl:{self.path.resolve().name}"
         named = ((config.id_field, ID_COLUMNS), (config.text_field, TEXT_COLUMNS), (config.title_field, TITLE_COLUMNS))
-        self._columns = PassageColumns(*((chosen,) if chosen else usual for chosen, usual in named))
+        ids, texts, titles = ((chosen,) if chosen else usual for chosen, usual in named)
+        self._columns = PassageColumns(ids, texts, titles)
 
     @property
     def split_rules(self) -> Splits:
@@ -126,19 +132,21 @@ class JsonlCollection(FileCollection):
 
     def located_passages(self, part: FileRange | None = None) -> Iterator[tuple[Row, Passage]]:
         """Yield the text of every row."""
-        return read_passages(self.passage_file, self._columns, part)
+        return read_passages(self.passage_files, self._columns, part)
 
     def located_queries(self, split: str) -> NoReturn:
         """Raise DrkitError: the collection has only texts."""
-        raise DrkitError(f"{self.passage_file} has only texts, no {split!r} queries")
+        raise DrkitError(f"{self.path} has only texts, no {split!r} queries")
 
     def located_judgements(self, split: str) -> NoReturn:
         """Raise DrkitError: the collection has only texts."""
-        raise DrkitError(f"{self.passage_file} has only texts, no {split!r} judgements")
+        raise DrkitError(f"{self.path} has only texts, no {split!r} judgements")
 
     def describe(self) -> Mapping[str, Any]:
-        """Return the file's path, size and SHA-256."""
-        return {"collection": "jsonl", "path": str(self.passage_file.resolve()), **file_summary(self.passage_file)}
+        """Return the path, and the size and SHA-256 of the file, or of each file of a folder."""
+        found = {path.name: file_summary(path) for path in self.passage_files}
+        content = {"files": found} if self.path.is_dir() else found[self.passage_files[0].name]
+        return {"collection": "jsonl", "path": str(self.path.resolve()), **content}
 
 
 _TREC_FILES = (
@@ -157,8 +165,6 @@ class TrecCollection(FileCollection):
     Raises DrkitError if a file is missing; bad lines are named as `file:line` when they are read.
     """
 
-    passage_file: Path
-
     def __init__(self, config: TrecConfig, _context: BuildContext | None = None) -> None:
         self.config = config
         self.name = f"trec:{local_path(config.path or config.corpus).resolve().name}"
@@ -166,18 +172,18 @@ class TrecCollection(FileCollection):
         folder = given if config.path and given.is_dir() else None
         if config.path and not given.exists():
             raise DrkitError(f"collection trec: {given} does not exist; expected: a folder with {_TREC_FILES}")
-        corpus = _trec_file(config.corpus or (config.path if given.is_file() else ""), FORMATS)
-        corpus = corpus or (find_file(folder, CORPUS_NAMES) if folder else None)
+        corpus = config.corpus or (config.path if given.is_file() else "")
+        found = passage_files(corpus, "collection trec") if corpus else find_corpus(folder) if folder else ()
         self._qrels = _by_split(config, folder, ("qrels", "qrel"), QRELS_FORMATS)
         self._topics = _by_split(config, folder, ("topics", "queries"), TOPIC_FORMATS)
-        problems = [] if corpus else ["no corpus: --set collection.corpus=FILE"]
+        problems = [] if found else ["no corpus: --set collection.corpus=FILE"]
         problems += [] if self._qrels else ["no judgements: --set collection.test_qrels=FILE"]
         problems += [
             f"no topics of {s}: --set collection.{s}_topics=FILE" for s in self._qrels if s not in self._topics
         ]
-        if problems or corpus is None:
+        if problems:
             raise ProblemsError(f"collection trec: {config.path}; expected: {_TREC_FILES}", problems)
-        self.passage_file = corpus
+        self.passage_files = found
 
     @property
     def split_rules(self) -> Splits:
@@ -186,7 +192,7 @@ class TrecCollection(FileCollection):
 
     def located_passages(self, part: FileRange | None = None) -> Iterator[tuple[Row, Passage]]:
         """Yield every row of the corpus."""
-        return read_passages(self.passage_file, part=part)
+        return read_passages(self.passage_files, part=part)
 
     def located_queries(self, split: str) -> Iterator[tuple[object, Query]]:
         """Yield the judged topics of a split."""
@@ -202,7 +208,7 @@ class TrecCollection(FileCollection):
     def describe(self) -> Mapping[str, Any]:
         """Return the size and SHA-256 of each file."""
         topics = (self._topics[split] for split in self._qrels)
-        files = dict.fromkeys((self.passage_file, *topics, *self._qrels.values()))
+        files = dict.fromkeys((*self.passage_files, *topics, *self._qrels.values()))
         return {
             "collection": "trec",
             "files": {str(path.resolve()): file_summary(path) for path in files},
@@ -252,8 +258,8 @@ class TevatronCollection(FileCollection):
         folder = local_path(config.path)
         self.name = f"tevatron:{folder.resolve().name}"
         self._queries = _query_files(config, folder)
-        corpus = find_file(folder, CORPUS_NAMES) if folder.is_dir() else None
-        self.passage_file = require_file(config.corpus, _TEVATRON) if config.corpus else corpus
+        corpus = find_corpus(folder) if folder.is_dir() else ()
+        self.passage_files = passage_files(config.corpus, _TEVATRON) if config.corpus else corpus
         qrels = {"dev": config.dev_qrels, "test": config.test_qrels}
         self._qrels = {split: require_file(path, _TEVATRON, QRELS_FORMATS) for split, path in qrels.items() if path}
         for split in sorted(self._qrels.keys() - self._queries.keys()):
@@ -266,8 +272,8 @@ class TevatronCollection(FileCollection):
 
     def located_passages(self, part: FileRange | None = None) -> Iterator[tuple[Row, Passage]]:
         """Yield the passages of the corpus; without one, those of all queries, each once."""
-        if self.passage_file:
-            return read_passages(self.passage_file, _CORPUS_COLUMNS, part)
+        if self.passage_files:
+            return read_passages(self.passage_files, _CORPUS_COLUMNS, part)
         return self._passages_of_queries()
 
     def _passages_of_queries(self) -> Iterator[tuple[Row, Passage]]:
@@ -318,7 +324,7 @@ class TevatronCollection(FileCollection):
 
     def describe(self) -> Mapping[str, Any]:
         """Return the size and SHA-256 of each file, and the shares taken from the training queries."""
-        files = [*self._queries.values(), *([self.passage_file] if self.passage_file else []), *self._qrels.values()]
+        files = [*self._queries.values(), *self.passage_files, *self._qrels.values()]
         return {
             "collection": "tevatron",
             "files": {str(path.resolve()): file_summary(path) for path in files},
@@ -337,7 +343,7 @@ def _query_files(config: TevatronConfig, folder: Path) -> dict[str, Path]:
     given = {"dev": config.dev, "test": config.test}
     found |= {split: require_file(path, _TEVATRON, _TEVATRON_FORMATS) for split, path in given.items() if path}
     if not found:
-        raise DrkitError(f"{_TEVATRON}: {folder} has none of train.jsonl, dev.jsonl, test.jsonl (or .jsonl.gz)")
+        raise DrkitError(f"{_TEVATRON}: {folder} has none of train.jsonl, dev.jsonl, test.jsonl (or .gz, .zst)")
     return found
 
 

@@ -24,15 +24,14 @@ from drkit.data.collection import (
     PassageColumns,
     Splits,
     judged_queries,
-    parse_relevance,
-    query_of,
-    require_text,
     words_of,
 )
 from drkit.data.columns import PairColumns
 from drkit.data.pairs import PairTables, Rows, TableCollection
+from drkit.data.qrels import parse_relevance
 from drkit.data.rows import FORMATS, Row, file_kind, read_rows
 from drkit.data.specs import HfConfig, IrdsConfig
+from drkit.data.topics import query_of, require_text
 from drkit.errors import DrkitError
 
 

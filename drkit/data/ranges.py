@@ -15,7 +15,7 @@ _BLOCK = 1 << 20
 
 
 def file_ranges(path: Path) -> Iterator[FileRange]:
-    r"""Yield the ranges of a file, in order; none if it can only be read from its beginning (.csv, .json, gzip).
+    r"""Yield the ranges of a file, in order; none if it can only be read from its beginning (.csv, .json, compressed).
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -40,7 +40,7 @@ def _lines(path: Path) -> Iterator[FileRange]:
             file.seek(start + RANGE_BYTES - 1)
             file.readline(LONGEST_LINE + 1)  # a longer line is an error of the range in which it begins
             stop = min(file.tell(), size)
-            yield FileRange(start, stop, first, state)
+            yield FileRange(path, start, stop, first, state)
             first += _count_lines(file, start, stop)
             start = stop
 
@@ -64,5 +64,5 @@ def _row_groups(path: Path) -> Iterator[FileRange]:
     for stop, group in enumerate(groups, start=1):
         size, rows = size + group.total_byte_size, rows + group.num_rows
         if size >= RANGE_BYTES or stop == len(groups):
-            yield FileRange(start, stop, first, state)
+            yield FileRange(path, start, stop, first, state)
             start, first, size, rows = stop, first + rows, 0, 0

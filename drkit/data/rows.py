@@ -1,4 +1,4 @@
-"""Rows of data files, one at a time: JSON Lines, JSON, .tsv, .csv (each gzipped or not), Parquet and Arrow.
+"""Rows of data files, one at a time: JSON Lines, JSON, .tsv, .csv (each compressed or not), Parquet and Arrow.
 
 Errors name the line, `file:line`, or the row. Parquet and Arrow are read by pyarrow. Text formats are not: pyarrow and
 `datasets` infer one type a column and report a bad row without its line.
@@ -30,6 +30,7 @@ Item = TypeVar("Item")
 FORMATS = (".jsonl", ".json", ".tsv", ".csv", ".parquet")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _SEPARATORS = {".tsv": "\t", ".csv": ","}
+COMPRESSED = (".gz", ".zst")
 # The longest documents are books of some megabytes; a line of a gzip bomb would fill the memory.
 LONGEST_LINE = 16 << 20
 _LONGEST_LIST = 512 << 20
@@ -96,6 +97,7 @@ class FileRange:
     first: the number of its first line or row in the file, from 1. state: of the file, see `path_state`.
     """
 
+    path: Path
     start: int
     stop: int
     first: int
@@ -116,12 +118,12 @@ def parse_number(text: str) -> float:
 
 
 def file_kind(path: Path) -> str:
-    """Return the suffix that says what a file is, ignoring `.gz`.
+    """Return the suffix that says what a file is, ignoring `.gz` and `.zst`.
 
     >>> file_kind(Path("train.jsonl.gz")), file_kind(Path("a.csv"))
     ('.jsonl', '.csv')
     """
-    return (path.with_suffix("") if path.suffix == ".gz" else path).suffix
+    return (path.with_suffix("") if path.suffix in COMPRESSED else path).suffix
 
 
 def require_file(text: str, subject: str, formats: Sequence[str] = FORMATS) -> Path:
@@ -132,7 +134,7 @@ def require_file(text: str, subject: str, formats: Sequence[str] = FORMATS) -> P
         raise DrkitError(f"{subject}: {path} {problem}; expected a file ({', '.join(formats)})")
     if file_kind(path) not in formats:
         raise DrkitError(
-            f"{subject}: {path} has an unsupported format; supported: {', '.join(formats)} (gzipped or not). "
+            f"{subject}: {path} has an unsupported format; supported: {', '.join(formats)} (or with .gz, .zst). "
             f"Rename the file if it has one of these"
         )
     return path
@@ -158,7 +160,7 @@ def read_rows(
 
 
 def read_jsonl(path: Path, part: FileRange | None = None) -> Iterator[Row]:
-    """Stream the objects of a `.jsonl` or `.jsonl.gz` file, one per line, or of a range of the first.
+    """Stream the objects of a `.jsonl` file, compressed or not, one per line, or of a range of one that is not.
 
     Raises DrkitError naming `file:line` at an empty line, malformed JSON, or a line that is not an object.
     """
@@ -243,6 +245,10 @@ def _read_table(
     if top is None:
         return
     begin, cells = top
+    _check_separator(cells, is_header, f"{path}:{begin}")
+    lower = [cell.strip().lower() for cell in cells]
+    if not is_header(cells) and is_header(lower):
+        cells = lower
     named = is_header(cells)
     names = cells if named else default_names(len(cells))
     _check_names(names, f"{path}:{begin}")
@@ -255,6 +261,17 @@ def _read_table(
                 f"{_SEPARATORS[file_kind(path)]!r}, got {len(cells)}"
             )
         yield Row(path, number, dict(zip(names, cells, strict=True)))
+
+
+def _check_separator(cells: Sequence[str], is_header: Callable[[Sequence[str]], bool], where: str) -> None:
+    """Refuse a header whose names another separator parts: each line would be a single cell."""
+    for other in ",;|\t" if len(cells) == 1 else "":
+        names = cells[0].lower().split(other)
+        if len(names) > 1 and is_header(names):
+            raise DrkitError(
+                f"{where}: the columns are separated by {other!r}; a .tsv file has tabs, a .csv file commas: rename or "
+                f"convert it"
+            )
 
 
 def _check_names(names: Sequence[str], where: str) -> None:
@@ -291,15 +308,15 @@ def _read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def read_lines(path: Path, part: FileRange | None = None) -> Iterator[tuple[int, str]]:
-    """Stream (line number, line) of a UTF-8 text file, gzipped or not; numbers start at 1, line ends are removed.
+    """Stream (line number, line) of a UTF-8 text file, compressed or not; numbers start at 1, line ends are removed.
 
-    part: a range of a file that is not gzipped.
+    part: a range of a file that is not compressed.
 
     Raises DrkitError if the file cannot be opened or read, with the last line that was read, or a line is too long.
     """
     first, left = (part.first, part.stop - part.start) if part else (1, -1)
     number = first - 1
-    with _opened(path) as lines:
+    with open_bytes(path) as lines:
         try:
             if part:  # a pipe has no other position than its own
                 lines.seek(part.start)
@@ -319,9 +336,17 @@ def read_lines(path: Path, part: FileRange | None = None) -> Iterator[tuple[int,
             raise DrkitError(f"{path}: cannot be read after line {number} ({error})") from None
 
 
-def _opened(path: Path) -> IO[bytes]:
+def open_bytes(path: Path) -> IO[bytes]:
+    """Open a file to read its bytes, which `.gz` and `.zst` files have compressed.
+
+    Raises DrkitError if it cannot be opened.
+    """
     _LOGGER.info("reading %s", path)
     try:
+        if path.suffix == ".zst":
+            import pyarrow as pa
+
+            return io.BufferedReader(pa.CompressedInputStream(path.open("rb"), "zstd"), 1 << 20)
         return io.BufferedReader(gzip.GzipFile(path), 1 << 20) if path.suffix == ".gz" else path.open("rb")
     except OSError as error:
         raise DrkitError(f"{path}: cannot be read ({error.strerror or error})") from None

@@ -64,7 +64,9 @@ class IrdsConfig:
 class JsonlConfig:
     """Settings of `JsonlCollection`."""
 
-    path: str = setting("", None, "a file of texts: .jsonl, .tsv, .csv (gzipped or not), .json or .parquet")
+    path: str = setting(
+        "", None, "texts: a .jsonl, .tsv, .csv (or .gz, .zst), .json or .parquet file, or a folder of them"
+    )
     text_field: str = setting("", None, "key or column of the text (empty: the usual names)")
     id_field: str = setting("", None, "key or column of the id (empty: the usual names, else the row number)")
     title_field: str = setting("", None, "key or column of the title (empty: `title`)")
@@ -74,8 +76,10 @@ class JsonlConfig:
 class TevatronConfig:
     """Settings of `TevatronCollection`."""
 
-    path: str = setting("", None, "a training file (.jsonl, .jsonl.gz), or a folder with train, dev, test and corpus")
-    corpus: str = setting("", None, "file of all passages (docid, title, text); empty: the passages of the queries")
+    path: str = setting(
+        "", None, "a training file (.jsonl, .jsonl.gz ..), or a folder with train, dev, test and corpus"
+    )
+    corpus: str = setting("", None, "file or folder of all passages (docid, title, text); empty: those of the queries")
     dev: str = setting("", None, "file of dev queries, in the format of the training file")
     test: str = setting("", None, "file of test queries, in the format of the training file")
     dev_qrels: str = setting("", None, "judgements of the dev queries, if their file has no positives")
@@ -127,14 +131,16 @@ class TrecConfig:
     """Settings of `TrecCollection`."""
 
     path: str = setting("", None, "folder with corpus, topics and qrels under their usual names; or the corpus file")
-    corpus: str = setting("", None, "file of all passages: .jsonl, .tsv, .csv (gzipped or not), .json or .parquet")
-    train_topics: str = setting("", None, "training topics: TREC's <top>, .tsv, .csv or .jsonl")
+    corpus: str = setting(
+        "", None, "all passages: a .jsonl, .tsv, .csv (or .gz, .zst), .json or .parquet file, or a folder"
+    )
+    train_topics: str = setting("", None, "training topics: TREC's <top>, XML, .tsv, .csv or .jsonl")
     train_qrels: str = setting("", None, "judgements of the training topics: TREC's four columns, or BEIR's three")
     dev_topics: str = setting("", None, "dev topics")
     dev_qrels: str = setting("", None, "judgements of the dev topics")
     test_topics: str = setting("", None, "test topics")
     test_qrels: str = setting("", None, "judgements of the test topics")
-    topic_field: str = setting("title", in_(("title", "desc", "narr")), "part of a <top> that is the query")
+    topic_field: str = setting("title", in_(("title", "desc", "narr")), "part of a <top> or <topic> that is the query")
     train_share: float = _train_share()
     unknown_judgements: str = _unknown("judgements and negatives")
 

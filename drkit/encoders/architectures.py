@@ -7,11 +7,14 @@ for them (`get_input_embeddings`, `get_output_embeddings`, `base_model`). No tor
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 from attrs import evolve, frozen
 from attrs.validators import and_, ge, in_, lt
 
+from drkit.core.files import local_path, read_json
+from drkit.core.loading import check_model_path
 from drkit.core.settings import setting
 from drkit.core.types import BackboneInfo
 from drkit.errors import DrkitError, did_you_mean
@@ -191,6 +194,21 @@ def architecture(model_type: str) -> Architecture:
     return ARCHITECTURES[model_type]
 
 
+def check_start_model(path_or_id: str) -> None:
+    """Raise DrkitError if training cannot start from a model, as far as that is known without loading it.
+
+    A folder must have a configuration of a supported architecture; a hub id is not looked up.
+    """
+    check_model_path(path_or_id)
+    path = local_path(path_or_id) / "config.json"
+    config = read_json(path, "give the folder of a model") if path.is_file() else {}
+    if isinstance(config, dict) and isinstance(config.get("model_type"), str):
+        try:
+            architecture(config["model_type"])
+        except DrkitError as error:
+            raise DrkitError(f"{path_or_id!r}: {error}") from None
+
+
 def first_position(config: Any) -> int:
     """Return the row of the position table for the first token of a text; 0 for an unsupported model type."""
     found = ARCHITECTURES.get(config.model_type)
@@ -210,6 +228,17 @@ def longest_text(config: Any) -> int:
     return int(positions) - first_position(config)
 
 
+def check_vocabulary(tokenizer: Any, config: Any, path_or_id: str = "") -> None:
+    """Raise DrkitError if a tokenizer gives ids beyond the embeddings of a model with this configuration."""
+    special = (*tokenizer("", verbose=False)["input_ids"], *tokenizer("", "", verbose=False)["input_ids"])
+    count = max(chain(tokenizer.get_vocab().values(), special), default=-1) + 1
+    if count > config.vocab_size:
+        raise DrkitError(
+            f"the tokenizer of {path_or_id or tokenizer.name_or_path!r} has {count} tokens, but the encoder has "
+            f"embeddings for only {config.vocab_size}; use the tokenizer that was saved with the encoder"
+        )
+
+
 def _reason(model_type: str) -> str:
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as MASKED
     from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
@@ -222,6 +251,17 @@ def _reason(model_type: str) -> str:
     if model_type in MODEL_MAPPING_NAMES:
         return "transformers has no masked LM for it, which pre-training requires"
     return "transformers does not know it"
+
+
+def check_length(length: int, config: Any, path_or_id: str = "") -> None:
+    """Raise DrkitError if a model with this configuration has a position table for fewer than `length` tokens."""
+    if config.model_type != STATIC and getattr(config, "max_position_embeddings", None):
+        longest = longest_text(config)
+        if length > longest:
+            raise DrkitError(
+                f"a length of {length} tokens is too much for the encoder {path_or_id!r}, which reads at most "
+                f"{longest}: lower query_length and passage_length"
+            )
 
 
 def backbone_info(config: Any, tokenizer: Any) -> BackboneInfo:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from drkit.core.files import replacing_folder, write_text
-from drkit.core.loading import load_pretrained, without_progress_bars
-from drkit.encoders.architectures import ARCHITECTURES, architecture, longest_text
+from drkit.core.loading import explain_load_errors, load_pretrained, without_progress_bars
+from drkit.encoders.architectures import ARCHITECTURES, architecture, check_vocabulary, longest_text
 from drkit.encoders.heads import seeded
-from drkit.encoders.masked_lm import read_config, without_report
+from drkit.encoders.identity import model_identity
+from drkit.encoders.masked_lm import read_config
 from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
@@ -173,8 +174,8 @@ class CrossEncoder(nn.Module):
     model: a Hugging Face sequence classifier with one label. tokenizer: its fast tokenizer. max_length: maximum tokens
     of a pair, special ones included; the passage is truncated.
 
-    Raises DrkitError for more than one label, a tokenizer that cannot join two texts, or a `max_length` beyond the
-    positions of the model.
+    Raises DrkitError for more than one label, a tokenizer that cannot join two texts or gives ids that the model does
+    not have, or a `max_length` beyond the positions of the model.
     """
 
     def __init__(self, model: nn.Module, tokenizer: Any, *, max_length: int) -> None:
@@ -187,6 +188,7 @@ class CrossEncoder(nn.Module):
             raise DrkitError(
                 f"max_length {max_length} is too long: this encoder reads at most {longest} tokens; lower it"
             )
+        check_vocabulary(tokenizer, self.config, getattr(tokenizer, "name_or_path", ""))
         self.model: Any = model
         self.tokenizer = tokenizer
         types = _has_types(self.config) and TYPES in tokenizer.model_input_names
@@ -196,6 +198,10 @@ class CrossEncoder(nn.Module):
     def max_length(self) -> int:
         """Maximum tokens of a pair."""
         return self.pairs.max_length
+
+    def identity(self) -> dict[str, Any]:
+        """Return what the scores depend on, as plain data: hashes of the model and tokenizer, and the pairs' form."""
+        return {**model_identity(self.model, self.tokenizer), "max_length": self.max_length, "types": self.pairs.types}
 
     def cut_at(self, max_length: int) -> None:
         """Set the maximum tokens of a pair. Raises DrkitError if that leaves no room for text."""
@@ -242,20 +248,25 @@ class CrossEncoder(nn.Module):
         """
         config = read_config(path_or_id)
         if not _is_classifier(config):
-            saved_as = (config.architectures or ["an unknown architecture"])[0]
+            names = config.architectures
+            saved_as = names[0] if isinstance(names, list) and names else "an unknown architecture"
             raise DrkitError(
                 f"{path_or_id!r} is not a cross-encoder: it was saved as {saved_as}, without a head that scores pairs; "
                 f"give the folder of a trained re-ranker, or a hub id such as cross-encoder/ms-marco-MiniLM-L6-v2"
             )
         tokenizer = _tokenizer(path_or_id)
-        return cls(_load(path_or_id, config), tokenizer, max_length=max_length or _saved_length(config, tokenizer))
+        model = _load(path_or_id, config)
+        with explain_load_errors(path_or_id, "score pairs with"), torch.inference_mode():
+            loaded = cls(model, tokenizer, max_length=max_length or _saved_length(config, tokenizer))
+            loaded(**loaded.pairs.batch(loaded.pairs.encode(["a query"]), loaded.pairs.encode(["a passage"])))
+        return loaded
 
     def save(self, folder: str | Path) -> Path:
         """Write a folder, atomically, that `load` and sentence-transformers' `CrossEncoder` read.
 
         Both give the same scores: the raw output of the head, without a sigmoid.
         """
-        with replacing_folder(Path(folder), "config.json") as temporary:
+        with replacing_folder(Path(folder)) as temporary:
             self.save_into(temporary)
         return Path(folder)
 
@@ -293,7 +304,7 @@ def _name_inputs(tokenizer: Any, *, types: bool) -> None:
 
 
 def _is_classifier(config: Any) -> bool:
-    return any(name.endswith(_HEAD) for name in config.architectures or ())
+    return _HEAD in str(config.architectures)
 
 
 def _load(path_or_id: str, config: Any, seed: int = 0) -> nn.Module:
@@ -304,24 +315,17 @@ def _load(path_or_id: str, config: Any, seed: int = 0) -> nn.Module:
     found = ARCHITECTURES.get(config.model_type)
     options: dict[str, Any] = {"attn_implementation": found.attention} if found else {}
     expected = "Expected a sequence classifier with one label, or an encoder to start one from."
-    options |= {"num_labels": 1, "dtype": "float32", "output_loading_info": True}
-    with without_report(), seeded(seed, "cross-encoder head"):
-        model, report = load_pretrained(
-            "AutoModelForSequenceClassification", path_or_id, "load the cross-encoder", expected, **options
+    options |= {"num_labels": 1, "dtype": "float32"}
+    with seeded(seed, "cross-encoder head"):
+        model: nn.Module = load_pretrained(
+            "AutoModelForSequenceClassification",
+            path_or_id,
+            "load the cross-encoder",
+            expected,
+            new=() if trained else _NEW,
+            **options,
         )
-    _check_missing(path_or_id, report["missing_keys"], trained, model.base_model_prefix)
-    loaded: nn.Module = model.eval()
-    return loaded
-
-
-def _check_missing(path_or_id: str, missing: Iterable[str], trained: bool, backbone: str) -> None:
-    lacking = sorted(missing)
-    body = [key for key in lacking if trained or not key.removeprefix(f"{backbone}.").startswith(_NEW)]
-    if body:
-        raise DrkitError(
-            f"{path_or_id!r} is not complete: {len(body)} weights are missing (first: {body[0]}); it is truncated, or "
-            f"was saved from another kind of model"
-        )
+    return model.eval()
 
 
 def _tokenizer(path_or_id: str) -> Any:

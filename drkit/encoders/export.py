@@ -106,7 +106,7 @@ def export_encoder(
     if truncate_dim is not None:
         check_truncation(truncate_dim, int(given.config.hidden_size))
     write = _write_static if is_static(given) else _write_transformer
-    with replacing_folder(Path(folder), MODULES) as temporary:
+    with replacing_folder(Path(folder)) as temporary:
         write(given, tokenizer, temporary, declared, token_weights)
         _write_json(temporary / DRKIT, {"format": 1, **_declared(declared), "provenance": dict(provenance or {})})
         write_text(temporary / "README.md", _model_card(declared, provenance or {}))
@@ -135,7 +135,7 @@ def export_dual(
 
     Raises DrkitError as `export_encoder` does.
     """
-    with replacing_folder(Path(folder), MODULES) as temporary:
+    with replacing_folder(Path(folder)) as temporary:
         sides = (QUERIES, *queries, token_weights[0]), (PASSAGES, *passages, token_weights[1])
         for name, model, tokenizer, weights in sides:
             how = {**settings, "token_weights": weights, "provenance": provenance}

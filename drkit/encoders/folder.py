@@ -286,14 +286,15 @@ def _max_length(folder: Path) -> int:
 
 # What a value must be, by its key, in any of an encoder folder's files that drkit reads.
 _LENGTH = (lambda value: value is None or (type(value) in (int, float) and value >= 2), "a number from 2 on")
+_OWN_LENGTH = (lambda value: type(value) is int and 2 <= value <= 131_072, "a whole number from 2 to 131,072")
 _TEXT = (lambda value: value is None or isinstance(value, str), "a text")
 _OBJECT = (lambda value: value is None or isinstance(value, dict), "an object")
 _EXPECTED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "max_position_embeddings": _LENGTH,
     "max_seq_length": _LENGTH,
     "model_max_length": _LENGTH,
-    "query_length": _LENGTH,
-    "passage_length": _LENGTH,
+    "query_length": _OWN_LENGTH,
+    "passage_length": _OWN_LENGTH,
     "pad_token_id": (lambda value: value is None or (type(value) is int and 0 <= value < 2**31), "a token's id"),
     "model_type": _TEXT,
     "pooling": _TEXT,

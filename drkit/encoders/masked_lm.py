@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -246,24 +244,22 @@ def load_masked_lm(path_or_id: str, trust_remote_code: bool = False) -> nn.Modul
 
     Raises DrkitError as `MaskedLmEncoder.from_pretrained` does.
     """
-    where = architecture(read_config(path_or_id, trust_remote_code).model_type)
-    with without_report(), seeded(0, "language-model head"):
-        model, report = load_pretrained(
+    config = read_config(path_or_id, trust_remote_code)
+    where = architecture(config.model_type)
+    is_tied = getattr(config, TIED, False)
+    with seeded(0, "language-model head"):
+        model: nn.Module = load_pretrained(
             "AutoModelForMaskedLM",
             path_or_id,
             "load the encoder",
+            new=tuple(f"{step}." for step in where.transform) if is_tied else (),
             trust_remote_code=trust_remote_code,
-            output_loading_info=True,
             attn_implementation=where.attention,
             dtype="float32",
         )
-    missing = set(report["missing_keys"])
-    if getattr(model.config, TIED, False):
+    if is_tied:
         tie_lm_head(model)
-        missing = {key for key in missing if not key.startswith(tuple(f"{step}." for step in where.transform))}
-    _check_missing(path_or_id, missing, model.base_model_prefix)
-    loaded: nn.Module = model
-    return loaded
+    return model
 
 
 def check_start(path_or_id: str, *, length: int) -> None:
@@ -281,49 +277,11 @@ def check_start(path_or_id: str, *, length: int) -> None:
         )
 
 
-def check_vocabulary(path_or_id: str, tokenizer: Any) -> None:
-    """Raise DrkitError if the tokenizer has more tokens than the checkpoint has embeddings."""
-    config = read_config(path_or_id)
-    if len(tokenizer) > config.vocab_size:
-        raise DrkitError(
-            f"the tokenizer of {path_or_id!r} has {len(tokenizer)} tokens, but the encoder has embeddings for only "
-            f"{config.vocab_size}; use the tokenizer that was saved with the encoder"
-        )
-
-
 def read_config(path_or_id: str, trust_remote_code: bool = False) -> Any:
     """Return the configuration of a folder or hub id. Raises DrkitError if it is missing."""
     check_model_path(path_or_id)
     action = "read the configuration of the encoder"
     return load_pretrained("AutoConfig", path_or_id, action, trust_remote_code=trust_remote_code)
-
-
-@contextmanager
-def without_report() -> Iterator[None]:
-    """Silence transformers' load report in a block: drkit reports missing weights itself."""
-    from transformers.utils import logging
-
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)
-
-
-def _check_missing(path_or_id: str, missing: set[str], backbone: str) -> None:
-    """Warn if the LM head is new; raise DrkitError if weights of the encoder itself are missing."""
-    body = sorted(key for key in missing if key.startswith(f"{backbone}."))
-    if body:
-        raise DrkitError(
-            f"{path_or_id!r} is not a complete encoder: {len(body)} weights are missing (first: {body[0]}); "
-            f"it is truncated, or was saved from another kind of model"
-        )
-    if missing:
-        warnings.warn(
-            f"{path_or_id!r} has no language-model head, so a new one is initialised; it is learned in pre-training",
-            stacklevel=4,
-        )
 
 
 def context_from(model: Any, tokenizer: Any, *, seed: int = 42) -> BuildContext:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, BertConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, MaskedLMOutput
 
+from drkit.core.loading import check_tokenizer, explain_load_errors
 from drkit.data.repeats import markable_entries
 from drkit.encoders.architectures import STATIC
 from drkit.errors import DrkitError
@@ -156,15 +157,18 @@ def load_static(folder: Path) -> tuple[StaticModel, Any]:
 
     Raises DrkitError if a file is missing or invalid, or the tokenizer is not built like BERT's.
     """
-    from safetensors import SafetensorError
     from safetensors.torch import load_file
     from transformers import PreTrainedTokenizerFast
 
-    try:
-        table = load_file(str(folder / WEIGHTS))[TABLE]
+    with explain_load_errors(str(folder), "load the static encoder in", "Export it again."):
+        tensors = load_file(str(folder / WEIGHTS))
         tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
-        raise DrkitError(f"cannot load the static encoder in {folder}: {error}. Export it again.") from None
+        tokenizer.name_or_path = str(folder)  # for messages
+        check_tokenizer(tokenizer, folder)
+    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    if set(found) != {TABLE} or len(found[TABLE]) != 2:
+        raise DrkitError(f"{folder / WEIGHTS} must hold {TABLE} of two dimensions alone, got {found}. Export it again.")
+    table = tensors[TABLE]
     splits = json.loads(tokenizer.backend_tokenizer.to_str())["pre_tokenizer"] or {}
     if splits.get("type") != "BertPreTokenizer" or tokenizer.num_special_tokens_to_add() != 2:
         raise DrkitError(f"{folder}: unsupported tokenizer; drkit reads static encoders with BERT's")

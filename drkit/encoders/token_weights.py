@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from drkit.core.loading import explain_load_errors
 from drkit.encoders.folder import MODULES, read_modules, read_word_weights
 
 FILE = "token_weights.safetensors"
@@ -66,6 +67,7 @@ def read_token_weights(folder: Path) -> Tensor | None:
     from safetensors.torch import load_file
 
     if (folder / FILE).is_file():
-        return load_file(str(folder / FILE))["weights"]
+        with explain_load_errors(str(folder / FILE), "read the token weights in"):
+            return load_file(str(folder / FILE))["weights"]
     modules = read_modules(folder) if (folder / MODULES).is_file() else {}
     return torch.tensor(read_word_weights(folder / modules["WordWeights"])) if "WordWeights" in modules else None

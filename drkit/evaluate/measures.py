@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, islice
 from pathlib import Path
@@ -15,12 +16,16 @@ from attrs import frozen
 from numpy.typing import NDArray
 
 from drkit.core.files import write_text
+from drkit.core.settings import MOST
 from drkit.core.types import HIGHEST_GRADE, Judgement
+from drkit.data.qrels import encode_ids
 from drkit.data.rows import batched
 from drkit.errors import DrkitError
 from drkit.recipe.toml import json_text
-from drkit.search.rankings import RunRow, encode_ids
+from drkit.search.rankings import RunRow
 
+# Capped recall, which ir_measures lacks.
+_CAPPED = re.compile(r"R_cap@([0-9]+)")
 MEASURES = ("RR@10", "nDCG@10", "R@100", "R@1000")
 # Of a run, so that memory does not grow with it.
 QUERIES_AT_ONCE = 512
@@ -75,18 +80,32 @@ def evaluate(
     """
     import ir_measures
 
-    parsed = {name: _measure(name) for name in measures}
+    parsed, judged = {name: _measure(name) for name in measures}, _judged(qrels)
     # Without negative judgements, which trec_eval treats as unjudged: without others it reads past its arrays.
-    judged = {query: {doc: g for doc, g in grades.items() if g >= 0} for query, grades in _judged(qrels).items()}
+    known = {query: {doc: g for doc, g in grades.items() if g >= 0} for query, grades in judged.items()}
     values: dict[Any, dict[str, float]] = {measure: dict.fromkeys(judged, 0.0) for measure in parsed.values()}
     for ranked in batched(_ranked(run, judged, exclude_self=exclude_self), QUERIES_AT_ONCE):
-        graded = [(query, hits) for query, hits in ranked if judged[query]]
-        for depth, names in groupby(sorted(parsed, key=_depth), _depth) if graded else ():
-            top = {query: dict(islice(hits.items(), depth or None)) for query, hits in graded}
-            grades = {query: judged[query] for query in top}
-            for result in ir_measures.iter_calc(list({parsed[name] for name in names}), grades, top):
+        for (depth, counts_all), group in groupby(sorted(parsed, key=_reading), _reading):
+            grades = {query: (judged if counts_all else known)[query] for query, _ in ranked}
+            top = {query: dict(islice(hits.items(), depth or None)) for query, hits in ranked if grades[query]}
+            chosen = list({parsed[name] for name in group})
+            for result in ir_measures.iter_calc(chosen, {q: grades[q] for q in top}, top) if top else ():
                 values[result.measure][result.query_id] = float(result.value)
-    return Scores({name: values[measure] for name, measure in parsed.items()})
+    return Scores({name: _capped(name, values[measure], known) for name, measure in parsed.items()})
+
+
+def _capped(name: str, values: Mapping[str, float], judged: Mapping[str, Mapping[str, int]]) -> dict[str, float]:
+    """Return the values of a measure; of R_cap@k, recall over the most that k hits can contain.
+
+    Source: Thakur et al. 2021, BEIR, section 4.3.
+    """
+    capped = _CAPPED.fullmatch(name)
+    if capped is None:
+        return dict(values)
+    relevant = {query: sum(grade > 0 for grade in judged[query].values()) for query in values}
+    return {
+        q: value * (relevant[q] / min(relevant[q], int(capped[1])) if value else 0.0) for q, value in values.items()
+    }
 
 
 def average(scores: Sequence[Scores]) -> Scores:
@@ -131,22 +150,32 @@ def cutoff(measure: str) -> int | None:
     return None if found is None else int(found)
 
 
-def _depth(measure: str) -> int:
-    """Return the cutoff of a measure, 0 for none: the engines behind ir_measures sort all the hits that they get."""
-    return cutoff(measure) or 0
+def _reading(name: str) -> tuple[int, bool]:
+    """Return how many hits a measure reads, 0 for all, and whether it counts negative grades as judged.
+
+    The engines behind ir_measures sort all the hits that they get. A measure of judged hits alone reads all: the others
+    are removed before it counts to its cutoff.
+    """
+    measure = _measure(name)
+    return (0 if measure.params.get("judged_only") else cutoff(name) or 0), measure.NAME == "Judged"
 
 
 def _measure(name: str) -> Any:
+    """Return the measure of ir_measures by which a name is computed."""
     import ir_measures
 
     try:
-        measure = ir_measures.parse_measure(name)
+        measure = ir_measures.parse_measure(_CAPPED.sub(r"R@\1", name))
         measure.validate_params()
-        if measure.params.get("cutoff", 1) > 0 and ir_measures.DefaultPipeline.supports(measure):
+        numbers = [value for value in measure.params.values() if isinstance(value, int)]
+        fits = measure.params.get("cutoff", 1) > 0 and all(abs(number) <= MOST for number in numbers)
+        if fits and ir_measures.DefaultPipeline.supports(measure):
             return measure
     except (NameError, ValueError, AssertionError, SyntaxError, TypeError, AttributeError):
         pass
-    raise DrkitError(f"unknown measure {name!r}; examples of valid names: {', '.join(MEASURES)}, P@5, AP, Success@10")
+    raise DrkitError(
+        f"unknown measure {name!r}; examples of valid names: {', '.join(MEASURES)}, P@5, AP, Success@10, R_cap@100"
+    )
 
 
 def _judged(qrels: Iterable[Judgement]) -> dict[str, dict[str, int]]:

@@ -37,7 +37,8 @@ class TTest:
 def paired_t_test(values: Mapping[str, float], against: Mapping[str, float]) -> TTest:
     """Test two systems' per-query values, aligned by query id; `difference` is values minus against.
 
-    Systems with equal values for every query have p = 1. With fewer than two queries, p is NaN and `reason` says why.
+    Systems with equal values for every query have p = 1. With fewer than two queries, or if all differences are equal,
+    so that they have no variance, p is NaN and `reason` says why.
 
     Raises DrkitError if the two were evaluated on different queries.
 
@@ -120,8 +121,7 @@ def _test(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> TTest:
     if not differences.any():
         return TTest(0.0, 0.0, 1.0, count, "the systems have equal values for every query", 0.0, 0.0)
     if np.ptp(differences) == 0:
-        t = math.copysign(math.inf, difference)
-        return TTest(difference, t, 0.0, count, "the difference is the same for every query", difference, difference)
+        return TTest(difference, math.nan, math.nan, count, "the difference is the same for every query: no variance")
     found = ttest_rel(ours, theirs)
     interval = found.confidence_interval(0.95)
     return TTest(

@@ -105,23 +105,34 @@ def stored_cell(row: Mapping[str, Any], measure: str) -> str:
 
 
 def verdict_text(system: str, other: str, measure: str, values: tuple[float, float], p: float | None) -> str:
-    """Say whether a system beats another, with both values, and p and a warning if the difference may be chance.
+    """Say which of two systems is better by a test, or that no difference is shown, with both values.
 
+    p: of one paired t-test, without correction; None or NaN if the two were not tested.
+
+    >>> verdict_text("retriever-1", "BM25", "RR@10", (0.39, 0.408), 0.004)
+    'BM25 beats retriever-1: RR@10 0.408 against 0.390 (p = 0.004)'
     >>> verdict_text("retriever-2", "BM25", "RR@10", (0.329, 0.37), 0.2)
-    'retriever-2 does not beat BM25: RR@10 0.329 against 0.370 (p = 0.200: this may be chance)'
+    'no difference shown between retriever-2 and BM25: RR@10 0.329 against 0.370 (p = 0.200)'
     """
-    beats = "beats" if values[0] > values[1] else "does not beat"
-    text = f"{system} {beats} {other}: {measure} {values[0]:.3f} against {values[1]:.3f}"
-    if p is None:
-        return text
-    return f"{text} ({p_text(p)})" if p < LEVEL else f"{text} ({p_text(p)}: this may be chance)"
+    (first, second), (value, against) = (system, other), values
+    if p is not None and p < LEVEL:
+        if value < against:
+            (first, second), (value, against) = (other, system), (against, value)
+        return f"{first} beats {second}: {measure} {value:.3f} against {against:.3f} ({p_text(p)})"
+    shown = f"{measure} {value:.3f} against {against:.3f}"
+    tested = "not tested" if p is None else p_text(p)
+    return f"no difference shown between {first} and {second}: {shown} ({tested})"
+
+
+# Above lines of `verdict_text`.
+VERDICT_CAPTION = "By the first measure, each a paired two-tailed t-test by itself (p not corrected for their number):"
 
 
 def reranker_verdict(results: Mapping[str, Any], measure: str) -> list[str]:
     """Return in words whether the re-ranker of an evaluation's results beats the retriever in the row above it.
 
-    That one's hits are what it ranks. Empty without a re-ranker. If it ranks them worse, the text says how to leave it
-    out.
+    That one's hits are what it ranks. Empty without a re-ranker. If it does not rank them better, the text says how to
+    leave it out.
     """
     for above, row in pairwise(results["rows"]):
         if row["system"] == "reranker":

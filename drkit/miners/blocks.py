@@ -22,7 +22,7 @@ from drkit.data.arrays import arrow_file, read_batches, record_batch
 from drkit.data.corpus import StoredCorpus
 from drkit.data.rows import batched
 from drkit.errors import DrkitError
-from drkit.miners.chain import Chain, build_chain, weight_hashes
+from drkit.miners.chain import Chain, build_chain, model_hashes
 from drkit.recipe.schema import Choice, MinerChoice
 from drkit.recipe.toml import plain, recipe_converter
 
@@ -70,18 +70,16 @@ def chain_text(choices: Sequence[Choice]) -> str:
     return json.dumps(plain(list(choices)), sort_keys=True)
 
 
-def open_chain(
-    text: str, context: BuildContext, corpus: StoredCorpus, index: Path, weights: Mapping[str, str]
-) -> Chain:
+def open_chain(text: str, context: BuildContext, corpus: StoredCorpus, index: Path, hashes: Mapping[str, str]) -> Chain:
     """Build a chain in a worker, and load or make its index.
 
-    text: of `chain_text`. index: the folder of `Chain.save_index`. weights: the hashes that the context must have.
+    text: of `chain_text`. index: the folder of `Chain.save_index`. hashes: the models that the context must have.
 
-    Raises DrkitError if the weights differ.
+    Raises DrkitError if they differ.
     """
-    if weight_hashes(context) != dict(weights):
+    if model_hashes(context) != dict(hashes):
         raise DrkitError(
-            "a worker loaded other weights for mining than the first process; mount the same file system on all "
+            "a worker loaded another model for mining than the first process; mount the same file system on all "
             "machines"
         )
     registry = installed().registry
@@ -108,7 +106,7 @@ def mine_on(
     """Mine negatives of a corpus with a chain, in this process or, on another engine, in blocks of queries.
 
     context: what the chain was built with. open_with: opens the chain in a worker; it is called with `index`, the
-    folder of the chain's index, and with the hashes of the weights. Others: see `mine_in_blocks`.
+    folder of the chain's index, and with the hashes of the models. Others: see `mine_in_blocks`.
     """
     if not parts.are_needed(engine):
         chain.index(corpus)
@@ -117,17 +115,17 @@ def mine_on(
             if on_progress:
                 on_progress(done)
         return
-    weights = weight_hashes(context)
+    models = model_hashes(context)
     chain.save_index(index, corpus)
     yield from mine_in_blocks(
-        Loaded(open_with.func, *open_with.args, index, tuple(weights.items())),
+        Loaded(open_with.func, *open_with.args, index, tuple(models.items())),
         requests,
         depth,
         size=chain.queries_per_block(depth),
         parts=parts,
         engine=engine,
-        state=[state, weights],
-        uses="gpu" if weights else "core",
+        state=[state, models],
+        uses="gpu" if models else "core",
         on_progress=on_progress,
     )
 
@@ -147,7 +145,7 @@ def mine_in_blocks(
     """Mine on an engine; yields what `chain.value.mine(requests, depth)` does, once all is mined.
 
     size: requests in a task, of `Chain.queries_per_block`. parts: where the blocks are kept. state: plain data that
-    identifies the chain, its weights and the corpus. uses: what mining computes with (see `Task`). on_progress: called
+    identifies the chain, its models and the corpus. uses: what mining computes with (see `Task`). on_progress: called
     with the number of queries done.
 
     Raises DrkitError for tasks that fail.

@@ -18,7 +18,7 @@ import pyarrow as pa
 from attrs import define, evolve, field
 from numpy.typing import NDArray
 
-from drkit.core.files import replacing_folder
+from drkit.core.files import digest, replacing_folder
 from drkit.core.protocols import (
     Corpus,
     FindsIds,
@@ -35,7 +35,6 @@ from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.data.arrays import arrow_file, record_batch
 from drkit.data.corpus import StoredCollection, StoredCorpus
 from drkit.data.rows import batched
-from drkit.encoders.identity import weights_hash
 from drkit.errors import DrkitError, ProblemsError
 from drkit.recipe.compose import part_table
 from drkit.recipe.schema import Choice, MinerChoice
@@ -78,7 +77,7 @@ class Chain:
         """Index the passages and save that for other processes, if the source can; an existing folder is kept."""
         if isinstance(self.source, SavesIndex) and not folder.is_dir():
             self.index(corpus)
-            with replacing_folder(folder, "") as temporary:
+            with replacing_folder(folder) as temporary:
                 self.source.save_index(temporary)
 
     def load_index(self, folder: Path, corpus: Corpus) -> None:
@@ -432,8 +431,7 @@ def read_negatives(folder: Path, name: str = FILE) -> Mapping[str, NDArray[np.in
     return {q: flat[offsets[i] : offsets[i + 1]] for i, q in enumerate(table["query_id"].to_pylist())}
 
 
-def weight_hashes(context: BuildContext) -> dict[str, str]:
-    """Return hashes of the weights that a chain searches and scores with; names and paths do not identify weights."""
-    encoder, model = getattr(context.retriever, "encoder", None), getattr(context.reranker, "model", None)
-    hashes = {} if encoder is None else {"retriever": encoder.identity()["weights"]}
-    return hashes if model is None else {**hashes, "reranker": weights_hash(model)}
+def model_hashes(context: BuildContext) -> dict[str, str]:
+    """Return hashes of the models' identities that a chain searches and scores with; paths do not identify models."""
+    models = {"retriever": getattr(context.retriever, "encoder", None), "reranker": context.reranker}
+    return {name: digest(model.identity()) for name, model in models.items() if hasattr(model, "identity")}

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from drkit.commands.inputs import export_checkpoint
 from drkit.core.escaping import markdown_code, markdown_templates
-from drkit.core.files import write_text
+from drkit.core.files import WRITTEN, list_written, write_text
 from drkit.core.registry import Installed
 from drkit.core.spec import Kind
 from drkit.encoders.folder import read_encoder_settings
 from drkit.errors import DrkitError
 from drkit.pages.composition import describe_data, describe_recipe
-from drkit.pages.records import RunRecord, open_run
+from drkit.pages.records import RunRecord, open_run, published
 from drkit.recipe.toml import recipe_toml
 from drkit.report import SYSTEM_NAMES
 from drkit.runs.stages.evaluation import STARTS
@@ -48,6 +48,7 @@ def write_model_card(run: Path, encoder: Path, parts: Installed, repository: str
     """
     card = encoder / CARD
     write_text(card, model_card(open_run(run, parts), encoder, parts, repository or "path/to/this/folder"))
+    list_written(encoder)
     return card
 
 
@@ -62,6 +63,7 @@ def model_card(run: RunRecord, encoder: Path, parts: Installed, repository: str)
         raise DrkitError(f"{run.folder} has not exported an encoder yet; resume it with `drkit run {run.folder}`")
     declared = read_encoder_settings(encoder)
     pretrained = run.recipe.encoder.pretrained
+    shown = published(run, parts.registry)
     metadata = ModelCardData(
         library_name="sentence-transformers",
         pipeline_tag="sentence-similarity",
@@ -76,29 +78,20 @@ def model_card(run: RunRecord, encoder: Path, parts: Installed, repository: str)
         .get_template("model_card.md.jinja")
         .render(
             title=run.name,
-            summary=_summary(run, declared),
+            summary=_summary(shown, declared),
             loading=markdown_code(_LOADING.format(repository=json.dumps(repository)), "python"),
             reading=list(_reading(declared)),
             rows=_rows(run),
             measures=run.results.measures if run.results else (),
             evaluated=_evaluated(run, parts),
-            recipe=describe_recipe(run, parts.registry),
+            recipe=describe_recipe(shown, parts.registry),
             counts=data.counts if data else (),
             versions=run.manifests["encoder"].versions,
-            recipe_toml=markdown_code(recipe_toml(run.recipe), "toml"),
+            recipe_toml=markdown_code(recipe_toml(shown.recipe), "toml"),
             limits=list(_limits(run, parts)),
         )
     )
-    for path in _local_paths(run, parts):  # a card is published, and the author's folders are not
-        text = text.replace(path, Path(path).name)
     return f"---\n{metadata.to_yaml()}\n---\n\n{text.rstrip()}\n"
-
-
-def _local_paths(run: RunRecord, parts: Installed) -> list[str]:
-    """Return the paths of local files and folders in the recipe, the longest first."""
-    choice, pretrained = run.recipe.collection, run.recipe.encoder.pretrained
-    paths = [*parts.registry.get(Kind.COLLECTION, choice.use).paths_of(choice.config), pretrained or ""]
-    return sorted({path for path in paths if Path(path).name not in ("", path)}, key=len, reverse=True)
 
 
 def _collection_name(run: RunRecord, parts: Installed) -> str:
@@ -224,6 +217,7 @@ def push_encoder(run: Path, repository: str, parts: Installed, *, private: bool 
     with TemporaryDirectory(prefix="drkit-push-") as folder:
         encoder = export_checkpoint(run, Path(folder) / "encoder", registry=parts.registry)
         write_model_card(run, encoder, parts, repository)
+        (encoder / WRITTEN).unlink()  # of use only to the next export
         hub = HfApi()
         try:
             hub.create_repo(repository, private=private, exist_ok=True)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from typing import Any
 
 from attrs import frozen
 
-from drkit.errors import MissingExtraError
+from drkit.errors import import_extra
 from drkit.report import Panel
 
 # Variables of the style sheet, so that light, dark and printed pages have their own colours.
@@ -44,12 +43,9 @@ class Chart:
 def chart_script() -> str:
     """Return the JavaScript of the charting library (Vega, Vega-Lite and vega-embed), to be put into the page.
 
-    Raises MissingExtraError if the package that contains it is not installed.
+    Raises as `import_extra` does.
     """
-    try:
-        vl_convert: Any = import_module("vl_convert")  # its stubs lack the default of the bundle's argument
-    except ImportError:
-        raise MissingExtraError("the report's charts", "vl-convert-python", "report") from None
+    vl_convert = import_extra("vl_convert", "the report's charts", "vl-convert-python", "report")
     return str(vl_convert.javascript_bundle())
 
 

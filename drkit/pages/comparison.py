@@ -47,9 +47,12 @@ class Comparison:
     curve: Chart | None = None
 
 
-def compare_runs(runs: Sequence[RunRecord]) -> Comparison:
-    """Group runs by recipe, and compare the exported retrievers of those that have been evaluated."""
-    tables = [_settings(run) for run in runs]
+def compare_runs(runs: Sequence[RunRecord], shown: Sequence[RunRecord]) -> Comparison:
+    """Group runs by recipe, and compare a retriever of each that has been evaluated.
+
+    shown: the same runs as they are `published`.
+    """
+    tables, texts = [_settings(run) for run in runs], {run.name: _settings(run) for run in shown}
     names = _differing(tables)
     groups: dict[tuple[str, ...], list[RunRecord]] = {}
     for run, table in zip(runs, tables, strict=True):
@@ -60,14 +63,16 @@ def compare_runs(runs: Sequence[RunRecord]) -> Comparison:
         RecipeGroup(
             runs=tuple(run.name for run in members),
             seeds=tuple(run.recipe.seed for run in members),
-            differences=key[: len(columns)],
+            differences=tuple(_text(texts[members[0].name], name) for name in columns),
             values=tuple(
                 _mean_text([found for run in members if (found := _value(run, m)) is not None]) for m in measures
             ),
         )
-        for key, members in groups.items()
+        for members in groups.values()
     ]
-    more = tuple((name, tuple(key[len(columns) + i] for key in groups)) for i, name in enumerate(names[_SHOWN:]))
+    more = tuple(
+        (name, tuple(_text(texts[members[0].name], name) for members in groups.values())) for name in names[_SHOWN:]
+    )
     settings = tuple(map(_shortened, columns))
     return Comparison(measures, settings, tuple(made), more, _learning_curve(runs, tables, measures))
 
@@ -115,7 +120,7 @@ def _measures(runs: Sequence[RunRecord]) -> tuple[str, ...]:
 
 
 def _value(run: RunRecord, measure: str) -> float | None:
-    return None if run.results is None else run.scores[run.results.compared].mean(measure)
+    return None if run.results is None else run.scores[run.compared].mean(measure)
 
 
 def _mean_text(values: Sequence[float]) -> str:
@@ -147,7 +152,7 @@ def _training_queries(run: RunRecord) -> int | None:
     if run.results is None or run.recipe.finetune is None:
         return None
     labelled = {one.name for one in run.recipe.finetune.rounds if one.pairs == "judged"}
-    name = run.results.compared
+    name = run.compared
     if name not in labelled:
         return 0
     stage = run.manifests.get(run.results.runs[name][0])

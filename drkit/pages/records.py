@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import cattrs
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from drkit.commands.evaluation import System, find_systems
 from drkit.core.files import read_json, read_log
-from drkit.core.registry import Installed
+from drkit.core.registry import Installed, Registry
 from drkit.data.corpus import StoredCollection, open_collection
 from drkit.errors import DrkitError
 from drkit.evaluate.measures import Scores
 from drkit.recipe.schema import Recipe
 from drkit.recipe.start import RECIPE
-from drkit.recipe.toml import read_recipe
+from drkit.recipe.toml import read_recipe, recipe_from_table, recipe_table
 from drkit.runs.manifest import Manifest, read_manifest
 from drkit.runs.plan import plan
 from drkit.runs.stages.report import REPORT
@@ -44,7 +45,7 @@ class RunRecord:
     """A run as its folder records it.
 
     name: the folder's name. manifests: of the finished stages, by name, in the order they finished. missing: a line for
-    each stage that is not finished.
+    each stage that is not finished. system: which one is compared with those of other runs, if it was chosen.
     """
 
     folder: Path
@@ -52,6 +53,12 @@ class RunRecord:
     manifests: Mapping[str, Manifest]
     missing: tuple[str, ...] = ()
     name: str = field(kw_only=True)
+    system: str = field(default="", kw_only=True)
+
+    @property
+    def compared(self) -> str:
+        """The system that stands for the run among several: `system`, or the one that the run's verdicts are about."""
+        return self.system or (self.results.compared if self.results else "")
 
     @cached_property
     def collection(self) -> StoredCollection | None:
@@ -124,6 +131,49 @@ def _missing(folder: Path, recipe: Recipe, parts: Installed) -> tuple[str, ...]:
         return (f"unknown, because the collection cannot be read again: {error}",)
     found = survey([stage for stage in stages if stage.spec is not REPORT], folder)  # the page replaces that stage
     return tuple(f"{one.stage.name}: {one.summary}" for one in found if not one.is_finished)
+
+
+def published(run: RunRecord, registry: Registry) -> RunRecord:
+    """Return a record whose recipe and messages have the names of local files and folders instead of their paths.
+
+    Reports and cards are published, and the folders of their author are not.
+    """
+    table = recipe_table(run.recipe)
+    paths = sorted({path for text in _strings(table) if (path := _local_path_in(text))}, key=len, reverse=True)
+
+    def shortened(text: str) -> str:
+        for path in (*paths, str(run.folder.resolve())):
+            text = text.replace(path, Path(path).name)
+        return text
+
+    recipe = recipe_from_table(_map_strings(table, shortened), registry)
+    return evolve(run, recipe=recipe, missing=tuple(map(shortened, run.missing)))
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """Yield every text in plain data."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (Mapping, list, tuple)):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _strings(item)
+
+
+def _map_strings(value: Any, change: Callable[[str], str]) -> Any:
+    """Return plain data with every text in it changed."""
+    if isinstance(value, Mapping):
+        return {key: _map_strings(item, change) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_map_strings(item, change) for item in value]
+    return change(value) if isinstance(value, str) else value
+
+
+def _local_path_in(text: str) -> str:
+    """Return the local path that a setting is or that follows its first colon (`file:PATH`); empty without one."""
+    for path in (text, text.partition(":")[2]):
+        if "/" in path and Path(path).name and (path[0] in "/~." or Path(path).exists()):
+            return path
+    return ""
 
 
 def is_comparable(runs: Sequence[RunRecord]) -> bool:

@@ -25,13 +25,15 @@ from drkit.pages.comparison import Comparison, compare_runs, curve_of_rounds
 from drkit.pages.composition import Data, describe_data, describe_recipe
 from drkit.pages.composition import Line as RecipeLine
 from drkit.pages.masking import Masking, masking_or_note
-from drkit.pages.records import RunRecord, open_run
+from drkit.pages.records import RunRecord, is_comparable, open_run, published
 from drkit.pages.systems import (
     PASSAGES,
     QueryDetails,
     ReportedSystem,
     SystemTable,
     baseline_index,
+    choose_compared,
+    compared_notes,
     interval_points,
     most_different,
     query_details,
@@ -49,10 +51,15 @@ SHOWN = 200
 
 @frozen
 class ReportOptions:
-    """Options of a report: the system that the others are compared with, and how many queries are shown in detail."""
+    """Options of a report.
+
+    baseline: the system that the others are compared with. queries: how many are shown in detail. system: which one of
+    each run is compared, if there are several runs; see `choose_compared`.
+    """
 
     baseline: str | None = None
     queries: int = SHOWN
+    system: str | None = None
 
 
 @frozen
@@ -143,6 +150,8 @@ def collect_page(folders: Sequence[Path], parts: Installed, options: ReportOptio
     """Return everything that the page of these runs shows; raises as `report_page` does."""
     runs = [open_run(folder, parts) for folder in folders]
     _check_names(runs)
+    together = len(runs) > 1 and is_comparable(runs)
+    runs = choose_compared(runs, options.system) if together else runs
     systems = systems_of(runs)
     chosen = baseline_index(systems, options.baseline)
     table = system_table(systems, chosen) if systems else None
@@ -153,8 +162,8 @@ def collect_page(folders: Sequence[Path], parts: Installed, options: ReportOptio
         table=table,
         intervals=interval_chart(interval_points(table), table.names, table.measures) if table else None,
         queries=_queries(systems, chosen, options.queries),
-        comparison=compare_runs(runs) if several else None,
-        notes=list(_notes(runs, systems)),
+        comparison=compare_runs(runs, [published(run, parts.registry) for run in runs]) if several else None,
+        notes=[*(compared_notes(runs) if together else ()), *_notes(runs, systems)],
     )
 
 
@@ -187,18 +196,19 @@ def _run_part(run: RunRecord, parts: Installed, *, with_table: bool) -> RunPart:
     if with_table and run.results is not None:
         systems = systems_of([run])
         table = system_table(systems, baseline_index(systems, None))
+    shown = published(run, parts.registry)
     truncated = (str(one) for stage in run.manifests for one in read_truncations(run.folder / stage / TRUNCATED))
     return RunPart(
         name=run.name,
-        recipe=describe_recipe(run, parts.registry),
+        recipe=describe_recipe(shown, parts.registry),
         data=describe_data(run),
         chosen=_chosen(run),
         truncated=list(dict.fromkeys(truncated)),
-        missing=run.missing,
+        missing=shown.missing,
         table=table,
         curves=[*curve_of_rounds(run), *_curves(run)],
         masking=masking_or_note(run, parts),
-        effort=_effort(run),
+        effort=_effort(shown),
     )
 
 

@@ -10,15 +10,18 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
+from filelock import FileLock
 
 from drkit.core.files import write_text
 from drkit.core.types import Judgement
 from drkit.data.corpus import StoredCollection
+from drkit.data.qrels import qrels_columns, read_qrels, write_qrels
+from drkit.data.rows import read_lines
 from drkit.data.words import find_words, word_pattern
 from drkit.errors import DrkitError
 from drkit.inspect.masks import stop_words
 from drkit.pages.records import RunRecord
-from drkit.search import Bm25Retriever, HybridRetriever, Retriever, read_qrels, write_qrels
+from drkit.search import Bm25Retriever, HybridRetriever, Retriever
 
 if TYPE_CHECKING:
     from drkit.search.fusion import Searcher
@@ -68,8 +71,15 @@ class KeptJudgements:
     @cached_property
     def grades(self) -> dict[tuple[str, str], int]:
         """The kept grades by (query id, passage id). Raises DrkitError if the file is not one of judgements."""
-        rows = read_qrels(self.path) if self.path.is_file() else iter(())
-        return {(row.query_id, row.doc_id): row.relevance for row in rows}
+        return self._read()
+
+    def _read(self) -> dict[tuple[str, str], int]:
+        if not self.path.is_file():
+            return {}
+        first = next((line for _, line in read_lines(self.path)), "")
+        if first and len(qrels_columns(first)) != 4:  # another file would be rewritten in this form
+            raise DrkitError(f"{self.path}:1: judgements are kept in TREC's four columns, got {first!r:.80}")
+        return {(row.query_id, row.doc_id): row.relevance for row in read_qrels(self.path)}
 
     @property
     def queries(self) -> Path:
@@ -79,18 +89,20 @@ class KeptJudgements:
     def add(self, judgement: Judgement, text: str = "") -> None:
         """Keep a judgement in place of an earlier one of the same passage; text: of a query outside the collection.
 
-        Raises OSError if it cannot be written; then the earlier grade stays.
+        What other processes or an editor have written into the file stays. Raises OSError if it cannot be written, then
+        the earlier grade stays, and DrkitError if the file is no longer one of judgements.
         """
-        with self._lock:
+        with self._lock, FileLock(self.path.with_name(f".{self.path.name}.lock")):
+            grades = self._read()
             judged = {(judgement.query_id, judgement.doc_id): judgement.relevance}
             if text:
                 known = self.queries.read_text(encoding="utf-8") if self.queries.is_file() else ""
                 line = f"{judgement.query_id}\t{' '.join(text.split())}\n"
                 if line not in known:
                     write_text(self.queries, known + line)
-            rows = (Judgement(query, doc, grade) for (query, doc), grade in (self.grades | judged).items())
+            rows = (Judgement(query, doc, grade) for (query, doc), grade in (grades | judged).items())
             write_qrels(self.path, rows)
-            self.grades.update(judged)
+            self.grades.update(grades | judged)
 
 
 @frozen(slots=False, eq=False)

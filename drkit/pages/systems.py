@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain, zip_longest
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, combinations, zip_longest
 from typing import Any
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
+from drkit.core.files import digest
 from drkit.data.corpus import StoredCollection
 from drkit.errors import DrkitError, did_you_mean
 from drkit.evaluate.measures import Scores
@@ -17,6 +18,8 @@ from drkit.pages.records import RunRecord, is_comparable
 from drkit.report import SYSTEM_NAMES
 from drkit.search import read_run
 
+# Systems that say nothing about a recipe: what it starts from, and what it is compared with.
+_SHARED = ("bm25", "hybrid", "initial", "as-it-is", "no-pretraining")
 PASSAGES = 5  # of each system and query
 _JUDGED = 5  # relevant passages of a query that are listed in any case
 _LONGEST = 600  # characters of a passage
@@ -81,7 +84,7 @@ class SystemTable:
 
 
 def systems_of(runs: Sequence[RunRecord]) -> list[ReportedSystem]:
-    """Return the systems that a page compares: all of a single run; of several, BM25 and each run's exported retriever.
+    """Return the systems that a page compares: all of a single run; of several, BM25 and a retriever of each run.
 
     None if the runs were evaluated on different queries.
     """
@@ -95,9 +98,51 @@ def systems_of(runs: Sequence[RunRecord]) -> list[ReportedSystem]:
     found = [ReportedSystem(SYSTEM_NAMES["bm25"], runs[0], "bm25", runs[0].scores["bm25"])] if is_shared else []
     for run in runs:
         if run.results is not None:
-            compared = run.results.compared
-            found.append(ReportedSystem(run.name, run, compared, run.scores[compared]))
+            found.append(ReportedSystem(run.name, run, run.compared, run.scores[run.compared]))
     return found
+
+
+def choose_compared(runs: Sequence[RunRecord], wanted: str | None) -> list[RunRecord]:
+    """Return the runs with the system that stands for each of them among the others.
+
+    wanted: its name in every run; None: the last retriever that all runs have and that differs between them, or, if no
+    system does, the one that each run's verdicts are about.
+
+    Raises DrkitError if a run lacks the wanted system.
+    """
+    shared = [name for name in runs[0].scores if all(name in run.scores for run in runs)]
+    if wanted is not None and wanted not in shared:
+        raise DrkitError(
+            f"not every run has the system {wanted!r}{did_you_mean(wanted, shared)} all have: "
+            f"{', '.join(shared) or 'none'}"
+        )
+    differing = [name for name in shared if name not in _SHARED and len({_content(run, name) for run in runs}) > 1]
+    chosen = wanted or next(reversed(differing), "")
+    return [evolve(run, system=chosen) for run in runs]
+
+
+def compared_notes(runs: Sequence[RunRecord]) -> Iterator[str]:
+    """Yield which system stands for each of several runs, and those that are the same, byte for byte."""
+    evaluated = [run for run in runs if run.results is not None]
+    systems = {run.name: SYSTEM_NAMES.get(run.compared, run.compared) for run in evaluated}
+    if len(set(systems.values())) == 1:
+        yield f"Each run is represented by its system {next(iter(systems.values()))!r}."
+    elif systems:
+        yield f"The runs are represented by: {', '.join(f'{name}: {system}' for name, system in systems.items())}."
+    for one, other in combinations(evaluated, 2):
+        if _content(one, one.compared) == _content(other, other.compared):
+            yield (
+                f"{systems[one.name]} of {one.name} and {systems[other.name]} of {other.name} are the same encoder, "
+                f"byte for byte: the comparison says nothing about the recipes. Choose another system (--system)."
+            )
+
+
+def _content(run: RunRecord, name: str) -> tuple[str, ...]:
+    """Return hashes of what a system of a run is made of: its encoders, or its values for one without a stage."""
+    draws = run.results.runs[name] if run.results else ()
+    if all(draw in run.manifests for draw in draws):
+        return tuple(run.manifests[draw].content() for draw in draws)
+    return (digest(run.scores[name].per_query),)
 
 
 def baseline_index(systems: Sequence[ReportedSystem], wanted: str | None) -> int:

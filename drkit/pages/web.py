@@ -6,6 +6,7 @@ run in a thread pool, so that the event loop stays free.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import secrets
 from collections.abc import Mapping
@@ -33,6 +34,7 @@ _ROW = re.compile(r"[0-9]{1,12}")
 _EXAMPLES = 5
 _LONGEST_QUERY = 2000  # characters
 _LARGEST_FORM = 64 << 10  # bytes
+_PATIENCE = 10.0  # seconds for a form to arrive
 _HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -72,10 +74,16 @@ class _SearchPages:
 
     async def judge(self, request: Request) -> Response:
         """Keep the judgement of a form, and show its query again."""
+        if "transfer-encoding" in request.headers:  # with a length too, it is not clear where the form ends
+            return self._page("", error="the form must have a length")
         length = request.headers.get("content-length", "")
         if not length.isdigit() or int(length) > _LARGEST_FORM:
             return self._page("", error="the form is too large")
-        fields = parse_qs((await request.body()).decode("utf-8", "replace"))
+        try:
+            body = await asyncio.wait_for(request.body(), _PATIENCE)
+        except asyncio.TimeoutError:
+            return self._page("", error="the form did not arrive in time")
+        fields = parse_qs(body.decode("utf-8", "replace"))
         return await run_in_threadpool(self._keep, {name: values[0] for name, values in fields.items()})
 
     def _keep(self, form: Mapping[str, str]) -> Response:

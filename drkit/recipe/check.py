@@ -18,7 +18,6 @@ import attrs
 from attrs import frozen
 
 from drkit.core.files import local_path
-from drkit.core.loading import check_model_path
 from drkit.core.registry import Installed, Registry
 from drkit.core.spec import (
     BATCH,
@@ -33,6 +32,7 @@ from drkit.core.spec import (
     provided_by,
     scope_problems,
 )
+from drkit.encoders.architectures import check_start_model
 from drkit.encoders.folder import MODULES, read_modules
 from drkit.encoders.pooling import static_problem
 from drkit.errors import DrkitError, ProblemsError, did_you_mean
@@ -91,7 +91,7 @@ def _encoder_problems(recipe: Recipe) -> list[str]:
             f"from its run or its checkpoint @ encoder.pretrained"
         ]
     try:
-        check_model_path(encoder.pretrained)
+        check_start_model(encoder.pretrained)
     except DrkitError as error:
         return [f"{error} @ encoder.pretrained"]
     if encoder.declared == "ignore":
@@ -232,13 +232,34 @@ def _unknown_names(names: Iterable[str], kind: Kind, registry: Registry) -> str:
     return "".join(f"No installed part provides {name!r}{did_you_mean(name, sorted(available))} " for name in unknown)
 
 
+def unread_choices(pretrain: Pretrain, registry: Registry) -> list[str]:
+    """Return a sentence for what a recipe chooses and no part reads: it works, but has no effect."""
+    masker, decoder, *_ = parts_in_use(pretrain, registry)
+    signals = sorted(masker.spec.signals_of(masker.config))
+    reads_view = decoder.spec.receives_of(decoder.config) & {*_DECODER_VIEWS}
+    if not signals or reads_view or "context" in masker.spec.provides_of(masker.config):
+        return []
+    return [
+        f"the decoder reads no masked view of the text, so what {masker.title} hides from it by the signal "
+        f"{join_names(signals)} has no effect: --masker uniform trains the same encoder"
+    ]
+
+
+# What a masker makes for the decoder alone.
+_DECODER_VIEWS = ("view", "rows")
+
+
 @frozen
 class Pair:
-    """A masker with a decoder; `problems` lists why they cannot work together, and is empty if they can."""
+    """A masker with a decoder; `problems` lists why they cannot work together, and is empty if they can.
+
+    unread: what the pair chooses without effect.
+    """
 
     masker: str
     decoder: str
     problems: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
 
 
 @frozen
@@ -268,10 +289,10 @@ class Matrix:
     losses: tuple[LossPlacement, ...]
 
     def reasons(self) -> dict[str, tuple[Pair, ...]]:
-        """Return the pairs that cannot work together, by reason."""
+        """Return the pairs that cannot work together, or not as chosen, by reason."""
         found: dict[str, tuple[Pair, ...]] = {}
         for pair in self.pairs:
-            for problem in pair.problems:
+            for problem in (*pair.problems, *pair.unread):
                 found[problem] = (*found.get(problem, ()), pair)
         return found
 
@@ -299,20 +320,21 @@ def _matrix_row(parts: Installed, decoder: str, maskers: Mapping[str, ComponentS
         recipe = compose(ComposeRequest(decoder=decoder), parts)
     except DrkitError as error:
         return [Pair(name, decoder, _reasons(error)) for name in maskers]
-    return [Pair(name, decoder, _pair_problems(recipe, name, masker, parts)) for name, masker in maskers.items()]
+    return [_pair(recipe, name, decoder, masker, parts) for name, masker in maskers.items()]
 
 
-def _pair_problems(recipe: Recipe, name: str, masker: ComponentSpec, parts: Installed) -> tuple[str, ...]:
+def _pair(recipe: Recipe, name: str, decoder: str, masker: ComponentSpec, parts: Installed) -> Pair:
     try:
         chosen = Choice(name, masker.config())
     except TypeError as error:  # a plugin's config without a default
-        return (f"masker {name!r} has settings without a default: {error}",)
+        return Pair(name, decoder, (f"masker {name!r} has settings without a default: {error}",))
     assert recipe.pretrain is not None
+    pretrain = attrs.evolve(recipe.pretrain, masker=chosen)
     try:
-        check(attrs.evolve(recipe, pretrain=attrs.evolve(recipe.pretrain, masker=chosen)), parts.registry)
+        check(attrs.evolve(recipe, pretrain=pretrain), parts.registry)
     except DrkitError as error:
-        return _reasons(error)
-    return ()
+        return Pair(name, decoder, _reasons(error))
+    return Pair(name, decoder, unread=tuple(unread_choices(pretrain, parts.registry)))
 
 
 def _reasons(error: DrkitError) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.util import find_spec
 from typing import Any
 
@@ -91,6 +91,17 @@ def required_signals(pretrain: Pretrain | None, registry: Registry) -> dict[str,
         name: Choice(name, registry.get(Kind.SIGNAL, name).config(**settings))
         for name, settings in sorted(required.items())
     }
+
+
+def signal_scopes(pretrain: Pretrain, registry: Registry) -> dict[str, str]:
+    """Return what each signal of a pre-training has one value for, with the settings that it is computed with."""
+    signals = required_signals(pretrain, registry)
+    return {name: registry.get(Kind.SIGNAL, name).scope_of(chosen.config) for name, chosen in signals.items()}
+
+
+def call_signals(spec: ComponentSpec, config: Any, scopes: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the signals that a loss's call receives; signals of the vocabulary are in its `BuildContext` instead."""
+    return tuple(name for name in sorted(spec.signals_of(config)) if scopes[name] != "vocabulary")
 
 
 def required_capabilities(pretrain: Pretrain | None, registry: Registry) -> dict[str, Any]:

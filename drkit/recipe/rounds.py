@@ -12,6 +12,7 @@ from drkit.core.loading import check_model_path
 from drkit.core.protocols import RefreshesNegatives
 from drkit.core.registry import Registry
 from drkit.core.spec import FINETUNING, FOR_LOSSES, RERANKING, Kind, provided_by
+from drkit.encoders.architectures import check_start_model
 from drkit.errors import DrkitError, did_you_mean
 from drkit.recipe.parts import join_names, losses_that_fit, missing_extras, with_nested
 from drkit.recipe.schema import (
@@ -256,7 +257,7 @@ def _model_path_problems(recipe: Recipe, finetune: Finetune) -> list[str]:
     for path, model in models.items():
         if model and model not in (RERANKER, GIVEN):
             try:
-                check_model_path(model)
+                (check_start_model if path == "reranker.pretrained" else check_model_path)(model)
             except DrkitError as error:
                 problems.append(f"{error} @ {path}")
     return problems

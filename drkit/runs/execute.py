@@ -23,7 +23,6 @@ from drkit.core.engine import Engine, LocalEngine
 from drkit.core.files import (
     CHECKPOINTS,
     digest,
-    is_temporary,
     link_or_copy,
     remove_folder,
     remove_temporaries,
@@ -46,6 +45,7 @@ from drkit.runs.manifest import (
     describe_files,
     machine,
     read_manifest,
+    refuse_link,
     versions,
     write_manifest,
 )
@@ -128,6 +128,8 @@ def storage_errors(stage: str, run: Path) -> Iterator[None]:
 
 # The recipe that the run's stages are made with: RECIPE is there to be read, and may be edited by hand.
 CLAIMED = ".recipe.toml"
+# Held by the process that works in the run.
+LOCK = ".lock"
 
 
 def execute(
@@ -154,6 +156,7 @@ def execute(
     """
     if processes.rank():
         return _join_stages(stages, run, registry)
+    _check_run_folder(run)
     with locked(run), processes.group():
         claim(run, recipe, registry, redo=redo)
         work = _Work({stage.name: stage for stage in stages}, run, registry, progress, engine or LocalEngine())
@@ -183,12 +186,31 @@ def _join_stages(stages: Sequence[Stage[Any]], run: Path, registry: Registry) ->
     return {}
 
 
+def _check_run_folder(run: Path) -> None:
+    """Raise DrkitError if a folder has files and is not a run; nothing is written into it then."""
+    ours = (LOCK, RECIPE, CLAIMED, UNFINISHED)
+    others = [path for path in run.iterdir() if path.name not in ours] if run.is_dir() else []
+    if others and not (run / RECIPE).is_file():
+        raise DrkitError(f"{run} is not empty and not a run (no {RECIPE}); choose another --run-dir")
+
+
+def _refuse_links(run: Path) -> None:
+    """Raise DrkitError if something that drkit removes or replaces in a run is a link, which may lead out of it."""
+    unfinished = run / UNFINISHED
+    for path in (*(run.iterdir() if run.is_dir() else ()), *unfinished.rglob("*")):
+        refuse_link(path)
+
+
 @contextmanager
 def locked(run: Path) -> Iterator[None]:
-    """Hold the run's lock; raises DrkitError if another process has it, or the folder cannot be created."""
+    """Hold the run's lock.
+
+    Raises DrkitError if another process has it, the folder cannot be created, or something in it is a link.
+    """
+    _refuse_links(run)
     try:
         run.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(run / ".lock", timeout=0)
+        lock = FileLock(run / LOCK, timeout=0)
         lock.acquire()
     except Timeout:
         raise DrkitError(f"another process is working in {run}; wait for it, or choose another --run-dir") from None
@@ -211,13 +233,11 @@ def claim(run: Path, recipe: Recipe, registry: Registry, *, redo: bool) -> None:
                 f"{run} contains a run of another recipe:\n{listed}\n"
                 f"choose another --run-dir, or use --redo to run the affected stages again"
             )
-    left = [p for p in run.iterdir() if p.name not in (".lock", CLAIMED, UNFINISHED) and not is_temporary(p)]
-    if left and not path.exists():
-        raise DrkitError(f"{run} is not empty and not a run (no {RECIPE}); choose another --run-dir")
     write_recipe(recipe, claimed)
     write_recipe(recipe, path)
-    for temporary in filter(is_temporary, list(run.iterdir())):  # of a process that was killed here
-        temporary.unlink()
+    for name in (RECIPE, CLAIMED):  # of a process that was killed here
+        for temporary in run.glob(f".{name}.*.tmp"):
+            temporary.unlink()
 
 
 def differences(old: Recipe, new: Recipe) -> list[str]:

@@ -15,7 +15,7 @@ import attrs
 import cattrs
 from attrs import field, frozen
 
-from drkit.core.files import CHECKPOINTS, FileEntry, digest, find_damages, local_path, read_json, write_text
+from drkit.core.files import CHECKPOINTS, WRITTEN, FileEntry, digest, find_damages, local_path, read_json, write_text
 from drkit.errors import DrkitError
 from drkit.recipe.toml import json_text
 
@@ -79,7 +79,8 @@ class Manifest:
 def describe_files(folder: Path) -> dict[str, FileEntry]:
     """Return size and content hash of every file under `folder`, without the manifest and temporary files."""
     excluded = {FILE, IDENTITY, CHECKPOINTS}
-    paths = sorted(p for p in folder.rglob("*") if p.is_file() and p.relative_to(folder).parts[0] not in excluded)
+    found = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != WRITTEN)
+    paths = [path for path in found if path.relative_to(folder).parts[0] not in excluded]
     return {p.relative_to(folder).as_posix(): FileEntry.of(p) for p in paths}
 
 
@@ -91,8 +92,11 @@ def write_manifest(manifest: Manifest, folder: Path) -> None:
 def load_manifest(folder: Path) -> Manifest | None:
     """Read the manifest in `folder` without checking the files; None if it is missing or damaged.
 
-    Raises DrkitError if another version of drkit wrote it in another layout.
+    Raises DrkitError if another version of drkit wrote it in another layout, or the folder or the manifest is a link: a
+    stage is a folder of its own inside its run.
     """
+    for path in (folder, folder / FILE):
+        refuse_link(path)
     try:
         table = read_json(folder / FILE, "")
     except DrkitError:
@@ -104,11 +108,22 @@ def load_manifest(folder: Path) -> Manifest | None:
         )
     try:
         manifest = cattrs.structure(table, Manifest)
-        for name in manifest.files:
-            local_path(folder / name)
-        return manifest
+        names = (*manifest.files, *manifest.pruned, *manifest.records)
+        return manifest if all(map(_is_inside, names)) else None
     except (cattrs.BaseValidationError, DrkitError, TypeError, ValueError):
         return None
+
+
+def refuse_link(path: Path) -> None:
+    """Raise DrkitError if a path of a run is a symbolic link: what drkit removes or replaces lies inside the run."""
+    if path.is_symlink():
+        raise DrkitError(f"{path} is a symbolic link; a run contains its own files: put what it points to in its place")
+
+
+def _is_inside(name: str) -> bool:
+    """Return whether a name in a manifest leads to a file in the stage's folder."""
+    found = local_path(name)
+    return bool(found.name) and not found.is_absolute() and ".." not in found.parts
 
 
 def read_manifest(folder: Path) -> Manifest | None:

@@ -11,7 +11,7 @@ Imports no torch, so that `--dry-run` is quick.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from attrs import frozen
@@ -23,6 +23,7 @@ from drkit.encoders.folder import MODULES
 from drkit.errors import DrkitError
 from drkit.evaluate import check_measures
 from drkit.evaluate.measures import cutoff
+from drkit.recipe.check import unread_choices
 from drkit.recipe.schema import PSEUDO, Recipe
 from drkit.runs import estimate
 from drkit.runs.plan_encoder import (
@@ -75,12 +76,7 @@ def plan(recipe: Recipe, registry: Registry) -> Plan:
     draft = Draft(recipe, registry, splits)
     plan_texts(draft)
     last = plan_encoder(draft)
-    if recipe.pretrain and _starts_from_sentence_encoder(recipe):
-        draft.notes.append(
-            "pre-training starts from a sentence encoder, which has no language-model head any more; where this was "
-            "measured, retrievers fine-tuned after it found no more. --set pretrain=none fine-tunes the encoder at "
-            "once, --set pretrain.probe.keep_best=true keeps the weights that find most on dev queries"
-        )
+    draft.notes.extend(_pretraining_notes(recipe, registry))
     if recipe.pseudo_queries and recipe.pseudo_queries.searches_with_encoder:
         retriever = {"encoder": Part(last), "index": Part(add_index(draft, last, "mined"))}
         plan_pseudo_queries(draft, recipe.pseudo_queries, retriever)
@@ -107,6 +103,19 @@ def plan(recipe: Recipe, registry: Registry) -> Plan:
     if memory := estimate.machine_memory():
         draft.notes.extend(estimate.memory_notes(recipe, memory))
     return Plan(tuple(draft.stages.values()), tuple(draft.notes))
+
+
+def _pretraining_notes(recipe: Recipe, registry: Registry) -> Iterator[str]:
+    """Yield what pre-training will not do as it may be expected."""
+    if recipe.pretrain is None:
+        return
+    yield from unread_choices(recipe.pretrain, registry)
+    if _starts_from_sentence_encoder(recipe):
+        yield (
+            "pre-training starts from a sentence encoder, which has no language-model head any more; where this was "
+            "measured, retrievers fine-tuned after it found no more. --set pretrain=none fine-tunes the encoder at "
+            "once, --set pretrain.probe.keep_best=true keeps the weights that find most on dev queries"
+        )
 
 
 def _is_read_alike(draft: Draft, systems: list[System]) -> bool:

@@ -15,10 +15,11 @@ from typing import Any
 from drkit.core.files import local_path, path_state
 from drkit.core.loading import check_model_path
 from drkit.core.spec import Kind
+from drkit.encoders.architectures import check_start_model
 from drkit.encoders.pooling import POOLINGS
 from drkit.errors import DrkitError
 from drkit.maskers.specs import GeneratorConfig, QuerySettings
-from drkit.recipe.parts import FOR_EXTRACTIVE, join_names, required_capabilities, required_signals
+from drkit.recipe.parts import FOR_EXTRACTIVE, join_names, required_capabilities, required_signals, signal_scopes
 from drkit.recipe.schema import FROM_SCRATCH, GIVEN, PSEUDO, Choice, EncoderSettings, Pretrain, Probe, PseudoQueries
 from drkit.runs import estimate
 from drkit.runs.stage import Draft, Part, TextReading, files_state, settings_from
@@ -237,12 +238,12 @@ def _plan_contexts(draft: Draft, signals: Mapping[str, Choice], required: Mappin
 
 def _plan_signals(draft: Draft, signals: Mapping[str, Choice], texts: Mapping[str, Part]) -> dict[str, Part]:
     """Add a stage for every signal, and one for its values of candidate queries; returns the resulting inputs."""
-    inputs = {}
+    inputs: dict[str, Part] = {}
+    scopes = signal_scopes(draft.recipe.pretrain, draft.registry) if draft.recipe.pretrain else {}
     for name, chosen in signals.items():
         stage = _plan_signal(draft, chosen, _pretraining_texts(draft))
         inputs[f"signals/{name}"] = Part(stage, VALUES)
-        scope = draft.registry.get(Kind.SIGNAL, name).scope_of(chosen.config)
-        if "queries" in texts and scope != "vocabulary":
+        if "queries" in texts and scopes[name] != "vocabulary":
             read = {"texts": texts["queries"], "fitted": Part(stage, FITTED), **_signal_inputs(draft, chosen)}
             summary, extra = f"the signal {name} of the candidate queries", {"signal": chosen}
             query_stage = draft.add(f"{stage}-queries", QUERY_SIGNAL, summary, read, extra=extra)
@@ -309,6 +310,8 @@ def _plan_generator(draft: Draft, pretrain: Pretrain, config: GeneratorConfig) -
             {"vocabulary": VOCABULARY, "tokens": TOKENS},
             extra={"sizes": sizes, "steps": config.generator_steps, "training": pretrain.training_only()},
         )
+    if config.model:
+        check_start_model(config.model)
     action = "random weights" if config.random else "load"
     return draft.add(
         "generator",

@@ -33,11 +33,11 @@ from drkit.encoders.heads import seeded
 from drkit.encoders.masked_lm import MaskedLmEncoder
 from drkit.losses.specs import LONGEST_VECTOR
 from drkit.maskers.views import keep_targets
-from drkit.recipe.parts import PartInUse, required_signals
-from drkit.recipe.schema import Choice, EncoderSettings, Pretrain, Recipe
+from drkit.recipe.parts import PartInUse, all_parts, call_signals, required_signals, signal_scopes
+from drkit.recipe.schema import RERANKER, Choice, EncoderSettings, Pretrain, Recipe
 from drkit.runs.attribution import build_part, refuse_unless, require_methods, target_of, try_collection, trying
 from drkit.runs.estimate import local_config
-from drkit.runs.stages.pretrain import loss_call_signals, vocabulary_signals
+from drkit.runs.stages.pretrain import vocabulary_signals
 from drkit.testing import toys
 from drkit.testing.decoders import check_outputs, scalar_of
 from drkit.testing.losses import check_step
@@ -69,6 +69,23 @@ def try_parts(recipe: Recipe, registry: Registry) -> None:
             _try_loss(part, build_part(part, context), inputs, _learnt(inputs))
         for miners in _chains(recipe):
             _try_miners([PartInUse.of(Kind.MINER, miner, registry) for miner in miners], context)
+
+
+def describe_trial(recipe: Recipe, registry: Registry) -> str:
+    """Return in words what `try_parts` has tried, and what was looked up of the models that the recipe names."""
+    named = [recipe.encoder.pretrained, recipe.reranker.pretrained if recipe.reranker else None]
+    named += [one.teacher for one in recipe.finetune.rounds if one.teacher != RERANKER] if recipe.finetune else []
+    parts = list(all_parts(recipe, registry))
+    sources = [*(recipe.pseudo_queries.sources if recipe.pseudo_queries else ())]
+    sources += [str(getattr(part.config, "queries", "")) for part in parts]
+    named += [source.partition(":")[2] for source in sources if source.startswith("model:")]
+    named += [getattr(part.config, "model", None) for part in parts]
+    models = dict.fromkeys(str(model) for model in named if model)
+    folders, ids = ([model for model in models if local_path(model).is_dir() == local] for local in (True, False))
+    said = ["trial: every part of the recipe passes on a toy batch"]
+    said += [f"of {', '.join(folders)}, the configuration was read, not the weights"] if folders else []
+    said += [f"not looked up, since no such folder exists: {', '.join(ids)} (a hub id?)"] if ids else []
+    return "; ".join(said)
 
 
 @contextmanager
@@ -164,6 +181,7 @@ def _try_pretraining(recipe: Recipe, settings: Pretrain, registry: Registry, bat
     with trying(decoder_part, "while reading its rows and layers"):
         _check_decoder(decoder_part, decoder, encoder, batch)
     parts = {name: PartInUse.of(Kind.LOSS, term, registry) for name, term in settings.losses.items()}
+    scopes = signal_scopes(settings, registry)
     terms = {
         name: Term(
             build_part(part, context),
@@ -171,7 +189,7 @@ def _try_pretraining(recipe: Recipe, settings: Pretrain, registry: Registry, bat
             settings.losses[name].on,
             settings.losses[name].weight,
             part.spec.scope_of(part.config),
-            loss_call_signals(part.spec, part.config, registry),
+            call_signals(part.spec, part.config, scopes),
         )
         for name, part in parts.items()
     }

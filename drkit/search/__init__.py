@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 from drkit.core import lazy_exports
 
 if TYPE_CHECKING:
+    from drkit.data.qrels import read_qrels as read_qrels
+    from drkit.data.qrels import write_qrels as write_qrels
     from drkit.search.bm25 import Bm25Retriever as Bm25Retriever
     from drkit.search.encode import SentenceTransformerEncoder as SentenceTransformerEncoder
     from drkit.search.encode import encode_corpus as encode_corpus
@@ -24,9 +26,7 @@ if TYPE_CHECKING:
     from drkit.search.quantized import Quantized as Quantized
     from drkit.search.quantized import QuantizedIndex as QuantizedIndex
     from drkit.search.rankings import Hits as Hits
-    from drkit.search.rankings import read_qrels as read_qrels
     from drkit.search.rankings import read_run as read_run
-    from drkit.search.rankings import write_qrels as write_qrels
     from drkit.search.rankings import write_run as write_run
     from drkit.search.reranking import CrossEncoderScorer as CrossEncoderScorer
     from drkit.search.reranking import Reranker as Reranker

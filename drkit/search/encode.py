@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 from pyarrow import ArrowException
 
 from drkit.core.engine import Engine, Loaded, LocalEngine, Task, loaded_value
-from drkit.core.files import make_folder, remove_temporaries
+from drkit.core.files import digest, make_folder, remove_temporaries
 from drkit.core.processes import Shard
 from drkit.data.generation import blocks
 from drkit.data.rows import batched
 from drkit.encoders.folder import SIMILARITIES, SUPPORTED_MODULES, pooling_of
-from drkit.encoders.identity import tokenizer_hash, weights_hash
+from drkit.encoders.identity import config_hash, tokenizer_hash, weights_hash
 from drkit.encoders.pooling import POOLINGS
 from drkit.encoders.token_weights import TokenWeights
 from drkit.errors import DrkitError
@@ -305,10 +305,14 @@ class SentenceTransformerEncoder:
         return int(dimension())
 
     def identity(self) -> dict[str, Any]:
-        """Return what the vectors depend on: hashes of weights and tokenizer, pooling, similarity, prompts, length."""
+        """Return what the vectors depend on: hashes of weights, configuration and tokenizer, and the settings.
+
+        `config` is that of the transformer if `TextEncoder` can load the saved model, else that of all modules.
+        """
         pooling = self._pooling()
         return {
             "weights": self._weights(pooling),
+            "config": self._config(pooling),
             "tokenizer": tokenizer_hash(self.model.tokenizer),
             "pooling": pooling or "sentence-transformers",
             "normalize": self.similarity == "cosine" or "Normalize" in self._modules(),
@@ -343,6 +347,17 @@ class SentenceTransformerEncoder:
         token_weights = TokenWeights(self.model[1].emb_layer.weight[:, 0]) if weighted else None
         return weights_hash(self.model[0].auto_model, token_weights)
 
+    def _config(self, pooling: str) -> str:
+        if pooling:
+            return config_hash(self.model[0].auto_model.config)
+        transformers = [module.auto_model for module in self.model.modules() if hasattr(module, "auto_model")]
+        settings = [
+            [type(module).__name__, module.get_config_dict(), getattr(module, "do_lower_case", False)]
+            for module in self.model.modules()
+            if hasattr(module, "get_config_dict")
+        ]
+        return digest([[config_hash(model.config) for model in transformers], settings])
+
     def _modules(self) -> tuple[str, ...]:
         return tuple(type(module).__name__ for module in self.model)
 
@@ -350,6 +365,8 @@ class SentenceTransformerEncoder:
         """Return the pooling if `TextEncoder` can load the saved model, else an empty string."""
         modules = self._modules()
         if modules not in SUPPORTED_MODULES.values() or self.model.truncate_dim is not None:
+            return ""
+        if getattr(self.model[0], "do_lower_case", False):
             return ""
         config = self.model[modules.index("Pooling")].get_config_dict()
         try:

@@ -21,7 +21,7 @@ from pyarrow import ArrowException
 from torch import Tensor
 
 from drkit.core.files import read_json, replacing_folder, write_text
-from drkit.errors import DrkitError, MissingExtraError
+from drkit.errors import DrkitError, import_extra
 from drkit.search.rankings import Hits, check_one_list_per_query
 from drkit.search.vectors import DocIds, Shards, Vectors, float32_blocks
 
@@ -117,7 +117,7 @@ class FlatIndex:
 
     def save(self, folder: str | Path) -> Path:
         """Write vectors.npy, ids.arrow, index.json and, with faiss and up to 1 GiB of float32 vectors, index.faiss."""
-        with replacing_folder(Path(folder), ABOUT) as temporary:
+        with replacing_folder(Path(folder)) as temporary:
             write_vectors(temporary / VECTORS, self.vectors)
             self._ids.write(temporary / IDS)
             if find_spec("faiss") and _float32_bytes(self.vectors) <= FAISS_COPY:
@@ -303,12 +303,8 @@ def write_faiss(index: Any, file: Path) -> None:
 
 
 def faiss_library() -> Any:
-    """Return the module `faiss`. Raises MissingExtraError if it is not installed."""
-    try:
-        import faiss
-    except ImportError:
-        raise MissingExtraError("an approximate index", "faiss", "cpu") from None
-    return faiss
+    """Return the module `faiss`. Raises as `import_extra` does."""
+    return import_extra("faiss", "an approximate index", "faiss", "cpu")
 
 
 ROWS = 65_536

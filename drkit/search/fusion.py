@@ -17,9 +17,10 @@ from attrs import frozen
 from numpy.typing import NDArray
 
 from drkit.core.files import read_json
+from drkit.data.qrels import encode_ids
 from drkit.data.rows import batched
 from drkit.errors import DrkitError
-from drkit.search.rankings import Hits, RunRow, encode_ids
+from drkit.search.rankings import Hits, RunRow
 
 FusedRow: TypeAlias = "tuple[str, list[tuple[str, float]]]"
 DEFAULT_WEIGHT = 0.5

@@ -22,7 +22,6 @@ from drkit.core.files import check_replaceable
 from drkit.data.rows import batched
 from drkit.errors import DrkitError
 from drkit.search.flat import (
-    ABOUT,
     FAISS,
     IDS,
     MEMORY,
@@ -66,7 +65,7 @@ def build_index(
     Raises DrkitError if the vectors are incomplete or of queries, ids are not unique or values not finite, kind and
     settings do not match, or `folder` holds something other than an index.
     """
-    check_replaceable(Path(folder), ABOUT)
+    check_replaceable(Path(folder))
     vectors = vectors if isinstance(vectors, Vectors) else Vectors.open(vectors)
     if vectors.about["role"] == "queries":
         raise DrkitError(

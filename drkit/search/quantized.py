@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from drkit.core.files import replacing_folder
 from drkit.errors import DrkitError
 from drkit.search.flat import (
-    ABOUT,
     FAISS,
     IDS,
     VECTORS,
@@ -178,7 +177,7 @@ class ApproximateIndex:
 
     def save(self, folder: str | Path) -> Path:
         """Write index.faiss, ids.arrow, index.json and, if candidates are scored with them, vectors.npy; atomically."""
-        with replacing_folder(Path(folder), ABOUT) as temporary:
+        with replacing_folder(Path(folder)) as temporary:
             self._write(temporary)
             self._ids.write(temporary / IDS)
             write_about(temporary, self._about)

@@ -1,35 +1,31 @@
-"""Rankings of queries: the hits of one query (`Hits`), and TREC files of runs and judgements.
+"""Rankings of queries: the hits of one query (`Hits`), and files of runs.
 
-TREC files are streamed, written atomically, and safe for any id. Columns are separated by white space, so white space
-and percent signs in ids are percent-encoded on writing (`a b` as `a%20b`) and decoded on reading. Scores are written as
-the shortest decimal that reads back as the same float32. Ranks follow trec_eval: by score, ties by document id in
+Run files are streamed, written atomically, and safe for any id (see `drkit.data.qrels.encode_id`). Scores are written
+as the shortest decimal that reads back as the same float32. Ranks follow trec_eval: by score, ties by document id in
 descending order.
 """
 
 from __future__ import annotations
 
-import logging
 import math
-import re
+import zlib
 from codecs import BOM_UTF8
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
-from urllib.parse import quote, unquote
 
 import numpy as np
 from numpy.typing import NDArray
 
 from drkit.core.files import replacing
-from drkit.core.types import Judgement
-from drkit.data.rows import LONGEST_LINE
+from drkit.data.qrels import encode_id, encode_ids, id_decoder
+from drkit.data.rows import LONGEST_LINE, open_bytes
 from drkit.encoders.folder import TORCH
 from drkit.errors import DrkitError
 
-_LOGGER = logging.getLogger(__name__)
 # These decide whether two vectors can be compared; lengths and prompts may differ between queries and passages.
-COMPARABLE = ("weights", "pooling", "normalize")
+COMPARABLE = ("weights", "config", "tokenizer", "pooling", "normalize")
 
 
 class Hits(NamedTuple):
@@ -75,6 +71,12 @@ def check_same_encoder(made_by: Mapping[str, Any] | None, encoder: Mapping[str, 
             f"{what} was built with the backend {backends[0]}, and {backends[1]} encodes the queries: search with "
             f"--backend {backends[0]}, or encode the passages again"
         )
+    unknown = [key for key in changed if key not in (made_by or {})]
+    if unknown:
+        raise DrkitError(
+            f"{what} does not record the {' and the '.join(unknown)} of its encoder, because an older version of drkit "
+            f"built it, so the encoder may be another one: encode the passages again"
+        )
     if changed:
         raise DrkitError(
             f"{what} was built with another encoder ({', '.join(changed)} differ): "
@@ -89,11 +91,11 @@ def check_one_list_per_query(lists: int, queries: int) -> None:
 
 
 RunRow: TypeAlias = "tuple[str, Iterable[tuple[str, float]]]"
-_RUN, _QRELS = "query Q0 document rank score tag", "query 0 document relevance"
+# Columns of a run file by their number; the second form is MS MARCO's.
+_COLUMNS = {6: ("query", "Q0", "document", "rank", "score", "tag"), 3: ("query", "document", "rank")}
+_EXPECTED = {6: "score must be a finite number", 3: "rank must be 1, 2, .. in three columns (query document rank)"}
 # Bytes that are read at once.
 _BLOCK = 8 << 20
-_GRADE = re.compile(r"[+-]?\d{1,10}", re.ASCII)
-_UNSAFE = re.compile(r"[\s%\x00-\x1f\x7f\ufeff]")
 
 
 def write_run(path: Path, rows: Iterable[RunRow], tag: str) -> int:
@@ -115,76 +117,26 @@ def write_run(path: Path, rows: Iterable[RunRow], tag: str) -> int:
 def read_run(path: Path) -> Iterator[tuple[str, list[tuple[str, float]]]]:
     """Read each query of a run file with its (doc_id, score) pairs, in file order, one query in memory at a time.
 
+    The file has TREC's six columns, or MS MARCO's three (query, document, rank), whose score is 1 / rank. It may be
+    compressed (.gz, .zst), or a pipe.
+
     Raises DrkitError, with file and line, for an invalid line, or a query whose lines are not consecutive.
     """
-    seen: set[str] = set()
-    for lines in _queries(Path(path)):
-        query_id = decode_id(lines.query)
+    path, seen = Path(path), set[str]()
+    blocks = _blocks(path)
+    head = next(blocks, None)
+    if head is None:
+        return
+    top = _split(head[1].partition(b"\n")[0].decode(errors="replace"))
+    decode = id_decoder(path, "".join(top[-1:]))
+    for lines in _queries(path, _COLUMNS[3 if len(top) == 3 else 6], chain([head], blocks)):
+        query_id = decode(lines.query)
         if query_id in seen:
             raise DrkitError(
                 f"{path}:{lines.first}: query {query_id!r} occurs twice; all lines of a query must be consecutive"
             )
         seen.add(query_id)
-        yield query_id, list(zip(_documents(path, lines, query_id), lines.scores.tolist(), strict=True))
-
-
-def write_qrels(path: Path, judgements: Iterable[Judgement]) -> None:
-    """Write judgements in TREC's four columns: query id, 0, document id, relevance.
-
-    Raises DrkitError for an empty id.
-    """
-    with replacing(Path(path)) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
-        file.writelines(f"{encode_id(j.query_id)}\t0\t{encode_id(j.doc_id)}\t{j.relevance}\n" for j in judgements)
-
-
-def read_qrels(path: Path) -> Iterator[Judgement]:
-    """Read the judgements of a file in TREC's four columns.
-
-    Raises DrkitError, with file and line, for an invalid line.
-    """
-    rows = (row for first, block in _blocks(Path(path)) for row in _columns(path, first, block, _QRELS))
-    for number, (query_id, _, doc_id, relevance) in rows:
-        if not _GRADE.fullmatch(relevance):
-            raise DrkitError(f"{path}:{number}: relevance must be a whole number, got {relevance!r:.80}")
-        yield Judgement(decode_id(query_id), decode_id(doc_id), int(relevance))
-
-
-def encode_id(name: str) -> str:
-    """Encode an id for a TREC file.
-
-    Raises DrkitError for an empty id, or one that is not valid Unicode.
-
-    >>> encode_id("os.path join 100%")
-    'os.path%20join%20100%25'
-    """
-    if not name:
-        raise DrkitError("cannot write an empty id to a TREC file; give every query and passage an id")
-    try:
-        name.encode("utf-8")
-    except UnicodeEncodeError:
-        raise DrkitError(f"cannot write the id {name!r} to a TREC file: it is not valid Unicode") from None
-    return _UNSAFE.sub(lambda found: quote(found.group(), safe=""), name)
-
-
-def encode_ids(doc_ids: Sequence[str]) -> Sequence[str]:
-    """Return the ids as `write_run` writes them (an empty one stays empty), because trec_eval breaks ties by these."""
-    names = "".join(doc_ids)
-    # No white space but the blank is printable.
-    if names.isprintable() and " " not in names and "%" not in names:
-        return doc_ids
-    return [encode_id(doc_id) if doc_id else "" for doc_id in doc_ids]
-
-
-def decode_id(name: str) -> str:
-    """Decode an id that `encode_id` wrote; return anything else, such as an id of another tool, unchanged.
-
-    >>> decode_id("os.path%20join"), decode_id("caf%E9")
-    ('os.path join', 'caf%E9')
-    """
-    try:
-        return unquote(name, errors="strict") if "%" in name else name
-    except UnicodeDecodeError:
-        return name
+        yield query_id, list(zip(_documents(path, lines, decode), lines.scores.tolist(), strict=True))
 
 
 def _lines(query_id: str, hits: Iterable[tuple[str, float]], label: str) -> bytes:
@@ -239,11 +191,11 @@ class _Lines(NamedTuple):
     scores: NDArray[np.float32]
 
 
-def _queries(path: Path) -> Iterator[_Lines]:
+def _queries(path: Path, names: Sequence[str], blocks: Iterable[tuple[int, bytes]]) -> Iterator[_Lines]:
     """Yield all lines of each query of a run file, which may lie in several blocks."""
     current = None
-    found = ((_read_by_arrow(first, block), first, block) for first, block in _blocks(path))
-    by_block = (_read_by_line(path, first, block) if rows is None else rows for rows, first, block in found)
+    found = ((_read_by_arrow(names, first, block), first, block) for first, block in blocks)
+    by_block = (_read_by_line(path, names, first, block) if rows is None else rows for rows, first, block in found)
     for lines in chain.from_iterable(by_block):
         if current is not None and lines.query == current.query:
             both = np.concatenate([current.scores, lines.scores])
@@ -256,7 +208,7 @@ def _queries(path: Path) -> Iterator[_Lines]:
         yield current
 
 
-def _read_by_arrow(first: int, block: bytes) -> list[_Lines] | None:
+def _read_by_arrow(names: Sequence[str], first: int, block: bytes) -> list[_Lines] | None:
     """Read lines as drkit and most tools write them, several times as fast as `_read_by_line`.
 
     None: something is unusual, or wrong, and must be read line by line.
@@ -265,21 +217,24 @@ def _read_by_arrow(first: int, block: bytes) -> list[_Lines] | None:
     import pyarrow.compute as pc
     from pyarrow import csv
 
-    if any(unusual in block for unusual in (b" ", b"\r", b"\x00")):
+    delimiter = "\t" if b"\t" in block else " "
+    unusual = (b"\x00", b" " if delimiter == "\t" else b"  ")
+    has_bare_returns = b"\r" in block and block.count(b"\r") != block.count(b"\r\n")
+    if has_bare_returns or any(one in block for one in unusual) or block.startswith(BOM_UTF8):  # which Arrow removes
         return None
-    names = _RUN.split()
     types = {name: pa.float64() if name == "score" else pa.string() for name in names}
+    types |= {} if "score" in names else {"rank": pa.int64()}
     try:
         table = csv.read_csv(
             pa.BufferReader(block),
             csv.ReadOptions(column_names=names, use_threads=False, block_size=len(block) + 1),
-            csv.ParseOptions(delimiter="\t", quote_char=False, ignore_empty_lines=False),
+            csv.ParseOptions(delimiter=delimiter, quote_char=False, ignore_empty_lines=False),
             csv.ConvertOptions(column_types=types, strings_can_be_null=False, null_values=[]),
         ).combine_chunks()
     except pa.ArrowInvalid:
         return None
-    scores = _float32(table["score"].to_numpy())
-    has_empty = any(pc.any(pc.equal(table[name], "")).as_py() for name in names if name != "score")
+    scores = _scores(table["score" if "score" in names else "rank"].to_numpy(), names)
+    has_empty = any(pc.any(pc.equal(table[name], "")).as_py() for name in names if types[name] == pa.string())
     if has_empty or not np.isfinite(scores).all():
         return None
     runs, documents = pc.run_end_encode(table["query"].chunk(0)), table["document"].to_pylist()
@@ -290,27 +245,36 @@ def _read_by_arrow(first: int, block: bytes) -> list[_Lines] | None:
     ]
 
 
-def _read_by_line(path: Path, first: int, block: bytes) -> Iterator[_Lines]:
-    rows = _columns(path, first, block, _RUN)
+def _read_by_line(path: Path, names: Sequence[str], first: int, block: bytes) -> Iterator[_Lines]:
+    rows = _columns(path, names, first, block)
+    document, number = names.index("document"), names.index("score" if "score" in names else "rank")
     for name, group in groupby(rows, key=lambda row: row[1][0]):
         lines = list(group)
-        start, written = lines[0][0], [columns[4] for _, columns in lines]
-        scores = _float32([_number(text) for text in written])
+        start, written = lines[0][0], [columns[number] for _, columns in lines]
+        scores = _scores(np.array([_number(text) for text in written]), names)
         if not np.isfinite(scores).all():
             wrong = int(np.isfinite(scores).argmin())
-            raise DrkitError(f"{path}:{start + wrong}: score must be a finite number, got {written[wrong]!r}")
-        yield _Lines(start, name, [columns[2] for _, columns in lines], scores)
+            raise DrkitError(f"{path}:{start + wrong}: {_EXPECTED[len(names)]}, got {written[wrong]!r:.80}")
+        yield _Lines(start, name, [columns[document] for _, columns in lines], scores)
 
 
-def _documents(path: Path, lines: _Lines, query_id: str) -> list[str]:
+def _scores(numbers: NDArray[Any], names: Sequence[str]) -> NDArray[np.float32]:
+    """Return the scores of lines, NaN for an invalid rank; numbers: their scores, or their ranks."""
+    if "score" in names:
+        return _float32(numbers)
+    ranks = np.asarray(numbers, np.float64)
+    return _float32(np.where((ranks >= 1) & (ranks == np.floor(ranks)), 1 / np.maximum(ranks, 1), np.nan))
+
+
+def _documents(path: Path, lines: _Lines, decode: Callable[[str], str]) -> list[str]:
     """Return the decoded ids of the documents."""
     written = lines.documents
-    names = [decode_id(name) for name in written] if "%" in "".join(written) else written
+    names = [decode(name) for name in written] if "%" in "".join(written) else written
     if len(set(names)) < len(names):
         duplicate = next(i for i, name in enumerate(names) if name in names[:i])
         raise DrkitError(
-            f"{path}:{lines.first + duplicate}: duplicate document {names[duplicate]!r} for query {query_id!r}; "
-            f"list each document once"
+            f"{path}:{lines.first + duplicate}: duplicate document {names[duplicate]!r} for query "
+            f"{decode(lines.query)!r}; list each document once"
         )
     return names
 
@@ -326,28 +290,31 @@ def _number(text: str) -> float:
 def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield a file in blocks of whole lines, each with the number of its first line."""
     number = 1
-    _LOGGER.info("reading %s", path)
-    try:
-        with path.open("rb") as file:
+    with open_bytes(path) as file:
+        try:
             while block := file.read(_BLOCK):
                 block += file.readline(LONGEST_LINE)
                 yield number, block.removeprefix(BOM_UTF8) if number == 1 else block
                 number += block.count(b"\n")
-    except OSError as error:
-        raise DrkitError(f"cannot read {path}: {error.strerror}") from None
+        except (OSError, EOFError, zlib.error) as error:
+            raise DrkitError(f"{path}: cannot be read after line {number - 1} ({error})") from None
 
 
-def _columns(path: Path, first: int, block: bytes, names: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield (line number, columns), split only at blanks and tabs: ids may contain other white space."""
-    count = len(names.split())
+def _columns(path: Path, names: Sequence[str], first: int, block: bytes) -> Iterator[tuple[int, list[str]]]:
+    """Yield (line number, columns)."""
     for number, line in enumerate(block.removesuffix(b"\n").split(b"\n"), start=first):
         try:
             text = line.decode()
         except UnicodeDecodeError as error:
             raise DrkitError(f"{path}:{number}: not UTF-8 text ({error.reason} at byte {error.start})") from None
-        columns = text.rstrip("\r").split("\t")  # as drkit and most tools write them
-        if len(columns) != count or "" in columns or " " in text:
-            columns = [c for c in text.strip(" \t\r").replace("\t", " ").split(" ") if c]
-        if len(columns) != count:
-            raise DrkitError(f"{path}:{number}: expected {count} columns ({names}), got {len(columns)}")
+        columns = _split(text)
+        if len(columns) != len(names):
+            raise DrkitError(
+                f"{path}:{number}: expected {len(names)} columns ({' '.join(names)}), got {len(columns)}: {text!r:.80}"
+            )
         yield number, columns
+
+
+def _split(line: str) -> list[str]:
+    """Return the columns of a line, split only at blanks and tabs: ids may contain other white space."""
+    return [cell for cell in line.strip(" \t\r").replace("\t", " ").split(" ") if cell]

@@ -13,11 +13,12 @@ import torch
 from attrs.validators import ge, in_
 from numpy.typing import NDArray
 
+from drkit.data.qrels import encode_id
 from drkit.data.rows import batched
 from drkit.encoders.cross_encoder import CrossEncoder
 from drkit.encoders.folder import BFLOAT16, PRECISIONS
 from drkit.errors import DrkitError
-from drkit.search.rankings import RunRow, encode_id
+from drkit.search.rankings import RunRow
 from drkit.search.text_encoder import choose_device, inference, length_sorted_batches
 
 if TYPE_CHECKING:
@@ -65,6 +66,10 @@ class Reranker:
         """
         model = CrossEncoder.load(str(folder_or_id)).to(choose_device(device))
         return cls(model.eval(), token_budget=token_budget, precision=precision)
+
+    def identity(self) -> dict[str, Any]:
+        """Return what the scores depend on, as plain data; see `CrossEncoder.identity`."""
+        return {**self.model.identity(), "precision": self.precision}
 
     def score(self, pairs: Sequence[Pair]) -> NDArray[np.float32]:
         """Return the scores f32[n] of n (query, passage) pairs; higher is better. Texts may be empty."""

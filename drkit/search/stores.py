@@ -322,7 +322,7 @@ def _pushed_folder(target: StoreTarget, content: Content, replace: bool) -> Iter
     folder = local_path(target.where)
     if not replace and folder.is_dir() and any(folder.iterdir()):
         raise _exists(str(folder))
-    with replacing_folder(folder, ABOUT) as temporary:
+    with replacing_folder(folder) as temporary:
         yield temporary
         write_text(temporary / ABOUT, _about(target, content))
 

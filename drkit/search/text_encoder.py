@@ -5,7 +5,6 @@ Texts are sorted by length, padded as little as possible, batched by a token bud
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,8 +20,10 @@ from attrs.validators import ge, in_
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from drkit.core.loading import load_pretrained
+from drkit.core.files import digest
+from drkit.core.loading import explain_load_errors, load_pretrained
 from drkit.core.processes import local_device
+from drkit.encoders.architectures import check_length, check_vocabulary
 from drkit.encoders.folder import (
     BFLOAT16,
     CONFIG,
@@ -36,7 +37,7 @@ from drkit.encoders.folder import (
     read_routes,
     read_word_weights,
 )
-from drkit.encoders.identity import tokenizer_hash, weights_hash
+from drkit.encoders.identity import model_identity
 from drkit.encoders.pooling import POOLINGS, check_pooling, check_token_weights, pool
 from drkit.encoders.static import StaticModel, fast_ids, fold_weights, load_static
 from drkit.encoders.token_weights import TokenWeights, read_token_weights
@@ -59,7 +60,7 @@ class Encoder(Protocol):
         """D, the length of a vector."""
 
     def identity(self) -> Mapping[str, Any]:
-        """Return what the vectors depend on, as plain data; `weights`, `pooling`, `normalize` decide comparability."""
+        """Return what the vectors depend on, as plain data; `drkit.search.rankings.COMPARABLE` decide comparability."""
 
     def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Encode n queries as f32[n,D]."""
@@ -81,7 +82,8 @@ class TextEncoder:
     token_weights: for the pooling `weighted`. truncate_dim: keep only the first numbers of every vector (cut before it
     is normalised), as an encoder trained with the loss `matryoshka` allows; None: all.
 
-    Raises DrkitError if the pooling needs token weights that are missing, or vectors are shorter than `truncate_dim`.
+    Raises DrkitError if the pooling needs token weights that are missing, vectors are shorter than `truncate_dim`, a
+    length exceeds the model's positions, or the tokenizer gives ids that the model does not have.
     """
 
     model: Any
@@ -102,6 +104,14 @@ class TextEncoder:
         check_token_weights(self.pooling, self.token_weights)
         if self.truncate_dim is not None:
             check_truncation(self.truncate_dim, int(self.model.config.hidden_size))
+        config, name = self.model.config, getattr(self.tokenizer, "name_or_path", "")
+        check_vocabulary(self.tokenizer, config, name)
+        check_length(max(self.query_length, self.passage_length), config, name)
+        if self.token_weights is not None and len(self.token_weights.weight) != config.vocab_size:
+            raise DrkitError(
+                f"got {len(self.token_weights.weight)} token weights for {config.vocab_size} word embeddings of the "
+                f"encoder {name!r}; give one for each"
+            )
 
     @classmethod
     def load(cls, folder: str | Path, device: str | torch.device = "cpu", *, backend: str = TORCH) -> TextEncoder:
@@ -126,7 +136,8 @@ class TextEncoder:
         model, tokenizer = load_backbone(Path(folder))
         found = read_token_weights(Path(folder)) if POOLINGS[pooling].weighted else None
         weights = None if found is None else TokenWeights(found).to(choose_device(device))
-        return cls(model.to(choose_device(device)), tokenizer, token_weights=weights, **settings)
+        encoder = cls(model.to(choose_device(device)), tokenizer, token_weights=weights, **settings)
+        return encoder._tried(Path(folder))
 
     @classmethod
     def _loaded(
@@ -135,7 +146,13 @@ class TextEncoder:
         """Load the parts of an encoder from their folders."""
         model, tokenizer = load_backbone(transformer, backend)
         found = TokenWeights(torch.tensor(read_word_weights(word_weights))).to(device) if word_weights else None
-        return cls(model.to(device), tokenizer, token_weights=found, **settings)
+        return cls(model.to(device), tokenizer, token_weights=found, **settings)._tried(transformer)
+
+    def _tried(self, folder: Path) -> TextEncoder:
+        """Encode a text, so that what is wrong with a folder is an error in words when it is loaded, not later."""
+        with explain_load_errors(str(folder), "encode with"):
+            self.encode_passages(["a word"])
+        return self
 
     @property
     def dimension(self) -> int:
@@ -143,7 +160,7 @@ class TextEncoder:
         return self.truncate_dim or int(self.model.config.hidden_size)
 
     def identity(self) -> dict[str, Any]:
-        """Return what the vectors depend on, as plain data: content hashes of weights and tokenizer, and settings.
+        """Return what the vectors depend on, as plain data: hashes of weights, config and tokenizer, and settings.
 
         A static encoder has the identity of its export, whose word vectors are truncated and have token weights folded
         into them.
@@ -153,7 +170,7 @@ class TextEncoder:
             model = StaticModel.of(table[:, : self.truncate_dim])
             return self.evolve(model=model, pooling="mean", token_weights=None, truncate_dim=None).identity()
         settings = attrs.asdict(self, filter=attrs.filters.exclude(*_PARTS, "token_budget"))
-        hashes = {"weights": weights_hash(self.model, self.token_weights), "tokenizer": tokenizer_hash(self.tokenizer)}
+        hashes = model_identity(self.model, self.tokenizer, self.token_weights)
         backend = {} if self.backend == TORCH else {"backend": self.backend}
         return {**hashes, **settings, **backend, "normalize": self.has_unit_length}
 
@@ -282,11 +299,11 @@ class DualEncoder:
         return self.passages.pooling
 
     def identity(self) -> dict[str, Any]:
-        """Return what the vectors depend on, as plain data; the hashes cover weights and tokenizers of both."""
+        """Return what the vectors depend on, as plain data; hashes cover both; each side has its own length."""
         queries, passages = self.queries.identity(), self.passages.identity()
-        names = {key: f"{queries[key]} {passages[key]}".encode() for key in ("weights", "tokenizer")}
-        both = {key: hashlib.blake2b(name, digest_size=16).hexdigest() for key, name in names.items()}
-        return {**passages, **both}
+        both = {key: digest([queries[key], passages[key]]) for key in ("weights", "config", "tokenizer")}
+        own = {key: queries[key] for key in ("query_length", "query_prompt")}
+        return {**passages, **own, **both, "precision": " ".join(sorted({queries["precision"], passages["precision"]}))}
 
     @property
     def query_length(self) -> int:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from drkit.core.loading import load_pretrained, without_progress_bars
+from drkit.core.loading import explain_load_errors, load_pretrained, without_progress_bars
 from drkit.encoders import MaskedLmEncoder
 from drkit.encoders.folder import PASSAGES
 from drkit.encoders.token_weights import save_token_weights
@@ -77,9 +77,19 @@ def load_generator(folder: Path | None) -> MaskedLmEncoder | None:
 
 
 def restore(module: AutoEncoder, settings: Pretrain, folder: Path) -> Iterator[str]:
-    """Load a checkpoint's decoder and generator into a module if they fit; yields notes for the user."""
+    """Load a checkpoint's decoder and generator into a module if they fit; yields notes for the user.
+
+    Raises DrkitError if the decoder has the settings of this one, but other weights, or the generator does not fit.
+    """
     found = saved_decoder(folder)
-    if found and found["use"] == settings.decoder.use and _fits(module.decoder, folder):
+    wrong = _misfits(module.decoder, folder) if found and found.get("use") == settings.decoder.use else []
+    if wrong and found == json.loads(json.dumps(plain(settings.decoder))):
+        raise DrkitError(
+            f"the weights in {folder / DECODER} do not fit the decoder {settings.decoder.use!r} of these settings "
+            f"({', '.join(wrong[:3])}{', ..' if len(wrong) > 3 else ''}); restore the file, or remove it to start the "
+            f"decoder from scratch"
+        )
+    if found and found.get("use") == settings.decoder.use and not wrong:
         load_decoder(module.decoder, folder)
         yield f"continuing with the decoder {found['use']!r} of the checkpoint"
     elif found:
@@ -89,7 +99,8 @@ def restore(module: AutoEncoder, settings: Pretrain, folder: Path) -> Iterator[s
         )
     if trains_generator(module.replacer) and (folder / GENERATOR).is_dir():
         saved = load_encoder(folder / GENERATOR, pooling="cls")
-        module.replacer.generator.load_state_dict(saved.state_dict())
+        with explain_load_errors(str(folder / GENERATOR), "continue with the generator in"):
+            module.replacer.generator.load_state_dict(saved.state_dict())
         yield "continuing with the generator of the checkpoint"
 
 
@@ -114,14 +125,17 @@ def save_decoder(decoder: nn.Module, choice: Choice, folder: Path) -> None:
 
 
 def saved_decoder(folder: Path) -> dict[str, Any] | None:
-    """Return the part, as a recipe's table, of a checkpoint's decoder; None if the checkpoint has no decoder."""
+    """Return the part, as a recipe's table, of a checkpoint's decoder; None if the checkpoint has no decoder.
+
+    Raises DrkitError if the file is damaged, or does not say which decoder it holds.
+    """
     from safetensors import safe_open
 
     if not (folder / DECODER).is_file():
         return None
-    with safe_open(str(folder / DECODER), framework="pt") as file:
-        table: dict[str, Any] = json.loads((file.metadata() or {}).get("decoder", "{}"))
-    return table
+    path = str(folder / DECODER)
+    with explain_load_errors(path, "read the decoder in"), safe_open(path, framework="pt") as file:
+        return dict(json.loads((file.metadata() or {})["decoder"]))
 
 
 def load_decoder(decoder: nn.Module, folder: Path) -> None:
@@ -131,13 +145,14 @@ def load_decoder(decoder: nn.Module, folder: Path) -> None:
     load_model(decoder, str(folder / DECODER))
 
 
-def _fits(decoder: nn.Module, folder: Path) -> bool:
+def _misfits(decoder: nn.Module, folder: Path) -> list[str]:
+    """Return the names of weights that either only a decoder or only its file has, or in different shapes."""
     from safetensors import safe_open
 
     with safe_open(str(folder / DECODER), framework="pt") as file:
         saved = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     shapes = {name: tuple(weight.shape) for name, weight in decoder.state_dict().items()}
-    return all(shapes.get(name) == shape for name, shape in saved.items())
+    return sorted(name for name in {**saved, **shapes} if saved.get(name) != shapes.get(name))
 
 
 def _describe_part(table: dict[str, Any]) -> str:

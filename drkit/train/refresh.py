@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from transformers import TrainerCallback
 
 from drkit.core import processes
-from drkit.core.files import FileEntry, find_damages, link_or_copy, make_folder, remove_folder, write_text
+from drkit.core.files import FileEntry, digest, find_damages, link_or_copy, make_folder, remove_folder, write_text
 from drkit.core.processes import Shard
 from drkit.core.registry import Registry
 from drkit.core.types import BuildContext, Mined, MiningRequest
@@ -53,13 +53,13 @@ class ChainMiner:
     scratch: Path
     context: BuildContext = field(factory=BuildContext)
 
-    def weights(self) -> dict[str, str]:
-        """Return the hash of the current weights."""
-        return {"retriever": self.encoder.identity()["weights"]}
+    def models(self) -> dict[str, str]:
+        """Return the hash of the current model."""
+        return {"retriever": digest(self.encoder.identity())}
 
     def mine(self) -> Iterable[Mined]:
         """Mine negatives for every request with the current model."""
-        vectors = self.scratch / f"vectors-{self.weights()['retriever'][:16]}"
+        vectors = self.scratch / f"vectors-{self.models()['retriever'][:16]}"
         rows = ((doc_id, self.passages.tokens(index)) for index, doc_id in enumerate(self.corpus.ids()))
         encode_corpus(self.encoder, rows, vectors, shard=Shard.from_environment())
         processes.barrier()
@@ -79,8 +79,8 @@ class CurrentMiner(Protocol):
     def mine(self) -> Iterable[Mined]:
         """Mine negatives for every query with the current model."""
 
-    def weights(self) -> dict[str, str]:
-        """Return hashes of the weights that are used for mining."""
+    def models(self) -> dict[str, str]:
+        """Return hashes of the models that are used for mining."""
 
 
 class Refresher(TrainerCallback):  # type: ignore[misc]
@@ -172,7 +172,7 @@ class Refresher(TrainerCallback):  # type: ignore[misc]
                 deque(mined, maxlen=0)
             else:
                 counts = write_negatives(mined, self._corpus, self._folder, _file(epoch))
-                counts["weights"] = self._miner.weights()
+                counts["models"] = self._miner.models()
                 record = {"counts": counts, "file": asdict(FileEntry.of(self._folder / _file(epoch)))}
                 write_text(self._folder / f"negatives-{epoch}.json", json.dumps(record))
         processes.barrier()

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from attrs import frozen
+from attrs import define, field, frozen
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
@@ -28,7 +28,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments, set_seed
 from transformers.trainer_callback import PrinterCallback
 
 from drkit.core import processes
-from drkit.core.files import CHECKPOINTS, LOG, TRAINING, write_text
+from drkit.core.files import CHECKPOINTS, LOG, TRAINING, make_folder, write_text
 from drkit.core.progress import Progress
 from drkit.errors import DrkitError
 from drkit.recipe.schema import Training
@@ -44,7 +44,7 @@ from drkit.train.acceleration import (
     compile_options,
 )
 from drkit.train.batches import Example, Schedule
-from drkit.train.resuming import KEPT, newest_checkpoint, seal
+from drkit.train.resuming import CALLBACKS, KEPT, newest_checkpoint, seal
 from drkit.train.throughput import MFU, THROUGHPUT, TOKENS_PER_SECOND, MarksTokens, Meter, ModelFlops
 
 WEIGHTS = "model.safetensors"
@@ -140,7 +140,9 @@ def train(
     trainer = ScheduledTrainer(module, schedule, collate, args=arguments, training=training, meter=meter)
     # A checkpoint is sealed after callbacks have added their files; the last callback sees the others' decisions.
     interrupt = _SaveOnInterrupt(progress)
-    for callback in (_StopMeter(meter), _Report(progress), _TrimHeap(), *callbacks, _Seal(kept), interrupt, _LogAll()):
+    own = (_StopMeter(meter), _Report(progress), _TrimHeap())
+    sums = _KeepSums(trainer.sums, folder / CALLBACKS / "sums.json")
+    for callback in (*own, *callbacks, sums, _Seal(kept), _LogAll(), interrupt):
         trainer.add_callback(callback)
     trainer.remove_callback(PrinterCallback)
     set_seed(seed)  # dropout follows the run's seed, whatever ran before in this process
@@ -212,9 +214,7 @@ class ScheduledTrainer(Trainer):  # type: ignore[misc]
     ) -> None:
         super().__init__(model=module, args=args, train_dataset=_Examples(), data_collator=collate)
         self._schedule, self._training, self._meter = schedule, training, meter
-        self._metrics: dict[str, Tensor] = {}
-        self._not_finite: dict[str, Tensor] = {}  # number of steps in which a term of the loss was not finite
-        self._steps = 0
+        self.sums = _Sums()
 
     def get_train_dataloader(self) -> Any:
         """Return a loader of this process' share of every batch."""
@@ -248,24 +248,17 @@ class ScheduledTrainer(Trainer):  # type: ignore[misc]
         tensors = {name: tensor.to(self.args.device, non_blocking=True) for name, tensor in inputs.items()}
         with attending(module, self._training.attn_implementation):
             loss, metrics = gradients.backward(module, tensors, strategy)
-        for name, value in metrics.items():
-            self._metrics[name] = self._metrics.get(name, 0) + value.detach()
-            if name.endswith(TERM_LOSS):
-                self._not_finite[name] = self._not_finite.get(name, 0) + (~value.detach().isfinite()).float()
-        self._steps += 1
         shown: Tensor = loss / accumulation
+        self.sums.add(shown, metrics)
         return shown
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Log the module's own metrics too, as means since the last log, and the throughput."""
-        if "loss" in logs and self._steps:
-            means = {name: float(total) / self._steps for name, total in self._metrics.items()}
-            not_finite = {
-                f"{name}{NOT_FINITE}": steps for name, total in self._not_finite.items() if (steps := float(total))
-            }
-            logs = {**logs, **{name: round(value, 5) for name, value in means.items()}, **not_finite}
-            logs |= self._meter.read()
-            self._metrics, self._not_finite, self._steps = {}, {}, 0
+        """Log the means of the loss and of the module's own metrics since the last log, and the throughput."""
+        if "loss" in logs and self.sums.batches:
+            last = next((entry["step"] for entry in reversed(self.state.log_history) if "loss" in entry), 0)
+            mean = float(self.accelerator.reduce(self.sums.loss, "mean")) / (self.state.global_step - last)
+            logs = {**logs, "loss": round(mean, 4), **self.sums.means(), **self._meter.read()}
+            self.sums.clear()
         super().log(logs, *args, **kwargs)
 
     def save_model(self, output_dir: str | None = None, **options: Any) -> None:
@@ -279,6 +272,45 @@ class ScheduledTrainer(Trainer):  # type: ignore[misc]
             folder.mkdir(parents=True, exist_ok=True)
             weights = self.accelerator.unwrap_model(self.model).state_dict()
             save_file({name: weight.clone() for name, weight in weights.items()}, str(folder / WEIGHTS))
+
+
+@define(eq=False)
+class _Sums:
+    """Sums since the last line of the log: the loss, metrics, and the batches in which a term was not finite."""
+
+    loss: Any = 0.0
+    metrics: dict[str, Any] = field(factory=dict)
+    not_finite: dict[str, Any] = field(factory=dict)
+    batches: int = 0
+
+    def add(self, loss: Tensor, metrics: Mapping[str, Tensor]) -> None:
+        """Add a batch; the sums stay on its device."""
+        self.loss = self.loss + loss.detach()
+        self.batches += 1
+        for name, value in metrics.items():
+            self.metrics[name] = self.metrics.get(name, 0) + value.detach()
+            if name.endswith(TERM_LOSS):
+                self.not_finite[name] = self.not_finite.get(name, 0) + (~value.detach().isfinite()).float()
+
+    def means(self) -> dict[str, float]:
+        """Return the mean of each metric, and the number of batches of each term that were not finite, if any."""
+        means = {name: round(float(total) / self.batches, 5) for name, total in self.metrics.items()}
+        counts = {f"{name}{NOT_FINITE}": count for name, total in self.not_finite.items() if (count := float(total))}
+        return {**means, **counts}
+
+    def clear(self) -> None:
+        """Begin again."""
+        self.loss, self.metrics, self.not_finite, self.batches = 0.0, {}, {}, 0
+
+    def save(self, path: Path) -> None:
+        """Write the sums."""
+        totals = ({name: float(total) for name, total in table.items()} for table in (self.metrics, self.not_finite))
+        write_text(path, json.dumps([float(self.loss), *totals, self.batches]))
+
+    def load(self, path: Path) -> None:
+        """Continue from saved sums, if there are any."""
+        if path.is_file():
+            self.loss, self.metrics, self.not_finite, self.batches = json.loads(path.read_text(encoding="utf-8"))
 
 
 class _Examples(Dataset[Example]):
@@ -311,6 +343,22 @@ class _StopMeter(TrainerCallback):  # type: ignore[misc]
         self._meter.stop(wait=is_logged)
 
 
+class _KeepSums(TrainerCallback):  # type: ignore[misc]
+    """Keeps the sums since the last line of the log in checkpoints: a resumed training logs what a whole one logs."""
+
+    def __init__(self, sums: _Sums, path: Path) -> None:
+        self._sums, self._path = sums, path
+
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
+        self._sums.load(self._path)
+
+    def on_save(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
+        self._path.unlink(missing_ok=True)
+        if state.is_world_process_zero and self._sums.batches:  # none right after a line of the log
+            make_folder(self._path.parent)
+            self._sums.save(self._path)
+
+
 class _Seal(TrainerCallback):  # type: ignore[misc]
     """Seals each checkpoint once all of it is written. kept: the number of checkpoints that remain."""
 
@@ -337,7 +385,7 @@ class _TrimHeap(TrainerCallback):  # type: ignore[misc]
 
 
 class _LogAll(TrainerCallback):  # type: ignore[misc]
-    """Logs after the last step and before a checkpoint, which would lose the steps since the last log."""
+    """Logs after the last step and before a checkpoint of the schedule."""
 
     def on_step_end(self, _args: Any, state: Any, control: Any, **_: Any) -> None:
         if control.should_save or control.should_training_stop or state.global_step >= state.max_steps:

@@ -1,6 +1,10 @@
 """`drkit evaluate` and `drkit compare` as users call them, on files."""
 
+import gzip
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -136,3 +140,79 @@ def test_mistakes_end_with_two_and_a_word(files, arguments, said):
     assert code == 2
     assert said in err
     assert "Traceback" not in err
+
+
+PERCENT = ("<dbpedia:%22X%22>", "a%20b", "100%25", "caf%C3%A9", "plain")
+
+
+@pytest.fixture
+def foreign(tmp_path):
+    """A BEIR folder whose ids have percent escapes, and the perfect run and judgements of another tool."""
+    folder = tmp_path / "beir"
+    (folder / "qrels").mkdir(parents=True)
+    passages = [{"_id": d, "text": "t"} for d in PERCENT]
+    rows = {"corpus": passages, "queries": [{"_id": f"q{d}", "text": d} for d in PERCENT]}
+    for name, items in rows.items():
+        (folder / f"{name}.jsonl").write_text("".join(f"{json.dumps(item)}\n" for item in items))
+    judged = "".join(f"q{d}\t{d}\t1\n" for d in PERCENT)
+    (folder / "qrels" / "test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judged}")
+    (folder / "qrels.txt").write_text("".join(f"q{d} 0 {d} 1\n" for d in PERCENT))
+    lines = [f"q{d} Q0 {e} {n} {9 - n} tool\n" for d in PERCENT for n, e in enumerate((d, "other"), start=1)]
+    (folder / "run.trec").write_text("".join(lines))
+    return folder
+
+
+def last_value(out):
+    return out.split()[-1]
+
+
+@pytest.mark.parametrize("judgements", ["--collection", "--qrels"])
+def test_ids_with_percent_signs_are_compared_as_they_stand(foreign, judgements):
+    value = f"beir:{foreign}" if judgements == "--collection" else foreign / "qrels.txt"
+    code, out, err = drkit("evaluate", foreign / "run.trec", judgements, value, "-m", "P@1")
+    assert (code, last_value(out)) == (0, "1.000"), err + out
+    fused = foreign / "fused.trec"
+    assert drkit("fuse", foreign / "run.trec", foreign / "run.trec", "-o", fused)[0] == 0
+    code, out, err = drkit("evaluate", fused, judgements, value, "-m", "P@1")
+    assert (code, last_value(out)) == (0, "1.000"), err + out
+
+
+def test_runs_and_judgements_come_compressed_and_through_pipes(foreign):
+    run, qrels = foreign / "run.trec", foreign / "qrels.txt"
+    for path in (run, qrels):
+        path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+    for command in (
+        "drkit evaluate run.trec.gz --qrels qrels.txt.gz -m P@1",
+        "zcat run.trec.gz | drkit evaluate - --qrels qrels.txt -m P@1",
+        "drkit evaluate /dev/stdin --qrels qrels.txt -m P@1 < run.trec",
+        "cat qrels.txt | drkit evaluate run.trec --qrels - -m P@1",
+        "drkit evaluate run.trec --qrels <(zcat qrels.txt.gz) -m P@1",
+        "cat run.trec | drkit fuse - run.trec -o fused.trec && drkit evaluate fused.trec --qrels qrels.txt -m P@1",
+    ):
+        done = shell(command, foreign)
+        assert (done.returncode, last_value(done.stdout)) == (0, "1.000"), done.stderr
+    done = shell("cat run.trec | drkit fuse - run.trec --tune qrels.txt --measure P@1 -o x.trec", foreign)
+    assert done.returncode == 2
+    assert "is a pipe, and is read more than once; save it to a file" in done.stderr
+    assert not (foreign / "x.trec").exists()
+
+
+def shell(command, folder):
+    drkit_here = f'drkit() {{ "{sys.executable}" -m drkit_cli.main "$@"; }}; '
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    arguments = ["bash", "-c", drkit_here + command]
+    return subprocess.run(arguments, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_a_duplicate_id_is_refused_with_both_lines_before_any_work(foreign):
+    for name, first in (("corpus", f"{PERCENT[0]!r} @ "), ("queries", f"'q{PERCENT[0]}', in test @ ")):
+        path = foreign / f"{name}.jsonl"
+        whole = path.read_text()
+        path.write_text(whole + whole.splitlines()[0] + "\n")
+        for options in (("--collection", f"beir:{foreign}"), ("--beir", foreign.parent)):
+            code, _, err = drkit("evaluate", "--bm25", *options, "-o", foreign / "rankings", "-m", "P@1")
+            assert code == 2
+            assert f"{first}{path}:1 and " in err
+            assert f"{path}:6" in err
+        path.write_text(whole)
+    assert not (foreign / "rankings").exists()

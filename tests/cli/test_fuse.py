@@ -80,7 +80,7 @@ def test_a_fused_run_is_mined_and_evaluated(files, tmp_path):
     ("arguments", "said"),
     [
         (["a.trec"], "Missing argument 'B'"),
-        (["a.trec", "none.trec"], "cannot read none.trec"),
+        (["a.trec", "none.trec"], "none.trec: cannot be read"),
         (["a.trec", "qrels.txt"], "qrels.txt:1: expected 6 columns"),
         (["a.trec", "other.trec"], "a.trec (5 queries) and other.trec (1) have no query in common"),
         (["a.trec", "b.trec", "--weight", "1.5"], "1.5 is not in the range"),

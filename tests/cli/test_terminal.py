@@ -2,7 +2,9 @@
 
 import io
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 from textwrap import dedent
@@ -223,3 +225,35 @@ def test_bars_of_libraries_still_move():
         assert escaped.write(text) == len(text)
     assert stream.getvalue().startswith("\r 10%|#  |\n\x1b[A\r   \r\r\\x1b]0;t")
     assert escaped.encoding == stream.encoding
+
+
+def in_shell(script, **environment):
+    """Run a script of the shell in which `$DRKIT` is the command line; return its exit code and both streams."""
+    env = {**os.environ, "DRKIT": f"{sys.executable} -m drkit_cli.main", **environment}
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=env, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.skipif(not shutil.which("bash"), reason="bash is not installed")
+@pytest.mark.parametrize("command", ["list", "list --json", "show recipe simlm", "plugins", "--help"])
+def test_a_reader_that_has_read_enough_is_no_error(command):
+    assert in_shell(f"set -o pipefail; $DRKIT {command} | head -c 20")[::2] == (0, "")
+
+
+@pytest.mark.skipif(not shutil.which("bash"), reason="bash is not installed")
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [("$DRKIT list >&-", 0), ("$DRKIT list 2>&-", 0), ("$DRKIT nosuch 2>&-", 2), ("$DRKIT list >/dev/full", 2)],
+)
+def test_closed_and_full_streams_give_no_traceback(script, code):
+    found, _, err = in_shell(script)
+    assert found == code
+    assert "Traceback" not in err
+
+
+@pytest.mark.skipif(not shutil.which("bash"), reason="bash is not installed")
+@pytest.mark.parametrize("columns", ["0", "1", "abc", ""])
+def test_every_width_shows_the_names(columns):
+    code, out, _ = in_shell("$DRKIT list masker", COLUMNS=columns)
+    assert code == 0
+    assert "uniform" in "".join(out.split())

@@ -175,8 +175,8 @@ def test_text_is_escaped_in_one_place():
         for node in ast.walk(tree)
         if isinstance(node, ast.JoinedStr) and any(tag in ast.unparse(node) for tag in ("</", "<p>", "<td", "<img"))
     }
-    # readers looks for the tags of TREC's topics and documents
-    assert tags <= {"drkit/data/collection.py"}
+    # which looks for the tags of TREC's topics
+    assert tags <= {"drkit/data/topics.py"}
 
 
 def test_no_code_comes_from_data():

@@ -12,6 +12,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from drkit.core.files import (
+    WRITTEN,
     make_folder,
     remove_folder,
     remove_temporaries,
@@ -56,34 +57,74 @@ def test_a_folder_is_removed_whole_or_becomes_a_temporary_one(tmp_path, monkeypa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_takes_the_place_of_its_own_kind_alone(tmp_path):
-    def put(name):
-        with replacing_folder(tmp_path / name, "index.json") as temporary:
-            (temporary / "index.json").write_text("new")
+def put(folder):
+    with replacing_folder(folder) as temporary:
+        (temporary / "index.json").write_text("new")
+        (temporary / "inner").mkdir()
+        (temporary / "inner" / "vectors").write_text("new")
 
-    for name, files in {"old": ["index.json", "litter"], "other": ["corpus.jsonl"], "stage": ["index.json"]}.items():
-        (tmp_path / name).mkdir()
-        for file in files:
-            (tmp_path / name / file).write_text("old")
-    (tmp_path / "stage" / "manifest.json").write_text("{}")
-    (tmp_path / "file").write_text("old")
-    (tmp_path / "empty").mkdir()
-    for name in ("new", "deep/new", "old", "empty"):
-        put(name)
-        assert [p.name for p in (tmp_path / name).iterdir()] == ["index.json"]
-    for name, said in [("other", "contains other files"), ("stage", "belongs to a run"), ("file", "is a file")]:
-        with pytest.raises(DrkitError, match=said):
-            put(name)
-    assert (tmp_path / "other" / "corpus.jsonl").read_text() == (tmp_path / "file").read_text() == "old"
-    with pytest.raises(DrkitError, match=r"cannot create the folder"):
-        put("file/below")
+
+def test_a_folder_is_replaced_only_as_it_was_written(tmp_path):
+    for name in ("new", "deep/new", "empty"):
+        (tmp_path / "empty").mkdir(exist_ok=True)
+        put(tmp_path / name)
+        put(tmp_path / name)
+        assert sorted(p.name for p in (tmp_path / name).iterdir()) == [WRITTEN, "index.json", "inner"]
+    (tmp_path / "new" / "index.json").unlink()  # what is missing is not lost
+    put(tmp_path / "new")
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda folder: (folder / ".env").write_text("secret"), ".env"),
+        (lambda folder: (folder / "inner" / "NOTES.txt").write_text("mine"), "inner/NOTES.txt"),
+        (lambda folder: (folder / "index.json").write_text("NEW"), "index.json"),
+        (lambda folder: (folder / "inner" / "link").symlink_to("/nowhere"), "inner/link"),
+        (lambda folder: (folder / WRITTEN).unlink(), "index.json"),
+        (lambda folder: (folder / WRITTEN).write_text("[" * 100_000), "index.json"),
+        (lambda folder: (folder / WRITTEN).write_text('{"index.json": {"bytes": "3"}}'), "index.json"),
+        (lambda folder: (folder / "manifest.json").write_text("{}"), "belongs to a run"),
+    ],
+)
+def test_what_somebody_added_or_changed_is_named_and_kept(tmp_path, change, named):
+    folder = tmp_path / "folder"
+    put(folder)
+    change(folder)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with pytest.raises(DrkitError, match=named):
+        put(folder)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+def test_a_link_stays_a_link(tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to("there")
+    put(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "there" / "index.json").is_file()
+    (tmp_path / "text").symlink_to("there/text")
+    write_text(tmp_path / "text", "content")
+    assert (tmp_path / "text").is_symlink()
+    assert (tmp_path / "there" / "text").read_text() == "content"
+
+
+@pytest.mark.parametrize("name", [".", "..", "/", "file", "file/below"])
+def test_places_that_cannot_be_replaced(tmp_path, monkeypatch, name):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    Path("file").write_text("old")
+    with pytest.raises(DrkitError, match=r"current folder|is a file|cannot create the folder"):
+        put(Path(name))
+    assert Path("file").read_text() == "old"
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o027, 0o077])
 def test_whoever_may_read_a_folder_may_read_the_tensors_in_it(tmp_path, umask):
     before = os.umask(umask)
     try:
-        with replacing_folder(tmp_path / "model", "model.safetensors") as folder:
+        with replacing_folder(tmp_path / "model") as folder:
             save_file({"weights": np.zeros(2)}, folder / "model.safetensors")
             (folder / "inner").mkdir()
             save_file({"weights": np.zeros(2)}, folder / "inner" / "model.safetensors")
@@ -112,7 +153,7 @@ def test_a_folder_that_takes_no_files_is_an_error_of_the_user():
         write_text(Path("/proc/values.tsv"), "text")
     with (
         pytest.raises(DrkitError, match=r"cannot write to the folder /proc: .*; choose another location"),
-        replacing_folder(Path("/proc/index"), "index.json"),
+        replacing_folder(Path("/proc/index")),
     ):
         pass
     with pytest.raises(DrkitError, match=r"cannot create the folder /proc/vectors: .*; choose another location"):

@@ -5,19 +5,22 @@ import contextlib
 import json
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from threading import Event
 
 import pytest
 import torch
+import transformers
 from transformers import BertConfig, BertForMaskedLM
 
 import drkit
 from drkit.core import loading
 from drkit.core.loading import load_pretrained
+from drkit.encoders import CrossEncoder
 from drkit.encoders.masked_lm import load_masked_lm, read_config
 from drkit.errors import DrkitError
-from drkit.search.text_encoder import load_backbone
+from drkit.search.text_encoder import TextEncoder, load_backbone
 from drkit.train.checkpoints import load_tokenizer
 from drkit_cli import main
 from tests.parts.toys import toy_tokenizer
@@ -163,6 +166,158 @@ def test_a_panic_at_a_later_text_ends_a_command_in_one_error(monkeypatch, capsys
     assert main._status() == 2
     said = capsys.readouterr().err
     assert said.startswith("error: a library failed: chunk size must be non-zero; check the model's files")
+
+
+def rename(weights, _):
+    return {f"x.{name}": weight for name, weight in weights.items()}
+
+
+def without(part):
+    return lambda weights, _: {name: weight for name, weight in weights.items() if part not in name}
+
+
+def cut_short(weights, _):
+    return {n: w[:-1].contiguous() if n.endswith("word_embeddings.weight") else w for n, w in weights.items()}
+
+
+def with_more(weights, torch):
+    return {**weights, "encoder.layer.7.output.dense.weight": torch.ones(2, 2)}
+
+
+# What is done to the weights of a folder, and what is said of a model whose backbone is called `bert.`, or nothing.
+WRONG_WEIGHTS = {
+    "renamed": (rename, r"missing \((bert\.)?embeddings.*unexpected \(x\."),
+    "embeddings dropped": (without("word_embeddings"), r"missing \((bert\.)?embeddings\.word_embeddings\.weight"),
+    "a layer dropped": (without("layer.1."), r"16 missing \((bert\.)?encoder\.layer\.1\."),
+    "of another shape": (
+        cut_short,
+        r"1 of another shape \(.*word_embeddings\.weight \(699, 8\), expected \(700, 8\)\)",
+    ),
+    "of another layer": (with_more, r"1 unexpected \((bert\.)?encoder\.layer\.7\.output\.dense\.weight\)"),
+}
+MODELS = {
+    "encoder": (load_backbone, "BertModel"),
+    "masked LM": (lambda folder: load_masked_lm(str(folder)), "BertForMaskedLM"),
+    "cross-encoder": (lambda folder: CrossEncoder.load(str(folder)), "BertForSequenceClassification"),
+    "new cross-encoder": (lambda folder: CrossEncoder.start_from(str(folder), max_length=32), "BertModel"),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("wrong", WRONG_WEIGHTS)
+@pytest.mark.parametrize("kind", MODELS)
+def test_weights_that_do_not_fit_are_refused_by_name(kind, wrong, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    load, saved_as = MODELS[kind]
+    config = BertConfig(
+        vocab_size=700, hidden_size=8, num_hidden_layers=2, num_attention_heads=1, intermediate_size=8, num_labels=1
+    )
+    getattr(transformers, saved_as)(config).save_pretrained(tmp_path)
+    toy_tokenizer().save_pretrained(tmp_path)
+    load(tmp_path)
+    change, said = WRONG_WEIGHTS[wrong]
+    weights = load_file(tmp_path / "model.safetensors")
+    save_file(change(weights, torch), tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(DrkitError, match=rf"do not fit a Bert\w+: .*{said}"):
+        load(tmp_path)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "saved_as", ["BertModel", "BertForMaskedLM", "BertForPreTraining", "BertForSequenceClassification"]
+)
+def test_what_people_have_is_loaded_as_an_encoder(saved_as, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    config = BertConfig(vocab_size=700, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8)
+    model = getattr(transformers, saved_as)(config).eval()
+    model.save_pretrained(tmp_path)
+    toy_tokenizer().save_pretrained(tmp_path)
+    # As old versions saved them.
+    file, prefix = tmp_path / "model.safetensors", "" if saved_as == "BertModel" else "bert."
+    old = {name.replace("LayerNorm.weight", "LayerNorm.gamma"): weight for name, weight in load_file(file).items()}
+    save_file({**old, f"{prefix}embeddings.position_ids": torch.arange(512)[None]}, file, {"format": "pt"})
+    ids = torch.tensor([[5, 6, 7]])
+    expected = model.base_model(ids).last_hidden_state
+    torch.testing.assert_close(load_backbone(tmp_path)[0](ids).last_hidden_state, expected)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        again = load_masked_lm(str(tmp_path))
+    torch.testing.assert_close(again.base_model(ids).last_hidden_state, expected)
+    has_head = saved_as in ("BertForMaskedLM", "BertForPreTraining")
+    assert ["no language-model head" in str(one.message) for one in said] == [True] * (not has_head)
+
+
+def test_a_masked_lm_with_a_part_of_its_head_is_refused(folder):
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(folder / "model.safetensors")
+    del weights["cls.predictions.transform.dense.weight"]
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(DrkitError, match=r"1 missing \(cls\.predictions\.transform\.dense\.weight\)"):
+        load_masked_lm(str(folder))
+    load_backbone(folder)  # which has no use for the head
+
+
+@pytest.mark.parametrize("key", ["num_hidden_layers", "hidden_size", "vocab_size", "max_position_embeddings"])
+@pytest.mark.parametrize("load", [load_backbone, lambda folder: load_masked_lm(str(folder))])
+def test_a_configuration_of_a_far_larger_model_is_refused_before_it_fills_the_memory(folder, key, load):
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), key: 10**9}))
+    with pytest.raises(DrkitError, match=r"config.json describes a far larger model than the \d+ tensors beside it"):
+        load(folder)
+
+
+@pytest.mark.parametrize("names", [["tokenizer.json"], ["tokenizer.json", "tokenizer_config.json"]])
+def test_a_folder_without_its_vocabulary_is_refused(folder, names):
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "tokenizer_class": "BertTokenizer"}))
+    for name in names:
+        (folder / name).unlink()
+    with pytest.raises(DrkitError, match="has no vocabulary"):
+        load_tokenizer(str(folder))
+
+
+def test_an_empty_vocabulary_is_refused(folder):
+    path = folder / "tokenizer.json"
+    table = json.loads(path.read_text())
+    table["model"]["vocab"] = {token["content"]: token["id"] for token in table["added_tokens"]}
+    path.write_text(json.dumps(table))
+    with pytest.raises(DrkitError, match=r"the vocabulary of .* is empty"):
+        load_tokenizer(str(folder))
+
+
+def test_a_vocabulary_in_which_two_tokens_have_one_id_is_refused(folder):
+    path = folder / "tokenizer.json"
+    table = json.loads(path.read_text())
+    table["model"]["vocab"]["[UNK]"] = table["model"]["vocab"]["[CLS]"]
+    path.write_text(json.dumps(table))
+    with pytest.raises(DrkitError, match="have the same id"):
+        load_tokenizer(str(folder))
+
+
+def add_words(tokenizer):
+    tokenizer.add_tokens([f"new{number}" for number in range(800)])
+
+
+def distant_end(tokenizer):
+    from tokenizers.processors import BertProcessing
+
+    tokenizer.backend_tokenizer.post_processor = BertProcessing(("[SEP]", 99_999), ("[CLS]", 2))
+
+
+@pytest.mark.parametrize("change", [add_words, distant_end])
+def test_ids_beyond_the_embeddings_are_refused(folder, change):
+    """When vectors and scores are asked for, and before anything is tokenised for a run."""
+    tokenizer = toy_tokenizer()
+    change(tokenizer)
+    tokenizer.save_pretrained(folder)
+    said = r"the tokenizer of .* has \d+ tokens, but the encoder has embeddings for only 700"
+    with pytest.raises(DrkitError, match=said):
+        TextEncoder.bare(folder, pooling="mean")
+    with pytest.raises(DrkitError, match=said):
+        CrossEncoder.start_from(str(folder), max_length=32)
 
 
 @pytest.fixture

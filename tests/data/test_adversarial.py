@@ -6,6 +6,7 @@ import gzip
 import json
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -24,7 +25,10 @@ from drkit.data import (
     open_collection,
     write_collection,
 )
+from drkit.data.qrels import read_qrels
+from drkit.data.topics import read_topics
 from drkit.errors import DrkitError
+from drkit.search import read_run
 
 STRANGE = ["a b", "tab\there", "ümlaut", "文書", "\u2028line", "a%20b", "0", " lead", "-1", "nul\0", "👍🏽", "a\u0301"]
 WHOLE = {"dev_share": 0.0, "test_share": 0.0}
@@ -214,3 +218,169 @@ def test_any_topics_and_judgements_are_read_or_refused(tmp_path, topics, qrels):
     (tmp_path / "qrels.txt").write_text(qrels)
     found = TrecCollection(TrecConfig(path=str(tmp_path)))
     assert tmp_path.name in refusal(found, tmp_path / "out", tmp_path.name)
+
+
+def passages_of(path: Path) -> list[tuple[str, str]]:
+    return [(p.doc_id, p.content) for p in JsonlCollection(JsonlConfig(path=str(path))).passages()]
+
+
+def topics_of(path: Path) -> list[tuple[str, str]]:
+    return [(query.query_id, query.text) for _, query in read_topics(path)]
+
+
+def qrels_of(path: Path) -> list[tuple[str, str, int]]:
+    return [(j.query_id, j.doc_id, j.relevance) for j in read_qrels(path)]
+
+
+def run_of(path: Path) -> list[tuple[str, list[tuple[str, float]]]]:
+    return list(read_run(path))
+
+
+READERS = {"corpus": passages_of, "topics": topics_of, "qrels": qrels_of, "run": run_of}
+ENTITY = '<!DOCTYPE t [<!ENTITY a SYSTEM "file:///etc/hostname">]>\n<topic number="1"><title>&a;</title></topic>'
+BOMB = '<!DOCTYPE t [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]>\n<topic number="1"><title>&b;</title></topic>'
+ELEMENTS = (
+    '<topics><!-- <topic> --><topic number="1"><query>a &amp; <b>b</b></query><question>?</question></topic>\n'
+    "<topic><number>2</number><query>c</query><subtopic><query>d</query></subtopic></topic></topics>"
+)
+# Files as people have them: what is read, or a pattern of the one message, which names the file and mostly the line.
+UNUSUAL = [
+    ("run.txt", b"\xef\xbb\xbfq Q0 d 1 0.5 t\r\n", [("q", [("d", 0.5)])]),
+    ("run.txt", "q 0 d 1 -25e-2 t\n", [("q", [("d", -0.25)])]),
+    ("run.txt", "q Q0 d 0 0.5 t \t\nq Q0 e 1 1.5 t\n", [("q", [("d", 0.5), ("e", 1.5)])]),
+    ("run.txt", "q Q0 d\u00a0x 1 0.5 t\n", [("q", [("d\u00a0x", 0.5)])]),
+    ("run.txt", "q\td\t1\nq\te\t4\n", [("q", [("d", 1.0), ("e", 0.25)])]),
+    ("run.txt", "q\td\t0\nq\te\t1\n", r"run\.txt:1: rank must be 1, 2, \.\. in three columns .*, got '0'"),
+    ("run.txt", "q\td\t1.5\n", r"run\.txt:1: rank must be 1, 2"),
+    ("run.txt", "qid\tpid\trank\nq\td\t1\n", r"run\.txt:1: rank must be .*, got 'rank'"),
+    ("run.txt", "q\td\t1\nq Q0 e 2 0.5 t\n", r"run\.txt:2: expected 3 columns .*, got 6"),
+    ("run.txt", "qid Q0 docno rank score tag\nq Q0 d 1 0.5 t\n", r"run\.txt:1: score must be .*, got 'score'"),
+    ("run.txt", "q Q0 d 1 0.5 t\n\n", r"run\.txt:2: expected 6 columns .*, got 0"),
+    ("run.txt", "q Q0 d 1 NaN t\n", r"run\.txt:1: score must be a finite number, got 'NaN'"),
+    ("run.txt", "q Q0 d 1 0,5 t\n", r"run\.txt:1: score must be a finite number"),
+    ("run.txt", "q Q0 d 1 0.5 my tag\n", r"run\.txt:1: expected 6 columns .*, got 7"),
+    ("run.txt", "q 0 d 1\n", r"run\.txt:1: expected 6 columns .*, got 4: 'q 0 d 1'"),
+    ("run.txt", "q Q0 d 1 0.5 t\n".encode("utf-16"), r"run\.txt:1: not UTF-8"),
+    ("qrels.txt", "q Q0 d 1\n", [("q", "d", 1)]),
+    ("qrels.txt", "q d 1\n", [("q", "d", 1)]),
+    ("qrels.txt", "q\td 1\t2\n", [("q", "d 1", 2)]),
+    ("qrels.txt", "q 0 d\u00a0x 1.0\n", [("q", "d\u00a0x", 1)]),
+    ("qrels.txt", "q\t0\td\t1\t\nq\t0\te\t-2 \n", [("q", "d", 1), ("q", "e", -2)]),
+    ("qrels.txt", "query_id iteration doc_id relevance\nq 0 d 1\n", [("q", "d", 1)]),
+    ("qrels.txt", "q 0 d 1\nq 0 d 1\n", [("q", "d", 1), ("q", "d", 1)]),
+    ("qrels.txt", "q 0 d 1\nq 0 d 0\n", r"qrels\.txt:2: document 'd' is judged twice .*, as 1 @ .*:1 and as 0"),
+    ("qrels.txt", "q 0 d 0.5\n", r"qrels\.txt:1: the score '0.5' is not"),
+    ("qrels.txt", "q 0 d true\n", r"qrels\.txt:1: the score 'true' is not"),
+    ("qrels.txt", "q 0 d 1\n\n", r"qrels\.txt:2: expected .*, got ''"),
+    ("qrels.txt", "q 0 d 1 x\n", r"qrels\.txt:1: expected .*, got 'q 0 d 1 x'"),
+    ("qrels.txt", "q,0,d,1\n", r"qrels\.txt:1: expected"),
+    ("qrels.txt", "query-id\tcorpus-id\tscore\n", r"qrels\.txt:1: expected .* and no judgement below"),
+    ("topics.tsv", "QID\tQuery\n1\twhat\n", [("1", "what")]),
+    ("topics.json", '[{"id": 1, "query": "what"}]', [("1", "what")]),
+    ("topics.txt", "1\twhat\n", r"topics\.txt:1: expected topics .* must end in \.tsv"),
+    ("topics.txt", "<TOP><NUM>1<TITLE>a</TOP><TOP><NUM>2<TITLE>b</TOP>\n", [("1", "a"), ("2", "b")]),
+    ("topics.xml", '<?xml version="1.0"?>\n<t><top><num>1</num><title>a &lt; b</title></top></t>', [("1", "a < b")]),
+    ("topics.xml", '<topics task="CT">\n<topic number="1">\na man\nof 45\n</topic></topics>', [("1", "a man of 45")]),
+    ("topics.xml", ELEMENTS, [("1", "a & b"), ("2", "c")]),
+    ("topics.xml", "<parameters><query><number>7</number><text>a</text></query></parameters>", [("7", "a")]),
+    (
+        "topics.xml",
+        '<topics>\n<topic number="1"><gene>x</gene></topic></topics>',
+        r"\.xml:2: .* has no <title>; it has",
+    ),
+    ("topics.xml", "<topics>\n<topic><query>a</query></topic></topics>", r"topics\.xml:2: this topic has no <num>"),
+    ("topics.xml", '<topics><topic number="1">\n<query>a</topic></topics>', r"topics\.xml:2: malformed XML"),
+    ("topics.xml", '<topics><topic number="1"><query>a</query></topic>\n', r"topics\.xml:\d: malformed XML"),
+    ("topics.xml", '<items><item id="1">a</item></items>', r"topics\.xml:1: expected topics"),
+    ("topics.xml", ENTITY, r"topics\.xml:1: entities such as 'a' are not read"),
+    ("topics.xml", BOMB, r"topics\.xml:1: entities such as 'a' are not read"),
+    ("topics.xml", '<topic number="1"><title>a&nbsp;b</title></topic>', r"topics\.xml:1: malformed XML .undefined"),
+    ("corpus.tsv", "D1\thttp://a\tTitle\tBody\nD2\thttp://b\t\tBody\n", [("D1", "Title Body"), ("D2", "Body")]),
+    ("corpus.tsv", "ID\tText\n1\ta\n", [("1", "a")]),
+    ("corpus.csv", "id;text\n1;a\n", r"corpus\.csv:1: the columns are separated by ';'"),
+    ("corpus.tsv", "id,text\n1,a\n", r"corpus\.tsv:1: the columns are separated by ','"),
+    ("corpus.tsv", "1\ta\n2\tb\tc\n", r"corpus\.tsv:2: expected 2 cells"),
+    ("corpus.tsv", "1\ta\tb\tc\td\n", r"corpus\.tsv:1: expected 3 cells .*, got 5"),
+    ("corpus.jsonl", b'\xef\xbb\xbf{"id": 7, "contents": "a"}\r\n', [("7", "a")]),
+    ("corpus.jsonl", '{"_id": "é", "text": "a"}\n{"_id": "e\u0301", "text": "b"}\n', [("é", "a"), ("e\u0301", "b")]),
+    ("corpus.jsonl", '{"_id": 1.0, "text": "a"}\n', r"corpus\.jsonl:1: '_id' must be a string or an integer"),
+    ("corpus.jsonl", '{"_id": null, "text": "a"}\n', r"corpus\.jsonl:1: '_id' must be a string .*, got NoneType"),
+    ("corpus.jsonl", '{"_id": "1", "text": null}\n', r"corpus\.jsonl:1: expected one of 'text'"),
+    ("corpus.jsonl", '{"_id": "1", "text": "a", "title": {"x": 1}}\n', r":1: 'title' must be a string, got dict"),
+    ("corpus.jsonl", '{"_id": "1", "text": ["a"]}\n', r"corpus\.jsonl:1: 'text' must be a string, got list"),
+    ("corpus.jsonl", '{\n "_id": "1"\n}\n', r"corpus\.jsonl:1: malformed JSON"),
+    ("corpus.jsonl", '{"_id": "1", "text": "a"}\n\n', r"corpus\.jsonl:2: empty line"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "expected"), UNUSUAL)
+def test_a_file_as_people_have_it_is_read_or_refused_with_its_line(tmp_path, name, content, expected):
+    path = tmp_path / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    read = READERS[path.stem]
+    if isinstance(expected, list):
+        assert read(path) == expected
+    else:
+        with pytest.raises(DrkitError, match=expected) as error:
+            read(path)
+        assert str(path) in str(error.value)
+
+
+def document(number: int) -> bytes:
+    return b'{"id": "doc%d", "contents": "text %d"}\n' % (number, number)
+
+
+@pytest.mark.parametrize("source", ["jsonl", "trec-setting", "trec-folder", "tevatron"])
+def test_a_folder_of_shards_is_one_corpus(tmp_path, source):
+    """As Anserini keeps them: plain, gzipped and in zst, with the keys id and contents."""
+    shards = tmp_path / "corpus"
+    shards.mkdir()
+    (shards / "README.md").write_text("what this is")
+    (shards / ".hidden.jsonl").write_text("{}")
+    (shards / "a.jsonl").write_bytes(document(0) + document(1))
+    (shards / "b.jsonl.gz").write_bytes(gzip.compress(document(2)))
+    (shards / "c.jsonl.zst").write_bytes(pa.compress(document(3), "zstd", asbytes=True))
+    (tmp_path / "topics.tsv").write_text("q\twhat\n")
+    (tmp_path / "qrels.txt").write_text("q 0 doc3 1\n")
+    lines(tmp_path / "train.jsonl", [{"query_id": "q", "query": "what", "positive_passages": [{"docid": "doc3"}]}])
+    training = TevatronConfig(path=str(tmp_path / "train.jsonl"), corpus=str(shards), **WHOLE)
+    found = {
+        "jsonl": lambda: JsonlCollection(JsonlConfig(path=str(shards))),
+        "trec-folder": lambda: TrecCollection(TrecConfig(path=str(tmp_path))),
+        "trec-setting": lambda: TrecCollection(TrecConfig(path=str(tmp_path), corpus=str(shards))),
+        "tevatron": lambda: TevatronCollection(training),
+    }[source]()
+    write_collection(found, tmp_path / "out")
+    expected = [(f"doc{number}", f"text {number}") for number in range(4)]
+    assert [(p.doc_id, p.text) for p in open_collection(tmp_path / "out").corpus] == expected
+    assert all(name in str(found.describe()) for name in ("a.jsonl", "b.jsonl.gz", "c.jsonl.zst"))
+    (shards / "b.jsonl.gz").write_bytes(gzip.compress(document(1)))
+    with pytest.raises(DrkitError, match=r"'doc1' @ .*a\.jsonl:2 and .*b\.jsonl\.gz:1"):
+        write_collection(found, tmp_path / "out")
+
+
+def test_a_folder_of_texts_without_ids_names_them_by_file_and_line(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n')
+    assert [doc_id for doc_id, _ in passages_of(tmp_path)] == ["a.jsonl:1", "a.jsonl:2", "b.jsonl:1", "b.jsonl:2"]
+
+
+def test_a_folder_of_a_whole_collection_is_not_one_of_passages(tmp_path):
+    beir(tmp_path, [{"_id": "1", "text": "a"}], "q\t1\t1\n")
+    with pytest.raises(DrkitError, match=r"has not only passages, but queries\.jsonl; .* beir:"):
+        passages_of(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["dev", "validation", "valid", "val"])
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_dev_judgements_of_a_beir_folder_under_each_of_their_names(tmp_path, name, ending):
+    folder = beir(tmp_path, [{"_id": "1", "text": "a"}], "q\t1\t1\n")
+    content = b"query-id\tcorpus-id\tscore\nunjudged\t1\t1\n"
+    (folder / "qrels" / f"{name}.tsv{ending}").write_bytes(gzip.compress(content) if ending else content)
+    found = BeirCollection(BeirConfig(path=str(folder)))
+    assert found.splits() == ("dev", "test")
+    assert [query.query_id for query in found.queries("dev")] == ["unjudged"]
+    other = "val" if name == "dev" else "dev"
+    (folder / "qrels" / f"{other}.tsv").write_bytes(content)
+    with pytest.raises(DrkitError, match="are both judgements of dev; remove one"):
+        BeirCollection(BeirConfig(path=str(folder)))

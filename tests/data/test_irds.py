@@ -96,7 +96,7 @@ def test_another_corpus_and_a_query_in_two_splits_are_refused(home, tmp_path):
     assert "'cranfield/train' judges the documents of 'CranfieldDocs'" in other["error"]
     twice = join(home, tmp_path / "out", dataset="vaswani", train_dataset="vaswani/train")
     assert "duplicate query id " in twice["error"]
-    assert ", in train and in test @" in twice["error"]
+    assert "in train @ train queries row 1 and in test @ test queries row 1" in twice["error"]
 
 
 def test_cranfield_has_titles_and_judgements_of_every_grade(home, tmp_path):

@@ -3,8 +3,8 @@
 import pytest
 
 from drkit.core.types import Judgement, Passage, Query
-from drkit.data.collection import read_judgements
 from drkit.data.pairs import PairsCollection
+from drkit.data.qrels import read_judgements
 from drkit.data.specs import PairsConfig
 from drkit.data.writing import write_collection
 from drkit.errors import DrkitError

@@ -52,7 +52,7 @@ def marked(folder):
 
 def without_last_line_end(folder):
     found = jsonl(folder)
-    found.passage_file.write_bytes(found.passage_file.read_bytes().rstrip(b"\n"))
+    found.passage_files[0].write_bytes(found.passage_files[0].read_bytes().rstrip(b"\n"))
     return found
 
 
@@ -139,15 +139,15 @@ def test_a_file_that_is_missing_or_empty_is_one_error(tmp_path):
     collection = jsonl(tmp_path, rows=[])
     with pytest.raises(DrkitError, match="has no passages"):
         in_tasks(collection, tmp_path / "tasks", Pickling())
-    collection.passage_file.unlink()
+    collection.passage_files[0].unlink()
     with pytest.raises(DrkitError, match=r"texts\.jsonl: cannot be read \(No such file"):
         in_tasks(collection, tmp_path / "tasks", Pickling())
 
 
 def test_a_bad_line_has_its_number_in_the_file(tmp_path):
     collection = jsonl(tmp_path)
-    lines = collection.passage_file.read_text().splitlines()
-    collection.passage_file.write_text("\n".join([*lines[:40], '{"_id": "d40"', *lines[41:]]))
+    lines = collection.passage_files[0].read_text().splitlines()
+    collection.passage_files[0].write_text("\n".join([*lines[:40], '{"_id": "d40"', *lines[41:]]))
     with pytest.raises(DrkitError, match=r"texts\.jsonl:41: malformed JSON"):
         in_tasks(collection, tmp_path / "tasks", Pickling())
 
@@ -173,9 +173,9 @@ def test_parts_of_a_file_that_has_changed_are_read_again(tmp_path):
     collection = jsonl(tmp_path)
     with pytest.raises(KeyboardInterrupt):
         in_tasks(collection, tmp_path / "tasks", Pickling(after=4))
-    text = collection.passage_file.read_text()
-    collection.passage_file.write_text(text.replace("zebra", "horse"))
-    os.utime(collection.passage_file, (time.time() + 9, time.time() + 9))
+    text = collection.passage_files[0].read_text()
+    collection.passage_files[0].write_text(text.replace("zebra", "horse"))
+    os.utime(collection.passage_files[0], (time.time() + 9, time.time() + 9))
     assert in_tasks(collection, tmp_path / "tasks", Pickling()) == here(collection, tmp_path / "here")
 
 

@@ -13,7 +13,7 @@ from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.errors import DrkitError
 from drkit.miners import chain, filters, sources
 from drkit.miners.blocks import chain_text, mine_in_blocks, open_chain, read_mined, write_mined
-from drkit.miners.chain import build_chain, parse_chain, weight_hashes
+from drkit.miners.chain import build_chain, model_hashes, parse_chain
 from drkit.search import FlatIndex, Retriever, Vectors, encode_corpus
 from drkit.testing.toys import ToyCorpus, ToyReranker, toy_requests
 from tests.engine.encoders import Watched
@@ -67,7 +67,7 @@ class Mining:
         choices = parse_chain(names, (), registry)
         self.chain = build_chain(choices, registry, here)
         self.parts = FileParts(folder / "parts")
-        given = chain_text(choices), vectors, folder / "index", tuple(weight_hashes(here).items())
+        given = chain_text(choices), vectors, folder / "index", tuple(model_hashes(here).items())
         self.chain.save_index(folder / "index", ToyCorpus())
         self.loaded = Loaded(toy_chain, *given, *([watch] if watch else []))
 
@@ -131,7 +131,7 @@ def test_blocks_of_other_mining_are_not_used(vectors, tmp_path, change):
 def test_a_worker_with_other_weights_refuses(vectors, tmp_path):
     other = {"retriever": "other"}
     text = chain_text(parse_chain(["dense"], (), installed().registry))
-    with pytest.raises(DrkitError, match="a worker loaded other weights for mining"):
+    with pytest.raises(DrkitError, match="a worker loaded another model for mining"):
         toy_chain(text, vectors, tmp_path / "index", tuple(other.items()))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ir_measures
 import numpy as np
 import pytest
 import pytrec_eval
@@ -9,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drkit.core.types import Judgement
+from drkit.data.qrels import read_qrels, write_qrels
 from drkit.errors import DrkitError
 from drkit.evaluate import MEASURES, check_measures, evaluate
-from drkit.search.rankings import read_qrels, read_run, write_qrels, write_run
+from drkit.search.rankings import read_run, write_run
 
 NAMES = {
     "nDCG@10": "ndcg_cut_10",
@@ -117,3 +119,46 @@ def test_contradictions_are_refused():
         evaluate([("q", []), ("q", [])], [Judgement("q", "d", 1)])
     with pytest.raises(DrkitError, match="duplicate document among its hits"):
         evaluate([("q", [("d", 1.0), ("d", 2.0)])], [Judgement("q", "d", 1)])
+
+
+HITS = [("q1", [(f"d{i}", 10.0 - i) for i in range(1, 10)])]
+GRADES = {"d5": 1, "d6": 0, "d7": 1, "d8": 0}
+
+
+@pytest.mark.parametrize(
+    ("measure", "more", "value"),
+    [
+        ("nDCG(judged_only=True)@3", {}, 0.9197),
+        ("P(judged_only=True)@2", {}, 0.5),
+        ("AP(judged_only=True)@3", {}, 0.8333),
+        ("Judged@9", {}, 0.4444),
+        ("Judged@9", {"d9": -1}, 0.5556),
+        ("nDCG(judged_only=True)@3", {"d9": -1}, 0.9197),
+        ("R_cap@5", {}, 0.5),
+        ("R_cap@1", {"d1": 1}, 1.0),
+        ("R@1", {"d1": 1}, 0.3333),
+    ],
+)
+def test_hits_are_cut_after_unjudged_ones_are_removed_and_recall_may_be_capped(measure, more, value):
+    qrels = [Judgement("q1", doc, grade) for doc, grade in {**GRADES, **more}.items()]
+    assert evaluate(HITS, qrels, [measure]).mean(measure) == pytest.approx(value, abs=1e-4)
+
+
+@pytest.mark.parametrize("measure", ["RR@99999999999999999999", "R(rel=99999999999999)@5", "R_cap@0", "R_cap@x"])
+def test_numbers_that_no_engine_takes_are_refused_before_anything_is_measured(measure):
+    with pytest.raises(DrkitError, match="unknown measure"):
+        check_measures([measure])
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_every_supported_measure_is_that_of_ir_measures(data):
+    docs = [f"d{i}" for i in range(12)]
+    ranked = data.draw(st.permutations(docs))[: data.draw(st.integers(1, 12))]
+    grades = data.draw(st.dictionaries(st.sampled_from(docs), st.integers(0, 3), min_size=1))
+    names = ["nDCG@5", "P@3", "R@4", "AP", "RR@10", "Judged@6", "nDCG(judged_only=True)@2", "P(judged_only=True)@2"]
+    run = {"q": {doc: float(len(ranked) - rank) for rank, doc in enumerate(ranked)}}
+    found = evaluate([("q", list(run["q"].items()))], [Judgement("q", *pair) for pair in grades.items()], names)
+    expected = ir_measures.calc_aggregate([ir_measures.parse_measure(name) for name in names], {"q": grades}, run)
+    for name in names:
+        assert found.mean(name) == pytest.approx(float(expected[ir_measures.parse_measure(name)]))

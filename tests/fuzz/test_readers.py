@@ -13,15 +13,18 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from drkit.core.registry import installed
-from drkit.data.collection import read_judgements, read_passages, read_topics
+from drkit.data.collection import read_passages
 from drkit.data.pairs import PairsCollection
+from drkit.data.qrels import read_judgements
 from drkit.data.rows import LONGEST_LINE, read_lines
 from drkit.data.specs import PairsConfig
+from drkit.data.topics import read_topics
 from drkit.encoders.folder import (
     declared_settings,
     is_dual,
@@ -51,6 +54,8 @@ CSV = b'query,passage,score\nq,"a, ""b"" c",1\nr,d,0.5\n'
 QRELS = b"q1 0 d1 1\nq1 0 d2 0\nq2 0 d1 2\n"
 RUN = b"q1 Q0 d1 1 9.5 tag\nq1 Q0 d2 2 1e-3 tag\nq2 Q0 d%20x 1 1 tag\n"
 TOPICS = b"<top>\n<num> Number: 301\n<title> some words\n<desc> Description: x\n</top>\n"
+RANKS = b"q1\td1\t1\nq1\td2\t2\nq2\td1\t1\n"
+XML = b'<topics>\n<topic number="1"><query>a &amp; b</query><narrative>c</narrative></topic>\n</topics>\n'
 MANIFEST = json.dumps(
     {
         "layout": 2,
@@ -132,20 +137,30 @@ def gives_a_value_or_an_error(read: Callable[[Path], Any], name: str, content: b
             return
 
 
+def zstd(content: bytes) -> bytes:
+    return bytes(pa.compress(content, "zstd", asbytes=True))
+
+
+def passages(path: Path) -> Any:
+    return read_passages([path])
+
+
 fuzzed = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 # Passages, topics and pairs share their formats; each is read by its own code.
 FILES = [
-    ("p.jsonl", JSONL, read_passages),
-    ("p.tsv", TABLE, read_passages),
-    ("p.json", b"[" + JSONL.splitlines()[0] + b"]", read_passages),
+    ("p.jsonl", JSONL, passages),
+    ("p.tsv", TABLE, passages),
+    ("p.json", b"[" + JSONL.splitlines()[0] + b"]", passages),
     ("q.tsv", b"q1\tsome words\nq2\tmore\n", read_topics),
     ("q.trec", TOPICS, read_topics),
     ("q.jsonl", JSONL, read_topics),
+    ("q.xml", XML, read_topics),
     ("p.csv", CSV, lambda path: PairsCollection(PairsConfig(path=str(path))).judgements("train")),
     ("r.qrels", QRELS, read_judgements),
     ("r.tsv", b"query-id\tcorpus-id\tscore\nq\td\t1\n", lambda path: read_judgements(path, beir=True)),
     ("r.txt", QRELS, read_qrels),
     ("r.run", RUN, read_run),
+    ("r.tsv", RANKS, read_run),
 ]
 
 
@@ -171,7 +186,13 @@ def read_valid(read, name, valid):
 @fuzzed
 @given(st.binary(max_size=200) | changed(gzip.compress(JSONL, mtime=0)))
 def test_gzipped_files(content):
-    gives_a_value_or_an_error(read_passages, "p.jsonl.gz", content)
+    gives_a_value_or_an_error(passages, "p.jsonl.gz", content)
+
+
+@fuzzed
+@given(st.binary(max_size=200) | changed(zstd(JSONL)))
+def test_files_compressed_by_zstandard(content):
+    gives_a_value_or_an_error(passages, "p.jsonl.zst", content)
 
 
 @fuzzed

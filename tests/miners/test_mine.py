@@ -110,7 +110,7 @@ def test_dense_mining_is_the_retrievers_ranking_without_positives(collection, en
     )
     assert figures["queries"] == figures["lines"] == 12
     assert figures["negatives"] == 60
-    assert len(figures["weights"]["retriever"]) == 32
+    assert len(figures["models"]["retriever"]) == 32
     assert all(row["scores"] == sorted(row["scores"], reverse=True) for row in read(out))
 
 

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
+from pathlib import Path
 
 import attrs
 import numpy as np
@@ -65,7 +66,10 @@ def test_the_page_says_what_was_composed(pages, runs):
         assert part in text
     assert "what is topic16" in text, "a sample query"
     recipe = (runs["seed-1"] / "recipe.toml").read_text()
-    assert " ".join(recipe.split()) in text, "the recipe that repeats the run"
+    folder = str(Path(open_run(runs["seed-1"], PARTS).recipe.collection.config.path).parent)
+    assert folder in recipe
+    assert folder not in pages["one"], "the author's folders"
+    assert " ".join(recipe.replace(f"{folder}/", "").split()) in text, "the recipe that repeats the run"
     manifest = read_manifest(runs["seed-1"] / "evaluation")
     assert f"torch {manifest.versions['torch']}" in text
     assert manifest.machine["processor"] in text
@@ -194,7 +198,7 @@ def test_predicted_words_are_shown_where_the_decoder_predicts_words(pages, runs)
 
 def test_runs_that_differ_by_the_seed_share_a_row(runs):
     records = [open_run(runs[name], PARTS) for name in ("seed-1", "seed-2", "uniform")]
-    found = compare_runs(records)
+    found = compare_runs(records, records)
     assert [group.runs for group in found.groups] == [("seed-1", "seed-2"), ("uniform",)]
     assert found.settings == ("masker",)
     assert [group.differences for group in found.groups] == [("pmi",), ("uniform",)]
@@ -206,7 +210,7 @@ def test_runs_that_differ_by_the_seed_share_a_row(runs):
 
 def test_runs_that_differ_by_training_queries_are_a_curve(runs):
     records = [open_run(runs[name], PARTS) for name in ("seed-1", "seed-2", "few")]
-    rows = compare_runs(records).curve.spec["data"]["values"]
+    rows = compare_runs(records, records).curve.spec["data"]["values"]
     values = {one.name: one.scores[one.results.compared].mean("RR@10") for one in records}
     assert [row["x"] for row in rows] == [4, 12]
     assert [row["y"] for row in rows] == pytest.approx([values["few"], (values["seed-1"] + values["seed-2"]) / 2])
@@ -226,6 +230,17 @@ def test_a_page_of_several_runs_compares_them(pages, runs):
     assert page.data("query-data")["systems"] == ["BM25", "seed-1", "seed-2", "uniform", "few"]
     selected = [a for tag, a in page.tags if tag == "option" and "selected" in a]
     assert selected[0]["value"] == "3", "--baseline uniform"
+
+
+def test_a_comparison_names_the_system_of_each_run_in_which_they_differ(runs, tmp_path):
+    folders = [runs["seed-1"], runs["uniform"]]
+    page = collect_page(folders, PARTS, ReportOptions())
+    assert page.notes[0] == "Each run is represented by its system 'retriever-1'."
+    other = collect_page(folders, PARTS, ReportOptions(system="no-pretraining"))
+    assert "are the same encoder, byte for byte" in other.notes[1]
+    assert len(page.notes) == 1
+    with pytest.raises(DrkitError, match="not every run has the system 'retriever-9'"):
+        collect_page(folders, PARTS, ReportOptions(system="retriever-9"))
 
 
 def test_runs_on_other_queries_are_not_tested_together(runs, hostile_run):
@@ -337,7 +352,7 @@ def test_the_command_refuses_bad_input_in_one_line(tmp_path, arguments, said):
 
 
 def test_a_missing_extra_is_named(runs, tmp_path):
-    (tmp_path / "vl_convert.py").write_text("raise ImportError('not installed')")
+    (tmp_path / "vl_convert.py").write_text("raise ModuleNotFoundError('not installed', name='vl_convert')")
     code = "import sys; sys.path.insert(0, sys.argv.pop(1)); from drkit_cli.main import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path), "report", str(runs["seed-1"]), "-o", str(tmp_path / "p.html")],

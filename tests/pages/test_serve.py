@@ -184,8 +184,9 @@ def test_hostile_passages_are_text(hostile_run, tmp_path):
         started.stop()
 
 
-def test_a_qrels_file_that_is_none_is_refused(runs, tmp_path):
-    (tmp_path / "bad.qrels").write_text("not a judgement\n")
+@pytest.mark.parametrize("content", ["not a judgement\n", "query-id\tcorpus-id\tscore\nq\td\t1\n", "q\t0\td\thigh\n"])
+def test_a_qrels_file_that_is_none_is_refused(runs, tmp_path, content):
+    (tmp_path / "bad.qrels").write_text(content)
     with pytest.raises(DrkitError, match=r"bad\.qrels:1"):
         SearchedRuns.load([open_run(runs["seed-1"], PARTS)], tmp_path / "bad.qrels")
 
@@ -216,3 +217,38 @@ def test_a_port_in_use_is_one_line(server, runs, tmp_path):
         f"error: cannot listen on 127.0.0.1:{server.port}: the port is in use or not allowed; choose another one with "
         f"--port\n"
     )
+
+
+def raw(server, *lines, body=b""):
+    """Send a request as it is; return the first line of the answer."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+        connection.sendall("\r\n".join([*lines, "Host: localhost", "", ""]).encode() + body)
+        return connection.recv(4096).decode().splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    "framing",
+    [
+        ("Transfer-Encoding: chunked",),
+        ("Content-Length: 5", "Transfer-Encoding: chunked"),
+        ("Content-Length: 400000000",),
+        ("Content-Length: -1",),
+        ("Content-Length: 5", "Content-Length: 6"),
+        (),
+    ],
+)
+def test_forms_of_unclear_or_large_length_are_refused_unread(server, framing):
+    assert " 400 " in raw(server, "POST /judge HTTP/1.1", *framing, body=b"5\r\nhello\r\n")
+
+
+def test_two_servers_drop_nothing_that_the_other_wrote(tmp_path):
+    first, second = (KeptJudgements(tmp_path / "q.qrels") for _ in range(2))
+    assert first.grades == second.grades == {}
+    for number in range(4):
+        (first, second)[number % 2].add(Judgement(f"q{number}", "d", 1), f"text {number}")
+    with (tmp_path / "q.qrels").open("a") as file:
+        file.write("mine 0 d 1\n")
+    first.add(Judgement("q0", "d", 0))
+    expected = {("q0", "d"): 0, ("mine", "d"): 1, **{(f"q{number}", "d"): 1 for number in range(1, 4)}}
+    assert KeptJudgements(tmp_path / "q.qrels").grades == first.grades == expected
+    assert len((tmp_path / "q.qrels.queries.tsv").read_text().splitlines()) == 4

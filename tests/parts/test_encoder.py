@@ -175,7 +175,7 @@ def test_a_checkpoint_that_lacks_encoder_weights_is_refused(tokenizer, tmp_path)
     save_file(
         {k: v for k, v in weights.items() if "layer.1" not in k}, tmp_path / "model.safetensors", {"format": "pt"}
     )
-    with pytest.raises(DrkitError, match="is not a complete encoder"):
+    with pytest.raises(DrkitError, match=r"do not fit a BertForMaskedLM: 16 missing \(bert\.encoder\.layer\.1\."):
         MaskedLmEncoder.from_pretrained(str(tmp_path))
 
 

@@ -113,6 +113,24 @@ def train_two_steps(recipe, inputs):
     return tensors
 
 
+@pytest.mark.parametrize("decoder", MATRIX.decoders)
+def test_a_masker_without_effect_is_marked(decoder, stages_of):
+    """What pmi and uniform give to the encoder and to this decoder is the same exactly where the matrix says so."""
+    if ("pmi", decoder) not in ALLOWED:
+        pytest.skip("pmi does not go with this decoder")
+    (pair,) = [pair for pair in MATRIX.pairs if (pair.masker, pair.decoder) == ("pmi", decoder)]
+    batches = []
+    for masker in ("pmi", "uniform"):
+        recipe, inputs = stages_of(masker, decoder)
+        module, collate = built(recipe, inputs)
+        batch = collate([(0, example) for example in range(6)])
+        read = ("encoder.", "tokens.", "source.", *(("decoder.",) if module.decoder.rows(8) or not pair.unread else ()))
+        batches.append({name: value for name, value in batch.items() if name.startswith(read)})
+    same = all(torch.equal(value, batches[1][name]) for name, value in batches[0].items() if "signal" not in name)
+    assert same == bool(pair.unread)
+    assert all(not other.unread for other in MATRIX.pairs if other.masker != "pmi")
+
+
 @pytest.mark.parametrize(("masker", "decoder"), ALLOWED)
 def test_what_goes_together_trains(masker, decoder, stages_of):
     train_two_steps(*stages_of(masker, decoder))

@@ -1,5 +1,8 @@
 """Plugins that cannot be loaded, in whole or in part: each is named, and takes nobody down."""
 
+import json
+import signal
+
 import pytest
 
 from drkit.errors import DrkitError, UnknownNameError
@@ -34,6 +37,9 @@ BROKEN = {
     "import-error": ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
     "misspelled": ("@hookimpl\ndef drkit_componets():\n    return []", "did you mean 'drkit_components'"),
     "not-a-spec": ("@hookimpl\ndef drkit_components():\n    return ['pmi']", "'pmi', which is not a ComponentSpec"),
+    "interrupting": ("raise KeyboardInterrupt('theirs')", "KeyboardInterrupt: theirs"),
+    "exiting": ("raise SystemExit(3)", "SystemExit: 3"),
+    "skipping": ("import pytest\npytest.skip('theirs', allow_module_level=True)", "Skipped: theirs"),
     "many-lines": ("raise RuntimeError('first line\\nsecond line')", "RuntimeError: first line"),
 }
 
@@ -88,3 +94,21 @@ def test_settings_that_are_not_frozen_or_lack_defaults_are_refused_at_load(site)
     assert "masker 'asking': settings without a default: 'ratio'" in report.problems
     with pytest.raises(UnknownNameError, match=r"Not loaded: .*settings class Loose is not frozen"):
         here.registry.get("masker", "loose")
+
+
+def test_what_a_plugin_prints_is_no_result_of_a_command(site):
+    write_package(site, "talking", "print('hello from a plugin')\n\n@hookimpl\ndef drkit_components():\n    return []")
+    _, out, err = drkit("plugins", "--json", PYTHONPATH=path_with(site))
+    assert "talking" in {plugin["name"] for plugin in json.loads(out)["plugins"]}
+    assert "hello from a plugin" in err
+
+
+def test_ctrl_c_while_plugins_are_loaded_ends_the_program(site):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    write_package(site, "slow", "import signal\nsignal.raise_signal(signal.SIGINT)")
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            installed_with(site)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -8,8 +8,11 @@ import pytest
 import torch
 
 from drkit.core.registry import installed
+from drkit.errors import DrkitError
+from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
-from drkit.runs.trial import try_parts
+from drkit.runs.trial import describe_trial, try_parts
+from tests.search.toys import masked_lm
 
 PARTS = installed()
 
@@ -54,3 +57,22 @@ def test_it_is_quick_and_leaves_random_numbers_alone():
     assert time.process_time() - started < 3
     assert torch.equal(before[0], torch.get_rng_state())
     assert (np.random.get_state()[1].tolist(), random.getstate()) == before[1:]
+
+
+def test_a_folder_of_an_unsupported_architecture_is_refused_in_the_plan(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "albert"}')
+    recipe = compose(ComposeRequest(encoder=str(tmp_path)), PARTS)
+    with pytest.raises(DrkitError, match=r"architecture 'albert' are not supported: .* @ encoder\.pretrained"):
+        check(recipe, PARTS.registry)
+
+
+def test_it_is_said_which_models_were_looked_up(tmp_path):
+    folder = tmp_path / "here"
+    masked_lm().save_pretrained(folder)
+    chain = ("bm25", "cross-encoder-filter:nobody/filters")
+    recipe = compose(ComposeRequest(encoder=str(folder), pipeline="three-stage", miners=chain), PARTS)
+    said = describe_trial(recipe, PARTS.registry)
+    assert said.startswith("trial: every part of the recipe passes on a toy batch; ")
+    assert f"of {folder}, the configuration was read, not the weights" in said
+    assert said.endswith("not looked up, since no such folder exists: nobody/filters (a hub id?)")
+    assert describe_trial(compose(ComposeRequest(), PARTS), PARTS.registry).endswith("on a toy batch")

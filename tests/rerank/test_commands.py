@@ -224,6 +224,7 @@ def test_sentence_transformers_distils_from_it(files, scored, tmp_path):
             "'positives' must be a list of",
         ),
         ('{"query_id": "q", "positives": ["d empty"], "negatives": []}', "'query' is missing"),
+        ('{"query_id": "q", "query": "x", "positives": [7], "negatives": []}', "passage '7' is not"),
         ("nonsense", "malformed JSON"),
         ("", "empty line"),
     ],

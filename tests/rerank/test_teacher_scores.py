@@ -219,7 +219,7 @@ def test_the_stage_scores_with_a_real_cross_encoder(tmp_path, where):
     metrics = taught(tmp_path, inputs, model="" if where == "stage" else str(tmp_path / "reranker"))
     assert metrics["queries"] == 13
     assert metrics["pairs_per_second"] > 0
-    assert len(metrics["weights"]) == 32
+    assert len(metrics["model"]) == 32
     assert metrics["max_length"] == 32
     found = read_scores(tmp_path / "teacher")
     collection = open_collection(tmp_path / "collection")

@@ -1,10 +1,12 @@
 """Going on from an earlier run: its encoder, LM head and decoder are taken over, and so is how its vectors are made."""
 
 import json
+import shutil
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from drkit.core.progress import Silent
 from drkit.core.registry import installed
@@ -128,3 +130,35 @@ def test_a_run_without_finished_pretraining_is_refused(first, tmp_path):
     (tmp_path / "recipe.toml").write_text((first / "recipe.toml").read_text())
     with pytest.raises(DrkitError, match="has not finished its pre-training: finish it with"):
         compose(ComposeRequest(encoder=str(tmp_path)), PARTS)
+
+
+def dropped(weights):
+    weights.pop(min(weights))
+
+
+def renamed(weights):
+    for name in list(weights):
+        weights[f"x.{name}"] = weights.pop(name)
+
+
+def shorter(weights):
+    name = max(weights, key=lambda name: weights[name].numel())
+    weights[name] = weights[name][:-1].contiguous()
+
+
+@pytest.mark.parametrize("change", [dropped, renamed, shorter, dict.clear])
+def test_a_decoder_whose_weights_are_damaged_does_not_start_anew(texts, first, tmp_path, change):
+    """Nor does one whose file does not say what it is."""
+    shutil.copytree(first, tmp_path / "first")
+    path = tmp_path / "first" / "pretrained" / "decoder.safetensors"
+    with safe_open(str(path), framework="pt") as file:
+        about = file.metadata()
+    weights = load_file(path)
+    change(weights)
+    path.unlink()  # the copy may be a link
+    save_file(weights, path, metadata=about)
+    with pytest.raises(DrkitError, match=r"do not fit the decoder 'enhanced' of these settings \(.*restore the file"):
+        go(texts, tmp_path / "second", masker="uniform", decoder="enhanced", encoder=str(tmp_path / "first"))
+    save_file(weights, path)
+    with pytest.raises(DrkitError, match=r"cannot read the decoder in .*decoder.safetensors"):
+        go(texts, tmp_path / "third", masker="uniform", decoder="enhanced", encoder=str(tmp_path / "first"))

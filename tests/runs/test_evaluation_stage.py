@@ -9,6 +9,7 @@ from drkit.core.progress import Silent
 from drkit.core.registry import installed
 from drkit.core.types import Judgement, Passage, Query
 from drkit.data import write_collection
+from drkit.evaluate.systems import VERDICT_CAPTION
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs.plan import plan
 from drkit.runs.stages.evaluation import EVALUATION, EvaluationSettings
@@ -79,13 +80,13 @@ def test_what_the_table_says_in_words_is_tested(evaluated, tmp_path, capsys):
     _, metrics = evaluated
     assert metrics["against"] == {"bm25": {"RR@10": pytest.approx(0.5)}}
     for against, said in (
-        (metrics["against"], "(p = 0.500: this may be chance)"),
-        ({"bm25": {"RR@10": 1e-9}}, "(p < 0.001)"),
+        (metrics["against"], "no difference shown between low and BM25: RR@10 0.375 against 0.500 (p = 0.500)"),
+        ({"bm25": {"RR@10": 1e-9}}, "BM25 beats low: RR@10 0.500 against 0.375 (p < 0.001)"),
     ):
         done = SimpleNamespace(metrics={**metrics, "against": against})
         results(tmp_path, {"evaluation": done})
         printed = " ".join(capsys.readouterr().out.split())
-        assert f"low does not beat BM25: RR@10 0.375 against 0.500 {said}" in printed
+        assert f"{VERDICT_CAPTION} {said}" in printed
 
 
 @pytest.mark.parametrize(
@@ -93,11 +94,11 @@ def test_what_the_table_says_in_words_is_tested(evaluated, tmp_path, capsys):
     [
         (
             [("a b", 2), ("c", 1)],
-            "reranker beats low, whose hits it ranks: RR@10 0.500 against 0.375 (p = 0.500: ",
+            "no difference shown between reranker and low, whose hits it ranks: RR@10 0.500 against 0.375 (p = 0.500)",
         ),
         (
             [("c", 1)],
-            "reranker does not beat low, whose hits it ranks: RR@10 0.000 against 0.375 (p = 0.500: this may be chance)"
+            "no difference shown between reranker and low, whose hits it ranks: RR@10 0.000 against 0.375 (p = 0.500)"
             "; --set evaluation.rerank=false leaves it out",
         ),
     ],
@@ -121,8 +122,8 @@ def test_the_verdict_is_on_the_retriever_that_is_exported_not_on_the_last(evalua
     assert (metrics["compared"], {*metrics["against"]}) == ("low", {"bm25", "worse"})
     results(tmp_path, {"evaluation": SimpleNamespace(metrics=metrics)})
     printed = " ".join(capsys.readouterr().out.split())
-    assert "low does not beat BM25: RR@10 0.375 against 0.500" in printed
-    assert "worse does not beat" not in printed
+    assert "between low and BM25: RR@10 0.375 against 0.500" in printed
+    assert "worse and" not in printed
     (tmp_path / "chosen.txt").write_text("initial")  # the run gained nothing, which the verdict on the last one says
     again = EVALUATION.run(stage_run(EVALUATION, tmp_path / "third", inputs, settings, Notes()))
     assert again["compared"] == "worse"

@@ -18,7 +18,6 @@ from drkit.data.corpus import open_collection
 from drkit.data.store import TokenStore, tokenise
 from drkit.data.writing import write_collection
 from drkit.encoders import BertSizes, MaskedLmEncoder
-from drkit.encoders.identity import weights_hash
 from drkit.errors import DrkitError
 from drkit.losses import ContrastiveConfig, ContrastiveLoss
 from drkit.miners import RanksConfig, RefreshConfig
@@ -186,12 +185,12 @@ def test_each_epoch_is_mined_by_the_model_as_it_is_when_it_begins(parts, tmp_pat
     """Against the same training stopped there, and its model asked by hand."""
     settings = {"lr_scheduler_type": "constant", "warmup_steps": 0.0}
     module, collate, refresher = made(parts, tmp_path / "run", every=2)
-    start = weights_hash(module.encoder.backbone)
+    start = refresher._miner.models()["retriever"]
     go(module, collate, tmp_path / "run", refresher, steps=8, **settings)  # epochs of three steps: 0, 1 and 2
     stopped, collate, other = made(parts, tmp_path / "stopped", every=2)
     go(stopped, collate, tmp_path / "stopped", other, steps=6, **settings)
-    mined = {epoch: metrics["weights"]["retriever"] for epoch, metrics in refresher.metrics().items()}
-    assert mined == {"0": start, "2": weights_hash(stopped.encoder.backbone)}
+    mined = {epoch: metrics["models"]["retriever"] for epoch, metrics in refresher.metrics().items()}
+    assert mined == {"0": start, "2": other._miner.models()["retriever"]}
     assert start != mined["2"]
 
 
@@ -276,7 +275,7 @@ def test_a_file_without_its_figures_is_mined_again(parts, tmp_path):
             Counts.calls += 1
             return [Mined(f"q{i}", (), ()) for i in range(QUERIES)]
 
-        def weights(self):
+        def models(self):
             return {}
 
     _, _, refresher = made(parts, tmp_path)
@@ -324,6 +323,6 @@ def test_two_processes_mine_and_train_what_one_does(parts, tmp_path):
     for epoch in (0, 1, 2):
         path = f"negatives-{epoch}.json"
         one, two = (json.loads((tmp_path / n / path).read_text())["counts"] for n in ("one", "two"))
-        assert {**one, "weights": None} == {**two, "weights": None}
+        assert {**one, "models": None} == {**two, "models": None}
         one, two = (read_negatives(tmp_path / n, f"negatives-{epoch}.arrow") for n in ("one", "two"))
         assert {q: p.tolist() for q, p in one.items()} == {q: p.tolist() for q, p in two.items()}

@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 
 from drkit.commands import export_checkpoint, open_encoder
+from drkit.core.files import digest
 from drkit.runs.manifest import read_manifest
 from drkit.search import DualEncoder, Retriever, read_run
 from tests.runs.conftest import drkit
@@ -75,7 +76,7 @@ def test_each_has_its_own_from_one_start(run):
         assert differ(passages, start)
         assert read_manifest(run / stage).metrics["validation"]["measure"] == "RR@10"
     mined = read_manifest(run / "retriever-2").metrics["refreshed"]["0"]
-    assert mined["weights"]["retriever"] == open_encoder(run / "retriever-1", device="cpu").identity()["weights"]
+    assert mined["models"]["retriever"] == digest(open_encoder(run / "retriever-1", device="cpu").identity())
 
 
 def test_what_is_searched_is_what_is_exported(run, collection):

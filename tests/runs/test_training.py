@@ -124,6 +124,8 @@ def test_ctrl_c_leaves_a_checkpoint_to_resume_from(tmp_path, call):
     result = go(resumed, tmp_path / "cut", collate, save_steps=500)
     assert same(whole, resumed)
     assert result.steps == expected.steps
+    assert result.log == expected.log
+    assert result.loss == expected.loss
     assert collate.calls <= STEPS - step + 1
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -158,6 +159,15 @@ def test_what_cannot_be_is_said(drkit, files, tmp_path):
         assert code == 2, said
         assert message in " ".join(said.split()), said
     assert not list(tmp_path.glob("*/*.npy"))
+    copies = tmp_path / "copies"
+    shutil.copytree("beir", copies)
+    for name, options in (("corpus", ()), ("queries", ("--split", "test"))):
+        path = copies / f"{name}.jsonl"
+        path.write_text(path.read_text() + path.read_text().splitlines()[0])
+        code, said = drkit("encode", "--encoder", "encoder", "--collection", f"beir:{copies}", *options, "-o", vectors)
+        assert code == 2
+        assert all(f"{path}:{line}" in said for line in (1, len(path.read_text().splitlines()))), said
+        assert not vectors.exists()
     assert drkit(*encode, "--encoder", "encoder")[0] == 0
     before = sorted((p.name, p.stat().st_mtime_ns) for p in vectors.glob("0*"))
     code, said = drkit(*encode, "--encoder", "other")
@@ -180,6 +190,8 @@ def test_what_cannot_be_is_said(drkit, files, tmp_path):
     out = tmp_path / "out.trec"
     empty = tmp_path / "empty.jsonl"
     empty.write_text('{"_id": "q", "text": " "}\n')
+    twice = tmp_path / "twice.tsv"
+    twice.write_text("q\ta\np\tb\nq\tc\n")
     for arguments, message in [
         (("search", index, "a"), "give the encoder that it was built with (--encoder)"),
         (("search", index, "a", "--encoder", "other"), "the index was built with another encoder (weights differ)"),
@@ -187,6 +199,10 @@ def test_what_cannot_be_is_said(drkit, files, tmp_path):
         (("search", index, "--queries", vectors, "-o", out), "holds vectors of passages"),
         (("search", index, "--encoder", "encoder", "--queries", "none.tsv", "-o", out), "queries not found: none.tsv"),
         (("search", index, "--encoder", "encoder", "--queries", empty, "-o", out), "empty"),
+        (
+            ("search", index, "--encoder", "encoder", "--queries", twice, "-o", out),
+            "twice.tsv:3: duplicate query id 'q'",
+        ),
         (("search", index, "--encoder", "encoder", "--collection", "beir:beir"), "with -o FILE"),
         (("search", index, " ", "--encoder", "encoder"), "the query is empty"),
     ]:

@@ -108,11 +108,13 @@ def test_exporting_leaves_everything_else_alone_and_replaces_as_a_whole(tmp_path
     state, limit, training = torch.get_rng_state(), words.model_max_length, model.training
     export_encoder(model, words, tmp_path / "e", **HOW)
     (tmp_path / "e" / "old").write_text("")
+    with pytest.raises(DrkitError, match="did not write old there"):
+        export_encoder(model, words, tmp_path / "e", **HOW)
+    (tmp_path / "e" / "old").unlink()
     export_encoder(model, words, tmp_path / "e", **HOW)
     assert torch.equal(state, torch.get_rng_state())
     assert (words.model_max_length, model.training) == (limit, training)
     assert [p.name for p in tmp_path.iterdir()] == ["e"]
-    assert not (tmp_path / "e" / "old").exists()
     with pytest.raises(DrkitError, match="pooling"):
         export_encoder(model, words, tmp_path / "e", **{**HOW, "pooling": "sum"})
     assert (tmp_path / "e" / "modules.json").is_file()

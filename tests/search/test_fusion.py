@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drkit.core.types import Judgement
+from drkit.data.qrels import encode_id
 from drkit.errors import DrkitError
 from drkit.evaluate import evaluate
 from drkit.evaluate.tuning import WEIGHTS, tune_weight
 from drkit.search.fusion import SCALES, align, convex, min_max, reciprocal_ranks
-from drkit.search.rankings import encode_id, read_run, write_run
+from drkit.search.rankings import read_run, write_run
 
 DOCS = st.sampled_from([*(f"d{i}" for i in range(12)), "a b", "a!b", "a%b", "ä", "日本", "\u2028x"])
 QUERIES = st.sampled_from(["q1", "q2", "q 3", "frage-ü"])

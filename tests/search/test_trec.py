@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drkit.core.types import Judgement
+from drkit.data.formats import TrecCollection
+from drkit.data.qrels import decode_id, encode_id, id_in_drkit_file, read_qrels, write_qrels
+from drkit.data.specs import TrecConfig
 from drkit.errors import DrkitError
-from drkit.search.rankings import decode_id, encode_id, read_qrels, read_run, write_qrels, write_run
+from drkit.search.rankings import read_run, write_run
 
 IDS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
 SCORES = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -29,19 +36,104 @@ def test_a_run_comes_back_with_its_ids_scores_and_order(tmp_path_factory, run, t
         assert scores == sorted(scores, reverse=True)
 
 
-@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1))
+# Percent signs with and without meaning, and the mark, far more often than in any text.
+ESCAPES = st.lists(st.sampled_from(["%22", "%20", "%25", "%drkit", "%", "%E9", "%C2%A0", " ", "a"]), min_size=1).map(
+    "".join
+)
+
+
+@given(IDS | ESCAPES)
 def test_an_encoded_id_is_one_word_in_one_line(name):
+    assert id_in_drkit_file(encode_id(name)) == name
     assert decode_id(encode_id(name)) == name
     assert encode_id(name).split() == [encode_id(name)]
     assert encode_id(name).splitlines() == [encode_id(name)]
 
 
+@settings(deadline=None, max_examples=60)
+@given(query=IDS | ESCAPES, names=st.sets(IDS | ESCAPES, min_size=1, max_size=5), tag=st.sampled_from(["drkit", "x"]))
+def test_any_id_is_the_same_in_runs_judgements_and_collections(tmp_path_factory, query, names, tag):
+    """What drkit writes is read back: as a run, as judgements, and as those of a collection of the same ids."""
+    folder = tmp_path_factory.mktemp("ids")
+    judgements = [Judgement(query, name, 1) for name in sorted(names)]
+    write_run(folder / "r", [(query, [(name, 1.0) for name in names])], tag)
+    write_qrels(folder / "qrels.txt", judgements)
+    for name, rows in (
+        ("corpus.jsonl", [{"_id": name, "text": "t"} for name in names]),
+        ("topics.jsonl", [{"_id": query, "text": "t"}]),
+    ):
+        (folder / name).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    ((found, hits),) = read_run(folder / "r")
+    assert (found, {doc for doc, _ in hits}) == (query, names)
+    assert list(read_qrels(folder / "qrels.txt")) == judgements
+    collection = TrecCollection(TrecConfig(path=str(folder)))
+    assert {passage.doc_id for passage in collection.passages()} == names
+    assert [one.query_id for one in collection.queries("test")] == [query]
+    assert list(collection.judgements("test")) == judgements
+
+
+FOREIGN = st.lists(st.sampled_from(["%22", "%20", "%25", "%2F", "%", "%E9", "<dbpedia:X>", "a"]), min_size=1).map(
+    "".join
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(query=FOREIGN, document=FOREIGN, separator=st.sampled_from([" ", "\t"]))
+def test_an_id_of_another_tool_stands_as_it_is(tmp_path_factory, query, document, separator):
+    folder = tmp_path_factory.mktemp("foreign")
+    (folder / "r").write_text(separator.join([query, "Q0", document, "1", "2.0", "tool\n"]))
+    (folder / "q").write_text(separator.join([query, "0", document, "1\n"]))
+    assert list(read_run(folder / "r")) == [(query, [(document, 2.0)])]
+    assert list(read_qrels(folder / "q")) == [Judgement(query, document, 1)]
+
+
+@pytest.mark.parametrize("tag", ["drkit", "fused", "reranker", "bm25"])
+def test_files_written_before_ids_were_marked_are_read(tmp_path, tag):
+    """Those of commands are known by their tag, those of stages by their place in a run."""
+    run = tmp_path / "run"
+    (run / "runs").mkdir(parents=True)
+    (run / "recipe.toml").touch()
+    (run / "runs" / "manifest.json").touch()
+    for folder in (tmp_path, run / "runs"):
+        (folder / "old.trec").write_text(f"q%201\tQ0\ta%20b\t1\t2.0\t{tag}\nq%201\tQ0\t%22c\t2\t1.0\t{tag}\n")
+        is_known = folder != tmp_path or tag != "bm25"
+        expected = ("q 1", ["a b", "%22c"]) if is_known else ("q%201", ["a%20b", "%22c"])
+        ((query, hits),) = read_run(folder / "old.trec")
+        assert (query, [doc for doc, _ in hits]) == expected
+    (run / "runs" / "qrels.txt").write_text("q%201\t0\ta%25b\t1\n")
+    assert list(read_qrels(run / "runs" / "qrels.txt")) == [Judgement("q 1", "a%b", 1)]
+
+
+RUN = "q\tQ0\td\t1\t2.0\tt\nq\tQ0\te\t2\t1.0\tt\n"
+
+
+@pytest.mark.parametrize("ending", [".gz", ".zst"])
+def test_a_compressed_run_is_read(tmp_path, ending):
+    whole = gzip.compress(RUN.encode()) if ending == ".gz" else pa.compress(RUN.encode(), "zstd", asbytes=True)
+    (tmp_path / f"r{ending}").write_bytes(whole)
+    assert list(read_run(tmp_path / f"r{ending}")) == [("q", [("d", 2.0), ("e", 1.0)])]
+    for broken in (whole[:-9], b"plain"):
+        (tmp_path / f"r{ending}").write_bytes(broken)
+        with pytest.raises(DrkitError, match=rf"r{ending}: cannot be read after line 0"):
+            list(read_run(tmp_path / f"r{ending}"))
+
+
+@pytest.mark.parametrize("separator", ["\t", " ", "  "])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_run_of_three_columns_is_ranked_by_them(tmp_path, separator, end):
+    """As MS MARCO's own evaluation reads query, passage, rank."""
+    (tmp_path / "r").write_bytes(
+        "".join(separator.join(("q", d, f"{n}{end}")) for n, d in ((2, "e"), (1, "d"))).encode()
+    )
+    assert list(read_run(tmp_path / "r")) == [("q", [("e", 0.5), ("d", 1.0)])]
+
+
 def test_the_columns_are_those_of_trec(tmp_path):
     write_run(tmp_path / "r", [("q 1", [("a", 0.1), ("b c", 2.0), ("d", 0.1)])], "my tag")
     assert (tmp_path / "r").read_text().splitlines() == [
-        "q%201\tQ0\tb%20c\t1\t2.0\tmy%20tag",
-        "q%201\tQ0\td\t2\t0.1\tmy%20tag",
-        "q%201\tQ0\ta\t3\t0.1\tmy%20tag",
+        "q%201%drkit\tQ0\tb%20c%drkit\t1\t2.0\tmy%20tag%drkit",
+        "q%201%drkit\tQ0\td\t2\t0.1\tmy%20tag%drkit",
+        "q%201%drkit\tQ0\ta\t3\t0.1\tmy%20tag%drkit",
     ]
 
 
@@ -86,6 +178,7 @@ def test_what_cannot_be_written_leaves_no_file(tmp_path, rows, message):
         ("q Q0 e 1 nan t", r"r:2: score must be a finite number, got 'nan'"),
         ("q Q0 d 1 0.5 t", r"r:2: duplicate document 'd' for query 'q'"),
         ("p Q0 d 1 0.5 t\nq Q0 e 1 0.5 t", r"r:3: query 'q' occurs twice"),
+        ("q e 1", r"r:2: expected 6 columns .*, got 3: 'q e 1'"),
     ],
 )
 def test_a_wrong_line_is_named(tmp_path, line, message):
@@ -114,11 +207,11 @@ def test_a_percent_sign_that_encodes_no_text_stands_as_it_is(tmp_path):
 
 
 def test_a_missing_or_binary_file_is_an_error_of_the_user(tmp_path):
-    with pytest.raises(DrkitError, match="cannot read"):
+    with pytest.raises(DrkitError, match="none: cannot be read"):
         list(read_run(tmp_path / "none"))
     (tmp_path / "b").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(DrkitError, match="UTF-8"):
         list(read_run(tmp_path / "b"))
     (tmp_path / "q").write_text("q 0 d high\n")
-    with pytest.raises(DrkitError, match="q:1: relevance must be a whole number, got 'high'"):
+    with pytest.raises(DrkitError, match="q:1: the score 'high' is not a 32-bit integer"):
         list(read_qrels(tmp_path / "q"))

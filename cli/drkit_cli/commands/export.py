@@ -64,6 +64,6 @@ def export(
     folder = export_checkpoint(
         source, output, pooling=pooling, dimension=dimension, backends=backends, calibrate=sample
     )
-    if dimension is None and read_manifest(Path(source) / "encoder"):
+    if dimension is None and all(read_manifest(Path(source) / stage) for stage in ("encoder", "collection")):
         write_model_card(Path(source), folder, installed())
     print_result({"encoder": folder}, lambda: echo(f"encoder  {folder}"))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from drkit_cli.names import Between, LocalPath, count
+from drkit_cli.names import Between, InputPath, LocalPath, count
 from drkit_cli.output import output_options, print_note, print_result
 from drkit_cli.terminal import echo
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from drkit.evaluate import TunedWeight
     from drkit.search.fusion import Scale
 
-_FILE = LocalPath(dir_okay=False)
+_FILE, _INPUT = LocalPath(dir_okay=False), InputPath(dir_okay=False)
 _OF_METHOD = {"convex": ("scale", "weight", "tune", "measure"), "rrf": ("rrf_k",)}
 
 
 @click.command(short_help="Fuse two rankings of the same queries.")
-@click.argument("first", metavar="A", type=_FILE)
-@click.argument("second", metavar="B", type=_FILE)
+@click.argument("first", metavar="A", type=_INPUT)
+@click.argument("second", metavar="B", type=_INPUT)
 @click.option(
     "--method",
     type=click.Choice(list(_OF_METHOD)),
@@ -40,7 +40,7 @@ _OF_METHOD = {"convex": ("scale", "weight", "tune", "measure"), "rrf": ("rrf_k",
     help="How the scores of each query are made comparable.",
 )
 @click.option("--weight", type=Between(0, 1), help="Weight of B; A has the rest.  [default: 0.5]")
-@click.option("--tune", metavar="QRELS", type=_FILE, help="Choose the weight by these judgements of dev queries.")
+@click.option("--tune", metavar="QRELS", type=_INPUT, help="Choose the weight by these judgements of dev queries.")
 @click.option("--measure", default="RR@10", show_default=True, help="The measure to tune for.")
 @click.option("--rrf-k", default=60, show_default=True, type=count(0), help="rrf: added to every rank.")
 @click.option("-k", "--depth", default=1000, show_default=True, type=count(1), help="Passages per query.")
@@ -96,11 +96,13 @@ def fuse(
 
 
 def _tuned(first: Path, second: Path, qrels: Path, measure: str, scale: Scale) -> TunedWeight:
-    from drkit.commands.evaluation import read_any_qrels
+    from drkit.core.files import require_no_pipe
     from drkit.evaluate import tune_weight
-    from drkit.search import read_run
+    from drkit.search import read_qrels, read_run
 
-    judgements = tuple(read_any_qrels(qrels))
+    for run in (first, second):
+        require_no_pipe(run)
+    judgements = tuple(read_qrels(qrels))
     return tune_weight(read_run(first), read_run(second), judgements, measure, scale=scale)
 
 

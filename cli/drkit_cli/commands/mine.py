@@ -107,8 +107,8 @@ def mine(
         echo(f"queries    {done['queries']:,}, {done['queries_without']:,} of them without a negative")
         echo(f"negatives  {done['negatives']:,}, {done['negatives_per_query']:g} per query")
         echo(f"dropped    {dropped}")
-        for name, weights in done["weights"].items():
-            echo(f"weights    {name} {weights}")
+        for name, model in done["models"].items():
+            echo(f"model      {name} {model}")
         echo(f"file       {output}: {done['lines']:,} lines")
 
     print_result({"file": output, **done}, draw)

@@ -18,10 +18,15 @@ from drkit_cli.terminal import echo
 )
 @click.option("--baseline", metavar="SYSTEM", help="System that the others are tested against (default: BM25).")
 @click.option(
+    "--system",
+    metavar="SYSTEM",
+    help="System of each run that is compared, for several runs (default: the last one in which they differ).",
+)
+@click.option(
     "--queries", default=200, show_default=True, type=count(0), help="Number of queries to show with their passages."
 )
 @output_options
-def report(runs: tuple[Path, ...], output: Path | None, baseline: str | None, queries: int) -> None:
+def report(runs: tuple[Path, ...], output: Path | None, baseline: str | None, system: str | None, queries: int) -> None:
     r"""Write an HTML page about one or several runs.
 
     The page shows what was composed, the systems with intervals and tests, queries that win and lose, curves of the
@@ -30,6 +35,7 @@ def report(runs: tuple[Path, ...], output: Path | None, baseline: str | None, qu
     \b
     drkit report runs/R
     drkit report runs/R runs/R2 -o report.html --baseline R2
+    drkit report runs/R runs/R2 -o report.html --system retriever-1
     """
     from drkit.core.files import write_text
     from drkit.core.registry import installed
@@ -38,5 +44,5 @@ def report(runs: tuple[Path, ...], output: Path | None, baseline: str | None, qu
     if output is None and len(runs) > 1:
         raise click.UsageError("several runs need a file to write to: -o report.html")
     path = output or runs[0] / "report.html"
-    write_text(path, report_page(runs, installed(), ReportOptions(baseline, queries)))
+    write_text(path, report_page(runs, installed(), ReportOptions(baseline, queries, system)))
     print_result({"report": path}, lambda: echo(f"report  {path}"))

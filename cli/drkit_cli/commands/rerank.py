@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from drkit_cli.names import LocalPath, count
+from drkit_cli.names import InputPath, LocalPath, count
 from drkit_cli.options import (
     collection_option,
     cross_encoder_option,
@@ -20,7 +20,7 @@ from drkit_cli.terminal import echo
 
 
 @click.command(short_help="Re-rank a run with a cross-encoder.")
-@click.argument("run", metavar="RUNFILE", type=LocalPath())
+@click.argument("run", metavar="RUNFILE", type=InputPath())
 @cross_encoder_option("--model")
 @collection_option
 @settings_option()

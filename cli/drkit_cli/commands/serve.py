@@ -37,16 +37,14 @@ def serve(run: Path, other: Path | None, port: int, qrels: Path) -> None:
     drkit serve runs/R runs/R2 --port 8080 --qrels mine.qrels
     """
     from drkit.core.registry import installed
-    from drkit.errors import DrkitError, MissingExtraError
+    from drkit.errors import DrkitError, import_extra
     from drkit.pages import open_run
     from drkit.pages.search import SearchedRuns
 
-    try:
-        import uvicorn
+    uvicorn = import_extra("uvicorn", "drkit serve", "uvicorn", "serve")
+    import_extra("starlette", "drkit serve", "starlette", "serve")
+    from drkit.pages.web import search_app
 
-        from drkit.pages.web import search_app
-    except ImportError as error:
-        raise MissingExtraError("drkit serve", error.name or "starlette", "serve") from None
     parts = installed()
     records = [open_run(folder, parts) for folder in (run, other) if folder is not None]
     app = search_app(SearchedRuns.load(records, qrels), " and ".join(record.name for record in records))

@@ -126,7 +126,7 @@ def _reranked(
 
 SEARCH = StageSpec(
     name="search",
-    version=2,
+    version=3,
     settings=SearchSettings,
     run=search,
     inputs={
@@ -191,7 +191,7 @@ def _weight(stage: StageRun[HybridSettings]) -> dict[str, Any]:
 
 HYBRID = StageSpec(
     name="hybrid",
-    version=3,
+    version=4,
     settings=HybridSettings,
     run=fuse,
     inputs={
@@ -322,7 +322,7 @@ def _evaluate_system(stage: StageRun[EvaluationSettings], name: str, judgements:
 
 EVALUATION = StageSpec(
     name="evaluation",
-    version=2,
+    version=3,
     settings=EvaluationSettings,
     run=evaluate_systems,
     inputs={

@@ -29,9 +29,9 @@ class NegativeSettings:
 
 
 def mine_negatives(stage: StageRun[NegativeSettings]) -> Mapping[str, Any]:
-    """Write `negatives.arrow`; returns counts, dropped candidates by reason, and hashes of the weights."""
+    """Write `negatives.arrow`; returns counts, dropped candidates by reason, and hashes of the models."""
     from drkit.data.corpus import collection_of
-    from drkit.miners.chain import build_chain, weight_hashes, write_negatives
+    from drkit.miners.chain import build_chain, model_hashes, write_negatives
     from drkit.miners.specs import refresh_settings
 
     settings = stage.settings
@@ -47,7 +47,7 @@ def mine_negatives(stage: StageRun[NegativeSettings]) -> Mapping[str, Any]:
         stage.progress.note(
             f"{counts['queries_without']:,} of {counts['queries']:,} queries have no hard negative; dropped: {dropped}"
         )
-    return {**counts, "weights": weight_hashes(context)}
+    return {**counts, "models": model_hashes(context)}
 
 
 def _mining_context(inputs: Mapping[str, Path], reading: TextReading | None, seed: int) -> BuildContext:
@@ -98,14 +98,14 @@ def load_chain(
     reading: TextReading | None,
     seed: int,
     index: Path,
-    weights: tuple[tuple[str, str], ...],
+    hashes: tuple[tuple[str, str], ...],
 ) -> Chain:
-    """Open a stage's chain of miners in a worker; miners, index, weights: see `open_chain`."""
+    """Open a stage's chain of miners in a worker; miners, index, hashes: see `open_chain`."""
     from drkit.data.corpus import collection_of
     from drkit.miners.blocks import open_chain
 
     context = _mining_context(dict(inputs), reading, seed)
-    return open_chain(miners, context, collection_of(dict(inputs)).corpus, index, dict(weights))
+    return open_chain(miners, context, collection_of(dict(inputs)).corpus, index, dict(hashes))
 
 
 NEGATIVES = StageSpec(

@@ -10,9 +10,9 @@ from attrs import evolve, frozen
 from drkit.core.files import LOG, TRAINING
 from drkit.core.protocols import Masker, ReplacingMasker, StartsFromEncoder
 from drkit.core.registry import Registry
-from drkit.core.spec import ComponentSpec, Kind
+from drkit.core.spec import Kind
 from drkit.core.types import BuildContext
-from drkit.recipe.parts import context_kind
+from drkit.recipe.parts import call_signals, context_kind, signal_scopes
 from drkit.recipe.schema import Pretrain
 from drkit.runs.stage import StageRun, StageSpec, TextReading, from_recipe
 
@@ -173,20 +173,14 @@ def auto_encoder(
     decoder = registry.build(Kind.DECODER, settings.decoder.use, settings.decoder.config, context)
     if isinstance(decoder, StartsFromEncoder):
         decoder.init_from(encoder)
-    terms = {}
+    terms, scopes = {}, signal_scopes(settings, registry)
     for name, term in settings.losses.items():
         spec, loss = registry.get(Kind.LOSS, term.use), registry.build(Kind.LOSS, term.use, term.config, context)
         receives = tuple(sorted(spec.receives_of(term.config)))
-        signals = loss_call_signals(spec, term.config, registry)
+        signals = call_signals(spec, term.config, scopes)
         terms[name] = Term(loss, receives, term.on, term.weight, spec.scope_of(term.config), signals)
     replacer = masker.replacer(context) if isinstance(masker, ReplacingMasker) else None
     return AutoEncoder(encoder, decoder, terms, replacer)
-
-
-def loss_call_signals(spec: ComponentSpec, config: Any, registry: Registry) -> tuple[str, ...]:
-    """Return the signals that a loss's call receives; signals of the vocabulary are in its `BuildContext` instead."""
-    signals = ((name, registry.get(Kind.SIGNAL, name)) for name in sorted(spec.signals_of(config)))
-    return tuple(name for name, signal in signals if signal.scope_of(signal.config()) != "vocabulary")
 
 
 def vocabulary_signals(signals: Mapping[str, SignalValues]) -> dict[str, Tensor]:

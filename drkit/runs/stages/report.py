@@ -59,7 +59,7 @@ def write_report(stage: StageRun[ReportSettings]) -> Mapping[str, Any]:
 
 def _results(results: Mapping[str, Any]) -> Iterator[Block]:
     """Yield the table of every system's measures."""
-    from drkit.evaluate.systems import hybrid_verdict, reranker_verdict, stored_cell, table_caption
+    from drkit.evaluate.systems import VERDICT_CAPTION, hybrid_verdict, reranker_verdict, stored_cell, table_caption
     from drkit.report import Heading, Table, Text
 
     rows = results["rows"]
@@ -68,7 +68,8 @@ def _results(results: Mapping[str, Any]) -> Iterator[Block]:
     caption = table_caption({name: len(draws) for name, draws in results["draws"].items()})
     yield Text(f"{results['queries']:,} {results['split']} queries. {caption}")
     yield Table(["system", *measures], [[row["system"], *(stored_cell(row, m) for m in measures)] for row in rows])
-    for line in (*reranker_verdict(results, measures[0]), *hybrid_verdict(results, measures[0])):
+    lines = [*reranker_verdict(results, measures[0]), *hybrid_verdict(results, measures[0])]
+    for line in [VERDICT_CAPTION.rstrip(":"), *lines] if lines else []:
         yield Text(f"{line}.")
 
 
@@ -206,7 +207,7 @@ def _json(path: Path) -> Any:
 
 REPORT = StageSpec(
     name="report",
-    version=6,
+    version=7,
     settings=ReportSettings,
     run=write_report,
     inputs={

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from drkit.core.files import LOG, TRAINING
+from drkit.core.files import LOG, TRAINING, digest
 from drkit.core.spec import Kind
 from drkit.errors import DrkitError
 from drkit.recipe.schema import GIVEN, Choice, Training
@@ -198,12 +198,11 @@ class TeacherSettings:
 
 
 def score_pairs(stage: StageRun[TeacherSettings]) -> Mapping[str, Any]:
-    """Write `scores.arrow`; returns counts, speed, the hash of the weights, and the agreement."""
+    """Write `scores.arrow`; returns counts, speed, the hash of the teacher's identity, and the agreement."""
     from drkit.core import processes
     from drkit.core.engine import LocalEngine
     from drkit.core.files import CHECKPOINTS
     from drkit.data.corpus import collection_of
-    from drkit.encoders.identity import weights_hash
     from drkit.train.teacher import Agreement, ScoreBlocks, read_scores
 
     collection = collection_of(stage.inputs)
@@ -216,7 +215,7 @@ def score_pairs(stage: StageRun[TeacherSettings]) -> Mapping[str, Any]:
     requests = _requests(stage, collection)
     work = ScoreBlocks(
         scorer=teacher,
-        teacher=weights_hash(teacher.model),
+        teacher=digest(teacher.identity()),
         corpus=collection.corpus,
         blocks=stage.folder / CHECKPOINTS,
         rank=processes.rank(),
@@ -237,7 +236,7 @@ def score_pairs(stage: StageRun[TeacherSettings]) -> Mapping[str, Any]:
         "pairs": sum(len(request.passages) for request in requests),
         "pairs_per_second": round(done["scored"] / max(done["seconds"], 1e-9), 1),
         "max_length": teacher.model.max_length,
-        "weights": work.teacher,
+        "model": work.teacher,
         **agreement.metrics(),
     }
 
@@ -270,17 +269,14 @@ def load_teacher(model: str | Path, max_length: int | None) -> Reranker:
 def loaded_teacher(model: str | Path, max_length: int | None = None) -> Loaded[Reranker]:
     """Return a cross-encoder, loaded here, for the tasks of an engine, which load it once each; see `load_teacher`."""
     from drkit.core.engine import Loaded
-    from drkit.encoders.identity import weights_hash
 
     loaded = Loaded(load_teacher, model, max_length)
-    return loaded.checked(check_teacher, weights_hash(loaded.value.model))
+    return loaded.checked(check_teacher, digest(loaded.value.identity()))
 
 
-def check_teacher(teacher: Reranker, weights: str) -> Reranker:
-    """Return the teacher that a worker has loaded. Raises DrkitError if it has other weights."""
-    from drkit.encoders.identity import weights_hash
-
-    if weights_hash(teacher.model) != weights:
+def check_teacher(teacher: Reranker, identity: str) -> Reranker:
+    """Return the teacher that a worker has loaded. Raises DrkitError if its identity has another hash."""
+    if digest(teacher.identity()) != identity:
         raise DrkitError(
             "a worker loaded another teacher than the one in the first process; mount the same file system on all "
             "machines"

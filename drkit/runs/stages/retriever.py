@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import asdict, fields, frozen
 
-from drkit.core.files import write_text
+from drkit.core.files import filling_folder, write_text
 from drkit.recipe.toml import json_text
 from drkit.runs.stage import StageRun, StageSpec, TextReading, from_recipe
 
@@ -113,7 +113,8 @@ def export_chosen(stage: StageRun[ExportSettings]) -> Mapping[str, Any]:
 
     source = chosen_input(stage.inputs, "checkpoint")
     encoder = load_text_encoder(source, stage.settings.reading, device="cpu")
-    parameters = write_encoder(encoder, stage.folder, {"stage": source.name, **versions()})
+    with filling_folder(stage.folder) as folder:
+        parameters = write_encoder(encoder, folder, {"stage": source.name, **versions()})
     return {"from": source.name, "parameters": parameters}
 
 
@@ -126,7 +127,7 @@ EXPORT = StageSpec(
 )
 
 
-_VECTORS, _INDEX = "vectors", ".index"
+_VECTORS = "vectors"
 
 
 @frozen
@@ -183,17 +184,13 @@ def index_vectors(stage: StageRun[IndexSettings]) -> Mapping[str, Any]:
         processes.barrier()
         if processes.rank():
             return {}
-    scratch = stage.folder / _INDEX
-    shutil.rmtree(scratch, ignore_errors=True)  # an interrupted attempt may have moved only some of its files
-    index = build_index(Vectors.open(vectors), scratch, kind=stage.settings.kind)
+    with filling_folder(stage.folder) as folder:
+        index = build_index(Vectors.open(vectors), folder, kind=stage.settings.kind)
     if index.facts.get("recall@10", 1.0) < LOW_RECALL:
         stage.progress.note(
             f"the {stage.settings.kind} index finds {index.facts['recall@10']:.1%} of the 10 nearest passages; "
             f"--set evaluation.index=flat finds all"
         )
-    for path in scratch.iterdir():
-        path.replace(stage.folder / path.name)
-    scratch.rmdir()
     return {"vectors": len(index), "dimensions": index.dimension, "kind": stage.settings.kind, **index.facts}
 
 
@@ -262,7 +259,7 @@ def copy_index(stage: StageRun[ChosenIndexSettings]) -> Mapping[str, Any]:
 
 INDEX = StageSpec(
     name="index",
-    version=1,
+    version=2,
     settings=IndexSettings,
     run=index_vectors,
     inputs={"encoder": "an encoder's folder", "tokens": "the passages' tokens", "passages": "for their ids"},

@@ -100,13 +100,14 @@ def train_vocabulary(stage: StageRun[WordPieceSettings]) -> Mapping[str, Any]:
 
 def copy_tokenizer(stage: StageRun[ExistingVocabularySettings]) -> Mapping[str, Any]:
     """Write the tokenizer of the encoder; returns the size of its vocabulary."""
-    from drkit.encoders.masked_lm import check_start, check_vocabulary
+    from drkit.encoders.architectures import check_vocabulary
+    from drkit.encoders.masked_lm import check_start, read_config
     from drkit.train.checkpoints import load_tokenizer, save_tokenizer
 
     settings = stage.settings
     check_start(settings.pretrained, length=max(settings.passage_length, settings.query_length))
     tokenizer = load_tokenizer(settings.pretrained)
-    check_vocabulary(settings.pretrained, tokenizer)
+    check_vocabulary(tokenizer, read_config(settings.pretrained), settings.pretrained)
     save_tokenizer(tokenizer, stage.folder)
     return {"vocabulary": len(tokenizer)}
 

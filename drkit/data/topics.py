@@ -1,0 +1,177 @@
+"""Topics, the queries of a file: TREC's `<top>`, XML, JSON Lines, or a table of id and text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+from xml.parsers import expat
+
+from drkit.core.types import Query
+from drkit.data.rows import FORMATS, Row, file_kind, read_lines, read_rows
+from drkit.errors import DrkitError
+
+QUERY_ID_COLUMNS = ("_id", "id", "query_id", "query-id", "qid")
+QUERY_COLUMNS = ("text", "query", "question", "title")
+TOPIC_FORMATS = (*FORMATS, ".txt", ".topics", ".trec", ".xml")
+
+_TOPIC = re.compile(r"<(top|topic|query)\b", re.IGNORECASE)
+_START = re.compile(r"<top>", re.IGNORECASE)
+_END = re.compile(r"(?<=</top>)", re.IGNORECASE)
+_TAG = re.compile(r"<(num|title|desc|narr)>", re.IGNORECASE)
+_ANY_TAG = re.compile(r"<[^<>]*>")
+_LABEL = re.compile(r"^\s*(number|topic|description|narrative)\s*:\s*", re.IGNORECASE)
+# What XML topics call the parts of a `<top>`; "" is the text of a topic without elements, as of the clinical trials.
+_XML_PARTS = {
+    "num": ("number", "num", "id", "qid", "identifier"),
+    "title": ("title", "query", "text", ""),
+    "desc": ("desc", "description", "question"),
+    "narr": ("narr", "narrative"),
+}
+
+
+def query_of(row: Row, *, ids: Sequence[str] = QUERY_ID_COLUMNS, texts: Sequence[str] = QUERY_COLUMNS) -> Query:
+    """Return the query in a row. Raises DrkitError if its id or text is missing or empty."""
+    return require_text(Query(row.id(row.first(ids)), row.text(row.first(texts))), row)
+
+
+def require_text(query: Query, where: object) -> Query:
+    """Return the query. Raises DrkitError if its text is empty."""
+    if not query.text.strip():
+        raise DrkitError(f"{where}: the query {query.query_id!r} is empty; give it a text or delete it")
+    return query
+
+
+def read_topics(path: Path, part: str = "title") -> Iterator[tuple[Row, Query]]:
+    """Stream the queries of a file: TREC's `<top>` or XML (their `part` is the query), JSON Lines, or a table.
+
+    Raises DrkitError naming `file:line` at a topic without a number or without that part.
+    """
+    if file_kind(path) in FORMATS:
+        rows = read_rows(path, lambda cells: bool({*QUERY_ID_COLUMNS} & {*cells}), lambda width: ("id", "text")[:width])
+        return ((row, query_of(row)) for row in rows)
+    lines, above = read_lines(path), list[tuple[int, str]]()  # read once: it may be a pipe
+    for numbered in lines:
+        above.append(numbered)
+        if found := _TOPIC.search(numbered[1]):
+            is_xml = above[0][1].startswith("<?xml") or found[1].lower() != "top"
+            read = _read_xml_topics if is_xml else _read_trec_topics
+            return ((topic, _topic_query(topic, part)) for topic in read(path, chain(above, lines)))
+    raise DrkitError(
+        f"{path}:1: expected topics (<top> or <topic>); a file of topics in another format must end in .tsv, .csv or "
+        f".jsonl"
+    )
+
+
+def read_topic_file(path: Path) -> list[Query]:
+    """Read all queries of a file, as `read_topics` does. Raises DrkitError, with both lines, for a duplicate id."""
+    found: dict[str, Query] = {}
+    lines: dict[str, int] = {}
+    for row, query in read_topics(path):
+        if query.query_id in found:
+            raise DrkitError(
+                f"{row}: duplicate query id {query.query_id!r}, also on line {lines[query.query_id]}; give every query "
+                f"its own id"
+            )
+        found[query.query_id], lines[query.query_id] = query, row.number
+    return list(found.values())
+
+
+def _read_trec_topics(path: Path, lines: Iterable[tuple[int, str]]) -> Iterator[Row]:
+    """Yield a row of its parts for each `<top>`, whose elements are seldom closed."""
+    topic: Row | None = None
+    tag = ""
+    # Several topics may be on one line.
+    for number, line in ((number, part) for number, whole in lines for part in _END.split(whole)):
+        if _START.search(line):
+            if topic is not None:
+                raise DrkitError(
+                    f"{path}:{number}: <top> inside the topic of line {topic.number}; close that one with </top>"
+                )
+            topic, tag = Row(path, number, {}), ""
+        if topic is None:
+            continue
+        for piece_tag, text in _pieces(line):
+            tag = piece_tag or tag
+            if tag:
+                topic.values[tag] = f"{topic.values.get(tag, '')} {text}".strip()
+        if "</top>" in line.lower():
+            yield topic
+            topic = None
+    if topic is not None:
+        raise DrkitError(f"{topic}: this <top> is never closed; the file may be truncated")
+
+
+def _read_xml_topics(path: Path, lines: Iterable[tuple[int, str]]) -> Iterator[Row]:
+    """Yield a row of its parts for each `<topic>` (or `<query>`) of well-formed XML without entities of its own."""
+    topics = _XmlTopics(path)
+    try:
+        for _, line in lines:
+            topics.parser.Parse(f"{line}\n")
+            while len(topics.found) > bool(topics.inside):
+                yield _named(topics.found.pop(0))
+        topics.parser.Parse("", True)
+    except expat.ExpatError as error:
+        raise DrkitError(f"{path}:{error.lineno}: malformed XML ({expat.ErrorString(error.code)})") from None
+
+
+class _XmlTopics:
+    """Collects topics with the texts of their elements; inside: the open elements, from the topic's own on."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.found, self.inside = path, list[Row](), list[str]()
+        self.parser = parser = expat.ParserCreate()
+        parser.StartElementHandler, parser.EndElementHandler = self._start, self._end
+        parser.CharacterDataHandler = self._add
+        parser.EntityDeclHandler = parser.SkippedEntityHandler = self._refuse_entity
+
+    def _start(self, name: str, attributes: Mapping[str, str]) -> None:
+        if self.inside:
+            self.inside.append(name.lower())
+        elif _TOPIC.match(f"<{name}"):
+            self.inside.append(name.lower())
+            values: dict[str, Any] = {key.lower(): value for key, value in attributes.items()}
+            self.found.append(Row(self.path, self.parser.CurrentLineNumber, values))
+
+    def _add(self, text: str) -> None:
+        if self.inside:
+            values, name = self.found[-1].values, "".join(self.inside[1:2])
+            values[name] = values.get(name, "") + text
+
+    def _end(self, _name: str) -> None:
+        if self.inside:
+            self._add(" ")
+            self.inside.pop()
+
+    def _refuse_entity(self, name: str, *_others: Any) -> None:
+        where = f"{self.path}:{self.parser.CurrentLineNumber}"
+        raise DrkitError(f"{where}: entities such as {name!r:.80} are not read; replace them by their text")
+
+
+def _named(topic: Row) -> Row:
+    """Return an XML topic with its parts under the names of a `<top>`, next to their own."""
+    filled = {name: value for name, value in topic.values.items() if value.strip()}
+    for part, names in _XML_PARTS.items():
+        value = next((filled[name] for name in names if name in filled), None)
+        if value is not None:
+            filled[part] = value
+    return Row(topic.path, topic.number, filled)
+
+
+def _pieces(line: str) -> Iterator[tuple[str, str]]:
+    """Yield (tag, text) pieces of a line; the tag is empty if the text continues the previous one."""
+    parts: list[Any] = _TAG.split(line)
+    for tag, text in zip(["", *parts[1::2]], parts[::2], strict=True):
+        yield tag.lower(), _ANY_TAG.sub(" ", text).strip()
+
+
+def _topic_query(topic: Row, part: str) -> Query:
+    values = {name: " ".join(_LABEL.sub("", text).split()) for name, text in topic.values.items()}
+    if not values.get("num"):
+        raise DrkitError(f"{topic}: this topic has no <num>")
+    if part not in values:
+        names = ", ".join(filter(None, values))
+        raise DrkitError(f"{topic}: the topic {values['num']!r} has no <{part}>; it has {names}")
+    return require_text(Query(values["num"], values[part]), topic)
