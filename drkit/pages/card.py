@@ -220,8 +220,12 @@ def push_encoder(run: Path, repository: str, parts: Installed, *, private: bool 
         hub = HfApi()
         try:
             hub.create_repo(repository, private=private, exist_ok=True)
-            files = {"folder_path": encoder, "ignore_patterns": [WRITTEN]}
-            done = hub.upload_folder(repo_id=repository, commit_message="Encoder trained by drkit", **files)
+            done = hub.upload_folder(
+                repo_id=repository,
+                folder_path=encoder,
+                commit_message="Encoder trained by drkit",
+                ignore_patterns=[WRITTEN],
+            )
         except HFValidationError as error:
             raise DrkitError(f"invalid repository {repository!r}; give USER/NAME: {error}") from None
         except Exception as error:  # of the hub, or of its HTTP library, which differs between versions
