@@ -197,6 +197,7 @@ class SearchedRuns:
 
 
 def _folded(text: str) -> set[str]:
+    """Return the words of a text without case."""
     return {word.casefold() for word in find_words(text)}
 
 
