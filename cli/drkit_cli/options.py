@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any
 
 import click
@@ -25,6 +26,25 @@ open_collection_option = click.option(
 pooling_option = click.option(
     "--pooling", type=click.Choice(list(POOLINGS)), help="For a checkpoint that does not declare it."
 )
+
+
+def reading_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say how an encoder reads texts; the command gets those that are given as `reading`."""
+
+    @wraps(command)
+    def gathered(*arguments: Any, **given: Any) -> Any:
+        reading = {name: value for name in _READING if (value := given.pop(name)) is not None}
+        return command(*arguments, reading=reading, **given)
+
+    return _with_options(
+        gathered,
+        pooling_option,
+        click.option("--query-prompt", metavar="TEXT", help="Put before every query, instead of what is declared."),
+        click.option("--passage-prompt", metavar="TEXT", help="Put before every passage, instead of what is declared."),
+    )
+
+
+_READING = ("pooling", "query_prompt", "passage_prompt")
 precision_option = click.option("--precision", type=click.Choice(PRECISIONS), default=PRECISIONS[0], show_default=True)
 backend_option = click.option(
     "--backend",

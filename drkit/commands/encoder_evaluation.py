@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from attrs import frozen
 
 from drkit.commands.evaluation import HYBRID, OwnHits
-from drkit.commands.inputs import NamedCollection, open_encoder
+from drkit.commands.inputs import NamedCollection, OpenedEncoder, open_encoder
 from drkit.core.files import digest, local_path, read_json, remove_folder
 from drkit.core.progress import Progress, Silent
 from drkit.core.registry import Registry
@@ -27,7 +27,8 @@ from drkit.evaluate import Scores, check_measures, evaluate, tune_bm25, tune_wei
 from drkit.evaluate.measures import write_json
 from drkit.evaluate.tuning import describe_bm25
 from drkit.recipe.start import RECIPE
-from drkit.search import AnyEncoder, Bm25Retriever, align, build_index, convex, encode_corpus, read_run
+from drkit.search import Bm25Retriever, align, build_index, convex, encode_corpus, read_run
+from drkit.search.bm25 import ANALYZER_VERSION
 from drkit.search.fusion import DEFAULT_WEIGHT, has_weight, stored_weight
 from drkit.search.run_files import rank_to_run, search_to_run
 
@@ -75,7 +76,8 @@ def evaluate_beir(
     *,
     measures: Sequence[str] = ("nDCG@10",),
     bm25: Sequence[tuple[float, float]] = (),
-    backend: str = TORCH,
+    bm25_language: str = "english",
+    how: Mapping[str, Any] | None = None,
     exclude_self: bool = False,
     progress: Progress | None = None,
     registry: Registry | None = None,
@@ -83,18 +85,20 @@ def evaluate_beir(
     """Evaluate an encoder, BM25, or both and their fusion (`hybrid`) on every data set; repeated calls resume.
 
     encoder: a folder, a run, or a hub id; None for BM25 alone. bm25: pairs of k1 and b; of several, the best on dev
-    queries by the first measure is taken, or the first without such queries; none for no BM25. The weight of the fusion
+    queries by the first measure is taken, or the first without such queries; none for no BM25. bm25_language: see
+    `Bm25Retriever`. The weight of the fusion
     is tuned in the same way; without dev queries besides those evaluated it is that of the run that exported the
     encoder, otherwise 0.5. Progress notes say which. output: where the rankings (1,000 passages per query) are kept.
     Test queries are used, or dev queries if a data set has no test queries (MS MARCO). exclude_self: a passage with the
     query's own id is not a hit (as in BEIR's own evaluation).
-    backend, registry: see `open_encoder`.
+    how: arguments of `open_encoder`, such as `pooling` and `backend`; registry: see there.
 
     Raises DrkitError for no data set, an unreadable data set, or an unknown measure.
     """
     check_measures(measures)
     found = data_sets(folder)
-    systems = _Systems.of(encoder, bm25, measures[0], exclude_self, backend=backend, registry=registry)
+    words = _Words(bm25, bm25_language, measures[0], exclude_self)
+    systems = _Systems.of(encoder, words, how=how or {}, registry=registry)
     means: dict[str, dict[str, dict[str, float]]] = {}
     for name, members in found.items():
         ranked = [_rank_data_set(path, systems, output, progress or Silent()) for path in members]
@@ -114,7 +118,8 @@ def evaluate_encoder(
     split: str = "test",
     measures: Sequence[str] = ("nDCG@10",),
     bm25: Sequence[tuple[float, float]] = (),
-    backend: str = TORCH,
+    bm25_language: str = "english",
+    how: Mapping[str, Any] | None = None,
     exclude_self: bool = False,
     progress: Progress | None = None,
     registry: Registry | None = None,
@@ -126,7 +131,8 @@ def evaluate_encoder(
     check_measures(measures)
     collection.check_split(split)
     name, report = Path(collection.name.rpartition(":")[2]).resolve().name, progress or Silent()
-    systems = _Systems.of(encoder, bm25, measures[0], exclude_self, backend=backend, registry=registry)
+    words = _Words(bm25, bm25_language, measures[0], exclude_self)
+    systems = _Systems.of(encoder, words, how=how or {}, registry=registry)
     rankers, splits = systems.rankers(split, collection.source.splits(), name, report)
     files = {split: _content(collection, split) for split in splits}
     judgements = _known_judgements(collection, splits, name, report)
@@ -145,16 +151,28 @@ class _Ranked:
 
 
 @frozen
-class _Systems:
-    """What to rank with: BM25 with one of several k1 and b, and an encoder.
+class _Words:
+    """BM25 with one of several (k1, b); measure, exclude_self: how the best is chosen on dev queries."""
 
-    measure, exclude_self: how the best of several pairs is chosen on dev queries. untuned: the encoder's weight in the
-    fusion if no dev queries tune it, and why.
-    """
-
-    bm25: Sequence[tuple[float, float]]
+    pairs: Sequence[tuple[float, float]]
+    language: str
     measure: str
     exclude_self: bool
+
+    def rankers(self, has_dev: bool) -> list[Ranker]:
+        tried = self.pairs if has_dev else self.pairs[:1]
+        identity = ["bm25", ANALYZER_VERSION, self.language, *tried]
+        if len(tried) > 1:
+            return [("BM25", [*identity, self.measure, self.exclude_self], partial(_search_best_bm25, self))]
+        found = (Bm25Retriever(k1=k1, b=b, language=self.language) for k1, b in tried)
+        return [("BM25", identity, partial(_search_bm25, retriever)) for retriever in found]
+
+
+@frozen
+class _Systems:
+    """What to rank with: BM25 and an encoder; untuned: the encoder's weight if no dev queries tune it, and why."""
+
+    words: _Words
     dense: Sequence[Ranker]
     untuned: tuple[float, str]
 
@@ -162,40 +180,31 @@ class _Systems:
     def of(
         cls,
         encoder: str | None,
-        bm25: Sequence[tuple[float, float]],
-        measure: str,
-        exclude_self: bool,
+        words: _Words,
         *,
-        backend: str,
+        how: Mapping[str, Any],
         registry: Registry | None,
     ) -> _Systems:
         """Open the encoder, if there is one. Raises DrkitError without an encoder and BM25."""
         dense: list[Ranker] = []
         if encoder is not None:
-            opened = open_encoder(encoder, backend=backend, registry=registry)
+            opened, backend = open_encoder(encoder, registry=registry, **how), how.get("backend", TORCH)
             name = _short_name(encoder) if backend == TORCH else f"{_short_name(encoder)} ({backend})"
             dense = [(name, opened.identity(), partial(_search_encoder, opened))]
-        if not (dense or bm25):
+        if not (dense or words.pairs):
             raise DrkitError("nothing to evaluate: give an encoder, bm25, or both")
-        return cls(bm25, measure, exclude_self, dense, _untuned_weight(encoder))
+        return cls(words, dense, _untuned_weight(encoder))
 
     def rankers(
         self, split: str, splits: Sequence[str], name: str, progress: Progress
     ) -> tuple[list[Ranker], tuple[str, ...]]:
         """Return the systems for a split, and the splits to search: dev as well, if its queries tune a fusion."""
         has_dev = "dev" in splits and split != "dev"
-        if len(self.bm25) > 1 and not has_dev:
-            k1, b = self.bm25[0]
+        if len(self.words.pairs) > 1 and not has_dev:
+            k1, b = self.words.pairs[0]
             progress.note(f"{name}: BM25: k1 {k1:g}, b {b:g}, the first given: no other dev queries choose among them")
-        rankers = [*self._words(has_dev), *self.dense]
+        rankers = [*self.words.rankers(has_dev), *self.dense]
         return rankers, (split, "dev") if has_dev and len(rankers) == 2 else (split,)
-
-    def _words(self, has_dev: bool) -> list[Ranker]:
-        tried = self.bm25 if has_dev else self.bm25[:1]
-        if len(tried) > 1:
-            identity = ["bm25", *tried, self.measure, self.exclude_self]
-            return [("BM25", identity, partial(_search_best_bm25, tried, self.measure, self.exclude_self))]
-        return [("BM25", ["bm25", pair], partial(_search_bm25, *pair)) for pair in tried]
 
 
 def _short_name(encoder: str) -> str:
@@ -360,38 +369,42 @@ def _content(collection: NamedCollection, split: str) -> str:
 
 
 def _search_bm25(
-    k1: float, b: float, collection: BeirCollection | NamedCollection, runs: Mapping[str, Path], _progress: Progress
-) -> None:
-    _search_words(Bm25Retriever(k1=k1, b=b).index(collection.passages()), collection, runs)
-
-
-def _search_best_bm25(
-    tried: Sequence[tuple[float, float]],
-    measure: str,
-    exclude_self: bool,
+    retriever: Bm25Retriever,
     collection: BeirCollection | NamedCollection,
     runs: Mapping[str, Path],
     progress: Progress,
 ) -> None:
+    _search_words(retriever.index(collection.passages()), collection, runs, progress)
+
+
+def _search_best_bm25(
+    words: _Words, collection: BeirCollection | NamedCollection, runs: Mapping[str, Path], progress: Progress
+) -> None:
     """Search with the k1 and b that are best on the dev queries, and write them beside the runs."""
     tuned = tune_bm25(
         collection.passages(),
-        tried,
+        words.pairs,
         collection.queries("dev"),
         collection.judgements("dev"),
-        measure,
+        words.measure,
         depth=DEPTH,
-        exclude_self=exclude_self,
-        on_progress=lambda done: progress.advance(done, len(tried), "variants of BM25"),
+        exclude_self=words.exclude_self,
+        language=words.language,
+        on_progress=lambda done: progress.advance(done, len(words.pairs), "variants of BM25"),
     )
     for run in runs.values():
         write_json(_choice(run), tuned.facts())
-    _search_words(tuned.retriever, collection, runs)
+    _search_words(tuned.retriever, collection, runs, progress)
 
 
 def _search_words(
-    retriever: Bm25Retriever, collection: BeirCollection | NamedCollection, runs: Mapping[str, Path]
+    retriever: Bm25Retriever,
+    collection: BeirCollection | NamedCollection,
+    runs: Mapping[str, Path],
+    progress: Progress,
 ) -> None:
+    for note in retriever.notes():
+        progress.note(note)
     for split, run in runs.items():
         rank_to_run(retriever, collection.queries(split), run, depth=DEPTH + 1)
 
@@ -411,7 +424,7 @@ def _described(choice: Path) -> str:
 
 
 def _search_encoder(
-    encoder: AnyEncoder, collection: BeirCollection | NamedCollection, runs: Mapping[str, Path], progress: Progress
+    encoder: OpenedEncoder, collection: BeirCollection | NamedCollection, runs: Mapping[str, Path], progress: Progress
 ) -> None:
     """Search one data set; vectors and index are kept beside its runs until they are written, so that it can resume."""
     work = _work(next(iter(runs.values())))

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from attrs import field, frozen
 
 from drkit.core.files import input_path, list_written, local_path, read_json
-from drkit.core.loading import explain_load_errors, may_be_hub_id, reaches_hub
+from drkit.core.loading import explain_load_errors, load_sentence_transformer, may_be_hub_id, reaches_hub
 from drkit.core.registry import Installed, Registry, installed
 from drkit.core.spec import Kind
 from drkit.core.types import Judgement, Passage, Query
@@ -25,11 +27,12 @@ from drkit.encoders.folder import (
     PRECISIONS,
     QUERIES,
     TORCH,
+    UnsupportedEncoderError,
     check_backend,
     check_truncation,
 )
 from drkit.encoders.static import StaticModel
-from drkit.errors import DrkitError
+from drkit.errors import DrkitError, MissingExtraError
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.schema import RERANKER
 from drkit.recipe.start import RECIPE
@@ -39,6 +42,7 @@ from drkit.runs.stage import TextReading, settings_from
 from drkit.runs.stages.retriever import load_text_encoder, write_encoder
 from drkit.search import AnyEncoder, DualEncoder, Reranker, TextEncoder
 from drkit.search.backends import add_backend, check_conversion
+from drkit.search.encode import SentenceTransformerEncoder
 from drkit.search.text_encoder import choose_device, read_encoder
 from drkit.search.vectors import Vectors
 
@@ -53,12 +57,21 @@ class NamedCollection:
     settings: of a name such as `beir:FOLDER`, for instance `collection.limit=100`. parts: where names are looked up;
     everything that is installed if None.
 
-    Raises DrkitError, when it is used, if the run has no finished collection, or as `drkit compose` does.
+    Raises DrkitError for a setting of anything but the collection, and, when it is used, if the run has no finished
+    collection, or as `drkit compose` does.
     """
 
     name: str
     settings: tuple[str, ...] = ()
     parts: Installed | None = field(default=None, eq=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        names = [text.partition("=")[0].strip() for text in self.settings]
+        if unread := [name for name in names if not name.startswith("collection.")]:
+            raise DrkitError(
+                f"--set {unread[0]}: this command reads only settings of the collection that it opens "
+                f"(collection.NAME); other choices are options, such as --pooling, --query-prompt, --exclude-self"
+            )
 
     @property
     def stored_folder(self) -> Path | None:
@@ -74,6 +87,10 @@ class NamedCollection:
     def source(self) -> StoredCollection | Collection:
         """The collection itself."""
         if folder := self.stored_folder:
+            if self.settings:
+                raise DrkitError(
+                    f"--set {self.settings[0]}: the run {self.name} has stored its collection; leave it out"
+                )
             return open_collection(folder)
         parts = self.parts or installed()
         choice = compose(ComposeRequest(collection=self.name, settings=self.settings), parts).collection
@@ -159,29 +176,82 @@ def open_encoder(
     path_or_id: str | Path,
     *,
     pooling: str | None = None,
+    query_prompt: str | None = None,
+    passage_prompt: str | None = None,
     device: str = "auto",
     precision: str = "float32",
     backend: str = TORCH,
     registry: Registry | None = None,
-) -> AnyEncoder:
+) -> OpenedEncoder:
     """Open the encoder at a path or hub id; a `DualEncoder` if queries and passages have separate encoders.
 
     path_or_id: a folder written by drkit or sentence-transformers; a run (its `encoder`); a checkpoint of a run
     (`RUN/retriever-1`, with the run's settings); or a transformers checkpoint, which needs `pooling`, a name of
-    `drkit.encoders.pooling.POOLINGS`. device: auto, cpu, cuda ..; precision: float32, or bfloat16 for matrix products
+    `drkit.encoders.pooling.POOLINGS`. query_prompt, passage_prompt: put before every text instead of what the folder
+    declares. device: auto, cpu, cuda ..; precision: float32, or bfloat16 for matrix products
     only. backend: what runs the transformer, one of `drkit.encoders.folder.BACKENDS`; other than torch, an encoder
-    folder that `export_checkpoint` wrote with that backend. registry: where the parts of a run's recipe are looked up;
+    folder that `export_checkpoint` wrote with that backend. A folder with modules that drkit does not compute itself is
+    opened by sentence-transformers, if that is installed. registry: where the parts of a run's recipe are looked up;
     None: all installed parts.
 
     Raises DrkitError if the encoder is missing or cannot be loaded, or its pooling is unknown.
     """
+    given = {"query_prompt": query_prompt, "passage_prompt": passage_prompt}
+    prompts = {name: prompt for name, prompt in given.items() if prompt is not None}
     if backend != TORCH:
         check_backend(backend)
-        return _open_backend(_local_folder(path_or_id), pooling, device, precision, backend)
+        return _open_backend(_local_folder(path_or_id), pooling, device, precision, backend).evolve(**prompts)
     target = str(choose_device(device))
     if precision not in PRECISIONS:
         raise DrkitError(f"unsupported precision {precision!r}; use {' or '.join(PRECISIONS)}")
-    return _open(_local_folder(path_or_id), pooling, target, registry).evolve(precision=precision)
+    folder = _local_folder(path_or_id)
+    try:
+        encoder = _open(folder, pooling, target, registry)
+    except UnsupportedEncoderError as reason:
+        return _sentence_transformer(folder, pooling, target, reason).evolve(precision=precision, **prompts)
+    if not prompts:
+        _warn_of_prompts(encoder, folder, str(path_or_id))
+    return encoder.evolve(precision=precision, **prompts)
+
+
+_LOGGER = logging.getLogger("drkit")
+OpenedEncoder: TypeAlias = "AnyEncoder | SentenceTransformerEncoder"
+# Families of encoders that are published with prompts, which old folders of theirs do not declare.
+_PUBLISHED_PROMPTS = {
+    "e5": ("query: ", "passage: "),
+    "bge": ("Represent this sentence for searching relevant passages: ", ""),
+}
+
+
+def _warn_of_prompts(encoder: AnyEncoder, folder: Path, name: str) -> None:
+    """Warn if an encoder's name is that of a family with prompts, and its folder declares none."""
+    declared = encoder.queries if isinstance(encoder, DualEncoder) else encoder
+    if isinstance(declared, TextEncoder) and not (declared.query_prompt or declared.passage_prompt):
+        config = read_json(folder / CONFIG, "") if (folder / CONFIG).is_file() else {}
+        words = set(re.split(r"[^a-z0-9]+", f"{name} {config.get('_name_or_path', '')}".lower()))
+        for family in words & _PUBLISHED_PROMPTS.keys():
+            options = zip(("--query-prompt", "--passage-prompt"), _PUBLISHED_PROMPTS[family], strict=True)
+            advice = " ".join(f"{option} {prompt!r}" for option, prompt in options if prompt)
+            _LOGGER.warning(
+                "%s looks like an encoder of the family %s, which is published with prompts, but its folder declares "
+                "none; without them it finds less: %s",
+                *(name, family, advice),
+            )
+
+
+def _sentence_transformer(
+    folder: Path, pooling: str | None, device: str, reason: DrkitError
+) -> SentenceTransformerEncoder:
+    """Open a folder with modules that only sentence-transformers computes; reason: why drkit does not read it itself.
+
+    Raises DrkitError with the reason if sentence-transformers is not installed, or for a pooling, which is declared.
+    """
+    if pooling:
+        raise DrkitError(f"{reason}; --pooling does not change that")
+    try:
+        return SentenceTransformerEncoder(load_sentence_transformer(folder, device))
+    except MissingExtraError as missing:
+        raise DrkitError(f"{reason}. {missing}") from None
 
 
 def _open_backend(folder: Path, pooling: str | None, device: str, precision: str, backend: str) -> AnyEncoder:
@@ -311,7 +381,8 @@ def _open(folder: Path, pooling: str | None, device: str, registry: Registry | N
                 f"checkpoints, such as {folder / 'retriever-1'}"
             )
         folder = folder / "encoder"
-    if (manifest := load_manifest(folder)) and manifest.pruned:
+    is_of_run = (folder.parent / RECIPE).is_file()
+    if is_of_run and (manifest := load_manifest(folder)) and manifest.pruned:
         raise DrkitError(
             f"the weights of {folder} were removed by `drkit prune`; use the exported encoder, {folder.parent}, or "
             f"remove {folder} and train it again: drkit run {folder.parent}"
@@ -323,7 +394,7 @@ def _open(folder: Path, pooling: str | None, device: str, registry: Registry | N
             f"{folder} is a cross-encoder, which scores pairs and cannot encode texts; give a retriever or a run "
             f"(cross-encoders are used by drkit rerank and drkit distill)"
         )
-    if (folder.parent / RECIPE).is_file() and (folder / CONFIG).is_file():
+    if is_of_run and (folder / CONFIG).is_file():
         recipe = read_recipe(folder.parent / RECIPE, registry or installed().registry)
         return load_text_encoder(folder, settings_from(TextReading, recipe), device=device)
     return TextEncoder.bare(folder, pooling=pooling, device=device) if pooling else TextEncoder.load(folder, device)

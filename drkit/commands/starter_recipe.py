@@ -291,6 +291,12 @@ def _advice(facts: CollectionFacts, recipe: Recipe, *, has_gpu: bool) -> Iterato
             f"{facts.duplicates / facts.passages:.0%} of the passages are duplicates: remove them, or add the filter "
             f"same-text to the miners, so that copies of a positive are never negatives."
         )
+    script = next(iter(facts.scripts), "LATIN")
+    if script != "LATIN" and recipe.evaluation.bm25:
+        yield (
+            f"BM25 stems English words, but most letters are {script.capitalize()}: bm25_language in [evaluation] "
+            f"names another language, or none."
+        )
     if facts.passages > 1_000_000 and not has_gpu:
         yield "More than a million passages take hours to encode on a CPU: try a sample first."
 

@@ -50,10 +50,10 @@ from drkit.search.vectors import ABOUT as VECTORS
 from drkit.train.teacher import Agreement
 
 if TYPE_CHECKING:
+    from drkit.commands.inputs import OpenedEncoder
     from drkit.core.progress import Progress
     from drkit.core.protocols import Collection
     from drkit.recipe.schema import Choice
-    from drkit.search import AnyEncoder
     from drkit.search.reranking import Scorer
 
 FORMATS = ("ids", "triplets", "sentence-transformers")
@@ -65,15 +65,16 @@ MinedQuery: TypeAlias = "tuple[MiningRequest, Mined]"
 class Miners:
     """A chain of miners by name with their settings (`margin.absolute=0.1`), and the models they search and score with.
 
-    encoder: for `dense`: an encoder folder, a run, or a hub id; if None, the encoder of the mined run. pooling: of a
-    checkpoint that does not declare it. reranker: for a `cross-encoder-filter` without a model of its own.
+    encoder: for `dense`: an encoder folder, a run, or a hub id; if None, the encoder of the mined run. reading: its
+    `pooling`, `query_prompt`, `passage_prompt`; see `open_encoder`. reranker: for a `cross-encoder-filter` without a
+    model of its own.
     exclude_self: never use a passage whose id equals the query's as its negative.
     """
 
     names: Sequence[str]
     settings: Sequence[str] = ()
     encoder: str | None = None
-    pooling: str | None = None
+    reading: Mapping[str, Any] = field(factory=dict)
     reranker: str | None = None
     device: str = "auto"
     seed: int = 42
@@ -119,7 +120,7 @@ def mine_to_file(
     choices = _checked(miners, output, registry)
     named = NamedCollection(collection, tuple(settings), parts)
     _ = named.source  # names may be wrong: the collection is found and models are loaded before anything is read
-    models = ChainModels(None, None, miners.pooling, miners.reranker, miners.device, miners.seed)
+    models = ChainModels(None, None, miners.reading, miners.reranker, miners.device, miners.seed)
     encoder, identity = None, list[dict[str, Any]]()
     if "retriever" in requirements_of(choices, registry):
         models, encoder = _searching(models, collection, miners, parts)
@@ -202,7 +203,7 @@ class ChainModels:
 
     encoder: str | None
     index: Path | None
-    pooling: str | None
+    reading: Mapping[str, Any]
     reranker: str | None
     device: str
     seed: int
@@ -211,13 +212,13 @@ class ChainModels:
         self,
         collection: StoredCollection,
         split: str,
-        encoder: Loaded[AnyEncoder] | None = None,
+        encoder: Loaded[OpenedEncoder] | None = None,
         reranker: Reranker | None = None,
     ) -> BuildContext:
         """Open the models, except those that are given. Raises DrkitError as `open_encoder` does."""
         retriever = None
         if self.encoder is not None and self.index is not None:
-            made_by = loaded_value(encoder) or open_encoder(self.encoder, pooling=self.pooling, device=self.device)
+            made_by = loaded_value(encoder) or open_encoder(self.encoder, device=self.device, **self.reading)
             is_index = not (self.index / VECTORS).is_file()
             retriever = Retriever(
                 made_by, open_index(self.index) if is_index else FlatIndex.over(Vectors.open(self.index))
@@ -240,7 +241,7 @@ def load_chain(
 
 def _searching(
     models: ChainModels, collection: str, miners: Miners, parts: Installed | None
-) -> tuple[ChainModels, Loaded[AnyEncoder]]:
+) -> tuple[ChainModels, Loaded[OpenedEncoder]]:
     """Return the models with the encoder, and with the index of the mined run if it is of that encoder."""
     run = Path(collection)
     is_of_run = (run / RECIPE).is_file() and miners.encoder in (None, collection)
@@ -248,7 +249,7 @@ def _searching(
         raise DrkitError(f"the miner {miners.names[0]} needs an encoder: give one with --encoder FOLDER_OR_RUN")
     name = miners.encoder or collection
     registry = parts.registry if parts else None  # other processes look names up in everything that is installed
-    encoder = Loaded(open_encoder, name, pooling=miners.pooling, device=miners.device, registry=registry)
+    encoder = Loaded(open_encoder, name, device=miners.device, registry=registry, **miners.reading)
     return evolve(models, encoder=name, index=find_index(run) if is_of_run else None), encoder
 
 

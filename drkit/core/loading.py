@@ -16,8 +16,8 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Literal
 
-from drkit.core.files import local_path
-from drkit.errors import DrkitError, is_panic
+from drkit.core.files import local_path, read_json
+from drkit.errors import DrkitError, import_extra, is_panic
 
 _LOGGER = logging.getLogger("drkit")
 _PATIENCE = 4.0
@@ -178,6 +178,38 @@ def check_tokenizer(tokenizer: Any, folder: Path) -> None:
     for text in ("", "A word, 1 Wörd."):
         with suppress(Exception):  # not every vocabulary has this word
             backend.encode(text)
+
+
+def load_sentence_transformer(folder: Path, device: str) -> Any:
+    """Return the `SentenceTransformer` of a folder, whose modules are sentence-transformers' own.
+
+    Raises DrkitError for modules of other packages, pickled weights, or a folder that cannot be loaded, and as
+    `import_extra` does without sentence-transformers.
+    """
+    library = import_extra("sentence_transformers", "reading its modules", "sentence-transformers", "all")
+    for name in ("modules.json", "router_config.json", "*/router_config.json"):
+        for file in folder.glob(name):
+            kinds = _module_types(read_json(file, "export the encoder again"))
+            foreign = [kind for kind in kinds if not kind.startswith("sentence_transformers.")]
+            if foreign:
+                raise DrkitError(f"{file} names the module {foreign[0]!r}, whose code drkit does not run")
+    for config in folder.rglob("*.bin"):
+        _check_weights(config.parent)
+    with explain_load_errors(str(folder), "load the encoder in"), without_progress_bars():
+        return library.SentenceTransformer(
+            str(folder), device=device, local_files_only=True, model_kwargs={"use_safetensors": True}
+        )
+
+
+def _module_types(value: Any) -> Iterator[str]:
+    """Yield every type of a module in the JSON of modules.json or of a router."""
+    if isinstance(value, dict):
+        kinds = value.get("types", {})
+        yield from (str(kind) for kind in (kinds.values() if isinstance(kinds, dict) else ()))
+        yield from [str(value["type"])] if "type" in value else []
+    elif isinstance(value, list):
+        for item in value:
+            yield from _module_types(item)
 
 
 def _check_weights(folder: Path) -> None:

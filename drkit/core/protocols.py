@@ -342,6 +342,14 @@ class CarriesNegatives(Protocol):
 
 
 @runtime_checkable
+class CarriesScores(Protocol):
+    """A collection whose training files contain a teacher's scores."""
+
+    def teacher_scores(self, split: str) -> Iterator[tuple[str, str, float]]:
+        """Yield (query id, passage id, score) of a split; of a pair that is scored twice, the first counts."""
+
+
+@runtime_checkable
 class LocatesRows(Protocol):
     """A collection that can locate a row in its files, for error messages."""
 

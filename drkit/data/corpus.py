@@ -189,6 +189,7 @@ class StoredCorpus:
 
 PASSAGES = "passages"
 QUERIES, JUDGEMENTS, NEGATIVES = "queries.arrow", "judgements.arrow", "negatives.arrow"
+SCORES = "teacher-scores.arrow"
 
 
 def open_collection(folder: Path) -> StoredCollection:
@@ -265,6 +266,13 @@ class StoredCollection:
             if doc_id not in positives.get(query_id, ()):
                 found.setdefault(query_id, {})[doc_id] = None
         return {query_id: list(doc_ids) for query_id, doc_ids in found.items()}
+
+    def teacher_scores(self, split: str) -> dict[str, dict[str, float]]:
+        """Return the teacher's scores that came with the collection: query id -> passage id -> score."""
+        found: dict[str, dict[str, float]] = {}
+        for query_id, doc_id, score in self._rows(split, SCORES):
+            found.setdefault(query_id, {}).setdefault(doc_id, score)
+        return found
 
     def _rows(self, split: str, name: str) -> Iterator[tuple[Any, ...]]:
         path = self._splits[split] / name if split in self._splits else None

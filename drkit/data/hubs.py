@@ -26,7 +26,8 @@ from drkit.data.collection import (
     judged_queries,
     words_of,
 )
-from drkit.data.pairs import PairColumns, PairTables, Rows, TableCollection
+from drkit.data.columns import PairColumns
+from drkit.data.pairs import PairTables, Rows, TableCollection
 from drkit.data.qrels import parse_relevance
 from drkit.data.rows import FORMATS, Row, file_kind, read_rows
 from drkit.data.specs import HfConfig, IrdsConfig
@@ -252,6 +253,10 @@ class RetrievalTables:
 
     def negatives(self, _split: str) -> Iterator[tuple[Row, tuple[str, str]]]:
         """Yield nothing; the judgements say what is not relevant."""
+        return iter(())
+
+    def scores(self, _split: str) -> Iterator[tuple[Row, tuple[str, str, float]]]:
+        """Yield nothing; judgements come without a teacher's scores."""
         return iter(())
 
 

@@ -6,10 +6,9 @@ Texts have no ids there, so the id of a text is its hash: the same text is the s
 from __future__ import annotations
 
 import hashlib
-import math
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +17,10 @@ from attrs import frozen
 from drkit.core.files import local_path
 from drkit.core.types import BuildContext, Judgement, Passage, Query
 from drkit.data.collection import SPLIT_NAMES, FileCollection, Splits
-from drkit.data.rows import FORMATS, FileRange, Row, file_kind, file_summary, parse_number, read_rows, require_file
-from drkit.data.specs import HfConfig, PairsConfig
+from drkit.data.columns import Pair, PairColumns, is_table
+from drkit.data.rows import FORMATS, FileRange, Row, file_kind, file_summary, read_rows, require_file
+from drkit.data.specs import PairsConfig
 from drkit.errors import DrkitError
-
-ANCHORS = ("anchor", "query", "question", "sentence1", "sentence_A")
-POSITIVES = ("positive", "pos", "positives", "answer", "passage", "document", "sentence2", "sentence_B")
-NEGATIVES = ("negative", "neg", "negatives")
-SCORES = ("score", "label")
-_NUMBERED = re.compile(r"negative_?\d+")
 
 Rows = Callable[[], Iterator[Row]]
 
@@ -34,101 +28,6 @@ Rows = Callable[[], Iterator[Row]]
 def text_id(text: str) -> str:
     """Return the id of a text: 80 bits of its hash, in hexadecimal."""
     return hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
-
-
-@frozen
-class Pair:
-    """A query, passages that answer it (relevance 1) or do not (0), and its negatives."""
-
-    anchor: str
-    positives: tuple[str, ...]
-    negatives: tuple[str, ...]
-    relevance: int
-
-
-@frozen
-class PairColumns:
-    """Names of the columns of a pair; an empty name means the names in common use.
-
-    A pair whose score is at least `min_score` is a positive. score `none`: ignore scores.
-    """
-
-    anchor: str = ""
-    positive: str = ""
-    negatives: tuple[str, ...] = ()
-    score: str = ""
-    min_score: float = 0.5
-
-    @classmethod
-    def of(cls, config: PairsConfig | HfConfig) -> PairColumns:
-        """Return the columns that a collection's settings name."""
-        return cls(config.anchor, config.positive, config.negatives, config.score, config.min_score)
-
-    def is_header(self, cells: Sequence[str]) -> bool:
-        """Return whether a table's first line names the columns of query and passage."""
-        expected = ((self.anchor, ANCHORS), (self.positive, POSITIVES))
-        return all({own} & {*cells} if own else {*usual} & {*cells} for own, usual in expected)
-
-    def default_names(self, width: int) -> Sequence[str]:
-        """Return names for a table without a header: query, passage, and negatives."""
-        return [*("anchor", "positive")[:width], *(f"negative_{number}" for number in range(1, width - 1))]
-
-    def read(self, row: Row) -> Pair:
-        """Return the pair in a row. Raises DrkitError if a column is missing, empty, or not text."""
-        anchor = row.text(self._column(row, self.anchor, ANCHORS, "anchor")).strip()
-        positives = _texts(row, self._column(row, self.positive, POSITIVES, "positive"))
-        columns = self._negative_columns(row)
-        negatives = [text for column in columns if row.values.get(column) for text in _texts(row, column)]
-        if not anchor or not positives or not all(positives):
-            empty = "query" if not anchor else "positive passage"
-            raise DrkitError(f"{row}: the {empty} is empty; give it a text or delete the row")
-        relevance = self._relevance(row, has_negatives=bool(columns))
-        return Pair(anchor, tuple(positives), tuple(filter(None, negatives)), relevance)
-
-    def _column(self, row: Row, own: str, usual: Sequence[str], role: str) -> str:
-        names = (own,) if own else usual
-        found = next((name for name in names if row.values.get(name) is not None), None)
-        if found is None:
-            raise DrkitError(
-                f"{row}: no column {' or '.join(map(repr, names))}; columns: {', '.join(row.values)}. Name the column "
-                f"of the {role} with --set collection.{role}=COLUMN"
-            )
-        return found
-
-    def _negative_columns(self, row: Row) -> Sequence[str]:
-        missing = [name for name in self.negatives if name not in row.values]
-        if missing:
-            raise DrkitError(f"{row}: no column {missing[0]!r}; columns: {', '.join(row.values)}")
-        return self.negatives or [name for name in row.values if name in NEGATIVES or _NUMBERED.fullmatch(name)]
-
-    def _relevance(self, row: Row, *, has_negatives: bool) -> int:
-        column = self.score or next((name for name in SCORES if row.values.get(name) is not None), "none")
-        if column == "none":
-            return 1
-        if has_negatives and not self.score:
-            raise DrkitError(
-                f"{row}: a column {column!r} beside negatives is ambiguous: it may score the pair, or the margin "
-                f"between the passages. --set collection.score={column} reads it as the pair's, "
-                f"--set collection.score=none ignores it"
-            )
-        value: Any = row.values.get(column)
-        try:
-            number = parse_number(value) if isinstance(value, str) else float(value)
-            if math.isnan(number):
-                raise ValueError
-            return int(number >= self.min_score)
-        except (OverflowError, TypeError, ValueError):
-            raise DrkitError(f"{row}: {column!r} must be a number, got {value!r:.60}") from None
-
-
-def _texts(row: Row, column: str) -> list[str]:
-    """Return the text of a column, or its list of texts."""
-    value = row.values[column]
-    if isinstance(value, str):
-        return [row.text(column).strip()]
-    if not isinstance(value, (list, tuple)) or not all(isinstance(text, str) for text in value):
-        raise DrkitError(f"{row}: {column!r} must be a text or a list of texts, got {value!r:.60}")
-    return [row.check_unicode(text, column).strip() for text in value]
 
 
 @frozen
@@ -165,18 +64,35 @@ class PairTables:
     def judgements(self, split: str) -> Iterator[tuple[Row, Judgement]]:
         """Yield the judgements of a split, one per pair."""
         for row, query_id, pair in self._pairs(split):
-            yield from ((row, Judgement(query_id, text_id(text), pair.relevance)) for text in pair.positives)
+            relevance = pair.relevance or 0
+            yield from ((row, Judgement(query_id, text_id(text), relevance)) for text in pair.positives)
 
     def negatives(self, split: str) -> Iterator[tuple[Row, tuple[str, str]]]:
         """Yield (query id, passage id) of the negatives of a split."""
         for row, query_id, pair in self._pairs(split):
             yield from ((row, (query_id, text_id(text))) for text in pair.negatives)
 
+    def scores(self, split: str) -> Iterator[tuple[Row, tuple[str, str, float]]]:
+        """Yield (query id, passage id, score) of a teacher's scores of a split."""
+        for row, query_id, pair in self._pairs(split):
+            yield from ((row, (query_id, text_id(text), score)) for text, score in pair.scores.items())
+
+    def notes(self) -> Iterator[str]:
+        """Yield what was assumed of the training file: its columns without a header, and which pairs are positives."""
+        first = next(self.sources[self.split_rules.source("train")](), None)
+        if first and is_table(first) and first.number == 1:
+            names = ", ".join(f"{cell!r:.40} is the {name}" for name, cell in islice(first.values.items(), 2))
+            yield f"{first.path} has no header with names of columns that are known: in its first line, {names}"
+        if first and (rule := self.columns.rule(first)):
+            yield f"positives are the pairs with {rule}"
+        if first and (unread := self.columns.unread(first)):
+            yield f"columns that are not read: {', '.join(unread)}"
+
     def _pairs(self, split: str) -> Iterator[tuple[Row, str, Pair]]:
         belongs = self.split_rules.membership(split)
         for row in self.sources[self.split_rules.source(split)]():
             pair = self.columns.read(row)
-            if belongs(query_id := text_id(pair.anchor)):
+            if pair.relevance is not None and belongs(query_id := text_id(pair.anchor)):
                 yield row, query_id, pair
 
 
@@ -213,6 +129,10 @@ class TableCollection(FileCollection):
     def negatives(self, split: str) -> Iterator[tuple[str, str]]:
         """Stream (query id, passage id) of the negatives of a split, in the order they are read."""
         return (ids for _, ids in self.located_negatives(split))
+
+    def teacher_scores(self, split: str) -> Iterator[tuple[str, str, float]]:
+        """Stream (query id, passage id, score) of the teacher's scores that come with pairs."""
+        return (found for _, found in self.tables.scores(split))
 
 
 class PairsCollection(TableCollection):

@@ -98,7 +98,9 @@ _ANCHOR = "column of the query (empty: anchor, query, question, ..)"
 _POSITIVE = "column of the passage (empty: positive, pos, answer, ..)"
 _NEGATIVES = "columns of negatives (empty: negative, neg, negative_1, ..)"
 _SCORE = "column of a score or label (empty: score, label); none: ignore it"
-_MIN_SCORE = "minimum score of a positive; a pair with a lower score is a negative"
+_MIN_SCORE = "minimum score of a positive, a lower one is a negative's (empty: 0.5, and scores must lie in 0 .. 1)"
+_POSITIVE_LABELS = "labels of positives, such as 0 or entailment (empty: the score decides)"
+_NEGATIVE_LABELS = "labels of negatives; pairs with other labels are left out (empty: all but positive_labels)"
 
 
 @frozen
@@ -112,7 +114,9 @@ class PairsConfig:
     positive: str = setting("", None, _POSITIVE)
     negatives: tuple[str, ...] = setting((), None, _NEGATIVES)
     score: str = setting("", None, _SCORE)
-    min_score: float = setting(0.5, at_least(-1e9), _MIN_SCORE)
+    min_score: float | None = setting(None, optional(at_least(-1e9)), _MIN_SCORE)
+    positive_labels: tuple[str, ...] = setting((), None, _POSITIVE_LABELS)
+    negative_labels: tuple[str, ...] = setting((), None, _NEGATIVE_LABELS)
     dev_share: float = _held_out("dev")
     test_share: float = _held_out("test")
 
@@ -158,7 +162,9 @@ class HfConfig:
     positive: str = setting("", None, _POSITIVE)
     negatives: tuple[str, ...] = setting((), None, _NEGATIVES)
     score: str = setting("", None, _SCORE)
-    min_score: float = setting(0.5, at_least(-1e9), _MIN_SCORE)
+    min_score: float | None = setting(None, optional(at_least(-1e9)), _MIN_SCORE)
+    positive_labels: tuple[str, ...] = setting((), None, _POSITIVE_LABELS)
+    negative_labels: tuple[str, ...] = setting((), None, _NEGATIVE_LABELS)
     dev_share: float = _held_out("dev")
     test_share: float = _held_out("test")
     unknown_judgements: str = _unknown("judgements and negatives")

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from drkit.data.repeats import mark_repeats
+from drkit.data.words import has_lasting_mark
 from drkit.errors import DrkitError
 
 _SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -35,6 +36,8 @@ _UNSPACED = re.compile(
 # WordPiece makes longer words [UNK] when it tokenises (max_input_chars_per_word). BERT's pre-tokenizer ends a word at
 # underscores, punctuation, and CJK ideographs.
 _LONGEST_WORD = 100
+# Of the characters of texts: from here on, stripping their marks would make other words of them.
+_MARKED_SHARE = 0.01
 # Measured peak of a distinct word: counted here, then held by the trainer with its pieces.
 _BYTES_PER_WORD = 640
 _LETTER = "[^\\W_\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
@@ -53,7 +56,8 @@ def train_wordpiece(
 ) -> Any:
     """Train a BERT tokenizer with at most `size` entries on `texts`, save it to `folder` and return it.
 
-    `AutoTokenizer.from_pretrained(folder)` loads it as a fast tokenizer that makes `[CLS] text [SEP]`. Characters
+    `AutoTokenizer.from_pretrained(folder)` loads it as a fast tokenizer that makes `[CLS] text [SEP]`. If it
+    lower-cases, it strips accents, as BERT's does, unless the texts are in a script whose marks are letters. Characters
     beyond the most frequent ones become [UNK]. WordPiece: Schuster and Nakajima 2012; trained as byte-pair merges.
     memory_mb: approximate memory limit of the distinct words in MiB; the rarest words of texts that have more are left
     out, by `_prune`, and the vocabulary is that of the others. repeats: add entries for repeated words, beyond `size`
@@ -66,10 +70,13 @@ def train_wordpiece(
 
     if size < _SMALLEST:
         raise DrkitError(f"a vocabulary of {size} entries is too small; use at least {_SMALLEST}")
-    trainer = BertWordPieceTokenizer(lowercase=lowercase)
     with tempfile.TemporaryDirectory() as scratch:
         lines = Path(scratch) / "texts"
         characters, words = _write_lines(texts, lines, max(memory_mb * 2**20 // _BYTES_PER_WORD, 1))
+        marks = sum(number for character, number in characters.items() if has_lasting_mark(character))
+        # None: as BERT's, which strips them if it lower-cases.
+        strips = None if marks < _MARKED_SHARE * characters.total() else False
+        trainer = BertWordPieceTokenizer(lowercase=lowercase, strip_accents=strips)
         alphabet = _alphabet(characters, trainer.normalizer, min(_ALPHABET, size // 4))
         if not alphabet:
             raise DrkitError("cannot train a vocabulary: the texts have no words")
@@ -85,7 +92,7 @@ def train_wordpiece(
             special_tokens=[*_SPECIALS, *alphabet, *(f"##{c}" for c in alphabet if _is_word_character(c))],
             show_progress=False,
         )
-    tokenizer: Any = BertTokenizerFast(vocab=trainer.get_vocab(), do_lower_case=lowercase)
+    tokenizer: Any = BertTokenizerFast(vocab=trainer.get_vocab(), do_lower_case=lowercase, strip_accents=strips)
     if repeats:
         tokenizer = mark_repeats(tokenizer)
     tokenizer.save_pretrained(folder)

@@ -11,6 +11,7 @@ import hashlib
 import shutil
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,7 +24,14 @@ from numpy.typing import NDArray
 from drkit.core.engine import Engine
 from drkit.core.file_parts import FilePart, FileParts
 from drkit.core.files import digest
-from drkit.core.protocols import CarriesNegatives, Collection, LocatesRows, ReadsInParts, UnknownJudgements
+from drkit.core.protocols import (
+    CarriesNegatives,
+    CarriesScores,
+    Collection,
+    LocatesRows,
+    ReadsInParts,
+    UnknownJudgements,
+)
 from drkit.core.types import HIGHEST_GRADE, Passage
 from drkit.data.arrays import arrow_file, read_batches, record_batch
 from drkit.data.collection import SPLITS
@@ -32,6 +40,7 @@ from drkit.data.corpus import (
     NEGATIVES,
     PASSAGES,
     QUERIES,
+    SCORES,
     TEXTS,
     IndexWriter,
     MappedTable,
@@ -104,6 +113,7 @@ _CHECKED_SCHEMA = pa.schema([*_PASSAGE_SCHEMA, ("hash", pa.uint64()), ("is_empty
 _QUERY_SCHEMA = pa.schema([("query_id", _TEXT), ("text", _TEXT)])
 _JUDGEMENT_SCHEMA = pa.schema([("query_id", _TEXT), ("doc_id", _TEXT), ("relevance", pa.int32())])
 _NEGATIVE_SCHEMA = pa.schema([("query_id", _TEXT), ("doc_id", _TEXT)])
+_SCORE_SCHEMA = pa.schema([*_NEGATIVE_SCHEMA, ("score", pa.float64())])
 
 
 def write_collection(
@@ -140,7 +150,8 @@ def write_collection(
     listed = _write_negatives(collection, folder, UnknownIdFilter(collection, corpus, queries, "negatives"), content)
     if files and parts:
         parts.remove()
-    return {**counts, **judged, **listed, "content_sha256": content.hexdigest()}
+    scored = _write_scores(collection, folder, content)
+    return {**counts, **judged, **listed, **scored, "content_sha256": content.hexdigest()}
 
 
 def _read_parts(collection: Collection, parts: FileParts, engine: Engine | None) -> list[Path]:
@@ -282,7 +293,8 @@ def _write_judgements(collection: Collection, folder: Path, check: UnknownIdFilt
     check.finish()
     for split, hashes in pairs.items():
         table = MappedTable(folder / split / JUDGEMENTS)
-        _refuse_contradictions(collection, split, np.frombuffer(hashes, dtype=np.uint64), table)
+        found = np.frombuffer(hashes, dtype=np.uint64)
+        _refuse_contradictions(collection, split, found, table, is_thinned=check.count > 0)
     for split, number in positives.items():
         if not number:
             raise DrkitError(
@@ -292,18 +304,25 @@ def _write_judgements(collection: Collection, folder: Path, check: UnknownIdFilt
     return {"judgements": judgements, "positives": positives, "dropped_judgements": check.count}
 
 
-def _refuse_contradictions(collection: Collection, split: str, hashes: NDArray[np.uint64], table: MappedTable) -> None:
-    """Refuse different judgements of one query and passage; hashes u64[rows]: of the ids in each row."""
+def _refuse_contradictions(
+    collection: Collection, split: str, hashes: NDArray[np.uint64], table: MappedTable, *, is_thinned: bool
+) -> None:
+    """Refuse different judgements of one query and passage; hashes u64[rows]: of the ids in each row.
+
+    is_thinned: rows were left out, so the numbers of the others are not those of the collection.
+    """
     order = np.argsort(hashes, kind="stable")
     again = np.flatnonzero(hashes[order][1:] == hashes[order][:-1])
+    where = partial(locator(collection), "judgements", split)
     shown, count = [], 0
     for first, later in zip(order[again], order[again + 1], strict=True):
         (query_id, doc_id, before), (*ids, relevance) = table.take(np.array([first, later]))
         if [query_id, doc_id] == ids and before != relevance:
             count += 1
             if count <= SHOWN:
+                places = f"in {split}" if is_thinned else f"in {split} @ {where(int(first))} and {where(int(later))}"
                 shown.append(
-                    f"passage {doc_id!r} of query {query_id!r} has relevance {before} and {relevance}, in {split}"
+                    f"passage {doc_id!r} of query {query_id!r} has relevance {before} and {relevance}, {places}"
                 )
     if count:
         raise refusal(collection, "judgement(s) that contradict an earlier judgement", shown, count)
@@ -326,6 +345,17 @@ def _write_negatives(collection: Collection, folder: Path, check: UnknownIdFilte
         _write(rows(split), folder / split / NEGATIVES, _NEGATIVE_SCHEMA, content)
     check.finish()
     return {"negatives": counts, "dropped_negatives": check.count}
+
+
+def _write_scores(collection: Collection, folder: Path, content: Any) -> dict[str, Any]:
+    """Write the teacher's scores that come with the training rows; no file if there are none."""
+    if not isinstance(collection, CarriesScores) or "train" not in collection.splits():
+        return {}
+    if next(collection.teacher_scores("train"), None) is None:
+        return {}
+    path = folder / "train" / SCORES
+    _write(collection.teacher_scores("train"), path, _SCORE_SCHEMA, content)
+    return {"teacher_scores": len(MappedTable(path))}
 
 
 def write_pairs(pairs: Iterable[tuple[str, int]], corpus: StoredCorpus, folder: Path) -> None:

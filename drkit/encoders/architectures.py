@@ -249,7 +249,10 @@ def _reason(model_type: str) -> str:
             "where its embeddings, layers and LM head are"
         )
     if model_type in MODEL_MAPPING_NAMES:
-        return "transformers has no masked LM for it, which pre-training requires"
+        return (
+            "transformers has no masked LM for it: drkit pre-trains and fine-tunes encoders that read a text in both "
+            "directions, not models that read from left to right"
+        )
     return "transformers does not know it"
 
 
@@ -273,7 +276,8 @@ def backbone_info(config: Any, tokenizer: Any) -> BackboneInfo:
     eps = names.layer_norm_eps
     if tokenizer.mask_token_id is None:
         raise DrkitError(
-            "the tokenizer has no mask token, which masked auto-encoders require; use the tokenizer of a masked LM"
+            f"the tokenizer has no mask token: drkit trains encoders that read in both directions, whose tokenizers "
+            f"have one, and a model of type {config.model_type!r} with this tokenizer is not one of them"
         )
     return BackboneInfo(
         hidden=config.hidden_size,

@@ -62,6 +62,10 @@ _SIMILARITY_BY_SAVED_NAME = {"cosine": "cosine", "dot": "dot", "dot_score": "dot
 _POOLING_BY_SAVED_NAME = {(pooling.saved_as, pooling.weighted): name for name, pooling in POOLINGS.items()}
 
 
+class UnsupportedEncoderError(DrkitError):
+    """An encoder folder of sentence-transformers with modules or settings that drkit does not compute itself."""
+
+
 def read_encoder_settings(folder: Path, modules: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Read the settings of a `TextEncoder` from a folder, with the folders of its `transformer` and `word_weights`.
 
@@ -77,7 +81,11 @@ def read_encoder_settings(folder: Path, modules: Mapping[str, str] | None = None
     saved = _read_object(folder / SETTINGS, {})
     prompts = _prompts(saved)
     if any(prompts.values()) and pooling.get("include_prompt") is False:
-        raise DrkitError(f"{folder}: unsupported pooling without the prompt (include_prompt = false)")
+        raise UnsupportedEncoderError(f"{folder}: unsupported pooling without the prompt (include_prompt = false)")
+    if _read_object(transformer / LENGTH, {}).get("do_lower_case"):
+        raise UnsupportedEncoderError(
+            f"{folder} makes texts lower-case before it reads them (do_lower_case in {LENGTH})"
+        )
     own, length = _read_object(transformer / DRKIT, {}), _max_length(transformer)
     return {
         "transformer": transformer,
@@ -106,7 +114,7 @@ def _read_truncation(folder: Path) -> int:
     linear = weights.pop("linear.weight", np.zeros((0, 0)))
     is_truncation = not weights and linear.ndim == 2 and np.array_equal(linear, np.eye(*linear.shape))
     if not is_truncation or not str(config.get("activation_function")).endswith(".Identity"):
-        raise DrkitError(
+        raise UnsupportedEncoderError(
             f"{folder}: unsupported Dense module; drkit supports those that keep the first numbers of a vector, as "
             f"`drkit export --dimension` writes them"
         )
@@ -224,7 +232,7 @@ def pooling_of(config: Mapping[str, Any], folder: Path | str, *, weighted: bool 
     found = _supported_pooling(modes, weighted=weighted)
     if found is None:
         given = (", ".join(modes) or "not given") + (" with WordWeights" if weighted else "")
-        raise DrkitError(f"{folder}: unsupported pooling ({given}); drkit supports {', '.join(POOLINGS)}")
+        raise UnsupportedEncoderError(f"{folder}: unsupported pooling ({given}); drkit supports {', '.join(POOLINGS)}")
     return found
 
 
@@ -249,8 +257,11 @@ def _check_modules(folder: Path, modules: Mapping[str, str]) -> None:
             f"of one of them (drkit writes {QUERIES} and {PASSAGES}), or load both with DualEncoder"
         )
     kept = set(modules) - ({TRUNCATION} if "Pooling" in modules else set())
-    if kept not in map(set, (*SUPPORTED_MODULES.values(), *STATIC_MODULES.values())):
-        raise DrkitError(
+    supported = [names for names in (*SUPPORTED_MODULES.values(), *STATIC_MODULES.values()) if set(names) == kept]
+    # A truncation comes before the vectors are normalised.
+    ordered = supported and [name for name in modules if name != TRUNCATION] == [*supported[0]]
+    if not ordered or list(modules)[-2:] == ["Normalize", TRUNCATION]:
+        raise UnsupportedEncoderError(
             f"{folder}: unsupported modules ({', '.join(modules)}); drkit supports Transformer, Pooling and optionally "
             f"WordWeights, a truncating Dense and Normalize, and StaticEmbedding, optionally with Normalize"
         )

@@ -89,12 +89,13 @@ def tune_bm25(
     *,
     depth: int = 1000,
     exclude_self: bool = False,
+    language: str = "english",
     on_progress: Callable[[int], None] | None = None,
 ) -> TunedBm25:
     """Return BM25 with the best of several (k1, b) on judged queries; of equally good pairs, the first.
 
     The passages are read once. depth: of the rankings, if the measure has no cutoff; exclude_self: a passage with the
-    query's own id is not a hit; on_progress: called with the number of pairs done.
+    query's own id is not a hit; language: see `Bm25Retriever`; on_progress: called with the number of pairs done.
 
     Raises DrkitError for an unknown measure, and without passages, queries, pairs or judgements.
 
@@ -112,7 +113,7 @@ def tune_bm25(
     # One more: the passage that `exclude_self` leaves out.
     texts, hits = [query.text for query in asked], (cutoff(measure) or depth) + exclude_self
     best, means = None, dict[str, float]()
-    for done, retriever in enumerate(Bm25Retriever.variants(passages, parameters), start=1):
+    for done, retriever in enumerate(Bm25Retriever.variants(passages, parameters, language), start=1):
         k1, b = parameters[done - 1]
         found = zip(asked, retriever.stream(texts, hits), strict=True)
         run = [(query.query_id, ranked.pairs()) for query, ranked in found]

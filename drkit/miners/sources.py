@@ -61,7 +61,8 @@ class Bm25Miner:
 
     def index(self, corpus: Corpus) -> None:
         """Index the passages, streamed."""
-        self._retriever = Bm25Retriever(k1=self.config.k1, b=self.config.b).index(corpus)
+        config = self.config
+        self._retriever = Bm25Retriever(k1=config.k1, b=config.b, language=config.language).index(corpus)
 
     @property
     def retriever(self) -> Bm25Retriever:

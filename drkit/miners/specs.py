@@ -14,7 +14,7 @@ from drkit.core.citations import ANCE, BM25, FUSION, GPL, NV_RETRIEVER, ROCKETQA
 from drkit.core.protocols import RefreshesNegatives
 from drkit.core.settings import at_least, more_than, setting
 from drkit.core.spec import ComponentSpec, Kind
-from drkit.recipe.schema import Choice
+from drkit.recipe.schema import LANGUAGES, Choice
 
 _RANKS = re.compile(r"([1-9]\d*)-([1-9]\d*)")
 
@@ -26,6 +26,7 @@ class Bm25Config:
     depth: int = setting(200, at_least(1), "how deep the ranking is read that negatives are drawn from")
     k1: float = setting(1.2, more_than(0), "BM25's term-frequency saturation")
     b: float = setting(0.75, and_(ge(0), le(1)), "BM25's length normalisation")
+    language: str = setting("english", in_(LANGUAGES), "language of BM25's stemmer and stop words")
 
 
 @frozen

@@ -217,11 +217,15 @@ def push_encoder(run: Path, repository: str, parts: Installed, *, private: bool 
     with TemporaryDirectory(prefix="drkit-push-") as folder:
         encoder = export_checkpoint(run, Path(folder) / "encoder", registry=parts.registry)
         write_model_card(run, encoder, parts, repository)
-        (encoder / WRITTEN).unlink()  # of use only to the next export
         hub = HfApi()
         try:
             hub.create_repo(repository, private=private, exist_ok=True)
-            done = hub.upload_folder(repo_id=repository, folder_path=encoder, commit_message="Encoder trained by drkit")
+            done = hub.upload_folder(
+                repo_id=repository,
+                folder_path=encoder,
+                commit_message="Encoder trained by drkit",
+                ignore_patterns=[WRITTEN],
+            )
         except HFValidationError as error:
             raise DrkitError(f"invalid repository {repository!r}; give USER/NAME: {error}") from None
         except Exception as error:  # of the hub, or of its HTTP library, which differs between versions

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +17,7 @@ from drkit.core.types import Judgement
 from drkit.data.corpus import StoredCollection
 from drkit.data.qrels import qrels_columns, read_qrels, write_qrels
 from drkit.data.rows import read_lines
+from drkit.data.words import find_words, word_pattern
 from drkit.errors import DrkitError
 from drkit.inspect.masks import stop_words
 from drkit.pages.records import RunRecord
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 SHOWN = 10
 _LONGEST = 800  # characters of a passage
-_WORD = re.compile(r"\w+")
 
 
 @frozen
@@ -177,7 +176,7 @@ class SearchedRuns:
 
     def search(self, text: str, depth: int = SHOWN) -> list[Ranking]:
         """Return the ranking of every system for a query. Raises DrkitError for an empty query."""
-        query_id, words = self.query_id(text), {w.casefold() for w in _WORD.findall(text)} - stop_words()
+        query_id, words = self.query_id(text), _folded(text) - stop_words()
         grades = self.judged.get(query_id, {}) | {
             doc_id: grade for (query, doc_id), grade in self.kept.grades.items() if query == query_id
         }
@@ -197,11 +196,16 @@ class SearchedRuns:
         return rankings
 
 
+def _folded(text: str) -> set[str]:
+    """Return the words of a text without case."""
+    return {word.casefold() for word in find_words(text)}
+
+
 def _spans(text: str, words: Set[str]) -> Iterator[Span]:
     """Yield a text in pieces, cut to a maximum length, with the words of a query apart."""
     shown, end = text[:_LONGEST], 0
-    for found in _WORD.finditer(shown):
-        if found[0].casefold() in words:
+    for found in word_pattern().finditer(shown):
+        if (terms := _folded(found[0])) and terms <= words:
             yield Span(shown[end : found.start()], False)
             yield Span(found[0], True)
             end = found.end()

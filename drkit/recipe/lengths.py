@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections.abc import Sequence
 from itertools import islice
@@ -13,6 +12,7 @@ from attrs import evolve, frozen
 from drkit.core.files import local_path
 from drkit.core.registry import Installed
 from drkit.core.spec import Kind
+from drkit.data.words import count_unspaced, find_words, is_unspaced
 from drkit.recipe.compose import SMALL, ComposeRequest, compose
 from drkit.recipe.parts import context_kind
 
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 _SAMPLE = 5000
 # A token of a WordPiece vocabulary of 8,000 entries is about two thirds of an English word.
 _TOKENS_PER_WORD = 1.5
-_WORD = re.compile(r"\w+")
-# Scripts without spaces between words, whose letters are about a token each.
-_UNSPACED = frozenset(("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR"))
 _SHORTEST_PASSAGE, _LONGEST_PASSAGE = 64, 512
 _SHORTEST_QUERY, _LONGEST_QUERY = 16, 128
 # With a transformer layer, the time of a step grows with the length: an encoder from scratch has minutes.
@@ -94,10 +91,9 @@ def suggest_lengths(
 
 
 def estimate_tokens(text: str) -> int:
-    """Estimate the tokens of a text: from its words, or from its letters where words are not separated."""
-    words = _WORD.findall(text)
-    unspaced = sum(script_of(letter) in _UNSPACED for letter in text) if not text.isascii() else 0
-    return round(_TOKENS_PER_WORD * len(words)) + unspaced
+    """Estimate the tokens of a text: from its words, or from its characters where words are not separated."""
+    words = [word for word in find_words(text) if not is_unspaced(word)]
+    return round(_TOKENS_PER_WORD * len(words)) + count_unspaced(text)
 
 
 def script_of(letter: str) -> str:

@@ -15,7 +15,18 @@ from drkit.core.spec import FINETUNING, FOR_LOSSES, RERANKING, Kind, provided_by
 from drkit.encoders.architectures import check_start_model
 from drkit.errors import DrkitError, did_you_mean
 from drkit.recipe.parts import join_names, losses_that_fit, missing_extras, with_nested
-from drkit.recipe.schema import JUDGED, PSEUDO, RERANKER, STARTS, Choice, Finetune, Recipe, Reranker, similarity_of
+from drkit.recipe.schema import (
+    GIVEN,
+    JUDGED,
+    PSEUDO,
+    RERANKER,
+    STARTS,
+    Choice,
+    Finetune,
+    Recipe,
+    Reranker,
+    similarity_of,
+)
 
 RETRIEVER = "retriever"
 # A round's folder is next to those of the run's other stages, so it must not have one of their names.
@@ -173,6 +184,11 @@ def _miners_and_teachers_problems(recipe: Recipe, finetune: Finetune, registry: 
                 f"the teacher scores the negatives that are mined before the round, but 'refresh' mines new ones "
                 f"during it: use dense instead @ {path}.miners"
             )
+        if current.teacher == GIVEN and (current.pairs != JUDGED or [one.use for one in current.miners[:1]] != [GIVEN]):
+            problems.append(
+                f"the teacher 'given' has scores of the passages in the training rows: set miners = "
+                f'[{{use = "given"}}] and pairs = "judged" @ {path}'
+            )
         trained = (*([RETRIEVER] if index else []), *([RERANKER] if has_reranker else []))
         problems += _chain_problems(current.miners, trained, registry, f"{path}.miners")
     return problems
@@ -239,7 +255,7 @@ def _model_path_problems(recipe: Recipe, finetune: Finetune) -> list[str]:
         models["reranker.pretrained"] = recipe.reranker.pretrained or ""
     problems = []
     for path, model in models.items():
-        if model and model != RERANKER:
+        if model and model not in (RERANKER, GIVEN):
             try:
                 (check_start_model if path == "reranker.pretrained" else check_model_path)(model)
             except DrkitError as error:

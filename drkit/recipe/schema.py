@@ -243,11 +243,17 @@ _OVERRIDES = (
     "num_train_epochs",
     "per_device_train_batch_size",
 )
-RERANKER = "reranker"
+RERANKER, GIVEN = "reranker", "given"
 JUDGED, PSEUDO = PAIRS = ("judged", "pseudo")
 PRETRAINED, PREVIOUS, INITIAL = STARTS = ("pretrained", "previous", "initial")
 _FREE_SOURCES = ("extractive", "crops", "sentences", "titles")
 _FINDERS = ("bm25", "encoder")
+# Those of Snowball, without second stemmers of a language.
+LANGUAGES = (
+    *("none", "arabic", "armenian", "basque", "catalan", "danish", "dutch", "english", "finnish", "french", "german"),
+    *("greek", "hindi", "hungarian", "indonesian", "irish", "italian", "lithuanian", "nepali", "norwegian"),
+    *("portuguese", "romanian", "russian", "serbian", "spanish", "swedish", "tamil", "turkish", "yiddish"),
+)
 
 
 def _query_sources(_instance: Any, attribute: Any, value: tuple[str, ...]) -> None:
@@ -307,7 +313,11 @@ class Round:
         "weights to start from: pretrained, previous (round), initial (before pre-training), or an earlier round",
     )
     pairs: str = setting(JUDGED, in_(PAIRS), "train on the collection's judged queries, or on [pseudo_queries]")
-    teacher: str = setting("", None, "model whose scores it learns from: reranker, or a cross-encoder's path or hub id")
+    teacher: str = setting(
+        "",
+        None,
+        "whose scores it learns from: reranker, a cross-encoder's path or hub id, or given: those in the training rows",
+    )
     loss: LossChoice | None = None
     negatives: int | None = setting(None, optional(at_least(0)), "hard negatives per query in this round")
     learning_rate: float | None = setting(None, optional(more_than(0, 100)), "peak learning rate of this round")
@@ -409,6 +419,9 @@ class Evaluation:
         (0.75,),
         deep_iterable(at_least(0, 1), min_len(1)),
         "BM25's length normalisation; of several values, the best on the dev queries, or the first without any",
+    )
+    bm25_language: str = setting(
+        "english", in_(LANGUAGES), "language of BM25's stemmer and stop words; none for whole words"
     )
     hybrid: bool = setting(True, None, "also fuse BM25 with the exported retriever, if bm25 is on")
     start: bool = setting(True, None, "also rank by the encoder that the run starts from, for comparison")

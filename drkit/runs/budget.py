@@ -13,7 +13,7 @@ from attrs import evolve, frozen
 
 from drkit.encoders.folder import BFLOAT16
 from drkit.errors import DrkitError
-from drkit.recipe.schema import Recipe
+from drkit.recipe.schema import GIVEN, Recipe
 from drkit.runs import estimate
 from drkit.runs.estimate import Corpus
 from drkit.runs.hardware import Hardware
@@ -273,7 +273,8 @@ class _Planner:
     def _teacher_scores(self, stage: Stage[Any]) -> Work:
         draws = estimate.examples(stage.settings.training, self.corpus.train)
         pairs = draws * (1 + stage.settings.negatives)
-        return Work(estimate.scoring(self.recipe, pairs).flops, disk=8.0 * pairs)
+        flops = 0.0 if stage.settings.model == GIVEN else estimate.scoring(self.recipe, pairs).flops
+        return Work(flops, disk=8.0 * pairs)
 
     def _report(self, _stage: Stage[Any]) -> Work:
         return Work(serial=2.0)

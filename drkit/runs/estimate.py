@@ -12,7 +12,7 @@ from attrs import frozen
 
 from drkit.core.files import local_path, read_json
 from drkit.core.protocols import TargetShare
-from drkit.recipe.schema import RERANKER, EncoderSettings, Pretrain, Recipe, Round, Training
+from drkit.recipe.schema import GIVEN, RERANKER, EncoderSettings, Pretrain, Recipe, Round, Training
 
 # Measured per CPU core in the default run, with all overheads; an order of magnitude, not a promise.
 FLOPS_PER_CORE = 1e11
@@ -178,6 +178,8 @@ def teaching(recipe: Recipe, current: Round) -> Cost:
     assert recipe.finetune is not None
     settings, reranker = recipe.finetune.for_round(current), recipe.reranker
     pairs = current.draws * examples(settings) * (1 + (settings.negatives if current.miners else 0))
+    if current.teacher == GIVEN:
+        return Cost()
     if current.teacher != RERANKER:
         layers = _stored_layer_parameters(current.teacher)
     elif reranker and (given := reranker.pretrained or recipe.encoder.pretrained):

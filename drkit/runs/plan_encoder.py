@@ -20,7 +20,7 @@ from drkit.encoders.pooling import POOLINGS
 from drkit.errors import DrkitError
 from drkit.maskers.specs import GeneratorConfig, QuerySettings
 from drkit.recipe.parts import FOR_EXTRACTIVE, join_names, required_capabilities, required_signals, signal_scopes
-from drkit.recipe.schema import FROM_SCRATCH, PSEUDO, Choice, EncoderSettings, Pretrain, Probe, PseudoQueries
+from drkit.recipe.schema import FROM_SCRATCH, GIVEN, PSEUDO, Choice, EncoderSettings, Pretrain, Probe, PseudoQueries
 from drkit.runs import estimate
 from drkit.runs.stage import Draft, Part, TextReading, files_state, settings_from
 from drkit.runs.stages.pretrain import PRETRAIN
@@ -72,6 +72,7 @@ def plan_texts(draft: Draft) -> None:
         COLLECTION,
         "read texts, queries and judgements",
         sources={"collection": files_state(source, recipe.collection.config)},
+        extra={"scored": any(one.teacher == GIVEN for one in (recipe.finetune.rounds if recipe.finetune else ()))},
     )
     if recipe.encoder.pretrained:
         if ignored := [
@@ -144,7 +145,10 @@ def plan_pseudo_queries(draft: Draft, settings: PseudoQueries, retriever: Mappin
         f"training queries from the passages: {', '.join(settings.sources)}",
         inputs,
         sources={f"pseudo_queries.{source}": path_state(path) for source, path in paths.items()},
-        extra={"reading": settings_from(TextReading, draft.recipe) if retriever else None},
+        extra={
+            "reading": settings_from(TextReading, draft.recipe) if retriever else None,
+            "language": draft.recipe.evaluation.bm25_language if "bm25" in settings.found_by else None,
+        },
     )
 
 

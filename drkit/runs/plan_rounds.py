@@ -14,7 +14,7 @@ from drkit.core.files import local_path, path_state
 from drkit.core.spec import Kind
 from drkit.errors import DrkitError
 from drkit.miners.specs import RunFileConfig, refresh_settings
-from drkit.recipe.schema import INITIAL, JUDGED, PRETRAINED, PREVIOUS, PSEUDO, RERANKER, Choice, Finetune, Round
+from drkit.recipe.schema import GIVEN, INITIAL, JUDGED, PRETRAINED, PREVIOUS, PSEUDO, RERANKER, Choice, Finetune, Round
 from drkit.runs import estimate
 from drkit.runs.plan_encoder import PASSAGES, TOKENS, VOCABULARY, split_of, training_split
 from drkit.runs.stage import Draft, Part, TextReading, declared_reading, files_state, settings_from
@@ -227,7 +227,8 @@ def _plan_retriever(draft: Draft, retriever: _Retriever, negatives: str) -> Syst
 def _plan_teacher(draft: Draft, retriever: _Retriever, negatives: str) -> str:
     """Add the stage that scores the positives and negatives that a round draws by its teacher."""
     recipe_round, settings = retriever.recipe_round, retriever.settings
-    is_reranker = recipe_round.teacher == RERANKER
+    is_reranker, is_given = (recipe_round.teacher == name for name in (RERANKER, GIVEN))
+    made_by = "from the training rows" if is_given else f"by {recipe_round.teacher}"
     inputs = {"passages": PASSAGES, "train": training_split(recipe_round.pairs)}
     if negatives:
         inputs["negatives"] = Part(negatives)
@@ -236,12 +237,12 @@ def _plan_teacher(draft: Draft, retriever: _Retriever, negatives: str) -> str:
     return draft.add(
         f"teacher-{recipe_round.name}",
         TEACHER,
-        f"scores of the positives and negatives that the round draws, by {recipe_round.teacher}",
+        f"scores of the positives and negatives that the round draws, {made_by}",
         inputs,
-        sources={} if is_reranker else {"teacher": path_state(recipe_round.teacher)},
+        sources={} if is_reranker or is_given else {"teacher": path_state(recipe_round.teacher)},
         extra={
             "model": "" if is_reranker else recipe_round.teacher,
-            "max_length": draft.recipe.reranker.max_length if draft.recipe.reranker else None,
+            "max_length": draft.recipe.reranker.max_length if draft.recipe.reranker and not is_given else None,
             "queries": recipe_round.queries,
             "draws": recipe_round.draws if recipe_round.queries else 1,
             "training": settings.schedule_only(),

@@ -1,7 +1,8 @@
-"""BM25 over English stems and the parts of identifiers, without stop words, by bm25s: a baseline, and a miner."""
+"""BM25 over stems and the parts of identifiers, without stop words, by bm25s: a baseline, and a miner."""
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections import ChainMap
@@ -11,20 +12,27 @@ from pathlib import Path
 from typing import Any
 
 import bm25s
+import bm25s.stopwords
 import numpy as np
 import Stemmer
 from numpy.typing import NDArray
 
+from drkit.core.files import read_json, write_text
 from drkit.core.types import Passage
 from drkit.data.rows import batched
+from drkit.data.words import find_words, is_unspaced
 from drkit.errors import DrkitError
+from drkit.recipe.schema import LANGUAGES
 from drkit.search.rankings import Hits, check_one_list_per_query, check_queries
 from drkit.search.vectors import DocIds
 
 IDS = "ids.arrow"
-_WORD = re.compile(r"\w+")
+_ANALYZER = "analyzer.json"
+# Raised when a text gets other terms, as an index must be searched with the terms that it was made of.
+ANALYZER_VERSION = 2
 # In the kinds of a word's characters (`_kind`): capitals of an abbreviation, a word with or without a capital, digits.
 _PART = re.compile(r"U+(?!l)|U?l+|D+")
+_LEAST_SHARE = 0.01
 # Scores to a group, of which the largest counts, in the first look for the best ones.
 _GROUP = 32
 
@@ -32,20 +40,21 @@ _GROUP = 32
 def split_words(text: str) -> list[str]:
     """Return the words of a text in lower case, an identifier followed by its parts; single characters are left out.
 
-    Queries say `remove suffix` where texts have `removeSuffix` or `remove_suffix` (what Lucene's
-    WordDelimiterGraphFilter does with `preserveOriginal`).
+    Words are those of `find_words`; a character of a script without spaces may stand alone. Queries say `remove suffix`
+    where texts have `removeSuffix` or `remove_suffix` (what Lucene's WordDelimiterGraphFilter does with
+    `preserveOriginal`).
 
     >>> split_words("The removeSuffix of HTTP_headers, as UTF8")
     ['the', 'removesuffix', 'remove', 'suffix', 'of', 'http_headers', 'http', 'headers', 'as', 'utf8', 'utf']
     """
     words = []
-    for word in _WORD.findall(text):
+    for word in find_words(text):
         words.append(word.lower())
         if not (word.isalpha() and (word[1:].islower() or word.isupper())):
             kinds = "".join(map(_kind, word))
             parts = [word[slice(*part.span())] for part in _PART.finditer(kinds)]
             words += [part.lower() for part in parts] if parts != [word] else []
-    return [word for word in words if len(word) > 1]
+    return [word for word in words if len(word) > 1 or is_unspaced(word)]
 
 
 def _kind(character: str) -> str:
@@ -57,14 +66,24 @@ def _kind(character: str) -> str:
 class Bm25Retriever:
     """Ranks passages by BM25 (Lucene's variant: Kamphuis et al. 2020).
 
-    k1 saturates term frequency, b normalises length. Terms are stems of `split_words`. A passage that shares no term
-    with the query is not a hit; ties are in corpus order. Results are deterministic.
+    k1 saturates term frequency, b normalises length. Terms are stems of `split_words`; language: of the stemmer and
+    of the stop words (Snowball's and NLTK's, as far as they have them), `none` for whole words. A passage that shares
+    no term with the query is not a hit; ties are in corpus order. Results are deterministic.
+
+    Raises DrkitError for an unknown language.
     """
 
-    def __init__(self, *, k1: float = 1.2, b: float = 0.75) -> None:
-        stemmer = Stemmer.Stemmer("english")
+    def __init__(self, *, k1: float = 1.2, b: float = 0.75, language: str = "english") -> None:
+        if language not in LANGUAGES:
+            raise DrkitError(f"BM25 has no stemmer for {language!r}; languages: {', '.join(LANGUAGES)}")
+        # Lucene's 33 for English; nothing for `none`.
+        stop_words = getattr(bm25s.stopwords, f"STOPWORDS_{'EN' if language == 'english' else language.upper()}", ())
+        self._language = language
         self._tokenizer = bm25s.tokenization.Tokenizer(
-            lower=False, splitter=split_words, stopwords="english", stemmer=stemmer
+            lower=False,
+            splitter=split_words,
+            stopwords=stop_words,
+            stemmer=None if language == "none" else Stemmer.Stemmer(language),
         )
         self._engine: Any = bm25s.BM25(k1=k1, b=b, method="lucene")
         self._ids = DocIds.of(())
@@ -83,19 +102,30 @@ class Bm25Retriever:
 
     @classmethod
     def variants(
-        cls, passages: Iterable[Passage], parameters: Iterable[tuple[float, float]]
+        cls, passages: Iterable[Passage], parameters: Iterable[tuple[float, float]], language: str = "english"
     ) -> Iterator[Bm25Retriever]:
         """Yield a retriever for each k1 and b; the passages are read once, and their terms stay in memory.
 
-        Raises DrkitError without passages.
+        Raises DrkitError without passages, and for an unknown language.
         """
-        read = cls()
+        read = cls(language=language)
         terms = read._read(passages)
         for k1, b in parameters:
-            made = cls(k1=k1, b=b)
+            made = cls(k1=k1, b=b, language=language)
             made._tokenizer, made._ids = read._tokenizer, read._ids
             made._weigh(terms)
             yield made
+
+    def notes(self) -> list[str]:
+        """Return what to know about the words of these passages before their scores, a sentence each."""
+        terms = self._tokenizer.get_vocab_dict()
+        share = sum(map(is_unspaced, terms)) / max(len(terms), 1)
+        if share < _LEAST_SHARE:
+            return []
+        return [
+            f"BM25: {share:.1%} of the terms are pairs of neighbouring characters, which it counts instead of words in "
+            f"Chinese, Japanese, Korean, Thai and other scripts without spaces"
+        ]
 
     def _read(self, passages: Iterable[Passage]) -> list[list[int]]:
         """Return the terms of each passage."""
@@ -115,16 +145,20 @@ class Bm25Retriever:
             self._engine.index((terms, vocabulary), create_empty_token=False, show_progress=False)
 
     def save(self, folder: str | Path) -> None:
-        """Write the index into a folder: bm25s' arrays and JSON, and `ids.arrow`."""
+        """Write the index into a folder: bm25s' arrays and JSON, `ids.arrow`, and how it splits words."""
         self._tokenizer.save_vocab(folder)
         if self._has_terms:
             self._engine.save(folder, show_progress=False)
         self._ids.write(Path(folder) / IDS)
+        write_text(Path(folder) / _ANALYZER, json.dumps({"version": ANALYZER_VERSION, "language": self._language}))
 
     @classmethod
     def load(cls, folder: str | Path) -> Bm25Retriever:
-        """Open a saved index; its arrays are memory-mapped. Raises DrkitError if it is missing or cannot be read."""
-        opened = cls()
+        """Open a saved index; its arrays are memory-mapped.
+
+        Raises DrkitError if it is missing, cannot be read, or was made by a version that splits words differently.
+        """
+        opened = cls(language=_read_language(Path(folder)))
         try:
             opened._ids = DocIds.read([Path(folder) / IDS])
             opened._tokenizer.load_vocab(folder)
@@ -188,6 +222,20 @@ class Bm25Retriever:
         scores = self._engine.get_scores_from_ids(query)
         positions = best_positions(scores, depth)
         return Hits(tuple(self._ids.take(positions)), tuple(scores[positions].tolist()))
+
+
+def _read_language(folder: Path) -> str:
+    """Return the language of a saved index. Raises DrkitError if its words are not those of this version."""
+    if (folder / IDS).is_file() and not (folder / _ANALYZER).is_file():
+        found: Any = {"version": 1}
+    else:
+        found = read_json(folder / _ANALYZER, f"{folder} is not an index of BM25; rebuild it")
+    if not isinstance(found, dict) or found.get("version") != ANALYZER_VERSION:
+        raise DrkitError(
+            f"{folder} is an index of BM25 that another version of drkit made, which splits words differently; rebuild "
+            f"it, for a run with `drkit run {folder.parent}`"
+        )
+    return str(found.get("language"))
 
 
 def _contents(passages: Iterable[Passage], ids: list[str]) -> Iterator[str]:

@@ -322,6 +322,20 @@ class SentenceTransformerEncoder:
             "dimension": self.dimension,
         }
 
+    @property
+    def pooling(self) -> str:
+        """The pooling if it is one of drkit's, else the modules."""
+        return self._pooling() or " + ".join(self._modules())
+
+    def evolve(self, precision: str = "float32", **prompts: str) -> SentenceTransformerEncoder:
+        """Return it with prompts of `query_prompt` and `passage_prompt`. Raises DrkitError for another precision."""
+        if precision != "float32":
+            raise DrkitError(f"precision {precision} is for encoders that drkit reads itself; leave it out")
+        if prompts:
+            named = {"query": prompts.get("query_prompt"), "document": prompts.get("passage_prompt")}
+            self.model.prompts.update({name: prompt for name, prompt in named.items() if prompt is not None})
+        return self
+
     def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Encode n queries as f32[n,D]."""
         return self._encode(self.model.encode_query, texts)

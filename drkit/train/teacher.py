@@ -158,6 +158,29 @@ class ScoreBlocks:
         return self.blocks / f"block-{number:07d}.arrow"
 
 
+def write_given(
+    requests: Sequence[ScoreRequest], given: Mapping[str, Mapping[str, float]], corpus: StoredCorpus, folder: Path
+) -> None:
+    """Write the scores of these pairs from given ones, by query and passage id, into `folder`, atomically.
+
+    Raises DrkitError if a pair has none.
+    """
+    with arrow_file(folder / FILE, SCHEMA.with_metadata({_TEACHER: b"given"})) as writer:
+        for block in cut_blocks(requests):
+            scores = []
+            for query in block:
+                ids, own = corpus.ids_at(query.passages), given.get(query.query.query_id, {})
+                missing = [name for name in ids if name not in own]
+                if missing:
+                    raise DrkitError(
+                        f"the training rows have no teacher score of the passage {missing[0]!r} for the query "
+                        f"{query.query.text!r:.60}; give each positive and negative a score, or name another teacher"
+                    )
+                scores.append([own[name] for name in ids])
+            columns = ([q.index for q in block], [q.query.query_id for q in block], [q.passages for q in block], scores)
+            writer.write_batch(record_batch(columns, SCHEMA).replace_schema_metadata({_TEACHER: b"given"}))
+
+
 def score_block(scorer: Loaded[Any], work: ScoreBlocks, number: int, block: Sequence[ScoreRequest]) -> int:
     """Score a block and write it, in whatever process; returns the number of pairs. Raises DrkitError for a NaN."""
     return max(evolve(work, scorer=scorer.value).score(number, block), default=0)

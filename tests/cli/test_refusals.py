@@ -33,8 +33,11 @@ def refused(run_drkit):
         (["compose", "--encoder=", "--dry-run"], "empty (--encoder=)"),
         (["search", "", "words"], "empty (after search)"),
         (["run", ""], "empty (after run)"),
-        (["evaluate", "runs/R", "--backend", "onnx"], "--backend runs the encoder of --encoder"),
-        (["evaluate", "--beir", ".", "--bm25-k1", "0.9"], "--bm25-k1 and --bm25-b are settings of --bm25"),
+        (["evaluate", "runs/R", "--backend", "onnx"], "--backend, --pooling and prompts are those of --encoder"),
+        (
+            ["evaluate", "--beir", ".", "--bm25-k1", "0.9"],
+            "--bm25-k1, --bm25-b and --bm25-language are settings of --bm25",
+        ),
         (["evaluate", "--beir", ".", "--bm25", "--bm25-b", "1.5"], "1.5 is not in the range 0<=x<=1"),
         (["compose", "--name", "../../escape", "--dry-run"], "not a path"),
         (["compose", "--name", "a\ud800", "--dry-run"], "not text"),

@@ -60,7 +60,7 @@ WRITERS = {
     "drkit/search/stores.py": {"open"},  # JSON Lines, in the folder that is put in place
     "drkit/train/checkpoints.py": {"save_pretrained", "save_file", "copyfile", "copytree"},
     "drkit/train/refresh.py": {"rmtree", "unlink"},
-    "drkit/train/trainer.py": {"save_file", "touch", "rmtree"},
+    "drkit/train/trainer.py": {"save_file", "touch", "rmtree", "unlink"},
     "drkit/train/validation.py": {"unlink"},
 }
 WRITING = {
@@ -91,6 +91,8 @@ def imports(tree: ast.AST) -> set[str]:
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("import_extra", "import_module"):
+            found |= {argument.value for argument in node.args[:1] if isinstance(argument, ast.Constant)}
     return found
 
 
@@ -161,9 +163,9 @@ def test_the_command_line_prints_through_one_door():
         if isinstance(node, ast.Attribute) and ast.unparse(node) in ("sys.stdout", "sys.stderr", "sys.__stdout__")
     }
     # main closes a broken pipe; docstrings and arguments answer their parent process, in JSON; files flushes before it
-    # writes a result to standard output
+    # writes a result to standard output; registry keeps what plugins print when they are imported from it
     assert streams <= {f"cli/drkit_cli/{name}.py" for name in ("terminal", "render", "main")} | {
-        f"drkit/{name}.py" for name in ("data/docstrings", "train/arguments", "core/files")
+        f"drkit/{name}.py" for name in ("data/docstrings", "train/arguments", "core/files", "core/registry")
     }
 
 

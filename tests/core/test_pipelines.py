@@ -346,6 +346,10 @@ def test_what_a_round_sets_is_its_own():
         (("finetune.rounds.0.name=reranker",), "cannot be named"),
         (("finetune.rounds.0.name=teacher-x",), "cannot be named"),
         (("finetune.loss=listwise",), "losses that fit: contrastive"),
+        (
+            ("finetune.rounds.0.teacher=given",),
+            r'set miners = \[{use = "given"}\] and pairs = "judged" @ finetune\.rounds\.0',
+        ),
         (("finetune.rounds.1.teacher=some/model", "finetune.rounds.1.miners=['refresh']"), "use dense instead"),
     ],
 )

@@ -193,6 +193,91 @@ class TestPairs:
         unread = PairsCollection(PairsConfig(path=str(path), score="none", **WHOLE))
         assert [j.relevance for j in unread.judgements("train")] == [1, 1, 1]
 
+    @pytest.mark.parametrize(
+        ("rows", "settings", "grades"),
+        [
+            ([True, False], {}, [1, 0]),
+            (["1", "0", "0.5"], {}, [1, 0, 1]),
+            ([5, 3.9, 0], {"min_score": 4.0}, [1, 0, 0]),
+            ([1, -1], {"min_score": 0.0}, [1, 0]),
+            ([0, 1, 2, -1], {"positive_labels": ("0",), "negative_labels": ("2",)}, [1, 0]),
+            ([0.0, "0 ", 2, 1], {"positive_labels": ("0",)}, [1, 1, 0, 0]),
+            (["entailment", "neutral", "-"], {"positive_labels": ("entailment", "neutral")}, [1, 1, 0]),
+            (["1.0", 0, True, 1], {"positive_labels": ("1",), "negative_labels": ("0",)}, [1, 0, 1]),
+            ([True, False, "TRUE"], {"positive_labels": ("true",)}, [1, 0, 1]),
+            ([3, None, "x"], {"score": "none"}, [1, 1, 1]),
+        ],
+    )
+    @pytest.mark.parametrize("columns", [("sentence1", "sentence2", "score"), ("premise", "hypothesis", "label")])
+    def test_scores_and_labels_mean_what_the_settings_say(self, tmp_path, rows, settings, grades, columns):
+        if columns[0] == "premise" and not settings:
+            settings = {"min_score": 0.5}
+        path = jsonl(
+            tmp_path / "t.jsonl",
+            [dict(zip(columns, (f"q{n}", f"p{n}", value), strict=True)) for n, value in enumerate(rows)],
+        )
+        found = PairsCollection(PairsConfig(path=str(path), **settings, **WHOLE))
+        assert [j.relevance for j in found.judgements("train")] == grades
+        assert len(list(found.queries("train"))) == len(grades)
+        assert len(list(found.passages())) == len(rows)
+
+    @pytest.mark.parametrize(
+        ("columns", "rows", "line"),
+        [
+            (("sentence1", "sentence2", "score"), [1.0, 0.2, 4.6], 3),
+            (("sentence1", "sentence2", "label"), [1, 0, -1], 3),
+            (("sentence1", "sentence2", "label"), ["entailment"], 1),
+            (("premise", "hypothesis", "label"), [1], 1),
+            (("sentence1", "sentence2", "label"), [1, None], 2),
+            (("sentence1", "sentence2", "label"), [[1]], 1),
+        ],
+    )
+    def test_scores_that_may_mean_something_else_are_refused_with_what_to_set(self, tmp_path, columns, rows, line):
+        path = jsonl(
+            tmp_path / "t.jsonl",
+            [dict(zip(columns, (f"q{n}", f"p{n}", value), strict=True)) for n, value in enumerate(rows)],
+        )
+        with pytest.raises(
+            DrkitError, match=rf"t\.jsonl:{line}: '{columns[2]}' .*--set collection\.score=none"
+        ) as error:
+            write_collection(PairsCollection(PairsConfig(path=str(path), **WHOLE)), tmp_path / "out")
+        if rows[-1] is not None:
+            assert """--set 'collection.positive_labels=["0"]' --set 'collection.negative_labels=["2"]'""" in str(
+                error.value
+            )
+            assert "--set collection.min_score=4" in str(error.value)
+
+    def test_settings_of_labels_without_effect_are_refused(self, tmp_path):
+        path = str(jsonl(tmp_path / "t.jsonl", ROWS))
+        with pytest.raises(DrkitError, match="negative_labels has no effect alone"):
+            PairsCollection(PairsConfig(path=path, negative_labels=("2",)))
+        with pytest.raises(DrkitError, match="two readings of a score"):
+            PairsCollection(PairsConfig(path=path, positive_labels=("0",), min_score=0.0))
+        for reading in ({"positive_labels": ("0",)}, {"min_score": 0.0}):
+            with pytest.raises(
+                DrkitError, match=r"jsonl:1: no column 'score' or 'label' .* --set collection\.score=COL"
+            ):
+                list(PairsCollection(PairsConfig(path=path, **reading)).judgements("train"))
+
+    @pytest.mark.parametrize(
+        ("name", "text", "notes"),
+        [
+            (
+                "t.csv",
+                "sentence1,sentence2,score\na,b,.7\n",
+                ["positives are the pairs with a 'score' of at least 0.5"],
+            ),
+            ("t.tsv", "text1\ttext2\na\tb\n", ["'text1' is the anchor, 'text2' is the positive"]),
+            ("t.csv", "query,positive\na,b\n", []),
+            ("t.csv", "sentence1,sentence2,gold_label,id\na,b,neutral,1\n", ["that are not read: gold_label, id"]),
+        ],
+    )
+    def test_what_is_assumed_of_a_file_is_said(self, tmp_path, name, text, notes):
+        (tmp_path / name).write_text(text)
+        found = list(PairsCollection(PairsConfig(path=str(tmp_path / name), **WHOLE)).tables.notes())
+        assert len(found) == len(notes)
+        assert all(note in line for note, line in zip(notes, found, strict=True))
+
     def test_a_folder_with_a_file_a_split_and_shares_for_the_others(self, tmp_path):
         for name, number in (("train-00000-of-00002", 0), ("train-00001-of-00002", 100), ("validation", 500)):
             rows = [{"anchor": f"q{i}", "positive": f"p{i}"} for i in range(number, number + 100)]
@@ -212,7 +297,7 @@ class TestPairs:
             ({"anchor": "", "positive": "b"}, "the query is empty"),
             ({"anchor": "a", "positive": " "}, "the positive passage is empty"),
             ({"anchor": "a", "positive": 4}, "'positive' must be a text or a list of texts, got 4"),
-            ({"anchor": "a", "positive": "b", "score": "much"}, "'score' must be a number, got 'much'"),
+            ({"anchor": "a", "positive": "b", "score": "much"}, "'score' must be a number from 0 to 1; got 'much'"),
             ({"anchor": "a", "positive": "b", "negative": "c", "score": 1}, "'score' beside negatives is ambiguous"),
             ({"anchor": "a", "positive": "\ud83d"}, r"'positive' has \\ud83d, half a character"),
         ],
@@ -252,6 +337,67 @@ in international criminal activity.
 <top><num>302</num><title>Poliomyelitis and Post-Polio</title>
 </top>
 """
+
+
+READ = {  # rows of other tools: query, positives and negatives that they give
+    "triplet": ({"anchor": "a", "positive": "b", "negative": "c"}, ["b"], ["c"]),
+    "numbered": (
+        {"query": "a", "positive": "b", "negative_1": "c", "neg_2": "d", "hard_negative_3": "e"},
+        ["b"],
+        [*"cde"],
+    ),
+    "lists": ({"query": "a", "pos": ["b", "c"], "neg": ["d", "d"], "prompt": "p"}, ["b", "c"], ["d"]),
+    "null negatives": ({"query": "a", "pos": ["b"], "neg": None}, ["b"], []),
+    "no negatives": ({"query": "a", "pos": ["b"], "neg": []}, ["b"], []),
+    "empty negative": ({"query": "a", "pos": "b", "neg": ["", "c"]}, ["b"], ["c"]),
+    "positive is the query": ({"query": "a", "pos": ["a"], "neg": ["b"]}, ["a"], ["b"]),
+    "positive among negatives": ({"query": "a", "pos": ["b"], "neg": ["b", "c"]}, ["b"], ["c"]),
+    "null beside a value": ({"anchor": None, "query": "a", "positive": None, "pos": ["b"]}, ["b"], []),
+    "blanks": ({"query": " a ", "pos": [" b"], "neg": ["b ", "c"]}, ["b"], ["c"]),
+}
+REFUSED = {
+    "passages with ids": ({"query": "a", "pos": [{"docid": "1", "text": "b"}]}, "read by tevatron:PATH"),
+    "null in a list": ({"query": "a", "pos": ["b", None]}, "'pos' must be a text or a list of texts"),
+    "null query": ({"query": None, "pos": ["b"]}, "'query' is null"),
+    "null positive": ({"query": "a", "pos": None}, "'pos' is null"),
+    "no positive": ({"query": "a", "pos": [], "neg": ["b"]}, "the positive passage is empty"),
+    "answers": ({"question": "a", "answers": ["b"]}, "--set collection.positive=COLUMN"),
+    "other names": ({"texts": ["a", "b"]}, "--set collection.anchor=COLUMN"),
+    "contradiction": ({"query": "x", "pos": "y", "label": 0}, "has relevance 1 and 0, in train @ "),
+}
+REFUSED_TABLES = {
+    "half a header": ("query,text\na,b\n", "Name the column of the positive"),
+    "capitals": ("Query,Positive\na,b\n", "columns: Query, Positive"),
+    "labels without header": ("a,b,1\nc,d,0\n", "t.csv:1: the negative '1' is a number"),
+    "unknown columns and labels": ("text1,text2,label\na,b,1\n", "Name the column of the anchor"),
+    "cells": ("query,positive\na,b\nc\n", "t.csv:3: expected 2 cells"),
+}
+
+
+class TestRowsOfOtherTools:
+    @pytest.mark.parametrize(("row", "positives", "negatives"), READ.values(), ids=READ)
+    def test_are_read(self, tmp_path, row, positives, negatives):
+        path = jsonl(tmp_path / "t.jsonl", [row])
+        write_collection(PairsCollection(PairsConfig(path=str(path), **WHOLE)), tmp_path / "out")
+        stored = open_collection(tmp_path / "out")
+        assert [query.text for query in stored.queries("train")] == ["a"]
+        assert list(stored.positives("train")[text_id("a")]) == [*map(text_id, positives)]
+        assert stored.negatives("train").get(text_id("a"), []) == [*map(text_id, negatives)]
+
+    @pytest.mark.parametrize(("row", "message"), REFUSED.values(), ids=REFUSED)
+    def test_or_refused_with_the_row(self, tmp_path, row, message):
+        path = jsonl(tmp_path / "t.jsonl", [{"query": "x", "pos": "y"}, row])
+        with pytest.raises(DrkitError) as error:
+            write_collection(PairsCollection(PairsConfig(path=str(path), **WHOLE)), tmp_path / "out")
+        assert message in str(error.value)
+        assert f"{path}:2" in str(error.value)
+
+    @pytest.mark.parametrize(("text", "message"), REFUSED_TABLES.values(), ids=REFUSED_TABLES)
+    def test_tables_are_refused_with_the_line(self, tmp_path, text, message):
+        (tmp_path / "t.csv").write_text(text)
+        with pytest.raises(DrkitError) as error:
+            write_collection(PairsCollection(PairsConfig(path=str(tmp_path / "t.csv"), **WHOLE)), tmp_path / "out")
+        assert message in str(error.value)
 
 
 class TestTrec:

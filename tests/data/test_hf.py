@@ -101,7 +101,7 @@ def test_pairs_in_named_columns(tmp_path, name):
 
 def test_rows_are_named_in_errors(tmp_path):
     write([*PAIRS, {"anchor": "x", "positive": None, "negative": "y"}], tmp_path / "data")
-    with pytest.raises(DrkitError, match=rf"{tmp_path}/data \[train\]: row 61: no column 'positive' or"):
+    with pytest.raises(DrkitError, match=rf"{tmp_path}/data \[train\]: row 61: 'positive' is null; give it a text or"):
         list(HfCollection(HfConfig(path=str(tmp_path / "data"))).passages())
     folder = retrieval(tmp_path / "beir", "saved")
     write([*CORPUS, CORPUS[0]], folder / "corpus")

@@ -117,8 +117,9 @@ class Hub:
     def create_repo(self, repository, *, private, exist_ok):
         self.created = (repository, private, exist_ok)
 
-    def upload_folder(self, *, repo_id, folder_path, commit_message):
-        self.sent = {path.name for path in Path(folder_path).rglob("*") if path.is_file()}
+    def upload_folder(self, *, repo_id, folder_path, commit_message, ignore_patterns):
+        files = (path for path in Path(folder_path).rglob("*") if path.is_file())
+        self.sent = {path.name for path in files if path.name not in ignore_patterns}
         self.card = (Path(folder_path) / "README.md").read_text(encoding="utf-8")
 
         class Done:

@@ -15,7 +15,7 @@ import pytest
 from drkit.core.types import Judgement
 from drkit.errors import DrkitError
 from drkit.pages import open_run
-from drkit.pages.search import KeptJudgements, SearchedRuns
+from drkit.pages.search import KeptJudgements, SearchedRuns, _folded, _spans
 from drkit.search import read_qrels
 from tests.pages.conftest import HOSTILE, PARTS
 from tests.pages.test_report_page import Page
@@ -252,3 +252,17 @@ def test_two_servers_drop_nothing_that_the_other_wrote(tmp_path):
     expected = {("q0", "d"): 0, ("mine", "d"): 1, **{(f"q{number}", "d"): 1 for number in range(1, 4)}}
     assert KeptJudgements(tmp_path / "q.qrels").grades == first.grades == expected
     assert len((tmp_path / "q.qrels.queries.tsv").read_text().splitlines()) == 4
+
+
+@pytest.mark.parametrize(
+    ("query", "text", "marked"),
+    [
+        ("हिन्दी", "भारत की हिन्दी भाषा", ["हिन्दी"]),
+        ("كتاب", "هذا كِتَابٌ", ["كِتَابٌ"]),
+        ("e\u0301cole", "une École", ["École"]),
+        ("東京都", "東京、大阪", ["東京"]),
+        ("Rank it", "rank and bank", ["rank"]),
+    ],
+)
+def test_words_of_a_query_are_marked_in_any_script(query, text, marked):
+    assert [span.text for span in _spans(text, _folded(query)) if span.is_match] == marked

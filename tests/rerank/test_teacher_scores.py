@@ -1,6 +1,8 @@
 """Teacher scores: what is scored, that a kill costs a block, that processes share the work, and looking up."""
 
+import json
 import pickle
+from functools import partial
 from io import StringIO
 from unittest.mock import Mock, patch
 
@@ -18,13 +20,16 @@ from drkit.core.draws import Draws
 from drkit.core.files import CHECKPOINTS
 from drkit.core.progress import Silent
 from drkit.core.registry import installed
-from drkit.core.types import Query
+from drkit.core.types import Mined, Query
 from drkit.data.corpus import open_collection
+from drkit.data.pairs import PairsCollection, text_id
+from drkit.data.specs import PairsConfig
 from drkit.data.store import tokenise
+from drkit.data.writing import write_collection
 from drkit.encoders import CrossEncoder
 from drkit.errors import DrkitError
 from drkit.losses import MarginMseConfig
-from drkit.miners.chain import read_negatives
+from drkit.miners.chain import read_negatives, write_negatives
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.schema import Choice, Training
 from drkit.runs import estimate
@@ -32,6 +37,7 @@ from drkit.runs.plan import plan
 from drkit.runs.stage import TextReading
 from drkit.runs.stages.finetune import FINETUNE, FinetuneSettings
 from drkit.runs.stages.reranker import TEACHER, TeacherSettings
+from drkit.runs.stages.texts import COLLECTION
 from drkit.search import Reranker
 from drkit.train import teacher as teacher_scores
 from drkit.train.batches import Schedule
@@ -252,6 +258,78 @@ def test_the_stage_scores_the_queries_that_the_round_trains_on_alone(tmp_path):
     found = read_scores(tmp_path / "teacher")
     assert {index for index in range(len(ids)) if found.row(index) is not None} == drawn
     assert metrics["queries"] == len(drawn) < len(pairs)
+
+
+SCORED = [  # as FlagEmbedding, `drkit distill`, and a file with another score of a pair write them
+    {"query": "a", "pos": ["b", "c"], "neg": ["d", "e"], "pos_scores": [3, 2.5], "neg_scores": [0.5, -1]},
+    {"query": "f", "positives": ["d"], "negatives": ["b"], "positive_scores": [7], "negative_scores": [6]},
+    {"query": "f", "pos": "d", "neg": ["b", "c"], "pos_scores": 1, "neg_scores": [2, 3]},
+    {"anchor": "f", "positive": "d", "negative_1": "e", "negative_2": "c", "scores": [0, 4, 5], "pos_scores": []},
+]
+
+
+def pairs_of(folder, rows):
+    """A stored collection of rows with texts, and the inputs of a stage that trains on their own negatives."""
+    path = folder / "rows.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    collection = PairsCollection(PairsConfig(path=str(path), dev_share=0.0, test_share=0.0))
+    counts = write_collection(collection, folder / "collection")
+    stored = open_collection(folder / "collection")
+    found = [Mined(query, tuple(ids), (0.0,) * len(ids)) for query, ids in stored.negatives("train").items()]
+    (folder / "negatives").mkdir()
+    write_negatives(found, stored.corpus, folder / "negatives")
+    return counts, {**parts_of(folder / "collection", "train"), "negatives": folder / "negatives"}
+
+
+def test_scores_of_the_training_rows_teach_without_a_model(tmp_path):
+    counts, inputs = pairs_of(tmp_path, SCORED)
+    assert counts["teacher_scores"] == 12
+    metrics = taught(tmp_path, inputs, model="given")
+    assert (metrics["queries"], metrics["pairs"], metrics["positive_first"]) == (2, 8, 1.0)
+    found, corpus = read_scores(tmp_path / "teacher"), open_collection(tmp_path / "collection").corpus
+    for index, scores in enumerate(({"b": 3, "c": 2.5, "d": 0.5, "e": -1}, {"d": 7, "b": 6, "c": 3, "e": 4})):
+        passages = corpus.positions([text_id(text) for text in scores])
+        assert found.lookup(index, passages).tolist() == [*scores.values()]
+
+
+def test_a_row_without_scores_is_refused_before_it_trains(tmp_path):
+    _, inputs = pairs_of(tmp_path, [*SCORED, {"query": "g", "pos": "b", "neg": "c"}])
+    with pytest.raises(DrkitError, match=r"no teacher score of the passage '.*' for the query 'g'"):
+        taught(tmp_path, inputs, model="given")
+
+
+@pytest.mark.parametrize("scores", [[1], [1, None], [1, "x"], {"b": 1}, "high"])
+def test_scores_that_do_not_fit_their_passages_are_refused(tmp_path, scores):
+    with pytest.raises(DrkitError, match=r"rows\.jsonl:1: 'neg_scores' must have a number for each of the 2 passages"):
+        pairs_of(tmp_path, [{**SCORED[0], "neg_scores": scores}])
+
+
+@pytest.mark.parametrize(
+    ("rows", "teacher", "said"),
+    [
+        (SCORED, "given", "12 teacher scores in the training rows: used"),
+        (SCORED, "", "12 teacher scores in the training rows: not used; a round with teacher=given"),
+        ([{"query": "a", "pos": "b", "neg": "c"}], "given", "but they have none"),
+        ([{"query": "a", "pos": "b", "neg": "c"}], "", None),
+    ],
+)
+def test_a_run_says_what_becomes_of_scores_in_training_rows(tmp_path, rows, teacher, said):
+    (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    round_settings = ("finetune.rounds.0.teacher=given", "finetune.rounds.0.loss=margin-mse") if teacher else ()
+    settings = ("collection.dev_share=0", "collection.test_share=0", "evaluation.split=train", *round_settings)
+    path = f"pairs:{tmp_path / 'rows.jsonl'}"
+    recipe = compose(ComposeRequest(collection=path, miners=("given",), settings=settings), installed())
+    (stage,) = (one for one in plan(recipe, installed().registry).stages if one.name == "collection")
+    notes = Mock(wraps=Silent())
+    run = partial(COLLECTION.run, stage_run(COLLECTION, tmp_path / "stage", {}, stage.settings, notes))
+    if said == "but they have none":
+        with pytest.raises(DrkitError, match=said):
+            run()
+        return
+    run()
+    found = [call.args[0] for call in notes.note.call_args_list]
+    assert len(found) == (said is not None)
+    assert all(note.startswith(said) for note in found)
 
 
 @pytest.fixture

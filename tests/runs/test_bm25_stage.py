@@ -45,7 +45,7 @@ def built(tmp_path, wanted, k1, b, measure="RR@10", exclude_self=False):
     folder = tmp_path / "collection"
     folder.mkdir()
     write_collection(Lengths(wanted), folder)
-    settings = Bm25Settings(measure=measure, depth=10, exclude_self=exclude_self, k1=k1, b=b)
+    settings = Bm25Settings(measure=measure, depth=10, exclude_self=exclude_self, k1=k1, b=b, language="english")
     inputs = {"passages": folder / "passages", "dev": folder / "dev"}
     run = stage_run(BM25, tmp_path / "bm25", inputs, settings)
     return BM25.run(run), Bm25Retriever.load(tmp_path / "bm25")

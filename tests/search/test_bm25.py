@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drkit.core.types import Passage
+from drkit.data.words import find_words
 from drkit.errors import DrkitError
+from drkit.recipe.schema import LANGUAGES
 from drkit.search.bm25 import Bm25Retriever, best_positions, split_words
 
 TEXTS = {
@@ -77,9 +79,67 @@ def test_words_are_split(text, words):
 
 @given(st.text())
 def test_every_word_is_kept_whole(text):
-    assert {word for word in split_words(text.lower()) if word.isalpha()} >= {
-        word for word in re.findall(r"\w\w+", text.lower()) if word.isalpha()
-    }
+    assert {*split_words(text)} >= {word.lower() for word in find_words(text) if len(word) > 1}
+
+
+@given(st.text(st.characters(max_codepoint=127)))
+def test_words_of_english_do_not_change(text):
+    """Terms of ASCII texts, and so all published numbers, are those of the pattern and its parts of identifiers."""
+    whole = [word.lower() for word in re.findall(r"\w\w+", text)]
+    words = split_words(text)
+    assert [word for word in words if word in whole and len(word) > 1][:1] == whole[:1]
+    assert set(whole) <= set(words)
+
+
+NAMES = ["प्रेमचंद का उपन्यास गोदान", "भारत की राजधानी दिल्ली", "हिन्दी भारत की भाषा"]
+FOUND = {
+    "Devanagari": (NAMES, "हिन्दी भाषा", 2),
+    "vowelled Arabic": (["الكِتَابُ جَدِيدٌ", "البَيْتُ كَبِيرٌ"], "الكتاب الجديد", 0),
+    "decomposed accents": (["une re\u0301ponse", "une question"], "réponse", 0),
+    "Japanese": (["東京都の天気", "大阪府の料理"], "大阪の料理", 1),
+    "one Chinese character": (["水", "火山"], "水", 0),
+    "Thai": (["ข้าวผัดอร่อย", "รถไฟไปเชียงใหม่"], "เชียงใหม่", 1),
+    "Korean": (["학교에서 공부", "시장에서 쇼핑"], "학교", 0),
+    "Khmer": (["ភាសាខ្មែរ", "ទីក្រុង"], "ខ្មែរ", 0),
+}
+
+
+@pytest.mark.parametrize(("texts", "query", "best"), FOUND.values(), ids=FOUND)
+def test_words_of_every_script_are_found(texts, query, best):
+    retriever = Bm25Retriever().index(corpus({f"d{n}": text for n, text in enumerate(texts)}))
+    assert retriever.search([query], 3)[0].doc_ids[0] == f"d{best}"
+
+
+def test_pairs_of_characters_are_said_before_scores():
+    (note,) = Bm25Retriever().index(corpus({"a": "東京都 weather"})).notes()
+    assert note.startswith("BM25: 66.7% of the terms are pairs of neighbouring characters")
+    assert Bm25Retriever().index(corpus({"a": "हिन्दी भारत weather"})).notes() == []
+
+
+def test_the_language_stems_queries_of_a_saved_index_too(tmp_path):
+    texts = corpus({"a": "die Häuser der Stadt", "b": "die Stadt"})
+    Bm25Retriever(language="german").index(texts).save(tmp_path / "german")
+    Bm25Retriever(language="none").index(texts).save(tmp_path / "none")
+    german, none = (Bm25Retriever.load(tmp_path / name) for name in ("german", "none"))
+    assert [one.search(["Haus", "die", "häuser"], 5)[0].doc_ids for one in (german, none)] == [("a",), ()]
+    assert [len(one.search(["die"], 5)[0].doc_ids) for one in (german, none)] == [0, 2]
+    with pytest.raises(DrkitError, match="no stemmer for 'klingon'; languages: none, arabic"):
+        Bm25Retriever(language="klingon")
+
+
+def test_every_language_has_its_stemmer():
+    for language in LANGUAGES:
+        assert Bm25Retriever(language=language).index(corpus()).search(["remove"], 5)[0].doc_ids
+
+
+@pytest.mark.parametrize("analyzer", [None, '{"version": 1, "language": "english"}', "[]"])
+def test_an_index_of_other_words_is_refused(analyzer, tmp_path):
+    Bm25Retriever().index(corpus()).save(tmp_path)
+    (tmp_path / "analyzer.json").unlink()
+    if analyzer:
+        (tmp_path / "analyzer.json").write_text(analyzer)
+    with pytest.raises(DrkitError, match="another version of drkit made, which splits words differently; rebuild it"):
+        Bm25Retriever.load(tmp_path)
 
 
 def test_stems_meet_and_stop_words_do_not():

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 )
 @click.option("--quick", is_flag=True, help="A smoke run, every stage on little data: short for --scale quick.")
 @click.option("--name", help="Name of the recipe and of its run folder.")
-@click.option("-o", "--output", type=LocalPath(), help="Also write the complete recipe to this file.")
+@click.option("-o", "--output", type=LocalPath(dir_okay=False), help="Also write the complete recipe to this file.")
 @click.option("--run-dir", type=LocalPath(), help="Folder of the run (default: runs/NAME).")
 @click.option("--hardware", metavar="NAME", help="With --dry-run: what each stage costs on cpu-2, l4, a100, h100 ...")
 @click.option(

@@ -29,7 +29,7 @@ from drkit_cli.terminal import echo
 @precision_option
 @device_option
 @engine_option
-@click.option("-o", "--output", required=True, type=LocalPath(), help="The file: NAME.jsonl.")
+@click.option("-o", "--output", required=True, type=LocalPath(dir_okay=False), help="The file: NAME.jsonl.")
 @output_options
 def distill(
     teacher: str,
@@ -54,13 +54,14 @@ def distill(
     from drkit.commands import distill as distill_file
     from drkit.core.engine import Loaded, open_engine
 
+    passages = NamedCollection(collection, settings)
     scorer = Loaded(open_reranker, teacher, device, token_budget=token_budget, precision=precision)
     with open_engine(engine, device) as opened, show_progress(1) as progress:
         progress.begin("distill", f"scores of {negatives} by {teacher}")
         done = distill_file(
             negatives,
             scorer,
-            NamedCollection(collection, settings),
+            passages,
             output,
             on_progress=lambda lines: progress.advance(lines, None, "queries"),
             engine=opened,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -12,8 +14,8 @@ from drkit_cli.options import (
     collection_option,
     device_option,
     engine_option,
-    pooling_option,
     precision_option,
+    reading_options,
     settings_option,
 )
 from drkit_cli.output import output_options, print_next, print_note, print_result, show_progress
@@ -34,13 +36,13 @@ from drkit_cli.terminal import echo
 @click.option("--dtype", type=click.Choice(["float32", "float16"]), default="float32", show_default=True)
 @click.option("--format", "format_", type=click.Choice(["npy", "safetensors"]), default="npy", show_default=True)
 @click.option("--shard-size", default=16_384, show_default=True, type=count(1), help="Texts per shard.")
-@pooling_option
 @precision_option
 @backend_option
 @device_option
 @engine_option
 @click.option("-o", "--output", required=True, type=LocalPath(), help="The folder of vectors.")
 @output_options
+@reading_options
 def encode(
     encoder: str,
     collection: str,
@@ -49,12 +51,12 @@ def encode(
     dtype: str,
     format_: str,
     shard_size: int,
-    pooling: str | None,
     precision: str,
     backend: str,
     device: str,
     engine: str,
     output: Path,
+    reading: Mapping[str, Any],
 ) -> None:
     r"""Encode a collection into shards of vectors (.npy or .safetensors) with their ids (.arrow).
 
@@ -71,7 +73,7 @@ def encode(
     from drkit.core.engine import Loaded, open_engine
     from drkit.search import Storage
 
-    made_by = Loaded(open_encoder, encoder, pooling=pooling, device=device, precision=precision, backend=backend)
+    made_by = Loaded(open_encoder, encoder, device=device, precision=precision, backend=backend, **reading)
     with open_engine(engine, device) as opened, show_progress(1) as progress:
         progress.begin("encode", f"{split + ' queries' if split else 'passages'} of {collection}")
         vectors = encode_collection(

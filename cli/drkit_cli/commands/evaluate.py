@@ -11,8 +11,9 @@ import click
 from attrs import frozen
 
 from drkit.encoders.folder import TORCH
+from drkit.recipe.schema import LANGUAGES
 from drkit_cli.names import Between, LocalPath, PathOrId
-from drkit_cli.options import backend_option, judgement_options
+from drkit_cli.options import backend_option, judgement_options, reading_options
 from drkit_cli.output import output_options, print_note, print_result, show_progress
 
 if TYPE_CHECKING:
@@ -42,12 +43,16 @@ Measured: TypeAlias = "tuple[Sequence[tuple[str, Scores]], Mapping[str, int]]"
 )
 @click.option("--bm25-b", type=Between(0, 1), multiple=True, help="BM25's b (0.75).")
 @click.option(
+    "--bm25-language", type=click.Choice(LANGUAGES), help="Language of BM25's stemmer and stop words (english)."
+)
+@click.option(
     "-o",
     "--output",
     type=LocalPath(),
     help="With --encoder or --bm25: where rankings are kept (runs/beir).",
 )
 @output_options
+@reading_options
 def evaluate(
     source: str | None,
     qrels: Path | None,
@@ -64,7 +69,9 @@ def evaluate(
     bm25: bool,
     bm25_k1: tuple[float, ...],
     bm25_b: tuple[float, ...],
+    bm25_language: str | None,
     output: Path | None,
+    reading: Mapping[str, Any],
 ) -> None:
     r"""Evaluate the systems of a run, any TREC run file, or an encoder on a collection or every data set of a folder.
 
@@ -75,13 +82,19 @@ def evaluate(
     drkit evaluate --encoder runs/R --beir DATASETS --bm25
     drkit evaluate --bm25 --bm25-b 0.75 --bm25-b 0.4 --collection beir:FOLDER
     """
-    if (bm25_k1 or bm25_b) and not bm25:
-        raise click.UsageError("--bm25-k1 and --bm25-b are settings of --bm25; give it, too")
-    if backend != TORCH and not encoder:
-        raise click.UsageError("--backend runs the encoder of --encoder; give both")
+    if (bm25_k1 or bm25_b or bm25_language) and not bm25:
+        raise click.UsageError("--bm25-k1, --bm25-b and --bm25-language are settings of --bm25; give it, too")
+    if (backend != TORCH or reading) and not encoder:
+        raise click.UsageError("--backend, --pooling and prompts are those of --encoder; give it, too")
     pairs = tuple(product(bm25_k1 or (1.2,), bm25_b or (0.75,))) if bm25 else ()
     searched = Searched(
-        encoder, backend, pairs, exclude_self, tuple(measures) or ("nDCG@10",), output or Path("runs/beir")
+        encoder,
+        {**reading, "backend": backend},
+        pairs,
+        bm25_language or "english",
+        exclude_self,
+        tuple(measures) or ("nDCG@10",),
+        output or Path("runs/beir"),
     )
     if beir:
         if source or qrels or collection or split or per_query or not (encoder or bm25):
@@ -110,12 +123,14 @@ def evaluate(
 class Searched:
     """What to search with, and how the rankings are measured.
 
+    how: arguments with which the encoder is opened.
     bm25: pairs of k1 and b, none for no BM25; output: the folder in which rankings are kept.
     """
 
     encoder: str | None
-    backend: str
+    how: Mapping[str, Any]
     bm25: tuple[tuple[float, float], ...]
+    bm25_language: str
     exclude_self: bool
     measures: tuple[str, ...]
     output: Path
@@ -126,7 +141,7 @@ class Searched:
 
     def options(self) -> dict[str, Any]:
         """Return the arguments that every search takes."""
-        how = {"backend": self.backend, "bm25": self.bm25}
+        how = {"how": self.how, "bm25": self.bm25, "bm25_language": self.bm25_language}
         return {**how, "exclude_self": self.exclude_self, "measures": self.measures}
 
 

@@ -18,7 +18,12 @@ from drkit_cli.terminal import echo
     "--scale", type=click.Choice(["paper", "small", "quick"]), help="Instead of the suggested one; see drkit compose."
 )
 @click.option(
-    "-o", "--output", default="recipe.toml", show_default=True, type=LocalPath(), help="The recipe; never overwritten."
+    "-o",
+    "--output",
+    default="recipe.toml",
+    show_default=True,
+    type=LocalPath(dir_okay=False),
+    help="The recipe; never overwritten.",
 )
 @output_options
 def init(collection: str, encoder: str | None, scale: str | None, output: Path) -> None:

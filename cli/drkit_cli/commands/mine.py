@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from drkit_cli.options import (
     collection_option,
     device_option,
     engine_option,
-    pooling_option,
+    reading_options,
     seed_option,
     settings_option,
 )
@@ -34,7 +35,6 @@ from drkit_cli.terminal import echo
 @click.option(
     "--encoder", metavar="PATH_OR_ID", type=PathOrId(), help="For dense: a folder, a run, RUN/retriever-1, or a hub id."
 )
-@pooling_option
 @click.option(
     "--reranker", metavar="PATH_OR_ID", type=PathOrId(), help="For a cross-encoder-filter without a model of its own."
 )
@@ -60,8 +60,9 @@ from drkit_cli.terminal import echo
 @device_option
 @engine_option
 @seed_option
-@click.option("-o", "--output", required=True, type=LocalPath(), help="The file: NAME.jsonl.")
+@click.option("-o", "--output", required=True, type=LocalPath(dir_okay=False), help="The file: NAME.jsonl.")
 @output_options
+@reading_options
 def mine(
     collection: str,
     miners: tuple[str, ...],
@@ -72,6 +73,7 @@ def mine(
     count: int,
     output: Path,
     engine: str,
+    reading: Mapping[str, Any],
     **models: Any,
 ) -> None:
     r"""Mine hard negatives: a source finds candidates, and filters drop some of them; dropped ones are counted.
@@ -93,7 +95,7 @@ def mine(
         progress.begin("mine", " > ".join(miners))
         done = mine_to_file(
             collection,
-            Miners(miners, of_miners, **models),
+            Miners(miners, of_miners, reading=reading, **models),
             Output(output, format_, count),
             split=split,
             settings=of_collection,

@@ -38,7 +38,7 @@ from drkit_cli.terminal import echo
 @click.option("--batch-size", default=32, show_default=True, type=count(1), help="Passages per batch.")
 @seed_option
 @engine_option
-@click.option("-o", "--output", required=True, type=LocalPath(), help="The file: NAME.jsonl.")
+@click.option("-o", "--output", required=True, type=LocalPath(dir_okay=False), help="The file: NAME.jsonl.")
 @output_options
 def queries(
     model: str, collection: str | None, settings: tuple[str, ...], engine: str, output: Path, **sampling: Any

@@ -29,7 +29,7 @@ from drkit_cli.terminal import echo
 @token_budget_option
 @precision_option
 @device_option
-@click.option("-o", "--output", required=True, type=LocalPath(), help="The new TREC run.")
+@click.option("-o", "--output", required=True, type=LocalPath(dir_okay=False), help="The new TREC run.")
 @output_options
 def rerank(
     run: Path,
@@ -51,13 +51,14 @@ def rerank(
     """
     from drkit.commands import NamedCollection, open_reranker, rerank_file
 
+    passages = NamedCollection(collection, settings)
     scorer = open_reranker(model, device, token_budget=token_budget, precision=precision)
     with show_progress(1) as progress:
         progress.begin("rerank", f"the first {depth} of {run}")
         counts = rerank_file(
             run,
             scorer,
-            NamedCollection(collection, settings),
+            passages,
             output,
             split=split,
             depth=depth,

@@ -10,16 +10,16 @@ import click
 
 from drkit.core.engine import LOCAL
 from drkit.encoders.folder import TORCH
-from drkit.encoders.pooling import POOLINGS
 from drkit_cli.names import CollectionName, LocalPath, PathOrId, count
-from drkit_cli.options import backend_option, engine_option
+from drkit_cli.options import backend_option, engine_option, reading_options
 from drkit_cli.output import output_options, print_result
 from drkit_cli.terminal import echo
 
 if TYPE_CHECKING:
+    from drkit.commands.inputs import OpenedEncoder
     from drkit.core.engine import Loaded
     from drkit.core.types import Query
-    from drkit.search import AnyEncoder, Hits, Vectors
+    from drkit.search import Hits, Vectors
     from drkit.search.fusion import Searcher
 
 _SHOWN, _RANKED = 5, 1000
@@ -37,12 +37,12 @@ _INDENT = 5
     "--collection", metavar="RUN|NAME:VALUE", type=CollectionName(), help="Search for a collection's queries."
 )
 @click.option("--split", default="test", show_default=True, help="Split of the collection.")
-@click.option("--pooling", type=click.Choice(list(POOLINGS)), help="For an encoder that does not declare it.")
 @backend_option
 @click.option("--hybrid", is_flag=True, help="Add BM25's scores to the retriever's, as in the run's row `hybrid`.")
 @engine_option
-@click.option("-o", "--output", type=LocalPath(), help="Write a TREC run to this file.")
+@click.option("-o", "--output", type=LocalPath(dir_okay=False), help="Write a TREC run to this file.")
 @output_options
+@reading_options
 def search(
     where: Path,
     query: str | None,
@@ -51,11 +51,11 @@ def search(
     queries: str | None,
     collection: str | None,
     split: str,
-    pooling: str | None,
     backend: str,
     hybrid: bool,
     engine: str,
     output: Path | None,
+    reading: Mapping[str, Any],
 ) -> None:
     r"""Print the best passages for QUERY, or write the rankings of many queries as a TREC run.
 
@@ -73,13 +73,13 @@ def search(
         raise click.UsageError("give one QUERY, or --queries or --collection with -o FILE")
     if query is not None and not query.strip():
         raise DrkitError("the query is empty; it must contain at least one word")
-    if hybrid and (encoder or pooling or backend != TORCH):
+    if hybrid and (encoder or reading or backend != TORCH):
         raise click.UsageError(
-            "--hybrid searches with the run's own encoder; leave out --encoder, --pooling, --backend"
+            "--hybrid searches with the run's own encoder; leave out --encoder, --backend, --pooling and prompts"
         )
     if engine != LOCAL and (query is not None or hybrid):
         raise click.UsageError("--engine is for the queries of a file or a collection, without --hybrid")
-    how = {"pooling": pooling, "backend": backend}
+    how = {**reading, "backend": backend}
     if query is not None:
         _show(where, _hybrid(where) if hybrid else _dense(where, encoder, how), query, depth or _SHOWN)
         return
@@ -98,7 +98,7 @@ def _queries(where: Path, file: str | None, collection: str | None, split: str) 
 
 def _encoder(
     where: Path, name: str | None, how: Mapping[str, Any], queries: object = None
-) -> Loaded[AnyEncoder] | None:
+) -> Loaded[OpenedEncoder] | None:
     from drkit.commands import open_encoder
     from drkit.core.engine import Loaded
     from drkit.errors import DrkitError
@@ -116,7 +116,7 @@ def _write(
     queries: Iterable[Query] | Vectors,
     output: Path | None,
     depth: int,
-    encoder: Loaded[AnyEncoder] | None,
+    encoder: Loaded[OpenedEncoder] | None,
     engine: str,
 ) -> None:
     from drkit.commands import find_index, search_to_run

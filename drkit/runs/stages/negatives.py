@@ -110,7 +110,7 @@ def load_chain(
 
 NEGATIVES = StageSpec(
     name="negatives",
-    version=2,
+    version=3,
     settings=NegativeSettings,
     run=mine_negatives,
     inputs={

@@ -149,10 +149,12 @@ _BATCH = 256
 class PseudoQuerySettings:
     """Where queries come from, and which are kept; lengths and prompt are those with which passages are read.
 
-    reading: how the encoder of the round trip reads texts, None if the round trip does not search with one.
+    reading: how the encoder of the round trip reads texts, None if the round trip does not search with one. language:
+    of BM25, None if the round trip does not search with it.
     """
 
     reading: TextReading | None
+    language: str | None
     sources: tuple[str, ...] = from_recipe("pseudo_queries.sources")
     count: int = from_recipe("pseudo_queries.count")
     prefix: str = from_recipe("pseudo_queries.prefix")
@@ -209,7 +211,7 @@ def _retrievers(stage: StageRun[PseudoQuerySettings], corpus: StoredCorpus) -> l
     from drkit.search import Bm25Retriever, FlatIndex, Retriever
 
     settings, inputs = stage.settings, stage.inputs
-    found: list[Any] = [Bm25Retriever().index(corpus)] if "bm25" in settings.found_by else []
+    found: list[Any] = [Bm25Retriever(language=settings.language).index(corpus)] if settings.language else []
     if settings.reading is not None:
         found.append(Retriever(load_text_encoder(inputs["encoder"], settings.reading), FlatIndex.load(inputs["index"])))
     return found
@@ -297,7 +299,7 @@ def _source(stage: StageRun[PseudoQuerySettings], corpus: StoredCorpus, kind: st
 
 PSEUDO_QUERIES = StageSpec(
     name="pseudo-queries",
-    version=2,
+    version=3,
     settings=PseudoQuerySettings,
     run=make_pseudo_queries,
     inputs={

@@ -15,7 +15,7 @@ from attrs import frozen
 from drkit.core.files import LOG, TRAINING, digest
 from drkit.core.spec import Kind
 from drkit.errors import DrkitError
-from drkit.recipe.schema import Choice, Training
+from drkit.recipe.schema import GIVEN, Choice, Training
 from drkit.runs.stage import StageRun, StageSpec, from_recipe
 from drkit.runs.stages.finetune import judged_pairs
 
@@ -181,7 +181,7 @@ RERANKER = StageSpec(
 
 @frozen
 class TeacherSettings:
-    """The teacher: a cross-encoder's path or hub id, or empty for the run's own re-ranker.
+    """The teacher: a cross-encoder's path or hub id, empty for the run's own re-ranker, `given` for training rows.
 
     max_length: tokens per pair, None for the teacher's own limit. queries, draws: number of training queries per draw
     (0: all) and of draws, as in the round; seed: of those draws. training: the steps and batches of the round (see
@@ -206,6 +206,8 @@ def score_pairs(stage: StageRun[TeacherSettings]) -> Mapping[str, Any]:
     from drkit.train.teacher import Agreement, ScoreBlocks, read_scores
 
     collection = collection_of(stage.inputs)
+    if stage.settings.model == GIVEN:
+        return _given_scores(stage, collection)
     # The run's own re-ranker, or another by path or hub id.
     model = stage.inputs.get("reranker", stage.settings.model)
     loaded = loaded_teacher(model, stage.settings.max_length)
@@ -237,6 +239,20 @@ def score_pairs(stage: StageRun[TeacherSettings]) -> Mapping[str, Any]:
         "model": work.teacher,
         **agreement.metrics(),
     }
+
+
+def _given_scores(stage: StageRun[TeacherSettings], collection: StoredCollection) -> Mapping[str, Any]:
+    """Write the scores that come with the training rows. Raises DrkitError if a pair that the round draws has none."""
+    from drkit.core import processes
+    from drkit.train.teacher import Agreement, read_scores, write_given
+
+    requests, agreement = _requests(stage, collection), Agreement()
+    if processes.rank() == 0:
+        write_given(requests, collection.teacher_scores("train"), collection.corpus, stage.folder)
+        agreement = _agreement(read_scores(stage.folder), requests, collection.positive_indices("train"))
+        stage.progress.note(agreement.summary())
+    pairs = sum(len(request.passages) for request in requests)
+    return {"queries": len(requests), "pairs": pairs, **agreement.metrics()}
 
 
 def load_teacher(model: str | Path, max_length: int | None) -> Reranker:

@@ -147,6 +147,7 @@ class Bm25Settings:
     measure: str | None
     depth: int
     exclude_self: bool
+    language: str = from_recipe("evaluation.bm25_language")
 
 
 def index_vectors(stage: StageRun[IndexSettings]) -> Mapping[str, Any]:
@@ -201,10 +202,11 @@ def index_words(stage: StageRun[Bm25Settings]) -> Mapping[str, Any]:
     from drkit.search import Bm25Retriever
 
     settings, passages = stage.settings, StoredCorpus(stage.inputs["passages"])
+    language = settings.language
     tried = [(k1, b) for k1 in settings.k1 for b in settings.b]
     if not settings.measure:
         k1, b = tried[0]
-        retriever, facts = Bm25Retriever(k1=k1, b=b).index(passages), {"k1": k1, "b": b}
+        retriever, facts = Bm25Retriever(k1=k1, b=b, language=language).index(passages), {"k1": k1, "b": b}
     else:
         collection = collection_of({"dev": stage.inputs["dev"]})
         tuned = tune_bm25(
@@ -215,10 +217,13 @@ def index_words(stage: StageRun[Bm25Settings]) -> Mapping[str, Any]:
             settings.measure,
             depth=settings.depth,
             exclude_self=settings.exclude_self,
+            language=language,
             on_progress=lambda done: stage.progress.advance(done, len(tried), "variants"),
         )
         retriever, facts = tuned.retriever, tuned.facts()
         stage.progress.note(describe_bm25(facts))
+    for note in retriever.notes():
+        stage.progress.note(note)
     retriever.save(stage.folder)
     return {"passages": len(retriever), **facts}
 
@@ -263,7 +268,7 @@ INDEX = StageSpec(
 )
 BM25 = StageSpec(
     name="bm25",
-    version=2,
+    version=3,
     settings=Bm25Settings,
     run=index_words,
     inputs={"passages": "the passages to index", "dev": "dev queries and judgements, to choose k1 and b by"},

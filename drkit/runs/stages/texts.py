@@ -13,11 +13,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from drkit.core.files import CHECKPOINTS
 from drkit.core.protocols import FittedSignal
 from drkit.core.spec import Kind
+from drkit.errors import DrkitError
 from drkit.recipe.schema import Choice
 from drkit.runs.stage import TRUNCATED, StageRun, StageSpec, Truncation, from_recipe, record_truncations
 
@@ -25,18 +26,26 @@ if TYPE_CHECKING:
     from drkit.data.store import StoredTexts
 
 
+NO_SCORES = (
+    "the teacher 'given' reads scores from the training rows, but they have none (pos_scores and neg_scores, beside "
+    "pos and neg); name a cross-encoder as finetune.rounds.N.teacher"
+)
+
+
 @frozen
 class CollectionSettings:
-    """The collection; index and hidden size are only used to check that it is large enough for the index."""
+    """The collection. The others only check it: large enough for the index; scored: it has a teacher's scores."""
 
     collection: Choice = from_recipe("collection")
     index: str = from_recipe("evaluation.index", observes=True)
     hidden: int = from_recipe("encoder.hidden", observes=True)
+    scored: bool = field(default=False, metadata={"observes": True})
 
 
 def store_collection(stage: StageRun[CollectionSettings]) -> Mapping[str, Any]:
     """Write passages, queries and judgements; returns their counts and the collection's description."""
     from drkit.core.file_parts import FileParts
+    from drkit.data.pairs import PairTables
     from drkit.data.writing import write_collection
     from drkit.search.index import IvfPq, fit_settings
 
@@ -45,14 +54,23 @@ def store_collection(stage: StageRun[CollectionSettings]) -> Mapping[str, Any]:
     counts = write_collection(collection, stage.folder, parts=parts, engine=stage.engine)
     if counts["dropped_judgements"]:
         stage.progress.note(f"{counts['dropped_judgements']:,} judgements with unknown ids were left out")
+    tables = getattr(collection, "tables", None)
+    for note in tables.notes() if isinstance(tables, PairTables) else ():
+        stage.progress.note(note)
     if counts["empty_passages"]:
         stage.progress.note(f"{counts['empty_passages']:,} passages have no text and can never be found")
-    if stage.settings.index == "ivf-pq":  # fail now, not after training
+    scored = counts.get("teacher_scores", 0)
+    if scored:
+        use = "used" if stage.settings.scored else "not used; a round with teacher=given and the miner given uses them"
+        stage.progress.note(f"{scored:,} teacher scores in the training rows: {use}")
+    elif stage.settings.scored:  # fail now, not after training
+        raise DrkitError(NO_SCORES)
+    if stage.settings.index == "ivf-pq":
         fit_settings(IvfPq(), counts["passages"], stage.settings.hidden)
     return {**counts, "description": dict(collection.describe())}
 
 
-COLLECTION = StageSpec(name="collection", version=1, settings=CollectionSettings, run=store_collection)
+COLLECTION = StageSpec(name="collection", version=2, settings=CollectionSettings, run=store_collection)
 
 
 @frozen
@@ -105,7 +123,7 @@ def _vocabulary_texts(stage: StageRun[Any]) -> Iterator[str]:
 
 WORDPIECE = StageSpec(
     name="wordpiece-vocabulary",
-    version=2,
+    version=3,
     settings=WordPieceSettings,
     run=train_vocabulary,
     inputs={"passages": "texts to train on", "queries": "training queries"},
