@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import copy
 import json
 import subprocess
 import sys
@@ -310,7 +311,7 @@ def distant_end(tokenizer):
 @pytest.mark.parametrize("change", [add_words, distant_end])
 def test_ids_beyond_the_embeddings_are_refused(folder, change):
     """When vectors and scores are asked for, and before anything is tokenised for a run."""
-    tokenizer = toy_tokenizer()
+    tokenizer = copy.deepcopy(toy_tokenizer())
     change(tokenizer)
     tokenizer.save_pretrained(folder)
     said = r"the tokenizer of .* has \d+ tokens, but the encoder has embeddings for only 700"

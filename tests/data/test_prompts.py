@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from transformers import BertConfig
 
 from drkit.data.spans import Punkt, Spans, split_documents, train_punkt
 from drkit.data.store import TokenStore, tokenise
@@ -18,7 +19,7 @@ def test_training_reads_the_tokens_that_encoding_makes(tokenizer, real_texts, tm
     texts = ["", "a", *real_texts[:50]]
     tokenise(((str(i), text) for i, text in enumerate(texts)), tokenizer, tmp_path, max_length=40, prompt=PROMPT)
     store = TokenStore.open(tmp_path)
-    encoder = TextEncoder(SimpleNamespace(), tokenizer, passage_length=40, passage_prompt=PROMPT)
+    encoder = TextEncoder(SimpleNamespace(config=BertConfig()), tokenizer, passage_length=40, passage_prompt=PROMPT)
     expected = encoder._tokens(texts, PROMPT, 40)
     assert [store.tokens(index).tolist() for index in range(len(store))] == expected
 

@@ -320,7 +320,7 @@ def collection(stored):
 
 def constructed(stored, validation, *, collection=None, exclude_self=False):
     """What validates the bi-encoder of a fine-tuning stage."""
-    sizes = BertSizes(hidden=32, layers=1, heads=2, intermediate=64, max_positions=16, dropout=0.1)
+    sizes = BertSizes(hidden=32, layers=1, heads=2, intermediate=64, max_positions=128, dropout=0.1)
     encoder = MaskedLmEncoder.from_scratch(sizes, tokenizer(), pooling="cls", seed=1)
     module = BiEncoder(encoder, ContrastiveLoss(ContrastiveConfig()))
     recipe = compose(ComposeRequest(pipeline="two-stage"), installed())
