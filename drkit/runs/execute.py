@@ -23,6 +23,7 @@ from drkit.core.engine import Engine, LocalEngine
 from drkit.core.files import (
     CHECKPOINTS,
     digest,
+    is_temporary,
     link_or_copy,
     remove_folder,
     remove_temporaries,
@@ -189,7 +190,9 @@ def _join_stages(stages: Sequence[Stage[Any]], run: Path, registry: Registry) ->
 def _check_run_folder(run: Path) -> None:
     """Raise DrkitError if a folder has files and is not a run; nothing is written into it then."""
     ours = (LOCK, RECIPE, CLAIMED, UNFINISHED)
-    others = [path for path in run.iterdir() if path.name not in ours] if run.is_dir() else []
+    found = run.iterdir() if run.is_dir() else ()
+    # A kill during the first write of the recipe leaves a temporary file.
+    others = [path for path in found if path.name not in ours and not is_temporary(path)]
     if others and not (run / RECIPE).is_file():
         raise DrkitError(f"{run} is not empty and not a run (no {RECIPE}); choose another --run-dir")
 

@@ -300,19 +300,22 @@ def test_a_vocabulary_in_which_two_tokens_have_one_id_is_refused(folder):
 
 def add_words(tokenizer):
     tokenizer.add_tokens([f"new{number}" for number in range(800)])
+    return tokenizer
 
 
 def distant_end(tokenizer):
+    """As a tokenizer of no named class, for BertTokenizer sets the ends of a text itself."""
     from tokenizers.processors import BertProcessing
+    from transformers import PreTrainedTokenizerFast
 
     tokenizer.backend_tokenizer.post_processor = BertProcessing(("[SEP]", 99_999), ("[CLS]", 2))
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, pad_token="[PAD]", mask_token="[MASK]")
 
 
 @pytest.mark.parametrize("change", [add_words, distant_end])
 def test_ids_beyond_the_embeddings_are_refused(folder, change):
     """When vectors and scores are asked for, and before anything is tokenised for a run."""
-    tokenizer = copy.deepcopy(toy_tokenizer())
-    change(tokenizer)
+    tokenizer = change(copy.deepcopy(toy_tokenizer()))
     tokenizer.save_pretrained(folder)
     said = r"the tokenizer of .* has \d+ tokens, but the encoder has embeddings for only 700"
     with pytest.raises(DrkitError, match=said):

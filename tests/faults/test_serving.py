@@ -89,7 +89,7 @@ def test_a_judgement_with_a_fault_is_kept_or_refused(server, run, tmp_path):
         assert JUDGED in page.search()
     assert result["code"] == 0
     expected, rng = kept(tmp_path / "whole"), random.Random(f"serve {SEED}")
-    assert set(expected) == {"mine.qrels", "mine.qrels.queries.tsv"}
+    assert set(expected) == {"mine.qrels", "mine.qrels.queries.tsv", ".mine.qrels.lock"}
     for number in range(max(3, FAULTS // 20)):
         folder, at, error = tmp_path / str(number), rng.randint(1, result["operations"]), rng.choice(ERRORS)
         check_a_fault(server, run, folder, at, error, expected)
