@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pretrain_step
 from encoding import peak_memory
-from pretrain_step import PLAIN, Tokenizer
+from pretrain_step import PLAIN
 
 NOTHING_CLAIMED = """\
 Nothing is claimed about drkit on a GPU until this script has run on one: no number of it has been published.
@@ -142,7 +142,9 @@ def measure_encoding(mode: str, steps: int) -> dict:
 
     encoder, _ = pretrain_step.new_encoder()
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    reader = TextEncoder(encoder.backbone.to(device), Tokenizer(), pooling="mean", precision=ENCODED[mode])
+    reader = TextEncoder(
+        encoder.backbone.to(device), pretrain_step.tokenizer(), pooling="mean", precision=ENCODED[mode]
+    )
     rng = np.random.default_rng(SEED)
     lengths = rng.integers(8, pretrain_step.LENGTH + 1, steps * pretrain_step.TEXTS)
     rows = [rng.integers(1000, pretrain_step.VOCAB, length) for length in lengths]

@@ -26,13 +26,16 @@ SIZES = {"hidden": 384, "layers": 6, "heads": 12, "intermediate": 1536, "dropout
 GENERATOR = {**SIZES, "hidden": 128, "heads": 4, "intermediate": 512}
 
 
-class Tokenizer:
-    """As much of BERT's tokenizer as is asked of it."""
+def tokenizer():
+    """A tokenizer whose ids are BERT's: 0 is [PAD], and 100 to 103 are [UNK], [CLS], [SEP] and [MASK]."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from transformers import PreTrainedTokenizerFast
 
-    pad_token_id, mask_token_id, all_special_ids = 0, 103, (0, 100, 101, 102, 103)
-
-    def __len__(self) -> int:
-        return VOCAB
+    special = {0: "[PAD]", 100: "[UNK]", 101: "[CLS]", 102: "[SEP]", 103: "[MASK]"}
+    words = {special.get(number, f"word{number}"): number for number in range(VOCAB)}
+    names = {f"{word.strip('[]').lower()}_token": word for word in special.values()}
+    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(WordLevel(words, unk_token="[UNK]")), **names)
 
 
 def texts(seed: int):
@@ -74,8 +77,8 @@ def new_encoder():
     """The encoder, and the context of parts beside it."""
     from drkit.encoders import BertSizes, MaskedLmEncoder, context_from
 
-    encoder = MaskedLmEncoder.from_scratch(BertSizes(**SIZES), Tokenizer())
-    return encoder, context_from(encoder, Tokenizer())
+    encoder = MaskedLmEncoder.from_scratch(BertSizes(**SIZES), tokenizer())
+    return encoder, context_from(encoder, tokenizer())
 
 
 def plain():
@@ -102,7 +105,7 @@ def pair(name: str):
     (encoder, context), (masker_name, decoder) = new_encoder(), name.split(" + ")
     settings, registry = pretraining(masker_name, decoder), installed().registry
     if "generator" in registry.get("masker", masker_name).requires_of(settings.masker.config):
-        context = evolve(context, generator=MaskedLmEncoder.from_scratch(BertSizes(**GENERATOR), Tokenizer()))
+        context = evolve(context, generator=MaskedLmEncoder.from_scratch(BertSizes(**GENERATOR), tokenizer()))
     context = evolve(context, signals={"idf": torch.ones(VOCAB)})
     masker = registry.build("masker", masker_name, settings.masker.config, context)
     module = auto_encoder(settings, registry, encoder, context, masker=masker).train()

@@ -120,7 +120,7 @@ def mine_to_file(
     choices = _checked(miners, output, registry)
     named = NamedCollection(collection, tuple(settings), parts)
     _ = named.source  # names may be wrong: the collection is found and models are loaded before anything is read
-    models = ChainModels(None, None, miners.reading, miners.reranker, miners.device, miners.seed)
+    models = ChainModels(None, None, tuple(miners.reading.items()), miners.reranker, miners.device, miners.seed)
     encoder, identity = None, list[dict[str, Any]]()
     if "retriever" in requirements_of(choices, registry):
         models, encoder = _searching(models, collection, miners, parts)
@@ -198,12 +198,12 @@ class ChainModels:
     """The models of a chain of miners, as any process opens them.
 
     encoder: an encoder folder, a run, or a hub id. index: the folder of its index, or of its vectors. Both are None for
-    a chain that does not search. Others: see `Miners`.
+    a chain that does not search. reading: pairs. Others: see `Miners`.
     """
 
     encoder: str | None
     index: Path | None
-    reading: Mapping[str, Any]
+    reading: tuple[tuple[str, Any], ...]
     reranker: str | None
     device: str
     seed: int
@@ -218,7 +218,7 @@ class ChainModels:
         """Open the models, except those that are given. Raises DrkitError as `open_encoder` does."""
         retriever = None
         if self.encoder is not None and self.index is not None:
-            made_by = loaded_value(encoder) or open_encoder(self.encoder, device=self.device, **self.reading)
+            made_by = loaded_value(encoder) or open_encoder(self.encoder, device=self.device, **dict(self.reading))
             is_index = not (self.index / VECTORS).is_file()
             retriever = Retriever(
                 made_by, open_index(self.index) if is_index else FlatIndex.over(Vectors.open(self.index))

@@ -262,7 +262,7 @@ def test_the_retrieval_probe_equals_ir_measures_over_a_full_ranking(topics, tmp_
     passages = TokenStore.open(tmp_path)
     probe = retrieval_probe(collection, Probe(queries=12, passages=40), seed=4)
     assert (probe.split, len(probe.queries), len(probe.indices)) == ("dev", 12, 40)
-    encoder = TextEncoder(make(MlmDecoder, store)[0].encoder.backbone, tokenizer(), passage_length=16)
+    encoder = TextEncoder(make(MlmDecoder, store)[0].encoder.backbone, tokenizer(), query_length=16, passage_length=16)
     found = probe.measure(encoder, passages)
     texts = [passage.content for passage in collection.corpus.at(probe.indices)]
     scores = encoder.encode_queries([q.text for q in probe.queries]) @ encoder.encode_passages(texts).T

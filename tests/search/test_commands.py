@@ -180,7 +180,7 @@ def test_what_cannot_be_is_said(drkit, files, tmp_path):
         (("export", "encoder", "-o", vectors), "drkit did not write .lock"),
         (("export", "encoder", "-o", files / "beir" / "corpus.jsonl"), "is a file"),
         ((*encode[:-1], files / "beir" / "corpus.jsonl", "--encoder", "encoder"), "is a file"),
-        (("search", index, "--encoder", "encoder", "--collection", "beir:beir", "-o", vectors), "is a folder"),
+        (("search", index, "--encoder", "encoder", "--collection", "beir:beir", "-o", vectors), "is a directory"),
     ]:
         code, said = drkit(*arguments)
         assert code == 2, said
