@@ -19,10 +19,10 @@ from attrs import frozen
 
 from drkit.core.progress import Silent
 from drkit.core.registry import installed
-from drkit.inspect.hidden import TENTHS, HiddenTokens, TextSample, hiding_rates, measure_hidden, typical_text
-from drkit.inspect.source import collection_source
 from drkit.maskers import PmiConfig, PmiMasker, UniformConfig, UniformMasker
 from drkit.recipe.compose import ComposeRequest
+from drkit_report.inspect.hidden import TENTHS, HiddenTokens, TextSample, hiding_rates, measure_hidden, typical_text
+from drkit_report.inspect.source import collection_source
 
 TEXTS, DRAWS = 4000, 400
 SIGMAS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)

@@ -27,7 +27,6 @@ from drkit_cli.commands.export import export
 from drkit_cli.commands.fuse import fuse
 from drkit_cli.commands.index import index
 from drkit_cli.commands.init import init
-from drkit_cli.commands.inspect import inspect
 from drkit_cli.commands.listing import list_parts
 from drkit_cli.commands.mine import mine
 from drkit_cli.commands.new_plugin import new_plugin
@@ -36,28 +35,18 @@ from drkit_cli.commands.prune import prune
 from drkit_cli.commands.push import push
 from drkit_cli.commands.push_index import push_index
 from drkit_cli.commands.queries import queries
-from drkit_cli.commands.report import report
 from drkit_cli.commands.rerank import rerank
 from drkit_cli.commands.run import run
 from drkit_cli.commands.search import search
-from drkit_cli.commands.serve import serve
 from drkit_cli.commands.show import show
 from drkit_cli.commands.status import status
 from drkit_cli.completion import VARIABLE, print_completions
-from drkit_cli.names import Commands
+from drkit_cli.plugin_commands import Commands, with_examples
 from drkit_cli.output import verbosity_options
 from drkit_cli.terminal import echo, escape_streams
 
 # Columns below which click wraps help as if it had as many.
 _CLICKS_LEAST_WIDTH = 52
-
-
-def _with_examples(command: click.Command) -> click.Command:
-    r"""Keep the line breaks of examples: click needs the character that `\b` means, a raw docstring has two."""
-    command.help = (command.help or "").replace("\\b\n", "\b\n")
-    for inner in command.commands.values() if isinstance(command, click.Group) else ():
-        _with_examples(inner)
-    return command
 
 
 def _help_settings() -> dict[str, Any]:
@@ -84,12 +73,10 @@ for command in (
     compose,
     run,
     status,
-    report,
     prune,
     push,
     push_index,
     search,
-    serve,
     evaluate,
     compare,
     fuse,
@@ -98,7 +85,6 @@ for command in (
     encode,
     index,
     export,
-    inspect,
     mine,
     queries,
     list_parts,
@@ -108,7 +94,7 @@ for command in (
     doctor,
     completion,
 ):
-    cli.add_command(_with_examples(command))
+    cli.add_command(with_examples(command))
 
 
 def main() -> None:

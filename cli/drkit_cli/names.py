@@ -59,23 +59,6 @@ class InputPath(LocalPath):
         return super().convert(input_path(value), param, ctx)
 
 
-class Commands(click.Group):
-    """A group of commands that refuses arguments which no command can use."""
-
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        """Return the command and its arguments.
-
-        Raises UsageError for an argument or value that is empty, or is not text.
-        """
-        for before, text in zip(["", *args], args, strict=False):
-            if not text or (text.startswith("--") and text.endswith("=") and text.count("=") == 1):
-                place = text or (f"after {before}" if before else "first argument")
-                raise click.UsageError(f"an argument is empty ({place}): an unset variable of the shell? Leave it out")
-            if "\0" in text or (not text.isprintable() and any("\ud800" <= c <= "\udfff" for c in text)):
-                raise click.UsageError(f"an argument is not text: {text!r:.80} has a NUL, or bytes that are not UTF-8")
-        return super().resolve_command(ctx, args)
-
-
 def part_items(kind: str, incomplete: str) -> list[CompletionItem[str]]:
     """Return the completions of `[PACKAGE:]NAME[:VALUE]`; of a VALUE only if it is a path or an id of ir_datasets."""
     from drkit.core.registry import installed

@@ -5,6 +5,9 @@ from typing import TYPE_CHECKING
 from drkit.core import lazy_exports
 
 if TYPE_CHECKING:
+    from drkit.commands.card import model_card as model_card
+    from drkit.commands.card import push_encoder as push_encoder
+    from drkit.commands.card import write_model_card as write_model_card
     from drkit.commands.doctor import Check as Check
     from drkit.commands.doctor import can_work as can_work
     from drkit.commands.doctor import examine as examine
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
     from drkit.commands.new_plugin import write_plugin as write_plugin
     from drkit.commands.prune import Pruned as Pruned
     from drkit.commands.prune import prune_run as prune_run
+    from drkit.commands.records import RunRecord as RunRecord
+    from drkit.commands.records import open_run as open_run
     from drkit.commands.search import encode_collection as encode_collection
     from drkit.commands.search import fuse_files as fuse_files
     from drkit.commands.search import rerank_file as rerank_file

@@ -1,4 +1,4 @@
-"""Write a plugin package that works: declarations, a part per kind, a recipe, and tests that it passes."""
+"""Write a plugin package that works: declarations, a part or command per kind, a recipe, and tests that it passes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from drkit.core.files import replacing_folder, write_text
-from drkit.core.spec import Kind
 from drkit.errors import DrkitError
 
-# What the parts of a new plugin are, in the order of the package; a filter is a miner that receives candidates.
+# What a new plugin can have, in the order of the package; a filter is a miner that receives candidates.
 SUMMARIES = {
     "masker": "Hides a share of the tokens from either side",
     "decoder": "Predicts each token from the vector and its position",
@@ -24,6 +23,7 @@ SUMMARIES = {
     "filter": "Drops candidates of a few words",
     "signal": "Tokens that begin with a capital",
     "collection": "Questions and their answers from a text file",
+    "command": "Prints the queries with the fewest passages",
 }
 IN_RECIPES = ("masker", "decoder", "loss", "miner", "filter")
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
@@ -37,6 +37,7 @@ _VALIDATORS = {
     "filter": ("ge",),
     "signal": ("gt",),
     "collection": ("and_", "ge", "lt"),
+    "command": (),
 }
 
 
@@ -84,8 +85,9 @@ def _contents(name: str, kinds: Sequence[str]) -> dict[str, str]:
         "name": name,
         "package": package,
         "summary": f"A {', a '.join(kinds)}",
-        "parts": parts,
-        "kinds": {kind: Kind.MINER if kind == "filter" else Kind(kind) for kind in kinds},
+        "all": parts,
+        "parts": {kind: part for kind, part in parts.items() if kind != "command"},
+        "kinds": {kind: "miner" if kind == "filter" else kind for kind in kinds},
         "summaries": SUMMARIES,
         "recipe": has_recipe,
         "validators": sorted({name for kind in kinds for name in _VALIDATORS[kind]}),

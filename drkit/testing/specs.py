@@ -91,11 +91,11 @@ def check_spec(spec: ComponentSpec) -> None:
     if spec.cite is not None:
         cite = spec.cite
         require(cite.key and cite.title and cite.year > 1900, f"{spec.name}: the citation lacks key, title or year")
-    loaded = _loaded_by(spec.config.__module__)
+    loaded = loaded_by(spec.config.__module__)
     require(not loaded, f"{spec.name}: importing {spec.config.__module__} imports {', '.join(loaded)}")
 
 
-def _loaded_by(module: str) -> list[str]:
+def loaded_by(module: str) -> list[str]:
     """Return the heavy packages that a fresh interpreter imports with `module`."""
     code = f"import sys, {module}; print(*(m for m in {HEAVY!r} if m in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -12,13 +12,13 @@ from drkit.core.progress import Silent
 from drkit.core.registry import Registry, installed
 from drkit.core.spec import ComponentSpec
 from drkit.errors import DrkitError
-from drkit.inspect.masks import Draw, inspect_mask
-from drkit.inspect.source import collection_source, run_source
-from drkit.inspect.words import inspect_words, recipes_with_words
 from drkit.maskers import UniformConfig, UniformMasker
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs.execute import execute
 from drkit.runs.plan import plan
+from drkit_report.inspect.masks import Draw, inspect_mask
+from drkit_report.inspect.source import collection_source, run_source
+from drkit_report.inspect.words import inspect_words, recipes_with_words
 
 PACKAGES = "collection.packages=['asyncio', 'email', 'logging']"
 SMALL = (PACKAGES, "encoder.vocab_size=600")
@@ -233,7 +233,7 @@ def test_piped_output_has_brackets_no_colours_and_fits(drkit, counted):
 def test_a_terminal_gets_colours(counted, source):
     from rich.console import Console
 
-    from drkit_cli.inspect_text import print_masks
+    from drkit_report.inspect.terminal import print_masks
 
     screen = Console(force_terminal=True, width=80, record=True, color_system="256", file=io.StringIO())
     print_masks(inspect_mask(TEXT, source, installed().registry, Draw(seed=1)), screen)

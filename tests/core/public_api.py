@@ -33,8 +33,7 @@ PACKAGES = {
     "drkit.train": "Training",
     "drkit.recipe": "Recipes",
     "drkit.commands": "The functions behind the commands",
-    "drkit.inspect": "What maskers hide and vectors predict",
-    "drkit.pages": "Reports and model cards",
+    "drkit_report.inspect": "What maskers hide and vectors predict",
 }
 HEAD = """# The public API
 

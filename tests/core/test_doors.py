@@ -238,7 +238,7 @@ def test_the_network_is_reached_through_libraries_that_were_asked_for():
     assert importers("huggingface_hub") <= {
         "drkit/commands/inputs.py",
         "drkit/core/loading.py",
-        "drkit/pages/card.py",  # the form of the metadata; uploads when asked, and only then
+        "drkit/commands/card.py",  # the form of the metadata; uploads when asked, and only then
     }
     # servers whose URL is given to `drkit push-index`
     assert importers("lancedb", "qdrant_client", "opensearchpy") == {"drkit/search/stores.py"}

@@ -16,9 +16,9 @@ from drkit.core.escaping import (
     page_templates,
     script_text,
 )
-from drkit.inspect.words import InspectedWords, Word
 from drkit.report import Heading, Line, Panel, Table, Text, draw, markdown
-from drkit_cli.inspect_html import words_page
+from drkit_report.inspect.html import words_page
+from drkit_report.inspect.words import InspectedWords, Word
 
 HOSTILE = (
     "\x1b]0;t\x07\x1b[2J\x9b1m\u202e\r<script>x</script><img src=x onerror=y> [l](javascript:z) ![i](http://t/) |`c`"
@@ -68,7 +68,7 @@ TEMPLATE = """<p title="{{ text }}">{{ text }}</p>
 
 @given(anything)
 def test_a_template_shows_every_value_as_text(text):
-    page = page_templates("drkit.pages").from_string(TEMPLATE).render(text=text)
+    page = page_templates("drkit_report").from_string(TEMPLATE).render(text=text)
     found = Tags(page)
     assert found.tags == [("p", ("title",)), ("script", ("type",))]
     assert not ACTS.search(page)
@@ -79,7 +79,7 @@ def test_a_template_shows_every_value_as_text(text):
 
 
 def test_numbers_that_are_not_finite_are_null_for_a_browser():
-    template = page_templates("drkit.pages").from_string("{{ data | spelled_out | tojson }}")
+    template = page_templates("drkit_report").from_string("{{ data | spelled_out | tojson }}")
     data = {"y": [float("nan"), float("inf"), -float("inf"), 0.5, 2], "n": {"mean": float("nan")}}
     assert json.loads(template.render(data=data), parse_constant=pytest.fail) == {
         "y": [None, None, None, 0.5, 2],

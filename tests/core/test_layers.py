@@ -27,8 +27,7 @@ LAYERS = (
     ("train",),
     ("report",),
     ("runs",),
-    ("commands", "inspect"),
-    ("pages",),
+    ("commands",),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 # Within runs: what a stage is, the stages, the plan that wires them, and what carries it out.

@@ -6,10 +6,10 @@ import pytest
 
 from drkit.core.progress import Silent
 from drkit.core.registry import installed
-from drkit.pages import ReportOptions, report_page
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs.execute import execute
 from drkit.runs.plan import plan
+from drkit_report.page import ReportOptions, report_page
 
 PARTS = installed()
 HOSTILE = (

@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 
-from drkit.pages.charts import line_chart
 from drkit.report import Line, Panel
+from drkit_report.charts import line_chart
 from tests.pages.conftest import HOSTILE
 
 pytest.importorskip("vl_convert", reason="the extra `report` is not installed")

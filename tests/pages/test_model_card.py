@@ -8,9 +8,9 @@ from pathlib import Path
 import attrs
 import pytest
 
+from drkit.commands import model_card, open_run, push_encoder, write_model_card
 from drkit.core.registry import installed
 from drkit.errors import DrkitError
-from drkit.pages import model_card, open_run, push_encoder, write_model_card
 from tests.warm import drkit
 
 PARTS = installed()

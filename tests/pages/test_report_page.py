@@ -12,17 +12,17 @@ import attrs
 import numpy as np
 import pytest
 
+from drkit.commands import open_run
 from drkit.errors import DrkitError
 from drkit.evaluate import Scores, bootstrap_intervals, compare
-from drkit.pages import ReportOptions, open_run, report_page
-from drkit.pages.charts import line_chart
-from drkit.pages.comparison import compare_runs
-from drkit.pages.masking import describe_masking
-from drkit.pages.report import collect_page
-from drkit.pages.systems import baseline_index, most_different, query_details, system_table, systems_of
 from drkit.report import Line, Panel
 from drkit.runs.manifest import read_manifest
 from drkit.search import read_run
+from drkit_report.charts import line_chart
+from drkit_report.comparison import compare_runs
+from drkit_report.masking import describe_masking
+from drkit_report.page import ReportOptions, collect_page, report_page
+from drkit_report.systems import baseline_index, most_different, query_details, system_table, systems_of
 from tests.pages.conftest import HOSTILE, PARTS
 
 vl_convert = pytest.importorskip("vl_convert", reason="the extra `report` is not installed")

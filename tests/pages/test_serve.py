@@ -12,11 +12,11 @@ import urllib.request
 
 import pytest
 
+from drkit.commands import open_run
 from drkit.core.types import Judgement
 from drkit.errors import DrkitError
-from drkit.pages import open_run
-from drkit.pages.search import KeptJudgements, SearchedRuns, _folded, _spans
 from drkit.search import read_qrels
+from drkit_report.search import KeptJudgements, SearchedRuns, _folded, _spans
 from tests.pages.conftest import HOSTILE, PARTS
 from tests.pages.test_report_page import Page
 

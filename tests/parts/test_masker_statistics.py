@@ -16,8 +16,6 @@ from drkit.core.registry import installed
 from drkit.data.arrays import SignalValues
 from drkit.data.repeats import MARK, mark_repeats
 from drkit.data.store import TokenStore, tokenise
-from drkit.inspect.masks import common_tokens, is_common, torn_words, view_statistics
-from drkit.inspect.source import TextSource, collection_source
 from drkit.maskers import (
     GeneratorConfig,
     GeneratorMasker,
@@ -30,6 +28,8 @@ from drkit.maskers import (
 )
 from drkit.recipe.compose import ComposeRequest
 from drkit.testing.toys import toy_tokenizer
+from drkit_report.inspect.masks import common_tokens, is_common, torn_words, view_statistics
+from drkit_report.inspect.source import TextSource, collection_source
 
 SHARED = Path(os.environ.get("DRKIT_SHARED", Path(__file__).resolve().parents[2].parent / "shared")) / "collections"
 PYDOCS = ("pydocs", "collection.packages=['asyncio', 'email', 'logging', 'multiprocessing', 'unittest', 'xml']")

@@ -55,9 +55,8 @@ def export(
     drkit export runs/R --dimension 64 -o encoder-64/
     drkit export runs/R --backend onnx-int8 -o encoder-int8/
     """
-    from drkit.commands import NamedCollection, export_checkpoint
+    from drkit.commands import NamedCollection, export_checkpoint, write_model_card
     from drkit.core.registry import installed
-    from drkit.pages import write_model_card
     from drkit.runs.manifest import read_manifest
 
     sample = NamedCollection(calibrate) if calibrate else None

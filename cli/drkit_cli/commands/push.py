@@ -25,8 +25,8 @@ def push(run: Path, repository: str, public: bool) -> None:
     \b
     drkit push runs/R me/my-retriever
     """
+    from drkit.commands import push_encoder
     from drkit.core.registry import installed
-    from drkit.pages import push_encoder
 
     address = push_encoder(run, repository, installed(), private=not public)
     print_result({"repository": repository, "commit": address}, lambda: echo(f"uploaded  {address}"))

@@ -24,7 +24,7 @@ from starlette.routing import Route
 from drkit.core.escaping import page_templates
 from drkit.core.files import storage_failure
 from drkit.errors import DrkitError
-from drkit.pages.search import Ranking, SearchedRuns
+from drkit_report.search import Ranking, SearchedRuns
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -102,7 +102,7 @@ class _SearchPages:
         return RedirectResponse(f"/?{urlencode({'q': query})}", status_code=303)
 
     def _page(self, query: str, rankings: list[Ranking] | None = None, error: str = "") -> Response:
-        page = page_templates("drkit.pages").get_template("search.html.jinja")
+        page = page_templates("drkit_report").get_template("search.html.jinja")
         text = page.render(
             title=self.title,
             query=query,

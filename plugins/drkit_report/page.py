@@ -16,17 +16,22 @@ from typing import Any
 from attrs import frozen
 
 from drkit import __version__
+from drkit.commands.composition import Data, describe_data, describe_recipe
+from drkit.commands.composition import Line as RecipeLine
+from drkit.commands.records import RunRecord, is_comparable, open_run, published
 from drkit.core.escaping import page_asset, page_templates, script_text
 from drkit.core.files import LOG
 from drkit.core.registry import Installed
 from drkit.errors import DrkitError
-from drkit.pages.charts import Chart, chart_script, interval_chart, line_chart
-from drkit.pages.comparison import Comparison, compare_runs, curve_of_rounds
-from drkit.pages.composition import Data, describe_data, describe_recipe
-from drkit.pages.composition import Line as RecipeLine
-from drkit.pages.masking import Masking, masking_or_note
-from drkit.pages.records import RunRecord, is_comparable, open_run, published
-from drkit.pages.systems import (
+from drkit.recipe.toml import recipe_toml
+from drkit.report import loss_panels, probe_panels, validation_panel
+from drkit.runs.stage import TRUNCATED, read_truncations
+from drkit.runs.stages.report import PROBES, VALIDATION
+from drkit.runs.stages.retriever import chosen_on_dev
+from drkit_report.charts import Chart, chart_script, interval_chart, line_chart
+from drkit_report.comparison import Comparison, compare_runs, curve_of_rounds
+from drkit_report.masking import Masking, masking_or_note
+from drkit_report.systems import (
     PASSAGES,
     QueryDetails,
     ReportedSystem,
@@ -40,11 +45,6 @@ from drkit.pages.systems import (
     system_table,
     systems_of,
 )
-from drkit.recipe.toml import recipe_toml
-from drkit.report import loss_panels, probe_panels, validation_panel
-from drkit.runs.stage import TRUNCATED, read_truncations
-from drkit.runs.stages.report import PROBES, VALIDATION
-from drkit.runs.stages.retriever import chosen_on_dev
 
 SHOWN = 200
 
@@ -126,8 +126,8 @@ def report_page(folders: Sequence[Path], parts: Installed, options: ReportOption
     """
     script = script_text(chart_script())
     page = collect_page(folders, parts, options)
-    templates = page_templates("drkit.pages")
-    own = page_asset("drkit.pages", "report.js")
+    templates = page_templates("drkit_report")
+    own = page_asset("drkit_report", "report.js")
     charts: list[Mapping[str, Any]] = []
 
     def add_chart(chart: Chart) -> int:

@@ -36,14 +36,14 @@ def serve(run: Path, other: Path | None, port: int, qrels: Path) -> None:
     drkit serve runs/R
     drkit serve runs/R runs/R2 --port 8080 --qrels mine.qrels
     """
+    from drkit.commands import open_run
     from drkit.core.registry import installed
     from drkit.errors import DrkitError, import_extra
-    from drkit.pages import open_run
-    from drkit.pages.search import SearchedRuns
+    from drkit_report.search import SearchedRuns
 
     uvicorn = import_extra("uvicorn", "drkit serve", "uvicorn", "serve")
     import_extra("starlette", "drkit serve", "starlette", "serve")
-    from drkit.pages.web import search_app
+    from drkit_report.web import search_app
 
     parts = installed()
     records = [open_run(folder, parts) for folder in (run, other) if folder is not None]

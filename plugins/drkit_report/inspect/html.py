@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from drkit_cli.inspect_text import LEGEND, heading, shown, summaries
+from drkit_report.inspect.terminal import LEGEND, heading, shown, summaries
 
 if TYPE_CHECKING:
-    from drkit.inspect.masks import InspectedMask, InspectedText
-    from drkit.inspect.words import InspectedWords
+    from drkit_report.inspect.masks import InspectedMask, InspectedText
+    from drkit_report.inspect.words import InspectedWords
 
 
 def mask_page(found: InspectedMask) -> str:
@@ -66,6 +66,6 @@ def _shades(values: Sequence[float | None]) -> list[float]:
 def _page(**content: Any) -> str:
     from drkit.core.escaping import page_templates
 
-    template = page_templates("drkit.pages").get_template("inspect.html.jinja")
+    template = page_templates("drkit_report").get_template("inspect.html.jinja")
     nothing: dict[str, Any] = {"words": None, "texts": [], "notes": []}
     return template.render(**{**nothing, **content})

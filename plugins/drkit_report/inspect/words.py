@@ -18,10 +18,10 @@ from drkit.core.registry import Installed
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext, TokenBatch
 from drkit.errors import DrkitError
-from drkit.inspect.source import Piece, TextSource, run_source
 from drkit.recipe.toml import parse_toml
 from drkit.runs.manifest import read_manifest
 from drkit.train.checkpoints import load_decoder, load_encoder
+from drkit_report.inspect.source import Piece, TextSource, run_source
 
 PRETRAINED = "pretrained"
 

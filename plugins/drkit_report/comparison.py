@@ -8,11 +8,11 @@ from typing import Any
 
 from attrs import frozen
 
-from drkit.pages.charts import Chart, line_chart
-from drkit.pages.records import RunRecord
+from drkit.commands.records import RunRecord
 from drkit.recipe.toml import json_text, plain
 from drkit.report import Line, Panel
 from drkit.runs.stage import lasting_settings
+from drkit_report.charts import Chart, line_chart
 
 _SEED = "seed"
 _TRAINED = "training_queries"  # in the manifest of a fine-tuning

@@ -8,13 +8,13 @@ from typing import Any
 
 from attrs import evolve, field, frozen
 
+from drkit.commands.records import RunRecord, is_comparable
 from drkit.core.files import digest
 from drkit.data.corpus import StoredCollection
 from drkit.errors import DrkitError, did_you_mean
 from drkit.evaluate.measures import Scores
 from drkit.evaluate.significance import RESAMPLES, bootstrap_intervals
 from drkit.evaluate.systems import LEVEL, Versus, compare, p_text
-from drkit.pages.records import RunRecord, is_comparable
 from drkit.report import SYSTEM_NAMES
 from drkit.search import read_run
 

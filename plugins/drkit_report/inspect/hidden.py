@@ -19,9 +19,9 @@ from drkit.core.draws import Draws
 from drkit.core.types import TokenBatch
 from drkit.data.arrays import SignalValues
 from drkit.data.store import TokenStore
-from drkit.inspect.masks import ViewStatistics, common_tokens, hidden_tokens, view_statistics
-from drkit.inspect.source import COUNTS_STAGE, IMPORTANCE, TextSource
 from drkit.maskers.views import find_words
+from drkit_report.inspect.masks import ViewStatistics, common_tokens, hidden_tokens, view_statistics
+from drkit_report.inspect.source import COUNTS_STAGE, IMPORTANCE, TextSource
 
 TENTHS = 10
 _BATCH = 128

@@ -25,9 +25,9 @@ from drkit.core.spec import Kind
 from drkit.core.types import MaskedView, TokenBatch, Views
 from drkit.data.repeats import unmarked
 from drkit.errors import DrkitError
-from drkit.inspect.source import IMPORTANCE, Piece, TextSource
 from drkit.maskers.views import NO_TARGET, find_words
 from drkit.recipe.schema import Choice
+from drkit_report.inspect.source import IMPORTANCE, Piece, TextSource
 
 SEEN, MASKED, REPLACED, KEPT = "seen", "masked", "replaced", "kept"
 

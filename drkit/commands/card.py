@@ -12,15 +12,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from drkit.commands.composition import describe_data, describe_recipe
 from drkit.commands.inputs import export_checkpoint
+from drkit.commands.records import RunRecord, open_run, published
 from drkit.core.escaping import markdown_code, markdown_templates
 from drkit.core.files import WRITTEN, list_written, write_text
 from drkit.core.registry import Installed
 from drkit.core.spec import Kind
 from drkit.encoders.folder import read_encoder_settings
 from drkit.errors import DrkitError
-from drkit.pages.composition import describe_data, describe_recipe
-from drkit.pages.records import RunRecord, open_run, published
 from drkit.recipe.toml import recipe_toml
 from drkit.report import SYSTEM_NAMES
 from drkit.runs.stages.evaluation import STARTS
@@ -74,7 +74,7 @@ def model_card(run: RunRecord, encoder: Path, parts: Installed, repository: str)
     )
     data = describe_data(run)
     text = (
-        markdown_templates("drkit.pages")
+        markdown_templates("drkit.commands")
         .get_template("model_card.md.jinja")
         .render(
             title=run.name,

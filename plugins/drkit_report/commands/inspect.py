@@ -13,7 +13,7 @@ from drkit_cli.output import output_options, print_note, print_result, show_prog
 
 if TYPE_CHECKING:
     from drkit.core.registry import Installed
-    from drkit.inspect.source import TextSource
+    from drkit_report.inspect.source import TextSource
 
 _FILE = LocalPath(dir_okay=False)
 _FOLDER = LocalPath()
@@ -72,9 +72,9 @@ def mask(
 
     from drkit.core.registry import installed
     from drkit.errors import DrkitError
-    from drkit.inspect.masks import Draw, inspect_mask
-    from drkit_cli.inspect_text import print_masks
     from drkit_cli.render import console
+    from drkit_report.inspect.masks import Draw, inspect_mask
+    from drkit_report.inspect.terminal import print_masks
 
     if not text.strip():
         raise DrkitError("the text is empty; give one or two sentences")
@@ -86,7 +86,7 @@ def mask(
     found = inspect_mask(text, source, parts.registry, draw, context=context)
     print_result(attrs.asdict(found), lambda: print_masks(found, console()))
     if html:
-        from drkit_cli.inspect_html import mask_page
+        from drkit_report.inspect.html import mask_page
 
         _write(html, mask_page(found))
 
@@ -107,16 +107,16 @@ def words(text: str, run: Path, top: int, html: Path | None) -> None:
 
     from drkit.core.registry import installed
     from drkit.errors import DrkitError
-    from drkit.inspect.words import inspect_words
-    from drkit_cli.inspect_text import print_words
     from drkit_cli.render import console
+    from drkit_report.inspect.terminal import print_words
+    from drkit_report.inspect.words import inspect_words
 
     if not text.strip():
         raise DrkitError("the text is empty; give one or two sentences")
     found = inspect_words(text, run, installed(), top=top)
     print_result(attrs.asdict(found), lambda: print_words(found, console()))
     if html:
-        from drkit_cli.inspect_html import words_page
+        from drkit_report.inspect.html import words_page
 
         _write(html, words_page(found))
 
@@ -125,8 +125,8 @@ def _source(
     parts: Installed, run: Path | None, collection: str | None, masker: str | None, settings: tuple[str, ...]
 ) -> TextSource:
     from drkit.core.progress import Silent
-    from drkit.inspect.source import collection_source, run_source
     from drkit.recipe.compose import ComposeRequest
+    from drkit_report.inspect.source import collection_source, run_source
 
     if run:
         return run_source(run, parts, masker=masker, settings=settings)

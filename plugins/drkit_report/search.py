@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import field, frozen
 from filelock import FileLock
 
+from drkit.commands.records import RunRecord
 from drkit.core.files import write_text
 from drkit.core.types import Judgement
 from drkit.data.corpus import StoredCollection
@@ -19,9 +20,8 @@ from drkit.data.qrels import qrels_columns, read_qrels, write_qrels
 from drkit.data.rows import read_lines
 from drkit.data.words import find_words, word_pattern
 from drkit.errors import DrkitError
-from drkit.inspect.masks import stop_words
-from drkit.pages.records import RunRecord
 from drkit.search import Bm25Retriever, HybridRetriever, Retriever
+from drkit_report.inspect.masks import stop_words
 
 if TYPE_CHECKING:
     from drkit.search.fusion import Searcher

@@ -8,9 +8,9 @@ from typing import Any
 
 from attrs import frozen
 
+from drkit.commands.records import RunRecord
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
-from drkit.pages.records import RunRecord
 from drkit.recipe.schema import JUDGED, Choice, EncoderSettings, Finetune, Pretrain, Round
 from drkit.recipe.toml import plain
 from drkit.runs.estimate import parameters, schedule

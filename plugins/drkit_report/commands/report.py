@@ -39,7 +39,7 @@ def report(runs: tuple[Path, ...], output: Path | None, baseline: str | None, sy
     """
     from drkit.core.files import write_text
     from drkit.core.registry import installed
-    from drkit.pages import ReportOptions, report_page
+    from drkit_report.page import ReportOptions, report_page
 
     if output is None and len(runs) > 1:
         raise click.UsageError("several runs need a file to write to: -o report.html")

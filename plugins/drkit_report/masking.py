@@ -9,16 +9,16 @@ from typing import Any
 import attrs
 from attrs import frozen
 
+from drkit.commands.records import RunRecord
 from drkit.core.registry import Installed
 from drkit.core.spec import Kind
 from drkit.errors import DrkitError
-from drkit.inspect.hidden import HiddenTokens, TextSample, hiding_rates, measure_hidden, typical_text
-from drkit.inspect.source import COUNTS_STAGE, TextSource, run_source
-from drkit.inspect.words import InspectedWords, inspect_words
-from drkit.pages.charts import Chart, bar_chart, line_chart, word_chart
-from drkit.pages.records import RunRecord
 from drkit.recipe.schema import Choice
 from drkit.report import Line, Panel
+from drkit_report.charts import Chart, bar_chart, line_chart, word_chart
+from drkit_report.inspect.hidden import HiddenTokens, TextSample, hiding_rates, measure_hidden, typical_text
+from drkit_report.inspect.source import COUNTS_STAGE, TextSource, run_source
+from drkit_report.inspect.words import InspectedWords, inspect_words
 
 _TEXTS = 1000
 _TOP = 10

@@ -10,9 +10,9 @@ from rich.text import Text
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from drkit.inspect.masks import Cell, InspectedMask, InspectedText
-    from drkit.inspect.source import Piece
-    from drkit.inspect.words import InspectedWords
+    from drkit_report.inspect.masks import Cell, InspectedMask, InspectedText
+    from drkit_report.inspect.source import Piece
+    from drkit_report.inspect.words import InspectedWords
 
 LEGEND = "[_] masked   [word] replaced by that word   [=word] a target that stays readable"
 # From unimportant to important: readable on dark and on light.

@@ -1,0 +1,81 @@
+"""The commands of `drkit`: its own, and those of plugins, which are imported when they are called or listed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from drkit.core.registry import NameTable, installed
+from drkit.core.spec import Extension
+from drkit.errors import DrkitError, did_you_mean
+
+
+class Commands(click.Group):
+    """The group of all commands, which refuses arguments that no command can use.
+
+    A command of drkit's own comes before one of a plugin with the same name, which is `PACKAGE:NAME`.
+    """
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands, sorted."""
+        return sorted({*super().list_commands(ctx), *_of_plugins()})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the command of a name, or None. Raises DrkitError if several plugins have one of this name."""
+        own = super().get_command(ctx, cmd_name)
+        table = _of_plugins()
+        if own is not None or cmd_name.rpartition(":")[2] not in {item.name for item in table.items()}:
+            return own
+        return _command(table.get(cmd_name))
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """Return the command and its arguments.
+
+        Raises UsageError for an argument or value that is empty, or is not text.
+        """
+        for before, text in zip(["", *args], args, strict=False):
+            if not text or (text.startswith("--") and text.endswith("=") and text.count("=") == 1):
+                place = text or (f"after {before}" if before else "first argument")
+                raise click.UsageError(f"an argument is empty ({place}): an unset variable of the shell? Leave it out")
+            if "\0" in text or (not text.isprintable() and any("\ud800" <= c <= "\udfff" for c in text)):
+                raise click.UsageError(f"an argument is not text: {text!r:.80} has a NUL, or bytes that are not UTF-8")
+        name, known = args[0], self.list_commands(ctx)
+        if not ctx.resilient_parsing and not name.startswith("-") and self.get_command(ctx, name) is None:
+            failed = _of_plugins().failed
+            not_loaded = f". Not loaded: {'; '.join(failed)}; see `drkit plugins`" if failed else ""
+            raise click.UsageError(f"no command {name!r}{did_you_mean(name, known)} see `drkit --help`{not_loaded}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+def with_examples(command: click.Command) -> click.Command:
+    r"""Keep the line breaks of examples: click needs the character that `\b` means, a raw docstring has two."""
+    command.help = (command.help or "").replace("\\b\n", "\b\n")
+    for inner in command.commands.values() if isinstance(command, click.Group) else ():
+        with_examples(inner)
+    return command
+
+
+def _of_plugins() -> NameTable[Extension]:
+    return installed().extensions["command"]
+
+
+def _command(declared: Extension) -> click.Command:
+    """Return the command of a plugin; one that is broken says so when it is called, and leaves the others alone."""
+    try:
+        found = declared.load()
+    except Exception as error:  # third-party code may fail in any way
+        problem = str(error) if isinstance(error, DrkitError) else f"{type(error).__name__}: {error}"
+        return _broken(declared, f"cannot be loaded: {problem}")
+    if not isinstance(found, click.Command):
+        return _broken(declared, f"is no click command: {declared.target} is of class {type(found).__name__}")
+    return with_examples(found)
+
+
+def _broken(declared: Extension, problem: str) -> click.Command:
+    def fail(**_: Any) -> None:
+        raise DrkitError(f"the command {declared.name!r} of {declared.provider} {problem}; see `drkit plugins`")
+
+    arguments = click.Argument(["arguments"], nargs=-1, type=click.UNPROCESSED)
+    lenient = {"ignore_unknown_options": True, "help_option_names": []}
+    return click.Command(declared.name, lenient, fail, [arguments], short_help=f"(broken) {declared.summary}")

@@ -1,0 +1,1 @@
+"""The commands `drkit report`, `drkit serve` and `drkit inspect`."""
