@@ -58,8 +58,8 @@ engine_option = click.option(
     "--engine",
     default="local",
     show_default=True,
-    metavar="local|ray[:ADDRESS]",
-    help="Where the work is done: here, or on a Ray cluster (ray:auto, ray:HOST:PORT).",
+    metavar="NAME[:ADDRESS]",
+    help="Where the work is done: local, or by an engine of a plugin: ray (ray:auto, ray:HOST:PORT).",
 )
 seed_option = click.option("--seed", default=42, show_default=True, type=click.IntRange(0, LARGEST_SEED))
 token_budget_option = click.option(

@@ -242,8 +242,8 @@ def test_the_network_is_reached_through_libraries_that_were_asked_for():
     }
     # servers whose URL is given to `drkit push-index`
     assert importers("lancedb", "qdrant_client", "opensearchpy") == {"drkit/search/stores.py"}
-    # a cluster that `--engine ray` starts, or whose address is given
-    assert importers("ray") == {"drkit/core/engine.py"}
+    # of a plugin: `--engine ray`
+    assert importers("ray") == {"plugins/drkit_ray/engine.py"}
     asked = {
         name
         for name, tree in TREES.items()

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from drkit.core.engine import _ray
+from drkit_ray.engine import _ray
 from drkit.errors import MissingExtraError
 
 NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
