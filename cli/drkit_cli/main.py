@@ -41,8 +41,8 @@ from drkit_cli.commands.search import search
 from drkit_cli.commands.show import show
 from drkit_cli.commands.status import status
 from drkit_cli.completion import VARIABLE, print_completions
-from drkit_cli.plugin_commands import Commands, with_examples
 from drkit_cli.output import verbosity_options
+from drkit_cli.plugin_commands import Commands, with_examples
 from drkit_cli.terminal import echo, escape_streams
 
 # Columns below which click wraps help as if it had as many.

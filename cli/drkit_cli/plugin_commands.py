@@ -44,7 +44,9 @@ class Commands(click.Group):
         if not ctx.resilient_parsing and not name.startswith("-") and self.get_command(ctx, name) is None:
             failed = _of_plugins().failed
             not_loaded = f". Not loaded: {'; '.join(failed)}; see `drkit plugins`" if failed else ""
-            raise click.UsageError(f"no command {name!r}{did_you_mean(name, known)} see `drkit --help`{not_loaded}", ctx)
+            raise click.UsageError(
+                f"no command {name!r}{did_you_mean(name, known)} see `drkit --help`{not_loaded}", ctx
+            )
         return super().resolve_command(ctx, args)
 
 

@@ -241,6 +241,20 @@ def drkit_backends() -> Sequence[Extension]:  # type: ignore[empty-body]
     """Return the encoding backends that the plugin adds; each target is a `drkit.search.Backend`."""
 
 
+@hookspec
+def drkit_commands() -> Sequence[Extension]:  # type: ignore[empty-body]
+    """Return the commands that the plugin adds to `drkit`; each target is a `click.Command`."""
+
+
+@hookspec
+def drkit_engines() -> Sequence[Extension]:  # type: ignore[empty-body]
+    """Return the engines that the plugin adds.
+
+    Each target is called with an address (may be empty) and a device (`auto` or `cpu`), and returns a context manager
+    of a `drkit.core.engine.Engine`: `--engine NAME:ADDRESS`.
+    """
+
+
 EXTENSION_HOOKS = {kind: f"drkit_{kind}s" for kind in EXTENSIONS}
 HOOKS = ("drkit_components", "drkit_recipes", "drkit_pipelines", *EXTENSION_HOOKS.values())
 

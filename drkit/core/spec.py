@@ -267,7 +267,7 @@ class ComponentSpec:
 
 
 # What a plugin can add beside parts, recipes and pipelines. The hook of each kind is `drkit_KINDs`.
-EXTENSIONS = ("backend",)
+EXTENSIONS = ("backend", "command", "engine")
 
 
 @frozen

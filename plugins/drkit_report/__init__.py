@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from drkit.plugin import hookimpl
-from drkit_report.commands.inspect import inspect
-from drkit_report.commands.report import report
-from drkit_report.commands.serve import serve
-
-if TYPE_CHECKING:
-    import click
+from drkit.plugin import Extension, hookimpl
 
 
 @hookimpl
-def drkit_commands() -> Sequence[click.Command]:
-    """Return the commands `report`, `serve` and `inspect`."""
-    return [report, serve, inspect]
+def drkit_commands() -> Sequence[Extension]:
+    """Return the commands `inspect`, `report` and `serve`."""
+    commands = "drkit_report.commands"
+    return [
+        Extension("inspect", f"{commands}.inspect:inspect", "Show what a masker hides, or what a vector holds"),
+        Extension("report", f"{commands}.report:report", "Write an HTML page about one or several runs"),
+        Extension("serve", f"{commands}.serve:serve", "Serve a page to search runs and judge passages"),
+    ]

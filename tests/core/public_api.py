@@ -33,7 +33,6 @@ PACKAGES = {
     "drkit.train": "Training",
     "drkit.recipe": "Recipes",
     "drkit.commands": "The functions behind the commands",
-    "drkit_report.inspect": "What maskers hide and vectors predict",
 }
 HEAD = """# The public API
 

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from drkit_ray.engine import _ray
 from drkit.errors import MissingExtraError
+from drkit_ray.engine import _ray
 
 NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
 

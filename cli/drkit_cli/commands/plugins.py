@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from drkit.core.registry import full_name, package_of
 from drkit.core.spec import EXTENSIONS, Kind
 from drkit_cli.output import output_options, print_result
 from drkit_cli.terminal import echo
@@ -55,11 +56,18 @@ def _print_plugin(plugin: Mapping[str, Any]) -> None:
 
 
 def all_clashes(parts: Installed) -> Iterator[str]:
-    """Yield a sentence for each name of any kind that several packages use."""
+    """Yield a sentence for each name of any kind that several packages use, the names of drkit's commands included."""
     for kind in Kind:
         yield from parts.registry.clashes(kind)
     for other in ("pipeline", "recipe", *EXTENSIONS):
         yield from parts.table(other).clashes()
+    root = click.get_current_context().find_root().command
+    own = root.commands if isinstance(root, click.Group) else {}
+    for command in (each for each in parts.table("command").items() if each.name in own):
+        yield (
+            f"command {command.name!r} is claimed by drkit and {package_of(command.provider)}: {command.name!r} means "
+            f"drkit's, write {full_name(command)!r} for the other"
+        )
 
 
 def _describe(report: PluginReport, parts: Installed) -> dict[str, Any]:
