@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from drkit.core.settings import setting as setting
     from drkit.core.spec import Citation as Citation
     from drkit.core.spec import ComponentSpec as ComponentSpec
+    from drkit.core.spec import Extension as Extension
     from drkit.core.spec import Kind as Kind
     from drkit.core.types import BackboneInfo as BackboneInfo
     from drkit.core.types import BuildContext as BuildContext

@@ -3,7 +3,7 @@
 A bare name means drkit's own part if it has one, and otherwise the only part of that name. `PACKAGE:NAME` is never
 ambiguous.
 
-A plugin is an entry point in the group `drkit`. It implements some of the three hooks below, which return data and have
+A plugin is an entry point in the group `drkit`. It implements some of the hooks below, which return data and have
 no side effects. A plugin that fails to load is reported with its error and does not affect the others; `drkit plugins`
 prints the reports.
 """
@@ -26,7 +26,7 @@ import pluggy
 from attrs import field, frozen
 
 from drkit.core.settings import config_problems
-from drkit.core.spec import ComponentSpec, Kind
+from drkit.core.spec import EXTENSIONS, ComponentSpec, Extension, Kind
 from drkit.errors import DrkitError, UnknownNameError, did_you_mean
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class Registry:
 
 
 class Named(Protocol):
-    """Something with a name that a package provides: a part, a recipe or a pipeline."""
+    """Something with a name that a package provides: a part, a recipe, a pipeline or an extension."""
 
     @property
     def name(self) -> str:
@@ -131,7 +131,7 @@ Item = TypeVar("Item", bound=Named)
 
 
 class NameTable(Generic[Item]):
-    """Items of one kind (parts, recipes or pipelines) by name; immutable. Iterating yields the unambiguous names.
+    """Items of one kind (parts, recipes ..) by name; immutable. Iterating yields the unambiguous names.
 
     kind: what the items are, for messages. failed: one line for each plugin that could not be loaded, and so may lack
     a name.
@@ -236,7 +236,13 @@ def drkit_pipelines() -> Mapping[str, Traversable]:  # type: ignore[empty-body]
     """Return the fine-tuning pipelines that the plugin adds: TOML files with [finetune] (and [reranker]) by name."""
 
 
-HOOKS = ("drkit_components", "drkit_recipes", "drkit_pipelines")
+@hookspec
+def drkit_backends() -> Sequence[Extension]:  # type: ignore[empty-body]
+    """Return the encoding backends that the plugin adds; each target is a `drkit.search.Backend`."""
+
+
+EXTENSION_HOOKS = {kind: f"drkit_{kind}s" for kind in EXTENSIONS}
+HOOKS = ("drkit_components", "drkit_recipes", "drkit_pipelines", *EXTENSION_HOOKS.values())
 
 
 @cache
@@ -254,17 +260,32 @@ def discover(entries: Iterable[EntryPoint]) -> Installed:
         recipes=NameTable("recipe", (file for report in reports for file in report.recipes), failed),
         plugins=reports,
         pipelines=NameTable("pipeline", (file for report in reports for file in report.pipelines), failed),
+        extensions={
+            kind: NameTable(kind, (item for report in reports for item in report.extensions.get(kind, ())), failed)
+            for kind in EXTENSIONS
+        },
     )
 
 
 @frozen
 class Installed:
-    """Everything that is installed: the registry of parts, recipes and pipelines by name, and a report per plugin."""
+    """Everything that is installed, by name, and a report per plugin.
+
+    extensions: by kind (`drkit.core.spec.EXTENSIONS`).
+    """
 
     registry: Registry
     recipes: NameTable[NamedFile] = field(factory=lambda: NameTable("recipe"))
     plugins: tuple[PluginReport, ...] = ()
     pipelines: NameTable[NamedFile] = field(factory=lambda: NameTable("pipeline"))
+    extensions: Mapping[str, NameTable[Extension]] = field(
+        factory=lambda: {kind: NameTable(kind) for kind in EXTENSIONS}
+    )
+
+    def table(self, kind: str) -> NameTable[Any]:
+        """Return the names of a kind that is not a part: `recipe`, `pipeline` or a kind of extension."""
+        tables: Mapping[str, NameTable[Any]] = {"recipe": self.recipes, "pipeline": self.pipelines, **self.extensions}
+        return tables[kind]
 
     def recipe(self, name: str) -> Traversable:
         """Return the file of the recipe `NAME` or `PACKAGE:NAME`.
@@ -290,7 +311,10 @@ class NamedFile:
 
 @frozen
 class PluginReport:
-    """How loading one plugin went: what it adds, problems in its parts and files, or the error that stopped it."""
+    """How loading one plugin went: what it adds, problems in its parts and files, or the error that stopped it.
+
+    extensions: by kind (`drkit.core.spec.EXTENSIONS`).
+    """
 
     name: str
     provider: str
@@ -298,6 +322,7 @@ class PluginReport:
     specs: tuple[ComponentSpec, ...] = ()
     recipes: tuple[NamedFile, ...] = ()
     pipelines: tuple[NamedFile, ...] = ()
+    extensions: Mapping[str, tuple[Extension, ...]] = field(factory=dict)
     problems: tuple[str, ...] = ()
     error: str = ""
     imported_torch: bool = False
@@ -362,10 +387,7 @@ def _call_hooks(plugin: Any, name: str, provider: str) -> PluginReport:
     if unknown:
         raise TypeError(f"no hook named {unknown[0]!r}{did_you_mean(unknown[0], HOOKS)} known: {', '.join(HOOKS)}")
     manager.check_pending()
-    specs = [spec for answer in manager.hook.drkit_components() for spec in answer]
-    for spec in specs:
-        if not isinstance(spec, ComponentSpec):
-            raise TypeError(f"drkit_components returned {spec!r}, which is not a ComponentSpec")
+    specs = _answers(manager, "drkit_components", ComponentSpec)
     broken = {spec: problems for spec in specs if (problems := config_problems(spec.config))}
     recipes = _named_files(manager.hook.drkit_recipes(), provider)
     pipelines = _named_files(manager.hook.drkit_pipelines(), provider)
@@ -375,12 +397,28 @@ def _call_hooks(plugin: Any, name: str, provider: str) -> PluginReport:
         specs=tuple(attrs.evolve(spec, provider=provider) for spec in specs if spec not in broken),
         recipes=recipes,
         pipelines=pipelines,
+        extensions={
+            kind: tuple(attrs.evolve(item, provider=provider) for item in _answers(manager, hook, Extension))
+            for kind, hook in EXTENSION_HOOKS.items()
+        },
         problems=(
             *(f"{spec.kind} {spec.name!r}: {'; '.join(problems)}" for spec, problems in broken.items()),
             *(f"recipe {file.name!r}: {file.problem}" for file in recipes if file.problem),
             *(f"pipeline {file.name!r}: {file.problem}" for file in pipelines if file.problem),
         ),
     )
+
+
+_Spec = TypeVar("_Spec", ComponentSpec, Extension)
+
+
+def _answers(manager: pluggy.PluginManager, hook: str, wanted: type[_Spec]) -> list[_Spec]:
+    """Return what a hook of the plugin returns. Raises TypeError for anything else than specs of the wanted class."""
+    found = [spec for answer in getattr(manager.hook, hook)() for spec in answer]
+    for spec in found:
+        if not isinstance(spec, wanted):
+            raise TypeError(f"{hook} must return {wanted.__name__}s, got {spec!r}")
+    return found
 
 
 def _named_files(answers: Sequence[Any], provider: str) -> tuple[NamedFile, ...]:

@@ -194,19 +194,9 @@ class ComponentSpec:
     provider: str = ""
 
     def __attrs_post_init__(self) -> None:
-        problems = [*self._shape_problems(), *self._config_problems(), *self._word_problems()]
+        problems = [*_shape_problems(self), *self._config_problems(), *self._word_problems()]
         if problems:
             raise ValueError(f"component {self.kind}/{self.name}: " + "; ".join(problems))
-
-    def _shape_problems(self) -> list[str]:
-        problems = []
-        if not _NAME.fullmatch(self.name):
-            problems.append(f"name {self.name!r} is not kebab-case")
-        if self.target.count(":") != 1 or not all(self.target.split(":")):
-            problems.append(f"target {self.target!r} is not 'module:attribute'")
-        if not self.summary or len(self.summary) > 70:
-            problems.append(f"summary has {len(self.summary)} characters; 1 to 70 are allowed")
-        return problems
 
     def _config_problems(self) -> list[str]:
         if not attrs.has(self.config):
@@ -273,8 +263,78 @@ class ComponentSpec:
 
         Raises ImportError or AttributeError if the target does not exist.
         """
-        module, attribute = self.target.split(":")
-        return getattr(import_module(module), attribute)
+        return _resolve(self.target)
+
+
+# What a plugin can add beside parts, recipes and pipelines. The hook of each kind is `drkit_KINDs`.
+EXTENSIONS = ("backend",)
+
+
+@frozen
+class Extension:
+    """Something that a plugin adds under a name beside parts and recipes, such as an encoding backend.
+
+    target: the `"module:attribute"` of its code, imported on first use, so it may import torch at its top. packages:
+    distributions that the code uses beyond what its own package requires, as pip takes them (`vl-convert-python`).
+    provider: filled in when the plugin is loaded.
+
+    Raises ValueError if the name is not kebab-case, the target is not `module:attribute`, or the summary is longer than
+    70 characters.
+    """
+
+    name: str
+    target: str
+    summary: str
+    packages: tuple[str, ...] = field(default=(), converter=_names)
+    provider: str = ""
+
+    def __attrs_post_init__(self) -> None:
+        if problems := _shape_problems(self):
+            raise ValueError(f"extension {self.name}: " + "; ".join(problems))
+
+    def load(self) -> Any:
+        """Import and return what `target` names.
+
+        Raises DrkitError with the command that installs its packages if one of them is missing, ImportError or
+        AttributeError if the target does not exist.
+        """
+        try:
+            return _resolve(self.target)
+        except ModuleNotFoundError:
+            self.require_packages()
+            raise
+
+    def require_packages(self) -> None:
+        """Raise DrkitError with the command that installs the missing packages, if there are any."""
+        if missing := [name for name in self.packages if not _is_installed(name)]:
+            needed = " and ".join(missing)
+            raise DrkitError(f"{self.name} needs {needed}, not installed here: pip install {' '.join(missing)}")
+
+
+def _is_installed(package: str) -> bool:
+    from importlib.metadata import PackageNotFoundError, distribution  # 16 ms, which `drkit --help` does not need
+
+    try:
+        distribution(package)
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+def _resolve(target: str) -> Any:
+    module, attribute = target.split(":")
+    return getattr(import_module(module), attribute)
+
+
+def _shape_problems(spec: ComponentSpec | Extension) -> list[str]:
+    problems = []
+    if not _NAME.fullmatch(spec.name):
+        problems.append(f"name {spec.name!r} is not kebab-case")
+    if spec.target.count(":") != 1 or not all(spec.target.split(":")):
+        problems.append(f"target {spec.target!r} is not 'module:attribute'")
+    if not spec.summary or len(spec.summary) > 70:
+        problems.append(f"summary has {len(spec.summary)} characters; 1 to 70 are allowed")
+    return problems
 
 
 def declared_by(config: Any, name: str, default: Any) -> Any:

@@ -4,6 +4,7 @@ import pytest
 
 from drkit.errors import DrkitError, UnknownNameError
 from drkit.recipe.compose import ComposeRequest, compose
+from drkit_cli.commands.listing import KINDS, PARTS
 from tests.cli.test_light_commands import drkit
 from tests.plugins.packages import installed_with, path_with, write_package
 
@@ -171,7 +172,7 @@ def test_clashes_are_marked_where_parts_are_listed(greedy, site):
     assert code == 0, err
 
 
-@pytest.mark.parametrize("kind", ["masker", "decoder", "loss", "miner", "collection", "signal", "pipeline", "recipe"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_name_of_every_kind_is_listed_and_shown(kind):
     from click.testing import CliRunner
 
@@ -179,8 +180,7 @@ def test_every_name_of_every_kind_is_listed_and_shown(kind):
     from drkit_cli.main import cli
 
     here = installed()
-    files = {"pipeline": here.pipelines, "recipe": here.recipes}
-    names = list(files[kind]) if kind in files else here.registry.names(kind)
+    names = here.registry.names(kind) if kind in PARTS else list(here.table(kind))
     listed = CliRunner().invoke(cli, ["list", kind])
     assert listed.exit_code == 0
     assert names

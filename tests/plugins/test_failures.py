@@ -36,7 +36,8 @@ def drkit_components():
 BROKEN = {
     "import-error": ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
     "misspelled": ("@hookimpl\ndef drkit_componets():\n    return []", "did you mean 'drkit_components'"),
-    "not-a-spec": ("@hookimpl\ndef drkit_components():\n    return ['pmi']", "'pmi', which is not a ComponentSpec"),
+    "not-a-spec": ("@hookimpl\ndef drkit_components():\n    return ['pmi']", "must return ComponentSpecs, got 'pmi'"),
+    "not-an-extension": ("@hookimpl\ndef drkit_backends():\n    return [3]", "must return Extensions, got 3"),
     "interrupting": ("raise KeyboardInterrupt('theirs')", "KeyboardInterrupt: theirs"),
     "exiting": ("raise SystemExit(3)", "SystemExit: 3"),
     "skipping": ("import pytest\npytest.skip('theirs', allow_module_level=True)", "Skipped: theirs"),

@@ -1,4 +1,4 @@
-"""`drkit list`: list installed parts and recipes, and which maskers and decoders go together."""
+"""`drkit list`: list installed parts, recipes and extensions, and which maskers and decoders go together."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from drkit.core.spec import EXTENSIONS, Extension, Kind
 from drkit_cli.output import output_options, print_result
 from drkit_cli.terminal import echo
 
@@ -17,18 +18,18 @@ if TYPE_CHECKING:
 
     from drkit.core.registry import Installed, NamedFile
 
-PARTS = ("masker", "decoder", "loss", "miner", "collection", "signal")
-KINDS = (*PARTS, "pipeline", "recipe")
+PARTS = tuple(kind.value for kind in Kind)
+KINDS = (*PARTS, "pipeline", "recipe", *EXTENSIONS)
 # The end of a sentence, but not of `Wang et al. 2022`.
 _SENTENCE_END = re.compile(r"(?<=\.)\s+(?=[A-Z`])")
 
 
-@click.command("list", short_help="List parts, pipelines and recipes.")
+@click.command("list", short_help="List parts, recipes and extensions.")
 @click.argument("kind", required=False, type=click.Choice(KINDS))
 @click.option("--matrix", is_flag=True, help="Show which maskers and decoders go together, and why others do not.")
 @output_options
 def list_parts(kind: str | None, matrix: bool) -> None:
-    r"""List the installed parts and recipes of a KIND, or of every kind, plugins included.
+    r"""List what is installed of a KIND, or of every kind, plugins included.
 
     \b
     drkit list
@@ -79,18 +80,16 @@ def _rows(kind: str, parts: Installed) -> list[dict[str, str]]:
             {"name": name, "summary": spec.summary, "paper": spec.cite.key if spec.cite else "", "from": spec.provider}
             for name, spec in sorted(specs.items())
         ]
-    files = parts.recipes if kind == "recipe" else parts.pipelines
-    named = {files.name_of(file): file for file in files.items()}
+    table = parts.table(kind)
+    named = {table.name_of(item): item for item in table.items()}
     return [
-        {"name": name, "summary": _first_sentence(file), "paper": "", "from": file.provider}
-        for name, file in sorted(named.items())
+        {"name": name, "summary": _summary(item), "paper": "", "from": item.provider}
+        for name, item in sorted(named.items())
     ]
 
 
 def _clashes(kind: str, parts: Installed) -> Sequence[str]:
-    if kind in PARTS:
-        return parts.registry.clashes(kind)
-    return (parts.recipes if kind == "recipe" else parts.pipelines).clashes()
+    return parts.registry.clashes(kind) if kind in PARTS else parts.table(kind).clashes()
 
 
 def _table(kind: str, rows: Sequence[Mapping[str, Any]]) -> Table:
@@ -112,8 +111,10 @@ def _table(kind: str, rows: Sequence[Mapping[str, Any]]) -> Table:
     return drawn
 
 
-def _first_sentence(found: NamedFile) -> str:
-    """Return the first sentence of the comment that a recipe starts with, or why the file cannot be read."""
+def _summary(found: NamedFile | Extension) -> str:
+    """Return an extension's summary; or the first sentence of a recipe's comment, or why its file cannot be read."""
+    if isinstance(found, Extension):
+        return found.summary
     if found.problem:
         return f"broken: {found.problem}"
     lines = found.file.read_text(encoding="utf-8").splitlines()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from drkit.core.spec import EXTENSIONS, Kind
 from drkit_cli.output import output_options, print_result
 from drkit_cli.terminal import echo
 
@@ -55,24 +56,19 @@ def _print_plugin(plugin: Mapping[str, Any]) -> None:
 
 def all_clashes(parts: Installed) -> Iterator[str]:
     """Yield a sentence for each name of any kind that several packages use."""
-    from drkit.core.spec import Kind
-
     for kind in Kind:
         yield from parts.registry.clashes(kind)
-    yield from parts.pipelines.clashes()
-    yield from parts.recipes.clashes()
+    for other in ("pipeline", "recipe", *EXTENSIONS):
+        yield from parts.table(other).clashes()
 
 
 def _describe(report: PluginReport, parts: Installed) -> dict[str, Any]:
     adds: dict[str, list[str]] = {}
     for spec in report.specs:
         adds.setdefault(spec.kind.value, []).append(parts.registry.name_of(spec))
-    for kind, table, files in (
-        ("pipeline", parts.pipelines, report.pipelines),
-        ("recipe", parts.recipes, report.recipes),
-    ):
-        if files:
-            adds[kind] = sorted(map(table.name_of, files))
+    for kind, items in {"pipeline": report.pipelines, "recipe": report.recipes, **report.extensions}.items():
+        if items:
+            adds[kind] = sorted(map(parts.table(kind).name_of, items))
     return {
         "name": report.name,
         "from": report.provider,

@@ -1,4 +1,4 @@
-"""`drkit show`: show one part, recipe or pipeline, or what two of them set differently."""
+"""`drkit show`: show one part, recipe, pipeline or extension, or what two of them set differently."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from drkit.core.spec import EXTENSIONS
 from drkit_cli.commands.listing import KINDS, PARTS
 from drkit_cli.names import NameOfKind
 from drkit_cli.output import output_options, print_result
@@ -16,7 +17,7 @@ from drkit_cli.terminal import echo
 
 if TYPE_CHECKING:
     from drkit.core.registry import Installed
-    from drkit.core.spec import ComponentSpec
+    from drkit.core.spec import ComponentSpec, Extension
     from drkit.recipe.paths import Difference
     from drkit.recipe.schema import Recipe
 
@@ -52,8 +53,27 @@ def show(kind: str, name: str, other: str | None) -> None:
         _show_differences(kind, name, other, parts)
     elif kind in PARTS:
         _show_part(parts.registry.get(kind, name))
+    elif kind in EXTENSIONS:
+        _show_extension(kind, parts.table(kind).get(name))
     else:
         _show_file(kind, name, parts)
+
+
+def _show_extension(kind: str, found: Extension) -> None:
+    from rich.text import Text
+
+    from drkit_cli.render import console
+
+    lines = {"packages": ", ".join(found.packages), "from": found.provider, "code": _source_line(found.target)}
+    document = {"kind": kind, "name": found.name, "summary": found.summary, **lines, "packages": list(found.packages)}
+
+    def draw() -> None:
+        screen = console()
+        screen.print(Text(f"{kind} {found.name}", style="bold").append(f"  {found.summary}", style="not bold"))
+        for name, value in lines.items():
+            screen.print(f"{name:9} {value or 'none'}", soft_wrap=True)
+
+    print_result(document, draw)
 
 
 def _show_file(kind: str, name: str, parts: Installed) -> None:
@@ -70,7 +90,7 @@ def _show_differences(kind: str, name: str, other: str, parts: Installed) -> Non
 
     from drkit.recipe.paths import recipe_differences
 
-    if kind in PARTS:
+    if kind not in ("recipe", "pipeline"):
         raise click.UsageError("--diff compares recipes or pipelines; show the settings of each part on its own")
     found = recipe_differences(_complete(kind, name, parts), _complete(kind, other, parts))
     document = {"left": name, "right": other, "differences": [attrs.asdict(one) for one in found]}
@@ -165,6 +185,13 @@ def _source_line(target: str) -> str:
     if found is None or found.origin is None:
         return target
     tree = ast.parse(Path(found.origin).read_text(encoding="utf-8"))
-    kinds = (ast.ClassDef, ast.FunctionDef)
-    lines = [node.lineno for node in tree.body if isinstance(node, kinds) and node.name == attribute]
+    lines = [node.lineno for node in tree.body if attribute in _defined_by(node)]
     return f"{found.origin}:{lines[0]}" if lines else found.origin
+
+
+def _defined_by(node: ast.stmt) -> list[str]:
+    """Return the names that a statement defines or assigns."""
+    if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
+        return [node.name]
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    return [target.id for target in targets if isinstance(target, ast.Name)]
