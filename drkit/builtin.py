@@ -1,4 +1,4 @@
-"""The parts and recipes that drkit itself provides; the parts of single papers come from the plugins."""
+"""The parts, recipes and backend that drkit itself provides; the parts of single papers come from the plugins."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from drkit.decoders.specs import DECODERS
 from drkit.losses.specs import LOSSES
 from drkit.maskers.specs import MASKERS
 from drkit.miners.specs import MINERS
-from drkit.plugin import ComponentSpec, hookimpl
+from drkit.plugin import ComponentSpec, Extension, hookimpl
 from drkit.signals.specs import SIGNALS
 
 if TYPE_CHECKING:
@@ -36,3 +36,9 @@ def drkit_pipelines() -> Mapping[str, Traversable]:
     folder = files("drkit") / "recipes" / "pipelines"
     names = ("ance", "dpr", "gpl", "iterative", "low-resource", "texts", "three-stage", "two-stage")
     return {name: folder / f"{name}.toml" for name in names}
+
+
+@hookimpl
+def drkit_backends() -> Sequence[Extension]:
+    """Return the backend that needs no conversion."""
+    return [Extension("torch", "drkit.search.backends:load_torch", "torch, on the CPU or a GPU; needs no conversion")]

@@ -12,6 +12,7 @@ from click.shell_completion import CompletionItem
 
 from drkit.core.files import input_path, local_path
 from drkit.core.settings import MOST
+from drkit.core.spec import Kind
 from drkit_cli.completion import OPEN
 
 if TYPE_CHECKING:
@@ -111,38 +112,28 @@ class PartName(_ParamType):
         return part_items(self.name, incomplete)
 
 
-class _FileName(_ParamType):
-    """The name of a TOML file that a plugin provides."""
+class InstalledName(_ParamType):
+    """The name of a recipe, a pipeline, or an extension of a kind: `[PACKAGE:]NAME`."""
+
+    def __init__(self, kind: str) -> None:
+        self.name = kind
 
     def convert(self, value: str, _param: click.Parameter | None, _ctx: click.Context | None) -> str:
-        """Return the name unchanged. Raises as `Installed.recipe` and `Installed.pipeline` do if it is unknown."""
+        """Return the text unchanged. Raises as `NameTable.get` does if it does not name one."""
         from drkit.core.registry import installed
 
-        getattr(installed(), self.name)(value)
+        installed().table(self.name).get(value)
         return value
 
     def shell_complete(self, _ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[Any]:
         """Return the names that start with the incomplete text."""
         from drkit.core.registry import installed
 
-        names = getattr(installed(), f"{self.name}s")
-        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
-
-
-class RecipeName(_FileName):
-    """The name of a recipe."""
-
-    name = "recipe"
-
-
-class PipelineName(_FileName):
-    """The name of a fine-tuning pipeline."""
-
-    name = "pipeline"
+        return [CompletionItem(name) for name in installed().table(self.name) if name.startswith(incomplete)]
 
 
 class NameOfKind(_ParamType):
-    """The name of a part, recipe or pipeline; the argument KIND before it names the kind."""
+    """The name of a part, a recipe ..; the argument KIND before it names the kind."""
 
     name = "name"
 
@@ -150,8 +141,8 @@ class NameOfKind(_ParamType):
         """Return the names of the kind that start with the incomplete text."""
         # Before an option without its value, click leaves arguments unparsed.
         kind = ctx.params.get("kind") or next(iter(ctx.args), "")
-        files = {"recipe": RecipeName(), "pipeline": PipelineName()}
-        return (files.get(kind) or PartName(kind)).shell_complete(ctx, _param, incomplete) if kind else []
+        names = PartName(kind) if kind in list(Kind) else InstalledName(kind)
+        return names.shell_complete(ctx, _param, incomplete) if kind else []
 
 
 class CollectionName(_ParamType):

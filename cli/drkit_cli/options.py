@@ -9,9 +9,18 @@ from typing import Any
 
 import click
 
-from drkit.encoders.folder import BACKENDS, PRECISIONS, TORCH
+from drkit.encoders.folder import PRECISIONS, TORCH
 from drkit.encoders.pooling import POOLINGS
-from drkit_cli.names import LARGEST_SEED, Assignment, CollectionName, InputPath, LocalPath, PathOrId, count
+from drkit_cli.names import (
+    LARGEST_SEED,
+    Assignment,
+    CollectionName,
+    InputPath,
+    InstalledName,
+    LocalPath,
+    PathOrId,
+    count,
+)
 
 collection_option = click.option(
     "--collection",
@@ -48,10 +57,10 @@ _READING = ("pooling", "query_prompt", "passage_prompt")
 precision_option = click.option("--precision", type=click.Choice(PRECISIONS), default=PRECISIONS[0], show_default=True)
 backend_option = click.option(
     "--backend",
-    type=click.Choice(BACKENDS),
+    type=InstalledName("backend"),
     default=TORCH,
     show_default=True,
-    help="Runs the transformer; others than torch: what `drkit export --backend` wrote.",
+    help="Runs the transformer (`drkit list backend`); others than torch: what `drkit export --backend` wrote.",
 )
 device_option = click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda ..")
 engine_option = click.option(

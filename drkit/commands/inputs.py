@@ -28,7 +28,6 @@ from drkit.encoders.folder import (
     QUERIES,
     TORCH,
     UnsupportedEncoderError,
-    check_backend,
     check_truncation,
 )
 from drkit.encoders.static import StaticModel
@@ -41,7 +40,7 @@ from drkit.runs.manifest import load_manifest, read_manifest, versions
 from drkit.runs.stage import TextReading, settings_from
 from drkit.runs.stages.retriever import load_text_encoder, write_encoder
 from drkit.search import AnyEncoder, DualEncoder, Reranker, TextEncoder
-from drkit.search.backends import add_backend, check_conversion
+from drkit.search.backends import add_backend, check_conversion, find_backend
 from drkit.search.encode import SentenceTransformerEncoder
 from drkit.search.text_encoder import choose_device, read_encoder
 from drkit.search.vectors import Vectors
@@ -167,8 +166,7 @@ def find_queries(text: str | Path) -> Iterable[Query] | Vectors:
 
 # Settings and tokenizers of every kind; weights only as safetensors, which cannot contain code.
 _HUB_FILES = ("*.json", "*.txt", "*.model", "*.safetensors")
-_IGNORED_HUB_FILES = ("onnx/*", "openvino/*")
-# The sample from which int8 activations are calibrated.
+# The sample of passages for backends that need one.
 CALIBRATION_TEXTS = 128
 
 
@@ -189,7 +187,7 @@ def open_encoder(
     (`RUN/retriever-1`, with the run's settings); or a transformers checkpoint, which needs `pooling`, a name of
     `drkit.encoders.pooling.POOLINGS`. query_prompt, passage_prompt: put before every text instead of what the folder
     declares. device: auto, cpu, cuda ..; precision: float32, or bfloat16 for matrix products
-    only. backend: what runs the transformer, one of `drkit.encoders.folder.BACKENDS`; other than torch, an encoder
+    only. backend: what runs the transformer (`drkit list backend`); other than torch, for an encoder
     folder that `export_checkpoint` wrote with that backend. A folder with modules that drkit does not compute itself is
     opened by sentence-transformers, if that is installed. registry: where the parts of a run's recipe are looked up;
     None: all installed parts.
@@ -199,7 +197,7 @@ def open_encoder(
     given = {"query_prompt": query_prompt, "passage_prompt": passage_prompt}
     prompts = {name: prompt for name, prompt in given.items() if prompt is not None}
     if backend != TORCH:
-        check_backend(backend)
+        find_backend(backend)
         return _open_backend(_local_folder(path_or_id), pooling, device, precision, backend).evolve(**prompts)
     target = str(choose_device(device))
     if precision not in PRECISIONS:
@@ -296,9 +294,9 @@ def export_checkpoint(
 ) -> Path:
     """Export an encoder, as `open_encoder` opens it, as a folder for sentence-transformers and AutoModel.
 
-    dimension: keep only the first numbers of every vector; None: all. backends: which of
-    `drkit.encoders.folder.BACKEND_FILES` to convert the transformer to. calibrate: whose first passages are the sample
-    that `openvino-int8` needs; None: those of the run. Of a run, the last finished training is exported,
+    dimension: keep only the first numbers of every vector; None: all. backends: which backends to
+    convert the transformer to. calibrate: whose first passages are the sample that a backend may need; None: those of
+    the run. Of a run, the last finished training is exported,
     even if later stages are not finished. Returns the folder.
 
     Raises DrkitError as `open_encoder` does, if `folder` is the encoder's own folder, if its vectors are shorter than
@@ -422,6 +420,5 @@ def _local_folder(path_or_id: str | Path) -> Path:
                 name,
                 local_files_only=not reaches_hub(name),
                 allow_patterns=list(_HUB_FILES),
-                ignore_patterns=list(_IGNORED_HUB_FILES),
             )
         )

@@ -15,7 +15,7 @@ from typing import Any
 from drkit.core.files import local_path, read_json
 from drkit.encoders.architectures import longest_text
 from drkit.encoders.pooling import POOLINGS
-from drkit.errors import DrkitError, did_you_mean
+from drkit.errors import DrkitError
 
 QUERIES, PASSAGES = "query_encoder", "passage_encoder"
 CONFIG, MODULES, DRKIT = "config.json", "modules.json", "drkit.json"
@@ -47,15 +47,8 @@ POOLING_FLAGS = {
     "weightedmean": "pooling_mode_weightedmean_tokens",
     "lasttoken": "pooling_mode_lasttoken",
 }
-# The file of each encoding backend but torch, in the transformer's folder, where sentence-transformers looks for it.
-BACKEND_FILES = {
-    "onnx": "onnx/model.onnx",
-    "onnx-int8": "onnx/model_qint8.onnx",
-    "openvino": "openvino/openvino_model.xml",
-    "openvino-int8": "openvino/openvino_model_qint8_quantized.xml",
-}
+# The backend that runs every encoder folder as it is.
 TORCH = "torch"
-BACKENDS = (TORCH, *BACKEND_FILES)
 _ADVICE = "is this an encoder folder? Give another one, or export it again"
 _DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 _SIMILARITY_BY_SAVED_NAME = {"cosine": "cosine", "dot": "dot", "dot_score": "dot", None: "cosine"}
@@ -127,12 +120,6 @@ def check_truncation(truncate_dim: int, dimension: int) -> None:
         raise DrkitError(
             f"the vectors have {dimension} numbers and cannot be truncated to {truncate_dim}; choose a smaller number"
         )
-
-
-def check_backend(name: str) -> None:
-    """Raise DrkitError if no encoding backend has this name; torch, which needs no files, is not one of them."""
-    if name not in BACKEND_FILES:
-        raise DrkitError(f"no backend named {name!r}{did_you_mean(name, BACKEND_FILES)} known: {', '.join(BACKENDS)}")
 
 
 def bare_settings(folder: Path, pooling: str) -> dict[str, Any]:

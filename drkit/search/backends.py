@@ -1,47 +1,67 @@
-"""Encoding backends: the transformer of an encoder folder, run on the CPU by ONNX Runtime or OpenVINO instead of torch.
+"""Encoding backends: another runtime than torch for the transformer of an encoder folder, on the CPU.
 
-`add_backend` converts the transformer, compares the result with torch, and writes it into the encoder folder, under the
-names that sentence-transformers looks for. `load_backend` loads it, if the weights beside it are those that were
-converted. A backend turns token ids into hidden states; everything else of encoding stays in `TextEncoder`.
+A plugin adds a `Backend` through the hook `drkit_backends`. `add_backend` converts the transformer with it, compares
+the result with torch, and writes it into the encoder folder. `load_backend` loads it, if the weights beside it are
+those that were converted. A backend turns token ids into hidden states; everything else of encoding stays in
+`TextEncoder`.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
 import json
-import logging
 import tempfile
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from attrs import frozen
+from attrs import field, frozen
+from attrs.validators import matches_re
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from drkit.core.files import file_hash, link_or_copy, read_json, replacing, write_text
 from drkit.core.loading import load_pretrained
+from drkit.core.registry import DRKIT, full_name, installed, package_of
+from drkit.core.spec import Extension
 from drkit.encoders.architectures import longest_text
-from drkit.encoders.folder import BACKEND_FILES, CONFIG, check_backend
+from drkit.encoders.folder import CONFIG, TORCH
 from drkit.encoders.identity import weights_hash
-from drkit.errors import DrkitError, MissingExtraError
+from drkit.errors import DrkitError
 
 # (ids i64[B,L], attention i64[B,L]) -> hidden states f32[B,L,D]
 Run: TypeAlias = "Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.float32]]"
+# The model's input of one text: `input_ids` and `attention_mask`, each i64[1,L].
+Sample: TypeAlias = "Mapping[str, NDArray[np.int64]]"
 
 # In the folder of the transformer: for each backend, hashes of its files and of the files that it was converted from.
 RECORD = "backends.json"
-# The lowest cosine between a backend's mean hidden states and torch's: of float32, and of int8. Another graph, such as
-# one without the attention mask, is far below either.
-_LEAST_COSINE = {False: 0.9999, True: 0.9}
+
+
+@frozen
+class Backend:
+    """How another runtime than torch converts and runs a transformer; an extension of the hook `drkit_backends`.
+
+    file: where the converted transformer is kept, `FOLDER/FILE` in the transformer's folder. convert: called as
+    `convert(model, example, path, sample)` to write the file `path`, with any further files beside it. `model` maps
+    `input_ids` i64[B,L] and `attention_mask` i64[B,L] to hidden states f32[B,L,D]; `example` has these two tensors;
+    `sample` has texts to encode if `needs_texts`, and is empty otherwise. load: called with that path; returns the
+    function that computes hidden states. least_cosine: between its mean hidden states and torch's, below which a
+    conversion is refused (another graph, such as one without the attention mask, is far below 0.9).
+
+    Raises ValueError if `file` is not `FOLDER/FILE`.
+    """
+
+    file: str = field(validator=matches_re(r"[^/]+/[^/]+"))
+    convert: Callable[[nn.Module, Mapping[str, Tensor], Path, Sequence[Sample]], None]
+    load: Callable[[Path], Run]
+    needs_texts: bool = False
+    least_cosine: float = 0.9999
 
 
 class BackendModel(nn.Module):
@@ -61,53 +81,72 @@ class BackendModel(nn.Module):
         return SimpleNamespace(last_hidden_state=torch.from_numpy(self._run(input_ids.numpy(), attention_mask.numpy())))
 
 
-def load_backend(folder: Path, name: str) -> BackendModel:
-    """Load a backend of the transformer in `folder`; no code of the folder is run.
+def find_backend(name: str) -> Extension:
+    """Return the extension of a backend. Raises as `NameTable.get` does, and DrkitError for torch, which needs none."""
+    found = installed().extensions["backend"].get(name)
+    if _name_of(found) == TORCH:
+        raise DrkitError(f"{TORCH} runs every encoder folder without conversion; omit the backend {name}")
+    return found
 
-    Raises DrkitError if the name is unknown, or the folder's files of that backend are missing, changed, or were
-    converted from other weights; MissingExtraError without the backend's packages.
+
+def _name_of(backend: Extension) -> str:
+    """Return the name that records and identities keep; whatever else is installed."""
+    return backend.name if package_of(backend.provider) == DRKIT else full_name(backend)
+
+
+def load_torch(folder: Path) -> Any:
+    """Load the transformer in `folder` with torch, in float32. Raises DrkitError as `load_pretrained` does."""
+    return load_pretrained(
+        "AutoModel", str(folder), "load the encoder in", "Export it again.", dtype="float32", local_files_only=True
+    )
+
+
+def load_backend(folder: Path, name: str) -> BackendModel:
+    """Load the transformer in `folder` with a backend; no code of the folder is run.
+
+    Raises DrkitError if the name is unknown, the backend's packages are not installed, or the folder's files of that
+    backend are missing, changed, or were converted from other weights.
     """
-    check_backend(name)
-    _require(name, "encoding with")
+    extension = find_backend(name)
+    backend: Backend = extension.load()
+    name = _name_of(extension)
     record = _read_record(folder).get(name)
     command = f"drkit export {folder} --backend {name} -o OTHER_FOLDER"
     if record is None:
         raise DrkitError(f"{folder} has no files of the backend {name}; write them into a new folder: {command}")
     again = f"convert it again: {command}"
     try:
-        inside = (Path(), Path(BACKEND_FILES[name]).parent)
+        inside = (Path(), Path(backend.file).parent)
         differ = [file for file in (*record["from"], *record["files"]) if Path(file).parent not in inside]
         differ = differ or [file for files in ("from", "files") for file in _changed(folder, record[files])]
         origin = f"{record['weights']} {record['sample']}"
-        record["files"][BACKEND_FILES[name]]
+        record["files"][backend.file]
     except (AttributeError, KeyError, TypeError):
         raise DrkitError(f"{folder / RECORD} does not describe the backend {name}; {again}") from None
     if differ:
         raise DrkitError(f"{differ[0]} in {folder} has changed since the backend {name} was converted; {again}")
     config = load_pretrained("AutoConfig", str(folder), "load the encoder in", local_files_only=True)
     with _explained(f"load the backend {name}", folder):
-        return BackendModel(name, config, _RUNTIMES[name].load(folder / BACKEND_FILES[name]), origin)
+        return BackendModel(name, config, backend.load(folder / backend.file), origin)
 
 
 def add_backend(folder: Path, name: str, *, texts: Sequence[str] = (), length: int = 128) -> None:
     """Convert the transformer in `folder` and write the result, and a record of what it was converted from, beside it.
 
-    texts: a sample of the texts to encode, from which `openvino-int8` measures the range of every activation; the other
-    backends need none. length: tokens per text of the sample.
+    texts: a sample of the texts to encode, for a backend with `needs_texts`. length: tokens per text of the sample.
 
-    Raises DrkitError if the name is unknown, the sample is empty but needed, or the conversion fails or computes other
-    hidden states than torch; MissingExtraError without the packages that convert.
+    Raises DrkitError as `check_conversion` does, or if the conversion fails or computes other hidden states than torch.
     """
-    check_conversion(name, texts)
-    runtime, target = _RUNTIMES[name], folder / BACKEND_FILES[name]
-    model = load_pretrained("AutoModel", str(folder), "load the encoder in", dtype="float32", local_files_only=True)
-    model = model.eval()
-    sample = _calibration(folder, texts, length) if runtime.needs_texts else []
+    extension = check_conversion(name, texts)
+    backend: Backend = extension.load()
+    target = folder / backend.file
+    model = load_torch(folder).eval()
+    sample = _tokenised(folder, texts, length) if backend.needs_texts else []
     with tempfile.TemporaryDirectory() as scratch, _explained(f"write the backend {name}", folder):
         converted = Path(scratch) / target.name
-        runtime.convert(_HiddenStates(model), converted, sample)
-        _check_result(runtime.load(converted), model, is_int8=name.endswith("-int8"))
-        written = [file for file in sorted(Path(scratch).iterdir()) if file.stem == target.stem]
+        backend.convert(_HiddenStates(model), _example(model.config, 2, 24), converted, sample)
+        _check_result(backend.load(converted), model, backend.least_cosine)
+        written = sorted(Path(scratch).iterdir())
         for file in written:
             with replacing(target.parent / file.name) as temporary:
                 link_or_copy(file, temporary)
@@ -117,20 +156,24 @@ def add_backend(folder: Path, name: str, *, texts: Sequence[str] = (), length: i
         "sample": hashlib.blake2b(b"".join(row["input_ids"].tobytes() for row in sample), digest_size=16).hexdigest(),
         "from": {path.name: file_hash(path) for path in _origin_files(folder)},
         "files": {file: file_hash(folder / file) for file in files},
-        "made_with": {package: version(package) for package in ("torch", *runtime.packages.values())},
+        "made_with": {package: version(package) for package in ("torch", *extension.packages)},
     }
-    write_text(folder / RECORD, json.dumps({**_read_record(folder), name: entry}, indent=2) + "\n")
+    write_text(folder / RECORD, json.dumps({**_read_record(folder), _name_of(extension): entry}, indent=2) + "\n")
 
 
-def check_conversion(name: str, texts: Sequence[str]) -> None:
-    """Raise what `add_backend` raises before it converts an encoder, for a sample of texts."""
-    check_backend(name)
-    _require(name, "converting to")
-    if _RUNTIMES[name].needs_texts and not texts:
+def check_conversion(name: str, texts: Sequence[str]) -> Extension:
+    """Return the extension of a backend that can convert an encoder, given a sample of texts.
+
+    Raises DrkitError if the name is unknown, its packages are not installed, or it needs a sample that is empty.
+    """
+    extension = find_backend(name)
+    extension.require_packages()
+    if extension.load().needs_texts and not texts:
         raise DrkitError(
-            f"the backend {name} needs a sample of the texts to encode, to calibrate its 8-bit activations; give a "
+            f"the backend {name} needs a sample of the texts to encode, to measure the range of activations; give a "
             f"collection: --calibrate RUN or --calibrate beir:FOLDER"
         )
+    return extension
 
 
 def _read_record(folder: Path) -> dict[str, Any]:
@@ -152,15 +195,6 @@ def _changed(folder: Path, hashes: Mapping[str, str]) -> list[str]:
     if CONFIG in hashes:  # of the origin, all weights
         paths |= {path.name: path for path in _origin_files(folder)}
     return [name for name, path in paths.items() if not path.is_file() or file_hash(path) != hashes.get(name)]
-
-
-def _require(name: str, action: str) -> None:
-    """Raise MissingExtraError if a package of the backend is not installed."""
-    runtime = _RUNTIMES[name]
-    needed = runtime.packages if action.startswith("converting") else dict(list(runtime.packages.items())[:1])
-    for module, package in needed.items():
-        if find_spec(module) is None:
-            raise MissingExtraError(f"{action} the backend {name}", package, name.partition("-")[0])
 
 
 @contextmanager
@@ -197,7 +231,7 @@ def _example(config: Any, rows: int, width: int) -> dict[str, Tensor]:
     return {"input_ids": torch.where(attention.bool(), ids, pad), "attention_mask": attention}
 
 
-def _check_result(run: Run, model: Any, *, is_int8: bool) -> None:
+def _check_result(run: Run, model: Any, least_cosine: float) -> None:
     """Raise ValueError if a converted model does not compute the model's hidden states, for batches of any shape."""
     for rows, width in ((2, 16), (5, 48), (1, 32)):
         given = _example(model.config, rows, width)
@@ -207,133 +241,13 @@ def _check_result(run: Run, model: Any, *, is_int8: bool) -> None:
         weights = given["attention_mask"][..., None]
         ours, theirs = ((states * weights).sum(1) / weights.sum(1) for states in (found, expected))
         cosine = float(nn.functional.cosine_similarity(ours, theirs).min())
-        if not cosine >= _LEAST_COSINE[is_int8]:
+        if not cosine >= least_cosine:
             raise ValueError(f"its hidden states differ from torch's, with a cosine of {cosine:.3f}")
 
 
-def _calibration(folder: Path, texts: Sequence[str], length: int) -> list[dict[str, NDArray[np.int64]]]:
-    """Return the model's input for each text of the sample, one text at a time."""
+def _tokenised(folder: Path, texts: Sequence[str], length: int) -> list[Sample]:
+    """Return the model's input for each text, one text at a time."""
     tokenizer = load_pretrained("AutoTokenizer", str(folder), "load the encoder in", local_files_only=True)
     kept = [tokenizer(text, truncation=True, max_length=length)["input_ids"] for text in texts]
     rows = [np.array([ids], dtype=np.int64) for ids in kept]
     return [{"input_ids": row, "attention_mask": np.ones_like(row)} for row in rows]
-
-
-def _to_onnx(module: _HiddenStates, path: Path, _sample: Sequence[Any]) -> None:
-    example = _example(module.model.config, 2, 24)
-    shape = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
-    with warnings.catch_warnings(), _quiet():
-        warnings.simplefilter("ignore")  # of how torch works inside
-        program = torch.onnx.export(
-            module,
-            kwargs=example,
-            dynamo=True,
-            dynamic_shapes=dict.fromkeys(example, shape),
-            input_names=list(example),
-            output_names=["last_hidden_state"],
-            verbose=False,
-        )
-    assert program is not None
-    program.save(str(path), external_data=False)
-
-
-def _to_onnx_int8(module: _HiddenStates, path: Path, sample: Sequence[Any]) -> None:
-    """Quantise weights to 8 bits, with a scale for each column; activations are quantised by their own range."""
-    from onnxruntime.quantization import QuantType, quantize_dynamic
-
-    whole = path.with_name("float32.onnx")
-    _to_onnx(module, whole, sample)
-    with _quiet():
-        quantize_dynamic(whole, path, weight_type=QuantType.QInt8, per_channel=True)
-
-
-def _load_onnx(path: Path) -> Run:
-    from onnxruntime import InferenceSession, SessionOptions
-
-    options = SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
-    session = InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-
-    def run(ids: NDArray[np.int64], attention: NDArray[np.int64]) -> NDArray[np.float32]:
-        (states,) = session.run(None, {"input_ids": ids, "attention_mask": attention})
-        return np.asarray(states, dtype=np.float32)
-
-    return run
-
-
-def _openvino_model(module: _HiddenStates) -> Any:
-    import openvino
-
-    example = _example(module.model.config, 2, 24)
-    with warnings.catch_warnings(), _quiet(), torch.no_grad():
-        warnings.simplefilter("ignore")  # traced branches, which `_check_result` tries
-        model = openvino.convert_model(
-            module,
-            example_input=example,
-            input=[(name, openvino.PartialShape([-1, -1]), openvino.Type.i64) for name in example],
-        )
-    model.outputs[0].tensor.set_names({"last_hidden_state"})
-    return model
-
-
-def _to_openvino(module: _HiddenStates, path: Path, _sample: Sequence[Any]) -> None:
-    import openvino
-
-    openvino.save_model(_openvino_model(module), path, compress_to_fp16=False)
-
-
-def _to_openvino_int8(module: _HiddenStates, path: Path, sample: Sequence[Any]) -> None:
-    """Quantise weights and activations to 8 bits; the range of activations is that of the sample."""
-    import nncf
-    import openvino
-
-    with _quiet():
-        how = {"model_type": nncf.ModelType.TRANSFORMER, "subset_size": len(sample)}
-        model = nncf.quantize(_openvino_model(module), nncf.Dataset(sample), **how)
-    openvino.save_model(model, path, compress_to_fp16=False)
-
-
-def _load_openvino(path: Path) -> Run:
-    import openvino
-
-    # Its own choice of precision would be bfloat16 where the processor has it.
-    settings = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": torch.get_num_threads(), "NUM_STREAMS": 1}
-    request = openvino.Core().compile_model(path, "CPU", settings).create_infer_request()
-
-    def run(ids: NDArray[np.int64], attention: NDArray[np.int64]) -> NDArray[np.float32]:
-        found = request.infer({"input_ids": ids, "attention_mask": attention}, share_inputs=True)
-        return np.array(found[0], dtype=np.float32)
-
-    return run
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Hide the progress bars and advice that converters print."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-            yield
-    finally:
-        logging.disable(before)
-
-
-@frozen
-class _Runtime:
-    """How a backend is converted and loaded; packages: names to install by module, that of loading first."""
-
-    convert: Callable[[_HiddenStates, Path, Sequence[Any]], None]
-    load: Callable[[Path], Run]
-    packages: Mapping[str, str]
-    needs_texts: bool = False
-
-
-_ONNX = {"onnxruntime": "onnxruntime", "onnx": "onnx", "onnxscript": "onnxscript"}
-_OPENVINO = {"openvino": "openvino"}
-_RUNTIMES: Mapping[str, _Runtime] = {
-    "onnx": _Runtime(_to_onnx, _load_onnx, _ONNX),
-    "onnx-int8": _Runtime(_to_onnx_int8, _load_onnx, _ONNX),
-    "openvino": _Runtime(_to_openvino, _load_openvino, _OPENVINO),
-    "openvino-int8": _Runtime(_to_openvino_int8, _load_openvino, {**_OPENVINO, "nncf": "nncf"}, True),
-}

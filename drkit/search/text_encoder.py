@@ -42,6 +42,7 @@ from drkit.encoders.pooling import POOLINGS, check_pooling, check_token_weights,
 from drkit.encoders.static import StaticModel, fast_ids, fold_weights, load_static
 from drkit.encoders.token_weights import TokenWeights, read_token_weights
 from drkit.errors import DrkitError
+from drkit.search.backends import load_backend, load_torch
 
 AnyEncoder: TypeAlias = "TextEncoder | DualEncoder"
 _LOGGER = logging.getLogger(__name__)
@@ -117,8 +118,8 @@ class TextEncoder:
     def load(cls, folder: str | Path, device: str | torch.device = "cpu", *, backend: str = TORCH) -> TextEncoder:
         """Load an encoder folder written by drkit or sentence-transformers; device `auto` picks a GPU if available.
 
-        backend: `torch`, or one of `drkit.encoders.folder.BACKENDS` that `drkit export --backend` has written into the
-        folder; those run on the CPU.
+        backend: `torch`, or one (`drkit list backend`) that `drkit export --backend` has written into the folder; those
+        run on the CPU.
 
         Raises DrkitError as `drkit.encoders.folder.read_encoder_settings` and `drkit.search.backends.load_backend` do.
         """
@@ -176,7 +177,7 @@ class TextEncoder:
 
     @property
     def backend(self) -> str:
-        """What runs the transformer: `torch`, or a name of `drkit.encoders.folder.BACKENDS`."""
+        """What runs the transformer: `torch`, or the name of another backend."""
         return str(getattr(self.model, "backend", TORCH))
 
     @property
@@ -356,14 +357,10 @@ def load_backbone(folder: Path, backend: str = TORCH) -> tuple[Any, Any]:
                 f"{folder} is a static encoder, whose word vectors no backend makes faster; use --backend {TORCH}"
             )
         return load_static(folder)
-    where = (str(folder), "load the encoder in", "Export it again.")
-    if backend == TORCH:
-        model = load_pretrained("AutoModel", *where, dtype="float32", local_files_only=True)
-    else:
-        from drkit.search.backends import load_backend
-
-        model = load_backend(folder, backend)
-    tokenizer = load_pretrained("AutoTokenizer", *where, local_files_only=True)
+    model = load_torch(folder) if backend == TORCH else load_backend(folder, backend)
+    tokenizer = load_pretrained(
+        "AutoTokenizer", str(folder), "load the encoder in", "Export it again.", local_files_only=True
+    )
     return model.eval(), tokenizer
 
 

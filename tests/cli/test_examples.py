@@ -32,7 +32,7 @@ DOWNLOADS = ("bert-base-uncased", "cross-encoder/")
 # One uploads (tests/pages/test_model_card.py), one serves until it is stopped (tests/pages/test_serve.py).
 ELSEWHERE = ("drkit push ", "drkit serve")
 # Commands that need an extra: what they contain, and the module. What runs on a cluster is run by tests/engine.
-EXTRAS = {"lancedb:": "lancedb", "--backend onnx": "onnxruntime", "--backend openvino": "openvino"}
+EXTRAS = {"lancedb:": "lancedb", "--backend openvino": "openvino"}
 CLUSTER = "--engine ray"
 
 

@@ -1,49 +1,99 @@
-"""Encoding backends: vectors beside torch's, what is refused, and the commands that write and use them."""
+"""Encoding backends: vectors beside torch's, what is refused, and the commands that write and use them.
+
+The backends are those of a stranger's plugin, and of drkit's plugin for OpenVINO where its packages are installed.
+"""
 
 from __future__ import annotations
 
-import importlib.util
+import importlib.metadata
 import json
+import re
 import shutil
+import sys
+from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from drkit.core.registry import installed
+from drkit.core.spec import Extension
 from drkit.encoders.export import export_dual, export_encoder
-from drkit.encoders.folder import BACKEND_FILES
 from drkit.encoders.static import StaticConfig, StaticForMaskedLM
-from drkit.errors import DrkitError, MissingExtraError
+from drkit.errors import DrkitError, UnknownNameError
 from drkit.search import DualEncoder, TextEncoder, build_index, encode_corpus
 from drkit.search.backends import add_backend
 from drkit.search.text_encoder import read_encoder
+from tests.plugins.packages import forget, write_package
 from tests.search.toys import TEXTS, VOCABULARY, WORDS, masked_lm, tokenizer
 
 HOW = {"pooling": "mean", "similarity": "cosine", "query_length": 16, "passage_length": 48}
 SAMPLE = [f"{WORDS[i % 7]} {'abcdefgh'[i % 8]} {WORDS[(i * i) % 6]} {'cab'[i % 3]} " * (1 + i % 4) for i in range(32)]
-PACKAGES = {"onnx": ("onnx", "onnxruntime", "onnxscript"), "openvino": ("openvino", "nncf")}
+# A whole plugin with a backend, from the page: its declaration, which must not import torch, and its code.
+PAGE = (Path(__file__).parents[2] / "docs" / "guide" / "plugins.md").read_text(encoding="utf-8")
+PLUGIN, CODE = re.findall(r"```python\n(.*?)```", PAGE.partition("## A backend for encoding")[2], flags=re.DOTALL)[:2]
+PLUGIN = PLUGIN.replace("my_package.exported", "theirs_exported")
+THEIRS = "theirs:exported"
+HAS_OPENVINO = all(map(find_spec, ("openvino", "nncf")))
+needs_openvino = pytest.mark.skipif(not HAS_OPENVINO, reason="openvino and nncf are not installed")
+EACH = [THEIRS, *(pytest.param(name, marks=needs_openvino) for name in ("openvino", "openvino-int8"))]
+FILES = {
+    THEIRS: "exported/model.pt2",
+    "openvino": "openvino/openvino_model.xml",
+    "openvino-int8": "openvino/openvino_model_qint8_quantized.xml",
+}
 
 
-def installed(extra):
-    return all(importlib.util.find_spec(package) for package in PACKAGES[extra])
-
-
-def needs_extra(backend):
-    extra = backend.partition("-")[0]
-    return pytest.param(backend, marks=pytest.mark.skipif(not installed(extra), reason=f"extra {extra} not installed"))
-
-
-EACH = [needs_extra(name) for name in BACKEND_FILES]
+@pytest.fixture(scope="module", autouse=True)
+def theirs(tmp_path_factory):
+    """The stranger's plugin is installed."""
+    site = tmp_path_factory.mktemp("site")
+    write_package(site, "theirs", PLUGIN, head="")
+    (site / "theirs_exported.py").write_text(CODE)
+    sys.path.insert(0, str(site))
+    installed.cache_clear()
+    yield site
+    sys.path.remove(str(site))
+    forget(site)
+    installed.cache_clear()
 
 
 @pytest.fixture(scope="module")
-def encoder(tmp_path_factory):
-    """An encoder folder with the files of every backend whose extra is installed."""
+def encoder(theirs, tmp_path_factory):
+    """An encoder folder with the files of every backend whose packages are installed."""
     folder = export_encoder(masked_lm(), tokenizer(), tmp_path_factory.mktemp("backends") / "encoder", **HOW)
-    for name in BACKEND_FILES:
-        if installed(name.partition("-")[0]):
-            add_backend(folder, name, texts=SAMPLE, length=48)
+    for name in [THEIRS, *(["openvino", "openvino-int8"] if HAS_OPENVINO else [])]:
+        add_backend(folder, name, texts=SAMPLE, length=48)
     return folder
+
+
+def test_a_strangers_backend_is_short_and_listed(run_drkit, theirs):
+    assert len((PLUGIN + CODE).splitlines()) < 40
+    assert "exported" in list(installed().table("backend"))
+    for arguments in (("list", "backend"), ("plugins",), ("show", "backend", "exported")):
+        code, out, _ = run_drkit(*arguments)
+        assert code == 0
+        assert "exported" in out
+        assert "theirs" in out
+    assert str(theirs / "theirs_exported.py") in " ".join(out.split())
+
+
+def test_backends_of_one_name_are_told_apart_by_their_package(theirs, tmp_path, monkeypatch, encoder):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    source = PLUGIN.replace(
+        "[Extension(", "[Extension('torch', 'theirs_exported:EXPORTED', 'a name of drkit'), Extension("
+    )
+    write_package(tmp_path, "others", source, head="")
+    installed.cache_clear()
+    with pytest.raises(DrkitError, match=r"claimed by .*; write 'others:exported' or 'theirs:exported'"):
+        TextEncoder.load(encoder, backend="exported")
+    assert TextEncoder.load(encoder, backend=THEIRS).identity()["backend"] == THEIRS
+    assert TextEncoder.load(encoder).backend == "torch"
+    for name in ("others:exported", "others:torch"):
+        with pytest.raises(DrkitError, match=f"no files of the backend {name}"):
+            TextEncoder.load(encoder, backend=name)
+    installed.cache_clear()
 
 
 @pytest.mark.parametrize("backend", EACH)
@@ -100,12 +150,12 @@ def test_changed_weights_and_changed_files_are_refused(encoder, tmp_path, backen
     with pytest.raises(DrkitError, match=r"adapter\.safetensors .* has changed"):
         TextEncoder.load(tmp_path / "more", backend=backend)
 
-    with (copy("file") / BACKEND_FILES[backend]).open("ab") as file:
+    with (copy("file") / FILES[backend]).open("ab") as file:
         file.write(b" ")
     with pytest.raises(DrkitError, match="has changed since"):
         TextEncoder.load(tmp_path / "file", backend=backend)
 
-    (copy("absent") / BACKEND_FILES[backend]).unlink()
+    (copy("absent") / FILES[backend]).unlink()
     with pytest.raises(DrkitError, match="has changed since"):
         TextEncoder.load(tmp_path / "absent", backend=backend)
 
@@ -124,24 +174,40 @@ def test_changed_weights_and_changed_files_are_refused(encoder, tmp_path, backen
 
 
 def test_unknown_backends_and_devices_are_refused(encoder):
-    with pytest.raises(DrkitError, match=r"no backend named 'onyx'; did you mean 'onnx'\?"):
-        TextEncoder.load(encoder, backend="onyx")
+    with pytest.raises(UnknownNameError) as caught:
+        TextEncoder.load(encoder, backend="openvina")
+    assert (caught.value.kind, caught.value.known) == ("backend", ("exported", "openvino", "openvino-int8", "torch"))
     with pytest.raises(DrkitError, match="runs on the CPU, not on 'cuda'"):
-        TextEncoder.load(encoder, "cuda", backend="onnx")
+        TextEncoder.load(encoder, "cuda", backend=THEIRS)
+    with pytest.raises(DrkitError, match="torch runs every encoder folder without conversion"):
+        add_backend(encoder, "torch")
 
 
-@pytest.mark.parametrize("backend", BACKEND_FILES)
-def test_a_missing_extra_is_named(encoder, monkeypatch, backend):
-    extra = backend.partition("-")[0]
-    absent = PACKAGES[extra]
-    found = importlib.util.find_spec
-    monkeypatch.setattr("drkit.search.backends.find_spec", lambda name: None if name in absent else found(name))
-    for use in (lambda: TextEncoder.load(encoder, backend=backend), lambda: add_backend(encoder, backend)):
-        with pytest.raises(MissingExtraError, match=rf"{backend} needs the package .*drkit\[{extra}\]"):
-            use()
+def test_missing_packages_are_named_with_the_command_that_installs_them(encoder, monkeypatch):
+    def nothing(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr("importlib.metadata.distribution", nothing)
+    monkeypatch.delitem(sys.modules, "drkit_openvino.backend", raising=False)
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    with pytest.raises(DrkitError, match="pip install openvino nncf"):
+        add_backend(encoder, "openvino-int8", texts=SAMPLE)
+    with pytest.raises(DrkitError, match=r"pip install openvino$"):
+        TextEncoder.load(encoder, backend="openvino")
 
 
-@pytest.mark.skipif(not installed("openvino"), reason="extra openvino not installed")
+def test_an_extension_says_what_it_needs():
+    absent = Extension("absent", "no_such_module:X", "a module that is missing", packages=("no-such-package",))
+    with pytest.raises(DrkitError, match="pip install no-such-package"):
+        absent.load()
+    with pytest.raises(ModuleNotFoundError):
+        Extension("broken", "no_such_module:X", "a module that is missing").load()
+    for wrong in (("No Name", "a:b", "c"), ("name", "nowhere", "c"), ("name", "a:b", "")):
+        with pytest.raises(ValueError, match="extension"):
+            Extension(*wrong)
+
+
+@needs_openvino
 def test_another_sample_is_another_backend(encoder, tmp_path):
     shutil.copytree(encoder, tmp_path / "other")
     with pytest.raises(DrkitError, match="needs a sample of the texts"):
@@ -153,7 +219,7 @@ def test_another_sample_is_another_backend(encoder, tmp_path):
     assert one.identity() == two.identity()
 
 
-@pytest.mark.skipif(not installed("openvino"), reason="extra openvino not installed")
+@needs_openvino
 def test_a_graph_that_computes_something_else_is_not_written(encoder, tmp_path, monkeypatch):
     shutil.copytree(encoder, tmp_path / "encoder", ignore=shutil.ignore_patterns("openvino", "backends.json"))
     monkeypatch.setattr(
@@ -166,7 +232,7 @@ def test_a_graph_that_computes_something_else_is_not_written(encoder, tmp_path, 
     assert not (tmp_path / "encoder" / "backends.json").exists()
 
 
-@pytest.mark.skipif(not installed("openvino"), reason="extra openvino not installed")
+@needs_openvino
 def test_commands_write_and_use_a_backend(run_drkit, encoder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -175,7 +241,7 @@ def test_commands_write_and_use_a_backend(run_drkit, encoder, tmp_path, monkeypa
     (tmp_path / "beir" / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "beir" / "queries.jsonl").write_text('{"_id": "q", "text": "file a"}\n')
     (tmp_path / "beir" / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\td3\t1\n")
-    shutil.copytree(encoder, "plain", ignore=shutil.ignore_patterns("openvino", "onnx", "backends.json"))
+    shutil.copytree(encoder, "plain", ignore=shutil.ignore_patterns("openvino", "exported", "backends.json"))
 
     def run(*arguments, fails=False):
         code, out, err = run_drkit(*arguments)
@@ -197,28 +263,22 @@ def test_commands_write_and_use_a_backend(run_drkit, encoder, tmp_path, monkeypa
     )
 
 
-def test_what_cannot_be_converted_is_refused_before_anything_is_written(run_drkit, encoder, tmp_path, monkeypatch):
-    monkeypatch.setattr("drkit.search.backends.find_spec", lambda _: True)
+def test_what_cannot_be_converted_is_refused_before_anything_is_written(run_drkit, encoder, tmp_path):
     static = tmp_path / "static"
     model = StaticForMaskedLM(StaticConfig(vocab_size=len(VOCABULARY), hidden_size=32, max_position_embeddings=64))
     export_encoder(model, tokenizer(), static, **HOW)
     for source, backend, says in (
-        (static, "onnx", "is a static encoder, whose word vectors no backend makes faster"),
-        (encoder, "openvino-int8", "--calibrate"),
-        (encoder, "onyx", "onnx"),
+        (static, "exported", "is a static encoder, whose word vectors no backend makes faster"),
+        (encoder, "torch", "without conversion"),
+        (encoder, "exportd", "exported"),
     ):
         code, _, err = run_drkit("export", str(source), "--backend", backend, "-o", str(tmp_path / "out"))
         assert code == 2
         assert says in " ".join(err.split())
         assert not (tmp_path / "out").exists()
-    monkeypatch.setattr("drkit.search.backends.find_spec", lambda _: None)
-    code, _, err = run_drkit("export", str(encoder), "--backend", "onnx", "-o", str(tmp_path / "out"))
-    assert code == 2
-    assert "drkit[onnx]" in err
-    assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.skipif(not installed("openvino"), reason="extra openvino not installed")
+@needs_openvino
 def test_two_encoders_have_a_backend_each(tmp_path):
     folder = export_dual((masked_lm(0), tokenizer()), (masked_lm(1), tokenizer()), tmp_path / "dual", **HOW)
     for side in ("query_encoder", "passage_encoder"):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from drkit_cli.names import Between, LocalPath, PartName, PathOrId, PipelineName, RecipeName
+from drkit_cli.names import Between, InstalledName, LocalPath, PartName, PathOrId
 from drkit_cli.options import open_collection_option, run_options, settings_option
 from drkit_cli.output import output_options, print_note, print_result
 
@@ -27,8 +27,12 @@ if TYPE_CHECKING:
     multiple=True,
     help="Hard negatives for a single fine-tuning round; repeat for a chain of a source and filters.",
 )
-@click.option("--pipeline", type=PipelineName(), help="How to fine-tune: two-stage, three-stage, ance, dpr ...")
-@click.option("--paper", type=RecipeName(), help="Start from a paper's recipe; any slot can still be replaced.")
+@click.option(
+    "--pipeline", type=InstalledName("pipeline"), help="How to fine-tune: two-stage, three-stage, ance, dpr ..."
+)
+@click.option(
+    "--paper", type=InstalledName("recipe"), help="Start from a paper's recipe; any slot can still be replaced."
+)
 @open_collection_option
 @click.option(
     "--encoder", metavar="PATH_OR_ID", type=PathOrId(), help="Start from an existing encoder: a folder or hub id."

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from drkit.encoders.folder import BACKEND_FILES
-from drkit_cli.names import CollectionName, LocalPath, count
+from drkit_cli.names import CollectionName, InstalledName, LocalPath, count
 from drkit_cli.options import pooling_option
 from drkit_cli.output import output_options, print_result
 from drkit_cli.terminal import echo
@@ -24,15 +23,15 @@ from drkit_cli.terminal import echo
 @click.option(
     "--backend",
     "backends",
-    type=click.Choice(list(BACKEND_FILES)),
+    type=InstalledName("backend"),
     multiple=True,
-    help="Also convert to it; repeatable.",
+    help="Also convert to it (`drkit list backend`); repeatable.",
 )
 @click.option(
     "--calibrate",
     metavar="RUN|NAME:VALUE",
     type=CollectionName(),
-    help="A sample of passages, for openvino-int8 (default: the run's).",
+    help="A sample of passages, for a backend that needs one (default: the run's).",
 )
 @click.option("-o", "--output", required=True, type=LocalPath(), help="The encoder folder.")
 @output_options
@@ -53,7 +52,7 @@ def export(
     drkit export runs/R -o encoder/
     drkit export runs/R/retriever-1 -o encoder/
     drkit export runs/R --dimension 64 -o encoder-64/
-    drkit export runs/R --backend onnx-int8 -o encoder-int8/
+    drkit export runs/R --backend openvino-int8 -o encoder-int8/
     """
     from drkit.commands import NamedCollection, export_checkpoint, write_model_card
     from drkit.core.registry import installed
