@@ -66,7 +66,7 @@ KEYS = {
     ("list", "recipe"): {"parts", "clashes"},
     ("list", "--matrix"): {"maskers", "decoders", "pairs", "made", "losses"},
     ("show", "masker", "pmi"): {
-        *("kind", "name", "summary", "deprecated", "settings", "paper", "receives", "signals", "requires", "provides"),
+        *("kind", "name", "summary", "settings", "paper", "receives", "signals", "requires", "provides"),
         *("scope", "from", "code"),
     },
     ("show", "recipe", "retromae"): {"kind", "name", "settings"},
