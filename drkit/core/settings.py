@@ -129,13 +129,3 @@ def allowed_values(validator: Any) -> str:
     if (length := getattr(validator, "min_length", None)) is not None:
         return f"at least {length} long"
     return {shares: "three shares that sum to 1", training_steps: "-1, or >= 1"}.get(validator, "")
-
-
-def choices(validator: Any) -> tuple[str, ...]:
-    """Return the values that a validator of a fixed list allows; empty for any other validator.
-
-    >>> from attrs.validators import in_
-    >>> choices(in_(("cls", "mean"))), choices(at_least(0))
-    (('cls', 'mean'), ())
-    """
-    return tuple(map(str, getattr(validator, "options", None) or ()))
