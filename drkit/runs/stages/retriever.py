@@ -197,30 +197,22 @@ def index_vectors(stage: StageRun[IndexSettings]) -> Mapping[str, Any]:
 def index_words(stage: StageRun[Bm25Settings]) -> Mapping[str, Any]:
     """Write BM25's index of all passages; returns its size, k1 and b, and the dev mean of each pair that was tried."""
     from drkit.data.corpus import StoredCorpus, collection_of
-    from drkit.evaluate import tune_bm25
-    from drkit.evaluate.tuning import describe_bm25
-    from drkit.search import Bm25Retriever
+    from drkit.evaluate.tuning import choose_bm25, describe_bm25
 
     settings, passages = stage.settings, StoredCorpus(stage.inputs["passages"])
-    language = settings.language
     tried = [(k1, b) for k1 in settings.k1 for b in settings.b]
-    if not settings.measure:
-        k1, b = tried[0]
-        retriever, facts = Bm25Retriever(k1=k1, b=b, language=language).index(passages), {"k1": k1, "b": b}
-    else:
-        collection = collection_of({"dev": stage.inputs["dev"]})
-        tuned = tune_bm25(
-            passages,
-            tried,
-            collection.queries("dev"),
-            collection.judgements("dev"),
-            settings.measure,
-            depth=settings.depth,
-            exclude_self=settings.exclude_self,
-            language=language,
-            on_progress=lambda done: stage.progress.advance(done, len(tried), "variants"),
-        )
-        retriever, facts = tuned.retriever, tuned.facts()
+    dev = collection_of({"dev": stage.inputs["dev"]}) if settings.measure else None
+    retriever, facts = choose_bm25(
+        passages,
+        tried,
+        (dev.queries("dev"), dev.judgements("dev")) if dev else None,
+        settings.measure or "",
+        depth=settings.depth,
+        exclude_self=settings.exclude_self,
+        language=settings.language,
+        on_progress=lambda done: stage.progress.advance(done, len(tried), "variants"),
+    )
+    if dev:
         stage.progress.note(describe_bm25(facts))
     for note in retriever.notes():
         stage.progress.note(note)
