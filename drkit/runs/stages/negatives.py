@@ -115,4 +115,5 @@ NEGATIVES = StageSpec(
         "reranker": "a cross-encoder, for filters",
     },
     resumable=True,
+    folders=("negatives-*",),
 )

@@ -160,6 +160,7 @@ RERANKER = StageSpec(
     records=(LOG, TRAINING),
     resumable=True,
     joint=True,
+    folders=("reranker",),
 )
 
 
@@ -325,4 +326,5 @@ TEACHER = StageSpec(
     },
     resumable=True,
     joint=True,
+    folders=("teacher-*",),
 )
