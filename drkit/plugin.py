@@ -16,9 +16,6 @@ from typing import TYPE_CHECKING
 from drkit.core import lazy_exports
 
 if TYPE_CHECKING:
-    from drkit.core.deprecation import Deprecation as Deprecation
-    from drkit.core.deprecation import DrkitDeprecationWarning as DrkitDeprecationWarning
-    from drkit.core.deprecation import FormerName as FormerName
     from drkit.core.draws import Draws as Draws
     from drkit.core.protocols import Corpus as Corpus
     from drkit.core.protocols import FindsIds as FindsIds

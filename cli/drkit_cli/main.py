@@ -17,7 +17,6 @@ from drkit.core.files import storage_failure
 from drkit.core.processes import use_available_cores
 from drkit.errors import DrkitError, is_panic
 from drkit_cli.commands.compare import compare
-from drkit_cli.commands.completion import completion
 from drkit_cli.commands.compose import compose
 from drkit_cli.commands.distill import distill
 from drkit_cli.commands.doctor import doctor
@@ -40,7 +39,6 @@ from drkit_cli.commands.run import run
 from drkit_cli.commands.search import search
 from drkit_cli.commands.show import show
 from drkit_cli.commands.status import status
-from drkit_cli.completion import VARIABLE, print_completions
 from drkit_cli.output import verbosity_options
 from drkit_cli.plugin_commands import Commands, with_examples
 from drkit_cli.terminal import echo, escape_streams
@@ -92,7 +90,6 @@ for command in (
     plugins,
     new_plugin,
     doctor,
-    completion,
 ):
     cli.add_command(with_examples(command))
 
@@ -101,7 +98,7 @@ def main() -> None:
     """Run the command line. An error of the user or the disk exits with code 2 and no traceback, Ctrl-C with 130."""
     escape_streams()
     use_available_cores(os.environ)
-    sys.exit(print_completions(cli) if VARIABLE in os.environ else _status())
+    sys.exit(_status())
 
 
 def _status() -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 from drkit.core.files import input_path, local_path
 from drkit.core.settings import MOST
 from drkit.core.spec import Kind
-from drkit_cli.completion import OPEN
+from drkit.errors import DrkitError
 
 if TYPE_CHECKING:
     from drkit.recipe.paths import SettingPath
@@ -60,40 +60,6 @@ class InputPath(LocalPath):
         return super().convert(input_path(value), param, ctx)
 
 
-def part_items(kind: str, incomplete: str) -> list[CompletionItem[str]]:
-    """Return the completions of `[PACKAGE:]NAME[:VALUE]`; of a VALUE only if it is a path or an id of ir_datasets."""
-    from drkit.core.registry import installed
-
-    registry = installed().registry
-    name, colon, value = incomplete.partition(":")
-    found = {registry.name_of(spec): spec for spec in registry.specs(kind)}
-    if colon and name in found and found[name].shorthand:
-        values = _dataset_ids(value) if found[name].shorthand == "dataset" else _paths(value)
-        return [CompletionItem(f"{name}:{text}", type=OPEN if text.endswith("/") else "plain") for text in values]
-    return [
-        CompletionItem(name + ":", type=OPEN, help=spec.summary)
-        if spec.shorthand and kind == "collection"
-        else CompletionItem(name, help=spec.summary)
-        for name, spec in found.items()
-        if name.startswith(incomplete)
-    ]
-
-
-def _paths(start: str) -> Iterator[str]:
-    """Yield the files and folders that start with a text, folders with a slash at the end."""
-    folder, _, name = start.rpartition("/")
-    parent = local_path(folder or ("/" if start.startswith("/") else "."))
-    for path in sorted(parent.iterdir()):
-        if path.name.startswith(name) and (name or not path.name.startswith(".")):
-            yield f"{start[: len(start) - len(name)]}{path.name}{'/' if path.is_dir() else ''}"
-
-
-def _dataset_ids(start: str) -> Iterator[str]:
-    import ir_datasets
-
-    return (name for name in ir_datasets.registry if name.startswith(start))
-
-
 class PartName(_ParamType):
     """The name of a registered part of one kind: `[PACKAGE:]NAME`, or `[PACKAGE:]NAME:VALUE` if it takes a value."""
 
@@ -109,7 +75,11 @@ class PartName(_ParamType):
 
     def shell_complete(self, _ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[Any]:
         """Return the registered names that start with the incomplete text."""
-        return part_items(self.name, incomplete)
+        from drkit.core.registry import installed
+
+        registry = installed().registry
+        named = [(registry.name_of(spec), spec.summary) for spec in registry.specs(self.name)]
+        return [CompletionItem(name, help=summary) for name, summary in named if name.startswith(incomplete)]
 
 
 class InstalledName(_ParamType):
@@ -151,8 +121,9 @@ class CollectionName(_ParamType):
     name = "collection"
 
     def shell_complete(self, _ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[Any]:
-        """Return the collections that start with the incomplete text, the paths after `NAME:`, or folders."""
-        return part_items("collection", incomplete) or [CompletionItem(incomplete, type="dir")]
+        """Return the collections that start with the incomplete text; if none does, let the shell complete folders."""
+        found = PartName("collection").shell_complete(_ctx, _param, incomplete)
+        return found or [CompletionItem(incomplete, type="dir")]
 
 
 class PathOrId(_ParamType):
@@ -171,25 +142,12 @@ class Assignment(_ParamType):
     name = "setting"
 
     def shell_complete(self, ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[Any]:
-        """Return the next names of the path, or the values of a setting that allows only some."""
-        path, equals, _ = incomplete.partition("=")
-        found = list(chosen_settings(ctx.params))
-        if equals:
-            values = dict.fromkeys(f"{path}={value}" for one in found if one.path == path for value in one.choices)
-            return [CompletionItem(value) for value in values if value.startswith(incomplete)]
-        return list(_next_names(found, incomplete))
-
-
-def _next_names(found: Iterable[SettingPath], incomplete: str) -> Iterator[CompletionItem[str]]:
-    """Yield a completion up to the next dot of each path, or the whole path and an equals sign."""
-    seen = set()
-    for one in found:
-        if one.path.startswith(incomplete):
-            name, dot, _ = one.path[len(incomplete) :].partition(".")
-            value = incomplete + name + (dot or "=")
-            if value not in seen:
-                yield CompletionItem(value, type=OPEN, help="" if dot else one.meaning)
-            seen.add(value)
+        """Return the paths that start with the incomplete text, each with an equals sign."""
+        try:
+            meanings = {one.path: one.meaning for one in chosen_settings(ctx.params)}
+        except DrkitError:  # the line does not make a recipe yet
+            return []
+        return [CompletionItem(f"{path}=", help=text) for path, text in meanings.items() if path.startswith(incomplete)]
 
 
 def chosen_settings(given: dict[str, Any]) -> Iterator[SettingPath]:

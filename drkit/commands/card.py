@@ -24,6 +24,7 @@ from drkit.errors import DrkitError
 from drkit.recipe.toml import recipe_toml
 from drkit.report import SYSTEM_NAMES
 from drkit.runs.stages.evaluation import STARTS
+from drkit.runs.stages.start import INITIAL
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult
@@ -107,7 +108,7 @@ def _is_hub_id(name: str) -> bool:
 
 def _stage(run: RunRecord) -> str:
     """Return the stage whose checkpoint the run exported."""
-    return str(run.manifests["encoder"].metrics.get("from", "initial"))
+    return str(run.manifests["encoder"].metrics.get("from", INITIAL))
 
 
 def _row(run: RunRecord) -> str:

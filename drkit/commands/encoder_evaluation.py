@@ -6,6 +6,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -17,17 +18,14 @@ from drkit.core.files import digest, local_path, read_json, remove_folder
 from drkit.core.progress import Progress, Silent
 from drkit.core.registry import Registry
 from drkit.core.types import Judgement
-from drkit.data.formats import BeirCollection
 from drkit.data.rows import COMPRESSED
-from drkit.data.specs import BeirConfig
-from drkit.data.writing import refuse_duplicate_passages, refuse_duplicate_queries
 from drkit.encoders.folder import TORCH
 from drkit.errors import DrkitError
-from drkit.evaluate import Scores, check_measures, evaluate, tune_bm25, tune_weight
+from drkit.evaluate import Scores, check_measures, evaluate, tune_weight
 from drkit.evaluate.measures import write_json
-from drkit.evaluate.tuning import describe_bm25
+from drkit.evaluate.tuning import choose_bm25, describe_bm25
 from drkit.recipe.start import RECIPE
-from drkit.search import Bm25Retriever, align, build_index, convex, encode_corpus, read_run
+from drkit.search import align, build_index, convex, encode_corpus, read_run
 from drkit.search.bm25 import ANALYZER_VERSION
 from drkit.search.fusion import DEFAULT_WEIGHT, has_weight, stored_weight
 from drkit.search.run_files import rank_to_run, search_to_run
@@ -40,10 +38,8 @@ DEPTH = 1000
 SPLITS = ("test", "dev")
 AVERAGE = "average"
 
-# Called with a collection, the run to write for each split, and where to report progress.
-Search: TypeAlias = "Callable[[BeirCollection | NamedCollection, Mapping[str, Path], Progress], None]"
-
-Ranker: TypeAlias = "tuple[str, Any, Search]"  # name, identity of the model, search
+# A system's name, what its rankings depend on, and its search, called with the run to write for each split.
+Ranker: TypeAlias = "tuple[str, Any, Callable[[NamedCollection, Mapping[str, Path]], None]]"
 
 
 @frozen
@@ -97,12 +93,20 @@ def evaluate_beir(
     """
     check_measures(measures)
     found = data_sets(folder)
-    words = _Words(bm25, bm25_language, measures[0], exclude_self)
-    systems = _Systems.of(encoder, words, how=how or {}, registry=registry)
+    systems = _Systems.of(
+        encoder,
+        output,
+        measures=measures,
+        bm25=bm25,
+        bm25_language=bm25_language,
+        how=how,
+        exclude_self=exclude_self,
+        progress=progress,
+        registry=registry,
+    )
     means: dict[str, dict[str, dict[str, float]]] = {}
     for name, members in found.items():
-        ranked = [_rank_data_set(path, systems, output, progress or Silent()) for path in members]
-        scores = [_measure(one, systems.untuned, measures, exclude_self, progress or Silent()) for one in ranked]
+        scores = [systems.evaluate(NamedCollection(f"beir:{path}"), path) for path in members]
         means[name] = {
             system: {m: sum(one[system].mean(m) for one in scores) / len(scores) for m in measures}
             for system in scores[0]
@@ -130,81 +134,212 @@ def evaluate_encoder(
     """
     check_measures(measures)
     collection.check_split(split)
-    name, report = Path(collection.name.rpartition(":")[2]).resolve().name, progress or Silent()
-    words = _Words(bm25, bm25_language, measures[0], exclude_self)
-    systems = _Systems.of(encoder, words, how=how or {}, registry=registry)
-    rankers, splits = systems.rankers(split, collection.source.splits(), name, report)
-    files = {split: _content(collection, split) for split in splits}
-    judgements = _known_judgements(collection, splits, name, report)
-    runs = {ranker[0]: _rank(name, collection, files, ranker, output, report) for ranker in rankers}
-    ranked = _Ranked(name, runs, judgements)
-    return list(_measure(ranked, systems.untuned, measures, exclude_self, report).items())
-
-
-@frozen
-class _Ranked:
-    """Runs of every system by split, and judgements by split: those to measure with first, dev to tune the fusion."""
-
-    name: str
-    runs: Mapping[str, Mapping[str, Path]]
-    judgements: Mapping[str, Sequence[Judgement]]
-
-
-@frozen
-class _Words:
-    """BM25 with one of several (k1, b); measure, exclude_self: how the best is chosen on dev queries."""
-
-    pairs: Sequence[tuple[float, float]]
-    language: str
-    measure: str
-    exclude_self: bool
-
-    def rankers(self, has_dev: bool) -> list[Ranker]:
-        tried = self.pairs if has_dev else self.pairs[:1]
-        identity = ["bm25", ANALYZER_VERSION, self.language, *tried]
-        if len(tried) > 1:
-            return [("BM25", [*identity, self.measure, self.exclude_self], partial(_search_best_bm25, self))]
-        found = (Bm25Retriever(k1=k1, b=b, language=self.language) for k1, b in tried)
-        return [("BM25", identity, partial(_search_bm25, retriever)) for retriever in found]
+    systems = _Systems.of(
+        encoder,
+        output,
+        measures=measures,
+        bm25=bm25,
+        bm25_language=bm25_language,
+        how=how,
+        exclude_self=exclude_self,
+        progress=progress,
+        registry=registry,
+    )
+    return list(systems.evaluate(collection, Path(collection.name.rpartition(":")[2]), split).items())
 
 
 @frozen
 class _Systems:
-    """What to rank with: BM25 and an encoder; untuned: the encoder's weight if no dev queries tune it, and why."""
+    """BM25 with one of several (k1, b), and an encoder: ranks with both, fuses them, and measures.
 
-    words: _Words
-    dense: Sequence[Ranker]
+    dense: the encoder and its name; untuned: its weight if no dev queries tune it, and why.
+    """
+
+    dense: tuple[str, OpenedEncoder] | None
     untuned: tuple[float, str]
+    bm25: Sequence[tuple[float, float]]
+    bm25_language: str
+    measures: Sequence[str]
+    exclude_self: bool
+    output: Path
+    progress: Progress
 
     @classmethod
     def of(
         cls,
         encoder: str | None,
-        words: _Words,
+        output: Path,
         *,
-        how: Mapping[str, Any],
+        bm25: Sequence[tuple[float, float]],
+        how: Mapping[str, Any] | None,
+        progress: Progress | None,
         registry: Registry | None,
+        **settings: Any,
     ) -> _Systems:
         """Open the encoder, if there is one. Raises DrkitError without an encoder and BM25."""
-        dense: list[Ranker] = []
+        dense, given = None, how or {}
         if encoder is not None:
-            opened, backend = open_encoder(encoder, registry=registry, **how), how.get("backend", TORCH)
-            name = _short_name(encoder) if backend == TORCH else f"{_short_name(encoder)} ({backend})"
-            dense = [(name, opened.identity(), partial(_search_encoder, opened))]
-        if not (dense or words.pairs):
+            opened, backend = open_encoder(encoder, registry=registry, **given), given.get("backend", TORCH)
+            dense = (_short_name(encoder) if backend == TORCH else f"{_short_name(encoder)} ({backend})", opened)
+        if not (dense or bm25):
             raise DrkitError("nothing to evaluate: give an encoder, bm25, or both")
-        return cls(words, dense, _untuned_weight(encoder))
+        return cls(dense, _untuned_weight(encoder), bm25, output=output, progress=progress or Silent(), **settings)
 
-    def rankers(
-        self, split: str, splits: Sequence[str], name: str, progress: Progress
-    ) -> tuple[list[Ranker], tuple[str, ...]]:
-        """Return the systems for a split, and the splits to search: dev as well, if its queries tune a fusion."""
+    def evaluate(self, collection: NamedCollection, path: Path, split: str | None = None) -> dict[str, Scores]:
+        """Return the scores of every system on a split; path: where the collection is, which names it.
+
+        split: test if None, or dev without test queries. Raises DrkitError if the collection has neither.
+        """
+        name, splits = path.resolve().name, collection.source.splits()
+        split = split or next((one for one in SPLITS if one in splits), None)
+        if split is None:
+            raise DrkitError(f"{path} has no test or dev judgements to evaluate with")
         has_dev = "dev" in splits and split != "dev"
-        if len(self.words.pairs) > 1 and not has_dev:
-            k1, b = self.words.pairs[0]
-            progress.note(f"{name}: BM25: k1 {k1:g}, b {b:g}, the first given: no other dev queries choose among them")
-        rankers = [*self.words.rankers(has_dev), *self.dense]
-        return rankers, (split, "dev") if has_dev and len(rankers) == 2 else (split,)
+        if len(self.bm25) > 1 and not has_dev:
+            k1, b = self.bm25[0]
+            self._note(name, f"BM25: k1 {k1:g}, b {b:g}, the first given: no other dev queries choose among them")
+        rankers = [*self._words(has_dev), *self._vectors()]
+        searched = (split, "dev") if has_dev and len(rankers) == 2 else (split,)
+        contents, judgements = self._read(collection, searched, name)
+        runs = {ranker[0]: self._rank(name, collection, contents, ranker) for ranker in rankers}
+        return self._measure(name, runs, judgements)
+
+    def _note(self, name: str, text: str) -> None:
+        self.progress.note(f"{name}: {text}")
+
+    def _words(self, has_dev: bool) -> Iterator[Ranker]:
+        tried = self.bm25 if has_dev else self.bm25[:1]
+        if tried:
+            identity = ["bm25", ANALYZER_VERSION, self.bm25_language, *tried]
+            chosen_by = [self.measures[0], self.exclude_self] if len(tried) > 1 else []
+            yield "BM25", [*identity, *chosen_by], partial(self._search_words, tried)
+
+    def _vectors(self) -> Iterator[Ranker]:
+        if self.dense:
+            name, encoder = self.dense
+            yield name, encoder.identity(), partial(self._search_vectors, encoder)
+
+    def _read(
+        self, collection: NamedCollection, splits: Iterable[str], name: str
+    ) -> tuple[dict[str, str], dict[str, tuple[Judgement, ...]]]:
+        """Return, by split, a hash of the passages and its queries, and its judgements of passages that exist.
+
+        A run that drops the other judgements counts as many; a note says how many they are.
+        """
+        judged = {split: tuple(collection.judgements(split)) for split in splits}
+        missing = {one.doc_id for one in chain.from_iterable(judged.values())}
+        state = hashlib.blake2b(digest_size=16)
+        for doc_id, content in collection.contents():
+            state.update(repr((doc_id, content)).encode())
+            missing.discard(doc_id)
+        state.update(b"|")
+        contents = {}
+        for split in judged:
+            own = state.copy()
+            for query in collection.queries(split):
+                own.update(repr((query.query_id, query.text)).encode())
+            own.update(b"|")
+            contents[split] = own.hexdigest()
+        known = {split: tuple(one for one in rows if one.doc_id not in missing) for split, rows in judged.items()}
+        if missing:
+            count = sum(map(len, judged.values())) - sum(map(len, known.values()))
+            self._note(
+                name,
+                f"{count:,} judgements of passages that it lacks are not counted, as in a run with "
+                f"collection.unknown_judgements=drop",
+            )
+        return contents, known
+
+    def _rank(
+        self, name: str, collection: NamedCollection, contents: Mapping[str, str], ranker: Ranker
+    ) -> dict[str, Path]:
+        """Return the run of a system for each split, searching unless it is there."""
+        label, identity, search = ranker
+        keys = {
+            split: digest({"system": identity, "files": content, "split": split, "depth": DEPTH})
+            for split, content in contents.items()
+        }
+        runs = {split: self.output / f"{name}-{key}.trec" for split, key in keys.items()}
+        missing = {split: run for split, run in runs.items() if not run.is_file()}
+        if missing:
+            started = time.perf_counter()
+            self.progress.begin(name, f"{label}, {' and '.join(missing)} queries")
+            search(collection, missing)
+            self.progress.end(name, time.perf_counter() - started)
+        else:
+            self.progress.skip(name, f"{label}: {', '.join(map(str, runs.values()))}")
+        for run in runs.values():  # those included that a kill left
+            remove_folder(_work(run))
+        return runs
+
+    def _search_words(
+        self, tried: Sequence[tuple[float, float]], collection: NamedCollection, runs: Mapping[str, Path]
+    ) -> None:
+        """Search with the k1 and b that are best on dev queries; of several, write the choice beside the runs."""
+        retriever, facts = choose_bm25(
+            collection.passages(),
+            tried,
+            (collection.queries("dev"), collection.judgements("dev")) if len(tried) > 1 else None,
+            self.measures[0],
+            depth=DEPTH,
+            exclude_self=self.exclude_self,
+            language=self.bm25_language,
+            on_progress=lambda done: self.progress.advance(done, len(tried), "variants of BM25"),
+        )
+        for note in retriever.notes():
+            self.progress.note(note)
+        for split, run in runs.items():
+            if len(tried) > 1:
+                write_json(_choice(run), facts)
+            rank_to_run(retriever, collection.queries(split), run, depth=DEPTH + 1)
+
+    def _search_vectors(self, encoder: OpenedEncoder, collection: NamedCollection, runs: Mapping[str, Path]) -> None:
+        """Encode and search; vectors and index are kept beside the runs until these are written, to resume from."""
+        work = _work(next(iter(runs.values())))
+        vectors = encode_corpus(
+            encoder,
+            collection.contents(),
+            work / "vectors",
+            on_progress=lambda done: self.progress.advance(done, None, "passages"),
+        )
+        if vectors is None:
+            raise DrkitError("`drkit evaluate --encoder` runs in a single process; start it without torchrun")
+        index = build_index(vectors, work / "index")
+        for split, run in runs.items():
+            search_to_run(index, collection.queries(split), run, encoder=encoder, depth=DEPTH + 1)
+
+    def _measure(
+        self, name: str, runs: Mapping[str, Mapping[str, Path]], judged: Mapping[str, Sequence[Judgement]]
+    ) -> dict[str, Scores]:
+        """Return the scores of every run, and of the fusion of two, whose weight is tuned on dev queries if given.
+
+        runs: of every system, by split. judged: judgements by split: those to measure with, then dev to tune by.
+        """
+        split, judgements = next(iter(judged.items()))
+        own = {system: OwnHits.among(judgements) for system in runs}
+
+        def rows(system: str, split: str) -> Iterator[RunRow]:
+            # Dropped before the fusion, too: hits that do not count would distort the scaled scores.
+            found = own[system].counted(read_run(runs[system][split]))
+            return _without_self(found) if self.exclude_self else found
+
+        scores = {system: evaluate(rows(system, split), judgements, self.measures) for system in runs}
+        for found in runs.values():
+            if _choice(found[split]).is_file():
+                self._note(name, _described(_choice(found[split])))
+        for system, hits in own.items():
+            for note in hits.notes(f"{name}, {system}", exclude_self=self.exclude_self):
+                self.progress.note(note)
+        if len(runs) == 2:
+            weight, reason = self.untuned[0], f"{self.untuned[1]}: {name} has no other dev queries to tune it on"
+            if "dev" in judged and split != "dev":
+                first, second = (rows(system, "dev") for system in runs)
+                tuned = tune_weight(first, second, judged["dev"], self.measures[0])
+                weight, reason = tuned.weight, f"tuned on {tuned.queries:,} dev queries by {self.measures[0]}"
+            self._note(name, f"{HYBRID} has weight {weight:g} for {[*runs][1]}, {reason}")
+            first, second = (rows(system, split) for system in runs)
+            scores[HYBRID] = evaluate(convex(align(first, second), weight, DEPTH), judgements, self.measures)
+        return scores
 
 
 def _short_name(encoder: str) -> str:
@@ -253,160 +388,9 @@ def _is_data_set(folder: Path) -> bool:
     return any((folder / f"corpus.jsonl{end}").is_file() for end in ("", *COMPRESSED))
 
 
-def _rank_data_set(path: Path, systems: _Systems, output: Path, progress: Progress) -> _Ranked:
-    """Return the runs of every system on a data set in BEIR's layout, and its judgements."""
-    collection = BeirCollection(BeirConfig(path=str(path)))
-    split = next((split for split in SPLITS if split in collection.splits()), None)
-    if split is None:
-        raise DrkitError(f"{path} has no test or dev judgements to evaluate with")
-    refuse_duplicate_passages(collection)
-    name = path.resolve().name
-    rankers, splits = systems.rankers(split, collection.splits(), name, progress)
-    hashes = {name: facts["sha256"] for name, facts in collection.describe()["files"].items()}
-    files = dict.fromkeys(splits, hashes)
-    for one in splits:
-        refuse_duplicate_queries(collection, one)
-    runs = {ranker[0]: _rank(name, collection, files, ranker, output, progress) for ranker in rankers}
-    return _Ranked(name, runs, _known_judgements(collection, splits, name, progress))
-
-
-def _known_judgements(
-    collection: BeirCollection | NamedCollection, splits: Iterable[str], name: str, progress: Progress
-) -> dict[str, tuple[Judgement, ...]]:
-    """Return the judgements of splits whose passage exists, as a run that drops the others counts; a note says so."""
-    found = {split: tuple(collection.judgements(split)) for split in splits}
-    judged = {one.doc_id for rows in found.values() for one in rows}
-    missing = judged - {passage.doc_id for passage in collection.passages() if passage.doc_id in judged}
-    known = {split: tuple(one for one in rows if one.doc_id not in missing) for split, rows in found.items()}
-    if missing:
-        count = sum(map(len, found.values())) - sum(map(len, known.values()))
-        progress.note(
-            f"{name}: {count:,} judgements of passages that it lacks are not counted, as in a run with "
-            f"collection.unknown_judgements=drop"
-        )
-    return known
-
-
-def _rank(
-    name: str,
-    collection: BeirCollection | NamedCollection,
-    files: Mapping[str, Any],
-    ranker: Ranker,
-    output: Path,
-    progress: Progress,
-) -> dict[str, Path]:
-    """Return the run of a system for each split, searching unless it is there.
-
-    files: identifies the content of the collection, for each split to search for.
-    """
-    label, identity, search = ranker
-    keys = {
-        split: digest({"system": identity, "files": content, "split": split, "depth": DEPTH})
-        for split, content in files.items()
-    }
-    runs = {split: output / f"{name}-{key}.trec" for split, key in keys.items()}
-    missing = {split: run for split, run in runs.items() if not run.is_file()}
-    if not missing:
-        _remove_work(runs.values())
-        progress.skip(name, f"{label}: {', '.join(map(str, runs.values()))}")
-        return runs
-    started = time.perf_counter()
-    progress.begin(name, f"{label}, {' and '.join(missing)} queries")
-    search(collection, missing, progress)
-    _remove_work(runs.values())
-    progress.end(name, time.perf_counter() - started)
-    return runs
-
-
-def _measure(
-    ranked: _Ranked, untuned: tuple[float, str], measures: Sequence[str], exclude_self: bool, progress: Progress
-) -> dict[str, Scores]:
-    """Return the scores of every run, and those of the fusion of two, whose weight is tuned on dev queries if given.
-
-    untuned: the weight without dev queries, and why.
-    """
-    split, judgements = next(iter(ranked.judgements.items()))
-    own = {system: OwnHits.among(judgements) for system in ranked.runs}
-
-    def rows(system: str, split: str) -> Iterator[RunRow]:
-        # Dropped before the fusion, too: hits that do not count would distort the scaled scores.
-        found = own[system].counted(read_run(ranked.runs[system][split]))
-        return _without_self(found) if exclude_self else found
-
-    scores = {system: evaluate(rows(system, split), judgements, measures) for system in ranked.runs}
-    for runs in ranked.runs.values():
-        if _choice(runs[split]).is_file():
-            progress.note(f"{ranked.name}: {_described(_choice(runs[split]))}")
-    for system, found in own.items():
-        for note in found.notes(f"{ranked.name}, {system}", exclude_self=exclude_self):
-            progress.note(note)
-    if len(ranked.runs) == 2:
-        weight, reason = untuned[0], f"{untuned[1]}: {ranked.name} has no other dev queries to tune it on"
-        if "dev" in ranked.judgements and split != "dev":
-            dev = [rows(system, "dev") for system in ranked.runs]
-            tuned = tune_weight(dev[0], dev[1], ranked.judgements["dev"], measures[0])
-            weight, reason = tuned.weight, f"tuned on {tuned.queries:,} dev queries by {measures[0]}"
-        progress.note(f"{ranked.name}: {HYBRID} has weight {weight:g} for {[*ranked.runs][1]}, {reason}")
-        first, second = (rows(system, split) for system in ranked.runs)
-        scores[HYBRID] = evaluate(convex(align(first, second), weight, DEPTH), judgements, measures)
-    return scores
-
-
 def _without_self(rows: Iterable[RunRow]) -> Iterator[RunRow]:
     for query_id, hits in rows:
         yield query_id, [hit for hit in hits if hit[0] != query_id]
-
-
-def _content(collection: NamedCollection, split: str) -> str:
-    """Return a hash of a collection's passages and of the queries of a split."""
-    state = hashlib.blake2b(digest_size=16)
-    queries = ((query.query_id, query.text) for query in collection.queries(split))
-    for rows in (collection.contents(), queries):
-        for row in rows:
-            state.update(repr(row).encode())
-        state.update(b"|")
-    return state.hexdigest()
-
-
-def _search_bm25(
-    retriever: Bm25Retriever,
-    collection: BeirCollection | NamedCollection,
-    runs: Mapping[str, Path],
-    progress: Progress,
-) -> None:
-    _search_words(retriever.index(collection.passages()), collection, runs, progress)
-
-
-def _search_best_bm25(
-    words: _Words, collection: BeirCollection | NamedCollection, runs: Mapping[str, Path], progress: Progress
-) -> None:
-    """Search with the k1 and b that are best on the dev queries, and write them beside the runs."""
-    tuned = tune_bm25(
-        collection.passages(),
-        words.pairs,
-        collection.queries("dev"),
-        collection.judgements("dev"),
-        words.measure,
-        depth=DEPTH,
-        exclude_self=words.exclude_self,
-        language=words.language,
-        on_progress=lambda done: progress.advance(done, len(words.pairs), "variants of BM25"),
-    )
-    for run in runs.values():
-        write_json(_choice(run), tuned.facts())
-    _search_words(tuned.retriever, collection, runs, progress)
-
-
-def _search_words(
-    retriever: Bm25Retriever,
-    collection: BeirCollection | NamedCollection,
-    runs: Mapping[str, Path],
-    progress: Progress,
-) -> None:
-    for note in retriever.notes():
-        progress.note(note)
-    for split, run in runs.items():
-        rank_to_run(retriever, collection.queries(split), run, depth=DEPTH + 1)
 
 
 def _choice(run: Path) -> Path:
@@ -423,27 +407,5 @@ def _described(choice: Path) -> str:
         raise DrkitError(f"{choice} does not say which k1 and b were chosen; {advice}") from None
 
 
-def _search_encoder(
-    encoder: OpenedEncoder, collection: BeirCollection | NamedCollection, runs: Mapping[str, Path], progress: Progress
-) -> None:
-    """Search one data set; vectors and index are kept beside its runs until they are written, so that it can resume."""
-    work = _work(next(iter(runs.values())))
-    texts = ((passage.doc_id, passage.content) for passage in collection.passages())
-    vectors = encode_corpus(
-        encoder, texts, work / "vectors", on_progress=lambda done: progress.advance(done, None, "passages")
-    )
-    if vectors is None:
-        raise DrkitError("`drkit evaluate --encoder` runs in a single process; start it without torchrun")
-    index = build_index(vectors, work / "index")
-    for split, run in runs.items():
-        search_to_run(index, collection.queries(split), run, encoder=encoder, depth=DEPTH + 1)
-
-
 def _work(run: Path) -> Path:
     return run.with_suffix(".work")
-
-
-def _remove_work(runs: Iterable[Path]) -> None:
-    """Remove the vectors and indexes beside finished runs, those included that a kill left."""
-    for run in runs:
-        remove_folder(_work(run))

@@ -17,15 +17,7 @@ from drkit.recipe.toml import read_recipe
 from drkit.runs.execute import locked
 from drkit.runs.manifest import Manifest, write_manifest
 from drkit.runs.plan import plan
-from drkit.runs.stages.finetune import FINETUNE
-from drkit.runs.stages.retriever import EXPORT, INDEX
-from drkit.runs.stages.start import ENCODER_FROM_SCRATCH, EXISTING_ENCODER
 from drkit.runs.survey import survey
-
-_WEIGHTS = "*.safetensors"
-# What is removed, by the name of the stage's spec.
-_CHECKPOINTS = (EXISTING_ENCODER, ENCODER_FROM_SCRATCH, FINETUNE, EXPORT)
-_PRUNED = {**dict.fromkeys((spec.name for spec in _CHECKPOINTS), _WEIGHTS), INDEX.name: "*"}
 
 
 @frozen
@@ -65,13 +57,12 @@ def prune_run(run: Path, registry: Registry, *, dry_run: bool = False) -> list[P
             for found in findings
             if found.manifest
             and found.stage.name not in kept
-            and (files := [*_prunable(found.manifest, run / found.stage.name)])
+            and (files := [*_prunable(found.manifest, run / found.stage.name, found.stage.spec.prunable)])
         ]
 
 
-def _prunable(manifest: Manifest, folder: Path) -> Iterator[str]:
+def _prunable(manifest: Manifest, folder: Path, pattern: str) -> Iterator[str]:
     """Yield the files to remove, those included that a killed `prune` marked and left."""
-    pattern = _PRUNED.get(manifest.stage, "")
     return (name for name in manifest.files if fnmatch(name, pattern) and (folder / name).exists())
 
 

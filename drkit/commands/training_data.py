@@ -27,9 +27,8 @@ from drkit.data.generation import QueryModel, Sampling, generate_file
 from drkit.data.rows import Row, batched, read_jsonl
 from drkit.data.writing import write_collection
 from drkit.errors import DrkitError
-from drkit.miners.blocks import chain_text, mine_on, open_chain
+from drkit.miners.blocks import chain_text, mine_on
 from drkit.miners.chain import (
-    Chain,
     MiningCounts,
     as_triplets,
     as_tuples,
@@ -148,8 +147,9 @@ def mine_to_file(
             stored.corpus,
             queries(),
             depth or chain.depth,
+            choices=choices,
             context=context,
-            open_with=partial(load_chain, chain_text(choices), models, folder, split),
+            open_with=partial(open_models, models, folder, split),
             index=Path(scratch, f"index-{digest(state)}"),
             parts=kept,
             state=state,
@@ -231,12 +231,10 @@ class ChainModels:
         )
 
 
-def load_chain(
-    text: str, models: ChainModels, folder: Path, split: str, index: Path, hashes: tuple[tuple[str, str], ...]
-) -> Chain:
-    """Open a chain of miners in a worker; folder: of the collection; text, index, hashes: see `open_chain`."""
+def open_models(models: ChainModels, folder: Path, split: str) -> tuple[BuildContext, StoredCorpus]:
+    """Return what miners are built with, and the corpus, in a worker; folder: of the collection."""
     collection = open_collection(folder)
-    return open_chain(text, models.context(collection, split), collection.corpus, index, dict(hashes))
+    return models.context(collection, split), collection.corpus
 
 
 def _searching(

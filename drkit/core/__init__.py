@@ -8,8 +8,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from drkit.core.deprecation import DEPRECATED
-
 
 def lazy_exports(package: str) -> None:
     """Make the imports in a package's `if TYPE_CHECKING:` block its public names, each imported on first use (PEP 562).
@@ -26,9 +24,6 @@ def lazy_exports(package: str) -> None:
             from drkit.search.bm25 import Bm25Retriever as Bm25Retriever
 
         lazy_exports(__name__)
-
-    A name of the package in `drkit.core.deprecation.DEPRECATED` is not listed; using it warns and
-    returns its replacement.
     """
     module = sys.modules[package]
     tree = ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8"))
@@ -37,10 +32,6 @@ def lazy_exports(package: str) -> None:
     modules = {alias.name: str(node.module) for node in imports for alias in node.names}
 
     def load(name: str) -> Any:
-        if deprecation := DEPRECATED.get(f"{package}.{name}"):
-            deprecation.warn(f"{package}.{name}", stacklevel=2)
-            replaced_in, _, replacement = deprecation.replacement.rpartition(".")
-            return getattr(import_module(replaced_in), replacement)
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value = getattr(import_module(modules[name]), name)

@@ -25,7 +25,7 @@ _LOGGER = logging.getLogger(__name__)
 # How the names of temporary folders of commands start.
 SCRATCH = "drkit-scratch-"
 # The file that marks a finished stage of a run (drkit.runs.manifest).
-_MANIFEST = "manifest.json"
+MANIFEST = "manifest.json"
 # The list of the files of a folder that drkit wrote, in that folder.
 WRITTEN = ".drkit-files.json"
 # Larger files are compared by size alone: nobody edits them by hand, and hashing takes long.
@@ -164,7 +164,7 @@ def check_replaceable(path: Path) -> None:
         raise DrkitError(f"{path} is a file; give the path of a folder")
     if path.is_dir() and Path.cwd().is_relative_to(path.resolve()):
         raise DrkitError(f"{path} is the current folder, or contains it; give the path of another folder")
-    if (path / _MANIFEST).exists():
+    if (path / MANIFEST).exists():
         raise DrkitError(f"{path} belongs to a run and must not be replaced; choose another folder")
     found = _files_in(path)
     written = read_written(path) if found else {}

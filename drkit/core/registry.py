@@ -102,13 +102,8 @@ class Registry:
         return spec, given
 
     def build(self, kind: Kind | str, name: str, config: Any = None, context: Any = None) -> Any:
-        """Build a part: call its target with (config, context), the config at its defaults if none is given.
-
-        Warns if the part is deprecated.
-        """
+        """Build a part: call its target with (config, context), the config at its defaults if none is given."""
         spec = self.get(kind, name)
-        if spec.deprecated:
-            spec.deprecated.warn(f"{spec.kind} {self.name_of(spec)}", stacklevel=2)
         settings = spec.config() if config is None else config
         if not isinstance(settings, spec.config):
             raise DrkitError(f"{spec.kind} {name!r} takes {spec.config.__name__}, got {type(settings).__name__}")

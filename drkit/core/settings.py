@@ -7,7 +7,6 @@ from typing import Any
 
 import attrs
 
-from drkit.core.deprecation import FormerName
 from drkit.core.spec import Choice
 
 
@@ -17,15 +16,13 @@ def setting(
     help: str,
     *,
     observes: bool | Callable[[Any], bool] = False,
-    formerly: FormerName | None = None,
 ) -> Any:
     """Return an attrs field with a default, a validator (or None) and the meaning that `drkit show` prints.
 
     observes: the setting affects only what is logged or saved along the way, never a result, so changing it does not
-    invalidate a finished stage. A function decides this from all settings of the class. formerly: the name that recipes
-    may still use for it, with a warning.
+    invalidate a finished stage. A function decides this from all settings of the class.
     """
-    metadata = {"help": help, "observes": observes, "formerly": formerly}
+    metadata = {"help": help, "observes": observes}
     return attrs.field(default=default, validator=allowed, metadata=metadata)
 
 
@@ -132,13 +129,3 @@ def allowed_values(validator: Any) -> str:
     if (length := getattr(validator, "min_length", None)) is not None:
         return f"at least {length} long"
     return {shares: "three shares that sum to 1", training_steps: "-1, or >= 1"}.get(validator, "")
-
-
-def choices(validator: Any) -> tuple[str, ...]:
-    """Return the values that a validator of a fixed list allows; empty for any other validator.
-
-    >>> from attrs.validators import in_
-    >>> choices(in_(("cls", "mean"))), choices(at_least(0))
-    (('cls', 'mean'), ())
-    """
-    return tuple(map(str, getattr(validator, "options", None) or ()))

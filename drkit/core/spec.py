@@ -15,9 +15,7 @@ from typing import Annotated, Any
 
 import attrs
 from attrs import field, frozen
-from attrs.validators import instance_of, optional
 
-from drkit.core.deprecation import Deprecation
 from drkit.errors import DrkitError, did_you_mean
 
 # The sources of names.
@@ -168,8 +166,7 @@ class ComponentSpec:
 
     `trained_by` is the loss that trains a decoder if the recipe's own loss does not fit it (`none`: the decoder has
     nothing to train). `shorthand` is the setting that `name:VALUE` fills on the command line (`beir:PATH`). `files` are
-    the settings with paths of local files that a run reads; a property `files` returns additional paths. `deprecated`
-    names the part that replaces this one, and the version of its package that removes it.
+    the settings with paths of local files that a run reads; a property `files` returns additional paths.
 
     Raises ValueError if the name is not kebab-case, the target is not `module:attribute`, the summary is longer than 70
     characters, the config is not an attrs class, or a word of `requires` or `scope` is unknown.
@@ -190,7 +187,6 @@ class ComponentSpec:
     extras: tuple[str, ...] = field(default=(), converter=_names)
     trained_by: str = ""
     shorthand: str = ""
-    deprecated: Deprecation | None = field(default=None, validator=optional(instance_of(Deprecation)))
     provider: str = ""
 
     def __attrs_post_init__(self) -> None:

@@ -127,6 +127,26 @@ def tune_bm25(
     return TunedBm25(*best, measure, len(asked), means)
 
 
+def choose_bm25(
+    passages: Iterable[Passage],
+    parameters: Sequence[tuple[float, float]],
+    dev: tuple[Iterable[Query], Iterable[Judgement]] | None,
+    measure: str,
+    **settings: Any,
+) -> tuple[Bm25Retriever, dict[str, Any]]:
+    """Return BM25 with the pair that is best on dev queries, or the first without them, and the facts of the choice.
+
+    settings: others of `tune_bm25`.
+    """
+    from drkit.search.bm25 import Bm25Retriever
+
+    if dev is not None:
+        tuned = tune_bm25(passages, parameters, *dev, measure, **settings)
+        return tuned.retriever, tuned.facts()
+    k1, b = parameters[0]
+    return Bm25Retriever(k1=k1, b=b, language=settings["language"]).index(passages), {"k1": k1, "b": b}
+
+
 def describe_bm25(facts: Mapping[str, Any]) -> str:
     """Return in words which k1 and b were chosen, and what the first ones reach; facts: those of `TunedBm25`.
 

@@ -6,7 +6,7 @@ What is read equals what the chain yields in one process, since blocks hold whol
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import pyarrow as pa
 from drkit.core.engine import Engine, Loaded, Uses
 from drkit.core.file_parts import FilePart, FileParts
 from drkit.core.files import digest
+from drkit.core.protocols import Corpus
 from drkit.core.registry import installed
 from drkit.core.types import BuildContext, Mined, MiningRequest
 from drkit.data.arrays import arrow_file, read_batches, record_batch
@@ -66,17 +67,25 @@ def read_mined(path: Path) -> Iterator[Mined]:
 
 
 def chain_text(choices: Sequence[Choice]) -> str:
-    """Return the chosen miners with their settings as text, for `open_chain`."""
+    """Return the chosen miners with their settings as text."""
     return json.dumps(plain(list(choices)), sort_keys=True)
 
 
-def open_chain(text: str, context: BuildContext, corpus: StoredCorpus, index: Path, hashes: Mapping[str, str]) -> Chain:
+def open_chain(
+    text: str,
+    open_with: Callable[..., tuple[BuildContext, Corpus]],
+    arguments: tuple[Any, ...],
+    index: Path,
+    hashes: tuple[tuple[str, str], ...],
+) -> Chain:
     """Build a chain in a worker, and load or make its index.
 
-    text: of `chain_text`. index: the folder of `Chain.save_index`. hashes: the models that the context must have.
+    text: of `chain_text`. open_with: called with `arguments`, returns what the miners are built with, and the corpus.
+    index: the folder of `Chain.save_index`. hashes: the models that the context must have.
 
     Raises DrkitError if they differ.
     """
+    context, corpus = open_with(*arguments)
     if model_hashes(context) != dict(hashes):
         raise DrkitError(
             "a worker loaded another model for mining than the first process; mount the same file system on all "
@@ -96,8 +105,9 @@ def mine_on(
     requests: Iterable[MiningRequest],
     depth: int,
     *,
+    choices: Sequence[Choice],
     context: BuildContext,
-    open_with: partial[Chain],
+    open_with: partial[tuple[BuildContext, StoredCorpus]],
     index: Path,
     parts: FileParts,
     state: Any = None,
@@ -105,8 +115,8 @@ def mine_on(
 ) -> Iterator[Mined]:
     """Mine negatives of a corpus with a chain, in this process or, on another engine, in blocks of queries.
 
-    context: what the chain was built with. open_with: opens the chain in a worker; it is called with `index`, the
-    folder of the chain's index, and with the hashes of the models. Others: see `mine_in_blocks`.
+    choices, context: what the chain was built from. open_with: opens the context and the corpus in a worker. index: the
+    folder of the chain's index. Others: see `mine_in_blocks`.
     """
     if not parts.are_needed(engine):
         chain.index(corpus)
@@ -118,7 +128,7 @@ def mine_on(
     models = model_hashes(context)
     chain.save_index(index, corpus)
     yield from mine_in_blocks(
-        Loaded(open_with.func, *open_with.args, index, tuple(models.items())),
+        Loaded(open_chain, chain_text(choices), open_with.func, open_with.args, index, tuple(models.items())),
         requests,
         depth,
         size=chain.queries_per_block(depth),

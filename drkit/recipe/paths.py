@@ -1,4 +1,4 @@
-"""The settings of a recipe by dotted path: what `--set` takes, with meanings and allowed values; where two differ."""
+"""The settings of a recipe by dotted path: what `--set` takes, with meanings; where two differ."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import attrs
 from attrs import frozen
 
 from drkit.core.registry import Registry
-from drkit.core.settings import choices
 from drkit.core.spec import Kind
 from drkit.recipe.schema import Choice, Recipe, WeightedLoss
 from drkit.recipe.toml import recipe_table
@@ -17,12 +16,11 @@ from drkit.recipe.toml import recipe_table
 
 @frozen
 class SettingPath:
-    """A setting of a recipe: its dotted path, meaning, value, and the values it allows (empty: any of its type)."""
+    """A setting of a recipe: its dotted path, meaning and value."""
 
     path: str
     meaning: str
     value: Any
-    choices: tuple[str, ...] = ()
 
 
 def setting_paths(settings: Any, registry: Registry, path: str = "") -> Iterator[SettingPath]:
@@ -54,13 +52,12 @@ def _paths(
         for index, inner in enumerate(value):
             yield from _paths(inner, registry, f"{path}.{index}", attribute, kind)
     else:
-        allowed = ("true", "false") if isinstance(value, bool) else choices(attribute.validator)
-        yield SettingPath(path, str(attribute.metadata.get("help", "")), value, allowed)
+        yield SettingPath(path, str(attribute.metadata.get("help", "")), value)
 
 
 def _part(part: Choice | WeightedLoss, kind: Kind, registry: Registry, path: str) -> Iterator[SettingPath]:
     summary = registry.get(kind, part.use).summary
-    yield SettingPath(f"{path}.use", f"the {kind}: {summary}", part.use, registry.names(kind))
+    yield SettingPath(f"{path}.use", f"the {kind}: {summary}", part.use)
     yield from setting_paths(part.config, registry, path)
 
 

@@ -29,35 +29,6 @@ from drkit.recipe.schema import (
 )
 
 RETRIEVER = "retriever"
-# A round's folder is next to those of the run's other stages, so it must not have one of their names.
-STAGE_NAMES = (
-    "collection",
-    "vocabulary",
-    "tokens",
-    "spans",
-    "queries",
-    "pseudo-queries",
-    "generator",
-    "initial",
-    "pretrained",
-    "previous",
-    "no-pretraining",
-    "as-it-is",
-    "query-tokens",
-    "pseudo-query-tokens",
-    "choice-runs",
-    "dev-runs",
-    "choice",
-    "encoder",
-    "index",
-    "runs",
-    "hybrid",
-    "evaluation",
-    "report",
-    "bm25",
-    "reranker",
-)
-STAGE_FAMILIES = ("signal-", "index-", "negatives-", "teacher-", "tokens-")
 _ROUND_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -136,11 +107,10 @@ def _name_problems(names: list[str]) -> list[str]:
         if names.count(name) > 1
     ]
     for name in dict.fromkeys(names):
-        if name in STAGE_NAMES or name.startswith(STAGE_FAMILIES) or not _ROUND_NAME.fullmatch(name):
+        if name in STARTS or not _ROUND_NAME.fullmatch(name):
             problems.append(
-                f"a round cannot be named {name!r}: its name becomes a folder beside the run's other stages. Use "
-                f"letters, digits, '.', '_' and '-', and none of "
-                f"{', '.join(STAGE_NAMES)}, {', '.join(f'{f}*' for f in STAGE_FAMILIES)} @ finetune.rounds"
+                f"a round cannot be named {name!r}: use letters, digits, '.', '_' and '-', and none of "
+                f"{', '.join(STARTS)} @ finetune.rounds"
             )
     return problems
 

@@ -19,7 +19,6 @@ from cattrs import BaseValidationError, Converter, IterableValidationError, tran
 from cattrs.errors import ForbiddenExtraKeysError, IterableValidationNote
 from cattrs.gen import make_dict_structure_fn, override
 
-from drkit.core.deprecation import FormerName
 from drkit.core.files import write_text
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
@@ -124,26 +123,12 @@ def _table(converter: Converter, cls: type) -> Callable[[Any, Any], Any]:
         cls, converter, _cattrs_forbid_extra_keys=True, _cattrs_detailed_validation=True, **hooks
     )
 
-    former = {a.metadata["formerly"]: a.name for a in attrs.fields(cls) if a.metadata.get("formerly")}
-
     def structure(value: Any, target: Any) -> Any:
         if not isinstance(value, Mapping):
             raise TypeError(f"expected a table of settings, got {shortened(value)}")
-        return inner(_renamed(value, former), target)
+        return inner(value, target)
 
     return structure
-
-
-def _renamed(table: Mapping[str, Any], former: Mapping[FormerName, str]) -> Mapping[str, Any]:
-    """Return a table with the present names of its settings; warns of each former one. Raises ValueError for both."""
-    for old, name in former.items():
-        if old.name not in table:
-            continue
-        if name in table:
-            raise ValueError(f"{old.name!r} is the former name of {name!r}, and both are set; remove {old.name!r}")
-        old.deprecation(name).warn(f"the setting {old.name}", stacklevel=2)
-        table = {name if key == old.name else key: value for key, value in table.items()}
-    return table
 
 
 def _setting(converter: Converter, attribute: attrs.Attribute[Any]) -> Callable[[Any, Any], Any]:

@@ -15,11 +15,20 @@ import attrs
 import cattrs
 from attrs import field, frozen
 
-from drkit.core.files import CHECKPOINTS, WRITTEN, FileEntry, digest, find_damages, local_path, read_json, write_text
+from drkit.core.files import (
+    CHECKPOINTS,
+    MANIFEST,
+    WRITTEN,
+    FileEntry,
+    digest,
+    find_damages,
+    local_path,
+    read_json,
+    write_text,
+)
 from drkit.errors import DrkitError
 from drkit.recipe.toml import json_text
 
-FILE = "manifest.json"
 # Raised when the meaning of a run's folders changes; runs of another layout are rejected.
 LAYOUT = 2
 # The identity of the stage for which an unfinished attempt was started.
@@ -78,7 +87,7 @@ class Manifest:
 
 def describe_files(folder: Path) -> dict[str, FileEntry]:
     """Return size and content hash of every file under `folder`, without the manifest and temporary files."""
-    excluded = {FILE, IDENTITY, CHECKPOINTS}
+    excluded = {MANIFEST, IDENTITY, CHECKPOINTS}
     found = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != WRITTEN)
     paths = [path for path in found if path.relative_to(folder).parts[0] not in excluded]
     return {p.relative_to(folder).as_posix(): FileEntry.of(p) for p in paths}
@@ -86,7 +95,7 @@ def describe_files(folder: Path) -> dict[str, FileEntry]:
 
 def write_manifest(manifest: Manifest, folder: Path) -> None:
     """Write the manifest; must be the last step, because a folder without a manifest is not finished."""
-    write_text(folder / FILE, json_text(attrs.asdict(manifest)))
+    write_text(folder / MANIFEST, json_text(attrs.asdict(manifest)))
 
 
 def load_manifest(folder: Path) -> Manifest | None:
@@ -95,10 +104,10 @@ def load_manifest(folder: Path) -> Manifest | None:
     Raises DrkitError if another version of drkit wrote it in another layout, or the folder or the manifest is a link: a
     stage is a folder of its own inside its run.
     """
-    for path in (folder, folder / FILE):
+    for path in (folder, folder / MANIFEST):
         refuse_link(path)
     try:
-        table = read_json(folder / FILE, "")
+        table = read_json(folder / MANIFEST, "")
     except DrkitError:
         return None
     if isinstance(table, dict) and table.get("layout") != LAYOUT and "fingerprint" in table:

@@ -24,6 +24,7 @@ from drkit.errors import DrkitError
 from drkit.evaluate import check_measures
 from drkit.evaluate.measures import cutoff
 from drkit.recipe.check import unread_choices
+from drkit.recipe.schema import INITIAL as FROM_INITIAL
 from drkit.recipe.schema import PSEUDO, Recipe
 from drkit.runs import estimate
 from drkit.runs.plan_encoder import (
@@ -34,14 +35,15 @@ from drkit.runs.plan_encoder import (
     queries_of,
     split_of,
 )
-from drkit.runs.plan_rounds import AS_IT_IS, System, add_index, plan_rounds, plan_start, reading_of
+from drkit.runs.plan_rounds import System, add_index, plan_rounds, plan_start, reading_of, refuse_stage_names
 from drkit.runs.stage import TRUNCATED, Draft, Part, Stage
 from drkit.runs.stages.evaluation import EVALUATION, EXPORTED, HYBRID, HYBRID_NAME, SEARCH, UNTUNED, UNTUNED_HYBRID
 from drkit.runs.stages.finetune import FINETUNE
 from drkit.runs.stages.pretrain import PRETRAIN
 from drkit.runs.stages.report import PROBES, REPORT, VALIDATION, WITH, WITH_PSEUDO, WITHOUT
 from drkit.runs.stages.reranker import RERANKER
-from drkit.runs.stages.retriever import BM25, CHOICE, CHOOSE, CHOSEN, CHOSEN_INDEX, EXPORT
+from drkit.runs.stages.retriever import AS_IT_IS, BM25, CHOICE, CHOOSE, CHOSEN, CHOSEN_INDEX, EXPORT
+from drkit.runs.stages.start import INITIAL
 
 
 @frozen
@@ -69,6 +71,7 @@ def plan(recipe: Recipe, registry: Registry) -> Plan:
 
     Raises DrkitError if files of the collection or a run file to mine are missing, or a measure does not exist.
     """
+    refuse_stage_names(recipe)
     check_measures(recipe.evaluation.measures)
     if recipe.finetune:
         check_measures([recipe.finetune.validation.measure])
@@ -82,8 +85,8 @@ def plan(recipe: Recipe, registry: Registry) -> Plan:
         plan_pseudo_queries(draft, recipe.pseudo_queries, retriever)
     systems = plan_start(draft) if splits and recipe.evaluation.start else []
     rounds = plan_rounds(draft, start=last) if draft.rounds else []
-    is_new = last != "initial" or not _is_read_alike(draft, systems)
-    if is_new and (not rounds or (recipe.evaluation.pretrained and last != "initial")):
+    is_new = last != INITIAL or not _is_read_alike(draft, systems)
+    if is_new and (not rounds or (recipe.evaluation.pretrained and last != INITIAL)):
         systems.append(System(last, (last,)))
     systems += rounds
     if recipe.finetune and len(draft.rounds) < len(recipe.finetune.rounds):
@@ -122,7 +125,7 @@ def _is_read_alike(draft: Draft, systems: list[System]) -> bool:
     """Return whether one of the systems is the encoder that the run starts from, read as the recipe says."""
     names = [system.name for system in systems]
     own = draft.stages[AS_IT_IS].settings.reading if AS_IT_IS in names else None
-    return "initial" in names or own == reading_of(draft)
+    return INITIAL in names or own == reading_of(draft)
 
 
 def _no_training_queries(draft: Draft) -> str:
@@ -323,7 +326,7 @@ def _plan_untuned_hybrid(draft: Draft, exported: _Exported) -> None:
 def _plan_report(draft: Draft, exported: str) -> None:
     """Add the report, which reads the logs of the trainings and the results of the evaluation."""
     trainings = [name for name, stage in draft.stages.items() if stage.spec in (PRETRAIN, FINETUNE, RERANKER)]
-    inputs = {"results": Part("evaluation", "results.json")} if "evaluation" in draft.stages else {}
+    inputs = {"results": Part("evaluation", "results.json")} if draft.has(EVALUATION) else {}
     for name in trainings:
         inputs |= {f"log/{name}": Part(name, LOG), f"training/{name}": Part(name, TRAINING)}
         if "dev" in draft.stages[name].inputs:
@@ -333,9 +336,9 @@ def _plan_report(draft: Draft, exported: str) -> None:
         for name, stage in draft.stages.items()
         if TRUNCATED in stage.spec.records
     }
-    if "pretrained" in draft.stages:
+    if draft.has(PRETRAIN):
         inputs["probes"] = Part("pretrained", PROBES, observed=True)
-    if "choice" in draft.stages:
+    if draft.has(CHOOSE):
         inputs["choice"] = Part("choice", CHOICE)
     curve, unlabelled = _learning_curve(draft.recipe)
     extra = {"trainings": tuple(trainings), "exported": exported, "curve": curve, "unlabelled": unlabelled}
@@ -350,6 +353,6 @@ def _learning_curve(recipe: Recipe) -> tuple[dict[str, str], tuple[str, ...]]:
         return {}, ()
     unlabelled = [one.name for one in rounds if one.pairs == PSEUDO] or ["pretrained"]
     name = WITH if unlabelled == ["pretrained"] else WITH_PSEUDO
-    lines = {"initial": WITHOUT, AS_IT_IS: WITHOUT, **dict.fromkeys(unlabelled, name)}
-    lines |= {one.name: WITHOUT if one.start == "initial" else name for one in judged}
-    return lines, ("initial", AS_IT_IS, *unlabelled)
+    lines = {INITIAL: WITHOUT, AS_IT_IS: WITHOUT, **dict.fromkeys(unlabelled, name)}
+    lines |= {one.name: WITHOUT if one.start == FROM_INITIAL else name for one in judged}
+    return lines, (INITIAL, AS_IT_IS, *unlabelled)

@@ -29,6 +29,7 @@ from drkit.runs.stages.start import (
     ENCODER_FROM_SCRATCH,
     EXISTING_ENCODER,
     EXISTING_GENERATOR,
+    INITIAL,
     TRAINED_GENERATOR,
     GeneratorSizes,
 )
@@ -104,8 +105,8 @@ def plan_encoder(draft: Draft) -> str:
     texts |= _plan_signals(draft, signals, texts)
     pretrain = recipe.pretrain
     if pretrain is None:
-        return "initial"
-    inputs = {"start": Part("initial"), **texts}
+        return INITIAL
+    inputs = {"start": Part(INITIAL), **texts}
     if "generator" in required:
         config = required["generator"] or GeneratorConfig()
         inputs["generator"] = Part(_plan_generator(draft, pretrain, config))
@@ -198,7 +199,7 @@ def _choice_by_probes(draft: Draft, probe: Probe) -> str:
 
 def _pretraining_texts(draft: Draft) -> Part:
     """Return the tokens that pre-training reads: of the spans if there are any, else of the passages."""
-    return Part("spans") if "spans" in draft.stages else TOKENS
+    return Part("spans") if draft.has(SPANS) else TOKENS
 
 
 def _plan_initial(draft: Draft) -> None:
@@ -206,7 +207,7 @@ def _plan_initial(draft: Draft) -> None:
     weighted = POOLINGS[encoder.pooling].weighted
     if encoder.pretrained:
         draft.add(
-            "initial",
+            INITIAL,
             EXISTING_ENCODER,
             "load the encoder to start from",
             {"vocabulary": VOCABULARY, **({"tokens": TOKENS} if weighted else {})},
@@ -215,7 +216,7 @@ def _plan_initial(draft: Draft) -> None:
         )
     else:
         draft.add(
-            "initial",
+            INITIAL,
             ENCODER_FROM_SCRATCH,
             "make the encoder from scratch",
             {"vocabulary": VOCABULARY, "tokens": TOKENS},
@@ -272,7 +273,7 @@ def _signal_inputs(draft: Draft, chosen: Choice) -> dict[str, Part]:
     if "characters" in spec.requires_of(chosen.config):
         read["vocabulary"] = VOCABULARY
     if spec.scope_of(chosen.config) == "vocabulary":
-        read["encoder"] = Part("initial", "config.json")
+        read["encoder"] = Part(INITIAL, "config.json")
     return read
 
 

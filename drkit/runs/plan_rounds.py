@@ -6,26 +6,39 @@ negatives-retriever-1 -> no-pretraining, retriever-1 -> index-retriever-1 -> neg
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from typing import Any
 
 from attrs import asdict, evolve, frozen
 
 from drkit.core.files import local_path, path_state
 from drkit.core.spec import Kind
-from drkit.errors import DrkitError
+from drkit.errors import DrkitError, ProblemsError
 from drkit.miners.specs import RunFileConfig, refresh_settings
-from drkit.recipe.schema import GIVEN, INITIAL, JUDGED, PRETRAINED, PREVIOUS, PSEUDO, RERANKER, Choice, Finetune, Round
+from drkit.recipe.schema import (
+    GIVEN,
+    INITIAL,
+    JUDGED,
+    PRETRAINED,
+    PREVIOUS,
+    PSEUDO,
+    RERANKER,
+    Choice,
+    Finetune,
+    Recipe,
+    Round,
+)
 from drkit.runs import estimate
 from drkit.runs.plan_encoder import PASSAGES, TOKENS, VOCABULARY, split_of, training_split
 from drkit.runs.stage import Draft, Part, TextReading, declared_reading, files_state, settings_from
-from drkit.runs.stages.finetune import FINETUNE
+from drkit.runs.stages import stage_folders
+from drkit.runs.stages.finetune import BASELINE, FINETUNE
 from drkit.runs.stages.negatives import NEGATIVES
 from drkit.runs.stages.reranker import RERANKER as RERANKER_STAGE
 from drkit.runs.stages.reranker import TEACHER
-from drkit.runs.stages.retriever import EXPORT, INDEX
+from drkit.runs.stages.retriever import AS_IT_IS, EXPORT, INDEX
+from drkit.runs.stages.start import INITIAL as INITIAL_ENCODER
 from drkit.runs.stages.texts import PASSAGE_TOKENS, PSEUDO_QUERY_TOKENS, QUERY_TOKENS
-
-BASELINE, AS_IT_IS = "no-pretraining", "as-it-is"
 
 
 @frozen
@@ -47,6 +60,20 @@ class _Retriever:
     start: str
 
 
+def refuse_stage_names(recipe: Recipe) -> None:
+    """Raise ProblemsError for rounds that have the name of another stage, whose folder is beside theirs."""
+    folders = stage_folders()
+    names = [one.name for one in recipe.finetune.rounds] if recipe.finetune else []
+    problems = [
+        f"a round cannot be named {name!r}: its name becomes a folder beside the run's other stages. Use none of "
+        f"{', '.join(folders)} @ finetune.rounds"
+        for name in names
+        if any(fnmatchcase(name, folder) for folder in folders)
+    ]
+    if problems:
+        raise ProblemsError(f"recipe {recipe.name!r} cannot work", problems)
+
+
 def plan_rounds(draft: Draft, *, start: str) -> list[System]:
     """Add the stages of every round, and of the re-ranker before the first round that needs it; returns the systems."""
     finetune, systems = draft.recipe.finetune, []
@@ -56,22 +83,22 @@ def plan_rounds(draft: Draft, *, start: str) -> list[System]:
             f"validation needs dev queries, but the collection has none (splits: {', '.join(draft.splits)}); turn it "
             f"off: --set finetune.validation.every=0 @ finetune.validation"
         )
-    previous, starts = "", {INITIAL: "initial", PRETRAINED: start, PREVIOUS: start}
+    previous, starts = "", {INITIAL: INITIAL_ENCODER, PRETRAINED: start, PREVIOUS: start}
     compared = next((one for one in draft.rounds if one.pairs == JUDGED), draft.rounds[0])
     for current in draft.rounds:
-        if current.teacher == RERANKER and RERANKER not in draft.stages:
+        if current.teacher == RERANKER and not draft.has(RERANKER_STAGE):
             systems.append(_plan_reranker(draft, start, previous, current.pairs))
         retriever = _Retriever(current.name, current, finetune.for_round(current), starts[current.start])
         negatives = ""
         if current.miners and retriever.settings.negatives:
             negatives = _plan_negatives(draft, current.name, current.miners, previous, current.pairs)
         is_measured = finetune.baseline and bool(draft.splits)  # without judged queries, nobody would see it
-        if current is compared and is_measured and retriever.start != "initial":
-            baseline = evolve(retriever, name=BASELINE, start="initial")
+        if current is compared and is_measured and retriever.start != INITIAL_ENCODER:
+            baseline = evolve(retriever, name=BASELINE, start=INITIAL_ENCODER)
             systems.append(_plan_retriever(draft, baseline, negatives))
         systems.append(_plan_retriever(draft, retriever, negatives))
         starts[current.name] = starts[PREVIOUS] = previous = systems[-1].stages[0]
-    if draft.recipe.reranker and RERANKER not in draft.stages:
+    if draft.recipe.reranker and not draft.has(RERANKER_STAGE):
         draft.notes.append("no round learns from the re-ranker, which only re-ranks; --set reranker=none leaves it out")
         systems.append(_plan_reranker(draft, start, previous, draft.rounds[-1].pairs))
     return systems
@@ -84,7 +111,7 @@ def plan_start(draft: Draft) -> list[System]:
     """
     encoder = draft.recipe.encoder
     if encoder.pretrained is None:
-        return [] if encoder.init_embeddings == "random" else [System("initial", ("initial",))]
+        return [] if encoder.init_embeddings == "random" else [System(INITIAL_ENCODER, (INITIAL_ENCODER,))]
     try:
         reading = declared_reading(encoder.pretrained, reading_of(draft))
     except DrkitError as error:
@@ -94,7 +121,7 @@ def plan_start(draft: Draft) -> list[System]:
         AS_IT_IS,
         EXPORT,
         "the encoder as it is, with its own lengths and prompts",
-        {"checkpoint/initial": Part("initial")},
+        {f"checkpoint/{INITIAL_ENCODER}": Part(INITIAL_ENCODER)},
         extra={"reading": reading},
     )
     return [System(AS_IT_IS, (AS_IT_IS,))]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
 from itertools import takewhile
 from operator import attrgetter
 from pathlib import Path
@@ -28,6 +29,9 @@ from drkit.recipe.toml import plain
 from drkit.runs.estimate import Cost
 
 S = TypeVar("S")
+
+# The pattern of a stage's files with the weights of a model.
+WEIGHTS = "*.safetensors"
 
 Metrics = Mapping[str, Any]
 
@@ -106,6 +110,8 @@ class StageSpec(Generic[S]):
     renaming a module changes neither. settings: a frozen attrs class. inputs: a description of each input, by name;
     `NAME/*` stands for any number of inputs. records: files that document the stage (logs, probes) and are not results.
     resumable: an unfinished folder is kept, and `run` continues from it. joint: all processes of a run take part.
+    folders: the names of its stages in a plan, their folders in a run; `NAME-*` is a family, `*` any name that a recipe
+    gives to a round. prunable: the files that `drkit prune` removes from a finished run, as a pattern.
     """
 
     name: str
@@ -116,6 +122,8 @@ class StageSpec(Generic[S]):
     records: tuple[str, ...] = ()
     resumable: bool = False
     joint: bool = False
+    folders: tuple[str, ...] = ()
+    prunable: str = ""
 
 
 @frozen
@@ -185,6 +193,10 @@ class Draft:
         """Whether training may look at the collection's training queries: unless all rounds use pseudo-queries."""
         return "train" in self.splits and not (self.rounds and all(one.pairs == PSEUDO for one in self.rounds))
 
+    def has(self, spec: StageSpec[Any]) -> bool:
+        """Return whether a stage of this declaration is planned."""
+        return any(stage.spec is spec for stage in self.stages.values())
+
     def add(
         self,
         name: str,
@@ -199,8 +211,10 @@ class Draft:
         """Add a stage unless the draft has one with this name; returns the name.
 
         extra: settings that are not at one path of the recipe; the others are read from the recipe. options: further
-        fields of the `Stage`.
+        fields of the `Stage`. Raises TypeError for a name that the spec does not declare.
         """
+        if not any(fnmatchcase(name, folder) for folder in spec.folders):
+            raise TypeError(f"a stage {spec.name!r} has no folder {name!r}; declared: {', '.join(spec.folders)}")
         if name not in self.stages:
             states = {key: state for key, state in (sources or {}).items() if state}
             settings = settings_from(spec.settings, self.recipe, **(extra or {}))

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import numpy as np
@@ -22,29 +22,32 @@ from torch import Tensor, nn
 
 from drkit.core.draws import Draws
 from drkit.core.files import SCRATCH, local_path
-from drkit.core.protocols import CountsItems, FittedSignal, ReplacingMasker, StartsFromEncoder
+from drkit.core.protocols import CountsItems
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
-from drkit.core.types import BuildContext, Mined, TokenBatch, Views
-from drkit.data.arrays import SignalValues, write_signal
+from drkit.core.types import BuildContext, TokenBatch, Views
+from drkit.data.arrays import SignalValues
 from drkit.data.contexts import batch_signals
 from drkit.data.store import StoredTexts, TokenStore, tokenise
 from drkit.encoders.heads import seeded
-from drkit.encoders.masked_lm import MaskedLmEncoder
+from drkit.encoders.masked_lm import MaskedLmEncoder, read_config
 from drkit.losses.specs import LONGEST_VECTOR
-from drkit.maskers.views import keep_targets
-from drkit.recipe.parts import PartInUse, all_parts, call_signals, required_signals, signal_scopes
+from drkit.recipe.parts import PartInUse, all_parts, context_kind, parts_in_use, required_signals
 from drkit.recipe.schema import RERANKER, Choice, EncoderSettings, Pretrain, Recipe
 from drkit.runs.attribution import build_part, refuse_unless, require_methods, target_of, try_collection, trying
 from drkit.runs.estimate import local_config
-from drkit.runs.stages.pretrain import vocabulary_signals
+from drkit.runs.stages.pretrain import auto_encoder, vocabulary_signals
 from drkit.testing import toys
+from drkit.testing.collections import written_signal
 from drkit.testing.decoders import check_outputs, scalar_of
-from drkit.testing.losses import check_step
-from drkit.testing.maskers import check_rows, check_view
-from drkit.testing.miners import check_kept, check_mined, toy_candidates
-from drkit.testing.specs import check_facts, require
-from drkit.train.pretrain import AutoEncoder, Term, batch_tensors
+from drkit.testing.losses import check_gradient, check_step, learned_tensors
+from drkit.testing.maskers import check_views, require_views
+from drkit.testing.miners import check_kept, check_negatives, toy_candidates
+from drkit.testing.specs import require
+from drkit.train.pretrain import AutoEncoder, MaskingCollator, Term
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 LONGEST_TEXT = 40
 HEAD_WIDTH, QUERIES, DEPTH = 8, 5, 5
@@ -58,15 +61,14 @@ def try_parts(recipe: Recipe, registry: Registry) -> None:
     For a collection or miner with a setting that names a local file or model, only the target is imported. Raises a
     one-line DrkitError for the first broken part.
     """
+    registry = AttributedRegistry(registry, registry.failed)
     with preserve_random_states(recipe.seed):
         try_collection(recipe, registry)
         context = _context(recipe.encoder, recipe.seed)
         if recipe.pretrain:
-            with TemporaryDirectory(prefix=SCRATCH) as folder:
-                batch = _toy_batch(recipe.pretrain, registry, context, Path(folder))
-                _try_pretraining(recipe, recipe.pretrain, registry, batch)
+            _try_pretraining(recipe, recipe.pretrain, registry, context)
         for part, inputs in _comparing_losses(recipe, registry):
-            _try_loss(part, build_part(part, context), inputs, _learnt(inputs))
+            _try_loss(part, build_part(part, context), inputs, learned_tensors(inputs))
         for miners in _chains(recipe):
             _try_miners([PartInUse.of(Kind.MINER, miner, registry) for miner in miners], context)
 
@@ -116,8 +118,6 @@ def _context(sizes: EncoderSettings, seed: int) -> BuildContext:
 def _encoder(sizes: EncoderSettings) -> MaskedLmEncoder:
     layers, heads = sizes.layers, sizes.heads
     if sizes.pretrained:
-        from drkit.encoders.masked_lm import read_config
-
         config = read_config(sizes.pretrained) if local_path(sizes.pretrained).is_dir() else None
         layers = getattr(config, "num_hidden_layers", UNKNOWN_LAYERS)
         heads = getattr(config, "num_attention_heads", UNKNOWN_HEADS)
@@ -127,111 +127,100 @@ def _encoder(sizes: EncoderSettings) -> MaskedLmEncoder:
 # Pre-training
 
 
+class AttributedRegistry(Registry):
+    """The parts of a registry; an error in one that is built names the part in one line."""
+
+    def build(self, kind: Kind | str, name: str, config: Any = None, context: Any = None) -> Any:
+        """Build a part; see `build_part`."""
+        spec = self.get(kind, name)
+        return build_part(PartInUse(spec, spec.config() if config is None else config), context)
+
+
 @frozen(eq=False)
-class ToyBatch:
-    """Toy texts with the signals that the parts read, their contexts, and the context that parts are built with."""
+class CheckedMasker:
+    """A masker whose views are checked."""
 
-    tokens: TokenBatch
-    contexts: TokenBatch
-    context: BuildContext
+    part: PartInUse
+    masker: Any
 
-    @property
-    def length(self) -> int:
-        """The longest text, in tokens."""
-        return int(self.tokens.ids.shape[1])
-
-
-def _toy_batch(settings: Pretrain, registry: Registry, context: BuildContext, folder: Path) -> ToyBatch:
-    """Tokenise the toy texts and compute every signal that the parts read, like the stages of a run."""
-    texts = toys.toy_texts()
-    tokenise(((str(n), text) for n, text in enumerate(texts)), context.tokenizer, folder, max_length=LONGEST_TEXT)
-    stored = StoredTexts(TokenStore.open(folder), context.tokenizer, len(context.tokenizer), lambda: iter(texts))
-    signals = {
-        name: _try_signal(PartInUse.of(Kind.SIGNAL, choice, registry), stored, context, folder / name)
-        for name, choice in required_signals(settings, registry).items()
-    }
-    indices = np.arange(len(texts))
-    return ToyBatch(
-        tokens=stored.store.batch(indices, signals=batch_signals(signals)),
-        contexts=stored.store.batch(indices[::-1].copy(), signals=batch_signals(signals)),
-        context=attrs.evolve(context, signals=vocabulary_signals(signals)),
-    )
+    def __call__(self, tokens: TokenBatch, rng: Draws, rows: int = 0) -> Views:
+        """Return the masker's views. Raises a one-line DrkitError if they break its contract."""
+        title, provided = self.part.full_title, self.part.spec.provides_of(self.part.config)
+        with trying(self.part, "called with (tokens, rng, rows=..)"):
+            views = require_views(self.masker(tokens, rng, rows=rows), title)
+            check_views(views, tokens, rows, provided, title)
+        return views
 
 
-def _try_signal(part: PartInUse, texts: StoredTexts, context: BuildContext, folder: Path) -> SignalValues:
-    """Compute a signal for the toy texts and check that it has as many values as its scope requires."""
-    signal, scope = build_part(part, context, methods=("values",)), part.spec.scope_of(part.config)
-    counts = {"token": len(texts.store.flat_ids), "text": len(texts), "vocabulary": texts.vocab_size}
-    with trying(part, "while computing its values"):
-        (folder / "fitted").mkdir(parents=True)
-        if isinstance(signal, FittedSignal):
-            check_facts(signal.fit(texts, folder / "fitted"), f"{part.full_title}: fit(texts, folder)")
-        values = signal.values(texts, folder / "fitted")
-        return write_signal(part.spec.name, values, folder, scope=scope, count=counts[scope])
+@frozen(eq=False)
+class OtherTexts:
+    """Contexts that are other texts of a store: of the first text the last one."""
+
+    store: TokenStore
+    signals: Mapping[str, SignalValues]
+
+    def batch(self, indices: NDArray[np.int64], _epoch: int, _seed: int, pad_to: int | None = None) -> TokenBatch:
+        """Return the contexts of the texts at these indices; see `drkit.data.contexts.Contexts`."""
+        others = self.store.batch(len(self.store) - 1 - indices, pad_to=pad_to, signals=self.signals)
+        return attrs.evolve(others, keys=torch.from_numpy(indices))
 
 
-def _try_pretraining(recipe: Recipe, settings: Pretrain, registry: Registry, batch: ToyBatch) -> None:
-    """Run the masker, the decoder and the losses on one toy batch, combined as in a run."""
-    context = batch.context
-    masker_part = PartInUse.of(Kind.MASKER, settings.masker, registry)
-    decoder_part = PartInUse.of(Kind.DECODER, settings.decoder, registry)
-    masker, decoder = build_part(masker_part, context), build_part(decoder_part, context)
-    refuse_unless(callable(masker), f"{masker_part.full_title}: {type(masker).__name__} is not callable")
-    encoder = _encoder(recipe.encoder)
-    with trying(decoder_part, "while reading its rows and layers"):
-        _check_decoder(decoder_part, decoder, encoder, batch)
-    parts = {name: PartInUse.of(Kind.LOSS, term, registry) for name, term in settings.losses.items()}
-    scopes = signal_scopes(settings, registry)
-    terms = {
-        name: Term(
-            build_part(part, context),
-            tuple(sorted(part.spec.receives_of(part.config))),
-            settings.losses[name].on,
-            settings.losses[name].weight,
-            part.spec.scope_of(part.config),
-            call_signals(part.spec, part.config, scopes),
+def _try_pretraining(recipe: Recipe, settings: Pretrain, registry: Registry, context: BuildContext) -> None:
+    """Run the signals, the masker, the decoder and the losses on one toy batch, combined as in a run."""
+    masker_part, decoder_part, *_ = parts_in_use(settings, registry)
+    with TemporaryDirectory(prefix=SCRATCH) as folder:
+        texts = _stored_texts(context, Path(folder))
+        signals = _signals(settings, registry, texts, context, Path(folder))
+        context = attrs.evolve(context, signals=vocabulary_signals(signals))
+        masker = registry.build(Kind.MASKER, settings.masker.use, settings.masker.config, context)
+        refuse_unless(callable(masker), f"{masker_part.full_title}: {type(masker).__name__} is not callable")
+        module = auto_encoder(settings, registry, _encoder(recipe.encoder), context, masker=masker).train()
+        carried = batch_signals(signals)
+        with trying(decoder_part, "while reading its rows and layers"):
+            _check_decoder(decoder_part, module, texts.store.batch(np.arange(len(texts)), signals=carried))
+        collate = MaskingCollator(
+            store=texts.store,
+            signals=carried,
+            masker=CheckedMasker(masker_part, masker),
+            rows=module.decoder.rows,
+            seed=recipe.seed,
+            contexts=None if context_kind(settings, registry) == "self" else OtherTexts(texts.store, carried),
+            paired=module.paired(),
         )
-        for name, part in parts.items()
-    }
-    with trying(masker_part, "while building its replacer"):
-        replacer = masker.replacer(context) if isinstance(masker, ReplacingMasker) else None
-    module = AutoEncoder(encoder, decoder, terms, replacer).train()
-    tensors = _masked(masker_part, masker, decoder, batch)
-    _try_decoder(decoder_part, masker_part, module, tensors)
-    for name, part in parts.items():
-        _try_term(part, terms[name], module, tensors)
+        tensors = collate([(0, index) for index in range(len(texts))])
+        _try_decoder(decoder_part, masker_part, module, tensors)
+        for name, term in settings.losses.items():
+            _try_term(PartInUse.of(Kind.LOSS, term, registry), module.terms[name], module, tensors)
 
 
-def _masked(part: PartInUse, masker: Any, decoder: Any, batch: ToyBatch) -> dict[str, Tensor]:
-    """Return a masked toy batch as tensors for `AutoEncoder`; each text's partner is another text of the batch."""
-    tokens, length, count = batch.tokens, batch.length, len(batch.tokens.ids)
-    if "context" in part.spec.provides_of(part.config):
-        tokens = attrs.evolve(tokens, context=batch.contexts)
-    clean = tokens.context or tokens
-    rows, draws = decoder.rows(length), Draws(1, 0, tokens.keys.numpy())
-    with trying(part, "called with (tokens, rng, rows=..)"):
-        views = masker(tokens, draws, rows=rows)
-        title = part.full_title
-        require(isinstance(views, Views), f"{title}: expected Views, got {_kind_of(views)}")
-        check_view(views.encoder, tokens, f"{title}, encoder's view")
-        check_view(views.decoder, clean, f"{title}, decoder's view")
-        if rows and "rows" in part.spec.provides_of(part.config):
-            check_rows(views, rows, title)
-    if 0 < rows < length:
-        views = attrs.evolve(views, decoder=keep_targets(views.decoder, decoder.rows, draws))
-    return {**batch_tensors(tokens, views), "partners": torch.arange(count).roll(count // 2)}
+def _stored_texts(context: BuildContext, folder: Path) -> StoredTexts:
+    texts, tokenizer = toys.toy_texts(), context.tokenizer
+    tokenise(((str(n), text) for n, text in enumerate(texts)), tokenizer, folder, max_length=LONGEST_TEXT)
+    return StoredTexts(TokenStore.open(folder), tokenizer, len(tokenizer), lambda: iter(texts))
 
 
-def _check_decoder(part: PartInUse, decoder: Any, encoder: MaskedLmEncoder, batch: ToyBatch) -> None:
-    title = part.full_title
+def _signals(
+    settings: Pretrain, registry: Registry, texts: StoredTexts, context: BuildContext, folder: Path
+) -> dict[str, SignalValues]:
+    """Compute every signal that the parts read for the toy texts."""
+    found = {}
+    for name, choice in required_signals(settings, registry).items():
+        part = PartInUse.of(Kind.SIGNAL, choice, registry)
+        signal = build_part(part, context, methods=("values",))
+        with trying(part, "while computing its values"):
+            scope = part.spec.scope_of(part.config)
+            found[name] = written_signal(signal, name, scope, texts, folder / name, part.full_title)
+    return found
+
+
+def _check_decoder(part: PartInUse, module: AutoEncoder, tokens: TokenBatch) -> None:
+    title, decoder = part.full_title, module.decoder
     require(isinstance(decoder, nn.Module), f"{title}: expected an nn.Module, got {_kind_of(decoder)}")
     require_methods(part, decoder, ("rows",))
     require(hasattr(decoder, "needs_layers"), f"{title}: {type(decoder).__name__} has no attribute needs_layers")
-    rows = decoder.rows(batch.length)
+    rows = decoder.rows(tokens.ids.shape[1])
     require(isinstance(rows, int), f"{title}: rows(length) must be an int, got {_kind_of(rows)}")
-    if isinstance(decoder, StartsFromEncoder):
-        decoder.init_from(encoder)
-    encoder.encode(batch.tokens.ids, batch.tokens.attention, tuple(decoder.needs_layers))
+    module.encoder.encode(tokens.ids, tokens.attention, tuple(decoder.needs_layers))
 
 
 def _try_decoder(part: PartInUse, masker: PartInUse, module: AutoEncoder, tensors: Mapping[str, Tensor]) -> None:
@@ -247,12 +236,12 @@ def _try_decoder(part: PartInUse, masker: PartInUse, module: AutoEncoder, tensor
         names = ", ".join(map(str, out)) or "nothing"
         require(not missing, f"{title}: its spec provides {', '.join(missing)}; its output has {names}")
         width = module.encoder.config.hidden_size
-        check_outputs(out, title, texts=len(toys.toy_texts()), words=toys.VOCAB, width=width)
+        check_outputs(out, title, texts=len(inputs.tokens.ids), words=toys.VOCAB, width=width)
         _check_weights(part, module.decoder, [scalar_of(value) for value in out.values()])
 
 
 def _check_weights(part: PartInUse, module: Any, scalars: list[Tensor | None]) -> None:
-    """Check that every weight that requires a gradient gets one from one of `scalars`."""
+    """Check that every weight that requires a gradient gets one from one of `scalars`; it may be zero at the start."""
     title = part.full_title
     if not isinstance(module, nn.Module):
         return
@@ -265,37 +254,26 @@ def _check_weights(part: PartInUse, module: Any, scalars: list[Tensor | None]) -
     idle = [name for name, gradient in zip(weights, found, strict=True) if gradient is None]
     require(
         not idle,
-        f"{title}: no gradient reaches its weights {', '.join(idle)}; use them, or set requires_grad to False",
+        f"{title}: no gradient reaches its own weights {', '.join(idle)}; use them, or set requires_grad to False",
     )
 
 
 def _try_term(part: PartInUse, term: Term, module: AutoEncoder, tensors: Mapping[str, Tensor]) -> None:
     outputs = module.outputs(module.encode(tensors), tensors)
-    inputs = term.inputs(outputs[term.on])
-    weights = [
-        weight for weight in (*module.encoder.parameters(), *module.decoder.parameters()) if weight.requires_grad
-    ]
-    _try_loss(part, term.loss, inputs, weights)
+    weights = [*module.encoder.parameters(), *module.decoder.parameters()]
+    _try_loss(part, term.loss, term.inputs(outputs[term.on]), [weight for weight in weights if weight.requires_grad])
 
 
 # Losses
 
 
-def _try_loss(part: PartInUse, loss: Any, inputs: Mapping[str, Any], learnt: list[Tensor]) -> None:
-    """Check that a loss is a finite scalar with a gradient for its inputs (`learnt`) and for its own weights."""
+def _try_loss(part: PartInUse, loss: Any, inputs: Mapping[str, Any], learned: list[Tensor]) -> None:
+    """Check that a loss is a finite scalar with a gradient for its inputs (`learned`) and for its own weights."""
     title = part.full_title
     refuse_unless(callable(loss), f"{title}: {type(loss).__name__} is not callable")
     with trying(part, f"called with ({', '.join(f'{name}=..' for name in inputs)})"):
         value = check_step(loss(**inputs), f"{title}: the loss").loss
-        require(
-            value.requires_grad,
-            f"{title}: the loss carries no gradient; compute it from what the call receives, without detach()",
-        )
-        gradients = torch.autograd.grad(value, learnt, retain_graph=True, allow_unused=True)
-        reached = [gradient for gradient in gradients if gradient is not None]
-        require(reached, f"{title}: no gradient of the loss reaches its inputs")
-        finite = all(bool(gradient.isfinite().all()) for gradient in reached)
-        require(finite, f"{title}: a gradient of the loss is nan or infinite, expected finite numbers")
+        check_gradient(title, value, learned)
         _check_weights(part, loss, [value])
         if isinstance(loss, CountsItems):
             items = loss.items(**inputs)
@@ -328,12 +306,6 @@ def _vector_length(encoder: EncoderSettings) -> int:
     return size if isinstance(size, int) else LONGEST_VECTOR
 
 
-def _learnt(inputs: Mapping[str, Any]) -> list[Tensor]:
-    """Return the tensors in bundles of inputs that require gradients."""
-    values = [getattr(bundle, a.name) for bundle in inputs.values() for a in attrs.fields(type(bundle))]
-    return [value for value in values if isinstance(value, Tensor) and value.requires_grad]
-
-
 # Miners
 
 
@@ -355,34 +327,17 @@ def _try_miners(parts: list[PartInUse], context: BuildContext) -> None:
 
 def _try_source(part: PartInUse, miner: Any) -> None:
     requests = list(toys.toy_requests(QUERIES))
-    doc_ids = {passage.doc_id for passage in toys.ToyCorpus()}
     with trying(part, "while mining negatives"):
         require_methods(part, miner, ("index", "mine"))
         miner.index(toys.ToyCorpus())
-        answers = list(miner.mine(iter(requests), DEPTH))
-        _check_answers(part, [request.query_id for request in requests], answers)
-        for request, mined in zip(requests, answers, strict=True):
-            check_mined(request, mined, DEPTH, doc_ids, part.full_title)
+        check_negatives(requests, list(miner.mine(iter(requests), DEPTH)), DEPTH, part.full_title)
 
 
 def _try_filter(part: PartInUse, miner_filter: Any) -> None:
     pairs = list(toy_candidates(QUERIES))
     with trying(part, "while filtering candidates"):
         require_methods(part, miner_filter, ("keep",))
-        answers = list(miner_filter.keep(iter(pairs), toys.ToyCorpus()))
-        _check_answers(part, [mined.query_id for _, mined in pairs], answers)
-        for (_, before), after in zip(pairs, answers, strict=True):
-            check_kept(before, after, part.full_title)
-
-
-def _check_answers(part: PartInUse, query_ids: list[str], answers: list[Any]) -> None:
-    wrong = next((answer for answer in answers if not isinstance(answer, Mined)), None)
-    require(wrong is None, f"{part.full_title}: expected Mined, got {_kind_of(wrong)}")
-    found = [answer.query_id for answer in answers]
-    require(
-        found == query_ids,
-        f"{part.full_title}: expected results for {', '.join(query_ids)} in this order, got {', '.join(found)}",
-    )
+        check_kept(pairs, list(miner_filter.keep(iter(pairs), toys.ToyCorpus())), part.full_title)
 
 
 def _kind_of(value: Any) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 from drkit.core.protocols import FittedSignal, ReadsInParts
 from drkit.core.spec import ComponentSpec, Kind
 from drkit.core.types import Judgement, Passage, Query
-from drkit.data.arrays import write_signal
+from drkit.data.arrays import SignalValues, write_signal
 from drkit.data.collection import SPLITS
 from drkit.data.corpus import open_collection
 from drkit.data.store import StoredTexts, TokenStore, tokenise
@@ -140,13 +140,20 @@ def _values(spec: ComponentSpec, config: Any, texts: Sequence[str]) -> tuple[Any
         tokenise((("", text) for text in texts), tokenizer, folder / "tokens", max_length=_LENGTH)
         store, size = TokenStore.open(folder / "tokens"), len(tokenizer)
         stored = StoredTexts(store, tokenizer, vocab_size=size, characters=lambda: iter(texts), prompt="")
-        fitted = folder / "fitted"
-        fitted.mkdir()
-        if isinstance(signal, FittedSignal):
-            with running(spec.name, "fit(texts, folder)"):
-                check_facts(signal.fit(stored, fitted), f"{spec.name}: fit(texts, folder)")
-        counts = {"token": len(store.flat_ids), "text": len(store), "vocabulary": size}
-        with running(spec.name, f"values(texts, folder) of {len(texts)} text(s)"):
-            chunks = signal.values(stored, fitted)
-            written = write_signal(spec.name, chunks, folder, scope=scope, count=counts[scope])
+        with running(spec.name, f"fit and values(texts, folder) of {len(texts)} text(s)"):
+            written = written_signal(signal, spec.name, scope, stored, folder, spec.name)
         return signal, np.array(written.values)
+
+
+def written_signal(signal: Any, name: str, scope: str, texts: StoredTexts, folder: Path, title: str) -> SignalValues:
+    """Fit a signal to texts and write its values, as a run does; title: names it in errors.
+
+    Raises ContractError for invalid facts of the fit, and DrkitError unless there is exactly one finite value for each
+    token, text or entry of the vocabulary.
+    """
+    fitted = folder / "fitted"
+    fitted.mkdir(parents=True)
+    if isinstance(signal, FittedSignal):
+        check_facts(signal.fit(texts, fitted), f"{title}: fit(texts, folder)")
+    counts = {"token": len(texts.store.flat_ids), "text": len(texts), "vocabulary": texts.vocab_size}
+    return write_signal(name, signal.values(texts, fitted), folder, scope=scope, count=counts[scope])

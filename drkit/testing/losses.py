@@ -49,7 +49,8 @@ def check_loss(
     _check_metrics(out, spec.name)
     again = _call(loss, given, f"{spec.name}: a second call")
     require(torch.equal(out.loss, again.loss), f"{spec.name}: a second call gives a different loss")
-    _check_gradients(spec.name, loss, out, given)
+    check_gradient(spec.name, out.loss, learned_tensors(given))
+    _check_weights(spec.name, loss, out.loss)
     if not inputs:
         one = range(2 if "partners" in given else 1)  # a text and its partner are two rows
         _call(loss, make(one), f"{spec.name}: the loss of a batch of one")
@@ -83,14 +84,25 @@ def _check_metrics(out: StepOutput, name: str) -> None:
         require(plain, f"{name}: the metric {metric!r} is not a detached scalar tensor")
 
 
-def _check_gradients(name: str, loss: Any, out: StepOutput, given: Mapping[str, Any]) -> None:
-    require(out.loss.requires_grad, f"{name}: no gradient reaches its inputs; do not detach what it computes")
-    torch.autograd.backward(out.loss)
-    reached = [leaf.grad for leaf in _leaves(given) if leaf.grad is not None and bool(leaf.grad.any())]
-    require(reached, f"{name}: no gradient reaches its inputs")
-    require(all(bool(g.isfinite().all()) for g in reached), f"{name}: a gradient is not finite")
-    weights = dict(loss.named_parameters()) if isinstance(loss, nn.Module) else {}
-    idle = [key for key, p in weights.items() if p.requires_grad and (p.grad is None or not p.grad.any())]
+def check_gradient(name: str, loss: Tensor, learned: Sequence[Tensor]) -> None:
+    """Check that a loss sends a finite gradient that is not zero into at least one of the tensors `learned`."""
+    require(
+        loss.requires_grad,
+        f"{name}: the loss carries no gradient, so no gradient reaches its inputs; do not detach what it computes",
+    )
+    found = torch.autograd.grad(loss, list(learned), retain_graph=True, allow_unused=True)
+    reached = [gradient for gradient in found if gradient is not None]
+    require(any(bool(gradient.any()) for gradient in reached), f"{name}: no gradient reaches its inputs")
+    require(
+        all(bool(gradient.isfinite().all()) for gradient in reached),
+        f"{name}: a gradient of the loss is nan or infinite, expected finite numbers",
+    )
+
+
+def _check_weights(name: str, loss: Any, value: Tensor) -> None:
+    weights = {key: p for key, p in loss.named_parameters() if p.requires_grad} if isinstance(loss, nn.Module) else {}
+    found = torch.autograd.grad(value, list(weights.values()), retain_graph=True, allow_unused=True) if weights else ()
+    idle = [key for key, gradient in zip(weights, found, strict=True) if gradient is None or not gradient.any()]
     require(not idle, f"{name}: no gradient reaches its own weights {', '.join(idle)}")
 
 
@@ -195,7 +207,8 @@ _TOYS: dict[str, Callable[[TokenBatch], Any]] = {
 _LEARNED = ("states", "queries", "passages", "scores")
 
 
-def _leaves(given: Mapping[str, Any]) -> list[Tensor]:
+def learned_tensors(given: Mapping[str, Any]) -> list[Tensor]:
+    """Return the tensors among a loss's inputs that require gradients."""
     found: list[Tensor] = []
     for value in given.values():
         if isinstance(value, Tensor):

@@ -55,15 +55,8 @@ def _check_one(masker: Any, rows: int, name: str, provided: Collection[str], toy
     expected = (tokens.context or tokens) if "context" in provided else tokens
     which = "context of the batch" if "context" in provided else "clean text"
     require(torch.equal(views.context.ids, expected.ids), f"{name}: Views.context must be the {which}")
-    check_view(views.encoder, tokens, f"{name}, encoder")
-    check_view(views.decoder, views.context, f"{name}, decoder")
-    noise = views.encoder.noise is not None or views.decoder.noise is not None
-    require(
-        noise == ("replaced" in provided), f"{name}: views have `noise` if and only if the spec provides 'replaced'"
-    )
-    if rows:
-        check_rows(views, rows, name)
-    else:
+    check_views(views, tokens, rows, provided, name)
+    if not rows:
         idle = ~(views.decoder.labels != NO_TARGET).any(1) & (views.context.maskable.sum(1) > SHORT)
         require(not idle.any(), f"{name}, decoder: a text has maskable tokens, but no targets")
     _check_draws(masker, tokens, views, rows, name)
@@ -87,9 +80,26 @@ class _OneBatch(Dataset[TokenBatch]):
 def _mask(masker: Any, tokens: TokenBatch, rows: int, name: str, *, seed: int = 1, epoch: int = 0) -> Views:
     with running(name, f"masking {len(tokens.ids)} text(s) with rows={rows}"):
         views = masker(tokens, Draws(seed, epoch, tokens.keys.numpy()), rows=rows)
+    return require_views(views, name)
+
+
+def require_views(views: Any, name: str) -> Views:
+    """Return what a masker returned; raises ContractError unless it is Views."""
     require(isinstance(views, Views), f"{name}: a masker must return Views, got {type(views).__name__}")
     assert isinstance(views, Views)
     return views
+
+
+def check_views(views: Views, tokens: TokenBatch, rows: int, provided: Collection[str], name: str) -> None:
+    """Check the views of a batch: targets, labels, noise, and a visibility pattern if the masker provides `rows`."""
+    check_view(views.encoder, tokens, f"{name}, encoder's view")
+    check_view(views.decoder, views.context, f"{name}, decoder's view")
+    noise = views.encoder.noise is not None or views.decoder.noise is not None
+    require(
+        noise == ("replaced" in provided), f"{name}: views have `noise` if and only if the spec provides 'replaced'"
+    )
+    if rows and "rows" in provided:
+        check_rows(views, rows, name)
 
 
 def check_view(view: MaskedView, clean: TokenBatch, name: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -68,22 +68,38 @@ def _check_before_index(miner: Any, name: str) -> None:
 def _check_answers(build: Callable[[], Any], depth: int, name: str) -> None:
     requests = list(toy_requests(50))
     answers = list(_indexed(build).mine(iter(requests), depth))
-    _check_types(answers, name)
-    require([a.query_id for a in answers] == [r.query_id for r in requests], f"{name}: answers are not in order")
-    known_ids = {passage.doc_id for passage in ToyCorpus()}
-    for request, mined in zip(requests, answers, strict=True):
-        check_mined(request, mined, depth, known_ids, name)
+    check_negatives(requests, answers, depth, name)
     require(any(a.doc_ids for a in answers), f"{name}: finds no negatives")
     again = list(_indexed(build).mine(iter(requests), depth))
     require(answers == again, f"{name}: a second run gives different negatives")
 
 
-def _check_types(answers: list[Any], name: str) -> None:
+def check_negatives(requests: Sequence[MiningRequest], answers: Sequence[Any], depth: int, name: str) -> None:
+    """Check a source's answers for the toy corpus: one for each request, in order; see `_check_mined`."""
+    _check_order([request.query_id for request in requests], answers, name)
+    known_ids = {passage.doc_id for passage in ToyCorpus()}
+    for request, mined in zip(requests, answers, strict=True):
+        _check_mined(request, mined, depth, known_ids, name)
+
+
+def check_kept(pairs: Sequence[Pair], answers: Sequence[Any], name: str) -> None:
+    """Check a filter's answers: one for each query, in order; see `_check_one_kept`."""
+    _check_order([mined.query_id for _, mined in pairs], answers, name)
+    for (_, before), after in zip(pairs, answers, strict=True):
+        _check_one_kept(before, after, name)
+
+
+def _check_order(query_ids: list[str], answers: Sequence[Any], name: str) -> None:
     wrong = next((type(answer).__name__ for answer in answers if not isinstance(answer, Mined)), None)
     require(wrong is None, f"{name}: an answer must be Mined, got {wrong}")
+    found = [answer.query_id for answer in answers]
+    require(
+        found == query_ids,
+        f"{name}: answers are not in order: expected results for {', '.join(query_ids)}, got {', '.join(found)}",
+    )
 
 
-def check_mined(request: MiningRequest, mined: Mined, depth: int, known_ids: set[str], name: str) -> None:
+def _check_mined(request: MiningRequest, mined: Mined, depth: int, known_ids: set[str], name: str) -> None:
     """Check one query's negatives: known ids, each once, none judged relevant, at most `depth`, descending scores."""
     ids = mined.doc_ids
     require(not request.positives & set(ids), f"{name}: {mined.query_id} has a judged positive among its negatives")
@@ -109,16 +125,13 @@ def check_filter(part: ComponentSpec | str | Callable[[], Any], config: Any = No
         receives = spec_of(Kind.MINER, part).receives
         require("candidates" in receives, f"{name}: the spec of a filter must have receives=('candidates',)")
     with running(name, "filtering"):
-        _check_kept(build, name)
+        _check_filtering(build, name)
 
 
-def _check_kept(build: Callable[[], Any], name: str) -> None:
+def _check_filtering(build: Callable[[], Any], name: str) -> None:
     pairs = list(toy_candidates(50))
     kept = list(build().keep(iter(pairs), ToyCorpus()))
-    _check_types(kept, name)
-    require([k.query_id for k in kept] == [m.query_id for _, m in pairs], f"{name}: answers are not in order")
-    for (_, before), after in zip(pairs, kept, strict=True):
-        check_kept(before, after, name)
+    check_kept(pairs, kept, name)
     require(kept == list(build().keep(iter(pairs), ToyCorpus())), f"{name}: a second run keeps different candidates")
     alone = [next(iter(build().keep([pair], ToyCorpus()))) for pair in pairs]
     require(alone == kept, f"{name}: an answer depends on the other queries")
@@ -138,7 +151,7 @@ def toy_candidates(count: int) -> Iterator[Pair]:
         yield request, Mined(request.query_id, tuple(found), scores, positives, {"earlier": 2})
 
 
-def check_kept(before: Mined, after: Mined, name: str) -> None:
+def _check_one_kept(before: Mined, after: Mined, name: str) -> None:
     """Check which of one query's candidates a filter keeps, and how it counts the others."""
     scores_before = dict(zip(before.doc_ids, before.scores, strict=True))
     query = after.query_id

@@ -357,17 +357,34 @@ def effective_batch(collate: PairCollator, training: Training, loss: Choice) -> 
     A batch spans all processes and all chunks; accumulation adds up the gradients of several batches without adding
     negatives.
     """
-    queries = min(training.per_device_train_batch_size * processes.count(), len(collate.pairs))
+    counts = query_counts(len(collate.pairs), training)
     mined = collate.refreshed(0) if collate.refreshed else collate.pairs.negatives
-    hard = float(np.array([min(len(n), collate.negatives) for n in mined]).mean())
+    hard, passages = passage_counts(mined, collate.negatives, counts["queries_per_batch"])
     return {
-        "training_queries": len(collate.pairs),
-        "processes": processes.count(),
-        "queries_per_batch": queries,
-        "queries_per_step": queries * training.gradient_accumulation_steps,
+        **counts,
         "hard_negatives_per_query": round(hard, 3),
-        "negatives_per_query": round(queries * (1 + hard) - 1 if uses_in_batch_negatives(loss) else hard, 1),
+        "negatives_per_query": round(passages - 1 if uses_in_batch_negatives(loss) else hard, 1),
     }
+
+
+def query_counts(queries: int, training: Training) -> dict[str, int]:
+    """Return the numbers of training queries, of processes, and of queries per batch and step of all processes."""
+    per_batch = min(training.per_device_train_batch_size * processes.count(), queries)
+    return {
+        "training_queries": queries,
+        "processes": processes.count(),
+        "queries_per_batch": per_batch,
+        "queries_per_step": per_batch * training.gradient_accumulation_steps,
+    }
+
+
+def passage_counts(mined: Sequence[Indices], most: int, queries: int) -> tuple[float, float]:
+    """Return the mean number of negatives that a query draws, and of passages in a batch of `queries`.
+
+    mined: one array per query, of which a batch has up to `most` passages.
+    """
+    hard = float(np.array([min(len(negatives), most) for negatives in mined]).mean())
+    return hard, queries * (1 + hard)
 
 
 def describe_batch(effective: Mapping[str, Any]) -> str:

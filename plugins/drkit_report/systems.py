@@ -16,10 +16,12 @@ from drkit.evaluate.measures import Scores
 from drkit.evaluate.significance import RESAMPLES, bootstrap_intervals
 from drkit.evaluate.systems import LEVEL, Versus, compare, p_text
 from drkit.report import SYSTEM_NAMES
+from drkit.runs.stages.evaluation import HYBRID_NAME, STARTS
+from drkit.runs.stages.finetune import BASELINE
 from drkit.search import read_run
 
 # Systems that say nothing about a recipe: what it starts from, and what it is compared with.
-_SHARED = ("bm25", "hybrid", "initial", "as-it-is", "no-pretraining")
+_SHARED = ("bm25", HYBRID_NAME, *STARTS, BASELINE)
 PASSAGES = 5  # of each system and query
 _JUDGED = 5  # relevant passages of a query that are listed in any case
 _LONGEST = 600  # characters of a passage

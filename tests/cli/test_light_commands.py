@@ -55,7 +55,6 @@ def drkit(*arguments, cwd=None, **environment):
         ["compose", "--masker", "pmii"],
         ["doctor", "--help"],
         ["init", "--help"],
-        ["completion", "bash"],
         ["list", "--json", "-v"],
         ["show", "recipe", "retromae", "--diff", "cdmae"],
     ],

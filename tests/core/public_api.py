@@ -11,11 +11,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import attrs
-
-from drkit.core.deprecation import DEPRECATED, Deprecation
-from drkit.core.registry import DRKIT, installed, package_of
-
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "api.md"
 PACKAGES = {
@@ -41,14 +36,6 @@ users comes with a new version of the API. All other names may change at any tim
 may declare `DRKIT_API = {version}`, and a drkit of another version then says so instead of failing somewhere else.
 
 Parts, recipes, pipelines and settings are public by name: `drkit list`, `drkit show`.
-
-## What will be removed
-A name or part that will be removed goes on working for at least one minor version. Using it warns, once for each place
-that uses it, with the replacement and the version that removes it (`drkit.plugin.DrkitDeprecationWarning`).
-A plugin does the same for a part with `deprecated=Deprecation("new-name", "2.0")` in its spec, and for a setting with a
-new name with `setting(.., formerly=FormerName("old_name", "2.0"))`: recipes with the old name are still read.
-
-{deprecated}
 """
 OPTIONS = """    options:
       members: [{members}]
@@ -62,26 +49,11 @@ def exports(package: str) -> list[str]:
     return list(import_module(package).__all__)
 
 
-def deprecations() -> dict[str, Deprecation]:
-    """What is deprecated: public names, and the parts of drkit's own package."""
-    own = [spec for spec in installed().registry if package_of(spec.provider) == DRKIT]
-    settings = {
-        f"{spec.kind} {spec.name}: {former.name}": former.deprecation(setting.name)
-        for spec in own
-        for setting in attrs.fields(spec.config)
-        if (former := setting.metadata.get("formerly"))
-    }
-    parts = {f"{spec.kind} {spec.name}": spec.deprecated for spec in own if spec.deprecated}
-    return {**DEPRECATED, **parts, **settings}
-
-
 def page() -> str:
     """The page on the API, for mkdocstrings."""
     from drkit.plugin import API_VERSION
 
-    listed = [deprecation.sentence(name) for name, deprecation in sorted(deprecations().items())]
-    deprecated = "\n".join(f"- {line}" for line in listed) or "Nothing is deprecated at present."
-    sections = [HEAD.format(version=API_VERSION, deprecated=deprecated)]
+    sections = [HEAD.format(version=API_VERSION)]
     for package, title in PACKAGES.items():
         members = ", ".join(exports(package))
         sections.append(f"## {title}: `{package}`\n::: {package}\n{OPTIONS.format(members=members)}")

@@ -343,8 +343,6 @@ def test_what_a_round_sets_is_its_own():
         (("finetune.rounds.0.miners=['margin']",), "put a source"),
         (("finetune.rounds.0.miners=['bm25', 'random']",), "must be first in its chain"),
         (("finetune.rounds.0.miners=['bm25', 'cross-encoder-filter']",), "not trained yet"),
-        (("finetune.rounds.0.name=reranker",), "cannot be named"),
-        (("finetune.rounds.0.name=teacher-x",), "cannot be named"),
         (("finetune.loss=listwise",), "losses that fit: contrastive"),
         (
             ("finetune.rounds.0.teacher=given",),

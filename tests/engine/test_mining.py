@@ -54,9 +54,9 @@ def context(vectors, watch=None):
     return BuildContext(retriever=retriever, reranker=ToyReranker(), seed=3)
 
 
-def toy_chain(text, vectors, index, weights, watch=None):
-    """Open a chain in a worker."""
-    return open_chain(text, context(vectors, watch), ToyCorpus(), index, dict(weights))
+def opened(vectors, watch=None):
+    """The context and the corpus, in a worker."""
+    return context(vectors, watch), ToyCorpus()
 
 
 class Mining:
@@ -67,9 +67,10 @@ class Mining:
         choices = parse_chain(names, (), registry)
         self.chain = build_chain(choices, registry, here)
         self.parts = FileParts(folder / "parts")
-        given = chain_text(choices), vectors, folder / "index", tuple(model_hashes(here).items())
+        given = (vectors, watch) if watch else (vectors,)
+        weights = tuple(model_hashes(here).items())
         self.chain.save_index(folder / "index", ToyCorpus())
-        self.loaded = Loaded(toy_chain, *given, *([watch] if watch else []))
+        self.loaded = Loaded(open_chain, chain_text(choices), opened, given, folder / "index", weights)
 
     def here(self, requests=REQUESTS):
         self.chain.index(ToyCorpus())
@@ -132,7 +133,7 @@ def test_a_worker_with_other_weights_refuses(vectors, tmp_path):
     other = {"retriever": "other"}
     text = chain_text(parse_chain(["dense"], (), installed().registry))
     with pytest.raises(DrkitError, match="a worker loaded another model for mining"):
-        toy_chain(text, vectors, tmp_path / "index", tuple(other.items()))
+        open_chain(text, opened, (vectors,), tmp_path / "index", tuple(other.items()))
 
 
 def test_mined_negatives_read_back_equal(tmp_path):

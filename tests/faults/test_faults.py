@@ -182,7 +182,6 @@ def readers(run):
         "show": ["show", "masker", "pmi"],
         "plugins": ["plugins"],
         "doctor": ["doctor"],
-        "completion": ["completion", "bash"],
     }
 
 

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from drkit.core.files import MANIFEST as FILE
 from drkit.core.registry import installed
 from drkit.data.collection import read_passages
 from drkit.data.pairs import PairsCollection
@@ -36,7 +37,7 @@ from drkit.errors import DrkitError
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.start import declared_settings_of
 from drkit.recipe.toml import read_recipe, recipe_toml
-from drkit.runs.manifest import FILE, damages, load_manifest
+from drkit.runs.manifest import damages, load_manifest
 from drkit.search import read_qrels, read_run
 from drkit.search.flat import ABOUT
 from drkit.search.index import open_index

@@ -145,7 +145,7 @@ def test_maskers_without_a_defect_pass():
         (Counts, "the same seed gives a different mask"),
         (CannotBePickled, "pickling it, as worker processes need, raises"),
         (HidesShortestFirst, "a text's mask depends on its padding"),
-        (ShortLabels, "encoder: labels is torch.int32, expected int64"),
+        (ShortLabels, "encoder's view: labels is torch.int32, expected int64"),
         (ChangesItsInput, "the masker changed its input"),
         (NeedsAnotherSetting, "building it by .* raises AttributeError: 'NoSettings' object has no attribute 'ratio'"),
     ],

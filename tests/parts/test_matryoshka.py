@@ -71,7 +71,7 @@ def test_a_recipe_chooses_the_wrapped_loss_and_its_settings():
     assert not uses_in_batch_negatives(recipe.finetune.loss)
     assert recipe_from_table(parse_toml(recipe_toml(recipe), "recipe"), PARTS.registry) == recipe
     paths = {one.path: one for one in setting_paths(recipe, PARTS.registry)}
-    assert "contrastive" in paths["finetune.loss.loss.use"].choices
+    assert paths["finetune.loss.loss.use"].meaning.startswith("the loss: ")
     assert paths["finetune.loss.loss.temperature"].value == 0.5
 
 

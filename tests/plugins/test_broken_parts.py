@@ -15,7 +15,7 @@ from tests.plugins.packages import path_with, write_package
 HERE = "tests.plugins.broken"
 MASKERS = {
     "NotCallable": "NotCallable is not callable",
-    "OneView": "expected Views, got MaskedView",
+    "OneView": "a masker must return Views, got MaskedView",
     "HidesSpecials": "encoder's view: a special token or padding is a target",
     "ShortInts": "encoder's view: labels is torch.int32, expected int64",
     "WrongKeywords": "called with (tokens, rng, rows=..): TypeError: .*unexpected keyword argument 'rows'",
@@ -30,7 +30,7 @@ DECODERS = {
     "WrongLabels": "token_states has labels outside the vocabulary",
     "FloatLabels": "token_states has labels of torch.float32, expected int64",
     "NanStates": "token_states has values that are nan or infinite",
-    "IdleWeights": "no gradient reaches its weights never_used.weight, never_used.bias",
+    "IdleWeights": "no gradient reaches its own weights never_used.weight, never_used.bias",
     "NoSuchLayer": "while reading its rows and layers: .*40",
     "RaisesLongMessage": "RuntimeError: the first of many words .*[.][.][.] (.*broken.py:[0-9]+)",
 }
@@ -51,7 +51,7 @@ SOURCES = {
     "FindsPositives": "q0 has a judged positive among its negatives",
     "Unsorted": "scores do not descend",
     "TooMany": "q0 has 8 negatives, expected at most 5",
-    "LeavesOneOut": "expected results for q0, q1, q2, q3, q4 in this order, got q1, q2, q3, q4",
+    "LeavesOneOut": "expected results for q0, q1, q2, q3, q4, got q1, q2, q3, q4",
     "NoIndex": "NoIndex has no method index and no method mine",
 }
 SIGNALS = {

@@ -2,9 +2,11 @@
 
 import json
 import signal
+from importlib.metadata import EntryPoint, entry_points
 
 import pytest
 
+from drkit.core.registry import GROUP, discover
 from drkit.errors import DrkitError, UnknownNameError
 from drkit.recipe.compose import ComposeRequest, compose
 from tests.cli.test_light_commands import drkit
@@ -36,6 +38,9 @@ def drkit_components():
 BROKEN = {
     "import-error": ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
     "misspelled": ("@hookimpl\ndef drkit_componets():\n    return []", "did you mean 'drkit_components'"),
+    "extra-argument": ("@hookimpl\ndef drkit_components(what):\n    return []", "PluginValidationError"),
+    "raises-in-hook": ("@hookimpl\ndef drkit_components():\n    return 1 / 0", "ZeroDivisionError"),
+    "of-tomorrow": ("DRKIT_API = 2", "version 2 of drkit's API, and this drkit has 1; update drkit"),
     "not-a-spec": ("@hookimpl\ndef drkit_components():\n    return ['pmi']", "must return ComponentSpecs, got 'pmi'"),
     "not-an-extension": ("@hookimpl\ndef drkit_backends():\n    return [3]", "must return Extensions, got 3"),
     "interrupting": ("raise KeyboardInterrupt('theirs')", "KeyboardInterrupt: theirs"),
@@ -43,6 +48,16 @@ BROKEN = {
     "skipping": ("import pytest\npytest.skip('theirs', allow_module_level=True)", "Skipped: theirs"),
     "many-lines": ("raise RuntimeError('first line\\nsecond line')", "RuntimeError: first line"),
 }
+
+
+GOOD = """
+def make(config, context):
+    return ("made", config)
+
+@hookimpl
+def drkit_components():
+    return [part("masker", "stranger", "good:make")]
+"""
 
 
 def report_of(here, name):
@@ -63,6 +78,19 @@ def test_an_unknown_name_lists_the_plugins_that_failed(name, site):
     with pytest.raises(UnknownNameError, match="Not loaded"):
         compose(ComposeRequest(paper="theirs"), here)
     assert compose(ComposeRequest(), here).name == "pydocs-pmi-enhanced"
+
+
+def test_all_of_them_leave_a_good_one_working_in_any_order(site):
+    for name, (source, _) in BROKEN.items():
+        write_package(site, name, source)
+    write_package(site, "good", GOOD)
+    found = [*entry_points(group=GROUP), EntryPoint("missing", "no_such_module", GROUP)]
+    for here in (discover(found), discover(reversed(found))):
+        assert here.registry.build("masker", "stranger")[0] == "made"
+        failed = {report.name: report for report in here.plugins if report.error}
+        assert {*failed} == {*BROKEN, "missing"}
+        assert not any(report.specs for report in failed.values())
+    assert [r.name for r in here.plugins] == [r.name for r in discover(found).plugins]
 
 
 def test_a_missing_recipe_file_takes_nothing_else_away(site):

@@ -187,6 +187,11 @@ def test_a_text_too_short_for_any_query_is_said(tmp_path):
         (("pseudo_queries.sources=[]",), "at least one source"),
         (("pseudo_queries.found_by=['bm25', 'dense']",), "must name bm25 or encoder or both"),
         (("finetune.rounds.0.name=pseudo-queries",), "cannot be named"),
+        (("finetune.rounds.0.name=encoder",), "a round cannot be named 'encoder'"),
+        (("finetune.rounds.0.name=index-a",), "a round cannot be named 'index-a'"),
+        (("finetune.rounds.0.name=reranker",), "a round cannot be named 'reranker'"),
+        (("finetune.rounds.0.name=teacher-x",), "a round cannot be named 'teacher-x'"),
+        (("finetune.rounds.0.name=no-pretraining",), "a round cannot be named 'no-pretraining'"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_runs(settings, said, beir):

@@ -142,7 +142,6 @@ def _show_part(spec: ComponentSpec) -> None:
         "kind": spec.kind.value,
         "name": spec.name,
         "summary": spec.summary,
-        "deprecated": spec.deprecated.sentence(f"{spec.kind} {spec.name}") if spec.deprecated else "",
         "settings": [dict(zip(names, row, strict=True)) for row in describe_settings(spec.config)],
         "paper": attrs.asdict(spec.cite) if spec.cite else None,
         **{name: list(getattr(spec, name)) for name in _CONTRACT},
@@ -160,8 +159,6 @@ def _print_part(part: dict[str, Any]) -> None:
 
     screen = console()
     screen.print(Text(f"{part['kind']} {part['name']}", style="bold").append(f"  {part['summary']}", style="not bold"))
-    if part["deprecated"]:
-        screen.print(part["deprecated"])
     if part["settings"]:
         columns = tuple(part["settings"][0])
         screen.print(table("settings", columns, [tuple(row.values()) for row in part["settings"]]))

@@ -20,7 +20,8 @@ from drkit.core.types import Judgement, Query
 from drkit.recipe.toml import json_text
 from drkit.runs.stage import TRUNCATED, StageRun, StageSpec, TextReading, Truncation, from_recipe, record_truncations
 from drkit.runs.stages.reranker import loaded_teacher
-from drkit.runs.stages.retriever import chosen_input, loaded_retriever
+from drkit.runs.stages.retriever import AS_IT_IS, chosen_input, loaded_retriever
+from drkit.runs.stages.start import INITIAL
 from drkit.search.fusion import WEIGHT
 
 if TYPE_CHECKING:
@@ -139,6 +140,7 @@ SEARCH = StageSpec(
     },
     records=(TRUNCATED,),
     resumable=True,
+    folders=("runs", "dev-runs", "choice-runs"),
 )
 
 
@@ -201,6 +203,7 @@ HYBRID = StageSpec(
         "dev-runs": "the rankings of the dev queries by BM25 and the exported retriever",
         "dev": "the dev queries' judgements",
     },
+    folders=(HYBRID_NAME,),
 )
 
 
@@ -226,11 +229,12 @@ UNTUNED_HYBRID = StageSpec(
     settings=UntunedSettings,
     run=keep_weight,
     inputs={"bm25": "BM25's index", "index": "the exported retriever's index"},
+    folders=(HYBRID_NAME,),
 )
 
 
 # Stages of the encoder from which a run starts.
-STARTS = ("initial", "as-it-is")
+STARTS = (INITIAL, AS_IT_IS)
 
 
 @frozen
@@ -331,4 +335,5 @@ EVALUATION = StageSpec(
         "hybrid": "the fused ranking, and its weight",
         "choice": "which retriever is exported, if there are several",
     },
+    folders=("evaluation",),
 )

@@ -12,7 +12,7 @@ from drkit.core.files import LOG, TRAINING
 from drkit.core.spec import Kind
 from drkit.errors import DrkitError
 from drkit.recipe.schema import Choice, Training, Validation
-from drkit.runs.stage import StageRun, StageSpec, TextReading, from_recipe
+from drkit.runs.stage import WEIGHTS, StageRun, StageSpec, TextReading, from_recipe
 
 if TYPE_CHECKING:
     from drkit.data.corpus import StoredCollection
@@ -251,6 +251,9 @@ def _validations(
     return [ValidationCallback(module, queries, validation, folder=stage.folder, progress=stage.progress)]
 
 
+# The folder of the first labelled round without pre-training, for comparison; the recipe names the other rounds.
+BASELINE = "no-pretraining"
+
 FINETUNE = StageSpec(
     name="finetune",
     version=4,
@@ -270,4 +273,6 @@ FINETUNE = StageSpec(
     records=(LOG, TRAINING, "validation.jsonl"),
     resumable=True,
     joint=True,
+    folders=(BASELINE, "*"),
+    prunable=WEIGHTS,
 )

@@ -15,6 +15,7 @@ from drkit.runs.stages.retriever import load_retriever
 
 if TYPE_CHECKING:
     from drkit.core.types import BuildContext, Mined
+    from drkit.data.corpus import StoredCorpus
     from drkit.miners.chain import Chain
 
 
@@ -30,18 +31,17 @@ class NegativeSettings:
 
 def mine_negatives(stage: StageRun[NegativeSettings]) -> Mapping[str, Any]:
     """Write `negatives.arrow`; returns counts, dropped candidates by reason, and hashes of the models."""
-    from drkit.data.corpus import collection_of
     from drkit.miners.chain import build_chain, model_hashes, write_negatives
     from drkit.miners.specs import refresh_settings
 
     settings = stage.settings
-    collection = collection_of(stage.inputs)
-    context = _mining_context(stage.inputs, settings.reading, settings.seed)
+    given = tuple(stage.inputs.items()), settings.reading, settings.seed
+    context, corpus = open_inputs(*given)
     if refresh_settings(settings.miners) and context.retriever is None:
         stage.progress.note("the model in training mines all negatives, including those of the first epoch")
-        return write_negatives((), collection.corpus, stage.folder)
+        return write_negatives((), corpus, stage.folder)
     chain = build_chain(settings.miners, stage.registry, context)
-    counts = write_negatives(_mined(stage, chain, context), collection.corpus, stage.folder)
+    counts = write_negatives(_mined(stage, chain, context, partial(open_inputs, *given)), corpus, stage.folder)
     if counts["queries_without"]:
         dropped = ", ".join(f"{why} {count:,}" for why, count in counts["dropped"].items()) or "none"
         stage.progress.note(
@@ -50,62 +50,56 @@ def mine_negatives(stage: StageRun[NegativeSettings]) -> Mapping[str, Any]:
     return {**counts, "models": model_hashes(context)}
 
 
-def _mining_context(inputs: Mapping[str, Path], reading: TextReading | None, seed: int) -> BuildContext:
-    """Return what miners are built with: the retriever and the re-ranker, as far as they are inputs."""
+def open_inputs(
+    given: tuple[tuple[str, Path], ...], reading: TextReading | None, seed: int
+) -> tuple[BuildContext, StoredCorpus]:
+    """Return what miners are built with (retriever and re-ranker, where the inputs have them), and the corpus."""
     from drkit.core.processes import local_device
     from drkit.core.types import BuildContext
     from drkit.data.corpus import collection_of
     from drkit.search import Reranker
 
+    inputs = dict(given)
+    collection = collection_of(inputs)
     searches = "index" in inputs and reading is not None
-    return BuildContext(
+    context = BuildContext(
         retriever=load_retriever(inputs["encoder"], inputs["index"], reading) if searches and reading else None,
         reranker=Reranker.load(inputs["reranker"], local_device()) if "reranker" in inputs else None,
-        negatives=collection_of(inputs).negatives("train"),
+        negatives=collection.negatives("train"),
         seed=seed,
     )
+    return context, collection.corpus
 
 
-def _mined(stage: StageRun[NegativeSettings], chain: Chain, context: BuildContext) -> Iterator[Mined]:
+def _mined(
+    stage: StageRun[NegativeSettings],
+    chain: Chain,
+    context: BuildContext,
+    open_with: partial[tuple[BuildContext, StoredCorpus]],
+) -> Iterator[Mined]:
     """Yield the negatives of all training queries, mined in this process or on the engine."""
     from drkit.core.file_parts import FileParts
     from drkit.core.files import CHECKPOINTS
     from drkit.data.corpus import collection_of
-    from drkit.miners.blocks import chain_text, mine_on
+    from drkit.miners.blocks import mine_on
     from drkit.miners.chain import mining_requests
 
     settings, kept = stage.settings, stage.folder / CHECKPOINTS
     collection = collection_of(stage.inputs)
     total = len(collection.positives("train"))
-    given = chain_text(settings.miners), tuple(stage.inputs.items()), settings.reading, settings.seed
     return mine_on(
         stage.engine,
         chain,
         collection.corpus,
         mining_requests(collection, exclude_self=settings.exclude_self),
         chain.depth,
+        choices=settings.miners,
         context=context,
-        open_with=partial(load_chain, *given),
+        open_with=open_with,
         index=kept / "index",
         parts=FileParts(kept / "mined"),
         on_progress=lambda done: stage.progress.advance(done, total, "queries"),
     )
-
-
-def load_chain(
-    miners: str,
-    inputs: tuple[tuple[str, Path], ...],
-    reading: TextReading | None,
-    seed: int,
-    index: Path,
-    hashes: tuple[tuple[str, str], ...],
-) -> Chain:
-    """Open a stage's chain of miners in a worker; miners, index, hashes: see `open_chain`."""
-    from drkit.data.corpus import collection_of
-    from drkit.miners.blocks import open_chain
-
-    context = _mining_context(dict(inputs), reading, seed)
-    return open_chain(miners, context, collection_of(dict(inputs)).corpus, index, dict(hashes))
 
 
 NEGATIVES = StageSpec(
@@ -121,4 +115,5 @@ NEGATIVES = StageSpec(
         "reranker": "a cross-encoder, for filters",
     },
     resumable=True,
+    folders=("negatives-*",),
 )

@@ -212,4 +212,5 @@ PRETRAIN = StageSpec(
     records=(LOG, TRAINING, "probes.jsonl"),
     resumable=True,
     joint=True,
+    folders=("pretrained",),
 )

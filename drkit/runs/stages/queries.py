@@ -138,6 +138,7 @@ QUERIES = StageSpec(
         "importance": "importance of the texts' tokens, for extractive queries",
     },
     resumable=True,
+    folders=("queries",),
 )
 
 
@@ -311,4 +312,5 @@ PSEUDO_QUERIES = StageSpec(
         "index": "its index",
     },
     resumable=True,
+    folders=("pseudo-queries",),
 )

@@ -219,4 +219,5 @@ REPORT = StageSpec(
         "validation/*": "validations of a training",
         "truncated/*": "counts of truncated texts",
     },
+    folders=("report",),
 )

@@ -56,6 +56,7 @@ def train_reranker(stage: StageRun[RerankerSettings]) -> Mapping[str, Any]:
     from drkit.encoders import CrossEncoder
     from drkit.runs.estimate import reranking_flops
     from drkit.runs.hardware import device_peak
+    from drkit.train.biencoder import passage_counts, query_counts
     from drkit.train.reranker import GroupCollator, GroupRanker
     from drkit.train.throughput import ModelFlops, linear_weights
     from drkit.train.trainer import train_in
@@ -79,9 +80,11 @@ def train_reranker(stage: StageRun[RerankerSettings]) -> Mapping[str, Any]:
         negatives=settings.negatives,
         seed=settings.seed,
     )
-    effective = _effective_batch(pairs, settings)
+    counts = query_counts(len(pairs), settings.training)
+    hard, scored = passage_counts(pairs.negatives, settings.negatives, counts["queries_per_batch"])
+    effective = {**counts, "negatives_per_query": round(hard, 3), "pairs_per_batch": round(scored, 1)}
     stage.progress.note(
-        f"{effective['training_queries']:,} training queries, {effective['queries_per_batch']:,} per batch; "
+        f"{len(pairs):,} training queries, {counts['queries_per_batch']:,} per batch; "
         f"negatives per query: {effective['negatives_per_query']:g}, pairs per batch: {effective['pairs_per_batch']:,g}"
     )
     result = train_in(
@@ -143,25 +146,6 @@ def _pairs(stage: StageRun[RerankerSettings], collection: StoredCollection, quer
     return pairs.subset(kept)
 
 
-def _effective_batch(pairs: TrainingPairs, settings: RerankerSettings) -> dict[str, Any]:
-    """Return the size of the batch that a step really sees, in queries and pairs."""
-    import numpy as np
-
-    from drkit.core import processes
-
-    training = settings.training
-    queries = min(training.per_device_train_batch_size * processes.count(), len(pairs))
-    hard = float(np.mean([min(len(mined), settings.negatives) for mined in pairs.negatives]))
-    return {
-        "training_queries": len(pairs),
-        "processes": processes.count(),
-        "queries_per_batch": queries,
-        "queries_per_step": queries * training.gradient_accumulation_steps,
-        "negatives_per_query": round(hard, 3),
-        "pairs_per_batch": round(queries * (1 + hard), 1),
-    }
-
-
 RERANKER = StageSpec(
     name="reranker",
     version=2,
@@ -176,6 +160,7 @@ RERANKER = StageSpec(
     records=(LOG, TRAINING),
     resumable=True,
     joint=True,
+    folders=("reranker",),
 )
 
 
@@ -341,4 +326,5 @@ TEACHER = StageSpec(
     },
     resumable=True,
     joint=True,
+    folders=("teacher-*",),
 )

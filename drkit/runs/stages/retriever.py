@@ -16,7 +16,7 @@ from attrs import asdict, fields, frozen
 
 from drkit.core.files import filling_folder, write_text
 from drkit.recipe.toml import json_text
-from drkit.runs.stage import StageRun, StageSpec, TextReading, from_recipe
+from drkit.runs.stage import WEIGHTS, StageRun, StageSpec, TextReading, from_recipe
 
 if TYPE_CHECKING:
     from drkit.core.engine import Loaded
@@ -97,6 +97,7 @@ CHOOSE = StageSpec(
     settings=ChoiceSettings,
     run=choose,
     inputs={"judged": "the dev split of the collection", "runs": "the retrievers' rankings of the dev queries"},
+    folders=("choice",),
 )
 
 
@@ -118,12 +119,17 @@ def export_chosen(stage: StageRun[ExportSettings]) -> Mapping[str, Any]:
     return {"from": source.name, "parameters": parameters}
 
 
+# The folder of the encoder that a run starts from, as it reads texts itself.
+AS_IT_IS = "as-it-is"
+
 EXPORT = StageSpec(
     name="export",
     version=2,
     settings=ExportSettings,
     run=export_chosen,
     inputs={"checkpoint/*": "a retriever's checkpoint", "choice": "which one is exported, if there are several"},
+    folders=("encoder", AS_IT_IS),
+    prunable=WEIGHTS,
 )
 
 
@@ -197,30 +203,22 @@ def index_vectors(stage: StageRun[IndexSettings]) -> Mapping[str, Any]:
 def index_words(stage: StageRun[Bm25Settings]) -> Mapping[str, Any]:
     """Write BM25's index of all passages; returns its size, k1 and b, and the dev mean of each pair that was tried."""
     from drkit.data.corpus import StoredCorpus, collection_of
-    from drkit.evaluate import tune_bm25
-    from drkit.evaluate.tuning import describe_bm25
-    from drkit.search import Bm25Retriever
+    from drkit.evaluate.tuning import choose_bm25, describe_bm25
 
     settings, passages = stage.settings, StoredCorpus(stage.inputs["passages"])
-    language = settings.language
     tried = [(k1, b) for k1 in settings.k1 for b in settings.b]
-    if not settings.measure:
-        k1, b = tried[0]
-        retriever, facts = Bm25Retriever(k1=k1, b=b, language=language).index(passages), {"k1": k1, "b": b}
-    else:
-        collection = collection_of({"dev": stage.inputs["dev"]})
-        tuned = tune_bm25(
-            passages,
-            tried,
-            collection.queries("dev"),
-            collection.judgements("dev"),
-            settings.measure,
-            depth=settings.depth,
-            exclude_self=settings.exclude_self,
-            language=language,
-            on_progress=lambda done: stage.progress.advance(done, len(tried), "variants"),
-        )
-        retriever, facts = tuned.retriever, tuned.facts()
+    dev = collection_of({"dev": stage.inputs["dev"]}) if settings.measure else None
+    retriever, facts = choose_bm25(
+        passages,
+        tried,
+        (dev.queries("dev"), dev.judgements("dev")) if dev else None,
+        settings.measure or "",
+        depth=settings.depth,
+        exclude_self=settings.exclude_self,
+        language=settings.language,
+        on_progress=lambda done: stage.progress.advance(done, len(tried), "variants"),
+    )
+    if dev:
         stage.progress.note(describe_bm25(facts))
     for note in retriever.notes():
         stage.progress.note(note)
@@ -246,12 +244,12 @@ class ChosenIndexSettings:
 
 def copy_index(stage: StageRun[ChosenIndexSettings]) -> Mapping[str, Any]:
     """Link or copy the index of the exported retriever; returns which one, and what its manifest says."""
-    from drkit.core.files import link_or_copy
-    from drkit.runs.manifest import FILE, read_manifest
+    from drkit.core.files import MANIFEST, link_or_copy
+    from drkit.runs.manifest import read_manifest
 
     source = chosen_input(stage.inputs, "index")
     shutil.copytree(
-        source, stage.folder, ignore=shutil.ignore_patterns(FILE), copy_function=link_or_copy, dirs_exist_ok=True
+        source, stage.folder, ignore=shutil.ignore_patterns(MANIFEST), copy_function=link_or_copy, dirs_exist_ok=True
     )
     manifest = read_manifest(source)
     return {"from": source.name, **(manifest.metrics if manifest else {})}
@@ -265,6 +263,8 @@ INDEX = StageSpec(
     inputs={"encoder": "an encoder's folder", "tokens": "the passages' tokens", "passages": "for their ids"},
     resumable=True,
     joint=True,
+    folders=("index-*",),
+    prunable="*",
 )
 BM25 = StageSpec(
     name="bm25",
@@ -272,6 +272,7 @@ BM25 = StageSpec(
     settings=Bm25Settings,
     run=index_words,
     inputs={"passages": "the passages to index", "dev": "dev queries and judgements, to choose k1 and b by"},
+    folders=("bm25",),
 )
 CHOSEN_INDEX = StageSpec(
     name="chosen-index",
@@ -279,6 +280,7 @@ CHOSEN_INDEX = StageSpec(
     settings=ChosenIndexSettings,
     run=copy_index,
     inputs={"index/*": "a retriever's index", "choice": "which retriever is exported, if there are several"},
+    folders=("index",),
 )
 
 

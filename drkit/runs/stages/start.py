@@ -18,7 +18,7 @@ from attrs import frozen
 from drkit.core.files import LOG, TRAINING, local_path
 from drkit.errors import DrkitError
 from drkit.recipe.schema import Training
-from drkit.runs.stage import StageRun, StageSpec, from_recipe
+from drkit.runs.stage import WEIGHTS, StageRun, StageSpec, from_recipe
 
 if TYPE_CHECKING:
     from drkit.encoders import MaskedLmEncoder
@@ -135,12 +135,17 @@ def _start_token_weights(encoder: MaskedLmEncoder, tokenizer: Any, inputs: Mappi
 # 1 + 0.4 (n - 1) is near the root of n for words that occur up to five times.
 _REPEATED = 0.4
 
+# The folder of the encoder that a run starts from.
+INITIAL = "initial"
+
 ENCODER_FROM_SCRATCH = StageSpec(
     name="encoder-from-scratch",
     version=1,
     settings=EncoderSizes,
     run=make_encoder,
     inputs={"vocabulary": "the tokenizer", "tokens": "passages, for frequencies and embeddings"},
+    folders=(INITIAL,),
+    prunable=WEIGHTS,
 )
 EXISTING_ENCODER = StageSpec(
     name="existing-encoder",
@@ -148,6 +153,8 @@ EXISTING_ENCODER = StageSpec(
     settings=ExistingEncoderSettings,
     run=load_encoder,
     inputs={"vocabulary": "the tokenizer", "tokens": "passages, for token weights that the encoder lacks"},
+    folders=(INITIAL,),
+    prunable=WEIGHTS,
 )
 
 
@@ -303,6 +310,7 @@ EXISTING_GENERATOR = StageSpec(
     settings=ExistingGeneratorSettings,
     run=load_generator,
     inputs={"vocabulary": "the run's tokenizer, which a model must share"},
+    folders=("generator",),
 )
 TRAINED_GENERATOR = StageSpec(
     name="trained-generator",
@@ -313,4 +321,5 @@ TRAINED_GENERATOR = StageSpec(
     records=(LOG, TRAINING),
     resumable=True,
     joint=True,
+    folders=("generator",),
 )

@@ -70,7 +70,13 @@ def store_collection(stage: StageRun[CollectionSettings]) -> Mapping[str, Any]:
     return {**counts, "description": dict(collection.describe())}
 
 
-COLLECTION = StageSpec(name="collection", version=2, settings=CollectionSettings, run=store_collection)
+COLLECTION = StageSpec(
+    name="collection",
+    version=2,
+    settings=CollectionSettings,
+    run=store_collection,
+    folders=("collection",),
+)
 
 
 @frozen
@@ -127,9 +133,14 @@ WORDPIECE = StageSpec(
     settings=WordPieceSettings,
     run=train_vocabulary,
     inputs={"passages": "texts to train on", "queries": "training queries"},
+    folders=("vocabulary",),
 )
 EXISTING_VOCABULARY = StageSpec(
-    name="existing-vocabulary", version=1, settings=ExistingVocabularySettings, run=copy_tokenizer
+    name="existing-vocabulary",
+    version=1,
+    settings=ExistingVocabularySettings,
+    run=copy_tokenizer,
+    folders=("vocabulary",),
 )
 
 
@@ -217,6 +228,7 @@ PASSAGE_TOKENS = StageSpec(
     inputs={"passages": "texts to tokenise", **_VOCABULARY},
     records=(TRUNCATED,),
     resumable=True,
+    folders=("tokens", "tokens-*"),
 )
 QUERY_TOKENS = StageSpec(
     name="query-tokens",
@@ -225,6 +237,7 @@ QUERY_TOKENS = StageSpec(
     run=tokenise_queries,
     inputs={"queries": "training queries to tokenise", **_VOCABULARY},
     records=(TRUNCATED,),
+    folders=("query-tokens",),
 )
 PSEUDO_QUERY_TOKENS = evolve(
     QUERY_TOKENS,
@@ -232,6 +245,7 @@ PSEUDO_QUERY_TOKENS = evolve(
     version=1,
     run=tokenise_pseudo_queries,
     inputs={"queries": "pseudo-queries to tokenise", **_VOCABULARY},
+    folders=("pseudo-query-tokens",),
 )
 
 
@@ -275,6 +289,7 @@ SPANS = StageSpec(
     settings=SpanSettings,
     run=cut_spans,
     inputs={"passages": "documents to cut", "vocabulary": "the tokenizer"},
+    folders=("spans",),
 )
 
 
@@ -367,6 +382,7 @@ SIGNAL = StageSpec(
         "spans": "the position of each span in its passage, for such a signal",
         **_TEXT,
     },
+    folders=("signal-*",),
 )
 QUERY_SIGNAL = StageSpec(
     name="query-signal",
@@ -374,4 +390,5 @@ QUERY_SIGNAL = StageSpec(
     settings=QuerySignalSettings,
     run=signal_of_queries,
     inputs={"texts": "tokens of the candidate queries", "fitted": "the signal's statistics of the texts", **_TEXT},
+    folders=("signal-*",),
 )
