@@ -72,7 +72,7 @@ def test_names_and_values(complete, line, found):
         ("drkit compose --set pre", ["pretrain."]),
         ("drkit compose --masker pmi --set pretrain.masker.s", ["pretrain.masker.sigma="]),
         ("drkit compose --masker uniform --set pretrain.masker.s", []),
-        ("drkit compose --paper cdmae --set reranker.lo", ["reranker.loss.", "reranker.logging_steps="]),
+        ("drkit compose --pipeline three-stage --set reranker.lo", ["reranker.loss.", "reranker.logging_steps="]),
         ("drkit compose --set finetune.rounds.0.na", ["finetune.rounds.0.name="]),
         ("drkit compose --collection be", ["beir:"]),
         ("drkit encode --collection jsonl:x --set collection.t", ["collection.text_field=", "collection.title_field="]),

@@ -5,6 +5,7 @@ import signal
 
 import pytest
 
+from drkit.core.registry import installed
 from drkit.errors import DrkitError, UnknownNameError
 from drkit.recipe.compose import ComposeRequest, compose
 from tests.cli.test_light_commands import drkit
@@ -65,7 +66,7 @@ def test_an_unknown_name_lists_the_plugins_that_failed(name, site):
 
 
 def test_a_missing_recipe_file_takes_nothing_else_away(site):
-    (site / "found.toml").write_text('like = "retromae"\n')
+    (site / "found.toml").write_text(installed().recipe("retromae").text())
     write_package(site, "lost-recipe", LOST_RECIPE)
     here = installed_with(site)
     report = report_of(here, "lost-recipe")

@@ -116,6 +116,6 @@ def _first_sentence(found: NamedFile) -> str:
     """Return the first sentence of the comment that a recipe starts with, or why the file cannot be read."""
     if found.problem:
         return f"broken: {found.problem}"
-    lines = found.file.read_text(encoding="utf-8").splitlines()
+    lines = found.text().splitlines()
     comment = " ".join(line.lstrip("# ") for line in takewhile(lambda line: line.startswith("#"), lines))
     return _SENTENCE_END.split(comment)[0]
