@@ -69,12 +69,12 @@ def compose(request: ComposeRequest, parts: Installed) -> Recipe:
     table = merge(table, _slots(request, parts, negatives=_inner(table, "finetune").get("negatives") or 1))
     if request.name is None:
         table["name"] = _default_name(table, request, parts.registry)
-    if "pretrain" in table:
-        table["pretrain"]["losses"] = _losses(table["pretrain"], parts.registry)
+    if pretrain := _inner(table, "pretrain"):
+        table["pretrain"] = {**pretrain, "losses": _losses(pretrain, parts.registry)}
     for assignment in request.settings:
         assign(table, assignment)
     table = _without_unused(table, {assignment.partition("=")[0].strip() for assignment in request.settings})
-    if RERANKER in table and not {"loss", "miners"} & {*_inner(table, RERANKER)}:
+    if (reranker := _inner(table, RERANKER)) and not {"loss", "miners"} & {*reranker}:
         raise DrkitError("cannot set reranker: this recipe has no re-ranker. Add one with --pipeline three-stage")
     return recipe_from_table(table, parts.registry)
 
@@ -127,11 +127,12 @@ def _quick_round(current: Table) -> Table:
     return kept
 
 
-def _losses(pretrain: Table, registry: Registry) -> Table:
+def _losses(pretrain: Mapping[str, Any], registry: Registry) -> Table:
     """Return the losses of a pre-training; one that reads what the decoder does not provide is the decoder's own."""
     decoder = _part_or_none(registry, Kind.DECODER, pretrain.get("decoder", {}))
-    losses = dict(pretrain.get("losses", {}))
-    for name, term in losses.items():
+    losses = dict(_inner(pretrain, "losses"))
+    for name in losses:
+        term = _inner(losses, name)
         loss = _part_or_none(registry, Kind.LOSS, term)
         if decoder is None or loss is None or not decoder.trained_by or term.get("on") != "decoder":
             continue
