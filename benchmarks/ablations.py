@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from drkit.builtin import drkit_recipes
 from drkit.core.registry import installed
 from drkit.runs.manifest import read_manifest
 
@@ -46,7 +47,7 @@ BUDGET = (
 
 def recipes() -> list[str]:
     """Main recipes first, so that an unfinished table shows them."""
-    named = [name for name in installed().recipes if name not in ("default", "quick")]
+    named = [name for name in installed().recipes if name not in drkit_recipes()]
     first = [name for name in (MLM_ONLY, *MAIN) if name in named]
     return [*first, *(name for name in sorted(named) if name not in first)]
 

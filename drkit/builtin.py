@@ -26,8 +26,9 @@ def drkit_components() -> Sequence[ComponentSpec]:
 
 @hookimpl
 def drkit_recipes() -> Mapping[str, Traversable]:
-    """Return the recipe that `drkit compose` starts from if no paper is named."""
-    return {"default": files("drkit") / "recipes" / "default.toml"}
+    """Return the recipes that `drkit compose` starts from if no paper is named, with and without a pipeline."""
+    folder = files("drkit") / "recipes"
+    return {name: folder / f"{name}.toml" for name in ("default", "transformer", "texts", "low-resource")}
 
 
 @hookimpl

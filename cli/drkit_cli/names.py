@@ -157,16 +157,14 @@ def chosen_settings(given: dict[str, Any]) -> Iterator[SettingPath]:
     masker, and of each miner by its name.
     """
     from drkit.core.registry import installed
-    from drkit.recipe.compose import PAPER, ComposeRequest, compose
+    from drkit.recipe.compose import ComposeRequest, compose
     from drkit.recipe.paths import setting_paths
 
     parts = installed()
     names = ("paper", "masker", "decoder", "loss", "miners", "pipeline", "collection", "encoder", "scale", "settings")
     request = {name: given[name] for name in names if given.get(name)}
     if "pipeline" in given:
-        # A setting of a re-ranker keeps it in a small recipe, which has none of its own.
-        for scale in dict.fromkeys((request.get("scale"), PAPER)):
-            yield from setting_paths(compose(ComposeRequest(**{**request, "scale": scale}), parts), parts.registry)
+        yield from setting_paths(compose(ComposeRequest(**request), parts), parts.registry)
         return
     chosen = [("collection", given.get("collection") or "pydocs", "collection")]
     chosen += [("masker", given["masker"], "masker")] if given.get("masker") else []

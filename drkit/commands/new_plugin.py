@@ -104,11 +104,13 @@ def _contents(name: str, kinds: Sequence[str]) -> dict[str, str]:
         f"{package}/__init__.py": "package/__init__.py",
         f"{package}/py.typed": "package/py.typed",
         **{f"{package}/{kind}.py": f"package/{kind}.py" for kind in kinds},
-        **({f"{package}/recipe.toml": "package/recipe.toml"} if values["recipe"] else {}),
+        **({f"{package}/recipe{scale}.toml": "package/recipe.toml" for scale in ("", "-small")} if has_recipe else {}),
         "tests/test_parts.py": "test_parts.py",
     }
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False)
     return {
-        path: environment.from_string((here / f"{template}.jinja").read_text(encoding="utf-8")).render(values)
+        path: environment.from_string((here / f"{template}.jinja").read_text(encoding="utf-8")).render(
+            values, small=path.endswith("-small.toml")
+        )
         for path, template in templates.items()
     }

@@ -223,12 +223,12 @@ def drkit_components() -> Sequence[ComponentSpec]:  # type: ignore[empty-body]
 
 @hookspec
 def drkit_recipes() -> Mapping[str, Traversable]:  # type: ignore[empty-body]
-    """Return the recipes that the plugin adds: TOML files by name."""
+    """Return the recipes that the plugin adds: TOML files by name; NAME-small.toml beside one is its small scale."""
 
 
 @hookspec
 def drkit_pipelines() -> Mapping[str, Traversable]:  # type: ignore[empty-body]
-    """Return the fine-tuning pipelines that the plugin adds: TOML files with [finetune] (and [reranker]) by name."""
+    """Return the pipelines that the plugin adds, as recipes: TOML files with [finetune] (and [reranker])."""
 
 
 @hookspec
@@ -296,26 +296,35 @@ class Installed:
         tables: Mapping[str, NameTable[Any]] = {"recipe": self.recipes, "pipeline": self.pipelines, **self.extensions}
         return tables[kind]
 
-    def recipe(self, name: str) -> Traversable:
-        """Return the file of the recipe `NAME` or `PACKAGE:NAME`.
+    def recipe(self, name: str) -> NamedFile:
+        """Return the recipe `NAME` or `PACKAGE:NAME`.
 
         Raises UnknownNameError for an unknown name, DrkitError for an ambiguous one or a file that cannot be read.
         """
         return _require_readable("recipe", self.recipes.get(name))
 
-    def pipeline(self, name: str) -> Traversable:
-        """Return the file of a fine-tuning pipeline; raises as `recipe` does."""
+    def pipeline(self, name: str) -> NamedFile:
+        """Return a fine-tuning pipeline; raises as `recipe` does."""
         return _require_readable("pipeline", self.pipelines.get(name))
 
 
 @frozen
 class NamedFile:
-    """A recipe or pipeline of a plugin: its TOML file, and why the file cannot be read (empty if it can)."""
+    """A recipe or pipeline of a plugin: its TOML file, and why it cannot be read (empty if it can).
+
+    small: the file of the small scale, NAME-small.toml beside NAME.toml; without it, `file` serves every scale.
+    """
 
     name: str
     file: Traversable
     provider: str = ""
     problem: str = ""
+    small: Traversable | None = None
+
+    def text(self, *, small: bool = False) -> str:
+        """Return the text of its file, or of that of the small scale if it has one."""
+        file = self.small if small and self.small else self.file
+        return file.read_text(encoding="utf-8")
 
 
 @frozen
@@ -431,11 +440,17 @@ def _answers(manager: pluggy.PluginManager, hook: str, wanted: type[_Spec]) -> l
 
 
 def _named_files(answers: Sequence[Any], provider: str) -> tuple[NamedFile, ...]:
+    found = ((str(name), file, _small_file(file)) for answer in answers for name, file in dict(answer).items())
     return tuple(
-        NamedFile(str(name), file, provider, _file_problem(file))
-        for answer in answers
-        for name, file in dict(answer).items()
+        NamedFile(name, file, provider, _file_problem(file) or (_file_problem(small) if small else ""), small)
+        for name, file, small in found
     )
+
+
+def _small_file(file: Any) -> Traversable | None:
+    """Return the file of the small scale beside another file, or None if there is none."""
+    small = file.parent / f"{file.name.removesuffix('.toml')}-small.toml" if hasattr(file, "parent") else None
+    return small if small is not None and small.is_file() else None
 
 
 def _file_problem(file: Any) -> str:
@@ -451,7 +466,7 @@ def _file_problem(file: Any) -> str:
     return ""
 
 
-def _require_readable(kind: str, found: NamedFile) -> Traversable:
+def _require_readable(kind: str, found: NamedFile) -> NamedFile:
     if found.problem:
         raise DrkitError(f"the {kind} {found.name!r} of {found.provider} is broken: {found.problem}")
-    return found.file
+    return found

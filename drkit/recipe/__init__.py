@@ -1,4 +1,4 @@
-"""Recipes: their schema, reading and writing, composing from layers, and checking which parts go together."""
+"""Recipes: their schema, reading and writing, composing, and checking which parts go together."""
 
 from typing import TYPE_CHECKING
 

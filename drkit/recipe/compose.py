@@ -1,15 +1,14 @@
-"""Recipes in layers: the default, a pipeline, a paper's recipe, the scale, then the user's parts and settings.
+"""Compose a recipe: a complete file, with another pipeline, other parts and other settings.
 
-A recipe file contains only what differs from `default`, or from the recipe named by `like`; `pipeline = NAME` selects
-its fine-tuning. Its numbers are the paper's. If the encoder is made from scratch, `recipes/small.toml` is merged over
-them; what a single recipe or pipeline changes at the small scale is in its table `small`. A pipeline whose table says
-`like = "default"` adds to the default's, and does without it under a paper's recipe.
+Each recipe is a file for a scale: `retromae.toml` has the numbers of the paper, `retromae-small.toml` those for an
+encoder that is made from scratch in minutes. A pipeline replaces the tables of fine-tuning, a named part replaces a
+part, and `--set` replaces a setting.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from importlib.resources import files
 from typing import Any
 
@@ -21,15 +20,16 @@ from drkit.core.spec import BATCH, ComponentSpec, Kind, provided_by
 from drkit.errors import DrkitError
 from drkit.recipe.schema import FROM_SCRATCH, PSEUDO, RERANKER, Recipe
 from drkit.recipe.start import starting_point
-from drkit.recipe.toml import assign, parse_toml, recipe_from_table, shortened
+from drkit.recipe.toml import assign, parse_toml, recipe_from_table
 
 PAPER, SMALL, QUICK = SCALES = ("paper", "small", "quick")
-PIPELINE, LIKE = "pipeline", "like"
+# What a pipeline follows if no paper is named, and it has no recipe of its own.
+_BASE = "transformer"
 # The tables of fine-tuning, which a pipeline replaces as a whole.
 _FINE_TUNING = ("finetune", "reranker", "pseudo_queries")
-_STEPS = ("max_steps", "num_train_epochs")
-# Settings of a round that depend on the scale.
-_NUMBERS = (*_STEPS, "negatives", "learning_rate", "per_device_train_batch_size")
+# Settings by which a round has a schedule of its own, and the most negatives of a round, in a smoke run.
+_SCHEDULE = ("max_steps", "num_train_epochs", "per_device_train_batch_size")
+_QUICK_NEGATIVES = 3
 # Characters of a collection's name in the name of a run.
 _LONGEST = 40
 Table = dict[str, Any]
@@ -61,180 +61,124 @@ def compose(request: ComposeRequest, parts: Installed) -> Recipe:
     """Return the complete recipe for a request.
 
     Raises UnknownNameError (a part, recipe or pipeline that does not exist), ProblemsError (invalid settings), or
-    DrkitError (an empty choice, an unknown scale, or a pipeline for a collection without queries).
+    DrkitError (an empty choice, an unknown scale, or a setting of a re-ranker that the recipe lacks).
     """
     if empty := [name for name, value in asdict(request).items() if value == ""]:
         raise DrkitError(f"{empty[0]} is empty, perhaps an unset variable of the shell; leave it out for the default")
-    table = _at_scale(_start(request, parts), request)
-    table = merge(table, _slots(request, parts, negatives=table["finetune"].get("negatives") or 1))
+    table = _read(request, parts)
+    table = merge(table, _slots(request, parts, negatives=_inner(table, "finetune").get("negatives") or 1))
     if request.name is None:
         table["name"] = _default_name(table, request, parts.registry)
-    _train_decoder(table.get("pretrain", {}), parts.registry)
+    if pretrain := _inner(table, "pretrain"):
+        table["pretrain"] = {**pretrain, "losses": _losses(pretrain, parts.registry)}
     for assignment in request.settings:
         assign(table, assignment)
-    _delete_trainings(table, request.settings)
-    for name in ("encoder", "pretrain", "reranker"):
-        if not isinstance(table.get(name, {}), dict):
-            raise DrkitError(f"--set {name}: expected a table of settings, got {shortened(table[name])} @ {name}")
-    if table["encoder"].get("pretrained"):
-        given = {assignment.partition("=")[0].strip() for assignment in request.settings}
-        for name in FROM_SCRATCH:
-            if f"encoder.{name}" not in given:
-                table["encoder"].pop(name, None)
-    if "reranker" in table and not {"loss", "miners"} & {*table["reranker"]}:
+    table = _without_unused(table, {assignment.partition("=")[0].strip() for assignment in request.settings})
+    if (reranker := _inner(table, RERANKER)) and not {"loss", "miners"} & {*reranker}:
         raise DrkitError("cannot set reranker: this recipe has no re-ranker. Add one with --pipeline three-stage")
-    _delete_unused_losses(table.get("pretrain", {}))
     return recipe_from_table(table, parts.registry)
 
 
-def _start(request: ComposeRequest, parts: Installed) -> Table:
-    """Return the default recipe with the pipeline's fine-tuning, and the paper's recipe merged over both.
-
-    A pipeline that the user chooses also replaces the fine-tuning of the paper's recipe.
-    """
-    paper = _recipe_table(parts, request.paper) if request.paper else {}
-    papers_pipeline = paper.pop(PIPELINE, None)
-    if request.pipeline and paper:
-        paper = {**_without_fine_tuning(paper), SMALL: _without_fine_tuning(paper.get(SMALL, {}))}
-    table = _recipe_table(parts, "default")
-    name = request.pipeline or papers_pipeline
-    if not paper and not name:
-        return table
-    defaults = table.pop(SMALL)
-    if name:
-        pipeline = parse_toml(parts.pipeline(name).read_text(encoding="utf-8"), f"pipeline {name}")
-        if pipeline.get(SMALL, {}).pop(LIKE, None):
-            pipeline[SMALL] = merge(defaults, pipeline[SMALL]) if not paper else {}
-        table = merge(table, pipeline)
-    return merge(table, paper)
-
-
-def _at_scale(table: Table, request: ComposeRequest) -> Table:
-    """Return the recipe at the requested scale, with the settings of the encoder it starts from."""
+def _read(request: ComposeRequest, parts: Installed) -> Table:
+    """Return the recipe at its scale, with the fine-tuning of the pipeline and the encoder to start from."""
     if request.scale not in (None, *SCALES):
         raise DrkitError(f"unknown scale {request.scale!r}; choose one of {', '.join(SCALES)}")
-    small = table.pop(SMALL, {})
     start = starting_point(request.encoder) if request.encoder else None
     is_small = request.scale == SMALL or (request.scale != PAPER and (start is None or start.small))
-    if is_small:
-        table = merge(_made_small(table), small)
-        chosen = any(setting.strip().startswith((RERANKER, "finetune.rounds")) for setting in request.settings)
-        if request.scale != QUICK and not chosen and RERANKER not in small:
-            _leave_out_reranker(table)
+    name = request.paper or _recipe_without_paper(request.pipeline, parts)
+    recipe = parts.recipe(name)
+    table = parse_toml(recipe.text(small=is_small), f"recipe {name}")
+    if request.pipeline and (request.paper or name == _BASE):
+        text = parts.pipeline(request.pipeline).text(small=is_small)
+        kept = {key: value for key, value in table.items() if key not in _FINE_TUNING}
+        table = merge(kept, parse_toml(text, f"pipeline {request.pipeline}"))
     if start:
         table = merge(table, {"encoder": dict(start.encoder)})
-    return _quickened(table, is_small=is_small) if request.scale == QUICK else table
-
-
-def _made_small(table: Table) -> Table:
-    """Return the recipe with the numbers of the small scale; its parts and the order of its rounds stay the same."""
-    small = _scale(SMALL)
-    entries, reranker = small["finetune"].pop("rounds"), small.pop("reranker")
-    table = merge(table, settings_that_apply(small, table))
-    table["finetune"]["rounds"] = [_small_round(current, entries) for current in table["finetune"]["rounds"]]
-    if "reranker" in table:
-        table["reranker"] = {**reranker, "loss": table["reranker"].get("loss", reranker["loss"])}
+    if request.scale == QUICK:
+        return _quickened(table, "quick" if is_small and recipe.small else "quick-paper")
     return table
 
 
-def _leave_out_reranker(table: Table) -> None:
-    """Delete, in place, a re-ranker made from scratch and its pupils: it ranks below its own retriever.
-
-    The measurements are in docs/experiments/stages.md. Settings of a re-ranker or of single rounds keep it, the user's
-    or those of a recipe for the small scale.
-    """
-    finetune, reranker = table["finetune"], table.pop("reranker", None)
-    pupils = [one for one in finetune["rounds"] if one.get("teacher") == RERANKER]
-    if reranker:
-        finetune["rounds"] = [one for one in finetune["rounds"] if one not in pupils]
-        finetune["left_out"] = [RERANKER, *(one["name"] for one in pupils)]
+def _recipe_without_paper(pipeline: str | None, parts: Installed) -> str:
+    """Return the name of the recipe that no paper replaces; a pipeline may come with one of its own name."""
+    if pipeline is None:
+        return "default"
+    chosen = parts.pipelines.get(pipeline)
+    own = [one for one in parts.recipes.items() if (one.name, one.provider) == (chosen.name, chosen.provider)]
+    return parts.recipes.name_of(own[0]) if own else _BASE
 
 
-def _small_round(current: Table, entries: Iterable[Table]) -> Table:
-    """Return a round with the numbers of the small scale (if it has any for this round) instead of its own."""
-    kept = {key: value for key, value in current.items() if key not in _NUMBERS}
-    for entry in entries:
-        if _identity(entry) == _identity(current):
-            chain = zip(_chain(current), entry["miners"], strict=True)
-            return {**kept, **entry, "miners": [merge(miner, small) for miner, small in chain]}
+def _quickened(table: Table, name: str) -> Table:
+    """Return the recipe with the settings of a smoke run, from a file of this name, and its schedule in every round."""
+    quick = parse_toml((files("drkit") / "recipes" / f"{name}.toml").read_text(encoding="utf-8"), f"scale {name}")
+    table = merge(table, _settings_that_apply(quick, table))
+    rounds = [_quick_round(current) for current in table.get("finetune", {}).get("rounds", [])]
+    return merge(table, {"finetune": {"rounds": rounds}}) if rounds else table
+
+
+def _quick_round(current: Table) -> Table:
+    """Return a round with the schedule of [finetune], and few negatives: a teacher scores no other passages."""
+    kept = {key: value for key, value in current.items() if key not in _SCHEDULE}
+    if "negatives" in kept:
+        kept["negatives"] = min(kept["negatives"], _QUICK_NEGATIVES)
+    source, *filters = kept.get("miners") or [{}]
+    if kept.get("teacher") and "negatives" in kept and "depth" in source:
+        kept["miners"] = [{**source, "depth": min(kept["negatives"], source["depth"])}, *filters]
     return kept
 
 
-def _identity(table: Table) -> tuple[Any, ...]:
-    """Return what identifies a round across recipes: its name, its start, and the names of its miners."""
-    return table.get("name"), table.get("start", "pretrained"), [_use(miner) for miner in _chain(table)]
-
-
-def _chain(table: Table) -> list[Table]:
-    """Return the miners of a round as tables; a recipe may give just a miner's name."""
-    return [miner if isinstance(miner, dict) else {"use": miner} for miner in table.get("miners", [])]
-
-
-def _quickened(table: Table, *, is_small: bool) -> Table:
-    """Return the recipe with the sizes of `quick`: its steps in every round, and few passages per query to score."""
-    quick = _scale(QUICK)
-    paper = quick.pop(PAPER)
-    quick = quick if is_small else merge(quick, paper)
-    collection, reranker = quick.pop("collection"), quick.pop("reranker")
-    table = merge(table, {"collection": collection, **settings_that_apply(quick, table)})
-    if "reranker" in table:
-        table["reranker"] = merge(table["reranker"], reranker)
-        table["reranker"].pop("pretrained", None)  # a smoke run does not download a large model
-    for current in table.get("finetune", {}).get("rounds", []):
-        for key in _STEPS if is_small else (*_STEPS, "per_device_train_batch_size"):
-            current.pop(key, None)
-        if "negatives" in current and not is_small:
-            current["negatives"] = min(current["negatives"], reranker["negatives"])
-        if current.get("teacher") and "negatives" in current:
-            for source in current.get("miners", [])[:1]:
-                source.update({"depth": min(current["negatives"], source["depth"])} if "depth" in source else {})
-    return table
-
-
-def _scale(name: str) -> Table:
-    return parse_toml((files("drkit") / "recipes" / f"{name}.toml").read_text(encoding="utf-8"), f"scale {name}")
-
-
-def _without_fine_tuning(table: Table) -> Table:
-    return {key: value for key, value in table.items() if key not in _FINE_TUNING}
-
-
-def _train_decoder(pretrain: Table, registry: Registry) -> None:
-    """Replace, in place, each loss that reads what the decoder does not provide by the decoder's own loss."""
+def _losses(pretrain: Mapping[str, Any], registry: Registry) -> Table:
+    """Return the losses of a pre-training; one that reads what the decoder does not provide is the decoder's own."""
     decoder = _part_or_none(registry, Kind.DECODER, pretrain.get("decoder", {}))
-    for name, term in pretrain.get("losses", {}).items():
+    losses = dict(_inner(pretrain, "losses"))
+    for name in losses:
+        term = _inner(losses, name)
         loss = _part_or_none(registry, Kind.LOSS, term)
         if decoder is None or loss is None or not decoder.trained_by or term.get("on") != "decoder":
             continue
         if {*loss.receives} - {*decoder.provides, *provided_by(BATCH)}:
             kept = {key: term[key] for key in ("on", "weight") if key in term}
-            pretrain["losses"][name] = {"use": decoder.trained_by, **kept}
+            losses[name] = {"use": decoder.trained_by, **kept}
+    return losses
 
 
-def _delete_trainings(table: Table, settings: Iterable[str]) -> None:
-    """Delete, in place, the trainings set to `none`, and what is left without use.
+def _without_unused(table: Table, given: Set[str]) -> Table:
+    """Return the recipe without what is set to `none`, and without what then has no use.
 
-    A recipe without fine-tuning has no re-ranker. Pseudo-queries without a round that trains on them stay only if the
-    user set them.
+    A re-ranker needs fine-tuning, pseudo-queries a round that trains on them, and an existing encoder has no sizes.
+    given: the settings that the user chose, which stay.
     """
-    for name in ("pretrain", *_FINE_TUNING):
-        if _use(table.get(name, {})) == "none":
-            del table[name]
+    table = _without_none(table, ("pretrain", *_FINE_TUNING))
+    for name in ("encoder", RERANKER):
+        if name in table:
+            table[name] = _without_none(table[name], ("pretrained",))
+    if losses := _inner(_inner(table, "pretrain"), "losses"):
+        table["pretrain"] = {**table["pretrain"], "losses": _without_none(losses, losses)}
     if "finetune" not in table:
-        table.pop("reranker", None)
-    rounds = table.get("finetune", {}).get("rounds", [])
-    is_used = isinstance(rounds, list) and any(one.get("pairs") == PSEUDO for one in rounds if isinstance(one, dict))
-    if not is_used and not any(setting.strip().startswith("pseudo_queries") for setting in settings):
+        table.pop(RERANKER, None)
+    rounds = _inner(table, "finetune").get("rounds", [])
+    is_used = isinstance(rounds, list) and any(
+        isinstance(one, Mapping) and one.get("pairs") == PSEUDO for one in rounds
+    )
+    if not is_used and not any(path.startswith("pseudo_queries") for path in given):
         table.pop("pseudo_queries", None)
+    if _inner(table, "encoder").get("pretrained"):
+        unused = {name for name in FROM_SCRATCH if f"encoder.{name}" not in given}
+        table["encoder"] = {name: value for name, value in table["encoder"].items() if name not in unused}
+    return table
 
 
-def _delete_unused_losses(pretrain: Table) -> None:
-    """Delete, in place, the loss terms that use `none`, by which a recipe removes a term of the default."""
-    terms = pretrain.get("losses")
-    if not isinstance(terms, dict):  # reported when the recipe is read
-        return
-    for name in [name for name, term in terms.items() if "none" in (term, _use(term))]:
-        del terms[name]
+def _without_none(table: Any, names: Iterable[str]) -> Any:
+    """Return a table without those of some settings that are `none`."""
+    if not isinstance(table, Mapping):  # reported when the recipe is read
+        return table
+    return {key: value for key, value in table.items() if key not in {*names} or _use(value) != "none"}
+
+
+def _inner(table: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return the table of a name, empty if it is missing or a single value, which is reported when it is read."""
+    inner = table.get(name)
+    return inner if isinstance(inner, Mapping) else {}
 
 
 def _part_or_none(registry: Registry, kind: Kind, slot: Any) -> ComponentSpec | None:
@@ -245,47 +189,23 @@ def _part_or_none(registry: Registry, kind: Kind, slot: Any) -> ComponentSpec | 
         return None
 
 
-def _recipe_table(parts: Installed, name: str, *above: str) -> Table:
-    """Return the table of a recipe, merged over that of the recipe it is `like`."""
-    if name in above:
-        cycle = " > ".join((*above, name))
-        raise DrkitError(f"the recipes {cycle} form a cycle, each `like` the next; remove `like` from one of them")
-    table = parse_toml(parts.recipe(name).read_text(encoding="utf-8"), f"recipe {name}")
-    if (other := table.pop(LIKE, None)) is None:
-        return table
-    under = _recipe_table(parts, other, *above, name)
-    # The inherited small scale applies, except for settings of parts that this recipe replaces.
-    inherited = settings_that_apply(under.pop(SMALL, {}), table)
-    if PIPELINE in table or "rounds" in table.get("finetune", {}):
-        inherited = _without_fine_tuning(inherited)
-    small = merge(inherited, table.pop(SMALL, {}))
-    return {**merge(under, table), SMALL: small}
-
-
 def _slots(request: ComposeRequest, parts: Installed, *, negatives: int) -> Table:
     """Return the user's parts as a table to merge over the recipe; unknown names raise here, with the kind of part.
 
     negatives: per query, if miners are chosen: the recipe itself may train without mined ones.
     """
-    table: Table = {}
-    if request.masker:
-        table = merge(table, {"pretrain": {"masker": part_table(Kind.MASKER, request.masker, parts.registry)}})
-    if request.decoder:
-        table = merge(table, {"pretrain": {"decoder": part_table(Kind.DECODER, request.decoder, parts.registry)}})
+    registry = parts.registry
+    slots = {Kind.MASKER: request.masker, Kind.DECODER: request.decoder}
+    pretrain = {kind.value: part_table(kind, text, registry) for kind, text in slots.items() if text}
+    finetune: Table = {"pipeline": request.pipeline} if request.pipeline else {}
     if request.loss:
-        table = merge(table, {"finetune": {"loss": part_table(Kind.LOSS, request.loss, parts.registry)}})
+        finetune["loss"] = part_table(Kind.LOSS, request.loss, registry)
     if request.miners:
-        miners = [part_table(Kind.MINER, text, parts.registry) for text in request.miners]
-        table = merge(
-            table, {"finetune": {"negatives": negatives, "rounds": [{"name": "retriever-1", "miners": miners}]}}
-        )
-    if request.pipeline:
-        table = merge(table, {"finetune": {"pipeline": request.pipeline}})
-    if request.collection:
-        table["collection"] = part_table(Kind.COLLECTION, request.collection, parts.registry)
-    if request.name:
-        table["name"] = request.name
-    return table
+        miners = [part_table(Kind.MINER, text, registry) for text in request.miners]
+        finetune |= {"negatives": negatives, "rounds": [{"name": "retriever-1", "miners": miners}]}
+    collection = part_table(Kind.COLLECTION, request.collection, registry) if request.collection else {}
+    tables = {"pretrain": pretrain, "finetune": finetune, "collection": collection, "name": request.name}
+    return {name: table for name, table in tables.items() if table}
 
 
 def part_table(kind: Kind, text: str, registry: Registry) -> Table:
@@ -303,7 +223,11 @@ def _default_name(table: Mapping[str, Any], request: ComposeRequest, registry: R
     parts = [request.paper] if request.paper else [table["pretrain"][slot]["use"] for slot in ("masker", "decoder")]
     if "pretrain=none" in request.settings:
         parts = ["no-pretraining"]
-    names = [_collection_name(table["collection"], registry), *parts, *([request.pipeline] if request.pipeline else [])]
+    names = [
+        _collection_name(_inner(table, "collection"), registry),
+        *parts,
+        *([request.pipeline] if request.pipeline else []),
+    ]
     return "-".join(names).strip(" .").replace(":", "-")  # PACKAGE:NAME; some file systems refuse colons
 
 
@@ -339,20 +263,15 @@ def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> Table:
     return out
 
 
-def settings_that_apply(changes: Mapping[str, Any], table: Mapping[str, Any]) -> Table:
-    """Return `changes` without the settings of parts that `table` does not use.
-
-    >>> changes = {"a": {"use": "x", "n": 1}, "b": {"use": "y", "m": 2}}
-    >>> settings_that_apply(changes, {"a": {"use": "x"}, "b": {"use": "z"}})
-    {'a': {'use': 'x', 'n': 1}}
-    """
+def _settings_that_apply(changes: Mapping[str, Any], table: Mapping[str, Any]) -> Table:
+    """Return `changes` without the settings of tables and parts that `table` does not have."""
     kept: Table = {}
     for key, value in changes.items():
         old = table.get(key)
-        if not isinstance(value, Mapping) or not isinstance(old, Mapping):
+        if not isinstance(value, Mapping):
             kept[key] = value
-        elif _use(value) in ("", _use(old)):
-            kept[key] = settings_that_apply(value, old)
+        elif isinstance(old, Mapping) and _use(value) in ("", _use(old)):
+            kept[key] = _settings_that_apply(value, old)
     return kept
 
 

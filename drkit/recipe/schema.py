@@ -362,7 +362,7 @@ class Finetune(Training):
     )
     pipeline: str = setting("", None, "pipeline that was chosen, which needs training queries", observes=True)
     left_out: tuple[str, ...] = setting(
-        (), None, "re-ranker and rounds of the pipeline that the small scale leaves out", observes=True
+        (), None, "re-ranker and rounds of the paper that the small scale leaves out", observes=True
     )
     baseline: bool = setting(True, None, "also fine-tune the same encoder without pre-training, for comparison")
 

@@ -94,7 +94,7 @@ def plan(recipe: Recipe, registry: Registry) -> Plan:
     if recipe.finetune and recipe.finetune.left_out:
         draft.notes.append(
             f"left out: {', '.join(recipe.finetune.left_out)}. A re-ranker made from scratch in minutes ranks below "
-            f"its retriever; --set reranker.pretrained=PATH_OR_ID uses a real one, reranker.start=previous makes one"
+            f"its retriever: --pipeline three-stage trains one, with --set reranker.pretrained=PATH_OR_ID a real one"
         )
     retrievers = [stage for system in systems if not system.reranks for stage in system.stages]
     exported = _plan_export(draft, [system.stages[0] for system in systems if not system.reranks])

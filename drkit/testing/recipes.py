@@ -15,8 +15,8 @@ from drkit.testing.specs import require, running
 def check_recipe(name: str) -> None:
     """Run the contract of recipes on an installed recipe, as `drkit compose --paper NAME` composes it.
 
-    Its parts and settings exist and are valid, the parts go together, at the scale of the paper and as a smoke run, and
-    what is written to a file is the same recipe when it is read again. Texts and models are not read.
+    Its parts and settings exist and are valid, the parts go together, at every scale and as a smoke run, and what is
+    written to a file is the same recipe when it is read again. Texts and models are not read.
     """
     here = installed()
     for scale in ("paper", "small", "quick"):

@@ -54,7 +54,7 @@ def test_names(line, found):
     [
         ("drkit compose --masker pmi --set pretrain.masker.s", ["pretrain.masker.sigma="]),
         ("drkit compose --masker uniform --set pretrain.masker.s", []),
-        ("drkit compose --paper cdmae --set reranker.logg", ["reranker.logging_steps="]),
+        ("drkit compose --pipeline three-stage --set reranker.logg", ["reranker.logging_steps="]),
         ("drkit compose --set finetune.rounds.0.na", ["finetune.rounds.0.name="]),
         ("drkit encode --collection jsonl:x --set collection.t", ["collection.text_field=", "collection.title_field="]),
         ("drkit mine --miner margin --set margin.a", ["margin.absolute="]),

@@ -13,15 +13,16 @@ from typing import Any
 
 import pytest
 
+from drkit.builtin import drkit_recipes
 from drkit.core.registry import NamedFile, NameTable, installed
 from drkit.recipe.check import check
 from drkit.recipe.compose import ComposeRequest, compose
-from drkit.recipe.schema import Choice, Recipe
+from drkit.recipe.schema import Recipe
 from drkit.recipe.toml import parse_toml, plain, read_recipe
 
 PARTS = installed()
 DOCUMENTED = Path(__file__).parents[2] / "docs" / "recipes"
-PAPERS = sorted({*PARTS.recipes} - {"default"})
+PAPERS = sorted({*PARTS.recipes} - {*drkit_recipes()})
 Row = tuple[str, str, Any, str]
 
 SIMLM: list[Row] = [
@@ -332,11 +333,23 @@ def leaves(table: Any, path: str = "") -> dict[str, Any]:
     return {found: value for key, inner in table.items() for found, value in leaves(inner, f"{path}.{key}").items()}
 
 
+def numbers_of_the_small_scale(found: NamedFile, *tables: str) -> dict[str, dict[str, Any]]:
+    """Return the settings of tables that differ from those at the scale of the papers."""
+    small, paper = (parse_toml(found.text(small=is_small), found.name) for is_small in (True, False))
+    return {
+        name: {
+            key: v for key, v in leaves(small[name]).items() if key != "rounds" and leaves(paper[name]).get(key) != v
+        }
+        for name in tables
+    }
+
+
 @pytest.mark.parametrize("paper", PAPERS)
 def test_nothing_of_the_small_scale_is_in_a_recipe_unless_its_paper_says_so(paper, defaults):
-    from importlib.resources import files
-
-    small = parse_toml((files("drkit") / "recipes" / "small.toml").read_text(encoding="utf-8"), "small")
+    small = {
+        **numbers_of_the_small_scale(PARTS.recipe("transformer"), "pretrain", "finetune"),
+        **numbers_of_the_small_scale(PARTS.pipeline("three-stage"), "reranker"),
+    }
     recipe = at_paper_scale(paper)
     found = trainings(recipe)
     pairs = [
@@ -346,7 +359,7 @@ def test_nothing_of_the_small_scale_is_in_a_recipe_unless_its_paper_says_so(pape
     ]
     for part, training in pairs:
         said = rows_of(paper, training)
-        for setting, value in leaves({key: v for key, v in small[part].items() if key != "rounds"}).items():
+        for setting, value in small[part].items():
             if setting.endswith((".use", "miners")) or setting in MECHANICS or training not in found:
                 continue
             allowed = setting in said or (setting == "per_device_train_batch_size" and "batch" in said)
@@ -414,7 +427,7 @@ def texts_of_a_row(recipe):
 
 
 @pytest.mark.parametrize("pipeline", [None, *sorted(PARTS.pipelines)])
-@pytest.mark.parametrize("paper", [None, *sorted({*PARTS.recipes} - {"default", "quick"})])
+@pytest.mark.parametrize("paper", [None, *PAPERS])
 def test_a_smoke_run_of_an_existing_encoder_trains_on_hundreds_of_texts(paper, pipeline):
     """A paper's accumulated batches and 63 negatives would be hours of a CPU."""
     request = ComposeRequest(paper=paper, pipeline=pipeline, encoder="some/encoder", scale="quick")
@@ -424,34 +437,32 @@ def test_a_smoke_run_of_an_existing_encoder_trains_on_hundreds_of_texts(paper, p
         assert rows * texts * training.max_steps <= 400
 
 
-def test_the_small_scale_of_a_plugins_recipe(tmp_path):
-    """A recipe that drkit has never seen: parts and rounds stay, numbers give way, its table `small` comes last."""
+def test_a_plugins_recipe_is_a_file_for_a_scale_or_one_for_all(tmp_path):
     from attrs import evolve
 
-    (tmp_path / "mine.toml").write_text(
-        "\n".join(
-            (
-                "[pretrain]\nmax_steps = 70000\nlearning_rate = 5e-4",
-                '[pretrain.decoder]\nuse = "mlm"\nlayers = 6',
-                '[finetune]\nlearning_rate = 7e-6\nloss = { use = "pairwise" }',
-                '[[finetune.rounds]]\nname = "only"\nminers = ["random"]\nlearning_rate = 9e-6\nqueries = 50',
-                '[small.pretrain.decoder]\nuse = "mlm"\nlayers = 3',
-            )
-        )
-    )
-    recipes = [*PARTS.recipes.items(), NamedFile("mine", tmp_path / "mine.toml")]
+    whole = PARTS.recipe("retromae").text()
+    (tmp_path / "both.toml").write_text(whole)
+    (tmp_path / "both-small.toml").write_text(whole.replace("num_train_epochs = 8.0", "num_train_epochs = 1.5"))
+    (tmp_path / "one.toml").write_text(whole)
+    both = NamedFile("both", tmp_path / "both.toml", small=tmp_path / "both-small.toml")
+    recipes = [*PARTS.recipes.items(), both, NamedFile("one", tmp_path / "one.toml")]
     mine = evolve(PARTS, recipes=NameTable("recipe", recipes))
-    paper, small = (compose(ComposeRequest(paper="mine", scale=scale), mine) for scale in ("paper", "small"))
-    (round_,), (small_round,) = paper.finetune.rounds, small.finetune.rounds
-    assert (paper.pretrain.max_steps, small.pretrain.max_steps) == (70000, 3000)
-    assert (paper.pretrain.decoder.config.layers, small.pretrain.decoder.config.layers) == (6, 3)
-    assert (paper.finetune.for_round(round_).learning_rate, small.finetune.for_round(small_round).learning_rate) == (
-        9e-6,
-        1e-3,
-    )
-    assert small_round == evolve(round_, learning_rate=None)
-    assert isinstance(small.finetune.loss, Choice)
-    assert small.finetune.loss.use == "pairwise"
+    epochs = {
+        (name, scale): compose(ComposeRequest(paper=name, scale=scale), mine).pretrain.num_train_epochs
+        for name in ("both", "one")
+        for scale in ("paper", "small", None)
+    }
+    assert epochs == {
+        ("both", "paper"): 8,
+        ("both", "small"): 1.5,
+        ("both", None): 1.5,
+        ("one", "paper"): 8,
+        ("one", "small"): 8,
+        ("one", None): 8,
+    }
+    quick = compose(ComposeRequest(paper="one", scale="quick"), mine)
+    check(quick, mine.registry)
+    assert (quick.encoder.hidden, quick.pretrain.max_steps, quick.collection.config.limit) == (64, 20, 1200)
 
 
 def test_a_scale_that_does_not_exist_is_refused():

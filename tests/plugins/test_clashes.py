@@ -2,6 +2,7 @@
 
 import pytest
 
+from drkit.core.registry import installed
 from drkit.errors import DrkitError, UnknownNameError
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit_cli.commands.listing import KINDS, PARTS
@@ -29,7 +30,7 @@ def drkit_components():
 
 @hookimpl
 def drkit_recipes():
-    return {name: HERE / "own.toml" for name in ("default", "quick", "small", "retromae")}
+    return {name: HERE / "own.toml" for name in ("default", "transformer", "two-stage", "retromae")}
 
 @hookimpl
 def drkit_pipelines():
@@ -44,15 +45,14 @@ def drkit_components():
 
 @pytest.fixture
 def greedy(site):
-    (site / "own.toml").write_text('# a recipe of a stranger\nlike = "simlm"\n')
+    simlm = installed().recipe("simlm").text(small=True)
+    (site / "own.toml").write_text(f"# a recipe of a stranger. A copy of SimLM's\n{simlm}")
     write_package(site, "greedy", GREEDY)
     write_package(site, "my-other", OTHER, version="2.1")
     return installed_with(site)
 
 
 def test_drkits_own_names_mean_drkits_own(greedy):
-    from drkit.core.registry import installed
-
     for wanted in (
         ComposeRequest(),
         ComposeRequest(scale="quick"),
@@ -176,7 +176,6 @@ def test_clashes_are_marked_where_parts_are_listed(greedy, site):
 def test_every_name_of_every_kind_is_listed_and_shown(kind):
     from click.testing import CliRunner
 
-    from drkit.core.registry import installed
     from drkit_cli.main import cli
 
     here = installed()
@@ -192,8 +191,6 @@ def test_every_name_of_every_kind_is_listed_and_shown(kind):
 
 
 def test_an_unknown_package_is_named():
-    from drkit.core.registry import installed
-
     with pytest.raises(DrkitError, match="no package 'nobody' provides a masker named 'pmi'; write 'pmi'"):
         compose(ComposeRequest(masker="nobody:pmi"), installed())
     with pytest.raises(UnknownNameError, match="no masker named 'nobody'"):

@@ -6,7 +6,7 @@ from importlib.metadata import EntryPoint, entry_points
 
 import pytest
 
-from drkit.core.registry import GROUP, discover
+from drkit.core.registry import GROUP, discover, installed
 from drkit.errors import DrkitError, UnknownNameError
 from drkit.recipe.compose import ComposeRequest, compose
 from tests.cli.test_light_commands import drkit
@@ -94,7 +94,7 @@ def test_all_of_them_leave_a_good_one_working_in_any_order(site):
 
 
 def test_a_missing_recipe_file_takes_nothing_else_away(site):
-    (site / "found.toml").write_text('like = "retromae"\n')
+    (site / "found.toml").write_text(installed().recipe("retromae").text())
     write_package(site, "lost-recipe", LOST_RECIPE)
     here = installed_with(site)
     report = report_of(here, "lost-recipe")

@@ -8,6 +8,7 @@ import json
 import numpy as np
 import pytest
 
+from drkit.builtin import drkit_recipes
 from drkit.core.progress import Silent
 from drkit.core.registry import installed
 from drkit.recipe.check import check, matrix
@@ -93,7 +94,7 @@ def test_parts_of_different_papers_make_a_run(masker, decoder, pooling, texts, r
     check_encoder(trained(runs, texts, pooling, masker=masker, decoder=decoder), pooling)
 
 
-@pytest.mark.parametrize("paper", sorted({*PARTS.recipes} - {"default", "quick"}))
+@pytest.mark.parametrize("paper", sorted({*PARTS.recipes} - {*drkit_recipes()}))
 def test_every_recipe_makes_a_run(paper, texts, runs):
     check_encoder(trained(runs, texts, "cls", paper=paper), "cls")
 

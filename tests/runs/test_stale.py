@@ -35,7 +35,7 @@ RECIPES = {
     "generator": ComposeRequest(paper="simlm", pipeline="two-stage"),
     "contexts": ComposeRequest(paper="cocondenser-qac", pipeline="ance"),
     "idf": ComposeRequest(paper="cpdae-idf"),
-    "three-stage": ComposeRequest(paper="cdmae", settings=("reranker.start=previous",)),
+    "three-stage": ComposeRequest(paper="cdmae", pipeline="three-stage"),
     "chosen": ComposeRequest(
         masker="uniform",
         decoder="enhanced",

@@ -117,6 +117,6 @@ def _summary(found: NamedFile | Extension) -> str:
         return found.summary
     if found.problem:
         return f"broken: {found.problem}"
-    lines = found.file.read_text(encoding="utf-8").splitlines()
+    lines = found.text().splitlines()
     comment = " ".join(line.lstrip("# ") for line in takewhile(lambda line: line.startswith("#"), lines))
     return _SENTENCE_END.split(comment)[0]

@@ -34,14 +34,20 @@ _CONTRACT = ("receives", "signals", "requires", "provides")
     type=NameOfKind(),
     help="Of two recipes or pipelines, show the settings that differ; a recipe may be a file or a run.",
 )
+@click.option(
+    "--scale",
+    type=click.Choice(["paper", "small"]),
+    default="paper",
+    help="Of a recipe or pipeline: the paper's numbers (the default), or those for minutes on a CPU.",
+)
 @output_options
-def show(kind: str, name: str, other: str | None) -> None:
+def show(kind: str, name: str, other: str | None, scale: str) -> None:
     r"""Show a part (its settings with defaults and meaning, its paper, its source file), a recipe or a pipeline.
 
     \b
     drkit show masker pmi
     drkit show miner margin
-    drkit show recipe retromae
+    drkit show recipe retromae --scale small
     drkit show recipe retromae --diff cdmae
     drkit show recipe default --diff runs/R
     drkit show pipeline three-stage
@@ -50,13 +56,13 @@ def show(kind: str, name: str, other: str | None) -> None:
 
     parts = installed()
     if other is not None:
-        _show_differences(kind, name, other, parts)
+        _show_differences(kind, name, other, scale, parts)
     elif kind in PARTS:
         _show_part(parts.registry.get(kind, name))
     elif kind in EXTENSIONS:
         _show_extension(kind, parts.table(kind).get(name))
     else:
-        _show_file(kind, name, parts)
+        _show_file(kind, name, scale, parts)
 
 
 def _show_extension(kind: str, found: Extension) -> None:
@@ -76,30 +82,30 @@ def _show_extension(kind: str, found: Extension) -> None:
     print_result(document, draw)
 
 
-def _show_file(kind: str, name: str, parts: Installed) -> None:
+def _show_file(kind: str, name: str, scale: str, parts: Installed) -> None:
     from drkit.recipe.toml import parse_toml
 
-    file = parts.recipe(name) if kind == "recipe" else parts.pipeline(name)
-    text = file.read_text(encoding="utf-8")
+    found = parts.recipe(name) if kind == "recipe" else parts.pipeline(name)
+    text = found.text(small=scale == "small")
     table = parse_toml(text, f"{kind} {name}")
     print_result({"kind": kind, "name": name, "settings": table}, lambda: echo(text, nl=False))
 
 
-def _show_differences(kind: str, name: str, other: str, parts: Installed) -> None:
+def _show_differences(kind: str, name: str, other: str, scale: str, parts: Installed) -> None:
     import attrs
 
     from drkit.recipe.paths import recipe_differences
 
     if kind not in ("recipe", "pipeline"):
         raise click.UsageError("--diff compares recipes or pipelines; show the settings of each part on its own")
-    found = recipe_differences(_complete(kind, name, parts), _complete(kind, other, parts))
+    found = recipe_differences(_complete(kind, name, scale, parts), _complete(kind, other, scale, parts))
     document = {"left": name, "right": other, "differences": [attrs.asdict(one) for one in found]}
     print_result(document, lambda: _print_differences(name, other, found))
 
 
-def _complete(kind: str, name: str, parts: Installed) -> Recipe:
-    """Return the complete recipe of a name, with its paper's numbers, or the recipe of a file or run."""
-    from drkit.recipe.compose import PAPER, ComposeRequest, compose
+def _complete(kind: str, name: str, scale: str, parts: Installed) -> Recipe:
+    """Return the recipe or pipeline of a name at a scale, or the recipe of a file or run."""
+    from drkit.recipe.compose import ComposeRequest, compose
     from drkit.recipe.start import RECIPE
     from drkit.recipe.toml import read_recipe
 
@@ -107,8 +113,8 @@ def _complete(kind: str, name: str, parts: Installed) -> Recipe:
         path = Path(name)
         return read_recipe(path / RECIPE if path.is_dir() else path, parts.registry)
     if kind == "recipe":
-        return compose(ComposeRequest(paper=name, scale=PAPER), parts)
-    return compose(ComposeRequest(pipeline=name, scale=PAPER), parts)
+        return compose(ComposeRequest(paper=name, scale=scale), parts)
+    return compose(ComposeRequest(pipeline=name, scale=scale), parts)
 
 
 def _print_differences(name: str, other: str, found: list[Difference]) -> None:

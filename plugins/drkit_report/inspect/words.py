@@ -124,7 +124,7 @@ def recipes_with_words(parts: Installed) -> list[str]:
         if recipe.problem:
             continue
         name = parts.recipes.name_of(recipe)
-        table: dict[str, Any] = parse_toml(recipe.file.read_text(encoding="utf-8"), f"recipe {name}")
+        table: dict[str, Any] = parse_toml(recipe.text(), f"recipe {name}")
         decoder = table.get("pretrain", {}).get("decoder", {})
         if (decoder if isinstance(decoder, str) else decoder.get("use")) in decoders:
             names.append(name)
