@@ -52,6 +52,9 @@ new name with `setting(.., formerly=FormerName("old_name", "2.0"))`: recipes wit
 
 {deprecated}
 """
+PAPERS = """## Parts of single papers
+A paper's plugin has the settings of its parts in the package, and the parts in modules of it.
+"""
 OPTIONS = """    options:
       members: [{members}]
       show_root_heading: false
@@ -62,6 +65,22 @@ OPTIONS = """    options:
 def exports(package: str) -> list[str]:
     """The public names of a package."""
     return list(import_module(package).__all__)
+
+
+def papers() -> dict[str, list[str]]:
+    """The parts of the papers' plugins and their settings, by module."""
+    found: dict[str, set[str]] = {}
+    for spec in installed().registry:
+        for module, name in (spec.target.split(":"), (spec.config.__module__, spec.config.__name__)):
+            if module.startswith("drkit_"):
+                found.setdefault(module, set()).add(name)
+    return {module: sorted(names) for module, names in sorted(found.items())}
+
+
+def public_names() -> list[tuple[str, str]]:
+    """Every public name, with what it is imported from."""
+    listed = {**{package: exports(package) for package in PACKAGES}, **papers()}
+    return [(module, name) for module, names in listed.items() for name in names]
 
 
 def deprecations() -> dict[str, Deprecation]:
@@ -87,12 +106,15 @@ def page() -> str:
     for package, title in PACKAGES.items():
         members = ", ".join(exports(package))
         sections.append(f"## {title}: `{package}`\n::: {package}\n{OPTIONS.format(members=members)}")
+    sections.append(PAPERS)
+    for module, names in papers().items():
+        sections.append(f"### `{module}`\n::: {module}\n{OPTIONS.format(members=', '.join(names))}")
     return "\n".join(sections)
 
 
 def fingerprint() -> str:
     """Eight digits that change with any public name or signature."""
-    lines = [line for package in PACKAGES for name in exports(package) for line in described(package, name)]
+    lines = [line for module, name in public_names() for line in described(module, name)]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:8]
 
 

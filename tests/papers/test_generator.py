@@ -13,18 +13,14 @@ from drkit.core.draws import Draws
 from drkit.core.registry import installed
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext, DecoderInput, MaskedView, TextStates, TokenStates
-from drkit.decoders import (
-    AutoencoderDecoder,
-    MlmDecoder,
-    MlmDecoderConfig,
-    NoDecoder,
-    NoDecoderConfig,
-    ReplacedTokenDetectionDecoder,
-)
+from drkit.decoders import MlmDecoder, MlmDecoderConfig, NoDecoder, NoDecoderConfig
 from drkit.errors import DrkitError
-from drkit.losses import EncoderRtdLoss, MlmLoss, MlmLossConfig, RtdConfig, RtdLoss
-from drkit.maskers import GeneratorConfig, GeneratorMasker, GeneratorReplacer, generator
-from drkit.maskers.generator import sample_words
+from drkit.losses import MlmLoss, MlmLossConfig
+from drkit_simlm import GeneratorConfig, RtdConfig
+from drkit_simlm import masker as generator
+from drkit_simlm.decoder import AutoencoderDecoder, ReplacedTokenDetectionDecoder
+from drkit_simlm.loss import EncoderRtdLoss, RtdLoss
+from drkit_simlm.masker import GeneratorMasker, GeneratorReplacer, sample_words
 from tests.parts.toys import texts, toy_batch, toy_encoder, toy_tokenizer
 
 
