@@ -57,6 +57,13 @@ class BowReconstructionLoss(nn.Module):
         recall = ((exact > 0) & words).sum() / words.sum().clamp(min=1)
         return StepOutput(loss=summed / max(1, len(words)), metrics={"recall": recall})
 
+    def accuracy(self, *, vocab_logits: Tensor, words: Tensor) -> tuple[float, float]:
+        """Return how many of each text's n words are among its n best-scored (R-precision), and the number of words."""
+        counts = words.sum(1)
+        best = vocab_logits.topk(max(int(counts.max()), 1), dim=1).indices
+        is_within = torch.arange(best.shape[1], device=best.device) < counts[:, None]
+        return float((words.gather(1, best) & is_within).sum()), float(counts.sum())
+
 
 def _idf(context: BuildContext | None) -> Tensor:
     if context is None or "idf" not in context.signals:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -45,6 +46,12 @@ class MlmLoss:
         """Return the number of targets that the mean runs over, i64[]."""
         labels = token_states.labels
         return torch.tensor(len(evenly_spaced(len(labels), self.config.targets)), device=labels.device)
+
+    def accuracy(self, *, token_states: TokenStates) -> tuple[float, float]:
+        """Return the number of targets whose best-scored token is the original one, and the number of targets."""
+        heads: Any = token_states.heads
+        count = len(token_states.labels)
+        return float(heads.lm_accuracy(token_states.states, token_states.labels)) * count, count
 
 
 def evenly_spaced(count: int, share: float) -> Tensor:

@@ -21,13 +21,7 @@ if TYPE_CHECKING:
     from drkit.encoders.masked_lm import MaskedLmEncoder
 
 # Outputs of a decoder for every word of the vocabulary, [B,V], and for every target, [N].
-SHAPES = {
-    "vocab_logits": torch.float32,
-    "words": torch.bool,
-    "replaced_logits": torch.float32,
-    "replaced": torch.bool,
-}
-PER_TARGET = ("replaced_logits", "replaced")
+DTYPES = {"vocab_logits": torch.float32, "words": torch.bool, "replaced": torch.bool}
 
 
 def check_decoder(part: ComponentSpec | str, config: Any = None) -> None:
@@ -179,12 +173,11 @@ def check_outputs(out: Mapping[str, Any], title: str, *, texts: int, words: int,
         what = f"{title}: {name}"
         if name == "token_states" or isinstance(value, TokenStates):
             _check_token_states(value, what, words, width)
-        elif name in SHAPES:
+        elif name in DTYPES:
             require(isinstance(value, Tensor), f"{what} must be a tensor, got {type(value).__name__}")
-            count = len(out["replaced"]) if isinstance(out.get("replaced"), Tensor) else len(value)
-            expected = (count,) if name in PER_TARGET else (texts, words)
+            expected = (len(value),) if name == "replaced" else (texts, words)
             require(value.shape == expected, f"{what} has shape {tuple(value.shape)}, expected {expected}")
-            require(value.dtype == SHAPES[name], f"{what} is {value.dtype}, expected {SHAPES[name]}")
+            require(value.dtype == DTYPES[name], f"{what} is {value.dtype}, expected {DTYPES[name]}")
         tensor = getattr(value, "states", value)
         finite = not isinstance(tensor, Tensor) or bool(tensor.isfinite().all())
         require(finite, f"{what} has values that are nan or infinite, expected finite numbers")
@@ -214,7 +207,7 @@ def _check_targets(out: Mapping[str, Any], spec: ComponentSpec, inputs: DecoderI
         if isinstance(value, TokenStates):
             matches = any(torch.equal(value.labels, labels) for labels in possible.values())
             require(matches, f"{spec.name}: the labels of {key} are not the {' or the '.join(possible)}")
-        elif key in PER_TARGET:
+        elif key == "replaced":
             targets = len(next(iter(possible.values())))
             require(len(value) == targets, f"{spec.name}: {key} has shape ({len(value)},), expected ({targets},)")
         tensor, kinds = getattr(value, "states", value), "a tensor, TokenStates or TextStates"

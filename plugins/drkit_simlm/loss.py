@@ -43,6 +43,10 @@ class RtdLoss:
         """Return the number of tokens in the mean, i64[]."""
         return torch.tensor(len(replaced), device=replaced.device)
 
+    def accuracy(self, *, replaced_logits: Tensor, replaced: Tensor) -> tuple[float, float]:
+        """Return the number of tokens correctly classified as original or replaced, and the number of tokens."""
+        return float(((replaced_logits > 0) == replaced).sum()), replaced.numel()
+
 
 class EncoderRtdLoss(nn.Module):
     """Replaced-token detection by the encoder: the loss has its own head on the states of maskable tokens.

@@ -395,3 +395,8 @@ def test_the_encoders_rtd_has_a_head_of_its_own(context, tokenizer):
     assert all(p.grad is not None for p in loss.parameters())
     again = EncoderRtdLoss(RtdConfig(), context)
     assert all(torch.equal(a, b) for a, b in zip(loss.parameters(), again.parameters(), strict=True))
+
+
+def test_accuracy_of_replaced_token_detection():
+    logits, replaced = torch.tensor([1.0, -1.0, 2.0]), torch.tensor([True, False, False])
+    assert RtdLoss().accuracy(replaced_logits=logits, replaced=replaced) == (2.0, 3)
