@@ -19,14 +19,20 @@ if TYPE_CHECKING:
     from drkit.core.draws import Draws as Draws
     from drkit.core.protocols import Corpus as Corpus
     from drkit.core.protocols import FindsIds as FindsIds
+    from drkit.core.protocols import ReplacingMasker as ReplacingMasker
     from drkit.core.protocols import SignalTexts as SignalTexts
     from drkit.core.registry import API_VERSION as API_VERSION
     from drkit.core.registry import hookimpl as hookimpl
+    from drkit.core.settings import at_least as at_least
     from drkit.core.settings import setting as setting
+    from drkit.core.settings import shares as shares
     from drkit.core.spec import Citation as Citation
     from drkit.core.spec import ComponentSpec as ComponentSpec
     from drkit.core.spec import Extension as Extension
+    from drkit.core.spec import GeneratorSettings as GeneratorSettings
     from drkit.core.spec import Kind as Kind
+    from drkit.core.spec import QuerySettings as QuerySettings
+    from drkit.core.spec import query_source as query_source
     from drkit.core.types import BackboneInfo as BackboneInfo
     from drkit.core.types import BuildContext as BuildContext
     from drkit.core.types import DecoderInput as DecoderInput

@@ -1,4 +1,4 @@
-"""The papers that drkit's own parts come from, each cited once, oldest first."""
+"""The papers that parts of the core, or of several plugins, come from; each cited once, oldest first."""
 
 from __future__ import annotations
 
@@ -75,6 +75,24 @@ STAR = Citation(
     title="Optimizing Dense Retrieval Model Training with Hard Negatives",
     year=2021,
     url="https://arxiv.org/abs/2104.08051",
+)
+RETROMAE = Citation(
+    key="xiao2022retromae",
+    title="RetroMAE: Pre-Training Retrieval-oriented Language Models Via Masked Auto-Encoder",
+    year=2022,
+    url="https://arxiv.org/abs/2205.12035",
+)
+CPDAE = Citation(
+    key="ma2022cpdae",
+    title="A Contrastive Pre-training Approach to Learn Discriminative Autoencoder for Dense Retrieval",
+    year=2022,
+    url="https://arxiv.org/abs/2208.09846",
+)
+QUERY_AS_CONTEXT = Citation(
+    key="wu2023queryascontext",
+    title="Query-as-context Pre-training for Dense Passage Retrieval",
+    year=2023,
+    url="https://arxiv.org/abs/2212.09598",
 )
 CDMAE = Citation(
     key="li2023cdmae",

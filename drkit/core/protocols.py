@@ -117,6 +117,14 @@ class CountsItems(Protocol):
         """Return the number of items that the mean is over, f[] or i64[]; called with the arguments of the loss."""
 
 
+@runtime_checkable
+class MeasuresAccuracy(Protocol):
+    """A loss of pre-training whose predictions can be counted as right or wrong, as probes do."""
+
+    def accuracy(self, **given: Any) -> tuple[float, float]:
+        """Return how many predictions are right, and how many there are; called with the arguments of the loss."""
+
+
 class SignalTexts(Protocol):
     """The texts that a signal is computed for; see `drkit.data.store.StoredTexts`."""
 

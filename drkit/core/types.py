@@ -312,3 +312,9 @@ class BuildContext:
     generator: Any = None
     signals: Mapping[str, Any] = field(factory=dict)
     seed: int = 42
+
+    @property
+    def vocabulary_size(self) -> int:
+        """The number of words: a model's embedding table may be longer than its vocabulary (a round number)."""
+        assert self.backbone is not None
+        return self.backbone.vocab if self.tokenizer is None else min(self.backbone.vocab, len(self.tokenizer))

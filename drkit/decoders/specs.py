@@ -1,11 +1,11 @@
-"""Settings of all decoders, and specs of those that drkit itself provides; imports no torch."""
+"""The decoders: their settings and specs; imports no torch."""
 
 from __future__ import annotations
 
 from attrs import frozen
-from attrs.validators import and_, gt, in_, le, lt, optional
+from attrs.validators import and_, gt, in_, le, lt
 
-from drkit.core.citations import BERT
+from drkit.core.citations import BERT, CPDAE, RETROMAE
 from drkit.core.settings import at_least, setting
 from drkit.core.spec import ComponentSpec, Kind
 
@@ -51,39 +51,6 @@ class NoDecoderConfig:
     """Settings of `NoDecoder`: none."""
 
 
-@frozen
-class CondenserConfig:
-    """Settings of `CondenserDecoder` (Condenser)."""
-
-    layers: int = setting(2, at_least(1, 512), "transformer layers")
-    skip_from: int | None = setting(
-        None,
-        optional(at_least(0)),
-        "encoder layer whose token states it reads; 0: the embeddings; none: the middle one",
-    )
-
-
-@frozen
-class AutoregressiveConfig:
-    """Settings of `AutoregressiveDecoder` (SEED)."""
-
-    layers: int = setting(3, at_least(1, 512), "transformer layers")
-    window: int = setting(
-        2, at_least(0), "tokens a position sees, itself included, besides the bottleneck; 0: all up to it"
-    )
-    end_token: bool = setting(False, None, "whether the text's last token ([SEP]) is a target too")
-
-
-@frozen
-class AutoregressiveBlockConfig:
-    """Settings of `AutoregressiveBlockDecoder`."""
-
-    window: int = setting(
-        3, at_least(0), "tokens a position sees, itself included, besides the bottleneck; 0: all up to it"
-    )
-    end_token: bool = setting(True, None, "whether the text's last token ([SEP]) is a target too")
-
-
 DECODERS = (
     ComponentSpec(
         kind=Kind.DECODER,
@@ -94,6 +61,26 @@ DECODERS = (
         cite=BERT,
         receives=("view",),
         provides=("token_states",),
+    ),
+    ComponentSpec(
+        kind=Kind.DECODER,
+        name="enhanced",
+        target="drkit.decoders.enhanced:EnhancedDecoder",
+        config=EnhancedConfig,
+        summary="One layer, two streams; every token from its own random context",
+        cite=RETROMAE,
+        receives=("rows",),
+        provides=("token_states",),
+    ),
+    ComponentSpec(
+        kind=Kind.DECODER,
+        name="bow",
+        target="drkit.decoders.bow:BowDecoder",
+        config=BowDecoderConfig,
+        summary="Predicts which words occur, from the bottleneck alone: an MLP",
+        cite=CPDAE,
+        provides=("vocab_logits", "words"),
+        trained_by="bow-reconstruction",
     ),
     ComponentSpec(
         kind=Kind.DECODER,

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from drkit.encoders.export import export_encoder as export_encoder
     from drkit.encoders.heads import Heads as Heads
     from drkit.encoders.masked_lm import MaskedLmEncoder as MaskedLmEncoder
+    from drkit.encoders.masked_lm import check_same_vocabulary as check_same_vocabulary
     from drkit.encoders.masked_lm import context_from as context_from
     from drkit.encoders.masked_lm import token_batch as token_batch
 

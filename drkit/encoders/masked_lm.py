@@ -21,6 +21,8 @@ from drkit.encoders.static import StaticConfig, StaticForMaskedLM, mean_of_bags
 from drkit.encoders.token_weights import TokenWeights, read_token_weights
 from drkit.errors import DrkitError
 
+_TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json")
+
 
 class MaskedLmEncoder(nn.Module):
     """A masked LM that gives its hidden states and one vector per text; logits are left to its `heads`.
@@ -331,3 +333,51 @@ def _words(encoding: Any, row: int) -> NDArray[np.int64]:
         return given
     counted = number_words(given, np.zeros(1, dtype=np.int64), before, after)
     return np.where(given < 0, -1, counted - counted[given >= 0].min(initial=len(given)))
+
+
+def check_same_vocabulary(generator: MaskedLmEncoder, context: BuildContext) -> None:
+    """Raise DrkitError, naming both, if a generator's vocabulary is not that of `context`.
+
+    If the generator comes with a tokenizer, the id of every word is compared; otherwise only the number of words.
+    """
+    assert context.backbone is not None
+    problem = _different_ids(_tokenizer_beside(generator), context.tokenizer)
+    size, words = int(generator.config.vocab_size), context.vocabulary_size
+    if problem is None and size not in {words, context.backbone.vocab}:
+        problem = f"has {size:,} words, but the encoder has {words:,}"
+    if problem:
+        path = str(getattr(context.tokenizer, "name_or_path", ""))
+        whose = f"the tokenizer {path!r}" if path else "a tokenizer built in memory"
+        raise DrkitError(
+            f"the generator {_name(generator)} does not fit an encoder with {whose}: it {problem}. It must be a masked "
+            f"LM with the encoder's vocabulary; leave `model` empty to have the run train one"
+        )
+
+
+def _different_ids(generators: Any, tokenizer: Any) -> str | None:
+    """Describe the words whose ids differ between two tokenizers; empty: none; None: they cannot be compared."""
+    if generators is None or not hasattr(tokenizer, "get_vocab"):
+        return None
+    theirs, ours = generators.get_vocab(), tokenizer.get_vocab()
+    words = sorted(word for word in theirs.keys() | ours.keys() if theirs.get(word) != ours.get(word))
+    if not words:
+        return ""
+    ids = f"{theirs.get(words[0], 'absent')}, expected {ours.get(words[0], 'absent')}"
+    return f"has other ids for {len(words):,} words, such as {words[0]!r} ({ids})"
+
+
+def _name(generator: MaskedLmEncoder) -> str:
+    path = str(getattr(generator.config, "name_or_path", ""))
+    return repr(path) if path else f"({generator.config.model_type}, built in memory)"
+
+
+def _tokenizer_beside(generator: MaskedLmEncoder) -> Any:
+    """Return the tokenizer of the folder or hub id that a generator was loaded from, or None."""
+    path = str(getattr(generator.config, "name_or_path", ""))
+    folder = local_path(path)
+    if not path or (folder.is_dir() and not any((folder / name).is_file() for name in _TOKENIZER_FILES)):
+        return None
+    try:
+        return load_pretrained("AutoTokenizer", path, "load the tokenizer of")
+    except DrkitError:
+        return None

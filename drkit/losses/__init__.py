@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from drkit.core import lazy_exports
 
 if TYPE_CHECKING:
-    from drkit.losses.bag_of_words import BagOfWordsLoss as BagOfWordsLoss
     from drkit.losses.bag_of_words import BowReconstructionLoss as BowReconstructionLoss
     from drkit.losses.contrastive import ContrastiveLoss as ContrastiveLoss
     from drkit.losses.distillation import KlDistillationLoss as KlDistillationLoss
@@ -16,24 +15,18 @@ if TYPE_CHECKING:
     from drkit.losses.ranking import ListwiseLoss as ListwiseLoss
     from drkit.losses.ranking import PairwiseLoss as PairwiseLoss
     from drkit.losses.self_contrastive import InfoNceLoss as InfoNceLoss
-    from drkit.losses.self_contrastive import JsContrastiveLoss as JsContrastiveLoss
-    from drkit.losses.self_contrastive import SpanContrastiveLoss as SpanContrastiveLoss
-    from drkit.losses.self_contrastive import js_divergences as js_divergences
-    from drkit.losses.specs import BagOfWordsConfig as BagOfWordsConfig
+    from drkit.losses.self_contrastive import check_rows as check_rows
+    from drkit.losses.self_contrastive import find_partner as find_partner
+    from drkit.losses.self_contrastive import products as products
     from drkit.losses.specs import BowReconstructionConfig as BowReconstructionConfig
     from drkit.losses.specs import ContrastiveConfig as ContrastiveConfig
     from drkit.losses.specs import InfoNceConfig as InfoNceConfig
-    from drkit.losses.specs import JsContrastiveConfig as JsContrastiveConfig
     from drkit.losses.specs import KlDistillationConfig as KlDistillationConfig
     from drkit.losses.specs import ListwiseConfig as ListwiseConfig
     from drkit.losses.specs import MarginMseConfig as MarginMseConfig
     from drkit.losses.specs import MatryoshkaConfig as MatryoshkaConfig
     from drkit.losses.specs import MlmLossConfig as MlmLossConfig
     from drkit.losses.specs import PairwiseConfig as PairwiseConfig
-    from drkit.losses.specs import RtdConfig as RtdConfig
-    from drkit.losses.specs import SpanContrastiveConfig as SpanContrastiveConfig
-    from drkit.losses.tokens import EncoderRtdLoss as EncoderRtdLoss
     from drkit.losses.tokens import MlmLoss as MlmLoss
-    from drkit.losses.tokens import RtdLoss as RtdLoss
 
 lazy_exports(__name__)

@@ -1,4 +1,4 @@
-"""Settings of all losses, and specs of those that drkit itself provides; imports no torch."""
+"""The losses: their settings and specs; imports no torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from attrs import Attribute, field, frozen
 from attrs.validators import and_, gt, in_, le
 
-from drkit.core.citations import BERT, INFO_NCE, LISTNET, MARGIN_MSE, MATRYOSHKA, RANKNET, SIMCSE, SIMLM
+from drkit.core.citations import BERT, CPDAE, INFO_NCE, LISTNET, MARGIN_MSE, MATRYOSHKA, RANKNET, SIMCSE, SIMLM
 from drkit.core.protocols import InBatchNegatives, SearchSimilarity
 from drkit.core.settings import at_least, more_than, setting
 from drkit.core.spec import Choice, ComponentSpec, Kind, LossChoice
@@ -51,11 +51,6 @@ class MlmLossConfig:
     def target_share(self) -> float:
         """Share of the positions that is scored."""
         return self.targets
-
-
-@frozen
-class RtdConfig:
-    """Settings of `RtdLoss` and `EncoderRtdLoss`: none."""
 
 
 class _SearchesAsTrained:
@@ -166,29 +161,12 @@ class BowReconstructionConfig:
 
 
 @frozen
-class JsContrastiveConfig:
-    """Settings of `JsContrastiveLoss` (CPDAE section 3.2.2)."""
-
-    reduction: str = setting("sum", in_(("sum", "mean")), "over the rows of the batch: sum, as in the paper, or mean")
-
-
-@frozen
 class InfoNceConfig:
     """Settings of `InfoNceLoss`."""
 
     temperature: float = setting(0.05, more_than(0), "scores are divided by it")
     similarity: str = setting("cosine", in_(("cosine", "dot")), "cosine or dot product")
     reduction: str = setting("mean", in_(("mean", "sum")), "over the rows of the batch: mean or sum")
-
-
-@frozen
-class BagOfWordsConfig:
-    """Settings of `BagOfWordsLoss`: none."""
-
-
-@frozen
-class SpanContrastiveConfig:
-    """Settings of `SpanContrastiveLoss`: none."""
 
 
 LOSSES = (
@@ -261,6 +239,15 @@ LOSSES = (
         summary="Cross-encoder: the positive first among a query's passages",
         cite=LISTNET,
         receives=("groups",),
+    ),
+    ComponentSpec(
+        kind=Kind.LOSS,
+        name="bow-reconstruction",
+        target="drkit.losses.bag_of_words:BowReconstructionLoss",
+        config=BowReconstructionConfig,
+        summary="Yes or no for every word of the vocabulary",
+        cite=CPDAE,
+        receives=("vocab_logits", "words"),
     ),
     ComponentSpec(
         kind=Kind.LOSS,

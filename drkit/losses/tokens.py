@@ -1,18 +1,15 @@
-"""Losses at tokens: predict the original token (MLM), or whether a generator replaced it (RTD)."""
+"""The loss at tokens: predict the original token (MLM)."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from drkit.core.types import BuildContext, StepOutput, TextStates, TokenStates
-from drkit.decoders.layers import sizes_of
-from drkit.decoders.replaced_token_detection import ReplacedHead
-from drkit.encoders.heads import seeded
-from drkit.losses.specs import MlmLossConfig, RtdConfig
+from drkit.core.types import BuildContext, StepOutput, TokenStates
+from drkit.losses.specs import MlmLossConfig
 
 
 class MlmLoss:
@@ -50,6 +47,12 @@ class MlmLoss:
         labels = token_states.labels
         return torch.tensor(len(evenly_spaced(len(labels), self.config.targets)), device=labels.device)
 
+    def accuracy(self, *, token_states: TokenStates) -> tuple[float, float]:
+        """Return the number of targets whose best-scored token is the original one, and the number of targets."""
+        heads: Any = token_states.heads
+        count = len(token_states.labels)
+        return float(heads.lm_accuracy(token_states.states, token_states.labels)) * count, count
+
 
 def evenly_spaced(count: int, share: float) -> Tensor:
     """Return ceil(count * share) evenly spaced indices below `count`, i64; masks are random, so this needs no draw.
@@ -59,63 +62,3 @@ def evenly_spaced(count: int, share: float) -> Tensor:
     """
     kept = math.ceil(count * share - 1e-9)
     return (torch.arange(kept) * (count / max(kept, 1))).long()
-
-
-class RtdLoss:
-    """Binary cross-entropy of one score per token: a mean over the tokens of the batch, 0 without tokens.
-
-    | input | shape | what |
-    |---|---|---|
-    | replaced_logits | f[N] | above 0: predicted as replaced |
-    | replaced | bool[N] | whether the token was replaced |
-
-    Metrics: `targets`, N; `replaced`, the share that was replaced.
-
-    Source: ELECTRA (Clark et al. 2020), section 2; SimLM (Wang et al. 2023), section 5.1.
-
-    >>> out = RtdLoss()(replaced_logits=torch.zeros(4), replaced=torch.tensor([True, False, False, False]))
-    >>> round(out.loss.item(), 4), out.metrics["replaced"].item()
-    (0.6931, 0.25)
-    """
-
-    def __init__(self, config: RtdConfig | None = None, _context: BuildContext | None = None) -> None:
-        self.config = config
-
-    def __call__(self, *, replaced_logits: Tensor, replaced: Tensor) -> StepOutput:
-        """Return the loss of a decoder that scores tokens."""
-        was, count = replaced.to(replaced_logits.dtype), len(replaced)
-        summed = F.binary_cross_entropy_with_logits(replaced_logits, was, reduction="sum")
-        metrics = {"targets": torch.tensor(count, device=was.device), "replaced": was.sum() / max(count, 1)}
-        return StepOutput(loss=summed / max(count, 1), metrics=metrics)
-
-    def items(self, *, replaced_logits: Tensor, replaced: Tensor) -> Tensor:  # noqa: ARG002
-        """Return the number of tokens in the mean, i64[]."""
-        return torch.tensor(len(replaced), device=replaced.device)
-
-
-class EncoderRtdLoss(nn.Module):
-    """Replaced-token detection by the encoder: the loss has its own head on the states of maskable tokens.
-
-    | input | shape | what |
-    |---|---|---|
-    | text_states.states | f[B,L,D] | the encoder's states |
-    | text_states.tokens | | the clean text |
-    | replaced | bool[N] | whether the encoder read a replaced token, at the N maskable ones |
-
-    Its head is trained with the encoder, and dropped after pre-training.
-    """
-
-    def __init__(self, config: RtdConfig, context: BuildContext) -> None:
-        super().__init__()
-        self.loss = RtdLoss(config)
-        with seeded(context.seed, "replaced-token detection of the encoder"):
-            self.head = ReplacedHead(sizes_of(context))
-
-    def forward(self, *, text_states: TextStates, replaced: Tensor) -> StepOutput:
-        """Return the loss of the encoder's branch."""
-        states = text_states.states[text_states.tokens.maskable]
-        return self.loss(replaced_logits=self.head(states), replaced=replaced)
-
-    def items(self, *, text_states: TextStates, replaced: Tensor) -> Tensor:  # noqa: ARG002
-        """Return the number of tokens in the mean, i64[]."""
-        return torch.tensor(len(replaced), device=replaced.device)

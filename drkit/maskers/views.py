@@ -58,14 +58,8 @@ class Corruption:
         if backbone is None:
             raise DrkitError("a masker needs the mask id and vocabulary; build it with context_from(model, tokenizer)")
         special = {backbone.mask_id, backbone.pad_id, *backbone.special_ids}
-        ordinary = np.setdiff1d(np.arange(vocabulary_size(context)), np.fromiter(special, dtype=np.int64))
+        ordinary = np.setdiff1d(np.arange(context.vocabulary_size), np.fromiter(special, dtype=np.int64))
         return cls(mask_id=backbone.mask_id, ordinary=ordinary, shares=shares)
-
-
-def vocabulary_size(context: BuildContext) -> int:
-    """Return the number of words: a model's embedding table may be longer than its vocabulary (a round number)."""
-    assert context.backbone is not None
-    return context.backbone.vocab if context.tokenizer is None else min(context.backbone.vocab, len(context.tokenizer))
 
 
 def masked_view(tokens: TokenBatch, hidden: NDArray[np.bool_], rng: Draws, corruption: Corruption) -> MaskedView:
@@ -92,6 +86,11 @@ def keep_targets(view: MaskedView, rows: Callable[[int], int], rng: Draws) -> Ma
     ranks = np.argsort(np.argsort(keys, axis=1, kind="stable"), axis=1)
     kept = torch.from_numpy(targets & (ranks < count))
     return evolve(view, labels=torch.where(kept, view.labels, NO_TARGET))
+
+
+def replaced_targets(view: MaskedView, tokens: TokenBatch) -> Tensor:
+    """Return at which of its N targets a view differs from the text, bool[N]; a sample may equal the original."""
+    return (view.ids != tokens.ids)[view.labels != -100]
 
 
 def clean_view(tokens: TokenBatch, visible: Tensor) -> MaskedView:

@@ -14,11 +14,10 @@ from typing import Any
 
 from drkit.core.files import local_path, path_state
 from drkit.core.loading import check_model_path
-from drkit.core.spec import Kind
+from drkit.core.spec import GeneratorSettings, Kind, QuerySettings
 from drkit.encoders.architectures import check_start_model
 from drkit.encoders.pooling import POOLINGS
 from drkit.errors import DrkitError
-from drkit.maskers.specs import GeneratorConfig, QuerySettings
 from drkit.recipe.parts import FOR_EXTRACTIVE, join_names, required_capabilities, required_signals, signal_scopes
 from drkit.recipe.schema import FROM_SCRATCH, GIVEN, PSEUDO, Choice, EncoderSettings, Pretrain, Probe, PseudoQueries
 from drkit.runs import estimate
@@ -108,8 +107,8 @@ def plan_encoder(draft: Draft) -> str:
         return INITIAL
     inputs = {"start": Part(INITIAL), **texts}
     if "generator" in required:
-        config = required["generator"] or GeneratorConfig()
-        inputs["generator"] = Part(_plan_generator(draft, pretrain, config))
+        settings = required["generator"] or GeneratorSettings()
+        inputs["generator"] = Part(_plan_generator(draft, pretrain, settings))
     return draft.add(
         "pretrained",
         PRETRAIN,
@@ -293,32 +292,32 @@ def _plan_queries(draft: Draft, settings: QuerySettings, texts: dict[str, Part])
     )
 
 
-def _plan_generator(draft: Draft, pretrain: Pretrain, config: GeneratorConfig) -> str:
+def _plan_generator(draft: Draft, pretrain: Pretrain, settings: GeneratorSettings) -> str:
     """Add the masked LM that fills masked positions: an existing model, random weights, or one trained first."""
     encoder = draft.recipe.encoder
     sizes = GeneratorSizes(
         positions=max(encoder.passage_length, encoder.query_length),
-        layers=config.generator_layers,
-        hidden=config.generator_hidden,
-        heads=config.generator_heads,
-        intermediate=config.generator_intermediate,
+        layers=settings.layers,
+        hidden=settings.hidden,
+        heads=settings.heads,
+        intermediate=settings.intermediate,
     )
-    if config.trained_first:
+    if settings.is_trained_first:
         return draft.add(
             "generator",
             TRAINED_GENERATOR,
             "the generator: train a small masked LM",
             {"vocabulary": VOCABULARY, "tokens": TOKENS},
-            extra={"sizes": sizes, "steps": config.generator_steps, "training": pretrain.training_only()},
+            extra={"sizes": sizes, "steps": settings.steps, "training": pretrain.training_only()},
         )
-    if config.model:
-        check_start_model(config.model)
-    action = "random weights" if config.random else "load"
+    if settings.model:
+        check_start_model(settings.model)
+    action = "random weights" if settings.random else "load"
     return draft.add(
         "generator",
         EXISTING_GENERATOR,
-        f"the generator: {' '.join(filter(None, (action, config.model)))}",
+        f"the generator: {' '.join(filter(None, (action, settings.model)))}",
         {"vocabulary": VOCABULARY},
-        sources={"pretrain.masker.model": path_state(config.model)},
-        extra={"model": config.model, "random": config.random, "sizes": None if config.model else sizes},
+        sources={"pretrain.masker.model": path_state(settings.model)},
+        extra={"model": settings.model, "random": settings.random, "sizes": None if settings.model else sizes},
     )

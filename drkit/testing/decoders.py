@@ -13,22 +13,15 @@ from torch import Tensor, nn
 
 from drkit.core.draws import Draws
 from drkit.core.spec import ComponentSpec, Kind
-from drkit.core.types import DecoderInput, MaskedView, TokenStates
+from drkit.core.types import DecoderInput, MaskedView, TokenBatch, TokenStates
 from drkit.testing.specs import build, check_spec, require, running, signal_scopes, spec_of
 from drkit.testing.toys import MASK, VOCAB, rows_of, toy_context, toy_encoder, toy_tokens, with_signals
 
 if TYPE_CHECKING:
-    from drkit.core.protocols import Masker
     from drkit.encoders.masked_lm import MaskedLmEncoder
 
 # Outputs of a decoder for every word of the vocabulary, [B,V], and for every target, [N].
-SHAPES = {
-    "vocab_logits": torch.float32,
-    "words": torch.bool,
-    "replaced_logits": torch.float32,
-    "replaced": torch.bool,
-}
-PER_TARGET = ("replaced_logits", "replaced")
+DTYPES = {"vocab_logits": torch.float32, "words": torch.bool, "replaced": torch.bool}
 
 
 def check_decoder(part: ComponentSpec | str, config: Any = None) -> None:
@@ -99,33 +92,26 @@ def _check_saving(spec: ComponentSpec, config: Any, decoder: nn.Module, encoder:
 def _inputs(
     spec: ComponentSpec, decoder: Any, encoder: MaskedLmEncoder, padding: int = 0, some: Sequence[int] | None = None
 ) -> DecoderInput:
+    from drkit.maskers import UniformConfig, UniformMasker
     from drkit.maskers.views import keep_targets
 
-    tokens, masker = with_signals(toy_tokens(padding=padding), signal_scopes(spec, None)), _masker(spec)
+    tokens = with_signals(toy_tokens(padding=padding), signal_scopes(spec, None))
     tokens = tokens if some is None else rows_of(tokens, some)
     draws, rows = Draws(1, 0, tokens.keys.numpy()), decoder.rows(tokens.ids.shape[1])
-    views = masker(tokens, draws, rows=rows)
+    views = UniformMasker(UniformConfig(), toy_context())(tokens, draws, rows=rows)
     if 0 < rows < tokens.ids.shape[1]:
         views = attrs.evolve(views, decoder=keep_targets(views.decoder, decoder.rows, draws))
-    views = attrs.evolve(views, encoder=_filled(views.encoder), decoder=_filled(views.decoder))
+    if "replaced" in spec.receives:
+        views = attrs.evolve(views, encoder=_filled(views.encoder, tokens), decoder=_filled(views.decoder, tokens))
     encoded = encoder.encode(views.encoder.ids, views.encoder.attention, tuple(decoder.needs_layers))
     return DecoderInput(encoded=encoded, tokens=views.context, view=views.decoder, encoder_view=views.encoder)
 
 
-def _masker(spec: ComponentSpec) -> Masker:
-    from drkit.maskers import GeneratorConfig, GeneratorMasker, UniformConfig, UniformMasker
-
-    if "replaced" in spec.receives:
-        return GeneratorMasker(GeneratorConfig(), toy_context())
-    return UniformMasker(UniformConfig(), toy_context())
-
-
-def _filled(view: MaskedView) -> MaskedView:
-    """Return the view with [MASK]s replaced by ordinary words, if it is meant to be filled by a generator."""
-    if view.noise is None:
-        return view
-    words = MASK + 1 + (view.noise * (VOCAB - MASK - 1)).long()
-    return attrs.evolve(view, ids=torch.where(view.ids == MASK, words, view.ids))
+def _filled(view: MaskedView, tokens: TokenBatch) -> MaskedView:
+    """Return the view as a model fills it: another word in place of each [MASK], every maskable token a target."""
+    others = MASK + 1 + tokens.ids % (VOCAB - MASK - 1)
+    labels = torch.where(tokens.maskable, tokens.ids, -100)
+    return attrs.evolve(view, ids=torch.where(view.ids == MASK, others, view.ids), labels=labels)
 
 
 def _decode(
@@ -187,12 +173,11 @@ def check_outputs(out: Mapping[str, Any], title: str, *, texts: int, words: int,
         what = f"{title}: {name}"
         if name == "token_states" or isinstance(value, TokenStates):
             _check_token_states(value, what, words, width)
-        elif name in SHAPES:
+        elif name in DTYPES:
             require(isinstance(value, Tensor), f"{what} must be a tensor, got {type(value).__name__}")
-            count = len(out["replaced"]) if isinstance(out.get("replaced"), Tensor) else len(value)
-            expected = (count,) if name in PER_TARGET else (texts, words)
+            expected = (len(value),) if name == "replaced" else (texts, words)
             require(value.shape == expected, f"{what} has shape {tuple(value.shape)}, expected {expected}")
-            require(value.dtype == SHAPES[name], f"{what} is {value.dtype}, expected {SHAPES[name]}")
+            require(value.dtype == DTYPES[name], f"{what} is {value.dtype}, expected {DTYPES[name]}")
         tensor = getattr(value, "states", value)
         finite = not isinstance(tensor, Tensor) or bool(tensor.isfinite().all())
         require(finite, f"{what} has values that are nan or infinite, expected finite numbers")
@@ -222,7 +207,7 @@ def _check_targets(out: Mapping[str, Any], spec: ComponentSpec, inputs: DecoderI
         if isinstance(value, TokenStates):
             matches = any(torch.equal(value.labels, labels) for labels in possible.values())
             require(matches, f"{spec.name}: the labels of {key} are not the {' or the '.join(possible)}")
-        elif key in PER_TARGET:
+        elif key == "replaced":
             targets = len(next(iter(possible.values())))
             require(len(value) == targets, f"{spec.name}: {key} has shape ({len(value)},), expected ({targets},)")
         tensor, kinds = getattr(value, "states", value), "a tensor, TokenStates or TextStates"

@@ -30,10 +30,10 @@ def check_loss(
 ) -> None:
     """Run the loss contract on a spec or the name of an installed part, with default settings or `config`.
 
-    Inputs are made for `token_states`, `text_states`, `bottleneck`, `vocab_logits`, `words`, `replaced_logits`,
-    `replaced`, `partners`, `pairs` (with a teacher), `groups`, and its signals of tokens and texts. Names of its own
-    are taken from what `decoder` makes of the toy texts; without it, from an installed decoder that provides them. Pass
-    `inputs` to set any by hand.
+    Inputs are made for `token_states`, `text_states`, `bottleneck`, `vocab_logits`, `words`, `replaced`, `partners`,
+    `pairs` (with a teacher), `groups`, and its signals of tokens and texts. Names of its own are taken from what
+    `decoder` makes of the toy texts; without it, from an installed decoder that provides them. Pass `inputs` to set any
+    by hand.
 
     The loss must be a finite scalar, the same each time, also for a batch of one; finite gradient must reach its inputs
     and every weight of its own; metrics must not carry gradient; with scope `rows`, the loss of a batch is the mean of
@@ -195,7 +195,6 @@ _TOYS: dict[str, Callable[[TokenBatch], Any]] = {
     "bottleneck": lambda tokens: _leaf(_values(tokens, 16)[:, 0]),
     "vocab_logits": lambda tokens: _leaf(_values(tokens, VOCAB)[:, 1]),
     "words": lambda tokens: _values(tokens, VOCAB)[:, 2] > 0.8,
-    "replaced_logits": lambda tokens: _leaf(_values(tokens, 1)[..., 0][tokens.maskable]),
     "replaced": lambda tokens: _values(tokens, 2)[..., 1][tokens.maskable] > 0.5,
     "partners": lambda tokens: torch.arange(len(tokens.ids)).roll(len(tokens.ids) // 2),
     "pairs": _pairs,

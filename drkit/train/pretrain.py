@@ -22,10 +22,9 @@ from drkit.core.types import DecoderInput, Encoded, MaskedView, StepOutput, Text
 from drkit.data.arrays import SignalValues
 from drkit.data.contexts import Contexts, stacked
 from drkit.data.store import TokenStore
-from drkit.decoders.replaced_token_detection import replaced_targets
 from drkit.encoders import MaskedLmEncoder
 from drkit.encoders.heads import token_states
-from drkit.maskers.views import keep_targets
+from drkit.maskers.views import keep_targets, replaced_targets
 from drkit.train.batches import Example
 from drkit.train.gradients import ITEMS, LOSS, METRIC, ROWS, Rows
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from drkit.core.files import CHECKPOINTS, read_log, write_text
-from drkit.core.types import TokenStates
+from drkit.core.protocols import MeasuresAccuracy
 from drkit.data.store import TokenStore
 from drkit.search import TextEncoder
 from drkit.train.pretrain import AutoEncoder, MaskingCollator, replace_bottleneck
@@ -39,9 +39,6 @@ _HELD_OUT_SEED = 0x68656C64
 Record = Mapping[str, float]
 
 Outputs = Mapping[str, Any]
-
-# (number of correct predictions, number of predictions)
-Score = tuple[float, float]
 
 
 @frozen(eq=False)
@@ -99,8 +96,8 @@ def measure_branches(module: AutoEncoder, batches: Iterable[Mapping[str, Tensor]
     """Return losses and accuracies of encoder and decoder, and the decoder's gain from the bottleneck.
 
     batches: of at least two texts each. The metrics are `TERM_loss` for each local loss; `encoder_accuracy` and
-    `decoder_accuracy` in [0, 1], if a loss reads an output with an accuracy (see `accuracy`); and `gain` in nats: how
-    much the decoder's losses rise if every text gets the vector of another text of the batch, all else equal.
+    `decoder_accuracy` in [0, 1], by the first loss of the branch that measures one (`MeasuresAccuracy`); and `gain` in
+    nats: how much the decoder's losses rise if every text gets the vector of another text of the batch, all else equal.
 
     The module's mode and weights and torch's random state do not change.
     """
@@ -152,51 +149,10 @@ def _local_losses(module: AutoEncoder, outputs: Mapping[str, Outputs], rows: int
 
 def _add_accuracies(means: _Means, module: AutoEncoder, outputs: Mapping[str, Outputs]) -> None:
     for branch, provided in outputs.items():
-        needed = {name for term in module.terms.values() if term.on == branch for name in term.receives}
-        scored = accuracy({name: value for name, value in provided.items() if name in needed})
-        if scored:
-            means.add(f"{branch}_accuracy", *scored)
-
-
-def accuracy(outputs: Outputs) -> Score | None:
-    """Return (correct, total) for the first of these outputs that has an accuracy; None if none has.
-
-    `token_states`: targets whose best-scored token is correct. `vocab_logits` with `words`: of a text's n words, those
-    among its n best-scored (R-precision). `replaced_logits` with `replaced`: tokens correctly classified as original or
-    replaced.
-    """
-    for names, measure in _ACCURACIES.items():
-        if outputs.keys() >= {*names}:
-            return measure(outputs)
-    return None
-
-
-def _token_accuracy(outputs: Outputs) -> Score:
-    states: TokenStates = outputs["token_states"]
-    heads: Any = states.heads
-    count = len(states.labels)
-    return float(heads.lm_accuracy(states.states, states.labels)) * count, count
-
-
-def _word_accuracy(outputs: Outputs) -> Score:
-    logits, words = outputs["vocab_logits"], outputs["words"].bool()
-    counts = words.sum(1)
-    best = logits.topk(max(int(counts.max()), 1), dim=1).indices
-    within = torch.arange(best.shape[1], device=best.device) < counts[:, None]
-    return float((words.gather(1, best) & within).sum()), float(counts.sum())
-
-
-def _replaced_accuracy(outputs: Outputs) -> Score:
-    replaced = outputs["replaced"].bool()
-    right = (outputs["replaced_logits"] > 0) == replaced
-    return float(right.sum()), right.numel()
-
-
-_ACCURACIES: Mapping[tuple[str, ...], Callable[[Outputs], Score]] = {
-    ("token_states",): _token_accuracy,
-    ("vocab_logits", "words"): _word_accuracy,
-    ("replaced_logits", "replaced"): _replaced_accuracy,
-}
+        for term in (term for term in module.terms.values() if term.on == branch):
+            if isinstance(term.loss, MeasuresAccuracy):
+                means.add(f"{branch}_accuracy", *term.loss.accuracy(**term.inputs(provided)))
+                break
 
 
 def anisotropy(vectors: NDArray[np.float32]) -> float:

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from drkit.decoders.specs import CondenserConfig
-from drkit.plugin import Citation, ComponentSpec, Kind, hookimpl
+from attrs import frozen
+from attrs.validators import optional
+
+from drkit.plugin import Citation, ComponentSpec, Kind, at_least, hookimpl, setting
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -20,6 +22,18 @@ CONDENSER = Citation(
 )
 
 
+@frozen
+class CondenserConfig:
+    """Settings of `CondenserDecoder` (Condenser)."""
+
+    layers: int = setting(2, at_least(1, 512), "transformer layers")
+    skip_from: int | None = setting(
+        None,
+        optional(at_least(0)),
+        "encoder layer whose token states it reads; 0: the embeddings; none: the middle one",
+    )
+
+
 @hookimpl
 def drkit_components() -> Sequence[ComponentSpec]:
     """Return the Condenser head."""
@@ -27,7 +41,7 @@ def drkit_components() -> Sequence[ComponentSpec]:
         ComponentSpec(
             kind=Kind.DECODER,
             name="condenser",
-            target="drkit.decoders.condenser:CondenserDecoder",
+            target="drkit_condenser.decoder:CondenserDecoder",
             config=CondenserConfig,
             summary="Rebuilds the encoder's targets from its vector and a lower layer",
             cite=CONDENSER,

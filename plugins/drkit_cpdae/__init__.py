@@ -6,48 +6,31 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from drkit.decoders.specs import BowDecoderConfig
-from drkit.losses.specs import BowReconstructionConfig, JsContrastiveConfig
-from drkit.plugin import Citation, ComponentSpec, Kind, hookimpl
+from attrs import frozen
+from attrs.validators import in_
+
+from drkit.core.citations import CPDAE
+from drkit.plugin import ComponentSpec, Kind, hookimpl, setting
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
-CPDAE = Citation(
-    key="ma2022cpdae",
-    title="A Contrastive Pre-training Approach to Learn Discriminative Autoencoder for Dense Retrieval",
-    year=2022,
-    url="https://arxiv.org/abs/2208.09846",
-)
+
+@frozen
+class JsContrastiveConfig:
+    """Settings of `JsContrastiveLoss` (CPDAE section 3.2.2)."""
+
+    reduction: str = setting("sum", in_(("sum", "mean")), "over the rows of the batch: sum, as in the paper, or mean")
 
 
 @hookimpl
 def drkit_components() -> Sequence[ComponentSpec]:
-    """Return the bag-of-words decoder, the loss that trains it, and the contrast between its word distributions."""
+    """Return the contrast between word distributions."""
     return [
-        ComponentSpec(
-            kind=Kind.DECODER,
-            name="bow",
-            target="drkit.decoders.bow:BowDecoder",
-            config=BowDecoderConfig,
-            summary="Predicts which words occur, from the bottleneck alone: an MLP",
-            cite=CPDAE,
-            provides=("vocab_logits", "words"),
-            trained_by="bow-reconstruction",
-        ),
-        ComponentSpec(
-            kind=Kind.LOSS,
-            name="bow-reconstruction",
-            target="drkit.losses.bag_of_words:BowReconstructionLoss",
-            config=BowReconstructionConfig,
-            summary="Yes or no for every word of the vocabulary",
-            cite=CPDAE,
-            receives=("vocab_logits", "words"),
-        ),
         ComponentSpec(
             kind=Kind.LOSS,
             name="js-contrastive",
-            target="drkit.losses.self_contrastive:JsContrastiveLoss",
+            target="drkit_cpdae.loss:JsContrastiveLoss",
             config=JsContrastiveConfig,
             summary="Pulls word distributions of two maskings together, others apart",
             cite=CPDAE,

@@ -6,19 +6,12 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from drkit.decoders.specs import EnhancedConfig
-from drkit.losses.specs import BagOfWordsConfig
+from attrs import frozen
+
 from drkit.plugin import Citation, ComponentSpec, Kind, hookimpl
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
-
-RETROMAE = Citation(
-    key="xiao2022retromae",
-    title="RetroMAE: Pre-Training Retrieval-oriented Language Models Via Masked Auto-Encoder",
-    year=2022,
-    url="https://arxiv.org/abs/2205.12035",
-)
 
 DUPMAE = Citation(
     key="xiao2023dupmae",
@@ -28,24 +21,19 @@ DUPMAE = Citation(
 )
 
 
+@frozen
+class BagOfWordsConfig:
+    """Settings of `BagOfWordsLoss`: none."""
+
+
 @hookimpl
 def drkit_components() -> Sequence[ComponentSpec]:
-    """Return the enhanced decoder, and DupMAE's bag of words."""
+    """Return DupMAE's bag of words."""
     return [
-        ComponentSpec(
-            kind=Kind.DECODER,
-            name="enhanced",
-            target="drkit.decoders.enhanced:EnhancedDecoder",
-            config=EnhancedConfig,
-            summary="One layer, two streams; every token from its own random context",
-            cite=RETROMAE,
-            receives=("rows",),
-            provides=("token_states",),
-        ),
         ComponentSpec(
             kind=Kind.LOSS,
             name="bag-of-words",
-            target="drkit.losses.bag_of_words:BagOfWordsLoss",
+            target="drkit_retromae.loss:BagOfWordsLoss",
             config=BagOfWordsConfig,
             summary="Predicts a text's words by each word's best score over its tokens",
             cite=DUPMAE,

@@ -1,4 +1,4 @@
-"""SEED: a weak decoder from left to right, which needs the vector."""
+"""SEED: a weak decoder from left to right, which needs the vector; and the causal head in Query-as-context's code."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from drkit.decoders.specs import AutoregressiveConfig
-from drkit.plugin import Citation, ComponentSpec, Kind, hookimpl
+from attrs import frozen
+
+from drkit.core.citations import QUERY_AS_CONTEXT
+from drkit.plugin import Citation, ComponentSpec, Kind, at_least, hookimpl, setting
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -20,19 +22,49 @@ SEED = Citation(
 )
 
 
+@frozen
+class AutoregressiveConfig:
+    """Settings of `AutoregressiveDecoder` (SEED)."""
+
+    layers: int = setting(3, at_least(1, 512), "transformer layers")
+    window: int = setting(
+        2, at_least(0), "tokens a position sees, itself included, besides the bottleneck; 0: all up to it"
+    )
+    end_token: bool = setting(False, None, "whether the text's last token ([SEP]) is a target too")
+
+
+@frozen
+class AutoregressiveBlockConfig:
+    """Settings of `AutoregressiveBlockDecoder`."""
+
+    window: int = setting(
+        3, at_least(0), "tokens a position sees, itself included, besides the bottleneck; 0: all up to it"
+    )
+    end_token: bool = setting(True, None, "whether the text's last token ([SEP]) is a target too")
+
+
 @hookimpl
 def drkit_components() -> Sequence[ComponentSpec]:
-    """Return the decoder with a restricted window."""
+    """Return the decoders with a restricted window."""
     return [
         ComponentSpec(
             kind=Kind.DECODER,
             name="autoregressive",
-            target="drkit.decoders.autoregressive:AutoregressiveDecoder",
+            target="drkit_seed.decoder:AutoregressiveDecoder",
             config=AutoregressiveConfig,
             summary="The next token from the bottleneck and the last few tokens",
             cite=SEED,
             provides=("token_states",),
-        )
+        ),
+        ComponentSpec(
+            kind=Kind.DECODER,
+            name="autoregressive-block",
+            target="drkit_seed.decoder:AutoregressiveBlockDecoder",
+            config=AutoregressiveBlockConfig,
+            summary="The next token by one pre-LN block, from the last few",
+            cite=QUERY_AS_CONTEXT,
+            provides=("token_states",),
+        ),
     ]
 
 

@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
+from attrs import frozen
+from attrs.validators import and_, gt, in_, lt
+
 from drkit.core.citations import SIMLM
-from drkit.decoders.specs import MlmDecoderConfig
-from drkit.losses.specs import MlmLossConfig, RtdConfig
-from drkit.maskers.specs import GeneratorConfig
-from drkit.plugin import Citation, ComponentSpec, Kind, hookimpl
+from drkit.decoders import MlmDecoderConfig
+from drkit.losses import MlmLossConfig
+from drkit.plugin import Citation, ComponentSpec, GeneratorSettings, Kind, at_least, hookimpl, setting
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -21,13 +23,67 @@ ELECTRA = Citation(
     year=2020,
     url="https://arxiv.org/abs/2003.10555",
 )
+GENERATOR = GeneratorSettings()
+
+
+@frozen
+class GeneratorConfig:
+    """Settings of `GeneratorMasker` (SimLM sections 3.1 and C)."""
+
+    encoder_ratio: float = setting(0.3, and_(gt(0), lt(1)), "share of tokens replaced for the encoder")
+    decoder_ratio: float = setting(
+        0.5, and_(gt(0), lt(1)), "share of tokens replaced for the decoder, the encoder's too"
+    )
+    variant: str = setting(
+        "frozen",
+        in_(("frozen", "joint", "joint-random")),
+        "frozen; trained jointly with the encoder; or jointly from random weights",
+    )
+    generator_weight: float = setting(0.2, at_least(0), "weight of the generator's own loss, if it is trained")
+    model: str = setting("", None, "path or hub id of a masked LM with the same vocabulary; empty: the run trains one")
+    generator_layers: int = setting(
+        GENERATOR.layers, at_least(1, 512), "transformer layers of the generator that the run trains"
+    )
+    generator_hidden: int = setting(GENERATOR.hidden, at_least(8, 16_384), "its hidden size")
+    generator_heads: int = setting(GENERATOR.heads, at_least(1, 512), "its attention heads")
+    generator_intermediate: int = setting(GENERATOR.intermediate, at_least(8, 65_536), "its feed-forward size")
+    generator_steps: int = setting(
+        GENERATOR.steps, at_least(0), "optimizer steps the run trains it for; 0: a third of the steps of pre-training"
+    )
+
+    def __attrs_post_init__(self) -> None:
+        if self.generator_hidden % self.generator_heads:
+            raise ValueError(
+                f"'generator_hidden' ({self.generator_hidden}) must be a multiple of 'generator_heads' "
+                f"({self.generator_heads})"
+            )
+
+    @property
+    def requires(self) -> Mapping[str, GeneratorSettings]:
+        """A masked LM, which a stage of the run loads or trains with these settings."""
+        return {
+            "generator": GeneratorSettings(
+                model=self.model,
+                random=self.variant == "joint-random",
+                layers=self.generator_layers,
+                hidden=self.generator_hidden,
+                heads=self.generator_heads,
+                intermediate=self.generator_intermediate,
+                steps=self.generator_steps,
+            )
+        }
+
+
+@frozen
+class RtdConfig:
+    """Settings of `RtdLoss` and `EncoderRtdLoss`: none."""
 
 
 PARTS = (
     ComponentSpec(
         kind=Kind.MASKER,
         name="generator",
-        target="drkit.maskers.generator:GeneratorMasker",
+        target="drkit_simlm.masker:GeneratorMasker",
         config=GeneratorConfig,
         summary="Whole words, nested views, replaced by samples of a masked LM",
         cite=SIMLM,
@@ -36,7 +92,7 @@ PARTS = (
     ComponentSpec(
         kind=Kind.DECODER,
         name="autoencoder",
-        target="drkit.decoders.mlm:AutoencoderDecoder",
+        target="drkit_simlm.decoder:AutoencoderDecoder",
         config=MlmDecoderConfig,
         summary="Every token from the bottleneck alone, without any context",
         cite=SIMLM,
@@ -45,7 +101,7 @@ PARTS = (
     ComponentSpec(
         kind=Kind.DECODER,
         name="replaced-token-detection",
-        target="drkit.decoders.replaced_token_detection:ReplacedTokenDetectionDecoder",
+        target="drkit_simlm.decoder:ReplacedTokenDetectionDecoder",
         config=MlmDecoderConfig,
         summary="n transformer layers that detect which tokens were replaced",
         cite=SIMLM,
@@ -65,7 +121,7 @@ PARTS = (
     ComponentSpec(
         kind=Kind.LOSS,
         name="rtd",
-        target="drkit.losses.tokens:RtdLoss",
+        target="drkit_simlm.loss:RtdLoss",
         config=RtdConfig,
         summary="Binary cross-entropy: was this token replaced",
         cite=ELECTRA,
@@ -74,7 +130,7 @@ PARTS = (
     ComponentSpec(
         kind=Kind.LOSS,
         name="encoder-rtd",
-        target="drkit.losses.tokens:EncoderRtdLoss",
+        target="drkit_simlm.loss:EncoderRtdLoss",
         config=RtdConfig,
         summary="Replaced-token detection on the encoder's states, with its own head",
         cite=ELECTRA,

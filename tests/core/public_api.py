@@ -11,6 +11,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from drkit.core.registry import installed
+
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "api.md"
 PACKAGES = {
@@ -37,6 +39,9 @@ may declare `DRKIT_API = {version}`, and a drkit of another version then says so
 
 Parts, recipes, pipelines and settings are public by name: `drkit list`, `drkit show`.
 """
+PAPERS = """## Parts of single papers
+A paper's plugin has the settings of its parts in the package, and the parts in modules of it.
+"""
 OPTIONS = """    options:
       members: [{members}]
       show_root_heading: false
@@ -49,6 +54,22 @@ def exports(package: str) -> list[str]:
     return list(import_module(package).__all__)
 
 
+def papers() -> dict[str, list[str]]:
+    """The parts of the papers' plugins and their settings, by module."""
+    found: dict[str, set[str]] = {}
+    for spec in installed().registry:
+        for module, name in (spec.target.split(":"), (spec.config.__module__, spec.config.__name__)):
+            if module.startswith("drkit_"):
+                found.setdefault(module, set()).add(name)
+    return {module: sorted(names) for module, names in sorted(found.items())}
+
+
+def public_names() -> list[tuple[str, str]]:
+    """Every public name, with what it is imported from."""
+    listed = {**{package: exports(package) for package in PACKAGES}, **papers()}
+    return [(module, name) for module, names in listed.items() for name in names]
+
+
 def page() -> str:
     """The page on the API, for mkdocstrings."""
     from drkit.plugin import API_VERSION
@@ -57,12 +78,15 @@ def page() -> str:
     for package, title in PACKAGES.items():
         members = ", ".join(exports(package))
         sections.append(f"## {title}: `{package}`\n::: {package}\n{OPTIONS.format(members=members)}")
+    sections.append(PAPERS)
+    for module, names in papers().items():
+        sections.append(f"### `{module}`\n::: {module}\n{OPTIONS.format(members=', '.join(names))}")
     return "\n".join(sections)
 
 
 def fingerprint() -> str:
     """Eight digits that change with any public name or signature."""
-    lines = [line for package in PACKAGES for name in exports(package) for line in described(package, name)]
+    lines = [line for module, name in public_names() for line in described(module, name)]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:8]
 
 

@@ -6,9 +6,11 @@ import pytest
 import torch
 
 from drkit.core.types import DecoderInput, MaskedView
-from drkit.decoders import CondenserConfig, CondenserDecoder
 from drkit.encoders.heads import token_states
-from drkit.losses import MlmLoss, SpanContrastiveLoss
+from drkit.losses import MlmLoss
+from drkit_condenser import CondenserConfig
+from drkit_condenser.decoder import CondenserDecoder
+from drkit_query_as_context.loss import SpanContrastiveLoss
 from tests.goldens.recordings import Recorded, check_gradients, check_outputs, file_of, recordings, shown, text
 
 FOUND = [*recordings("condenser"), *recordings("cocondenser")]

@@ -6,9 +6,11 @@ import pytest
 import torch
 
 from drkit.core.types import DecoderInput, MaskedView
-from drkit.decoders import AutoregressiveBlockConfig, AutoregressiveBlockDecoder, MlmDecoder, MlmDecoderConfig
+from drkit.decoders import MlmDecoder, MlmDecoderConfig
 from drkit.encoders.heads import token_states
 from drkit.losses import MlmLoss
+from drkit_seed import AutoregressiveBlockConfig
+from drkit_seed.decoder import AutoregressiveBlockDecoder
 from tests.goldens.recordings import Recorded, check_gradients, check_outputs, file_of, recordings, shown, text
 
 PAIRS = recordings("cotmae", but="cotmae_qc")

@@ -10,8 +10,9 @@ from drkit.core.types import BuildContext, DecoderInput, TextStates, TokenBatch
 from drkit.decoders import EnhancedConfig, EnhancedDecoder
 from drkit.decoders.bow import word_mask
 from drkit.encoders.heads import token_states
-from drkit.losses import BagOfWordsLoss, MlmLoss, bag_of_words
-from drkit.losses.bag_of_words import highest_scores
+from drkit.losses import MlmLoss
+from drkit_retromae import loss as bag_of_words
+from drkit_retromae.loss import BagOfWordsLoss, highest_scores
 from tests.goldens.recordings import SHARED, check_gradients
 from tests.goldens.test_retromae import Recording, _decoder_names
 

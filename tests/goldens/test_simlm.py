@@ -20,7 +20,8 @@ from drkit.encoders import MaskedLmEncoder
 from drkit.encoders.architectures import architecture
 from drkit.encoders.heads import token_states
 from drkit.losses import MlmLoss
-from drkit.maskers import GeneratorConfig, GeneratorReplacer
+from drkit_simlm import GeneratorConfig
+from drkit_simlm.masker import GeneratorReplacer
 from tests.goldens.recordings import DEFAULTS, NO_DROPOUT, SHARED, check_gradients
 
 WEIGHT, MASK = 0.2, 4

@@ -16,20 +16,15 @@ from drkit.core.registry import installed
 from drkit.data.arrays import SignalValues
 from drkit.data.repeats import MARK, mark_repeats
 from drkit.data.store import TokenStore, tokenise
-from drkit.maskers import (
-    GeneratorConfig,
-    GeneratorMasker,
-    PmiConfig,
-    PmiMasker,
-    QueryAsContextConfig,
-    QueryAsContextMasker,
-    UniformConfig,
-    UniformMasker,
-)
+from drkit.maskers import PmiConfig, PmiMasker, UniformConfig, UniformMasker
 from drkit.recipe.compose import ComposeRequest
 from drkit.testing.toys import toy_tokenizer
+from drkit_query_as_context import QueryAsContextConfig
+from drkit_query_as_context.masker import QueryAsContextMasker
 from drkit_report.inspect.masks import common_tokens, is_common, torn_words, view_statistics
 from drkit_report.inspect.source import TextSource, collection_source
+from drkit_simlm import GeneratorConfig
+from drkit_simlm.masker import GeneratorMasker
 
 SHARED = Path(os.environ.get("DRKIT_SHARED", Path(__file__).resolve().parents[2].parent / "shared")) / "collections"
 PYDOCS = ("pydocs", "collection.packages=['asyncio', 'email', 'logging', 'multiprocessing', 'unittest', 'xml']")

@@ -17,13 +17,14 @@ from drkit.decoders import MlmDecoder, MlmDecoderConfig
 from drkit.encoders import MaskedLmEncoder
 from drkit.errors import DrkitError
 from drkit.losses import MlmLoss, MlmLossConfig
-from drkit.maskers import GeneratorConfig, GeneratorMasker
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs.execute import execute
 from drkit.runs.plan import plan
 from drkit.train.checkpoints import load_tokenizer
 from drkit.train.gradients import GradientStrategy, backward
 from drkit.train.pretrain import AutoEncoder, MaskingCollator, Term
+from drkit_simlm import GeneratorConfig
+from drkit_simlm.masker import GeneratorMasker
 
 PARTS = installed()
 SETTINGS = (

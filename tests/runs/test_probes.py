@@ -40,7 +40,6 @@ from drkit.train.probes import (
     EPOCH,
     ProbeLog,
     Probes,
-    accuracy,
     anisotropy,
     held_out,
     measure_branches,
@@ -170,15 +169,6 @@ def test_measuring_leaves_no_trace(store):
     assert not module.decoder.training
     assert all(torch.equal(tensor, weights[name]) for name, tensor in module.state_dict().items())
     assert all(parameter.grad is None for parameter in module.parameters())
-
-
-def test_words_are_scored_by_r_precision_and_replacements_by_accuracy():
-    words = torch.tensor([[True, True, False, False], [False, False, False, True]])
-    logits = torch.tensor([[3.0, 1.0, 2.0, 0.0], [0.0, 1.0, 2.0, 3.0]])
-    assert accuracy({"vocab_logits": logits, "words": words}) == (2.0, 3.0)
-    outputs = {"replaced_logits": torch.tensor([1.0, -1.0, 2.0]), "replaced": torch.tensor([True, False, False])}
-    assert accuracy(outputs) == (2.0, 3)
-    assert accuracy({"vocab_logits": logits}) is None
 
 
 def test_anisotropy_of_known_vectors():

@@ -201,9 +201,8 @@ class TrainedGeneratorSettings:
 def load_generator(stage: StageRun[ExistingGeneratorSettings]) -> Mapping[str, Any]:
     """Write a masked-LM checkpoint with the run's vocabulary; returns its number of parameters."""
     from drkit.core.types import BuildContext
-    from drkit.encoders import MaskedLmEncoder
+    from drkit.encoders import MaskedLmEncoder, check_same_vocabulary
     from drkit.encoders.architectures import longest_text
-    from drkit.maskers.generator import check_vocabulary
     from drkit.train.checkpoints import load_tokenizer, save_masked_lm
 
     settings, tokenizer = stage.settings, load_tokenizer(str(stage.inputs["vocabulary"]))
@@ -213,7 +212,7 @@ def load_generator(stage: StageRun[ExistingGeneratorSettings]) -> Mapping[str, A
         generator = MaskedLmEncoder.from_pretrained(settings.model)
         generator = _randomised(generator, settings.seed) if settings.random else generator
         backbone = attrs.evolve(generator.info(tokenizer), vocab=len(tokenizer))
-        check_vocabulary(generator, BuildContext(backbone=backbone, tokenizer=tokenizer, seed=settings.seed))
+        check_same_vocabulary(generator, BuildContext(backbone=backbone, tokenizer=tokenizer, seed=settings.seed))
         longest = longest_text(generator.config)
         if longest < settings.passage_length:
             raise DrkitError(

@@ -13,18 +13,14 @@ from drkit.core.draws import Draws
 from drkit.core.registry import installed
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext, DecoderInput, MaskedView, TextStates, TokenStates
-from drkit.decoders import (
-    AutoencoderDecoder,
-    MlmDecoder,
-    MlmDecoderConfig,
-    NoDecoder,
-    NoDecoderConfig,
-    ReplacedTokenDetectionDecoder,
-)
+from drkit.decoders import MlmDecoder, MlmDecoderConfig, NoDecoder, NoDecoderConfig
 from drkit.errors import DrkitError
-from drkit.losses import EncoderRtdLoss, MlmLoss, MlmLossConfig, RtdConfig, RtdLoss
-from drkit.maskers import GeneratorConfig, GeneratorMasker, GeneratorReplacer, generator
-from drkit.maskers.generator import sample_words
+from drkit.losses import MlmLoss, MlmLossConfig
+from drkit_simlm import GeneratorConfig, RtdConfig
+from drkit_simlm import masker as generator
+from drkit_simlm.decoder import AutoencoderDecoder, ReplacedTokenDetectionDecoder
+from drkit_simlm.loss import EncoderRtdLoss, RtdLoss
+from drkit_simlm.masker import GeneratorMasker, GeneratorReplacer, sample_words
 from tests.parts.toys import texts, toy_batch, toy_encoder, toy_tokenizer
 
 
@@ -399,3 +395,8 @@ def test_the_encoders_rtd_has_a_head_of_its_own(context, tokenizer):
     assert all(p.grad is not None for p in loss.parameters())
     again = EncoderRtdLoss(RtdConfig(), context)
     assert all(torch.equal(a, b) for a, b in zip(loss.parameters(), again.parameters(), strict=True))
+
+
+def test_accuracy_of_replaced_token_detection():
+    logits, replaced = torch.tensor([1.0, -1.0, 2.0]), torch.tensor([True, False, False])
+    assert RtdLoss().accuracy(replaced_logits=logits, replaced=replaced) == (2.0, 3)

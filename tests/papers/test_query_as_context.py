@@ -11,16 +11,11 @@ from drkit.core.draws import Draws
 from drkit.core.registry import installed
 from drkit.core.types import map_tensors
 from drkit.errors import DrkitError, ProblemsError
-from drkit.maskers import (
-    PmiConfig,
-    PmiMasker,
-    QueryAsContextConfig,
-    QueryAsContextMasker,
-    UniformConfig,
-    UniformMasker,
-)
+from drkit.maskers import PmiConfig, PmiMasker, UniformConfig, UniformMasker
 from drkit.testing import check_masker
 from drkit.testing.toys import toy_context, toy_encoder, toy_pairs_of_texts, toy_tokens
+from drkit_query_as_context import QueryAsContextConfig
+from drkit_query_as_context.masker import QueryAsContextMasker
 
 BASES = {"uniform": (UniformMasker, UniformConfig), "pmi": (PmiMasker, PmiConfig)}
 

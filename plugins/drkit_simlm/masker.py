@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from attrs import evolve
 from torch import Tensor, nn
 
-from drkit.core.files import local_path
-from drkit.core.loading import load_pretrained
-from drkit.core.types import BuildContext, MaskedView, StepOutput, TokenBatch, Views
-from drkit.errors import DrkitError
-from drkit.maskers.specs import GeneratorConfig, UniformConfig
-from drkit.maskers.uniform import UniformMasker
-from drkit.maskers.views import NO_TARGET, vocabulary_size
+from drkit.encoders import check_same_vocabulary
+from drkit.maskers import UniformConfig, UniformMasker
+from drkit.plugin import BuildContext, DrkitError, MaskedView, StepOutput, TokenBatch, Views
+from drkit_simlm import GeneratorConfig
 
 if TYPE_CHECKING:
-    from drkit.core.draws import Draws
-    from drkit.encoders.heads import Heads
-    from drkit.encoders.masked_lm import MaskedLmEncoder
+    from drkit.encoders import MaskedLmEncoder
+    from drkit.plugin import Draws, LmHeads
 
 # Number of probabilities held at once while sampling: 32 MB in float64.
 AT_ONCE = 2**22
-_TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json")
 
 
 class GeneratorMasker:
@@ -70,9 +65,9 @@ class GeneratorMasker:
 
 def with_sampling_noise(view: MaskedView, tokens: TokenBatch, rng: Draws) -> MaskedView:
     """Return the view with every maskable token as a target, and a random number in [0, 1) at each hidden one."""
-    labels = torch.where(tokens.maskable, tokens.ids, NO_TARGET)
+    labels = torch.where(tokens.maskable, tokens.ids, -100)
     draws = torch.from_numpy(rng.uniform(tokens.ids.shape[1]))
-    return evolve(view, labels=labels, noise=torch.where(view.labels != NO_TARGET, draws, -1.0))
+    return evolve(view, labels=labels, noise=torch.where(view.labels != -100, draws, -1.0))
 
 
 class GeneratorReplacer(nn.Module):
@@ -94,10 +89,10 @@ class GeneratorReplacer(nn.Module):
                 "the masker 'generator' needs a masked LM to fill its views; pass BuildContext.generator, as from "
                 "MaskedLmEncoder.from_pretrained(..), together with the backbone (in a run, a stage provides both)"
             )
-        check_vocabulary(context.generator, context)
+        check_same_vocabulary(context.generator, context)
         self.learns = config.variant != "frozen"
         self.weight = config.generator_weight
-        self.words = vocabulary_size(context)
+        self.words = context.vocabulary_size
         self.generator: MaskedLmEncoder = context.generator
         self.generator.requires_grad_(self.learns)
         self.train(self.learns)
@@ -127,14 +122,14 @@ class GeneratorReplacer(nn.Module):
         filled = evolve(view, ids=ids)
         return filled, self._own_loss(states, tokens.ids[masked], heads) if learning else None
 
-    def _own_loss(self, states: Tensor, labels: Tensor, heads: Heads) -> StepOutput:
+    def _own_loss(self, states: Tensor, labels: Tensor, heads: LmHeads) -> StepOutput:
         loss = heads.lm_loss(states, labels)
         metrics = {"mlm": loss.detach(), "targets": torch.tensor(len(labels), device=labels.device)}
         return StepOutput(loss=self.weight * loss, metrics=metrics)
 
 
 @torch.no_grad()
-def sample_words(states: Tensor, noise: Tensor, heads: Heads, words: int) -> Tensor:
+def sample_words(states: Tensor, noise: Tensor, heads: LmHeads, words: int) -> Tensor:
     """Return for each state f[N,D] the first word i64[N] whose cumulative probability exceeds its noise f[N] in [0, 1).
 
     Only the first `words` rows of the embedding table are words. At most `AT_ONCE` probabilities are held at a time,
@@ -149,51 +144,3 @@ def sample_words(states: Tensor, noise: Tensor, heads: Heads, words: int) -> Ten
         thresholds = noise[at : at + rows, None].double() * below[:, -1:]
         sampled[at : at + rows] = torch.searchsorted(below, thresholds, right=True)[:, 0]
     return sampled
-
-
-def check_vocabulary(generator: MaskedLmEncoder, context: BuildContext) -> None:
-    """Raise DrkitError, naming both, if a generator's vocabulary is not that of `context`.
-
-    If the generator comes with a tokenizer, the id of every word is compared; otherwise only the number of words.
-    """
-    assert context.backbone is not None
-    problem = _different_ids(_tokenizer_beside(generator), context.tokenizer)
-    size, words = int(generator.config.vocab_size), vocabulary_size(context)
-    if problem is None and size not in {words, context.backbone.vocab}:
-        problem = f"has {size:,} words, but the encoder has {words:,}"
-    if problem:
-        path = str(getattr(context.tokenizer, "name_or_path", ""))
-        whose = f"the tokenizer {path!r}" if path else "a tokenizer built in memory"
-        raise DrkitError(
-            f"the generator {_name(generator)} does not fit an encoder with {whose}: it {problem}. It must be a masked "
-            f"LM with the encoder's vocabulary; leave `model` empty to have the run train one"
-        )
-
-
-def _different_ids(generators: Any, tokenizer: Any) -> str | None:
-    """Describe the words whose ids differ between two tokenizers; empty: none; None: they cannot be compared."""
-    if generators is None or not hasattr(tokenizer, "get_vocab"):
-        return None
-    theirs, ours = generators.get_vocab(), tokenizer.get_vocab()
-    words = sorted(word for word in theirs.keys() | ours.keys() if theirs.get(word) != ours.get(word))
-    if not words:
-        return ""
-    ids = f"{theirs.get(words[0], 'absent')}, expected {ours.get(words[0], 'absent')}"
-    return f"has other ids for {len(words):,} words, such as {words[0]!r} ({ids})"
-
-
-def _name(generator: MaskedLmEncoder) -> str:
-    path = str(getattr(generator.config, "name_or_path", ""))
-    return repr(path) if path else f"({generator.config.model_type}, built in memory)"
-
-
-def _tokenizer_beside(generator: MaskedLmEncoder) -> Any:
-    """Return the tokenizer of the folder or hub id that a generator was loaded from, or None."""
-    path = str(getattr(generator.config, "name_or_path", ""))
-    folder = local_path(path)
-    if not path or (folder.is_dir() and not any((folder / name).is_file() for name in _TOKENIZER_FILES)):
-        return None
-    try:
-        return load_pretrained("AutoTokenizer", path, "load the tokenizer of")
-    except DrkitError:
-        return None

@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from drkit.core.types import TextStates
-from drkit.losses import BagOfWordsLoss, bag_of_words
 from drkit.testing import check_decoder, check_loss
 from drkit.testing.toys import VOCAB, rows_of, toy_encoder, toy_tokens
-from tests.cpdae.test_contrast import Largest
+from drkit_retromae import loss as bag_of_words
+from drkit_retromae.loss import BagOfWordsLoss
+from tests.papers.test_contrast import Largest
 
 
 def texts(dtype=torch.float64, padding: int = 0, rows: list[int] | None = None) -> TextStates:

@@ -8,10 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from drkit.core.types import BackboneInfo, BuildContext, DecoderInput, TokenBatch, TokenStates
-from drkit.decoders.layers import PostLnLayer, init_weights, sizes_of, states_at, with_bottleneck
-from drkit.decoders.specs import AutoregressiveBlockConfig, AutoregressiveConfig
-from drkit.encoders.heads import Heads, seeded
+from drkit.decoders import PostLnLayer, init_weights, sizes_of, states_at, with_bottleneck
+from drkit.plugin import BackboneInfo, BuildContext, DecoderInput, LmHeads, TokenBatch, TokenStates, seeded
+from drkit_seed import AutoregressiveBlockConfig, AutoregressiveConfig
 
 
 def next_tokens(tokens: TokenBatch, end_token: bool) -> Tensor:
@@ -45,7 +44,7 @@ def causal_visibility(attention: Tensor, window: int) -> Tensor:
 
 
 def next_token_task(
-    inputs: DecoderInput, heads: Heads, config: AutoregressiveConfig | AutoregressiveBlockConfig
+    inputs: DecoderInput, heads: LmHeads, config: AutoregressiveConfig | AutoregressiveBlockConfig
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return states f[B,L,D], what each position sees, bool[B,L,L], and the label of each position, i64[B,L]."""
     tokens = inputs.tokens
@@ -75,7 +74,7 @@ class AutoregressiveDecoder(nn.Module):
         """Return 0: this decoder reads the clean text, not the masker's view."""
         return 0
 
-    def forward(self, inputs: DecoderInput, heads: Heads) -> Mapping[str, TokenStates]:
+    def forward(self, inputs: DecoderInput, heads: LmHeads) -> Mapping[str, TokenStates]:
         """Return token_states: the last layer's states f[N,D] at the N positions before a target, and that target."""
         states, visible, labels = next_token_task(inputs, heads, self.config)
         targets = labels != -100
@@ -110,7 +109,7 @@ class AutoregressiveBlockDecoder(nn.Module):
         """Return 0: this decoder reads the clean text, not the masker's view."""
         return 0
 
-    def forward(self, inputs: DecoderInput, heads: Heads) -> Mapping[str, TokenStates]:
+    def forward(self, inputs: DecoderInput, heads: LmHeads) -> Mapping[str, TokenStates]:
         """Return token_states: the states f[N,D] at the N positions before a target, and that target."""
         states, visible, labels = next_token_task(inputs, heads, self.config)
         targets = labels != -100

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from attrs import evolve
+import attrs
 
-from drkit.core.types import BuildContext, TokenBatch, Views
-from drkit.errors import DrkitError
-from drkit.maskers.generator import GeneratorMasker
-from drkit.maskers.pmi import PmiMasker
-from drkit.maskers.specs import PmiConfig, QueryAsContextConfig, UniformConfig
-from drkit.maskers.uniform import UniformMasker
+from drkit.core.registry import installed
+from drkit.plugin import BuildContext, DrkitError, Kind, ReplacingMasker, TokenBatch, Views
+from drkit_query_as_context import QueryAsContextConfig
 
 if TYPE_CHECKING:
-    from drkit.core.draws import Draws
+    from drkit.plugin import Draws
 
 
 class QueryAsContextMasker:
@@ -29,7 +26,7 @@ class QueryAsContextMasker:
     def __init__(self, config: QueryAsContextConfig, context: BuildContext) -> None:
         self.config = config
         self._base = _base_masker(config, context)
-        if isinstance(self._base, GeneratorMasker):
+        if isinstance(self._base, ReplacingMasker):
             self.replacer = self._base.replacer
 
     def __call__(self, tokens: TokenBatch, rng: Draws, rows: int = 0) -> Views:
@@ -38,7 +35,8 @@ class QueryAsContextMasker:
         Raises DrkitError if the batch has no contexts, or not one per text.
         """
         if self.config.context == "self":
-            return self._base(evolve(tokens, context=None), rng, rows=rows)
+            views: Views = self._base(attrs.evolve(tokens, context=None), rng, rows=rows)
+            return views
         context = _context(tokens, self.config.context)
         encoder = self._base.encoder_view(tokens, rng)
         return Views(encoder=encoder, decoder=self._base.decoder_view(context, rng, rows), context=context)
@@ -58,12 +56,10 @@ def _context(tokens: TokenBatch, kind: str) -> TokenBatch:
     return tokens.context
 
 
-def _base_masker(config: QueryAsContextConfig, context: BuildContext) -> UniformMasker | PmiMasker | GeneratorMasker:
-    if config.base == "generator":
-        return GeneratorMasker(config.generator, context)
-    settings: dict[str, Any] = {"encoder_ratio": config.encoder_ratio, "decoder_ratio": config.decoder_ratio}
-    if config.mask_token_share is not None:
-        settings["mask_token_share"] = config.mask_token_share
-    if config.base == "pmi":
-        return PmiMasker(PmiConfig(**settings), context)
-    return UniformMasker(UniformConfig(**settings), context)
+def _base_masker(config: QueryAsContextConfig, context: BuildContext) -> Any:
+    """Return the base masker, with the settings that it has in common with this one (None: its default)."""
+    registry = installed().registry
+    base = registry.get(Kind.MASKER, config.base).config
+    given = {a.name: getattr(config, a.name, None) for a in attrs.fields(base)}
+    settings = {name: value for name, value in given.items() if value is not None}
+    return registry.build(Kind.MASKER, config.base, base(**settings), context)

@@ -13,9 +13,11 @@ from torch.utils._pytree import tree_leaves
 
 from drkit.decoders import word_distribution
 from drkit.errors import DrkitError
-from drkit.losses import InfoNceConfig, InfoNceLoss, JsContrastiveConfig, JsContrastiveLoss, self_contrastive
-from drkit.losses.self_contrastive import js_divergences
+from drkit.losses import InfoNceConfig, InfoNceLoss
 from drkit.testing import check_loss
+from drkit_cpdae import JsContrastiveConfig
+from drkit_cpdae import loss as self_contrastive
+from drkit_cpdae.loss import JsContrastiveLoss, js_divergences
 
 
 def halves(rows: int) -> torch.Tensor:

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drkit.errors import DrkitError
-from drkit.losses import InfoNceConfig, InfoNceLoss, SpanContrastiveLoss
+from drkit.losses import InfoNceConfig, InfoNceLoss
 from drkit.testing import check_loss
+from drkit_query_as_context.loss import SpanContrastiveLoss
 
 
 def rows(count, width=5, seed=0, scale=0.5):

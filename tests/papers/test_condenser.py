@@ -7,12 +7,13 @@ import torch.nn.functional as F
 
 from drkit.core.draws import Draws
 from drkit.core.types import DecoderInput
-from drkit.decoders import CondenserConfig, CondenserDecoder
 from drkit.encoders import context_from
 from drkit.errors import DrkitError
 from drkit.losses import MlmLoss
 from drkit.maskers import UniformConfig, UniformMasker
 from drkit.testing import check_decoder
+from drkit_condenser import CondenserConfig
+from drkit_condenser.decoder import CondenserDecoder
 from tests.parts.toys import toy_batch, toy_encoder
 
 

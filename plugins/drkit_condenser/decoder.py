@@ -6,11 +6,9 @@ from collections.abc import Mapping
 
 from torch import nn
 
-from drkit.core.types import BuildContext, DecoderInput, MaskedView, TokenStates
-from drkit.decoders.layers import PostLnLayer, init_weights, sizes_of, states_at, with_bottleneck
-from drkit.decoders.specs import CondenserConfig
-from drkit.encoders.heads import Heads, seeded
-from drkit.errors import DrkitError
+from drkit.decoders import PostLnLayer, init_weights, sizes_of, states_at, with_bottleneck
+from drkit.plugin import BuildContext, DecoderInput, DrkitError, LmHeads, MaskedView, TokenStates, seeded
+from drkit_condenser import CondenserConfig
 
 
 class CondenserDecoder(nn.Module):
@@ -41,7 +39,7 @@ class CondenserDecoder(nn.Module):
         """Return 0: this decoder does not read the decoder's view."""
         return 0
 
-    def forward(self, inputs: DecoderInput, heads: Heads) -> Mapping[str, TokenStates]:
+    def forward(self, inputs: DecoderInput, heads: LmHeads) -> Mapping[str, TokenStates]:
         """Return token_states: the last layer's states f[N,D] at the N targets of the encoder's view.
 
         Raises DrkitError if the encoder's view or the states of layer M are missing.

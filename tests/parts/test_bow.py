@@ -115,3 +115,9 @@ def test_bad_input_is_refused():
         BowReconstructionLoss(on, toy_context())(vocab_logits=torch.zeros(1, 3), words=torch.zeros(1, 3).bool())
     with pytest.raises(DrkitError, match=r"\[B,V\], got"):
         BowReconstructionLoss()(vocab_logits=torch.zeros(1, 3), words=torch.zeros(1, 4).bool())
+
+
+def test_accuracy_is_r_precision():
+    words = torch.tensor([[True, True, False, False], [False, False, False, True]])
+    logits = torch.tensor([[3.0, 1.0, 2.0, 0.0], [0.0, 1.0, 2.0, 3.0]])
+    assert BowReconstructionLoss().accuracy(vocab_logits=logits, words=words) == (2.0, 3.0)

@@ -10,15 +10,16 @@ from transformers import GPT2Config
 from transformers.models.gpt2.modeling_gpt2 import GPT2Block
 
 from drkit.core.types import DecoderInput, Encoded, MaskedView
-from drkit.decoders import (
-    AutoregressiveBlockConfig,
-    AutoregressiveBlockDecoder,
-    AutoregressiveConfig,
-    AutoregressiveDecoder,
-)
-from drkit.decoders.autoregressive import PreLnBlock, causal_visibility, next_tokens
 from drkit.encoders import context_from
 from drkit.testing import check_decoder
+from drkit_seed import AutoregressiveBlockConfig, AutoregressiveConfig
+from drkit_seed.decoder import (
+    AutoregressiveBlockDecoder,
+    AutoregressiveDecoder,
+    PreLnBlock,
+    causal_visibility,
+    next_tokens,
+)
 from tests.parts.toys import toy_batch, toy_encoder
 
 DECODERS = {

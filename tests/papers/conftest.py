@@ -1,0 +1,10 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.parts.toys import toy_tokenizer
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    return toy_tokenizer()

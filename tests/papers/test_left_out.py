@@ -1,0 +1,119 @@
+"""A paper's plugin that is not installed takes its own parts and recipes along, and nothing else."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+import drkit
+import drkit_query_as_context.masker
+from drkit.core.registry import GROUP, discover
+from drkit.core.spec import CAPABILITIES
+from drkit.errors import ProblemsError, UnknownNameError
+from drkit.plugin import Kind
+from drkit.recipe.check import check, matrix
+from drkit.recipe.compose import ComposeRequest, compose
+from drkit.testing.toys import toy_context
+from drkit_query_as_context import QueryAsContextConfig
+
+ROOT = Path(drkit.__file__).parents[1]
+ENTRIES = tuple(entry_points(group=GROUP))
+PAPERS = sorted(entry.name for entry in ENTRIES if (ROOT / "plugins" / entry.value / "recipes").is_dir())
+ALL = discover(ENTRIES)
+# Recipes with a part of another paper: they are refused without it.
+BORROWING = {"condenser": {"cocondenser", "cocondenser-qac"}, "seed": {"cotmae-qac-ar"}}
+
+
+def without(paper: str):
+    return discover(entry for entry in ENTRIES if entry.name != paper)
+
+
+def own(paper: str):
+    return discover(entry for entry in ENTRIES if entry.name == paper)
+
+
+@cache
+def composed_with_all(name: str | None, scale: str):
+    return compose(ComposeRequest(paper=name, scale=scale), ALL)
+
+
+def test_the_papers_are_found():
+    assert PAPERS == ["cdmae", "condenser", "cpdae", "query-as-context", "retromae", "seed", "simlm"]
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_everything_else_is_listed(paper):
+    left, gone = without(paper), own(paper)
+    assert not [failure for report in left.plugins for failure in report.failures]
+    assert {*left.registry} == {*ALL.registry} - {*gone.registry}
+    assert {*left.recipes} == {*ALL.recipes} - {*gone.recipes}
+    assert {*left.pipelines} == {*ALL.pipelines}
+    assert {*matrix(left).decoders} == {*left.registry.names(Kind.DECODER)}
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_every_other_recipe_is_composed_as_before(paper):
+    left = without(paper)
+    lacking = "|".join(f"no {spec.kind} named '{spec.name}'" for spec in own(paper).registry)
+    for name in (None, *left.recipes):
+        for scale in ("paper", "small", "quick"):
+            request = ComposeRequest(paper=name, scale=scale)
+            if name in BORROWING.get(paper, ()):
+                with pytest.raises(ProblemsError, match=lacking):
+                    compose(request, left)
+                continue
+            recipe = compose(request, left)
+            check(recipe, left.registry)
+            assert recipe == composed_with_all(name, scale)
+
+
+def test_a_base_masker_that_is_not_installed_is_named(monkeypatch):
+    monkeypatch.setattr(drkit_query_as_context.masker, "installed", lambda: without("simlm"))
+    with pytest.raises(UnknownNameError, match="no masker named 'generator'"):
+        drkit_query_as_context.masker.QueryAsContextMasker(QueryAsContextConfig(base="generator"), toy_context())
+
+
+def files(*folders: str):
+    return [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def imports(path: Path):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield (node.module or "").split(".")[0]
+
+
+def test_no_package_imports_a_papers_plugin():
+    packages = {entry.name: entry.value for entry in ENTRIES if entry.name in PAPERS}
+    for path in files("drkit", "cli"):
+        assert not {*imports(path)} & {*packages.values()}, path
+    for paper, package in packages.items():
+        for path in files(f"plugins/{package}"):
+            assert not {*imports(path)} & ({*packages.values()} - {package}), f"{paper}: {path}"
+
+
+def test_the_core_knows_no_part_of_a_paper():
+    names = {spec.name for paper in PAPERS for spec in own(paper).registry} - {*CAPABILITIES}
+    assert {"condenser", "js-contrastive", "replaced-lm"} <= names
+    for path in files("drkit", "cli"):
+        nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        assert not names & {node.value for node in nodes if isinstance(node, ast.Constant)}, path
+
+
+def test_the_page_lists_what_each_paper_owns():
+    page = (ROOT / "docs" / "reference" / "architecture.md").read_text(encoding="utf-8")
+    rows = {cells[1].strip(" `"): cells for line in page.splitlines() if len(cells := line.split("|")) == 5}
+    for paper in PAPERS:
+        _, _, parts, recipes, _ = rows[next(entry.value for entry in ENTRIES if entry.name == paper)]
+        assert {*re.findall(r"`([\w-]+)`", parts)} == {spec.name for spec in own(paper).registry}
+        named = {*re.findall(r"`([\w-]+)`", recipes)}
+        assert {*own(paper).recipes} <= named
+        borrowed = {other for other, borrowing in BORROWING.items() if borrowing & {*own(paper).recipes}}
+        assert named - {*own(paper).recipes} <= {spec.name for other in borrowed for spec in own(other).registry}
