@@ -32,7 +32,6 @@ from drkit_cli.commands.new_plugin import new_plugin
 from drkit_cli.commands.plugins import plugins
 from drkit_cli.commands.prune import prune
 from drkit_cli.commands.push import push
-from drkit_cli.commands.push_index import push_index
 from drkit_cli.commands.queries import queries
 from drkit_cli.commands.rerank import rerank
 from drkit_cli.commands.run import run
@@ -73,7 +72,6 @@ for command in (
     status,
     prune,
     push,
-    push_index,
     search,
     evaluate,
     compare,

@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     from drkit.commands.training_data import distill as distill
     from drkit.commands.training_data import generate_queries as generate_queries
     from drkit.commands.training_data import mine_to_file as mine_to_file
-    from drkit.commands.vector_stores import Pushed as Pushed
-    from drkit.commands.vector_stores import push_index as push_index
+    from drkit.commands.vector_export import export_vectors as export_vectors
     from drkit.core.engine import Loaded as Loaded
     from drkit.core.engine import open_engine as open_engine
     from drkit.search.run_files import rank_to_run as rank_to_run

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from drkit.search.reranking import CrossEncoderScorer as CrossEncoderScorer
     from drkit.search.reranking import Reranker as Reranker
     from drkit.search.reranking import rerank as rerank
-    from drkit.search.stores import StoreTarget as StoreTarget
     from drkit.search.text_encoder import AnyEncoder as AnyEncoder
     from drkit.search.text_encoder import DualEncoder as DualEncoder
     from drkit.search.text_encoder import Encoder as Encoder

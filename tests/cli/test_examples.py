@@ -23,8 +23,6 @@ SMALLER = [
     *("reranker.max_steps=2", "reranker.depth=3", "reranker.negatives=1"),
     *("encoder.vocab_size=200", "encoder.init_embeddings=random"),
 ]
-# The stores on the page about them, and the client that each needs.
-STORES = {"LanceDB": "lancedb", "Qdrant": "qdrant_client", "usearch": "usearch", "OpenSearch": "", "Lucene": ""}
 # Whole trainings at their full size: planned, not run.
 PLANNED = ("drkit compose", "run recipe.toml")
 # Commands that need what no test has: a download.
@@ -32,7 +30,7 @@ DOWNLOADS = ("bert-base-uncased", "cross-encoder/")
 # One uploads (tests/pages/test_model_card.py), one serves until it is stopped (tests/pages/test_serve.py).
 ELSEWHERE = ("drkit push ", "drkit serve")
 # Commands that need an extra: what they contain, and the module. What runs on a cluster is run by tests/engine.
-EXTRAS = {"lancedb:": "lancedb", "--backend openvino": "openvino"}
+EXTRAS = {"--backend openvino": "openvino"}
 CLUSTER = "--engine ray"
 
 
@@ -114,28 +112,6 @@ def test_every_command_is_on_the_page():
     text = "\n".join(page_commands())
     for path in COMMANDS:
         assert f"drkit {' '.join(path)}" in text
-
-
-@pytest.mark.parametrize("store", STORES)
-def test_the_page_on_search_elsewhere(store, place, done, monkeypatch, capsys):
-    """The commands and the Python of a store's section, which finds three passages of the collection."""
-    if STORES[store]:
-        pytest.importorskip(STORES[store])
-    if not (place / "runs" / "R").exists():
-        pytest.skip("needs the run of the page")
-    text = (PAGE.parent / "search-elsewhere.md").read_text(encoding="utf-8")
-    sections = dict(section.partition("\n")[::2] for section in text.split("\n## ")[1:])
-    (line,) = commands_of("\n".join(re.findall(r"^    (drkit .*)", sections[store], flags=re.MULTILINE)))
-    assert "120 vectors of" in call(line, monkeypatch, capsys, place)
-    queries, *own = re.findall(r"```python\n(.*?)```", sections["Encode the queries"] + sections[store], re.DOTALL)
-    names = {}
-    exec(queries, names)
-    for block in own:
-        exec(block, names)
-        found = capsys.readouterr().out.splitlines()
-        assert len(found) == 3
-        assert all(re.match(r"d\d+ ", row) for row in found)
-    assert bool(own) == bool(STORES[store])
 
 
 def test_the_keys_on_the_page(place, done, monkeypatch, capsys):

@@ -57,7 +57,6 @@ WRITERS = {
     "drkit/runs/stages/retriever.py": {"rmtree", "replace", "copytree"},
     "drkit/runs/stages/queries.py": {"rmtree"},
     "drkit/search/flat.py": {"open", "write_index"},
-    "drkit/search/stores.py": {"open"},  # JSON Lines, in the folder that is put in place
     "drkit/train/checkpoints.py": {"save_pretrained", "save_file", "copyfile", "copytree"},
     "drkit/train/refresh.py": {"rmtree", "unlink"},
     "drkit/train/trainer.py": {"save_file", "touch", "rmtree", "unlink"},
@@ -240,8 +239,6 @@ def test_the_network_is_reached_through_libraries_that_were_asked_for():
         "drkit/core/loading.py",
         "drkit/commands/card.py",  # the form of the metadata; uploads when asked, and only then
     }
-    # servers whose URL is given to `drkit push-index`
-    assert importers("lancedb", "qdrant_client", "opensearchpy") == {"drkit/search/stores.py"}
     # of a plugin: `--engine ray`
     assert importers("ray") == {"plugins/drkit_ray/engine.py"}
     asked = {

@@ -148,7 +148,7 @@ def commands(run, texts, beir, scorer, generator, out):
         "encode": ["encode", "--encoder", run, *collection, "--shard-size", 16, "-o", out / "vectors"],
         "index": ["index", out / "vectors", "-o", out / "index"],
         "index-hnsw": ["index", out / "vectors", "--kind", "hnsw", "-o", out / "graph"],
-        "push-index": ["push-index", run, f"anserini:{out / 'pushed'}", "--replace"],
+        "export-vectors": ["export", run, "--vectors", out / "passages.parquet"],
         "search": ["search", run, "--split", "test", "-k", 10, "-o", out / "dense.trec"],
         "fuse": ["fuse", out / "dense.trec", run / "runs" / "bm25.trec", "-o", out / "fused.trec"],
         "rerank": ["rerank", out / "dense.trec", "--model", scorer, *collection, "-o", out / "reranked.trec"],

@@ -1,19 +1,23 @@
-"""`drkit export`: write an encoder folder from any checkpoint."""
+"""`drkit export`: write an encoder folder from any checkpoint, or vectors as a Parquet file."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from drkit_cli.names import CollectionName, InstalledName, LocalPath, count
-from drkit_cli.options import pooling_option
-from drkit_cli.output import output_options, print_result
+from drkit_cli.options import open_collection_option, pooling_option, settings_option
+from drkit_cli.output import output_options, print_result, show_progress
 from drkit_cli.terminal import echo
 
+if TYPE_CHECKING:
+    from drkit.commands import NamedCollection
 
-@click.command(short_help="Write an encoder folder from a checkpoint.")
-@click.argument("source", metavar="RUN_OR_CHECKPOINT")
+
+@click.command(short_help="Write an encoder folder, or a file of vectors.")
+@click.argument("source", metavar="RUN_OR_CHECKPOINT|INDEX|VECTORS")
 @pooling_option
 @click.option(
     "--dimension",
@@ -33,7 +37,15 @@ from drkit_cli.terminal import echo
     type=CollectionName(),
     help="A sample of passages, for a backend that needs one (default: the run's).",
 )
-@click.option("-o", "--output", required=True, type=LocalPath(), help="The encoder folder.")
+@click.option("-o", "--output", type=LocalPath(), help="The encoder folder.")
+@click.option(
+    "--vectors",
+    metavar="FILE.parquet",
+    type=LocalPath(dir_okay=False),
+    help="Instead of an encoder, write the vectors of a run, an index or a folder of vectors.",
+)
+@open_collection_option
+@settings_option()
 @output_options
 def export(
     source: str,
@@ -41,23 +53,40 @@ def export(
     dimension: int | None,
     backends: tuple[str, ...],
     calibrate: str | None,
-    output: Path,
+    output: Path | None,
+    vectors: Path | None,
+    collection: str | None,
+    settings: tuple[str, ...],
 ) -> None:
     r"""Write an encoder folder for SentenceTransformer and AutoModel, without head and decoder, with declared pooling.
 
     Of a run, it is the retriever that was best on dev, with a model card of its results, training and limits; without
     the card if its vectors are cut by --dimension, because the results are those of whole vectors.
 
+    With --vectors, write the ids, texts and vectors of the passages to a file that vector stores read. The texts are
+    those of the run, or of --collection.
+
     \b
     drkit export runs/R -o encoder/
     drkit export runs/R/retriever-1 -o encoder/
     drkit export runs/R --dimension 64 -o encoder-64/
     drkit export runs/R --backend openvino-int8 -o encoder-int8/
+    drkit export runs/R --vectors passages.parquet
+    drkit export vectors/ --collection beir:FOLDER --vectors passages.parquet
     """
     from drkit.commands import NamedCollection, export_checkpoint, write_model_card
     from drkit.core.registry import installed
     from drkit.runs.manifest import read_manifest
 
+    if vectors:
+        if output or pooling or dimension or backends or calibrate:
+            raise click.UsageError("--vectors writes vectors as they are; it goes with --collection and --set only")
+        _export_vectors(source, vectors, NamedCollection(collection, settings) if collection else None)
+        return
+    if output is None:
+        raise click.UsageError("give -o FOLDER for an encoder, or --vectors FILE.parquet for vectors")
+    if collection or settings:
+        raise click.UsageError("--collection and --set are options of --vectors; give it, too")
     sample = NamedCollection(calibrate) if calibrate else None
     folder = export_checkpoint(
         source, output, pooling=pooling, dimension=dimension, backends=backends, calibrate=sample
@@ -65,3 +94,18 @@ def export(
     if dimension is None and all(read_manifest(Path(source) / stage) for stage in ("encoder", "collection")):
         write_model_card(Path(source), folder, installed())
     print_result({"encoder": folder}, lambda: echo(f"encoder  {folder}"))
+
+
+def _export_vectors(source: str, file: Path, collection: NamedCollection | None) -> None:
+    from drkit.commands import export_vectors
+
+    with show_progress(1) as progress:
+        progress.begin("export", str(file))
+        count, dimension = export_vectors(
+            source,
+            file,
+            collection=collection,
+            on_progress=lambda done, total: progress.advance(done, total, "passages"),
+        )
+    document = {"file": file, "vectors": count, "dimension": dimension}
+    print_result(document, lambda: echo(f"vectors  {file}: {count:,} of {dimension}"))
