@@ -25,7 +25,7 @@ from drkit.core.spec import ComponentSpec
 from drkit.encoders.folder import MODULES, read_encoder_settings
 from drkit.recipe.schema import PSEUDO, Recipe, Round
 from drkit.recipe.toml import plain
-from drkit.runs.estimate import Cost
+from drkit.runs.work import Sizes, Work
 
 S = TypeVar("S")
 
@@ -106,6 +106,7 @@ class StageSpec(Generic[S]):
     renaming a module changes neither. settings: a frozen attrs class. inputs: a description of each input, by name;
     `NAME/*` stands for any number of inputs. records: files that document the stage (logs, probes) and are not results.
     resumable: an unfinished folder is kept, and `run` continues from it. joint: all processes of a run take part.
+    work: what a stage of a plan has to do, counted from sizes; None: too little to count.
     """
 
     name: str
@@ -116,6 +117,7 @@ class StageSpec(Generic[S]):
     records: tuple[str, ...] = ()
     resumable: bool = False
     joint: bool = False
+    work: Callable[[Stage[S], Sizes], Work] | None = None
 
 
 @frozen
@@ -123,7 +125,6 @@ class Stage(Generic[S]):
     """A stage in a plan.
 
     name: its folder in the run. sources: fingerprints of files outside the run, by the setting that names them.
-    cost: the estimate that `--dry-run` shows.
 
     Raises TypeError for settings of another class, or an input that the spec does not declare.
     """
@@ -134,7 +135,6 @@ class Stage(Generic[S]):
     summary: str
     inputs: Mapping[str, Part] = field(factory=dict)
     sources: Mapping[str, str] = field(factory=dict)
-    cost: Cost = field(factory=Cost)
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.settings, self.spec.settings):
@@ -194,17 +194,15 @@ class Draft:
         *,
         sources: Mapping[str, str] | None = None,
         extra: Mapping[str, Any] | None = None,
-        **options: Any,
     ) -> str:
         """Add a stage unless the draft has one with this name; returns the name.
 
-        extra: settings that are not at one path of the recipe; the others are read from the recipe. options: further
-        fields of the `Stage`.
+        extra: settings that are not at one path of the recipe; the others are read from the recipe.
         """
         if name not in self.stages:
             states = {key: state for key, state in (sources or {}).items() if state}
             settings = settings_from(spec.settings, self.recipe, **(extra or {}))
-            self.stages[name] = Stage(name, spec, settings, summary, inputs or {}, states, **options)
+            self.stages[name] = Stage(name, spec, settings, summary, inputs or {}, states)
         return name
 
 

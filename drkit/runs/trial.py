@@ -36,8 +36,8 @@ from drkit.maskers.views import keep_targets
 from drkit.recipe.parts import PartInUse, all_parts, call_signals, required_signals, signal_scopes
 from drkit.recipe.schema import RERANKER, Choice, EncoderSettings, Pretrain, Recipe
 from drkit.runs.attribution import build_part, refuse_unless, require_methods, target_of, try_collection, trying
-from drkit.runs.estimate import local_config
 from drkit.runs.stages.pretrain import vocabulary_signals
+from drkit.runs.work import local_config
 from drkit.testing import toys
 from drkit.testing.decoders import check_outputs, scalar_of
 from drkit.testing.losses import check_step

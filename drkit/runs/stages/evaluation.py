@@ -18,9 +18,19 @@ from drkit.core.escaping import escape_paragraph
 from drkit.core.files import CHECKPOINTS, write_text
 from drkit.core.types import Judgement, Query
 from drkit.recipe.toml import json_text
-from drkit.runs.stage import TRUNCATED, StageRun, StageSpec, TextReading, Truncation, from_recipe, record_truncations
-from drkit.runs.stages.reranker import loaded_teacher
-from drkit.runs.stages.retriever import chosen_input, loaded_retriever
+from drkit.runs.stage import (
+    TRUNCATED,
+    Stage,
+    StageRun,
+    StageSpec,
+    TextReading,
+    Truncation,
+    from_recipe,
+    record_truncations,
+)
+from drkit.runs.stages.reranker import loaded_teacher, scoring_work
+from drkit.runs.stages.retriever import bm25_seconds, chosen_input, dense_work, loaded_retriever
+from drkit.runs.work import Sizes, Work
 from drkit.search.fusion import WEIGHT
 
 if TYPE_CHECKING:
@@ -124,6 +134,28 @@ def _reranked(
     )
 
 
+# Seconds for each hit that is ranked and written, fused, or measured, and for each system that is loaded; bytes of a
+# line of a run file, without its two ids.
+_RANKED, _FUSED, _MEASURED, _LOADED, _LINE_BYTES = 2.2e-6, 2.4e-6, 1.9e-6, 0.12, 30
+
+
+def _search_work(stage: Stage[SearchSettings], sizes: Sizes) -> Work:
+    settings, queries = stage.settings, sizes.count(str(stage.inputs["queries"]))
+    dense, words, reranked = len(settings.retrievers), int("bm25" in stage.inputs), len(settings.reranked)
+    hits = (dense + words + reranked) * queries * min(settings.depth, sizes.passages)
+    pairs = reranked * queries * settings.rerank_depth
+    ranked = Work(
+        seconds=bm25_seconds(words * queries, sizes) + _LOADED * dense + _RANKED * hits,
+        disk=_line_bytes(sizes) * hits,
+    )
+    scored = scoring_work(sizes.reranker, pairs, None, sizes) if pairs else Work()
+    return dense_work(dense * queries, sizes) + ranked + scored
+
+
+def _line_bytes(sizes: Sizes) -> float:
+    return _LINE_BYTES + 2 * sizes.collection.id_length
+
+
 SEARCH = StageSpec(
     name="search",
     version=3,
@@ -139,6 +171,7 @@ SEARCH = StageSpec(
     },
     records=(TRUNCATED,),
     resumable=True,
+    work=_search_work,
 )
 
 
@@ -189,6 +222,13 @@ def _weight(stage: StageRun[HybridSettings]) -> dict[str, Any]:
     }
 
 
+def _fusion_work(stage: Stage[HybridSettings], sizes: Sizes) -> Work:
+    depth = min(stage.settings.depth, sizes.passages)
+    tuned = sizes.count(str(stage.inputs["dev"])) if stage.settings.measure else 0.0
+    fused = 2 * depth * (sizes.evaluated + tuned)
+    return Work(seconds=_FUSED * fused, disk=_line_bytes(sizes) * depth * sizes.evaluated)
+
+
 HYBRID = StageSpec(
     name="hybrid",
     version=4,
@@ -201,6 +241,7 @@ HYBRID = StageSpec(
         "dev-runs": "the rankings of the dev queries by BM25 and the exported retriever",
         "dev": "the dev queries' judgements",
     },
+    work=_fusion_work,
 )
 
 
@@ -320,6 +361,12 @@ def _evaluate_system(stage: StageRun[EvaluationSettings], name: str, judgements:
     return [evaluate(found, judgements, settings.measures, exclude_self=settings.exclude_self) for found in runs]
 
 
+def _evaluation_work(stage: Stage[EvaluationSettings], sizes: Sizes) -> Work:
+    draws = sum(len(stage.settings.draws.get(name, (name,))) for name in stage.settings.systems)
+    hits = draws * sizes.evaluated * min(sizes.depth, sizes.passages)
+    return Work(seconds=_MEASURED * hits)
+
+
 EVALUATION = StageSpec(
     name="evaluation",
     version=3,
@@ -331,4 +378,5 @@ EVALUATION = StageSpec(
         "hybrid": "the fused ranking, and its weight",
         "choice": "which retriever is exported, if there are several",
     },
+    work=_evaluation_work,
 )

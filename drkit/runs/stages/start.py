@@ -18,7 +18,8 @@ from attrs import frozen
 from drkit.core.files import LOG, TRAINING, local_path
 from drkit.errors import DrkitError
 from drkit.recipe.schema import Training
-from drkit.runs.stage import StageRun, StageSpec, from_recipe
+from drkit.runs.stage import Stage, StageRun, StageSpec, from_recipe
+from drkit.runs.work import ModelSize, Sizes, Work, batch_size, count_examples, target_work, training_work
 
 if TYPE_CHECKING:
     from drkit.encoders import MaskedLmEncoder
@@ -135,12 +136,35 @@ def _start_token_weights(encoder: MaskedLmEncoder, tokenizer: Any, inputs: Mappi
 # 1 + 0.4 (n - 1) is near the root of n for words that occur up to five times.
 _REPEATED = 0.4
 
+# Seconds for each token whose neighbours are counted, and for each number of the two factors of the matrix.
+_NEIGHBOURS, _FACTORED = 1.5e-6, 3.6e-6
+# Bytes for each token while pairs are counted, and at most.
+_PAIR_BYTES, _MOST_BYTES = 120, 256 * 2**20
+
+
+def _scratch_work(stage: Stage[EncoderSizes], sizes: Sizes) -> Work:
+    model = sizes.encoder
+    if stage.settings.init_embeddings == "random":
+        return Work(disk=4.0 * model.weights)
+    tokens = sizes.passage_tokens(stage.settings.positions)
+    return Work(
+        parallel=_NEIGHBOURS * tokens + _FACTORED * model.table,
+        memory=max(min(_PAIR_BYTES * tokens, _MOST_BYTES), 8.0 * model.table),
+        disk=4.0 * model.weights,
+    )
+
+
+def _existing_work(_stage: Stage[ExistingEncoderSettings], sizes: Sizes) -> Work:
+    return Work(memory=4.0 * sizes.encoder.weights, disk=4.0 * sizes.encoder.weights)
+
+
 ENCODER_FROM_SCRATCH = StageSpec(
     name="encoder-from-scratch",
     version=1,
     settings=EncoderSizes,
     run=make_encoder,
     inputs={"vocabulary": "the tokenizer", "tokens": "passages, for frequencies and embeddings"},
+    work=_scratch_work,
 )
 EXISTING_ENCODER = StageSpec(
     name="existing-encoder",
@@ -148,6 +172,7 @@ EXISTING_ENCODER = StageSpec(
     settings=ExistingEncoderSettings,
     run=load_encoder,
     inputs={"vocabulary": "the tokenizer", "tokens": "passages, for token weights that the encoder lacks"},
+    work=_existing_work,
 )
 
 
@@ -297,6 +322,17 @@ def schedule(pretrain: Training, steps: int, batches: int) -> Training:
     return attrs.evolve(pretrain, max_steps=max_steps, gradient_cache_chunk=0)
 
 
+def _generator_work(stage: Stage[TrainedGeneratorSettings], sizes: Sizes) -> Work:
+    settings, made = stage.settings, stage.settings.sizes
+    model = ModelSize(made.hidden, made.layers, made.heads, made.intermediate, sizes.encoder.vocabulary, dropout=0.0)
+    pretraining = count_examples(settings.training, sizes.passages)
+    examples = settings.steps * batch_size(settings.training) or pretraining / 3
+    tokens = sizes.collection.passage_tokens(made.positions)
+    at_once = settings.training.per_device_train_batch_size * tokens * MASK_RATIO
+    trained = training_work(model, settings.training, examples=examples, texts=1, tokens=tokens, length=made.positions)
+    return trained + target_work(model, examples * tokens * MASK_RATIO, at_once)
+
+
 EXISTING_GENERATOR = StageSpec(
     name="existing-generator",
     version=1,
@@ -313,4 +349,5 @@ TRAINED_GENERATOR = StageSpec(
     records=(LOG, TRAINING),
     resumable=True,
     joint=True,
+    work=_generator_work,
 )
