@@ -1,4 +1,4 @@
-"""Self-contained HTML pages: the report of finished runs, with interactive charts and no request to anywhere."""
+"""Self-contained HTML pages: the report of finished runs, with charts and no request to anywhere."""
 
 from typing import TYPE_CHECKING
 

@@ -25,6 +25,7 @@ LAYERS = (
     ("plugin",),
     ("builtin", "testing"),
     ("train",),
+    ("charts",),
     ("report",),
     ("runs",),
     ("commands", "inspect"),

@@ -136,7 +136,7 @@ def _reranked(
 
 # Seconds for each hit that is ranked and written, fused, or measured, and for each system that is loaded; bytes of a
 # line of a run file, without its two ids.
-_RANKED, _FUSED, _MEASURED, _LOADED, _LINE_BYTES = 2.2e-6, 2.4e-6, 1.9e-6, 0.12, 30
+_RANKED, _FUSED, _MEASURED, _LOADED, _LINE_BYTES = 2.6e-6, 2.7e-6, 1.9e-6, 0.12, 30
 
 
 def _search_work(stage: Stage[SearchSettings], sizes: Sizes) -> Work:
