@@ -1,4 +1,4 @@
-"""Training steps on a GPU: tokens/s, MFU and peak memory in float32 and bfloat16, eager and compiled; and encoding.
+"""Training steps on a GPU: tokens/s and peak memory in float32 and bfloat16, eager and compiled; and encoding.
 
     python benchmarks/gpu.py [--texts 64] [--length 512] [--steps 20] [--json FILE]
     python benchmarks/gpu.py --device cpu --tiny      # the same code at toy sizes, to see that it runs
@@ -76,25 +76,6 @@ def plain_module():
     return Plain(model), {"input_ids": view.ids, "attention_mask": view.attention, "labels": view.labels}
 
 
-def model_flops(name: str, module, training):
-    """What a run's log computes MFU from; the plain masked LM projects every position to the vocabulary."""
-    from drkit.runs.estimate import layer_parameters, pretraining_flops, training_flops
-    from drkit.runs.hardware import device_peak
-    from drkit.train.throughput import ModelFlops, linear_weights
-
-    sizes, tables = pretrain_step.SIZES, pretrain_step.VOCAB * pretrain_step.SIZES["hidden"]
-    if name == PLAIN:
-        return ModelFlops(training_flops(linear_weights(module.model.base_model) + tables), device_peak(training))
-    masker, decoder = name.split(" + ")
-    flops = pretraining_flops(
-        pretrain_step.pretraining(masker, decoder),
-        tables=tables,
-        layers=linear_weights(module.encoder.backbone),
-        decoder=layer_parameters(sizes["hidden"], sizes["intermediate"]),
-    )
-    return ModelFlops(flops, device_peak(training))
-
-
 def measure(name: str, mode: str, steps: int) -> dict:
     """Train in this process for twice as many steps; return what the log says about the second half."""
     import numpy as np
@@ -118,14 +99,12 @@ def measure(name: str, mode: str, steps: int) -> dict:
             folder=Path(folder),
             progress=Silent(),
             seed=SEED,
-            flops=model_flops(name, module, training),
         )
     last = done.log[-1]
     return {
         "step": name,
         "mode": mode,
         "tokens_per_second": last["tokens_per_second"],
-        "mfu": last.get("mfu"),
         "peak_gib": peak_gib(),
         "loss": last["loss"],
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
@@ -153,7 +132,7 @@ def measure_encoding(mode: str, steps: int) -> dict:
     reader.encode_tokens(rows)
     seconds = time.perf_counter() - start
     rates = {"tokens_per_second": round(float(lengths.sum()) / seconds, 1), "texts_per_second": len(rows) / seconds}
-    return {"step": "encoding", "mode": mode, **rates, "mfu": None, "peak_gib": peak_gib()}
+    return {"step": "encoding", "mode": mode, **rates, "peak_gib": peak_gib()}
 
 
 def peak_gib() -> float:
@@ -175,11 +154,8 @@ def measured_apart(name: str, mode: str, options: argparse.Namespace) -> dict:
 
 
 def line(row: dict) -> str:
-    mfu = "" if row["mfu"] is None else f"{row['mfu']:.3f}"
     loss = f"{row['loss']:.4f}" if "loss" in row else ""
-    return (
-        f"| {row['step']} | {row['mode']} | {row['tokens_per_second']:,.0f} | {mfu} | {row['peak_gib']:.2f} | {loss} |"
-    )
+    return f"| {row['step']} | {row['mode']} | {row['tokens_per_second']:,.0f} | {row['peak_gib']:.2f} | {loss} |"
 
 
 def main() -> int:
@@ -214,14 +190,14 @@ def print_rows(options: argparse.Namespace) -> int:
     """Measure and print every row; return 1 if one failed, after all others."""
     chosen = options.only or [*pretrain_step.names(), "encoding"]
     rows, failed = [], 0
-    print("\n| step | mode | tokens/s | MFU | peak GiB | loss |\n|---|---|---|---|---|---|", flush=True)
+    print("\n| step | mode | tokens/s | peak GiB | loss |\n|---|---|---|---|---|", flush=True)
     for name in chosen:
         for mode in (mode for mode in options.modes if name != "encoding" or mode in ENCODED):
             try:
                 rows.append(measured_apart(name, mode, options))
             except RuntimeError as error:
                 failed += 1
-                print(f"| {name} | {mode} | failed: {error} | | | |", flush=True)
+                print(f"| {name} | {mode} | failed: {error} | | |", flush=True)
                 continue
             print(line(rows[-1]), flush=True)
     if options.json:

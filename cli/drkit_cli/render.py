@@ -28,7 +28,6 @@ from rich.text import Text
 from rich.tree import Tree
 
 from drkit.core.escaping import escape_controls
-from drkit.core.processes import available_cores
 from drkit.report import SYSTEM_NAMES
 from drkit_cli.terminal import EscapedStream, ending_with_the_reader
 
@@ -51,8 +50,7 @@ if TYPE_CHECKING:
     from drkit.core.registry import Registry
     from drkit.evaluate import Row
     from drkit.recipe.schema import Recipe
-    from drkit.runs.budget import Budget
-    from drkit.runs.estimate import Cost
+    from drkit.runs.costs import Cost
     from drkit.runs.manifest import Manifest
     from drkit.runs.plan import Plan
     from drkit.runs.survey import Finding
@@ -160,12 +158,11 @@ def _least_width(drawn: Table, screen: Console) -> int:
     return Measurement.get(screen, screen.options.update(max_width=10_000), drawn).minimum
 
 
-def plan_document(recipe: Recipe, plan: Plan, run: Path) -> dict[str, Any]:
-    """Return a plan as plain data: the complete recipe, notes, and each stage with its state, inputs and cost."""
+def plan_document(recipe: Recipe, plan: Plan, run: Path, cost: Cost | None) -> dict[str, Any]:
+    """Return a plan as plain data: the complete recipe, notes, the run's cost, and each stage's state and inputs."""
     from drkit.recipe.toml import recipe_table
     from drkit.runs.survey import survey
 
-    cores = available_cores()
     stages = [
         {
             "stage": found.stage.name,
@@ -173,20 +170,17 @@ def plan_document(recipe: Recipe, plan: Plan, run: Path) -> dict[str, Any]:
             "state": found.state.value,
             "reasons": list(found.reasons),
             "reads": list(found.stage.needs),
-            "tokens": found.stage.cost.tokens,
-            "pairs": found.stage.cost.pairs,
-            "estimated_seconds": found.stage.cost.seconds(cores),
         }
         for found in survey(plan.stages, run)
     ]
-    return {"run": run, "notes": list(plan.notes), "stages": stages, "recipe": recipe_table(recipe)}
+    known = {"run": run, "notes": list(plan.notes), "cost": asdict(cost) if cost else None}
+    return {**known, "stages": stages, "recipe": recipe_table(recipe)}
 
 
-def plan_tree(recipe: Recipe, registry: Registry, plan: Plan, run: Path) -> Tree:
-    """Return the plan as a tree: what each part needs, and each stage with its state, inputs and estimated cost."""
+def plan_tree(recipe: Recipe, registry: Registry, plan: Plan, run: Path, cost: Cost | None) -> Tree:
+    """Return the plan as a tree: what each part needs, each stage with its state and inputs, and the run's cost."""
     from drkit.runs.survey import State, survey
 
-    cores = available_cores()
     tree = Tree(Text(f"{recipe.name}  ->  {run}", style="bold"))
     for note in plan.notes:
         tree.add(Text(f"note: {note}", style="yellow"))
@@ -199,45 +193,13 @@ def plan_tree(recipe: Recipe, registry: Registry, plan: Plan, run: Path) -> Tree
         label = Text(stage.name, style="bold").append(f"  {stage.summary}", style="not bold")
         if found.state is not State.TO_DO:
             label.append(f"  {found.summary}", style=STYLES[found.state])
-        if stage.cost.tokens or stage.cost.pairs:
-            label.append(f"  ({_cost(stage.cost, cores)})", style="cyan")
         node = stages.add(label)
         if stage.needs:
             node.add(Text("reads " + ", ".join(stage.needs), style="dim"))
-    total = sum(stage.cost.seconds(cores) for stage in plan.stages if not stage.cost.pairs)
     tree.add(Text(_sizes(recipe)))
-    if total:
-        tree.add(Text(f"training takes about {_time(total)} on {cores} CPU cores; a rough estimate from sizes alone"))
+    if cost:
+        tree.add(Text(f"the whole run on this machine: {cost}"))
     return tree
-
-
-def budget_document(hardware: str, budget: Budget) -> dict[str, Any]:
-    """Return the budget of a run as plain data: seconds, bytes and US dollars of each stage, and of all."""
-    stages = [asdict(stage) for stage in budget.stages]
-    known = {"hardware": hardware, "price_an_hour": budget.hardware.price, "corpus": asdict(budget.corpus)}
-    return {**known, "stages": stages, "total": asdict(budget.total), "exceeding": list(budget.exceeding)}
-
-
-def budget_table(hardware: str, budget: Budget) -> FittingTable:
-    """Return a row per stage, and one for all: time, memory, disk and US dollars."""
-    machine, corpus = budget.hardware, budget.corpus
-    title = f"{hardware} ({machine.about}), {machine.price:g} USD an hour: {corpus.passages:,} passages"
-    rows = [
-        (one.stage, _duration(one.seconds), _bytes(one.memory), _bytes(one.disk), f"{one.price:,.2f}")
-        for one in (*budget.stages, budget.total)
-    ]
-    return evolve(table(title, ("stage", "time", "memory", "disk", "USD"), rows), justify="right")
-
-
-def _duration(seconds: float) -> str:
-    for unit, size in (("days", 172_800), ("h", 7200), ("min", 90)):
-        if seconds >= size:
-            return f"{seconds / {'days': 86_400, 'h': 3600, 'min': 60}[unit]:,.1f} {unit}"
-    return f"{seconds:.0f} s"
-
-
-def _bytes(number: float) -> str:
-    return f"{number / 1e12:,.1f} TB" if number >= 1e12 else f"{number / 1e9:,.1f} GB"
 
 
 def status_table(findings: Iterable[Finding]) -> FittingTable:
@@ -302,24 +264,15 @@ def _parts(recipe: Recipe, registry: Registry) -> list[str]:
 
 
 def _sizes(recipe: Recipe) -> str:
-    from drkit.runs.estimate import parameters
+    from drkit.runs.work import encoder_size
 
-    if recipe.encoder.pretrained:
+    model = encoder_size(recipe.encoder)
+    if recipe.encoder.pretrained or model is None:
         size = recipe.encoder.pretrained
     else:
-        tables, layers = parameters(recipe.encoder)
-        size = f"about {(tables + layers) / 1e6:.1f}M parameters ({tables / 1e6:.1f}M of them word embeddings)"
+        size = f"about {model.weights / 1e6:.1f}M parameters ({model.table / 1e6:.1f}M of them word embeddings)"
     query, passage = recipe.encoder.query_length, recipe.encoder.passage_length
     return f"encoder: {size}; reads {query} tokens of a query, {passage} of a passage"
-
-
-def _cost(cost: Cost, cores: int) -> str:
-    work = f"{cost.pairs:,} pairs" if cost.pairs else f"{cost.tokens / 1e6:.1f}M tokens"
-    return f"at most {work}" + (f", about {_time(cost.seconds(cores))}" if cost.flops else "")
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
 def results(run: Path, done: Mapping[str, Manifest]) -> None:

@@ -45,6 +45,15 @@ def run_recipe(
     from drkit.recipe.check import check
     from drkit.recipe.start import RECIPE
     from drkit.runs.attribution import try_collection
+    from drkit.runs.costs import (
+        collection_size,
+        estimate_cost,
+        has_gpu,
+        machine_memory,
+        measure_rates,
+        memory_notes,
+        sizes_of,
+    )
     from drkit.runs.plan import plan
     from drkit.train.arguments import check_arguments
     from drkit_cli.render import console, plan_document, plan_tree
@@ -55,6 +64,8 @@ def run_recipe(
     busy = busy_note(configured_threads(os.environ), free_cores())
     made = evolve(made, notes=(*notes, *made.notes, *([busy] if busy else [])))
     run = run_dir or Path("runs") / recipe.name
+    if not has_gpu():
+        made = evolve(made, notes=(*made.notes, *memory_notes(recipe, made.stages, machine_memory())))
     not_runs = [other for other in reuse if not (other / RECIPE).is_file()]
     if not_runs:
         raise DrkitError(f"--reuse {not_runs[0]}: not a run (missing {RECIPE}); give the folder of a run")
@@ -71,7 +82,12 @@ def run_recipe(
         with open_engine(engine) as opened:
             _execute(made, run, recipe, registry, redo=redo, reuse=reuse, engine=opened)
     elif not processes.rank():
-        print_result(plan_document(recipe, made, run), lambda: console().print(plan_tree(recipe, registry, made, run)))
+        size = None if has_gpu() else collection_size(recipe, registry, run)
+        cost = estimate_cost(made.stages, sizes_of(recipe, size), measure_rates()) if size else None
+        print_result(
+            plan_document(recipe, made, run, cost),
+            lambda: console().print(plan_tree(recipe, registry, made, run, cost)),
+        )
 
 
 def _execute(

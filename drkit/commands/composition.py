@@ -13,7 +13,7 @@ from drkit.core.registry import Registry
 from drkit.core.spec import Kind
 from drkit.recipe.schema import JUDGED, Choice, EncoderSettings, Finetune, Pretrain, Round
 from drkit.recipe.toml import plain
-from drkit.runs.estimate import parameters, schedule
+from drkit.runs.work import describe_schedule, encoder_size
 
 _SAMPLES = 3
 _LONGEST = 300  # characters of a sample
@@ -66,7 +66,7 @@ def describe_recipe(run: RunRecord, registry: Registry) -> list[Line]:
         lines.append(Line("Fine-tuning", "none"))
     if recipe.reranker is not None:
         source = recipe.reranker.pretrained or recipe.reranker.start
-        lines.append(Line("Re-ranker", f"cross-encoder, from {source}", schedule(recipe.reranker)))
+        lines.append(Line("Re-ranker", f"cross-encoder, from {source}", describe_schedule(recipe.reranker)))
     evaluation = recipe.evaluation
     found = f"{evaluation.depth:,} passages per query, {evaluation.index} index, {recipe.similarity} similarity"
     lines.append(Line("Evaluation", ", ".join(evaluation.measures), f"{evaluation.split} queries; {found}"))
@@ -75,12 +75,12 @@ def describe_recipe(run: RunRecord, registry: Registry) -> list[Line]:
 
 def _encoder(encoder: EncoderSettings) -> Line:
     reads = f"reads {encoder.query_length} tokens of a query, {encoder.passage_length} of a passage"
-    if encoder.pretrained:
-        return Line("Encoder", encoder.pretrained, f"{encoder.pooling} pooling; {reads}")
-    tables, layers = parameters(encoder)
+    size = encoder_size(encoder)
+    if encoder.pretrained or size is None:
+        return Line("Encoder", str(encoder.pretrained), f"{encoder.pooling} pooling; {reads}")
     layers_text = f"{encoder.layers} transformer layer{'s' * (encoder.layers > 1)}"
     kind = layers_text if encoder.layers else "word vectors, no transformer layer"
-    note = f"about {(tables + layers) / 1e6:.1f}M parameters; {encoder.pooling} pooling; {reads}"
+    note = f"about {size.weights / 1e6:.1f}M parameters; {encoder.pooling} pooling; {reads}"
     return Line("Encoder", f"from scratch: {kind}", note)
 
 
@@ -90,7 +90,7 @@ def _pretraining(settings: Pretrain, registry: Registry) -> Iterator[Line]:
     for name, loss in settings.losses.items():
         summary = registry.get(Kind.LOSS, loss.use).summary
         yield Line(f"Loss {name}", f"{loss.weight:g} \u00d7 {loss.use} on the {loss.on}", summary)
-    yield Line("Pre-training", schedule(settings), f"learning rate {settings.learning_rate:g}")
+    yield Line("Pre-training", describe_schedule(settings), f"learning rate {settings.learning_rate:g}")
 
 
 def _part(label: str, kind: Kind, choice: Choice, registry: Registry) -> Line:
@@ -117,7 +117,7 @@ def _round(settings: Finetune, one: Round) -> str:
     miners = " \u2192 ".join(miner.use for miner in one.miners)
     hard = f"{whole.negatives} hard negative{'s' * ((whole.negatives or 0) > 1)} from {miners}"
     negatives = hard if miners and whole.negatives else "in-batch negatives"
-    words = [queries, negatives, f"starts from {one.start}", schedule(whole)]
+    words = [queries, negatives, f"starts from {one.start}", describe_schedule(whole)]
     words += [f"taught by {one.teacher}"] if one.teacher else []
     words += [f"{one.draws} draws"] if one.draws > 1 else []
     return ", ".join(words)

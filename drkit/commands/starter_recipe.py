@@ -19,9 +19,10 @@ from drkit.core.files import local_path, write_text
 from drkit.core.registry import Installed, Registry
 from drkit.core.spec import Kind
 from drkit.data.corpus import StoredCollection
+from drkit.data.words import estimate_tokens
 from drkit.errors import DrkitError, UnknownNameError
 from drkit.recipe.compose import PAPER, QUICK, SMALL, ComposeRequest, compose
-from drkit.recipe.lengths import Lengths, estimate_tokens, script_of, suggest_lengths
+from drkit.recipe.lengths import Lengths, script_of, suggest_lengths
 from drkit.recipe.paths import setting_paths
 from drkit.recipe.schema import PSEUDO, Recipe
 from drkit.recipe.toml import recipe_toml

@@ -121,15 +121,6 @@ def markdown_code(text: str, language: str) -> str:
     return Markup(f"{fence}{language}\n{escape_controls(text).strip()}\n{fence}")
 
 
-def script_text(code: str) -> str:
-    r"""Return a library's JavaScript as the content of a `<script>`, which no text within it can end.
-
-    >>> script_text("'</script>'")
-    "'<\\/script>'"
-    """
-    return re.sub(r"</(?=script)", r"<\\/", code.replace("\r", ""), flags=re.IGNORECASE)
-
-
 def _spelled_out(value: Any) -> Any:
     """Return plain data with the control characters of its texts spelled out."""
     if isinstance(value, str):

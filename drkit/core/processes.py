@@ -187,7 +187,7 @@ def busy_note(threads: int, free: float) -> str:
     fewer = f", or set {THREADS} to fewer threads to leave them their share" if threads > 1 else ""
     return (
         f"{threads} thread{'s' * (threads > 1)} configured, but other programs leave only about {free:.1f} of "
-        f"{available_cores()} cores free: expect this to take longer than estimated. Stop other programs{fewer}"
+        f"{available_cores()} cores free: expect this to take longer than alone. Stop other programs{fewer}"
     )
 
 

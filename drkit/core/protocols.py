@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from drkit.core.types import (
     BuildContext,
+    CollectionSize,
     DecoderInput,
     Judgement,
     LmHeads,
@@ -325,6 +326,14 @@ class Collection(Protocol):
 
     def describe(self) -> Mapping[str, Any]:
         """Return facts for the manifest: sources, versions, counts."""
+
+
+@runtime_checkable
+class EstimatesSize(Protocol):
+    """A collection that can estimate its size within a second or so, for the costs that a plan prints."""
+
+    def size(self) -> CollectionSize | None:
+        """Return the size; None if it cannot be estimated without reading everything."""
 
 
 @runtime_checkable

@@ -313,7 +313,7 @@ class Extension:
     """Something that a plugin adds under a name beside parts and recipes, such as an encoding backend.
 
     target: the `"module:attribute"` of its code, imported on first use, so it may import torch at its top. packages:
-    distributions that the code uses beyond what its own package requires, as pip takes them (`vl-convert-python`).
+    distributions that the code uses beyond what its own package requires, as pip takes them.
     provider: filled in when the plugin is loaded.
 
     Raises ValueError if the name is not kebab-case, the target is not `module:attribute`, or the summary is longer than

@@ -247,6 +247,34 @@ class Judgement:
 
 
 @frozen
+class CollectionSize:
+    """How large a collection is, estimated before it is read.
+
+    queries: their numbers by split. passage_lengths, query_lengths: tokens of some texts. id_length: characters
+    of an id. reading: seconds for each passage, on one core.
+    """
+
+    passages: int
+    queries: Mapping[str, int]
+    passage_lengths: Sequence[int]
+    query_lengths: Sequence[int] = ()
+    id_length: float = 8.0
+    reading: float = 5e-5
+
+    def passage_tokens(self, limit: int | None = None) -> float:
+        """Return the mean length of passages that are cut after `limit` tokens."""
+        return _mean_length(self.passage_lengths, limit)
+
+    def query_tokens(self, limit: int | None = None) -> float:
+        """Return the mean length of queries that are cut after `limit` tokens."""
+        return _mean_length(self.query_lengths, limit)
+
+
+def _mean_length(lengths: Sequence[int], limit: int | None) -> float:
+    return sum(min(length, limit or length) for length in lengths) / max(len(lengths), 1)
+
+
+@frozen
 class MiningRequest:
     """A query to mine negatives for, with all its judged positives.
 

@@ -17,12 +17,17 @@ from typing import Any
 from attrs import evolve, frozen
 
 from drkit.core.files import local_path
-from drkit.core.types import Judgement, Passage, Query
+from drkit.core.types import CollectionSize, Judgement, Passage, Query
 from drkit.data.ranges import file_ranges
 from drkit.data.rows import COMPRESSED, FORMATS, FileRange, Row, file_kind, read_rows, require_file
+from drkit.data.words import estimate_tokens
 from drkit.errors import DrkitError
 
 SPLITS = ("train", "dev", "test")
+# Passages, and queries of a split, that are read to estimate the size of a collection.
+_SAMPLE = 5000
+# Bytes of a row besides its text and id, and how many times smaller a compressed file is.
+_ROW_BYTES, _COMPRESSION = 30, 3
 
 
 def fraction(name: str) -> float:
@@ -146,6 +151,24 @@ class FileCollection(ABC):
         """Stream every passage."""
         return (passage for _, passage in self.located_passages())
 
+    def size(self) -> CollectionSize | None:
+        """Estimate the size from the first texts and the bytes of the files; None if no file has only passages."""
+        first = list(islice(self.passages(), _SAMPLE + 1))
+        count = float(len(first))
+        if len(first) > _SAMPLE:
+            if not self.passage_files:
+                return None
+            row = sum(len(one.content.encode()) + len(one.doc_id) + _ROW_BYTES for one in first) / len(first)
+            count = sum(map(_unpacked_bytes, self.passage_files)) / row
+        queries = {split: [estimate_tokens(query.text) for query in self.queries(split)] for split in self.splits()}
+        return CollectionSize(
+            passages=round(count),
+            queries={split: len(lengths) for split, lengths in queries.items()},
+            passage_lengths=[estimate_tokens(one.content) for one in first],
+            query_lengths=list(islice(chain.from_iterable(queries.values()), _SAMPLE)),
+            id_length=sum(len(one.doc_id) for one in first) / max(len(first), 1),
+        )
+
     def passage_parts(self) -> Iterator[FileRange]:
         """Yield ranges of the passages that can be read separately, in order; nothing if a file cannot be cut."""
         parts = [list(file_ranges(path)) for path in self.passage_files]
@@ -172,6 +195,11 @@ class FileCollection(ABC):
         else:
             rows = self.located_judgements(split) if table == "judgements" else self.located_negatives(split)
         return next((str(where) for where, _ in islice(rows, row, None)), "")
+
+
+def _unpacked_bytes(path: Path) -> float:
+    is_packed = path.suffix in (*COMPRESSED, ".parquet")
+    return path.stat().st_size * (_COMPRESSION if is_packed else 1)
 
 
 def judged_queries(

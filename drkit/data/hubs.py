@@ -18,7 +18,7 @@ from attrs import frozen
 
 from drkit.core.files import local_path
 from drkit.core.loading import may_be_hub_id, reaches_hub
-from drkit.core.types import BuildContext, Judgement, Passage, Query
+from drkit.core.types import BuildContext, CollectionSize, Judgement, Passage, Query
 from drkit.data.collection import (
     SPLIT_NAMES,
     PassageColumns,
@@ -33,6 +33,9 @@ from drkit.data.rows import FORMATS, Row, file_kind, read_rows
 from drkit.data.specs import HfConfig, IrdsConfig
 from drkit.data.topics import query_of, require_text
 from drkit.errors import DrkitError
+
+# Tokens of passages and of queries where none has been read.
+_USUAL_PASSAGE, _USUAL_QUERY = (100,), (10,)
 
 
 class IrdsCollection:
@@ -100,6 +103,15 @@ class IrdsCollection:
             with _reading_irds(name):
                 yield from ((name, item) for item in iterate(dataset) if belongs(item.query_id))
 
+    def size(self) -> CollectionSize | None:
+        """Return the counts that ir_datasets knows without reading anything, and usual lengths; None without them."""
+        passages = _known_count(self._dataset, "docs")
+        counts = {
+            split: sum(_known_count(one, "queries") for one in self._sources[self._splits.source(split)].values())
+            for split in self.splits()
+        }
+        return CollectionSize(passages, counts, _USUAL_PASSAGE, _USUAL_QUERY) if passages else None
+
     def describe(self) -> Mapping[str, Any]:
         """Return the ids, the version of ir_datasets, and how many documents it counts."""
         from importlib.metadata import version
@@ -115,6 +127,10 @@ class IrdsCollection:
             "documents": documents,
             "ir_datasets": version("ir_datasets"),
         }
+
+
+def _known_count(dataset: Any, table: str) -> int:
+    return int(dataset.metadata().get(table, {}).get("count", 0))
 
 
 def _passage(document: Any) -> Passage:

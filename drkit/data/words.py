@@ -13,6 +13,8 @@ from functools import cache
 from itertools import pairwise
 
 _WORD = re.compile(r"\w+")
+# A token of a WordPiece vocabulary of 8,000 entries is about two thirds of an English word.
+_TOKENS_PER_WORD = 1.5
 # Thai, Lao; Burmese; Hangul; Khmer; Tai scripts; kana and CJK.
 _UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u1950-\u19df\u1a20-\u1aaf\u3005-\u3007\u3040-\u318f"
@@ -62,6 +64,12 @@ def is_unspaced(word: str) -> bool:
 def count_unspaced(text: str) -> int:
     """Return the number of characters of scripts without spaces, marks not counted."""
     return 0 if text.isascii() else len(_patterns()[2].findall(text))
+
+
+def estimate_tokens(text: str) -> int:
+    """Estimate the tokens of a text: from its words, or from its characters where words are not separated."""
+    words = [word for word in find_words(text) if not is_unspaced(word)]
+    return round(_TOKENS_PER_WORD * len(words)) + count_unspaced(text)
 
 
 def has_lasting_mark(character: str) -> bool:

@@ -12,7 +12,7 @@ from attrs import evolve, frozen
 from drkit.core.files import local_path
 from drkit.core.registry import Installed
 from drkit.core.spec import Kind
-from drkit.data.words import count_unspaced, find_words, is_unspaced
+from drkit.data.words import estimate_tokens
 from drkit.recipe.compose import SMALL, ComposeRequest, compose
 from drkit.recipe.parts import context_kind
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 # Texts of a collection that are looked at before it is read whole.
 _SAMPLE = 5000
-# A token of a WordPiece vocabulary of 8,000 entries is about two thirds of an English word.
-_TOKENS_PER_WORD = 1.5
 _SHORTEST_PASSAGE, _LONGEST_PASSAGE = 64, 512
 _SHORTEST_QUERY, _LONGEST_QUERY = 16, 128
 # With a transformer layer, the time of a step grows with the length: an encoder from scratch has minutes.
@@ -88,12 +86,6 @@ def suggest_lengths(
         reason = f"95 % of {which} queries have at most about {queries.most:,} tokens"
         found["encoder.query_length"] = (str(value), reason)
     return found
-
-
-def estimate_tokens(text: str) -> int:
-    """Estimate the tokens of a text: from its words, or from its characters where words are not separated."""
-    words = [word for word in find_words(text) if not is_unspaced(word)]
-    return round(_TOKENS_PER_WORD * len(words)) + count_unspaced(text)
 
 
 def script_of(letter: str) -> str:

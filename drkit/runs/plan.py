@@ -26,7 +26,6 @@ from drkit.evaluate.measures import cutoff
 from drkit.recipe.check import unread_choices
 from drkit.recipe.schema import INITIAL as FROM_INITIAL
 from drkit.recipe.schema import PSEUDO, Recipe
-from drkit.runs import estimate
 from drkit.runs.plan_encoder import (
     PASSAGES,
     plan_encoder,
@@ -103,8 +102,6 @@ def plan(recipe: Recipe, registry: Registry) -> Plan:
     elif draft.rounds and recipe.evaluation.bm25 and recipe.evaluation.hybrid:
         _plan_untuned_hybrid(draft, exported)
     _plan_report(draft, exported.outcome)
-    if memory := estimate.machine_memory():
-        draft.notes.extend(estimate.memory_notes(recipe, memory))
     return Plan(tuple(draft.stages.values()), tuple(draft.notes))
 
 

@@ -20,7 +20,6 @@ from drkit.encoders.pooling import POOLINGS
 from drkit.errors import DrkitError
 from drkit.recipe.parts import FOR_EXTRACTIVE, join_names, required_capabilities, required_signals, signal_scopes
 from drkit.recipe.schema import FROM_SCRATCH, GIVEN, PSEUDO, Choice, EncoderSettings, Pretrain, Probe, PseudoQueries
-from drkit.runs import estimate
 from drkit.runs.stage import Draft, Part, TextReading, files_state, settings_from
 from drkit.runs.stages.pretrain import PRETRAIN
 from drkit.runs.stages.queries import PSEUDO_QUERIES, QUERIES, SPLIT
@@ -43,6 +42,7 @@ from drkit.runs.stages.texts import (
     VALUES,
     WORDPIECE,
 )
+from drkit.runs.work import describe_schedule
 
 VOCABULARY, TOKENS = Part("vocabulary"), Part("tokens")
 PASSAGES = Part("collection", "passages")
@@ -113,10 +113,9 @@ def plan_encoder(draft: Draft) -> str:
         "pretrained",
         PRETRAIN,
         f"pre-train with masker {pretrain.masker.use} and decoder {pretrain.decoder.use}, "
-        f"{estimate.schedule(pretrain)}{_choice_by_probes(draft, pretrain.probe)}",
+        f"{describe_schedule(pretrain)}{_choice_by_probes(draft, pretrain.probe)}",
         {**inputs, **_probe_inputs(draft)},
         extra={"reading": settings_from(TextReading, recipe)},
-        cost=estimate.pretraining(recipe),
     )
 
 

@@ -28,7 +28,6 @@ from drkit.recipe.schema import (
     Recipe,
     Round,
 )
-from drkit.runs import estimate
 from drkit.runs.plan_encoder import PASSAGES, TOKENS, VOCABULARY, split_of, training_split
 from drkit.runs.stage import Draft, Part, TextReading, declared_reading, files_state, settings_from
 from drkit.runs.stages import stage_folders
@@ -39,6 +38,7 @@ from drkit.runs.stages.reranker import TEACHER
 from drkit.runs.stages.retriever import AS_IT_IS, EXPORT, INDEX
 from drkit.runs.stages.start import INITIAL as INITIAL_ENCODER
 from drkit.runs.stages.texts import PASSAGE_TOKENS, PSEUDO_QUERY_TOKENS, QUERY_TOKENS
+from drkit.runs.work import describe_schedule
 
 
 @frozen
@@ -230,7 +230,7 @@ def _plan_retriever(draft: Draft, retriever: _Retriever, negatives: str) -> Syst
         draft.add(
             retriever.name if recipe_round.draws == 1 else f"{retriever.name}-draw-{draw + 1}",
             FINETUNE,
-            f"fine-tune{encoders} {origin}, {estimate.schedule(settings)}",
+            f"fine-tune{encoders} {origin}, {describe_schedule(settings)}",
             inputs,
             sources=_sources_of(draft, refreshed),
             extra={
@@ -244,7 +244,6 @@ def _plan_retriever(draft: Draft, retriever: _Retriever, negatives: str) -> Syst
                 "negatives": settings.negatives,
                 "validation": settings.validation if settings.validation.every else None,
             },
-            cost=estimate.finetuning(draft.recipe, settings, settings.negatives),
         )
         for draw in range(recipe_round.draws)
     ]
@@ -275,7 +274,6 @@ def _plan_teacher(draft: Draft, retriever: _Retriever, negatives: str) -> str:
             "training": settings.schedule_only(),
             "negatives": settings.negatives if negatives else 0,
         },
-        cost=estimate.teaching(draft.recipe, recipe_round),
     )
 
 
@@ -293,10 +291,9 @@ def _plan_reranker(draft: Draft, start: str, previous: str, pairs: str) -> Syste
     stage = draft.add(
         RERANKER,
         RERANKER_STAGE,
-        f"train the cross-encoder from {reranker.pretrained or origin}, {estimate.schedule(reranker)}",
+        f"train the cross-encoder from {reranker.pretrained or origin}, {describe_schedule(reranker)}",
         {**start_input, "passages": PASSAGES, "train": training_split(pairs), "negatives": Part(negatives)},
         sources={"reranker.pretrained": path_state(reranker.pretrained)},
         extra={"training": reranker.training_only()},
-        cost=estimate.reranking(draft.recipe),
     )
     return System(RERANKER, (stage,), reranks=previous)

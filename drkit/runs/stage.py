@@ -26,7 +26,7 @@ from drkit.core.spec import ComponentSpec
 from drkit.encoders.folder import MODULES, read_encoder_settings
 from drkit.recipe.schema import PSEUDO, Recipe, Round
 from drkit.recipe.toml import plain
-from drkit.runs.estimate import Cost
+from drkit.runs.work import Sizes, Work
 
 S = TypeVar("S")
 
@@ -112,6 +112,7 @@ class StageSpec(Generic[S]):
     resumable: an unfinished folder is kept, and `run` continues from it. joint: all processes of a run take part.
     folders: the names of its stages in a plan, their folders in a run; `NAME-*` is a family, `*` any name that a recipe
     gives to a round. prunable: the files that `drkit prune` removes from a finished run, as a pattern.
+    work: what a stage of a plan has to do, counted from sizes; None: too little to count.
     """
 
     name: str
@@ -124,6 +125,7 @@ class StageSpec(Generic[S]):
     joint: bool = False
     folders: tuple[str, ...] = ()
     prunable: str = ""
+    work: Callable[[Stage[S], Sizes], Work] | None = None
 
 
 @frozen
@@ -131,7 +133,6 @@ class Stage(Generic[S]):
     """A stage in a plan.
 
     name: its folder in the run. sources: fingerprints of files outside the run, by the setting that names them.
-    cost: the estimate that `--dry-run` shows.
 
     Raises TypeError for settings of another class, or an input that the spec does not declare.
     """
@@ -142,7 +143,6 @@ class Stage(Generic[S]):
     summary: str
     inputs: Mapping[str, Part] = field(factory=dict)
     sources: Mapping[str, str] = field(factory=dict)
-    cost: Cost = field(factory=Cost)
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.settings, self.spec.settings):
@@ -206,19 +206,18 @@ class Draft:
         *,
         sources: Mapping[str, str] | None = None,
         extra: Mapping[str, Any] | None = None,
-        **options: Any,
     ) -> str:
         """Add a stage unless the draft has one with this name; returns the name.
 
-        extra: settings that are not at one path of the recipe; the others are read from the recipe. options: further
-        fields of the `Stage`. Raises TypeError for a name that the spec does not declare.
+        extra: settings that are not at one path of the recipe; the others are read from the recipe. Raises TypeError
+        for a name that the spec does not declare.
         """
         if not any(fnmatchcase(name, folder) for folder in spec.folders):
             raise TypeError(f"a stage {spec.name!r} has no folder {name!r}; declared: {', '.join(spec.folders)}")
         if name not in self.stages:
             states = {key: state for key, state in (sources or {}).items() if state}
             settings = settings_from(spec.settings, self.recipe, **(extra or {}))
-            self.stages[name] = Stage(name, spec, settings, summary, inputs or {}, states, **options)
+            self.stages[name] = Stage(name, spec, settings, summary, inputs or {}, states)
         return name
 
 

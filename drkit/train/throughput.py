@@ -1,4 +1,4 @@
-"""How fast a training is: tokens a second, and model FLOPs utilisation (MFU), whenever it logs its loss."""
+"""How fast a training is: tokens a second, whenever it logs its loss."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import Protocol, runtime_checkable
 
 import torch
 import torch.distributed as dist
-from attrs import frozen
-from torch import Tensor, nn
+from torch import Tensor
 
 from drkit.train.gradients import world_size
 
-THROUGHPUT = TOKENS_PER_SECOND, MFU = "tokens_per_second", "mfu"
+TOKENS_PER_SECOND = "tokens_per_second"
 
 
 @runtime_checkable
@@ -23,23 +22,6 @@ class MarksTokens(Protocol):
     marks: Sequence[str]
 
 
-@frozen
-class ModelFlops:
-    """What MFU is computed from.
-
-    per_token: floating-point operations of a step for each token, without those that are repeated to save memory. peak:
-    those that one device does in a second at most; 0: unknown, so MFU is not reported.
-    """
-
-    per_token: float = 0.0
-    peak: float = 0.0
-
-
-def linear_weights(module: nn.Module) -> int:
-    """Return the number of weights of a module's linear layers, which every token is multiplied with."""
-    return sum(part.weight.numel() for part in module.modules() if isinstance(part, nn.Linear))
-
-
 class Meter:
     """Counts the tokens of batches, without padding, and the time that steps take.
 
@@ -47,8 +29,8 @@ class Meter:
     mining is left out. marks: see `MarksTokens`.
     """
 
-    def __init__(self, marks: Sequence[str], flops: ModelFlops) -> None:
-        self._marks, self._flops = tuple(marks), flops
+    def __init__(self, marks: Sequence[str]) -> None:
+        self._marks = tuple(marks)
         self._tokens, self._seconds, self._started = 0, 0.0, 0.0
 
     def start(self) -> None:
@@ -66,7 +48,7 @@ class Meter:
         self._tokens += sum(int(tensors[name].sum()) for name in self._marks if name in tensors)
 
     def read(self) -> dict[str, float]:
-        """Return the tokens a second of all processes, and MFU if the peak is known, and begin to count again."""
+        """Return the tokens a second of all processes, and begin to count again."""
         tokens, seconds = torch.tensor(self._tokens, dtype=torch.float64), self._seconds
         self._tokens, self._seconds = 0, 0.0
         if not self._marks or seconds <= 0:
@@ -74,8 +56,4 @@ class Meter:
         if world_size() > 1:
             tokens = tokens.to("cuda" if dist.get_backend() == "nccl" else "cpu")
             dist.all_reduce(tokens)
-        rate = float(tokens) / seconds
-        found = {TOKENS_PER_SECOND: round(rate, 1)}
-        if self._flops.per_token and self._flops.peak:
-            found[MFU] = round(rate * self._flops.per_token / (self._flops.peak * world_size()), 4)
-        return found
+        return {TOKENS_PER_SECOND: round(float(tokens) / seconds, 1)}

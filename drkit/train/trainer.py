@@ -45,7 +45,7 @@ from drkit.train.acceleration import (
 )
 from drkit.train.batches import Example, Schedule
 from drkit.train.resuming import CALLBACKS, KEPT, newest_checkpoint, seal
-from drkit.train.throughput import MFU, THROUGHPUT, TOKENS_PER_SECOND, MarksTokens, Meter, ModelFlops
+from drkit.train.throughput import TOKENS_PER_SECOND, MarksTokens, Meter
 
 WEIGHTS = "model.safetensors"
 # Endings of names in the log: the loss of a term, and the number of steps in which it was not finite.
@@ -81,7 +81,6 @@ def train_in(
     seed: int,
     progress: Progress,
     callbacks: Sequence[TrainerCallback] = (),
-    flops: ModelFlops | None = None,
 ) -> TrainingResult:
     """Train a stage's module on examples of these lengths i32[n], resuming an earlier attempt if there was one.
 
@@ -97,12 +96,11 @@ def train_in(
         progress=progress,
         seed=seed,
         callbacks=callbacks,
-        flops=flops,
     )
     # What depends on the time is not in the log, so that equal trainings have equal logs.
-    logged = [{name: value for name, value in entry.items() if name not in THROUGHPUT} for entry in result.log]
+    logged = [{name: value for name, value in entry.items() if name != TOKENS_PER_SECOND} for entry in result.log]
     write_text(folder / LOG, "".join(f"{json.dumps(entry, sort_keys=True)}\n" for entry in logged))
-    throughput = [{name: entry[name] for name in ("step", *THROUGHPUT) if name in entry} for entry in result.log]
+    throughput = [{name: entry[name] for name in ("step", TOKENS_PER_SECOND) if name in entry} for entry in result.log]
     done = {**result.metrics, "examples": len(lengths), "throughput": throughput}
     write_text(folder / TRAINING, json_text(done))
     return result
@@ -118,12 +116,11 @@ def train(
     progress: Progress,
     seed: int,
     callbacks: Sequence[TrainerCallback] = (),
-    flops: ModelFlops | None = None,
 ) -> TrainingResult:
     """Train `module` in place; checkpoints go to `folder`, and training resumes from the newest complete one.
 
-    module: a `drkit.train.gradients.Comparable`. flops: for MFU in the log. In a single process, Ctrl-C writes a
-    checkpoint after the current step and raises KeyboardInterrupt then; a second Ctrl-C raises it at once.
+    module: a `drkit.train.gradients.Comparable`. In a single process, Ctrl-C writes a checkpoint after the
+    current step and raises KeyboardInterrupt then; a second Ctrl-C raises it at once.
 
     Raises DrkitError for an argument that TrainingArguments rejects, and when the loss is not finite.
     """
@@ -136,7 +133,7 @@ def train(
         compile_layers(module, options)
     kept = max(arguments.save_total_limit or 0, KEPT)
     arguments.save_total_limit = None  # transformers rotates by modification time, but a clock may step back
-    meter = Meter(module.marks if isinstance(module, MarksTokens) else (), flops or ModelFlops())
+    meter = Meter(module.marks if isinstance(module, MarksTokens) else ())
     trainer = ScheduledTrainer(module, schedule, collate, args=arguments, training=training, meter=meter)
     # A checkpoint is sealed after callbacks have added their files; the last callback sees the others' decisions.
     interrupt = _SaveOnInterrupt(progress)
@@ -464,5 +461,5 @@ class _Report(TrainerCallback):  # type: ignore[misc]
                     f"the loss is {loss} at step {state.global_step}: lower learning_rate, or raise warmup_steps"
                     f"{_first_not_finite(logs)}"
                 )
-            shown = {"tokens/s": TOKENS_PER_SECOND, "MFU": MFU}
-            self._last = {"loss": loss, **{name: logs[key] for name, key in shown.items() if key in logs}}
+            speed = {"tokens/s": logs[TOKENS_PER_SECOND]} if TOKENS_PER_SECOND in logs else {}
+            self._last = {"loss": loss, **speed}

@@ -8,11 +8,11 @@ from typing import Any
 
 from attrs import frozen
 
+from drkit.charts import Line, Panel
 from drkit.commands.records import RunRecord
 from drkit.recipe.toml import json_text, plain
-from drkit.report import Line, Panel
 from drkit.runs.stage import lasting_settings
-from drkit_report.charts import Chart, line_chart
+from drkit_report.charts import Chart
 
 _SEED = "seed"
 _TRAINED = "training_queries"  # in the manifest of a fine-tuning
@@ -142,9 +142,8 @@ def _learning_curve(
     lines = [Line(name, sorted((q, mean(values)) for q, values in found.items())) for name, found in points.items()]
     title = f"{measures[0]} over labelled queries"
     panel = Panel(title, measures[0], lines, floor=True, x="labelled training queries", log=True)
-    return line_chart(
-        panel, "Means over seeds. The number is that of the labelled queries that the exported retriever learned from."
-    )
+    note = "Means over seeds. The number is that of the labelled queries that the exported retriever learned from."
+    return Chart(panel, note, is_wide=True)
 
 
 def _training_queries(run: RunRecord) -> int | None:
@@ -186,4 +185,4 @@ def curve_of_rounds(run: RunRecord) -> Iterator[Chart]:
     lines = [Line(name, sorted(found)) for name, found in points.items()]
     if lines:
         panel = Panel(f"{measure} over labelled queries", measure, lines, floor=True, x="labelled queries", log=True)
-        yield line_chart(panel, "Means over draws; 0: before fine-tuning.")
+        yield Chart(panel, "Means over draws; 0: before fine-tuning.", is_wide=True)

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
 from typing import Any
 
 import attrs
 from attrs import frozen
 
+from drkit.charts import Bars, Line, Panel
 from drkit.commands.records import RunRecord
 from drkit.core.registry import Installed
 from drkit.core.spec import Kind
 from drkit.errors import DrkitError
 from drkit.recipe.schema import Choice
-from drkit.report import Line, Panel
-from drkit_report.charts import Chart, bar_chart, line_chart, word_chart
+from drkit_report.charts import Chart
 from drkit_report.inspect.hidden import HiddenTokens, TextSample, hiding_rates, measure_hidden, typical_text
 from drkit_report.inspect.source import COUNTS_STAGE, TextSource, run_source
 from drkit_report.inspect.words import InspectedWords, inspect_words
@@ -114,25 +113,10 @@ def _top_words(found: Mapping[str, HiddenTokens], source: TextSource) -> Chart:
     """Return CDMAE's figure 2: the share of all hidden tokens that the most hidden ones have, for each masker."""
     best = dict.fromkeys(token for one in found.values() for token, _ in one.tokens.most_common(_TOP))
     ordered = sorted(best, key=lambda token: -max(one.share(token) for one in found.values()))
-    rows = [
-        {"label": source.tokenizer.decode([token]).strip() or "\u2423", "group": label, "value": one.share(token)}
-        for token in ordered
-        for label, one in found.items()
-    ]
+    words = [source.tokenizer.decode([token]).strip() or "\u2423" for token in ordered]
+    shares = {label: [100 * one.share(token) for token in ordered] for label, one in found.items()}
     note = "The ten tokens that each masker hides most, by their share of all tokens that it hides."
-    return bar_chart("Most hidden terms", _distinct(rows), "share of hidden tokens", note)
-
-
-def _distinct(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Number labels that occur twice in a group, so that a chart does not add them up."""
-    seen: dict[tuple[str, str], int] = {}
-    numbered = []
-    for row in rows:
-        key = (row["label"], row["group"])
-        seen[key] = seen.get(key, 0) + 1
-        label = row["label"] if seen[key] == 1 else f"{row['label']} ({seen[key]})"
-        numbered.append({**row, "label": label})
-    return numbered
+    return Chart(Bars("Most hidden terms", "% of hidden tokens", words, shares), note)
 
 
 def _tenths(found: Mapping[str, HiddenTokens]) -> Iterator[Chart]:
@@ -145,7 +129,7 @@ def _tenths(found: Mapping[str, HiddenTokens]) -> Iterator[Chart]:
         panel = Panel(
             "Hidden by importance", "% of tokens hidden", lines, floor=True, x="tenth of all tokens by importance"
         )
-        yield line_chart(panel, "Tenth 1 has the least important tokens, tenth 10 the most important ones.")
+        yield Chart(panel, "Tenth 1 has the least important tokens, tenth 10 the most important ones.")
 
 
 def _one_text(sample: TextSample, maskers: Mapping[str, Any]) -> Iterator[Chart]:
@@ -154,17 +138,13 @@ def _one_text(sample: TextSample, maskers: Mapping[str, Any]) -> Iterator[Chart]
     if index is None or len(maskers) < 2:
         return
     words, rates = hiding_rates(sample, index, maskers)
-    rows = [
-        {"label": word.strip(), "group": label, "value": float(rate)}
+    names = [word.strip() for word in words[:_WORDS]]
+    lines = [
+        Line(label, [(place, 100 * float(rate)) for place, rate in enumerate(found[:_WORDS])])
         for label, found in rates.items()
-        for word, rate in islice(zip(words, found, strict=True), _WORDS)
     ]
-    yield word_chart(
-        "How often each word is hidden",
-        _distinct(rows),
-        "share of draws",
-        "One short text of the collection, 200 draws.",
-    )
+    panel = Panel("How often each word is hidden", "% of draws", lines, floor=True, x="", names=names)
+    yield Chart(panel, "One short text of the collection, 200 draws.", is_wide=True)
 
 
 def _word_samples(run: RunRecord, source: TextSource, sample: TextSample, parts: Installed) -> Iterator[WordSample]:

@@ -1,7 +1,7 @@
 """The report of one or several runs as one self-contained HTML page.
 
-The page holds its data, its charts' library and its styles. Its content security policy names the hashes of its two
-scripts and allows no request, so that a text of a collection can neither run nor load anything.
+The page holds its data, charts and styles. Its content security policy names the hash of its script and allows no
+request, so that a text of a collection can neither run nor load anything.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
-from typing import Any
 
 from attrs import frozen
 
@@ -19,7 +18,7 @@ from drkit import __version__
 from drkit.commands.composition import Data, describe_data, describe_recipe
 from drkit.commands.composition import Line as RecipeLine
 from drkit.commands.records import RunRecord, is_comparable, open_run, published
-from drkit.core.escaping import page_asset, page_templates, script_text
+from drkit.core.escaping import page_asset, page_templates
 from drkit.core.files import LOG
 from drkit.core.registry import Installed
 from drkit.errors import DrkitError
@@ -28,7 +27,7 @@ from drkit.report import loss_panels, probe_panels, validation_panel
 from drkit.runs.stage import TRUNCATED, read_truncations
 from drkit.runs.stages.report import PROBES, VALIDATION
 from drkit.runs.stages.retriever import chosen_on_dev
-from drkit_report.charts import Chart, chart_script, interval_chart, line_chart
+from drkit_report.charts import Chart
 from drkit_report.comparison import Comparison, compare_runs, curve_of_rounds
 from drkit_report.masking import Masking, masking_or_note
 from drkit_report.systems import (
@@ -39,7 +38,7 @@ from drkit_report.systems import (
     baseline_index,
     choose_compared,
     compared_notes,
-    interval_points,
+    interval_chart,
     most_different,
     query_details,
     system_table,
@@ -121,27 +120,15 @@ class ReportPage:
 def report_page(folders: Sequence[Path], parts: Installed, options: ReportOptions) -> str:
     """Return the page of one or several runs, which may be unfinished.
 
-    Raises DrkitError if a folder is not a run or is given twice, nothing of it is finished, the baseline is unknown, or
-    the charting library is not installed.
+    Raises DrkitError if a folder is not a run or is given twice, nothing of it is finished, or the baseline is unknown.
     """
-    script = script_text(chart_script())
     page = collect_page(folders, parts, options)
     templates = page_templates("drkit_report")
     own = page_asset("drkit_report", "report.js")
-    charts: list[Mapping[str, Any]] = []
-
-    def add_chart(chart: Chart) -> int:
-        """Keep a chart for the page's script; returns its index."""
-        charts.append(chart.spec)
-        return len(charts) - 1
-
     return templates.get_template("report.html.jinja").render(
         page=page,
         version=__version__,
-        policy=_policy(script, own),
-        library=script,
-        charts=charts,
-        add_chart=add_chart,
+        policy=_policy(own),
         shown_passages=PASSAGES,
     )
 
@@ -160,7 +147,7 @@ def collect_page(folders: Sequence[Path], parts: Installed, options: ReportOptio
         title=runs[0].recipe.name if not several else f"{len(runs)} runs: {', '.join(run.name for run in runs)}",
         runs=[_run_part(run, parts, with_table=several) for run in runs],
         table=table,
-        intervals=interval_chart(interval_points(table), table.names, table.measures) if table else None,
+        intervals=Chart(interval_chart(table), is_wide=True) if table else None,
         queries=_queries(systems, chosen, options.queries),
         comparison=compare_runs(runs, [published(run, parts.registry) for run in runs]) if several else None,
         notes=[*(compared_notes(runs) if together else ()), *_notes(runs, systems)],
@@ -227,7 +214,7 @@ def _curves(run: RunRecord) -> list[Chart]:
     validations = {stage: log for stage in run.manifests if (log := run.log(stage, VALIDATION))}
     panels = [*loss_panels(logs, probes), *(probe_panels(probes) if probes else [])]
     panels += [validation_panel(validations)] if validations else []
-    return [line_chart(panel) for panel in panels if any(line.points for line in panel.lines)]
+    return [Chart(panel) for panel in panels if any(line.points for line in panel.lines)]
 
 
 def _effort(run: RunRecord) -> Effort:
@@ -252,14 +239,10 @@ def _effort(run: RunRecord) -> Effort:
     )
 
 
-def _policy(*scripts: str) -> str:
-    """Return a content security policy that lets these scripts run, and nothing be requested.
-
-    Vega compiles the expressions of its own charts, hence 'unsafe-eval'.
-    """
-    hashes = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
-    allowed = " ".join(f"'sha256-{one}'" for one in hashes)
+def _policy(script: str) -> str:
+    """Return a content security policy that lets this script run, and nothing be requested."""
+    allowed = f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
     return (
-        f"default-src 'none'; script-src {allowed} 'unsafe-eval'; style-src 'unsafe-inline'; img-src data:; "
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:; "
         f"base-uri 'none'; form-action 'none'"
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 from attrs import evolve, field, frozen
 
+from drkit.charts import Intervals
 from drkit.commands.records import RunRecord, is_comparable
 from drkit.core.files import digest
 from drkit.data.corpus import StoredCollection
@@ -210,14 +211,13 @@ def _cell(mean: float, interval: tuple[float, float], versus: Versus | None) -> 
     )
 
 
-def interval_points(table: SystemTable) -> list[dict[str, Any]]:
-    """Return the means and intervals as rows of a chart: system, measure, mean, low, high."""
-    return [
-        {"system": name, "measure": measure, "mean": table.means[measure][index], "low": low, "high": high}
+def interval_chart(table: SystemTable) -> Intervals:
+    """Return the means and intervals of a table as a drawing."""
+    measures = {
+        measure: [(mean, *ends) for mean, ends in zip(table.means[measure], table.intervals[measure], strict=True)]
         for measure in table.measures
-        for index, name in enumerate(table.names)
-        for low, high in [table.intervals[measure][index]]
-    ]
+    }
+    return Intervals("Means and 95 % intervals", table.names, measures)
 
 
 @frozen

@@ -86,9 +86,31 @@ def test_settings_of_such_names_are_not_read(site, texts):
     )
     assert code == 0, err
     assert "signal-entity-flags" in out
-    plain = drkit("compose", "--decoder", "bow", "--collection", f"jsonl:{texts}", "--dry-run")[1]
-    minutes = [next(line for line in text.splitlines() if "training takes" in line) for text in (out, plain)]
-    assert minutes[0] == minutes[1]
+    counted = (
+        "import sys\n"
+        "from drkit.core.registry import installed\n"
+        "from drkit.core.types import CollectionSize\n"
+        "from drkit.recipe.compose import ComposeRequest, compose\n"
+        "from drkit.runs.costs import sizes_of\n"
+        "from drkit.runs.plan import plan\n"
+        "parts = installed()\n"
+        "request = ComposeRequest(masker='uniform', decoder=sys.argv[1], collection=sys.argv[2])\n"
+        "recipe = compose(request, parts)\n"
+        "stages = {stage.name: stage for stage in plan(recipe, parts.registry).stages}\n"
+        "sizes = sizes_of(recipe, CollectionSize(1000, {}, (100,)))\n"
+        "print(stages['pretrained'].spec.work(stages['pretrained'], sizes))\n"
+    )
+    work = [
+        subprocess.run(
+            [sys.executable, "-c", counted, decoder, f"jsonl:{texts}"],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONPATH": beside(site)},
+            check=True,
+        ).stdout
+        for decoder in ("capitals", "bow")
+    ]
+    assert work[0] == work[1] != ""
 
 
 def test_its_parts_keep_the_contract(site):

@@ -25,6 +25,7 @@ LAYERS = (
     ("plugin",),
     ("builtin", "testing"),
     ("train",),
+    ("charts",),
     ("report",),
     ("runs",),
     ("commands",),
@@ -32,13 +33,13 @@ LAYERS = (
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 # Within runs: what a stage is, the stages, the plan that wires them, and what carries it out.
 RUNS = (
-    ("estimate", "manifest"),
-    ("hardware", "stage"),
+    ("work", "manifest"),
+    ("stage",),
     ("stages",),
     ("survey",),
     ("plan_encoder",),
     ("plan_rounds",),
-    ("plan", "budget"),
+    ("plan", "costs"),
     ("execute",),
     ("attribution",),
     ("trial",),

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from drkit.data.vocabulary import train_wordpiece
-from drkit.data.words import find_words, is_unspaced
-from drkit.recipe.lengths import estimate_tokens
+from drkit.data.words import estimate_tokens, find_words, is_unspaced
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import json
 import pickle
 from functools import partial
-from io import StringIO
 from unittest.mock import Mock, patch
 
 import numpy as np
@@ -13,14 +12,13 @@ import torch
 from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rich.console import Console
 from safetensors.torch import load_file
 
 from drkit.core.draws import Draws
 from drkit.core.files import CHECKPOINTS
 from drkit.core.progress import Silent
 from drkit.core.registry import installed
-from drkit.core.types import Mined, Query
+from drkit.core.types import CollectionSize, Mined, Query
 from drkit.data.corpus import open_collection
 from drkit.data.pairs import PairsCollection, text_id
 from drkit.data.specs import PairsConfig
@@ -32,18 +30,18 @@ from drkit.losses import MarginMseConfig
 from drkit.miners.chain import read_negatives, write_negatives
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.schema import Choice, Training
-from drkit.runs import estimate
+from drkit.runs.costs import sizes_of
 from drkit.runs.plan import plan
 from drkit.runs.stage import TextReading
 from drkit.runs.stages.finetune import FINETUNE, FinetuneSettings
 from drkit.runs.stages.reranker import TEACHER, TeacherSettings
 from drkit.runs.stages.texts import COLLECTION
+from drkit.runs.work import BERT_BASE
 from drkit.search import Reranker
 from drkit.train import teacher as teacher_scores
 from drkit.train.batches import Schedule
 from drkit.train.biencoder import TrainingPairs, draw_passages, draw_queries, drawn_passages, training_pairs
 from drkit.train.teacher import Agreement, ScoreBlocks, ScoreRequest, cut_blocks, read_scores
-from drkit_cli.render import plan_tree
 from tests.encoders.toys import tiny
 from tests.rerank.toys import checkpoint, mined, parts_of, query_tokens, stage_run, stored
 
@@ -428,28 +426,25 @@ def test_progress_is_reported_within_a_block(work, monkeypatch):
     assert done[-1] == total
 
 
-def test_the_plan_says_how_many_pairs_are_scored_and_how_long_it_takes(tmp_path):
+def test_the_work_of_a_teacher_is_counted_in_pairs(tmp_path):
     lm, parts = checkpoint(tmp_path / "lm", "distilbert"), installed()
     steps = ("finetune.max_steps=5", "finetune.per_device_train_batch_size=4", "finetune.rounds.2.negatives=3")
+    collection = CollectionSize(1000, {"train": 500}, (400,), (10,))
 
-    def cost(*settings, **choices):
+    def work(*settings, **choices):
         request = ComposeRequest(pipeline="three-stage", collection="pydocs", settings=(*steps, *settings), **choices)
-        return estimate.teaching(recipe := compose(request, parts), recipe.finetune.rounds[-1])
+        recipe = compose(request, parts)
+        (stage,) = (one for one in plan(recipe, parts.registry).stages if one.spec is TEACHER)
+        return stage.spec.work(stage, sizes_of(recipe, collection))
 
     layer = 4 * 16**2 + 2 * 16 * 24
-    given = cost(encoder=str(lm))
-    assert given.pairs == 5 * 4 * (1 + 3)
-    assert given.flops == 2 * (80 * 192) * 2 * layer
-    assert cost(encoder=str(lm), scale="paper") == given
-    hub = cost("finetune.rounds.2.teacher=some/cross-encoder", encoder=str(lm))
-    assert (hub.pairs, hub.flops) == (80, 0)
-    assert cost().flops > 0
-    tree = Console(width=300, file=(out := StringIO()))
-    request = ComposeRequest(pipeline="three-stage", collection="pydocs", settings=steps, encoder=str(lm))
-    recipe = compose(request, parts)
-    tree.print(plan_tree(recipe, parts.registry, plan(recipe, parts.registry), tmp_path / "run"))
-    assert "(at most 80 pairs, about 0 s)" in out.getvalue()
-    assert "training takes" not in out.getvalue(), "the cost of training an existing encoder is unknown"
+    given, pairs = work(encoder=str(lm)), 5 * 4 * (1 + 3)
+    assert given.disk == 8 * pairs
+    assert given.flops == 2 * (pairs * 192) * 2 * (layer + 2 * 192 * 16)
+    assert work(encoder=str(lm), scale="paper").flops == given.flops
+    hub = work("finetune.rounds.2.teacher=some/cross-encoder", encoder=str(lm))
+    assert hub.flops == BERT_BASE.flops(pairs * 192, 192)
+    assert work().flops > 0
 
 
 def test_a_teacher_that_knows_no_more_than_chance_is_told():

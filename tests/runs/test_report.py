@@ -6,11 +6,12 @@ import sys
 
 import pytest
 
+from drkit.charts import Line, Panel, draw
 from drkit.core.files import read_log
 from drkit.core.progress import Silent
 from drkit.core.registry import installed
 from drkit.recipe.compose import ComposeRequest, compose
-from drkit.report import Figure, Heading, Line, Panel, Table, Text, draw, loss_panels, markdown, probe_panels
+from drkit.report import Figure, Heading, Table, Text, loss_panels, markdown, probe_panels
 from drkit.runs.execute import execute
 from drkit.runs.plan import plan
 

@@ -1,24 +1,17 @@
-"""Tokens a second and MFU in the log: what is counted, by which clock, and that training is the same without them."""
+"""Tokens a second in the log: what is counted, by which clock, and that training is the same without them."""
 
 import json
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 from transformers import TrainerCallback
 
 from drkit.core.progress import Silent
-from drkit.core.registry import installed
-from drkit.encoders import BertSizes, MaskedLmEncoder
-from drkit.recipe.compose import ComposeRequest, compose
 from drkit.recipe.schema import Training
-from drkit.runs import estimate
-from drkit.runs.estimate import Corpus
-from drkit.runs.hardware import peak_flops, read_hardware
 from drkit.train import throughput
 from drkit.train.batches import Schedule
-from drkit.train.throughput import Meter, ModelFlops, linear_weights
+from drkit.train.throughput import Meter
 from drkit.train.trainer import train
 from tests.runs.test_training import Collate, Toy, same
 from tests.torchrun import torchrun
@@ -44,7 +37,7 @@ def clock(monkeypatch):
 
 
 def test_padding_is_not_counted_and_reading_begins_again(clock):
-    meter = Meter(("query.attention", "passage.attention"), ModelFlops(per_token=100.0, peak=10_000.0))
+    meter = Meter(("query.attention", "passage.attention"))
     queries, passages = torch.tensor([[True, True], [True, False]]), torch.ones(2, 3, dtype=torch.bool)
     for _ in range(2):
         meter.start()
@@ -52,13 +45,13 @@ def test_padding_is_not_counted_and_reading_begins_again(clock):
         clock.now += 0.5
         meter.stop(wait=True)
         clock.now += 60
-    assert meter.read() == {"tokens_per_second": 18.0, "mfu": 0.18}
+    assert meter.read() == {"tokens_per_second": 18.0}
     assert meter.read() == {}
 
 
-def test_no_mfu_without_a_peak_and_nothing_without_marks(clock):
+def test_nothing_is_counted_without_marks(clock):
     for marks, expected in ((("x",), {"tokens_per_second": 3.0}), ((), {})):
-        meter = Meter(marks, ModelFlops(per_token=100.0))
+        meter = Meter(marks)
         meter.start()
         meter.count({"x": torch.ones(3, dtype=torch.bool)})
         clock.now += 1
@@ -113,13 +106,13 @@ class Shown(Silent):
         self.shown.append(metrics)
 
 
-def go(module, collate, folder, progress=None, callbacks=(), flops=None, **settings):
+def go(module, collate, folder, progress=None, callbacks=(), **settings):
     schedule = Schedule(lengths=np.full(40, 5, np.int32), batch_size=4, batches=12, seed=3)
     steps = 12 // settings.get("gradient_accumulation_steps", 1)
     chosen = {"max_steps": steps, "save_steps": 5, "logging_steps": 4, "per_device_train_batch_size": 4, **settings}
     training, progress = Training(**chosen), progress or Silent()
     how = {"training": training, "folder": folder, "progress": progress, "seed": 7}
-    return train(module, schedule, collate, **how, callbacks=callbacks, flops=flops)
+    return train(module, schedule, collate, **how, callbacks=callbacks)
 
 
 @pytest.mark.parametrize("accumulation", [1, 2])
@@ -131,13 +124,10 @@ def test_the_log_has_the_rate_of_fetching_and_training_alone(clock, tmp_path, ac
         tmp_path,
         progress,
         [Probe(clock)],
-        ModelFlops(per_token=4.0, peak=100.0),
         gradient_accumulation_steps=accumulation,
     )
     assert [line["tokens_per_second"] for line in result.log] == [2.5] * len(result.log)
-    assert [line["mfu"] for line in result.log] == [0.1] * len(result.log)
     assert progress.shown[-1]["tokens/s"] == 2.5
-    assert progress.shown[-1]["MFU"] == 0.1
 
 
 def test_counting_changes_no_weights(clock, tmp_path):
@@ -150,46 +140,7 @@ def test_counting_changes_no_weights(clock, tmp_path):
     assert "tokens_per_second" not in logs[1][0]
 
 
-def test_the_peak_is_that_of_the_device_and_the_precision():
-    h100 = read_hardware("h100")
-    assert peak_flops("NVIDIA H100 80GB HBM3", Training(bf16=True)) == h100.bfloat16
-    assert peak_flops("NVIDIA H100 80GB HBM3", Training()) == h100.float32
-    assert peak_flops("NVIDIA H100 80GB HBM3", Training(arguments={"tf32": True})) == 0
-    assert peak_flops("NVIDIA L40S", Training(bf16=True)) == 0
-
-
-class Tokenizer:
-    pad_token_id, mask_token_id, all_special_ids = 0, 4, (0, 1, 2, 3, 4)
-
-    def __len__(self):
-        return 8000
-
-
-def test_the_operations_are_those_of_the_budget():
-    """Counted from the modules of an encoder, they are those that `drkit compose --hardware` plans with."""
-    recipe = compose(ComposeRequest(masker="pmi", decoder="enhanced", pipeline="two-stage"), installed())
-    sizes = recipe.encoder
-    bert = BertSizes(hidden=sizes.hidden, layers=sizes.layers, heads=sizes.heads, intermediate=sizes.intermediate)
-    encoder = MaskedLmEncoder.from_scratch(bert, Tokenizer())
-    tables, layers = estimate.parameters(sizes)
-    assert linear_weights(encoder.backbone) == layers
-    decoder = estimate.layer_parameters(sizes.hidden, sizes.intermediate)
-    flops = estimate.pretraining_flops(recipe.pretrain, tables=tables, layers=layers, decoder=decoder)
-    cost = estimate.pretraining(recipe, Corpus(passages=1000, tokens=20))
-    assert flops == pytest.approx(cost.flops / cost.tokens)
-    assert flops > estimate.training_flops(layers) == 6 * layers
-
-
-def test_a_reranker_that_trains_on_some_pairs_reads_all_of_them_forward():
-    assert estimate.reranking_flops(100, 1) == 600
-    assert estimate.reranking_flops(100, 4) == 600 / 4 + 200
-
-
-def test_only_linear_layers_have_weights_that_every_token_is_multiplied_with():
-    assert linear_weights(nn.Sequential(nn.Embedding(100, 4), nn.Linear(4, 3), nn.LayerNorm(3))) == 12
-
-
-def test_the_tokens_of_all_processes_count_and_so_do_their_devices(tmp_path):
+def test_the_tokens_of_all_processes_count(tmp_path):
     torchrun("tests/runs/two_meters.py", tmp_path)
     found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)]
-    assert found == [{"tokens_per_second": 3.5, "mfu": 0.175}] * 2
+    assert found == [{"tokens_per_second": 3.5}] * 2

@@ -271,12 +271,12 @@ def test_batches_prefetched_by_workers_train_the_same_weights(tmp_path):
 
 
 def test_as_many_batches_are_prefetched_as_asked_for(tmp_path):
-    from drkit.train.throughput import Meter, ModelFlops
+    from drkit.train.throughput import Meter
     from drkit.train.trainer import ScheduledTrainer, training_arguments
 
     training = Training(arguments={"dataloader_num_workers": 2, "dataloader_prefetch_factor": 3})
     arguments = training_arguments(training, tmp_path, STEPS, 0)
-    schedule, meter = Schedule(np.full(40, 5, np.int32), 4, STEPS, 3), Meter((), ModelFlops())
+    schedule, meter = Schedule(np.full(40, 5, np.int32), 4, STEPS, 3), Meter(())
     trainer = ScheduledTrainer(toy(), schedule, Collate(), args=arguments, training=training, meter=meter)
     loader = trainer.get_train_dataloader()
     assert (loader.num_workers, loader.prefetch_factor) == (2, 3)

@@ -12,13 +12,13 @@ import torch
 
 from drkit.core import processes
 from drkit.train import throughput
-from drkit.train.throughput import Meter, ModelFlops
+from drkit.train.throughput import Meter
 
 if __name__ == "__main__":
     with processes.group():
         clock = iter((0.0, 2.0))
         throughput.time = SimpleNamespace(perf_counter=lambda: next(clock))
-        meter = Meter(("read",), ModelFlops(per_token=10.0, peak=100.0))
+        meter = Meter(("read",))
         meter.start()
         meter.count({"read": torch.ones(3 + processes.rank(), dtype=torch.bool)})
         meter.stop(wait=True)

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from drkit_cli.names import Between, InstalledName, LocalPath, PartName, PathOrId
+from drkit_cli.names import InstalledName, LocalPath, PartName, PathOrId
 from drkit_cli.options import open_collection_option, run_options, settings_option
-from drkit_cli.output import output_options, print_note, print_result
-
-if TYPE_CHECKING:
-    from drkit.core.registry import Registry
-    from drkit.recipe.schema import Recipe
+from drkit_cli.output import output_options, print_note
 
 
 @click.command(short_help="Compose parts into a recipe, and run it.")
@@ -47,15 +43,6 @@ if TYPE_CHECKING:
 @click.option("--name", help="Name of the recipe and of its run folder.")
 @click.option("-o", "--output", type=LocalPath(dir_okay=False), help="Also write the complete recipe to this file.")
 @click.option("--run-dir", type=LocalPath(), help="Folder of the run (default: runs/NAME).")
-@click.option("--hardware", metavar="NAME", help="With --dry-run: what each stage costs on cpu-2, l4, a100, h100 ...")
-@click.option(
-    "--corpus",
-    metavar="NAME|SIZES",
-    help="With --hardware: pydocs, msmarco, wikipedia, billion, or PASSAGES:TRAIN:TEST (numbers of queries).",
-)
-@click.option(
-    "--price", type=Between(0, 1_000_000), help="With --hardware: US dollars an hour, instead of the table's."
-)
 @run_options
 @output_options
 def compose(
@@ -68,9 +55,6 @@ def compose(
     scale: str | None,
     trial: bool | None,
     engine: str,
-    hardware: str | None,
-    corpus: str | None,
-    price: float | None,
     **choices: Any,
 ) -> None:
     r"""Compose parts into a recipe and run it, from texts to an evaluated, searchable encoder.
@@ -79,7 +63,6 @@ def compose(
     drkit compose --masker pmi --decoder enhanced
     drkit compose --paper retromae --collection beir:FOLDER --encoder bert-base-uncased
     drkit compose --masker uniform --decoder mlm --set pretrain.decoder.layers=1 --dry-run
-    drkit compose --scale paper --dry-run --hardware a100 --corpus msmarco
     """
     from drkit.core.registry import installed
     from drkit.recipe.compose import ComposeRequest
@@ -90,17 +73,12 @@ def compose(
 
     if quick and scale not in (None, "quick"):
         raise click.UsageError(f"--quick is short for --scale quick; it cannot be combined with --scale {scale}")
-    if (hardware and not dry_run) or (not hardware and (corpus or price is not None)):
-        raise click.UsageError("--hardware plans for a machine, with --dry-run; --corpus and --price belong to it")
     parts = installed()
     request, notes = fit_lengths(ComposeRequest(scale="quick" if quick else scale, **choices), parts)
     recipe = compose_recipe(request, parts)
     if output:
         write_recipe(recipe, output)
         print_note(f"the recipe is {output}")
-    if hardware:
-        _print_budget(recipe, parts.registry, hardware, corpus, price)
-        return
     run_recipe(
         recipe,
         parts.registry,
@@ -112,28 +90,3 @@ def compose(
         notes=notes,
         engine=engine,
     )
-
-
-def _print_budget(recipe: Recipe, registry: Registry, hardware: str, corpus: str | None, price: float | None) -> None:
-    """Print what each stage of a recipe costs on a machine."""
-    from drkit.errors import DrkitError
-    from drkit.recipe.check import check
-    from drkit.runs.budget import budget
-    from drkit.runs.hardware import read_corpus, read_hardware
-    from drkit.runs.plan import plan
-    from drkit_cli.render import budget_document, budget_table, console
-
-    if corpus is None and recipe.collection.use != "pydocs":
-        raise DrkitError(
-            f"the size of collection {recipe.collection.use!r} is unknown before it is read; give --corpus msmarco, "
-            f"wikipedia, billion, or PASSAGES:TRAIN:TEST"
-        )
-    machine, size = read_hardware(hardware, price), read_corpus(corpus or "pydocs")
-    check(recipe, registry)
-    found = budget(plan(recipe, registry).stages, recipe, size, machine)
-    print_result(budget_document(hardware, found), lambda: console().print(budget_table(hardware, found)))
-    if found.exceeding:
-        print_note(
-            f"{', '.join(found.exceeding)}: more memory than {hardware} has ({machine.memory:g} GB); "
-            f"of a training, gradient_cache_chunk=64 makes the steps smaller"
-        )

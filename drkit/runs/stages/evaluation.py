@@ -18,10 +18,20 @@ from drkit.core.escaping import escape_paragraph
 from drkit.core.files import CHECKPOINTS, write_text
 from drkit.core.types import Judgement, Query
 from drkit.recipe.toml import json_text
-from drkit.runs.stage import TRUNCATED, StageRun, StageSpec, TextReading, Truncation, from_recipe, record_truncations
-from drkit.runs.stages.reranker import loaded_teacher
-from drkit.runs.stages.retriever import AS_IT_IS, chosen_input, loaded_retriever
+from drkit.runs.stage import (
+    TRUNCATED,
+    Stage,
+    StageRun,
+    StageSpec,
+    TextReading,
+    Truncation,
+    from_recipe,
+    record_truncations,
+)
+from drkit.runs.stages.reranker import loaded_teacher, scoring_work
+from drkit.runs.stages.retriever import AS_IT_IS, bm25_seconds, chosen_input, dense_work, loaded_retriever
 from drkit.runs.stages.start import INITIAL
+from drkit.runs.work import Sizes, Work
 from drkit.search.fusion import WEIGHT
 
 if TYPE_CHECKING:
@@ -125,6 +135,28 @@ def _reranked(
     )
 
 
+# Seconds for each hit that is ranked and written, fused, or measured, and for each system that is loaded; bytes of a
+# line of a run file, without its two ids.
+_RANKED, _FUSED, _MEASURED, _LOADED, _LINE_BYTES = 2.6e-6, 2.7e-6, 1.9e-6, 0.12, 30
+
+
+def _search_work(stage: Stage[SearchSettings], sizes: Sizes) -> Work:
+    settings, queries = stage.settings, sizes.count(str(stage.inputs["queries"]))
+    dense, words, reranked = len(settings.retrievers), int("bm25" in stage.inputs), len(settings.reranked)
+    hits = (dense + words + reranked) * queries * min(settings.depth, sizes.passages)
+    pairs = reranked * queries * settings.rerank_depth
+    ranked = Work(
+        seconds=bm25_seconds(words * queries, sizes) + _LOADED * dense + _RANKED * hits,
+        disk=_line_bytes(sizes) * hits,
+    )
+    scored = scoring_work(sizes.reranker, pairs, None, sizes) if pairs else Work()
+    return dense_work(dense * queries, sizes) + ranked + scored
+
+
+def _line_bytes(sizes: Sizes) -> float:
+    return _LINE_BYTES + 2 * sizes.collection.id_length
+
+
 SEARCH = StageSpec(
     name="search",
     version=3,
@@ -141,6 +173,7 @@ SEARCH = StageSpec(
     records=(TRUNCATED,),
     resumable=True,
     folders=("runs", "dev-runs", "choice-runs"),
+    work=_search_work,
 )
 
 
@@ -191,6 +224,13 @@ def _weight(stage: StageRun[HybridSettings]) -> dict[str, Any]:
     }
 
 
+def _fusion_work(stage: Stage[HybridSettings], sizes: Sizes) -> Work:
+    depth = min(stage.settings.depth, sizes.passages)
+    tuned = sizes.count(str(stage.inputs["dev"])) if stage.settings.measure else 0.0
+    fused = 2 * depth * (sizes.evaluated + tuned)
+    return Work(seconds=_FUSED * fused, disk=_line_bytes(sizes) * depth * sizes.evaluated)
+
+
 HYBRID = StageSpec(
     name="hybrid",
     version=4,
@@ -204,6 +244,7 @@ HYBRID = StageSpec(
         "dev": "the dev queries' judgements",
     },
     folders=(HYBRID_NAME,),
+    work=_fusion_work,
 )
 
 
@@ -324,6 +365,12 @@ def _evaluate_system(stage: StageRun[EvaluationSettings], name: str, judgements:
     return [evaluate(found, judgements, settings.measures, exclude_self=settings.exclude_self) for found in runs]
 
 
+def _evaluation_work(stage: Stage[EvaluationSettings], sizes: Sizes) -> Work:
+    draws = sum(len(stage.settings.draws.get(name, (name,))) for name in stage.settings.systems)
+    hits = draws * sizes.evaluated * min(sizes.depth, sizes.passages)
+    return Work(seconds=_MEASURED * hits)
+
+
 EVALUATION = StageSpec(
     name="evaluation",
     version=3,
@@ -336,4 +383,5 @@ EVALUATION = StageSpec(
         "choice": "which retriever is exported, if there are several",
     },
     folders=("evaluation",),
+    work=_evaluation_work,
 )

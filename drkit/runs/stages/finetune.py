@@ -12,7 +12,8 @@ from drkit.core.files import LOG, TRAINING
 from drkit.core.spec import Kind
 from drkit.errors import DrkitError
 from drkit.recipe.schema import Choice, Training, Validation
-from drkit.runs.stage import WEIGHTS, StageRun, StageSpec, TextReading, from_recipe
+from drkit.runs.stage import WEIGHTS, Stage, StageRun, StageSpec, TextReading, from_recipe
+from drkit.runs.work import Sizes, Work, count_examples, reading_work, training_work
 
 if TYPE_CHECKING:
     from drkit.data.corpus import StoredCollection
@@ -46,8 +47,6 @@ class FinetuneSettings:
 def finetune(stage: StageRun[FinetuneSettings]) -> Mapping[str, Any]:
     """Write the retriever's checkpoint; returns steps, loss, and the effective batch and negatives."""
     from drkit.data.corpus import collection_of
-    from drkit.runs.estimate import training_flops
-    from drkit.runs.hardware import device_peak
     from drkit.train.biencoder import (
         describe_batch,
         effective_batch,
@@ -56,7 +55,6 @@ def finetune(stage: StageRun[FinetuneSettings]) -> Mapping[str, Any]:
         uses_in_batch_negatives,
     )
     from drkit.train.checkpoints import load_tokenizer, save_encoders
-    from drkit.train.throughput import ModelFlops, linear_weights
     from drkit.train.trainer import train_in
 
     settings = stage.settings
@@ -78,7 +76,6 @@ def finetune(stage: StageRun[FinetuneSettings]) -> Mapping[str, Any]:
         seed=settings.seed,
         progress=stage.progress,
         callbacks=[*([refresher] if refresher else []), *validations],
-        flops=ModelFlops(training_flops(linear_weights(module.encoder.backbone)), device_peak(settings.training)),
     )
     save_encoders(module, tokenizer, stage.folder)
     effective = effective_batch(collate, settings.training, settings.loss)
@@ -254,6 +251,22 @@ def _validations(
 # The folder of the first labelled round without pre-training, for comparison; the recipe names the other rounds.
 BASELINE = "no-pretraining"
 
+
+def _finetuning_work(stage: Stage[FinetuneSettings], sizes: Sizes) -> Work:
+    """Count the queries, positives and negatives; mining during training and validation are left out."""
+    settings, collection, passages = stage.settings, sizes.collection, 1 + stage.settings.negatives
+    length, training = settings.reading.passage_length, settings.training
+    tokens = collection.query_tokens(settings.reading.query_length) + passages * collection.passage_tokens(length)
+    examples = count_examples(training, settings.queries or sizes.count(str(stage.inputs["train"])))
+    scores = training.per_device_train_batch_size * passages
+    work = training_work(
+        sizes.encoder, training, examples=examples, texts=passages, tokens=tokens, length=length, scores=scores
+    )
+    if training.gradient_cache_chunk:  # a first forward pass, without a graph
+        return work + reading_work(sizes.encoder, examples * tokens, tokens / passages)
+    return work
+
+
 FINETUNE = StageSpec(
     name="finetune",
     version=4,
@@ -275,4 +288,5 @@ FINETUNE = StageSpec(
     joint=True,
     folders=(BASELINE, "*"),
     prunable=WEIGHTS,
+    work=_finetuning_work,
 )

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
+from drkit.core.protocols import RankingDepth
 from drkit.recipe.schema import Choice
-from drkit.runs.stage import StageRun, StageSpec, TextReading, from_recipe
-from drkit.runs.stages.retriever import load_retriever
+from drkit.runs.stage import Stage, StageRun, StageSpec, TextReading, from_recipe
+from drkit.runs.stages.retriever import bm25_seconds, dense_work, load_retriever
+from drkit.runs.work import Sizes, Work
 
 if TYPE_CHECKING:
     from drkit.core.types import BuildContext, Mined
@@ -102,6 +104,18 @@ def _mined(
     )
 
 
+# Seconds and bytes of each hit, and how many a source reads if it does not say.
+_MINED, _HIT_BYTES, _DEPTH = 3.6e-6, 12.3, 200
+
+
+def _mining_work(stage: Stage[NegativeSettings], sizes: Sizes) -> Work:
+    """Count the source's searches: by the retriever if the stage reads one, else by BM25. Filters are left out."""
+    config, queries = stage.settings.miners[0].config, sizes.count(str(stage.inputs["train"]))
+    hits = queries * (config.depth if isinstance(config, RankingDepth) else _DEPTH)
+    searched = dense_work(queries, sizes) if "index" in stage.inputs else Work(seconds=bm25_seconds(queries, sizes))
+    return searched + Work(seconds=_MINED * hits, disk=_HIT_BYTES * hits)
+
+
 NEGATIVES = StageSpec(
     name="negatives",
     version=3,
@@ -116,4 +130,5 @@ NEGATIVES = StageSpec(
     },
     resumable=True,
     folders=("negatives-*",),
+    work=_mining_work,
 )

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve, frozen
 
 from drkit.core.files import LOG, TRAINING
-from drkit.core.protocols import Masker, ReplacingMasker, StartsFromEncoder
+from drkit.core.protocols import Masker, ReplacingMasker, StartsFromEncoder, TargetShare
 from drkit.core.registry import Registry
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext
 from drkit.recipe.parts import call_signals, context_kind, signal_scopes
 from drkit.recipe.schema import Pretrain
-from drkit.runs.stage import StageRun, StageSpec, TextReading, from_recipe
+from drkit.runs.stage import Stage, StageRun, StageSpec, TextReading, from_recipe
+from drkit.runs.work import TRAINED, Sizes, Work, batch_size, count_examples, reading_work, target_work, training_work
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from drkit.data.arrays import SignalValues
     from drkit.encoders import MaskedLmEncoder
     from drkit.train.pretrain import AutoEncoder, MaskingCollator
-    from drkit.train.throughput import ModelFlops
     from drkit.train.validation import ValidationCallback
 
 
@@ -83,7 +83,6 @@ def pretrain(stage: StageRun[PretrainSettings]) -> Mapping[str, Any]:
         seed=stage.settings.seed,
         progress=stage.progress,
         callbacks=probes,
-        flops=_model_flops(settings, encoder, context),
     )
     save_parts(module, settings, tokenizer, stage.folder)
     return {
@@ -91,22 +90,6 @@ def pretrain(stage: StageRun[PretrainSettings]) -> Mapping[str, Any]:
         "held_out": len(kept),
         **{key: value for callback in probes for key, value in callback.result().items()},
     }
-
-
-def _model_flops(settings: Pretrain, encoder: MaskedLmEncoder, context: BuildContext) -> ModelFlops:
-    from drkit.runs.estimate import layer_parameters, pretraining_flops
-    from drkit.runs.hardware import device_peak
-    from drkit.train.throughput import ModelFlops, linear_weights
-
-    sizes = context.backbone
-    assert sizes is not None
-    flops = pretraining_flops(
-        settings,
-        tables=sizes.vocab * sizes.hidden,
-        layers=linear_weights(encoder.backbone),
-        decoder=layer_parameters(sizes.hidden, sizes.intermediate),
-    )
-    return ModelFlops(flops, device_peak(settings))
 
 
 def _collator(
@@ -194,6 +177,38 @@ def vocabulary_signals(signals: Mapping[str, SignalValues]) -> dict[str, Tensor]
     }
 
 
+# Share of the encoder's positions that are targets; seconds of masking for each token.
+_ENCODER_TARGETS, _MASKED = 0.3, 2e-6
+
+
+def _pretraining_work(stage: Stage[PretrainSettings], sizes: Sizes) -> Work:
+    """Count the encoder, one decoder layer, the scores of targets, and probes; a generator beside it is left out."""
+    settings, model, length = stage.settings.pretrain, sizes.encoder, stage.settings.reading.passage_length
+    tokens, examples = sizes.collection.passage_tokens(length), count_examples(settings, sizes.passages)
+    scored = [_target_share(term.config) for term in settings.losses.values() if term.on == "encoder"]
+    targets = _target_share(settings.decoder.config) + _ENCODER_TARGETS * max(scored, default=0.0)
+    probe, texts = settings.probe, settings.per_device_train_batch_size
+    probes = examples / batch_size(settings) // probe.every + 1 if probe.every else 0
+    # Held-out texts are read twice, forward only.
+    read = tokens * (examples + 2 / 3 * probes * min(probe.texts, sizes.passages / 10))
+    decoded = Work(
+        flops=TRAINED * model.layer * read,
+        seconds=_MASKED * read,
+        memory=texts * evolve(model, layers=1).text_bytes(length),
+    )
+    return (
+        training_work(model, settings, examples=examples, texts=1, tokens=tokens, length=length)
+        + decoded
+        + target_work(model, targets * read, targets * texts * length)
+        + reading_work(model, probes * min(probe.passages, sizes.passages) * tokens, tokens)
+    )
+
+
+def _target_share(config: Any) -> float:
+    """Return the share of positions that a decoder or loss with these settings scores."""
+    return min(max(config.target_share, 0.0), 1.0) if isinstance(config, TargetShare) else 1.0
+
+
 PRETRAIN = StageSpec(
     name="pretrain",
     version=3,
@@ -213,4 +228,5 @@ PRETRAIN = StageSpec(
     resumable=True,
     joint=True,
     folders=("pretrained",),
+    work=_pretraining_work,
 )

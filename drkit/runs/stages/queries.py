@@ -17,7 +17,9 @@ from attrs import frozen
 
 from drkit.core.files import local_path
 from drkit.errors import DrkitError
-from drkit.runs.stage import StageRun, StageSpec, TextReading, from_recipe
+from drkit.runs.stage import Stage, StageRun, StageSpec, TextReading, from_recipe
+from drkit.runs.stages.retriever import bm25_seconds
+from drkit.runs.work import Sizes, Work
 
 if TYPE_CHECKING:
     from drkit.data.corpus import StoredCorpus
@@ -298,6 +300,17 @@ def _source(stage: StageRun[PseudoQuerySettings], corpus: StoredCorpus, kind: st
     return titles if kind == "titles" else Crops(settings.count, settings.seed)
 
 
+# Seconds for each query that is made, and bytes that are kept.
+_MADE, _QUERY_BYTES = 2.5e-5, 180
+
+
+def _pseudo_work(stage: Stage[PseudoQuerySettings], sizes: Sizes) -> Work:
+    settings = stage.settings
+    made = sizes.passages * settings.count * len(settings.sources)
+    searched = bm25_seconds(made, sizes) if settings.round_trip and "bm25" in settings.found_by else 0.0
+    return Work(seconds=_MADE * made + searched, disk=_QUERY_BYTES * made)
+
+
 PSEUDO_QUERIES = StageSpec(
     name="pseudo-queries",
     version=3,
@@ -311,6 +324,7 @@ PSEUDO_QUERIES = StageSpec(
         "encoder": "the encoder that the round trip searches with",
         "index": "its index",
     },
+    work=_pseudo_work,
     resumable=True,
     folders=("pseudo-queries",),
 )

@@ -13,7 +13,8 @@ from drkit.core.files import read_log, write_text
 from drkit.runs.stage import StageRun, StageSpec, from_recipe, read_truncations
 
 if TYPE_CHECKING:
-    from drkit.report import Block, Figure, Panel, Table
+    from drkit.charts import Panel
+    from drkit.report import Block, Figure, Table
     from drkit.train.probes import Record
 
 WITH, WITH_PSEUDO, WITHOUT = "pre-trained", "with pseudo-queries", "without pre-training"
@@ -75,7 +76,8 @@ def _results(results: Mapping[str, Any]) -> Iterator[Block]:
 
 def _learning_curve(stage: StageRun[ReportSettings], results: Mapping[str, Any]) -> Iterator[Block]:
     """Yield the main measure over the number of labelled queries, with and without training on the texts before."""
-    from drkit.report import Heading, Line, Panel
+    from drkit.charts import Line, Panel
+    from drkit.report import Heading
 
     measure, points = results["measures"][0], dict[str, list[tuple[float, float]]]()
     for row in results["rows"]:
@@ -195,7 +197,8 @@ def _validations(stage: StageRun[ReportSettings]) -> Iterator[Block]:
 
 
 def _figure(stage: StageRun[ReportSettings], name: str, panels: Sequence[Panel], caption: str) -> Iterator[Figure]:
-    from drkit.report import Figure, draw
+    from drkit.charts import draw
+    from drkit.report import Figure
 
     if any(line.points for panel in panels for line in panel.lines):
         yield Figure(draw(panels, stage.folder / name), caption)

@@ -16,8 +16,9 @@ from drkit.core.files import LOG, TRAINING, digest
 from drkit.core.spec import Kind
 from drkit.errors import DrkitError
 from drkit.recipe.schema import GIVEN, Choice, Training
-from drkit.runs.stage import StageRun, StageSpec, from_recipe
+from drkit.runs.stage import Stage, StageRun, StageSpec, from_recipe
 from drkit.runs.stages.finetune import judged_pairs
+from drkit.runs.work import BERT_BASE, ModelSize, Sizes, Work, count_examples, reading_work, stored_size, training_work
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,11 +55,8 @@ def train_reranker(stage: StageRun[RerankerSettings]) -> Mapping[str, Any]:
     from drkit.core.types import BuildContext
     from drkit.data.corpus import collection_of
     from drkit.encoders import CrossEncoder
-    from drkit.runs.estimate import reranking_flops
-    from drkit.runs.hardware import device_peak
     from drkit.train.biencoder import passage_counts, query_counts
     from drkit.train.reranker import GroupCollator, GroupRanker
-    from drkit.train.throughput import ModelFlops, linear_weights
     from drkit.train.trainer import train_in
 
     settings = stage.settings
@@ -95,10 +93,6 @@ def train_reranker(stage: StageRun[RerankerSettings]) -> Mapping[str, Any]:
         lengths=np.ones(len(pairs), dtype=np.int32),  # groups are drawn every epoch, so their lengths are unknown
         seed=settings.seed,
         progress=stage.progress,
-        flops=ModelFlops(
-            reranking_flops(linear_weights(encoder.model.base_model), settings.forward_factor),
-            device_peak(settings.training),
-        ),
     )
     if processes.rank() == 0:
         encoder.save_into(stage.folder)
@@ -146,6 +140,30 @@ def _pairs(stage: StageRun[RerankerSettings], collection: StoredCollection, quer
     return pairs.subset(kept)
 
 
+def _reranker_work(stage: Stage[RerankerSettings], sizes: Sizes) -> Work:
+    settings = stage.settings
+    passages, model = 1 + settings.negatives, sizes.reranker
+    examples = count_examples(settings.training, sizes.count(str(stage.inputs["train"])))
+    pair = _pair_tokens(sizes, settings.max_length)
+    learnt = passages / settings.forward_factor
+    work = training_work(
+        model, settings.training, examples=examples, texts=learnt, tokens=learnt * pair, length=settings.max_length
+    )
+    first = scoring_work(model, examples * passages, settings.max_length, sizes)
+    return work + first if settings.forward_factor > 1 else work
+
+
+def scoring_work(model: ModelSize, pairs: float, max_length: int | None, sizes: Sizes) -> Work:
+    """Return the work of a cross-encoder that scores so many pairs of a query and a passage."""
+    tokens = _pair_tokens(sizes, max_length)
+    return reading_work(model, pairs * tokens, tokens)
+
+
+def _pair_tokens(sizes: Sizes, max_length: int | None) -> float:
+    both = sizes.collection.query_tokens() + sizes.collection.passage_tokens(max_length)
+    return min(max_length or both, both)
+
+
 RERANKER = StageSpec(
     name="reranker",
     version=2,
@@ -161,6 +179,7 @@ RERANKER = StageSpec(
     resumable=True,
     joint=True,
     folders=("reranker",),
+    work=_reranker_work,
 )
 
 
@@ -313,6 +332,21 @@ def _agreement(
     return agreement
 
 
+# Bytes of a score.
+_PAIR_BYTES = 8.0
+
+
+def _teacher_work(stage: Stage[TeacherSettings], sizes: Sizes) -> Work:
+    settings = stage.settings
+    queries = settings.queries or sizes.count(str(stage.inputs["train"]))
+    pairs = settings.draws * count_examples(settings.training, queries) * (1 + settings.negatives)
+    kept = Work(disk=_PAIR_BYTES * pairs)
+    if settings.model == GIVEN:
+        return kept
+    model = (stored_size(settings.model) or BERT_BASE) if settings.model else sizes.reranker
+    return kept + scoring_work(model, pairs, settings.max_length, sizes)
+
+
 TEACHER = StageSpec(
     name="teacher-scores",
     version=3,
@@ -327,4 +361,5 @@ TEACHER = StageSpec(
     resumable=True,
     joint=True,
     folders=("teacher-*",),
+    work=_teacher_work,
 )

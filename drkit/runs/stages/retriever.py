@@ -16,7 +16,8 @@ from attrs import asdict, fields, frozen
 
 from drkit.core.files import filling_folder, write_text
 from drkit.recipe.toml import json_text
-from drkit.runs.stage import WEIGHTS, StageRun, StageSpec, TextReading, from_recipe
+from drkit.runs.stage import WEIGHTS, Stage, StageRun, StageSpec, TextReading, from_recipe
+from drkit.runs.work import FORWARD, Sizes, Work, reading_work
 
 if TYPE_CHECKING:
     from drkit.core.engine import Loaded
@@ -255,6 +256,49 @@ def copy_index(stage: StageRun[ChosenIndexSettings]) -> Mapping[str, Any]:
     return {"from": source.name, **(manifest.metrics if manifest else {})}
 
 
+# Bytes of an id. Of vectors: up to _FAISS_BYTES they are also kept for faiss, up to _FLAT_BYTES read into memory.
+_ID_BYTES, _FAISS_BYTES, _FLAT_BYTES = 16, 2**30, 4 * 2**30
+# Seconds for each token that BM25 indexes, and for each of its other pairs of k1 and b; bytes of each token.
+_INDEXED, _WEIGHED, _WORD_BYTES = 1.2e-6, 1e-7, 4.7
+# Seconds for each passage that BM25 scores for a query, for each query of BM25, for each query
+# of a retriever, and for each of its scores that the best are selected from.
+_SCORED, _LOOKED_UP, _SEARCHED, _SELECTED = 1.1e-8, 3e-4, 1e-4, 1e-8
+
+
+def _index_work(stage: Stage[IndexSettings], sizes: Sizes) -> Work:
+    length, vectors = stage.settings.reading.passage_length, _vector_bytes(sizes)
+    copy, ids = vectors if vectors <= _FAISS_BYTES else 0.0, float(_ID_BYTES * sizes.passages)
+    work = reading_work(sizes.encoder, sizes.passage_tokens(length), sizes.collection.passage_tokens(length))
+    return work + Work(memory=copy + ids, disk=vectors + copy + ids)
+
+
+def _bm25_work(stage: Stage[Bm25Settings], sizes: Sizes) -> Work:
+    settings, kept = stage.settings, _WORD_BYTES * sizes.tokens
+    pairs = len(settings.k1) * len(settings.b)
+    searched = pairs * sizes.count(str(stage.inputs["dev"])) if settings.measure else 0.0
+    seconds = (_INDEXED + _WEIGHED * (pairs - 1)) * sizes.tokens
+    return Work(seconds=seconds + bm25_seconds(searched, sizes), memory=3 * kept, disk=kept)
+
+
+def bm25_seconds(queries: float, sizes: Sizes) -> float:
+    """Return the seconds in which BM25 searches for so many queries."""
+    return queries * (_LOOKED_UP + _SCORED * sizes.passages)
+
+
+def dense_work(queries: float, sizes: Sizes) -> Work:
+    """Return the work of an exact search for so many queries: each with each vector."""
+    encoder = sizes.encoder
+    read = reading_work(encoder, queries * sizes.collection.query_tokens(), sizes.collection.query_tokens())
+    compared = FORWARD * queries * sizes.passages * encoder.hidden
+    memory = min(_vector_bytes(sizes), _FLAT_BYTES) + _ID_BYTES * sizes.passages
+    selected = _SELECTED * queries * sizes.passages
+    return read + Work(flops=compared, seconds=_SEARCHED * queries, parallel=selected, memory=memory)
+
+
+def _vector_bytes(sizes: Sizes) -> float:
+    return 4.0 * sizes.passages * sizes.encoder.hidden
+
+
 INDEX = StageSpec(
     name="index",
     version=2,
@@ -265,6 +309,7 @@ INDEX = StageSpec(
     joint=True,
     folders=("index-*",),
     prunable="*",
+    work=_index_work,
 )
 BM25 = StageSpec(
     name="bm25",
@@ -273,6 +318,7 @@ BM25 = StageSpec(
     run=index_words,
     inputs={"passages": "the passages to index", "dev": "dev queries and judgements, to choose k1 and b by"},
     folders=("bm25",),
+    work=_bm25_work,
 )
 CHOSEN_INDEX = StageSpec(
     name="chosen-index",

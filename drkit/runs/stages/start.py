@@ -18,7 +18,8 @@ from attrs import frozen
 from drkit.core.files import LOG, TRAINING, local_path
 from drkit.errors import DrkitError
 from drkit.recipe.schema import Training
-from drkit.runs.stage import WEIGHTS, StageRun, StageSpec, from_recipe
+from drkit.runs.stage import WEIGHTS, Stage, StageRun, StageSpec, from_recipe
+from drkit.runs.work import ModelSize, Sizes, Work, batch_size, count_examples, target_work, training_work
 
 if TYPE_CHECKING:
     from drkit.encoders import MaskedLmEncoder
@@ -137,6 +138,27 @@ _REPEATED = 0.4
 
 # The folder of the encoder that a run starts from.
 INITIAL = "initial"
+# Seconds for each token whose neighbours are counted, and for each number of the two factors of the matrix.
+_NEIGHBOURS, _FACTORED = 1.5e-6, 3.6e-6
+# Bytes for each token while pairs are counted, and at most.
+_PAIR_BYTES, _MOST_BYTES = 120, 256 * 2**20
+
+
+def _scratch_work(stage: Stage[EncoderSizes], sizes: Sizes) -> Work:
+    model = sizes.encoder
+    if stage.settings.init_embeddings == "random":
+        return Work(disk=4.0 * model.weights)
+    tokens = sizes.passage_tokens(stage.settings.positions)
+    return Work(
+        parallel=_NEIGHBOURS * tokens + _FACTORED * model.table,
+        memory=max(min(_PAIR_BYTES * tokens, _MOST_BYTES), 8.0 * model.table),
+        disk=4.0 * model.weights,
+    )
+
+
+def _existing_work(_stage: Stage[ExistingEncoderSettings], sizes: Sizes) -> Work:
+    return Work(memory=4.0 * sizes.encoder.weights, disk=4.0 * sizes.encoder.weights)
+
 
 ENCODER_FROM_SCRATCH = StageSpec(
     name="encoder-from-scratch",
@@ -146,6 +168,7 @@ ENCODER_FROM_SCRATCH = StageSpec(
     inputs={"vocabulary": "the tokenizer", "tokens": "passages, for frequencies and embeddings"},
     folders=(INITIAL,),
     prunable=WEIGHTS,
+    work=_scratch_work,
 )
 EXISTING_ENCODER = StageSpec(
     name="existing-encoder",
@@ -155,6 +178,7 @@ EXISTING_ENCODER = StageSpec(
     inputs={"vocabulary": "the tokenizer", "tokens": "passages, for token weights that the encoder lacks"},
     folders=(INITIAL,),
     prunable=WEIGHTS,
+    work=_existing_work,
 )
 
 
@@ -303,6 +327,17 @@ def schedule(pretrain: Training, steps: int, batches: int) -> Training:
     return attrs.evolve(pretrain, max_steps=max_steps, gradient_cache_chunk=0)
 
 
+def _generator_work(stage: Stage[TrainedGeneratorSettings], sizes: Sizes) -> Work:
+    settings, made = stage.settings, stage.settings.sizes
+    model = ModelSize(made.hidden, made.layers, made.heads, made.intermediate, sizes.encoder.vocabulary, dropout=0.0)
+    pretraining = count_examples(settings.training, sizes.passages)
+    examples = settings.steps * batch_size(settings.training) or pretraining / 3
+    tokens = sizes.collection.passage_tokens(made.positions)
+    at_once = settings.training.per_device_train_batch_size * tokens * MASK_RATIO
+    trained = training_work(model, settings.training, examples=examples, texts=1, tokens=tokens, length=made.positions)
+    return trained + target_work(model, examples * tokens * MASK_RATIO, at_once)
+
+
 EXISTING_GENERATOR = StageSpec(
     name="existing-generator",
     version=1,
@@ -321,4 +356,5 @@ TRAINED_GENERATOR = StageSpec(
     resumable=True,
     joint=True,
     folders=("generator",),
+    work=_generator_work,
 )

@@ -20,7 +20,8 @@ from drkit.core.protocols import FittedSignal
 from drkit.core.spec import Kind
 from drkit.errors import DrkitError
 from drkit.recipe.schema import Choice
-from drkit.runs.stage import TRUNCATED, StageRun, StageSpec, Truncation, from_recipe, record_truncations
+from drkit.runs.stage import TRUNCATED, Stage, StageRun, StageSpec, Truncation, from_recipe, record_truncations
+from drkit.runs.work import Sizes, Work
 
 if TYPE_CHECKING:
     from drkit.data.store import StoredTexts
@@ -70,12 +71,21 @@ def store_collection(stage: StageRun[CollectionSettings]) -> Mapping[str, Any]:
     return {**counts, "description": dict(collection.describe())}
 
 
+# Bytes of the texts for each token.
+_TEXT_BYTES = 5.3
+
+
+def _collection_work(_stage: Stage[CollectionSettings], sizes: Sizes) -> Work:
+    return Work(parallel=sizes.collection.reading * sizes.passages, disk=_TEXT_BYTES * sizes.tokens)
+
+
 COLLECTION = StageSpec(
     name="collection",
     version=2,
     settings=CollectionSettings,
     run=store_collection,
     folders=("collection",),
+    work=_collection_work,
 )
 
 
@@ -127,6 +137,14 @@ def _vocabulary_texts(stage: StageRun[Any]) -> Iterator[str]:
         yield from (query.text for query in read_queries(stage.inputs["queries"]))
 
 
+# Seconds for each token: counting words, tokenising passages and queries. Bytes of each token that is kept.
+_COUNTED, _TOKENISED, _QUERY_TOKENISED, _TOKEN_BYTES = 2.2e-6, 4.8e-6, 3.6e-6, 6.1
+
+
+def _vocabulary_work(_stage: Stage[WordPieceSettings], sizes: Sizes) -> Work:
+    return Work(parallel=_COUNTED * sizes.tokens)
+
+
 WORDPIECE = StageSpec(
     name="wordpiece-vocabulary",
     version=3,
@@ -134,6 +152,7 @@ WORDPIECE = StageSpec(
     run=train_vocabulary,
     inputs={"passages": "texts to train on", "queries": "training queries"},
     folders=("vocabulary",),
+    work=_vocabulary_work,
 )
 EXISTING_VOCABULARY = StageSpec(
     name="existing-vocabulary",
@@ -219,6 +238,16 @@ def _record_truncated(stage: StageRun[Any], counts: Mapping[str, Any], what: str
     record_truncations([Truncation(what, setting, stage.settings.length, **lengths)], stage.folder, stage.progress)
 
 
+def _passage_work(stage: Stage[PassageSettings], sizes: Sizes) -> Work:
+    kept = sizes.passage_tokens(stage.settings.length)
+    return Work(parallel=_TOKENISED * sizes.tokens, disk=_TOKEN_BYTES * kept)
+
+
+def _query_work(stage: Stage[QuerySettings], sizes: Sizes) -> Work:
+    tokens = sizes.count(str(stage.inputs["queries"])) * sizes.collection.query_tokens()
+    return Work(parallel=_QUERY_TOKENISED * tokens, disk=_TOKEN_BYTES * tokens)
+
+
 _VOCABULARY = {"vocabulary": "the tokenizer"}
 PASSAGE_TOKENS = StageSpec(
     name="passage-tokens",
@@ -229,6 +258,7 @@ PASSAGE_TOKENS = StageSpec(
     records=(TRUNCATED,),
     resumable=True,
     folders=("tokens", "tokens-*"),
+    work=_passage_work,
 )
 QUERY_TOKENS = StageSpec(
     name="query-tokens",
@@ -238,6 +268,7 @@ QUERY_TOKENS = StageSpec(
     inputs={"queries": "training queries to tokenise", **_VOCABULARY},
     records=(TRUNCATED,),
     folders=("query-tokens",),
+    work=_query_work,
 )
 PSEUDO_QUERY_TOKENS = evolve(
     QUERY_TOKENS,
@@ -283,6 +314,14 @@ def cut_spans(stage: StageRun[SpanSettings]) -> Mapping[str, Any]:
     return {**counts, "punkt": splitter.source}
 
 
+# Seconds for each token: Punkt is trained on some texts, and finds the sentences of all.
+_CUT = 1e-5
+
+
+def _span_work(_stage: Stage[SpanSettings], sizes: Sizes) -> Work:
+    return Work(seconds=_CUT * sizes.tokens, disk=_TOKEN_BYTES * sizes.tokens)
+
+
 SPANS = StageSpec(
     name="spans",
     version=1,
@@ -290,6 +329,7 @@ SPANS = StageSpec(
     run=cut_spans,
     inputs={"passages": "documents to cut", "vocabulary": "the tokenizer"},
     folders=("spans",),
+    work=_span_work,
 )
 
 
@@ -367,6 +407,14 @@ def _characters(inputs: Mapping[str, Path]) -> Any:
     return lambda: (text for _, text in named)
 
 
+# Seconds and bytes for each token: those of `importance`, which counts n-grams.
+_FITTED, _FITTED_BYTES = 5e-7, 18
+
+
+def _signal_work(_stage: Stage[SignalSettings], sizes: Sizes) -> Work:
+    return Work(seconds=_FITTED * sizes.tokens, disk=_FITTED_BYTES * sizes.tokens)
+
+
 _TEXT = {
     "vocabulary": "the tokenizer, for a signal that requires characters",
     "encoder": "for the size of its vocabulary, for a signal of the vocabulary",
@@ -383,6 +431,7 @@ SIGNAL = StageSpec(
         **_TEXT,
     },
     folders=("signal-*",),
+    work=_signal_work,
 )
 QUERY_SIGNAL = StageSpec(
     name="query-signal",

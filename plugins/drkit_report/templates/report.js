@@ -1,25 +1,10 @@
 "use strict";
 
-// Charts: their specifications are data of the page; colours are variables of its style sheet.
-const charts = JSON.parse(document.getElementById("charts").textContent);
-const drawn = [...document.querySelectorAll(".plot")].map((place) =>
-  vegaEmbed(place, charts[Number(place.dataset.chart)], { mode: "vega-lite", renderer: "svg", actions: false })
-);
-Promise.all(drawn).then(
-  () => document.body.setAttribute("data-drawn", String(drawn.length)),
-  (error) => console.error(error)
-);
-// A chart within closed details has no width to fill until they are opened.
-for (const part of document.querySelectorAll("details")) {
-  part.addEventListener("toggle", () => window.dispatchEvent(new Event("resize")));
-}
-
 // Runs are printed whole, open or not.
 let closed = [];
 window.addEventListener("beforeprint", () => {
   closed = [...document.querySelectorAll("details.run:not([open])")];
   for (const run of closed) run.open = true;
-  window.dispatchEvent(new Event("resize"));
 });
 window.addEventListener("afterprint", () => {
   for (const run of closed) run.open = false;

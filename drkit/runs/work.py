@@ -1,0 +1,249 @@
+"""The work of a stage, counted before the run from sizes: of the collection, and of the models that it trains or runs.
+
+Each stage declares its own `work` beside its function; `drkit.runs.costs` turns the sum into time, memory and disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import astuple, frozen
+
+from drkit.core.files import local_path, read_json
+from drkit.core.types import CollectionSize
+from drkit.recipe.schema import EncoderSettings, Training
+
+# Floating-point operations for each token and each weight that it is multiplied with: forward; in a step, backward too.
+FORWARD, TRAINED = 2.0, 6.0
+# Names of the sizes in a config.json: hidden size, layers, heads, feed-forward size, vocabulary; DistilBERT's second.
+_NAMES = (
+    ("hidden_size", "dim"),
+    ("num_hidden_layers", "n_layers"),
+    ("num_attention_heads", "n_heads"),
+    ("intermediate_size", "hidden_dim"),
+    ("vocab_size",),
+)
+# Seconds of a training, on one core: for each step, for each text whatever its length, for each score of a token in the
+# vocabulary, for each number of a token's word embedding, for each weight that AdamW updates, and for each score of a
+# query and a passage.
+_STEP, _TEXT, _LOGIT, _NUMBER, _UPDATE, _SCORE = 1.2e-2, 1e-5, 6e-9, 1.5e-9, 1.1e-8, 3.5e-8
+# .. and of loading a model.
+_LOAD = 0.15
+# Logits that are in memory at once, and bytes of each with its gradient.
+_MOST_LOGITS, _LOGIT_BYTES = 2**24, 12
+
+
+@frozen
+class Work:
+    """What a stage has to do.
+
+    flops: floating-point operations of matrix products. seconds: other work, on one core of the machine where the
+    rates beside the stages were measured; parallel: the same, of which every core takes a share. memory, disk: bytes,
+    of memory without what Python and its libraries take.
+    """
+
+    flops: float = 0.0
+    seconds: float = 0.0
+    parallel: float = 0.0
+    memory: float = 0.0
+    disk: float = 0.0
+
+    def __add__(self, other: Work) -> Work:
+        """Return the work of both, with all that they keep in memory at once."""
+        return Work(*(one + more for one, more in zip(astuple(self), astuple(other), strict=True)))
+
+
+@frozen
+class ModelSize:
+    """The sizes of a model that is built like BERT's."""
+
+    hidden: int
+    layers: int
+    heads: int
+    intermediate: int
+    vocabulary: int
+    dropout: float = 0.1
+
+    @property
+    def table(self) -> int:
+        """The number of weights of the word embeddings."""
+        return self.vocabulary * self.hidden
+
+    @property
+    def layer(self) -> int:
+        """The number of weights of a transformer layer, without biases."""
+        return 4 * self.hidden**2 + 2 * self.hidden * self.intermediate
+
+    @property
+    def weights(self) -> int:
+        """The number of all weights."""
+        return self.table + self.layers * self.layer
+
+    def flops(self, tokens: float, length: float) -> float:
+        """Return the operations of a forward pass over so many tokens, in texts of `length` tokens."""
+        return FORWARD * tokens * self.layers * (self.layer + 2 * length * self.hidden)
+
+    def text_bytes(self, length: int) -> float:
+        """Return the bytes that a text of `length` tokens keeps from the forward pass for the backward pass.
+
+        Numbers per token and layer, fitted to measurements of BERTs on a CPU, within about a third: those of the
+        hidden states and of the feed-forward network; and of the attention, which dropout keeps from being fused.
+        """
+        numbers = 11 * self.hidden + 2.5 * self.intermediate
+        if self.dropout:
+            numbers += 3 * self.hidden + 3.5 * self.heads * length
+        return 4 * length * self.layers * numbers
+
+    @property
+    def trained_bytes(self) -> int:
+        """The bytes of the weights, their gradients, and the two moments of AdamW."""
+        return 16 * self.weights
+
+
+# Assumed of a model on the hub, because planning downloads nothing.
+BERT_BASE = ModelSize(768, 12, 12, 3072, 30_522)
+
+
+@frozen
+class Sizes:
+    """What the work of stages is counted from.
+
+    queries: their numbers by stage and split (`collection`, `train`). encoder: the model that the run starts from.
+    reranker: the cross-encoder that the run trains or loads. evaluated, depth: the queries that the run is evaluated
+    on, and how many passages it retrieves for each.
+    """
+
+    collection: CollectionSize
+    queries: Mapping[str, Mapping[str, float]]
+    encoder: ModelSize
+    reranker: ModelSize
+    evaluated: float
+    depth: int
+
+    @property
+    def passages(self) -> int:
+        """The number of passages."""
+        return self.collection.passages
+
+    @property
+    def tokens(self) -> float:
+        """The tokens of all passages, as long as they are."""
+        return self.passages * self.collection.passage_tokens()
+
+    def count(self, part: str) -> float:
+        """Return the number of queries of a split, named by a part of it: `collection/train/queries.arrow`."""
+        stage, split, *_ = part.split("/")
+        return self.queries.get(stage, {}).get(split, 0.0)
+
+    def passage_tokens(self, length: int) -> float:
+        """Return the tokens of all passages, cut after `length` tokens."""
+        return self.passages * self.collection.passage_tokens(length)
+
+
+def batch_size(training: Training) -> int:
+    """Return the examples of an optimizer step, in one process."""
+    return training.per_device_train_batch_size * training.gradient_accumulation_steps
+
+
+def count_examples(training: Training, available: float) -> float:
+    """Return how many examples a training reads, repeated ones too; available: how many there are."""
+    if training.max_steps > 0:
+        return float(training.max_steps * batch_size(training))
+    return training.num_train_epochs * available
+
+
+def describe_schedule(training: Training) -> str:
+    """Return the length of a training in words.
+
+    >>> describe_schedule(Training(max_steps=3000)), describe_schedule(Training(num_train_epochs=3))
+    ('3,000 steps of 64', '3 epochs in steps of 64')
+    """
+    if training.max_steps > 0:
+        return f"{training.max_steps:,} steps of {batch_size(training):,}"
+    return f"{training.num_train_epochs:g} epochs in steps of {batch_size(training):,}"
+
+
+def training_work(
+    model: ModelSize,
+    training: Training,
+    *,
+    examples: float,
+    texts: float,
+    tokens: float,
+    length: int,
+    scores: float = 0,
+) -> Work:
+    """Return the work of a training: its steps, and the forward and backward passes of a model.
+
+    examples: those of all steps. texts, tokens, scores: of an example. texts: those that a step keeps in memory, cut
+    after `length` tokens. scores: products of two vectors.
+    """
+    together = training.per_device_train_batch_size * texts
+    kept = min(together, training.gradient_cache_chunk or together) * model.text_bytes(length)
+    steps = examples / batch_size(training)
+    read = examples * tokens
+    return Work(
+        flops=TRAINED / FORWARD * model.flops(read, tokens / texts),
+        seconds=_LOAD + steps * _STEP + examples * texts * _TEXT,
+        parallel=read * model.hidden * _NUMBER + steps * model.weights * _UPDATE + examples * scores * _SCORE,
+        memory=model.trained_bytes + kept * (0.5 if training.bf16 else 1),
+        disk=4.0 * model.weights,
+    )
+
+
+def target_work(model: ModelSize, targets: float, at_once: float) -> Work:
+    """Return the work of comparing so many targets with the vocabulary, in a step `at_once` of them."""
+    logits = min(at_once * model.vocabulary, _MOST_LOGITS)
+    return Work(
+        flops=TRAINED * targets * model.table,
+        parallel=targets * model.vocabulary * _LOGIT,
+        memory=_LOGIT_BYTES * logits,
+    )
+
+
+def reading_work(model: ModelSize, tokens: float, length: float) -> Work:
+    """Return the work of encoding texts of this mean length."""
+    return Work(
+        flops=model.flops(tokens, length),
+        seconds=_LOAD + tokens / max(length, 1) * _TEXT,
+        parallel=tokens * model.hidden * _NUMBER * 2 / 3,
+    )
+
+
+def encoder_size(encoder: EncoderSettings) -> ModelSize | None:
+    """Return the size of the encoder that a run starts from; None if it is not in the configuration of a local folder.
+
+    Without biases, positions and the pooler, which are a few per cent.
+    """
+    if encoder.pretrained:
+        return stored_size(encoder.pretrained)
+    return ModelSize(
+        hidden=encoder.hidden,
+        layers=encoder.layers,
+        heads=encoder.heads,
+        intermediate=encoder.intermediate,
+        vocabulary=encoder.words,
+        dropout=encoder.dropout,
+    )
+
+
+def stored_size(model: str) -> ModelSize | None:
+    """Return the size of a model in a local folder; None if its configuration does not have it."""
+    config = local_config(model)
+    sizes: list[Any] = [next((config[name] for name in names if name in config), None) for names in _NAMES]
+    if not all(map(_is_size, sizes)):
+        return None
+    hidden, layers, heads, intermediate, vocabulary = sizes
+    return ModelSize(hidden, layers, heads, intermediate, vocabulary, config.get("attention_probs_dropout_prob", 0.1))
+
+
+def local_config(model: str) -> Mapping[str, Any]:
+    """Return the configuration of a model in a local folder; empty if it is not there, or no object."""
+    path = local_path(model) / "config.json"
+    config = read_json(path, "give the folder of a model") if path.is_file() else {}
+    return config if isinstance(config, dict) else {}
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**31
