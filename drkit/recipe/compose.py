@@ -111,6 +111,7 @@ def _recipe_without_paper(pipeline: str | None, parts: Installed) -> str:
 def _quickened(table: Table, name: str) -> Table:
     """Return the recipe with the settings of a smoke run, from a file of this name, and its schedule in every round."""
     quick = parse_toml((files("drkit") / "recipes" / f"{name}.toml").read_text(encoding="utf-8"), f"scale {name}")
+    table = {"encoder": {}, **table}  # which a recipe may leave out
     table = merge(table, _settings_that_apply(quick, table))
     rounds = [_quick_round(current) for current in table.get("finetune", {}).get("rounds", [])]
     return merge(table, {"finetune": {"rounds": rounds}}) if rounds else table
