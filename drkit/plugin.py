@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from drkit.core.spec import ComponentSpec as ComponentSpec
     from drkit.core.spec import GeneratorSettings as GeneratorSettings
     from drkit.core.spec import Kind as Kind
+    from drkit.core.spec import NoSettings as NoSettings
     from drkit.core.spec import QuerySettings as QuerySettings
     from drkit.core.spec import query_source as query_source
     from drkit.core.types import BackboneInfo as BackboneInfo
