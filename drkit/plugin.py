@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from drkit.core.spec import Extension as Extension
     from drkit.core.spec import GeneratorSettings as GeneratorSettings
     from drkit.core.spec import Kind as Kind
+    from drkit.core.spec import NoSettings as NoSettings
     from drkit.core.spec import QuerySettings as QuerySettings
     from drkit.core.spec import query_source as query_source
     from drkit.core.types import BackboneInfo as BackboneInfo

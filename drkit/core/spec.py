@@ -187,6 +187,11 @@ class Citation:
 
 
 @frozen
+class NoSettings:
+    """Settings of a part that has none."""
+
+
+@frozen
 class ComponentSpec:
     """The specification of one part; its code is imported when it is first built.
 

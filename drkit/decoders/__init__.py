@@ -21,6 +21,5 @@ if TYPE_CHECKING:
     from drkit.decoders.specs import BowDecoderConfig as BowDecoderConfig
     from drkit.decoders.specs import EnhancedConfig as EnhancedConfig
     from drkit.decoders.specs import MlmDecoderConfig as MlmDecoderConfig
-    from drkit.decoders.specs import NoDecoderConfig as NoDecoderConfig
 
 lazy_exports(__name__)

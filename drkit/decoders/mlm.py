@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from drkit.core.spec import NoSettings
 from drkit.core.types import BuildContext, DecoderInput, TokenStates
 from drkit.decoders.layers import Bottleneck, PostLnLayer, init_weights, sizes_of, states_at, with_bottleneck
-from drkit.decoders.specs import MlmDecoderConfig, NoDecoderConfig
+from drkit.decoders.specs import MlmDecoderConfig
 from drkit.encoders.heads import Heads, seeded
 from drkit.errors import DrkitError
 
@@ -67,9 +68,8 @@ class NoDecoder(nn.Module):
 
     needs_layers: tuple[int, ...] = ()
 
-    def __init__(self, config: NoDecoderConfig, _context: BuildContext) -> None:
+    def __init__(self, _config: NoSettings | None = None, _context: BuildContext | None = None) -> None:
         super().__init__()
-        self.config = config
 
     def rows(self, length: int) -> int:  # noqa: ARG002
         """Return 0: this decoder does not read the masker's view."""

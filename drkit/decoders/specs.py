@@ -7,7 +7,7 @@ from attrs.validators import and_, gt, in_, le, lt
 
 from drkit.core.citations import BERT, CPDAE, RETROMAE
 from drkit.core.settings import at_least, setting
-from drkit.core.spec import ComponentSpec, Kind
+from drkit.core.spec import ComponentSpec, Kind, NoSettings
 
 
 @frozen
@@ -46,11 +46,6 @@ class BowDecoderConfig:
     prior: float = setting(0.01, and_(gt(0), lt(1)), "initial probability of every word")
 
 
-@frozen
-class NoDecoderConfig:
-    """Settings of `NoDecoder`: none."""
-
-
 DECODERS = (
     ComponentSpec(
         kind=Kind.DECODER,
@@ -86,7 +81,7 @@ DECODERS = (
         kind=Kind.DECODER,
         name="none",
         target="drkit.decoders.mlm:NoDecoder",
-        config=NoDecoderConfig,
+        config=NoSettings,
         summary="No decoder: only the encoder's own loss, a baseline",
         trained_by="none",
     ),

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from drkit.losses.specs import ContrastiveConfig as ContrastiveConfig
     from drkit.losses.specs import InfoNceConfig as InfoNceConfig
     from drkit.losses.specs import KlDistillationConfig as KlDistillationConfig
-    from drkit.losses.specs import ListwiseConfig as ListwiseConfig
     from drkit.losses.specs import MarginMseConfig as MarginMseConfig
     from drkit.losses.specs import MatryoshkaConfig as MatryoshkaConfig
     from drkit.losses.specs import MlmLossConfig as MlmLossConfig

@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from drkit.core.spec import NoSettings
 from drkit.core.types import BuildContext, EmbeddedPairs, ScoredGroups, StepOutput
 from drkit.errors import DrkitError
 from drkit.losses.candidates import accuracy, mean_over, own_passages, own_scores
-from drkit.losses.specs import ListwiseConfig, PairwiseConfig
+from drkit.losses.specs import PairwiseConfig
 
 
 class PairwiseLoss:
@@ -68,8 +69,8 @@ class ListwiseLoss:
     0.8959
     """
 
-    def __init__(self, config: ListwiseConfig | None = None, _context: BuildContext | None = None) -> None:
-        self.config = ListwiseConfig() if config is None else config
+    def __init__(self, _config: NoSettings | None = None, _context: BuildContext | None = None) -> None:
+        """Take what every part is built with; this one needs none of it."""
 
     def __call__(self, *, groups: ScoredGroups) -> StepOutput:
         """Return the loss of one batch. Raises DrkitError if the shapes do not fit."""

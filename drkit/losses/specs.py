@@ -11,7 +11,7 @@ from attrs.validators import and_, gt, in_, le
 from drkit.core.citations import BERT, CPDAE, INFO_NCE, LISTNET, MARGIN_MSE, MATRYOSHKA, RANKNET, SIMCSE, SIMLM
 from drkit.core.protocols import InBatchNegatives, SearchSimilarity
 from drkit.core.settings import at_least, more_than, setting
-from drkit.core.spec import Choice, ComponentSpec, Kind, LossChoice
+from drkit.core.spec import Choice, ComponentSpec, Kind, LossChoice, NoSettings
 
 DIRECTIONS = ("query-passage", "passage-query", "query-query", "passage-passage")
 LONGEST_VECTOR = 65_536
@@ -144,11 +144,6 @@ class MatryoshkaConfig:
 
 
 @frozen
-class ListwiseConfig:
-    """Settings of `ListwiseLoss`: none."""
-
-
-@frozen
 class BowReconstructionConfig:
     """Settings of `BowReconstructionLoss` (CPDAE section 3.2.1)."""
 
@@ -235,7 +230,7 @@ LOSSES = (
         kind=Kind.LOSS,
         name="listwise",
         target="drkit.losses.ranking:ListwiseLoss",
-        config=ListwiseConfig,
+        config=NoSettings,
         summary="Cross-encoder: the positive first among a query's passages",
         cite=LISTNET,
         receives=("groups",),

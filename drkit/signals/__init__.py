@@ -12,7 +12,6 @@ from drkit.core import lazy_exports
 if TYPE_CHECKING:
     from drkit.signals.idf import IdfSignal as IdfSignal
     from drkit.signals.importance import ImportanceSignal as ImportanceSignal
-    from drkit.signals.specs import IdfConfig as IdfConfig
     from drkit.signals.specs import ImportanceConfig as ImportanceConfig
 
 lazy_exports(__name__)

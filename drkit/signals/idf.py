@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from drkit.core.protocols import SignalTexts
+from drkit.core.spec import NoSettings
 from drkit.data.arrays import Arrays, ArrayWriter
 from drkit.data.counts import text_chunks
 from drkit.data.store import TokenStore
 from drkit.errors import DrkitError
-from drkit.signals.specs import IdfConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,8 +31,8 @@ _TOKENS_AT_ONCE = 1 << 22
 class IdfSignal:
     """The signal `idf`, one f32 per vocabulary entry: log(texts / texts with it)."""
 
-    def __init__(self, config: IdfConfig, _context: object = None) -> None:
-        self.config = config
+    def __init__(self, _config: NoSettings | None = None, _context: object = None) -> None:
+        """Take what every part is built with; this one needs none of it."""
 
     def fit(self, texts: SignalTexts, folder: Path) -> Mapping[str, Any]:
         """Count the texts that contain each entry; return counts: texts, words (entries that occur)."""

@@ -7,7 +7,7 @@ from attrs.validators import and_, ge, in_, le
 
 from drkit.core.citations import CDMAE, SPARCK_JONES
 from drkit.core.settings import at_least, setting
-from drkit.core.spec import ComponentSpec, Kind
+from drkit.core.spec import ComponentSpec, Kind, NoSettings
 
 
 @frozen
@@ -21,11 +21,6 @@ class ImportanceConfig:
         "PMI of a token with the rest of an n-gram, or of all its tokens",
     )
     min_count: int = setting(1, at_least(1), "rarer n-grams contribute nothing")
-
-
-@frozen
-class IdfConfig:
-    """Settings of `IdfSignal`: none."""
 
 
 SIGNALS = (
@@ -42,7 +37,7 @@ SIGNALS = (
         kind=Kind.SIGNAL,
         name="idf",
         target="drkit.signals.idf:IdfSignal",
-        config=IdfConfig,
+        config=NoSettings,
         summary="Inverse document frequency of every vocabulary entry",
         cite=SPARCK_JONES,
         scope="vocabulary",

@@ -15,6 +15,7 @@ from drkit.plugin import (
     ComponentSpec,
     GeneratorSettings,
     Kind,
+    NoSettings,
     QuerySettings,
     at_least,
     hookimpl,
@@ -79,11 +80,6 @@ class QueryAsContextConfig:
         return (*replaced, *(() if self.context == "self" else ("context",)))
 
 
-@frozen
-class SpanContrastiveConfig:
-    """Settings of `SpanContrastiveLoss`: none."""
-
-
 @hookimpl
 def drkit_components() -> Sequence[ComponentSpec]:
     """Return the masker whose decoder rebuilds another text, and the contrast of two texts."""
@@ -101,7 +97,7 @@ def drkit_components() -> Sequence[ComponentSpec]:
             kind=Kind.LOSS,
             name="span-contrastive",
             target="drkit_query_as_context.loss:SpanContrastiveLoss",
-            config=SpanContrastiveConfig,
+            config=NoSettings,
             summary="Two texts find each other's vector; raw dot products",
             cite=COCONDENSER,
             receives=("bottleneck", "partners"),

@@ -5,8 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from drkit.losses import check_rows, find_partner, products
-from drkit.plugin import BuildContext, StepOutput
-from drkit_query_as_context import SpanContrastiveConfig
+from drkit.plugin import BuildContext, NoSettings, StepOutput
 
 
 class SpanContrastiveLoss:
@@ -30,8 +29,8 @@ class SpanContrastiveLoss:
     (0.036, 1.0)
     """
 
-    def __init__(self, config: SpanContrastiveConfig | None = None, _context: BuildContext | None = None) -> None:
-        self.config = SpanContrastiveConfig() if config is None else config
+    def __init__(self, _config: NoSettings | None = None, _context: BuildContext | None = None) -> None:
+        """Take what every part is built with; this one needs none of it."""
 
     def __call__(self, *, bottleneck: Tensor, partners: Tensor) -> StepOutput:
         """Return the loss of a whole batch. Raises DrkitError if the shapes do not fit."""

@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from attrs import frozen
-
-from drkit.plugin import Citation, ComponentSpec, Kind, hookimpl
+from drkit.plugin import Citation, ComponentSpec, Kind, NoSettings, hookimpl
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -21,11 +19,6 @@ DUPMAE = Citation(
 )
 
 
-@frozen
-class BagOfWordsConfig:
-    """Settings of `BagOfWordsLoss`: none."""
-
-
 @hookimpl
 def drkit_components() -> Sequence[ComponentSpec]:
     """Return DupMAE's bag of words."""
@@ -34,7 +27,7 @@ def drkit_components() -> Sequence[ComponentSpec]:
             kind=Kind.LOSS,
             name="bag-of-words",
             target="drkit_retromae.loss:BagOfWordsLoss",
-            config=BagOfWordsConfig,
+            config=NoSettings,
             summary="Predicts a text's words by each word's best score over its tokens",
             cite=DUPMAE,
             receives=("text_states",),

@@ -9,8 +9,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from drkit.decoders import word_mask
-from drkit.plugin import BuildContext, LmHeads, StepOutput, TextStates
-from drkit_retromae import BagOfWordsConfig
+from drkit.plugin import BuildContext, LmHeads, NoSettings, StepOutput, TextStates
 
 # Number of logits held at once: 64 MB in float32, or those of one text if that is more.
 AT_ONCE = 2**24
@@ -34,8 +33,8 @@ class BagOfWordsLoss:
     Source: DupMAE (Xiao et al. 2023), section 3.3, with the targets and positions of the authors' code.
     """
 
-    def __init__(self, config: BagOfWordsConfig | None = None, _context: BuildContext | None = None) -> None:
-        self.config = BagOfWordsConfig() if config is None else config
+    def __init__(self, _config: NoSettings | None = None, _context: BuildContext | None = None) -> None:
+        """Take what every part is built with; this one needs none of it."""
 
     def __call__(self, *, text_states: TextStates) -> StepOutput:
         """Return the loss of a batch."""

@@ -12,7 +12,7 @@ from attrs.validators import and_, gt, in_, lt
 from drkit.core.citations import SIMLM
 from drkit.decoders import MlmDecoderConfig
 from drkit.losses import MlmLossConfig
-from drkit.plugin import Citation, ComponentSpec, GeneratorSettings, Kind, at_least, hookimpl, setting
+from drkit.plugin import Citation, ComponentSpec, GeneratorSettings, Kind, NoSettings, at_least, hookimpl, setting
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -74,11 +74,6 @@ class GeneratorConfig:
         }
 
 
-@frozen
-class RtdConfig:
-    """Settings of `RtdLoss` and `EncoderRtdLoss`: none."""
-
-
 PARTS = (
     ComponentSpec(
         kind=Kind.MASKER,
@@ -122,7 +117,7 @@ PARTS = (
         kind=Kind.LOSS,
         name="rtd",
         target="drkit_simlm.loss:RtdLoss",
-        config=RtdConfig,
+        config=NoSettings,
         summary="Binary cross-entropy: was this token replaced",
         cite=ELECTRA,
         receives=("replaced_logits", "replaced"),
@@ -131,7 +126,7 @@ PARTS = (
         kind=Kind.LOSS,
         name="encoder-rtd",
         target="drkit_simlm.loss:EncoderRtdLoss",
-        config=RtdConfig,
+        config=NoSettings,
         summary="Replaced-token detection on the encoder's states, with its own head",
         cite=ELECTRA,
         receives=("text_states", "replaced"),

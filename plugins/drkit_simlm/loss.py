@@ -7,8 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from drkit.decoders import sizes_of
-from drkit.plugin import BuildContext, StepOutput, TextStates, seeded
-from drkit_simlm import RtdConfig
+from drkit.plugin import BuildContext, NoSettings, StepOutput, TextStates, seeded
 from drkit_simlm.decoder import ReplacedHead
 
 
@@ -29,8 +28,8 @@ class RtdLoss:
     (0.6931, 0.25)
     """
 
-    def __init__(self, config: RtdConfig | None = None, _context: BuildContext | None = None) -> None:
-        self.config = config
+    def __init__(self, _config: NoSettings | None = None, _context: BuildContext | None = None) -> None:
+        """Take what every part is built with; this one needs none of it."""
 
     def __call__(self, *, replaced_logits: Tensor, replaced: Tensor) -> StepOutput:
         """Return the loss of a decoder that scores tokens."""
@@ -60,9 +59,9 @@ class EncoderRtdLoss(nn.Module):
     Its head is trained with the encoder, and dropped after pre-training.
     """
 
-    def __init__(self, config: RtdConfig, context: BuildContext) -> None:
+    def __init__(self, _config: NoSettings, context: BuildContext) -> None:
         super().__init__()
-        self.loss = RtdLoss(config)
+        self.loss = RtdLoss()
         with seeded(context.seed, "replaced-token detection of the encoder"):
             self.head = ReplacedHead(sizes_of(context))
 

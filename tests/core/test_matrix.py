@@ -4,15 +4,10 @@ import attrs
 import pytest
 
 from drkit.core.registry import Installed, Registry, installed
-from drkit.core.spec import ComponentSpec
+from drkit.core.spec import ComponentSpec, NoSettings
 from drkit.errors import DrkitError
 from drkit.recipe.check import check, matrix
 from drkit.recipe.compose import ComposeRequest, compose
-
-
-@attrs.frozen
-class NoSettings:
-    """A stranger's part without settings."""
 
 
 @attrs.frozen

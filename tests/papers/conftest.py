@@ -1,10 +1,1 @@
-from __future__ import annotations
-
-import pytest
-
-from tests.parts.toys import toy_tokenizer
-
-
-@pytest.fixture(scope="session")
-def tokenizer():
-    return toy_tokenizer()
+from tests.parts.conftest import tokenizer as tokenizer

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from drkit.core.types import TextStates
-from drkit.testing import check_decoder, check_loss
+from drkit.testing import check_decoder
 from drkit.testing.toys import VOCAB, rows_of, toy_encoder, toy_tokens
 from drkit_retromae import loss as bag_of_words
 from drkit_retromae.loss import BagOfWordsLoss
@@ -41,7 +41,6 @@ def naive(given: TextStates) -> torch.Tensor:
 def test_contracts():
     from drkit.decoders import EnhancedConfig
 
-    check_loss("bag-of-words")
     check_decoder("enhanced", EnhancedConfig(query="embedded"))
     check_decoder("enhanced", EnhancedConfig(query="embedded", targets=0.25))
 

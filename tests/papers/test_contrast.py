@@ -43,9 +43,7 @@ def naive_js_contrastive(z: torch.Tensor, partners: list[int]) -> torch.Tensor:
 
 
 def test_contracts():
-    check_loss("js-contrastive")
     check_loss("js-contrastive", JsContrastiveConfig(reduction="mean"))
-    check_loss("info-nce")
     check_loss("info-nce", InfoNceConfig(similarity="dot", reduction="sum", temperature=1.0))
 
 

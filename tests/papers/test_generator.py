@@ -13,10 +13,11 @@ from drkit.core.draws import Draws
 from drkit.core.registry import installed
 from drkit.core.spec import Kind
 from drkit.core.types import BuildContext, DecoderInput, MaskedView, TextStates, TokenStates
-from drkit.decoders import MlmDecoder, MlmDecoderConfig, NoDecoder, NoDecoderConfig
+from drkit.decoders import MlmDecoder, MlmDecoderConfig, NoDecoder
 from drkit.errors import DrkitError
 from drkit.losses import MlmLoss, MlmLossConfig
-from drkit_simlm import GeneratorConfig, RtdConfig
+from drkit.plugin import NoSettings
+from drkit_simlm import GeneratorConfig
 from drkit_simlm import masker as generator
 from drkit_simlm.decoder import AutoencoderDecoder, ReplacedTokenDetectionDecoder
 from drkit_simlm.loss import EncoderRtdLoss, RtdLoss
@@ -342,7 +343,7 @@ def test_they_start_from_the_encoders_last_layers_where_asked(context, tokenizer
 def test_no_decoder_has_nothing(context, tokenizer):
     tokens = toy_batch(tokenizer)
     encoder, inputs = decoder_input(context, tokenizer, tokens)
-    decoder = NoDecoder(NoDecoderConfig(), context)
+    decoder = NoDecoder()
     assert decoder(inputs, encoder.heads()) == {}
     assert decoder.rows(100) == 0
     assert not list(decoder.parameters())
@@ -384,7 +385,7 @@ def test_rtd_is_binary_cross_entropy():
 def test_the_encoders_rtd_has_a_head_of_its_own(context, tokenizer):
     tokens = toy_batch(tokenizer)
     encoder, inputs = decoder_input(context, tokenizer, tokens)
-    loss = EncoderRtdLoss(RtdConfig(), context)
+    loss = EncoderRtdLoss(NoSettings(), context)
     replaced = (inputs.encoder_view.ids != tokens.ids)[tokens.maskable]
     texts_ = TextStates(inputs.encoded.hidden, tokens, encoder.heads())
     out = loss(text_states=texts_, replaced=replaced)
@@ -393,7 +394,7 @@ def test_the_encoders_rtd_has_a_head_of_its_own(context, tokenizer):
     assert loss.items(text_states=texts_, replaced=replaced) == len(replaced)
     out.loss.backward()
     assert all(p.grad is not None for p in loss.parameters())
-    again = EncoderRtdLoss(RtdConfig(), context)
+    again = EncoderRtdLoss(NoSettings(), context)
     assert all(torch.equal(a, b) for a, b in zip(loss.parameters(), again.parameters(), strict=True))
 
 

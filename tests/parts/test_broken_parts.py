@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from drkit.core.spec import ComponentSpec, Kind
+from drkit.core.spec import ComponentSpec, Kind, NoSettings
 from drkit.core.types import Judgement, Mined, Passage, Query, StepOutput, TokenStates
 from drkit.encoders.heads import seeded
 from drkit.errors import DrkitError
@@ -23,7 +23,10 @@ from drkit.testing import (
     check_miner,
     check_signal,
 )
-from tests.parts.no_settings import ImportsTorch, NoSettings
+
+# Settings as if they were declared beside code that imports torch.
+ImportsTorch = attrs.make_class("ImportsTorch", {}, frozen=True)
+ImportsTorch.__module__ = "tests.parts.toys"
 
 
 def spec(kind, part, **fields):

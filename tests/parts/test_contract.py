@@ -6,10 +6,7 @@ import attrs
 import pytest
 import torch
 
-import drkit.builtin
-import drkit_retromae
-import drkit_simlm
-from drkit.core.registry import Registry
+from drkit.core.registry import installed
 from drkit.core.spec import ComponentSpec, Kind
 from drkit.core.types import StepOutput, Views
 from drkit.errors import UnknownNameError
@@ -19,8 +16,7 @@ from drkit.testing import check_decoder, check_filter, check_loss, check_masker,
 from drkit.testing.toys import ToyCorpus
 from drkit_simlm import GeneratorConfig
 
-PLUGINS = (drkit.builtin, drkit_retromae, drkit_simlm)
-REGISTRY = Registry(spec for plugin in PLUGINS for spec in plugin.drkit_components())
+REGISTRY = installed().registry
 CHECKS = {Kind.MASKER: check_masker, Kind.DECODER: check_decoder, Kind.LOSS: check_loss, Kind.MINER: check_miner}
 # They do not read toys: tests/miners runs their contract on a file, and on a collection's own negatives.
 FROM_FILES = ("run-file", "given", "refresh")

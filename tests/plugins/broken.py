@@ -1,18 +1,13 @@
 """Parts of strangers, each broken in one way; the sound ones they come from are drkit's own."""
 
 import torch
-from attrs import define, evolve, frozen
+from attrs import define, evolve
 from torch import nn
 
 from drkit.core.types import Mined, StepOutput, TokenStates
 from drkit.decoders import MlmDecoder
 from drkit.decoders.specs import MlmDecoderConfig
 from drkit.maskers import UniformConfig, UniformMasker
-
-
-@frozen
-class NoSettings:
-    """A part without settings."""
 
 
 @define

@@ -13,11 +13,7 @@ from drkit.core.registry import GROUP, discover
 HEAD = """
 from pathlib import Path
 from attrs import define, frozen
-from drkit.plugin import ComponentSpec, hookimpl, setting
-
-@frozen
-class NoSettings:
-    "A part without settings."
+from drkit.plugin import ComponentSpec, NoSettings, hookimpl, setting
 
 def part(kind, name, target="nowhere:Part", config=NoSettings, **rest):
     return ComponentSpec(kind=kind, name=name, target=target, config=config, summary="a part", **rest)

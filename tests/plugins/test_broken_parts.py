@@ -4,12 +4,12 @@ import attrs
 import pytest
 
 from drkit.core.registry import Registry, installed
-from drkit.core.spec import ComponentSpec
+from drkit.core.spec import ComponentSpec, NoSettings
 from drkit.errors import DrkitError
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs.trial import try_parts
 from tests.cli.test_light_commands import drkit
-from tests.plugins.broken import Loose, NoSettings
+from tests.plugins.broken import Loose
 from tests.plugins.packages import path_with, write_package
 
 HERE = "tests.plugins.broken"

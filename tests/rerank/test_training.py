@@ -18,8 +18,9 @@ from drkit.core.types import ScoredGroups
 from drkit.data.corpus import open_collection
 from drkit.encoders import CrossEncoder
 from drkit.errors import DrkitError
-from drkit.losses import ListwiseConfig, ListwiseLoss
+from drkit.losses import ListwiseLoss
 from drkit.miners.chain import read_negatives
+from drkit.plugin import NoSettings
 from drkit.recipe.schema import Choice, Reranker, Training
 from drkit.runs.stage import settings_from
 from drkit.runs.stages.reranker import RERANKER, TEACHER, RerankerSettings, TeacherSettings
@@ -162,7 +163,7 @@ def test_forward_factor_keeps_of_a_group_what_it_keeps_alone(tmp_path):
 
 def settings(**changes):
     given = {
-        "loss": Choice("listwise", ListwiseConfig()),
+        "loss": Choice("listwise", NoSettings()),
         "miners": (Choice("bm25", None),),
         "negatives": 5,
         "max_length": 32,

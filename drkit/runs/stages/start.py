@@ -255,7 +255,7 @@ def train_generator(stage: StageRun[TrainedGeneratorSettings]) -> Mapping[str, A
     from drkit.core.types import BuildContext
     from drkit.data.ppmi import log_frequencies
     from drkit.data.store import TokenStore
-    from drkit.decoders import NoDecoder, NoDecoderConfig
+    from drkit.decoders import NoDecoder
     from drkit.losses import MlmLoss
     from drkit.maskers import UniformConfig, UniformMasker
     from drkit.train.batches import SubsetCollator, count_batches
@@ -273,7 +273,7 @@ def train_generator(stage: StageRun[TrainedGeneratorSettings]) -> Mapping[str, A
     mlm: Any = MlmLoss()
     module = AutoEncoder(
         generator,
-        NoDecoder(NoDecoderConfig(), context),
+        NoDecoder(),
         {"mlm": Term(mlm, receives=("token_states",), on="encoder")},
     )
     collate = MaskingCollator(
