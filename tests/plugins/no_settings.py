@@ -13,3 +13,10 @@ class NoSettings:
 # As if it were declared beside code that imports torch.
 ImportsTorch = attrs.make_class("ImportsTorch", {}, frozen=True)
 ImportsTorch.__module__ = "tests.parts.toys"
+
+
+@attrs.define
+class Loose:
+    """Settings that can be changed."""
+
+    ratio: float = 0.1
