@@ -1,4 +1,6 @@
-"""Broken parts of strangers: one line each, before the first stage, naming part and package and what is wrong."""
+"""Broken parts of strangers: the contract names the defect in one line, and so does a recipe before its first stage."""
+
+import re
 
 import attrs
 import pytest
@@ -8,143 +10,257 @@ from drkit.core.spec import ComponentSpec, NoSettings
 from drkit.errors import DrkitError
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.runs.trial import try_parts
+from drkit.testing import (
+    check_collection,
+    check_decoder,
+    check_filter,
+    check_loss,
+    check_masker,
+    check_miner,
+    check_signal,
+    check_spec,
+)
 from tests.cli.test_light_commands import drkit
-from tests.plugins.broken import Loose
 from tests.plugins.packages import path_with, write_package
+from tests.plugins.settings import ImportsTorch, Loose
 
 HERE = "tests.plugins.broken"
-MASKERS = {
-    "NotCallable": "NotCallable is not callable",
-    "OneView": "a masker must return Views, got MaskedView",
-    "HidesSpecials": "encoder's view: a special token or padding is a target",
-    "ShortInts": "encoder's view: labels is torch.int32, expected int64",
-    "WrongKeywords": "called with (tokens, rng, rows=..): TypeError: .*unexpected keyword argument 'rows'",
-    "RaisesWhenBuilt": "while it was built: KeyError: 'width' (.*broken.py:[0-9]+)",
+# How the parts of a kind are declared, what checks their contract, and a recipe that uses one.
+OTHER_LOSS = {"settings": ('pretrain.losses.more={use="broken", on="encoder"}',)}
+DECLARED = {
+    "masker": ("masker", {"provides": ("view",)}, check_masker, {"masker": "broken", "decoder": "mlm"}),
+    "masker with rows": ("masker", {"provides": ("view", "rows")}, check_masker, {"masker": "broken"}),
+    "decoder": (
+        *("decoder", {"receives": ("view",), "provides": ("token_states",)}),
+        *(check_decoder, {"decoder": "broken"}),
+    ),
+    "decoder without view": ("decoder", {"provides": ("token_states",)}, check_decoder, {"decoder": "broken"}),
+    "loss": ("loss", {"receives": ("bottleneck",)}, check_loss, OTHER_LOSS),
+    "loss of tokens": ("loss", {"receives": ("token_states",)}, check_loss, OTHER_LOSS),
+    "loss of pairs": ("loss", {"receives": ("pairs",), "scope": "batch"}, check_loss, {"loss": "broken"}),
+    "miner": ("miner", {}, check_miner, {"miners": ("broken",)}),
+    "filter": ("miner", {"receives": ("candidates",)}, check_filter, {"miners": ("bm25", "broken")}),
+    "signal": ("signal", {"requires": ("characters",)}, check_signal, {"decoder": "asking"}),
+    "collection": (
+        *("collection", {"provides": ("texts", "queries", "judgements")}),
+        *(lambda spec: check_collection(spec, NoSettings()), {"collection": "broken"}),
+    ),
 }
-DECODERS = {
-    "NoRows": "NoRows has no method rows",
-    "NotCallable": "expected an nn.Module, got NotCallable",
-    "AnotherName": "its spec provides token_states; its output has states",
-    "NoMapping": "expected a mapping of names to outputs, got Tensor",
-    "WrongStates": r"token_states has states ([0-9]+, 64), expected ([0-9]+, 64)",
-    "WrongLabels": "token_states has labels outside the vocabulary",
-    "FloatLabels": "token_states has labels of torch.float32, expected int64",
-    "NanStates": "token_states has values that are nan or infinite",
-    "IdleWeights": "no gradient reaches its own weights never_used.weight, never_used.bias",
-    "NoSuchLayer": "while reading its rows and layers: .*40",
-    "RaisesLongMessage": "RuntimeError: the first of many words .*[.][.][.] (.*broken.py:[0-9]+)",
+# What is said of a part, by the contract and by the trial of a recipe.
+BOTH = {
+    "masker": {
+        "OneView": "a masker must return Views, got MaskedView",
+        "HidesSpecials": "encoder's view: a special token or padding is a target",
+        "ShortInts": "encoder's view: labels is torch.int32, expected int64",
+    },
+    "decoder": {
+        "WrongStates": "token_states has states \\([0-9]+, [0-9]+\\), expected \\([0-9]+, [0-9]+\\)",
+        "WrongLabels": "token_states has labels outside the vocabulary",
+        "FloatLabels": "token_states has labels of torch.float32, expected int64",
+        "NanStates": "token_states has values that are nan or infinite",
+        "IdleWeights": "no gradient reaches its own weights never_used.weight, never_used.bias",
+    },
+    "loss": {
+        "gives_a_float": "expected StepOutput\\(loss=..\\), got float",
+        "gives_a_tensor": "expected StepOutput\\(loss=..\\), got Tensor",
+        "gives_rows": "the loss.* has shape \\(8,\\), expected a scalar",
+        "detaches": "the loss carries no gradient, so no gradient reaches its inputs",
+        "gives_nan": "the loss.* is nan, expected a finite number",
+        "has_nan_gradient": "a gradient of the loss is nan",
+    },
+    "loss of pairs": {
+        "wants_pairs_of_its_own": "AttributeError: 'EmbeddedPairs' object has no attribute 'no_such_field'",
+        "detaches_pairs": "the loss carries no gradient",
+    },
+    "miner": {
+        "FindsPositives": "q0 has a judged positive among its negatives",
+        "Unsorted": "scores do not descend",
+        "TooMany": "q0 has [0-9]+ negatives, expected at most [0-9]+",
+        "LeavesOneOut": "answers are not in order: expected results for q0, q1.*, got q1, q2",
+        "YieldsIds": "an answer must be Mined, got tuple",
+        "AsksTheCorpus": "unknown passage 'nowhere'; corpus.find\\(doc_ids\\) is -1",
+    },
+    "filter": {
+        "Adds": "has a candidate that did not come in",
+        "DropsSilently": "lost 1 candidates, but 0 are counted as dropped",
+        "AsksForPositives": "unknown passage 'nowhere 3'",
+    },
+    "signal": {
+        "OnePerText": "the signal 'broken' gave [0-9]+ values for [0-9]+ of scope 'token'",
+        "Undefined": "the signal 'broken' is not finite at token 0 of [0-9]+",
+        "FitsWithoutFacts": "fit\\(texts, folder\\) must return a mapping of facts, got NoneType",
+        "FitsTensors": "fit\\(texts, folder\\) cannot be written as JSON",
+    },
 }
-LOSSES = {
-    "gives_a_float": "expected StepOutput(loss=..), got float",
-    "gives_a_tensor": "expected StepOutput(loss=..), got Tensor",
-    "gives_rows": r"the loss has shape (8,), expected a scalar",
-    "detaches": "the loss carries no gradient",
-    "gives_nan": "the loss is nan, expected a finite number",
-    "has_nan_gradient": "a gradient of the loss is nan",
-    "wants_other_words": "called with (bottleneck=..): TypeError: .*'bottleneck'",
+BY_THE_CONTRACT = {
+    "masker": {
+        "NotCallable": "a masker must be callable, got NotCallable",
+        "RaisesWhenBuilt": "building it by .* raises KeyError: 'width'",
+        "FailsOnOneText": "masking 1 text.s. with rows=0 raises IndexError",
+        "FailsOnEmptyTexts": "raises RuntimeError: ZeroDivisionError",
+        "UndeclaredSignal": "the batch does not have the signal 'importance'",
+        "GlobalDraws": "the same seed gives a different mask",
+        "Counts": "the same seed gives a different mask",
+        "CannotBePickled": "pickling it, as worker processes need, raises",
+        "HidesShortestFirst": "a text's mask depends on its padding",
+        "ChangesItsInput": "the masker changed its input",
+        "NeedsAnotherSetting": "building it by .* raises AttributeError: 'NoSettings' object has no attribute 'ratio'",
+    },
+    "masker with rows": {
+        "HidesNothing": "has maskable tokens, but no targets",
+        "DrawsByItself": "same seed gives a different mask",
+        "LooksAtItsNeighbours": "depends on the other texts of the batch",
+        "ShowsPadding": "padding is visible",
+    },
+    "decoder": {
+        "NotCallable": "a decoder must be an nn.Module",
+        "AnotherName": "provides token_states, but returned states",
+        "NoMapping": "a decoder must return a mapping of names, got Tensor",
+        "KeepsTheEmbeddings": "no gradient reaches the bottleneck",
+    },
+    "decoder without view": {
+        "DropsOutAlways": "a second call in eval mode gives another result",
+        "ForgetsATensor": "saving and loading its weights changes the result; register every tensor",
+        "NormalisesOverTheBatch": "the result of a text depends on the other texts of the batch",
+        "AverageOverPadding": "padding changes the result",
+        "DetachesTheVector": "no gradient reaches the bottleneck",
+        "StartsAtRandom": "building it draws from the global generator",
+        "TooManyRows": "rows\\(33\\) must be a number of rows from 0 to 33, got 34",
+        "NoLayers": "needs_layers must be a tuple of layer numbers, got None",
+    },
+    "loss": {
+        "ComparesRows": "scope is 'rows', but the loss of a batch is .* set scope='batch' if it compares rows",
+        "SumsRows": "its scope is 'rows', but the loss of a batch is",
+        "SpreadOfOne": "the loss of a batch of one is nan, expected a finite number",
+        "PlainNumber": "the loss of a batch must be a tensor, got float",
+        "Noisy": "a second call gives a different loss",
+        "KeepsTheGraph": "the metric 'norm' is not a detached scalar tensor",
+        "wants_other_words": "calling it with bottleneck raises TypeError",
+    },
+    "loss of tokens": {"NoGradient": "no gradient reaches its inputs"},
+    "miner": {
+        "Guesses": "a second run gives different negatives",
+        "HoldsTheStream": "queries before its first answer; it must stream them",
+    },
+    "signal": {
+        "NoValues": "a signal must have a method `values`",
+        "RelativeToAll": "the values of a text depend on the other texts, but it has no method `fit`",
+        "RandomSignal": "a second run gives other values",
+    },
+    "collection": {
+        "ReadsOnce": "passages: reading again gives something else; return a new iterator in each call",
+        "SameIds": "passages: an id occurs twice",
+        "UnknownPassages": "refers to a passage that the collection does not have",
+        "AnySplit": "queries\\('nosuch'\\) must raise DrkitError",
+        "FlagsAsGrades": "has the grade True, expected a whole number",
+        "Tuples": "passages: expected Passage, got tuple",
+        "LosesAPart": "its parts have other passages than it has",
+        "StaysHere": "pickling it and its parts",
+    },
 }
-PAIR_LOSSES = {
-    "wants_pairs_of_its_own": "AttributeError: 'EmbeddedPairs' object has no attribute 'no_such_field'",
-    "detaches_pairs": "the loss carries no gradient",
+BY_THE_TRIAL = {
+    "masker": {
+        "NotCallable": "NotCallable is not callable",
+        "RaisesWhenBuilt": "while it was built: KeyError: 'width' \\(.*broken.py:[0-9]+\\)",
+        "WrongKeywords": "called with \\(tokens, rng, rows=..\\): TypeError: .*unexpected keyword argument 'rows'",
+    },
+    "decoder": {
+        "NoRows": "NoRows has no method rows",
+        "NotCallable": "expected an nn.Module, got NotCallable",
+        "AnotherName": "its spec provides token_states; its output has states",
+        "NoMapping": "expected a mapping of names to outputs, got Tensor",
+        "NoSuchLayer": "while reading its rows and layers: .*40",
+        "RaisesLongMessage": "RuntimeError: the first of many words .*[.][.][.] \\(.*broken.py:[0-9]+\\)",
+    },
+    "loss": {"wants_other_words": "called with \\(bottleneck=..\\): TypeError: .*'bottleneck'"},
+    "miner": {"NoIndex": "NoIndex has no method index and no method mine"},
+    "signal": {"NoValues": "NoValues has no method values"},
+    "collection": {"NoSplits": "NoSplits has no method splits and no method queries"},
 }
-SOURCES = {
-    "FindsPositives": "q0 has a judged positive among its negatives",
-    "Unsorted": "scores do not descend",
-    "TooMany": "q0 has 8 negatives, expected at most 5",
-    "LeavesOneOut": "expected results for q0, q1, q2, q3, q4, got q1, q2, q3, q4",
-    "NoIndex": "NoIndex has no method index and no method mine",
+SOUND = {
+    "masker": ("ReadsWords",),
+    "masker with rows": ("GoodMasker",),
+    "decoder without view": ("GoodDecoder",),
+    "loss": ("GoodLoss",),
+    "miner": ("Miner",),
+    "filter": ("GoodFilter",),
+    "signal": ("GoodSignal", "Fitted"),
+    "collection": ("GoodCollection", "InParts"),
 }
-SIGNALS = {
-    "NoValues": "NoValues has no method values",
-    "TooFewValues": "while computing its values: the signal 'broken' gave 3 values for [0-9]+ of scope",
-    "FitsWithoutFacts": "fit(texts, folder) must return a mapping of facts, got NoneType",
-    "NanValues": "the signal 'broken' is not finite at token 0 of [0-9]+",
-}
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:std"),
+    pytest.mark.filterwarnings("ignore:invalid value"),
+    pytest.mark.filterwarnings("ignore:divide by zero"),
+]
 
 
-def with_part(kind, target, config=NoSettings, **rest):
-    """drkit's parts and one of a stranger's."""
-    spec = ComponentSpec(
-        kind=kind,
-        name="broken",
-        target=target if ":" in target else f"{HERE}:{target}",
-        config=config,
-        summary="a part",
-        provider="stranger-package 2.3",
-        **rest,
-    )
-    here = installed()
-    return attrs.evolve(here, registry=Registry([*here.registry, spec]))
+def cases(*tables):
+    """(how it is declared, target, what is said) of each part of the tables."""
+    return [(how, target, said) for table in tables for how, found in table.items() for target, said in found.items()]
 
 
-def refusal(parts, kind, **wanted):
+def declared(how, target, config=NoSettings, **fields):
+    kind, own, *_ = DECLARED[how]
+    target = target if ":" in target else f"{HERE}:{target}"
+    fields = {**own, "provider": "stranger-package 2.3", **fields}
+    return ComponentSpec(kind, "broken", target, config, "a part", **fields)
+
+
+def refused(spec, check):
+    """The one line that the contract says of a part."""
+    with pytest.raises(AssertionError) as caught:
+        check(spec)
+    message = str(caught.value)
+    assert message.startswith("broken")
+    assert "\n" not in message
+    return message
+
+
+def refusal(spec, wanted):
     """The one line that the trial of a recipe ends with."""
+    asking = declared("decoder", "Sound", signals=("broken",)) if spec.kind == "signal" else None
+    here = installed()
+    more = [attrs.evolve(asking, name="asking", receives=())] if asking else []
+    parts = attrs.evolve(here, registry=Registry([*here.registry, spec, *more]))
     recipe = compose(ComposeRequest(**wanted), parts)
     with pytest.raises(DrkitError) as caught:
         try_parts(recipe, parts.registry)
     line = str(caught.value)
-    assert line.startswith(f"{kind} 'broken' (stranger-package 2.3)")
+    assert line.startswith(f"{spec.kind} 'broken' (stranger-package 2.3)")
     assert len(line.splitlines()) == 1
     assert len(line) < 500
     return line
 
 
-def says(said, line):
-    """Whether a line has this; `.*`, `[0-9]+` and `[.]` are patterns."""
-    import re
-
-    pattern = re.escape(said)
-    for plain in (".*", "[0-9]+", "[.]"):
-        pattern = pattern.replace(re.escape(plain), plain)
-    assert re.search(pattern, line), line
+@pytest.mark.parametrize(("how", "target", "said"), cases(BOTH, BY_THE_CONTRACT))
+def test_the_contract_names_the_defect(how, target, said):
+    message = refused(declared(how, target), DECLARED[how][2])
+    assert re.search(said, message), message
 
 
-@pytest.mark.parametrize("target", MASKERS)
-def test_maskers(target):
-    parts = with_part("masker", target, provides=("view",))
-    says(MASKERS[target], refusal(parts, "masker", masker="broken", decoder="mlm"))
+@pytest.mark.parametrize(("how", "target", "said"), cases(BOTH, BY_THE_TRIAL))
+def test_a_recipe_names_the_defect_before_it_runs(how, target, said):
+    line = refusal(declared(how, target), DECLARED[how][3])
+    assert re.search(said, line), line
 
 
-@pytest.mark.parametrize("target", DECODERS)
-def test_decoders(target):
-    parts = with_part("decoder", target, receives=("view",), provides=("token_states",))
-    says(DECODERS[target], refusal(parts, "decoder", decoder="broken"))
+@pytest.mark.parametrize("how", SOUND)
+def test_parts_without_a_defect_pass(how):
+    for target in SOUND[how]:
+        DECLARED[how][2](declared(how, target))
 
 
-@pytest.mark.parametrize("target", LOSSES)
-def test_losses_of_pre_training(target):
-    parts = with_part("loss", target, receives=("bottleneck",))
-    line = refusal(parts, "loss", settings=('pretrain.losses.more={use="broken", on="encoder"}',))
-    says(LOSSES[target], line)
+def test_a_loss_that_compares_rows_passes_if_it_says_so():
+    check_loss(declared("loss", "ComparesRows", scope="batch"))
 
 
-@pytest.mark.parametrize("target", PAIR_LOSSES)
-def test_losses_of_fine_tuning(target):
-    parts = with_part("loss", target, receives=("pairs",), scope="batch")
-    says(PAIR_LOSSES[target], refusal(parts, "loss", loss="broken"))
-
-
-@pytest.mark.parametrize("target", SOURCES)
-def test_sources_of_negatives(target):
-    says(SOURCES[target], refusal(with_part("miner", target), "miner", miners=("broken",)))
-
-
-def test_a_filter_that_adds_candidates():
-    parts = with_part("miner", "Adds", receives=("candidates",))
-    says("has a candidate that did not come in", refusal(parts, "miner", miners=("bm25", "broken")))
-
-
-def test_a_collection_without_methods():
-    parts = with_part("collection", "NoSplits", provides=("texts", "queries", "judgements"))
-    says("NoSplits has no method splits and no method queries", refusal(parts, "collection", collection="broken"))
-
-
-@pytest.mark.parametrize("target", SIGNALS)
-def test_signals(target):
-    parts = with_part("signal", target, scope="token")
-    asking = ComponentSpec("decoder", "asking", f"{HERE}:Sound", NoSettings, "a part", signals=("broken",))
-    parts = attrs.evolve(parts, registry=Registry([*parts.registry, attrs.evolve(asking, provides=("token_states",))]))
-    says(SIGNALS[target], refusal(parts, "signal", decoder="asking"))
+def test_a_loss_is_checked_on_what_its_decoder_returns():
+    decoder = declared("decoder without view", "WithABag", provides=("token_states", "bag"))
+    check_decoder(decoder)
+    bag, sack = (declared("loss", "OfTheBag", receives=(name,)) for name in ("bag", "sack"))
+    check_loss(bag, decoder=decoder)
+    assert refused(bag, check_loss) == "broken: pass check_loss inputs for bag"
+    assert "does not provide sack" in refused(sack, lambda spec: check_loss(spec, decoder=decoder))
 
 
 @pytest.mark.parametrize(
@@ -159,12 +275,19 @@ def test_signals(target):
     ],
 )
 def test_targets_that_do_not_resolve(target, said):
-    says(said, refusal(with_part("masker", target, provides=("view", "rows")), "masker", masker="broken"))
+    line = refusal(declared("masker with rows", target), {"masker": "broken"})
+    assert re.search(said, line), line
+    assert re.search(
+        "the target .* (cannot be imported|is not callable)", refused(declared("masker", target), check_spec)
+    )
 
 
-def test_settings_that_are_not_frozen():
-    parts = with_part("masker", "OneView", config=Loose, provides=("view", "rows"))
-    says("settings class Loose is not frozen", refusal(parts, "masker", masker="broken"))
+def test_settings_that_are_not_frozen_or_import_torch():
+    loose = declared("masker with rows", "OneView", config=Loose)
+    assert "settings class Loose is not frozen" in refusal(loose, {"masker": "broken"})
+    assert "not frozen" in refused(loose, check_spec)
+    heavy = declared("masker", "GoodMasker", config=ImportsTorch)
+    assert "broken: importing tests.parts.toys imports torch" in refused(heavy, check_masker)
 
 
 BROKEN_PACKAGE = """
