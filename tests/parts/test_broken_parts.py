@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from drkit.core.spec import ComponentSpec, Kind
-from drkit.core.types import Judgement, Mined, Passage, Query, StepOutput, TokenStates
+from drkit.core.types import CollectionSize, Judgement, Mined, Passage, Query, StepOutput, TokenStates
 from drkit.encoders.heads import seeded
 from drkit.errors import DrkitError
 from drkit.maskers.views import make_views
@@ -619,7 +619,17 @@ class StaysHere(InParts):
         self.open = lambda: None
 
 
-@pytest.mark.parametrize("part", [GoodCollection, InParts])
+class KnowsItsSize(GoodCollection):
+    def size(self):
+        return CollectionSize(5, {"test": 3}, (5,))
+
+
+class ForgetsASplit(GoodCollection):
+    def size(self):
+        return CollectionSize(5, {}, (5,))
+
+
+@pytest.mark.parametrize("part", [GoodCollection, InParts, KnowsItsSize])
 def test_a_collection_without_a_defect_passes(part):
     check_collection(spec("collection", part, provides=("texts", "queries")), NoSettings())
 
@@ -635,6 +645,7 @@ def test_a_collection_without_a_defect_passes(part):
         (Tuples, "passages: expected Passage, got tuple"),
         (LosesAPart, "its parts have other passages than it has"),
         (StaysHere, "pickling it and its parts"),
+        (ForgetsASplit, r"size\(\) must have passages, some of their lengths, and queries of every split"),
     ],
 )
 def test_defects_of_collections_are_named(part, says):
