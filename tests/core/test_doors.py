@@ -51,7 +51,7 @@ WRITERS = {
     "drkit/encoders/export.py": {"save_file", "save_pretrained"},
     "drkit/encoders/token_weights.py": {"save_file"},
     "drkit/commands/encoder_evaluation.py": {"rmtree"},
-    "drkit/report.py": {"savefig"},
+    "drkit/charts.py": {"savefig"},
     "drkit/runs/execute.py": {"rmtree", "unlink", "rename", "copytree", "symlink_to"},  # puts stages in place
     "drkit/core/processes.py": {"write_text"},  # Linux's own counter of this process, not a file
     "drkit/runs/stages/retriever.py": {"rmtree", "replace", "copytree"},
