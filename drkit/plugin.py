@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from drkit.core.spec import query_source as query_source
     from drkit.core.types import BackboneInfo as BackboneInfo
     from drkit.core.types import BuildContext as BuildContext
+    from drkit.core.types import CollectionSize as CollectionSize
     from drkit.core.types import DecoderInput as DecoderInput
     from drkit.core.types import EmbeddedPairs as EmbeddedPairs
     from drkit.core.types import Encoded as Encoded

@@ -24,10 +24,11 @@ FOLDER = Path(__file__).resolve().parent
 WIDTH = 110
 # rich names a font by its address; a picture of ours asks for nothing, and shows a font that the reader has.
 FONT_FACE = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
+# Each command, how many of its first lines are shown, and how many of its last ones.
 SHOWN = {
-    "plan": (("compose", "--masker", "pmi", "--decoder", "enhanced", "--dry-run"), 24),
-    "doctor": (("doctor",), 22),
-    "table": (("run",), 17),
+    "plan": (("compose", "--masker", "pmi", "--decoder", "enhanced", "--dry-run"), 23, 1),
+    "doctor": (("doctor",), 22, 0),
+    "table": (("run",), 17, 0),
 }
 
 
@@ -39,14 +40,13 @@ def printed(arguments: tuple[str, ...]) -> str:
     return done.stdout
 
 
-def picture(command: str, text: str, lines: int) -> str:
-    """Return the picture of a terminal with the first lines of a text."""
+def picture(command: str, text: str, first: int, last: int) -> str:
+    """Return the picture of a terminal with the first and the last lines of a text."""
     screen = Console(record=True, width=WIDTH, file=io.StringIO(), highlight=False)
     shown = text.rstrip().splitlines()
-    for line in shown[:lines]:
+    left_out = [".."] if len(shown) > first + last else []
+    for line in [*shown[:first], *left_out, *shown[max(first, len(shown) - last) :]]:
         screen.print(Text.from_ansi(line), no_wrap=True, crop=True)
-    if len(shown) > lines:
-        screen.print("..")
     return FONT_FACE.sub("", screen.export_svg(title=command, theme=DEFAULT_TERMINAL_THEME, unique_id="drkit"))
 
 
@@ -55,12 +55,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", nargs="?", help="the folder of a finished run")
     given = parser.parse_args()
-    for name, (arguments, lines) in SHOWN.items():
+    for name, (arguments, first, last) in SHOWN.items():
         if name == "table" and not given.run:
             continue
         text = printed((*arguments, given.run) if name == "table" else arguments)
         command = " ".join(("drkit", *arguments, *([f"runs/{Path(given.run).name}"] if name == "table" else [])))
-        (FOLDER / f"terminal-{name}.svg").write_text(picture(command, text, lines), encoding="utf-8")
+        (FOLDER / f"terminal-{name}.svg").write_text(picture(command, text, first, last), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ _STEP, _TEXT, _LOGIT, _NUMBER, _UPDATE, _SCORE = 1.2e-2, 1e-5, 6e-9, 1.5e-9, 1.1
 # .. and of loading a model.
 _LOAD = 0.15
 # Logits that are in memory at once, and bytes of each with its gradient.
-_MOST_LOGITS, _LOGIT_BYTES = 2**24, 12
+_MOST_LOGITS, _LOGIT_BYTES = 2**24, 20
 
 
 @frozen

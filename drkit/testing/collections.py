@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from drkit.core.protocols import FittedSignal, ReadsInParts
+from drkit.core.protocols import EstimatesSize, FittedSignal, ReadsInParts
 from drkit.core.spec import ComponentSpec, Kind
-from drkit.core.types import Judgement, Passage, Query
+from drkit.core.types import CollectionSize, Judgement, Passage, Query
 from drkit.data.arrays import SignalValues, write_signal
 from drkit.data.collection import SPLITS
 from drkit.data.corpus import open_collection
@@ -29,8 +29,8 @@ def check_collection(part: ComponentSpec | str, config: Any) -> None:
     Passages, queries and judgements are drkit's own types and come out the same when they are read again; ids are
     unique and not empty; a split is train, dev or test, has judged queries, and its judgements refer to its queries and
     to passages of the collection, with whole numbers as grades; an unknown split raises DrkitError; `describe()` can be
-    written as JSON; the passages of its parts, if it has any, are its passages; what drkit stores of the collection is
-    what it yields.
+    written as JSON; the passages of its parts, if it has any, are its passages; a size that it estimates has its
+    splits; what drkit stores of the collection is what it yields.
     """
     spec = spec_of(Kind.COLLECTION, part)
     check_spec(spec)
@@ -39,6 +39,8 @@ def check_collection(part: ComponentSpec | str, config: Any) -> None:
         _check_streams(collection, spec.name)
     if isinstance(collection, ReadsInParts):
         _check_parts(collection, spec.name)
+    if isinstance(collection, EstimatesSize):
+        _check_size(collection, spec.name)
     with TemporaryDirectory() as folder, running(spec.name, "storing it"):
         write_collection(build(spec, config, toy_context()), Path(folder))
         stored = open_collection(Path(folder))
@@ -56,6 +58,15 @@ def _check_streams(collection: Any, name: str) -> None:
         _check_split(collection, split, {passage.doc_id for passage in passages}, f"{name}, {split}")
     _check_unknown_split(collection, name)
     check_facts(collection.describe(), f"{name}: describe()")
+
+
+def _check_size(collection: Any, name: str) -> None:
+    with running(name, "estimating its size"):
+        size = collection.size()
+    require(size is None or isinstance(size, CollectionSize), f"{name}: size() must be a CollectionSize or None")
+    if size is not None:
+        known = {*size.queries} == {*collection.splits()} and size.passages > 0 and bool(size.passage_lengths)
+        require(known, f"{name}: size() must have passages, some of their lengths, and queries of every split")
 
 
 def _check_split(collection: Any, split: str, doc_ids: set[str], name: str) -> None:

@@ -72,7 +72,7 @@ KEYS = {
     ("show", "recipe", "retromae", "--diff", "cdmae"): {"left", "right", "differences"},
     ("show", "pipeline", "dpr", "--diff", "ance"): {"left", "right", "differences"},
     ("plugins",): {"plugins", "clashes"},
-    ("compose", "--dry-run"): {"run", "notes", "stages", "recipe"},
+    ("compose", "--dry-run"): {"run", "notes", "cost", "stages", "recipe"},
     ("evaluate", "one.trec", "--qrels", "qrels.txt", "-m", "RR@10"): {"queries", "rows"},
     ("compare", "one.trec", "two.trec", "--qrels", "qrels.txt", "-m", "RR@10"): {"comparisons"},
     ("fuse", "one.trec", "two.trec", "-o", "f.trec"): {"file", "queries", "shared", "method", "weight", "tuned"},

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from drkit.core.types import Judgement, Mined, Passage, Query, StepOutput, TokenStates
+from drkit.core.types import CollectionSize, Judgement, Mined, Passage, Query, StepOutput, TokenStates
 from drkit.decoders import MlmDecoder
 from drkit.decoders.specs import MlmDecoderConfig
 from drkit.encoders.heads import seeded, token_states
@@ -668,3 +668,13 @@ class LosesAPart(InParts):
 class StaysHere(InParts):
     def __init__(self, config, context=None):
         self.open = lambda: None
+
+
+class KnowsItsSize(GoodCollection):
+    def size(self):
+        return CollectionSize(5, {"test": 3}, (5,))
+
+
+class ForgetsASplit(GoodCollection):
+    def size(self):
+        return CollectionSize(5, {}, (5,))

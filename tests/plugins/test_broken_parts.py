@@ -156,6 +156,7 @@ BY_THE_CONTRACT = {
         "Tuples": "passages: expected Passage, got tuple",
         "LosesAPart": "its parts have other passages than it has",
         "StaysHere": "pickling it and its parts",
+        "ForgetsASplit": r"size\(\) must have passages, some of their lengths, and queries of every split",
     },
 }
 BY_THE_TRIAL = {
@@ -185,7 +186,7 @@ SOUND = {
     "miner": ("Miner",),
     "filter": ("GoodFilter",),
     "signal": ("GoodSignal", "Fitted"),
-    "collection": ("GoodCollection", "InParts"),
+    "collection": ("GoodCollection", "InParts", "KnowsItsSize"),
 }
 pytestmark = [
     pytest.mark.filterwarnings("ignore:std"),
