@@ -338,14 +338,15 @@ class Extension:
     def load(self) -> Any:
         """Import and return what `target` names.
 
-        Raises DrkitError with the command that installs its packages if one of them is missing, ImportError or
-        AttributeError if the target does not exist.
+        Raises DrkitError with the command that installs its packages if one of them is missing, or with whatever else
+        went wrong in the plugin.
         """
         try:
             return _resolve(self.target)
-        except ModuleNotFoundError:
+        except Exception as error:  # third-party code may fail in any way
             self.require_packages()
-            raise
+            reason = f"{type(error).__name__}: {error}"
+            raise DrkitError(f"{self.target} of {self.provider or 'a plugin'} cannot be loaded: {reason}") from error
 
     def require_packages(self) -> None:
         """Raise DrkitError with the command that installs the missing packages, if there are any."""

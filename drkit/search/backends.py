@@ -94,6 +94,13 @@ def _name_of(backend: Extension) -> str:
     return backend.name if package_of(backend.provider) == DRKIT else full_name(backend)
 
 
+def _code_of(backend: Extension) -> Backend:
+    found = backend.load()
+    if not isinstance(found, Backend):
+        raise DrkitError(f"{backend.target} of {backend.provider} must be a drkit.search.Backend, got {found!r:.80}")
+    return found
+
+
 def load_torch(folder: Path) -> Any:
     """Load the transformer in `folder` with torch, in float32. Raises DrkitError as `load_pretrained` does."""
     return load_pretrained(
@@ -108,8 +115,7 @@ def load_backend(folder: Path, name: str) -> BackendModel:
     backend are missing, changed, or were converted from other weights.
     """
     extension = find_backend(name)
-    backend: Backend = extension.load()
-    name = _name_of(extension)
+    backend, name = _code_of(extension), _name_of(extension)
     record = _read_record(folder).get(name)
     command = f"drkit export {folder} --backend {name} -o OTHER_FOLDER"
     if record is None:
@@ -138,7 +144,7 @@ def add_backend(folder: Path, name: str, *, texts: Sequence[str] = (), length: i
     Raises DrkitError as `check_conversion` does, or if the conversion fails or computes other hidden states than torch.
     """
     extension = check_conversion(name, texts)
-    backend: Backend = extension.load()
+    backend = _code_of(extension)
     target = folder / backend.file
     model = load_torch(folder).eval()
     sample = _tokenised(folder, texts, length) if backend.needs_texts else []
@@ -168,7 +174,7 @@ def check_conversion(name: str, texts: Sequence[str]) -> Extension:
     """
     extension = find_backend(name)
     extension.require_packages()
-    if extension.load().needs_texts and not texts:
+    if _code_of(extension).needs_texts and not texts:
         raise DrkitError(
             f"the backend {name} needs a sample of the texts to encode, to measure the range of activations; give a "
             f"collection: --calibrate RUN or --calibrate beir:FOLDER"

@@ -79,17 +79,27 @@ def test_a_strangers_backend_is_short_and_listed(run_drkit, theirs):
     assert str(theirs / "theirs_exported.py") in " ".join(out.split())
 
 
+def test_the_code_of_every_backend_is_found_without_its_packages(run_drkit):
+    for name in installed().table("backend"):
+        code, out, _ = run_drkit("show", "backend", name, "--json")
+        assert code == 0
+        path, line = json.loads(out)["code"].rsplit(":", 1)
+        assert Path(path).read_text().splitlines()[int(line) - 1].strip()
+
+
 def test_backends_of_one_name_are_told_apart_by_their_package(theirs, tmp_path, monkeypatch, encoder):
     monkeypatch.syspath_prepend(str(tmp_path))
-    source = PLUGIN.replace(
-        "[Extension(", "[Extension('torch', 'theirs_exported:EXPORTED', 'a name of drkit'), Extension("
-    )
+    more = "Extension('torch', 'theirs_exported:EXPORTED', 'a name of drkit')"
+    more += ", Extension('no-backend', 'json:dumps', 'something else')"
+    source = PLUGIN.replace("return [", f"return [{more}, ")
     write_package(tmp_path, "others", source, head="")
     installed.cache_clear()
     with pytest.raises(DrkitError, match=r"claimed by .*; write 'others:exported' or 'theirs:exported'"):
         TextEncoder.load(encoder, backend="exported")
     assert TextEncoder.load(encoder, backend=THEIRS).identity()["backend"] == THEIRS
     assert TextEncoder.load(encoder).backend == "torch"
+    with pytest.raises(DrkitError, match=r"json:dumps of others 1.0 must be a drkit.search.Backend, got <function"):
+        TextEncoder.load(encoder, backend="no-backend")
     for name in ("others:exported", "others:torch"):
         with pytest.raises(DrkitError, match=f"no files of the backend {name}"):
             TextEncoder.load(encoder, backend=name)
@@ -200,8 +210,9 @@ def test_an_extension_says_what_it_needs():
     absent = Extension("absent", "no_such_module:X", "a module that is missing", packages=("no-such-package",))
     with pytest.raises(DrkitError, match="pip install no-such-package"):
         absent.load()
-    with pytest.raises(ModuleNotFoundError):
-        Extension("broken", "no_such_module:X", "a module that is missing").load()
+    for target, reason in (("no_such_module:X", "ModuleNotFoundError"), ("json:no_such_name", "AttributeError")):
+        with pytest.raises(DrkitError, match=f"{target} of theirs 1.0 cannot be loaded: {reason}"):
+            Extension("broken", target, "code that is missing", provider="theirs 1.0").load()
     for wrong in (("No Name", "a:b", "c"), ("name", "nowhere", "c"), ("name", "a:b", "")):
         with pytest.raises(ValueError, match="extension"):
             Extension(*wrong)
