@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from drkit.core.protocols import SignalTexts as SignalTexts
     from drkit.core.registry import API_VERSION as API_VERSION
     from drkit.core.registry import hookimpl as hookimpl
+    from drkit.core.registry import installed as installed
     from drkit.core.settings import at_least as at_least
     from drkit.core.settings import setting as setting
     from drkit.core.settings import shares as shares

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from drkit.core.registry import installed
-from drkit.plugin import BuildContext, DrkitError, Kind, ReplacingMasker, TokenBatch, Views
+from drkit.plugin import BuildContext, DrkitError, Kind, ReplacingMasker, TokenBatch, Views, installed
 from drkit_query_as_context import QueryAsContextConfig
 
 if TYPE_CHECKING:

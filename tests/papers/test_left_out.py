@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import drkit
+import drkit.core.citations
 import drkit_query_as_context.masker
 from drkit.core.registry import GROUP, discover
 from drkit.core.spec import CAPABILITIES
@@ -20,6 +21,7 @@ from drkit.recipe.check import check, matrix
 from drkit.recipe.compose import ComposeRequest, compose
 from drkit.testing.toys import toy_context
 from drkit_query_as_context import QueryAsContextConfig
+from tests.core.public_api import PACKAGES, exports
 
 ROOT = Path(drkit.__file__).parents[1]
 ENTRIES = tuple(entry_points(group=GROUP))
@@ -97,6 +99,15 @@ def test_no_package_imports_a_papers_plugin():
     for paper, package in packages.items():
         for path in files(f"plugins/{package}"):
             assert not {*imports(path)} & ({*packages.values()} - {package}), f"{paper}: {path}"
+
+
+def test_papers_import_public_names_as_any_plugin_does():
+    for path in files(*(f"plugins/{entry.value}" for entry in ENTRIES if entry.name in PAPERS)):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (module := node.module or "").split(".")[0] == "drkit":
+                public = {*exports(module)} if module in PACKAGES else {*vars(drkit.core.citations)}
+                assert module in (*PACKAGES, "drkit.core.citations"), f"{path} imports {module}"
+                assert {alias.name for alias in node.names} <= public, f"{path} imports from {module}"
 
 
 def test_the_core_knows_no_part_of_a_paper():
