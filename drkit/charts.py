@@ -51,8 +51,12 @@ _STYLE: Any = {
     "grid.color": _GRID,
     **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), _INK),
 }
-# What matplotlib adds for files of their own: a style sheet, names of groups, comments.
-_OF_FILES = re.compile(r"<defs>\s*<style.*?</style>\s*</defs>|<!--.*?-->|(?<=<g) id=\"[^\"]*\"", re.DOTALL)
+# What matplotlib adds that a page has no use for: a style sheet, comments, names of groups, and clipping, of which
+# nothing is drawn outside. A page may have equal names in parts that are closed, where browsers find no clip path.
+_LEFT_OUT = re.compile(
+    r'<defs>\s*<(style|clipPath).*?</\1>\s*</defs>|<!--.*?-->|(?<=<g) id="[^"]*"| clip-path="[^"]*"', re.DOTALL
+)
+_FONT = re.compile(r"font-family: [^;]*; ")
 
 
 @frozen
@@ -135,12 +139,13 @@ def draw_svg(chart: Panel | Bars | Intervals, *, is_wide: bool = False) -> str:
             _draw_lines(cells[0], chart)
         nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         figure.savefig(drawn, format="svg", transparent=True, metadata=nothing)
-    element = _OF_FILES.sub("", drawn.getvalue()[drawn.getvalue().index("<svg") :])
+    element = _LEFT_OUT.sub("", drawn.getvalue()[drawn.getvalue().index("<svg") :])
     return re.sub(r'style="[^"]*"', _follow_style_sheet, element)
 
 
 def _follow_style_sheet(style: re.Match[str]) -> str:
-    return re.sub(r"#[0-9a-f]{6}", lambda colour: _VARIABLES.get(colour[0], colour[0]), style[0])
+    in_colours = re.sub(r"#[0-9a-f]{6}", lambda colour: _VARIABLES.get(colour[0], colour[0]), style[0])
+    return _FONT.sub("", in_colours)
 
 
 @contextmanager

@@ -27,9 +27,9 @@ _NAMES = (
 # Seconds of a training, on one core: for each step, for each text whatever its length, for each score of a token in the
 # vocabulary, for each number of a token's word embedding, for each weight that AdamW updates, and for each score of a
 # query and a passage.
-_STEP, _TEXT, _LOGIT, _NUMBER, _UPDATE, _SCORE = 1.2e-2, 1e-5, 6e-9, 1.5e-9, 1.1e-8, 3.5e-8
-# .. and of loading a model.
-_LOAD = 0.15
+_STEP, _TEXT, _LOGIT, _NUMBER, _UPDATE, _SCORE = 8e-3, 1e-5, 6e-9, 1.5e-9, 1.1e-8, 3.5e-8
+# .. of preparing a training, of loading a model, and of each number that a layer computes for a token, forward.
+_PREPARED, _LOADED, _STATE = 0.6, 0.15, 4e-9
 # Logits that are in memory at once, and bytes of each with its gradient.
 _MOST_LOGITS, _LOGIT_BYTES = 2**24, 20
 
@@ -80,6 +80,11 @@ class ModelSize:
         """The number of all weights."""
         return self.table + self.layers * self.layer
 
+    @property
+    def states(self) -> float:
+        """How many numbers a layer computes for a token, without attention."""
+        return 11 * self.hidden + 2.5 * self.intermediate
+
     def flops(self, tokens: float, length: float) -> float:
         """Return the operations of a forward pass over so many tokens, in texts of `length` tokens."""
         return FORWARD * tokens * self.layers * (self.layer + 2 * length * self.hidden)
@@ -90,7 +95,7 @@ class ModelSize:
         Numbers per token and layer, fitted to measurements of BERTs on a CPU, within about a third: those of the
         hidden states and of the feed-forward network; and of the attention, which dropout keeps from being fused.
         """
-        numbers = 11 * self.hidden + 2.5 * self.intermediate
+        numbers = self.states
         if self.dropout:
             numbers += 3 * self.hidden + 3.5 * self.heads * length
         return 4 * length * self.layers * numbers
@@ -182,11 +187,13 @@ def training_work(
     together = training.per_device_train_batch_size * texts
     kept = min(together, training.gradient_cache_chunk or together) * model.text_bytes(length)
     steps = examples / batch_size(training)
-    read = examples * tokens
+    read, passes = examples * tokens, TRAINED / FORWARD
+    states = passes * read * model.layers * model.states
+    numbers, updates = read * model.hidden, steps * model.weights
     return Work(
-        flops=TRAINED / FORWARD * model.flops(read, tokens / texts),
-        seconds=_LOAD + steps * _STEP + examples * texts * _TEXT,
-        parallel=read * model.hidden * _NUMBER + steps * model.weights * _UPDATE + examples * scores * _SCORE,
+        flops=passes * model.flops(read, tokens / texts),
+        seconds=_PREPARED + steps * _STEP + examples * texts * _TEXT,
+        parallel=states * _STATE + numbers * _NUMBER + updates * _UPDATE + examples * scores * _SCORE,
         memory=model.trained_bytes + kept * (0.5 if training.bf16 else 1),
         disk=4.0 * model.weights,
     )
@@ -206,8 +213,8 @@ def reading_work(model: ModelSize, tokens: float, length: float) -> Work:
     """Return the work of encoding texts of this mean length."""
     return Work(
         flops=model.flops(tokens, length),
-        seconds=_LOAD + tokens / max(length, 1) * _TEXT,
-        parallel=tokens * model.hidden * _NUMBER * 2 / 3,
+        seconds=_LOADED + tokens / max(length, 1) * _TEXT,
+        parallel=tokens * (model.layers * model.states * _STATE + model.hidden * _NUMBER * 2 / 3),
     )
 
 

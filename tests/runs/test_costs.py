@@ -59,6 +59,49 @@ def work_of(size=SMALL, **request):
     return {stage.name: stage.spec.work(stage, sizes) for stage in stages if stage.spec.work}
 
 
+CRANFIELD = {
+    "passage_lengths": (95, 130, 160, 190, 218, 246, 288, 338, 395, 522),
+    "query_lengths": (10, 15, 18, 21, 24, 26, 29, 33, 36, 45),
+    "id_length": 3,
+}
+TLDR = {
+    "passage_lengths": (18, 24, 28, 32, 34, 39, 42, 45, 48, 51, 56, 60, 63, 68, 72, 78, 86, 96, 110, 138),
+    "query_lengths": (4, 6, 8, 9, 10, 12, 14, 15, 18, 24),
+    "id_length": 15,
+}
+SOURCES = PydocsCollection(PydocsConfig(), roots=(Path(__file__).parent,)).size()
+SIZES = {
+    "pydocs": evolve(SOURCES, passages=45_939, queries={"train": 32_469, "dev": 1853, "test": 3730}),
+    "pydocs, quick": evolve(SOURCES, passages=4534, queries={"train": 3456, "dev": 237, "test": 297}),
+    "cranfield": CollectionSize(1400, {"train": 117, "dev": 8, "test": 100}, **CRANFIELD),
+    "tldr": CollectionSize(6657, {"train": 22_936, "dev": 2987, "test": 3034}, **TLDR),
+}
+# The runs of the page, in its order.
+RUNS = [
+    ("pydocs", DEFAULT),
+    ("pydocs, quick", {**DEFAULT, "scale": "quick"}),
+    ("cranfield", {**DEFAULT, "settings": ("encoder.query_length=48", "encoder.passage_length=512")}),
+    ("cranfield", {**DEFAULT, "scale": "quick"}),
+]
+
+
+def page_rows():
+    """The cost that the page says was estimated, and what was taken: seconds, memory and disk."""
+    cells = r"\| ([\d,]+) s \| ([\d,]+) s \| ([\d.]+), ([\d.]+) GB \| ([\d.]+), ([\d.]+) GB \|$"
+    rows = re.findall(rf"^\| `.* {cells}", PAGE, flags=re.MULTILINE)
+    numbers = [[float(cell.replace(",", "")) for cell in row] for row in rows]
+    return [tuple(zip(row[::2], row[1::2], strict=True)) for row in numbers]
+
+
+@pytest.mark.parametrize(("run", "row"), [*zip(RUNS, page_rows(), strict=True)])
+def test_measured_runs_are_within_30_percent(run, row):
+    size, request = run
+    found = cost_of(SIZES[size], **request)
+    for computed, (estimated, taken) in zip((found.seconds, found.memory / 1e9, found.disk / 1e9), row, strict=True):
+        assert computed == pytest.approx(estimated, rel=0.1, abs=0.05)
+        assert computed == pytest.approx(taken, rel=0.3, abs=0.05)
+
+
 def test_the_work_follows_the_sizes():
     request = {"pipeline": "three-stage", "scale": "paper", "settings": ("pretrain.max_steps=-1",)}
     one, two = (work_of(evolve(SMALL, passages=count), **request) for count in (10**6, 2 * 10**6))

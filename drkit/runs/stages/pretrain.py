@@ -191,10 +191,12 @@ def _pretraining_work(stage: Stage[PretrainSettings], sizes: Sizes) -> Work:
     probes = examples / batch_size(settings) // probe.every + 1 if probe.every else 0
     # Held-out texts are read twice, forward only.
     read = tokens * (examples + 2 / 3 * probes * min(probe.texts, sizes.passages / 10))
+    # Keys and values are those of all tokens, the rest of the decoder's layer those of its targets.
+    decoder, rows = evolve(model, layers=1), (1 + 2 * _target_share(settings.decoder.config)) / 3
     decoded = Work(
-        flops=TRAINED * model.layer * read,
+        flops=TRAINED * decoder.layer * read * rows,
         seconds=_MASKED * read,
-        memory=texts * evolve(model, layers=1).text_bytes(length),
+        memory=texts * decoder.text_bytes(length),
     )
     return (
         training_work(model, settings, examples=examples, texts=1, tokens=tokens, length=length)
