@@ -82,6 +82,7 @@ RUNS = [
     ("pydocs, quick", {**DEFAULT, "scale": "quick"}),
     ("cranfield", {**DEFAULT, "settings": ("encoder.query_length=48", "encoder.passage_length=512")}),
     ("cranfield", {**DEFAULT, "scale": "quick"}),
+    ("tldr", {"paper": "simlm", "scale": "quick"}),
 ]
 
 

@@ -138,6 +138,8 @@ def _reranked(
 # Seconds for each hit that is ranked and written, fused, or measured, and for each system that is loaded; bytes of a
 # line of a run file, without its two ids.
 _RANKED, _FUSED, _MEASURED, _LOADED, _LINE_BYTES = 2.6e-6, 2.7e-6, 1.9e-6, 0.12, 30
+# Bytes of memory of each hit while rankings are fused.
+_FUSED_BYTES = 40
 
 
 def _search_work(stage: Stage[SearchSettings], sizes: Sizes) -> Work:
@@ -228,7 +230,8 @@ def _fusion_work(stage: Stage[HybridSettings], sizes: Sizes) -> Work:
     depth = min(stage.settings.depth, sizes.passages)
     tuned = sizes.count(str(stage.inputs["dev"])) if stage.settings.measure else 0.0
     fused = 2 * depth * (sizes.evaluated + tuned)
-    return Work(seconds=_FUSED * fused, disk=_line_bytes(sizes) * depth * sizes.evaluated)
+    disk = _line_bytes(sizes) * depth * sizes.evaluated
+    return Work(seconds=_FUSED * fused, memory=_FUSED_BYTES * fused, disk=disk)
 
 
 HYBRID = StageSpec(
